@@ -1,0 +1,337 @@
+"""Map, reduce and stream over row blocks: one way for arrays in memory and out of core.
+
+A *block* is a run of whole cells: a 2-D ``numpy.ndarray`` or a SciPy CSR matrix. A Dask array is
+cut where its chunks are, an array in memory every few million values, never by the number of
+threads: partial results are folded in row order over that fixed cut, so that the same input gives
+the same bits on any machine.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import scipy.sparse as sp
+
+from scatlas.compute.progress import meter
+from scatlas.compute.threads import blas_on_one_thread, n_threads
+from scatlas.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import dask.array as da
+
+    Block = np.ndarray | sp.csr_matrix | sp.csr_array
+
+T = TypeVar("T")
+F = TypeVar("F", bound="Callable[..., Any]")
+
+VALUES_PER_BLOCK = 4_000_000
+# Partials are folded within groups of this many blocks, then over the groups: two partials in
+# memory at a time, and a tree that a cluster can work on group by group with the same result.
+_GROUP = 16
+
+
+def passes(n: int, note: str = "") -> Callable[[F], F]:
+    """Declare how many times a function computes a Dask X; the tests count and compare."""
+
+    def declare(function: F) -> F:
+        function.passes = n
+        function.passes_note = note
+        return function
+
+    return declare
+
+
+def is_dask(x: object) -> bool:
+    """Whether ``x`` is a Dask array (without importing Dask when it is not)."""
+    return type(x).__module__.startswith("dask.array")
+
+
+def check(x: Any) -> None:
+    """Refuse a Dask array that is cut along the genes.
+
+    Raises
+    ------
+    InputError
+        With the call that mends it.
+    """
+    if is_dask(x) and len(x.chunks[1]) > 1:
+        msg = (
+            f"X is cut into {len(x.chunks[1])} blocks along the genes, but blocks must hold whole "
+            "cells: rechunk it first with adata.X = adata.X.rechunk({1: -1})"
+        )
+        raise InputError(msg)
+
+
+def csr(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, n_genes: int) -> sp.csr_matrix:
+    """CSR matrix over these very arrays: no copy, no wider indices, no check."""
+    matrix = sp.csr_matrix((indptr.size - 1, n_genes), dtype=data.dtype)
+    matrix.data, matrix.indices, matrix.indptr = data, indices, indptr
+    return matrix
+
+
+def row_slices(x: Any) -> list[slice]:
+    """Rows of each block of ``x`` [cells x genes], in order."""
+    check(x)
+    n_cells = x.shape[0]
+    if is_dask(x):
+        bounds = np.cumsum([0, *x.chunks[0]])
+    elif sp.issparse(x) and x.format == "csr":
+        wanted = np.arange(VALUES_PER_BLOCK, x.indptr[-1], VALUES_PER_BLOCK)
+        bounds = np.unique(np.r_[0, np.searchsorted(x.indptr, wanted), n_cells])
+    else:
+        rows = max(1, VALUES_PER_BLOCK // max(1, x.shape[1]))
+        bounds = np.unique(np.r_[np.arange(0, n_cells, rows), n_cells])
+    if n_cells == 0:
+        return [slice(0, 0)]
+    return [slice(int(a), int(b)) for a, b in pairwise(bounds)]
+
+
+def _view(x: Block, rows: slice) -> Block:
+    """Rows of an in-memory array, without copying its values."""
+    if rows == slice(0, x.shape[0]):
+        return x
+    if isinstance(x, np.ndarray):
+        return x[rows]
+    start, stop = int(x.indptr[rows.start]), int(x.indptr[rows.stop])
+    indptr = x.indptr[rows.start : rows.stop + 1] - start
+    return csr(x.data[start:stop], x.indices[start:stop], indptr, x.shape[1])
+
+
+def _aligned(vector: Any, x: da.Array) -> da.Array:
+    """A 1-D array with one entry a cell, cut as the rows of ``x`` are."""
+    import dask.array as da
+
+    if is_dask(vector):
+        return vector if vector.chunks == (x.chunks[0],) else vector.rechunk((x.chunks[0],))
+    return da.from_array(np.asarray(vector), chunks=(x.chunks[0],))
+
+
+def map_blocks(
+    fn: Callable[..., Block],
+    x: da.Array,
+    *rows: Any,
+    dtype: Any,
+    n_vars: int | None = None,
+    meta: Any = None,
+    row_chunks: tuple[int, ...] | None = None,
+) -> da.Array:
+    """Apply ``fn(block, *row_parts)`` to every block of a Dask array, lazily.
+
+    Parameters
+    ----------
+    fn
+        Takes a block and its part of each array in ``rows``; returns a block.
+    x
+        Dask array [cells x genes].
+    rows
+        1-D arrays (NumPy or Dask) with one entry a cell.
+    dtype
+        Type of the result's values.
+    n_vars
+        Columns of the result; those of ``x`` when left out.
+    meta
+        Empty array of the result's kind; that of ``x`` when left out.
+    row_chunks
+        Rows of each block of the result, when ``fn`` changes them.
+    """
+    import dask.array as da
+
+    check(x)
+    if meta is None:
+        meta = x._meta[:0, :0].astype(dtype)
+    adjust: dict[str, Any] = {}
+    if n_vars is not None:
+        adjust["j"] = (int(n_vars),)
+    if row_chunks is not None:
+        adjust["i"] = row_chunks
+    vectors = [part for row in rows for part in (_aligned(row, x), "i")]
+    return da.blockwise(
+        fn, "ij", x, "ij", *vectors, dtype=dtype, meta=meta, adjust_chunks=adjust or None
+    )
+
+
+def stream(x: Any, fn: Callable[..., T] | None = None, *rows: Any) -> Iterator[T]:
+    """Yield ``fn(block, *row_parts)`` for every block of ``x``, in row order, in one pass.
+
+    Blocks are made by several threads, at most as many at once as there are threads, and one
+    more waits for the consumer: memory does not grow with ``x``.
+
+    Parameters
+    ----------
+    x
+        Array [cells x genes], in memory or Dask.
+    fn
+        Called in a worker thread; the block itself is yielded when left out.
+    rows
+        1-D arrays (NumPy, or Dask with ``x``'s cut) with one entry a cell.
+    """
+    slices = row_slices(x)
+    blocks = _dask_blocks(x) if is_dask(x) else (lambda i: _view(_as_rows(x), slices[i]))
+    x = x if is_dask(x) else _as_rows(x)
+    parts = [
+        _dask_blocks(row) if is_dask(row) else (lambda i, row=row: row[slices[i]]) for row in rows
+    ]
+
+    def work(i: int) -> T:
+        block = blocks(i)
+        return block if fn is None else fn(block, *(part(i) for part in parts))
+
+    workers = n_threads()
+    counter = meter(x.shape[0])
+    with blas_on_one_thread(), ThreadPoolExecutor(workers, "scatlas-block") as pool:
+        pending: deque = deque()
+        todo = iter(range(len(slices)))
+        try:
+            for i in todo:
+                pending.append((i, pool.submit(work, i)))
+                if len(pending) > workers:
+                    yield _result(pending, slices, counter)
+            while pending:
+                yield _result(pending, slices, counter)
+        finally:
+            for _, future in pending:
+                future.cancel()
+            counter.close()
+
+
+def _result(pending: deque, slices: Sequence[slice], counter: Any) -> Any:
+    i, future = pending.popleft()
+    result = future.result()
+    counter.update(slices[i].stop - slices[i].start)
+    return result
+
+
+def _as_rows(x: Any) -> Block:
+    """In-memory ``x`` in a form whose rows can be cut without a copy."""
+    if sp.issparse(x) and x.format != "csr":
+        return x.tocsr()
+    return x if sp.issparse(x) else np.asarray(x)
+
+
+def _dask_blocks(x: da.Array) -> Callable[[int], Any]:
+    """Function that computes the i-th row block of ``x``, walking that block's part of the graph.
+
+    Dask's own ``compute`` on one block of many culls the whole graph each time, which costs more
+    than the block when there are thousands.
+    """
+    import dask
+    from dask.core import flatten, get_dependencies
+
+    (x,) = dask.optimize(x)
+    graph = dict(x.__dask_graph__())
+    keys = list(flatten(x.__dask_keys__()))
+
+    def compute(i: int) -> Any:
+        needed: dict = {}
+        todo = [keys[i]]
+        while todo:
+            key = todo.pop()
+            if key not in needed:
+                needed[key] = graph[key]
+                todo.extend(get_dependencies(graph, key))
+        return dask.get(needed, keys[i])
+
+    return compute
+
+
+def reduce(block_fn: Callable[..., T], combine: Callable[[list[T]], T], x: Any, *rows: Any) -> T:
+    """Fold ``block_fn(block, *row_parts)`` over every block of ``x``, in one pass.
+
+    Parameters
+    ----------
+    block_fn
+        Partial result of one block; called in worker threads.
+    combine
+        Folds a list of partials, given in row order, to one. It owns them and may write into the
+        first.
+    x
+        Array [cells x genes], in memory or Dask.
+    rows
+        1-D arrays with one entry a cell, cut along with ``x``.
+
+    Returns
+    -------
+    The folded partial. The order of folding depends on the blocks of ``x`` alone.
+    """
+    total: T | None = None
+    group: T | None = None
+    for i, part in enumerate(stream(x, block_fn, *rows)):
+        if i % _GROUP == 0 and group is not None:
+            total = group if total is None else combine([total, group])
+            group = None
+        group = part if group is None else combine([group, part])
+    assert group is not None, "an array has at least one block"
+    return group if total is None else combine([total, group])
+
+
+def select_rows(x: Any, index: np.ndarray) -> Any:
+    """Rows of ``x`` in storage order, lazily for Dask.
+
+    Each block is cut on its own, and blocks left without a row are dropped, so that no source
+    chunk is read twice. (Indexing a Dask array cuts it anew across the blocks.)
+
+    Parameters
+    ----------
+    x
+        Array [cells x genes].
+    index
+        Boolean mask with one entry a cell, or sorted integer positions.
+    """
+    index = np.asarray(index)
+    if not is_dask(x):
+        return x[index]
+    if index.dtype != bool:
+        mask = np.zeros(x.shape[0], bool)
+        mask[index] = True
+        if index.size != mask.sum() or (np.diff(index) < 0).any():
+            msg = "cells of an array on disk are taken in storage order: sort the index, no repeats"
+            raise InputError(msg)
+        index = mask
+    check(x)
+    counts = [int(index[rows].sum()) for rows in row_slices(x)]
+    kept = [i for i, n in enumerate(counts) if n]
+    if not kept:
+        return x[:0]
+    sizes = np.array(x.chunks[0])
+    starts = np.cumsum(np.r_[0, sizes[:-1]])
+    inside = np.concatenate([index[starts[i] : starts[i] + sizes[i]] for i in kept])
+    blocks = x.blocks[kept] if len(kept) < len(counts) else x
+    if inside.all():
+        return blocks
+    return map_blocks(
+        _take, blocks, inside, dtype=x.dtype, row_chunks=tuple(counts[i] for i in kept)
+    )
+
+
+def _take(block: Block, mask: np.ndarray) -> Block:
+    return block if mask.all() else block[mask]
+
+
+def select_genes(x: Any, index: np.ndarray) -> Any:
+    """Columns of ``x`` in the order of ``index``, lazily for Dask.
+
+    Parameters
+    ----------
+    x
+        Array [cells x genes].
+    index
+        Integer positions of the genes wanted.
+    """
+    index = np.asarray(index)
+    if not is_dask(x):
+        return x[:, index]
+    from scatlas.kernels import select_cpu
+
+    n_genes = x.shape[1]
+    return map_blocks(
+        lambda block: select_cpu.select_genes(block, index, n_genes),
+        x,
+        dtype=x.dtype,
+        n_vars=index.size,
+    )

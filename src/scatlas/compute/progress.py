@@ -1,0 +1,74 @@
+"""Progress of a pass: a bar on a terminal, a line now and then in a log file."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+logger = logging.getLogger(__name__)
+_SECONDS_BETWEEN_LINES = 10.0
+_description: ContextVar[str | None] = ContextVar("scatlas_progress", default=None)
+
+
+@contextmanager
+def progress(description: str) -> Iterator[None]:
+    """Report every pass over row blocks that happens inside, under this description."""
+    token = _description.set(description)
+    try:
+        yield
+    finally:
+        _description.reset(token)
+
+
+class _Silent:
+    def update(self, n: int) -> None:
+        """Do nothing: nobody asked for progress."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class _LogLines:
+    """One line every ten seconds and one at the end, where a bar would spoil the file."""
+
+    def __init__(self, description: str, total: int) -> None:
+        self._description, self._total, self._done = description, total, 0
+        self._start = self._last = time.monotonic()
+
+    def update(self, n: int) -> None:
+        """Count ``n`` more cells."""
+        self._done += n
+        now = time.monotonic()
+        if now - self._last >= _SECONDS_BETWEEN_LINES and self._done < self._total:
+            self._last = now
+            spent = now - self._start
+            left = spent * (self._total - self._done) / self._done
+            share = 100 * self._done / self._total
+            logger.info(
+                "%s: %.0f%% (%s of %s cells, %.0f s, about %.0f s left)",
+                *(self._description, share, f"{self._done:,}", f"{self._total:,}", spent, left),
+            )
+
+    def close(self) -> None:
+        """Say how long the pass took."""
+        spent = time.monotonic() - self._start
+        logger.info("%s: %s cells in %.1f s", self._description, f"{self._done:,}", spent)
+
+
+def meter(total: int) -> _Silent | _LogLines:
+    """Counter of the cells of one pass: ``update(n)`` as they pass, ``close()`` at the end."""
+    description = _description.get()
+    if description is None:
+        return _Silent()
+    if sys.stderr.isatty():
+        from tqdm import tqdm
+
+        return tqdm(total=total, desc=description, unit="cells", unit_scale=True, leave=False)
+    return _LogLines(description, total)

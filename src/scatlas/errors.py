@@ -1,0 +1,15 @@
+"""Errors that end a job with one clear sentence for the user."""
+
+from __future__ import annotations
+
+
+class ScatlasError(Exception):
+    """Base of every error that scatlas raises on purpose."""
+
+
+class InputError(ScatlasError, ValueError):
+    """Data that cannot be used: the message names the file, the element and the mend."""
+
+
+class ConfigError(ScatlasError, ValueError):
+    """A config or plate sheet that cannot be used: the message names the key and the mend."""

@@ -1,0 +1,102 @@
+"""What every script of the workflow shares: options, log, one-sentence errors, manifest.
+
+A step leaves two small JSON files beside its outputs. The *manifest* says what was made (counts,
+checksums) and nothing that changes from run to run, so that a step which makes the same thing
+again reruns nothing after it. The *run record* (``.run.json``) says how: versions, seconds, peak
+memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import platform
+import resource
+import sys
+import time
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scatlas.errors import ScatlasError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+logger = logging.getLogger("scatlas")
+_PACKAGES = ("scatlas", "anndata", "dask", "h5py", "numba", "numpy", "pandas", "scipy", "zarr")
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """Option parser of a script with the options all of them share."""
+    new = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    new.add_argument(
+        "--manifest", type=Path, required=True, help="JSON file that says what was made"
+    )
+    new.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads")
+    new.add_argument(
+        "--block-budget", default="256MB", help="memory for the row blocks in flight, as 256MB"
+    )
+    return new
+
+
+@contextmanager
+def run(args: argparse.Namespace, *, outputs: list[Path]) -> Iterator[dict[str, Any]]:
+    """Run a step: use its threads, report its passes, and write its manifest when it ends well.
+
+    Parameters
+    ----------
+    args
+        Options of :func:`parser`.
+    outputs
+        Files and stores that the step writes; the manifest holds their checksums.
+
+    Yields
+    ------
+    Facts for the manifest, to be filled by the step.
+    """
+    import dask
+
+    from scatlas.compute.progress import progress
+    from scatlas.io.manifest import checksum, write_json
+
+    name = " ".join([Path(sys.argv[0]).stem, *filter(None, [getattr(args, "plate", None)])])
+    start = time.monotonic()
+    facts: dict[str, Any] = {}
+    with dask.config.set(num_workers=args.threads), progress(name):
+        yield facts
+    facts["outputs"] = {path.name: checksum(path) for path in outputs}
+    # ru_maxrss is in KiB on Linux.
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    seconds = round(time.monotonic() - start, 3)
+    record = {
+        "versions": {"python": platform.python_version()} | {p: version(p) for p in _PACKAGES},
+        "seconds": seconds,
+        "peak_memory_bytes": peak,
+        "threads": args.threads,
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+    write_json(args.manifest.with_suffix(".run.json"), record)
+    write_json(args.manifest, facts)
+    logger.info("%s: done in %.1f s, peak memory %.0f MB", name, seconds, peak / 1e6)
+
+
+def execute(main: Callable[[], None]) -> None:
+    """Run a script's main: log to standard error, and end on bad input with one sentence."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
+    )
+    logging.captureWarnings(capture=True)
+    try:
+        main()
+    except ScatlasError as error:
+        sys.exit(f"error: {error}")
+
+
+def pairs(values: list[str]) -> dict[str, Path]:
+    """``PLATE=PATH`` options as a mapping, in their order."""
+    return {plate: Path(path) for plate, _, path in (value.partition("=") for value in values)}
