@@ -91,6 +91,9 @@ def execute(main: Callable[[], None]) -> None:
         level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
     )
     logging.captureWarnings(capture=True)
+    # Python puts a script's folder first on the path, where umap.py hides the package umap.
+    folder = str(Path(sys.argv[0]).resolve().parent)
+    sys.path[:] = [path for path in sys.path if path != folder]
     try:
         main()
     except ScatlasError as error:

@@ -1,0 +1,89 @@
+# `make demo` and `make test` set up all they need. `make help` lists the rest.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+# Jobs of the demo: every core, and no more than eight, which is all that four small plates can use.
+CORES ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
+# Two workers: tests that run Snakemake start processes of their own.
+TEST_WORKERS ?= 2
+PYTEST_ARGS ?=
+
+DEMO_CONFIG := config/demo.yaml
+DEMO_OUT = $(shell sed -nE "s/^outdir:[[:space:]]*[\"']?([^\"'#[:space:]]+).*/\1/p" $(DEMO_CONFIG))
+SNAKEFILES := Snakefile workflow
+
+BIN := $(abspath $(VENV))/bin
+WITH_VENV := PATH="$(BIN):$$PATH"
+PIP := "$(BIN)/python" -m pip --disable-pip-version-check --no-input
+HASHED := install -qq --no-build-isolation --require-hashes
+
+.PHONY: help
+help: ## Say what can be made
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 15
+
+.PHONY: demo
+demo: env ## Build the demo atlas of four simulated plates
+	@$(WITH_VENV) snakemake --cores $(CORES) --configfile $(DEMO_CONFIG)
+	@$(WITH_VENV) snakemake --quiet --configfile $(DEMO_CONFIG) --report "$(DEMO_OUT)/snakemake-report.html"
+	@for file in atlas.zarr figures/umap/cell_line.png report.html snakemake-report.html; do \
+	  [[ -e $(DEMO_OUT)/$$file ]] || { echo "The demo did not make $(DEMO_OUT)/$$file" >&2; exit 1; }; \
+	done
+	@printf '\nThe demo is ready:\n'
+	@printf '  %-17s $(DEMO_OUT)/%s\n' \
+	  atlas atlas.zarr \
+	  'UMAP picture' figures/umap/cell_line.png \
+	  report report.html \
+	  'Snakemake report' snakemake-report.html
+
+.PHONY: test
+test: test-env ## Run every test
+	@$(WITH_VENV) python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
+
+.PHONY: lint
+lint: test-env ## Check style: Python, Snakemake rules, workflow conventions
+	$(WITH_VENV) ruff check .
+	$(WITH_VENV) ruff format --check .
+	$(WITH_VENV) snakefmt --check $(SNAKEFILES)
+	$(WITH_VENV) snakemake --lint --configfile $(DEMO_CONFIG)
+
+.PHONY: format
+format: test-env ## Bring Python and Snakemake files into style
+	$(WITH_VENV) ruff check --fix .
+	$(WITH_VENV) ruff format .
+	$(WITH_VENV) snakefmt $(SNAKEFILES)
+
+.PHONY: env
+env: $(VENV)/.workflow-installed ## Create the environment of the workflow, in .venv
+
+.PHONY: test-env
+test-env: $(VENV)/.tests-installed ## Add the tests' packages to it
+
+.PHONY: lock
+lock: ## Make the locks and conda environments of envs/ anew
+	envs/lock.sh
+
+.PHONY: clean
+clean: ## Remove caches; results and the environment stay
+	rm -rf .pytest_cache .ruff_cache .hypothesis
+	find src scripts tests bench envs -name __pycache__ -prune -exec rm -rf {} +
+
+# pip speaks of errors alone (-qq). A stamp is newer than the locks that it stands for, or its recipe runs again.
+$(VENV)/.created:
+	@envs/create.sh "$(VENV)"
+	@touch "$@"
+
+$(VENV)/.workflow-installed: envs/build.lock.txt envs/cpu.lock.txt pyproject.toml | $(VENV)/.created
+	@echo 'Installing the packages of envs/cpu.lock.txt (the first time takes a minute or two)'
+	@$(PIP) $(HASHED) -r envs/build.lock.txt
+	@$(PIP) $(HASHED) -r envs/cpu.lock.txt
+	@$(PIP) install -qq --no-build-isolation --no-deps --editable .
+	@touch "$@"
+
+# The test lock holds the same versions as the workflow's and more.
+$(VENV)/.tests-installed: envs/test.lock.txt $(VENV)/.workflow-installed
+	@echo 'Installing the packages of envs/test.lock.txt'
+	@$(PIP) $(HASHED) -r envs/test.lock.txt
+	@touch "$@"

@@ -1,0 +1,32 @@
+# The plate atlas: plates of single-cell counts in, one atlas, a UMAP and a report out.
+#
+#   snakemake                                   the demo: four simulated plates
+#   snakemake --configfile my.yaml              your plates (config/README.md)
+#   snakemake --configfile my.yaml atlas        up to the merged, embedded store alone
+#
+# A missing key of your config takes its value from the demo's config/config.yaml.
+from snakemake.utils import min_version
+
+min_version("9.10")
+
+
+configfile: "config/config.yaml"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/demo.smk"
+include: "workflow/rules/plates.smk"
+include: "workflow/rules/consensus.smk"
+include: "workflow/rules/atlas.smk"
+include: "workflow/rules/embedding.smk"
+
+
+report: "workflow/report/workflow.rst"
+
+
+rule all:
+    default_target: True
+    input:
+        f"{OUT}/atlas.zarr/zarr.json",
+        f"{OUT}/umap.h5ad",
+        f"{OUT}/report.html",

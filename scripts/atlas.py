@@ -1,0 +1,26 @@
+"""Put the atlas together: one AnnData store; chunks that exist are linked, not copied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from scatlas import step
+from scatlas.io import assemble
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = step.parser(__doc__)
+    parser.add_argument("--merged", type=Path, required=True, help="merged.zarr")
+    parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
+    parser.add_argument("--genes", type=Path, required=True, help="consensus.parquet")
+    parser.add_argument("--atlas", type=Path, required=True, help="atlas.zarr to write")
+    args = parser.parse_args(argv)
+    with step.run(args, outputs=[args.atlas]) as facts:
+        genes = pd.read_parquet(args.genes)
+        facts |= assemble(args.merged, args.pca, args.atlas, var=genes)
+
+
+if __name__ == "__main__":
+    step.execute(main)

@@ -1,0 +1,25 @@
+"""Merge the plates on disk, in the order of the plate sheet, in bounded memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scatlas import step
+from scatlas.io import concat_on_disk
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = step.parser(__doc__)
+    parser.add_argument(
+        "--selected", nargs="+", required=True, metavar="PLATE=PATH", help="selected.zarr of each"
+    )
+    parser.add_argument("--merged", type=Path, required=True, help="merged.zarr to write")
+    args = parser.parse_args(argv)
+    with step.run(args, outputs=[args.merged]) as facts:
+        facts |= concat_on_disk(
+            step.pairs(args.selected), args.merged, label="plate", block_budget=args.block_budget
+        )
+
+
+if __name__ == "__main__":
+    step.execute(main)

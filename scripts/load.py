@@ -1,0 +1,44 @@
+"""Bring one plate in: validate its counts, store them canonically, take QC metrics on the way."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from scatlas import step
+from scatlas.io import load_plate
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = step.parser(__doc__)
+    parser.add_argument("--plate", required=True, help="name of the plate")
+    parser.add_argument("--source", required=True, help="h5ad or Zarr store, path or URL")
+    parser.add_argument("--store", type=Path, required=True, help="counts.zarr to write")
+    parser.add_argument("--mt-prefix", default="MT-", help="how mitochondrial genes begin")
+    # The checks come through the environment: the workflow must not load a plate again because
+    # the filter, which is not applied here, has changed.
+    parser.add_argument(
+        "--filter",
+        default=os.environ.get("SCATLAS_QC_FILTER") or None,
+        help="cell query that has to work on this plate",
+    )
+    parser.add_argument(
+        "--reference",
+        default=os.environ.get("SCATLAS_REFERENCE_PLATE") or None,
+        help="plate whose genes this plate must have",
+    )
+    args = parser.parse_args(argv)
+    with step.run(args, outputs=[args.store]) as facts:
+        facts |= load_plate(
+            args.source,
+            args.store,
+            plate=args.plate,
+            filter_column=None,
+            reference=args.reference,
+            mt_prefix=args.mt_prefix,
+            block_budget=args.block_budget,
+        )
+
+
+if __name__ == "__main__":
+    step.execute(main)

@@ -1,0 +1,59 @@
+"""Draw the figures, write the tables, and bind both into report.html."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from scatlas import report, step
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = step.parser(__doc__)
+    for option, file in (
+        ("qc", "qc.parquet"),
+        ("summaries", "qc_summary.json"),
+        ("hvg", "hvg.parquet"),
+    ):
+        parser.add_argument(
+            f"--{option}",
+            nargs="+",
+            required=True,
+            metavar="PLATE=PATH",
+            help=f"{file} of each plate",
+        )
+    parser.add_argument("--genes", type=Path, required=True, help="consensus_genes.tsv")
+    parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
+    parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad")
+    parser.add_argument(
+        "--benchmarks", type=Path, required=True, help="folder of {rule}/{plate or atlas}.tsv"
+    )
+    parser.add_argument("--config", type=json.loads, required=True, help="the whole config as JSON")
+    parser.add_argument("--captions", type=Path, required=True, help="folder of the captions")
+    parser.add_argument("--figures", type=Path, required=True, help="folder for the PNGs")
+    parser.add_argument("--tables", type=Path, required=True, help="folder for the TSVs")
+    parser.add_argument("--report", type=Path, required=True, help="report.html to write")
+    args = parser.parse_args(argv)
+    # Run times are part of the page, so its checksum is no fact about the results: none is taken.
+    with step.run(args, outputs=[]) as facts:
+        results = report.Results(
+            qc=step.pairs(args.qc),
+            summaries=step.pairs(args.summaries),
+            hvg=step.pairs(args.hvg),
+            genes=args.genes,
+            pca=args.pca,
+            umap=args.umap,
+            benchmarks=args.benchmarks,
+        )
+        facts |= report.build(
+            results,
+            args.config,
+            captions=args.captions,
+            figures=args.figures,
+            tables=args.tables,
+            page=args.report,
+        )
+
+
+if __name__ == "__main__":
+    step.execute(main)

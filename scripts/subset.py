@@ -1,0 +1,38 @@
+"""Sample cells of the atlas without replacement, read in storage order."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+
+from scatlas import config, step
+from scatlas.io import atomic_path, open_counts, read_subset
+
+logger = logging.getLogger("scatlas")
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = step.parser(__doc__)
+    parser.add_argument("--atlas", type=Path, required=True, help="atlas.zarr")
+    parser.add_argument("--seed", type=int, default=0, help="random seed")
+    parser.add_argument("--subset", type=Path, required=True, help="subset.h5ad to write")
+    config.add_options(parser, config.Subset)
+    args = parser.parse_args(argv)
+    wanted = config.from_options(args, config.Subset).n_cells
+    with step.run(args, outputs=[args.subset]) as facts:
+        with open_counts(args.atlas) as source:
+            n_cells = source.shape[0]
+        if wanted >= n_cells:
+            logger.info("the atlas has %s cells: all of them are taken", f"{n_cells:,}")
+        rng = np.random.default_rng(args.seed)
+        chosen = rng.choice(n_cells, size=min(wanted, n_cells), replace=False)
+        adata = read_subset(args.atlas, np.sort(chosen), block_budget=args.block_budget)
+        with atomic_path(args.subset) as path:
+            adata.write_h5ad(path, compression="gzip")
+        facts |= {"n_cells": adata.n_obs, "n_cells_of_atlas": n_cells}
+
+
+if __name__ == "__main__":
+    step.execute(main)

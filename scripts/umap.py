@@ -1,0 +1,55 @@
+"""Find neighbours, draw the UMAP and cluster the cells of the subset."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import anndata as ad
+
+from scatlas import config, pp, step, tl
+from scatlas.io import atomic_path
+
+logger = logging.getLogger("scatlas")
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = step.parser(__doc__)
+    parser.add_argument("--subset", type=Path, required=True, help="subset.h5ad")
+    parser.add_argument("--seed", type=int, default=0, help="random seed")
+    parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad to write")
+    for section in (config.Neighbors, config.UMAP, config.Leiden):
+        config.add_options(parser, section)
+    args = parser.parse_args(argv)
+    neighbors = config.from_options(args, config.Neighbors)
+    umap = config.from_options(args, config.UMAP)
+    leiden = config.from_options(args, config.Leiden)
+    with step.run(args, outputs=[args.umap]) as facts:
+        adata = ad.read_h5ad(args.subset)
+        pp.neighbors(
+            adata,
+            neighbors.n_neighbors,
+            neighbors.n_pcs,
+            use_rep="X_pca",
+            random_state=args.seed,
+        )
+        logger.info("neighbours found; UMAP next")
+        tl.umap(adata, min_dist=umap.min_dist, random_state=args.seed)
+        logger.info("UMAP drawn; Leiden next")
+        tl.leiden(
+            adata,
+            leiden.resolution,
+            random_state=args.seed,
+            flavor="igraph",
+            n_iterations=2,
+            directed=False,
+        )
+        with atomic_path(args.umap) as path:
+            adata.write_h5ad(path, compression="gzip")
+        n_clusters = adata.obs["leiden"].nunique()
+        logger.info("%d clusters of %s cells", n_clusters, f"{adata.n_obs:,}")
+        facts |= {"n_cells": adata.n_obs, "n_clusters": n_clusters}
+
+
+if __name__ == "__main__":
+    step.execute(main)

@@ -1,0 +1,195 @@
+"""Say what is wrong with a config in words: one sentence for each problem."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+
+Schema = dict[str, Any]
+
+
+def explain(
+    error: ValidationError,
+    model: type[BaseModel],
+    *,
+    name: Callable[[tuple[str, ...]], str] = ".".join,
+) -> list[str]:
+    """Translate pydantic's errors.
+
+    Parameters
+    ----------
+    error
+        What ``model.model_validate`` has raised.
+    model
+        The model, whose schema says what is allowed.
+    name
+        How a key is written for the user; by default dotted (``qc.min_genes``).
+
+    Returns
+    -------
+    One sentence for each key with a problem.
+    """
+    schema = inline(model.model_json_schema())
+    sentences: dict[tuple[str, ...], str] = {}
+    for item in error.errors(include_url=False):
+        loc = tuple(str(part) for part in item["loc"])
+        if loc in sentences:  # one of several branches of the same value
+            continue
+        if item["type"] in {"extra_forbidden", "invalid_key"}:
+            sentences[loc] = _unknown(loc, schema, name)
+        elif item["type"] == "value_error":
+            prefix = f"{name(loc)}: " if loc else ""
+            sentences[loc] = f"{prefix}{item['ctx']['error']}"
+        elif item["type"] == "missing":
+            sentences[loc] = f"{name(loc)} is missing; it must be {allowed(at(schema, loc))}"
+        else:
+            value = item["input"]
+            sentences[loc] = (
+                f"{name(loc)} is {_shown(value)}; it must be {allowed(at(schema, loc))}"
+                f"{_number_hint(value, at(schema, loc))}"
+            )
+    return list(sentences.values())
+
+
+def inline(schema: Schema) -> Schema:
+    """Replace references by what they refer to and drop pydantic's titles."""
+    definitions = schema.get("$defs", {})
+
+    def walk(node: Any, *, names: bool = False) -> Any:
+        if isinstance(node, list):
+            return [walk(part) for part in node]
+        if not isinstance(node, dict):
+            return node
+        if "$ref" in node:
+            target = definitions[node["$ref"].rsplit("/", 1)[1]]
+            node = {**target, **{k: v for k, v in node.items() if k != "$ref"}}
+        return {
+            key: walk(value, names=key == "properties")
+            for key, value in node.items()
+            # `names`: the keys of this node are the user's, and one could be called title.
+            if names or key not in {"title", "$defs"}
+        }
+
+    return walk(schema)
+
+
+def branches(schema: Schema) -> list[Schema]:
+    """The alternatives of a value, null last."""
+    parts = schema.get("anyOf", [schema])
+    return sorted(parts, key=lambda part: part.get("type") == "null")
+
+
+def properties(schema: Schema) -> dict[str, Schema]:
+    """The keys of a section, empty where the value is no section."""
+    for part in branches(schema):
+        if "properties" in part:
+            return part["properties"]
+    return {}
+
+
+def at(schema: Schema, loc: tuple[str, ...]) -> Schema:
+    """The part of a schema that describes one key."""
+    for part in loc:
+        keys = properties(schema)
+        if part in keys:
+            schema = keys[part]
+        else:
+            schema = next((s["items"] for s in branches(schema) if "items" in s), schema)
+    return schema
+
+
+def allowed(schema: Schema) -> str:
+    """Which values a key takes, in words.
+
+    >>> allowed({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]})
+    'a whole number of at least 1, or null'
+    """
+    *first, last = (_allowed(part) for part in branches(schema))
+    return f"{', '.join(first)}, or {last}" if first else last
+
+
+def _allowed(schema: Schema) -> str:
+    if "enum" in schema:
+        *first, last = (str(value) for value in schema["enum"])
+        return f"{', '.join(first)} or {last}" if first else last
+    kind = schema.get("type")
+    if kind in {"integer", "number"}:
+        return ("a whole number" if kind == "integer" else "a number") + _range(schema)
+    if kind == "array":
+        return f"a list, each entry {allowed(schema['items'])}"
+    if kind == "object":
+        return f"a section with the keys {', '.join(schema.get('properties', {}))}"
+    if kind == "string" and "examples" in schema:
+        return f"text such as {' or '.join(schema['examples'])}"
+    return {"string": "text", "boolean": "true or false", "null": "null"}[kind]
+
+
+def _range(schema: Schema) -> str:
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if low is not None and high is not None:
+        return f" from {_plain(low)} to {_plain(high)}"
+    if low is not None:
+        return f" of at least {_plain(low)}"
+    if "exclusiveMinimum" in schema:
+        return f" above {_plain(schema['exclusiveMinimum'])}"
+    return ""
+
+
+def _plain(value: float) -> str:
+    return f"{value:.15g}"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "empty (null)"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "a section"
+    if isinstance(value, (list, tuple)):
+        return "a list"
+    if isinstance(value, float):
+        return {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}.get(str(value), repr(value))
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _number_hint(value: Any, schema: Schema) -> str:
+    """YAML reads 1e6, 1,000 and "5" as text, which looks right to whoever wrote it."""
+    if not isinstance(value, str):
+        return ""
+    if not any(part.get("type") in {"integer", "number"} for part in branches(schema)):
+        return ""
+    try:
+        number = float(value.replace(",", "").replace(" ", "").replace("_", ""))
+    except ValueError:
+        return ""
+    return f" (this is read as text: write {number:.15g} without quotes)"
+
+
+def _sections(schema: Schema, loc: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, part in properties(schema).items():
+        yield (*loc, key)
+        yield from _sections(part, (*loc, key))
+
+
+def _unknown(loc: tuple[str, ...], schema: Schema, name: Callable[[tuple[str, ...]], str]) -> str:
+    *section, key = loc
+    known = list(properties(at(schema, tuple(section))))
+    by_lower = {k.lower(): k for k in known}
+    near = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.6)
+    elsewhere = [path for path in _sections(schema) if path[-1] == key and path[:-1] != (*section,)]
+    where = f" in {name(tuple(section))}" if section else ""
+    if near:
+        hint = f"did you mean {by_lower[near[0]]!r}? "
+    elif elsewhere:
+        path = elsewhere[0]
+        place = f"in section {name(path[:-1])}" if len(path) > 1 else "at the top level"
+        hint = f"it belongs {place}; "
+    else:
+        hint = ""
+    return f"unknown key {key!r}{where}: {hint}known keys: {', '.join(known)}"

@@ -1,0 +1,65 @@
+"""The door: plates in, canonical stores out, both by row blocks in bounded memory."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scatlas.io.atlas import assemble
+    from scatlas.io.atomic import atomic_path
+    from scatlas.io.concat import concat_on_disk
+    from scatlas.io.kept import read_kept
+    from scatlas.io.lazy import read_lazy
+    from scatlas.io.load import load_plate
+    from scatlas.io.manifest import checksum, write_json
+    from scatlas.io.pca import write_pca
+    from scatlas.io.size import parse_bytes
+    from scatlas.io.source import CountsSource, open_counts
+    from scatlas.io.subset import read_subset
+    from scatlas.io.writer import CsrWriter
+
+# Loaded on first use: importing scatlas stays quick.
+_HOMES = {
+    "CountsSource": "source",
+    "CsrWriter": "writer",
+    "assemble": "atlas",
+    "atomic_path": "atomic",
+    "checksum": "manifest",
+    "concat_on_disk": "concat",
+    "load_plate": "load",
+    "open_counts": "source",
+    "parse_bytes": "size",
+    "read_kept": "kept",
+    "read_lazy": "lazy",
+    "read_subset": "subset",
+    "write_pca": "pca",
+    "write_json": "manifest",
+}
+__all__ = [
+    "CountsSource",
+    "CsrWriter",
+    "assemble",
+    "atomic_path",
+    "checksum",
+    "concat_on_disk",
+    "load_plate",
+    "open_counts",
+    "parse_bytes",
+    "read_kept",
+    "read_lazy",
+    "read_subset",
+    "write_json",
+    "write_pca",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"scatlas.io.{_HOMES[name]}"), name)
+    msg = f"module 'scatlas.io' has no attribute {name!r}"
+    raise AttributeError(msg)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,319 @@
+"""The obs table of a Zarr store, one column at a time and a range of rows at a time.
+
+A merged atlas has 100 million rows, and its table does not fit where its blocks do. A `Column`
+reads ranges; a `ColumnWriter` appends them, in AnnData's encodings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+import pandas as pd
+from anndata.io import read_elem
+
+from scatlas.errors import InputError
+from scatlas.io.elements import (
+    ARRAY,
+    CATEGORICAL,
+    STRING_ARRAY,
+    create_group,
+    write_elem,
+)
+from scatlas.io.shards import ShardedArray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import ThreadPoolExecutor
+    from pathlib import Path
+
+    import zarr
+
+# Rows in hand at once: 2^18 names take about 20 MB as Python strings.
+ROWS = 2**18
+
+Kind = Literal["number", "text", "categorical", "nullable"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of an AnnData table on disk.
+
+    Attributes
+    ----------
+    kind
+        Numbers (and bool), text, categories, or numbers with gaps.
+    dtype
+        Of the numbers; of the codes for categories; ``object`` for text.
+    categories
+        In order; ``None`` unless ``kind`` is categorical.
+    """
+
+    path: str
+    name: str
+    kind: Kind
+    dtype: np.dtype
+    n_rows: int
+    _elem: Any
+    categories: np.ndarray | None = None
+    ordered: bool = False
+
+    @classmethod
+    def of(cls, path: Path, table: zarr.Group, name: str) -> Column:
+        """Open a column.
+
+        Raises
+        ------
+        InputError
+            Its encoding has no place in a merged table.
+        """
+        elem = table[name]
+        encoding = elem.attrs.get("encoding-type")
+        at = {"path": str(path), "name": name, "_elem": elem}
+        if encoding == "array" and elem.ndim == 1 and elem.dtype.kind in "biuf":
+            return cls(kind="number", dtype=elem.dtype, n_rows=elem.shape[0], **at)
+        if encoding == "string-array" and elem.ndim == 1:
+            return cls(kind="text", dtype=np.dtype(object), n_rows=elem.shape[0], **at)
+        if encoding == "categorical":
+            categories = np.asarray(read_elem(elem["categories"]))
+            if categories.dtype.kind not in "biuf":
+                categories = categories.astype(object)
+            codes = elem["codes"]
+            return cls(
+                kind="categorical",
+                dtype=codes.dtype,
+                n_rows=codes.shape[0],
+                categories=categories,
+                ordered=bool(elem.attrs["ordered"]),
+                **at,
+            )
+        if encoding in {"nullable-integer", "nullable-boolean"}:
+            values = elem["values"]
+            return cls(kind="nullable", dtype=values.dtype, n_rows=values.shape[0], **at)
+        msg = (
+            f"{path}: obs column {name!r} is stored as {encoding!r}, which cannot be merged: "
+            "remove the column or make it numbers, text or categories"
+        )
+        raise InputError(msg)
+
+    def values(self, lo: int, hi: int) -> np.ndarray:
+        """Rows ``lo`` to ``hi``: numbers, text as ``object``, codes of categories (-1: a gap)."""
+        inner = {"categorical": "codes", "nullable": "values"}.get(self.kind)
+        values = (self._elem if inner is None else self._elem[inner])[lo:hi]
+        return np.asarray(values).astype(object) if self.kind == "text" else np.asarray(values)
+
+    def gaps(self, lo: int, hi: int) -> np.ndarray:
+        """Which of the rows have no value (NaN is a value)."""
+        if self.kind == "nullable":
+            return np.asarray(self._elem["mask"][lo:hi])
+        if self.kind == "categorical":
+            return self.values(lo, hi) < 0
+        return np.zeros(hi - lo, bool)
+
+    def text(self, lo: int, hi: int) -> np.ndarray:
+        """The rows as ``object`` array of ``str``; ``""`` where there is a gap."""
+        values = self.values(lo, hi)
+        if self.kind == "categorical":
+            labels = np.append(self.categories.astype(str).astype(object), "")
+            return labels[values]
+        out = values if self.kind == "text" else values.astype(str).astype(object)
+        gaps = self.gaps(lo, hi)
+        if gaps.any():
+            out[gaps] = ""
+        return out
+
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """Ranges of rows that are read at once, in order."""
+        return ((lo, min(lo + ROWS, self.n_rows)) for lo in range(0, self.n_rows, ROWS))
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether any row has no value; reads the column."""
+        if self.kind not in {"categorical", "nullable"}:
+            return False
+        return any(self.gaps(lo, hi).any() for lo, hi in self.spans())
+
+    def take(self, rows: np.ndarray) -> Any:
+        """Return the given rows (sorted, int64) as the array that pandas keeps in a column."""
+        values, gaps = [], []
+        for lo, hi in self.spans():
+            first, last = np.searchsorted(rows, [lo, hi])
+            if first < last:
+                picked = rows[first:last] - lo
+                values.append(self.values(lo, hi)[picked])
+                if self.kind == "nullable":
+                    gaps.append(self.gaps(lo, hi)[picked])
+        taken = np.concatenate([np.empty(0, self.dtype), *values])
+        if self.kind == "categorical":
+            return pd.Categorical.from_codes(taken, self.categories, ordered=self.ordered)
+        if self.kind == "nullable":
+            masked = pd.arrays.BooleanArray if self.dtype == bool else pd.arrays.IntegerArray
+            return masked(taken, np.concatenate([np.empty(0, bool), *gaps]))
+        return taken
+
+
+@dataclass(frozen=True)
+class Target:
+    """What several columns of one name become when they are joined.
+
+    Attributes
+    ----------
+    kind, dtype, categories, ordered
+        As in `Column`.
+    note
+        What changes in it, for people; empty when nothing does.
+    """
+
+    kind: Kind
+    dtype: np.dtype
+    categories: np.ndarray | None = None
+    ordered: bool = False
+    note: str = ""
+
+    @classmethod
+    def of(cls, columns: list[Column]) -> Target:
+        """Find the narrowest kind that holds all columns without loss.
+
+        Equal kinds stay: numbers take NumPy's common dtype, categories are united in order of
+        first appearance (their order survives only if it is the same everywhere). Whole numbers
+        with and without gaps have gaps; with floating point they take NaN. Text and categories
+        become text, and so does anything else, or categories if there are gaps.
+        """
+        kinds = {column.kind for column in columns}
+        dtypes = sorted({str(c.dtype) for c in columns if c.kind in {"number", "nullable"}})
+        if kinds <= {"number", "nullable"}:
+            dtype = np.result_type(*(column.dtype for column in columns))
+            # Floating point has NaN for gaps.
+            kind = "nullable" if "nullable" in kinds and dtype.kind != "f" else "number"
+            return cls(kind, dtype, note=_differ(dtypes, dtype))
+        if kinds == {"text"}:
+            return cls("text", np.dtype(object))
+        if kinds == {"categorical"}:
+            return cls._united(columns)
+        text = "text with gaps" if any(column.has_gaps for column in columns) else "text"
+        note = f"{' and '.join(sorted(kinds))} become {text}"
+        if text == "text":
+            return cls("text", np.dtype(object), note=note)
+        found: dict[str, None] = {}
+        for column in columns:
+            for lo, hi in column.spans():
+                kept = column.text(lo, hi)[~column.gaps(lo, hi)]
+                found.update(dict.fromkeys(pd.unique(kept)))
+        return cls.categorical(np.array([*found], object), note=note)
+
+    @classmethod
+    def _united(cls, columns: list[Column]) -> Target:
+        first = columns[0]
+        same = all(
+            column.ordered == first.ordered
+            and column.categories.dtype == first.categories.dtype
+            and np.array_equal(column.categories, first.categories)
+            for column in columns
+        )
+        if same:
+            return cls.categorical(first.categories, ordered=first.ordered)
+        numbers = all(column.categories.dtype.kind in "biuf" for column in columns)
+        each = [
+            column.categories if numbers else column.categories.astype(str).astype(object)
+            for column in columns
+        ]
+        found = dict.fromkeys(label for labels in each for label in labels.tolist())
+        dtype = np.result_type(*(labels.dtype for labels in each)) if numbers else object
+        mixed = len({column.categories.dtype.kind in "biuf" for column in columns}) > 1
+        notes = ["numeric categories become text"] if mixed else []
+        if any(column.ordered for column in columns):
+            notes.append("the order of the categories differs and is dropped")
+        return cls.categorical(np.array([*found], dtype), note=", ".join(notes))
+
+    @classmethod
+    def categorical(
+        cls, categories: np.ndarray, *, ordered: bool = False, note: str = ""
+    ) -> Target:
+        """Categories, with codes of the dtype that pandas gives them."""
+        limits = (np.int8, np.int16, np.int32, np.int64)
+        dtype = next(d for d in limits if len(categories) <= np.iinfo(d).max)
+        return cls("categorical", np.dtype(dtype), categories, ordered, note)
+
+
+def _differ(dtypes: list[str], dtype: np.dtype) -> str:
+    return f"{' and '.join(dtypes)} become {dtype}" if len(dtypes) > 1 else ""
+
+
+class ColumnWriter:
+    """Write one column of a table, range of rows after range; a context manager.
+
+    Parameters
+    ----------
+    path
+        Folder of the column.
+    target
+        What to write.
+    pool
+        Threads that encode.
+    """
+
+    def __init__(self, path: Path, target: Target, pool: ThreadPoolExecutor) -> None:
+        self._path = path
+        self._target = target
+        self._mask = None
+        values, attributes = path, ARRAY
+        if target.kind == "categorical":
+            values = path / "codes"
+        elif target.kind == "nullable":
+            values = path / "values"
+            self._mask = ShardedArray(path / "mask", bool, pool, attributes=ARRAY)
+        elif target.kind == "text":
+            attributes = STRING_ARRAY
+        self._values = ShardedArray(values, target.dtype, pool, attributes=attributes)
+
+    def append(self, values: np.ndarray) -> None:
+        """Append rows as they are stored: numbers, text, or codes of the target's categories."""
+        self._values.append(values)
+
+    def append_column(self, column: Column) -> None:
+        """Append all rows of one of the columns that the target was made of."""
+        convert = self._conversion(column)
+        for lo, hi in column.spans():
+            self.append(convert(lo, hi))
+            if self._mask is not None:
+                self._mask.append(column.gaps(lo, hi))
+
+    def _conversion(self, column: Column) -> Callable[[int, int], np.ndarray]:
+        if self._target.kind == "text":
+            return column.text
+        if self._target.kind == "number" and column.kind == "nullable":
+            return lambda lo, hi: np.where(column.gaps(lo, hi), np.nan, column.values(lo, hi))
+        if self._target.kind != "categorical":
+            return column.values
+        labels = pd.Index(self._target.categories)
+        if column.kind != "categorical":
+            # "" where there is a gap, unless the column itself holds "" as a value.
+            return lambda lo, hi: np.where(
+                column.gaps(lo, hi), -1, labels.get_indexer(column.text(lo, hi))
+            )
+        own = column.categories
+        # Asked of the array: pandas 3 gives an index of text a dtype of its own.
+        if self._target.categories.dtype == object and own.dtype != object:
+            own = own.astype(str).astype(object)
+        # One entry more: code -1, a gap, picks the last.
+        recode = np.append(labels.get_indexer(own), -1).astype(self._target.dtype)
+        return lambda lo, hi: recode[column.values(lo, hi)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        parts = [part for part in (self._values, self._mask) if part is not None]
+        for part in parts:
+            part.abandon() if kind else part.close()
+        if kind:
+            return
+        if self._target.kind == "categorical":
+            attributes = {**CATEGORICAL, "ordered": self._target.ordered}
+            group = create_group(self._path, attributes)
+            write_elem(group, "categories", self._target.categories)
+        elif self._target.kind == "nullable":
+            kind_of = "boolean" if self._target.dtype == bool else "integer"
+            encoding = {"encoding-type": f"nullable-{kind_of}", "encoding-version": "0.1.0"}
+            create_group(self._path, encoding)

@@ -1,0 +1,278 @@
+"""Plates merged on disk, in bounded memory."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import zarr
+from anndata.io import read_elem
+
+from scatlas.compute.progress import meter
+from scatlas.errors import InputError
+from scatlas.io.columns import Column, ColumnWriter, Target
+from scatlas.io.elements import DATAFRAME, create_group
+from scatlas.io.names import UniqueNames
+from scatlas.io.shards import CHUNK_VALUES, encoding_pool, piece_values
+from scatlas.io.writer import CsrWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pandas as pd
+
+logger = logging.getLogger(__name__)
+
+
+def concat_on_disk(
+    stores: Mapping[str, Path | str],
+    out: Path | str,
+    *,
+    label: str = "plate",
+    block_budget: str | int = "256MB",
+) -> dict[str, Any]:
+    """Merge the stores of several plates with equal genes into one, plate after plate.
+
+    The result equals ``anndata.concat(plates, label=label, merge="same")``, but for the names of
+    cells that occur on several plates and for the order of categories. Memory does not grow with
+    the plates, except for 10 bytes a cell to compare names, and the categories of one column.
+
+    Parameters
+    ----------
+    stores
+        AnnData Zarr stores by plate; their order is that of the result. X is CSR.
+    out
+        Store to write.
+    label
+        obs column that gets the plate's name; categories in the order of ``stores``.
+    block_budget
+        Memory for the values in flight, as in ``"256MB"``.
+
+    Returns
+    -------
+    ``n_cells``, ``n_genes``, ``n_values``, ``plates`` (``n_cells`` and ``n_values`` of each),
+    ``obs_columns``, ``dropped_columns``, ``renamed_cells`` and ``notices``.
+
+    Raises
+    ------
+    InputError
+        A plate's genes differ from the first plate's; X is not CSR; a cell name occurs twice on
+        one plate; an obs column cannot be merged.
+
+    Notes
+    -----
+    Columns of obs that are not on all plates are left out, and a cell name that occurs on more
+    than one plate gets the suffix ``-{plate}``, both with a notice in the log. Numbers of
+    different dtypes take NumPy's common dtype; other mixtures become text.
+    """
+    plates = [_Plate(name, Path(path)) for name, path in stores.items()]
+    if not plates:
+        msg = "no plates to merge"
+        raise ValueError(msg)
+    for plate in plates[1:]:
+        plate.check_genes(plates[0])
+    n_values = sum(plate.n_values for plate in plates)
+    piece = piece_values(block_budget)
+    notices: list[str] = []
+    obs = _Obs(plates, label, notices)
+    writer = CsrWriter(
+        out,
+        n_vars=plates[0].shape[1],
+        data_dtype=np.result_type(*(plate.data.dtype for plate in plates)),
+        obs=obs.write,
+        var=_common(plates),
+        n_values=n_values,
+    )
+    with writer, closing(meter(sum(plate.shape[0] for plate in plates))) as passed:
+        for plate in plates:
+            plate.copy_x(writer, piece)
+            passed.update(plate.shape[0])
+    for notice in notices:
+        logger.warning("%s", notice)
+    return {
+        "n_cells": writer.n_obs,
+        "n_genes": writer.n_vars,
+        "n_values": n_values,
+        "plates": {
+            plate.name: {"n_cells": plate.shape[0], "n_values": plate.n_values} for plate in plates
+        },
+        "obs_columns": obs.columns,
+        "dropped_columns": obs.dropped,
+        "renamed_cells": obs.n_renamed,
+        "notices": notices,
+    }
+
+
+@dataclass(frozen=True)
+class _Plate:
+    """One plate's store, open for reading."""
+
+    name: str
+    path: Path
+
+    def __post_init__(self) -> None:
+        encoding = self.root["X"].attrs.get("encoding-type")
+        if encoding != "csr_matrix":
+            msg = f"{self.path}: X of plate {self.name} is stored as {encoding!r}, not as CSR"
+            raise InputError(msg)
+
+    @cached_property
+    def root(self) -> zarr.Group:
+        return zarr.open_group(self.path, mode="r")
+
+    @cached_property
+    def shape(self) -> tuple[int, int]:
+        n_cells, n_genes = self.root["X"].attrs["shape"]
+        return n_cells, n_genes
+
+    @cached_property
+    def data(self) -> zarr.Array:
+        return self.root["X/data"]
+
+    @property
+    def n_values(self) -> int:
+        return self.data.shape[0]
+
+    @cached_property
+    def var(self) -> pd.DataFrame:
+        return read_elem(self.root["var"])
+
+    @cached_property
+    def obs_columns(self) -> list[str]:
+        return list(self.root["obs"].attrs["column-order"])
+
+    @cached_property
+    def index_name(self) -> str:
+        return self.root["obs"].attrs["_index"]
+
+    def column(self, name: str) -> Column:
+        return Column.of(self.path, self.root["obs"], name)
+
+    def check_genes(self, first: _Plate) -> None:
+        own, theirs = self.var.index, first.var.index
+        if own.equals(theirs):
+            return
+        n = min(len(own), len(theirs))
+        differ = np.flatnonzero(np.asarray(own[:n]) != np.asarray(theirs[:n]))
+        at = int(differ[0]) if len(differ) else n
+        here = repr(own[at]) if at < len(own) else "missing"
+        there = repr(theirs[at]) if at < len(theirs) else "missing"
+        msg = (
+            f"{self.path}: gene {at + 1} of plate {self.name} is {here}, of plate {first.name} "
+            f"{there}: plates to be merged need the same genes in the same order"
+        )
+        raise InputError(msg)
+
+    def copy_x(self, writer: CsrWriter, piece: int) -> None:
+        """Append X, cut by values and never by rows: no piece can be larger than it should."""
+        indices, indptr = self.root["X/indices"], self.root["X/indptr"]
+        with ThreadPoolExecutor(1) as reader:
+
+            def read(lo: int) -> tuple[np.ndarray, np.ndarray]:
+                return self.data[lo : lo + piece], indices[lo : lo + piece]
+
+            due = None
+            for lo in range(0, self.n_values, piece):
+                ready, due = due, reader.submit(read, lo)
+                if ready is not None:
+                    writer.append_values(*ready.result())
+            if due is not None:
+                writer.append_values(*due.result())
+        for lo in range(0, self.shape[0], CHUNK_VALUES):
+            writer.append_rows(np.diff(indptr[lo : min(lo + CHUNK_VALUES, self.shape[0]) + 1]))
+
+
+class _Obs:
+    """The merged table: which columns it has, and how it is written."""
+
+    def __init__(self, plates: list[_Plate], label: str, notices: list[str]) -> None:
+        self._plates = plates
+        self._label = label
+        self._notices = notices
+        common = set(plates[0].obs_columns).intersection(*(p.obs_columns for p in plates))
+        self.columns = [name for name in plates[0].obs_columns if name in common]
+        seen = dict.fromkeys(name for plate in plates for name in plate.obs_columns)
+        self.dropped = [name for name in seen if name not in common and name != label]
+        self.n_renamed = 0
+        if self.dropped:
+            names = ", ".join(map(repr, self.dropped))
+            self._notices.append(f"obs columns that are not on all plates are left out: {names}")
+        if label not in self.columns:
+            self.columns.append(label)
+        # Opened before the hours of copying: what cannot be merged is refused at once.
+        self._targets = {
+            name: Target.of([plate.column(name) for plate in plates])
+            for name in self.columns
+            if name != label
+        }
+
+    def write(self, path: Path) -> None:
+        """Write the table, one column at a time."""
+        with encoding_pool() as pool:
+            index = self._write_index(path, pool)
+            for name, target in self._targets.items():
+                if target.note:
+                    self._notices.append(f"obs[{name!r}]: {target.note}")
+                with ColumnWriter(path / name, target, pool) as column:
+                    for plate in self._plates:
+                        column.append_column(plate.column(name))
+            self._write_label(path, pool)
+        create_group(path, {**DATAFRAME, "column-order": self.columns, "_index": index})
+
+    def _write_index(self, path: Path, pool: ThreadPoolExecutor) -> str:
+        indexes = {plate.name: plate.column(plate.index_name) for plate in self._plates}
+        names = UniqueNames(indexes)
+        self.n_renamed = names.n_changed
+        if self.n_renamed:
+            self._notices.append(
+                f"{self.n_renamed:,} cells have a name that occurs on more than one plate: "
+                "the plate's name was appended to it"
+            )
+        named = {plate.index_name for plate in self._plates}
+        # A name that a column of the result bears as well would clash with it.
+        name = named.pop() if len(named) == 1 else "_index"
+        name = "_index" if name in self.columns else name
+        with ColumnWriter(path / name, Target("text", np.dtype(object)), pool) as column:
+            for plate, own in indexes.items():
+                for lo, hi in own.spans():
+                    column.append(names.of(plate, lo, hi))
+        return name
+
+    def _write_label(self, path: Path, pool: ThreadPoolExecutor) -> None:
+        categories = np.array([plate.name for plate in self._plates], object)
+        target = Target.categorical(categories)
+        with ColumnWriter(path / self._label, target, pool) as column:
+            for code, plate in enumerate(self._plates):
+                for lo, hi in _spans(plate.shape[0]):
+                    column.append(np.full(hi - lo, code, target.dtype))
+                if self._label in plate.obs_columns:
+                    self._compare_label(plate)
+
+    def _compare_label(self, plate: _Plate) -> None:
+        old = plate.column(self._label)
+        if any((old.text(lo, hi) != plate.name).any() for lo, hi in old.spans()):
+            self._notices.append(
+                f"obs[{self._label!r}] of plate {plate.name} held other values: "
+                "replaced by the plate's name"
+            )
+
+
+def _spans(n_rows: int) -> Iterator[tuple[int, int]]:
+    return ((lo, min(lo + CHUNK_VALUES, n_rows)) for lo in range(0, n_rows, CHUNK_VALUES))
+
+
+def _common(plates: list[_Plate]) -> pd.DataFrame:
+    """The first plate's var, with the columns that are equal on all plates."""
+    first = plates[0].var
+    same = [
+        name
+        for name in first.columns
+        if all(name in p.var.columns and p.var[name].equals(first[name]) for p in plates)
+    ]
+    return first[same]

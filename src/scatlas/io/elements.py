@@ -1,0 +1,101 @@
+"""AnnData elements in Zarr v3 stores: groups, tables, small elements, consolidated metadata."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import zarr
+from anndata.experimental import write_dispatched
+
+from scatlas.io.shards import CHUNK_VALUES, SHARD_VALUES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+ANNDATA = {"encoding-type": "anndata", "encoding-version": "0.1.0"}
+CSR = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
+DICT = {"encoding-type": "dict", "encoding-version": "0.1.0"}
+DATAFRAME = {"encoding-type": "dataframe", "encoding-version": "0.2.0"}
+ARRAY = {"encoding-type": "array", "encoding-version": "0.2.0"}
+STRING_ARRAY = {"encoding-type": "string-array", "encoding-version": "0.2.0"}
+CATEGORICAL = {"encoding-type": "categorical", "encoding-version": "0.2.0"}
+MAPPINGS = ("layers", "obsm", "obsp", "varm", "varp", "uns")
+
+
+def create_group(path: Path, attributes: Mapping[str, Any]) -> zarr.Group:
+    """Make a Zarr v3 group; arrays written below it beforehand stay."""
+    return zarr.create_group(path, zarr_format=3, attributes=dict(attributes))
+
+
+def write_elem(group: zarr.Group, key: str, elem: Any) -> None:
+    """Write one element (table, array, mapping) as AnnData encodes it, in few and large files.
+
+    Unlike ``anndata.io.write_elem`` it cuts arrays into shards as the rest of the store is cut,
+    whatever anndata's settings say, and takes text columns of any pandas string dtype. Nothing
+    that it is given changes.
+    """
+    if isinstance(elem, pd.DataFrame):
+        elem = writable_frame(elem)
+
+    def callback(write_func, store, name, value, *, dataset_kwargs, iospec) -> None:  # noqa: ARG001
+        write_func(store, name, value, dataset_kwargs={**dataset_kwargs, **_cut(value)})
+
+    write_dispatched(group, key, elem, callback=callback)
+
+
+def _cut(value: Any) -> dict[str, Any]:
+    # "shards" is given always: otherwise anndata's settings decide, and warn that they change.
+    if not isinstance(value, np.ndarray) or value.ndim == 0 or value.size == 0:
+        return {"shards": None}
+    rows = max(1, CHUNK_VALUES // max(1, value.size // len(value)))
+    if len(value) <= rows:
+        return {"chunks": value.shape, "shards": None}
+    per_shard = min(SHARD_VALUES // CHUNK_VALUES, -(-len(value) // rows))
+    return {
+        "chunks": (rows, *value.shape[1:]),
+        "shards": (rows * per_shard, *value.shape[1:]),
+    }
+
+
+def writable_frame(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the same table with text columns that every version of anndata and pandas writes.
+
+    Text without gaps becomes plain strings; text with gaps becomes categorical, as
+    ``AnnData.strings_to_categoricals`` makes it. The index becomes plain strings.
+    """
+    changed = {}
+    for name, column in frame.items():
+        if isinstance(column.dtype, pd.StringDtype) or column.dtype == object:
+            has_gaps = bool(column.isna().any())
+            changed[name] = (
+                pd.Categorical(column.astype(object))
+                if has_gaps
+                else np.asarray(column, dtype=object)
+            )
+    out = frame.copy(deep=False)
+    for name, values in changed.items():
+        # A Series of dtype object: pandas 3 would infer its own string dtype again.
+        out[name] = pd.Series(values, index=out.index, dtype=getattr(values, "dtype", object))
+    out.index = pd.Index(np.asarray(frame.index.astype(str), dtype=object), dtype=object)
+    out.index.name = frame.index.name
+    return out
+
+
+def consolidate(path: Path) -> None:
+    """Gather all metadata in the root's ``zarr.json``, in an order that never varies."""
+    with warnings.catch_warnings():
+        # Zarr 3 has not standardised consolidated metadata yet; anndata writes and reads it.
+        warnings.filterwarnings("ignore", message="Consolidated metadata", category=UserWarning)
+        zarr.consolidate_metadata(path)
+    file = path / "zarr.json"
+    root = json.loads(file.read_text())
+    nodes = root["consolidated_metadata"]["metadata"]
+    # zarr-python keeps the order in which the file system lists folders, or leaves ties to it.
+    order = sorted(nodes, key=lambda name: (name.count("/"), name))
+    root["consolidated_metadata"]["metadata"] = {name: nodes[name] for name in order}
+    file.write_text(json.dumps(root, indent=2))

@@ -1,0 +1,85 @@
+"""The store of principal components: ``pca.zarr``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from scatlas.io.atomic import atomic_path
+from scatlas.io.elements import ARRAY, DICT, consolidate, create_group, write_elem
+from scatlas.io.shards import DENSE, ShardedArray, encoding_pool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+class _Components(Protocol):
+    mean: np.ndarray
+    PCs: np.ndarray
+    variance: np.ndarray
+    variance_ratio: np.ndarray
+
+
+def write_pca(
+    path: Path | str,
+    *,
+    x_pca: Iterable[np.ndarray],
+    n_cells: int,
+    components: _Components,
+    genes: Sequence[str],
+    params: Mapping[str, Any],
+) -> None:
+    """Write components and the projected cells, block by block; atomic.
+
+    The store is a mapping in AnnData's encoding (``anndata.io.read_elem`` reads it) of ``X_pca``
+    (float32 [n_cells, n_comps], chunks of whole rows), ``PCs`` [n_genes, n_comps], ``mean``
+    [n_genes], ``variance`` and ``variance_ratio`` [n_comps] (float64), ``genes`` and ``params``.
+
+    Parameters
+    ----------
+    path
+        Store to write.
+    x_pca
+        Blocks of projected cells in order, [rows, n_comps]; the bytes written do not depend on
+        how many rows a block has.
+    n_cells
+        Rows of all blocks together.
+    components
+        Mean of the genes, loadings, variance of the components and its share of the whole.
+    genes
+        Names of the rows of ``PCs``.
+    params
+        What ``uns['pca']['params']`` will hold.
+
+    Raises
+    ------
+    ValueError
+        The blocks have more or fewer rows than ``n_cells``, or the genes do not fit.
+    """
+    n_genes, n_comps = components.PCs.shape
+    if len(genes) != n_genes:
+        msg = f"{len(genes)} gene names for loadings of {n_genes} genes"
+        raise ValueError(msg)
+    with atomic_path(path) as partial, encoding_pool() as pool:
+        cells = ShardedArray(
+            partial / "X_pca",
+            np.float32,
+            pool,
+            compression=DENSE,
+            row_shape=(n_comps,),
+            attributes=ARRAY,
+        )
+        with cells:
+            for block in x_pca:
+                cells.append(block)
+            if cells.n_rows != n_cells:
+                msg = f"{cells.n_rows} cells were projected, {n_cells} are due"
+                raise ValueError(msg)
+        root = create_group(Path(partial), DICT)
+        for name in ("PCs", "mean", "variance", "variance_ratio"):
+            write_elem(root, name, np.asarray(getattr(components, name)))
+        write_elem(root, "genes", np.asarray(genes, dtype=object))
+        write_elem(root, "params", dict(params))
+        consolidate(partial)

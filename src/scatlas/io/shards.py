@@ -1,0 +1,303 @@
+"""Zarr v3 arrays written front to back, in bounded memory and to the same bytes on every run.
+
+zarr-python encodes a shard in one call, so that a writer has to hold a whole decoded shard. Here a
+chunk is encoded as soon as it is full and goes straight into the shard's file; the shard's index,
+which the format puts at the end, follows when the shard is complete. What is held is a few chunks,
+whatever the size of a shard, and nothing is ever read back and rewritten. The files equal those of
+zarr-python byte for byte (a test holds them together); only zarr-python writes the metadata.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+import zarr
+from numcodecs import Blosc, VLenUTF8, Zstd
+from zarr.codecs import BloscCodec, ZstdCodec
+
+from scatlas.compute.threads import n_threads
+from scatlas.io.size import parse_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from concurrent.futures import Future
+    from pathlib import Path
+
+# Values of a chunk: the piece a reader decodes at once. 0.25 to 2 MB fit a core's cache, and one
+# call per chunk costs little beside decoding it.
+CHUNK_VALUES = 2**18
+# Values of a shard, that is of a file. 15e9 values, the largest plate in sight, are 224 files an
+# array; a shard's index (256 entries, 4 kB) is read at once.
+SHARD_VALUES = 2**26
+
+# Bytes a value takes while it is copied: value and index, decoded, and once more on their way.
+_PIECE_BYTES = 64
+
+
+def piece_values(block_budget: str | int) -> int:
+    """Values of a sparse matrix to read at once within the budget, in whole chunks.
+
+    Several pieces are in memory: one being read, one in work, and their chunks.
+    """
+    return max(1, parse_bytes(block_budget) // (_PIECE_BYTES * CHUNK_VALUES)) * CHUNK_VALUES
+
+
+_EMPTY = np.iinfo(np.uint64).max
+
+
+@dataclass(frozen=True)
+class Compression:
+    """Blosc's LZ4 at a level, after rearranging bytes or bits."""
+
+    level: int
+    shuffle: Literal["noshuffle", "shuffle", "bitshuffle"]
+
+    def encoder(self) -> Blosc:
+        """Compressor of single chunks."""
+        modes = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
+        return Blosc("lz4", self.level, modes[self.shuffle])
+
+    def codec(self, itemsize: int) -> BloscCodec:
+        """Name of the same compressor in Zarr's metadata."""
+        return BloscCodec(
+            cname="lz4", clevel=self.level, shuffle=self.shuffle, typesize=itemsize, blocksize=0
+        )
+
+
+# Measured on one core (Zen 4, chunks of 2^18 values; simulated plate of 62,710 genes with 1,275
+# values a cell; bytes a value, encoded and decoded M values/s). Counts are written once and
+# decoded at least twice, so decoding decides:
+#
+#                        lz4 noshuffle     lz4 shuffle       lz4 bitshuffle    zstd 1
+#   counts uint8         0.57  494 2331    0.57  493 2353    0.45 1282 1990    0.32  303 1069
+#   counts uint16        0.80  399 1135    0.57  407 1863    0.45  866 1665    0.42  223  497
+#   indices uint16       2.00 1112 9861    1.43  473 1886    1.47  606 1447    1.98  420 4369
+#   log1p f32, level 5   2.31  161  981    3.13  288  787    3.21  316  821    1.25   96  222
+#   log1p f32, level 9   1.80  132  879    2.83  154  490    3.17  213  689
+#
+# A stored count with its index takes 1.9 bytes and decodes at 0.97 G values/s on a core. On real
+# plates (28,455 genes, 7,100 values a cell) it is 1.7 bytes. The log-normalised values of a cell
+# take few distinct values, which matching whole floats finds and shuffling hides.
+COUNTS = Compression(5, "bitshuffle")
+INDICES = Compression(5, "shuffle")
+NORMALIZED = Compression(9, "noshuffle")
+DENSE = Compression(5, "shuffle")
+
+
+def encoding_pool() -> ThreadPoolExecutor:
+    """Threads that compress chunks; Blosc and zstd leave the interpreter lock."""
+    return ThreadPoolExecutor(n_threads(), thread_name_prefix="scatlas-encode")
+
+
+class ShardedArray:
+    """An append-only Zarr v3 array, cut into chunks and shards along its first axis.
+
+    The bytes on disk depend on the values alone: not on the pieces in which they were appended,
+    nor on the number of threads. An array of less than a chunk gets one chunk of its own length.
+
+    Parameters
+    ----------
+    path
+        Folder of the array; made here.
+    dtype
+        A NumPy number or bool dtype, or ``object`` for strings (``str`` only, nothing missing).
+    pool
+        Threads that encode; several arrays may share them.
+    compression
+        How numbers are compressed; strings take zstd.
+    row_shape
+        Shape of one entry along the first axis; ``()`` for a 1-D array.
+    attributes
+        Attributes of the array, as AnnData's encoding of the element asks for.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        dtype: np.dtype | type,
+        pool: ThreadPoolExecutor,
+        *,
+        compression: Compression = DENSE,
+        row_shape: tuple[int, ...] = (),
+        attributes: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.path = path
+        self.dtype = np.dtype(dtype)
+        self.n_rows = 0
+        self._pool = pool
+        self._row_shape = row_shape
+        self._attributes = dict(attributes or {})
+        width = max(1, int(np.prod(row_shape)))
+        # Powers of two, so that chunks divide shards whatever the width.
+        self._chunk_rows = max(1, 2 ** int(np.log2(max(1, CHUNK_VALUES // width))))
+        self._shard_chunks = SHARD_VALUES // CHUNK_VALUES
+        self._compression = compression
+        text = self.dtype.kind == "O"
+        self._encoder = Zstd(1) if text else compression.encoder()
+        self._codec = ZstdCodec(level=1) if text else compression.codec(self.dtype.itemsize)
+        self._buffer = self._new_buffer()
+        self._filled = 0
+        self._in_flight: deque[Future[bytes]] = deque()
+        self._lengths: list[int] = []  # encoded bytes of each chunk written so far
+        self._shard_file = None
+
+    def append(self, values: np.ndarray) -> None:
+        """Append along the first axis; the values are copied, and cast if need be."""
+        start = 0
+        while start < len(values):
+            stop = min(len(values), start + self._chunk_rows - self._filled)
+            end = self._filled + stop - start
+            self._buffer[self._filled : end] = values[start:stop]
+            self._filled, start = end, stop
+            if self._filled == self._chunk_rows:
+                self._submit(self._buffer)
+                self._buffer, self._filled = self._new_buffer(), 0
+        self.n_rows += len(values)
+
+    def widened(self, dtype: np.dtype | type) -> ShardedArray:
+        """Return a writer of the same values in a wider dtype; this one and its files are gone.
+
+        The result is as if the wider dtype had been used from the start.
+        """
+        self._drain()
+        self._close_shard_file()
+        old = self.path.with_name(f"{self.path.name}.narrow")
+        if self._lengths:
+            self.path.rename(old)
+        wide = ShardedArray(
+            self.path,
+            dtype,
+            self._pool,
+            compression=self._compression,
+            row_shape=self._row_shape,
+            attributes=self._attributes,
+        )
+        shape = (self._chunk_rows, *self._row_shape)
+        for first in range(0, len(self._lengths), self._shard_chunks):
+            file = old / self._shard_name(first // self._shard_chunks)
+            with file.open("rb") as shard:
+                for length in self._lengths[first : first + self._shard_chunks]:
+                    chunk = self._encoder.decode(shard.read(length))
+                    wide.append(np.frombuffer(chunk, self.dtype).reshape(shape))
+            file.unlink()
+        wide.append(self._buffer[: self._filled])
+        if self._lengths:
+            shutil.rmtree(old)
+        return wide
+
+    def close(self) -> None:
+        """Write what is left and the metadata."""
+        n_chunks = -(-self.n_rows // self._chunk_rows)
+        # An array of one shard is cut to its own size, one of a single chunk to its own length:
+        # readers of small stores decode no padding.
+        if n_chunks <= 1:
+            self._chunk_rows = max(1, self.n_rows)
+        self._shard_chunks = max(1, min(self._shard_chunks, n_chunks))
+        if self._filled:
+            last = self._buffer[: self._chunk_rows]
+            last[self._filled :] = "" if self.dtype.kind == "O" else 0
+            self._submit(last)
+        self._drain()
+        if self._shard_file is not None:
+            self._finish_shard()
+        array = zarr.create_array(
+            self.path,
+            shape=(self.n_rows, *self._row_shape),
+            dtype=str if self.dtype.kind == "O" else self.dtype,
+            chunks=(self._chunk_rows, *self._row_shape),
+            shards=(self._chunk_rows * self._shard_chunks, *self._row_shape),
+            filters=None,
+            compressors=self._codec,
+            zarr_format=3,
+            attributes=self._attributes,
+        )
+        del array
+        self._buffer = self._buffer[:0]
+
+    def _new_buffer(self) -> np.ndarray:
+        return np.empty((self._chunk_rows, *self._row_shape), self.dtype)
+
+    def _submit(self, chunk: np.ndarray) -> None:
+        # Two chunks a thread in flight: the encoders stay busy and memory stays small.
+        while len(self._in_flight) >= 2 * n_threads():
+            self._write(self._in_flight.popleft().result())
+        self._in_flight.append(self._pool.submit(self._encode, chunk))
+
+    def _encode(self, chunk: np.ndarray) -> bytes:
+        if self.dtype.kind == "O":
+            chunk = VLenUTF8().encode(chunk)
+        return self._encoder.encode(chunk)
+
+    def _drain(self) -> None:
+        while self._in_flight:
+            self._write(self._in_flight.popleft().result())
+
+    def _write(self, encoded: bytes) -> None:
+        if self._shard_file is None:
+            file = self.path / self._shard_name(len(self._lengths) // self._shard_chunks)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            self._shard_file = file.open("wb")
+        self._shard_file.write(encoded)
+        self._lengths.append(len(encoded))
+        if len(self._lengths) % self._shard_chunks == 0:
+            self._finish_shard()
+
+    def _finish_shard(self) -> None:
+        used = len(self._lengths) % self._shard_chunks or self._shard_chunks
+        lengths = np.array(self._lengths[-used:], np.uint64)
+        index = np.full((self._shard_chunks, 2), _EMPTY, np.uint64)
+        index[:used, 1] = lengths
+        index[:used, 0] = np.cumsum(lengths) - lengths
+        encoded = index.astype("<u8").tobytes()
+        self._shard_file.write(encoded + crc32c(encoded).to_bytes(4, "little"))
+        self._close_shard_file()
+
+    def _close_shard_file(self) -> None:
+        if self._shard_file is not None:
+            self._shard_file.close()
+            self._shard_file = None
+
+    def _shard_name(self, number: int) -> str:
+        return "/".join(["c", str(number), *("0" for _ in self._row_shape)])
+
+    def abandon(self) -> None:
+        """Let go of threads and files after an error; the files are the caller's to remove."""
+        for future in self._in_flight:
+            future.cancel()
+        self._in_flight.clear()
+        self._close_shard_file()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+
+def _crc32c_table() -> list[int]:
+    table = []
+    for byte in range(256):
+        value = byte
+        for _ in range(8):
+            value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)
+        table.append(value)
+    return table
+
+
+_CRC32C = _crc32c_table()
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C (Castagnoli, RFC 3720) of a shard's index: 4 kB a file, so a table is enough."""
+    value = 0xFFFFFFFF
+    for byte in data:
+        value = (value >> 8) ^ _CRC32C[(value ^ byte) & 0xFF]
+    return value ^ 0xFFFFFFFF

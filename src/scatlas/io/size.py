@@ -1,0 +1,74 @@
+"""Sizes: byte strings as people write them, and the cut of a plate into row blocks."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from scatlas.errors import ConfigError
+
+# A value of a block in work takes 8 bytes: a count and an index of 4 bytes each.
+BYTES_PER_VALUE = 8
+# Blocks that may be in flight at once within one budget (read ahead, in work, being written).
+BLOCKS_PER_BUDGET = 8
+
+
+def parse_bytes(size: str | int) -> int:
+    """Bytes of a size as written in a config.
+
+    Parameters
+    ----------
+    size
+        A number of bytes, or a number with a unit, in any case: ``"256MB"`` (10^6 bytes a MB),
+        ``"1.5 GiB"`` (2^30 bytes a GiB), ``"100000"``.
+
+    Raises
+    ------
+    ConfigError
+        The size cannot be understood, or is not positive.
+    """
+    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(?:([kmgt])(i?))?b?\s*", str(size).lower())
+    n_bytes = 0
+    if match:
+        power = " kmgt".index(match[2] or " ")
+        n_bytes = int(float(match[1]) * (1024 if match[3] else 1000) ** power)
+    if n_bytes < 1:
+        msg = f"a size of {size!r} is not understood: write a number and a unit, such as 256MB"
+        raise ConfigError(msg)
+    return n_bytes
+
+
+def csr_blocks(indptr: np.ndarray, budget: int) -> list[tuple[int, int]]:
+    """Cut the rows of a CSR matrix into blocks of bounded size.
+
+    Parameters
+    ----------
+    indptr
+        Row offsets [n_cells + 1] of the whole matrix.
+    budget
+        Block budget in bytes. A block takes at most an eighth of it, at 8 bytes a value and 8 a
+        row, but always holds at least one row. The cut depends on these two arguments alone,
+        never on threads.
+
+    Returns
+    -------
+    ``(first, last + 1)`` rows of each block, in order; one empty block when there are no rows.
+    """
+    n_cells = indptr.size - 1
+    limit = budget // BLOCKS_PER_BUDGET
+    ends = BYTES_PER_VALUE * indptr.astype(np.int64) + 8 * np.arange(n_cells + 1, dtype=np.int64)
+    blocks: list[tuple[int, int]] = []
+    first = 0
+    while first < n_cells:
+        stop = int(np.searchsorted(ends, ends[first] + limit, side="right")) - 1
+        stop = min(max(stop, first + 1), n_cells)
+        blocks.append((first, stop))
+        first = stop
+    return blocks or [(0, 0)]
+
+
+def dense_blocks(n_cells: int, row_bytes: int, budget: int) -> list[tuple[int, int]]:
+    """Cut the rows of a dense matrix into blocks of at most an eighth of ``budget`` bytes."""
+    rows = max(1, budget // BLOCKS_PER_BUDGET // max(1, row_bytes))
+    return [(i, min(i + rows, n_cells)) for i in range(0, n_cells, rows)] or [(0, 0)]

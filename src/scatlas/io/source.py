@@ -1,0 +1,440 @@
+"""A plate's counts as they lie on disk: structure checked at once, rows read by range."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import h5py
+import numpy as np
+import scipy.sparse as sp
+
+from scatlas.blocks import csr
+from scatlas.errors import InputError
+from scatlas.io.store import AGAIN, Store, load_filters, reading
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+logger = logging.getLogger(__name__)
+_ZARR_METADATA = frozenset({"zarr.json", ".zarray", ".zattrs"})
+STRUCTURE = "the structure of the file"
+_SPARSE = {"csr_matrix": "csr", "csc_matrix": "csc"}
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix [cells x genes] in an AnnData file.
+
+    Attributes
+    ----------
+    key
+        Element in the file, such as ``X`` or ``layers/counts``.
+    format
+        How it is stored.
+    shape
+        Cells, genes.
+    dtype
+        Type of the values when read, see :func:`in_memory`.
+    indptr
+        int64 offsets of the rows (of the columns for ``csc``); None for ``dense``.
+    """
+
+    key: str
+    format: Literal["csr", "csc", "dense"]
+    shape: tuple[int, int]
+    dtype: np.dtype
+    indptr: np.ndarray | None = field(repr=False, default=None)
+
+    @property
+    def n_values(self) -> int:
+        """Stored values."""
+        return self.shape[0] * self.shape[1] if self.indptr is None else int(self.indptr[-1])
+
+
+def in_memory(dtype: np.dtype) -> np.dtype:
+    """Type that SciPy and Numba take for values stored as ``dtype``.
+
+    The stored type, but in this machine's byte order and with float32 for float16.
+    """
+    native = np.dtype(dtype).newbyteorder("=")
+    return np.dtype(np.float32) if native == np.float16 else native
+
+
+def is_group(element: Any) -> bool:
+    """Whether an element is a group, in HDF5 or Zarr."""
+    return not hasattr(element, "dtype")
+
+
+def check_anndata(path: str, root: Any) -> None:
+    """Refuse files that are HDF5 or Zarr, but not AnnData.
+
+    Old AnnData files do not say so at their root; ``obs`` and ``var`` with an encoding are enough.
+
+    Raises
+    ------
+    InputError
+        Naming what is there instead.
+    """
+    if is_group(root):
+        encoding = root.attrs.get("encoding-type", "anndata")
+        frames = [name for name in ("obs", "var") if name in root and is_group(root[name])]
+        if encoding == "anndata" and len(frames) == 2:
+            return
+        there = ", ".join(sorted(root)[:8]) or "nothing"
+        if encoding != "anndata":
+            there = f"an object of encoding {encoding!r}"
+        if isinstance(root.get("obs"), h5py.Dataset):
+            msg = (
+                f"{path}: obs is stored as AnnData before 0.7 did: read it with "
+                "anndata.read_h5ad, write it again, and use the new file"
+            )
+            raise InputError(msg)
+    else:
+        there = "a bare array"
+    msg = (
+        f"{path}: not an AnnData file (it holds {there}; obs and var are needed): "
+        "give a file that AnnData.write_h5ad or AnnData.write_zarr has written"
+    )
+    raise InputError(msg)
+
+
+def frame_length(path: str, root: Any, name: str) -> int:
+    """Rows of the data frame ``obs`` or ``var``, without reading it."""
+    with reading(path, f"the index of {name}"):
+        frame = root[name]
+        index = frame[frame.attrs["_index"]]
+        if is_group(index):  # categorical, or strings with missing values
+            index = index["codes" if "codes" in index else "values"]
+        return int(index.shape[0])
+
+
+def describe(path: str, root: Any, key: str, shape: tuple[int, int]) -> Matrix:
+    """Find how a matrix is stored and check that its parts agree.
+
+    Parameters
+    ----------
+    path
+        File, for the messages.
+    root
+        Opened file.
+    key
+        Element, such as ``X``.
+    shape
+        Lengths of ``obs`` and ``var``.
+
+    Raises
+    ------
+    InputError
+        The encoding is unknown, or lengths, offsets or types do not agree.
+    """
+    with reading(path, key):
+        element = root[key]
+        encoding = element.attrs.get("encoding-type", "array")
+        load_filters(path, element)
+    if not is_group(element) and len(element.shape) == 2:
+        _check_shape(path, key, tuple(element.shape), shape)
+        _check_kind(path, key, element.dtype, "biuf")
+        return Matrix(key, "dense", shape, in_memory(element.dtype))
+    if encoding not in _SPARSE or not is_group(element):
+        msg = f"{path}: {key} is stored as {encoding!r}: store counts as a CSR matrix"
+        raise InputError(msg)
+    absent = [part for part in ("data", "indices", "indptr") if part not in element]
+    if absent:
+        msg = f"{path}: {key} has no {absent[0]}: the file is not complete; {AGAIN}"
+        raise InputError(msg)
+    with reading(path, f"{key}/indptr"):
+        stored = tuple(int(n) for n in element.attrs["shape"])
+        lengths = {part: int(element[part].shape[0]) for part in ("data", "indices")}
+        _check_kind(path, f"{key}/data", element["data"].dtype, "biuf")
+        _check_kind(path, f"{key}/indices", element["indices"].dtype, "iu")
+        _check_kind(path, f"{key}/indptr", element["indptr"].dtype, "iu")
+        indptr = np.asarray(element["indptr"][:]).astype(np.int64, copy=False)
+    _check_shape(path, key, stored, shape)
+    kind = _SPARSE[encoding]
+    _check_offsets(path, key, indptr, lengths, shape[0 if kind == "csr" else 1], kind)
+    return Matrix(key, kind, shape, in_memory(element["data"].dtype), indptr)
+
+
+def _check_shape(path: str, key: str, stored: tuple[int, ...], shape: tuple[int, int]) -> None:
+    if stored != shape:
+        msg = (
+            f"{path}: {key} has {stored[0]:,} rows and {stored[1]:,} columns, but obs has "
+            f"{shape[0]:,} cells and var {shape[1]:,} genes: {AGAIN}"
+        )
+        raise InputError(msg)
+
+
+def _check_kind(path: str, part: str, dtype: np.dtype, kinds: str) -> None:
+    if dtype.kind not in kinds:
+        wanted = "integers" if kinds == "iu" else "real numbers"
+        msg = f"{path}: {part} holds {dtype} instead of {wanted}: {AGAIN}"
+        raise InputError(msg)
+
+
+def _check_offsets(
+    path: str, key: str, indptr: np.ndarray, lengths: dict[str, int], n_rows: int, kind: str
+) -> None:
+    row = "cell" if kind == "csr" else "gene"
+    trouble = None
+    if indptr.size != n_rows + 1:
+        trouble = f"has {indptr.size:,} entries for {n_rows:,} {row}s ({n_rows + 1:,} expected)"
+    elif indptr[0] != 0:
+        trouble = f"starts at {indptr[0]} instead of 0"
+    elif (falls := np.flatnonzero(np.diff(indptr) < 0)).size:
+        i = int(falls[0])
+        trouble = f"falls from {indptr[i]} to {indptr[i + 1]} at {row} {i}"
+    else:
+        for part, length in lengths.items():
+            if length != indptr[-1]:
+                trouble = f"ends at {indptr[-1]:,}, but {key}/{part} has {length:,} values"
+                break
+    if trouble:
+        msg = f"{path}: {key}/indptr {trouble}: {AGAIN}"
+        raise InputError(msg)
+
+
+def read_values(
+    path: str, root: Any, key: str, first: int, stop: int, rows: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Values ``first`` to ``stop - 1`` of a sparse matrix and their indices, types as stored."""
+    return (
+        _read(path, root, f"{key}/data", first, stop, rows),
+        _read(path, root, f"{key}/indices", first, stop, rows),
+    )
+
+
+def read_dense(path: str, root: Any, key: str, first: int, stop: int) -> np.ndarray:
+    """Rows ``first`` to ``stop - 1`` of a dense matrix."""
+    return _read(path, root, key, first, stop, cells(first, stop))
+
+
+def _read(path: str, root: Any, key: str, first: int, stop: int, rows: str) -> np.ndarray:
+    with reading(path, f"{key} of {rows}"):
+        stored = np.asarray(root[key][first:stop])
+    return stored.astype(in_memory(stored.dtype), copy=False)
+
+
+def cells(first: int, stop: int) -> str:
+    """Words for a range of rows."""
+    return f"cells {first} to {stop - 1}"
+
+
+def check_indices(path: str, key: str, indices: np.ndarray, size: int, rows: str) -> None:
+    """Refuse indices that point outside the matrix; compiled code would follow them.
+
+    Raises
+    ------
+    InputError
+        Naming the index.
+    """
+    if indices.size == 0:
+        return
+    worst = int(indices.max())
+    if worst < size and indices.dtype.kind == "i":
+        worst = int(indices.min())
+    if not 0 <= worst < size:
+        msg = f"{path}: {key}/indices of {rows} hold {worst}, but must be 0 to {size - 1}: {AGAIN}"
+        raise InputError(msg)
+
+
+class CountsSource:
+    """Counts of one AnnData file, opened for reading by ranges of cells.
+
+    Made by :func:`open_counts`; a context manager.
+
+    Attributes
+    ----------
+    path
+        As given.
+    matrix
+        How X is stored; ``shape``, ``n_values`` and ``indptr`` (int64, for CSR) are its.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.path = store.path
+        self.kind = store.kind
+        with ExitStack() as stack, reading(self.path, STRUCTURE):
+            self._root = store.enter(stack)
+            check_anndata(self.path, self._root)
+            shape = tuple(frame_length(self.path, self._root, name) for name in ("obs", "var"))
+            _check_x(self.path, self._root)
+            self.matrix = describe(self.path, self._root, "X", shape)
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> CountsSource:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stack.close()
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Cells, genes."""
+        return self.matrix.shape
+
+    @property
+    def n_values(self) -> int:
+        """Stored values of X."""
+        return self.matrix.n_values
+
+    @property
+    def indptr(self) -> np.ndarray | None:
+        """Offsets of the rows of X, int64 [n_cells + 1]; None when X is dense."""
+        return self.matrix.indptr
+
+    def obs(self) -> pd.DataFrame:
+        """Data frame of the cells."""
+        return self.frame("obs")
+
+    def var(self) -> pd.DataFrame:
+        """Data frame of the genes."""
+        return self.frame("var")
+
+    def frame(self, name: str) -> pd.DataFrame:
+        """``obs`` or ``var``, whole."""
+        return read_element(self.path, self._root, name)
+
+    def check_complete(self) -> None:
+        """Refuse a local Zarr store that has lost files of values: they would read as zeros.
+
+        Remote stores are not listed: that may take longer than reading them. Nor are dense ones
+        counted: a chunk of a dense matrix that holds nothing but zeros has no file.
+
+        Raises
+        ------
+        InputError
+            With the number of missing files.
+        """
+        if self.kind != "zarr" or "://" in self.path or self.matrix.format == "dense":
+            return
+        values = self._root["X/data"]
+        cut = values.shards or values.chunks
+        due = -(-values.shape[0] // cut[0])
+        there = sum(
+            file.is_file() and file.name not in _ZARR_METADATA
+            for file in Path(self.path, "X", "data").rglob("*")
+        )
+        if there < due:
+            msg = f"{self.path}: X/data lacks {due - there:,} of {due:,} chunk files: {AGAIN}"
+            raise InputError(msg)
+
+    def read_rows(self, first: int, stop: int) -> sp.csr_matrix:
+        """Rows ``first`` to ``stop - 1`` of a CSR X; value and index types as stored.
+
+        The indices are not checked: see :func:`scatlas.kernels.check_cpu.check_counts`.
+        """
+        if self.matrix.format != "csr":
+            msg = f"{self.path}: rows are read from a CSR X, this one is {self.matrix.format}"
+            raise InputError(msg)
+        begin, end = int(self.indptr[first]), int(self.indptr[stop])
+        data, indices = read_values(self.path, self._root, "X", begin, end, cells(first, stop))
+        return csr(data, indices, self.indptr[first : stop + 1] - begin, self.shape[1])
+
+    def convert(self, budget: int) -> sp.csr_matrix:
+        """Read a dense or CSC X whole, as CSR, when it fits the block budget.
+
+        Parameters
+        ----------
+        budget
+            Bytes that the matrix may take as it is stored.
+
+        Raises
+        ------
+        InputError
+            It does not fit; the message holds the command that converts the file.
+        """
+        return convert(self.path, self.kind, self._root, self.matrix, budget)
+
+
+def convert(path: str, kind: str, root: Any, matrix: Matrix, budget: int) -> sp.csr_matrix:
+    """CSR matrix of a dense or CSC element, see :meth:`CountsSource.convert`."""
+    key, stored = matrix.key, root[matrix.key]
+    n_bytes = matrix.n_values * matrix.dtype.itemsize
+    if matrix.format == "csc":
+        n_bytes += matrix.n_values * stored["indices"].dtype.itemsize
+    if n_bytes > budget:
+        msg = (
+            f"{path}: {key} is a {matrix.format.upper() if matrix.format == 'csc' else 'dense'} "
+            f"matrix of {n_bytes / 1e6:,.1f} MB, more than the block budget of "
+            f"{budget / 1e6:,.1f} MB: convert it to CSR with: {_conversion(path, kind, matrix)}"
+        )
+        raise InputError(msg)
+    logger.info("%s: %s is %s: converted to CSR", path, key, matrix.format)
+    if matrix.format == "dense":
+        return sp.csr_matrix(read_dense(path, root, key, 0, matrix.shape[0]))
+    data, indices = read_values(path, root, key, 0, matrix.n_values, "all genes")
+    check_indices(path, key, indices, matrix.shape[0], "all genes")
+    return sp.csc_matrix((data, indices, matrix.indptr), shape=matrix.shape).tocsr()
+
+
+def _conversion(path: str, kind: str, matrix: Matrix) -> str:
+    suffix = "h5ad" if kind == "h5ad" else "zarr"
+    name = path.rstrip("/").rpartition("/")[2] if "://" in path else path
+    target = f"{name.removesuffix('.' + suffix)}.csr.{suffix}"
+    holder = "a.X" if matrix.key == "X" else f"a.layers[{matrix.key.split('/', 1)[1]!r}]"
+    code = (
+        f"import anndata, scipy.sparse; a = anndata.read_{suffix}({name!r}); "
+        f"{holder} = scipy.sparse.csr_matrix({holder}); a.write_{suffix}({target!r})"
+    )
+    return f'python -c "{code}"'
+
+
+def _check_x(path: str, root: Any) -> None:
+    """Refuse a file without X, saying where counts may be instead."""
+    if "X" in root and root["X"].attrs.get("encoding-type") != "null":
+        return
+    others = [f"layers[{name!r}]" for name in sorted(root.get("layers", {}))]
+    if "raw" in root and root["raw"].attrs.get("encoding-type") != "null":
+        others.append("raw.X")
+    if others:
+        mend = f"counts may be in {' or '.join(others)}; if so, set adata.X = adata.{others[0]}"
+    else:
+        mend = "there are no layers and no raw either; put the counts in adata.X"
+    msg = f"{path}: X is missing: {mend} and write the file again"
+    raise InputError(msg)
+
+
+def read_element(path: str, root: Any, name: str) -> Any:
+    """Read an element whole, as anndata decodes it."""
+    from anndata.io import read_elem
+
+    with reading(path, name):
+        load_filters(path, root[name])
+        return read_elem(root[name])
+
+
+def open_counts(path: Path | str) -> CountsSource:
+    """Open the counts (X) of an AnnData file and check their structure.
+
+    Parameters
+    ----------
+    path
+        h5ad file or Zarr store (v2 or v3), a local path or a URL that fsspec opens.
+
+    Returns
+    -------
+    The source; close it, or use it in a ``with``.
+
+    Raises
+    ------
+    InputError
+        The file does not exist, is no AnnData file, is truncated, has no X, or X's parts do not
+        agree with each other or with ``obs`` and ``var``.
+    """
+    return CountsSource(Store.at(path))
+
+
+def gene_names(path: Path | str) -> pd.Index:
+    """Gene names of an AnnData file, without looking at its counts."""
+    store = Store.at(path)
+    with reading(store.path, STRUCTURE), store.open() as root:
+        check_anndata(store.path, root)
+        return read_element(store.path, root, "var").index.astype(str)

@@ -1,0 +1,244 @@
+"""Where an AnnData file lies and how it is opened: h5ad or Zarr, local path or URL."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import h5py
+
+from scatlas.errors import InputError, ScatlasError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_ZARR_ROOTS = ("zarr.json", ".zgroup", ".zmetadata")
+# Files whose time and size change when an AnnData Zarr store is written anew.
+_ZARR_STAMPS = (*_ZARR_ROOTS, "X/zarr.json", "X/.zattrs", "X/.zarray")
+# Filters that every HDF5 build of h5py has; all others come with hdf5plugin.
+_HDF5_FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})
+AGAIN = "copy or download the file again, or write it anew from its source"
+
+
+@contextmanager
+def reading(path: str, what: str) -> Iterator[None]:
+    """Turn any failure to decode an element into one sentence that names it."""
+    try:
+        yield
+    except (ScatlasError, MemoryError):
+        raise
+    except PermissionError as error:
+        msg = f"{path}: no permission to read {what}: ask the owner for read access"
+        raise InputError(msg) from error
+    # h5py, zarr, numcodecs and anndata raise a dozen classes here, some of them private.
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        msg = f"{path}: {what} cannot be read ({reason}): the data are damaged; {AGAIN}"
+        raise InputError(msg) from error
+
+
+@dataclass(frozen=True)
+class Store:
+    """An AnnData file that exists, not opened yet; small and picklable.
+
+    Attributes
+    ----------
+    path
+        As the user gave it: a local path or a URL.
+    kind
+        ``"h5ad"`` or ``"zarr"``.
+    stamp
+        Changes when the file is written anew (time and size, or what the remote side tells).
+    """
+
+    path: str
+    kind: Literal["h5ad", "zarr"]
+    stamp: str
+
+    @classmethod
+    def at(cls, path: Path | str) -> Store:
+        """Find out what lies at ``path``.
+
+        Raises
+        ------
+        InputError
+            Nothing is there, it is neither HDF5 nor Zarr, or no package reads such URLs.
+        """
+        if "://" in str(path):
+            url = str(path)
+            kind = _remote_kind(url)
+            return cls(url, kind, _remote_stamp(url, kind))
+        path = Path(path)
+        kind = _local_kind(path)
+        return cls(str(path), kind, _local_stamp(path, kind))
+
+    @property
+    def is_url(self) -> bool:
+        """Whether the file is opened through fsspec."""
+        return "://" in self.path
+
+    def check_unchanged(self) -> None:
+        """Refuse a local file that was replaced after it was opened lazily.
+
+        Raises
+        ------
+        InputError
+            The row offsets in hand would not fit the new file.
+        """
+        if self.is_url:
+            return
+        if not Path(self.path).exists() or _local_stamp(Path(self.path), self.kind) != self.stamp:
+            msg = f"{self.path}: the file has changed since it was opened: open it again"
+            raise InputError(msg)
+
+    @contextmanager
+    def open(self) -> Iterator[Any]:
+        """Open the file for reading.
+
+        Yields
+        ------
+        Its root: ``h5py.File`` or ``zarr.Group``.
+        """
+        with ExitStack() as stack:
+            yield self.enter(stack)
+
+    def enter(self, stack: ExitStack) -> Any:
+        """Open the file and leave the closing to ``stack``."""
+        if self.kind == "h5ad":
+            return self._open_h5(stack)
+        import zarr
+
+        with reading(self.path, "the Zarr metadata"):
+            place: Any = self.path
+            if self.is_url:
+                place = zarr.storage.FsspecStore.from_url(self.path, read_only=True)
+            return zarr.open_group(place, mode="r")
+
+    def _open_h5(self, stack: ExitStack) -> h5py.File:
+        place: Any = self.path
+        if self.is_url:
+            fs, inner = _filesystem(self.path)
+            place = stack.enter_context(fs.open(inner, "rb"))
+        try:
+            return stack.enter_context(h5py.File(place, "r"))
+        except PermissionError as error:
+            msg = f"{self.path}: no permission to read the file: ask the owner for read access"
+            raise InputError(msg) from error
+        except (OSError, RuntimeError, KeyError) as error:
+            cut = re.search(r"truncated file: eof = (\d+),.*stored_eof = (\d+)", str(error))
+            if cut:
+                what = f"the file is truncated ({int(cut[1]):,} of {int(cut[2]):,} bytes)"
+                msg = f"{self.path}: {what}: copy or download it again"
+            else:
+                reason = " ".join(str(error).split())
+                msg = f"{self.path}: cannot be opened as HDF5 ({reason}): {AGAIN}"
+            raise InputError(msg) from error
+
+
+def _local_kind(path: Path) -> Literal["h5ad", "zarr"]:
+    if not path.exists():
+        msg = f"{path}: no such file: correct the path"
+        raise InputError(msg)
+    if path.is_dir():
+        if any((path / name).is_file() for name in _ZARR_ROOTS):
+            return "zarr"
+        msg = (
+            f"{path}: a folder with neither zarr.json nor .zgroup is not a Zarr store: "
+            "give the folder that holds one of them, or an h5ad file"
+        )
+        raise InputError(msg)
+    try:
+        with path.open("rb") as file:
+            begin = file.read(2)
+    except PermissionError as error:
+        msg = f"{path}: no permission to read the file: ask the owner for read access"
+        raise InputError(msg) from error
+    if h5py.is_hdf5(path):
+        return "h5ad"
+    if not begin:
+        hint = "it is empty; copy or download it again"
+    elif begin == b"\x1f\x8b":
+        hint = f"it is a gzip archive; unpack it with: gunzip {path.name}"
+    else:
+        hint = "give an AnnData file, as AnnData.write_h5ad or AnnData.write_zarr writes it"
+    msg = f"{path}: neither an HDF5 file nor a Zarr store: {hint}"
+    raise InputError(msg)
+
+
+def _local_stamp(path: Path, kind: str) -> str:
+    files = [path] if kind == "h5ad" else [path / name for name in _ZARR_STAMPS]
+    stats = [file.stat() for file in files if file.exists()]
+    return " ".join(f"{stat.st_mtime_ns}-{stat.st_size}" for stat in stats)
+
+
+def _filesystem(url: str) -> tuple[Any, str]:
+    import fsspec
+
+    try:
+        return fsspec.url_to_fs(url)
+    except ImportError as error:
+        msg = f"{url}: a package that reads such addresses is missing ({error}): install it"
+        raise InputError(msg) from error
+    except ValueError as error:
+        protocol = url.partition("://")[0]
+        known = "file, http, https, s3 and gs are known"
+        msg = f"{url}: no package reads {protocol!r} addresses: {known}"
+        raise InputError(msg) from error
+
+
+def _remote_kind(url: str) -> Literal["h5ad", "zarr"]:
+    fs, inner = _filesystem(url)
+    with reading(url, "the address"):
+        roots = [] if inner.endswith((".h5ad", ".h5")) else _ZARR_ROOTS
+        if any(fs.exists(f"{inner.rstrip('/')}/{name}") for name in roots):
+            return "zarr"
+        found = fs.exists(inner)
+    if not found:
+        msg = f"{url}: no such file: correct the address"
+        raise InputError(msg)
+    return "h5ad"
+
+
+def _remote_stamp(url: str, kind: str) -> str:
+    fs, inner = _filesystem(url)
+    files = [inner] if kind == "h5ad" else [f"{inner.rstrip('/')}/{n}" for n in _ZARR_STAMPS]
+    with reading(url, "the address"):
+        return " ".join(str(fs.ukey(file)) for file in files if fs.exists(file))
+
+
+def load_filters(path: str, element: Any) -> None:
+    """Make the HDF5 filters that ``element`` was compressed with available.
+
+    Parameters
+    ----------
+    path
+        File, for the message.
+    element
+        HDF5 dataset, or group of datasets; Zarr elements need nothing.
+
+    Raises
+    ------
+    InputError
+        hdf5plugin does not bring the filter either.
+    """
+    if isinstance(element, h5py.Group):
+        for child in element.values():
+            load_filters(path, child)
+    if not isinstance(element, h5py.Dataset):
+        return
+    properties = element.id.get_create_plist()
+    used = {properties.get_filter(i)[0] for i in range(properties.get_nfilters())}
+    if used <= _HDF5_FILTERS:
+        return
+    import hdf5plugin  # noqa: F401  (importing it registers its filters)
+
+    missing = sorted(code for code in used if not h5py.h5z.filter_avail(code))
+    if missing:
+        msg = (
+            f"{path}: {element.name} is compressed with HDF5 filter {missing[0]}, which is not "
+            "installed: write the file again with compression='gzip'"
+        )
+        raise InputError(msg)

@@ -1,0 +1,180 @@
+"""Check that a block holds counts, and bring it into canonical form, in one sweep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numba import njit
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
+
+PROBLEMS = (
+    "",
+    "out_of_range",
+    "duplicate",
+    "negative",
+    "fractional",
+    "nan",
+    "infinite",
+    "too_large",
+)
+_OUT_OF_RANGE, _DUPLICATE, _NEGATIVE, _FRACTIONAL, _NAN, _INFINITE, _TOO_LARGE = range(1, 8)
+MAX_COUNT = 2**32 - 1
+
+
+class Problem(NamedTuple):
+    """The first value of a block that is no count.
+
+    ``kind`` is one of ``PROBLEMS``; ``row`` counts from the block's first cell; ``index`` is the
+    gene index as stored (it may be out of range).
+    """
+
+    kind: str
+    row: int
+    index: int
+    value: float
+
+
+class Checked(NamedTuple):
+    """The arrays of a CSR block in canonical form: sorted indices, no duplicates, no stored zeros.
+
+    ``counts`` is uint32, ``indices`` int32, ``indptr`` int64; they are not valid when there is a
+    problem. ``n_unsorted`` cells were sorted, ``n_zeros`` stored zeros were dropped.
+    """
+
+    counts: np.ndarray
+    indices: np.ndarray
+    indptr: np.ndarray
+    n_unsorted: int
+    n_zeros: int
+    problem: Problem | None
+
+
+@njit(nogil=True, cache=True)
+def _clean_row(data, indices, n_genes, counts, genes):
+    """Copy a row of counts below 2^31 with ascending indices; False when it is anything else.
+
+    Without a branch on the values, so that the compiler turns it into vector instructions: nearly
+    all rows of nearly all plates pass here, four times as fast as value by value.
+    """
+    n = data.size
+    if n == 0:
+        return True
+    wrong = (indices[0] < 0) | (indices[n - 1] >= n_genes)
+    for i in range(1, n):
+        wrong |= indices[i] <= indices[i - 1]
+    if wrong:
+        return False
+    for i in range(n):
+        value = data[i]
+        fits = (value >= 1) & (value < 2147483648)
+        # What does not fit, NaN too, is not converted: the result would be undefined.
+        count = np.int32(value if fits else data.dtype.type(1))
+        wrong |= count != value
+        counts[i] = count
+        genes[i] = indices[i]
+    return not wrong
+
+
+@njit(nogil=True, cache=True)
+def _check(data, indices, indptr, n_genes, counts, genes, starts):
+    """Fill counts, genes, starts; return (kind, row, position, unsorted rows, dropped zeros)."""
+    kept = 0
+    n_unsorted = 0
+    n_zeros = 0
+    starts[0] = 0
+    for row in range(indptr.size - 1):
+        begin = indptr[row]
+        end = indptr[row + 1]
+        after = kept + end - begin
+        if _clean_row(
+            data[begin:end], indices[begin:end], n_genes, counts[kept:after], genes[kept:after]
+        ):
+            kept = after
+            starts[row + 1] = kept
+            continue
+        # Stable, so that the problem found first does not depend on the sort.
+        order = np.argsort(indices[begin:end], kind="mergesort")
+        in_order = True
+        last = np.int64(-1)
+        for i in range(end - begin):
+            p = begin + order[i]
+            in_order &= order[i] == i
+            gene = np.int64(indices[p])
+            value = data[p]
+            if gene < 0 or gene >= n_genes:
+                return _OUT_OF_RANGE, row, p, n_unsorted, n_zeros
+            if gene == last:
+                return _DUPLICATE, row, p, n_unsorted, n_zeros
+            last = gene
+            # NaN fails every comparison, so each test is written to let only counts pass.
+            if not value >= 0:
+                if value != value:
+                    return _NAN, row, p, n_unsorted, n_zeros
+                if value < -1.7976931348623157e308:
+                    return _INFINITE, row, p, n_unsorted, n_zeros
+                return _NEGATIVE, row, p, n_unsorted, n_zeros
+            if value > MAX_COUNT:
+                if value > 1.7976931348623157e308:
+                    return _INFINITE, row, p, n_unsorted, n_zeros
+                return _TOO_LARGE, row, p, n_unsorted, n_zeros
+            count = np.uint32(value)
+            if count != value:
+                return _FRACTIONAL, row, p, n_unsorted, n_zeros
+            if count == 0:
+                n_zeros += 1
+            else:
+                counts[kept] = count
+                genes[kept] = gene
+                kept += 1
+        n_unsorted += not in_order
+        starts[row + 1] = kept
+    return 0, 0, 0, n_unsorted, n_zeros
+
+
+def check_counts(block: sp.csr_matrix) -> Checked:
+    """Check a raw CSR block and convert it to integer counts.
+
+    Parameters
+    ----------
+    block
+        [cells x genes], any integer or float values, any integer indices, offsets that are
+        monotone and agree with the values (``scatlas.io.source.describe`` sees to it). Not
+        changed. Indices may be anything: they are checked before they are used.
+
+    Returns
+    -------
+    The canonical block, or the first problem: an index outside the genes, a gene twice in a cell,
+    or a value that is negative, fractional, NaN, infinite or above 2^32 - 1.
+    """
+    data = _as_compiled(block.data)
+    indices = block.indices
+    if indices.dtype not in (np.int32, np.int64):
+        indices = indices.astype(np.int64)
+    indptr = block.indptr.astype(np.int64, copy=False)
+    n_genes = block.shape[1]
+    counts = np.empty(data.size, np.uint32)
+    genes = np.empty(data.size, np.int32)
+    starts = np.empty(indptr.size, np.int64)
+    kind, row, p, n_unsorted, n_zeros = _check(
+        data, indices, indptr, n_genes, counts, genes, starts
+    )
+    if kind:
+        problem = Problem(PROBLEMS[kind], row, int(block.indices[p]), block.data[p].item())
+        return Checked(counts, genes, starts, n_unsorted, n_zeros, problem)
+    kept = int(starts[-1])
+    return Checked(counts[:kept], genes[:kept], starts, n_unsorted, n_zeros, None)
+
+
+def _as_compiled(data: np.ndarray) -> np.ndarray:
+    """Values in one of four types, so that only four versions of the kernel are compiled."""
+    if data.dtype in (np.float32, np.float64, np.int32, np.int64):
+        return data
+    if data.dtype.kind == "f":
+        return data.astype(np.float32 if data.dtype.itemsize < 4 else np.float64)
+    if data.dtype.kind == "u" and data.dtype.itemsize == 8:
+        # Beyond int64 there are no counts either way: keep them too large, not negative.
+        return np.minimum(data, np.uint64(2**63 - 1)).astype(np.int64)
+    return data.astype(np.int64)

@@ -1,0 +1,248 @@
+"""Per-gene sums, sums of squares and expressed cells of one row block (Numba).
+
+Both sums are carried as an unevaluated pair of float64 (the sum and its accumulated rounding
+error), so a gene with a mean of 1e6 and a standard deviation of 1 keeps its variance, blocks merge
+by plain addition, and the result does not depend on how the rows were cut into blocks. Genes that
+hold the same values in other cells therefore tie exactly, which a ranking of genes must not break.
+
+References
+----------
+D. E. Knuth, The Art of Computer Programming 2, section 4.2.2: the error of a sum.
+T. J. Dekker, "A floating-point technique for extending the available precision",
+Numer. Math. 18 (1971): the error of a product, and the addition of pairs.
+T. F. Chan, G. H. Golub, R. J. LeVeque, Stanford STAN-CS-79-773 (1979): the merge that the pair of
+sums replaces; it keeps the variance too, but its rounding depends on the blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+from scipy import sparse
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+# Squares of these have at most 53 significant bits, so float64 holds them without an error term.
+_EXACT_SQUARES = frozenset("?bBhHef")
+
+# A sum of squared deviations below n of these parts of the sum of squares is the rounding of the
+# pairs: the gene is constant. (Float32 values that differ at all leave 2**-48 / n, far above it.)
+_CONSTANT = 2.0**-102
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mergeable moments of groups of cells.
+
+    Attributes
+    ----------
+    groups
+        int64 ``[n_groups]``, sorted codes of the groups that have cells.
+    n_cells
+        int64 ``[n_groups]``, cells per group.
+    sums
+        float64 ``[n_groups, n_genes, 4]``: sum, its error, sum of squares, its error.
+    expressed
+        int64 ``[n_groups, n_genes]``, cells with a value above zero.
+    """
+
+    groups: NDArray[np.int64]
+    n_cells: NDArray[np.int64]
+    sums: NDArray[np.float64]
+    expressed: NDArray[np.int64]
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """Mean per group and gene, float64 ``[n_groups, n_genes]``."""
+        return _mean_var(self.sums, self.n_cells)[0]
+
+    @property
+    def var(self) -> NDArray[np.float64]:
+        """Variance per group and gene, float64 ``[n_groups, n_genes]``.
+
+        Divided by n - 1; zero for a group of one cell (as scanpy has it) and exactly zero for a
+        constant gene.
+        """
+        return _mean_var(self.sums, self.n_cells)[1]
+
+
+def moments(
+    x: NDArray | sparse.csr_matrix | sparse.csr_array,
+    codes: NDArray[np.integer] | None = None,
+    *,
+    expm1: bool = False,
+    log_base: float | None = None,
+) -> Moments:
+    """Moments per gene of the rows of a block, by group.
+
+    Parameters
+    ----------
+    x
+        Block ``[n, n_genes]``, dense or CSR without duplicated entries, of any real dtype and index
+        width.
+    codes
+        Group of each row, integer ``[n]``; rows with a negative code are left out. ``None``: one
+        group, 0.
+    expm1
+        Take the moments of ``expm1(x)`` (of ``expm1(x * log_base)`` with `log_base`). The values
+        are transformed in the precision of `x`, as scanpy does; integers in float64.
+    log_base
+        Natural logarithm of the base that the data were logarithmised with.
+
+    Returns
+    -------
+    The moments of the groups that occur in the block (one row a group).
+    """
+    n_rows, n_genes = x.shape
+    if codes is None:
+        groups = np.zeros(1, dtype=np.int64)
+        local = np.zeros(n_rows, dtype=np.int64)
+    else:
+        groups = np.unique(codes[codes >= 0]).astype(np.int64)
+        local = np.where(codes >= 0, np.searchsorted(groups, codes), -1).astype(np.int64)
+    n_cells = np.bincount(local[local >= 0], minlength=groups.size).astype(np.int64)
+    sums = np.zeros((groups.size, n_genes, 4))
+    expressed = np.zeros((groups.size, n_genes), dtype=np.int64)
+    values = x.data if sparse.issparse(x) else np.asarray(x)
+    if expm1:
+        values = _expm1(values, log_base)
+    exact = values.dtype.char in _EXACT_SQUARES
+    if sparse.issparse(x):
+        indptr = x.indptr.astype(np.int64, copy=False)
+        _add_csr(values, x.indices, indptr, local, exact, sums, expressed)
+    else:
+        _add_dense(values, local, exact, sums, expressed)
+    return Moments(groups, n_cells, sums, expressed)
+
+
+def merge(parts: Sequence[Moments]) -> Moments:
+    """Moments of the union of disjoint sets of cells (all of the same genes)."""
+    groups = np.unique(np.concatenate([part.groups for part in parts]))
+    n_genes = parts[0].expressed.shape[1]
+    n_cells = np.zeros(groups.size, dtype=np.int64)
+    sums = np.zeros((groups.size, n_genes, 4))
+    expressed = np.zeros((groups.size, n_genes), dtype=np.int64)
+    for part in parts:
+        at = np.searchsorted(groups, part.groups)
+        n_cells[at] += part.n_cells
+        expressed[at] += part.expressed
+        _merge_sums(part.sums, at, sums)
+    return Moments(groups, n_cells, sums, expressed)
+
+
+def _expm1(values: NDArray, log_base: float | None) -> NDArray:
+    if not np.issubdtype(values.dtype, np.floating):
+        values = values.astype(np.float64)
+    # Overflow (counts taken for logarithms) shows as an infinite mean.
+    with np.errstate(over="ignore"):
+        if log_base is None:
+            return np.expm1(values)
+        # The product is taken in float64 and rounded once to the precision of the data.
+        out = (values * np.float64(log_base)).astype(values.dtype, copy=False)
+        return np.expm1(out, out=out)
+
+
+@njit(nogil=True, cache=True)
+def _square_error(v: float, square: float) -> float:
+    """Return ``v * v - square`` exactly (Dekker)."""
+    c = 134217729.0 * v  # 2**27 + 1
+    high = c - (c - v)
+    low = v - high
+    return ((high * high - square) + 2.0 * high * low) + low * low
+
+
+@njit(nogil=True, cache=True)
+def _add_pair(pair: NDArray, at: int, value: float, error: float) -> None:
+    """Add ``value + error`` to the sum at ``pair[at]`` and its error at ``pair[at + 1]``."""
+    old = pair[at]
+    new = old + value
+    part = new - old
+    low = pair[at + 1] + (((old - (new - part)) + (value - part)) + error)
+    # Renormalised each time: an error that grew with n would be rounded in its turn.
+    pair[at] = new + low
+    pair[at + 1] = low - (pair[at] - new)
+
+
+@njit(nogil=True, cache=True)
+def _add_value(sums: NDArray, v: float, exact: bool) -> None:
+    _add_pair(sums, 0, v, 0.0)
+    square = v * v
+    _add_pair(sums, 2, square, 0.0 if exact else _square_error(v, square))
+
+
+@njit(nogil=True, cache=True)
+def _add_csr(data, indices, indptr, codes, exact, sums, expressed):
+    for row in range(indptr.size - 1):
+        group = codes[row]
+        if group < 0:
+            continue
+        for at in range(indptr[row], indptr[row + 1]):
+            v = np.float64(data[at])
+            gene = indices[at]
+            _add_value(sums[group, gene], v, exact)
+            if v > 0.0:
+                expressed[group, gene] += 1
+
+
+@njit(nogil=True, cache=True)
+def _add_dense(x, codes, exact, sums, expressed):
+    for row in range(x.shape[0]):
+        group = codes[row]
+        if group < 0:
+            continue
+        for gene in range(x.shape[1]):
+            v = np.float64(x[row, gene])
+            if v != 0.0:
+                _add_value(sums[group, gene], v, exact)
+                if v > 0.0:
+                    expressed[group, gene] += 1
+
+
+@njit(nogil=True, cache=True)
+def _merge_sums(part, at, sums):
+    for group in range(part.shape[0]):
+        for gene in range(part.shape[1]):
+            of = sums[at[group], gene]
+            _add_pair(of, 0, part[group, gene, 0], part[group, gene, 1])
+            _add_pair(of, 2, part[group, gene, 2], part[group, gene, 3])
+
+
+@njit(nogil=True, cache=True)
+def _mean_var(sums, n_cells):
+    mean = np.zeros(sums.shape[:2])
+    var = np.zeros(sums.shape[:2])
+    for group in range(sums.shape[0]):
+        n = np.float64(n_cells[group])
+        for gene in range(sums.shape[1]):
+            pair = sums[group, gene]
+            total, total_low, squares, squares_low = pair[0], pair[1], pair[2], pair[3]
+            mean[group, gene] = total / n
+            # total**2 / n as a pair: the quotient and what it leaves.
+            product = total * total
+            product_low = _square_error(total, product) + 2.0 * total * total_low
+            quotient = product / n
+            rest = (product - quotient * n) - _product_error(quotient, n)
+            quotient_low = (rest + product_low) / n
+            deviations = (squares - quotient) + (squares_low - quotient_low)
+            if n > 1.0 and not deviations <= n * _CONSTANT * squares:
+                var[group, gene] = deviations / (n - 1.0)
+    return mean, var
+
+
+@njit(nogil=True, cache=True)
+def _product_error(a: float, b: float) -> float:
+    """Return ``a * b`` less its rounded value, exactly (Dekker)."""
+    c = 134217729.0 * a
+    a_high = c - (c - a)
+    a_low = a - a_high
+    c = 134217729.0 * b
+    b_high = c - (c - b)
+    b_low = b - b_high
+    product = a * b
+    return ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low

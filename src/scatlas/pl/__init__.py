@@ -1,0 +1,38 @@
+"""Figures of the atlas, from plain tables.
+
+Each function returns a :class:`matplotlib.figure.Figure` that belongs to nobody: pyplot is not
+imported, no global setting is changed, and :func:`save` writes the same bytes for the same input.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scatlas.pl._genes import hvg_overlap
+    from scatlas.pl._pca import pca_scree
+    from scatlas.pl._qc import cells_kept, qc_violins
+    from scatlas.pl._style import save
+    from scatlas.pl._umap import umap
+
+_HOMES = {
+    "cells_kept": "_qc",
+    "hvg_overlap": "_genes",
+    "pca_scree": "_pca",
+    "qc_violins": "_qc",
+    "save": "_style",
+    "umap": "_umap",
+}
+__all__ = ["cells_kept", "hvg_overlap", "pca_scree", "qc_violins", "save", "umap"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"scatlas.pl.{_HOMES[name]}"), name)
+    msg = f"module 'scatlas.pl' has no attribute {name!r}"
+    raise AttributeError(msg)
+
+
+def __dir__() -> list[str]:
+    return __all__

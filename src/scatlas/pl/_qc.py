@@ -1,0 +1,289 @@
+"""Quality of the cells, plate by plate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+
+from scatlas.errors import InputError
+from scatlas.pl._style import BLUE, GREY, INK, ORANGE, figure, plate_ticks, short, styled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# column, axis label, lower and upper bound in the config, logarithmic
+_METRICS = (
+    ("total_counts", "counts a cell", "min_counts", "max_counts", True),
+    ("n_genes_by_counts", "genes a cell", "min_genes", "max_genes", True),
+    ("pct_counts_mt", "mitochondrial counts, %", None, "max_pct_mt", False),
+)
+_BINS = 160
+_HALF_WIDTH = 0.42
+
+
+@styled
+def qc_violins(
+    tables: Mapping[str, pd.DataFrame], thresholds: Mapping[str, float | None]
+) -> Figure:
+    """Counts, genes and mitochondrial share of each plate's cells, with the bounds drawn.
+
+    The left half of a violin is all cells, the right half those kept; a dot marks the median of
+    the cells kept, a bar their middle half. Counts and genes are on a log scale; of the
+    mitochondrial share, the highest hundredth of a plate's cells may lie beyond the axis.
+
+    Parameters
+    ----------
+    tables
+        For each plate, a table with one row a cell: ``total_counts``, ``n_genes_by_counts``,
+        ``pct_counts_mt`` (per cent) and ``keep`` (bool).
+    thresholds
+        ``min_counts``, ``max_counts``, ``min_genes``, ``max_genes``, ``max_pct_mt``; those that are
+        missing or None are not drawn.
+
+    Raises
+    ------
+    InputError
+        When there is no plate.
+    """
+    _some(tables)
+    seen = {name: _overview(table) for name, table in tables.items()}
+    made = figure(max(6.0, 2.0 + 0.62 * len(tables)), 8.0)
+    axes = made.subplots(len(_METRICS), 1, sharex=True)
+    limits = []
+    for ax, (column, label, low, high, log) in zip(axes, _METRICS, strict=True):
+        bounds = {"min": thresholds.get(low) if low else None, "max": thresholds.get(high)}
+        drawn = {word: float(_scaled(b, log)) for word, b in bounds.items() if b is not None}
+        bottom, top = _limits([plate[column] for plate in seen.values()], drawn.values(), log)
+        for i, plate in enumerate(seen.values()):
+            _middle(ax, i, plate[column].middle)
+        for word, at in drawn.items():
+            _bound(ax, at, bottom if word == "min" else top, f"{word} {bounds[word]:,g}")
+        ax.set_ylim(bottom, top)
+        ax.set_ylabel(label)
+        if log:
+            _powers_of_ten(ax, bottom, top)
+        limits.append((bottom, top))
+    # One table in memory at a time: the plates of a large atlas hold millions of cells each.
+    for i, table in enumerate(tables.values()):
+        keep = table["keep"].to_numpy(bool)
+        for ax, (bottom, top), (column, *_, log) in zip(axes, limits, _METRICS, strict=True):
+            values = _scaled(table[column], log)
+            _half_violin(ax, i, values, bottom, top, -1, GREY)
+            _half_violin(ax, i, values[keep], bottom, top, 1, BLUE)
+    made.align_ylabels(axes)
+    axes[-1].set_xlim(-0.6, len(tables) - 0.4)
+    plate_ticks(axes[-1], list(tables))
+    halves = [Patch(color=GREY, label="all cells"), Patch(color=BLUE, label="cells kept")]
+    made.legend(handles=halves, loc="outside upper left", ncols=2)
+    return made
+
+
+def _some(plates: Mapping[str, Any]) -> None:
+    if not plates:
+        msg = "there is no plate to draw: give a table for at least one"
+        raise InputError(msg)
+
+
+def _scaled(values: Any, log: bool) -> np.ndarray:
+    """Values as drawn; an empty cell's zero stands at one on the log scale."""
+    values = np.asarray(values, np.float64)
+    return np.log10(np.maximum(values, 1)) if log else values
+
+
+class _Spread(NamedTuple):
+    """Where a metric's cells lie on a plate, as drawn."""
+
+    ends: tuple[float, ...]  # that the axis has to show; none without a cell
+    middle: tuple[float, ...]  # quartiles of the cells kept; none without a cell
+
+
+def _overview(table: pd.DataFrame) -> dict[str, _Spread]:
+    """The spread of each metric: whole on a log scale, else up to the 99th per cent."""
+    keep = table["keep"].to_numpy(bool)
+    found = {}
+    for column, *_, log in _METRICS:
+        values = _scaled(table[column], log)
+        there = np.isfinite(values)
+        ends, middle = values[there], values[there & keep]
+        found[column] = _Spread(
+            tuple(np.quantile(ends, (0, 1) if log else (0, 0.99))) if ends.size else (),
+            tuple(np.quantile(middle, (0.25, 0.5, 0.75))) if middle.size else (),
+        )
+    return found
+
+
+def _limits(plates: Iterable[_Spread], bounds: Iterable[float], log: bool) -> tuple[float, float]:
+    ends = [*bounds, *(end for plate in plates for end in plate.ends)]
+    top = max(ends, default=1.0)
+    if not log:
+        return 0.0, 1.25 * max(top, 0.1)
+    bottom = min(ends, default=0.0)
+    room = 0.06 * max(top - bottom, 0.5)
+    return bottom - room, top + room
+
+
+def _half_violin(
+    ax: Axes, at: int, values: np.ndarray, bottom: float, top: float, side: int, colour: str
+) -> None:
+    """Smoothed histogram: as a kernel density, but one pass over any number of cells."""
+    values = values[np.isfinite(values)]
+    if not values.size:
+        return
+    heights, edges = np.histogram(values, _BINS, (bottom, top))
+    # Silverman's rule on the quartiles, so that a few far cells do not blur the rest
+    spread = np.subtract(*np.quantile(values, (0.75, 0.25))) / 1.349
+    step = edges[1] - edges[0]
+    sigma = np.clip(0.9 * spread * values.size**-0.2 / step, 1.0, _BINS / 12)
+    reach = np.arange(-int(4 * sigma), int(4 * sigma) + 1)
+    kernel = np.exp(-0.5 * (reach / sigma) ** 2)
+    density = np.convolve(heights, kernel / kernel.sum(), mode="same")[:_BINS]
+    density = density / density.max()
+    there = density > 0.003  # no hairline where there is no cell
+    width = np.where(there, density * _HALF_WIDTH, np.nan)
+    centres = (edges[:-1] + edges[1:]) / 2
+    ax.fill_betweenx(centres, at, at + side * width, color=colour, linewidth=0)
+
+
+def _middle(ax: Axes, at: int, quartiles: tuple[float, ...]) -> None:
+    """Median and middle half."""
+    if quartiles:
+        low, middle, high = quartiles
+        ax.plot([at, at], [low, high], color=INK, linewidth=2.4, solid_capstyle="butt")
+        ax.plot(at, middle, "o", color="white", markeredgecolor=INK, markersize=4.5, zorder=3)
+
+
+def _bound(ax: Axes, at: float, outside: float, label: str) -> None:
+    ax.axhspan(min(at, outside), max(at, outside), color=ORANGE, alpha=0.08, linewidth=0)
+    ax.axhline(at, color=ORANGE, linewidth=1.2, linestyle=(0, (4, 2)))
+    ax.annotate(
+        label,
+        (1, at),
+        (4, 0),
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        color=ORANGE,
+        fontsize=8,
+        va="center",
+        annotation_clip=False,
+    )
+
+
+def _powers_of_ten(ax: Axes, bottom: float, top: float) -> None:
+    """Ticks of a log axis whose data are logarithms already."""
+    steps = (1, 2, 5) if top - bottom < 2.5 else (1, 3) if top - bottom < 4 else (1,)
+    marks = [
+        np.log10(step) + power
+        for power in range(int(np.floor(bottom)), int(np.ceil(top)) + 1)
+        for step in steps
+    ]
+    ax.set_yticks([mark for mark in marks if bottom <= mark <= top])
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{10**y:,.0f}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+
+
+_RULES = {
+    "filter": "filter column",
+    "min_counts": "too few counts",
+    "max_counts": "too many counts",
+    "min_genes": "too few genes",
+    "max_genes": "too many genes",
+    "max_pct_mt": "too mitochondrial",
+}
+
+
+@styled
+def cells_kept(summaries: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Cells kept of each plate, and which rule took the others.
+
+    Rules work in turn: a cell counts for the first that it fails.
+
+    Parameters
+    ----------
+    summaries
+        For each plate ``n_cells``, ``n_kept`` and ``removed`` (cells taken, by rule).
+
+    Raises
+    ------
+    InputError
+        When there is no plate.
+    """
+    _some(summaries)
+    plates = list(summaries)
+    total = np.array([summaries[name]["n_cells"] for name in plates], np.int64)
+    kept = np.array([summaries[name]["n_kept"] for name in plates], np.int64)
+    removed = {name: summaries[name].get("removed", {}) for name in plates}
+    rules = list(dict.fromkeys(rule for name in plates for rule in removed[name]))
+    made = figure(6.2 + (1.2 + 0.8 * len(rules) if rules else 0), 1.7 + 0.34 * len(plates))
+    axes = made.subplots(
+        1,
+        2 if rules else 1,
+        squeeze=False,
+        width_ratios=[4.2, 0.6 + 0.8 * len(rules)] if rules else None,
+    )[0]
+
+    bars = axes[0]
+    rows = np.arange(len(plates))
+    bars.barh(rows, kept, color=BLUE, height=0.68, label="kept")
+    bars.barh(rows, total - kept, left=kept, color=GREY, height=0.68, label="removed")
+    for row, n_kept, n_total in zip(rows, kept, total, strict=True):
+        share = f"{100 * n_kept / n_total:.1f}%" if n_total else "no cell"
+        bars.annotate(
+            f"{n_kept:,} ({share})",
+            (n_total, row),
+            (5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
+    bars.set_yticks(rows, [short(name) for name in plates])
+    bars.set_ylim(len(plates) - 0.5, -0.5)  # row by row beside the rules
+    bars.grid(axis="x")
+    bars.grid(visible=False, axis="y")
+    bars.set_xlim(0, max(1, total.max()) * 1.34)
+    bars.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    bars.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+    bars.set_xlabel("cells")
+    if rules:
+        _removed(axes[1], rules, [removed[name] for name in plates], total)
+    made.legend(*bars.get_legend_handles_labels(), loc="outside upper left", ncols=2)
+    return made
+
+
+def _per_cent(share: float) -> str:
+    if share == 0:
+        return "–"
+    return f"{100 * share:.1f}%" if share >= 0.0005 else "<0.1%"
+
+
+def _removed(
+    ax: Axes, rules: list[str], removed: list[Mapping[str, int]], total: np.ndarray
+) -> None:
+    """Share of the cells that each rule took."""
+    failed = np.array([[row.get(rule, 0) for rule in rules] for row in removed], np.float64)
+    share = failed / np.maximum(total, 1)[:, None]
+    ax.imshow(share, aspect="auto", cmap="Oranges", vmin=0, vmax=max(0.02, 1.2 * share.max()))
+    dark = 0.65 * max(0.02, 1.2 * share.max())
+    for (row, column), value in np.ndenumerate(share):
+        ax.text(
+            column,
+            row,
+            _per_cent(value),
+            ha="center",
+            va="center",
+            fontsize=8,
+            color="white" if value > dark else INK,
+        )
+    ax.set_xticks(range(len(rules)), [_RULES.get(rule, rule) for rule in rules])
+    for label in ax.get_xticklabels():
+        label.set(rotation=40, ha="right", rotation_mode="anchor")
+    ax.set_yticks([])
+    ax.grid(visible=False)
+    ax.spines[:].set_visible(False)
+    ax.set_title("taken by each rule, in turn", fontsize=9, fontweight="normal")

@@ -1,0 +1,197 @@
+"""The map of the cells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
+
+from scatlas.errors import InputError
+from scatlas.natural import natural_key
+from scatlas.pl._style import INK, colours, figure, short, styled
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_SIDE = 6.0  # inches
+_ROWS = 26  # of the legend
+_NAMED = 76  # categories, three columns of the legend
+_LONGEST = 32  # letters of a name in the legend
+_FEW = 7  # categories that colours alone tell apart
+_BINS = 40
+_MISSING = "#d9d9d9"
+
+
+@styled
+def umap(adata: AnnData, color: str, *, basis: str = "X_umap") -> Figure:
+    """Cells on the map, coloured by a column of ``obs``.
+
+    With 8 to 76 categories, each that gathers in a place carries its number there, and the legend
+    gives number and name; colours alone would not do. With more the legend names the 76 largest.
+    Points are drawn in a fixed random order, so that no category lies on top.
+
+    Parameters
+    ----------
+    adata
+        Annotated data with ``obsm[basis]`` [cells x 2].
+    color
+        Column of ``obs`` that holds categories, text, integers or booleans.
+    basis
+        Key of ``obsm``.
+
+    Raises
+    ------
+    InputError
+        No such column or coordinates, or a column of real numbers.
+    """
+    if color not in adata.obs:
+        msg = f"no column {color!r} in obs: there are {', '.join(adata.obs.columns)}"
+        raise InputError(msg)
+    if basis not in adata.obsm:
+        msg = f"no {basis!r} in obsm: run sa.tl.umap first"
+        raise InputError(msg)
+    codes, names = _categories(adata.obs[color])
+    xy = np.asarray(adata.obsm[basis])[:, :2]
+    palette = colours(len(names))
+    made = figure(_SIDE, _SIDE, layout=None)  # the legend goes beside the map, whatever its width
+    ax = made.add_axes((0.06, 0.05, 0.9, 0.9))
+    order = np.random.default_rng(0).permutation(adata.n_obs)
+    point = np.array([*palette, _MISSING])[codes]
+    area = float(np.clip(60_000 / max(1, adata.n_obs), 0.25, 28))
+    ax.scatter(*xy[order].T, s=area, c=point[order], linewidths=0, rasterized=True)
+    ax.set(xlabel="UMAP 1", ylabel="UMAP 2", xticks=[], yticks=[])
+    ax.set_box_aspect(1)
+    ax.grid(visible=False)
+    ax.set_title(f"{color}: {_count(len(names), 'category', 'categories')}, {adata.n_obs:,} cells")
+    marks: dict[int, str] = {}
+    if _FEW < len(names) <= _NAMED:
+        places = _gatherings(xy, codes, len(names))
+        # Clusters are called by number already.
+        brief = max(map(len, names)) <= 3
+        marks = {i: names[i] if brief else str(i + 1) for i in places}
+        _mark(ax, xy, {marks[i]: place for i, place in places.items()})
+    _legend(ax, codes, names, palette, marks)
+    return made
+
+
+def _count(n: int, one: str, many: str) -> str:
+    return f"{n:,} {one if n == 1 else many}"
+
+
+def _categories(column: pd.Series) -> tuple[np.ndarray, list[str]]:
+    """Code of each cell (-1: missing) and the names, categories in their own order."""
+    if pd.api.types.is_float_dtype(column):
+        msg = f"obs[{column.name!r}] holds real numbers: give a column of categories"
+        raise InputError(msg)
+    text = column.astype("string")
+    names = sorted(text.dropna().unique().tolist())
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        names = [str(c) for c in column.cat.remove_unused_categories().cat.categories]
+    if names == sorted(names):  # nobody's own order, only pandas's: plate10 before plate9
+        names.sort(key=natural_key)
+    codes = pd.Categorical(text.astype(object), categories=names).codes
+    return np.asarray(codes, np.int64), names
+
+
+def _gatherings(xy: np.ndarray, codes: np.ndarray, n: int) -> dict[int, np.ndarray]:
+    """Place where each category gathers; empty when most are spread over the map.
+
+    A category gathers when a window an eighth of the map wide holds a quarter of its cells, and
+    three times its share of all cells.
+    """
+    low, high = xy.min(axis=0), xy.max(axis=0)
+    cells = ((xy - low) / np.maximum(high - low, 1e-12) * _BINS).astype(int).clip(0, _BINS - 1)
+    everyone = _windows(cells)
+    places = {}
+    for code in range(n):
+        inside = np.flatnonzero(codes == code)
+        if not inside.size:
+            continue
+        windows = _windows(cells[inside])
+        at = np.unravel_index(windows.argmax(), windows.shape)
+        share = windows[at] / inside.size
+        if share >= 0.25 and share >= 3 * everyone[at] / len(xy):
+            near = inside[(np.abs(cells[inside] - np.array(at)) <= 2).all(axis=1)]
+            places[code] = np.median(xy[near], axis=0)
+    return places if 3 * len(places) >= n else {}
+
+
+def _windows(cells: np.ndarray) -> np.ndarray:
+    """Cells in the 5 x 5 bins around each bin."""
+    counts = np.zeros((_BINS + 4, _BINS + 4), np.int64)
+    np.add.at(counts, tuple(cells.T + 2), 1)
+    return np.lib.stride_tricks.sliding_window_view(counts, (5, 5)).sum(axis=(2, 3))
+
+
+def _mark(ax: Axes, xy: np.ndarray, places: dict[str, np.ndarray]) -> None:
+    """Write marks at their places, moved apart where they would overlap."""
+    if not places:
+        return
+    low, size = xy.min(axis=0), np.maximum(np.ptp(xy, axis=0), 1e-12)
+    home = (np.array(list(places.values())) - low) / size
+    moved = _apart(home, np.array([[0.012 + 0.016 * len(mark), 0.03] for mark in places]))
+    outline = [withStroke(linewidth=2.2, foreground="white")]
+    for mark, at, start in zip(places, moved * size + low, home * size + low, strict=True):
+        if (np.abs(at - start) > 0.015 * size).any():
+            ax.plot(*np.c_[at, start], color=INK, linewidth=0.5)
+        ax.text(
+            *at,
+            mark,
+            ha="center",
+            va="center",
+            fontsize=7,
+            fontweight="bold",
+            color=INK,
+            path_effects=outline,
+        )
+
+
+def _apart(places: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Push boxes of these sizes off each other, each pair along its shorter way, round by round."""
+    places = places.copy()
+    for _ in range(60):
+        still = True
+        for i in range(len(places)):
+            for j in range(i):
+                gap = places[i] - places[j]
+                overlap = (sizes[i] + sizes[j]) / 2 - np.abs(gap)
+                if (overlap > 1e-6).all():
+                    axis = int(overlap[1] < overlap[0])
+                    push = overlap[axis] / 2 * (1 if gap[axis] >= 0 else -1)
+                    places[i, axis] += push
+                    places[j, axis] -= push
+                    still = False
+        if still:
+            break
+    return places
+
+
+def _legend(
+    ax: Axes, codes: np.ndarray, names: list[str], palette: list[str], marks: dict[int, str]
+) -> None:
+    sizes = np.bincount(codes[codes >= 0], minlength=len(names))
+    shown = np.sort(np.argsort(-sizes, kind="stable")[:_NAMED])
+    handles = []
+    for i in shown:
+        name = short(names[i], _LONGEST)
+        label = name if marks.get(i, name) == name else f"{marks[i]}  {name}"
+        handles.append(Line2D([], [], marker="o", linestyle="", color=palette[i], label=label))
+    if len(shown) < len(names):
+        more = f"and {len(names) - len(shown):,} smaller"
+        handles.append(Line2D([], [], marker="", linestyle="", label=more))
+    if (codes < 0).any():
+        handles.append(Line2D([], [], marker="o", linestyle="", color=_MISSING, label="missing"))
+    ax.legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1.0),
+        ncols=-(-len(handles) // _ROWS),
+        handletextpad=0.1,
+        columnspacing=0.8,
+        borderaxespad=0,
+    )

@@ -1,0 +1,179 @@
+"""The plate sheet: which plates make the atlas, and where their counts are."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from scatlas.errors import ConfigError
+
+__all__ = ["Plate", "read_plates"]
+
+# No leading dot or dash: results of a plate live in a folder of its name.
+PLATE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"
+
+
+class Plate(BaseModel):
+    """One row of the plate sheet."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    plate: Annotated[str, Field(pattern=PLATE_NAME)] = Field(
+        description=(
+            "Name of the plate, also of its folder among the results: letters, digits, dots, "
+            "dashes and underscores. Each name stands once."
+        )
+    )
+    path: Annotated[str, Field(min_length=1)] = Field(
+        description=(
+            "The plate's counts, h5ad or Zarr: a path (absolute, or from the folder where "
+            "Snakemake is started) or an address such as https://..., s3://... or gs://..."
+        )
+    )
+    n_cells: Annotated[int, Field(ge=1)] | None = Field(
+        None,
+        description=(
+            "Number of cells, if known: memory and run time of the plate's jobs are then asked "
+            "for accordingly."
+        ),
+    )
+    labels: dict[str, str] = Field(
+        {}, description="Any further column: a label of the plate, such as its donor or date."
+    )
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the path is an address rather than a file of this machine."""
+        return "://" in self.path
+
+
+def read_plates(
+    path: Path | str, *, check_files: bool = True, generated: Path | str | None = None
+) -> list[Plate]:
+    """Read and check a plate sheet.
+
+    Parameters
+    ----------
+    path
+        Tab-separated text with a header line and the columns ``plate`` and ``path``; optionally
+        ``n_cells`` and any labels. Lines may end as on Windows, empty lines are skipped.
+    check_files
+        Refuse local files that do not exist.
+    generated
+        A folder whose files are still to be made, so that they may be absent.
+
+    Returns
+    -------
+    The plates, in the order of the sheet.
+
+    Raises
+    ------
+    ConfigError
+        With one sentence naming the sheet, the row and what to do.
+    """
+    path = Path(path)
+    header, rows = _table(path)
+    plates: list[Plate] = []
+    row_of: dict[str, int] = {}
+    for number, values in rows:
+        if len(values) != len(header):
+            msg = (
+                f"{path}, row {number}: {len(values)} cells, but the header has {len(header)}; "
+                "separate cells by one tab"
+            )
+            raise ConfigError(msg)
+        plate = _plate(f"{path}, row {number}", dict(zip(header, values, strict=True)))
+        if plate.plate in row_of:
+            msg = (
+                f"{path}: plate {plate.plate!r} stands in rows {row_of[plate.plate]} and "
+                f"{number}; give each plate a name of its own"
+            )
+            raise ConfigError(msg)
+        row_of[plate.plate] = number
+        made_later = generated is not None and Path(plate.path).is_relative_to(generated)
+        if check_files and not plate.is_remote and not made_later and not Path(plate.path).exists():
+            msg = (
+                f"{path}, row {number}: {plate.path} of plate {plate.plate!r} does not exist; "
+                f"paths start from the working folder {Path.cwd()}"
+            )
+            raise ConfigError(msg)
+        plates.append(plate)
+    if not plates:
+        msg = f"{path} lists no plate; add a row for each plate below the header"
+        raise ConfigError(msg)
+    return plates
+
+
+def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """Split a sheet into its header and its numbered rows (the header is row 1)."""
+    try:
+        text = path.read_text("utf-8-sig")
+    except FileNotFoundError:
+        msg = f"{path}: there is no such plate sheet"
+        raise ConfigError(msg) from None
+    except IsADirectoryError:
+        msg = f"{path} is a folder: give a plate sheet"
+        raise ConfigError(msg) from None
+    except UnicodeDecodeError:
+        msg = f"{path} is not a text file: save the plate sheet as tab-separated text (UTF-8)"
+        raise ConfigError(msg) from None
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter="\t")
+    try:
+        rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
+    except csv.Error as error:
+        msg = f"{path}, row {reader.line_num}: not a tab-separated table ({error})"
+        raise ConfigError(msg) from None
+    rows = [(number, row) for number, row in rows if any(row)]
+    if not rows:
+        msg = f"{path} is empty: write the columns plate and path and a row for each plate"
+        raise ConfigError(msg)
+    (_, header), *rows = rows
+    for name in ("plate", "path"):
+        if name not in header:
+            raise ConfigError(_missing(path, name, header))
+    for name in header:
+        if not name or name == "labels" or header.count(name) > 1:
+            problem = f"column {name!r} stands twice" if header.count(name) > 1 else ""
+            problem = problem or f"a column cannot be called {name!r}"
+            msg = f"{path}: {problem}; rename it"
+            raise ConfigError(msg)
+    return header, rows
+
+
+def _missing(path: Path, name: str, header: list[str]) -> str:
+    first = header[0]
+    for sign, word in ((",", "commas"), (";", "semicolons"), (" ", "spaces")):
+        if len(header) == 1 and {"plate", "path"} <= set(first.lower().split(sign)):
+            return f"{path} is separated by {word}: separate the columns by tabs"
+    near = next((column for column in header if column.lower() == name), None)
+    mend = f"rename column {near!r}" if near else f"its columns are {', '.join(header)}"
+    return f"{path} has no column {name!r}: {mend}"
+
+
+def _plate(where: str, row: dict[str, str]) -> Plate:
+    cells = row.get("n_cells") or None
+    labels = {k: v for k, v in row.items() if k not in {"plate", "path", "n_cells"}}
+    try:
+        n_cells = int(cells) if cells and cells.isdecimal() else cells
+        return Plate.model_validate(
+            {"plate": row["plate"], "path": row["path"], "n_cells": n_cells, "labels": labels}
+        )
+    except ValidationError as error:
+        column = error.errors()[0]["loc"][0]
+    plate, path = row["plate"], row["path"]
+    if column == "plate" and not plate:
+        msg = f"{where}: the plate has no name"
+    elif column == "plate":
+        msg = (
+            f"{where}: {plate!r} cannot name a folder; use letters, digits, dots, dashes and "
+            "underscores, with no dot or dash first"
+        )
+    elif column == "path":
+        msg = f"{where}: plate {plate!r} has no path"
+    else:
+        msg = f"{where}: n_cells of {path} is {cells!r}; write a whole number or leave it empty"
+    raise ConfigError(msg)

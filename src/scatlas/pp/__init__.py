@@ -1,0 +1,70 @@
+"""Preprocessing with scanpy's names, defaults and result keys, in memory and out of core.
+
+Each function takes an :class:`anndata.AnnData` whose X is NumPy, SciPy CSR or CSC, or a Dask array
+of row blocks (:func:`scatlas.read_lazy`). ``fn.passes`` says how often it computes a Dask X.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scatlas.pp._consensus import consensus_genes
+    from scatlas.pp._filter import filter_cells, filter_genes
+    from scatlas.pp._hvg import highly_variable_genes
+    from scatlas.pp._neighbors import neighbors
+    from scatlas.pp._normalize import log1p, normalize_total, size_factors
+    from scatlas.pp._pca import GramStats, components, pca
+    from scatlas.pp._qc import calculate_qc_metrics
+    from scatlas.pp._qc_bounds import evaluate_filter, qc_filter
+    from scatlas.pp._sample import sample
+    from scatlas.pp._scale import scale
+
+_HOME = {
+    "GramStats": "_pca",
+    "calculate_qc_metrics": "_qc",
+    "components": "_pca",
+    "consensus_genes": "_consensus",
+    "evaluate_filter": "_qc_bounds",
+    "filter_cells": "_filter",
+    "filter_genes": "_filter",
+    "highly_variable_genes": "_hvg",
+    "log1p": "_normalize",
+    "neighbors": "_neighbors",
+    "normalize_total": "_normalize",
+    "pca": "_pca",
+    "qc_filter": "_qc_bounds",
+    "sample": "_sample",
+    "scale": "_scale",
+    "size_factors": "_normalize",
+}
+__all__ = [
+    "GramStats",
+    "calculate_qc_metrics",
+    "components",
+    "consensus_genes",
+    "evaluate_filter",
+    "filter_cells",
+    "filter_genes",
+    "highly_variable_genes",
+    "log1p",
+    "neighbors",
+    "normalize_total",
+    "pca",
+    "qc_filter",
+    "sample",
+    "scale",
+    "size_factors",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        msg = f"module 'scatlas.pp' has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module(f"scatlas.pp.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,95 @@
+"""Genes that are highly variable on enough plates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pandas as pd
+
+from scatlas.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def consensus_genes(
+    tables: Mapping[str, pd.DataFrame],
+    *,
+    min_plates: int = 3,
+    genes: Literal["same", "intersect"] = "same",
+) -> pd.DataFrame:
+    """Genes highly variable on at least ``min_plates`` plates.
+
+    The published 100M-cell notebook takes genes that occur in more than two plates' lists, and
+    orders them by a set's hash; here they stand in the first plate's order.
+
+    Parameters
+    ----------
+    tables
+        Per plate, in the order of the plate sheet: a table indexed by gene, in the plate's gene
+        order, with the columns ``means``, ``dispersions``, ``dispersions_norm`` and
+        ``highly_variable`` (:func:`scatlas.pp.highly_variable_genes`).
+    min_plates
+        How many plates must agree.
+    genes
+        ``same``: every plate has the same genes in the same order. ``intersect``: genes that some
+        plate lacks are left out.
+
+    Returns
+    -------
+    Table indexed by gene, in the first plate's order: ``highly_variable_nbatches`` (plates that
+    agree), ``highly_variable_intersection`` (all do), and the means over plates of ``means``,
+    ``dispersions`` and ``dispersions_norm``, named as scanpy's ``batch_key`` names them.
+
+    Raises
+    ------
+    InputError
+        The plates' genes differ, or no gene reaches ``min_plates``.
+    """
+    first, *others = tables
+    order = tables[first].index
+    for plate in others:
+        index = tables[plate].index
+        if genes == "intersect":
+            order = order[order.isin(index)]
+        elif not index.equals(order):
+            _refuse_difference(first, order, plate, index)
+    if order.empty:
+        msg = "the plates have no gene in common: are their genes named alike (symbols, Ensembl)?"
+        raise InputError(msg)
+    aligned = [table.loc[order] for table in tables.values()]
+    n_plates = np.sum([table["highly_variable"].to_numpy(bool) for table in aligned], axis=0)
+    chosen = n_plates >= min_plates
+    if not chosen.any():
+        msg = (
+            f"no gene is highly variable on {min_plates} of {len(tables)} plates (at most "
+            f"{n_plates.max()} agree): lower consensus.min_plates or raise hvg.n_top_genes"
+        )
+        raise InputError(msg)
+    table = pd.DataFrame(
+        {
+            "highly_variable_nbatches": n_plates,
+            "highly_variable_intersection": n_plates == len(tables),
+        },
+        index=pd.Index(order, name="gene"),
+    )
+    for column in ("means", "dispersions", "dispersions_norm"):
+        values = np.array([t[column].to_numpy(np.float64) for t in aligned])
+        known = ~np.isnan(values)
+        total = np.where(known, values, 0.0).sum(axis=0)
+        table[column] = total / np.maximum(known.sum(axis=0), 1)
+    return table[chosen]
+
+
+def _refuse_difference(first: str, order: pd.Index, plate: str, index: pd.Index) -> None:
+    n = min(len(order), len(index))
+    differing = np.flatnonzero(order[:n].to_numpy() != index[:n].to_numpy())
+    at = int(differing[0]) if differing.size else n
+    ours = repr(index[at]) if at < len(index) else "no gene"
+    theirs = repr(order[at]) if at < len(order) else "no gene"
+    msg = (
+        f"plate {plate} has {ours} as gene {at + 1} where plate {first} has {theirs}; give all "
+        "plates the same genes in the same order, or set genes: intersect"
+    )
+    raise InputError(msg)

@@ -1,0 +1,178 @@
+"""Dropping cells and genes by their counts."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scatlas import blocks
+from scatlas.errors import InputError
+from scatlas.pp import _rep
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+log = logging.getLogger(__name__)
+
+
+@blocks.passes(1)
+def filter_cells(
+    data: AnnData | Any,
+    *,
+    min_counts: int | None = None,
+    min_genes: int | None = None,
+    max_counts: int | None = None,
+    max_genes: int | None = None,
+    inplace: bool = True,
+    copy: bool = False,
+) -> AnnData | tuple[np.ndarray, np.ndarray] | None:
+    """Keep the cells within a bound on their total or their number of genes.
+
+    As :func:`scanpy.pp.filter_cells`; exactly one bound a call. A Dask X is cut lazily, block by
+    block, so that no block changes its place. Totals are exact: int64 for an integer X, float64
+    for a floating-point one (scanpy: the type of X).
+
+    Parameters
+    ----------
+    data
+        AnnData, or a matrix [cells x genes] in memory or Dask.
+    min_counts, max_counts
+        Bounds on the cell's total; the bound itself is kept.
+    min_genes, max_genes
+        Bounds on the number of genes above zero.
+    inplace
+        Drop the cells from the AnnData and write the numbers into it.
+    copy
+        Do so in a copy and return that.
+
+    Returns
+    -------
+    None when in place, the new AnnData when `copy`. Adds ``obs['n_counts']`` or
+    ``obs['n_genes']``. When not `inplace`, or for a matrix, two arrays:
+
+    `cells_subset` : bool [cells]
+        True for the cells kept.
+    `number_per_cell` : int64 or float64 [cells]
+        The total or the number of genes.
+
+    Raises
+    ------
+    InputError
+        When not exactly one bound is given.
+    """
+    return _filter(
+        data,
+        axis="obs",
+        item="genes",
+        counts=(min_counts, max_counts),
+        items=(min_genes, max_genes),
+        inplace=inplace,
+        copy=copy,
+    )
+
+
+@blocks.passes(1)
+def filter_genes(
+    data: AnnData | Any,
+    *,
+    min_counts: int | None = None,
+    min_cells: int | None = None,
+    max_counts: int | None = None,
+    max_cells: int | None = None,
+    inplace: bool = True,
+    copy: bool = False,
+) -> AnnData | tuple[np.ndarray, np.ndarray] | None:
+    """Keep the genes within a bound on their total or their number of cells.
+
+    As :func:`scanpy.pp.filter_genes`; exactly one bound a call. Totals are exact: int64 for an
+    integer X, float64 for a floating-point one (scanpy: the type of X).
+
+    Parameters
+    ----------
+    data
+        AnnData, or a matrix [cells x genes] in memory or Dask.
+    min_counts, max_counts
+        Bounds on the gene's total; the bound itself is kept.
+    min_cells, max_cells
+        Bounds on the number of cells in which the gene is above zero.
+    inplace
+        Drop the genes from the AnnData and write the numbers into it.
+    copy
+        Do so in a copy and return that.
+
+    Returns
+    -------
+    None when in place, the new AnnData when `copy`. Adds ``var['n_counts']`` or
+    ``var['n_cells']``. When not `inplace`, or for a matrix, two arrays:
+
+    `gene_subset` : bool [genes]
+        True for the genes kept.
+    `number_per_gene` : int64 or float64 [genes]
+        The total or the number of cells.
+
+    Raises
+    ------
+    InputError
+        When not exactly one bound is given.
+    """
+    return _filter(
+        data,
+        axis="var",
+        item="cells",
+        counts=(min_counts, max_counts),
+        items=(min_cells, max_cells),
+        inplace=inplace,
+        copy=copy,
+    )
+
+
+def _filter(
+    data: AnnData | Any,
+    *,
+    axis: str,
+    item: str,
+    counts: tuple[int | None, int | None],
+    items: tuple[int | None, int | None],
+    inplace: bool,
+    copy: bool,
+) -> AnnData | tuple[np.ndarray, np.ndarray] | None:
+    from anndata import AnnData
+
+    if sum(bound is not None for bound in (*counts, *items)) != 1:
+        msg = f"give exactly one of min_counts, max_counts, min_{item} and max_{item} per call"
+        raise InputError(msg)
+    by_counts = items == (None, None)
+    low, high = counts if by_counts else items
+    is_anndata = isinstance(data, AnnData)
+    x = _rep.get(data) if is_anndata else data
+    number = _numbers(x, axis, by_counts=by_counts)
+    keep = number >= low if low is not None else number <= high
+    log.info("keeping %d of %d %s", keep.sum(), keep.size, "cells" if axis == "obs" else "genes")
+    if not is_anndata or not inplace:
+        return keep, number
+    column = "n_counts" if by_counts else f"n_{item}"
+    if copy:
+        kept = _rep.subset_copy(data, keep, axis)
+    else:
+        kept = data
+        _rep.subset(kept, keep, axis)
+    getattr(kept, axis)[column] = number[keep]
+    return kept if copy else None
+
+
+def _numbers(x: Any, axis: str, *, by_counts: bool) -> np.ndarray:
+    """Total, or number of values above zero, of each cell or gene."""
+    from scatlas.kernels import qc_cpu
+
+    if axis == "obs":
+        of_cells = qc_cpu.row_sums if by_counts else qc_cpu.row_positive
+        parts = blocks.reduce(
+            lambda block: [of_cells(block)],
+            lambda lists: [part for parts in lists for part in parts],
+            _rep.as_rows(x),
+        )
+        return np.concatenate(parts)
+    of_genes = qc_cpu.gene_sums if by_counts else qc_cpu.gene_positive
+    return blocks.reduce(of_genes, sum, _rep.as_rows(x))

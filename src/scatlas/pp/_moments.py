@@ -1,0 +1,80 @@
+"""Moments of genes over all row blocks, and the element of an AnnData that a function works on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from scatlas import blocks
+from scatlas.errors import InputError
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+    from numpy.typing import NDArray
+
+    from scatlas.kernels.moments_cpu import Moments
+
+
+def representation(adata: AnnData, layer: str | None) -> Any:
+    """``adata.X`` or a layer, checked to be an array that blocks can be cut from.
+
+    Raises
+    ------
+    InputError
+        For a layer that is absent, and for an X that is absent or read from a file on each access.
+    """
+    name = "X" if layer is None else f"layers[{layer!r}]"
+    if layer is not None and layer not in adata.layers:
+        msg = f"the AnnData has no {name}; its layers are {list(adata.layers)}"
+        raise InputError(msg)
+    return checked(adata.X if layer is None else adata.layers[layer], name)
+
+
+def checked(x: Any, name: str) -> Any:
+    """Return ``x`` if it is a NumPy, SciPy or Dask array cut along the cells only."""
+    if blocks.is_dask(x):
+        blocks.check(x)
+    elif not isinstance(x, np.ndarray) and not (sp.issparse(x) and x.format in {"csr", "csc"}):
+        msg = (
+            f"{name} is {type(x).__name__}, but a NumPy array, a SciPy CSR or CSC matrix or a Dask "
+            "array is needed: open files with scatlas.read_lazy"
+        )
+        raise InputError(msg)
+    if x.ndim != 2:
+        msg = f"{name} has {x.ndim} dimensions, but cells x genes are needed"
+        raise InputError(msg)
+    return x
+
+
+def gene_moments(
+    x: Any,
+    codes: NDArray[np.integer] | None = None,
+    *,
+    expm1: bool = False,
+    log_base: float | None = None,
+) -> Moments:
+    """Moments per gene in one pass over ``x``, for all groups of cells together.
+
+    Parameters
+    ----------
+    x
+        Array ``[n_cells, n_genes]``, in memory or Dask.
+    codes
+        Group of each cell, integer ``[n_cells]``; cells with a negative code are left out.
+    expm1, log_base
+        As in :func:`scatlas.kernels.moments_cpu.moments`.
+
+    Returns
+    -------
+    Moments of each group that has cells. They do not depend on the blocks of ``x``.
+    """
+    from scatlas.kernels import moments_cpu
+
+    rows = () if codes is None else (codes,)
+
+    def of_block(block: Any, codes: NDArray[np.integer] | None = None) -> Moments:
+        return moments_cpu.moments(block, codes, expm1=expm1, log_base=log_base)
+
+    return blocks.reduce(of_block, moments_cpu.merge, x, *rows)

@@ -1,0 +1,331 @@
+"""Size factors, normalisation to a common total, and the logarithm."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scatlas import blocks
+from scatlas.errors import InputError
+from scatlas.pp import _rep
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+    from numpy.typing import ArrayLike
+
+log = logging.getLogger(__name__)
+
+
+def size_factors(totals: ArrayLike, *, target_sum: float | None = None) -> tuple[np.ndarray, float]:
+    """Size factor of each cell: its total over the target.
+
+    Dividing a cell's counts by its size factor gives the cell the total `target_sum`.
+
+    Parameters
+    ----------
+    totals
+        Total of each cell [cells], finite and not negative.
+    target_sum
+        The common total; None for the median over the cells that are not empty. (scanpy 1.11
+        leaves empty cells out of the median for a Dask or dense X, and counts them in for CSR.)
+
+    Returns
+    -------
+    factors
+        float64 [cells]; 0 for an empty cell.
+    target_sum
+        The target used.
+
+    Raises
+    ------
+    InputError
+        When a total is negative or not finite, when the target is not positive, or when no cell
+        has counts and no target is given.
+    """
+    totals = np.asarray(totals)
+    if totals.ndim != 1 or not (np.isfinite(totals).all() and (totals >= 0).all()):
+        msg = "totals of cells must be one finite, non-negative number a cell: are these counts?"
+        raise InputError(msg)
+    if target_sum is None:
+        filled = totals[totals > 0]
+        if filled.size == 0:
+            msg = "no cell has counts, so there is no median to normalise to: give target_sum"
+            raise InputError(msg)
+        target_sum = float(np.median(filled))
+    _check_target(target_sum)
+    return totals / np.float64(target_sum), float(target_sum)
+
+
+def _check_target(target_sum: float) -> None:
+    if not 0 < target_sum < np.inf:
+        msg = f"target_sum must be a positive number, not {target_sum}"
+        raise InputError(msg)
+
+
+@blocks.passes(
+    1,
+    "0 with target_sum or counts_per_cell, unless key_added asks for the factors; "
+    "1 more with exclude_highly_expressed",
+)
+def normalize_total(
+    adata: AnnData,
+    *,
+    target_sum: float | None = None,
+    exclude_highly_expressed: bool = False,
+    max_fraction: float = 0.05,
+    key_added: str | None = None,
+    layer: str | None = None,
+    inplace: bool = True,
+    copy: bool = False,
+    counts_per_cell: ArrayLike | str | None = None,
+) -> AnnData | dict[str, Any] | None:
+    """Scale the counts of each cell to a common total.
+
+    As :func:`scanpy.pp.normalize_total`, with these differences. The median target leaves empty
+    cells out on every path. Totals are exact and factors float64 (scanpy: the type of X). No
+    buffer is written to: `adata` gets a new matrix, and an X that is held elsewhere, or a
+    persisted Dask X, stays as it was (scanpy divides a floating-point X in its own buffer). CSC
+    stays CSC. A Dask X stays lazy, and totals taken for the median are not taken again.
+
+    Parameters
+    ----------
+    adata
+        Annotated counts [cells x genes]; X in memory or Dask.
+    target_sum
+        The common total; None for the median over the cells that are not empty.
+    exclude_highly_expressed
+        Leave genes that hold more than `max_fraction` of the total of at least one cell out of
+        the totals (Weinreb et al. 2017). They are scaled all the same.
+    max_fraction
+        See there; within 0 and 1.
+    key_added
+        Column of ``adata.obs`` that gets the size factors.
+    layer
+        Normalise ``adata.layers[layer]`` instead of X.
+    inplace
+        Write into `adata`, else return a dictionary.
+    copy
+        Normalise a copy and return it.
+    counts_per_cell
+        Totals that are known already, [cells] or the name of a column of ``adata.obs``: no pass
+        over the counts is needed. Not in scanpy.
+
+    Returns
+    -------
+    None when in place, the new AnnData when `copy`, else a dictionary:
+
+    `X` : matrix of the kind of X, float64 for a float64 X, otherwise float32
+        Normalised counts. Cells whose total is 0 stay as they are.
+    `norm_factor` : float64 [cells]
+        Total over target of each cell; a lazy Dask array where they have not been computed.
+
+    Raises
+    ------
+    InputError
+        When no cell has counts and no target is given; when totals are negative or not finite;
+        when an argument is out of range or contradicts another.
+
+    Warns
+    -----
+    UserWarning
+        When there are cells whose total is 0 and the totals have been computed.
+    """
+    if copy and not inplace:
+        msg = "copy=True cannot be used with inplace=False"
+        raise InputError(msg)
+    if not 0 <= max_fraction <= 1:
+        msg = f"max_fraction must lie within 0 and 1, not {max_fraction}"
+        raise InputError(msg)
+    if target_sum is not None:
+        _check_target(target_sum)
+    if exclude_highly_expressed and counts_per_cell is not None:
+        msg = "counts_per_cell fixes the totals: exclude_highly_expressed cannot change them"
+        raise InputError(msg)
+    x = _rep.get(adata, layer=layer)
+    genes = _moderate_genes(adata, x, max_fraction) if exclude_highly_expressed else None
+    totals = None
+    if counts_per_cell is not None:
+        totals = _known_totals(adata, counts_per_cell)
+    elif target_sum is None or key_added is not None or not blocks.is_dask(x):
+        totals = _totals(x, genes)
+    if totals is None:
+        normalised, factors = _normalised_lazily(x, genes, target_sum)
+    else:
+        factors, target_sum = size_factors(totals, target_sum=target_sum)
+        if (factors == 0).any():
+            warnings.warn("Some cells have zero counts", UserWarning, stacklevel=2)
+        normalised = _divided(x, factors)
+    log.info("normalised to a total of %s", target_sum)
+    if not inplace:
+        return {"X": normalised, "norm_factor": factors}
+    adata = _with(adata, normalised, layer=layer, copy=copy)
+    if key_added is not None:
+        adata.obs[key_added] = factors
+    return adata if copy else None
+
+
+def _known_totals(adata: AnnData, counts_per_cell: ArrayLike | str) -> np.ndarray:
+    if isinstance(counts_per_cell, str):
+        if counts_per_cell not in adata.obs:
+            msg = f"counts_per_cell: adata.obs has no column {counts_per_cell!r}"
+            raise InputError(msg)
+        counts_per_cell = adata.obs[counts_per_cell]
+    totals = np.asarray(counts_per_cell)
+    if totals.shape != (adata.n_obs,):
+        msg = f"counts_per_cell has shape {totals.shape}, but there are {adata.n_obs} cells"
+        raise InputError(msg)
+    return totals
+
+
+def _totals(x: Any, genes: np.ndarray | None) -> np.ndarray:
+    """Total of each cell over `genes` (bool mask; None for all), in one pass."""
+    from scatlas.kernels.qc_cpu import row_sums
+
+    parts = blocks.reduce(
+        lambda block: [row_sums(block, genes)],
+        lambda lists: [part for parts in lists for part in parts],
+        _rep.as_rows(x),
+    )
+    return np.concatenate(parts)
+
+
+def _moderate_genes(adata: AnnData, x: Any, max_fraction: float) -> np.ndarray:
+    """True for the genes that exceed `max_fraction` in no cell, in one pass; bool [genes]."""
+    from scatlas.kernels.qc_cpu import dominant_genes
+
+    dominant = blocks.reduce(
+        lambda block: dominant_genes(block, max_fraction),
+        np.logical_or.reduce,
+        _rep.as_rows(x),
+    )
+    log.info("genes left out of the totals: %s", adata.var_names[dominant].tolist())
+    return ~dominant
+
+
+def _reciprocal(factors: np.ndarray) -> np.ndarray:
+    """1/factor, and 1 for the cells without counts: they stay as they are."""
+    return 1.0 / np.where(factors == 0, 1.0, factors)
+
+
+def _divided(x: Any, factors: np.ndarray) -> Any:
+    from scatlas.kernels.normalize_cpu import scale_rows, scaled_dtype
+
+    scales = _reciprocal(factors)
+    if blocks.is_dask(x):
+        return blocks.map_blocks(scale_rows, x, scales, dtype=scaled_dtype(x.dtype))
+    return _detached(scale_rows(x, scales))
+
+
+def _normalised_lazily(x: Any, genes: np.ndarray | None, target_sum: float) -> tuple[Any, Any]:
+    """Normalised Dask X and its size factors; the totals are taken inside each block."""
+    from scatlas.kernels.normalize_cpu import scale_rows, scaled_dtype
+    from scatlas.kernels.qc_cpu import row_sums
+
+    def factors(block: blocks.Block) -> np.ndarray:
+        return size_factors(row_sums(block, genes), target_sum=target_sum)[0]
+
+    normalised = blocks.map_blocks(
+        lambda block: scale_rows(block, _reciprocal(factors(block))),
+        x,
+        dtype=scaled_dtype(x.dtype),
+    )
+    lazy = x.map_blocks(factors, drop_axis=1, dtype=np.float64, meta=np.empty(0))
+    return normalised, lazy
+
+
+def _detached(x: Any) -> Any:
+    """`x` with index arrays of its own: the kernels share them with their input.
+
+    In memory the user may still hold the input, and sorting one in place must not break the other.
+    """
+    if hasattr(x, "indptr"):
+        x.indices, x.indptr = x.indices.copy(), x.indptr.copy()
+    return x
+
+
+def _with(
+    adata: AnnData, x: Any, *, layer: str | None = None, obsm: str | None = None, copy: bool
+) -> AnnData:
+    """`adata`, or a copy of it, with `x` in place."""
+    if copy:
+        adata = adata.copy()
+    else:
+        _rep.make_actual(adata)
+    _rep.put(adata, x, layer=layer, obsm=obsm)
+    return adata
+
+
+@blocks.passes(0)
+def log1p(
+    data: AnnData | Any,
+    *,
+    base: float | None = None,
+    copy: bool = False,
+    layer: str | None = None,
+    obsm: str | None = None,
+) -> AnnData | Any | None:
+    """log(1 + x) of every value.
+
+    As :func:`scanpy.pp.log1p`, with these differences. No buffer is written to: `adata` gets a new
+    matrix, and a matrix given as such is returned logged and stays as it was (scanpy writes into a
+    floating-point one unless `copy`). `chunked` and `chunk_size` are not here: they served backed
+    files, and a Dask X is worked on in blocks anyway. Values are computed in float64 and rounded
+    once, with the same bits on every processor; scanpy's float32 ones differ in the last bit.
+
+    Parameters
+    ----------
+    data
+        AnnData, or a matrix (NumPy, SciPy CSR or CSC, Dask).
+    base
+        Base of the logarithm; natural when None.
+    copy
+        Work on a copy of the AnnData and return it.
+    layer, obsm
+        Take this entry of ``adata.layers`` or ``adata.obsm`` instead of X.
+
+    Returns
+    -------
+    None when in place, the new AnnData when `copy`, the logged matrix for a matrix: float32 for
+    float32 values, otherwise float64. Sets ``adata.uns['log1p'] = {'base': base}``.
+
+    Raises
+    ------
+    InputError
+        When `base` is not a positive number other than 1, or the entry is missing.
+
+    Warns
+    -----
+    UserWarning
+        When ``uns['log1p']`` says that the values are logarithms already.
+    """
+    from anndata import AnnData
+
+    if base is not None and not (0 < base < np.inf and base != 1):
+        msg = f"base must be a positive number other than 1, not {base}"
+        raise InputError(msg)
+    if not isinstance(data, AnnData):
+        if layer is not None or obsm is not None:
+            msg = "layer and obsm need an AnnData, not a matrix"
+            raise InputError(msg)
+        return _logged(data, base)
+    if "log1p" in data.uns:
+        message = "adata.X seems to be already log-transformed."
+        warnings.warn(message, UserWarning, stacklevel=2)
+    x = _logged(_rep.get(data, layer=layer, obsm=obsm), base)
+    adata = _with(data, x, layer=layer, obsm=obsm, copy=copy)
+    adata.uns["log1p"] = {"base": base}
+    return adata if copy else None
+
+
+def _logged(x: Any, base: float | None) -> Any:
+    from scatlas.kernels import normalize_cpu
+
+    if blocks.is_dask(x):
+        dtype = normalize_cpu.logged_dtype(x.dtype)
+        return blocks.map_blocks(lambda block: normalize_cpu.log1p(block, base), x, dtype=dtype)
+    if hasattr(x, "tocsr") and x.format not in {"csr", "csc"}:
+        x = x.tocsr()
+    return _detached(normalize_cpu.log1p(x, base))

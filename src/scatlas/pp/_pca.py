@@ -1,0 +1,467 @@
+"""Principal components from the Gram matrix: one pass over X, then a lazy projection."""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+from dataclasses import dataclass
+from operator import index as as_integer
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from scatlas import blocks
+from scatlas.compute.threads import blas_on_one_thread
+from scatlas.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from anndata import AnnData
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+# scanpy's solvers, all of which approximate or equal what the eigen-decomposition gives.
+SOLVERS = ("arpack", "auto", "covariance_eigh", "full", "randomized", "tsqr")
+# A Gram matrix of this many genes takes 7.2 GB, and there is one for each block in flight.
+MAX_GENES = 30_000
+_DEFAULT_COMPS = 50
+
+
+class _Unset:
+    """Marks a mask that was not given, as `None` means no mask."""
+
+    def __repr__(self) -> str:
+        return "var['highly_variable'] if there"
+
+
+_UNSET = _Unset()
+
+
+class Components(NamedTuple):
+    """Result of :func:`components`.
+
+    Attributes
+    ----------
+    mean
+        float64 ``[n_genes]``, mean per gene.
+    PCs
+        float64 ``[n_genes, n_comps]``, orthonormal loadings, the one of largest magnitude positive
+        in each component.
+    variance
+        float64 ``[n_comps]``, variance along each component.
+    variance_ratio
+        float64 ``[n_comps]``, the same over the variance of all genes.
+    """
+
+    mean: NDArray[np.float64]
+    PCs: NDArray[np.float64]
+    variance: NDArray[np.float64]
+    variance_ratio: NDArray[np.float64]
+
+    def offset(self, *, zero_center: bool) -> NDArray[np.float64]:
+        """Projection of the mean, to subtract from projected cells: float64 ``[n_comps]``."""
+        if not zero_center:
+            return np.zeros(self.PCs.shape[1])
+        return _dot(self.mean, self.PCs)
+
+
+@dataclass(frozen=True, eq=False)
+class GramStats:
+    """Sums from which components follow, and which add up over blocks and plates.
+
+    Attributes
+    ----------
+    n_cells
+        Number of cells.
+    sums
+        float64 ``[n_genes]``, sum per gene.
+    gram
+        float64 ``[n_genes, n_genes]``, ``X.T @ X``, both triangles.
+    """
+
+    n_cells: int
+    sums: NDArray[np.float64]
+    gram: NDArray[np.float64]
+
+    @classmethod
+    def from_block(cls, x: Any) -> GramStats:
+        """Sums over the cells of a block ``[n, n_genes]``, dense or CSR.
+
+        Raises
+        ------
+        InputError
+            With more than ``MAX_GENES`` genes.
+        """
+        from scatlas.kernels import gram_cpu
+
+        _check_size(x.shape[1])
+        return cls(*gram_cpu.gram(x))
+
+    @staticmethod
+    def merge(parts: Sequence[GramStats]) -> GramStats:
+        """Sums over the cells of all parts, added in the order given. The parts stay as they are.
+
+        Raises
+        ------
+        InputError
+            Without parts, or for parts of other numbers of genes.
+        """
+        if not parts:
+            raise InputError("there are no Gram statistics to merge")
+        sizes = {part.sums.size for part in parts}
+        if len(sizes) > 1:
+            msg = f"Gram statistics of {sorted(sizes)} genes do not add up: select the same genes"
+            raise InputError(msg)
+        total = GramStats(parts[0].n_cells, parts[0].sums.copy(), parts[0].gram.copy())
+        for part in parts[1:]:
+            total = _add([total, part])
+        return total
+
+    def save(self, path: str | Path) -> None:
+        """Write an ``.npz`` file; the same content gives the same bytes."""
+        with open(path, "wb") as file:  # noqa: PTH123 - np.savez would add a suffix to a path
+            np.savez(file, n_cells=np.int64(self.n_cells), sums=self.sums, gram=self.gram)
+
+    @classmethod
+    def load(cls, path: str | Path) -> GramStats:
+        """Read what :meth:`save` wrote.
+
+        Raises
+        ------
+        InputError
+            For a file that is damaged or holds something else.
+        """
+        try:
+            # Opened here, as np.load leaves a damaged file open.
+            with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:  # noqa: PTH123
+                n_cells, sums, gram = (file[key] for key in ("n_cells", "sums", "gram"))
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
+            msg = f"{path} is not a complete file of Gram statistics ({error}): make it again"
+            raise InputError(msg) from error
+        genes = sums.shape
+        if (
+            n_cells.shape != ()
+            or n_cells.dtype.kind != "i"
+            or n_cells < 0
+            or sums.dtype != np.float64
+            or gram.dtype != np.float64
+            or len(genes) != 1
+            or gram.shape != genes * 2
+        ):
+            msg = (
+                f"{path} does not hold Gram statistics: sums {sums.dtype}{sums.shape}, gram "
+                f"{gram.dtype}{gram.shape}, n_cells {n_cells.dtype}{n_cells.shape}"
+            )
+            raise InputError(msg)
+        if not (np.isfinite(sums).all() and np.isfinite(gram).all()):
+            msg = f"{path} holds NaN or infinite values: make it again"
+            raise InputError(msg)
+        return cls(int(n_cells), sums, gram)
+
+
+def _add(parts: list[GramStats]) -> GramStats:
+    """Add all parts into the first one's arrays."""
+    first, *others = parts
+    n_cells = first.n_cells
+    for part in others:
+        n_cells += part.n_cells
+        np.add(first.sums, part.sums, out=first.sums)
+        np.add(first.gram, part.gram, out=first.gram)
+    return GramStats(n_cells, first.sums, first.gram)
+
+
+def _dot(mean: NDArray[np.float64], PCs: NDArray[np.float64]) -> NDArray[np.float64]:
+    with blas_on_one_thread():
+        return mean @ PCs
+
+
+def components(stats: GramStats, n_comps: int, *, zero_center: bool = True) -> Components:
+    """Principal components from sums alone.
+
+    With centring, the eigenvectors of ``(G - n mu mu^T) / (n - 1)`` and their eigenvalues; without,
+    those of ``G`` (the right singular vectors of X, as a truncated SVD gives them) and the variance
+    (divided by n, as scikit-learn reports it) of the cells projected on them.
+
+    All in float64 with LAPACK on one thread, so the result depends on `stats` alone. The
+    subtraction loses ``(mean / sd)**2`` of the 2**-53 of float64: a gene of mean 8 and standard
+    deviation 0.05 keeps 11 digits. Variances below the rounding of the sums are 0: beyond the rank
+    of X the components are an orthonormal completion.
+
+    Parameters
+    ----------
+    stats
+        Sums over the cells.
+    n_comps
+        At most the number of cells and of genes.
+    zero_center
+        Centre the genes.
+
+    Raises
+    ------
+    InputError
+        For too many components or genes, fewer than two cells, or values that are not finite.
+    """
+    from scipy.linalg import eigh
+
+    n, n_genes = stats.n_cells, stats.sums.size
+    n_comps = _check_comps(n_comps, n, n_genes)
+    _check_size(n_genes)
+    if not (np.isfinite(stats.sums).all() and np.isfinite(stats.gram.diagonal()).all()):
+        raise InputError("PCA needs finite values, but X holds NaN or infinite ones")
+    mean = stats.sums / n
+    squares = stats.gram.diagonal() / n
+    matrix = stats.gram.copy()
+    if zero_center:
+        for gene in range(n_genes):  # by rows: an outer product would take a third matrix
+            matrix[gene] -= mean[gene] * stats.sums
+        matrix /= n - 1
+    total = float(np.maximum(matrix.diagonal(), 0.0).sum())
+    # What rounding of the sums themselves leaves in an eigenvalue.
+    noise = n_genes * np.finfo(np.float64).eps * float(squares.sum())
+    with blas_on_one_thread():
+        values, vectors = eigh(
+            matrix,
+            subset_by_index=(n_genes - n_comps, n_genes - 1),
+            driver="evr",
+            overwrite_a=True,
+            check_finite=False,
+        )
+    values, PCs = values[::-1], np.ascontiguousarray(vectors[:, ::-1])
+    largest = np.abs(PCs).argmax(axis=0)
+    PCs *= np.where(PCs[largest, np.arange(n_comps)] < 0, -1.0, 1.0)
+    if zero_center:
+        variance = values
+    else:
+        variance = values / n - _dot(mean, PCs) ** 2
+        total = float(np.maximum(squares - mean**2, 0.0).sum())
+    variance = np.where(variance > noise, variance, 0.0)
+    ratio = variance / total if total > noise else np.zeros(n_comps)
+    return Components(mean, PCs, variance, ratio)
+
+
+@blocks.passes(1, "the Gram matrix; the projection is lazy and takes one more when computed")
+def pca(
+    data: AnnData | Any,
+    n_comps: int | None = None,
+    *,
+    layer: str | None = None,
+    zero_center: bool = True,
+    svd_solver: str | None = None,
+    chunked: bool = False,
+    chunk_size: int | None = None,
+    random_state: Any = 0,  # noqa: ARG001
+    return_info: bool = False,
+    mask_var: ArrayLike | str | _Unset | None = _UNSET,
+    use_highly_variable: bool | None = None,
+    dtype: DTypeLike = "float32",
+    key_added: str | None = None,
+    copy: bool = False,
+) -> AnnData | Any | None:
+    """Principal component analysis by the Gram matrix, exact and deterministic.
+
+    One route serves every kind of X: ``X.T @ X`` is summed in float64 over row blocks, its
+    eigenvectors are the components (see :func:`components`), and the cells are projected block by
+    block. Components equal scanpy's up to sign; here the loading of largest magnitude is positive
+    in each component.
+
+    Parameters
+    ----------
+    data
+        AnnData, or an array ``[n_cells, n_genes]``: NumPy, SciPy CSR or CSC, or Dask of these.
+    n_comps
+        Number of components: 50 by default, or one less than the smaller dimension where that is
+        at most 50.
+    layer
+        Layer to use instead of ``X``.
+    zero_center
+        Centre the genes (sparse data stay sparse). ``False``: a truncated SVD.
+    svd_solver
+        scanpy's solvers are accepted and give the same, exact result.
+    chunked, chunk_size
+        Not supported, as scanpy's chunked (incremental) PCA is an approximation. Memory is bounded
+        by the blocks of X anyhow.
+    random_state
+        Accepted as in scanpy; nothing here is random.
+    return_info
+        For an array: also return components ``[n_comps, n_genes]``, variance ratio and variance.
+    mask_var
+        Genes to use: boolean ``[n_genes]``, a column of ``var``, or ``None`` for all. By default
+        ``var["highly_variable"]`` where it is there.
+    use_highly_variable
+        Deprecated in scanpy: ``True`` is ``mask_var="highly_variable"``, ``False`` is
+        ``mask_var=None``.
+    dtype
+        Type of the projected cells, float32 or float64.
+    key_added
+        Key in ``obsm``, ``varm`` and ``uns`` instead of ``"X_pca"``, ``"PCs"`` and ``"pca"``.
+    copy
+        Return a changed copy of an AnnData instead of changing it.
+
+    Returns
+    -------
+    For an array, the projected cells, or with `return_info` a tuple. For an AnnData ``None``, or
+    the copy, with
+
+    ``obsm["X_pca"]`` : `dtype` ``[n_cells, n_comps]``
+        NumPy, or for a Dask X a lazy Dask array with X's row blocks.
+    ``varm["PCs"]`` : float64 ``[n_genes, n_comps]``
+        Loadings, 0 for genes outside the mask.
+    ``uns["pca"]`` : dict
+        ``params``, ``variance`` and ``variance_ratio`` (float64 ``[n_comps]``). The variance is
+        divided by n - 1 (scanpy on Dask: n); without centring it is that of the projected cells,
+        divided by n, as scikit-learn's ``TruncatedSVD`` has it.
+
+    Raises
+    ------
+    InputError
+        For more components than cells or genes, more than 30,000 genes, fewer than two cells, NaN
+        or infinite values, an unknown solver, or a mask that does not fit.
+
+    References
+    ----------
+    Reference implementation: scanpy 1.11.5, ``preprocessing/_pca`` (scikit-learn's ``PCA`` and
+    ``TruncatedSVD``).
+    """
+    from anndata import AnnData
+
+    from scatlas.pp._moments import checked, representation
+
+    if chunked or chunk_size is not None:
+        raise InputError(
+            "chunked PCA is an approximation that scatlas does not offer: leave out chunked and "
+            "chunk_size, memory is bounded by the blocks of X"
+        )
+    if svd_solver is not None and svd_solver not in SOLVERS:
+        msg = f"svd_solver={svd_solver!r} is unknown: leave it out, or name one of {SOLVERS}"
+        raise InputError(msg)
+    dtype = np.dtype(dtype)
+    if dtype not in (np.float32, np.float64):
+        msg = f"dtype={dtype} is not supported: choose float32 or float64"
+        raise InputError(msg)
+    is_adata = isinstance(data, AnnData)
+    adata = data.copy() if is_adata and copy else data
+    x = representation(adata, layer) if is_adata else checked(data, "the array")
+    if not is_adata and layer is not None:
+        raise InputError("layer refers to an AnnData, not to an array")
+    mask_param, mask = _mask_var(
+        adata if is_adata else None, mask_var, use_highly_variable, x.shape[1]
+    )
+    n_genes = x.shape[1]
+    if mask is not None:
+        x = blocks.select_genes(x, np.flatnonzero(mask))
+    if n_comps is None:
+        smaller = min(x.shape)
+        n_comps = smaller - 1 if smaller <= _DEFAULT_COMPS else _DEFAULT_COMPS
+    n_comps = _check_comps(n_comps, *x.shape)
+    _check_size(x.shape[1])
+    found = components(
+        blocks.reduce(GramStats.from_block, _add, x), n_comps, zero_center=zero_center
+    )
+    x_pca = _projected(x, found, zero_center=zero_center, dtype=dtype)
+    if not is_adata:
+        if return_info:
+            return x_pca, found.PCs.T, found.variance_ratio, found.variance
+        return x_pca
+
+    key_obsm, key_varm, key_uns = (key_added,) * 3 if key_added else ("X_pca", "PCs", "pca")
+    loadings = found.PCs
+    if mask is not None:
+        loadings = np.zeros((n_genes, n_comps))
+        loadings[mask] = found.PCs
+    params = {
+        "zero_center": zero_center,
+        "use_highly_variable": isinstance(mask_param, str) and mask_param == "highly_variable",
+        "mask_var": mask_param,
+    }
+    if layer is not None:
+        params["layer"] = layer
+    adata.obsm[key_obsm] = x_pca
+    adata.varm[key_varm] = loadings
+    adata.uns[key_uns] = {
+        "params": params,
+        "variance": found.variance,
+        "variance_ratio": found.variance_ratio,
+    }
+    return adata if copy else None
+
+
+def _projected(x: Any, found: Components, *, zero_center: bool, dtype: np.dtype) -> Any:
+    """Cells on the components: NumPy for an array in memory, lazy for a Dask array."""
+    PCs, offset = found.PCs, found.offset(zero_center=zero_center)
+
+    def of_block(block: Any) -> NDArray:
+        from scatlas.kernels import project_cpu
+
+        return project_cpu.project(block, PCs, offset, dtype=dtype)
+
+    if blocks.is_dask(x):
+        return blocks.map_blocks(
+            of_block, x, dtype=dtype, n_vars=offset.size, meta=np.empty((0, 0), dtype)
+        )
+    out = np.empty((x.shape[0], offset.size), dtype=dtype)
+    for cells, block in zip(blocks.row_slices(x), blocks.stream(x, of_block), strict=True):
+        out[cells] = block
+    return out
+
+
+def _mask_var(
+    adata: AnnData | None,
+    mask: ArrayLike | str | _Unset | None,
+    use_highly_variable: bool | None,
+    n_genes: int,
+) -> tuple[str | NDArray[np.bool_] | None, NDArray[np.bool_] | None]:
+    """The mask as given (for ``uns``) and as a boolean array; both `None` for all genes."""
+    if use_highly_variable is not None:
+        if not isinstance(mask, _Unset):
+            raise InputError("give mask_var or use_highly_variable, not both")
+        warnings.warn(
+            "`use_highly_variable` is deprecated: use mask_var='highly_variable' or mask_var=None",
+            FutureWarning,
+            stacklevel=3,
+        )
+        mask = "highly_variable" if use_highly_variable else None
+    if isinstance(mask, _Unset):
+        mask = "highly_variable" if adata is not None and "highly_variable" in adata.var else None
+    if mask is None:
+        return None, None
+    if isinstance(mask, str):
+        if adata is None:
+            raise InputError("the name of a mask refers to an AnnData, not to an array")
+        if mask not in adata.var:
+            msg = f"var has no column {mask!r} (mask_var); it has {list(adata.var.columns)}"
+            raise InputError(msg)
+    genes = np.asarray(adata.var[mask] if isinstance(mask, str) else mask)
+    if genes.dtype != bool or genes.shape != (n_genes,):
+        msg = (
+            f"mask_var must be boolean with one entry for each of the {n_genes} genes, but it is "
+            f"{genes.dtype} of shape {genes.shape}"
+        )
+        raise InputError(msg)
+    return (mask if isinstance(mask, str) else genes), genes
+
+
+def _check_comps(n_comps: int, n_cells: int, n_genes: int) -> int:
+    n = as_integer(n_comps)
+    if n_cells < 2:
+        msg = f"PCA needs at least two cells, but there are {n_cells}"
+        raise InputError(msg)
+    if not 1 <= n <= min(n_cells, n_genes):
+        msg = (
+            f"n_comps={n} is not possible for {n_cells} cells x {n_genes} genes: choose 1 to "
+            f"{min(n_cells, n_genes)}"
+        )
+        raise InputError(msg)
+    return n
+
+
+def _check_size(n_genes: int) -> None:
+    if n_genes > MAX_GENES:
+        msg = (
+            f"PCA of {n_genes} genes needs a Gram matrix of {8e-9 * n_genes**2:.1f} GB for each "
+            f"block in flight, and at most {MAX_GENES} genes are allowed: select genes first "
+            "(highly_variable_genes, or mask_var)"
+        )
+        raise InputError(msg)

@@ -1,0 +1,129 @@
+"""Which cells of a plate stay: a column query and bounds on the QC metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from scatlas.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def evaluate_filter(obs: pd.DataFrame, expression: str, *, source: Path | str) -> np.ndarray:
+    """Cells for which a query over obs columns is true.
+
+    Parameters
+    ----------
+    obs
+        One row a cell.
+    expression
+        As :meth:`pandas.DataFrame.query` takes it, for example ``pass_filter == 'full'``.
+    source
+        Named in errors.
+
+    Returns
+    -------
+    Boolean mask [cells].
+
+    Raises
+    ------
+    InputError
+        A column is missing, the query is not one, or no cell passes.
+    """
+    # An empty frame of the same columns would also do for the names, but not for the types.
+    try:
+        mask = obs.eval(expression, engine="python")
+    except pd.errors.UndefinedVariableError as error:
+        missing = str(error).split("'")[1]
+        msg = (
+            f"{source}: obs has no column '{missing}', which qc.filter ({expression}) asks for; "
+            f"set qc.filter to null or use one of: {', '.join(map(str, obs.columns))}"
+        )
+        raise InputError(msg) from error
+    except (SyntaxError, TypeError, ValueError, AttributeError, KeyError) as error:
+        msg = (
+            f"{source}: qc.filter ({expression}) cannot be evaluated over obs ({error}); write it "
+            "as a pandas query such as pass_filter == 'full'"
+        )
+        raise InputError(msg) from error
+    mask = np.asarray(mask)
+    if mask.shape != (len(obs),) or mask.dtype != bool:
+        msg = (
+            f"{source}: qc.filter ({expression}) gives no true or false for each cell; write a "
+            "comparison such as pass_filter == 'full'"
+        )
+        raise InputError(msg)
+    if not mask.any():
+        msg = (
+            f"{source}: qc.filter ({expression}) keeps none of the {len(obs):,} cells; "
+            "compare it with the values of that obs column"
+        )
+        raise InputError(msg)
+    return mask
+
+
+def qc_filter(
+    obs: pd.DataFrame,
+    *,
+    source: Path | str,
+    filter: str | None = None,  # noqa: A002 - the config's key
+    min_genes: int | None = None,
+    max_genes: int | None = None,
+    min_counts: int | None = None,
+    max_counts: int | None = None,
+    max_pct_mt: float | None = None,
+) -> tuple[np.ndarray, dict[str, int]]:
+    """Decide which cells stay.
+
+    Parameters
+    ----------
+    obs
+        One row a cell, with the columns ``total_counts``, ``n_genes_by_counts`` and
+        ``pct_counts_mt`` of :func:`scatlas.pp.calculate_qc_metrics`.
+    source
+        Named in errors.
+    filter
+        Query over obs columns (:func:`evaluate_filter`).
+    min_genes, max_genes, min_counts, max_counts
+        Bounds on expressed genes and on counts of a cell, both inclusive.
+    max_pct_mt
+        Largest percentage of mitochondrial counts that stays.
+
+    Returns
+    -------
+    Boolean mask [cells], and how many cells each rule took of those the rules before it had left.
+
+    Raises
+    ------
+    InputError
+        No cell is left.
+    """
+    rules: dict[str, np.ndarray] = {}
+    if filter is not None:
+        rules["filter"] = evaluate_filter(obs, filter, source=source)
+    genes, counts = obs["n_genes_by_counts"].to_numpy(), obs["total_counts"].to_numpy()
+    if min_genes is not None:
+        rules["min_genes"] = genes >= min_genes
+    if max_genes is not None:
+        rules["max_genes"] = genes <= max_genes
+    if min_counts is not None:
+        rules["min_counts"] = counts >= min_counts
+    if max_counts is not None:
+        rules["max_counts"] = counts <= max_counts
+    if max_pct_mt is not None:
+        # An empty cell has no percentage; it is for min_counts to take it.
+        rules["max_pct_mt"] = ~(obs["pct_counts_mt"].to_numpy() > max_pct_mt)
+    keep = np.ones(len(obs), bool)
+    removed = {}
+    for rule, passed in rules.items():
+        removed[rule] = int((keep & ~passed).sum())
+        keep &= passed
+    if not keep.any():
+        taken = ", ".join(f"{rule} took {n:,}" for rule, n in removed.items())
+        msg = f"{source}: no cell is left of {len(obs):,} ({taken}); loosen the bounds under qc"
+        raise InputError(msg)
+    return keep, removed

@@ -1,0 +1,135 @@
+"""Which matrix of an AnnData a function works on, and how the result gets back into it."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from scatlas import blocks
+from scatlas.errors import InputError
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+
+def refuse_backed(adata: AnnData) -> None:
+    """Raise an InputError when X is the open h5ad file's."""
+    if adata.isbacked:
+        msg = "adata is backed by an h5ad file: open it with scatlas.read_lazy instead"
+        raise InputError(msg)
+
+
+def get(
+    adata: AnnData, *, layer: str | None = None, obsm: str | None = None, use_raw: bool = False
+) -> Any:
+    """The matrix [cells x genes] that `layer`, `obsm` or `use_raw` name; X when none does.
+
+    Raises
+    ------
+    InputError
+        When more than one is named, when it is not there, or when it is backed by an open h5ad.
+    """
+    if sum((layer is not None, obsm is not None, use_raw)) > 1:
+        msg = f"choose one of {layer=}, {obsm=} and {use_raw=}"
+        raise InputError(msg)
+    refuse_backed(adata)
+    for name, key, place in (("layers", layer, adata.layers), ("obsm", obsm, adata.obsm)):
+        if key is not None:
+            if key not in place:
+                msg = f"adata.{name} has no {key!r}; it has {sorted(place.keys())}"
+                raise InputError(msg)
+            x = place[key]
+            break
+    else:
+        if use_raw and adata.raw is None:
+            msg = "use_raw=True, but adata.raw is empty"
+            raise InputError(msg)
+        x = adata.raw.X if use_raw else adata.X
+    if x is None:
+        msg = "adata.X is empty (None): put the counts there or name a layer"
+        raise InputError(msg)
+    if blocks.is_dask(x):
+        blocks.check(x)
+    return x
+
+
+def put(adata: AnnData, x: Any, *, layer: str | None = None, obsm: str | None = None) -> None:
+    """Store `x` where :func:`get` found the matrix."""
+    if layer is not None:
+        adata.layers[layer] = x
+    elif obsm is not None:
+        adata.obsm[obsm] = x
+    else:
+        adata.X = x
+
+
+def as_rows(x: Any) -> Any:
+    """`x` with whole cells at hand: a sparse matrix in memory that is not CSR is converted once."""
+    if hasattr(x, "tocsr") and x.format != "csr":
+        return x.tocsr()
+    return x if blocks.is_dask(x) or hasattr(x, "tocsr") else np.asarray(x)
+
+
+def make_actual(adata: AnnData) -> None:
+    """Turn a view into an AnnData of its own before it is written to, with anndata's warning.
+
+    (Assigning to ``X`` of a view writes into the AnnData that it is a view of.)
+    """
+    if adata.is_view:
+        from anndata import ImplicitModificationWarning
+
+        message = "Received a view of an AnnData. Making a copy."
+        warnings.warn(message, ImplicitModificationWarning, stacklevel=3)
+        adata._init_as_actual(adata.copy())
+
+
+def has_dask(adata: AnnData) -> bool:
+    """Whether X or an element beside it is a Dask array."""
+    elements = [adata.X, *adata.layers.values(), *adata.obsm.values(), *adata.varm.values()]
+    return any(blocks.is_dask(x) for x in elements)
+
+
+def subset(adata: AnnData, index: np.ndarray, axis: Literal["obs", "var"]) -> None:
+    """Keep the cells (``obs``) or genes (``var``) of `index`, in place.
+
+    Dask elements stay lazy and keep their blocks: each block is cut on its own, so that no source
+    chunk is read twice. (anndata indexes them, which may cut them anew.)
+
+    Parameters
+    ----------
+    index
+        Boolean mask, or integer positions; sorted ones for the cells of a Dask X.
+    """
+    make_actual(adata)
+    positions = np.flatnonzero(index) if index.dtype == bool else index
+    side = adata.obsm if axis == "obs" else adata.varm
+    cut = blocks.select_rows if axis == "obs" else blocks.select_genes
+    # Everything is cut before anything is taken out: an error leaves adata as it was.
+    x = cut(adata.X, positions) if blocks.is_dask(adata.X) else None
+    layers = {k: cut(v, positions) for k, v in adata.layers.items() if blocks.is_dask(v)}
+    sides = {k: blocks.select_rows(v, positions) for k, v in side.items() if blocks.is_dask(v)}
+    if x is not None:
+        adata.X = None
+    for key in layers:
+        del adata.layers[key]
+    for key in sides:
+        del side[key]
+    if axis == "obs":
+        adata._inplace_subset_obs(index)
+    else:
+        adata._inplace_subset_var(index)
+    if x is not None:
+        adata.X = x
+    adata.layers.update(layers)
+    (adata.obsm if axis == "obs" else adata.varm).update(sides)
+
+
+def subset_copy(adata: AnnData, index: np.ndarray, axis: Literal["obs", "var"]) -> AnnData:
+    """A new AnnData of the cells or genes of `index`; `adata` stays as it is."""
+    if has_dask(adata):
+        adata = adata.copy()
+        subset(adata, index, axis)
+        return adata
+    return (adata[index] if axis == "obs" else adata[:, index]).copy()

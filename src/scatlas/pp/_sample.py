@@ -1,0 +1,145 @@
+"""A seeded sample of cells or genes."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from scatlas import blocks
+from scatlas.errors import InputError
+from scatlas.pp import _rep
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+    from numpy.typing import ArrayLike
+
+
+@blocks.passes(0)
+def sample(
+    data: AnnData | Any,
+    fraction: float | None = None,
+    *,
+    n: int | None = None,
+    rng: np.random.Generator | int | None = None,
+    copy: bool = False,
+    replace: bool = False,
+    axis: Literal["obs", 0, "var", 1] = "obs",
+    p: str | ArrayLike | None = None,
+) -> AnnData | tuple[Any, np.ndarray] | None:
+    """Draw cells or genes at random.
+
+    As :func:`scanpy.pp.sample`, with these differences. What is drawn stays in storage order, so
+    that reading it from disk is one sequential pass (scanpy: in the order drawn). ``rng=None``
+    means seed 0, so that the same call draws the same every time (scanpy: a new seed). Names are
+    made unique when drawing with replacement.
+
+    Parameters
+    ----------
+    data
+        AnnData, or a matrix [cells x genes] in memory or Dask.
+    fraction
+        Part of the cells or genes to draw; above 1 only with `replace`.
+    n
+        Number to draw; either this or `fraction`.
+    rng
+        NumPy's generator, or a seed for it.
+    copy
+        Leave the AnnData as it is and return the sample as a new one.
+    replace
+        Draw with replacement; in memory only.
+    axis
+        Draw cells (``"obs"``, 0) or genes (``"var"``, 1).
+    p
+        Probability of each (summing to 1), or a boolean mask of those to draw from; an array, or
+        the name of a column of ``adata.obs`` or ``adata.var``.
+
+    Returns
+    -------
+    None when in place, the new AnnData when `copy`. For a matrix, the sample and the int64
+    positions drawn, ascending. A Dask X stays lazy and is cut block by block.
+
+    Raises
+    ------
+    InputError
+        When not exactly one of `fraction` and `n` is given, more is asked for than there is, or
+        `replace` meets a Dask array.
+    """
+    from anndata import AnnData
+
+    if axis not in ("obs", "var", 0, 1):
+        msg = f"axis must be 'obs', 'var', 0 or 1, not {axis!r}"
+        raise InputError(msg)
+    side = "obs" if axis in ("obs", 0) else "var"
+    length = data.shape[0 if side == "obs" else 1]
+    weights = _weights(data, p, side, length)
+    n = _number(fraction, n, length, weights, replace=replace)
+    is_anndata = isinstance(data, AnnData)
+    if is_anndata:
+        _rep.refuse_backed(data)
+    if replace and (_rep.has_dask(data) if is_anndata else blocks.is_dask(data)):
+        msg = "drawing with replacement needs the data in memory, not Dask: call to_memory() first"
+        raise InputError(msg)
+    rng = np.random.default_rng(0 if rng is None else rng)
+    drawn = rng.choice(length, size=n, replace=replace, p=weights, shuffle=False)
+    index = np.sort(drawn).astype(np.int64)
+    if not is_anndata:
+        cut = blocks.select_rows if side == "obs" else blocks.select_genes
+        return cut(data, index), index
+    with warnings.catch_warnings():
+        if replace:  # the names are made unique below
+            warnings.filterwarnings("ignore", ".* names are not unique", UserWarning)
+        if copy:
+            taken = _rep.subset_copy(data, index, side)
+        else:
+            taken = data
+            _rep.subset(taken, index, side)
+    if replace:
+        getattr(taken, f"{side}_names_make_unique")()
+    return taken if copy else None
+
+
+def _weights(data: Any, p: str | ArrayLike | None, side: str, length: int) -> np.ndarray | None:
+    """Probabilities that sum to 1, float64 [length]; None when all are the same."""
+    if p is None:
+        return None
+    if isinstance(p, str):
+        table = getattr(data, side, None)
+        if table is None or p not in table:
+            msg = f"p={p!r} is not a column of adata.{side}"
+            raise InputError(msg)
+        p = table[p]
+    weights = np.asarray(p)
+    if weights.shape != (length,):
+        msg = f"p has shape {weights.shape}, but there are {length} {side}"
+        raise InputError(msg)
+    if weights.dtype == bool:
+        if not weights.any():
+            msg = "p is False everywhere: there is nothing to draw from"
+            raise InputError(msg)
+        return weights / weights.sum()
+    weights = weights.astype(np.float64)
+    if not ((weights >= 0).all() and np.isclose(weights.sum(), 1, rtol=0, atol=1e-8)):
+        msg = f"probabilities p must not be negative and must sum to 1, not {weights.sum()}"
+        raise InputError(msg)
+    return weights
+
+
+def _number(
+    fraction: float | None, n: int | None, length: int, weights: np.ndarray | None, *, replace: bool
+) -> int:
+    """How many to draw."""
+    if (fraction is None) == (n is None):
+        msg = "give either fraction or n"
+        raise InputError(msg)
+    if n is None:
+        if fraction < 0 or (fraction > 1 and not replace):
+            msg = f"fraction={fraction} must lie within 0 and 1 (above 1 only with replace=True)"
+            raise InputError(msg)
+        n = int(fraction * length)
+    available = length if weights is None else int(np.count_nonzero(weights))
+    if n < 0 or (n > available and not replace):
+        msg = f"cannot draw {n} of {available} without replacement"
+        raise InputError(msg)
+    return n

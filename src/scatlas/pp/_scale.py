@@ -1,0 +1,200 @@
+"""Scaling of genes to unit variance."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import scipy.sparse as sp
+
+from scatlas import blocks
+from scatlas.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from anndata import AnnData
+    from numpy.typing import ArrayLike, NDArray
+
+    Data = TypeVar("Data")
+
+
+@blocks.passes(1, "mean and variance per gene; the scaled blocks are lazy")
+def scale(
+    data: AnnData | Data,
+    *,
+    zero_center: bool = True,
+    max_value: float | None = None,
+    copy: bool = False,
+    layer: str | None = None,
+    obsm: str | None = None,
+    mask_obs: ArrayLike | str | None = None,
+) -> AnnData | Data | None:
+    """Scale genes to unit variance and, by default, zero mean.
+
+    A new array is made on every path: neither the array handed over nor a block of a persisted
+    Dask array is written to. Constant genes keep a standard deviation of 1.
+
+    Parameters
+    ----------
+    data
+        AnnData, or an array ``[n_cells, n_genes]``: NumPy, SciPy CSR or CSC, or Dask of these.
+    zero_center
+        Subtract the mean. This makes a sparse array dense (a Dask array stays lazy, its blocks
+        become dense), with a warning. ``False`` keeps sparse data sparse.
+    max_value
+        Clip to this value after scaling; with `zero_center`, to its negative too.
+    copy
+        Return a changed copy of an AnnData instead of changing it.
+    layer, obsm
+        Element to scale instead of ``X``.
+    mask_obs
+        Cells (boolean ``[n_cells]``, or a column of ``obs``) that the mean and the variance come
+        from and that are scaled; the others stay as they are.
+
+    Returns
+    -------
+    For an array, the scaled array: float32 for float32, else float64. (scanpy turns centred sparse
+    float32 into float64.) For an AnnData ``None``, or the copy, with the element replaced and
+
+    ``var["mean"]``, ``var["std"]`` : float64
+        Before scaling, std with n - 1 (1 for constant genes); with `mask_obs`,
+        ``"mean of {mask_obs}"`` for a column, ``"mean with mask"`` for an array. Not written with
+        `obsm`, whose columns are not genes.
+
+    Raises
+    ------
+    InputError
+        For elements or columns that are absent, or a mask that is not boolean, of another length
+        or empty.
+
+    References
+    ----------
+    Reference implementation: scanpy 1.11.5, ``preprocessing/_scale.py``.
+    """
+    from anndata import AnnData
+
+    if not isinstance(data, AnnData):
+        return _scale_array(data, zero_center, max_value, layer, obsm, mask_obs)
+
+    from scatlas.pp._moments import checked, representation
+
+    adata = data.copy() if copy else data
+    if adata.is_view:  # a view would write through to its parent's X
+        adata._init_as_actual(adata.copy())
+    names = ("mean", "std")
+    if isinstance(mask_obs, str):
+        names = (f"mean of {mask_obs}", f"std of {mask_obs}")
+        if mask_obs not in adata.obs:
+            msg = f"obs has no column {mask_obs!r} (mask_obs); it has {list(adata.obs.columns)}"
+            raise InputError(msg)
+        mask_obs = adata.obs[mask_obs].to_numpy()
+    elif mask_obs is not None:
+        names = ("mean with mask", "std with mask")
+    if obsm is not None:
+        if layer is not None:
+            raise InputError("scale takes a layer or an element of obsm, not both")
+        if obsm not in adata.obsm:
+            msg = f"the AnnData has no obsm[{obsm!r}]; it has {list(adata.obsm)}"
+            raise InputError(msg)
+        x = checked(adata.obsm[obsm], f"obsm[{obsm!r}]")
+    else:
+        x = representation(adata, layer)
+    scaled, mean, sd = _scaled(x, zero_center, max_value, _mask(mask_obs, x.shape[0]))
+    if obsm is not None:
+        adata.obsm[obsm] = scaled
+    else:
+        adata.var[names[0]] = mean
+        adata.var[names[1]] = sd
+        if layer is not None:
+            adata.layers[layer] = scaled
+        else:
+            adata.X = scaled
+    return adata if copy else None
+
+
+def _scale_array(
+    x: Any,
+    zero_center: bool,
+    max_value: float | None,
+    layer: str | None,
+    obsm: str | None,
+    mask_obs: ArrayLike | str | None,
+) -> Any:
+    from scatlas.pp._moments import checked
+
+    if layer is not None or obsm is not None or isinstance(mask_obs, str):
+        raise InputError("layer, obsm and the name of a mask refer to an AnnData, not to an array")
+    x = checked(x, "the array")
+    return _scaled(x, zero_center, max_value, _mask(mask_obs, x.shape[0]))[0]
+
+
+def _mask(mask: ArrayLike | None, n_cells: int) -> NDArray[np.bool_] | None:
+    if mask is None:
+        return None
+    mask = np.asarray(mask)
+    if mask.dtype != bool or mask.shape != (n_cells,):
+        msg = (
+            f"mask_obs must be boolean with one entry for each of the {n_cells} cells, but it is "
+            f"{mask.dtype} of shape {mask.shape}"
+        )
+        raise InputError(msg)
+    if not mask.any():
+        raise InputError("mask_obs selects no cell")
+    return mask
+
+
+def _scaled(
+    x: Any, zero_center: bool, max_value: float | None, mask: NDArray[np.bool_] | None
+) -> tuple[Any, NDArray[np.float64], NDArray[np.float64]]:
+    """Scaled array, mean and standard deviation (1 for constant genes)."""
+    from scatlas.pp._moments import gene_moments
+
+    if x.shape[0] == 0:
+        raise InputError("scale needs at least one cell, but there is none")
+    is_sparse = sp.issparse(x._meta if blocks.is_dask(x) else x)
+    if zero_center and is_sparse:
+        warnings.warn("zero-centering a sparse array/matrix densifies it.", stacklevel=4)
+    moments = gene_moments(x, None if mask is None else np.where(mask, 0, -1))
+    mean, sd = moments.mean[0], np.sqrt(moments.var[0])
+    sd[sd == 0] = 1.0
+    dtype = x.dtype if x.dtype in (np.float32, np.float64) else np.dtype(np.float64)
+    centre = mean if zero_center else None
+    return (
+        _apply(x, _block_scaler(centre, sd, max_value, dtype), mask, dtype, zero_center),
+        mean,
+        sd,
+    )
+
+
+def _block_scaler(
+    mean: NDArray | None, sd: NDArray, max_value: float | None, dtype: np.dtype
+) -> Callable[..., Any]:
+    def of_block(block: Any, rows: NDArray[np.bool_] | None = None) -> Any:
+        from scatlas.kernels import scale_cpu
+
+        return scale_cpu.scale(block, mean, sd, max_value, rows, dtype=dtype)
+
+    return of_block
+
+
+def _apply(
+    x: Any,
+    of_block: Callable[..., Any],
+    mask: NDArray[np.bool_] | None,
+    dtype: np.dtype,
+    zero_center: bool,
+) -> Any:
+    rows = () if mask is None else (mask,)
+    if blocks.is_dask(x):
+        is_dense = zero_center or not sp.issparse(x._meta)
+        meta = np.empty((0, 0), dtype) if is_dense else None
+        return blocks.map_blocks(of_block, x, *rows, dtype=dtype, meta=meta)
+    if sp.issparse(x) and not zero_center:
+        scaled = of_block(x.tocsr(), *rows)
+        return scaled.tocsc() if x.format == "csc" else scaled
+    out = np.empty(x.shape, dtype=dtype)
+    for cells, block in zip(blocks.row_slices(x), blocks.stream(x, of_block, *rows), strict=True):
+        out[cells] = block
+    return out

@@ -1,0 +1,117 @@
+"""What the report reads of a finished run, a plate at a time where plates are large."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from scatlas.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from anndata import AnnData
+
+QC_COLUMNS = ["total_counts", "n_genes_by_counts", "pct_counts_mt", "keep"]
+
+
+class PlateTables(Mapping[str, pd.DataFrame]):
+    """Parquet tables by plate, read when asked for and not kept."""
+
+    def __init__(self, paths: Mapping[str, Path], columns: list[str]) -> None:
+        self._paths, self._columns = dict(paths), columns
+
+    def __getitem__(self, plate: str) -> pd.DataFrame:
+        return pd.read_parquet(self._paths[plate], columns=self._columns)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+
+@dataclass(frozen=True)
+class Results:
+    """Where the files of a run are, and what they hold.
+
+    Attributes
+    ----------
+    qc
+        ``qc.parquet`` of each plate, in the order of the plate sheet.
+    summaries
+        ``qc_summary.json`` of each plate.
+    hvg
+        ``hvg.parquet`` of each plate.
+    genes
+        ``consensus_genes.tsv``.
+    pca
+        ``pca.zarr``.
+    umap
+        ``umap.h5ad``.
+    benchmarks
+        Folder of Snakemake's benchmark files, ``{rule}/{plate or atlas}.tsv``.
+    """
+
+    qc: Mapping[str, Path]
+    summaries: Mapping[str, Path]
+    hvg: Mapping[str, Path]
+    genes: Path
+    pca: Path
+    umap: Path
+    benchmarks: Path
+
+    def __post_init__(self) -> None:
+        for name in ("summaries", "hvg"):
+            if list(getattr(self, name)) != list(self.qc):
+                msg = (
+                    f"the plates of {name} ({', '.join(getattr(self, name))}) are not those of qc "
+                    f"({', '.join(self.qc)}): give each plate to all three, in one order"
+                )
+                raise InputError(msg)
+
+    @property
+    def qc_tables(self) -> PlateTables:
+        """QC metrics of each plate's cells."""
+        return PlateTables(self.qc, QC_COLUMNS)
+
+    @cached_property
+    def qc_summaries(self) -> dict[str, dict[str, Any]]:
+        """Cells in, kept and removed, thresholds and medians of each plate."""
+        return {p: json.loads(path.read_text("utf-8")) for p, path in self.summaries.items()}
+
+    @cached_property
+    def variable_genes(self) -> dict[str, pd.Index]:
+        """Highly variable genes of each plate, in the plate's order."""
+        tables = PlateTables(self.hvg, ["highly_variable"])
+        return {plate: tables[plate].query("highly_variable").index for plate in self.hvg}
+
+    @cached_property
+    def consensus(self) -> pd.Index:
+        """Genes of the atlas."""
+        return pd.Index(pd.read_csv(self.genes, sep="\t", dtype=str, keep_default_na=False)["gene"])
+
+    @cached_property
+    def variance(self) -> pd.DataFrame:
+        """Variance of each component, its share of the whole, and the running sum of shares."""
+        import zarr
+
+        group = zarr.open_group(self.pca, mode="r")
+        found = pd.DataFrame({key: group[key][:] for key in ("variance", "variance_ratio")})
+        found.index = pd.RangeIndex(1, len(found) + 1, name="component")
+        return found.assign(cumulative=found["variance_ratio"].cumsum())
+
+    @cached_property
+    def cells(self) -> AnnData:
+        """The subset's ``obs`` and ``obsm['X_umap']``, without its counts."""
+        import anndata as ad
+        import h5py
+
+        with h5py.File(self.umap) as file:
+            obs = ad.io.read_elem(file["obs"])
+            return ad.AnnData(obs=obs, obsm={"X_umap": file["obsm/X_umap"][:]})

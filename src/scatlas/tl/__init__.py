@@ -1,0 +1,190 @@
+"""Tools on the neighbourhood graph, with scanpy's names, defaults and result keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from scatlas import blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    import scipy.sparse as sp
+    from anndata import AnnData
+    from leidenalg.VertexPartition import MutableVertexPartition
+
+__all__ = ["leiden", "umap"]
+
+
+@blocks.passes(1, "only when the graph falls into many parts, and X_pca (or X) is a Dask array")
+def umap(
+    adata: AnnData,
+    *,
+    min_dist: float = 0.5,
+    spread: float = 1.0,
+    n_components: int = 2,
+    maxiter: int | None = None,
+    alpha: float = 1.0,
+    gamma: float = 1.0,
+    negative_sample_rate: int = 5,
+    init_pos: str | np.ndarray | None = "spectral",
+    random_state: int | np.random.RandomState = 0,
+    a: float | None = None,
+    b: float | None = None,
+    method: Literal["umap"] = "umap",
+    key_added: str | None = None,
+    neighbors_key: str = "neighbors",
+    copy: bool = False,
+) -> AnnData | None:
+    """Embed the neighbourhood graph in a plane (UMAP).
+
+    McInnes, Healy, Melville (2018), in umap-learn's implementation, on one thread throughout:
+    the same graph and seed give the same coordinates whatever the number of threads.
+
+    Parameters
+    ----------
+    adata
+        Annotated data with the graph of :func:`scatlas.pp.neighbors`.
+    min_dist, spread
+        How tightly points may lie together, and the scale of the picture.
+    n_components
+        Dimensions of the embedding.
+    maxiter
+        Rounds of optimisation; 500 up to 10,000 cells and 200 beyond when left out.
+    alpha, gamma, negative_sample_rate
+        First learning rate, weight of repulsion, repelling cells drawn for each edge.
+    init_pos
+        ``"spectral"``, ``"random"``, a key of ``obsm``, or coordinates [cells x n_components].
+    random_state
+        Seed.
+    a, b
+        Shape of the low-dimensional kernel; fitted to ``min_dist`` and ``spread`` when either is
+        left out.
+    method
+        Only ``"umap"``.
+    key_added
+        Key of ``obsm`` and ``uns``, in place of ``X_umap`` and ``umap``.
+    neighbors_key
+        Key of ``uns`` that names the graph.
+    copy
+        Return a changed copy and leave ``adata`` as it is.
+
+    Returns
+    -------
+    None, or the copy. Written: ``obsm['X_umap']``, float32 [cells x n_components], and
+    ``uns['umap']['params']`` with ``a``, ``b`` and, unless it is 0, ``random_state``.
+
+    Raises
+    ------
+    InputError
+        No graph there, or an option other than those above (scanpy's ``"paga"`` among them).
+    """
+    from scatlas.tl import _umap
+
+    adata = adata.copy() if copy else adata
+    _umap.umap(
+        adata,
+        min_dist=min_dist,
+        spread=spread,
+        n_components=n_components,
+        maxiter=maxiter,
+        alpha=alpha,
+        gamma=gamma,
+        negative_sample_rate=negative_sample_rate,
+        init_pos=init_pos,
+        random_state=random_state,
+        a=a,
+        b=b,
+        method=method,
+        key_added=key_added,
+        neighbors_key=neighbors_key,
+    )
+    return adata if copy else None
+
+
+@blocks.passes(0, "works on the graph in obsp alone")
+def leiden(
+    adata: AnnData,
+    resolution: float | None = 1,
+    *,
+    restrict_to: tuple[str, Sequence[str]] | None = None,
+    random_state: int = 0,
+    key_added: str = "leiden",
+    adjacency: sp.spmatrix | sp.sparray | None = None,
+    directed: bool | None = None,
+    use_weights: bool = True,
+    n_iterations: int = -1,
+    partition_type: type[MutableVertexPartition] | None = None,
+    neighbors_key: str | None = None,
+    obsp: str | None = None,
+    copy: bool = False,
+    flavor: Literal["leidenalg", "igraph"] = "leidenalg",
+    **clustering_args: Any,
+) -> AnnData | None:
+    """Cluster the cells by the Leiden algorithm (Traag, Waltman, van Eck 2019).
+
+    Parameters
+    ----------
+    adata
+        Annotated data with the graph of :func:`scatlas.pp.neighbors`.
+    resolution
+        Higher gives more clusters. None for a ``partition_type`` that takes none.
+    restrict_to
+        ``(column, categories)``: cluster only the cells of these categories of an ``obs`` column.
+    random_state
+        Seed.
+    key_added
+        Column of ``obs`` and key of ``uns``.
+    adjacency
+        Graph [cells x cells] in place of the one in ``obsp``.
+    directed
+        Take each entry as a directed edge; True for ``flavor="leidenalg"``, and not possible for
+        ``"igraph"``.
+    use_weights
+        Use the values of the graph, not only where they are.
+    n_iterations
+        Rounds; -1 until nothing changes. 2 is enough for most data and much quicker.
+    partition_type
+        Class of leidenalg; :class:`leidenalg.RBConfigurationVertexPartition` when left out.
+    neighbors_key, obsp
+        Take the graph that ``uns[neighbors_key]`` names, or ``obsp[obsp]``; not both.
+    copy
+        Return a changed copy and leave ``adata`` as it is.
+    flavor
+        ``"leidenalg"`` (scanpy's default) or ``"igraph"`` (the C implementation, several times
+        quicker; optimises modularity).
+    **clustering_args
+        For :func:`leidenalg.find_partition` or :meth:`igraph.Graph.community_leiden`.
+
+    Returns
+    -------
+    None, or the copy. Written: ``obs['leiden']``, categorical of ``'0'``, ``'1'``, ... in
+    natural order (``'0'`` is the largest cluster for leidenalg), and ``uns['leiden']['params']``
+    with ``resolution``, ``random_state`` and ``n_iterations``.
+
+    Raises
+    ------
+    InputError
+        No graph there, a flavour or category that does not exist, or options that contradict.
+    """
+    from scatlas.tl import _leiden
+
+    adata = adata.copy() if copy else adata
+    _leiden.leiden(
+        adata,
+        resolution,
+        restrict_to=restrict_to,
+        random_state=random_state,
+        key_added=key_added,
+        adjacency=adjacency,
+        directed=directed,
+        use_weights=use_weights,
+        n_iterations=n_iterations,
+        partition_type=partition_type,
+        neighbors_key=neighbors_key,
+        obsp=obsp,
+        flavor=flavor,
+        clustering_args=clustering_args,
+    )
+    return adata if copy else None

@@ -1,0 +1,31 @@
+"""The neighbourhood graph that an AnnData holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from scatlas.errors import InputError
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
+    from anndata import AnnData
+
+
+def graph(adata: AnnData, neighbors_key: str | None = None) -> tuple[sp.csr_matrix, dict[str, Any]]:
+    """Connectivities [cells x cells] under ``uns[neighbors_key]``, and their parameters.
+
+    Raises
+    ------
+    InputError
+        When the neighbours were not computed.
+    """
+    key = "neighbors" if neighbors_key is None else neighbors_key
+    if key not in adata.uns:
+        msg = f"no neighbourhood graph in uns[{key!r}]: run sa.pp.neighbors first"
+        raise InputError(msg)
+    facts = adata.uns[key]
+    where = facts.get("connectivities_key", "connectivities")
+    if where not in adata.obsp:
+        msg = f"uns[{key!r}] names obsp[{where!r}], which is missing: run sa.pp.neighbors again"
+        raise InputError(msg)
+    return adata.obsp[where], dict(facts.get("params", {}))

@@ -1,0 +1,147 @@
+"""Where UMAP's points start: eigenvectors of the graph's Laplacian, the same on every run.
+
+umap-learn computes this start as well, with the same formulas, but SciPy 1.17 and later restart
+a stalled eigen-solver from unseeded random numbers, which graphs in several parts and groups of
+identical cells do set off: two runs of ``umap`` then give two pictures.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import ArpackError, eigsh, lobpcg
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+_TOLERANCE = 1e-4
+# ARPACK keeps sqrt(n) vectors of length n: 22 GB at this many cells. LOBPCG keeps a dozen.
+_ARPACK_BELOW = 2_000_000
+# Before 1.17 SciPy's solver (in Fortran) carried its own fixed seed, and took none.
+_SEEDED = {"rng": 0} if "rng" in inspect.signature(eigsh).parameters else {}
+
+
+def start(
+    graph: sp.csr_matrix,
+    n_components: int,
+    state: np.random.RandomState,
+    cells: Callable[[], np.ndarray | sp.csr_matrix],
+) -> np.ndarray:
+    """Coordinates to start UMAP from, a little noise on them.
+
+    Parameters
+    ----------
+    graph
+        Symmetric weights [cells x cells].
+    n_components
+        Dimensions wanted.
+    state
+        Drawn from as umap-learn draws, so that the rounds that follow see the same numbers.
+    cells
+        Gives the cells' representation; called only for a graph in many parts.
+
+    Returns
+    -------
+    float32 [cells x n_components], largest coordinate 10.
+    """
+    n_parts, labels = connected_components(graph, directed=False)
+    if n_parts == 1:
+        where = _eigenvectors(graph, n_components, state)
+    else:
+        centres = _centres(n_parts, labels, n_components, cells)
+        where = _parts(graph, labels, centres, state)
+    where = (where * (10.0 / np.abs(where).max())).astype(np.float32)
+    return where + state.normal(scale=1e-4, size=where.shape).astype(np.float32)
+
+
+def _centres(
+    n_parts: int,
+    labels: np.ndarray,
+    n_components: int,
+    cells: Callable[[], np.ndarray | sp.csr_matrix],
+) -> np.ndarray:
+    """Place of each part: both ends of each axis, or, for more parts, PCA of their mean cells.
+
+    umap-learn embeds the affinities exp(-distance^2) of the means instead; between clusters
+    those are all zero, and the places come out arbitrary.
+    """
+    if n_parts <= 2 * n_components:
+        half = -(-n_parts // 2)
+        ends = np.eye(half, n_components)
+        return np.vstack([ends, -ends])[:n_parts]
+    x = cells()
+    means = np.vstack([np.asarray(x[labels == i].mean(axis=0)).ravel() for i in range(n_parts)])
+    means = means.astype(np.float64)
+    u, s, _ = np.linalg.svd(means - means.mean(axis=0), full_matrices=False)
+    places = np.zeros((n_parts, n_components))
+    width = min(n_components, s.size)
+    places[:, :width] = u[:, :width] * s[:width]
+    # The sign of a singular vector is the library's whim: largest coordinate positive.
+    largest = np.abs(places).argmax(axis=0)
+    signs = np.sign(places[largest, np.arange(n_components)])
+    return places * np.where(signs == 0, 1, signs) / max(np.abs(places).max(), 1e-300)
+
+
+def _parts(
+    graph: sp.csr_matrix, labels: np.ndarray, centres: np.ndarray, state: np.random.RandomState
+) -> np.ndarray:
+    """Each part's own eigenvectors, scaled to half the way to the nearest other part."""
+    n_components = centres.shape[1]
+    where = np.empty((graph.shape[0], n_components), np.float32)
+    for label, centre in enumerate(centres):
+        inside = labels == label
+        apart = np.linalg.norm(centres - centre, axis=1)
+        radius = apart[apart > 0].min() / 2 if (apart > 0).any() else 1.0
+        size = int(inside.sum())
+        if size < 2 * n_components or size <= n_components + 1:
+            own = state.uniform(low=-radius, high=radius, size=(size, n_components))
+        else:
+            own = _eigenvectors(graph[inside][:, inside], n_components, state)
+            own = own * (radius / np.abs(own).max())
+        where[inside] = own + centre
+    return where
+
+
+def _eigenvectors(
+    graph: sp.csr_matrix, n_components: int, state: np.random.RandomState
+) -> np.ndarray:
+    """Eigenvectors 2 .. n_components + 1 of the normalised Laplacian I - D^-1/2 A D^-1/2.
+
+    Belkin, Niyogi (2003). Random coordinates, and a logged warning, where the solver fails.
+    """
+    n_cells, k = graph.shape[0], n_components + 1
+    if n_cells <= k:
+        return state.uniform(low=-10.0, high=10.0, size=(n_cells, n_components))
+    root = np.sqrt(np.asarray(graph.sum(axis=0)).ravel())
+    scale = sp.diags_array(1.0 / root)
+    laplacian = sp.eye_array(n_cells) - scale @ graph @ scale
+    # Drawn in any case: the stream of random numbers stays umap-learn's.
+    guess = state.normal(size=(n_cells, k))
+    try:
+        if n_cells < _ARPACK_BELOW:
+            values, vectors = eigsh(
+                laplacian,
+                k,
+                which="SM",
+                ncv=min(n_cells, max(2 * k + 1, int(np.sqrt(n_cells)))),
+                tol=_TOLERANCE,
+                v0=np.ones(n_cells),
+                maxiter=n_cells * 5,
+                **_SEEDED,
+            )
+        else:
+            guess[:, 0] = root / np.linalg.norm(root)
+            values, vectors = lobpcg(
+                laplacian, guess, largest=False, tol=_TOLERANCE, maxiter=n_cells * 5
+            )
+    except ArpackError:
+        logger.warning("the spectral start of UMAP did not converge: starting at random")
+        return state.uniform(low=-10.0, high=10.0, size=(n_cells, n_components))
+    return vectors[:, np.argsort(values, kind="stable")[1:k]]

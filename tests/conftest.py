@@ -1,0 +1,230 @@
+"""What every test of an operation shares: one fixture for the array types, one block-load counter.
+
+A test that takes ``array_type`` runs once for each kind of X a user may hold::
+
+    def test_totals(array_type, count_dtype, counts, block_loads):
+        x = array_type(counts.astype(count_dtype))
+        ...
+
+and a test of the number of passes wraps its matrix first::
+
+    x = block_loads.dask(counts, rows=7)         # Dask X of CSR blocks, every load is counted
+    sa.pp.normalize_total(adata)
+    assert block_loads.passes() == normalize_total.passes
+
+Nothing here imports scanpy: the parity tests do.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+ARRAY_TYPES = ("numpy", "csr", "csc", "dask-csr", "dask-dense")
+DEFAULT_ROWS = 7  # rows a Dask block in tests: odd, and divides no matrix used here
+
+
+def to_dense(x: Any) -> np.ndarray:
+    """Any X of the fixture as a 2-D NumPy array of the same dtype."""
+    if hasattr(x, "compute"):
+        x = x.compute(scheduler="synchronous")
+    return x.toarray() if sparse.issparse(x) else np.asarray(x)
+
+
+def row_chunks(n_rows: int, rows: int) -> tuple[int, ...]:
+    """Chunk lengths along the cells: `rows` each, the rest in the last."""
+    if n_rows == 0:
+        return (0,)
+    full, rest = divmod(n_rows, rows)
+    return (rows,) * full + ((rest,) if rest else ())
+
+
+class BlockLoads:
+    """Dask arrays whose blocks count how often they are produced, by any number of threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[int, int]] = Counter()
+        self._blocks: dict[int, list[Any]] = {}
+        self._before: dict[int, list[np.ndarray]] = {}
+
+    def _load(self, array: int, block: int) -> Any:
+        with self._lock:
+            self._counts[array, block] += 1
+        # The very object of the list, as of a persisted X: a step that writes into it is caught
+        # by assert_unchanged().
+        return self._blocks[array][block]
+
+    def dask(self, x: Any, rows: int | None = None) -> Any:
+        """`x` (NumPy or SciPy sparse) as a Dask array, chunked along the rows, loads counted."""
+        import dask
+        import dask.array as da
+
+        x = x.tocsr() if sparse.issparse(x) else np.asarray(x)
+        chunks = row_chunks(x.shape[0], DEFAULT_ROWS if rows is None else rows)
+        bounds = np.concatenate([[0], np.cumsum(chunks)]).astype(int)
+        array = len(self._blocks)
+        spans = list(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))
+        self._blocks[array] = [x[lo:hi].copy() for lo, hi in spans]
+        self._before[array] = [to_dense(block).copy() for block in self._blocks[array]]
+        meta = type(x)((0, 0), dtype=x.dtype) if sparse.issparse(x) else np.empty((0, 0), x.dtype)
+        load = dask.delayed(self._load, pure=False)
+        parts = [
+            da.from_delayed(load(array, i), shape=(hi - lo, x.shape[1]), dtype=x.dtype, meta=meta)
+            for i, (lo, hi) in enumerate(spans)
+        ]
+        return da.concatenate(parts, axis=0)
+
+    def per_block(self) -> list[int]:
+        """Loads of every block of every array made so far, in order."""
+        with self._lock:
+            return [
+                self._counts[array, i]
+                for array, blocks in self._blocks.items()
+                for i in range(len(blocks))
+            ]
+
+    def passes(self) -> int:
+        """Number of loads, asserting that it is the same for all blocks."""
+        loads = self.per_block()
+        assert len(set(loads)) == 1, f"blocks were loaded unequally often: {loads}"
+        return loads[0]
+
+    def reset(self) -> None:
+        """Forget the loads seen so far."""
+        with self._lock:
+            self._counts.clear()
+
+    def assert_unchanged(self) -> None:
+        """No step has written into a block that it was handed."""
+        for array, blocks in self._blocks.items():
+            for i, block in enumerate(blocks):
+                message = f"block {i} of array {array} was written to"
+                np.testing.assert_array_equal(to_dense(block), self._before[array][i], message)
+
+
+@dataclass(frozen=True)
+class ArrayType:
+    """Makes an X of one kind out of a NumPy or SciPy matrix; the dtype is kept."""
+
+    name: str
+    loads: BlockLoads
+
+    @property
+    def is_dask(self) -> bool:
+        return self.name.startswith("dask")
+
+    @property
+    def is_sparse(self) -> bool:
+        return self.name in {"csr", "csc", "dask-csr"}
+
+    def __call__(self, x: Any, *, rows: int | None = None) -> Any:
+        """A fresh X that shares no memory with `x`; `rows` is the Dask block height."""
+        x = sparse.csr_matrix(x) if not sparse.issparse(x) else x.tocsr()
+        match self.name:
+            case "numpy":
+                return x.toarray()
+            case "csr":
+                return x.copy()
+            case "csc":
+                return x.tocsc()
+            case "dask-csr":
+                return self.loads.dask(x, rows)
+            case "dask-dense":
+                return self.loads.dask(x.toarray(), rows)
+        raise ValueError(self.name)
+
+
+@pytest.fixture
+def block_loads() -> BlockLoads:
+    """A fresh counter of block loads (the one that ``array_type`` uses in the same test)."""
+    return BlockLoads()
+
+
+@pytest.fixture(params=ARRAY_TYPES)
+def array_type(request: pytest.FixtureRequest, block_loads: BlockLoads) -> ArrayType:
+    """Every kind of X that an operation takes."""
+    return ArrayType(request.param, block_loads)
+
+
+@pytest.fixture(params=["dask-csr", "dask-dense"])
+def dask_type(request: pytest.FixtureRequest, block_loads: BlockLoads) -> ArrayType:
+    """The Dask kinds of X alone, for tests of laziness and passes."""
+    return ArrayType(request.param, block_loads)
+
+
+@pytest.fixture(params=["int32", "uint16", "float32", "float64"])
+def count_dtype(request: pytest.FixtureRequest) -> np.dtype:
+    """Dtypes in which users store counts."""
+    return np.dtype(request.param)
+
+
+def simulate(
+    n_cells: int = 60, n_genes: int = 50, *, seed: int = 0, density: float = 0.3
+) -> sparse.csr_matrix:
+    """Sparse over-dispersed int32 counts; cells 3 and (if there) 20 are empty, gene 5 as well."""
+    rng = np.random.default_rng(seed)
+    mean = rng.gamma(0.6, 4.0, size=n_genes)[None, :] * rng.gamma(4, 0.25, size=n_cells)[:, None]
+    counts = rng.poisson(mean) * (rng.random((n_cells, n_genes)) < density)
+    counts[[i for i in (3, 20) if i < n_cells]] = 0
+    counts[:, min(5, n_genes - 1)] = 0
+    return sparse.csr_matrix(counts.astype(np.int32))
+
+
+def annotate(x: Any, *, mt: int = 4, n_batches: int = 3) -> Any:
+    """An AnnData around `x`: named cells and genes, ``var['mt']``, ``obs['batch']``."""
+    import anndata as ad
+
+    n_cells, n_genes = x.shape
+    obs = pd.DataFrame(
+        {"batch": pd.Categorical([f"b{i % n_batches}" for i in range(n_cells)])},
+        index=[f"cell{i}" for i in range(n_cells)],
+    )
+    names = [f"{'MT-' if j < mt else ''}gene{j}" for j in range(n_genes)]
+    var = pd.DataFrame({"mt": np.arange(n_genes) < mt}, index=names)
+    return ad.AnnData(X=x, obs=obs, var=var)
+
+
+@pytest.fixture
+def counts() -> sparse.csr_matrix:
+    """60 cells x 50 genes of int32 counts with empty cells and an empty gene."""
+    return simulate()
+
+
+@pytest.fixture
+def make_adata() -> Any:
+    """``make_adata(x, mt=4, n_batches=3)``: AnnData with names, ``var['mt']``, ``obs['batch']``."""
+    return annotate
+
+
+@pytest.fixture
+def make_counts() -> Any:
+    """``make_counts(n_cells, n_genes, seed=, density=) -> csr_matrix[int32]``."""
+    return simulate
+
+
+@pytest.fixture
+def dense() -> Any:
+    """``dense(x) -> np.ndarray`` of any X of the fixture."""
+    return to_dense
+
+
+@pytest.fixture(scope="session")
+def plates_dir() -> Path:
+    """Folder of the real plates (``mixology/*.h5ad``), or a skip that says how to get them."""
+    root = os.environ.get("SCATLAS_TEST_DATA")
+    if not root:
+        pytest.skip("set SCATLAS_TEST_DATA to the folder that holds mixology/*.h5ad")
+    folder = Path(root) / "mixology"
+    if not folder.is_dir():
+        pytest.fail(f"SCATLAS_TEST_DATA is set, but {folder} is not there")
+    return folder

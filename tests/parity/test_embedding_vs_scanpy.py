@@ -1,0 +1,210 @@
+"""Neighbours, UMAP and Leiden equal scanpy's on the same representation, graph and seed."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scanpy as sc
+from scipy.sparse.csgraph import connected_components
+from sklearn.metrics import adjusted_rand_score, homogeneity_score
+
+from scatlas import tl
+from scatlas.pp._neighbors import neighbors
+
+
+def blobs(n_cells: int, n_blobs: int, *, distance: float, seed: int = 0) -> ad.AnnData:
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(n_blobs, 60)) * distance
+    which = rng.integers(0, n_blobs, n_cells)
+    x_pca = (centres[which] + rng.normal(size=(n_cells, 60))).astype(np.float32)
+    obs = pd.DataFrame({"blob": pd.Categorical(which.astype(str))})
+    obs.index = [f"c{i}" for i in range(n_cells)]
+    adata = ad.AnnData(np.zeros((n_cells, 55), np.float32), obs=obs)
+    adata.obsm["X_pca"] = x_pca
+    return adata
+
+
+@pytest.fixture(scope="module")
+def joined() -> ad.AnnData:
+    """One connected graph."""
+    adata = blobs(700, 4, distance=0.55)
+    sc.pp.neighbors(adata)
+    return adata
+
+
+@pytest.fixture(scope="module")
+def apart() -> ad.AnnData:
+    """A graph in three parts. (With more than four, scanpy's own picture changes between runs.)"""
+    adata = blobs(420, 3, distance=8)
+    sc.pp.neighbors(adata, n_pcs=20)
+    return adata
+
+
+def assert_same_graph(got: ad.AnnData, want: ad.AnnData, prefix: str = "") -> None:
+    for key in (f"{prefix}distances", f"{prefix}connectivities"):
+        a, b = got.obsp[key], want.obsp[key]
+        assert a.format == b.format == "csr"
+        assert a.dtype == b.dtype
+        assert a.shape == b.shape
+        np.testing.assert_array_equal(a.indptr, b.indptr)
+        np.testing.assert_array_equal(a.indices, b.indices)
+        np.testing.assert_array_equal(a.data, b.data)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"n_neighbors": 5, "n_pcs": 10},
+        {"use_rep": "X_pca", "metric": "manhattan", "key_added": "m"},
+        {"metric": "seuclidean", "metric_kwds": {"V": np.linspace(1, 2, 60)}},
+    ],
+    ids=["defaults", "few", "manhattan", "seuclidean"],
+)
+def test_neighbors_are_scanpys_bit_for_bit(options: dict) -> None:
+    ours, theirs = (blobs(300, 3, distance=0.4) for _ in range(2))
+    neighbors(ours, **options)
+    sc.pp.neighbors(theirs, **options)
+    key = options.get("key_added", "neighbors")
+    assert_same_graph(ours, theirs, prefix="m_" if key == "m" else "")
+    assert ours.uns[key] == {k: dict(v) if k == "params" else v for k, v in theirs.uns[key].items()}
+
+
+def test_neighbors_by_cosine() -> None:
+    """Blocks of another height than scanpy's: products may differ in the last bits."""
+    ours, theirs = (blobs(300, 3, distance=0.4) for _ in range(2))
+    neighbors(ours, metric="cosine")
+    sc.pp.neighbors(theirs, metric="cosine")
+    a, b = ours.obsp["distances"], theirs.obsp["distances"]
+    np.testing.assert_array_equal(a.indices, b.indices)
+    np.testing.assert_allclose(a.data, b.data, rtol=1e-5)
+    a, b = (data.obsp["connectivities"].toarray() for data in (ours, theirs))
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_fewer_cells_than_neighbors() -> None:
+    ours, theirs = (blobs(9, 1, distance=0) for _ in range(2))
+    neighbors(ours)
+    sc.pp.neighbors(theirs)
+    assert ours.uns["neighbors"]["params"]["n_neighbors"] == 5
+    assert_same_graph(ours, theirs)
+
+
+def test_few_genes_are_taken_as_they_are() -> None:
+    x = np.random.default_rng(0).random((80, 50), dtype=np.float32)
+    ours, theirs = ad.AnnData(x), ad.AnnData(x.copy())
+    neighbors(ours)
+    sc.pp.neighbors(theirs)
+    assert_same_graph(ours, theirs)
+
+
+@pytest.mark.parametrize("which", ["joined", "apart"])
+def test_umap_is_scanpys_bit_for_bit(which: str, request: pytest.FixtureRequest) -> None:
+    adata = request.getfixturevalue(which)
+    n_parts, _ = connected_components(adata.obsp["connectivities"])
+    assert n_parts == (1 if which == "joined" else 3)
+    ours = tl.umap(adata, maxiter=50, copy=True)
+    theirs = sc.tl.umap(adata, maxiter=50, copy=True)
+    assert ours.obsm["X_umap"].dtype == np.float32
+    np.testing.assert_array_equal(ours.obsm["X_umap"], theirs.obsm["X_umap"])
+    assert ours.uns["umap"] == theirs.uns["umap"]
+
+
+def test_umap_options_are_scanpys(joined: ad.AnnData) -> None:
+    options = {
+        "min_dist": 0.2,
+        "spread": 1.5,
+        "n_components": 3,
+        "maxiter": 12,
+        "alpha": 0.8,
+        "gamma": 1.2,
+        "negative_sample_rate": 3,
+        "init_pos": "random",
+        "random_state": 7,
+        "key_added": "u",
+    }
+    ours = tl.umap(joined, **options, copy=True)
+    theirs = sc.tl.umap(joined, **options, copy=True)
+    np.testing.assert_array_equal(ours.obsm["u"], theirs.obsm["u"])
+    assert ours.uns["u"] == theirs.uns["u"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"n_iterations": 2, "resolution": 0.3, "random_state": 3},
+        {"directed": False, "use_weights": False, "key_added": "other"},
+        {"flavor": "igraph", "n_iterations": 2, "directed": False},
+        {"flavor": "igraph", "n_iterations": 2, "resolution": 0.2, "random_state": 5},
+        {"flavor": "igraph", "n_iterations": -1, "use_weights": False},
+        {"restrict_to": ("blob", ["0", "2"]), "n_iterations": 2},
+    ],
+    ids=str,
+)
+def test_leiden_is_scanpys_cell_by_cell(joined: ad.AnnData, options: dict) -> None:
+    ours = tl.leiden(joined, **options, copy=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        theirs = sc.tl.leiden(joined, **options, copy=True)
+    key = options.get("key_added", "leiden_R" if "restrict_to" in options else "leiden")
+    a, b = ours.obs[key], theirs.obs[key]
+    assert list(a.cat.categories) == list(b.cat.categories)
+    assert len(a.cat.categories) > 1
+    assert list(a) == list(b)
+    assert ours.uns[key] == theirs.uns[key]
+
+
+def test_nn_descent_finds_scanpys_neighbours_on_any_number_of_threads() -> None:
+    """scanpy's index of pynndescent, on one thread as ours."""
+    import numba
+    from pynndescent import PyNNDescentTransformer
+
+    exact, theirs, one, two = (blobs(600, 3, distance=0.4) for _ in range(4))
+    neighbors(exact)
+    most = numba.get_num_threads()
+    try:
+        numba.set_num_threads(min(2, numba.config.NUMBA_NUM_THREADS))
+        neighbors(two, transformer="pynndescent")
+        numba.set_num_threads(1)
+        neighbors(one, transformer="pynndescent")
+        known = PyNNDescentTransformer(
+            n_neighbors=15, n_trees=6, n_iters=9, random_state=0, n_jobs=1
+        )
+        sc.pp.neighbors(theirs, transformer=known)
+    finally:
+        numba.set_num_threads(most)
+    assert_same_graph(one, two)
+    a, b = (data.obsp["connectivities"].toarray() for data in (one, theirs))
+    np.testing.assert_allclose(a, b, rtol=1e-6)
+    found, true = (data.obsp["distances"].astype(bool).toarray() for data in (one, exact))
+    assert (found & true).sum() > 0.9 * true.sum()
+
+
+@pytest.mark.real
+def test_clusters_of_the_real_plates_are_cell_lines(plates_dir: Path) -> None:
+    """scanpy up to 50 components, then neighbours and clusters of ours."""
+    plates = {}
+    for path in sorted(plates_dir.glob("*.h5ad")):
+        plate = ad.read_h5ad(path)
+        plate = plate[plate.obs["pass_filter"] == "full"].copy()
+        sc.pp.normalize_total(plate)
+        sc.pp.log1p(plate)
+        sc.pp.highly_variable_genes(plate, n_top_genes=2000, flavor="seurat")
+        plates[path.stem] = plate
+    on_plates = sum(
+        plate.var["highly_variable"].to_numpy().astype(int) for plate in plates.values()
+    )
+    merged = ad.concat(plates, label="plate", index_unique="-")[:, on_plates >= 3].copy()
+    sc.pp.pca(merged, n_comps=50)
+    neighbors(merged)
+    how = {"flavor": "igraph", "n_iterations": 2, "directed": False}
+    tl.leiden(merged, 1.0, **how)
+    assert homogeneity_score(merged.obs["cell_line"], merged.obs["leiden"]) >= 0.99
+    tl.leiden(merged, 0.05, **how)
+    assert adjusted_rand_score(merged.obs["cell_line"], merged.obs["leiden"]) >= 0.85

@@ -1,0 +1,249 @@
+"""Highly variable genes, scale and PCA against scanpy, on simulated and on real plates."""
+
+from __future__ import annotations
+
+import warnings
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+from scatlas.pp._hvg import highly_variable_genes
+from scatlas.pp._pca import pca
+from scatlas.pp._scale import scale
+
+PLATES = [f"mix_plate{i}" for i in range(1, 6)]
+
+
+def scanpy(name, *args, **kwargs):
+    """Call a function of ``scanpy.pp``, whose warnings are not ours."""
+    import scanpy as sc
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return getattr(sc.pp, name)(*args, **kwargs)
+
+
+def normalised(counts, **log1p):
+    adata = ad.AnnData(counts.astype(np.float32))
+    scanpy("normalize_total", adata)
+    scanpy("log1p", adata, **log1p)
+    return adata
+
+
+@pytest.fixture(scope="module")
+def simulated():
+    """400 cells x 600 genes with markers of three types and many genes seen in one or two cells."""
+    rng = np.random.default_rng(0)
+    mean = rng.gamma(0.3, 3.0, size=600)
+    types = rng.integers(0, 3, 400)
+    effect = np.where(rng.random((3, 600)) < 0.1, rng.gamma(2.0, 2.0, (3, 600)), 1.0)
+    counts = rng.poisson(mean * effect[types] * rng.gamma(5, 0.2, (400, 1)))
+    counts[:, ::25] = 0
+    adata = normalised(sp.csr_matrix(counts))
+    adata.var_names = [f"g{i}" for i in rng.permutation(600)]  # not in alphabetical order
+    adata.obs["batch"] = pd.Categorical(rng.choice(["x", "y", "z"], 400))
+    return adata
+
+
+@pytest.fixture(params=PLATES)
+def plate(request, plates_dir):
+    adata = ad.read_h5ad(plates_dir / f"{request.param}.h5ad")
+    adata = adata[(adata.obs["pass_filter"] == "full").to_numpy()]
+    out = normalised(sp.csr_matrix(adata.X))
+    out.var_names = adata.var_names
+    out.obs["batch"] = (
+        pd.Categorical(adata.obs["phase"].to_numpy()) if "phase" in adata.obs else "a"
+    )
+    out.obs["batch"] = pd.Categorical(np.where(np.arange(out.n_obs) % 2, "odd", "even"))
+    return out
+
+
+def check_hvg(adata, x, *, tol=1e-6, **options):
+    """The same genes exactly; the numbers to what scanpy's float32 squares leave of them."""
+    expected = scanpy("highly_variable_genes", adata, inplace=False, **options)
+    expected = expected.loc[adata.var_names]
+    ours = ad.AnnData(x, obs=adata.obs, var=adata.var, uns=adata.uns)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`n_top_genes` > number")
+        got = highly_variable_genes(ours, inplace=False, **options)
+    assert list(got) == list(expected)
+    assert got.dtypes.tolist() == expected.dtypes.tolist()
+    for column in got.columns:
+        if column == "mean_bin":
+            # Edges follow the means; the bin of every gene is the same.
+            assert got[column].cat.codes.tolist() == expected[column].cat.codes.tolist()
+        elif got[column].dtype == float:
+            size = np.nanmax(np.abs(expected[column].replace([np.inf, -np.inf], np.nan)))
+            np.testing.assert_allclose(
+                got[column], expected[column], rtol=tol, atol=tol * size, err_msg=column
+            )
+        else:
+            assert got[column].tolist() == expected[column].tolist(), column
+    assert got["highly_variable"].any()
+    return got
+
+
+CHOICES = [
+    {"n_top_genes": 50},
+    {"n_top_genes": 2000},
+    {"n_bins": 7},
+    {"min_mean": 0.05, "max_mean": 2, "min_disp": 0.2, "max_disp": 4},
+]
+
+
+@pytest.mark.parametrize("batch_key", [None, "batch"])
+@pytest.mark.parametrize("options", CHOICES, ids=str)
+@pytest.mark.parametrize("flavor", ["seurat", "cell_ranger"])
+def test_hvg_simulated(simulated, block_loads, flavor, options, batch_key):
+    adata = simulated.copy()
+    if flavor == "cell_ranger":  # scanpy bins no genes that are nowhere expressed
+        adata = adata[:, np.asarray((adata.X > 0).sum(axis=0)).ravel() > 0].copy()
+    options = {"flavor": flavor, "batch_key": batch_key, **options}
+    for x in (adata.X, adata.X.toarray(), block_loads.dask(adata.X, 57)):
+        check_hvg(adata, x, **options)
+    if batch_key is None:
+        adata.X = adata.X.astype(np.float64)
+        check_hvg(adata, adata.X, tol=1e-11, **options)
+
+
+@pytest.mark.parametrize("base", [2, 10])
+def test_hvg_knows_the_base(base):
+    rng = np.random.default_rng(1)
+    counts = sp.csr_matrix(rng.poisson(rng.gamma(0.5, 2.0, 300), (150, 300)))
+    adata = normalised(counts, base=base)
+    check_hvg(adata, adata.X, n_top_genes=40)
+
+
+@pytest.mark.parametrize("flavor", ["seurat", "cell_ranger"])
+def test_hvg_ties_at_the_cut(flavor, block_loads):
+    """Genes with the same values in other cells tie; all of them pass or none."""
+    rng = np.random.default_rng(2)
+    x = np.log1p(rng.poisson(rng.gamma(0.5, 2.0, 200), (90, 200))).astype(np.float32)
+    x = x[:, x.any(axis=0)]
+    for _ in range(2):
+        x = np.hstack([x, np.vstack([rng.permutation(column) for column in x.T]).T])
+    adata = ad.AnnData(sp.csr_matrix(x))
+    sizes = []
+    for n in range(20, 40):
+        for matrix in (adata.X, block_loads.dask(adata.X, 11)):
+            got = check_hvg(adata, matrix, flavor=flavor, n_top_genes=n)
+        sizes.append(int(got["highly_variable"].sum()))
+    assert len(set(sizes)) < 20, "no ties at any cut"
+
+
+def test_hvg_in_place_is_scanpys(simulated):
+    for options in ({}, {"batch_key": "batch", "n_top_genes": 60}):
+        expected, got = simulated.copy(), simulated.copy()
+        scanpy("highly_variable_genes", expected, **options)
+        highly_variable_genes(got, **options)
+        assert got.uns["hvg"] == expected.uns["hvg"]
+        pd.testing.assert_frame_equal(got.var, expected.var, rtol=1e-6, atol=1e-6)
+        scanpy("highly_variable_genes", expected, subset=True, n_top_genes=30)
+        highly_variable_genes(got, subset=True, n_top_genes=30)
+        assert got.var_names.equals(expected.var_names)
+
+
+def test_hvg_warns_as_scanpy(simulated):
+    import scanpy as sc
+
+    for function in (sc.pp.highly_variable_genes, highly_variable_genes):
+        with pytest.warns(UserWarning, match="returning all genes with normalized dispersions"):
+            function(simulated, n_top_genes=599, inplace=False)
+        with pytest.warns(UserWarning, match="all cutoffs are ignored"):
+            function(simulated, n_top_genes=9, max_mean=2, inplace=False)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("options", [{}, {"n_top_genes": 2000}], ids=["cutoffs", "top"])
+def test_hvg_real_plates(plate, block_loads, options):
+    seen = np.asarray((plate.X > 0).sum(axis=0)).ravel()
+    for flavor in ("seurat", "cell_ranger"):
+        for batch_key in (None, "batch"):
+            # As after filter_genes(min_cells=3), which min_cells stands for.
+            some = plate[:, seen >= 3].copy()
+            got = check_hvg(some, some.X, flavor=flavor, batch_key=batch_key, **options)
+            whole = ad.AnnData(block_loads.dask(plate.X, 100), obs=plate.obs, var=plate.var)
+            table = highly_variable_genes(
+                whole, flavor=flavor, batch_key=batch_key, min_cells=3, inplace=False, **options
+            )
+            assert table.index[table["highly_variable"]].equals(got.index[got["highly_variable"]])
+    check_hvg(plate, plate.X, flavor="seurat", **options)
+
+
+# --- scale ------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:zero-centering a sparse:UserWarning")
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("max_value", [None, 2.0])
+@pytest.mark.parametrize("zero_center", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_scale_simulated(simulated, block_loads, dtype, zero_center, max_value, masked):
+    matrix = simulated.X[:150, :80].astype(dtype)
+    options = {"zero_center": zero_center, "max_value": max_value}
+    if masked:
+        options["mask_obs"] = "use"
+    obs = pd.DataFrame({"use": np.arange(150) % 4 > 0}, index=[str(i) for i in range(150)])
+    expected = ad.AnnData(matrix.toarray(), obs=obs)
+    scanpy("scale", expected, **options)
+    for x in (matrix, matrix.tocsc(), matrix.toarray(), block_loads.dask(matrix, 40)):
+        got = ad.AnnData(x, obs=obs)
+        scale(got, **options)
+        values = got.X.compute() if hasattr(got.X, "compute") else got.X
+        values = values.toarray() if sp.issparse(values) else values
+        assert values.dtype == expected.X.dtype
+        # scanpy rounds float32 twice and takes the variance by a difference.
+        rtol, atol = (1e-6, 1e-6) if dtype == "float32" else (1e-11, 1e-11)
+        np.testing.assert_allclose(values, expected.X, rtol=rtol, atol=atol)
+        pd.testing.assert_frame_equal(got.var, expected.var, rtol=max(rtol, 1e-11))
+
+
+# --- PCA --------------------------------------------------------------------------------------
+
+
+def check_pca(adata, x, *, n_comps, x_rtol, **options):
+    """Components and variance as scanpy's on float64, up to sign."""
+    wide = adata.copy()
+    wide.X = wide.X.astype(np.float64)
+    solver = "arpack"
+    scanpy("pca", wide, n_comps=n_comps, svd_solver=solver, dtype="float64", **options)
+    got = ad.AnnData(x, obs=adata.obs, var=adata.var)
+    pca(got, n_comps=n_comps, **options)
+    cosines = (got.varm["PCs"] * wide.varm["PCs"]).sum(axis=0)
+    assert (np.abs(cosines) >= 1 - 1e-8).all()
+    sign = np.sign(cosines)
+    for key in ("variance", "variance_ratio"):
+        np.testing.assert_allclose(got.uns["pca"][key], wide.uns["pca"][key], rtol=1e-8)
+    assert got.uns["pca"]["params"] == wide.uns["pca"]["params"]
+    cells = np.asarray(got.obsm["X_pca"])
+    assert cells.dtype == np.float32
+    size = np.abs(wide.obsm["X_pca"]).max(axis=0)
+    assert (np.abs(cells - wide.obsm["X_pca"] * sign) <= x_rtol * size).all()
+
+
+@pytest.mark.parametrize("zero_center", [True, False])
+def test_pca_simulated(simulated, block_loads, zero_center):
+    adata = simulated.copy()
+    scanpy("highly_variable_genes", adata, n_top_genes=120)
+    for x in (adata.X, adata.X.tocsc(), adata.X.toarray(), block_loads.dask(adata.X, 57)):
+        check_pca(adata, x, n_comps=12, x_rtol=1e-6, zero_center=zero_center)
+    check_pca(adata, adata.X, n_comps=12, x_rtol=1e-6, zero_center=zero_center, mask_var=None)
+
+
+def test_pca_default_number_of_components(simulated):
+    for n_genes in (20, 50, 51, 90):
+        adata = ad.AnnData(simulated.X[:, :n_genes].toarray())
+        expected = adata.copy()
+        scanpy("pca", expected)
+        pca(adata)
+        assert adata.obsm["X_pca"].shape == expected.obsm["X_pca"].shape
+        assert adata.varm["PCs"].shape == expected.varm["PCs"].shape
+
+
+@pytest.mark.real
+def test_pca_real_plates(plate, block_loads):
+    scanpy("highly_variable_genes", plate, n_top_genes=1000)
+    check_pca(plate, block_loads.dask(plate.X, 100), n_comps=30, x_rtol=1e-5)

@@ -1,0 +1,479 @@
+"""Every input that cannot be used ends `load` with one sentence, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import anndata as ad
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import zarr
+
+from scatlas.errors import InputError
+from scatlas.io.load import load_plate
+
+N_CELLS, N_GENES = 12, 5
+
+
+def plate() -> ad.AnnData:
+    """Twelve cells with three sorted values each."""
+    rng = np.random.default_rng(1)
+    indices = np.sort(
+        [rng.choice(N_GENES, 3, replace=False) for _ in range(N_CELLS)], axis=1
+    ).ravel()
+    data = rng.integers(1, 9, indices.size).astype(np.float32)
+    x = sp.csr_matrix((data, indices.astype(np.int32), np.arange(0, 37, 3)), (N_CELLS, N_GENES))
+    obs = pd.DataFrame({"pass_filter": "full"}, [f"c{i}" for i in range(N_CELLS)])
+    return ad.AnnData(x, obs=obs, var=pd.DataFrame(index=[f"g{i}" for i in range(N_GENES)]))
+
+
+def write(adata: ad.AnnData, path: Path, **options) -> Path:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of anndata: names not unique, new Zarr default
+        getattr(adata, f"write_{path.suffix[1:]}")(path, **options)
+    return path
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    """A good plate, for the test to spoil."""
+    return write(plate(), tmp_path / "plate.h5ad")
+
+
+def load(path: Path, **options) -> dict:
+    out = path.parent / "out" / "counts.zarr"
+    return load_plate(path, out, plate="P1", **options)
+
+
+def refused(path: Path, **options) -> str:
+    """The sentence with which `load` ends; the output folder must be empty."""
+    with pytest.raises(InputError) as caught:
+        load(path, **options)
+    out = path.parent / "out"
+    assert not out.exists() or not list(out.iterdir())
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(f"{path}: ")
+    return message.removeprefix(f"{path}: ")
+
+
+def loaded(path: Path) -> ad.AnnData:
+    return ad.read_zarr(path.parent / "out" / "counts.zarr")
+
+
+def test_the_good_plate_loads(path):
+    assert load(path)["notices"] == [
+        "no gene name begins with 'MT-': mitochondrial counts are all zero"
+    ]
+
+
+# -- files ---------------------------------------------------------------------------------------
+
+
+def test_no_such_file(tmp_path):
+    assert refused(tmp_path / "no.h5ad") == "no such file: correct the path"
+
+
+@pytest.mark.parametrize(
+    "content, hint",
+    [
+        (b"", "it is empty; copy or download it again"),
+        (b"\x1f\x8b\x08\x00", "it is a gzip archive; unpack it with: gunzip plate.h5ad"),
+        (b"cell,gene\n1,2\n", "give an AnnData file"),
+    ],
+)
+def test_neither_hdf5_nor_zarr(path, content, hint):
+    path.write_bytes(content)
+    message = refused(path)
+    assert message.startswith("neither an HDF5 file nor a Zarr store: ")
+    assert hint in message
+
+
+def test_folder_that_is_no_zarr_store(tmp_path):
+    folder = tmp_path / "plate.zarr"
+    folder.mkdir()
+    assert "neither zarr.json nor .zgroup" in refused(folder)
+
+
+def test_hdf5_but_not_anndata(path):
+    with h5py.File(path, "w") as file:
+        file["matrix/data"] = np.arange(3)
+    assert refused(path).startswith("not an AnnData file (it holds matrix; obs and var are needed)")
+
+
+def test_other_encoding(path):
+    with h5py.File(path, "r+") as file:
+        file.attrs["encoding-type"] = "MuData"
+    assert "not an AnnData file (it holds an object of encoding 'MuData'" in refused(path)
+
+
+def test_zarr_array_instead_of_a_store(tmp_path):
+    zarr.create_array(tmp_path / "plate.zarr", data=np.arange(3))
+    assert "Zarr metadata cannot be read" in refused(tmp_path / "plate.zarr")
+
+
+def test_obs_of_old_anndata(path):
+    with h5py.File(path, "r+") as file:
+        del file["obs"], file.attrs["encoding-type"]
+        file["obs"] = np.zeros(N_CELLS, [("index", "S3")])
+    assert "stored as AnnData before 0.7 did: read it with anndata.read_h5ad" in refused(path)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7, 0.99])
+def test_truncated_file(path, share):
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+    message = refused(path)
+    assert f"the file is truncated ({int(len(content) * share):,} of {len(content):,}" in message
+    assert message.endswith("copy or download it again")
+
+
+def flip(path: Path, offset: int, size: int) -> None:
+    content = bytearray(path.read_bytes())
+    for i in range(offset, offset + size):
+        content[i] ^= 0xFF
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("part", ["data", "indices", "indptr"])
+def test_corrupt_chunk(path, part):
+    write(plate(), path, compression="gzip")
+    with h5py.File(path) as file:
+        chunk = file[f"X/{part}"].id.get_chunk_info(0)
+    flip(path, chunk.byte_offset + chunk.size // 2, 4)
+    message = refused(path)
+    where = "X/indptr" if part == "indptr" else f"X/{part} of cells 0 to 11"
+    assert message.startswith(f"{where} cannot be read (")
+    assert "the data are damaged; copy or download the file again" in message
+
+
+def test_corrupt_chunk_is_named_by_its_cells(path):
+    """With small blocks the range is small."""
+    with h5py.File(path, "r+") as file:
+        data = file["X/data"][:]
+        del file["X/data"]
+        file.create_dataset("X/data", data=data, chunks=(6,), compression="gzip")
+    with h5py.File(path) as file:
+        chunk = file["X/data"].id.get_chunk_info(2)  # values 12 to 17: cells 4 and 5
+    flip(path, chunk.byte_offset + 3, 4)
+    message = refused(path, block_budget=8 * (2 * 4 * 8))
+    assert message.startswith("X/data of cells 4 to 5 cannot be read (")
+
+
+@pytest.mark.parametrize("part", ["data", "indices"])
+def test_corrupt_zarr_chunk(tmp_path, part):
+    path = write(plate(), tmp_path / "plate.zarr")
+    (chunk,) = (f for f in (path / "X" / part).rglob("*") if f.is_file() and f.name[0] not in ".z")
+    flip(chunk, 0, 8)
+    assert f"X/{part} of cells 0 to 11 cannot be read (" in refused(path)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("shards", [None, (20,)])
+def test_missing_zarr_chunk(tmp_path, zarr_format, shards):
+    """Zarr reads a chunk without a file as zeros, which are lost counts here."""
+    if zarr_format == 2 and shards:
+        pytest.skip("Zarr v2 has no shards")
+    with ad.settings.override(zarr_write_format=zarr_format):
+        path = write(plate(), tmp_path / "plate.zarr")
+    root = zarr.open_group(path, mode="r+", use_consolidated=False)
+    data = root["X/data"][:]
+    del root["X/data"]
+    root.create_array("X/data", data=data, chunks=(5,), shards=shards)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        zarr.consolidate_metadata(path)
+    assert load(path)["n_values"] == 36
+    shutil.rmtree(tmp_path / "out")
+    chunks = [
+        file
+        for file in (path / "X" / "data").rglob("*")
+        if file.is_file() and file.name not in ("zarr.json", ".zarray", ".zattrs")
+    ]
+    assert len(chunks) == (2 if shards else 8)
+    chunks[0].unlink()
+    assert refused(path).startswith(f"X/data lacks 1 of {len(chunks)} chunk files: copy or")
+
+
+def test_corrupt_obs(path):
+    with h5py.File(path, "r+") as file:
+        codes = file["obs/pass_filter/codes"]
+        codes.attrs["encoding-type"] = "no-such-encoding"
+    assert refused(path).startswith("obs cannot be read (")
+
+
+# -- X -------------------------------------------------------------------------------------------
+
+
+def test_no_x(path):
+    adata = plate()
+    adata.layers["counts"] = adata.X.copy()
+    adata.raw = adata.copy()
+    adata.X = None
+    write(adata, path)
+    assert refused(path) == (
+        "X is missing: counts may be in layers['counts'] or raw.X; if so, set "
+        "adata.X = adata.layers['counts'] and write the file again"
+    )
+
+
+def test_no_counts_at_all(path):
+    with h5py.File(path, "r+") as file:
+        del file["X"]
+    assert "X is missing: there are no layers and no raw either" in refused(path)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0)])
+def test_empty_plate(path, shape):
+    write(ad.AnnData(sp.csr_matrix(shape, dtype=np.float32)), path)
+    name, frame = ("cells", "obs") if shape[0] == 0 else ("genes", "var")
+    assert refused(path).startswith(f"{frame} is empty, the plate has no {name}")
+
+
+@pytest.mark.parametrize("suffix", ["h5ad", "zarr"])
+@pytest.mark.parametrize("kind", ["csc", "dense"])
+def test_csc_or_dense_is_converted_if_it_fits(tmp_path, kind, suffix, caplog):
+    adata = plate()
+    wanted = adata.X.toarray()
+    adata.X = adata.X.tocsc() if kind == "csc" else wanted
+    path = write(adata, tmp_path / f"plate.{suffix}")
+    with caplog.at_level("INFO"):
+        facts = load(path)
+    assert f"X was stored as {kind}: converted to CSR" in facts["notices"]
+    assert f"plate P1: X was stored as {kind}: converted to CSR" in caplog.text
+    np.testing.assert_array_equal(loaded(path).X.toarray(), wanted)
+
+
+@pytest.mark.parametrize("suffix", ["h5ad", "zarr"])
+@pytest.mark.parametrize("kind", ["csc", "dense"])
+def test_csc_or_dense_beyond_the_budget_is_refused(tmp_path, kind, suffix):
+    """The size of the decoded matrix counts; the command in the message does convert it."""
+    adata = plate()
+    wanted = adata.X.toarray()
+    adata.X = adata.X.tocsc() if kind == "csc" else wanted
+    path = write(adata, tmp_path / f"plate.{suffix}")
+    n_bytes = 36 * (4 + 4) if kind == "csc" else N_CELLS * N_GENES * 4
+    load(path, block_budget=n_bytes)
+    (tmp_path / "out" / "counts.zarr").rename(tmp_path / "fitted.zarr")
+    message = refused(path, block_budget=n_bytes - 1)
+    name = "CSC" if kind == "csc" else "dense"
+    assert message.startswith(f"X is a {name} matrix of 0.0 MB, more than the block budget")
+    start = message.index('python -c "') + len('python -c "')
+    code = message[start:].removesuffix('"')
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+    converted = path.with_name(f"plate.csr.{suffix}")
+    assert load(converted)["n_values"] == 36
+    np.testing.assert_array_equal(loaded(converted).X.toarray(), wanted)
+
+
+def test_csc_with_a_bad_index(path):
+    adata = plate()
+    adata.X = adata.X.tocsc()
+    write(adata, path)
+    with h5py.File(path, "r+") as file:
+        file["X/indices"][0] = 10**6
+    assert "X/indices of all genes hold 1000000, but must be 0 to 11" in refused(path)
+
+
+def test_x_of_another_kind(path):
+    with h5py.File(path, "r+") as file:
+        file["X"].attrs["encoding-type"] = "coo_matrix"
+    assert refused(path) == "X is stored as 'coo_matrix': store counts as a CSR matrix"
+
+
+@pytest.mark.parametrize("part", ["data", "indices", "indptr"])
+def test_part_of_x_missing(path, part):
+    with h5py.File(path, "r+") as file:
+        del file[f"X/{part}"]
+    assert refused(path).startswith(f"X has no {part}: the file is not complete")
+
+
+def replace(path: Path, part: str, values: np.ndarray) -> None:
+    with h5py.File(path, "r+") as file:
+        del file[part]
+        file[part] = values
+
+
+@pytest.mark.parametrize(
+    "change, wanted",
+    [
+        (lambda p: p[:-1], "has 12 entries for 12 cells (13 expected)"),
+        (lambda p: p + 1, "starts at 1 instead of 0"),
+        (lambda p: np.where(np.arange(13) == 5, 3, p), "falls from 12 to 3 at cell 4"),
+        (lambda p: np.where(np.arange(13) == 12, 35, p), "ends at 35, but X/data has 36 values"),
+        (lambda p: np.where(np.arange(13) == 12, 99, p), "ends at 99, but X/data has 36 values"),
+    ],
+)
+def test_offsets(path, change, wanted):
+    replace(path, "X/indptr", change(np.arange(0, 37, 3)))
+    assert refused(path).startswith(f"X/indptr {wanted}: copy or download")
+
+
+def test_data_and_indices_differ_in_length(path):
+    replace(path, "X/indices", np.zeros(35, np.int32))
+    assert refused(path).startswith("X/indptr ends at 36, but X/indices has 35 values")
+
+
+@pytest.mark.parametrize("part, kind", [("data", "real numbers"), ("indices", "integers")])
+def test_types_of_x(path, part, kind):
+    values = np.zeros(36, "S3") if part == "data" else np.zeros(36, np.float32)
+    replace(path, f"X/{part}", values)
+    assert f"instead of {kind}" in refused(path)
+
+
+def test_shape_disagrees_with_obs(path):
+    with h5py.File(path, "r+") as file:
+        file["X"].attrs["shape"] = (12, 6)
+    assert refused(path).startswith(
+        "X has 12 rows and 6 columns, but obs has 12 cells and var 5 genes"
+    )
+
+
+# -- values --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value, wanted",
+    [
+        (-3, "-3, a negative value"),
+        (0.5, "0.5, a fractional value"),
+        (np.nan, "nan, which is no count"),
+        (np.inf, "inf, which is no count"),
+        (-np.inf, "-inf, which is no count"),
+        (2**32, "4294967296, above 4294967295"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["csr", "csc", "dense"])
+@pytest.mark.parametrize("budget", ["1MB", 1000])
+def test_values_that_are_no_counts(path, value, wanted, kind, budget):
+    """The message names the cell and gene, also when the cell is not in the first block."""
+    adata = plate()
+    adata.X = adata.X.astype(np.float64)
+    gene = adata.X.indices[22]  # the second value of cell 7
+    adata.X.data[22] = value
+    adata.X.data[30] = -1  # a later fault is not the one reported
+    adata.X = {"csr": adata.X, "csc": adata.X.tocsc(), "dense": adata.X.toarray()}[kind]
+    write(adata, path)
+    message = refused(path, block_budget=budget)
+    assert message == (
+        f"X holds {wanted}, at cell 7 ('c7'), gene {gene} ('g{gene}'): "
+        "give raw counts, not normalised or scaled values"
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint64])
+def test_integers_that_are_no_counts(path, dtype):
+    adata = plate()
+    data = adata.X.data.astype(dtype)
+    data[22] = -3 if dtype is not np.uint64 else 2**64 - 1
+    write(adata, path)
+    replace(path, "X/data", data)
+    wanted = "18446744073709551615, above" if dtype is np.uint64 else "-3, a negative value"
+    assert wanted in refused(path)
+
+
+@pytest.mark.parametrize("index", [-1, N_GENES, 2**31 - 1])
+@pytest.mark.parametrize("budget", ["1MB", 1000])
+def test_index_out_of_range(path, index, budget):
+    values = plate().X.indices.copy()
+    values[22] = index
+    replace(path, "X/indices", values)
+    message = refused(path, block_budget=budget)
+    assert message.startswith(f"X/indices of cell 7 ('c7') hold {index}, but there are 5 genes")
+
+
+@pytest.mark.parametrize("order", [(0, 0, 1), (1, 2, 1), (1, 0, 1)])
+def test_duplicate_index(path, order):
+    values = plate().X.indices.copy()
+    values[21:24] = order
+    replace(path, "X/indices", values)
+    gene = max(set(order), key=order.count)
+    message = refused(path)
+    assert message.startswith(f"X/indices of cell 7 ('c7') hold gene {gene} ('g{gene}') twice: ")
+    assert "sum_duplicates" in message
+
+
+def test_unsorted_indices_are_sorted(path):
+    adata = plate()
+    wanted = adata.X.toarray()
+    indices, data = adata.X.indices.copy(), adata.X.data.copy()
+    for cell in (2, 7):
+        rows = slice(3 * cell, 3 * cell + 3)
+        indices[rows], data[rows] = indices[rows][[1, 2, 0]], data[rows][[1, 2, 0]]
+    replace(path, "X/indices", indices)
+    replace(path, "X/data", data)
+    facts = load(path)
+    assert facts["n_unsorted_cells"] == 2
+    assert "X/indices of 2 cells were not sorted: sorted" in facts["notices"]
+    x = loaded(path).X
+    np.testing.assert_array_equal(x.toarray(), wanted)
+    assert x.has_sorted_indices
+
+
+def test_stored_zeros_are_dropped(path):
+    data = plate().X.data.copy()
+    data[[3, 4, 5, 20]] = 0
+    replace(path, "X/data", data)
+    facts = load(path)
+    assert facts["n_stored_zeros"] == 4
+    assert "X held 4 stored zeros: dropped" in facts["notices"]
+    assert "1 cells have no counts" in facts["notices"]
+    assert loaded(path).X.nnz == facts["n_values"] == 32
+
+
+# -- obs and var ---------------------------------------------------------------------------------
+
+
+def test_genes_named_twice(path):
+    adata = plate()
+    adata.var_names = ["g0", "g1", "g2", "g1", "g4"]
+    write(adata, path)
+    message = refused(path)
+    assert message.startswith("the gene name 'g1' stands twice in var (genes 1 and 3)")
+    assert "var_names_make_unique" in message
+
+
+@pytest.mark.parametrize(
+    "names, wanted",
+    [
+        (["g0", "g1", "gX", "g3", "g4"], "gene 2 of var is 'gX', but 'g2' on "),
+        (["g0", "g1", "g3", "g2", "g4"], "gene 2 of var is 'g3', but 'g2' on "),
+        (["g0", "g1", "g2", "g3"], "gene 4 of var is missing, but 'g4' on "),
+        (["g0", "g1", "g2", "g3", "g4", "g5"], "gene 5 of var is 'g5', but missing on "),
+    ],
+)
+def test_genes_differ_from_the_reference(path, names, wanted):
+    reference = path.with_name("first.h5ad")
+    path.rename(reference)
+    x = sp.csr_matrix(np.ones((3, len(names)), np.float32))
+    write(ad.AnnData(x, var=pd.DataFrame(index=names)), path)
+    assert refused(path, reference=reference) == (
+        f"{wanted}{reference}: give all plates the same genes in the same order, "
+        "or set 'genes: intersect' in the config"
+    )
+    assert load(path)["n_genes"] == len(names)
+
+
+def test_missing_filter_column(path):
+    assert refused(path, filter_column="passes") == (
+        "obs has no column 'passes' (it has pass_filter): correct qc.filter in the config, "
+        "or set it to null to keep all cells"
+    )
+
+
+def test_cell_names_are_made_unique(path):
+    adata = plate()
+    adata.obs_names = ["a", "b", "a", "a", *(f"c{i}" for i in range(8))]
+    write(adata, path)
+    facts = load(path)
+    assert "obs had 2 repeated cell names: made unique by a number at the end" in facts["notices"]
+    names = loaded(path).obs_names
+    assert list(names[:4]) == ["a", "b", "a-1", "a-2"]
+    assert names.is_unique

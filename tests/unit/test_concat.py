@@ -1,0 +1,381 @@
+"""Merging plates on disk equals anndata.concat, in bounded memory."""
+
+from __future__ import annotations
+
+import logging
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+import scatlas.io.columns as columns
+import scatlas.io.concat as concat
+import scatlas.io.shards as shards
+from scatlas.errors import InputError
+from scatlas.io.concat import concat_on_disk
+from scatlas.io.manifest import checksum
+from scatlas.io.names import UniqueNames
+from scatlas.io.writer import CsrWriter
+
+GENES = [f"g{i}" for i in range(40)]
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    """Everything in pieces that are smaller than a plate, and that cut rows."""
+    monkeypatch.setattr(shards, "CHUNK_VALUES", 32)
+    monkeypatch.setattr(shards, "SHARD_VALUES", 128)
+    monkeypatch.setattr(concat, "CHUNK_VALUES", 32)
+    monkeypatch.setattr(columns, "ROWS", 10)
+
+
+def plain(frame):
+    """The same with text as object, which pandas 3 and 2 give different dtypes."""
+    frame = frame.copy()
+    for name, column in frame.items():
+        if pd.api.types.is_string_dtype(column.dtype):
+            frame[name] = pd.Series(list(column), frame.index, object)
+    frame.index = pd.Index(list(frame.index), dtype=object, name=frame.index.name)
+    return frame
+
+
+def assert_same_frame(actual, expected, **kwargs):
+    pd.testing.assert_frame_equal(plain(actual), plain(expected), **kwargs)
+
+
+def plate(n, seed, *, obs=None, genes=GENES, dtype=np.float32, names=None):
+    rng = np.random.default_rng(seed)
+    x = sp.random(n, len(genes), 0.3, format="csr", rng=rng, dtype=np.float32)
+    x.data = np.log1p(np.ceil(x.data * 9)) if np.dtype(dtype).kind == "f" else np.ceil(x.data * 9)
+    frame = pd.DataFrame(
+        {
+            "n": np.arange(n) + seed,
+            "share": rng.random(n),
+            "line": pd.Categorical(rng.choice([f"line{seed}", "shared"], n)),
+            "barcode": [f"bc{seed}{i}" for i in range(n)],
+        },
+        index=names or [f"p{seed}c{i}" for i in range(n)],
+    )
+    var = pd.DataFrame(
+        {"mt": np.arange(len(genes)) % 7 == 0, "total": rng.random(len(genes))}, index=genes
+    )
+    return ad.AnnData(x.astype(dtype), obs=frame.assign(**(obs or {})), var=var)
+
+
+def stored(tmp_path, plates, *, dtype=np.float32):
+    stores = {}
+    for name, adata in plates.items():
+        stores[name] = tmp_path / f"{name}.zarr"
+        with CsrWriter(
+            stores[name], n_vars=adata.n_vars, data_dtype=dtype, obs=adata.obs, var=adata.var
+        ) as writer:
+            writer.append(adata.X)
+    return stores
+
+
+def merged(tmp_path, plates, **kwargs):
+    facts = concat_on_disk(
+        stored(tmp_path, plates), tmp_path / "merged.zarr", block_budget="1kB", **kwargs
+    )
+    return ad.read_zarr(tmp_path / "merged.zarr"), facts
+
+
+def test_equals_anndata_concat(tmp_path):
+    plates = {"b": plate(45, 0), "a": plate(31, 1), "c": plate(1, 2)}
+    actual, facts = merged(tmp_path, plates)
+    expected = ad.concat(plates, label="plate", merge="same")
+    for part in ("indptr", "indices", "data"):
+        np.testing.assert_array_equal(getattr(actual.X, part), getattr(expected.X, part))
+    assert actual.X.dtype == np.float32
+    assert_same_frame(actual.obs, expected.obs, check_categorical=False)
+    assert_same_frame(actual.var, expected.var)
+    assert list(actual.var.columns) == ["mt"]
+    assert list(actual.obs["plate"].cat.categories) == ["b", "a", "c"]
+    # in order of first appearance
+    assert list(actual.obs["line"].cat.categories) == ["line0", "shared", "line1", "line2"]
+    assert facts == {
+        "n_cells": 77,
+        "n_genes": 40,
+        "n_values": expected.X.nnz,
+        "plates": {k: {"n_cells": v.n_obs, "n_values": v.X.nnz} for k, v in plates.items()},
+        "obs_columns": ["n", "share", "line", "barcode", "plate"],
+        "dropped_columns": [],
+        "renamed_cells": 0,
+        "notices": [],
+    }
+
+
+def test_bytes_do_not_depend_on_the_budget(tmp_path):
+    stores = stored(tmp_path, {"a": plate(45, 0), "b": plate(31, 1)})
+    for budget in ("1kB", "64kB", "256MB"):
+        concat_on_disk(stores, tmp_path / budget, block_budget=budget)
+    assert checksum(tmp_path / "1kB") == checksum(tmp_path / "64kB") == checksum(tmp_path / "256MB")
+
+
+def test_counts_keep_integer_dtypes(tmp_path):
+    few, many = plate(20, 0, dtype=np.int64), plate(20, 1, dtype=np.int64)
+    many.X.data[5] = 300
+    stores = stored(tmp_path, {"a": few, "b": many}, dtype=None)
+    assert ad.read_zarr(stores["a"]).X.dtype == np.uint8
+    concat_on_disk(stores, tmp_path / "merged.zarr")
+    actual = ad.read_zarr(tmp_path / "merged.zarr").X
+    assert actual.dtype == np.uint16
+    np.testing.assert_array_equal(actual.toarray(), sp.vstack([few.X, many.X]).toarray())
+
+
+def test_offsets_beyond_int32(tmp_path, monkeypatch):
+    """As from 2^31 values on, with the limit put at 100."""
+    monkeypatch.setattr("scatlas.io.writer._INT32_VALUES", 100)
+    plates = {"a": plate(45, 0), "b": plate(31, 1)}
+    actual, _ = merged(tmp_path, plates)
+    assert actual.X.indptr.dtype == actual.X.indices.dtype == np.int64
+    np.testing.assert_array_equal(actual.X.toarray(), ad.concat(plates).X.toarray())
+
+
+def test_columns_that_are_not_everywhere(tmp_path, caplog):
+    plates = {"a": plate(12, 0, obs={"only_a": 1}), "b": plate(9, 1, obs={"only_b": "x"})}
+    with caplog.at_level(logging.WARNING, "scatlas"):
+        actual, facts = merged(tmp_path, plates)
+    assert facts["dropped_columns"] == ["only_a", "only_b"]
+    assert "not on all plates are left out: 'only_a', 'only_b'" in caplog.text
+    assert list(actual.obs.columns) == ["n", "share", "line", "barcode", "plate"]
+
+
+CASES = {
+    "ints": ([1, 2], np.array([300, 4], np.int16), [1, 2, 300, 4], "int64"),
+    "int_float": (np.array([1, 2]), np.array([0.5, np.nan]), [1, 2, 0.5, np.nan], "float64"),
+    "bool_int": (np.array([True, False]), np.array([2, 3]), [1, 0, 2, 3], "int64"),
+    "same_bool": (np.array([True, False]), np.array([True, True]), [1, 0, 1, 1], "bool"),
+    "nullable": (
+        pd.array([1, None], dtype="Int32"),
+        np.array([5, 6], np.int64),
+        [1, None, 5, 6],
+        "Int64",
+    ),
+    "nullable_bool": (
+        pd.array([True, None], dtype="boolean"),
+        pd.array([False, True], dtype="boolean"),
+        [True, None, False, True],
+        "boolean",
+    ),
+    "nullable_float": (
+        pd.array([1, None], dtype="Int32"),
+        np.array([0.5, 2.0]),
+        [1, None, 0.5, 2.0],
+        "float64",
+    ),
+    "text_category": (["x", "y"], pd.Categorical(["z", "x"]), ["x", "y", "z", "x"], "object"),
+    "text_category_gap": (
+        ["x", ""],
+        pd.Categorical(["z", None]),
+        ["x", "", "z", None],
+        "category",
+    ),
+    "text_number": (["x", "y"], np.array([1, 2]), ["x", "y", "1", "2"], "object"),
+    "categories": (
+        pd.Categorical(["b", None]),
+        pd.Categorical(["a", "b"], ["a", "b", "unused"]),
+        ["b", None, "a", "b"],
+        "category",
+    ),
+    "number_categories": (
+        pd.Categorical([3, 1]),
+        pd.Categorical([2, 3]),
+        [3, 1, 2, 3],
+        "category",
+    ),
+    "mixed_categories": (
+        pd.Categorical([3, 1]),
+        pd.Categorical(["2", "3"]),
+        ["3", "1", "2", "3"],
+        "category",
+    ),
+    "ordered": (
+        pd.Categorical(["lo", "hi"], ["lo", "hi"], ordered=True),
+        pd.Categorical(["hi", "hi"], ["lo", "hi"], ordered=True),
+        ["lo", "hi", "hi", "hi"],
+        pd.CategoricalDtype(["lo", "hi"], ordered=True),
+    ),
+    "ordered_differently": (
+        pd.Categorical(["lo", "hi"], ["lo", "hi"], ordered=True),
+        pd.Categorical(["hi", "lo"], ["hi", "lo"], ordered=True),
+        ["lo", "hi", "hi", "lo"],
+        pd.CategoricalDtype(["lo", "hi"], ordered=False),
+    ),
+}
+QUIET = {"same_bool", "categories", "number_categories", "ordered", "nullable_bool"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_columns_of_differing_types(tmp_path, case):
+    first, second, expected, dtype = CASES[case]
+    plates = {"a": plate(2, 0, obs={"k": first}), "b": plate(2, 1, obs={"k": second})}
+    actual, facts = merged(tmp_path, plates)
+    column = actual.obs["k"]
+    text = dtype == "object" and pd.api.types.is_string_dtype(column.dtype)
+    assert column.dtype == dtype or text
+    assert [None if pd.isna(v) else v for v in column] == [
+        None if pd.isna(v) else v for v in expected
+    ]
+    assert len(facts["notices"]) == (case not in QUIET)
+    assert all("obs['k']: " in notice for notice in facts["notices"])
+
+
+def test_columns_read_in_pieces(tmp_path):
+    """Gaps and categories keep their rows across pieces of 10 rows."""
+    n = 57
+    obs = {
+        "gap": pd.array([None if i % 3 else i for i in range(n)], dtype="Int64"),
+        "cat": pd.Categorical([None if i % 4 == 0 else f"k{i % 5}" for i in range(n)]),
+        "µ": [f"µ{i}" for i in range(n)],
+    }
+    plates = {"a": plate(n, 0, obs=obs), "b": plate(n, 1, obs=obs)}
+    actual, _ = merged(tmp_path, plates)
+    expected = ad.concat(plates, label="plate")
+    assert_same_frame(actual.obs[["gap", "µ"]], expected.obs[["gap", "µ"]], check_dtype=True)
+    assert list(actual.obs["cat"].astype(object).fillna("-")) == list(
+        expected.obs["cat"].astype(object).fillna("-")
+    )
+
+
+def test_many_categories_take_wider_codes(tmp_path):
+    labels = [f"k{i}" for i in range(300)]
+    plates = {
+        "a": plate(100, 0, obs={"k": pd.Categorical(labels[:100])}),
+        "b": plate(200, 1, obs={"k": pd.Categorical(labels[100:])}),
+    }
+    actual, _ = merged(tmp_path, plates)
+    assert list(actual.obs["k"]) == labels
+    assert actual.obs["k"].cat.codes.dtype == np.int16
+
+
+def test_label_replaces_a_column_of_its_name(tmp_path):
+    plates = {
+        "a": plate(5, 0, obs={"plate": "a"}),
+        "b": plate(5, 1, obs={"plate": pd.Categorical(["old"] * 5)}),
+    }
+    actual, facts = merged(tmp_path, plates)
+    assert list(actual.obs["plate"]) == ["a"] * 5 + ["b"] * 5
+    assert facts["notices"] == [
+        "obs['plate'] of plate b held other values: replaced by the plate's name"
+    ]
+    assert list(actual.obs.columns).count("plate") == 1
+
+
+def test_names_on_several_plates_get_the_plates_name(tmp_path):
+    names = [f"cell{i}" for i in range(25)]
+    plates = {
+        "a": plate(25, 0, names=names),
+        "b": plate(3, 1, names=["cell7", "other", "cell24"]),
+    }
+    actual, facts = merged(tmp_path, plates)
+    expected = [f"{n}-a" if n in {"cell7", "cell24"} else n for n in names]
+    assert list(actual.obs_names) == [*expected, "cell7-b", "other", "cell24-b"]
+    assert facts["renamed_cells"] == 4
+    (notice,) = facts["notices"]
+    assert notice.startswith("4 cells have a name that occurs on more than one plate")
+
+
+def test_suffixed_names_stay_unique(tmp_path):
+    plates = {"p1": plate(2, 0, names=["a", "a-p2"]), "p2": plate(1, 1, names=["a"])}
+    actual, _ = merged(tmp_path, plates)
+    assert list(actual.obs_names) == ["a-p1", "a-p2-p1", "a-p2-p2"]
+    assert actual.obs_names.is_unique
+
+
+def test_shared_hash_gives_both_a_suffix(tmp_path, monkeypatch):
+    true_hash = pd.util.hash_array
+    monkeypatch.setattr(
+        pd.util,
+        "hash_array",
+        lambda a, **kw: true_hash(np.where(np.isin(a, ["aa", "bb"]), "same", a), **kw),
+    )
+    plates = {"p1": plate(1, 0, names=["aa"]), "p2": plate(2, 1, names=["bb", "cc"])}
+    actual, _ = merged(tmp_path, plates)
+    assert list(actual.obs_names) == ["aa-p1", "bb-p2", "cc"]
+
+
+@pytest.mark.filterwarnings("ignore:Observation names are not unique")
+def test_name_twice_on_one_plate_is_refused(tmp_path):
+    plates = {"a": plate(3, 0), "b": plate(3, 1, names=["x", "y", "x"])}
+    with pytest.raises(InputError, match="plate b: the cell name 'x' occurs more than once"):
+        merged(tmp_path, plates)
+    assert not (tmp_path / "merged.zarr").exists()
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_index_name_is_kept_where_it_is_common(tmp_path, same):
+    plates = {"a": plate(3, 0), "b": plate(3, 1)}
+    plates["a"].obs.index.name = "BARCODE"
+    plates["b"].obs.index.name = "BARCODE" if same else "cell"
+    actual, _ = merged(tmp_path, plates)
+    assert actual.obs.index.name == ("BARCODE" if same else None)
+    assert list(actual.obs_names) == [*plates["a"].obs_names, *plates["b"].obs_names]
+
+
+@pytest.mark.parametrize(
+    "genes, found",
+    [
+        ([*GENES[:5], "other", *GENES[6:]], "gene 6 of plate b is 'other', of plate a 'g5'"),
+        (GENES[:39], "gene 40 of plate b is missing, of plate a 'g39'"),
+        ([*GENES, "more"], "gene 41 of plate b is 'more', of plate a missing"),
+    ],
+)
+def test_differing_genes_are_refused(tmp_path, genes, found):
+    with pytest.raises(InputError, match=found):
+        merged(tmp_path, {"a": plate(3, 0), "b": plate(3, 1, genes=genes)})
+    assert not (tmp_path / "merged.zarr").exists()
+
+
+def test_dense_x_is_refused(tmp_path):
+    group = columns.create_group(tmp_path / "b.zarr", {"encoding-type": "anndata"})
+    columns.write_elem(group, "X", plate(3, 0).X.toarray())
+    with pytest.raises(InputError, match="X of plate b is stored as 'array', not as CSR"):
+        concat_on_disk({"b": tmp_path / "b.zarr"}, tmp_path / "m.zarr")
+
+
+def test_column_that_cannot_be_merged_is_refused_early(tmp_path):
+    stores = stored(tmp_path, {"a": plate(3, 0)})
+    attributes = stores["a"] / "obs" / "n" / "zarr.json"
+    attributes.write_text(attributes.read_text().replace('"array"', '"awkward-array"', 1))
+    (stores["a"] / "zarr.json").write_text(
+        '{"zarr_format": 3, "node_type": "group", "attributes": {}}'
+    )
+    with pytest.raises(InputError, match="obs column 'n' is stored as"):
+        concat_on_disk(stores, tmp_path / "m.zarr")
+
+
+def test_plates_without_cells(tmp_path):
+    plates = {"a": plate(5, 0), "b": plate(0, 1), "c": plate(4, 2)}
+    actual, _ = merged(tmp_path, plates)
+    assert list(actual.obs["plate"]) == ["a"] * 5 + ["c"] * 4
+    assert list(actual.obs["plate"].cat.categories) == ["a", "b", "c"]
+    np.testing.assert_array_equal(
+        actual.X.toarray(), sp.vstack([p.X for p in plates.values()]).toarray()
+    )
+
+
+def test_no_plates():
+    with pytest.raises(ValueError, match="no plates"):
+        concat_on_disk({}, "merged.zarr")
+
+
+def test_unique_names_hold_no_strings():
+    """What is kept a cell are bytes, not Python objects."""
+
+    class Names:
+        n_rows = 1_000
+
+        def spans(self):
+            return [(0, 1_000)]
+
+        def text(self, lo, hi):
+            return np.array([f"c{i}" for i in range(lo, hi)], object)
+
+    names = UniqueNames({"a": Names(), "b": Names()})
+    assert names.n_changed == 2_000
+    assert all(
+        value.dtype != object for value in vars(names).values() if isinstance(value, np.ndarray)
+    )

@@ -1,0 +1,370 @@
+"""Neighbours, UMAP and Leiden: plain references, threads, Dask, errors. (scanpy: tests/parity.)"""
+
+from __future__ import annotations
+
+import random
+from contextlib import ExitStack
+
+import anndata as ad
+import dask
+import dask.array as da
+import numba
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from threadpoolctl import threadpool_limits
+
+from scatlas import tl
+from scatlas.errors import InputError
+from scatlas.natural import natural_key
+from scatlas.pp import _knn
+from scatlas.pp._neighbors import connectivities, neighbors
+from scatlas.tl import _spectral
+
+
+def blobs(n_cells: int, n_blobs: int, *, distance: float, width: int = 12) -> ad.AnnData:
+    rng = np.random.default_rng(0)
+    which = np.arange(n_cells) % n_blobs
+    centres = rng.normal(size=(n_blobs, width)) * distance
+    obs = pd.DataFrame({"blob": pd.Categorical(which.astype(str))})
+    obs.index = [f"c{i}" for i in range(n_cells)]
+    adata = ad.AnnData(np.zeros((n_cells, 51), np.float32), obs=obs)
+    noise = rng.normal(size=(n_cells, width))
+    adata.obsm["X_pca"] = (centres[which] + noise).astype(np.float32)
+    return adata
+
+
+def with_threads(n: int) -> ExitStack:
+    """BLAS, OpenMP, Numba and our own pool on ``n`` threads."""
+    stack = ExitStack()
+    most = numba.get_num_threads()
+    stack.enter_context(threadpool_limits(n))
+    stack.enter_context(dask.config.set(num_workers=n))
+    stack.callback(numba.set_num_threads, most)
+    numba.set_num_threads(min(n, numba.config.NUMBA_NUM_THREADS))
+    return stack
+
+
+@pytest.fixture(scope="module")
+def graph() -> ad.AnnData:
+    adata = blobs(300, 3, distance=1.0)
+    neighbors(adata, n_neighbors=10)
+    return adata
+
+
+def plain_neighbours(x: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    x = x.astype(np.float64)
+    d = np.sqrt(((x[:, None] - x[None]) ** 2).sum(axis=2))
+    np.fill_diagonal(d, -1)
+    order = np.argsort(d, axis=1, kind="stable")[:, :k]
+    d[np.diag_indices_from(d)] = 0
+    return order, np.take_along_axis(d, order, axis=1)
+
+
+def test_exact_neighbours_are_the_nearest(graph: ad.AnnData) -> None:
+    order, distances = plain_neighbours(graph.obsm["X_pca"], 10)
+    found = graph.obsp["distances"]
+    np.testing.assert_array_equal(found.indices.reshape(300, 9), order[:, 1:])
+    np.testing.assert_allclose(found.data.reshape(300, 9), distances[:, 1:], rtol=1e-6)
+
+
+def test_connectivities_follow_the_formula(graph: ad.AnnData) -> None:
+    """Fuzzy union of exp(-(d - rho) / sigma), with sigma such that a row sums to log2(k)."""
+    order, distances = plain_neighbours(graph.obsm["X_pca"], 10)
+    directed = np.zeros((300, 300))
+    for i in range(300):
+        beyond = np.maximum(distances[i, 1:] - distances[i, 1], 0)
+        low, high = 1e-6, 1e6
+        for _ in range(200):
+            sigma = (low * high) ** 0.5
+            if np.exp(-beyond / sigma).sum() > np.log2(10):
+                high = sigma
+            else:
+                low = sigma
+        directed[i, order[i, 1:]] = np.exp(-beyond / sigma)
+    want = directed + directed.T - directed * directed.T
+    found = graph.obsp["connectivities"]
+    assert found.dtype == np.float32
+    # umap-learn stops its search for sigma at 1e-5
+    np.testing.assert_allclose(found.toarray(), want, atol=1e-4)
+    assert (found != found.T).nnz == 0
+
+
+def test_blocks_and_threads_do_not_change_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.random.default_rng(1).normal(size=(700, 20)).astype(np.float32)
+    x[500:540] = x[3]  # ties
+    kwargs = {"metric": "euclidean", "metric_kwds": {}}
+    monkeypatch.setattr(_knn, "_ROWS_PER_BLOCK", 256)
+    with with_threads(1):
+        one = _knn.exact(x, 15, **kwargs)
+    with with_threads(4):
+        four = _knn.exact(x, 15, **kwargs)
+    monkeypatch.setattr(_knn, "_ROWS_PER_BLOCK", 2048)
+    whole = _knn.exact(x, 15, **kwargs)
+    for a, b in zip(one, four, strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(one[1], whole[1])
+
+
+def test_threads_change_neither_graph_nor_picture() -> None:
+    results = []
+    for n in (1, 2):
+        with with_threads(n):
+            # Blobs far apart: the eigenvectors of parts, and their places, are in it.
+            adata = blobs(280, 7, distance=8.0)
+            adata.obsm["X_pca"][::20] = adata.obsm["X_pca"][0]
+            neighbors(adata, n_neighbors=8)
+            tl.umap(adata, maxiter=20)
+            tl.leiden(adata, flavor="igraph", n_iterations=2)
+            results.append(adata)
+    one, two = results
+    for key in ("distances", "connectivities"):
+        np.testing.assert_array_equal(one.obsp[key].data, two.obsp[key].data)
+        np.testing.assert_array_equal(one.obsp[key].indices, two.obsp[key].indices)
+    np.testing.assert_array_equal(one.obsm["X_umap"], two.obsm["X_umap"])
+    assert list(one.obs["leiden"]) == list(two.obs["leiden"])
+
+
+def test_twins_keep_themselves_as_first_neighbour() -> None:
+    x = np.repeat(np.random.default_rng(0).normal(size=(3, 5)), 20, axis=0)
+    indices, distances = _knn.exact(x, 6, metric="euclidean", metric_kwds={})
+    np.testing.assert_array_equal(indices[:, 0], np.arange(60))
+    assert all(len(set(row)) == 6 for row in indices)
+    np.testing.assert_allclose(distances, 0, atol=1e-6)
+    weights = connectivities(indices, distances)
+    assert np.isfinite(weights.data).all()
+    assert weights.diagonal().sum() == 0
+
+
+@pytest.mark.parametrize("kind", ["dense", "csr"])
+def test_dask_representation_is_read_once(kind: str, block_loads) -> None:
+    plain = blobs(90, 3, distance=2.0)
+    x = plain.obsm["X_pca"]
+    lazy = plain.copy()
+    lazy.obsm["X_pca"] = block_loads.dask(sp.csr_matrix(x) if kind == "csr" else x, rows=20)
+    plain.obsm["X_pca"] = sp.csr_matrix(x) if kind == "csr" else x
+    neighbors(plain, n_neighbors=6, n_pcs=8, use_rep="X_pca")
+    neighbors(lazy, n_neighbors=6, n_pcs=8, use_rep="X_pca")
+    assert block_loads.passes() == neighbors.passes == 1
+    for key in ("distances", "connectivities"):
+        np.testing.assert_array_equal(plain.obsp[key].data, lazy.obsp[key].data)
+
+
+@pytest.mark.parametrize(("n_blobs", "reads"), [(3, 0), (6, 1)])
+def test_umap_reads_the_cells_only_for_a_graph_in_many_parts(
+    n_blobs: int, reads: int, block_loads
+) -> None:
+    adata = blobs(120, n_blobs, distance=10.0)
+    neighbors(adata, n_neighbors=6)
+    adata.obsm["X_pca"] = block_loads.dask(adata.obsm["X_pca"], rows=40)
+    tl.umap(adata, maxiter=11)
+    assert block_loads.passes() == reads <= tl.umap.passes
+
+
+def test_copy_leaves_the_original_alone() -> None:
+    adata = blobs(60, 2, distance=1.0)
+    with_graph = neighbors(adata, n_neighbors=5, copy=True)
+    assert "neighbors" not in adata.uns
+    assert not adata.obsp
+    with_umap = tl.umap(with_graph, maxiter=11, copy=True)
+    assert "X_umap" in with_umap.obsm
+    assert "X_umap" not in with_graph.obsm
+    with_leiden = tl.leiden(with_graph, copy=True)
+    assert "leiden" in with_leiden.obs
+    assert "leiden" not in with_graph.obs
+    assert neighbors(adata, n_neighbors=5) is None
+    assert tl.umap(adata, maxiter=11) is None
+    assert tl.leiden(adata) is None
+
+
+def test_result_survives_h5ad(tmp_path, graph: ad.AnnData) -> None:
+    adata = tl.umap(graph, maxiter=11, copy=True)
+    tl.leiden(adata)
+    adata.write_h5ad(tmp_path / "a.h5ad")
+    back = ad.read_h5ad(tmp_path / "a.h5ad")
+    assert back.uns["umap"]["params"] == adata.uns["umap"]["params"]
+    assert list(back.obs["leiden"].cat.categories) == list(adata.obs["leiden"].cat.categories)
+    np.testing.assert_array_equal(
+        back.obsp["connectivities"].data, adata.obsp["connectivities"].data
+    )
+
+
+def test_method_none_gives_distances_alone() -> None:
+    adata = blobs(40, 2, distance=1.0)
+    neighbors(adata, n_neighbors=5, method=None, key_added="d")
+    assert set(adata.obsp) == {"d_distances"}
+
+
+def test_picture_keeps_many_parts_apart() -> None:
+    adata = blobs(210, 7, distance=10.0)
+    neighbors(adata, n_neighbors=10)
+    tl.umap(adata, maxiter=50)
+    coordinates = pd.DataFrame(adata.obsm["X_umap"])
+    centres = coordinates.groupby(adata.obs["blob"].to_numpy()).mean().to_numpy()
+    nearest = ((adata.obsm["X_umap"][:, None] - centres[None]) ** 2).sum(axis=2).argmin(axis=1)
+    assert (nearest.astype(str) == adata.obs["blob"]).mean() > 0.99
+
+
+def test_start_is_the_laplacians_eigenvectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    adata = blobs(120, 2, distance=0.5)
+    neighbors(adata, n_neighbors=8)
+    weights = adata.obsp["connectivities"]
+    dense = weights.toarray().astype(np.float64)
+    root = np.sqrt(dense.sum(axis=0))
+    _, vectors = np.linalg.eigh(np.eye(120) - dense / root[:, None] / root[None])
+    for limit in (_spectral._ARPACK_BELOW, 0):  # ARPACK, then LOBPCG
+        monkeypatch.setattr(_spectral, "_ARPACK_BELOW", limit)
+        found = _spectral._eigenvectors(weights, 2, np.random.RandomState(0))
+        overlap = np.abs((vectors[:, 1:3] * found).sum(axis=0))
+        np.testing.assert_allclose(overlap, 1, atol=1e-3)
+
+
+def test_start_falls_back_to_random_when_the_solver_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*args, **kwargs):
+        raise _spectral.ArpackError(3)
+
+    monkeypatch.setattr(_spectral, "eigsh", fail)
+    found = _spectral._eigenvectors(sp.csr_matrix(np.ones((9, 9))), 2, np.random.RandomState(0))
+    assert found.shape == (9, 2)
+    assert "did not converge" in caplog.text
+
+
+def test_start_of_tiny_and_coinciding_parts() -> None:
+    graph = sp.block_diag([np.ones((2, 2))] * 6, format="csr")
+    same = np.ones((12, 4))
+    found = _spectral.start(graph, 2, np.random.RandomState(0), lambda: same)
+    assert np.isfinite(found).all()
+    assert np.abs(found).max() == pytest.approx(10, abs=0.01)
+
+
+def test_umap_starts_where_it_is_told(graph: ad.AnnData) -> None:
+    start = np.random.default_rng(0).normal(size=(300, 2))
+    graph.obsm["start"] = start
+    by_key = tl.umap(graph, maxiter=11, init_pos="start", copy=True).obsm["X_umap"]
+    by_array = tl.umap(graph, maxiter=11, init_pos=start, copy=True).obsm["X_umap"]
+    np.testing.assert_array_equal(by_key, by_array)
+    other = tl.umap(graph, maxiter=11, init_pos=start, random_state=1, copy=True)
+    assert other.uns["umap"]["params"]["random_state"] == 1
+    assert (other.obsm["X_umap"] != by_key).any()
+
+
+@pytest.mark.parametrize("flavor", ["leidenalg", "igraph"])
+def test_leiden_finds_the_blobs(flavor: str) -> None:
+    adata = blobs(360, 12, distance=10.0)
+    neighbors(adata, n_neighbors=10)
+    state = random.getstate()
+    tl.leiden(adata, 0.5, flavor=flavor, n_iterations=2)
+    assert random.getstate() == state
+    table = pd.crosstab(adata.obs["leiden"], adata.obs["blob"])
+    assert ((table > 0).sum(axis=0) == 1).all()
+    assert ((table > 0).sum(axis=1) == 1).all()
+    assert list(adata.obs["leiden"].cat.categories) == [str(i) for i in range(12)]
+    assert adata.uns["leiden"] == {
+        "params": {"resolution": 0.5, "random_state": 0, "n_iterations": 2}
+    }
+
+
+def test_leiden_takes_other_graphs(graph: ad.AnnData) -> None:
+    adata = graph.copy()
+    adata.obsp["mine"] = adata.obsp["connectivities"].copy()
+    want = list(tl.leiden(adata, copy=True).obs["leiden"])
+    for options in (
+        {"obsp": "mine"},
+        {"neighbors_key": "neighbors"},
+        {"adjacency": sp.csc_array(adata.obsp["mine"])},
+    ):
+        assert list(tl.leiden(adata, **options, copy=True).obs["leiden"]) == want
+
+
+def test_natural_order() -> None:
+    names = ["10", "9", "a,10", "a,2", "1"]
+    assert sorted(names, key=natural_key) == ["1", "9", "10", "a,2", "a,10"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_neighbors": 1}, "at least 2"),
+        ({"method": "gauss"}, "method='umap'"),
+        ({"knn": False}, "knn=True"),
+        ({"transformer": "rapids"}, "'pynndescent'"),
+        ({"use_rep": "X_other"}, "no 'X_other' in obsm"),
+        ({"n_pcs": 13}, "lower n_pcs"),
+    ],
+)
+def test_neighbors_errors(options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        neighbors(blobs(30, 2, distance=1.0), **options)
+
+
+def test_neighbors_needs_components_cells_and_numbers() -> None:
+    adata = blobs(30, 2, distance=1.0)
+    with pytest.raises(InputError, match="at least 3 cells"):
+        neighbors(adata[:2].copy())
+    adata.obsm["X_pca"][3, 3] = np.nan
+    with pytest.raises(InputError, match="not finite"):
+        neighbors(adata)
+    del adata.obsm["X_pca"]
+    with pytest.raises(InputError, match=r"run sa\.pp\.pca first"):
+        neighbors(adata)
+
+
+def test_dask_cut_along_the_components_is_refused() -> None:
+    adata = blobs(30, 2, distance=1.0)
+    adata.obsm["X_pca"] = da.from_array(adata.obsm["X_pca"], chunks=(10, 5))
+    with pytest.raises(InputError, match="rechunk"):
+        neighbors(adata)
+
+
+def test_more_cells_than_the_exact_search_takes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_knn, "EXACT_UP_TO", 20)
+    monkeypatch.setattr(_knn, "approximate", lambda x, n, **_: plain_neighbours(x, n))
+    caplog.set_level("INFO")
+    neighbors(blobs(30, 2, distance=1.0), n_neighbors=5)
+    assert "NN-descent on one thread (the exact search is for up to 20)" in caplog.text
+    neighbors(blobs(20, 2, distance=1.0), n_neighbors=5)
+    assert "exact search" in caplog.records[-1].message
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "rapids"}, "method='umap'"),
+        ({"init_pos": "paga"}, "neither 'spectral', 'random' nor a key"),
+        ({"init_pos": np.zeros((3, 2))}, "cells x n_components"),
+        ({"neighbors_key": "other"}, r"run sa\.pp\.neighbors first"),
+    ],
+)
+def test_umap_errors(graph: ad.AnnData, options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        tl.umap(graph, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"flavor": "louvain"}, "'igraph' or 'leidenalg'"),
+        ({"flavor": "igraph", "directed": True}, "directed=False"),
+        ({"flavor": "igraph", "partition_type": object}, "partition_type"),
+        ({"obsp": "mine"}, "no 'mine' in obsp"),
+        ({"obsp": "distances", "neighbors_key": "neighbors"}, "pass one of them"),
+        ({"neighbors_key": "other"}, r"run sa\.pp\.neighbors first"),
+        ({"restrict_to": ("blobs", ["0"])}, "which obs has not"),
+        ({"restrict_to": ("blob", ["0", "9"])}, "'9', which is not in"),
+    ],
+)
+def test_leiden_errors(graph: ad.AnnData, options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        tl.leiden(graph, **options)
+
+
+def test_graph_gone_missing(graph: ad.AnnData) -> None:
+    adata = graph.copy()
+    del adata.obsp["connectivities"]
+    with pytest.raises(InputError, match=r"run sa\.pp\.neighbors again"):
+        tl.leiden(adata)

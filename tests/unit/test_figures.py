@@ -1,0 +1,295 @@
+"""Figures: what they draw, that bytes repeat, and that nothing is clipped or left global."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import anndata as ad
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_rgb
+
+from scatlas import pl
+from scatlas.errors import InputError
+from scatlas.pl._style import colours, short
+from scatlas.pl._umap import _apart, _categories, _gatherings
+
+THRESHOLDS = {"min_genes": 200, "max_genes": None, "max_counts": 40000, "max_pct_mt": 20.0}
+
+
+def qc_table(n: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    counts = np.exp(rng.normal(8, 0.7, n)).astype(np.int64)
+    genes = (counts**0.85).astype(np.int64)
+    mt = rng.gamma(3, 2, n).clip(0, 100)
+    counts[0] = genes[0] = 0
+    mt[0] = np.nan  # an empty cell
+    table = pd.DataFrame({"total_counts": counts, "n_genes_by_counts": genes, "pct_counts_mt": mt})
+    return table.assign(keep=(genes >= 200) & (mt <= 20) & (counts <= 40000))
+
+
+def summary(name: str, n: int, taken: dict[str, int]) -> dict:
+    return {"plate": name, "n_cells": n, "n_kept": n - sum(taken.values()), "removed": taken}
+
+
+def mapped(n: int = 400, k: int = 5) -> ad.AnnData:
+    rng = np.random.default_rng(0)
+    which = np.arange(n) % k
+    centres = rng.normal(size=(k, 2)) * 20
+    adata = ad.AnnData(obs=pd.DataFrame(index=[f"c{i}" for i in range(n)]))
+    adata.obs["line"] = pd.Categorical([f"line{i}" for i in which])
+    adata.obs["score"] = rng.random(n)
+    adata.obs["mixed"] = rng.integers(0, k, n)
+    adata.obsm["X_umap"] = (centres[which] + rng.normal(size=(n, 2))).astype(np.float32)
+    return adata
+
+
+def figures() -> dict:
+    plates = [f"plate{i}" for i in range(4)]
+    hvg = {plate: {f"g{j}" for j in range(i * 10, 100)} for i, plate in enumerate(plates)}
+    return {
+        "violins": pl.qc_violins({p: qc_table(300, i) for i, p in enumerate(plates)}, THRESHOLDS),
+        "kept": pl.cells_kept({p: summary(p, 300, {"min_genes": 20}) for p in plates}),
+        "hvg": pl.hvg_overlap(hvg, min_plates=3),
+        "scree": pl.pca_scree(1 / np.arange(2, 20)),
+        "umap": pl.umap(mapped(), "line"),
+    }
+
+
+def texts(figure) -> list[str]:
+    return [text.get_text() for text in figure.findobj(mpl.text.Text)]
+
+
+def test_same_input_same_bytes(tmp_path) -> None:
+    for name in ("one", "two"):
+        for figure, drawn in figures().items():
+            pl.save(drawn, tmp_path / name / f"{figure}.png")
+    for path in sorted((tmp_path / "one").iterdir()):
+        data = path.read_bytes()
+        assert data == (tmp_path / "two" / path.name).read_bytes(), path.name
+        assert data.startswith(b"\x89PNG")
+        # No text chunk: date and version would change the bytes.
+        assert b"tEXt" not in data
+    assert len(list((tmp_path / "one").iterdir())) == 5
+
+
+def test_nothing_global_changes() -> None:
+    before = dict(mpl.rcParams)
+    figures()
+    assert dict(mpl.rcParams) == before
+    assert "matplotlib.pyplot" not in sys.modules or not mpl.pyplot.get_fignums()
+
+
+def test_import_is_quick() -> None:
+    code = "import sys, scatlas.pl; sys.exit('matplotlib' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="no attribute 'violin'"):
+        pl.violin  # noqa: B018
+    assert set(dir(pl)) == set(pl.__all__)
+
+
+@pytest.mark.parametrize("n_plates", [1, 14])
+def test_violins_show_bounds_and_all_plates(n_plates: int) -> None:
+    tables = {f"plate{i}": qc_table(200, i) for i in range(n_plates)}
+    figure = pl.qc_violins(tables, THRESHOLDS)
+    written = texts(figure)
+    assert {"min 200", "max 40,000", "max 20"} <= set(written)
+    assert set(tables) <= set(written)
+    counts, genes, mt = figure.axes
+    bounds = {
+        ax: {line.get_ydata()[0] for line in ax.lines if line.get_linestyle() == "--"}
+        for ax in figure.axes
+    }
+    assert bounds == {counts: {np.log10(40000)}, genes: {np.log10(200)}, mt: {20.0}}
+    for ax in figure.axes:
+        low, high = ax.get_ylim()
+        assert all(low <= bound <= high for bound in bounds[ax])
+        # Two halves of each plate.
+        assert len(ax.collections) == 2 * n_plates
+
+
+def test_violin_is_as_wide_where_the_cells_are() -> None:
+    table = qc_table(4000, 0)
+    figure = pl.qc_violins({"a": table}, {})
+    (left, _), genes = figure.axes[0].collections, np.log10(table["total_counts"].clip(lower=1))
+    vertices = left.get_paths()[0].vertices
+    widest = vertices[vertices[:, 0].argmin(), 1]
+    assert widest == pytest.approx(genes.median(), abs=0.25)
+    assert -0.43 < vertices[:, 0].min() < -0.41
+
+
+def test_violins_of_plates_without_a_cell_kept() -> None:
+    table = qc_table(50, 0).assign(keep=False)
+    empty = table.iloc[:0]
+    figure = pl.qc_violins({"none kept": table, "empty": empty}, {"max_pct_mt": 5})
+    assert len(figure.axes[0].collections) == 1
+
+
+def test_cells_kept_numbers() -> None:
+    plates = {
+        "a": summary("a", 2000, {"filter": 500, "max_pct_mt": 0}),
+        "b": summary("b", 10_000_000, {"filter": 1, "max_pct_mt": 3_000_000}),
+    }
+    written = texts(pl.cells_kept(plates))
+    assert {"1,500 (75.0%)", "6,999,999 (70.0%)"} <= set(written)
+    assert {"25.0%", "–", "<0.1%", "30.0%"} <= set(written)
+    assert {"filter column", "too mitochondrial"} <= set(written)
+    without = pl.cells_kept({"a": summary("a", 10, {})})
+    assert len(without.axes) == 1
+    assert "10 (100.0%)" in texts(without)
+
+
+def test_hvg_overlap_numbers() -> None:
+    hvg = {"a": {"1", "2", "3"}, "b": pd.Index(["2", "3"]), "c": ["3", "9"]}
+    figure = pl.hvg_overlap(hvg, min_plates=2)
+    heat, bars = figure.axes
+    shown = [text.get_text() for text in heat.texts]
+    assert shown == ["3", "2", "1", "2", "2", "1", "1", "1", "2"]
+    assert [bar.get_height() for bar in bars.patches] == [2, 1, 1]
+    grey, *blue = [to_rgb(bar.get_facecolor()[:3]) for bar in bars.patches]
+    assert blue == [to_rgb("#0072b2")] * 2
+    assert grey != blue[0]
+    assert "2 genes on at least 2 plates" in texts(figure)
+    assert "genes by number of plates" in texts(pl.hvg_overlap({"only": {"1"}}))
+
+
+def test_scree_numbers() -> None:
+    ratio = np.array([0.4, 0.2, 0.1, 0.0])
+    scree, running = pl.pca_scree(ratio).axes
+    # A component without variance has no place on a log scale.
+    np.testing.assert_allclose(scree.lines[0].get_ydata(), [40, 20, 10])
+    np.testing.assert_allclose(running.lines[0].get_ydata(), [40, 60, 70, 70])
+    assert "4 components hold 70.0%" in texts(running.figure)
+    assert "half of it in 1" in texts(running.figure)
+
+
+def test_umap_points_carry_their_colours() -> None:
+    adata = mapped(k=3)
+    figure = pl.umap(adata, "line")
+    (points,) = figure.axes[0].collections
+    legend = figure.axes[0].get_legend()
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names == ["line0", "line1", "line2"]
+    colour = dict(zip(names, (line.get_color() for line in legend.get_lines()), strict=True))
+    at = {tuple(xy): name for xy, name in zip(adata.obsm["X_umap"], adata.obs["line"], strict=True)}
+    for xy, face in zip(points.get_offsets(), points.get_facecolors(), strict=True):
+        assert to_rgb(face[:3]) == to_rgb(colour[at[tuple(np.float32(xy))]])
+
+
+def test_points_shrink_with_cells() -> None:
+    sizes = [
+        float(pl.umap(mapped(n, 3), "line").axes[0].collections[0].get_sizes()[0])
+        for n in (100, 20_000)
+    ]
+    assert sizes[0] > 5 * sizes[1]
+
+
+def test_many_categories_are_numbered_and_the_legend_fits(tmp_path) -> None:
+    adata = mapped(3000, 50)
+    adata.obs["line"] = adata.obs["line"].cat.rename_categories(
+        {f"line{i}": f"A long name of a cell line, number {i}" for i in range(50)}
+    )
+    figure = pl.umap(adata, "line")
+    legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert len(legend) == 50
+    assert sum(label.split()[0].isdecimal() for label in legend) > 40
+    pl.save(figure, tmp_path / "a.png")
+    pixels = mpl.image.imread(tmp_path / "a.png")
+    edge = [pixels[:, -4:], pixels[:, :4], pixels[:4], pixels[-4:]]
+    assert all((part[..., :3] == 1).all() for part in edge), "something touches the edge"
+
+
+def test_more_categories_than_a_legend_holds() -> None:
+    adata = mapped(2000, 4)
+    adata.obs["drug"] = [f"drug{i % 300}" for i in range(2000)]
+    start = time.monotonic()
+    axes = pl.umap(adata, "drug").axes[0]
+    assert time.monotonic() - start < 5
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert len(labels) == 77
+    assert labels[-1] == "and 224 smaller"
+    assert not axes.texts
+
+
+def test_missing_values_are_grey() -> None:
+    adata = mapped(100, 3)
+    adata.obs.loc[adata.obs_names[:10], "line"] = np.nan
+    axes = pl.umap(adata, "line").axes[0]
+    assert axes.get_legend().get_texts()[-1].get_text() == "missing"
+    assert (axes.collections[0].get_facecolors()[:, :3] == to_rgb("#d9d9d9")).all(
+        axis=1
+    ).sum() == 10
+
+
+def test_categories_keep_an_order_that_somebody_chose() -> None:
+    chosen = pd.Series(pd.Categorical(["b", "a", "c"], categories=["c", "a", "b", "unused"]))
+    assert _categories(chosen)[1] == ["c", "a", "b"]
+    codes, names = _categories(pd.Series(["p10", "p9", None]))
+    assert names == ["p9", "p10"]
+    assert list(codes) == [1, 0, -1]
+    assert _categories(pd.Series(pd.Categorical(["p10", "p9"])))[1] == ["p9", "p10"]
+    assert _categories(pd.Series([True, False]))[1] == ["False", "True"]
+    assert _categories(pd.Series([10, 9]))[1] == ["9", "10"]
+
+
+def test_marks_stand_where_categories_gather() -> None:
+    adata = mapped(2000, 10)
+    codes = np.arange(2000) % 10
+    places = _gatherings(adata.obsm["X_umap"], codes, 10)
+    assert set(places) == set(range(10))
+    for code, place in places.items():
+        np.testing.assert_allclose(
+            place, np.median(adata.obsm["X_umap"][codes == code], axis=0), atol=1.0
+        )
+    mixed = np.random.default_rng(0).integers(0, 10, 2000)
+    assert _gatherings(adata.obsm["X_umap"], mixed, 10) == {}
+
+
+def test_marks_are_moved_apart() -> None:
+    places = np.array([[0.5, 0.5], [0.5, 0.5], [0.52, 0.51], [0.9, 0.9]])
+    sizes = np.full((4, 2), [0.04, 0.03])
+    moved = _apart(places, sizes)
+    for i in range(4):
+        for j in range(i):
+            assert (np.abs(moved[i] - moved[j]) >= [0.04 - 1e-5, 0.03 - 1e-5]).any()
+    np.testing.assert_array_equal(moved[3], places[3])
+
+
+@pytest.mark.parametrize("n", [3, 7, 8, 20, 60])
+def test_colours_differ(n: int) -> None:
+    found = colours(n)
+    assert found == colours(n)
+    assert len(set(found)) == n
+    rgb = np.array([to_rgb(colour) for colour in found])
+    gaps = np.linalg.norm(rgb[:, None] - rgb[None], axis=2)[np.triu_indices(n, 1)]
+    assert gaps.min() > (0.25 if n <= 7 else 0.03)
+    # Visible on white.
+    assert (rgb @ [0.2126, 0.7152, 0.0722]).max() < 0.85
+
+
+def test_long_names_keep_both_ends() -> None:
+    assert short("abc", 5) == "abc"
+    assert short("abcdefghijkl", 9) == "abcde…jkl"
+
+
+def test_errors() -> None:
+    for draw in (
+        lambda: pl.qc_violins({}, {}),
+        lambda: pl.cells_kept({}),
+        lambda: pl.hvg_overlap({}),
+    ):
+        with pytest.raises(InputError, match="no plate to draw"):
+            draw()
+    with pytest.raises(InputError, match="no component"):
+        pl.pca_scree([])
+    adata = mapped(20, 2)
+    with pytest.raises(InputError, match="no column 'drug' in obs"):
+        pl.umap(adata, "drug")
+    with pytest.raises(InputError, match="real numbers"):
+        pl.umap(adata, "score")
+    with pytest.raises(InputError, match=r"run sa\.tl\.umap first"):
+        pl.umap(adata, "line", basis="X_tsne")

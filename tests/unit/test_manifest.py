@@ -1,0 +1,92 @@
+"""Checksums and the JSON files between steps."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from scatlas.io.manifest import checksum, write_json
+
+
+def store(folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+FILES = {"zarr.json": "{}", "X/c/0": "abc", "X/c/1": "abd"}
+
+
+def test_checksum_of_a_file_is_blake2b(tmp_path):
+    (tmp_path / "abc").write_bytes(b"abc")
+    # b2sum -l 128
+    assert checksum(tmp_path / "abc") == "cf4ab791c62b8d2b2109c90275287816"
+
+
+def test_checksum_of_a_folder_depends_on_data_only(tmp_path):
+    first = checksum(store(tmp_path / "a", FILES))
+    second = store(tmp_path / "b", dict(reversed(FILES.items())))
+    (second / ".snakemake_timestamp").write_text("")
+    (second / "X" / "empty").mkdir()
+    os.utime(second / "zarr.json", (0, 0))
+    assert checksum(second) == first
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"X/c/1": "abe"},
+        {"X/c/2": ""},
+        {"zarr.json": "{ }"},
+    ],
+)
+def test_checksum_of_a_folder_sees_changes(tmp_path, change):
+    first = checksum(store(tmp_path / "a", FILES))
+    assert checksum(store(tmp_path / "b", FILES | change)) != first
+
+
+def test_checksum_of_a_folder_sees_renames(tmp_path):
+    first = checksum(store(tmp_path / "a", FILES))
+    folder = store(tmp_path / "b", FILES)
+    (folder / "X/c/1").rename(folder / "X/c/2")
+    assert checksum(folder) != first
+
+
+def test_checksum_of_nothing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        checksum(tmp_path / "absent")
+
+
+def test_json_is_stable_and_plain(tmp_path):
+    mapping = {
+        "b": np.float64(0.1),
+        "a": np.int64(2**40),
+        "list": (np.arange(2), np.bool_(True)),
+        "path": tmp_path,
+        "nan": float("nan"),
+        "gene": "β-actin",
+    }
+    write_json(tmp_path / "m.json", mapping)
+    text = (tmp_path / "m.json").read_text()
+    assert text.endswith("}\n")
+    assert list(json.loads(text)) == sorted(mapping)
+    assert json.loads(text) == {
+        "a": 2**40,
+        "b": 0.1,
+        "gene": "β-actin",
+        "list": [[0, 1], True],
+        "nan": None,
+        "path": str(tmp_path),
+    }
+    write_json(tmp_path / "n.json", dict(reversed(mapping.items())))
+    assert (tmp_path / "n.json").read_bytes() == (tmp_path / "m.json").read_bytes()
+
+
+def test_json_refuses_what_it_cannot_hold(tmp_path):
+    with pytest.raises(TypeError, match="set has no JSON form"):
+        write_json(tmp_path / "m.json", {"a": {1}})
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,644 @@
+"""QC metrics, filters, normalisation, logarithm and sampling on every kind of X.
+
+Results are compared with plain NumPy; tests/parity compares them with scanpy.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+import scatlas as sa
+from scatlas.errors import InputError
+
+# What test_every_pass_is_declared knows how to call.
+CALLS = {
+    "calculate_qc_metrics": lambda a: sa.pp.calculate_qc_metrics(
+        a, qc_vars=["mt", "other"], percent_top=[5, 50], inplace=True
+    ),
+    "filter_cells": lambda a: sa.pp.filter_cells(a, min_genes=3),
+    "filter_genes": lambda a: sa.pp.filter_genes(a, min_counts=3),
+    "normalize_total": sa.pp.normalize_total,
+    "log1p": sa.pp.log1p,
+    "sample": lambda a: sa.pp.sample(a, n=20),
+}
+empty_cells = pytest.mark.filterwarnings("ignore:Some cells have zero counts:UserWarning")
+
+
+@pytest.fixture
+def adata(array_type: Any, counts: sparse.csr_matrix, make_adata: Any) -> ad.AnnData:
+    """AnnData of 60 x 50 counts, X of every kind, with a layer of the same kind."""
+    adata = make_adata(array_type(counts.astype(np.float32)))
+    adata.layers["counts"] = array_type(counts)
+    adata.var["other"] = np.arange(50) % 7 == 0
+    return adata
+
+
+def normalised(matrix: np.ndarray, target: float, totals: np.ndarray | None = None) -> np.ndarray:
+    """Plain reference in float64."""
+    totals = matrix.sum(axis=1) if totals is None else totals
+    return matrix * (target / np.where(totals == 0, target, totals))[:, None]
+
+
+# --- passes -----------------------------------------------------------------------------------
+
+
+@empty_cells
+@pytest.mark.parametrize("name", CALLS)
+def test_every_pass_is_declared(
+    name: str, dask_type: Any, counts: Any, make_adata: Any, block_loads: Any, dense: Any
+) -> None:
+    adata = make_adata(dask_type(counts))
+    adata.var["other"] = np.arange(50) % 7 == 0
+    CALLS[name](adata)
+    assert block_loads.passes() == getattr(sa.pp, name).passes
+    block_loads.reset()
+    dense(adata.X)  # the result takes each block once more, and none twice
+    assert max(block_loads.per_block()) == 1
+    block_loads.assert_unchanged()
+
+
+@empty_cells
+@pytest.mark.parametrize(
+    "options, passes",
+    [
+        ({}, 1),
+        ({"target_sum": 1e4}, 0),
+        ({"target_sum": 1e4, "inplace": False}, 0),
+        ({"target_sum": 1e4, "key_added": "size"}, 1),
+        ({"key_added": "size"}, 1),
+        ({"counts_per_cell": "totals"}, 0),
+        ({"counts_per_cell": "totals", "target_sum": 1e4, "key_added": "size"}, 0),
+        ({"exclude_highly_expressed": True}, 2),
+        ({"exclude_highly_expressed": True, "target_sum": 1e4}, 1),
+    ],
+)
+def test_passes_of_normalize_total(
+    options: dict, passes: int, dask_type: Any, counts: Any, make_adata: Any, block_loads: Any
+) -> None:
+    adata = make_adata(dask_type(counts))
+    adata.obs["totals"] = np.asarray(counts.sum(axis=1)).ravel()
+    sa.pp.normalize_total(adata, **options)
+    assert block_loads.passes() == passes
+
+
+@empty_cells
+def test_a_chain_of_steps_takes_each_block_once(
+    dask_type: Any, counts: Any, make_adata: Any, block_loads: Any, dense: Any
+) -> None:
+    adata = make_adata(dask_type(counts))
+    totals = np.asarray(counts.sum(axis=1)).ravel()
+    keep = totals > 0
+    sa.pp.normalize_total(adata, target_sum=100, counts_per_cell=totals)
+    sa.pp.log1p(adata)
+    sa.pp.sample(adata, p=keep, n=int(keep.sum()))
+    assert block_loads.passes() == 0
+    want = np.log1p(normalised(counts.toarray(), 100)).astype("f4")[keep]
+    np.testing.assert_allclose(dense(adata.X), want, rtol=2e-7)
+    assert block_loads.passes() == 1
+    block_loads.assert_unchanged()
+
+
+# --- calculate_qc_metrics ---------------------------------------------------------------------
+
+
+def test_qc_metrics_equal_numpy(array_type: Any, count_dtype: Any, counts: Any, make_adata: Any):
+    adata = make_adata(array_type(counts.astype(count_dtype)))
+    matrix = counts.toarray()
+    obs, var = sa.pp.calculate_qc_metrics(adata, qc_vars="mt", percent_top=[3, 50])
+    totals = matrix.sum(axis=1)
+    kind = np.int64 if count_dtype.kind in "iu" else np.float64
+    assert obs["total_counts"].dtype == obs["total_counts_mt"].dtype == kind
+    assert var["total_counts"].dtype == kind
+    assert obs["n_genes_by_counts"].dtype == var["n_cells_by_counts"].dtype == np.int64
+    np.testing.assert_array_equal(obs["total_counts"], totals)
+    np.testing.assert_array_equal(obs["total_counts_mt"], matrix[:, :4].sum(axis=1))
+    np.testing.assert_array_equal(obs["n_genes_by_counts"], (matrix > 0).sum(axis=1))
+    np.testing.assert_array_equal(var["n_cells_by_counts"], (matrix > 0).sum(axis=0))
+    np.testing.assert_array_equal(var["total_counts"], matrix.sum(axis=0))
+    np.testing.assert_allclose(var["mean_counts"], matrix.mean(axis=0), rtol=1e-15)
+    with np.errstate(invalid="ignore"):
+        top = -np.sort(-matrix, axis=1)[:, :3].sum(axis=1) / totals * 100
+        share = matrix[:, :4].sum(axis=1) / totals * 100
+    np.testing.assert_allclose(obs["pct_counts_in_top_3_genes"], top, rtol=1e-15)
+    np.testing.assert_allclose(obs["pct_counts_mt"], share, rtol=1e-15)
+    np.testing.assert_array_equal(obs["log1p_total_counts"], np.log1p(totals))
+    assert obs["pct_counts_mt"].isna().sum() == (totals == 0).sum() == 2
+    assert list(obs.index) == list(adata.obs_names)
+    assert list(adata.obs.columns) == ["batch"]
+
+
+def test_qc_metrics_of_large_counts_are_exact(array_type: Any, make_adata: Any) -> None:
+    matrix = np.zeros((9, 3), np.float32)
+    matrix[:, 0] = 2**24
+    matrix[:, 1] = 1
+    matrix[:, 2] = 3
+    adata = make_adata(array_type(matrix), mt=2)
+    obs, var = sa.pp.calculate_qc_metrics(adata, qc_vars=["mt"], percent_top=None)
+    assert set(obs["total_counts"]) == {2**24 + 4}
+    assert set(obs["total_counts_mt"]) == {2**24 + 1}
+    assert list(var["total_counts"]) == [9 * 2**24, 9, 27]
+    assert set(sa.pp.filter_cells(adata, min_counts=2**24 + 4, inplace=False)[0]) == {True}
+    assert set(sa.pp.filter_cells(adata, min_counts=2**24 + 5, inplace=False)[0]) == {False}
+
+
+def test_qc_metrics_in_place_of_a_layer(adata: ad.AnnData, counts: Any) -> None:
+    adata.X = None
+    assert sa.pp.calculate_qc_metrics(
+        adata, layer="counts", expr_type="umis", var_type="features", inplace=True, log1p=False,
+        percent_top=(),
+    ) is None  # fmt: skip
+    assert list(adata.obs) == ["batch", "n_features_by_umis", "total_umis"]
+    assert list(adata.var)[2:] == [
+        "n_cells_by_umis", "mean_umis", "pct_dropout_by_umis", "total_umis"
+    ]  # fmt: skip
+    np.testing.assert_array_equal(adata.obs["total_umis"], np.asarray(counts.sum(1)).ravel())
+
+
+def test_qc_metrics_leave_explicit_zeros_alone_but_do_not_count_them(make_adata: Any) -> None:
+    x = sparse.csr_matrix(np.array([[1, 2], [0, 3]], np.float32))
+    x.data[0] = 0
+    adata = make_adata(x, mt=1)
+    obs, var = sa.pp.calculate_qc_metrics(adata, percent_top=None)
+    assert list(obs["n_genes_by_counts"]) == [1, 1]
+    assert list(var["n_cells_by_counts"]) == [0, 2]
+    assert adata.X.nnz == 3
+
+
+def test_qc_metrics_of_raw(counts: Any, make_adata: Any) -> None:
+    adata = make_adata(counts.astype("f4"))
+    adata.raw = adata
+    adata.X = adata.X * 2
+    obs, _ = sa.pp.calculate_qc_metrics(adata, use_raw=True, percent_top=None)
+    np.testing.assert_array_equal(obs["total_counts"], np.asarray(counts.sum(1)).ravel())
+    with pytest.raises(InputError, match=r"raw has 50 genes but adata has 9.*to_adata"):
+        sa.pp.calculate_qc_metrics(adata[:, :9].copy(), use_raw=True, percent_top=None)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({}, r"top 500 genes, but there are 50"),
+        ({"percent_top": [0]}, r"top 0 genes"),
+        ({"percent_top": None, "qc_vars": ["ribo"]}, r"no column 'ribo'; it has \['mt'"),
+        ({"percent_top": None, "qc_vars": ["score"]}, r"'score'\] must be True or False"),
+        ({"percent_top": None, "layer": "spliced"}, r"layers has no 'spliced'; it has \[\]"),
+        ({"percent_top": None, "use_raw": True}, r"adata.raw is empty"),
+        ({"percent_top": None, "use_raw": True, "layer": "x"}, r"choose one of"),
+    ],
+)
+def test_qc_metrics_refuse(options: dict, message: str, counts: Any, make_adata: Any) -> None:
+    adata = make_adata(counts)
+    adata.var["score"] = np.linspace(0, 1, 50)
+    with pytest.raises(InputError, match=message):
+        sa.pp.calculate_qc_metrics(adata, **options)
+
+
+def test_gene_chunks_are_refused_with_the_mend(counts: Any, make_adata: Any) -> None:
+    import dask.array as da
+
+    adata = make_adata(da.from_array(counts.toarray(), chunks=(20, 25)))
+    for call in (CALLS["calculate_qc_metrics"], sa.pp.normalize_total, sa.pp.log1p):
+        adata.var["other"] = False
+        with pytest.raises(InputError, match="rechunk"):
+            call(adata)
+
+
+def test_the_number_of_threads_and_blocks_changes_no_bit(make_adata: Any, block_loads: Any) -> None:
+    import dask
+
+    x = sparse.random(200, 30, 0.4, format="csr", random_state=0, dtype=np.float32)
+    tables = []
+    for workers in (1, 3):
+        with dask.config.set(num_workers=workers):
+            adata = make_adata(block_loads.dask(x))
+            tables.append(sa.pp.calculate_qc_metrics(adata, qc_vars=["mt"], percent_top=[5]))
+    for one, three in zip(*tables, strict=True):
+        pd.testing.assert_frame_equal(one, three, check_exact=True)
+
+
+# --- filters ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "bound", [{"min_counts": 40}, {"max_counts": 60}, {"min_genes": 9}, {"max_genes": 12}]
+)
+@pytest.mark.parametrize("copy", [False, True])
+def test_filter_cells(bound: dict, copy: bool, adata: ad.AnnData, counts: Any, dense: Any) -> None:
+    matrix = counts.toarray()
+    ((name, value),) = bound.items()
+    number = matrix.sum(axis=1) if "counts" in name else (matrix > 0).sum(axis=1)
+    keep = number >= value if name.startswith("min") else number <= value
+    assert 0 < keep.sum() < 60
+    adata.obsm["rep"] = matrix[:, :3].copy()
+    adata.obsp["graph"] = sparse.eye(60, format="csr")
+    got_keep, got_number = sa.pp.filter_cells(adata, **bound, inplace=False)
+    np.testing.assert_array_equal(got_keep, keep)
+    np.testing.assert_array_equal(got_number, number)
+    assert adata.n_obs == 60
+    result = sa.pp.filter_cells(adata, **bound, copy=copy)
+    assert (result is None) is not copy
+    if copy:
+        assert adata.n_obs == 60
+        assert list(adata.obs) == ["batch"]
+    kept = result if copy else adata
+    np.testing.assert_array_equal(dense(kept.X), matrix[keep])
+    np.testing.assert_array_equal(dense(kept.layers["counts"]), matrix[keep])
+    np.testing.assert_array_equal(kept.obsm["rep"], matrix[keep][:, :3])
+    assert kept.obsp["graph"].shape == (keep.sum(), keep.sum())
+    column = "n_counts" if "counts" in name else "n_genes"
+    np.testing.assert_array_equal(kept.obs[column], number[keep])
+    assert list(kept.obs_names) == [f"cell{i}" for i in np.flatnonzero(keep)]
+    assert type(kept.X) is type(adata.X)
+
+
+@pytest.mark.parametrize(
+    "bound", [{"min_counts": 40}, {"max_counts": 60}, {"min_cells": 9}, {"max_cells": 20}]
+)
+@pytest.mark.parametrize("copy", [False, True])
+def test_filter_genes(bound: dict, copy: bool, adata: ad.AnnData, counts: Any, dense: Any) -> None:
+    matrix = counts.toarray()
+    ((name, value),) = bound.items()
+    number = matrix.sum(axis=0) if "counts" in name else (matrix > 0).sum(axis=0)
+    keep = number >= value if name.startswith("min") else number <= value
+    assert 0 < keep.sum() < 50
+    adata.varm["loadings"] = matrix[:3].T.copy()
+    result = sa.pp.filter_genes(adata, **bound, copy=copy)
+    assert (result is None) is not copy
+    kept = result if copy else adata
+    np.testing.assert_array_equal(dense(kept.X), matrix[:, keep])
+    np.testing.assert_array_equal(dense(kept.layers["counts"]), matrix[:, keep])
+    np.testing.assert_array_equal(kept.varm["loadings"], matrix[:3].T[keep])
+    column = "n_counts" if "counts" in name else "n_cells"
+    np.testing.assert_array_equal(kept.var[column], number[keep])
+    assert adata.n_vars == (50 if copy else keep.sum())
+
+
+def test_filters_take_plain_matrices(array_type: Any, counts: Any) -> None:
+    x = array_type(counts)
+    matrix = counts.toarray()
+    for result, number in (
+        (sa.pp.filter_cells(x, min_genes=9), (matrix > 0).sum(axis=1)),
+        (sa.pp.filter_genes(x, min_cells=9), (matrix > 0).sum(axis=0)),
+    ):
+        np.testing.assert_array_equal(result[0], number >= 9)
+        np.testing.assert_array_equal(result[1], number)
+
+
+def test_filters_of_a_dask_x_stay_lazy_and_keep_the_blocks(
+    dask_type: Any, counts: Any, make_adata: Any, block_loads: Any, dense: Any
+) -> None:
+    adata = make_adata(dask_type(counts, rows=10))
+    adata.obsm["lazy"] = dask_type(counts[:, :2], rows=10)
+    keep, _ = sa.pp.filter_cells(adata, min_genes=13, inplace=False)
+    sa.pp.filter_cells(adata, min_genes=13)
+    per_block = keep.reshape(6, 10).sum(axis=1)
+    assert adata.X.chunks[0] == tuple(per_block[per_block > 0])
+    sa.pp.filter_genes(adata, min_cells=1)
+    assert adata.X.chunks[0] == tuple(per_block[per_block > 0])
+    np.testing.assert_array_equal(dense(adata.obsm["lazy"]), counts.toarray()[keep][:, :2])
+
+
+def test_a_filter_may_keep_nothing(adata: ad.AnnData, dense: Any) -> None:
+    sa.pp.filter_cells(adata, min_counts=10**6)
+    assert adata.shape == (0, 50)
+    assert dense(adata.X).shape == (0, 50)
+    assert dense(adata.layers["counts"]).shape == (0, 50)
+
+
+@pytest.mark.parametrize("bounds", [{}, {"min_counts": 1, "max_counts": 2}])
+def test_filters_want_exactly_one_bound(bounds: dict, counts: Any, make_adata: Any) -> None:
+    for function, item in ((sa.pp.filter_cells, "genes"), (sa.pp.filter_genes, "cells")):
+        with pytest.raises(InputError, match=f"exactly one of .* max_{item}"):
+            function(make_adata(counts), **bounds)
+
+
+def test_filtering_a_view_leaves_its_parent(counts: Any, make_adata: Any) -> None:
+    parent = make_adata(counts)
+    view = parent[:30]
+    with pytest.warns(ad.ImplicitModificationWarning, match="view"):
+        sa.pp.filter_cells(view, min_genes=9)
+    assert parent.shape == (60, 50)
+    assert not view.is_view
+    assert "n_genes" not in parent.obs
+
+
+# --- normalize_total --------------------------------------------------------------------------
+
+
+@empty_cells
+@pytest.mark.parametrize("target", [None, 1234.5])
+def test_normalize_total(
+    target: float | None,
+    array_type: Any,
+    count_dtype: Any,
+    counts: Any,
+    make_adata: Any,
+    dense: Any,
+) -> None:
+    adata = make_adata(array_type(counts.astype(count_dtype)))
+    kind = type(adata.X)
+    matrix = counts.toarray()
+    totals = matrix.sum(axis=1)
+    median = np.median(totals[totals > 0])
+    assert median != np.median(totals)
+    assert sa.pp.normalize_total(adata, target_sum=target, key_added="size") is None
+    dtype = np.float64 if count_dtype == np.float64 else np.float32
+    assert type(adata.X) is kind
+    assert adata.X.dtype == dense(adata.X).dtype == dtype
+    want = normalised(matrix, median if target is None else target)
+    np.testing.assert_allclose(
+        dense(adata.X), want, rtol=1e-15 if dtype == np.float64 else 6e-8, atol=0
+    )
+    assert dense(adata.X)[totals == 0].sum() == 0
+    assert adata.obs["size"].dtype == np.float64
+    np.testing.assert_array_equal(
+        adata.obs["size"], totals / (median if target is None else target)
+    )
+
+
+@empty_cells
+def test_normalize_total_writes_into_no_buffer(
+    array_type: Any, counts: Any, make_adata: Any, block_loads: Any, dense: Any
+) -> None:
+    adata = make_adata(array_type(counts.astype("f4")))
+    held = adata.X
+    held_copy = held.copy()
+    result = sa.pp.normalize_total(adata, inplace=False)
+    assert set(result) == {"X", "norm_factor"}
+    assert adata.X is held
+    copied = sa.pp.normalize_total(adata, copy=True)
+    assert adata.X is held
+    sa.pp.normalize_total(adata)
+    sa.pp.log1p(adata)
+    np.testing.assert_array_equal(dense(result["X"]), dense(copied.X))
+    np.testing.assert_array_equal(dense(held), dense(held_copy))
+    block_loads.assert_unchanged()
+    if array_type.is_sparse and not array_type.is_dask:
+        # Nor do the two share index arrays: compacting one must not scramble the other.
+        adata.X.data[:5] = 0
+        adata.X.eliminate_zeros()
+        np.testing.assert_array_equal(dense(held), counts.toarray())
+
+
+@empty_cells
+def test_a_persisted_x_means_the_same_after_the_calls(
+    dask_type: Any, counts: Any, make_adata: Any, dense: Any
+) -> None:
+    adata = make_adata(dask_type(counts.astype("f4")).persist())
+    held = adata.X
+    for _ in range(2):
+        sa.pp.normalize_total(adata)
+        sa.pp.log1p(adata)
+        dense(adata.X)
+        del adata.uns["log1p"]
+        np.testing.assert_array_equal(dense(held), counts.toarray())
+
+
+@empty_cells
+@pytest.mark.parametrize("as_column", [False, True])
+def test_normalize_total_with_known_totals(
+    as_column: bool, adata: ad.AnnData, counts: Any, dense: Any
+) -> None:
+    totals = np.asarray(counts.sum(axis=1)).ravel()
+    want = sa.pp.normalize_total(adata, inplace=False)["X"]
+    adata.obs["total_counts"] = totals
+    sa.pp.filter_genes(adata, min_cells=10)  # totals are those of all genes, as the pipeline wants
+    genes = [int(name.split("gene")[1]) for name in adata.var_names]
+    sa.pp.normalize_total(adata, counts_per_cell="total_counts" if as_column else totals)
+    np.testing.assert_array_equal(dense(adata.X), dense(want)[:, genes])
+
+
+@empty_cells
+def test_normalize_total_by_size_factors_is_the_same(
+    adata: ad.AnnData, counts: Any, dense: Any
+) -> None:
+    factors, target = sa.pp.size_factors(np.asarray(counts.sum(axis=1)).ravel())
+    want = dense(sa.pp.normalize_total(adata, target_sum=target, inplace=False)["X"])
+    sa.pp.normalize_total(adata, target_sum=1, counts_per_cell=factors)
+    np.testing.assert_array_equal(dense(adata.X), want)
+
+
+@empty_cells
+@pytest.mark.parametrize("target", [None, 100.0])
+def test_normalize_total_without_highly_expressed_genes(
+    target: float | None, adata: ad.AnnData, counts: Any, dense: Any
+) -> None:
+    matrix = counts.toarray()
+    highest = (matrix > 0.3 * matrix.sum(axis=1, keepdims=True)).any(axis=0)
+    assert 0 < highest.sum() < 25
+    totals = matrix[:, ~highest].sum(axis=1)
+    goal = np.median(totals[totals > 0]) if target is None else target
+    result = sa.pp.normalize_total(
+        adata, target_sum=target, exclude_highly_expressed=True, max_fraction=0.3, inplace=False
+    )
+    np.testing.assert_allclose(dense(result["X"]), normalised(matrix, goal, totals), rtol=6e-8)
+    np.testing.assert_array_equal(np.asarray(result["norm_factor"]), totals / goal)
+
+
+def test_normalize_total_of_a_layer(adata: ad.AnnData, counts: Any, dense: Any) -> None:
+    with pytest.warns(UserWarning, match="Some cells have zero counts"):
+        sa.pp.normalize_total(adata, layer="counts", target_sum=10, key_added="size")
+    np.testing.assert_array_equal(dense(adata.X), counts.toarray())
+    np.testing.assert_allclose(
+        dense(adata.layers["counts"]), normalised(counts.toarray(), 10), 6e-8
+    )
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"copy": True, "inplace": False}, "copy=True"),
+        ({"max_fraction": 1.1}, "max_fraction"),
+        ({"target_sum": 0}, "target_sum must be a positive number, not 0"),
+        ({"counts_per_cell": "nowhere"}, "no column 'nowhere'"),
+        ({"counts_per_cell": np.ones(3)}, r"shape \(3,\), but there are 60 cells"),
+        ({"counts_per_cell": -np.ones(60)}, "non-negative"),
+        ({"counts_per_cell": np.full(60, np.nan)}, "finite"),
+        ({"counts_per_cell": np.zeros(60)}, "no cell has counts"),
+        ({"counts_per_cell": np.ones(60), "exclude_highly_expressed": True}, "cannot change"),
+        ({"layer": "nowhere"}, "layers has no 'nowhere'"),
+    ],
+)
+def test_normalize_total_refuses(
+    options: dict, message: str, counts: Any, make_adata: Any, dense: Any
+) -> None:
+    adata = make_adata(counts)
+    with pytest.raises(InputError, match=message):
+        sa.pp.normalize_total(adata, **options)
+    np.testing.assert_array_equal(dense(adata.X), counts.toarray())
+
+
+def test_normalize_total_refuses_log_data_with_negative_totals(counts: Any, make_adata: Any):
+    with pytest.raises(InputError, match="are these counts"):
+        sa.pp.normalize_total(make_adata(counts * -1))
+
+
+# --- log1p ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("base", [None, 2, 10.0])
+def test_log1p(
+    base: float | None, array_type: Any, count_dtype: Any, counts: Any, make_adata: Any, dense: Any
+) -> None:
+    adata = make_adata(array_type(counts.astype(count_dtype)))
+    kind = type(adata.X)
+    dtype = np.float32 if count_dtype == np.float32 else np.float64
+    want = np.log1p(counts.toarray()) / (1 if base is None else np.log(base))
+    assert sa.pp.log1p(adata, base=base) is None
+    assert adata.uns["log1p"] == {"base": base}
+    assert type(adata.X) is kind
+    assert adata.X.dtype == dense(adata.X).dtype == dtype
+    np.testing.assert_allclose(dense(adata.X), want, rtol=4e-16 if dtype == np.float64 else 6e-8)
+
+
+def test_log1p_of_a_matrix_layer_and_obsm(adata: ad.AnnData, counts: Any, dense: Any) -> None:
+    matrix = counts.toarray().astype("f4")
+    want = np.log1p(matrix.astype("f8")).astype("f4")
+    np.testing.assert_array_equal(dense(sa.pp.log1p(adata.X)), want)
+    np.testing.assert_array_equal(dense(adata.X), matrix)
+    copied = sa.pp.log1p(adata, copy=True)
+    np.testing.assert_array_equal(dense(copied.X), want)
+    assert "log1p" not in adata.uns
+    sa.pp.log1p(adata, layer="counts")
+    np.testing.assert_allclose(dense(adata.layers["counts"]), want, rtol=6e-8)
+    np.testing.assert_array_equal(dense(adata.X), matrix)
+    del adata.uns["log1p"]
+    adata.obsm["rep"] = matrix[:, :3].copy()
+    sa.pp.log1p(adata, obsm="rep")
+    np.testing.assert_array_equal(adata.obsm["rep"], want[:, :3])
+
+
+def test_log1p_twice_warns(counts: Any, make_adata: Any) -> None:
+    adata = make_adata(counts)
+    sa.pp.log1p(adata)
+    with pytest.warns(UserWarning, match="already log-transformed"):
+        sa.pp.log1p(adata)
+
+
+@pytest.mark.parametrize("base", [0, -2, 1, np.nan, np.inf])
+def test_log1p_refuses_bases(base: float, counts: Any, make_adata: Any) -> None:
+    with pytest.raises(InputError, match="base must be"):
+        sa.pp.log1p(make_adata(counts), base=base)
+    with pytest.raises(InputError, match="need an AnnData"):
+        sa.pp.log1p(counts, layer="x")
+
+
+# --- sample -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("axis", ["obs", 0, "var", 1])
+def test_sample_is_seeded_and_in_storage_order(
+    axis: Any, array_type: Any, counts: Any, make_adata: Any, dense: Any
+) -> None:
+    cells = axis in ("obs", 0)
+    matrix = counts.toarray()
+    subset, index = sa.pp.sample(array_type(counts), n=17, rng=3, axis=axis)
+    assert index.dtype == np.int64
+    assert (np.diff(index) > 0).all()
+    assert index.size == 17
+    np.testing.assert_array_equal(dense(subset), matrix[index] if cells else matrix[:, index])
+    again = sa.pp.sample(array_type(counts), n=17, rng=np.random.default_rng(3), axis=axis)[1]
+    np.testing.assert_array_equal(index, again)
+    other = sa.pp.sample(array_type(counts), n=17, rng=4, axis=axis)[1]
+    assert (index != other).any()
+    adata = make_adata(array_type(counts))
+    copied = sa.pp.sample(adata, n=17, rng=3, axis=axis, copy=True)
+    assert adata.shape == (60, 50)
+    assert sa.pp.sample(adata, n=17, rng=3, axis=axis) is None
+    for taken in (copied, adata):
+        names = taken.obs_names if cells else taken.var_names
+        assert [int(name.split("cell" if cells else "gene")[1]) for name in names] == list(index)
+        np.testing.assert_array_equal(dense(taken.X), dense(subset))
+
+
+def test_sample_by_default_is_the_same_every_time(counts: Any) -> None:
+    one, two = (sa.pp.sample(counts, 0.5)[1] for _ in range(2))
+    np.testing.assert_array_equal(one, two)
+    assert one.size == 30
+
+
+def test_sample_keeps_the_blocks_of_a_dask_x(dask_type: Any, counts: Any, block_loads: Any) -> None:
+    subset, index = sa.pp.sample(dask_type(counts, rows=20), n=30)
+    assert subset.chunks[0] == tuple(np.bincount(index // 20))
+    assert block_loads.passes() == 0
+
+
+def test_sample_draws_each_as_often_as_it_should() -> None:
+    x = np.zeros((20, 1))
+    rng = np.random.default_rng(0)
+    drawn = np.concatenate([sa.pp.sample(x, n=5, rng=rng)[1] for _ in range(2000)])
+    # 2000 draws with probability 1/4: standard deviation 19.
+    assert np.abs(np.bincount(drawn, minlength=20) - 500).max() < 5 * 19
+    p = np.r_[np.zeros(15), np.full(5, 0.2)]
+    assert set(sa.pp.sample(x, n=5, p=p)[1]) == set(range(15, 20))
+
+
+def test_sample_by_mask_column_and_with_replacement(counts: Any, make_adata: Any) -> None:
+    adata = make_adata(counts)
+    adata.obs["pick"] = np.arange(60) < 10
+    assert set(sa.pp.sample(adata, n=10, p="pick", copy=True).obs["pick"]) == {True}
+    twice = sa.pp.sample(adata, 2.0, replace=True, copy=True)
+    assert twice.n_obs == 120
+    assert twice.obs_names.is_unique
+    assert set(twice.obs_names) > set(twice.obs_names.str.removesuffix("-1"))
+
+
+@pytest.mark.parametrize("axis", ["obs", "var"])
+def test_sample_with_replacement_is_for_memory(
+    axis: str, dask_type: Any, counts: Any, make_adata: Any
+) -> None:
+    for data in (dask_type(counts), make_adata(dask_type(counts))):
+        with pytest.raises(InputError, match="to_memory"):
+            sa.pp.sample(data, 2.0, replace=True, axis=axis)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({}, "either fraction or n"),
+        ({"fraction": 0.5, "n": 3}, "either fraction or n"),
+        ({"fraction": 1.5}, "within 0 and 1"),
+        ({"fraction": -0.5, "replace": True}, "within 0 and 1"),
+        ({"n": 61}, "cannot draw 61 of 60"),
+        ({"n": -1}, "cannot draw -1"),
+        ({"n": 3, "axis": "cells"}, "axis must be"),
+        ({"n": 3, "p": "nowhere"}, "not a column of adata.obs"),
+        ({"n": 3, "p": np.ones(4)}, r"shape \(4,\)"),
+        ({"n": 3, "p": np.ones(60)}, "sum to 1"),
+        ({"n": 3, "p": np.zeros(60, bool)}, "nothing to draw from"),
+        ({"n": 3, "p": np.arange(60) < 2}, "cannot draw 3 of 2"),
+    ],
+)
+def test_sample_refuses(options: dict, message: str, counts: Any, make_adata: Any) -> None:
+    with pytest.raises(InputError, match=message):
+        sa.pp.sample(make_adata(counts), **options)
+
+
+# --- all --------------------------------------------------------------------------------------
+
+
+def test_backed_files_are_refused_with_the_mend(tmp_path: Any, counts: Any, make_adata: Any):
+    make_adata(counts).write_h5ad(tmp_path / "a.h5ad")
+    adata = ad.read_h5ad(tmp_path / "a.h5ad", backed="r")
+    adata.var["other"] = False
+    for call in CALLS.values():
+        with pytest.raises(InputError, match="read_lazy"):
+            call(adata)
+    adata.file.close()
+
+
+def test_importing_the_functions_loads_nothing_slow() -> None:
+    code = (
+        "import sys; from scatlas.pp import calculate_qc_metrics, filter_cells, normalize_total, "
+        "log1p, sample; print([m for m in ('numba', 'scanpy', 'anndata') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"

@@ -1,0 +1,596 @@
+"""highly_variable_genes, scale and pca: every kind of X, passes, errors, keys and dtypes."""
+
+from __future__ import annotations
+
+import warnings
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+from scatlas import blocks
+from scatlas.errors import InputError
+from scatlas.pp import _pca
+from scatlas.pp._hvg import dispersion_table, highly_variable_genes
+from scatlas.pp._pca import GramStats, components, pca
+from scatlas.pp._scale import scale
+
+
+@pytest.fixture
+def logged(make_counts):
+    """Log-normalised float32 CSR, 61 cells x 50 genes, with empty cells and an empty gene."""
+    counts = make_counts(61, 50).astype(np.float64)
+    totals = np.asarray(counts.sum(axis=1)).ravel()
+    x = sp.diags(100 / np.maximum(totals, 1)) @ counts
+    return sp.csr_matrix(x.log1p().astype(np.float32))
+
+
+def two_pass(x):
+    x = x.astype(np.float64)
+    mean = x.mean(axis=0)
+    return mean, ((x - mean) ** 2).sum(axis=0) / (len(x) - 1)
+
+
+@pytest.fixture
+def zarr3():
+    """Lets anndata write Zarr v3.
+
+    zarr warns about its consolidated metadata, anndata 0.13 about settings that 0.12 needs.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Consolidated metadata")
+        warnings.filterwarnings("ignore", "This setting will be removed")
+        with ad.settings.override(zarr_write_format=3, auto_shard_zarr_v3=True):
+            yield
+
+
+# --- highly variable genes --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flavor", ["seurat", "cell_ranger"])
+def test_hvg_is_the_same_for_every_kind_of_x(array_type, logged, make_adata, flavor):
+    expected = highly_variable_genes(
+        make_adata(logged.copy()), flavor=flavor, n_top_genes=10, inplace=False, min_cells=1
+    )
+    adata = make_adata(array_type(logged))
+    highly_variable_genes(adata, flavor=flavor, n_top_genes=10, min_cells=1)
+    assert adata.uns["hvg"] == {"flavor": flavor}
+    var = adata.var
+    assert var["highly_variable"].tolist() == expected["highly_variable"].tolist()
+    assert var.dtypes[["means", "dispersions", "dispersions_norm", "highly_variable"]].tolist() == [
+        np.float64,
+        np.float64,
+        np.float32,
+        bool,
+    ]
+    # Sums do not depend on blocks; only np.expm1 may differ, in the last bit of float32.
+    for column in ("means", "dispersions"):
+        np.testing.assert_allclose(var[column], expected[column], rtol=1e-7)
+    mean, variance = two_pass(
+        np.expm1(logged.toarray()) if flavor == "seurat" else logged.toarray()
+    )
+    unseen = mean == 0
+    assert unseen.any()
+    mean[unseen], variance[unseen] = 1e-12, np.nan if flavor == "seurat" else 0
+    dispersion = variance / mean
+    if flavor == "seurat":
+        mean, dispersion = np.log1p(mean), np.log(dispersion)
+    np.testing.assert_allclose(var["means"], mean, rtol=1e-7)
+    np.testing.assert_allclose(var["dispersions"], dispersion, rtol=1e-6)
+    assert 10 <= var["highly_variable"].sum() < 20
+
+
+@pytest.mark.parametrize("batch_key", [None, "batch"])
+def test_hvg_takes_one_pass(dask_type, block_loads, logged, make_adata, batch_key):
+    adata = make_adata(dask_type(logged))
+    highly_variable_genes(adata, n_top_genes=10, batch_key=batch_key)
+    assert block_loads.passes() == highly_variable_genes.passes == 1
+    block_loads.assert_unchanged()
+
+
+def test_hvg_does_not_depend_on_the_blocks(block_loads, logged, make_adata):
+    tables = [
+        highly_variable_genes(
+            make_adata(block_loads.dask(logged, rows)), flavor="cell_ranger", min_cells=1,
+            batch_key=key, inplace=False,
+        )
+        for key in (None, "batch")
+        for rows in (1, 13, 61)
+    ]  # fmt: skip
+    for same in (tables[:3], tables[3:]):
+        for other in same[1:]:
+            pd.testing.assert_frame_equal(other, same[0], check_exact=True)
+
+
+def test_hvg_min_cells_is_filter_genes_first(logged, make_adata):
+    n_cells = np.asarray((logged > 0).sum(axis=0)).ravel()
+    min_cells = int(np.median(n_cells))
+    keep = n_cells >= min_cells
+    adata = make_adata(logged)
+    for batch_key in (None, "batch"):
+        options = {"n_top_genes": 7, "inplace": False, "batch_key": batch_key}
+        table = highly_variable_genes(adata, min_cells=min_cells, **options)
+        expected = highly_variable_genes(adata[:, keep].copy(), **options)
+        pd.testing.assert_frame_equal(table.loc[keep], expected, check_exact=True)
+        assert table.loc[~keep, "dispersions_norm"].isna().all()
+        assert not table.loc[~keep, "highly_variable"].any()
+        assert table.index.equals(adata.var_names)
+
+
+def test_hvg_batches_equal_one_by_one(logged, make_adata):
+    adata = make_adata(logged)
+    adata.obs["batch"] = adata.obs["batch"].cat.add_categories(["unused"])
+    adata.obs.loc[adata.obs_names[-4:], "batch"] = np.nan
+    table = highly_variable_genes(adata, n_top_genes=8, batch_key="batch", inplace=False)
+    alone = []
+    for batch in ("b0", "b1", "b2"):
+        part = adata[adata.obs["batch"] == batch].copy()
+        alone.append(highly_variable_genes(part, n_top_genes=8, inplace=False, min_cells=1))
+        unseen = np.asarray((part.X > 0).sum(axis=0)).ravel() == 0
+        columns = ["means", "dispersions", "dispersions_norm"]
+        alone[-1].loc[unseen, columns] = 0.0
+    n_selected = sum(part["highly_variable"].astype(int) for part in alone)
+    assert table["highly_variable_nbatches"].tolist() == n_selected.tolist()
+    assert table["highly_variable_nbatches"].dtype == np.int64
+    assert table["highly_variable_intersection"].tolist() == (n_selected == 3).tolist()
+    assert table["highly_variable_intersection"].any()
+    for column in ("means", "dispersions", "dispersions_norm"):
+        mean = np.nanmean([part[column] for part in alone], axis=0)
+        np.testing.assert_allclose(table[column], mean, rtol=1e-12)
+    assert table["highly_variable"].sum() == 8
+    worst_in = n_selected[table["highly_variable"]].min()
+    assert worst_in >= n_selected[~table["highly_variable"]].max()
+
+
+def test_hvg_subset_layer_and_base(logged, make_adata):
+    adata = make_adata(sp.csr_matrix(logged.shape, dtype=np.float32))
+    adata.layers["log"] = logged
+    expected = highly_variable_genes(adata, layer="log", n_top_genes=6, inplace=False)
+    assert "hvg" not in adata.uns
+    assert "means" not in adata.var
+    names = expected.index[expected["highly_variable"]]
+    some = highly_variable_genes(adata, layer="log", n_top_genes=6, inplace=False, subset=True)
+    assert some.index.equals(names)
+    adata.layers["log2"] = logged / np.float32(np.log(2))
+    adata.uns["log1p"] = {"base": 2}
+    highly_variable_genes(adata, layer="log2", n_top_genes=6, subset=True)
+    assert adata.var_names.equals(names)
+    np.testing.assert_allclose(adata.var["means"], expected.loc[names, "means"], rtol=1e-6)
+
+
+def test_hvg_errors(logged, make_adata):
+    adata = make_adata(logged)
+    with pytest.raises(InputError, match=r"seurat_v3.*seurat, cell_ranger"):
+        highly_variable_genes(adata, flavor="seurat_v3")
+    with pytest.raises(InputError, match=r"no layers.'raw'"):
+        highly_variable_genes(adata, layer="raw")
+    with pytest.raises(InputError, match="no column 'lane'"):
+        highly_variable_genes(adata, batch_key="lane")
+    with pytest.raises(InputError, match="n_top_genes=0"):
+        highly_variable_genes(adata, n_top_genes=0)
+    with pytest.raises(InputError, match="min_cells=62"):
+        highly_variable_genes(adata, min_cells=62)
+    with pytest.raises(InputError, match="at least one cell"):
+        highly_variable_genes(adata[:0].copy())
+    with pytest.raises(InputError, match="two cells that differ"):
+        highly_variable_genes(adata[:1].copy(), n_top_genes=3)
+    unseen = ad.AnnData(np.hstack([logged.toarray(), np.zeros((61, 40), np.float32)]))
+    with pytest.raises(InputError, match="min_cells=1"):
+        highly_variable_genes(unseen, flavor="cell_ranger")
+    adata.obs["none"] = pd.Categorical([None] * 61, categories=["a"])
+    with pytest.raises(InputError, match="empty for every cell"):
+        highly_variable_genes(adata, batch_key="none")
+    adata.obs["odd"] = ["lonely"] + ["many"] * 60
+    empty = adata.copy()
+    empty.X = sp.diags((np.arange(61) > 0).astype(np.float32)) @ empty.X
+    with pytest.raises(InputError, match="batch has no expressed gene"):
+        highly_variable_genes(empty, batch_key="odd")
+    for bad, column in ((np.nan, 3), (200.0, 8)):
+        x = logged.toarray()
+        x[4, column] = bad
+        with pytest.raises(InputError, match=rf"gene.*gene{column}.*log-normalised"):
+            highly_variable_genes(make_adata(x))
+    with pytest.warns(UserWarning, match="all cutoffs are ignored"):
+        highly_variable_genes(adata, n_top_genes=3, min_disp=1.0)
+    with pytest.warns(UserWarning, match="number of normalized dispersions"):
+        highly_variable_genes(adata, n_top_genes=50)
+    known = adata.var["dispersions_norm"].notna()
+    assert adata.var["highly_variable"].tolist() == known.tolist()
+    import dask.array as da
+
+    cut = da.from_array(logged.toarray(), chunks=(10, 25))
+    for function in (highly_variable_genes, scale, pca):
+        with pytest.raises(InputError, match=r"rechunk\(\{1: -1\}\)"):
+            function(ad.AnnData(cut))
+
+
+def test_dispersion_table_from_moments_alone():
+    # log1p(mean) in 3 bins: f alone (and without a dispersion), a to d together, e alone.
+    mean = np.array([2.0, 2.0, 2.0, 2.5, 9.0, 0.0])
+    var = np.array([1.0, 2.0, 4.0, 3.0, 5.0, 0.0])
+    table = dispersion_table(mean, var, n_bins=3, n_top_genes=2, index=pd.Index(list("abcdef")))
+    d = np.log(var[:4] / mean[:4])
+    np.testing.assert_allclose(table["means"], np.log1p(np.append(mean[:5], 1e-12)), rtol=1e-15)
+    np.testing.assert_allclose(table["dispersions"].iloc[:4], d, rtol=1e-15)
+    expected = (d - d.mean()) / d.std(ddof=1)
+    np.testing.assert_allclose(table["dispersions_norm"].iloc[:4], expected, rtol=1e-12)
+    assert table.loc["e", "dispersions_norm"] == 1.0
+    assert np.isnan(table.loc["f", "dispersions_norm"])
+    assert table.index[table["highly_variable"]].tolist() == ["c", "e"]
+    columns = ["means", "dispersions", "mean_bin", "dispersions_norm", "highly_variable"]
+    assert list(table) == columns
+    cut = dispersion_table(mean, var, n_bins=3, min_mean=0, min_disp=0.9, max_disp=1.05)
+    assert cut.index[cut["highly_variable"]].tolist() == [4]
+
+
+# --- scale ------------------------------------------------------------------------------------
+
+
+def scaled_reference(x, *, zero_center, max_value, mask=None):
+    x = x.astype(np.float64)
+    rows = np.ones(len(x), bool) if mask is None else mask
+    mean, variance = two_pass(x[rows])
+    sd = np.sqrt(variance)
+    sd[sd == 0] = 1
+    out = x.copy()
+    out[rows] = (x[rows] - (mean if zero_center else 0)) / sd
+    if max_value is not None:
+        out[rows] = np.clip(out[rows], -max_value if zero_center else None, max_value)
+    return out, mean, sd
+
+
+@pytest.mark.filterwarnings("ignore:zero-centering a sparse:UserWarning")
+@pytest.mark.parametrize("zero_center", [True, False])
+@pytest.mark.parametrize("max_value", [None, 1.5])
+@pytest.mark.parametrize("masked", [False, True])
+def test_scale(array_type, block_loads, logged, make_adata, dense, zero_center, max_value, masked):
+    adata = make_adata(array_type(logged))
+    mask = np.arange(61) % 3 != 0 if masked else None
+    original = adata.X
+    options = {"zero_center": zero_center, "max_value": max_value, "mask_obs": mask}
+    once = scale(adata, copy=True, **options)
+    assert adata.X is original
+    if array_type.is_dask:
+        assert blocks.is_dask(once.X)
+        assert once.X.chunks == original.chunks
+        assert block_loads.passes() == scale.passes == 1
+    expected, mean, sd = scaled_reference(
+        logged.toarray(), zero_center=zero_center, max_value=max_value, mask=mask
+    )
+    got = dense(once.X)
+    assert once.X.dtype == got.dtype == np.float32
+    np.testing.assert_allclose(got, expected, rtol=2e-7, atol=1e-12)
+    assert sp.issparse(getattr(once.X, "_meta", once.X)) == (
+        array_type.is_sparse and not zero_center
+    )
+    assert getattr(once.X, "format", "csc") == "csc" or array_type.name == "csr"
+    names = ["mean with mask", "std with mask"] if masked else ["mean", "std"]
+    np.testing.assert_allclose(once.var[names[0]], mean, rtol=1e-14, atol=1e-16)
+    np.testing.assert_allclose(once.var[names[1]], sd, rtol=1e-14)
+    # The source is as before: a second run gives the same, in place too.
+    np.testing.assert_array_equal(dense(adata.X), logged.toarray())
+    assert scale(adata, **options) is None
+    np.testing.assert_array_equal(dense(adata.X), got)
+    block_loads.assert_unchanged()
+
+
+def test_scale_of_counts_arrays_layers_obsm_and_views(counts, make_adata):
+    expected, _, sd = scaled_reference(counts.toarray(), zero_center=False, max_value=None)
+    for x in (counts, counts.toarray(), counts.astype(np.uint8)):
+        before = x.copy()
+        got = scale(x, zero_center=False)
+        assert got.dtype == np.float64
+        np.testing.assert_allclose(got.toarray() if sp.issparse(got) else got, expected, rtol=1e-14)
+        assert (x != before).sum() == 0
+    adata = make_adata(np.zeros((60, 50)))
+    adata.layers["counts"] = counts
+    adata.obsm["emb"] = counts.toarray()[:, :3].astype(np.float64)
+    adata.obs["use"] = np.arange(60) < 50
+    scale(adata, layer="counts", zero_center=False)
+    np.testing.assert_allclose(adata.layers["counts"].toarray(), expected, rtol=1e-14)
+    np.testing.assert_allclose(adata.var["std"], sd, rtol=1e-14)
+    scale(adata, obsm="emb", mask_obs="use", zero_center=False)
+    part = scaled_reference(
+        counts.toarray()[:, :3], zero_center=False, max_value=None, mask=np.arange(60) < 50
+    )[0]
+    np.testing.assert_allclose(adata.obsm["emb"], part, rtol=1e-14)
+    assert list(adata.var) == ["mt", "mean", "std"]
+    scale(adata, layer="counts", mask_obs="use", zero_center=False)
+    assert list(adata.var)[-2:] == ["mean of use", "std of use"]
+
+    parent = make_adata(counts.toarray().astype(np.float32))
+    view = parent[:30]
+    scale(view)
+    assert not view.is_view
+    np.testing.assert_array_equal(parent.X, counts.toarray())
+    np.testing.assert_allclose(view.X.mean(axis=0), 0, atol=1e-6)
+
+
+def test_scale_constant_genes_and_one_cell():
+    x = np.full((5, 2), [0.1, 3.3])
+    np.testing.assert_allclose(scale(x, zero_center=False), x, rtol=0)
+    np.testing.assert_allclose(scale(x), np.zeros((5, 2)), atol=1e-16)
+    np.testing.assert_array_equal(scale(x[:1]), np.zeros((1, 2)))
+
+
+def test_scale_warns_and_refuses(counts, make_adata):
+    with pytest.warns(UserWarning, match="densifies"):
+        assert isinstance(scale(counts), np.ndarray)
+    adata = make_adata(counts)
+    for options, message in (
+        ({"layer": "raw"}, "no layers.'raw'"),
+        ({"obsm": "raw"}, "no obsm.'raw'"),
+        ({"obsm": "raw", "layer": "raw"}, "not both"),
+        ({"mask_obs": "raw"}, "no column 'raw'"),
+        ({"mask_obs": np.ones(60)}, "boolean"),
+        ({"mask_obs": np.ones(59, bool)}, "60 cells"),
+        ({"mask_obs": np.zeros(60, bool)}, "selects no cell"),
+    ):
+        with pytest.raises(InputError, match=message):
+            scale(adata, zero_center=False, **options)
+    with pytest.raises(InputError, match="refer to an AnnData"):
+        scale(counts, mask_obs="use")
+    with pytest.raises(InputError, match="at least one cell"):
+        scale(counts[:0], zero_center=False)
+    with pytest.raises(InputError, match="list, but a NumPy array"):
+        scale([[1.0]])
+
+
+# --- PCA --------------------------------------------------------------------------------------
+
+
+def svd_reference(x, n_comps, *, zero_center):
+    """Components, variance, ratio and projected cells by a full SVD in float64."""
+    x = x.astype(np.float64)
+    centred = x - x.mean(axis=0) if zero_center else x
+    _, s, vt = np.linalg.svd(centred, full_matrices=False)
+    PCs = vt[:n_comps].T
+    PCs = PCs * np.sign(PCs[np.abs(PCs).argmax(axis=0), np.arange(n_comps)])
+    cells = centred @ PCs
+    if zero_center:
+        variance, total = s[:n_comps] ** 2 / (len(x) - 1), x.var(axis=0, ddof=1).sum()
+    else:
+        variance, total = cells.var(axis=0), x.var(axis=0).sum()
+    return PCs, variance, variance / total, cells
+
+
+@pytest.mark.parametrize("zero_center", [True, False])
+@pytest.mark.parametrize("masked", [False, True])
+def test_pca(array_type, block_loads, logged, make_adata, dense, zero_center, masked):
+    adata = make_adata(array_type(logged))
+    mask = np.ones(50, bool)
+    if masked:
+        mask = np.random.default_rng(0).random(50) < 0.7
+        adata.var["highly_variable"] = mask
+    assert pca(adata, n_comps=8, zero_center=zero_center) is None
+    if array_type.is_dask:
+        assert block_loads.passes() == pca.passes == 1
+        assert blocks.is_dask(adata.obsm["X_pca"])
+        assert adata.obsm["X_pca"].chunks == (adata.X.chunks[0], (8,))
+    else:
+        assert isinstance(adata.obsm["X_pca"], np.ndarray)
+    got = dense(adata.obsm["X_pca"])
+    if array_type.is_dask:
+        assert block_loads.passes() == 2
+    PCs, variance, ratio, cells = svd_reference(
+        logged.toarray()[:, mask], 8, zero_center=zero_center
+    )
+    np.testing.assert_allclose(adata.varm["PCs"][mask], PCs, atol=1e-9)
+    assert not adata.varm["PCs"][~mask].any()
+    assert adata.varm["PCs"].shape == (50, 8)
+    np.testing.assert_allclose(adata.uns["pca"]["variance"], variance, rtol=1e-11)
+    np.testing.assert_allclose(adata.uns["pca"]["variance_ratio"], ratio, rtol=1e-11)
+    assert got.dtype == adata.obsm["X_pca"].dtype == np.float32
+    np.testing.assert_allclose(got, cells, rtol=1e-6, atol=1e-6 * np.abs(cells).max())
+    name = "highly_variable" if masked else None
+    assert adata.uns["pca"]["params"] == {
+        "zero_center": zero_center,
+        "use_highly_variable": masked,
+        "mask_var": name,
+    }
+    block_loads.assert_unchanged()
+
+
+def test_pca_keys_options_and_files(logged, make_adata, tmp_path, zarr3):
+    adata = make_adata(sp.csr_matrix(logged.shape, dtype=np.float32))
+    adata.layers["log"] = logged
+    mask = np.arange(50) % 2 == 0
+    out = pca(
+        adata, 4, layer="log", mask_var=mask, key_added="p", copy=True, dtype="float64",
+        svd_solver="arpack", random_state=3,
+    )  # fmt: skip
+    assert "p" not in adata.obsm
+    assert out.obsm["p"].dtype == np.float64
+    assert out.uns["p"]["params"]["layer"] == "log"
+    assert out.uns["p"]["params"]["mask_var"].tolist() == mask.tolist()
+    PCs, _, _, cells = svd_reference(logged.toarray()[:, mask], 4, zero_center=True)
+    np.testing.assert_allclose(out.obsm["p"], cells, atol=1e-11)
+    np.testing.assert_allclose(out.varm["p"][mask], PCs, atol=1e-9)
+    pca(adata, layer="log")
+    assert adata.obsm["X_pca"].shape == (61, 49)
+    pca(adata, layer="log", mask_var=mask)
+    assert adata.obsm["X_pca"].shape == (61, 24)
+    adata.var["highly_variable"] = mask
+    with pytest.warns(FutureWarning, match="deprecated"):
+        pca(adata, layer="log", use_highly_variable=False)
+    assert adata.obsm["X_pca"].shape == (61, 49)
+    adata.write_zarr(tmp_path / "a.zarr")
+    assert ad.read_zarr(tmp_path / "a.zarr").uns["pca"]["params"]["zero_center"]
+
+    x_pca, PCs, ratio, variance = pca(logged, 3, return_info=True)
+    assert (x_pca.shape, PCs.shape, ratio.shape, variance.shape) == ((61, 3), (3, 50), (3,), (3,))
+    np.testing.assert_array_equal(pca(logged, 3), x_pca)
+
+
+def test_pca_of_a_dask_x_writes_lazily(block_loads, logged, make_adata, tmp_path, zarr3):
+    adata = make_adata(block_loads.dask(logged))
+    pca(adata, n_comps=5)
+    expected = adata.obsm["X_pca"].compute()
+    adata.write_zarr(tmp_path / "a.zarr")
+    np.testing.assert_array_equal(ad.read_zarr(tmp_path / "a.zarr").obsm["X_pca"], expected)
+
+
+@pytest.mark.parametrize("zero_center", [True, False])
+def test_pca_of_rank_deficient_data(zero_center, tmp_path, zarr3):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(30, 2)) @ rng.normal(size=(2, 12)) + 5
+    x[:, 7] = 0
+    adata = ad.AnnData(x)
+    pca(adata, n_comps=12, zero_center=zero_center)
+    variance = adata.uns["pca"]["variance"]
+    rank = 2 if zero_center else 3
+    assert (variance[:rank] > 1e-3).all()
+    assert not variance[rank:].any()
+    np.testing.assert_allclose(adata.uns["pca"]["variance_ratio"].sum(), 1, rtol=1e-12)
+    for values in (adata.obsm["X_pca"], adata.varm["PCs"], adata.uns["pca"]["variance_ratio"]):
+        assert np.isfinite(values).all()
+    np.testing.assert_allclose(adata.varm["PCs"].T @ adata.varm["PCs"], np.eye(12), atol=1e-12)
+    adata.write_zarr(tmp_path / "a.zarr")
+
+    constant = pca(np.full((5, 4), 3.3), 4, zero_center=zero_center, return_info=True)
+    assert not constant[2].any()
+    assert not constant[3].any()
+    assert np.isfinite(constant[0]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_pca_with_a_large_mean_and_a_small_spread(dtype, block_loads):
+    x = (8 + 0.05 * np.random.default_rng(0).normal(size=(3000, 20))).astype(dtype)
+    x[:, 0] += (0.2 * np.random.default_rng(1).normal(size=3000)).astype(dtype)
+    _, variance, _, cells = svd_reference(x, 3, zero_center=True)
+    for matrix in (x, block_loads.dask(x, 701), block_loads.dask(sp.csr_matrix(x), 701)):
+        x_pca, _, _, got = pca(matrix, 3, return_info=True)
+        np.testing.assert_allclose(got, variance, rtol=1e-9)
+        np.testing.assert_allclose(np.asarray(x_pca), cells, atol=1e-5 * np.abs(cells).max())
+    gram32 = x.astype(np.float32).T @ x.astype(np.float32) / np.float32(3000)
+    mean = x.mean(axis=0, dtype=np.float32)
+    lost = np.linalg.eigvalsh(gram32 - np.outer(mean, mean))[-1]
+    assert abs(lost / variance[0] - 1) > 1e-6, "the data do not show the loss of float32"
+
+
+def test_pca_signs_do_not_depend_on_the_data_order(logged):
+    PCs = pca(logged, 6, return_info=True)[1]
+    assert (PCs[np.arange(6), np.abs(PCs).argmax(axis=1)] > 0).all()
+    np.testing.assert_allclose(pca(logged[::-1], 6, return_info=True)[1], PCs, atol=1e-9)
+
+
+def test_pca_refuses(logged, make_adata, monkeypatch):
+    adata = make_adata(logged)
+    adata.var["text"] = "a"
+    for options, message in (
+        ({"n_comps": 51}, "61 cells x 50 genes: choose 1 to 50"),
+        ({"n_comps": 0}, "n_comps=0"),
+        ({"mask_var": np.arange(50) < 3, "n_comps": 4}, "3 genes"),
+        ({"mask_var": np.zeros(50, bool)}, "n_comps=-1"),
+        ({"mask_var": "text"}, "boolean"),
+        ({"mask_var": "absent"}, "no column 'absent'"),
+        ({"mask_var": np.ones(49, bool)}, "50 genes"),
+        ({"mask_var": None, "use_highly_variable": True}, "not both"),
+        ({"svd_solver": "lobpcg"}, "lobpcg.*unknown"),
+        ({"chunked": True}, "approximation"),
+        ({"chunk_size": 10}, "approximation"),
+        ({"dtype": "int32"}, "float32 or float64"),
+        ({"layer": "raw"}, "no layers.'raw'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            pca(adata, **options)
+    with pytest.raises(InputError, match="two cells"):
+        pca(logged[:1], 1)
+    with pytest.raises(InputError, match="refers to an AnnData"):
+        pca(logged, mask_var="highly_variable")
+    with pytest.raises(InputError, match="refers to an AnnData"):
+        pca(logged, layer="log")
+    bad = logged.toarray()
+    bad[3, 4] = np.inf
+    with pytest.raises(InputError, match="infinite"):
+        pca(bad, 2)
+    with pytest.raises(InputError, match=r"31000 genes.*7\.7 GB.*mask_var"):
+        pca(sp.csr_matrix((60, 31_000), dtype=np.float32))
+    monkeypatch.setattr(_pca, "MAX_GENES", 49)
+    with pytest.raises(InputError, match="at most 49"):
+        GramStats.from_block(logged)
+
+
+# --- Gram statistics --------------------------------------------------------------------------
+
+
+def test_gram_stats_merge_equals_one_block(logged):
+    parts = [GramStats.from_block(logged[a:b]) for a, b in ((0, 10), (10, 11), (11, 61))]
+    before = [part.gram.copy() for part in parts]
+    merged = GramStats.merge(parts)
+    whole = GramStats.from_block(logged)
+    assert merged.n_cells == whole.n_cells == 61
+    np.testing.assert_allclose(merged.sums, whole.sums, rtol=1e-14)
+    np.testing.assert_allclose(merged.gram, whole.gram, rtol=1e-13)
+    for part, gram in zip(parts, before, strict=True):
+        np.testing.assert_array_equal(part.gram, gram)
+    expected = pca(logged, 5, return_info=True)
+    got = components(merged, 5)
+    np.testing.assert_allclose(got.PCs.T, expected[1], atol=1e-12)
+    np.testing.assert_allclose(got.variance, expected[3], rtol=1e-12)
+    np.testing.assert_allclose(got.mean, logged.toarray().mean(axis=0, dtype=float), rtol=1e-14)
+    with pytest.raises(InputError, match="no Gram"):
+        GramStats.merge([])
+    with pytest.raises(InputError, match=r"\[49, 50\] genes"):
+        GramStats.merge([whole, GramStats.from_block(logged[:, :49])])
+
+
+def test_gram_stats_file_is_the_same_bytes_and_is_validated(logged, tmp_path, monkeypatch):
+    import time
+
+    stats = GramStats.from_block(logged)
+    path, other = tmp_path / "gram.npz", tmp_path / "other.partial"
+    stats.save(path)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 1e6)
+    stats.save(other)
+    assert path.read_bytes() == other.read_bytes()
+    back = GramStats.load(path)
+    assert back.n_cells == stats.n_cells
+    np.testing.assert_array_equal(back.sums, stats.sums)
+    np.testing.assert_array_equal(back.gram, stats.gram)
+
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=r"gram\.npz is not a complete file"):
+        GramStats.load(path)
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 0xFF
+    path.write_bytes(damaged)
+    with pytest.raises(InputError, match=r"gram\.npz"):
+        GramStats.load(path)
+    with pytest.raises(FileNotFoundError):
+        GramStats.load(tmp_path / "absent.npz")
+    good = {"n_cells": np.int64(3), "sums": np.zeros(2), "gram": np.zeros((2, 2))}
+    for change, message in (
+        ({"gram": np.zeros((2, 3))}, "does not hold Gram"),
+        ({"sums": np.zeros(2, np.float32)}, "does not hold Gram"),
+        ({"n_cells": np.int64(-1)}, "does not hold Gram"),
+        ({"n_cells": np.float64(3)}, "does not hold Gram"),
+        ({"sums": np.array([0.0, np.nan])}, "NaN"),
+    ):
+        np.savez(path, **(good | change))
+        with pytest.raises(InputError, match=message):
+            GramStats.load(path)
+    np.savez(path, n_cells=np.int64(3))
+    with pytest.raises(InputError, match="complete"):
+        GramStats.load(path)
+
+
+def test_results_do_not_depend_on_threads(logged, make_adata, block_loads):
+    import dask
+
+    found = []
+    for workers in (1, 4):
+        with dask.config.set(num_workers=workers), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            adata = make_adata(block_loads.dask(logged, 3))
+            highly_variable_genes(adata, n_top_genes=20)
+            scale(adata, max_value=2)
+            pca(adata, 5)
+            found.append((adata.var, adata.varm["PCs"], adata.obsm["X_pca"].compute()))
+    pd.testing.assert_frame_equal(found[0][0], found[1][0], check_exact=True)
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+    np.testing.assert_array_equal(found[0][2], found[1][2])

@@ -1,0 +1,430 @@
+"""The repository as people and tools expect it: files, locks, floors of the package, API habits."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "scatlas"
+LOCKS = ["build", "cpu", "test", "gpu-cu12", "gpu-cu13"]
+# The extras that each lock serves.
+EXTRAS = {
+    "cpu": ["workflow"],
+    "test": ["test"],
+    "gpu-cu12": ["workflow", "gpu-cu12"],
+    "gpu-cu13": ["workflow", "gpu-cu13"],
+}
+RULES = ["load", "qc_filter", "normalize", "hvg", "consensus", "select_genes"]
+RULES += ["concat_on_disk", "pca", "atlas", "subset", "umap", "report"]
+
+
+@functools.cache
+def repository_files() -> list[Path]:
+    """Files that are, or would be, committed."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout, so nothing tells its files from what runs left behind")
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    files = [ROOT / name for name in listed.split("\0") if name]
+    return [path for path in files if path.is_file() and not path.is_symlink()]
+
+
+@functools.cache
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def requirements(extras: list[str]) -> dict[str, Requirement]:
+    """Direct requirements of the package with ``extras``, which may name each other."""
+    found = {}
+    texts = list(project()["dependencies"])
+    for extra in extras:
+        texts += project()["optional-dependencies"][extra]
+    for requirement in map(Requirement, texts):
+        if requirement.name == project()["name"]:
+            found |= requirements(sorted(requirement.extras))
+        else:
+            found[canonicalize_name(requirement.name)] = requirement
+    return found
+
+
+@functools.cache
+def locked(lock: str) -> dict[str, tuple[Requirement, int]]:
+    """Each requirement of a lock by name, with the number of its hashes."""
+    text = (ROOT / "envs" / f"{lock}.lock.txt").read_text()
+    text = re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE)
+    found = {}
+    for line in text.replace("\\\n", " ").splitlines():
+        head, *hashes = line.split("--hash=sha256:")
+        requirement = Requirement(head)
+        assert canonicalize_name(requirement.name) not in found, (
+            f"{requirement.name} twice in {lock}"
+        )
+        found[canonicalize_name(requirement.name)] = (requirement, len(hashes))
+    return found
+
+
+def locked_version(lock: str, name: str) -> str:
+    (specifier,) = locked(lock)[canonicalize_name(name)][0].specifier
+    assert specifier.operator == "=="
+    return specifier.version
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".ci/run",
+        ".github/workflows/ci.yml",
+        ".pre-commit-config.yaml",
+        ".snakemake-workflow-catalog.yml",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "Makefile",
+        "README.md",
+        "Snakefile",
+        "config/README.md",
+        "config/config.yaml",
+        "config/demo.yaml",
+        "config/tahoe-100m.yaml",
+        "pyproject.toml",
+        "workflow/schemas/config.schema.yaml",
+        "workflow/schemas/plates.schema.yaml",
+        *(f"scripts/{rule}.py" for rule in RULES),
+        *(f"envs/{lock}.lock.txt" for lock in LOCKS),
+        *(f"envs/{environment}.yaml" for environment in ("cpu", "gpu-cu12", "gpu-cu13")),
+    ],
+)
+def test_the_files_people_look_for_are_there(name):
+    assert (ROOT / name).is_file()
+
+
+def test_no_large_file():
+    large = [path for path in repository_files() if path.stat().st_size > 1_000_000]
+    assert large == []
+
+
+def test_no_machine_path_and_no_registry_host():
+    hosts = [
+        "py" + "pi.org",
+        "python" + "hosted",
+        "npm" + "js",
+        "deb." + "debian",
+        "anaconda" + ".org",
+    ]
+    unwanted = re.compile(
+        r"(?<![\w.}-])/(?:work|root|home|Users)/|" + "|".join(map(re.escape, hosts)), re.IGNORECASE
+    )
+    found = []
+    for path in repository_files():
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:  # a picture
+            continue
+        found += [f"{path.relative_to(ROOT)}: {match[0]}" for match in unwanted.finditer(text)]
+    assert found == []
+
+
+def test_ci_covers_the_pythons_that_environments_are_made_with():
+    ci = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    covered = ci["jobs"]["test"]["strategy"]["matrix"]["python"]
+    preferred = re.findall(r"python(3\.\d+)\b", _loop_line(ROOT / "envs/create.sh"))
+    assert sorted(preferred) == sorted(covered)
+    assert project()["requires-python"] == f">={min(covered)}"
+
+
+def _loop_line(script: Path) -> str:
+    (line,) = re.findall(r"^\s*for name in (python.*); do$", script.read_text(), re.MULTILINE)
+    return line
+
+
+# --- dependencies and locks ----------------------------------------------------------------------
+
+
+def test_each_dependency_says_why():
+    lines = (ROOT / "pyproject.toml").read_text().splitlines()
+    texts = [*project()["dependencies"]]
+    for extra in project()["optional-dependencies"].values():
+        texts += [text for text in extra if not text.startswith(f"{project()['name']}[")]
+    reasoned = {match[1] for line in lines if (match := re.match(r'\s*"([^"]+)",?\s+#\s*\w', line))}
+    silent = [text for text in texts if text not in reasoned]
+    assert silent == [], "write the reason as a comment on the dependency's line"
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_each_locked_package_has_a_version_and_hashes(lock):
+    assert len(locked(lock)) >= 3
+    for name, (requirement, n_hashes) in locked(lock).items():
+        assert [specifier.operator for specifier in requirement.specifier] == ["=="], name
+        assert n_hashes > 0, name
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_locks_name_no_place(lock):
+    text = (ROOT / "envs" / f"{lock}.lock.txt").read_text()
+    assert re.findall(r"\w+://|^--?\w.*|file:|@ .*", text, flags=re.MULTILINE) == []
+    header = text.splitlines()[:2]
+    assert "envs/lock.sh" in header[0]
+    assert header[1].startswith("# uv pip compile ")
+
+
+@pytest.mark.parametrize("lock", EXTRAS)
+def test_locks_hold_what_pyproject_asks_for(lock):
+    for name, requirement in requirements(EXTRAS[lock]).items():
+        assert name in locked(lock), f"run 'make lock': {name} is not in envs/{lock}.lock.txt"
+        version = locked_version(lock, name)
+        assert version in requirement.specifier, f"run 'make lock': {name} {version}"
+
+
+def test_the_tests_run_on_the_versions_of_the_workflow():
+    for lock in ("cpu", "build"):
+        for name, (requirement, _) in locked(lock).items():
+            if lock == "build" and name not in locked("test"):
+                continue
+            assert locked("test")[name][0].specifier == requirement.specifier, name
+
+
+PYTHON_NAMES = {
+    "dask-core": "dask",
+    "matplotlib-base": "matplotlib",
+    "python-igraph": "igraph",
+}
+
+
+@pytest.mark.parametrize("environment", ["cpu", "gpu-cu12", "gpu-cu13"])
+def test_conda_environments_agree_with_the_locks(environment):
+    content = yaml.safe_load((ROOT / "envs" / f"{environment}.yaml").read_text())
+    assert content["channels"] == ["conda-forge", "nodefaults"]
+    pinned = {}
+    for entry in content["dependencies"]:
+        if isinstance(entry, dict):
+            pinned |= dict(line.split("==") for line in entry["pip"])
+        elif "=" in entry:
+            pinned |= dict([entry.split("=")])
+    python = pinned.pop("python")
+    assert python in {"3.11", "3.12", "3.13"}
+    cuda = environment.removeprefix("gpu-cu")
+    names = PYTHON_NAMES | {"cupy": f"cupy-cuda{cuda}x"}
+    if environment != "cpu":
+        assert pinned.pop("cuda-version") == cuda
+
+    versions = {names.get(name, name): version for name, version in pinned.items()}
+    wanted = set(requirements(EXTRAS[environment])) - {"snakemake"}
+    assert versions == {name: locked_version(environment, name) for name in wanted}
+
+
+# --- creating the environment --------------------------------------------------------------------
+
+
+@pytest.fixture
+def create(tmp_path):
+    """Run envs/create.sh with nothing on PATH but what a test puts there."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for tool in ("bash", "rm"):
+        (tools / tool).symlink_to(shutil.which(tool))
+
+    def run(**environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [shutil.which("bash"), ROOT / "envs/create.sh", tmp_path / "venv"],
+            env={"PATH": str(tools), **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def stub(name: str, *, refuses: str) -> None:
+        """A Python that fails when asked about ``refuses``."""
+        script = f'#!{shutil.which("bash")}\ncase "$*" in *"{refuses}"*) exit 1;; esac\n'
+        (tools / name).write_text(f'{script}exec "{sys.executable}" "$@"\n')
+        (tools / name).chmod(0o755)
+
+    run.stub = stub
+    return run
+
+
+def test_no_python_is_one_sentence(create):
+    done = create()
+    assert done.returncode == 1
+    assert done.stderr.startswith("scatlas: Python 3.11 or newer is needed and none was found")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_old_python_is_one_sentence(create):
+    create.stub("oldpython", refuses="(3, 11)")
+    create.stub("python3", refuses="(3, 11)")
+    assert "none was found" in create().stderr
+    done = create(PYTHON="oldpython")
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "scatlas: PYTHON=oldpython is not a Python of version 3.11 or newer"
+    )
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_python_without_venv_names_the_package_to_install(create, tmp_path):
+    create.stub("python3", refuses="ensurepip")
+    done = create()
+    assert done.returncode == 1
+    assert f"sudo apt-get install python3.{sys.version_info.minor}-venv" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "venv").exists()
+
+
+def test_a_python_that_can_is_preferred_to_a_newer_one_that_cannot(create, tmp_path):
+    create.stub("python3.13", refuses="ensurepip")
+    create.stub("python3.11", refuses="-m venv")
+    create.stub("python3", refuses="nothing")
+    done = create()
+    # python3.11 was taken for its ensurepip, and its venv then failed: python3.13 was not tried.
+    assert done.returncode != 0
+    assert "Creating" in done.stdout
+    assert "apt-get" not in done.stderr
+
+
+# --- the package ---------------------------------------------------------------------------------
+
+# Ground up. A module imports from its own floor and from those below.
+FLOORS = [
+    {"_version", "errors", "fingerprint"},
+    {"kernels"},
+    {
+        "_config_docs",
+        "_config_errors",
+        "_config_options",
+        "blocks",
+        "compute",
+        "config",
+        "datasets",
+        "io",
+        "plates",
+    },
+    {"get", "pp", "tl"},
+    {"pl"},
+    {"report"},
+    {"step"},
+]
+FLOOR_OF = {name: height for height, names in enumerate(FLOORS) for name in names}
+
+
+def _imports(path: Path) -> set[str]:
+    """Modules of the package that a file imports, at the top or inside functions: 'pp._pca'."""
+    # The dotted name of the package that relative imports start from.
+    here = path.relative_to(PACKAGE.parent).parent.parts
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = here[: len(here) - node.level + 1] if node.level else ()
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            if module == "scatlas":
+                found |= {f"scatlas.{alias.name}" for alias in node.names}
+            else:
+                found.add(module)
+    return {name.removeprefix("scatlas.") for name in found if name.split(".")[0] == "scatlas"}
+
+
+def _package_files() -> list[Path]:
+    return [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"]
+
+
+def test_nothing_imports_upward():
+    upward = []
+    for path in _package_files():
+        home = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        assert home in FLOOR_OF, f"give {home} its floor in {Path(__file__).name}"
+        for module in _imports(path):
+            target = {"__version__": "_version", "read_lazy": "io"}.get(
+                module, module.split(".")[0]
+            )
+            if target not in FLOOR_OF or FLOOR_OF[target] > FLOOR_OF[home]:
+                upward.append(f"{path.relative_to(PACKAGE)} imports {module}")
+    assert upward == []
+
+
+@pytest.mark.parametrize("source", ["from scatlas.tl import umap", "from ..tl._umap import umap"])
+def test_an_upward_import_is_seen(tmp_path, monkeypatch, source):
+    package = tmp_path / "scatlas"
+    (package / "io").mkdir(parents=True)
+    (package / "io" / "bad.py").write_text(f"def f():\n    {source}\n")
+    monkeypatch.setattr(sys.modules[__name__], "PACKAGE", package)
+    with pytest.raises(AssertionError, match=r"io/bad.py imports tl"):
+        test_nothing_imports_upward()
+
+
+def test_nothing_imports_scanpy():
+    users = [
+        path.relative_to(PACKAGE)
+        for path in _package_files()
+        if re.search(r"^\s*(import|from) scanpy", path.read_text(), flags=re.MULTILINE)
+    ]
+    assert users == []
+
+
+def test_import_is_light():
+    heavy = ["anndata", "cupy", "dask", "h5py", "matplotlib", "numba", "numpy", "pandas", "scipy"]
+    heavy += ["scanpy", "sklearn", "zarr"]
+    program = (
+        "import sys, scatlas\n"
+        f"print([name for name in {heavy} if name in sys.modules])\n"
+        "import scatlas.pp, scatlas.tl\n"
+        "print([name for name in ('numba', 'matplotlib', 'sklearn') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={name: value for name, value in os.environ.items() if not name.startswith("COV")},
+    )
+    assert done.stdout.splitlines() == ["[]", "[]"]
+
+
+def _public_functions():
+    import scatlas as sa
+
+    for module in (sa.pp, sa.tl):
+        for name in module.__all__:
+            member = getattr(module, name)
+            if inspect.isfunction(member):
+                yield f"{module.__name__}.{name}", member
+
+
+def test_public_functions_keep_the_conventions():
+    faults = []
+    seen = 0
+    for name, function in _public_functions():
+        seen += 1
+        parameters = inspect.signature(function).parameters.values()
+        positional = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+        if len(positional) > 3:
+            faults.append(f"{name}: more than three positional parameters: {positional}")
+        if "copy" in positional:
+            faults.append(f"{name}: copy is positional")
+        document = inspect.getdoc(function) or ""
+        faults += [
+            f"{name}: {p.name} is not in the docstring"
+            for p in parameters
+            if not re.search(rf"\b{p.name}\b", document)
+        ]
+        faults += [f"{name}: {p.name} has no type" for p in parameters if p.annotation is p.empty]
+    assert faults == []
+    assert seen >= 10

@@ -1,0 +1,81 @@
+"""What the scripts share, and the hash of the code behind them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+from scatlas import fingerprint as module
+from scatlas import step
+from scatlas.errors import InputError
+from scatlas.fingerprint import fingerprint
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+def test_a_step_leaves_a_manifest_without_times_and_a_record_with_them(tmp_path: Path):
+    def run(folder: Path) -> bytes:
+        folder.mkdir()
+        args = step.parser("doc").parse_args(["--manifest", str(folder / "m.json")])
+        with step.run(args, outputs=[folder / "out.txt"]) as facts:
+            (folder / "out.txt").write_text("same")
+            facts["n_cells"] = 3
+        return (folder / "m.json").read_bytes()
+
+    first, second = run(tmp_path / "a"), run(tmp_path / "b")
+    assert first == second
+    manifest = json.loads(first)
+    assert manifest["n_cells"] == 3
+    assert set(manifest["outputs"]) == {"out.txt"}
+    record = json.loads((tmp_path / "a/m.run.json").read_text())
+    assert record["peak_memory_bytes"] > 1e7
+    assert "anndata" in record["versions"]
+
+
+def test_a_failed_step_leaves_no_manifest(tmp_path: Path):
+    args = step.parser("doc").parse_args(["--manifest", str(tmp_path / "m.json")])
+    with pytest.raises(InputError), step.run(args, outputs=[]):
+        raise InputError("no")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_input_ends_a_script_with_one_sentence():
+    def main() -> None:
+        raise InputError("p.h5ad: no cell is left")
+
+    with pytest.raises(SystemExit) as exit_:
+        step.execute(main)
+    assert exit_.value.code == "error: p.h5ad: no cell is left"
+    logging.captureWarnings(capture=False)
+
+
+def test_pairs_keep_their_order():
+    assert step.pairs(["b=x/y=z", "a=q"]) == {"b": Path("x/y=z"), "a": Path("q")}
+
+
+def test_fingerprints_follow_the_imports(tmp_path: Path):
+    """A kernel belongs to the steps that reach it; a figure to the report alone."""
+
+    # Nothing is written in the real tree: the package is copied, and hashed there.
+    root = tmp_path / "scatlas"
+    shutil.copytree(module._ROOT, root, ignore=shutil.ignore_patterns("__pycache__"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_ROOT", root)
+
+        def differing(name: str) -> set[str]:
+            before = {s.stem: fingerprint(s) for s in SCRIPTS.glob("*.py")}
+            file = root / name
+            file.write_text(file.read_text() + "\n# changed\n")
+            return {s.stem for s in SCRIPTS.glob("*.py") if fingerprint(s) != before[s.stem]}
+
+        assert differing("kernels/gram_cpu.py") >= {"select_genes", "pca"}
+        assert "qc_filter" in differing("io/store.py")
+        assert "load" in differing("kernels/check_cpu.py")
+        assert differing("pl/__init__.py") == {"report"}
+        assert "load" not in differing("pp/_pca.py")
+        assert differing("tl/_umap.py") == {"umap"}
+        assert differing("datasets.py") == {"simulate"}

@@ -1,0 +1,83 @@
+"""Run the workflow for real, in a folder of its own, and see which jobs ran."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+# Differ from run to run by their nature: how long it took, what was printed, the page that shows
+# both.
+VARYING = ("logs", "benchmarks", "report.html", "tables/rules.tsv")
+
+
+@dataclass
+class Project:
+    """A folder with a config and a plate sheet, as a user's."""
+
+    folder: Path
+    config: dict
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.write_config()
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "results"
+
+    def write_config(self) -> None:
+        (self.folder / "my.yaml").write_text(yaml.safe_dump(self.config))
+
+    def write_plates(self, plates: dict[str, Path | str]) -> None:
+        rows = [f"{name}\t{path}" for name, path in plates.items()]
+        (self.folder / "plates.tsv").write_text("\n".join(["plate\tpath", *rows, ""]))
+
+    def command(self, *targets: str, cores: int = 2) -> list[str]:
+        return [
+            *(sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")),
+            *("--directory", str(self.folder), "--configfile", str(self.folder / "my.yaml")),
+            *("--cores", str(cores), "--retries", "0", "--nocolor", *targets),
+        ]
+
+    def run(self, *targets: str, cores: int = 2) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*targets, cores=cores),
+            cwd=ROOT, env=os.environ | {"COLUMNS": "200"}, text=True, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def build(self, *targets: str, cores: int = 2) -> set[str]:
+        """Run, expect success, and name the jobs that ran: ``load/p1``, ``pca``."""
+        before = self._records()
+        done = self.run(*targets, cores=cores)
+        assert done.returncode == 0, done.stdout[-6000:]
+        after = self._records()
+        return {name for name, stamp in after.items() if before.get(name) != stamp}
+
+    def _records(self) -> dict[str, int]:
+        folder = self.results / "manifests"
+        return {
+            path.relative_to(folder).as_posix().removesuffix(".run.json"): path.stat().st_mtime_ns
+            for path in folder.rglob("*.run.json")
+        }
+
+    def outputs(self) -> dict[str, bytes]:
+        """Every file of the results that has to be the same in each run."""
+        return {
+            name: path.read_bytes()
+            for path in sorted(self.results.rglob("*"))
+            if path.is_file()
+            and not (name := path.relative_to(self.results).as_posix()).endswith(".run.json")
+            and not name.startswith(VARYING)
+        }
+
+
+def assert_same_outputs(a: dict[str, bytes], b: dict[str, bytes]) -> None:
+    assert a.keys() == b.keys()
+    assert [name for name in a if a[name] != b[name]] == []

@@ -1,0 +1,140 @@
+# Config, plate sheet, and what the rules ask of a machine. Nothing here opens a plate: on a
+# cluster each job parses this file again.
+import os
+import sys
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+HERE = Path(workflow.basedir)
+# Jobs run this checkout's package with this Python, installed or not, activated or not.
+sys.path.insert(0, str(HERE / "src"))
+os.environ["PYTHONPATH"] = str(HERE / "src")
+os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+from scatlas.config import check_plates, load, options
+from scatlas.errors import ScatlasError
+from scatlas.fingerprint import fingerprint
+from scatlas.io.size import parse_bytes
+from scatlas.plates import read_plates
+
+try:
+    CONFIG = load(config)
+    SHEET = read_plates(CONFIG.plates, generated="resources/demo")
+    check_plates(CONFIG, SHEET)
+except ScatlasError as error:
+    raise WorkflowError(str(error)) from error
+
+PLATES = {plate.plate: plate for plate in SHEET}
+OUT = CONFIG.outdir
+BUDGET = CONFIG.compute.block_budget
+BUDGET_MB = parse_bytes(BUDGET) / 1e6
+
+# load checks these two but does not use them, so that a change of either must not load a plate
+# again: they travel in the environment, where Snakemake does not look.
+os.environ["SCATLAS_QC_FILTER"] = CONFIG.qc.filter or ""
+os.environ["SCATLAS_REFERENCE_PLATE"] = SHEET[0].path if CONFIG.genes == "same" else ""
+
+
+wildcard_constraints:
+    plate=r"[A-Za-z0-9._-]+",
+
+
+def script(name):
+    """A rule's script as an input: compared by content, not by age."""
+    return str(HERE / "scripts" / f"{name}.py")
+
+
+def code(name):
+    """Content hash of the package's modules behind a script: changed code reruns its steps."""
+    return fingerprint(HERE / "scripts" / f"{name}.py")
+
+
+def all_plates(pattern):
+    """A path for each plate, in the order of the plate sheet."""
+    return [pattern.format(plate=plate) for plate in PLATES]
+
+
+def by_plate(pattern):
+    """PLATE=PATH for each plate: how the atlas-level scripts are told which is which."""
+    return [f"{plate}={pattern.format(plate=plate)}" for plate in PLATES]
+
+
+def scale_options(scale):
+    """The script's options for a section that may be null."""
+    return f"--scale {options(scale, prefix='scale')}" if scale else ""
+
+
+def source_path(wildcards):
+    return PLATES[wildcards.plate].path
+
+
+def source_file(wildcards):
+    """The file whose age says whether a plate is new: of a Zarr store, its root metadata."""
+    plate = PLATES[wildcards.plate]
+    if plate.is_remote:
+        return []
+    path = plate.path
+    if Path(path).is_dir():
+        return next(
+            (
+                str(Path(path, name))
+                for name in ("zarr.json", ".zattrs", ".zgroup")
+                if Path(path, name).exists()
+            ),
+            path,
+        )
+    return path
+
+
+def plate_cells(plate):
+    """Cells of a plate: as the plate sheet says, else from the size of its file."""
+    if PLATES[plate].n_cells:
+        return PLATES[plate].n_cells
+    path = Path(PLATES[plate].path)
+    # A cell of Tahoe's plates takes 3 kB of gzip; a folder or URL is taken for 10 GB.
+    return (path.stat().st_size if path.is_file() else 10e9) / 3000
+
+
+# Memory: Python with its libraries and compiled kernels, four times the blocks in flight (raw,
+# normalised, encoded, partial results), and the tables that hold a row for each cell.
+BASE_MB = 600
+TABLE_MB_PER_CELL = 1.5e-3
+
+
+def memory(cells, attempt):
+    return int((BASE_MB + 4 * BUDGET_MB + TABLE_MB_PER_CELL * cells) * attempt)
+
+
+def plate_memory(wildcards, attempt):
+    return memory(plate_cells(wildcards.plate), attempt)
+
+
+def atlas_memory(wildcards, attempt):
+    # Obs is merged a column at a time, so an atlas takes a tenth of what its plates' tables do;
+    # the Gram matrices of the genes come on top.
+    cells = 0.1 * sum(plate_cells(plate) for plate in PLATES)
+    genes = CONFIG.hvg.n_top_genes * 2
+    return memory(cells, attempt) + int(4 * genes**2 * 8e-6 * attempt)
+
+
+def subset_memory(wildcards, attempt):
+    # The subset is held in memory, with its neighbours: 20 kB a cell.
+    return memory(CONFIG.subset.n_cells * 20e3 / 1.5e3, attempt)
+
+
+def table_memory(wildcards, attempt):
+    return int(BASE_MB * attempt)
+
+
+# Time: the rates are a tenth of those measured on two cores, so that a slow disk is no failure.
+def plate_runtime(wildcards, attempt):
+    return int((10 + plate_cells(wildcards.plate) / 100_000) * attempt)
+
+
+def atlas_runtime(wildcards, attempt):
+    return int((10 + sum(plate_cells(plate) for plate in PLATES) / 500_000) * attempt)
+
+
+def subset_runtime(wildcards, attempt):
+    return int((15 + CONFIG.subset.n_cells / 2_000) * attempt)

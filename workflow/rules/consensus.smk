@@ -1,0 +1,79 @@
+# Where the plates meet: the genes they agree on, and each plate cut to them.
+# in:  plates/{plate}/hvg.parquet of all plates; plates/{plate}/counts.zarr
+# out: consensus_genes.tsv, consensus.parquet, plates/{plate}/{selected.zarr,gram.npz}
+
+
+# A checkpoint, so that Snakemake looks at the list again once it is made: if a new plate leaves
+# it byte-identical, no other plate is cut again.
+checkpoint consensus:
+    input:
+        hvg=all_plates(f"{OUT}/manifests/hvg/{{plate}}.json"),
+        tables=ancient(all_plates(f"{OUT}/plates/{{plate}}/hvg.parquet")),
+        script=script("consensus"),
+    output:
+        genes=f"{OUT}/consensus_genes.tsv",
+        table=f"{OUT}/consensus.parquet",
+        manifest=f"{OUT}/manifests/consensus.json",
+    log:
+        f"{OUT}/logs/consensus.log",
+    benchmark:
+        f"{OUT}/benchmarks/consensus/atlas.tsv"
+    retries: 2
+    conda:
+        "../../envs/cpu.yaml"
+    threads: 1
+    resources:
+        mem_mb=table_memory,
+        runtime=10,
+    params:
+        hvg=by_plate(f"{OUT}/plates/{{plate}}/hvg.parquet"),
+        min_plates=CONFIG.consensus.min_plates,
+        genes=CONFIG.genes,
+        code=code("consensus"),
+    message:
+        "genes that the plates agree on"
+    shell:
+        "python {input.script:q} --hvg {params.hvg:q} --min-plates {params.min_plates}"
+        " --genes {params.genes} --list {output.genes:q} --table {output.table:q}"
+        " --manifest {output.manifest:q} --threads {threads} 2>&1 | tee {log:q}"
+
+
+def consensus_genes(wildcards):
+    return checkpoints.consensus.get().output.genes
+
+
+rule select_genes:
+    input:
+        genes=consensus_genes,
+        load=rules.load.output.manifest,
+        store=ancient(rules.load.output.store),
+        normalize=rules.normalize.output.manifest,
+        size_factors=ancient(rules.normalize.output.table),
+        script=script("select_genes"),
+    output:
+        selected=f"{OUT}/plates/{{plate}}/selected.zarr/zarr.json",
+        gram=f"{OUT}/plates/{{plate}}/gram.npz",
+        manifest=f"{OUT}/manifests/select_genes/{{plate}}.json",
+    log:
+        f"{OUT}/logs/select_genes/{{plate}}.log",
+    benchmark:
+        f"{OUT}/benchmarks/select_genes/{{plate}}.tsv"
+    retries: 2
+    conda:
+        "../../envs/cpu.yaml"
+    threads: 4
+    resources:
+        mem_mb=plate_memory,
+        runtime=plate_runtime,
+        budget=BUDGET,
+    params:
+        code=code("select_genes"),
+        store=subpath(input.store, parent=True),
+        selected=subpath(output.selected, parent=True),
+    message:
+        "consensus genes of {wildcards.plate}"
+    shell:
+        "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
+        " --size-factors {input.size_factors:q} --genes {input.genes:q}"
+        " --selected {params.selected:q} --gram {output.gram:q} --manifest {output.manifest:q}"
+        " --threads {threads} --block-budget {resources.budget} 2>&1 | tee {log:q}"

@@ -1,0 +1,137 @@
+# One plate, alone: every rule here depends on its own plate and no other.
+# in:  the plate sheet's files
+# out: plates/{plate}/{counts.zarr,qc.parquet,qc_summary.json,size_factors.parquet,hvg.parquet}
+#
+# Rules are chained by manifests, which hold checksums and are compared by content; the stores
+# themselves only have to be there (ancient). A store is named by its root metadata file: with
+# directory() Snakemake would write into it.
+
+
+rule load:
+    input:
+        source=source_file,
+        script=script("load"),
+    output:
+        store=f"{OUT}/plates/{{plate}}/counts.zarr/zarr.json",
+        manifest=f"{OUT}/manifests/load/{{plate}}.json",
+    log:
+        f"{OUT}/logs/load/{{plate}}.log",
+    benchmark:
+        f"{OUT}/benchmarks/load/{{plate}}.tsv"
+    retries: 2
+    conda:
+        "../../envs/cpu.yaml"
+    threads: 4
+    resources:
+        mem_mb=plate_memory,
+        runtime=plate_runtime,
+        budget=BUDGET,
+    params:
+        source=source_path,
+        mt_prefix=CONFIG.qc.mt_prefix,
+        code=code("load"),
+        store=subpath(output.store, parent=True),
+    message:
+        "loading {wildcards.plate}"
+    shell:
+        "python {input.script:q} --plate {wildcards.plate} --source {params.source:q}"
+        " --store {params.store:q} --mt-prefix {params.mt_prefix:q} --manifest {output.manifest:q}"
+        " --threads {threads} --block-budget {resources.budget} 2>&1 | tee {log:q}"
+
+
+rule qc_filter:
+    input:
+        load=rules.load.output.manifest,
+        store=ancient(rules.load.output.store),
+        script=script("qc_filter"),
+    output:
+        table=f"{OUT}/plates/{{plate}}/qc.parquet",
+        summary=f"{OUT}/plates/{{plate}}/qc_summary.json",
+        manifest=f"{OUT}/manifests/qc_filter/{{plate}}.json",
+    log:
+        f"{OUT}/logs/qc_filter/{{plate}}.log",
+    benchmark:
+        f"{OUT}/benchmarks/qc_filter/{{plate}}.tsv"
+    retries: 2
+    conda:
+        "../../envs/cpu.yaml"
+    threads: 1
+    resources:
+        mem_mb=plate_memory,
+        runtime=plate_runtime,
+    params:
+        options=options(CONFIG.qc),
+        code=code("qc_filter"),
+        store=subpath(input.store, parent=True),
+    message:
+        "choosing cells of {wildcards.plate}"
+    shell:
+        "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
+        " {params.options} --table {output.table:q} --summary {output.summary:q}"
+        " --manifest {output.manifest:q} --threads {threads} 2>&1 | tee {log:q}"
+
+
+rule normalize:
+    input:
+        qc_filter=rules.qc_filter.output.manifest,
+        qc=ancient(rules.qc_filter.output.table),
+        script=script("normalize"),
+    output:
+        table=f"{OUT}/plates/{{plate}}/size_factors.parquet",
+        manifest=f"{OUT}/manifests/normalize/{{plate}}.json",
+    log:
+        f"{OUT}/logs/normalize/{{plate}}.log",
+    benchmark:
+        f"{OUT}/benchmarks/normalize/{{plate}}.tsv"
+    retries: 2
+    conda:
+        "../../envs/cpu.yaml"
+    threads: 1
+    resources:
+        mem_mb=plate_memory,
+        runtime=plate_runtime,
+    params:
+        options=options(CONFIG.normalize),
+        code=code("normalize"),
+    message:
+        "size factors of {wildcards.plate}"
+    shell:
+        "python {input.script:q} --plate {wildcards.plate} --qc {input.qc:q} {params.options}"
+        " --table {output.table:q} --manifest {output.manifest:q} --threads {threads}"
+        " 2>&1 | tee {log:q}"
+
+
+rule hvg:
+    input:
+        load=rules.load.output.manifest,
+        store=ancient(rules.load.output.store),
+        normalize=rules.normalize.output.manifest,
+        size_factors=ancient(rules.normalize.output.table),
+        script=script("hvg"),
+    output:
+        table=f"{OUT}/plates/{{plate}}/hvg.parquet",
+        manifest=f"{OUT}/manifests/hvg/{{plate}}.json",
+    log:
+        f"{OUT}/logs/hvg/{{plate}}.log",
+    benchmark:
+        f"{OUT}/benchmarks/hvg/{{plate}}.tsv"
+    retries: 2
+    conda:
+        "../../envs/cpu.yaml"
+    threads: 4
+    resources:
+        mem_mb=plate_memory,
+        runtime=plate_runtime,
+        budget=BUDGET,
+    params:
+        options=options(CONFIG.hvg),
+        min_cells=CONFIG.qc.min_cells or 0,
+        code=code("hvg"),
+        store=subpath(input.store, parent=True),
+    message:
+        "highly variable genes of {wildcards.plate}"
+    shell:
+        "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
+        " --size-factors {input.size_factors:q} {params.options} --min-cells {params.min_cells}"
+        " --table {output.table:q} --manifest {output.manifest:q} --threads {threads}"
+        " --block-budget {resources.budget} 2>&1 | tee {log:q}"
