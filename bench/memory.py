@@ -88,10 +88,8 @@ def table(args: argparse.Namespace, wall: float) -> str:
         ),
         f"# {time.strftime('%Y-%m-%d')}, {platform.processor() or platform.machine()}, 2 cores, "
         + ", ".join(f"{p} {version(p)}" for p in packages),
-        (
-            f"# {values / 1e6:.0f} M stored values in all, {values * 12 / 1e9:.1f} GB as float32 with "
-            f"int64 indices; {wall:.0f} s with one job at a time"
-        ),
+        f"# {values / 1e6:.0f} M values, {values * 12 / 1e9:.1f} GB as float32 with int64 indices",
+        f"# {wall:.0f} s with one job at a time",
         f"{'job':<26}{'peak MB':>9}{'seconds':>9}",
     ]
     lines += [

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from scatlas import pp, step
+from scatlas import step
 from scatlas.io import atomic_path
+from scatlas.pp import consensus_genes
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -22,7 +23,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     with step.run(args, outputs=[args.list, args.table]) as facts:
         tables = {plate: pd.read_parquet(path) for plate, path in step.pairs(args.hvg).items()}
-        table = pp.consensus_genes(tables, min_plates=args.min_plates, genes=args.genes)
+        table = consensus_genes(tables, min_plates=args.min_plates, genes=args.genes)
         facts |= {"n_plates": len(tables), "n_genes": len(table)}
         # The list holds names alone: other plates rerun when it changes, and only then.
         with atomic_path(args.list) as path:

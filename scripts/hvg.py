@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from scatlas import config, pp, step
+from scatlas import config, step
 from scatlas.io import atomic_path, read_kept
+from scatlas.pp import highly_variable_genes, log1p, normalize_total
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -23,9 +24,9 @@ def main(argv: list[str] | None = None) -> None:
     with step.run(args, outputs=[args.table]) as facts:
         cells = pd.read_parquet(args.size_factors, columns=["row", "size_factor"])
         adata = read_kept(args.store, cells["row"], block_budget=args.block_budget)
-        pp.normalize_total(adata, target_sum=1, counts_per_cell=cells["size_factor"].to_numpy())
-        pp.log1p(adata)
-        table = pp.highly_variable_genes(
+        normalize_total(adata, target_sum=1, counts_per_cell=cells["size_factor"].to_numpy())
+        log1p(adata)
+        table = highly_variable_genes(
             adata, inplace=False, min_cells=args.min_cells, **hvg.model_dump()
         )
         table = table[["means", "dispersions", "dispersions_norm", "highly_variable"]]

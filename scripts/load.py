@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 from scatlas import step
 from scatlas.io import load_plate
+from scatlas.pp import evaluate_filter
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -28,12 +30,15 @@ def main(argv: list[str] | None = None) -> None:
         help="plate whose genes this plate must have",
     )
     args = parser.parse_args(argv)
+    check = None
+    if args.filter:
+        check = partial(evaluate_filter, expression=args.filter, source=args.source)
     with step.run(args, outputs=[args.store]) as facts:
         facts |= load_plate(
             args.source,
             args.store,
             plate=args.plate,
-            filter_column=None,
+            check_obs=check,
             reference=args.reference,
             mt_prefix=args.mt_prefix,
             block_budget=args.block_budget,

@@ -6,9 +6,10 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from scatlas import blocks, config, pp, step
+from scatlas import blocks, config, step
 from scatlas.io import read_lazy, write_pca
 from scatlas.kernels.project_cpu import project
+from scatlas.pp import GramStats, components, scale
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -24,7 +25,7 @@ def main(argv: list[str] | None = None) -> None:
     with step.run(args, outputs=[args.pca]) as facts:
         adata = read_lazy(args.merged, block_budget=args.block_budget)
         stats = scaled(adata, args) if args.scale else summed(args.grams)
-        found = pp.components(stats, pca.n_comps, zero_center=pca.zero_center)
+        found = components(stats, pca.n_comps, zero_center=pca.zero_center)
         offset = found.offset(zero_center=pca.zero_center)
         fn = partial(project, components=found.PCs, offset=offset)
         write_pca(
@@ -39,19 +40,19 @@ def main(argv: list[str] | None = None) -> None:
         facts["variance_explained"] = float(found.variance_ratio.sum())
 
 
-def summed(paths: list[Path]) -> pp.GramStats:
+def summed(paths: list[Path]) -> GramStats:
     """Gram statistics of all plates, one plate in memory at a time."""
-    total = pp.GramStats.load(paths[0])
+    total = GramStats.load(paths[0])
     for path in paths[1:]:
-        total = pp.GramStats.merge([total, pp.GramStats.load(path)])
+        total = GramStats.fold([total, GramStats.load(path)])
     return total
 
 
-def scaled(adata: object, args: argparse.Namespace) -> pp.GramStats:
+def scaled(adata: object, args: argparse.Namespace) -> GramStats:
     """Gram statistics of the scaled genes: two passes over the merged plates."""
-    scale = config.from_options(args, config.Scale, prefix="scale")
-    pp.scale(adata, zero_center=scale.zero_center, max_value=scale.max_value)
-    return blocks.reduce(pp.GramStats.from_block, pp.GramStats.merge, adata.X)
+    wanted = config.from_options(args, config.Scale, prefix="scale")
+    scale(adata, zero_center=wanted.zero_center, max_value=wanted.max_value)
+    return blocks.reduce(GramStats.from_block, GramStats.fold, adata.X)
 
 
 if __name__ == "__main__":

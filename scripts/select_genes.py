@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from scatlas import blocks, pp, step
+from scatlas import blocks, step
 from scatlas.io import CsrWriter, atomic_path, read_kept
+from scatlas.pp import GramStats, log1p, normalize_total
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -26,8 +27,8 @@ def main(argv: list[str] | None = None) -> None:
         adata = read_kept(args.store, cells["row"], genes=genes, block_budget=args.block_budget)
         # Size factors come from all genes of the cell, so cutting first changes nothing.
         factors = cells["size_factor"].to_numpy()
-        pp.normalize_total(adata, target_sum=1, counts_per_cell=factors)
-        pp.log1p(adata)
+        normalize_total(adata, target_sum=1, counts_per_cell=factors)
+        log1p(adata)
         adata.obs["size_factor"] = factors
         stats = None
         with CsrWriter(
@@ -35,14 +36,14 @@ def main(argv: list[str] | None = None) -> None:
         ) as writer:
             for block, part in blocks.stream(adata.X, with_gram):
                 writer.append(block)
-                stats = part if stats is None else pp.GramStats.merge([stats, part])
+                stats = part if stats is None else GramStats.fold([stats, part])
         with atomic_path(args.gram) as path:
             stats.save(path)
         facts |= {"plate": args.plate, "n_cells": adata.n_obs, "n_genes": adata.n_vars}
 
 
-def with_gram(block: blocks.Block) -> tuple[blocks.Block, pp.GramStats]:
-    return block, pp.GramStats.from_block(block)
+def with_gram(block: blocks.Block) -> tuple[blocks.Block, GramStats]:
+    return block, GramStats.from_block(block)
 
 
 if __name__ == "__main__":

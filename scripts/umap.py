@@ -7,8 +7,9 @@ from pathlib import Path
 
 import anndata as ad
 
-from scatlas import config, pp, step, tl
+from scatlas import config, step, tl
 from scatlas.io import atomic_path
+from scatlas.pp import neighbors as find_neighbors
 
 logger = logging.getLogger("scatlas")
 
@@ -26,7 +27,7 @@ def main(argv: list[str] | None = None) -> None:
     leiden = config.from_options(args, config.Leiden)
     with step.run(args, outputs=[args.umap]) as facts:
         adata = ad.read_h5ad(args.subset)
-        pp.neighbors(
+        find_neighbors(
             adata,
             neighbors.n_neighbors,
             neighbors.n_pcs,

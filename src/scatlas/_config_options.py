@@ -47,7 +47,7 @@ def add_options(
         kind = _kind(field)
         flag, dest = _flag(name, prefix), _dest(name, prefix)
         default = _default(field)
-        text = f"{field.description} (default: {_shown(default)})".replace("%", "%%")
+        text = (field.description or "").replace("%", "%%") + " (default: %(default)s)"
         if kind.type is bool:
             # Python 3.11 and 3.12 would add the default to the help once more.
             action, hidden = argparse.BooleanOptionalAction, argparse.SUPPRESS
@@ -70,7 +70,7 @@ def add_options(
                 dest=dest,
                 action="store_const",
                 const=[] if kind.is_list else None,
-                default=default,
+                default=argparse.SUPPRESS,
                 help=f"empty {flag}",
             )
 
@@ -161,14 +161,6 @@ def _default(field: FieldInfo) -> Any:
 
 def _is_empty(value: Any) -> bool:
     return value is None or value == []
-
-
-def _shown(default: Any) -> str:
-    if _is_empty(default):
-        return "none"
-    if isinstance(default, bool):
-        return "yes" if default else "no"
-    return " ".join(map(str, default)) if isinstance(default, list) else str(default)
 
 
 def _dest(name: str, prefix: str) -> str:

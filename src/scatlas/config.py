@@ -70,6 +70,9 @@ Percent = Annotated[float, Field(strict=True, ge=0, le=100, allow_inf_nan=False)
 AboveZero = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 
 
+_STRINGS = re.compile(r"'(?:\\.|[^'\\])*'" + "|" + r'"(?:\\.|[^"\\])*"')
+
+
 def query_columns(query: str) -> list[str]:
     """Name the obs columns that a pandas query asks for, in order of first use.
 
@@ -95,7 +98,9 @@ def query_columns(query: str) -> list[str]:
         return name
 
     text = re.sub(r"`([^`]+)`", placeholder, query.strip())
-    if re.search(r"(?<![=!<>])=(?!=)", re.sub(r"'[^']*'|\"[^\"]*\"", "''", text)):
+    text = _STRINGS.sub("''", text)
+    text = text.replace("&", " and ").replace("|", " or ")  # as pandas reads them
+    if re.search(r"(?<![=!<>])=(?!=)", text):
         msg = f"{query!r} is not a query: compare with == instead of ="
         raise ValueError(msg)
     try:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ast
 import hashlib
+from functools import cache
 from pathlib import Path
 
 _ROOT = Path(__file__).parent
+_SOURCES = {".py", ".cu", ".html", ".css"}
 
 
 def fingerprint(script: Path) -> str:
@@ -20,8 +22,8 @@ def fingerprint(script: Path) -> str:
     Parameters
     ----------
     script
-        Python file. A subpackage counts as a whole where it is imported by name
-        (``from scatlas import pp``), because its functions load on first use.
+        Python file. A function that it imports by name (``from scatlas.pp import pca``) counts
+        with the module that holds it; a subpackage (``from scatlas import pp``) counts as a whole.
 
     Returns
     -------
@@ -41,31 +43,52 @@ def fingerprint(script: Path) -> str:
 
 
 def _imports(path: Path) -> set[Path]:
-    if path.suffix != ".py":
-        return set()
+    """Files of the package that a file imports, at the top or inside functions."""
     found: set[Path] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(_parse(path)):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-            for name in names:
-                found |= _module(name, whole=name != "scatlas")
+            for alias in node.names:
+                found |= _files(alias.name)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             for alias in node.names:
-                inner = _module(f"{node.module}.{alias.name}", whole=True)
-                found |= inner or _module(node.module, whole=node.module != "scatlas")
+                found |= _files(f"{node.module}.{alias.name}") or _home(node.module, alias.name)
     return found
 
 
-def _module(name: str, *, whole: bool) -> set[Path]:
-    """Files of a module of this package; all of a subpackage's with ``whole``."""
-    parts = name.split(".")
-    if parts[0] != "scatlas":
+def _parse(path: Path) -> ast.Module:
+    if path.suffix != ".py":
+        return ast.Module([], [])
+    return _parsed(path, path.stat().st_mtime_ns)
+
+
+@cache
+def _parsed(path: Path, _changed: int) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _path(module: str) -> Path | None:
+    top, *parts = module.split(".")
+    return _ROOT.joinpath(*parts) if top == "scatlas" and parts else None
+
+
+def _files(module: str) -> set[Path]:
+    """Files of a module of this package, or of a whole subpackage; none for anything else."""
+    path = _path(module)
+    if path is None:
         return set()
-    path = _ROOT.joinpath(*parts[1:])
-    if path.with_suffix(".py").is_file() and len(parts) > 1:
+    if path.with_suffix(".py").is_file():
         return {path.with_suffix(".py")}
-    if not (path / "__init__.py").is_file():
-        return set()
-    if not whole:
-        return {path / "__init__.py"}
-    return {p for p in path.rglob("*") if p.suffix in {".py", ".cu", ".html", ".css"}}
+    if (path / "__init__.py").is_file():
+        return {p for p in path.rglob("*") if p.suffix in _SOURCES}
+    return set()
+
+
+def _home(module: str, name: str) -> set[Path]:
+    """Files behind a name that a module defines or a subpackage passes on."""
+    path = _path(module)
+    if path is None or not (path / "__init__.py").is_file():
+        return _files(module)
+    for node in ast.walk(_parse(path / "__init__.py")):
+        if isinstance(node, ast.ImportFrom) and name in {alias.name for alias in node.names}:
+            return _files(node.module or "")
+    return {path / "__init__.py"}

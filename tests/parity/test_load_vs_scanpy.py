@@ -18,7 +18,6 @@ def test_real_plate(tmp_path, plates_dir, name):
         source,
         tmp_path / "counts.zarr",
         plate=name,
-        filter_column="pass_filter",
         reference=plates_dir / "mix_plate2.h5ad",
         block_budget="4MB",
     )

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 
 import anndata as ad
@@ -18,6 +19,7 @@ import zarr
 
 from scatlas.errors import InputError
 from scatlas.io.load import load_plate
+from scatlas.pp import evaluate_filter
 
 N_CELLS, N_GENES = 12, 5
 
@@ -175,12 +177,9 @@ def test_corrupt_zarr_chunk(tmp_path, part):
     assert f"X/{part} of cells 0 to 11 cannot be read (" in refused(path)
 
 
-@pytest.mark.parametrize("zarr_format", [2, 3])
-@pytest.mark.parametrize("shards", [None, (20,)])
+@pytest.mark.parametrize("zarr_format, shards", [(2, None), (3, None), (3, (20,))])
 def test_missing_zarr_chunk(tmp_path, zarr_format, shards):
     """Zarr reads a chunk without a file as zeros, which are lost counts here."""
-    if zarr_format == 2 and shards:
-        pytest.skip("Zarr v2 has no shards")
     with ad.settings.override(zarr_write_format=zarr_format):
         path = write(plate(), tmp_path / "plate.zarr")
     root = zarr.open_group(path, mode="r+", use_consolidated=False)
@@ -461,11 +460,35 @@ def test_genes_differ_from_the_reference(path, names, wanted):
     assert load(path)["n_genes"] == len(names)
 
 
-def test_missing_filter_column(path):
-    assert refused(path, filter_column="passes") == (
-        "obs has no column 'passes' (it has pass_filter): correct qc.filter in the config, "
-        "or set it to null to keep all cells"
-    )
+@pytest.mark.parametrize(
+    "expression, sentence",
+    [
+        (
+            "passes == 'full'",
+            (
+                "obs has no column 'passes', which qc.filter (passes == 'full') asks for; set "
+                "qc.filter to null or use one of: pass_filter"
+            ),
+        ),
+        (
+            "pass_filter == 'all'",
+            (
+                "qc.filter (pass_filter == 'all') keeps none of the 12 cells; compare it with the "
+                "values of that obs column"
+            ),
+        ),
+        (
+            "pass_filter",
+            (
+                "qc.filter (pass_filter) gives no true or false for each cell; write a comparison "
+                "such as pass_filter == 'full'"
+            ),
+        ),
+    ],
+)
+def test_a_filter_that_cannot_work(path, expression, sentence):
+    check = partial(evaluate_filter, expression=expression, source=path)
+    assert refused(path, check_obs=check) == sentence
 
 
 def test_cell_names_are_made_unique(path):

@@ -122,6 +122,18 @@ def test_violin_is_as_wide_where_the_cells_are() -> None:
     assert -0.43 < vertices[:, 0].min() < -0.41
 
 
+def test_smoothing_puts_no_cell_beyond_a_bound() -> None:
+    table = qc_table(3000, 0)
+    figure = pl.qc_violins({"a": table}, THRESHOLDS)
+    for ax, low, high in zip(
+        figure.axes, (0, np.log10(200), 0), (np.log10(40000), 9, 20), strict=True
+    ):
+        heights = ax.collections[1].get_paths()[0].vertices[:, 1]
+        step = np.ptp(ax.get_ylim()) / 160
+        assert heights.min() >= low - 2 * step
+        assert heights.max() <= high + 2 * step
+
+
 def test_violins_of_plates_without_a_cell_kept() -> None:
     table = qc_table(50, 0).assign(keep=False)
     empty = table.iloc[:0]

@@ -52,7 +52,7 @@ def load(folder: Path, suffix: str = "h5ad", **options) -> tuple[dict, ad.AnnDat
 @pytest.mark.parametrize("budget", [1, 3000, "256MB"])
 def test_counts_and_metrics(tmp_path, make_counts, make_adata, suffix, budget):
     wanted = source(make_counts, make_adata, tmp_path, suffix)
-    facts, plate = load(tmp_path, suffix, block_budget=budget, filter_column="batch")
+    facts, plate = load(tmp_path, suffix, block_budget=budget)
     dense = wanted.X.toarray().astype(np.int64)
     np.testing.assert_array_equal(plate.X.toarray(), dense)
     assert plate.X.dtype.kind == "u"

@@ -18,7 +18,7 @@ import zarr
 
 from scatlas.errors import InputError
 from scatlas.report import Results, _tables, build
-from scatlas.report._build import _cell, _milestones
+from scatlas.report._build import _cells, _milestones
 from scatlas.report._captions import caption
 
 ROOT = Path(__file__).parents[2]
@@ -189,8 +189,8 @@ def test_headline_and_tables_hold_the_numbers(run) -> None:
     headline = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page))
     assert headline == {
         "plates": "3",
+        "cells read": "600",
         "cells kept": str(kept),
-        "of cells read": "600",
         "genes measured": "60",
         "genes in the atlas": str(len(results.consensus)),
         "components": "12",
@@ -287,9 +287,18 @@ def test_settings_table() -> None:
     assert table["value"].to_dict() == {"a.b": "null", "a.c": "1, x", "d": "true", "e": "1.5"}
 
 
-def test_cells_of_a_table_are_readable() -> None:
-    values = [1234567, np.int64(5), 0.123456, 2.0, np.nan, "x", True]
-    assert [_cell(v) for v in values] == ["1,234,567", "5", "0.1235", "2", "", "x", "true"]
+@pytest.mark.parametrize(
+    ("values", "written"),
+    [
+        ([1234567, 5], ["1,234,567", "5"]),
+        ([2.0, np.nan, 1000.0], ["2", "", "1,000"]),
+        ([97.5, 100.0], ["97.5", "100.0"]),
+        ([0.123456, 12345.678], ["0.1235", "12,345.7"]),
+        (["x", 5, True], ["x", "5", "True"]),
+    ],
+)
+def test_columns_are_readable(values: list, written: list[str]) -> None:
+    assert _cells(pd.Series(values)) == written
 
 
 def test_milestones() -> None:

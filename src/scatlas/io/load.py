@@ -21,7 +21,7 @@ from scatlas.kernels.check_cpu import MAX_COUNT, Problem, check_counts
 from scatlas.kernels.qc_cpu import QCPartial, qc_block
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import pandas as pd
@@ -47,7 +47,7 @@ def load_plate(
     out: Path,
     *,
     plate: str,
-    filter_column: str | None = None,
+    check_obs: Callable[[pd.DataFrame], object] | None = None,
     reference: Path | str | None = None,
     mt_prefix: str | None = "MT-",
     block_budget: str | int = "256MB",
@@ -66,8 +66,8 @@ def load_plate(
         Store to write; it appears when it is complete, and not at all after an error.
     plate
         Name, for messages. A column ``plate`` of the source stays as it is.
-    filter_column
-        Column of ``obs`` that a later step filters by; it must be there.
+    check_obs
+        Called with the source's ``obs`` before any count is read; it may raise `InputError`.
     reference
         AnnData file whose genes this plate must have, in the same order.
     mt_prefix
@@ -104,7 +104,8 @@ def load_plate(
         _check_not_empty(path, counts.shape)
         obs, var = counts.obs(), counts.var()
         _check_genes(path, var.index, reference)
-        _check_filter(path, obs, filter_column)
+        if check_obs is not None:
+            check_obs(obs)
         counts.check_complete()
         obs = writable(unique_names(obs, notices.add), "obs", notices.add)
         var = writable(var, "var", notices.add)
@@ -213,16 +214,6 @@ def _check_genes(path: str, names: pd.Index, reference: Path | str | None) -> No
         "same genes in the same order, or set 'genes: intersect' in the config"
     )
     raise InputError(msg)
-
-
-def _check_filter(path: str, obs: pd.DataFrame, column: str | None) -> None:
-    if column is not None and column not in obs.columns:
-        there = ", ".join(map(str, obs.columns)) or "no columns at all"
-        msg = (
-            f"{path}: obs has no column {column!r} (it has {there}): "
-            "correct qc.filter in the config, or set it to null to keep all cells"
-        )
-        raise InputError(msg)
 
 
 def _mitochondrial(names: pd.Index, prefix: str | None, notices: _Notices) -> np.ndarray:

@@ -3,8 +3,8 @@
 zarr-python encodes a shard in one call, so that a writer has to hold a whole decoded shard. Here a
 chunk is encoded as soon as it is full and goes straight into the shard's file; the shard's index,
 which the format puts at the end, follows when the shard is complete. What is held is a few chunks,
-whatever the size of a shard, and nothing is ever read back and rewritten. The files equal those of
-zarr-python byte for byte (a test holds them together); only zarr-python writes the metadata.
+whatever the size of a shard, and nothing is read back but for a wider dtype. The files equal those
+of zarr-python byte for byte (a test holds them together), and zarr-python writes the metadata.
 """
 
 from __future__ import annotations

@@ -145,9 +145,10 @@ def _half_violin(
     kernel = np.exp(-0.5 * (reach / sigma) ** 2)
     density = np.convolve(heights, kernel / kernel.sum(), mode="same")[:_BINS]
     density = density / density.max()
-    there = density > 0.003  # no hairline where there is no cell
-    width = np.where(there, density * _HALF_WIDTH, np.nan)
     centres = (edges[:-1] + edges[1:]) / 2
+    # No hairline where there is no cell, and nothing that the smoothing put beyond a bound.
+    there = (density > 0.003) & (centres >= values.min() - step) & (centres <= values.max() + step)
+    width = np.where(there, density * _HALF_WIDTH, np.nan)
     ax.fill_betweenx(centres, at, at + side * width, color=colour, linewidth=0)
 
 

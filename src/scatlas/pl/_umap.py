@@ -62,7 +62,7 @@ def umap(adata: AnnData, color: str, *, basis: str = "X_umap") -> Figure:
     ax = made.add_axes((0.06, 0.05, 0.9, 0.9))
     order = np.random.default_rng(0).permutation(adata.n_obs)
     point = np.array([*palette, _MISSING])[codes]
-    area = float(np.clip(60_000 / max(1, adata.n_obs), 0.25, 28))
+    area = float(np.clip(60_000 / max(1, adata.n_obs), 0.25, 18))
     ax.scatter(*xy[order].T, s=area, c=point[order], linewidths=0, rasterized=True)
     ax.set(xlabel="UMAP 1", ylabel="UMAP 2", xticks=[], yticks=[])
     ax.set_box_aspect(1)

@@ -158,7 +158,7 @@ def normalize_total(
         if (factors == 0).any():
             warnings.warn("Some cells have zero counts", UserWarning, stacklevel=2)
         normalised = _divided(x, factors)
-    log.info("normalised to a total of %s", target_sum)
+    log.debug("normalised to a total of %s", target_sum)
     if not inplace:
         return {"X": normalised, "norm_factor": factors}
     adata = _with(adata, normalised, layer=layer, copy=copy)

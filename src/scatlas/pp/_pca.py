@@ -115,8 +115,19 @@ class GramStats:
             raise InputError(msg)
         total = GramStats(parts[0].n_cells, parts[0].sums.copy(), parts[0].gram.copy())
         for part in parts[1:]:
-            total = _add([total, part])
+            total = GramStats.fold([total, part])
         return total
+
+    @staticmethod
+    def fold(parts: Sequence[GramStats]) -> GramStats:
+        """As :meth:`merge`, but adds into the first part's arrays, which are given up."""
+        first, *others = parts
+        n_cells = first.n_cells
+        for part in others:
+            n_cells += part.n_cells
+            np.add(first.sums, part.sums, out=first.sums)
+            np.add(first.gram, part.gram, out=first.gram)
+        return GramStats(n_cells, first.sums, first.gram)
 
     def save(self, path: str | Path) -> None:
         """Write an ``.npz`` file; the same content gives the same bytes."""
@@ -160,17 +171,6 @@ class GramStats:
             msg = f"{path} holds NaN or infinite values: make it again"
             raise InputError(msg)
         return cls(int(n_cells), sums, gram)
-
-
-def _add(parts: list[GramStats]) -> GramStats:
-    """Add all parts into the first one's arrays."""
-    first, *others = parts
-    n_cells = first.n_cells
-    for part in others:
-        n_cells += part.n_cells
-        np.add(first.sums, part.sums, out=first.sums)
-        np.add(first.gram, part.gram, out=first.gram)
-    return GramStats(n_cells, first.sums, first.gram)
 
 
 def _dot(mean: NDArray[np.float64], PCs: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -358,7 +358,7 @@ def pca(
     n_comps = _check_comps(n_comps, *x.shape)
     _check_size(x.shape[1])
     found = components(
-        blocks.reduce(GramStats.from_block, _add, x), n_comps, zero_center=zero_center
+        blocks.reduce(GramStats.from_block, GramStats.fold, x), n_comps, zero_center=zero_center
     )
     x_pca = _projected(x, found, zero_center=zero_center, dtype=dtype)
     if not is_adata:

@@ -34,7 +34,6 @@ def evaluate_filter(obs: pd.DataFrame, expression: str, *, source: Path | str) -
     InputError
         A column is missing, the query is not one, or no cell passes.
     """
-    # An empty frame of the same columns would also do for the names, but not for the types.
     try:
         mask = obs.eval(expression, engine="python")
     except pd.errors.UndefinedVariableError as error:
@@ -115,8 +114,8 @@ def qc_filter(
     if max_counts is not None:
         rules["max_counts"] = counts <= max_counts
     if max_pct_mt is not None:
-        # An empty cell has no percentage; it is for min_counts to take it.
-        rules["max_pct_mt"] = ~(obs["pct_counts_mt"].to_numpy() > max_pct_mt)
+        # An empty cell has no percentage (NaN) and does not pass, as with a mask in scanpy.
+        rules["max_pct_mt"] = obs["pct_counts_mt"].to_numpy() <= max_pct_mt
     keep = np.ones(len(obs), bool)
     removed = {}
     for rule, passed in rules.items():

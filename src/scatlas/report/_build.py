@@ -152,8 +152,8 @@ def build(
     ]
     headline = {
         "plates": f"{len(summaries):,}",
+        "cells read": f"{n_in:,}",
         "cells kept": f"{n_kept:,}",
-        "of cells read": f"{n_in:,}",
         "genes measured": f"{max(plate['n_genes'] for plate in summaries.values()):,}",
         "genes in the atlas": f"{len(results.consensus):,}",
         "components": f"{len(variance):,}",
@@ -220,7 +220,7 @@ class _Book:
         seen = table if shown is None else shown(table)
         seen = seen if most is None or len(seen) <= most else seen.iloc[:most]
         flat = seen.reset_index()
-        columns = [[_cell(value) for value in flat[column]] for column in flat]
+        columns = [_cells(flat[column]) for column in flat]
         return _Table(
             name,
             title,
@@ -233,16 +233,15 @@ class _Book:
         )
 
 
-def _cell(value: Any) -> str:
-    if isinstance(value, bool | np.bool_):
-        return str(bool(value)).lower()
-    if isinstance(value, int | np.integer):
-        return f"{value:,}"
-    if isinstance(value, float | np.floating):
-        if np.isnan(value):
-            return ""
-        return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
-    return str(value)
+def _cells(column: pd.Series) -> list[str]:
+    """A column as it is read: thousands apart, as few decimals as all its numbers need."""
+    if not pd.api.types.is_numeric_dtype(column):
+        return [str(value) for value in column]
+    numbers = column.dropna()
+    for decimals in (0, 1, 2):
+        if np.allclose(numbers, numbers.round(decimals), rtol=0, atol=1e-9):
+            return ["" if np.isnan(value) else f"{value:,.{decimals}f}" for value in column]
+    return ["" if np.isnan(v) else f"{v:,.1f}" if abs(v) >= 1000 else f"{v:.4g}" for v in column]
 
 
 def _milestones(variance: pd.DataFrame) -> pd.DataFrame:

@@ -37,7 +37,7 @@ def cells(summaries: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("plate")
     # With a space, which no plate's name has.
     table.loc["all plates"] = table.sum()
-    table.insert(2, "kept %", (100 * table["kept"] / table["cells"].clip(lower=1)).round(2))
+    table.insert(2, "kept %", (100 * table["kept"] / table["cells"].clip(lower=1)).round(1))
     for key in ("median_counts", "median_genes"):
         values = [plate[key] for plate in summaries.values()]
         table[key.replace("_", " ")] = [*values, np.nan]
@@ -52,7 +52,7 @@ def thresholds(summaries: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     for rule, bound in first.items():
         if bound is not None:
             taken = sum(plate["removed"].get(rule, 0) for plate in summaries.values())
-            share = round(100 * taken / max(1, n_cells), 2)
+            share = round(100 * taken / max(1, n_cells), 1)
             rows[rule] = {"bound": bound, "cells removed": taken, "% of all cells": share}
     columns = ["bound", "cells removed", "% of all cells"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("rule")

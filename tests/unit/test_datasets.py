@@ -1,0 +1,219 @@
+"""The simulated plates: what they promise the demo and the tests."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import time
+from pathlib import Path
+
+import anndata as ad
+import h5py
+import numpy as np
+import pytest
+import scanpy as sc
+from scipy.sparse import csr_matrix
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
+
+from scatlas.datasets import simulate_plate, simulate_plates, write_plate
+from scatlas.errors import InputError
+
+SMALL = {"n_cells": 300, "n_genes": 600, "n_lines": 4, "n_drugs": 5}
+TAHOE = [
+    *("sample", "gene_count", "tscp_count", "mread_count", "drugname_drugconc", "drug"),
+    *("cell_line", "sublibrary", "BARCODE", "pcnt_mito", "S_score", "G2M_score", "phase"),
+    *("pass_filter", "cell_name", "plate"),
+]
+
+
+@pytest.fixture(scope="module")
+def plates():
+    return simulate_plates(n_plates=3, n_cells=700, n_genes=1200)
+
+
+def same(a, b):
+    assert a.obs.equals(b.obs)
+    assert a.var.equals(b.var)
+    for part in ("data", "indices", "indptr"):
+        np.testing.assert_array_equal(getattr(a.X, part), getattr(b.X, part))
+
+
+def test_a_plate_alone_equals_the_plate_of_a_set():
+    both = simulate_plates(n_plates=2, **SMALL)
+    assert list(both) == ["plate1", "plate2"]
+    same(simulate_plate(2, **SMALL), both["plate2"])
+
+
+def test_seeds_and_plates_differ():
+    x = simulate_plate(1, **SMALL).X
+    assert (x != simulate_plate(1, seed=1, **SMALL).X).nnz > 0
+    assert (x != simulate_plate(2, **SMALL).X).nnz > 0
+
+
+def test_layout_is_tahoes(plates):
+    for i, (name, plate) in enumerate(plates.items(), 1):
+        assert plate.shape == (700, 1200)
+        assert list(plate.obs.columns) == TAHOE
+        assert plate.obs.index.name == "BARCODE_SUB_LIB_ID"
+        assert set(plate.obs["plate"]) == {name}
+        assert isinstance(plate.X, csr_matrix)
+        assert plate.X.data.dtype == np.float32
+        assert plate.X.indices.dtype == plate.X.indptr.dtype == np.int64
+        assert plate.X.has_canonical_format
+        assert (plate.X.data == np.rint(plate.X.data)).all()
+        assert plate.X.data.min() == 1
+        assert plate.obs["sample"].nunique() == plate.obs["drug"].nunique() == 8
+        assert all(s.startswith(f"smp_1{i}") for s in plate.obs["sample"])
+    names = np.concatenate([p.obs_names for p in plates.values()])
+    assert len(set(names)) == names.size
+    assert all(p.var_names.equals(plates["plate1"].var_names) for p in plates.values())
+    assert plates["plate1"].var_names.is_unique
+    assert plates["plate1"].var_names.str.startswith("MT-").sum() == 13
+
+
+def test_obs_says_what_the_counts_say(plates):
+    plate = plates["plate2"]
+    dense = plate.X.toarray().astype(np.int64)
+    mt = plate.var_names.str.startswith("MT-")
+    total = dense.sum(axis=1)
+    np.testing.assert_array_equal(plate.obs["tscp_count"], total)
+    np.testing.assert_array_equal(plate.obs["gene_count"], (dense > 0).sum(axis=1))
+    np.testing.assert_array_equal(plate.obs["pcnt_mito"], dense[:, mt].sum(axis=1) / total)
+    assert (plate.obs["mread_count"] >= total).all()
+    control = plate.obs["drug"] == "DMSO_TF"
+    assert set(plate.obs["drugname_drugconc"][control]) == {"[('DMSO_TF', 0.0, 'uM')]"}
+    assert (plate.obs["G2M_score"] > plate.obs["S_score"])[plate.obs["phase"] == "G2M"].mean() > 0.9
+
+
+def test_tail_of_poor_cells(plates):
+    obs = sc.concat(plates).obs
+    poor = obs["pcnt_mito"] > 0.2  # simulated: 0.25 to 0.6 in poor cells, 0.06 in others
+    assert 0.05 < poor.mean() < 0.11
+    assert obs["tscp_count"][poor].median() < 0.3 * obs["tscp_count"][~poor].median()
+    minimal = obs["pass_filter"] == "minimal"
+    assert set(obs["pass_filter"]) == {"full", "minimal"}
+    assert poor[minimal].mean() > 0.95
+    assert 0.7 < minimal[poor].mean() < 0.97
+
+
+def test_cell_lines_are_found_and_plates_and_drugs_show(plates):
+    kept = []
+    for plate in plates.values():
+        good = (plate.obs["pass_filter"] == "full") & (plate.obs["pcnt_mito"] < 0.2)
+        plate = plate[good].copy()
+        sc.pp.normalize_total(plate)
+        sc.pp.log1p(plate)
+        kept.append(plate)
+    adata = ad.concat(kept)
+    lines, drugs = adata.obs["cell_line"], adata.obs["drug"]
+    sc.pp.highly_variable_genes(adata, n_top_genes=400)
+    sc.pp.pca(adata, n_comps=20)
+    found = KMeans(6, n_init=4, random_state=0).fit_predict(adata.obsm["X_pca"])
+    assert adjusted_rand_score(lines, found) > 0.99
+
+    def explained(labels) -> float:
+        """Share of the variance within lines that a label explains, over all genes."""
+        x = adata.X.toarray()
+        for line in lines.unique():
+            x[lines == line] -= x[lines == line].mean(axis=0)
+        means = sum((labels == v).sum() * x[labels == v].mean(axis=0) ** 2 for v in labels.unique())
+        return float(means.sum() / (x**2).sum())
+
+    rng = np.random.default_rng(0)
+    chance = explained(drugs.sample(frac=1, random_state=0).set_axis(drugs.index))
+    assert explained(drugs) > 1.5 * chance
+    batch = adata.obs["plate"].astype(str)
+    assert explained(batch) > 5 * explained(
+        batch.set_axis(rng.permutation(batch.index))[batch.index]
+    )
+
+
+def test_counts_are_overdispersed():
+    # One line, one drug: beyond Poisson even after the depth is taken out.
+    plate = simulate_plate(1, n_cells=1500, n_genes=300, n_lines=1, n_drugs=1)
+    x = plate[plate.obs["pcnt_mito"] < 0.2].X.toarray().astype(np.float64)
+    depth = x.sum(axis=1, keepdims=True) / x.sum(axis=1).mean()
+    high = x.mean(axis=0) > 5
+    expected = depth * x.mean(axis=0)
+    ratio = ((x - expected) ** 2 / expected).mean(axis=0)
+    assert np.median(ratio[high]) > 1.5
+
+
+def test_same_plate_same_bytes(tmp_path):
+    plate = simulate_plate(1, **SMALL)
+    before = plate.copy()
+    digests = []
+    for name in ("a.h5ad", "new/b.h5ad"):
+        write_plate(tmp_path / name, plate)
+        digests.append(hashlib.sha256((tmp_path / name).read_bytes()).hexdigest())
+        time.sleep(1.1)  # HDF5's time stamps count seconds
+    assert digests[0] == digests[1]
+    same(plate, before)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.h5ad", "new"]
+    with h5py.File(tmp_path / "a.h5ad") as file:
+        assert file["X/indices"].dtype == file["X/indptr"].dtype == np.int64
+        assert file["X/data"].compression == "gzip"
+    back = ad.read_h5ad(tmp_path / "a.h5ad")
+    same(back, plate)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"plate": 0}, {"n_cells": 0}, {"n_genes": 199}, {"n_lines": 0}, {"n_drugs": 0}]
+)
+def test_too_small_is_refused(wrong):
+    (name, value), *_ = wrong.items()
+    with pytest.raises(InputError, match=rf"{name} is {value}: a simulated plate needs at least"):
+        simulate_plate(**{"plate": 1, **SMALL, **wrong})
+
+
+@pytest.mark.parametrize("size", [{"n_cells": 1}, {"n_lines": 1, "n_drugs": 1}, {"n_genes": 200}])
+def test_small_plates(size):
+    plate = simulate_plate(1, **{**SMALL, **size})
+    assert plate.shape == (size.get("n_cells", 300), size.get("n_genes", 600))
+    assert plate.obs_names.is_unique
+
+
+# The plates of the benchmarks --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bench():
+    path = Path(__file__).parents[2] / "bench" / "make_plates.py"
+    spec = importlib.util.spec_from_file_location("make_plates", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_bench_plate(bench, tmp_path):
+    study = bench.Study(900, seed=3)
+    args = {"plate": 2, "n_cells": 1100, "compression": "gzip"}
+    values = bench.write_plate(tmp_path / "a.h5ad", study, threads=1, **args)
+    bench.write_plate(tmp_path / "b.h5ad", study, threads=3, **args)
+    a, b = (ad.read_h5ad(tmp_path / name) for name in ("a.h5ad", "b.h5ad"))
+    same(a, b)
+    assert a.shape == (1100, 900)
+    assert a.X.nnz == values > bench.VALUES_A_CHUNK, "more than one chunk, the last not full"
+    assert a.X.has_canonical_format
+    assert a.X.data.min() == 1
+    assert list(a.obs.columns) == TAHOE
+    assert a.obs_names.is_unique
+    np.testing.assert_array_equal(a.obs["tscp_count"], np.asarray(a.X.sum(axis=1)).ravel())
+    mt = a.var_names.str.startswith("MT-")
+    share = np.asarray(a.X[:, mt].sum(axis=1)).ravel() / a.obs["tscp_count"]
+    np.testing.assert_array_equal(a.obs["pcnt_mito"], share)
+
+
+def test_bench_draws_follow_their_distributions(bench):
+    rng = np.random.default_rng(0)
+    p, n = 0.35, 40_000
+    sizes = np.array([bench.log_series(rng, np.log1p(-p)) for _ in range(n)])
+    mean = -p / ((1 - p) * np.log1p(-p))
+    variance = -p * (p + np.log1p(-p)) / ((1 - p) * np.log1p(-p)) ** 2
+    assert abs(sizes.mean() - mean) < 5 * np.sqrt(variance / n)
+    weights = np.array([5.0, 0.0, 1.0, 2.0, 0.5])
+    keep, other = bench.alias_table(weights)
+    drawn = keep.astype(np.float64) / 5
+    np.add.at(drawn, other, (1 - keep.astype(np.float64)) / 5)
+    np.testing.assert_allclose(drawn, weights / weights.sum(), atol=1e-7)

@@ -1,0 +1,103 @@
+"""The plate sheet: what is read, what is refused and how."""
+
+from __future__ import annotations
+
+import pytest
+
+from scatlas.errors import ConfigError
+from scatlas.plates import Plate, read_plates
+
+
+@pytest.fixture
+def sheet(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.h5ad").touch()
+    (tmp_path / "b.zarr").mkdir()
+
+    def write(text, encoding="utf-8"):
+        path = tmp_path / "plates.tsv"
+        path.write_bytes(text.encode(encoding))
+        return path
+
+    return write
+
+
+def refusal(path, **options) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read_plates(path, **options)
+    return str(caught.value)
+
+
+def test_plates_in_order_with_labels(sheet):
+    path = sheet("n_cells\tplate\tdonor\tpath\n12\tz\td 1\ta.h5ad\n\ty\t\tb.zarr\n")
+    assert read_plates(path) == [
+        Plate(plate="z", path="a.h5ad", n_cells=12, labels={"donor": "d 1"}),
+        Plate(plate="y", path="b.zarr", n_cells=None, labels={"donor": ""}),
+    ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_sheets_of_any_editor(sheet, encoding, end):
+    lines = ["plate\tpath", "a\ta.h5ad", "", 'b\t"b.zarr"', "\t"]
+    plates = read_plates(sheet(end.join(lines), encoding))
+    assert [(p.plate, p.path) for p in plates] == [("a", "a.h5ad"), ("b", "b.zarr")]
+
+
+def test_paths_may_be_absolute_or_remote(sheet, tmp_path):
+    path = sheet(f"plate\tpath\na\t{tmp_path}/a.h5ad\nb\ts3://bucket/b.zarr\n")
+    assert [p.is_remote for p in read_plates(path)] == [False, True]
+
+
+def test_missing_file(sheet, tmp_path):
+    path = sheet("plate\tpath\na\ta.h5ad\nb\tresources/demo/b.h5ad\n")
+    text = refusal(path)
+    assert text == (
+        f"{path}, row 3: resources/demo/b.h5ad of plate 'b' does not exist; paths start from the "
+        f"working folder {tmp_path}"
+    )
+    assert refusal(path, generated="resources/dem") == text
+    assert len(read_plates(path, generated="resources/demo")) == 2
+    assert len(read_plates(path, check_files=False)) == 2
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("", "is empty: write the columns plate and path"),
+        ("plate\tpath\n", "lists no plate; add a row for each plate below the header"),
+        ("plate\tfile\na\tx\n", "has no column 'path': its columns are plate, file"),
+        ("Plate\tpath\na\tx\n", "has no column 'plate': rename column 'Plate'"),
+        ("plate,path\na,x\n", "is separated by commas: separate the columns by tabs"),
+        ("plate;path;n_cells\na;x;1\n", "is separated by semicolons: separate the columns by tabs"),
+        ("plate path\na x\n", "is separated by spaces: separate the columns by tabs"),
+        ("plate\tpath\tday\tday\na\tx\t1\t1\n", "column 'day' stands twice; rename it"),
+        ("plate\tpath\t\na\tx\t\n", "a column cannot be called ''; rename it"),
+        ("plate\tpath\na\n", "row 2: 1 cells, but the header has 2; separate cells by one tab"),
+        ("plate\tpath\na\t\ta.h5ad\n", "row 2: 3 cells, but the header has 2"),
+        ("plate\tpath\na\ta.h5ad\n\na\tb.zarr\n", "plate 'a' stands in rows 2 and 4; give each"),
+        ("plate\tpath\na b\ta.h5ad\n", "row 2: 'a b' cannot name a folder; use letters, digits,"),
+        ("plate\tpath\n../a\ta.h5ad\n", "row 2: '../a' cannot name a folder"),
+        ("plate\tpath\n..\ta.h5ad\n", "row 2: '..' cannot name a folder"),
+        ("plate\tpath\n-a\ta.h5ad\n", "row 2: '-a' cannot name a folder"),
+        ("plate\tpath\n\ta.h5ad\n", "row 2: the plate has no name"),
+        ("plate\tpath\na\t\n", "row 2: plate 'a' has no path"),
+        ("plate\tpath\tn_cells\na\ta.h5ad\t7,000\n", "n_cells of a.h5ad is '7,000'; write a whole"),
+        ("plate\tpath\tn_cells\na\ta.h5ad\t-2\n", "n_cells of a.h5ad is '-2'; write a whole"),
+        ("plate\tpath\tn_cells\na\ta.h5ad\t0\n", "n_cells of a.h5ad is '0'; write a whole"),
+        ("plate\tpath\tn_cells\na\ta.h5ad\t2.5\n", "n_cells of a.h5ad is '2.5'; write a whole"),
+    ],
+)
+def test_refusals(sheet, text, message):
+    path = sheet(text)
+    shown = refusal(path)
+    assert message in shown
+    assert shown.startswith(str(path))
+    assert "\n" not in shown
+
+
+def test_other_files_are_refused(sheet, tmp_path):
+    text = "is not a text file: save the plate sheet as tab-separated text (UTF-8)"
+    assert text in refusal(sheet("plate\tpath\na\tx\n", "utf-16"))
+    assert "there is no such plate sheet" in refusal(tmp_path / "none.tsv")
+    assert "is a folder: give a plate sheet" in refusal(tmp_path)
