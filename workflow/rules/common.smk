@@ -9,8 +9,12 @@ from snakemake.exceptions import WorkflowError
 HERE = Path(workflow.basedir)
 # Jobs run this checkout's package with this Python, installed or not, activated or not.
 sys.path.insert(0, str(HERE / "src"))
-os.environ["PYTHONPATH"] = str(HERE / "src")
-os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+os.environ.update(
+    PYTHONPATH=str(HERE / "src"),
+    PATH=os.pathsep.join(
+        [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    ),
+)
 
 from scatlas.config import check_plates, load, options
 from scatlas.errors import ScatlasError
@@ -32,8 +36,10 @@ BUDGET_MB = parse_bytes(BUDGET) / 1e6
 
 # load checks these two but does not use them, so that a change of either must not load a plate
 # again: they travel in the environment, where Snakemake does not look.
-os.environ["SCATLAS_QC_FILTER"] = CONFIG.qc.filter or ""
-os.environ["SCATLAS_REFERENCE_PLATE"] = SHEET[0].path if CONFIG.genes == "same" else ""
+os.environ.update(
+    SCATLAS_QC_FILTER=CONFIG.qc.filter or "",
+    SCATLAS_REFERENCE_PLATE=SHEET[0].path if CONFIG.genes == "same" else "",
+)
 
 
 wildcard_constraints:
@@ -85,6 +91,11 @@ def source_file(wildcards):
             path,
         )
     return path
+
+
+def consensus_genes(wildcards):
+    """The gene list, which Snakemake looks at anew once it is made."""
+    return checkpoints.consensus.get().output.genes
 
 
 def plate_cells(plate):

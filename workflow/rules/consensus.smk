@@ -38,10 +38,6 @@ checkpoint consensus:
         " --manifest {output.manifest:q} --threads {threads} 2>&1 | tee {log:q}"
 
 
-def consensus_genes(wildcards):
-    return checkpoints.consensus.get().output.genes
-
-
 rule select_genes:
     input:
         genes=consensus_genes,

@@ -82,6 +82,7 @@ rule report:
         ),
         pca_store=ancient(rules.pca.output.pca),
         umap_file=ancient(rules.umap.output.umap),
+        opening=str(HERE / "workflow/report/workflow.rst"),
         captions=[
             str(path) for path in sorted((HERE / "workflow/report").glob("*.rst"))
         ],
@@ -169,10 +170,10 @@ rule report:
         config=CONFIG.model_dump_json(),
         code=code("report"),
         pca=subpath(input.pca_store, parent=True),
-        captions=str(HERE / "workflow/report"),
+        captions=subpath(input.opening, parent=True),
         benchmarks=f"{OUT}/benchmarks",
-        figures=f"{OUT}/figures",
-        tables=f"{OUT}/tables",
+        figures=subpath(output.umap, parent=True),
+        tables=subpath(output.cells, parent=True),
     message:
         "figures, tables and the report"
     shell:
