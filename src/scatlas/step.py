@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scatlas.errors import ScatlasError
+from scatlas.errors import InputError, ScatlasError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,6 +38,7 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
         "--manifest", type=Path, required=True, help="JSON file that says what was made"
     )
     new.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads")
+    new.add_argument("--attempt", type=int, default=1, help="above 1, after a failure: which one")
     new.add_argument(
         "--block-budget", default="256MB", help="memory for the row blocks in flight, as 256MB"
     )
@@ -67,8 +68,19 @@ def run(args: argparse.Namespace, *, outputs: list[Path]) -> Iterator[dict[str, 
     name = " ".join([Path(sys.argv[0]).stem, *filter(None, [getattr(args, "plate", None)])])
     start = time.monotonic()
     facts: dict[str, Any] = {}
+    # Snakemake tries again with more memory. That mends no input: the sentence is remembered, so
+    # that hours of reading are not spent three times.
+    refused = args.manifest.with_suffix(".refused")
+    if args.attempt > 1 and refused.exists():
+        raise InputError(refused.read_text(encoding="utf-8"))
+    refused.unlink(missing_ok=True)
     with dask.config.set(num_workers=args.threads), progress(name):
-        yield facts
+        try:
+            yield facts
+        except InputError as error:
+            refused.parent.mkdir(parents=True, exist_ok=True)
+            refused.write_text(str(error), encoding="utf-8")
+            raise
     facts["outputs"] = {path.name: checksum(path) for path in outputs}
     # ru_maxrss is in KiB on Linux.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

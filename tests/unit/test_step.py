@@ -38,9 +38,27 @@ def test_a_step_leaves_a_manifest_without_times_and_a_record_with_them(tmp_path:
 
 def test_a_failed_step_leaves_no_manifest(tmp_path: Path):
     args = step.parser("doc").parse_args(["--manifest", str(tmp_path / "m.json")])
-    with pytest.raises(InputError), step.run(args, outputs=[]):
-        raise InputError("no")
+    with pytest.raises(ZeroDivisionError), step.run(args, outputs=[]):
+        raise ZeroDivisionError
     assert list(tmp_path.iterdir()) == []
+
+
+def test_refused_input_is_not_read_again_by_the_next_attempt(tmp_path: Path):
+    def attempt(number: int, sentence: str | None) -> str | None:
+        """What a step says whose input is bad in this way."""
+        options = ["--manifest", str(tmp_path / "m.json"), "--attempt", str(number)]
+        try:
+            with step.run(step.parser("doc").parse_args(options), outputs=[]):
+                if sentence:
+                    raise InputError(sentence)
+        except InputError as error:
+            return str(error)
+        return None
+
+    assert attempt(1, "first") == "first"
+    assert attempt(2, "not read") == "first"
+    assert attempt(1, None) is None
+    assert attempt(2, "second") == "second"
 
 
 def test_bad_input_ends_a_script_with_one_sentence():

@@ -22,6 +22,7 @@ rule concat_on_disk:
     resources:
         mem_mb=atlas_memory,
         runtime=atlas_runtime,
+        attempt=which_attempt,
         budget=BUDGET,
     params:
         selected=by_plate(f"{OUT}/plates/{{plate}}/selected.zarr"),
@@ -31,7 +32,7 @@ rule concat_on_disk:
         "merging the plates"
     shell:
         "python {input.script:q} --selected {params.selected:q} --merged {params.merged:q}"
-        " --manifest {output.manifest:q} --threads {threads} --block-budget {resources.budget}"
+        " --manifest {output.manifest:q} --threads {threads} --attempt {resources.attempt} --block-budget {resources.budget}"
         " 2>&1 | tee {log:q}"
 
 
@@ -56,6 +57,7 @@ rule pca:
     resources:
         mem_mb=atlas_memory,
         runtime=atlas_runtime,
+        attempt=which_attempt,
         budget=BUDGET,
     params:
         options=options(CONFIG.pca),
@@ -68,7 +70,7 @@ rule pca:
     shell:
         "python {input.script:q} --merged {params.merged:q} --grams {input.grams:q}"
         " {params.options} {params.scale} --pca {params.pca:q} --manifest {output.manifest:q}"
-        " --threads {threads} --block-budget {resources.budget} 2>&1 | tee {log:q}"
+        " --threads {threads} --attempt {resources.attempt} --block-budget {resources.budget} 2>&1 | tee {log:q}"
 
 
 rule atlas:
@@ -94,6 +96,7 @@ rule atlas:
     resources:
         mem_mb=atlas_memory,
         runtime=atlas_runtime,
+        attempt=which_attempt,
     params:
         code=code("atlas"),
         merged=subpath(input.merged, parent=True),
@@ -104,4 +107,4 @@ rule atlas:
     shell:
         "python {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
         " --genes {input.table:q} --atlas {params.atlas:q} --manifest {output.manifest:q}"
-        " --threads {threads} 2>&1 | tee {log:q}"
+        " --threads {threads} --attempt {resources.attempt} 2>&1 | tee {log:q}"

@@ -134,6 +134,11 @@ def subset_memory(wildcards, attempt):
     return memory(CONFIG.subset.n_cells * 20e3 / 1.5e3, attempt)
 
 
+def which_attempt(wildcards, attempt):
+    """Tells the script, so that input refused once is not read again in vain."""
+    return attempt
+
+
 def table_memory(wildcards, attempt):
     return int(BASE_MB * attempt)
 

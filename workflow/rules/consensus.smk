@@ -25,6 +25,7 @@ checkpoint consensus:
     resources:
         mem_mb=table_memory,
         runtime=10,
+        attempt=which_attempt,
     params:
         hvg=by_plate(f"{OUT}/plates/{{plate}}/hvg.parquet"),
         min_plates=CONFIG.consensus.min_plates,
@@ -35,7 +36,7 @@ checkpoint consensus:
     shell:
         "python {input.script:q} --hvg {params.hvg:q} --min-plates {params.min_plates}"
         " --genes {params.genes} --list {output.genes:q} --table {output.table:q}"
-        " --manifest {output.manifest:q} --threads {threads} 2>&1 | tee {log:q}"
+        " --manifest {output.manifest:q} --threads {threads} --attempt {resources.attempt} 2>&1 | tee {log:q}"
 
 
 rule select_genes:
@@ -61,6 +62,7 @@ rule select_genes:
     resources:
         mem_mb=plate_memory,
         runtime=plate_runtime,
+        attempt=which_attempt,
         budget=BUDGET,
     params:
         code=code("select_genes"),
@@ -72,4 +74,4 @@ rule select_genes:
         "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --size-factors {input.size_factors:q} --genes {input.genes:q}"
         " --selected {params.selected:q} --gram {output.gram:q} --manifest {output.manifest:q}"
-        " --threads {threads} --block-budget {resources.budget} 2>&1 | tee {log:q}"
+        " --threads {threads} --attempt {resources.attempt} --block-budget {resources.budget} 2>&1 | tee {log:q}"

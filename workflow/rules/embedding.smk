@@ -22,6 +22,7 @@ rule subset:
     resources:
         mem_mb=subset_memory,
         runtime=subset_runtime,
+        attempt=which_attempt,
         budget=BUDGET,
     params:
         options=options(CONFIG.subset),
@@ -32,7 +33,7 @@ rule subset:
         "sampling cells"
     shell:
         "python {input.script:q} --atlas {params.atlas:q} {params.options} --seed {params.seed}"
-        " --subset {output.subset:q} --manifest {output.manifest:q} --threads {threads}"
+        " --subset {output.subset:q} --manifest {output.manifest:q} --threads {threads} --attempt {resources.attempt}"
         " --block-budget {resources.budget} 2>&1 | tee {log:q}"
 
 
@@ -55,6 +56,7 @@ rule umap:
     resources:
         mem_mb=subset_memory,
         runtime=subset_runtime,
+        attempt=which_attempt,
     params:
         neighbors=options(CONFIG.neighbors),
         umap=options(CONFIG.umap),
@@ -66,7 +68,7 @@ rule umap:
     shell:
         "python {input.script:q} --subset {input.subset:q} {params.neighbors} {params.umap}"
         " {params.leiden} --seed {params.seed} --umap {output.umap:q}"
-        " --manifest {output.manifest:q} --threads {threads} 2>&1 | tee {log:q}"
+        " --manifest {output.manifest:q} --threads {threads} --attempt {resources.attempt} 2>&1 | tee {log:q}"
 
 
 rule report:
@@ -163,6 +165,7 @@ rule report:
     resources:
         mem_mb=subset_memory,
         runtime=subset_runtime,
+        attempt=which_attempt,
     params:
         qc=by_plate(f"{OUT}/plates/{{plate}}/qc.parquet"),
         summaries=by_plate(f"{OUT}/plates/{{plate}}/qc_summary.json"),
@@ -181,5 +184,5 @@ rule report:
         " --hvg {params.hvg:q} --genes {input.genes:q} --pca {params.pca:q}"
         " --umap {input.umap_file:q} --benchmarks {params.benchmarks:q} --config {params.config:q}"
         " --captions {params.captions:q} --figures {params.figures:q} --tables {params.tables:q}"
-        " --report {output.page:q} --manifest {output.manifest:q} --threads {threads}"
+        " --report {output.page:q} --manifest {output.manifest:q} --threads {threads} --attempt {resources.attempt}"
         " 2>&1 | tee {log:q}"

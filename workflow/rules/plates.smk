@@ -25,6 +25,7 @@ rule load:
     resources:
         mem_mb=plate_memory,
         runtime=plate_runtime,
+        attempt=which_attempt,
         budget=BUDGET,
     params:
         source=source_path,
@@ -36,7 +37,7 @@ rule load:
     shell:
         "python {input.script:q} --plate {wildcards.plate} --source {params.source:q}"
         " --store {params.store:q} --mt-prefix {params.mt_prefix:q} --manifest {output.manifest:q}"
-        " --threads {threads} --block-budget {resources.budget} 2>&1 | tee {log:q}"
+        " --threads {threads} --attempt {resources.attempt} --block-budget {resources.budget} 2>&1 | tee {log:q}"
 
 
 rule qc_filter:
@@ -59,6 +60,7 @@ rule qc_filter:
     resources:
         mem_mb=plate_memory,
         runtime=plate_runtime,
+        attempt=which_attempt,
     params:
         options=options(CONFIG.qc),
         code=code("qc_filter"),
@@ -68,7 +70,7 @@ rule qc_filter:
     shell:
         "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " {params.options} --table {output.table:q} --summary {output.summary:q}"
-        " --manifest {output.manifest:q} --threads {threads} 2>&1 | tee {log:q}"
+        " --manifest {output.manifest:q} --threads {threads} --attempt {resources.attempt} 2>&1 | tee {log:q}"
 
 
 rule normalize:
@@ -90,6 +92,7 @@ rule normalize:
     resources:
         mem_mb=plate_memory,
         runtime=plate_runtime,
+        attempt=which_attempt,
     params:
         options=options(CONFIG.normalize),
         code=code("normalize"),
@@ -97,7 +100,7 @@ rule normalize:
         "size factors of {wildcards.plate}"
     shell:
         "python {input.script:q} --plate {wildcards.plate} --qc {input.qc:q} {params.options}"
-        " --table {output.table:q} --manifest {output.manifest:q} --threads {threads}"
+        " --table {output.table:q} --manifest {output.manifest:q} --threads {threads} --attempt {resources.attempt}"
         " 2>&1 | tee {log:q}"
 
 
@@ -122,6 +125,7 @@ rule hvg:
     resources:
         mem_mb=plate_memory,
         runtime=plate_runtime,
+        attempt=which_attempt,
         budget=BUDGET,
     params:
         options=options(CONFIG.hvg),
@@ -133,5 +137,5 @@ rule hvg:
     shell:
         "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --size-factors {input.size_factors:q} {params.options} --min-cells {params.min_cells}"
-        " --table {output.table:q} --manifest {output.manifest:q} --threads {threads}"
+        " --table {output.table:q} --manifest {output.manifest:q} --threads {threads} --attempt {resources.attempt}"
         " --block-budget {resources.budget} 2>&1 | tee {log:q}"
