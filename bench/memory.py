@@ -74,10 +74,10 @@ def main() -> None:
 def table(args: argparse.Namespace, wall: float) -> str:
     manifests = args.folder / "results/manifests"
     records = {
-        path.relative_to(manifests).as_posix().removesuffix(".run.json"): json.loads(
+        (path.parent.parent / path.stem).relative_to(manifests).as_posix(): json.loads(
             path.read_text()
         )
-        for path in sorted(manifests.rglob("*.run.json"))
+        for path in sorted(manifests.rglob("runs/*.json"))
     }
     values = sum(json.loads(p.read_text())["n_values"] for p in manifests.glob("load/plate?.json"))
     packages = ("scatlas", "anndata", "dask", "numba", "numpy", "zarr", "snakemake")
@@ -86,7 +86,7 @@ def table(args: argparse.Namespace, wall: float) -> str:
             f"# python bench/memory.py FOLDER --plates {args.plates} --cells {args.cells} "
             f"--genes {args.genes} --budget {args.budget} --comps {args.comps}"
         ),
-        f"# {time.strftime('%Y-%m-%d')}, {platform.processor() or platform.machine()}, 2 cores, "
+        f"# {time.strftime('%Y-%m-%d')}, {platform.machine()}, 2 cores, "
         + ", ".join(f"{p} {version(p)}" for p in packages),
         f"# {values / 1e6:.0f} M values, {values * 12 / 1e9:.1f} GB as float32 with int64 indices",
         f"# {wall:.0f} s with one job at a time",

@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> None:
     hvg = config.from_options(args, config.HVG)
     with step.run(args, outputs=[args.table]) as facts:
         cells = pd.read_parquet(args.size_factors, columns=["row", "size_factor"])
-        adata = read_kept(args.store, cells["row"], block_budget=args.block_budget)
+        adata = read_kept(args.store, cells["row"], obs=False, block_budget=args.block_budget)
         normalize_total(adata, target_sum=1, counts_per_cell=cells["size_factor"].to_numpy())
         log1p(adata)
         table = highly_variable_genes(

@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scatlas import step
-from scatlas.io import load_plate
+from scatlas.config import query_columns
+from scatlas.io import METRICS, load_plate
 from scatlas.pp import evaluate_filter
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -30,9 +35,7 @@ def main(argv: list[str] | None = None) -> None:
         help="plate whose genes this plate must have",
     )
     args = parser.parse_args(argv)
-    check = None
-    if args.filter:
-        check = partial(evaluate_filter, expression=args.filter, source=args.source)
+    check = partial(check_filter, args.filter, args.source) if args.filter else None
     with step.run(args, outputs=[args.store]) as facts:
         facts |= load_plate(
             args.source,
@@ -43,6 +46,17 @@ def main(argv: list[str] | None = None) -> None:
             mt_prefix=args.mt_prefix,
             block_budget=args.block_budget,
         )
+
+
+def check_filter(expression: str, source: str, obs: pd.DataFrame) -> None:
+    """Whether the filter will work, before hours are spent; its QC metrics are not known yet."""
+    unknown = [metric for metric in METRICS if metric in query_columns(expression)]
+    evaluate_filter(
+        obs.assign(**dict.fromkeys(unknown, 0.0)),
+        expression,
+        source=source,
+        allow_none=bool(unknown),
+    )
 
 
 if __name__ == "__main__":

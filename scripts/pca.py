@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from functools import partial
 from pathlib import Path
 
 from scatlas import blocks, config, step
-from scatlas.io import read_lazy, write_pca
+from scatlas.io import read_matrix, write_pca
 from scatlas.kernels.project_cpu import project
-from scatlas.pp import GramStats, components, scale
+from scatlas.pp import GeneScale, GramStats, components
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -23,20 +22,24 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     pca = config.from_options(args, config.PCA)
     with step.run(args, outputs=[args.pca]) as facts:
-        adata = read_lazy(args.merged, block_budget=args.block_budget)
-        stats = scaled(adata, args) if args.scale else summed(args.grams)
+        x, var = read_matrix(args.merged, block_budget=args.block_budget)
+        stats, zeros = summed(args.grams), None
+        if args.scale:
+            wanted = config.from_options(args, config.Scale, prefix="scale")
+            scale = GeneScale.of(stats, **wanted.model_dump())
+            x, zeros = scale.shifted(x), scale.zeros
+            stats = scale.stats(stats, x)
         found = components(stats, pca.n_comps, zero_center=pca.zero_center)
-        offset = found.offset(zero_center=pca.zero_center)
-        fn = partial(project, components=found.PCs, offset=offset)
+        offset = found.offset(zero_center=pca.zero_center, zeros=zeros)
         write_pca(
             args.pca,
-            x_pca=blocks.stream(adata.X, fn),
-            n_cells=adata.n_obs,
+            x_pca=blocks.stream(x, partial(project, components=found.PCs, offset=offset)),
+            n_cells=x.shape[0],
             components=found,
-            genes=adata.var_names,
+            genes=var.index,
             params={"zero_center": pca.zero_center, "use_highly_variable": True},
         )
-        facts |= {"n_cells": adata.n_obs, "n_genes": adata.n_vars, "n_comps": pca.n_comps}
+        facts |= {"n_cells": x.shape[0], "n_genes": x.shape[1], "n_comps": pca.n_comps}
         facts["variance_explained"] = float(found.variance_ratio.sum())
 
 
@@ -46,13 +49,6 @@ def summed(paths: list[Path]) -> GramStats:
     for path in paths[1:]:
         total = GramStats.fold([total, GramStats.load(path)])
     return total
-
-
-def scaled(adata: object, args: argparse.Namespace) -> GramStats:
-    """Gram statistics of the scaled genes: two passes over the merged plates."""
-    wanted = config.from_options(args, config.Scale, prefix="scale")
-    scale(adata, zero_center=wanted.zero_center, max_value=wanted.max_value)
-    return blocks.reduce(GramStats.from_block, GramStats.fold, adata.X)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from scatlas import config, step
-from scatlas.io import atomic_path, open_counts, write_json
+from scatlas.io import METRICS, atomic_path, open_counts, write_json
 from scatlas.pp import qc_filter
-
-METRICS = ["total_counts", "n_genes_by_counts", "total_counts_mt", "pct_counts_mt"]
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -37,7 +35,7 @@ def main(argv: list[str] | None = None) -> None:
             "median_genes": float(kept["n_genes_by_counts"].median()),
         }
         with atomic_path(args.table) as path:
-            obs[METRICS].assign(keep=keep).to_parquet(path)
+            obs[list(METRICS)].assign(keep=keep).to_parquet(path)
         write_json(args.summary, facts)
 
 

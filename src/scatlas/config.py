@@ -142,6 +142,9 @@ def _folder(text: str) -> str:
     if "://" in text:
         msg = f"{text!r} is an address: results are written to a local folder"
         raise ValueError(msg)
+    if set(text) & set("{}"):
+        msg = f"{text!r}: a folder for results cannot have braces in its name"
+        raise ValueError(msg)
     return Path(text).as_posix()  # "results/" and "./results" name the same outputs as "results"
 
 

@@ -11,8 +11,13 @@ import ast
 import hashlib
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _ROOT = Path(__file__).parent
+_NOT_EXECUTED = {"TYPE_CHECKING", "__name__ == '__main__'"}
 _SOURCES = {".py", ".cu", ".html", ".css"}
 
 
@@ -45,7 +50,7 @@ def fingerprint(script: Path) -> str:
 def _imports(path: Path) -> set[Path]:
     """Files of the package that a file imports, at the top or inside functions."""
     found: set[Path] = set()
-    for node in ast.walk(_parse(path)):
+    for node in _executed(_parse(path)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 found |= _files(alias.name)
@@ -53,6 +58,15 @@ def _imports(path: Path) -> set[Path]:
             for alias in node.names:
                 found |= _files(f"{node.module}.{alias.name}") or _home(node.module, alias.name)
     return found
+
+
+def _executed(tree: ast.AST) -> Iterator[ast.AST]:
+    """Nodes but those for type checkers and for ``python -m``, which no script runs."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) in _NOT_EXECUTED:
+            continue
+        yield node
+        yield from _executed(node)
 
 
 def _parse(path: Path) -> ast.Module:

@@ -2,8 +2,8 @@
 
 A step leaves two small JSON files beside its outputs. The *manifest* says what was made (counts,
 checksums) and nothing that changes from run to run, so that a step which makes the same thing
-again reruns nothing after it. The *run record* (``.run.json``) says how: versions, seconds, peak
-memory.
+again reruns nothing after it. The *run record* (:func:`run_record`) says how: versions, seconds,
+peak memory.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scatlas._version import __version__
 from scatlas.errors import InputError, ScatlasError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 logger = logging.getLogger("scatlas")
-_PACKAGES = ("scatlas", "anndata", "dask", "h5py", "numba", "numpy", "pandas", "scipy", "zarr")
+_PACKAGES = ("anndata", "dask", "h5py", "numba", "numpy", "pandas", "scipy", "zarr")
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
@@ -86,15 +87,21 @@ def run(args: argparse.Namespace, *, outputs: list[Path]) -> Iterator[dict[str, 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     seconds = round(time.monotonic() - start, 3)
     record = {
-        "versions": {"python": platform.python_version()} | {p: version(p) for p in _PACKAGES},
+        "versions": {"python": platform.python_version(), "scatlas": __version__}
+        | {package: version(package) for package in _PACKAGES},
         "seconds": seconds,
         "peak_memory_bytes": peak,
         "threads": args.threads,
         "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
-    write_json(args.manifest.with_suffix(".run.json"), record)
+    write_json(run_record(args.manifest), record)
     write_json(args.manifest, facts)
     logger.info("%s: done in %.1f s, peak memory %.0f MB", name, seconds, peak / 1e6)
+
+
+def run_record(manifest: Path) -> Path:
+    """Where the run record of a step lies."""
+    return manifest.parent / "runs" / manifest.name
 
 
 def execute(main: Callable[[], None]) -> None:

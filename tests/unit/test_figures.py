@@ -301,7 +301,19 @@ def test_errors() -> None:
     adata = mapped(20, 2)
     with pytest.raises(InputError, match="no column 'drug' in obs"):
         pl.umap(adata, "drug")
-    with pytest.raises(InputError, match="real numbers"):
-        pl.umap(adata, "score")
     with pytest.raises(InputError, match=r"run sa\.tl\.umap first"):
         pl.umap(adata, "line", basis="X_tsne")
+
+
+def test_numbers_get_a_colour_scale() -> None:
+    adata = mapped(200, 2)
+    adata.obs["share"] = np.r_[np.nan, np.linspace(0, 1, 199)]
+    adata.obs["total"] = np.arange(200)
+    adata.obs["batch"] = np.arange(200) % 3
+    for column, numbers in (("share", True), ("total", True), ("batch", False)):
+        made = pl.umap(adata, column)
+        assert (len(made.axes) == 2) == numbers
+        shown = [c for c in made.axes[0].collections if c.get_array() is not None]
+        assert sum(len(c.get_array()) for c in shown) == (
+            200 - adata.obs[column].isna().sum() if numbers else 0
+        )

@@ -31,7 +31,7 @@ def test_a_step_leaves_a_manifest_without_times_and_a_record_with_them(tmp_path:
     manifest = json.loads(first)
     assert manifest["n_cells"] == 3
     assert set(manifest["outputs"]) == {"out.txt"}
-    record = json.loads((tmp_path / "a/m.run.json").read_text())
+    record = json.loads(step.run_record(tmp_path / "a/m.json").read_text())
     assert record["peak_memory_bytes"] > 1e7
     assert "anndata" in record["versions"]
 
@@ -97,3 +97,4 @@ def test_fingerprints_follow_the_imports(tmp_path: Path):
         assert differing("pp/_pca.py") == {"select_genes", "pca"}
         assert differing("tl/_umap.py") == {"umap"}
         assert differing("datasets.py") == {"simulate"}
+        assert differing("_config_docs.py") == set()

@@ -13,7 +13,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 # Differ from run to run by their nature: how long it took, what was printed, the page that shows
 # both.
-VARYING = ("logs", "benchmarks", "report.html", "tables/rules.tsv")
+VARYING = ("logs", "benchmarks", "report.html", "tables/runs.tsv")
 
 
 @dataclass
@@ -63,8 +63,8 @@ class Project:
     def _records(self) -> dict[str, int]:
         folder = self.results / "manifests"
         return {
-            path.relative_to(folder).as_posix().removesuffix(".run.json"): path.stat().st_mtime_ns
-            for path in folder.rglob("*.run.json")
+            (path.parent.parent / path.stem).relative_to(folder).as_posix(): path.stat().st_mtime_ns
+            for path in folder.rglob("runs/*.json")
         }
 
     def outputs(self) -> dict[str, bytes]:
@@ -73,7 +73,7 @@ class Project:
             name: path.read_bytes()
             for path in sorted(self.results.rglob("*"))
             if path.is_file()
-            and not (name := path.relative_to(self.results).as_posix()).endswith(".run.json")
+            and "/runs/" not in (name := path.relative_to(self.results).as_posix())
             and not name.startswith(VARYING)
         }
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import anndata as ad
 import numpy as np
+import pandas as pd
 import psutil
 import pytest
 
@@ -73,10 +74,25 @@ def test_a_changed_plate_that_leaves_the_consensus_touches_no_other_plate(
 
 
 def test_changed_qc_bounds_do_not_load_again(copy: Project):
-    copy.config["qc"] = {"min_genes": 40}
+    tables = [pd.read_parquet(copy.results / f"plates/{p}/qc.parquet") for p in PLATES]
+    bound = int(max(table["total_counts"].quantile(0.1) for table in tables))
+    copy.config["qc"] = {"min_counts": bound}
     copy.write_config()
     ran = copy.build()
     assert ran == {job for job in all_jobs() if not job.startswith("load/")}
+
+
+def test_qc_bounds_that_take_no_cell_reach_no_atlas(copy: Project):
+    """The bounds are checked and the plates ranked; nothing after the consensus has changed."""
+    old = copy.outputs()
+    copy.config["qc"] = {"min_genes": 1}
+    copy.write_config()
+    ran = copy.build()
+    assert not ran & {f"load/{p}" for p in PLATES}
+    assert not ran & {"concat_on_disk", "pca", "atlas", "subset", "umap"}
+    new = copy.outputs()
+    stores = [name for name in old if ".zarr/" in name or name.endswith(".h5ad")]
+    assert [name for name in stores if new[name] != old[name]] == []
 
 
 def test_a_changed_umap_setting_reruns_the_umap_alone(copy: Project):
@@ -92,32 +108,53 @@ def test_a_deleted_store_is_made_again(copy: Project):
     assert_same_outputs(copy.outputs(), old)
 
 
-@pytest.mark.parametrize("rule", ["load", "concat_on_disk"])
-def test_a_job_killed_while_writing_leaves_nothing_that_looks_finished(
-    rule: str, built: Project, project: Project
+@pytest.fixture
+def interrupted(project: Project):
+    """Kill a project's run while a store is being written; returns how the run ended."""
+
+    def interrupt(script: str, store: str, *, everything: bool) -> int:
+        final = project.results / store
+        partial = final.parent / f".{final.name}.partial"
+        running = subprocess.Popen(
+            project.command(), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            deadline = time.monotonic() + 300
+            while not partial.exists():
+                assert time.monotonic() < deadline
+                assert running.poll() is None, "Snakemake ended before the store was begun"
+                time.sleep(0.0005)
+            if everything:
+                stop(running.pid)
+            else:
+                assert kill_job(running.pid, script, store)
+            code = running.wait(timeout=300)
+        finally:
+            stop(running.pid)
+        return code
+
+    return interrupt
+
+
+def test_a_job_killed_while_writing_is_done_again(interrupted, built: Project, project: Project):
+    assert interrupted("load.py", "plates/p1/counts.zarr", everything=False) == 0
+    assert_same_outputs(project.outputs(), built.outputs())
+
+
+def test_a_run_killed_while_writing_leaves_nothing_that_looks_finished(
+    interrupted, built: Project, project: Project
 ):
-    store = {"load": "plates/p1/counts.zarr", "concat_on_disk": "merged.zarr"}[rule]
-    final = project.results / store
-    partial = final.parent / f".{final.name}.partial"
-    running = subprocess.Popen(
-        project.command(), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        deadline = time.monotonic() + 240
-        while not partial.exists():
-            assert time.monotonic() < deadline
-            assert running.poll() is None, "Snakemake ended before the store was begun"
-            time.sleep(0.0005)
-        killed = kill_job(running.pid, f"{rule}.py", store)
-        assert running.wait(timeout=240) != 0
-    finally:
-        stop(running.pid)
-    assert killed
-    assert not (final / "zarr.json").exists()
+    assert interrupted("concat_on_disk.py", "merged.zarr", everything=True) != 0
+    merged = project.results / "merged.zarr"
+    assert not (merged / "zarr.json").exists()
+    assert not (project.results / "manifests/concat_on_disk.json").exists()
+    assert (merged.parent / ".merged.zarr.partial").exists(), "a premise: it was being written"
+    assert project.run("--unlock").returncode == 0
 
-    project.build()
+    ran = project.build()
 
-    assert not partial.exists()
+    assert not ran & {f"{step}/{p}" for step in PLATE_STEPS for p in PLATES}
+    assert not (merged.parent / ".merged.zarr.partial").exists()
     assert_same_outputs(project.outputs(), built.outputs())
 
 

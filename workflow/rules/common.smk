@@ -7,6 +7,7 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 HERE = Path(workflow.basedir)
+DEMO = "resources/demo"  # whose plates are made when they are missing
 # Jobs run this checkout's package with this Python, installed or not, activated or not.
 sys.path.insert(0, str(HERE / "src"))
 os.environ.update(
@@ -24,7 +25,7 @@ from scatlas.plates import read_plates
 
 try:
     CONFIG = load(config)
-    SHEET = read_plates(CONFIG.plates, generated="resources/demo")
+    SHEET = read_plates(CONFIG.plates, generated=DEMO)
     check_plates(CONFIG, SHEET)
 except ScatlasError as error:
     raise WorkflowError(str(error)) from error
@@ -93,6 +94,17 @@ def source_file(wildcards):
     return path
 
 
+def source_stamp(wildcards):
+    """Age and size of a plate's file. Snakemake itself asks whether a file is younger than the
+    results, and a plate that was replaced by an older file is not; nor does it see a change in a
+    Zarr store whose root metadata has the same content as before."""
+    plate = PLATES[wildcards.plate]
+    if plate.is_remote or Path(plate.path).is_relative_to(DEMO):
+        return None
+    stat = Path(source_file(wildcards)).stat()
+    return f"{stat.st_mtime_ns} {stat.st_size}"
+
+
 def consensus_genes(wildcards):
     """The gene list, which Snakemake looks at anew once it is made."""
     return checkpoints.consensus.get().output.genes
@@ -121,12 +133,24 @@ def plate_memory(wildcards, attempt):
     return memory(plate_cells(wildcards.plate), attempt)
 
 
+def gram_mb():
+    """A Gram matrix of the consensus genes, whose number is not known yet: each needs the votes
+    of min_plates plates, and plates that agree at all leave no more than twice n_top_genes."""
+    votes = CONFIG.hvg.n_top_genes * len(PLATES)
+    genes = min(votes / CONFIG.consensus.min_plates, 2 * CONFIG.hvg.n_top_genes)
+    return 8e-6 * genes**2
+
+
+def select_memory(wildcards, attempt, threads):
+    # Each block in flight has a Gram matrix of its own, and two are being added up.
+    return plate_memory(wildcards, attempt) + int((threads + 3) * gram_mb() * attempt)
+
+
 def atlas_memory(wildcards, attempt):
     # Obs is merged a column at a time, so an atlas takes a tenth of what its plates' tables do;
     # the Gram matrices of the genes come on top.
     cells = 0.1 * sum(plate_cells(plate) for plate in PLATES)
-    genes = CONFIG.hvg.n_top_genes * 2
-    return memory(cells, attempt) + int(4 * genes**2 * 8e-6 * attempt)
+    return memory(cells, attempt) + int(4 * gram_mb() * attempt)
 
 
 def subset_memory(wildcards, attempt):

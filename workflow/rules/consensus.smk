@@ -60,7 +60,7 @@ rule select_genes:
         "../../envs/cpu.yaml"
     threads: 4
     resources:
-        mem_mb=plate_memory,
+        mem_mb=select_memory,
         runtime=plate_runtime,
         attempt=which_attempt,
         budget=BUDGET,

@@ -7,11 +7,11 @@ rule simulate:
     input:
         script=script("simulate"),
     output:
-        "resources/demo/plate{n}.h5ad",
+        f"{DEMO}/plate{{n}}.h5ad",
     log:
-        "resources/demo/logs/plate{n}.log",
+        f"{DEMO}/logs/plate{{n}}.log",
     benchmark:
-        "resources/demo/benchmarks/plate{n}.tsv"
+        f"{DEMO}/benchmarks/plate{{n}}.tsv"
     retries: 2
     conda:
         "../../envs/cpu.yaml"

@@ -95,21 +95,25 @@ rule report:
             f"{OUT}/figures/cells_kept.png",
             caption="../report/cells_kept.rst",
             category="Cells",
+            labels={"result": "Cells kept"},
         ),
         qc_violins=report(
             f"{OUT}/figures/qc_violins.png",
             caption="../report/qc_violins.rst",
             category="Cells",
+            labels={"result": "Quality of the cells"},
         ),
         hvg_overlap=report(
             f"{OUT}/figures/hvg_overlap.png",
             caption="../report/hvg_overlap.rst",
             category="Genes",
+            labels={"result": "Overlap of the variable genes"},
         ),
         pca_scree=report(
             f"{OUT}/figures/pca_scree.png",
             caption="../report/pca_scree.rst",
             category="Components",
+            labels={"result": "Variance explained"},
         ),
         # Which columns the plates have is known once they are read.
         umap=report(
@@ -117,41 +121,55 @@ rule report:
             patterns=["{color}.png"],
             caption="../report/umap.rst",
             category="Map",
-            labels={"coloured by": "{color}"},
+            labels={"result": "UMAP by {color}"},
         ),
         cells=report(
-            f"{OUT}/tables/cells.tsv", caption="../report/cells.rst", category="Cells"
+            f"{OUT}/tables/cells.tsv",
+            caption="../report/cells.rst",
+            category="Cells",
+            labels={"result": "Cells (table)"},
         ),
         thresholds=report(
             f"{OUT}/tables/thresholds.tsv",
             caption="../report/thresholds.rst",
             category="Cells",
+            labels={"result": "Bounds (table)"},
         ),
         consensus=report(
             f"{OUT}/tables/consensus.tsv",
             caption="../report/consensus.rst",
             category="Genes",
+            labels={"result": "Consensus (table)"},
         ),
         pca=report(
-            f"{OUT}/tables/pca.tsv", caption="../report/pca.rst", category="Components"
+            f"{OUT}/tables/pca.tsv",
+            caption="../report/pca.rst",
+            category="Components",
+            labels={"result": "Variance explained (table)"},
         ),
         clusters=report(
             f"{OUT}/tables/clusters.tsv",
             caption="../report/clusters.rst",
             category="Map",
+            labels={"result": "Clusters (table)"},
         ),
         runs=report(
-            f"{OUT}/tables/runs.tsv", caption="../report/runs.rst", category="Run"
+            f"{OUT}/tables/runs.tsv",
+            caption="../report/runs.rst",
+            category="Run",
+            labels={"result": "Time and memory (table)"},
         ),
         settings=report(
             f"{OUT}/tables/settings.tsv",
             caption="../report/settings.rst",
             category="Run",
+            labels={"result": "Config (table)"},
         ),
         versions=report(
             f"{OUT}/tables/versions.tsv",
             caption="../report/versions.rst",
             category="Run",
+            labels={"result": "Software (table)"},
         ),
         manifest=f"{OUT}/manifests/report.json",
     log:

@@ -29,6 +29,7 @@ rule load:
         budget=BUDGET,
     params:
         source=source_path,
+        stamp=source_stamp,
         mt_prefix=CONFIG.qc.mt_prefix,
         code=code("load"),
         store=subpath(output.store, parent=True),

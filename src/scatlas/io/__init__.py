@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from scatlas.io.atomic import atomic_path
     from scatlas.io.concat import concat_on_disk
     from scatlas.io.kept import read_kept
-    from scatlas.io.lazy import read_lazy
-    from scatlas.io.load import load_plate
+    from scatlas.io.lazy import read_lazy, read_matrix
+    from scatlas.io.load import METRICS, load_plate
     from scatlas.io.manifest import checksum, write_json
     from scatlas.io.pca import write_pca
     from scatlas.io.size import parse_bytes
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # Loaded on first use: importing scatlas stays quick.
 _HOMES = {
+    "METRICS": "load",
     "CountsSource": "source",
     "CsrWriter": "writer",
     "assemble": "atlas",
@@ -32,11 +33,13 @@ _HOMES = {
     "parse_bytes": "size",
     "read_kept": "kept",
     "read_lazy": "lazy",
+    "read_matrix": "lazy",
     "read_subset": "subset",
     "write_pca": "pca",
     "write_json": "manifest",
 }
 __all__ = [
+    "METRICS",
     "CountsSource",
     "CsrWriter",
     "assemble",
@@ -48,6 +51,7 @@ __all__ = [
     "parse_bytes",
     "read_kept",
     "read_lazy",
+    "read_matrix",
     "read_subset",
     "write_json",
     "write_pca",

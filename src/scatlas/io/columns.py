@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 # Rows in hand at once: 2^18 names take about 20 MB as Python strings.
 ROWS = 2**18
 
+# Float64 holds all whole numbers up to here.
+_EXACT = 2**53
+
 Kind = Literal["number", "text", "categorical", "nullable"]
 
 
@@ -104,11 +107,13 @@ class Column:
         return np.asarray(values).astype(object) if self.kind == "text" else np.asarray(values)
 
     def gaps(self, lo: int, hi: int) -> np.ndarray:
-        """Which of the rows have no value (NaN is a value)."""
+        """Which of the rows have no value; NaN is none."""
         if self.kind == "nullable":
             return np.asarray(self._elem["mask"][lo:hi])
         if self.kind == "categorical":
             return self.values(lo, hi) < 0
+        if self.dtype.kind == "f":
+            return np.isnan(self.values(lo, hi))
         return np.zeros(hi - lo, bool)
 
     def text(self, lo: int, hi: int) -> np.ndarray:
@@ -130,9 +135,19 @@ class Column:
     @property
     def has_gaps(self) -> bool:
         """Whether any row has no value; reads the column."""
-        if self.kind not in {"categorical", "nullable"}:
+        if self.kind not in {"categorical", "nullable"} and self.dtype.kind != "f":
             return False
         return any(self.gaps(lo, hi).any() for lo, hi in self.spans())
+
+    def fits(self, dtype: np.dtype) -> bool:
+        """Whether a common dtype of numbers holds all of them; reads 64-bit whole numbers."""
+        if dtype.kind != "f" or self.dtype.kind not in "iu" or self.dtype.itemsize < 8:
+            return True
+        for lo, hi in self.spans():
+            values = self.values(lo, hi)[~self.gaps(lo, hi)]
+            if ((values > _EXACT) | (values < -_EXACT)).any():
+                return False
+        return True
 
     def take(self, rows: np.ndarray) -> Any:
         """Return the given rows (sorted, int64) as the array that pandas keeps in a column."""
@@ -175,32 +190,35 @@ class Target:
     def of(cls, columns: list[Column]) -> Target:
         """Find the narrowest kind that holds all columns without loss.
 
-        Equal kinds stay: numbers take NumPy's common dtype, categories are united in order of
-        first appearance (their order survives only if it is the same everywhere). Whole numbers
-        with and without gaps have gaps; with floating point they take NaN. Text and categories
-        become text, and so does anything else, or categories if there are gaps.
+        Equal kinds stay: numbers take NumPy's common dtype (true and false become 1 and 0),
+        categories are united in order of first appearance (their order survives only if it is the
+        same everywhere). Whole numbers with and without gaps have gaps; with floating point they
+        take NaN, and where they would lose digits, above 2^53, they become text. Text and
+        categories become text, and so does anything else, or categories if there are gaps.
         """
         kinds = {column.kind for column in columns}
-        dtypes = sorted({str(c.dtype) for c in columns if c.kind in {"number", "nullable"}})
+        found = sorted(kinds)
         if kinds <= {"number", "nullable"}:
+            found = sorted({str(column.dtype) for column in columns})
             dtype = np.result_type(*(column.dtype for column in columns))
-            # Floating point has NaN for gaps.
-            kind = "nullable" if "nullable" in kinds and dtype.kind != "f" else "number"
-            return cls(kind, dtype, note=_differ(dtypes, dtype))
+            if all(column.fits(dtype) for column in columns):
+                # Floating point has NaN for gaps.
+                kind = "nullable" if "nullable" in kinds and dtype.kind != "f" else "number"
+                return cls(kind, dtype, note=_become(found, str(dtype)) if found[1:] else "")
         if kinds == {"text"}:
             return cls("text", np.dtype(object))
         if kinds == {"categorical"}:
             return cls._united(columns)
         text = "text with gaps" if any(column.has_gaps for column in columns) else "text"
-        note = f"{' and '.join(sorted(kinds))} become {text}"
+        note = _become(found, text)
         if text == "text":
             return cls("text", np.dtype(object), note=note)
-        found: dict[str, None] = {}
+        labels: dict[str, None] = {}
         for column in columns:
             for lo, hi in column.spans():
                 kept = column.text(lo, hi)[~column.gaps(lo, hi)]
-                found.update(dict.fromkeys(pd.unique(kept)))
-        return cls.categorical(np.array([*found], object), note=note)
+                labels.update(dict.fromkeys(pd.unique(kept)))
+        return cls.categorical(np.array([*labels], object), note=note)
 
     @classmethod
     def _united(cls, columns: list[Column]) -> Target:
@@ -213,18 +231,18 @@ class Target:
         )
         if same:
             return cls.categorical(first.categories, ordered=first.ordered)
-        numbers = all(column.categories.dtype.kind in "biuf" for column in columns)
-        each = [
-            column.categories if numbers else column.categories.astype(str).astype(object)
-            for column in columns
-        ]
-        found = dict.fromkeys(label for labels in each for label in labels.tolist())
-        dtype = np.result_type(*(labels.dtype for labels in each)) if numbers else object
-        mixed = len({column.categories.dtype.kind in "biuf" for column in columns}) > 1
-        notes = ["numeric categories become text"] if mixed else []
+        # Of a column without any, the dtype says nothing.
+        each = [column.categories for column in columns if len(column.categories)]
+        labels = _united_numbers(each)
+        notes = []
+        if labels is None:
+            if any(own.dtype.kind in "biuf" for own in each):
+                notes.append("numeric categories become text")
+            found = dict.fromkeys(label for own in each for label in own.astype(str).tolist())
+            labels = np.array([*found], object)
         if any(column.ordered for column in columns):
             notes.append("the order of the categories differs and is dropped")
-        return cls.categorical(np.array([*found], dtype), note=", ".join(notes))
+        return cls.categorical(labels, note=", ".join(notes))
 
     @classmethod
     def categorical(
@@ -236,8 +254,20 @@ class Target:
         return cls("categorical", np.dtype(dtype), categories, ordered, note)
 
 
-def _differ(dtypes: list[str], dtype: np.dtype) -> str:
-    return f"{' and '.join(dtypes)} become {dtype}" if len(dtypes) > 1 else ""
+def _united_numbers(each: list[np.ndarray]) -> np.ndarray | None:
+    """All categories in a dtype that holds them; None where none does, or some are no numbers."""
+    kinds = {own.dtype.kind for own in each}
+    # True and 1 are two categories, and equal as numbers.
+    if not kinds or "O" in kinds or ("b" in kinds and len(kinds) > 1):
+        return None
+    found = [*dict.fromkeys(label for own in each for label in own.tolist())]
+    labels = np.array(found, np.result_type(*(own.dtype for own in each)))
+    # Python compares whole numbers with floating point exactly.
+    return labels if labels.tolist() == found else None
+
+
+def _become(found: list[str], what: str) -> str:
+    return f"{' and '.join(found)} become {what}"
 
 
 class ColumnWriter:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import anndata as ad
 import numpy as np
+import pandas as pd
 
 from scatlas import blocks
 from scatlas.errors import InputError
-from scatlas.io.lazy import read_lazy
+from scatlas.io.lazy import read_lazy, read_matrix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,9 +22,10 @@ def read_kept(
     rows: Sequence[int] | np.ndarray,
     *,
     genes: Sequence[str] | None = None,
+    obs: bool = True,
     block_budget: int | str = "256MB",
 ) -> ad.AnnData:
-    """Open some cells of a store, lazily, without reading any chunk twice.
+    """Open some cells of a store, lazily; each block is cut on its own.
 
     Parameters
     ----------
@@ -33,6 +35,8 @@ def read_kept(
         Sorted positions of the cells wanted.
     genes
         Names of the genes wanted, in the order wanted; all genes when left out.
+    obs
+        Whether to read obs; without it cells are named by their number.
     block_budget
         Memory for the row blocks in flight, as in :func:`scatlas.read_lazy`.
 
@@ -45,9 +49,14 @@ def read_kept(
     InputError
         A gene is not in the store.
     """
-    adata = read_lazy(path, block_budget=block_budget)
     rows = np.asarray(rows)
-    x, obs, var = blocks.select_rows(adata.X, rows), adata.obs.iloc[rows], adata.var
+    if obs:
+        adata = read_lazy(path, block_budget=block_budget)
+        x, var, table = adata.X, adata.var, adata.obs.iloc[rows]
+    else:
+        x, var = read_matrix(path, block_budget=block_budget)
+        table = pd.DataFrame(index=pd.RangeIndex(len(rows)).astype(str))
+    x = blocks.select_rows(x, rows)
     if genes is not None:
         index = var.index.get_indexer(genes)
         if (index < 0).any():
@@ -55,4 +64,4 @@ def read_kept(
             msg = f"{path}: gene {name!r} is not among its {len(var):,} genes"
             raise InputError(msg)
         x, var = blocks.select_genes(x, index), var.iloc[index]
-    return ad.AnnData(X=x, obs=obs.copy(), var=var.copy())
+    return ad.AnnData(X=x, obs=table, var=var)

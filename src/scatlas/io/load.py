@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# The obs columns that load adds.
+METRICS = ("total_counts", "n_genes_by_counts", "total_counts_mt", "pct_counts_mt")
+
 
 class _Notices(list):
     """Facts that the user should know but that stop nothing: logged, and kept for the manifest."""
@@ -67,7 +70,8 @@ def load_plate(
     plate
         Name, for messages. A column ``plate`` of the source stays as it is.
     check_obs
-        Called with the source's ``obs`` before any count is read; it may raise `InputError`.
+        Called with ``obs`` as it will be stored, but for the metrics, before any count is read;
+        it may raise `InputError`.
     reference
         AnnData file whose genes this plate must have, in the same order.
     mt_prefix
@@ -104,11 +108,11 @@ def load_plate(
         _check_not_empty(path, counts.shape)
         obs, var = counts.obs(), counts.var()
         _check_genes(path, var.index, reference)
-        if check_obs is not None:
-            check_obs(obs)
         counts.check_complete()
         obs = writable(unique_names(obs, notices.add), "obs", notices.add)
         var = writable(var, "var", notices.add)
+        if check_obs is not None:
+            check_obs(obs)
         mt = _mitochondrial(var.index, mt_prefix, notices)
 
         tally = _Tally()
@@ -289,12 +293,7 @@ def _cell_metrics(qc: QCPartial) -> dict[str, np.ndarray]:
     totals, mt = qc.totals, qc.masked[:, 0]
     with np.errstate(invalid="ignore"):  # 0/0 in empty cells: NaN, as in scanpy
         share = mt / totals * 100
-    return {
-        "total_counts": totals,
-        "n_genes_by_counts": qc.n_genes,
-        "total_counts_mt": mt,
-        "pct_counts_mt": share,
-    }
+    return dict(zip(METRICS, (totals, qc.n_genes, mt, share), strict=True))
 
 
 def _gene_metrics(qc: QCPartial, mt: np.ndarray) -> dict[str, np.ndarray]:

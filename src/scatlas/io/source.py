@@ -146,14 +146,17 @@ def describe(path: str, root: Any, key: str, shape: tuple[int, int]) -> Matrix:
     if absent:
         msg = f"{path}: {key} has no {absent[0]}: the file is not complete; {AGAIN}"
         raise InputError(msg)
+    with reading(path, f"the shape of {key}"):
+        n_rows, n_columns = (int(n) for n in element.attrs["shape"])
+    lengths = {}
+    for part, kinds in (("data", "biuf"), ("indices", "iu"), ("indptr", "iu")):
+        with reading(path, f"{key}/{part}"):
+            _check_line(path, f"{key}/{part}", element[part])
+            _check_kind(path, f"{key}/{part}", element[part].dtype, kinds)
+            lengths[part] = int(element[part].shape[0])
     with reading(path, f"{key}/indptr"):
-        stored = tuple(int(n) for n in element.attrs["shape"])
-        lengths = {part: int(element[part].shape[0]) for part in ("data", "indices")}
-        _check_kind(path, f"{key}/data", element["data"].dtype, "biuf")
-        _check_kind(path, f"{key}/indices", element["indices"].dtype, "iu")
-        _check_kind(path, f"{key}/indptr", element["indptr"].dtype, "iu")
         indptr = np.asarray(element["indptr"][:]).astype(np.int64, copy=False)
-    _check_shape(path, key, stored, shape)
+    _check_shape(path, key, (n_rows, n_columns), shape)
     kind = _SPARSE[encoding]
     _check_offsets(path, key, indptr, lengths, shape[0 if kind == "csr" else 1], kind)
     return Matrix(key, kind, shape, in_memory(element["data"].dtype), indptr)
@@ -166,6 +169,19 @@ def _check_shape(path: str, key: str, stored: tuple[int, ...], shape: tuple[int,
             f"{shape[0]:,} cells and var {shape[1]:,} genes: {AGAIN}"
         )
         raise InputError(msg)
+
+
+def _check_line(path: str, part: str, element: Any) -> None:
+    """Refuse what is not an array of one dimension: a group, one value, nothing, a table."""
+    # HDF5 has data sets without any extent; their shape is None.
+    shape = None if is_group(element) else element.shape
+    if shape is not None and len(shape) == 1:
+        return
+    found = "a group" if is_group(element) else "empty"
+    if shape is not None:
+        found = f"an array of {len(shape)} dimensions" if shape else "a single number"
+    msg = f"{path}: {part} is {found} instead of an array of one dimension: {AGAIN}"
+    raise InputError(msg)
 
 
 def _check_kind(path: str, part: str, dtype: np.dtype, kinds: str) -> None:
@@ -188,9 +204,9 @@ def _check_offsets(
         i = int(falls[0])
         trouble = f"falls from {indptr[i]} to {indptr[i + 1]} at {row} {i}"
     else:
-        for part, length in lengths.items():
-            if length != indptr[-1]:
-                trouble = f"ends at {indptr[-1]:,}, but {key}/{part} has {length:,} values"
+        for part in ("data", "indices"):
+            if lengths[part] != indptr[-1]:
+                trouble = f"ends at {indptr[-1]:,}, but {key}/{part} has {lengths[part]:,} values"
                 break
     if trouble:
         msg = f"{path}: {key}/indptr {trouble}: {AGAIN}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,7 @@ from scatlas.pl._style import INK, colours, figure, short, styled
 if TYPE_CHECKING:
     from anndata import AnnData
     from matplotlib.axes import Axes
+    from matplotlib.collections import PathCollection
     from matplotlib.figure import Figure
 
 _SIDE = 6.0  # inches
@@ -40,14 +41,15 @@ def umap(adata: AnnData, color: str, *, basis: str = "X_umap") -> Figure:
     adata
         Annotated data with ``obsm[basis]`` [cells x 2].
     color
-        Column of ``obs`` that holds categories, text, integers or booleans.
+        Column of ``obs``: categories, text, booleans, or numbers. Real numbers, and integers of
+        more than 76 values, get a colour scale.
     basis
         Key of ``obsm``.
 
     Raises
     ------
     InputError
-        No such column or coordinates, or a column of real numbers.
+        No such column or coordinates.
     """
     if color not in adata.obs:
         msg = f"no column {color!r} in obs: there are {', '.join(adata.obs.columns)}"
@@ -55,18 +57,16 @@ def umap(adata: AnnData, color: str, *, basis: str = "X_umap") -> Figure:
     if basis not in adata.obsm:
         msg = f"no {basis!r} in obsm: run sa.tl.umap first"
         raise InputError(msg)
-    codes, names = _categories(adata.obs[color])
     xy = np.asarray(adata.obsm[basis])[:, :2]
+    if _is_measure(adata.obs[color]):
+        return _measure(xy, adata.obs[color])
+    codes, names = _categories(adata.obs[color])
     palette = colours(len(names))
     made = figure(_SIDE, _SIDE, layout=None)  # the legend goes beside the map, whatever its width
     ax = made.add_axes((0.06, 0.05, 0.9, 0.9))
     order = np.random.default_rng(0).permutation(adata.n_obs)
     point = np.array([*palette, _MISSING])[codes]
-    area = float(np.clip(60_000 / max(1, adata.n_obs), 0.25, 18))
-    ax.scatter(*xy[order].T, s=area, c=point[order], linewidths=0, rasterized=True)
-    ax.set(xlabel="UMAP 1", ylabel="UMAP 2", xticks=[], yticks=[])
-    ax.set_box_aspect(1)
-    ax.grid(visible=False)
+    _scatter(ax, xy[order], c=point[order])
     ax.set_title(f"{color}: {_count(len(names), 'category', 'categories')}, {adata.n_obs:,} cells")
     marks: dict[int, str] = {}
     if _FEW < len(names) <= _NAMED:
@@ -79,15 +79,46 @@ def umap(adata: AnnData, color: str, *, basis: str = "X_umap") -> Figure:
     return made
 
 
+def _scatter(ax: Axes, xy: np.ndarray, **options: Any) -> PathCollection:
+    area = float(np.clip(60_000 / max(1, len(xy)), 0.25, 18))
+    drawn = ax.scatter(*xy.T, s=area, linewidths=0, rasterized=True, **options)
+    ax.set(xlabel="UMAP 1", ylabel="UMAP 2", xticks=[], yticks=[])
+    ax.set_box_aspect(1)
+    ax.grid(visible=False)
+    return drawn
+
+
+def _is_measure(column: pd.Series) -> bool:
+    """Whether a column measures cells (real numbers, counts) rather than naming them."""
+    if pd.api.types.is_float_dtype(column):
+        return True
+    return pd.api.types.is_integer_dtype(column) and column.nunique() > _NAMED
+
+
+def _measure(xy: np.ndarray, column: pd.Series) -> Figure:
+    """Cells coloured by a number, the highest hundredth of them alike."""
+    values = column.to_numpy(np.float64, na_value=np.nan)
+    known = np.isfinite(values)
+    made = figure(_SIDE, _SIDE, layout=None)
+    ax = made.add_axes((0.06, 0.05, 0.9, 0.9))
+    low, high = np.percentile(values[known], [0, 99]) if known.any() else (0, 1)
+    _scatter(ax, xy[~known], color=_MISSING)
+    # The highest values on top: they are what one looks for.
+    order = np.argsort(values[known], kind="stable")
+    drawn = _scatter(
+        ax, xy[known][order], c=values[known][order], cmap="viridis", vmin=low, vmax=high
+    )
+    ax.set_title(f"{column.name}, {len(values):,} cells")
+    made.colorbar(drawn, cax=made.add_axes((0.98, 0.05, 0.03, 0.9)))
+    return made
+
+
 def _count(n: int, one: str, many: str) -> str:
     return f"{n:,} {one if n == 1 else many}"
 
 
 def _categories(column: pd.Series) -> tuple[np.ndarray, list[str]]:
     """Code of each cell (-1: missing) and the names, categories in their own order."""
-    if pd.api.types.is_float_dtype(column):
-        msg = f"obs[{column.name!r}] holds real numbers: give a column of categories"
-        raise InputError(msg)
     text = column.astype("string")
     names = sorted(text.dropna().unique().tolist())
     if isinstance(column.dtype, pd.CategoricalDtype):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from scatlas.pp._consensus import consensus_genes
     from scatlas.pp._filter import filter_cells, filter_genes
+    from scatlas.pp._gene_scale import GeneScale
     from scatlas.pp._hvg import highly_variable_genes
     from scatlas.pp._neighbors import neighbors
     from scatlas.pp._normalize import log1p, normalize_total, size_factors
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from scatlas.pp._scale import scale
 
 _HOME = {
+    "GeneScale": "_gene_scale",
     "GramStats": "_pca",
     "calculate_qc_metrics": "_qc",
     "components": "_pca",
@@ -40,6 +42,7 @@ _HOME = {
     "size_factors": "_normalize",
 }
 __all__ = [
+    "GeneScale",
     "GramStats",
     "calculate_qc_metrics",
     "components",

@@ -75,10 +75,8 @@ def consensus_genes(
         index=pd.Index(order, name="gene"),
     )
     for column in ("means", "dispersions", "dispersions_norm"):
-        values = np.array([t[column].to_numpy(np.float64) for t in aligned])
-        known = ~np.isnan(values)
-        total = np.where(known, values, 0.0).sum(axis=0)
-        table[column] = total / np.maximum(known.sum(axis=0), 1)
+        # Rows of plates, so that a gene without a value on any plate stays without one.
+        table[column] = pd.DataFrame([t[column] for t in aligned]).mean(axis=0).to_numpy()
     return table[chosen]
 
 

@@ -59,11 +59,21 @@ class Components(NamedTuple):
     variance: NDArray[np.float64]
     variance_ratio: NDArray[np.float64]
 
-    def offset(self, *, zero_center: bool) -> NDArray[np.float64]:
-        """Projection of the mean, to subtract from projected cells: float64 ``[n_comps]``."""
-        if not zero_center:
-            return np.zeros(self.PCs.shape[1])
-        return _dot(self.mean, self.PCs)
+    def offset(
+        self, *, zero_center: bool, zeros: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64]:
+        """What to subtract from projected cells, float64 ``[n_comps]``: the projected mean.
+
+        Parameters
+        ----------
+        zero_center
+            Whether the components are centred.
+        zeros
+            For cells that come less a row (:class:`scatlas.pp.GeneScale`), that row
+            ``[n_genes]``.
+        """
+        mean = self.mean if zero_center else np.zeros_like(self.mean)
+        return _dot(mean if zeros is None else mean - zeros, self.PCs)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,16 @@ from scatlas.errors import InputError
 if TYPE_CHECKING:
     from pathlib import Path
 
+# What pandas raises for text that is no query, or that these columns cannot answer.
+_NOT_A_QUERY = (
+    *(ArithmeticError, AttributeError, KeyError, NotImplementedError),
+    *(SyntaxError, TypeError, ValueError),
+)
 
-def evaluate_filter(obs: pd.DataFrame, expression: str, *, source: Path | str) -> np.ndarray:
+
+def evaluate_filter(
+    obs: pd.DataFrame, expression: str, *, source: Path | str, allow_none: bool = False
+) -> np.ndarray:
     """Cells for which a query over obs columns is true.
 
     Parameters
@@ -24,10 +32,12 @@ def evaluate_filter(obs: pd.DataFrame, expression: str, *, source: Path | str) -
         As :meth:`pandas.DataFrame.query` takes it, for example ``pass_filter == 'full'``.
     source
         Named in errors.
+    allow_none
+        Whether it is all right that no cell passes.
 
     Returns
     -------
-    Boolean mask [cells].
+    Boolean mask [cells]; a missing value does not pass.
 
     Raises
     ------
@@ -43,12 +53,14 @@ def evaluate_filter(obs: pd.DataFrame, expression: str, *, source: Path | str) -
             f"set qc.filter to null or use one of: {', '.join(map(str, obs.columns))}"
         )
         raise InputError(msg) from error
-    except (SyntaxError, TypeError, ValueError, AttributeError, KeyError) as error:
+    except _NOT_A_QUERY as error:
         msg = (
             f"{source}: qc.filter ({expression}) cannot be evaluated over obs ({error}); write it "
             "as a pandas query such as pass_filter == 'full'"
         )
         raise InputError(msg) from error
+    if isinstance(getattr(mask, "dtype", None), pd.BooleanDtype):
+        mask = mask.fillna(value=False).to_numpy(bool)
     mask = np.asarray(mask)
     if mask.shape != (len(obs),) or mask.dtype != bool:
         msg = (
@@ -56,7 +68,7 @@ def evaluate_filter(obs: pd.DataFrame, expression: str, *, source: Path | str) -
             "comparison such as pass_filter == 'full'"
         )
         raise InputError(msg)
-    if not mask.any():
+    if not (mask.any() or allow_none):
         msg = (
             f"{source}: qc.filter ({expression}) keeps none of the {len(obs):,} cells; "
             "compare it with the values of that obs column"

@@ -1,0 +1,76 @@
+"""PCA of scaled genes from the sparse part alone, against scaled values that are written out."""
+
+from __future__ import annotations
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from scatlas import blocks
+from scatlas.kernels.project_cpu import project
+from scatlas.pp import GeneScale, GramStats, components, scale
+
+N_CELLS, N_GENES, N_COMPS = 300, 12, 5
+
+
+@pytest.fixture
+def x() -> sp.csr_matrix:
+    """Log counts with a constant gene, an empty one, and one so full that zeros are clipped."""
+    rng = np.random.default_rng(5)
+    dense = np.log1p(rng.poisson(rng.gamma(0.5, 2, N_GENES), (N_CELLS, N_GENES)))
+    dense[:, 3] = 1.5
+    dense[:, 4] = 0
+    dense[:, 5] = np.where(np.arange(N_CELLS) < 2, 0, 6)
+    return sp.csr_matrix(dense.astype(np.float32))
+
+
+def lazily(x: sp.csr_matrix) -> da.Array:
+    parts = [
+        da.from_delayed(
+            dask.delayed(lambda rows: x[rows])(slice(a, a + 100)),
+            (100, N_GENES),
+            meta=sp.csr_matrix((0, 0), dtype=x.dtype),
+        )
+        for a in range(0, N_CELLS, 100)
+    ]
+    return da.concatenate(parts)
+
+
+@pytest.mark.parametrize("pca_zero_center", [True, False])
+@pytest.mark.parametrize("max_value", [None, 2.0, 100.0])
+@pytest.mark.parametrize("zero_center", [True, False])
+def test_equals_pca_of_scaled_values(x, zero_center, max_value, pca_zero_center):
+    wanted = scale(x.toarray().astype(np.float64), zero_center=zero_center, max_value=max_value)
+    reference = components(GramStats.from_block(wanted), N_COMPS, zero_center=pca_zero_center)
+
+    unscaled = GramStats.from_block(x)
+    gene_scale = GeneScale.of(unscaled, zero_center=zero_center, max_value=max_value)
+    shifted = gene_scale.shifted(lazily(x))
+    stats = gene_scale.stats(unscaled, shifted)
+    found = components(stats, N_COMPS, zero_center=pca_zero_center)
+
+    dense = shifted.compute().toarray() + gene_scale.zeros
+    np.testing.assert_allclose(dense, wanted, rtol=1e-6, atol=1e-6)
+    # S is kept in float32: each of its values is rounded by this much at most.
+    rounding = 2.0**-24 * np.abs(wanted).max()
+    np.testing.assert_allclose(stats.sums, wanted.sum(axis=0), atol=N_CELLS * rounding)
+    products = N_CELLS * 2 * rounding * np.abs(wanted).max()
+    np.testing.assert_allclose(stats.gram, wanted.T @ wanted, atol=products)
+    np.testing.assert_allclose(found.variance, reference.variance, rtol=1e-6)
+    offset = found.offset(zero_center=pca_zero_center, zeros=gene_scale.zeros)
+    parts = list(blocks.stream(shifted, lambda b: project(b, found.PCs, offset)))
+    mean = reference.mean if pca_zero_center else 0
+    expected = (wanted - mean) @ reference.PCs
+    np.testing.assert_allclose(np.concatenate(parts), expected, atol=1e-4 * np.abs(expected).max())
+
+
+def test_without_clipping_no_cell_is_read(x):
+    def refuse(block):
+        raise AssertionError
+
+    unscaled = GramStats.from_block(x)
+    gene_scale = GeneScale.of(unscaled, zero_center=True, max_value=None)
+    never = lazily(x).map_blocks(refuse, dtype=x.dtype, meta=sp.csr_matrix((0, 0)))
+    assert gene_scale.stats(unscaled, never).n_cells == N_CELLS

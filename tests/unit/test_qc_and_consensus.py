@@ -1,0 +1,136 @@
+"""Which cells stay, and which genes the plates agree on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from scatlas.errors import InputError
+from scatlas.pp import consensus_genes, evaluate_filter, qc_filter
+
+
+@pytest.fixture
+def obs() -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "pass_filter": pd.Categorical(["full", "full", "minimal", "full", "full"]),
+            "reads": pd.array([1, None, 3, 4, 5], "Int64"),
+            "ok": pd.array([True, None, True, False, True], "boolean"),
+            "drug dose": ["a", "b", "a", "b", "a"],
+            "total_counts": [100, 200, 300, 0, 500],
+            "n_genes_by_counts": [10, 20, 30, 0, 50],
+            "pct_counts_mt": [5.0, 10.0, 1.0, np.nan, 50.0],
+        },
+        index=list("abcde"),
+    )
+
+
+@pytest.mark.parametrize(
+    "expression, kept",
+    [
+        ("pass_filter == 'full'", "abde"),
+        ("reads > 1", "cde"),
+        ("ok", "ace"),
+        ("ok == True and pass_filter == 'full'", "ae"),
+        ("`drug dose` in ['b']", "bd"),
+        ("pass_filter == 'full' and total_counts > 150", "be"),
+    ],
+)
+def test_a_filter_keeps_what_query_keeps(obs, expression, kept):
+    mask = evaluate_filter(obs, expression, source="p")
+    assert mask.dtype == bool
+    assert "".join(obs.index[mask]) == kept == "".join(obs.query(expression).index)
+
+
+@pytest.mark.parametrize(
+    "expression, sentence",
+    [
+        ("nothing > 1", r"^p: obs has no column 'nothing'.*use one of: pass_filter, reads"),
+        ("total_counts", r"^p: .*gives no true or false"),
+        ("total_counts > 9999", r"^p: .*keeps none of the 5 cells"),
+        ("pass_filter ==", r"^p: .*cannot be evaluated"),
+        ("reads if ok else total_counts", r"^p: .*cannot be evaluated"),
+        ("1 / 0 > total_counts", r"^p: .*cannot be evaluated"),
+        ("pass_filter > 3", r"^p: .*cannot be evaluated"),
+    ],
+)
+def test_a_filter_that_cannot_work_ends_with_one_sentence(obs, expression, sentence):
+    with pytest.raises(InputError, match=sentence) as caught:
+        evaluate_filter(obs, expression, source="p")
+    assert "\n" not in str(caught.value)
+
+
+def test_bounds_are_inclusive_and_rules_take_in_turn(obs):
+    keep, removed = qc_filter(
+        obs, source="p", filter="pass_filter == 'full'", min_genes=10, max_counts=500, max_pct_mt=10
+    )
+    assert "".join(obs.index[keep]) == "ab"
+    # d fails min_genes and has no percentage: the first rule that it fails counts it.
+    assert removed == {"filter": 1, "min_genes": 1, "max_counts": 0, "max_pct_mt": 1}
+    assert sum(removed.values()) == len(obs) - keep.sum()
+
+
+def test_an_empty_cell_does_not_pass_a_mitochondrial_bound(obs):
+    keep, _ = qc_filter(obs, source="p", max_pct_mt=100)
+    assert "".join(obs.index[keep]) == "abce"
+
+
+def test_no_bound_keeps_every_cell(obs):
+    keep, removed = qc_filter(obs, source="p")
+    assert keep.all()
+    assert removed == {}
+
+
+def test_no_cell_left_names_the_rules(obs):
+    with pytest.raises(InputError, match=r"no cell is left of 5 \(min_genes took 4, max_genes"):
+        qc_filter(obs, source="p", min_genes=50, max_genes=49)
+
+
+def table(genes: str, chosen: str, mean: float = 1.0) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "means": mean,
+            "dispersions": 2 * mean,
+            "dispersions_norm": [np.nan if g == "x" else 3 * mean for g in genes],
+            "highly_variable": [g in chosen for g in genes],
+        },
+        index=list(genes),
+    )
+
+
+def test_consensus_counts_plates_and_keeps_the_first_plates_order():
+    tables = {
+        "p1": table("dcbax", "dbx", 1),
+        "p2": table("dcbax", "bax", 2),
+        "p3": table("dcbax", "bcx", 6),
+    }
+    found = consensus_genes(tables, min_plates=2)
+    assert list(found.index) == ["b", "x"]
+    assert found.index.name == "gene"
+    assert list(found["highly_variable_nbatches"]) == [3, 3]
+    assert found["highly_variable_intersection"].all()
+    np.testing.assert_allclose(found["means"], 3)
+    np.testing.assert_allclose(found["dispersions_norm"], [9, np.nan])
+    assert list(consensus_genes(tables, min_plates=1).index) == list("dcbax")
+
+
+def test_intersect_takes_the_genes_of_all_plates_in_the_first_plates_order():
+    tables = {"p1": table("abcd", "abcd"), "p2": table("dca", "dca"), "p3": table("acde", "acde")}
+    found = consensus_genes(tables, min_plates=3, genes="intersect")
+    assert list(found.index) == list("acd")
+
+
+@pytest.mark.parametrize(
+    "tables, options, sentence",
+    [
+        (("ab", "ba"), {}, "plate p2 has 'b' as gene 1 where plate p1 has 'a'"),
+        (("ab", "a"), {}, "plate p2 has no gene as gene 2 where plate p1 has 'b'"),
+        (("ab", "cd"), {"genes": "intersect"}, "no gene in common"),
+        (("ab", "ab"), {"min_plates": 3}, "no gene is highly variable on 3 of 2 plates"),
+    ],
+)
+def test_plates_without_a_consensus(tables, options, sentence):
+    named = {f"p{i}": table(genes, genes) for i, genes in enumerate(tables, start=1)}
+    with pytest.raises(InputError, match=sentence):
+        consensus_genes(named, **options)

@@ -1,0 +1,54 @@
+"""What a plate's jobs have resident follows from the block budget, not from the plate."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scatlas import step
+from tests.workflow.runs import ROOT, Project
+
+pytestmark = pytest.mark.workflow
+
+SMALL, LARGE = 8_000, 32_000
+STEPS = ("load", "qc_filter", "normalize", "hvg", "select_genes")
+
+
+def peaks(folder: Path, cells: int) -> tuple[dict[str, float], int]:
+    """Peak MB of each step on one plate, and the number of its values."""
+    size = ["--plates", "1", "--cells", str(cells), "--genes", "20000"]
+    make = [sys.executable, str(ROOT / "bench/make_plates.py"), str(folder), *size]
+    subprocess.run(make, check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    config = {
+        "plates": "plates.tsv",
+        "hvg": {"n_top_genes": 500},
+        "consensus": {"min_plates": 1},
+        "pca": {"n_comps": 20},
+        "compute": {"block_budget": "64MB"},
+    }
+    project = Project(folder, config)
+    project.write_plates({"p": folder / "plate1.h5ad"})
+    project.build("atlas")
+    manifests = project.results / "manifests"
+    names = [*(f"{rule}/p" for rule in STEPS), "concat_on_disk", "pca", "atlas"]
+    records = {
+        name: json.loads(step.run_record(manifests / f"{name}.json").read_text()) for name in names
+    }
+    values = json.loads((manifests / "load/p.json").read_text())["n_values"]
+    return {name: r["peak_memory_bytes"] / 1e6 for name, r in records.items()}, values
+
+
+def test_memory_does_not_grow_with_the_plate(tmp_path: Path):
+    small, few = peaks(tmp_path / "small", SMALL)
+    large, many = peaks(tmp_path / "large", LARGE)
+    growth = {name: large[name] - small[name] for name in small}
+    # The added counts alone, as float32 with int64 indices, and what a cell's row in obs may take
+    # (twice the 1.5 kB of the documentation, for a copy).
+    added = (many - few) * 12 / 1e6
+    allowed = (LARGE - SMALL) * 3e-3
+    assert added > 4 * allowed, "a premise of this test"
+    assert {name: mb for name, mb in growth.items() if mb > allowed} == {}

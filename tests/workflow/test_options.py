@@ -1,0 +1,239 @@
+"""Options that the other runs leave at their defaults, against scanpy's functions by hand."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections import Counter
+from contextlib import nullcontext as nothing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scanpy as sc
+
+from scatlas.datasets import simulate_plate, write_plate
+from tests.workflow.conftest import CONFIG
+from tests.workflow.runs import Project
+
+pytestmark = [
+    pytest.mark.workflow,
+    # Of the plate with a name that stands twice, which is on purpose.
+    pytest.mark.filterwarnings("ignore:Observation names are not unique:UserWarning"),
+]
+
+N_COMPS = CONFIG["pca"]["n_comps"]
+N_TOP = CONFIG["hvg"]["n_top_genes"]
+MIN_CELLS = 12
+MAX_VALUE = 2.5
+FLAVOR = "cell_ranger"
+OPTIONS = {
+    "backend": "cpu",
+    "genes": "intersect",
+    "qc": {"min_cells": MIN_CELLS},
+    "hvg": {"n_top_genes": N_TOP, "flavor": FLAVOR},
+    "scale": {"max_value": MAX_VALUE},
+}
+
+
+@dataclass
+class Run:
+    """A finished atlas, the plates it was made of, and what scanpy makes of them."""
+
+    project: Project
+    plates: dict[str, ad.AnnData]
+    hvg: dict[str, pd.DataFrame]  # of the genes that are seen often enough
+    genes: list[str]
+    merged: ad.AnnData
+
+    def atlas(self) -> ad.AnnData:
+        return ad.read_zarr(self.project.results / "atlas.zarr")
+
+    def table(self, plate: str) -> pd.DataFrame:
+        return pd.read_parquet(self.project.results / f"plates/{plate}/hvg.parquet")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Two Zarr stores and an address, with other genes in other orders and cells called alike."""
+    folder = tmp_path_factory.mktemp("options")
+    plates = odd_plates()
+    write_zarr(folder / "A & B/p1.zarr", plates["p1"], 3)
+    write_zarr(folder / "A & B/p.2.zarr", plates["p.2"], 2)
+    write_plate(folder / "p3.h5ad", plates["p3"])
+    project = Project(folder / "project", CONFIG | OPTIONS)
+    places: dict[str, Path | str] = {n: folder / f"A & B/{n}.zarr" for n in ("p1", "p.2")}
+    places["p3"] = (folder / "p3.h5ad").as_uri()
+    assert places["p3"].startswith("file:///")
+    project.write_plates(places)
+    project.build("atlas")
+    for plate in plates.values():
+        plate.obs_names_make_unique()
+    return Run(project, plates, *by_hand(plates))
+
+
+def odd_plates() -> dict[str, ad.AnnData]:
+    rng = np.random.default_rng(0)
+    p1, p2, p3 = (simulate_plate(i, n_cells=250, n_genes=600) for i in (1, 2, 3))
+    p1, p2, p3 = p1[:, 20:], p2[:, rng.permutation(600)[:570]], p3[:, ::-1][:, 15:]
+    plates = {"p1": p1.copy(), "p.2": p2.copy(), "p3": p3.copy()}
+    alike = {"p1": ["shared", "twice", "twice"], "p.2": ["own", "p.2"], "p3": ["shared"]}
+    for name, cells in alike.items():
+        names = plates[name].obs_names.to_numpy(dtype=object, copy=True)
+        names[passed(plates[name])[: len(cells)]] = cells
+        plates[name].obs_names = names
+    return plates
+
+
+def passed(plate: ad.AnnData) -> np.ndarray:
+    return np.flatnonzero(plate.obs["pass_filter"] == "full")
+
+
+def write_zarr(path: Path, plate: ad.AnnData, zarr_format: int) -> None:
+    # anndata warns of both formats: one is old, the other will be sharded soon.
+    path.parent.mkdir(exist_ok=True)
+    with ad.settings.override(zarr_write_format=zarr_format), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        plate.write_zarr(path)
+    assert (path / ("zarr.json" if zarr_format == 3 else ".zgroup")).is_file()
+
+
+def by_hand(plates: dict[str, ad.AnnData]) -> tuple[dict, list[str], ad.AnnData]:
+    """Genes that are ranked on each plate, genes of the atlas, log-normalised cells of all."""
+    tables, adatas = {}, {}
+    for name, plate in plates.items():
+        adata = plate[passed(plate)].copy()
+        sc.pp.normalize_total(adata)
+        sc.pp.log1p(adata)
+        seen = adata.copy()
+        sc.pp.filter_genes(seen, min_cells=MIN_CELLS)
+        sc.pp.highly_variable_genes(seen, n_top_genes=N_TOP, flavor=FLAVOR)
+        tables[name], adatas[name] = seen.var, adata
+    votes = Counter(g for table in tables.values() for g in table.index[table["highly_variable"]])
+    common = set.intersection(*(set(plate.var_names) for plate in plates.values()))
+    enough = CONFIG["consensus"]["min_plates"]
+    genes = [g for g in plates["p1"].var_names if g in common and votes[g] >= enough]
+    merged = ad.concat({name: a[:, genes] for name, a in adatas.items()}, label="plate")
+    return tables, genes, merged
+
+
+def changed(run: Run, folder: Path, **options: object) -> Run:
+    """The atlas with other options, made again in a copy of its folder."""
+    project = Project(folder / "copy", dict(run.project.config))
+    shutil.copytree(run.project.folder, project.folder, dirs_exist_ok=True)
+    project.config |= options
+    project.write_config()
+    assert project.build("atlas") == {"pca", "atlas"}
+    return replace(run, project=project)
+
+
+def test_variable_genes_are_chosen_among_those_that_enough_cells_express(run: Run):
+    for name, theirs in run.hvg.items():
+        ours = run.table(name)
+        assert list(ours.index) == list(run.plates[name].var_names)
+        assert ours["highly_variable"].sum() == N_TOP
+        assert set(ours.index[ours["highly_variable"]]) == set(
+            theirs.index[theirs["highly_variable"]]
+        )
+        rare = ~ours.index.isin(theirs.index)
+        assert ours["dispersions_norm"].isna().equals(pd.Series(rare, index=ours.index))
+        # The premise: the bound matters, as rare genes are among the most variable otherwise.
+        everything = run.plates[name][passed(run.plates[name])].copy()
+        sc.pp.normalize_total(everything)
+        sc.pp.log1p(everything)
+        sc.pp.highly_variable_genes(everything, n_top_genes=N_TOP, flavor=FLAVOR)
+        assert everything.var["highly_variable"].to_numpy()[rare].any()
+
+
+def test_the_atlas_has_the_common_genes_in_the_first_plates_order(run: Run):
+    assert list(run.atlas().var_names) == run.genes
+    lost = set(run.hvg["p.2"].query("highly_variable").index) - set(run.plates["p1"].var_names)
+    assert lost, "the premise: variable genes that the first plate lacks"
+    for other in ("p.2", "p3"):
+        there = [gene for gene in run.plates[other].var_names if gene in set(run.genes)]
+        assert sorted(there) == sorted(run.genes)
+        assert there != run.genes, "the premise: another order"
+
+
+def test_values_come_from_all_genes_of_a_plate(run: Run):
+    atlas = run.atlas()
+    assert list(atlas.obs["plate"]) == list(run.merged.obs["plate"])
+    np.testing.assert_array_equal(atlas.obs["pcnt_mito"], run.merged.obs["pcnt_mito"])
+    theirs = run.merged.X.copy()
+    theirs.sort_indices()
+    np.testing.assert_array_equal(atlas.X.indptr, theirs.indptr)
+    np.testing.assert_array_equal(atlas.X.indices, theirs.indices)
+    # One rounding to float32 here, four there (total, factor, product, logarithm).
+    np.testing.assert_allclose(atlas.X.data, theirs.data, rtol=5e-7)
+
+
+def test_cells_that_are_called_alike_get_names_of_their_own(run: Run):
+    atlas = run.atlas()
+    assert atlas.obs_names.is_unique
+    names = {plate: list(atlas.obs_names[atlas.obs["plate"] == plate]) for plate in run.plates}
+    assert names["p1"][:3] == ["shared-p1", "twice", "twice-1"]
+    assert names["p.2"][:2] == ["own", "p.2"]
+    assert names["p3"][0] == "shared-p3"
+    theirs = run.merged.obs_names
+    assert (atlas.obs_names != theirs).sum() == 2, "all other cells keep theirs"
+    log = (run.project.results / "logs/concat_on_disk.log").read_text()
+    assert "2 cells have a name that occurs on more than one plate" in log
+
+
+@pytest.mark.parametrize("zero_center", [False, True], ids=["not centred", "centred"])
+def test_components_are_those_of_the_scaled_and_clipped_genes(
+    run: Run, tmp_path: Path, zero_center: bool
+):
+    if zero_center:
+        run = changed(run, tmp_path, scale={"max_value": MAX_VALUE, "zero_center": True})
+    scaled = run.merged.copy()
+    with pytest.warns(match="densifies") if zero_center else nothing():
+        sc.pp.scale(scaled, zero_center=zero_center, max_value=MAX_VALUE)
+    values = scaled.X if zero_center else scaled.X.data
+    assert (values == MAX_VALUE).sum() > 100, "the premise: some values are clipped"
+    assert_same_components(run.atlas(), scaled, zero_center=True)
+
+
+def test_components_without_centring(run: Run, tmp_path: Path):
+    run = changed(run, tmp_path, scale=None, pca={"n_comps": N_COMPS, "zero_center": False})
+    assert_same_components(run.atlas(), run.merged, zero_center=False)
+
+
+def assert_same_components(atlas: ad.AnnData, theirs: ad.AnnData, *, zero_center: bool) -> None:
+    exact = theirs.copy()
+    exact.X = exact.X.astype(np.float64)
+    options = {"svd_solver": "arpack", "mask_var": None, "dtype": "float64"}
+    sc.pp.pca(exact, n_comps=N_COMPS, zero_center=zero_center, **options)
+    signs = np.sign((atlas.varm["PCs"] * exact.varm["PCs"]).sum(axis=0))
+    np.testing.assert_allclose(atlas.varm["PCs"] * signs, exact.varm["PCs"], atol=1e-6)
+    for key in ("variance", "variance_ratio"):
+        np.testing.assert_allclose(atlas.uns["pca"][key], exact.uns["pca"][key], rtol=1e-6)
+    spread = exact.obsm["X_pca"].std(axis=0)
+    np.testing.assert_allclose(
+        atlas.obsm["X_pca"] * signs / spread, exact.obsm["X_pca"] / spread, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(("plate", "zarr_format"), [("p1", 3), ("p.2", 2)])
+def test_a_zarr_store_that_is_written_anew_is_loaded_again(
+    run: Run, tmp_path: Path, plate: str, zarr_format: int
+):
+    project = Project(tmp_path / "copy", dict(run.project.config))
+    shutil.copytree(run.project.folder, project.folder, dirs_exist_ok=True)
+    other = run.plates[plate].copy()
+    other.X.data[0] += 1
+    write_zarr(tmp_path / "new.zarr", other, zarr_format)
+    source = run.project.folder.parent / f"A & B/{plate}.zarr"
+    old = source.rename(tmp_path / "old.zarr")
+    try:
+        (tmp_path / "new.zarr").rename(source)
+        store = f"results/plates/{plate}/counts.zarr/zarr.json"
+        assert project.build(store) == {f"load/{plate}"}
+    finally:
+        shutil.rmtree(source)
+        old.rename(source)
+    counts = ad.read_zarr(project.results / f"plates/{plate}/counts.zarr").X
+    assert (counts != other.X).nnz == 0

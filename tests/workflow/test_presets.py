@@ -1,0 +1,223 @@
+"""The presets plan what they should, and every rule asks for what its plate and config need."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from tests.workflow.runs import ROOT
+
+pytestmark = pytest.mark.workflow
+
+PLATE_RULES = ("load", "qc_filter", "normalize", "hvg", "select_genes")
+ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "atlas", "subset", "umap", "report")
+
+
+def snakemake(*options: str, folder: Path, snakefile: Path = ROOT / "Snakefile", **env: str) -> str:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "snakemake", "--snakefile", str(snakefile)),
+            *("--directory", str(folder), "--nocolor", *options),
+        ],
+        cwd=ROOT, env=os.environ | env, text=True, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-6000:]
+    return done.stdout
+
+
+def planned(preset: str, folder: Path) -> dict[str, int]:
+    """Jobs of each rule that a dry run of a preset announces."""
+    config = folder / "config" / f"{preset}.yaml"
+    shutil.copytree(ROOT / "config", folder / "config", dirs_exist_ok=True)
+    said = snakemake("--dry-run", "--configfile", str(config), folder=folder)
+    table = said.partition("Job stats:")[2].partition("total")[0]
+    return {rule: int(n) for rule, n in re.findall(r"^(\w+) +(\d+)$", table, flags=re.MULTILINE)}
+
+
+def jobs(n_plates: int) -> dict[str, int]:
+    return dict.fromkeys(PLATE_RULES, n_plates) | dict.fromkeys((*ATLAS_RULES, "all"), 1)
+
+
+def test_the_demo_simulates_four_plates_and_makes_their_atlas(tmp_path: Path):
+    assert planned("demo", tmp_path) == jobs(4) | {"simulate": 4}
+
+
+def test_the_demo_takes_plates_that_are_there(tmp_path: Path):
+    for number in (1, 2, 3, 4):
+        path = tmp_path / f"resources/demo/plate{number}.h5ad"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert planned("demo", tmp_path) == jobs(4)
+
+
+def test_tahoe_100m_is_fourteen_plates_and_one_atlas(tmp_path: Path):
+    sheet = pd.read_csv(ROOT / "config/tahoe-100m.tsv", sep="\t")
+    assert len(sheet) == 14
+    assert sheet["n_cells"].sum() == 100_648_790
+    for path in sheet["path"]:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    assert planned("tahoe-100m", tmp_path) == jobs(14)
+
+
+def directives() -> dict[str, dict[str, str]]:
+    """The text of each directive of each rule."""
+    found = {}
+    for file in sorted((ROOT / "workflow/rules").glob("*.smk")):
+        rules = re.findall(
+            r"^(?:rule|checkpoint) (\w+):\n((?:(?: {4}.*)?\n)+)", file.read_text(), re.MULTILINE
+        )
+        for name, body in rules:
+            parts = re.findall(r"^ {4}(\w+):((?:.*\n)(?:(?: {8}.*)?\n)*)", body, re.MULTILINE)
+            found[name] = {directive: text.strip() for directive, text in parts}
+    return found
+
+
+DIRECTIVES = directives()
+
+
+def test_every_rule_is_seen():
+    assert set(DIRECTIVES) == {*PLATE_RULES, *ATLAS_RULES, "simulate"}
+
+
+@pytest.mark.parametrize("rule", DIRECTIVES)
+def test_every_rule_says_what_it_needs_and_where_it_reports(rule: str):
+    parts = DIRECTIVES[rule]
+    assert {
+        *("input", "output", "log", "benchmark", "retries", "conda", "threads", "resources"),
+        *("params", "message", "shell"),
+    } == set(parts)
+    assert parts["conda"] == '"../../envs/cpu.yaml"'
+    assert (ROOT / "workflow/rules" / parts["conda"].strip('"')).resolve().is_file()
+    assert int(parts["retries"]) == 2
+    assert int(parts["threads"]) in (1, 4)
+    assert {"mem_mb", "runtime"} <= set(asked_by(rule))
+    if rule != "simulate":
+        assert parts["log"].startswith('f"{OUT}/logs/')
+        assert parts["benchmark"].startswith('f"{OUT}/benchmarks/')
+    assert "{log:q}" in parts["shell"]
+    assert ("--threads {threads}" in parts["shell"]) == (rule != "simulate")
+
+
+def asked_by(rule: str) -> dict[str, str]:
+    """The resources of a rule, as they are written: ``{"mem_mb": "plate_memory"}``."""
+    return dict(re.findall(r"(\w+)=(\w+)", DIRECTIVES[rule]["resources"]))
+
+
+# At the end of the Snakefile, where it sees what the rules see.
+ASK = """
+import json
+from types import SimpleNamespace
+
+with open(os.environ["TEST_ANSWERS"], "w") as file:
+    json.dump(
+        {
+            name: {
+                plate: [globals()[name](SimpleNamespace(plate=plate), attempt=n) for n in (1, 2, 3)]
+                for plate in PLATES
+            }
+            for name in os.environ["TEST_QUESTIONS"].split()
+        },
+        file,
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory: pytest.TempPathFactory):
+    """``ask(**config)[rule][resource][plate]``: what Snakemake is told, in each attempt."""
+    folder = tmp_path_factory.mktemp("ask")
+    for name in ("workflow", "scripts", "src"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / "Snakefile").write_text((ROOT / "Snakefile").read_text() + ASK)
+    for name, n_bytes in {"small": 1, "large": 1, "unsaid": 30_000_000_000}.items():
+        with (folder / name).open("wb") as file:
+            file.truncate(n_bytes)
+    rows = [
+        "plate\tpath\tn_cells",
+        "small\tsmall\t1000",
+        "large\tlarge\t10000000",
+        "unsaid\tunsaid\t",
+    ]
+    (folder / "plates.tsv").write_text("\n".join([*rows, ""]))
+
+    def answers(**config: object) -> dict[str, dict[str, dict[str, list[int]]]]:
+        (folder / "my.yaml").write_text(yaml.safe_dump({"plates": "plates.tsv"} | config))
+        wanted = {name: asked_by(name) for name in DIRECTIVES}
+        functions = {f for rule in wanted.values() for f in (rule["mem_mb"], rule["runtime"])}
+        snakemake(
+            "--list-rules",
+            *("--configfile", str(folder / "my.yaml")),
+            folder=folder,
+            snakefile=folder / "Snakefile",
+            TEST_ANSWERS=str(folder / "answers.json"),
+            TEST_QUESTIONS=" ".join(f for f in functions if not f.isdecimal()),
+        )
+        told = json.loads((folder / "answers.json").read_text())
+        constant = {plate: [0, 0, 0] for plate in ("small", "large", "unsaid")}
+        for number in (f for f in functions if f.isdecimal()):
+            told[number] = {plate: [int(number)] * 3 for plate in constant}
+        return {
+            rule: {name: told[wanted[rule][name]] for name in ("mem_mb", "runtime")}
+            for rule in wanted
+        }
+
+    return answers
+
+
+@pytest.fixture(scope="module")
+def default(ask):
+    return ask()
+
+
+def test_memory_grows_with_each_attempt(default):
+    for rule, resources in default.items():
+        for plate, (first, second, third) in resources["mem_mb"].items():
+            assert isinstance(first, int)
+            assert 500 < first < second < third, (rule, plate)
+        for first, second, third in resources["runtime"].values():
+            assert 10 <= first <= second <= third < 7 * 24 * 60, f"{rule}: minutes"
+
+
+@pytest.mark.parametrize("rule", PLATE_RULES)
+@pytest.mark.parametrize("resource", ["mem_mb", "runtime"])
+def test_a_plates_jobs_ask_for_what_its_cells_need(default, rule: str, resource: str):
+    small, large, unsaid = (default[rule][resource][p][0] for p in ("small", "large", "unsaid"))
+    assert large > 2 * small
+    assert unsaid == large, "without n_cells the size of the file tells"
+
+
+def test_the_atlas_asks_for_what_all_plates_need(ask, default):
+    for rule in ("concat_on_disk", "pca", "atlas"):
+        assert len({tuple(told) for told in default[rule]["mem_mb"].values()}) == 1
+        assert default[rule]["runtime"]["small"][0] > 30
+    more = ask(hvg={"n_top_genes": 4000})
+    assert more["pca"]["mem_mb"]["small"][0] > default["pca"]["mem_mb"]["small"][0] + 1000
+
+
+def test_jobs_that_hold_blocks_ask_for_the_budget(ask, default):
+    more = ask(compute={"block_budget": "1256MB"})
+    holding = [rule for rule in DIRECTIVES if "--block-budget" in DIRECTIVES[rule]["shell"]]
+    assert set(holding) == {"load", "hvg", "select_genes", "concat_on_disk", "pca", "subset"}
+    for rule in holding:
+        assert asked_by(rule)["budget"] == "BUDGET"
+        (before, *_), (after, *_) = (told[rule]["mem_mb"]["small"] for told in (default, more))
+        assert after >= before + 1000, f"{rule}: blocks of 1 GB more are in flight"
+
+
+def test_the_subset_asks_for_what_its_cells_need(ask, default):
+    less = ask(subset={"n_cells": 10_000})
+    for rule in ("subset", "umap", "report"):
+        for resource in ("mem_mb", "runtime"):
+            (many, *_), (few, *_) = (told[rule][resource]["small"] for told in (default, less))
+            assert many > 2 * few, f"{rule}: {resource} of a million cells and of ten thousand"

@@ -1,0 +1,179 @@
+"""The two reports of a finished atlas, as a browser shows them."""
+
+from __future__ import annotations
+
+import base64
+import re
+from pathlib import Path
+from typing import Any
+
+import browser as browser_tools
+import pytest
+from markupsafe import Markup
+
+from scatlas.report._captions import caption
+from tests.workflow.conftest import CONFIG
+from tests.workflow.runs import ROOT, Project
+
+pytestmark = [pytest.mark.workflow, pytest.mark.browser]
+browser = browser_tools.browser
+
+COLORS = ("cell_line", "drug", "leiden", "plate")
+FIGURES = {
+    "Cells": {"Cells kept": "cells_kept", "Quality of the cells": "qc_violins"},
+    "Genes": {"Overlap of the variable genes": "hvg_overlap"},
+    "Components": {"Variance explained": "pca_scree"},
+    "Map": {f"UMAP by {color}": f"umap/{color}" for color in COLORS},
+    "Run": {},
+}
+TABLES = {
+    "Cells": {"Cells (table)": "cells", "Bounds (table)": "thresholds"},
+    "Genes": {"Consensus (table)": "consensus"},
+    "Components": {"Variance explained (table)": "pca"},
+    "Map": {"Clusters (table)": "clusters"},
+    "Run": {
+        "Time and memory (table)": "runs",
+        "Config (table)": "settings",
+        "Software (table)": "versions",
+    },
+}
+RULES = {
+    *("load", "qc_filter", "normalize", "hvg", "consensus", "select_genes"),
+    *("concat_on_disk", "pca", "atlas", "subset", "umap", "report"),
+}
+
+
+class Pages:
+    """Snakemake's report, operated as a reader does: by its links."""
+
+    def __init__(self, driver: Any, path: Path) -> None:
+        self._driver = driver
+        # Sizes of tests before this one stay in force.
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        driver.get(path.resolve().as_uri())
+        self.wait("document.querySelector('#app nav')")
+
+    def wait(self, condition: str) -> Any:
+        from selenium.webdriver.support.wait import WebDriverWait
+
+        return WebDriverWait(self._driver, 20, poll_frequency=0.05).until(
+            lambda driver: driver.execute_script(f"return {condition}"), condition
+        )
+
+    def get(self, expression: str, *args: Any) -> Any:
+        return self._driver.execute_script(f"return {expression}", *args)
+
+    def follow(self, text: str) -> None:
+        """Click the link of this text."""
+        find = f"[...document.querySelectorAll('#app nav a')].find(a => a.innerText == {text!r})"
+        self.wait(find)
+        self._driver.execute_script(f"{find}.click()")
+
+    def open(self, category: str) -> dict[str, int]:
+        """Open a category: what it lists, and in which row."""
+        self.follow(category)
+        self.wait("document.querySelector('#app nav table tbody tr')")
+        names = "[...document.querySelectorAll('#app nav tbody tr')].map(r => r.cells[0].innerText)"
+        return {name: row for row, name in enumerate(self.get(names))}
+
+    def click(self, row: int, icon: str) -> None:
+        self._driver.execute_script(f"{self.link(row, icon)}.click()")
+
+    def link(self, row: int, icon: str) -> str:
+        return (
+            f"document.querySelectorAll('#app nav tbody tr')[{row}]"
+            f".querySelector('a[iconname=\"{icon}\"]')"
+        )
+
+    def caption(self, row: int, category: str) -> str:
+        """Text of the page about a result; back to its category."""
+        self.click(row, "information-circle")
+        self.wait("document.querySelector('#app nav').innerText.includes('DESCRIPTION')")
+        text = self.get("document.querySelector('#app nav').innerText")
+        self.follow(category)
+        self.wait("document.querySelector('#app nav table tbody tr')")
+        return words(text)
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def content(data_uri: str) -> bytes:
+    return base64.b64decode(data_uri.partition(";base64,")[2])
+
+
+@pytest.fixture(scope="module")
+def page(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    done = built.run("--report", str(path))
+    assert done.returncode == 0, done.stdout
+    return path
+
+
+@pytest.fixture
+def report(page: Path, browser: Any) -> Pages:
+    return Pages(browser, page)
+
+
+@pytest.mark.parametrize("category", FIGURES)
+def test_snakemakes_report_has_every_figure_and_table_with_its_caption(
+    report: Pages, built: Project, category: str
+):
+    rows = report.open(category)
+    assert set(rows) == {*FIGURES[category], *TABLES[category]}
+    for name, file in FIGURES[category].items():
+        report.click(rows[name], "eye")
+        png = (built.results / f"figures/{file}.png").read_bytes()
+        start = f"data:image/png;charset=utf8;filename={Path(file).name}.png;"
+        shown = f"[...document.querySelectorAll('#app img')].find(i => i.src.startsWith('{start}'))"
+        report.wait(f"{shown} && {shown}.naturalWidth > 300")
+        assert content(report.get(f"{shown}.src")) == png
+    for name, file in TABLES[category].items():
+        table = report.get(f"{report.link(rows[name], 'eye')}.href")
+        assert content(table) == (built.results / f"tables/{file}.tsv").read_bytes()
+    for name, file in (FIGURES[category] | TABLES[category]).items():
+        rst, _, color = file.partition("/")
+        wanted = caption(ROOT / "workflow/report", rst, color=color)
+        assert words(Markup(wanted).striptags()) in report.caption(rows[name], category)
+
+
+def test_snakemakes_report_has_categories_workflow_and_run_times(report: Pages):
+    links = report.get("[...document.querySelectorAll('#app nav a')].map(a => a.innerText)")
+    assert [link for link in links if link] == [
+        *("Workflow", "Statistics", "About"),
+        *sorted(FIGURES),
+    ]
+    opening = words(Markup(caption(ROOT / "workflow/report", "workflow")).striptags())
+    assert opening in words(report.get("document.querySelector('#app').innerText"))
+    graph = "document.querySelector('#rulegraph canvas')"
+    assert report.wait(f"{graph} && {graph}.height") > 300
+
+    report.follow("Statistics")
+
+    plots = "[...document.querySelectorAll('#app canvas')].map(c => c.height)"
+    report.wait(f"{plots}.length == 2 && {plots}.every(height => height > 200)")
+    times = report.get("runtimes_spec.data.values")
+    assert {time["rule"] for time in times} == RULES
+    assert all(0 < time["runtime"] < 3600 for time in times)
+
+
+def test_snakemakes_report_asks_nobody_for_anything(report: Pages, browser: Any):
+    fetched = "performance.getEntriesByType('resource').map(e => e.name)"
+    assert [name for name in report.get(fetched) if not name.startswith("data:")] == []
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+def test_the_page_of_the_atlas(built: Project, browser: Any):
+    page = browser_tools.look(browser, built.results / "report.html")
+    wanted = [file.replace("/", "-") for files in FIGURES.values() for file in files.values()]
+    assert set(page.figures) == {f"figure-{name}" for name in wanted}
+    assert set(page.tables) == {
+        f"table-{name}" for tables in TABLES.values() for name in tables.values()
+    }
+    assert page.tables["table-cells"] == 4, "three plates and their sum"
+    assert page.tables["table-runs"] == len(RULES) - 1, "all that ran before the report"
+    assert page.broken == page.untitled == page.fetched == page.errors == []
+    text = browser.execute_script("return document.body.innerText")
+    assert re.search(r"consensus\.min_plates\s+2\b", text)
+    assert re.search(rf"pca\.n_comps\s+{CONFIG['pca']['n_comps']}\b", text)
