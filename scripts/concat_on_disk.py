@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from scatlas import step
@@ -14,10 +15,21 @@ def main(argv: list[str] | None = None) -> None:
         "--selected", nargs="+", required=True, metavar="PLATE=PATH", help="selected.zarr of each"
     )
     parser.add_argument("--merged", type=Path, required=True, help="merged.zarr to write")
+    parser.add_argument(
+        "--labels",
+        type=json.loads,
+        default="{}",
+        metavar="JSON",
+        help="by plate, the values of further obs columns: {PLATE: {COLUMN: VALUE}}",
+    )
     args = parser.parse_args(argv)
     with step.run(args, outputs=[args.merged]) as facts:
         facts |= concat_on_disk(
-            step.pairs(args.selected), args.merged, label="plate", block_budget=args.block_budget
+            step.pairs(args.selected),
+            args.merged,
+            label="plate",
+            labels=args.labels,
+            block_budget=args.block_budget,
         )
 
 

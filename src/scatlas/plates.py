@@ -15,6 +15,8 @@ __all__ = ["Plate", "read_plates"]
 
 # No leading dot or dash: results of a plate live in a folder of its name.
 PLATE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"
+# What no obs column of a Zarr store can be called, and `Plate`'s own field.
+_NO_LABELS = {"", ".", "..", "_index", "zarr.json", "labels"}
 
 
 class Plate(BaseModel):
@@ -136,7 +138,7 @@ def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
         if name not in header:
             raise ConfigError(_missing(path, name, header))
     for name in header:
-        if not name or name == "labels" or header.count(name) > 1:
+        if name in _NO_LABELS or "/" in name or header.count(name) > 1:
             problem = f"column {name!r} stands twice" if header.count(name) > 1 else ""
             problem = problem or f"a column cannot be called {name!r}"
             msg = f"{path}: {problem}; rename it"

@@ -93,6 +93,8 @@ def test_normalised_values_are_equal(project: Project, by_hand: dict):
     assert list(ours.obs_names) == list(theirs.obs_names)
     assert list(ours.var_names) == list(theirs.var_names)
     assert list(ours.obs["plate"]) == list(theirs.obs["plate"])
+    # A label of the plate sheet.
+    assert list(ours.obs["donor"]) == [f"donor of {plate}" for plate in theirs.obs["plate"]]
     assert ours.X.dtype == np.float32
     np.testing.assert_array_equal(ours.X.indptr, theirs.X.indptr)
     np.testing.assert_array_equal(ours.X.indices, theirs.X.indices)

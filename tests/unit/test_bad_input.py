@@ -300,6 +300,44 @@ def replace(path: Path, part: str, values: np.ndarray) -> None:
         file[part] = values
 
 
+@pytest.mark.parametrize("part", ["data", "indices", "indptr"])
+@pytest.mark.parametrize(
+    "spoil, found",
+    [
+        (lambda file, part: file.create_dataset(part, data=1), "a single number"),
+        (lambda file, part: file.create_dataset(part, data=h5py.Empty("i4")), "empty"),
+        (lambda file, part: file.create_group(part), "a group"),
+        (
+            lambda file, part: file.create_dataset(part, data=np.ones((36, 1), "i4")),
+            "an array of 2 dimensions",
+        ),
+    ],
+)
+def test_parts_of_x_that_are_no_lines(path, part, spoil, found):
+    with h5py.File(path, "r+") as file:
+        del file[f"X/{part}"]
+        spoil(file, f"X/{part}")
+    wanted = f"X/{part} is {found} instead of an array of one dimension: copy or download"
+    assert refused(path).startswith(wanted)
+
+
+@pytest.mark.parametrize("part", ["data", "indptr"])
+def test_parts_of_x_in_zarr_that_are_no_lines(tmp_path, part):
+    path = write(plate(), tmp_path / "plate.zarr")
+    root = zarr.open_group(path, mode="r+", use_consolidated=False)
+    root.create_array(f"X/{part}", data=np.ones((36, 1), np.int32), overwrite=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        zarr.consolidate_metadata(path)
+    assert refused(path).startswith(f"X/{part} is an array of 2 dimensions instead of")
+
+
+def test_shape_of_x_cannot_be_read(path):
+    with h5py.File(path, "r+") as file:
+        file["X"].attrs["shape"] = (12,)
+    assert refused(path).startswith("the shape of X cannot be read (")
+
+
 @pytest.mark.parametrize(
     "change, wanted",
     [

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import logging
+from pathlib import Path
 
 import anndata as ad
 import numpy as np
@@ -20,6 +23,7 @@ from scatlas.io.names import UniqueNames
 from scatlas.io.writer import CsrWriter
 
 GENES = [f"g{i}" for i in range(40)]
+SCRIPT = Path(__file__).parents[2] / "scripts" / "concat_on_disk.py"
 
 
 @pytest.fixture(autouse=True)
@@ -173,6 +177,50 @@ CASES = {
         ["x", "", "z", None],
         "category",
     ),
+    "text_missing": (["x", "y"], np.array([np.nan, np.nan]), ["x", "y", None, None], "category"),
+    "category_missing": (
+        np.array([np.nan, np.nan], np.float32),
+        pd.Categorical(["z", "x"]),
+        [None, None, "z", "x"],
+        "category",
+    ),
+    "text_number_gap": (
+        ["x", "y"],
+        np.array([0.5, np.nan]),
+        ["x", "y", "0.5", None],
+        "category",
+    ),
+    "long_int_float": (
+        np.array([2**53 + 1, -1]),
+        np.array([0.5, 2], np.float32),
+        [str(2**53 + 1), "-1", "0.5", "2.0"],
+        "object",
+    ),
+    "negative_long_int_float": (
+        np.array([-(2**53) - 1, 1]),
+        np.array([0.5, np.nan]),
+        [str(-(2**53) - 1), "1", "0.5", None],
+        "category",
+    ),
+    "long_uint_int": (
+        np.array([2**64 - 1, 1], np.uint64),
+        np.array([-1, 2]),
+        [str(2**64 - 1), "1", "-1", "2"],
+        "object",
+    ),
+    "long_nullable_float": (
+        pd.array([2**62 + 1, None], dtype="Int64"),
+        np.array([0.5, 2]),
+        [str(2**62 + 1), None, "0.5", "2.0"],
+        "category",
+    ),
+    "long_int_float_that_fit": (
+        np.array([2**53, -(2**53)]),
+        np.array([0.5, 2]),
+        [2**53, -(2**53), 0.5, 2],
+        "float64",
+    ),
+    "long_ints": (np.array([2**62 + 1]), np.array([3], np.int8), [2**62 + 1, 3], "int64"),
     "text_number": (["x", "y"], np.array([1, 2]), ["x", "y", "1", "2"], "object"),
     "categories": (
         pd.Categorical(["b", None]),
@@ -192,6 +240,36 @@ CASES = {
         ["3", "1", "2", "3"],
         "category",
     ),
+    "bool_int_categories": (
+        pd.Categorical([True, False]),
+        pd.Categorical([1, 2]),
+        ["True", "False", "1", "2"],
+        "category",
+    ),
+    "int_float_categories": (
+        pd.Categorical([1, 2]),
+        pd.Categorical([2.0, 0.5]),
+        [1, 2, 2, 0.5],
+        "category",
+    ),
+    "long_int_float_categories": (
+        pd.Categorical([2**53 + 1, 2**53]),
+        pd.Categorical([0.5, None]),
+        [str(2**53 + 1), str(2**53), "0.5", None],
+        "category",
+    ),
+    "bool_categories_missing": (
+        pd.Categorical([np.nan, np.nan]),
+        pd.Categorical([True, False]),
+        [None, None, True, False],
+        "category",
+    ),
+    "no_categories": (
+        pd.Categorical([np.nan, np.nan]),
+        pd.Categorical(np.array([None, None], object)),
+        [None, None, None, None],
+        "category",
+    ),
     "ordered": (
         pd.Categorical(["lo", "hi"], ["lo", "hi"], ordered=True),
         pd.Categorical(["hi", "hi"], ["lo", "hi"], ordered=True),
@@ -206,12 +284,16 @@ CASES = {
     ),
 }
 QUIET = {"same_bool", "categories", "number_categories", "ordered", "nullable_bool"}
+QUIET |= {"int_float_categories", "bool_categories_missing", "no_categories"}
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_columns_of_differing_types(tmp_path, case):
     first, second, expected, dtype = CASES[case]
-    plates = {"a": plate(2, 0, obs={"k": first}), "b": plate(2, 1, obs={"k": second})}
+    plates = {
+        "a": plate(len(first), 0, obs={"k": first}),
+        "b": plate(len(second), 1, obs={"k": second}),
+    }
     actual, facts = merged(tmp_path, plates)
     column = actual.obs["k"]
     text = dtype == "object" and pd.api.types.is_string_dtype(column.dtype)
@@ -258,10 +340,110 @@ def test_label_replaces_a_column_of_its_name(tmp_path):
     }
     actual, facts = merged(tmp_path, plates)
     assert list(actual.obs["plate"]) == ["a"] * 5 + ["b"] * 5
-    assert facts["notices"] == [
-        "obs['plate'] of plate b held other values: replaced by the plate's name"
-    ]
+    assert facts["notices"] == ["obs['plate'] of plate b held other values: replaced by 'b'"]
     assert list(actual.obs.columns).count("plate") == 1
+
+
+def test_labels_become_categories(tmp_path):
+    plates = {"b": plate(12, 0), "a": plate(11, 1), "c": plate(0, 2), "d": plate(2, 3)}
+    labels = {
+        "d": {"day": "", "donor": "x y", "batch": ""},
+        "a": {"donor": "7", "day": "2", "batch": ""},
+        "b": {"donor": "8", "day": "", "batch": ""},
+        "c": {"donor": "9", "day": "1", "batch": ""},
+    }
+    notices = merged(tmp_path, plates)[1]["notices"]
+    actual, facts = merged(tmp_path, plates, labels=labels)
+    assert list(actual.obs.columns)[4:] == ["plate", "donor", "day", "batch"]
+    assert facts["obs_columns"] == list(actual.obs.columns)
+    assert facts["notices"] == notices
+    wanted = {
+        "donor": (["8", "7", "9", "x y"], ["8"] * 12 + ["7"] * 11 + ["x y"] * 2),
+        "day": (["2", "1"], [None] * 12 + ["2"] * 11 + [None] * 2),
+        "batch": ([], [None] * 25),
+    }
+    for name, (categories, values) in wanted.items():
+        column = actual.obs[name]
+        assert list(column.cat.categories) == categories
+        assert not column.cat.ordered
+        assert [None if pd.isna(v) else v for v in column] == values
+    assert list(ad.read_zarr(tmp_path / "merged.zarr").obs["plate"].cat.categories) == [*plates]
+
+
+def test_labels_replace_columns_of_their_names(tmp_path):
+    plates = {
+        "a": plate(3, 0, obs={"donor": ["x", "y", "x"], "day": [1, 1, 1], "dose": np.nan}),
+        "b": plate(3, 1, obs={"donor": pd.Categorical(["z"] * 3), "dose": 0.5}),
+    }
+    labels = {
+        "a": {"donor": "x", "day": "1", "dose": ""},
+        "b": {"donor": "z", "day": "2", "dose": ""},
+    }
+    actual, facts = merged(tmp_path, plates, labels=labels)
+    assert list(actual.obs.columns)[4:] == ["donor", "dose", "plate", "day"]
+    assert list(actual.obs["donor"]) == ["x"] * 3 + ["z"] * 3
+    assert list(actual.obs["day"]) == ["1"] * 3 + ["2"] * 3
+    assert actual.obs["dose"].isna().all()
+    assert facts["dropped_columns"] == []
+    assert facts["notices"] == [
+        "obs['donor'] of plate a held other values: replaced by 'x'",
+        "obs['dose'] of plate b held other values: replaced by a gap",
+    ]
+
+
+@pytest.mark.parametrize(
+    "labels", [{"a": {"x": "1"}}, {"b": {"x": "1"}}, {"a": {}, "b": {"x": ""}}]
+)
+def test_labels_that_a_plate_lacks(tmp_path, labels):
+    with pytest.raises(ValueError, match="plates a and b have different labels"):
+        merged(tmp_path, {"a": plate(3, 0), "b": plate(3, 1)}, labels=labels)
+
+
+@pytest.mark.parametrize("name", ["dose/ml", "plate", "_index", "zarr.json", ".."])
+def test_label_that_obs_cannot_have(tmp_path, name):
+    with pytest.raises(InputError, match="rename that column of the plate sheet") as caught:
+        merged(tmp_path, {"a": plate(3, 0)}, labels={"a": {name: "1"}})
+    assert repr(name) in str(caught.value)
+    assert not (tmp_path / "merged.zarr").exists()
+
+
+@pytest.mark.parametrize("labels", [None, {"a": {"donor": "ü 'x'"}, "b": {"donor": ""}}])
+def test_script(tmp_path, labels):
+    spec = importlib.util.spec_from_file_location("concat_on_disk_script", SCRIPT)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    stores = stored(tmp_path, {"a": plate(3, 0), "b": plate(2, 1)})
+    out, manifest = tmp_path / "merged.zarr", tmp_path / "m.json"
+    selected = [f"{name}={path}" for name, path in stores.items()]
+    options = ["--labels", json.dumps(labels)] if labels else []
+    script.main(
+        ["--selected", *selected, "--merged", str(out), "--manifest", str(manifest), *options]
+    )
+    obs = ad.read_zarr(out).obs
+    assert json.loads(manifest.read_text())["obs_columns"] == list(obs.columns)
+    assert list(obs["plate"]) == ["a"] * 3 + ["b"] * 2
+    if labels:
+        assert list(obs["donor"].astype(object).fillna("-")) == ["ü 'x'"] * 3 + ["-"] * 2
+    else:
+        assert "donor" not in obs
+
+
+def test_notices_come_before_the_copying(tmp_path, monkeypatch, caplog):
+    """Unlike X, tables are read in minutes."""
+    plates = {
+        "a": plate(3, 0, obs={"k": 1}, names=["x", "y", "z"]),
+        "b": plate(3, 1, obs={"k": 0.5, "plate": "old"}, names=["x", "v", "w"]),
+    }
+    stores = stored(tmp_path, plates)
+    monkeypatch.setattr(concat, "CsrWriter", None)
+    with caplog.at_level(logging.WARNING, "scatlas"), pytest.raises(TypeError, match="NoneType"):
+        concat_on_disk(stores, tmp_path / "merged.zarr")
+    for notice in (
+        "obs['k']: float64 and int64 become float64",
+        "2 cells have a name that occurs on more than one plate",
+        "obs['plate'] of plate b held other values: replaced by 'b'",
+    ):
+        assert notice in caplog.text
 
 
 def test_names_on_several_plates_get_the_plates_name(tmp_path):
@@ -278,11 +460,61 @@ def test_names_on_several_plates_get_the_plates_name(tmp_path):
     assert notice.startswith("4 cells have a name that occurs on more than one plate")
 
 
-def test_suffixed_names_stay_unique(tmp_path):
-    plates = {"p1": plate(2, 0, names=["a", "a-p2"]), "p2": plate(1, 1, names=["a"])}
-    actual, _ = merged(tmp_path, plates)
-    assert list(actual.obs_names) == ["a-p1", "a-p2-p1", "a-p2-p2"]
+@pytest.mark.parametrize(
+    "names, expected, numbered",
+    [
+        # As `load` names cells, of a plate called 1, of which two were called "a".
+        ({"1": ["a", "a-1"], "2": ["a"]}, ["a-1-1", "a-1", "a-2"], 1),
+        ({"p1": ["a", "a-p1"], "p2": ["a"]}, ["a-p1-1", "a-p1", "a-p2"], 1),
+        ({"p1": ["a", "a-p2"], "p2": ["a"]}, ["a-p1", "a-p2", "a-p2-1"], 1),
+        # Numbers that are taken are skipped.
+        (
+            {"1": ["a", "a-1", "a-1-1"], "2": ["a-1-2", "a", "b"], "3": ["b"]},
+            ["a-1-3", "a-1", "a-1-1", "a-1-2", "a-2", "b-2", "b-3"],
+            1,
+        ),
+        # Two renamed cells meet: the first keeps the name, also where a number is given.
+        ({"b-c": ["a"], "c": ["a", "a-b"], "d": ["a-b"]}, ["a-b-c", "a-c", "a-b-c-1", "a-b-d"], 1),
+        (
+            {"b-c": ["a", "a-b-c"], "c": ["a", "a-b"], "d": ["a-b"]},
+            ["a-b-c-1", "a-b-c", "a-c", "a-b-c-2", "a-b-d"],
+            2,
+        ),
+        # A plate's suffix on a name that has it.
+        ({"1": ["a-1"], "2": ["a-1"]}, ["a-1-1", "a-1-2"], 0),
+    ],
+)
+def test_suffixed_names_stay_unique(tmp_path, names, expected, numbered):
+    plates = {name: plate(len(own), 0, names=own) for name, own in names.items()}
+    actual, facts = merged(tmp_path, plates)
+    assert list(actual.obs_names) == expected
+    own = [name for plate_names in names.values() for name in plate_names]
+    changed = [name for name, new in zip(own, expected, strict=True) if name != new]
+    assert all(own.count(name) > 1 for name in changed)
+    assert facts["renamed_cells"] == len(changed)
+    (notice,) = facts["notices"]
+    ends = f", and a number to {numbered} whose new name was taken"
+    assert notice.endswith(ends if numbered else "the plate's name was appended to it")
+
+
+def test_many_names_stay_unique(tmp_path, monkeypatch):
+    """Names and plates of few characters meet in every way; whatever the pieces, the same."""
+    rng = np.random.default_rng(3)
+    names = {}
+    for name in ("1", "2", "1-1", "2-1"):
+        drawn = {"-".join(rng.choice(["1", "2"], rng.integers(1, 5))) for _ in range(25)}
+        names[name] = sorted(drawn)
+    plates = {name: plate(len(own), 0, names=own) for name, own in names.items()}
+    actual, facts = merged(tmp_path, plates)
     assert actual.obs_names.is_unique
+    own = [name for plate_names in names.values() for name in plate_names]
+    for old, new in zip(own, actual.obs_names, strict=True):
+        assert (old == new) == (own.count(old) == 1)
+        assert new.startswith(old)
+    assert "a number to" in facts["notices"][0]
+    monkeypatch.setattr(columns, "ROWS", 1000)
+    again, _ = merged(tmp_path, plates)
+    assert list(again.obs_names) == list(actual.obs_names)
 
 
 def test_shared_hash_gives_both_a_suffix(tmp_path, monkeypatch):
@@ -297,9 +529,22 @@ def test_shared_hash_gives_both_a_suffix(tmp_path, monkeypatch):
     assert list(actual.obs_names) == ["aa-p1", "bb-p2", "cc"]
 
 
+def test_shared_hash_on_one_plate_is_not_refused(tmp_path, monkeypatch):
+    true_hash = pd.util.hash_array
+    monkeypatch.setattr(
+        pd.util,
+        "hash_array",
+        lambda a, **kw: true_hash(np.where(np.isin(a, ["aa", "bb"]), "same", a), **kw),
+    )
+    actual, _ = merged(tmp_path, {"p1": plate(3, 0, names=["aa", "cc", "bb"])})
+    assert list(actual.obs_names) == ["aa-p1", "cc", "bb-p1"]
+
+
 @pytest.mark.filterwarnings("ignore:Observation names are not unique")
-def test_name_twice_on_one_plate_is_refused(tmp_path):
+def test_name_twice_on_one_plate_is_refused(tmp_path, monkeypatch):
     plates = {"a": plate(3, 0), "b": plate(3, 1, names=["x", "y", "x"])}
+    # Before the hours of copying.
+    monkeypatch.setattr(concat, "CsrWriter", None)
     with pytest.raises(InputError, match="plate b: the cell name 'x' occurs more than once"):
         merged(tmp_path, plates)
     assert not (tmp_path / "merged.zarr").exists()

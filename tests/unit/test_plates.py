@@ -73,6 +73,7 @@ def test_missing_file(sheet, tmp_path):
         ("plate path\na x\n", "is separated by spaces: separate the columns by tabs"),
         ("plate\tpath\tday\tday\na\tx\t1\t1\n", "column 'day' stands twice; rename it"),
         ("plate\tpath\t\na\tx\t\n", "a column cannot be called ''; rename it"),
+        ("plate\tpath\tmg/l\na\tx\t1\n", "a column cannot be called 'mg/l'; rename it"),
         ("plate\tpath\na\n", "row 2: 1 cells, but the header has 2; separate cells by one tab"),
         ("plate\tpath\na\t\ta.h5ad\n", "row 2: 3 cells, but the header has 2"),
         ("plate\tpath\na\ta.h5ad\n\na\tb.zarr\n", "plate 'a' stands in rows 2 and 4; give each"),

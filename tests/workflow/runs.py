@@ -35,8 +35,9 @@ class Project:
         (self.folder / "my.yaml").write_text(yaml.safe_dump(self.config))
 
     def write_plates(self, plates: dict[str, Path | str]) -> None:
-        rows = [f"{name}\t{path}" for name, path in plates.items()]
-        (self.folder / "plates.tsv").write_text("\n".join(["plate\tpath", *rows, ""]))
+        """Each plate with its path and a label, its donor."""
+        rows = [f"{name}\t{path}\tdonor of {name}" for name, path in plates.items()]
+        (self.folder / "plates.tsv").write_text("\n".join(["plate\tpath\tdonor", *rows, ""]))
 
     def command(self, *targets: str, cores: int = 2) -> list[str]:
         return [

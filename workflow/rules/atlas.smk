@@ -26,13 +26,15 @@ rule concat_on_disk:
         budget=BUDGET,
     params:
         selected=by_plate(f"{OUT}/plates/{{plate}}/selected.zarr"),
+        labels=json.dumps({plate.plate: plate.labels for plate in SHEET}),
         code=code("concat_on_disk"),
         merged=subpath(output.merged, parent=True),
     message:
         "merging the plates"
     shell:
         "python {input.script:q} --selected {params.selected:q} --merged {params.merged:q}"
-        " --manifest {output.manifest:q} --threads {threads} --attempt {resources.attempt} --block-budget {resources.budget}"
+        " --labels {params.labels:q} --manifest {output.manifest:q} --threads {threads}"
+        " --attempt {resources.attempt} --block-budget {resources.budget}"
         " 2>&1 | tee {log:q}"
 
 
@@ -70,7 +72,8 @@ rule pca:
     shell:
         "python {input.script:q} --merged {params.merged:q} --grams {input.grams:q}"
         " {params.options} {params.scale} --pca {params.pca:q} --manifest {output.manifest:q}"
-        " --threads {threads} --attempt {resources.attempt} --block-budget {resources.budget} 2>&1 | tee {log:q}"
+        " --threads {threads}"
+        " --attempt {resources.attempt} --block-budget {resources.budget} 2>&1 | tee {log:q}"
 
 
 rule atlas:
@@ -107,4 +110,5 @@ rule atlas:
     shell:
         "python {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
         " --genes {input.table:q} --atlas {params.atlas:q} --manifest {output.manifest:q}"
-        " --threads {threads} --attempt {resources.attempt} 2>&1 | tee {log:q}"
+        " --threads {threads}"
+        " --attempt {resources.attempt} 2>&1 | tee {log:q}"

@@ -1,5 +1,6 @@
 # Config, plate sheet, and what the rules ask of a machine. Nothing here opens a plate: on a
 # cluster each job parses this file again.
+import json
 import os
 import sys
 from pathlib import Path
@@ -135,7 +136,8 @@ def plate_memory(wildcards, attempt):
 
 def gram_mb():
     """A Gram matrix of the consensus genes, whose number is not known yet: each needs the votes
-    of min_plates plates, and plates that agree at all leave no more than twice n_top_genes."""
+    of min_plates plates, and plates that agree at all leave no more than twice n_top_genes.
+    """
     votes = CONFIG.hvg.n_top_genes * len(PLATES)
     genes = min(votes / CONFIG.consensus.min_plates, 2 * CONFIG.hvg.n_top_genes)
     return 8e-6 * genes**2

@@ -36,7 +36,8 @@ checkpoint consensus:
     shell:
         "python {input.script:q} --hvg {params.hvg:q} --min-plates {params.min_plates}"
         " --genes {params.genes} --list {output.genes:q} --table {output.table:q}"
-        " --manifest {output.manifest:q} --threads {threads} --attempt {resources.attempt} 2>&1 | tee {log:q}"
+        " --manifest {output.manifest:q} --threads {threads}"
+        " --attempt {resources.attempt} 2>&1 | tee {log:q}"
 
 
 rule select_genes:
@@ -74,4 +75,5 @@ rule select_genes:
         "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --size-factors {input.size_factors:q} --genes {input.genes:q}"
         " --selected {params.selected:q} --gram {output.gram:q} --manifest {output.manifest:q}"
-        " --threads {threads} --attempt {resources.attempt} --block-budget {resources.budget} 2>&1 | tee {log:q}"
+        " --threads {threads}"
+        " --attempt {resources.attempt} --block-budget {resources.budget} 2>&1 | tee {log:q}"

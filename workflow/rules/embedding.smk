@@ -33,7 +33,8 @@ rule subset:
         "sampling cells"
     shell:
         "python {input.script:q} --atlas {params.atlas:q} {params.options} --seed {params.seed}"
-        " --subset {output.subset:q} --manifest {output.manifest:q} --threads {threads} --attempt {resources.attempt}"
+        " --subset {output.subset:q} --manifest {output.manifest:q} --threads {threads}"
+        " --attempt {resources.attempt}"
         " --block-budget {resources.budget} 2>&1 | tee {log:q}"
 
 
@@ -68,7 +69,8 @@ rule umap:
     shell:
         "python {input.script:q} --subset {input.subset:q} {params.neighbors} {params.umap}"
         " {params.leiden} --seed {params.seed} --umap {output.umap:q}"
-        " --manifest {output.manifest:q} --threads {threads} --attempt {resources.attempt} 2>&1 | tee {log:q}"
+        " --manifest {output.manifest:q} --threads {threads}"
+        " --attempt {resources.attempt} 2>&1 | tee {log:q}"
 
 
 rule report:
@@ -202,5 +204,6 @@ rule report:
         " --hvg {params.hvg:q} --genes {input.genes:q} --pca {params.pca:q}"
         " --umap {input.umap_file:q} --benchmarks {params.benchmarks:q} --config {params.config:q}"
         " --captions {params.captions:q} --figures {params.figures:q} --tables {params.tables:q}"
-        " --report {output.page:q} --manifest {output.manifest:q} --threads {threads} --attempt {resources.attempt}"
+        " --report {output.page:q} --manifest {output.manifest:q} --threads {threads}"
+        " --attempt {resources.attempt}"
         " 2>&1 | tee {log:q}"

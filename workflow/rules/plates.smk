@@ -38,7 +38,8 @@ rule load:
     shell:
         "python {input.script:q} --plate {wildcards.plate} --source {params.source:q}"
         " --store {params.store:q} --mt-prefix {params.mt_prefix:q} --manifest {output.manifest:q}"
-        " --threads {threads} --attempt {resources.attempt} --block-budget {resources.budget} 2>&1 | tee {log:q}"
+        " --threads {threads}"
+        " --attempt {resources.attempt} --block-budget {resources.budget} 2>&1 | tee {log:q}"
 
 
 rule qc_filter:
@@ -71,7 +72,8 @@ rule qc_filter:
     shell:
         "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " {params.options} --table {output.table:q} --summary {output.summary:q}"
-        " --manifest {output.manifest:q} --threads {threads} --attempt {resources.attempt} 2>&1 | tee {log:q}"
+        " --manifest {output.manifest:q} --threads {threads}"
+        " --attempt {resources.attempt} 2>&1 | tee {log:q}"
 
 
 rule normalize:
@@ -101,7 +103,8 @@ rule normalize:
         "size factors of {wildcards.plate}"
     shell:
         "python {input.script:q} --plate {wildcards.plate} --qc {input.qc:q} {params.options}"
-        " --table {output.table:q} --manifest {output.manifest:q} --threads {threads} --attempt {resources.attempt}"
+        " --table {output.table:q} --manifest {output.manifest:q} --threads {threads}"
+        " --attempt {resources.attempt}"
         " 2>&1 | tee {log:q}"
 
 
@@ -138,5 +141,6 @@ rule hvg:
     shell:
         "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --size-factors {input.size_factors:q} {params.options} --min-cells {params.min_cells}"
-        " --table {output.table:q} --manifest {output.manifest:q} --threads {threads} --attempt {resources.attempt}"
+        " --table {output.table:q} --manifest {output.manifest:q} --threads {threads}"
+        " --attempt {resources.attempt}"
         " --block-budget {resources.budget} 2>&1 | tee {log:q}"

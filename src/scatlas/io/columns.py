@@ -211,6 +211,8 @@ class Target:
             return cls._united(columns)
         text = "text with gaps" if any(column.has_gaps for column in columns) else "text"
         note = _become(found, text)
+        if kinds <= {"number", "nullable"}:
+            note += ", as whole numbers above 2^53 would lose digits"
         if text == "text":
             return cls("text", np.dtype(object), note=note)
         labels: dict[str, None] = {}

@@ -29,19 +29,26 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Columns that hold one value on each plate: by column and plate.
+_Constants = dict[str, dict[str, str]]
+# Names that AnnData, Zarr or the file system keep for themselves.
+_RESERVED = frozenset({"", ".", "..", "_index", "zarr.json"})
+
 
 def concat_on_disk(
     stores: Mapping[str, Path | str],
     out: Path | str,
     *,
     label: str = "plate",
+    labels: Mapping[str, Mapping[str, str]] | None = None,
     block_budget: str | int = "256MB",
 ) -> dict[str, Any]:
     """Merge the stores of several plates with equal genes into one, plate after plate.
 
     The result equals ``anndata.concat(plates, label=label, merge="same")``, but for the names of
     cells that occur on several plates and for the order of categories. Memory does not grow with
-    the plates, except for 10 bytes a cell to compare names, and the categories of one column.
+    the plates, except for 16 bytes a cell to compare names, and the categories of one column.
+    Whatever is refused is refused before values are copied.
 
     Parameters
     ----------
@@ -51,6 +58,10 @@ def concat_on_disk(
         Store to write.
     label
         obs column that gets the plate's name; categories in the order of ``stores``.
+    labels
+        By plate, further obs columns and the value that all its cells get there: the same columns
+        for each plate, as categories in order of first appearance; ``""`` leaves a gap. They
+        replace columns of their names, with a notice where values differ.
     block_budget
         Memory for the values in flight, as in ``"256MB"``.
 
@@ -63,13 +74,16 @@ def concat_on_disk(
     ------
     InputError
         A plate's genes differ from the first plate's; X is not CSR; a cell name occurs twice on
-        one plate; an obs column cannot be merged.
+        one plate; an obs column cannot be merged; a label's name cannot be stored.
+    ValueError
+        There are no plates, or ``labels`` lacks a plate or one of its columns.
 
     Notes
     -----
     Columns of obs that are not on all plates are left out, and a cell name that occurs on more
-    than one plate gets the suffix ``-{plate}``, both with a notice in the log. Numbers of
-    different dtypes take NumPy's common dtype; other mixtures become text.
+    than one plate gets the suffix ``-{plate}`` (and a number where that name is taken as well),
+    both with a notice in the log. Numbers of different dtypes take NumPy's common dtype; other
+    mixtures become text, without ``nan`` where a value is missing.
     """
     plates = [_Plate(name, Path(path)) for name, path in stores.items()]
     if not plates:
@@ -79,8 +93,9 @@ def concat_on_disk(
         plate.check_genes(plates[0])
     n_values = sum(plate.n_values for plate in plates)
     piece = piece_values(block_budget)
-    notices: list[str] = []
-    obs = _Obs(plates, label, notices)
+    obs = _Obs(plates, _constants(plates, label, labels or {}))
+    for notice in obs.notices:
+        logger.warning("%s", notice)
     writer = CsrWriter(
         out,
         n_vars=plates[0].shape[1],
@@ -93,8 +108,6 @@ def concat_on_disk(
         for plate in plates:
             plate.copy_x(writer, piece)
             passed.update(plate.shape[0])
-    for notice in notices:
-        logger.warning("%s", notice)
     return {
         "n_cells": writer.n_obs,
         "n_genes": writer.n_vars,
@@ -105,7 +118,7 @@ def concat_on_disk(
         "obs_columns": obs.columns,
         "dropped_columns": obs.dropped,
         "renamed_cells": obs.n_renamed,
-        "notices": notices,
+        "notices": obs.notices,
     }
 
 
@@ -189,78 +202,118 @@ class _Plate:
 
 
 class _Obs:
-    """The merged table: which columns it has, and how it is written."""
+    """The merged table: which columns it has, what becomes of them, and how it is written.
 
-    def __init__(self, plates: list[_Plate], label: str, notices: list[str]) -> None:
+    All that can be refused, and all there is to say, is found before the hours of copying.
+    """
+
+    def __init__(self, plates: list[_Plate], constants: _Constants) -> None:
         self._plates = plates
-        self._label = label
-        self._notices = notices
+        self._constants = constants
+        self.notices: list[str] = []
         common = set(plates[0].obs_columns).intersection(*(p.obs_columns for p in plates))
         self.columns = [name for name in plates[0].obs_columns if name in common]
         seen = dict.fromkeys(name for plate in plates for name in plate.obs_columns)
-        self.dropped = [name for name in seen if name not in common and name != label]
-        self.n_renamed = 0
+        self.dropped = [name for name in seen if name not in common and name not in constants]
         if self.dropped:
             names = ", ".join(map(repr, self.dropped))
-            self._notices.append(f"obs columns that are not on all plates are left out: {names}")
-        if label not in self.columns:
-            self.columns.append(label)
-        # Opened before the hours of copying: what cannot be merged is refused at once.
+            self.notices.append(f"obs columns that are not on all plates are left out: {names}")
+        self.columns += [name for name in constants if name not in common]
         self._targets = {
             name: Target.of([plate.column(name) for plate in plates])
             for name in self.columns
-            if name != label
+            if name not in constants
         }
+        self.notices += [
+            f"obs[{name!r}]: {target.note}" for name, target in self._targets.items() if target.note
+        ]
+        self._indexes = {plate.name: plate.column(plate.index_name) for plate in plates}
+        self._names = UniqueNames(self._indexes)
+        self._note_names()
+        for name in constants:
+            self._compare(name)
+
+    @property
+    def n_renamed(self) -> int:
+        """Cells that do not keep their name."""
+        return self._names.n_changed
 
     def write(self, path: Path) -> None:
         """Write the table, one column at a time."""
         with encoding_pool() as pool:
             index = self._write_index(path, pool)
             for name, target in self._targets.items():
-                if target.note:
-                    self._notices.append(f"obs[{name!r}]: {target.note}")
                 with ColumnWriter(path / name, target, pool) as column:
                     for plate in self._plates:
                         column.append_column(plate.column(name))
-            self._write_label(path, pool)
+            for name in self._constants:
+                self._write_constant(name, path, pool)
         create_group(path, {**DATAFRAME, "column-order": self.columns, "_index": index})
 
     def _write_index(self, path: Path, pool: ThreadPoolExecutor) -> str:
-        indexes = {plate.name: plate.column(plate.index_name) for plate in self._plates}
-        names = UniqueNames(indexes)
-        self.n_renamed = names.n_changed
-        if self.n_renamed:
-            self._notices.append(
-                f"{self.n_renamed:,} cells have a name that occurs on more than one plate: "
-                "the plate's name was appended to it"
-            )
         named = {plate.index_name for plate in self._plates}
         # A name that a column of the result bears as well would clash with it.
         name = named.pop() if len(named) == 1 else "_index"
         name = "_index" if name in self.columns else name
         with ColumnWriter(path / name, Target("text", np.dtype(object)), pool) as column:
-            for plate, own in indexes.items():
+            for plate, own in self._indexes.items():
                 for lo, hi in own.spans():
-                    column.append(names.of(plate, lo, hi))
+                    column.append(self._names.of(plate, lo, hi))
         return name
 
-    def _write_label(self, path: Path, pool: ThreadPoolExecutor) -> None:
-        categories = np.array([plate.name for plate in self._plates], object)
-        target = Target.categorical(categories)
-        with ColumnWriter(path / self._label, target, pool) as column:
-            for code, plate in enumerate(self._plates):
+    def _write_constant(self, name: str, path: Path, pool: ThreadPoolExecutor) -> None:
+        value_of = self._constants[name]
+        categories = [*dict.fromkeys(value for value in value_of.values() if value)]
+        target = Target.categorical(np.array(categories, object))
+        code_of = {value: code for code, value in enumerate(categories)} | {"": -1}
+        with ColumnWriter(path / name, target, pool) as column:
+            for plate in self._plates:
+                code = code_of[value_of[plate.name]]
                 for lo, hi in _spans(plate.shape[0]):
                     column.append(np.full(hi - lo, code, target.dtype))
-                if self._label in plate.obs_columns:
-                    self._compare_label(plate)
 
-    def _compare_label(self, plate: _Plate) -> None:
-        old = plate.column(self._label)
-        if any((old.text(lo, hi) != plate.name).any() for lo, hi in old.spans()):
-            self._notices.append(
-                f"obs[{self._label!r}] of plate {plate.name} held other values: "
-                "replaced by the plate's name"
+    def _note_names(self) -> None:
+        if not self.n_renamed:
+            return
+        notice = (
+            f"{self.n_renamed:,} cells have a name that occurs on more than one plate: "
+            "the plate's name was appended to it"
+        )
+        if self._names.n_numbered:
+            notice += f", and a number to {self._names.n_numbered:,} whose new name was taken"
+        self.notices.append(notice)
+
+    def _compare(self, name: str) -> None:
+        for plate in self._plates:
+            if name not in plate.obs_columns:
+                continue
+            old, new = plate.column(name), self._constants[name][plate.name]
+            if any((old.text(lo, hi) != new).any() for lo, hi in old.spans()):
+                self.notices.append(
+                    f"obs[{name!r}] of plate {plate.name} held other values: replaced by "
+                    + (f"{new!r}" if new else "a gap")
+                )
+
+
+def _constants(
+    plates: list[_Plate], label: str, labels: Mapping[str, Mapping[str, str]]
+) -> _Constants:
+    """Columns that hold one value on a plate: the label with its name, and the given ones."""
+    constants = {label: {plate.name: plate.name for plate in plates}}
+    names = labels.get(plates[0].name, {}).keys()
+    for plate in plates if labels else ():
+        if labels.get(plate.name, {}).keys() != names:
+            msg = f"plates {plates[0].name} and {plate.name} have different labels"
+            raise ValueError(msg)
+    for name in names:
+        if name == label or name in _RESERVED or "/" in name:
+            msg = (
+                f"obs cannot have a column {name!r} for a label of the plates: "
+                "rename that column of the plate sheet"
             )
+            raise InputError(msg)
+        constants[name] = {plate.name: labels[plate.name][name] for plate in plates}
+    return constants
 
 
 def _spans(n_rows: int) -> Iterator[tuple[int, int]]:
