@@ -269,3 +269,22 @@ def test_scale_equals_reference(index, indptr, x, max_value, masked):
             assert not np.shares_memory(got.indices, block.indices)
             assert not np.shares_memory(got.indptr, block.indptr)
     np.testing.assert_array_equal(x, before)
+
+
+@pytest.mark.parametrize(("index", "indptr"), WIDTHS)
+@given(x=matrices(), bounds=st.sampled_from([(-np.inf, np.inf), (-np.inf, 0.7), (-0.7, 0.7)]))
+@few
+def test_shift_equals_reference(index, indptr, x, bounds):
+    rng = np.random.default_rng(0)
+    mean, sd = rng.normal(size=x.shape[1]), rng.gamma(2.0, size=x.shape[1])
+    zeros = np.clip(-mean / sd, *bounds)
+    block = csr(x, index, indptr)
+    before = block.data.copy()
+    got = scale_cpu.shift(block, mean, sd, zeros, bounds)
+    expected = np.clip((x.astype(float) - mean) / sd, *bounds) - zeros
+    stored = x != 0
+    np.testing.assert_array_equal(got.toarray()[stored], expected[stored].astype(np.float32))
+    assert got.dtype == np.float32
+    assert got.nnz == block.nnz
+    np.testing.assert_array_equal(block.data, before)
+    assert not np.shares_memory(got.indices, block.indices)

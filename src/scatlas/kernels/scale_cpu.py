@@ -68,7 +68,7 @@ def shift(
     mean: NDArray[np.float64],
     sd: NDArray[np.float64],
     zeros: NDArray[np.float64],
-    max_value: float | None,
+    bounds: tuple[float, float],
 ) -> sparse.csr_matrix:
     """Return the clipped ``(x - mean) / sd`` less ``zeros`` at the stored values, as new CSR.
 
@@ -78,27 +78,27 @@ def shift(
         CSR block ``[n, n_genes]``, of any real dtype and index width.
     mean, sd, zeros
         float64 ``[n_genes]``; `zeros` is what a zero of the gene becomes.
-    max_value
-        Scaled values are clipped to this and its negative.
+    bounds
+        Lowest and highest value after scaling.
 
     Returns
     -------
     float32, rounded once.
     """
-    high = np.inf if max_value is None else float(max_value)
     data = np.empty(x.data.shape, dtype=np.float32)
-    _shift_csr(x.data, x.indices, mean, sd, zeros, high, data)
+    low, high = map(float, bounds)
+    _shift_csr(x.data, x.indices, mean, sd, zeros, low, high, data)
     out = sparse.csr_matrix(x.shape, dtype=np.float32)
     out.data, out.indices, out.indptr = data, x.indices.copy(), x.indptr.copy()
     return out
 
 
 @njit(nogil=True, cache=True)
-def _shift_csr(data, indices, mean, sd, zeros, high, out):
+def _shift_csr(data, indices, mean, sd, zeros, low, high, out):
     for at in range(data.size):
         gene = indices[at]
         v = (np.float64(data[at]) - mean[gene]) / sd[gene]
-        out[at] = _clip(v, -high, high) - zeros[gene]
+        out[at] = _clip(v, low, high) - zeros[gene]
 
 
 @njit(nogil=True, cache=True)

@@ -54,8 +54,12 @@ class GeneScale:
         """What a zero of each gene becomes, float64 ``[n_genes]``."""
         if not self.zero_center:
             return np.zeros_like(self.mean)
-        bound = np.inf if self.max_value is None else self.max_value
-        return np.clip(-self.mean / self.std, -bound, bound)
+        return np.clip(-self.mean / self.std, *self._bounds)
+
+    @property
+    def _bounds(self) -> tuple[float, float]:
+        high = np.inf if self.max_value is None else float(self.max_value)
+        return (-high if self.zero_center else -np.inf), high
 
     def shifted(self, x: da.Array) -> da.Array:
         """S: the scaled values less :attr:`zeros`, lazily, as CSR blocks of float32.
@@ -68,9 +72,9 @@ class GeneScale:
         from scatlas.kernels.scale_cpu import shift
 
         mean = self.mean if self.zero_center else np.zeros_like(self.mean)
-        zeros, std, high = self.zeros, self.std, self.max_value
+        zeros, std, bounds = self.zeros, self.std, self._bounds
         return blocks.map_blocks(
-            lambda block: shift(block, mean, std, zeros, high), x, dtype=np.float32
+            lambda block: shift(block, mean, std, zeros, bounds), x, dtype=np.float32
         )
 
     def stats(self, unscaled: GramStats, shifted: da.Array) -> GramStats:
