@@ -38,7 +38,7 @@ CELLS_AT_ONCE = 1000  # fixed: each block has a random stream of its own
 VALUES_A_CHUNK = 100_000  # as in Tahoe's files
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def alias_table(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Walker's table to draw an index by weight from one number (Vose 1991)."""
     n = weights.size
@@ -60,7 +60,7 @@ def alias_table(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return keep.astype(np.float32), other
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def draw_cells(rng, line, n_clusters, keep, other, log1m, is_mt):
     """Counts of some cells as CSR, with the total and mitochondrial counts of each."""
     n_genes = keep.shape[1]
@@ -93,7 +93,7 @@ def draw_cells(rng, line, n_clusters, keep, other, log1m, is_mt):
     return data[:end], indices[:end], indptr, total, mt_total
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def log_series(rng, log1m):
     """A number of the logarithmic distribution with log(1 - p) given (Kemp 1981, method LK)."""
     v = rng.random()
