@@ -25,6 +25,7 @@ from scatlas.io.manifest import checksum
 from scatlas.io.pca import write_pca
 from scatlas.io.subset import read_subset
 from scatlas.io.writer import CsrWriter
+from tests.frames import assert_same_frame
 
 N, GENES, COMPS = 120, 30, 6
 
@@ -124,20 +125,6 @@ def build(folder):
 def built(tmp_path_factory):
     """Stores that no test changes."""
     return build(tmp_path_factory.mktemp("built"))
-
-
-def plain(frame):
-    """The same with text as object, which pandas 3 and 2 give different dtypes."""
-    frame = frame.copy()
-    for name, column in frame.items():
-        if pd.api.types.is_string_dtype(column.dtype):
-            frame[name] = pd.Series(list(column), frame.index, object)
-    frame.index = pd.Index(list(frame.index), dtype=object, name=frame.index.name)
-    return frame
-
-
-def assert_same_frame(actual, expected, **kwargs):
-    pd.testing.assert_frame_equal(plain(actual), plain(expected), **kwargs)
 
 
 def assert_is_atlas(adata):

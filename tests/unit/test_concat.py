@@ -21,6 +21,7 @@ from scatlas.io.concat import concat_on_disk
 from scatlas.io.manifest import checksum
 from scatlas.io.names import UniqueNames
 from scatlas.io.writer import CsrWriter
+from tests.frames import assert_same_frame
 
 GENES = [f"g{i}" for i in range(40)]
 SCRIPT = Path(__file__).parents[2] / "scripts" / "concat_on_disk.py"
@@ -33,20 +34,6 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr(shards, "SHARD_VALUES", 128)
     monkeypatch.setattr(concat, "CHUNK_VALUES", 32)
     monkeypatch.setattr(columns, "ROWS", 10)
-
-
-def plain(frame):
-    """The same with text as object, which pandas 3 and 2 give different dtypes."""
-    frame = frame.copy()
-    for name, column in frame.items():
-        if pd.api.types.is_string_dtype(column.dtype):
-            frame[name] = pd.Series(list(column), frame.index, object)
-    frame.index = pd.Index(list(frame.index), dtype=object, name=frame.index.name)
-    return frame
-
-
-def assert_same_frame(actual, expected, **kwargs):
-    pd.testing.assert_frame_equal(plain(actual), plain(expected), **kwargs)
 
 
 def plate(n, seed, *, obs=None, genes=GENES, dtype=np.float32, names=None):

@@ -17,8 +17,9 @@ from anndata.io import sparse_dataset
 import scatlas.io.shards as shards
 from scatlas.errors import InputError
 from scatlas.io.manifest import checksum
-from scatlas.io.shards import COUNTS, DENSE, INDICES, NORMALIZED, ShardedArray, crc32c
+from scatlas.io.shards import COUNTS, DENSE, INDICES, NORMALIZED, ShardedArray
 from scatlas.io.writer import CsrWriter, index_dtype
+from tests.frames import assert_same_frame
 
 
 @pytest.fixture
@@ -47,20 +48,6 @@ def table(n):
         },
         index=pd.Index([f"cell{i}" for i in range(n)], name="BARCODE"),
     )
-
-
-def plain(frame):
-    """The same with text as object, which pandas 3 and 2 give different dtypes."""
-    frame = frame.copy()
-    for name, column in frame.items():
-        if pd.api.types.is_string_dtype(column.dtype):
-            frame[name] = pd.Series(list(column), frame.index, object)
-    frame.index = pd.Index(list(frame.index), dtype=object, name=frame.index.name)
-    return frame
-
-
-def assert_same_frame(actual, expected, **kwargs):
-    pd.testing.assert_frame_equal(plain(actual), plain(expected), **kwargs)
 
 
 def write(path, x, step, **kwargs):
@@ -334,12 +321,6 @@ def test_shards_equal_zarr_pythons(tmp_path, small_chunks, n, kind):
     if n:
         theirs[...] = values
     assert checksum(tmp_path / "a") == checksum(tmp_path / "b")
-
-
-def test_crc32c_of_the_standard():
-    # RFC 3720, B.4, and the check value of the CRC catalogue
-    assert crc32c(b"123456789") == 0xE3069283
-    assert crc32c(bytes(32)) == 0x8A9136AA
 
 
 def test_memory_stays_bounded(tmp_path):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import zarr
+from google_crc32c import value as crc32c
 from numcodecs import Blosc, VLenUTF8, Zstd
 from zarr.codecs import BloscCodec, ZstdCodec
 
@@ -280,24 +281,3 @@ class ShardedArray:
             self.close()
         else:
             self.abandon()
-
-
-def _crc32c_table() -> list[int]:
-    table = []
-    for byte in range(256):
-        value = byte
-        for _ in range(8):
-            value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)
-        table.append(value)
-    return table
-
-
-_CRC32C = _crc32c_table()
-
-
-def crc32c(data: bytes) -> int:
-    """CRC-32C (Castagnoli, RFC 3720) of a shard's index: 4 kB a file, so a table is enough."""
-    value = 0xFFFFFFFF
-    for byte in data:
-        value = (value >> 8) ^ _CRC32C[(value ^ byte) & 0xFF]
-    return value ^ 0xFFFFFFFF

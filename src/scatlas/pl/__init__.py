@@ -6,8 +6,9 @@ imported, no global setting is changed, and :func:`save` writes the same bytes f
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from scatlas._lazy import exports
 
 if TYPE_CHECKING:
     from scatlas.pl._genes import hvg_overlap
@@ -27,12 +28,4 @@ _HOMES = {
 __all__ = ["cells_kept", "hvg_overlap", "pca_scree", "qc_violins", "save", "umap"]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"scatlas.pl.{_HOMES[name]}"), name)
-    msg = f"module 'scatlas.pl' has no attribute {name!r}"
-    raise AttributeError(msg)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = exports(__name__, _HOMES)

@@ -6,8 +6,9 @@ of row blocks (:func:`scatlas.read_lazy`). ``fn.passes`` says how often it compu
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from scatlas._lazy import exports
 
 if TYPE_CHECKING:
     from scatlas.pp._consensus import consensus_genes
@@ -62,12 +63,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        msg = f"module 'scatlas.pp' has no attribute {name!r}"
-        raise AttributeError(msg)
-    return getattr(import_module(f"scatlas.pp.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = exports(__name__, _HOME)

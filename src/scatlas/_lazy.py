@@ -1,0 +1,34 @@
+"""Names of a package that load on first use, so that importing scatlas stays quick (PEP 562)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def exports(
+    package: str, homes: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of a package.
+
+    Parameters
+    ----------
+    package
+        Its ``__name__``.
+    homes
+        For each name, the module of the package that holds it.
+    """
+
+    def getattr_(name: str) -> Any:
+        if name in homes:
+            return getattr(import_module(f"{package}.{homes[name]}"), name)
+        msg = f"module {package!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+
+    def dir_() -> list[str]:
+        return sorted(homes)
+
+    return getattr_, dir_
