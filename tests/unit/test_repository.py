@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,30 @@ def test_each_dependency_says_why():
     reasoned = {match[1] for line in lines if (match := re.match(r'\s*"([^"]+)",?\s+#\s*\w', line))}
     silent = [text for text in texts if text not in reasoned]
     assert silent == [], "write the reason as a comment on the dependency's line"
+
+
+def test_each_import_is_declared():
+    """An environment of the declared packages alone, as conda's, has to be enough."""
+    declared = {
+        canonicalize_name(Requirement(text).name)
+        for extra in ("embed", "workflow")
+        for text in [*project()["dependencies"], *project()["optional-dependencies"][extra]]
+    }
+    provided = packages_distributions()
+    missing = {}
+    for path in [*PACKAGE.rglob("*.py"), *(ROOT / "scripts").glob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module]
+            else:
+                continue
+            for top in {name.split(".")[0] for name in names} - set(sys.stdlib_module_names):
+                homes = {canonicalize_name(name) for name in provided.get(top, [])}
+                if top != PACKAGE.name and not homes & declared:
+                    missing.setdefault(top, path.relative_to(ROOT).as_posix())
+    assert missing == {}
 
 
 @pytest.mark.parametrize("lock", LOCKS)
