@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from importlib.metadata import Distribution, PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
+import scatlas
 from scatlas import fingerprint as module
 from scatlas import step
 from scatlas.errors import InputError
 from scatlas.fingerprint import fingerprint
+from scatlas.report._tables import versions
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -34,6 +37,24 @@ def test_a_step_leaves_a_manifest_without_times_and_a_record_with_them(tmp_path:
     record = json.loads(step.run_record(tmp_path / "a/m.json").read_text())
     assert record["peak_memory_bytes"] > 1e7
     assert "anndata" in record["versions"]
+
+
+def test_steps_run_from_a_checkout_without_snakemake(tmp_path: Path, monkeypatch):
+    """As in a conda environment of a rule: neither scatlas nor Snakemake is installed there."""
+    found = Distribution.from_name
+
+    def from_name(name: str) -> Distribution:
+        if name in {"scatlas", "snakemake"}:
+            raise PackageNotFoundError(name)
+        return found(name)
+
+    monkeypatch.setattr(Distribution, "from_name", from_name)
+    args = step.parser("doc").parse_args(["--manifest", str(tmp_path / "m.json")])
+    with step.run(args, outputs=[]):
+        pass
+    record = json.loads(step.run_record(args.manifest).read_text())
+    assert record["versions"]["scatlas"] == scatlas.__version__
+    assert versions().loc["scatlas", "version"] == scatlas.__version__
 
 
 def test_a_failed_step_leaves_no_manifest(tmp_path: Path):

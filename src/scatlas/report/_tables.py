@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from scatlas._version import __version__
 from scatlas.natural import natural_key
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ _STEPS = (
     *("concat_on_disk", "pca", "atlas", "subset", "umap"),
 )
 _PACKAGES = (
-    *("scatlas", "anndata", "zarr", "numpy", "scipy", "pandas", "numba", "dask", "scikit-learn"),
-    *("umap-learn", "pynndescent", "igraph", "leidenalg", "matplotlib", "snakemake"),
+    *("anndata", "zarr", "numpy", "scipy", "pandas", "numba", "dask", "scikit-learn"),
+    *("umap-learn", "pynndescent", "igraph", "leidenalg", "matplotlib"),
 )
 
 
@@ -148,5 +149,6 @@ def _written(value: Any) -> str:
 
 def versions() -> pd.DataFrame:
     """Versions of the packages behind the results."""
-    found = {package: version(package) for package in _PACKAGES}
+    # scatlas itself may be run from a checkout, not installed.
+    found = {"scatlas": __version__} | {package: version(package) for package in _PACKAGES}
     return pd.DataFrame({"version": found}).rename_axis("package")
