@@ -16,6 +16,7 @@ from anndata.io import read_elem
 
 from scatlas.compute.progress import meter
 from scatlas.errors import InputError
+from scatlas.genes import first_difference
 from scatlas.io.columns import Column, ColumnWriter, Target
 from scatlas.io.elements import DATAFRAME, create_group
 from scatlas.io.names import UniqueNames
@@ -168,17 +169,13 @@ class _Plate:
         return Column.of(self.path, self.root["obs"], name)
 
     def check_genes(self, first: _Plate) -> None:
-        own, theirs = self.var.index, first.var.index
-        if own.equals(theirs):
+        differing = first_difference(self.var.index, first.var.index)
+        if differing is None:
             return
-        n = min(len(own), len(theirs))
-        differ = np.flatnonzero(np.asarray(own[:n]) != np.asarray(theirs[:n]))
-        at = int(differ[0]) if len(differ) else n
-        here = repr(own[at]) if at < len(own) else "missing"
-        there = repr(theirs[at]) if at < len(theirs) else "missing"
+        here, there = (repr(n) if n is not None else "missing" for n in differing[1:])
         msg = (
-            f"{self.path}: gene {at + 1} of plate {self.name} is {here}, of plate {first.name} "
-            f"{there}: plates to be merged need the same genes in the same order"
+            f"{self.path}: gene {differing.at + 1} of plate {self.name} is {here}, of plate "
+            f"{first.name} {there}: plates to be merged need the same genes in the same order"
         )
         raise InputError(msg)
 

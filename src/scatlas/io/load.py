@@ -12,6 +12,7 @@ import numpy as np
 from scatlas.blocks import csr
 from scatlas.compute.progress import meter
 from scatlas.errors import InputError
+from scatlas.genes import first_difference
 from scatlas.io.ahead import read_ahead
 from scatlas.io.frames import unique_names, writable
 from scatlas.io.size import csr_blocks, parse_bytes
@@ -205,17 +206,13 @@ def _check_genes(path: str, names: pd.Index, reference: Path | str | None) -> No
         raise InputError(msg)
     if reference is None:
         return
-    wanted = gene_names(reference)
-    n = min(len(names), len(wanted))
-    differ = np.flatnonzero(np.asarray(names[:n]) != np.asarray(wanted[:n]))
-    if not differ.size and len(names) == len(wanted):
+    differing = first_difference(names, gene_names(reference))
+    if differing is None:
         return
-    at = int(differ[0]) if differ.size else n
-    here = repr(names[at]) if at < len(names) else "missing"
-    there = repr(wanted[at]) if at < len(wanted) else "missing"
+    here, there = (repr(n) if n is not None else "missing" for n in differing[1:])
     msg = (
-        f"{path}: gene {at} of var is {here}, but {there} on {reference}: give all plates the "
-        "same genes in the same order, or set 'genes: intersect' in the config"
+        f"{path}: gene {differing.at} of var is {here}, but {there} on {reference}: give all "
+        "plates the same genes in the same order, or set 'genes: intersect' in the config"
     )
     raise InputError(msg)
 

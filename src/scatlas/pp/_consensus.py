@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from scatlas.errors import InputError
+from scatlas.genes import first_difference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,8 +54,14 @@ def consensus_genes(
         index = tables[plate].index
         if genes == "intersect":
             order = order[order.isin(index)]
-        elif not index.equals(order):
-            _refuse_difference(first, order, plate, index)
+        elif differing := first_difference(index, order):
+            ours, theirs = (repr(n) if n is not None else "no gene" for n in differing[1:])
+            msg = (
+                f"plate {plate} has {ours} as gene {differing.at + 1} where plate {first} has "
+                f"{theirs}; give all plates the same genes in the same order, or set genes: "
+                "intersect"
+            )
+            raise InputError(msg)
     if order.empty:
         msg = "the plates have no gene in common: are their genes named alike (symbols, Ensembl)?"
         raise InputError(msg)
@@ -78,16 +85,3 @@ def consensus_genes(
         # Rows of plates, so that a gene without a value on any plate stays without one.
         table[column] = pd.DataFrame([t[column] for t in aligned]).mean(axis=0).to_numpy()
     return table[chosen]
-
-
-def _refuse_difference(first: str, order: pd.Index, plate: str, index: pd.Index) -> None:
-    n = min(len(order), len(index))
-    differing = np.flatnonzero(order[:n].to_numpy() != index[:n].to_numpy())
-    at = int(differing[0]) if differing.size else n
-    ours = repr(index[at]) if at < len(index) else "no gene"
-    theirs = repr(order[at]) if at < len(order) else "no gene"
-    msg = (
-        f"plate {plate} has {ours} as gene {at + 1} where plate {first} has {theirs}; give all "
-        "plates the same genes in the same order, or set genes: intersect"
-    )
-    raise InputError(msg)
