@@ -8,6 +8,7 @@ import pytest
 
 from scatlas.errors import InputError
 from scatlas.pp import consensus_genes, evaluate_filter, qc_filter
+from scatlas.pp._qc_bounds import RULES
 
 
 @pytest.fixture
@@ -69,6 +70,7 @@ def test_bounds_are_inclusive_and_rules_take_in_turn(obs):
     # d fails min_genes and has no percentage: the first rule that it fails counts it.
     assert removed == {"filter": 1, "min_genes": 1, "max_counts": 0, "max_pct_mt": 1}
     assert sum(removed.values()) == len(obs) - keep.sum()
+    assert list(removed) == [rule for rule in RULES if rule in removed]
 
 
 def test_an_empty_cell_does_not_pass_a_mitochondrial_bound(obs):

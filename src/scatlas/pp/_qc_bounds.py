@@ -12,6 +12,9 @@ from scatlas.errors import InputError
 if TYPE_CHECKING:
     from pathlib import Path
 
+# In the order in which they take cells. JSON does not keep it.
+RULES = ("filter", "min_genes", "max_genes", "min_counts", "max_counts", "max_pct_mt")
+
 # What pandas raises for text that is no query, or that these columns cannot answer.
 _NOT_A_QUERY = (
     *(ArithmeticError, AttributeError, KeyError, NotImplementedError),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from scatlas.errors import InputError
+from scatlas.pp._qc_bounds import RULES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,8 +83,14 @@ class Results:
 
     @cached_property
     def qc_summaries(self) -> dict[str, dict[str, Any]]:
-        """Cells in, kept and removed, thresholds and medians of each plate."""
-        return {p: json.loads(path.read_text("utf-8")) for p, path in self.summaries.items()}
+        """Cells in, kept and removed, thresholds and medians of each plate; rules in their turn."""
+        summaries = {p: json.loads(path.read_text("utf-8")) for p, path in self.summaries.items()}
+        for summary in summaries.values():
+            for facts in ("removed", "thresholds"):
+                summary[facts] = {
+                    rule: summary[facts][rule] for rule in RULES if rule in summary[facts]
+                }
+        return summaries
 
     @cached_property
     def variable_genes(self) -> dict[str, pd.Index]:
