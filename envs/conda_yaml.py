@@ -23,8 +23,8 @@ CONDA_NAMES = {
     "matplotlib": "matplotlib-base",
     "snakemake": None,
 }
-# conda-forge does not carry these.
-PIP_ONLY = re.compile(r"^(dask-cuda|rmm-cu\d+)$")
+# Not on conda-forge, or not under a name known here.
+PIP_ONLY = re.compile(r"^(dask-cuda|deflate|rmm-cu\d+)$")
 
 HEADER = """\
 # Made by envs/lock.sh from pyproject.toml and envs/{lock}.lock.txt; do not edit.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -182,29 +183,36 @@ def stream(x: Any, fn: Callable[..., T] | None = None, *rows: Any) -> Iterator[T
         block = blocks(i)
         return block if fn is None else fn(block, *(part(i) for part in parts))
 
+    yield from counted(in_order(work, len(slices)), [rows.stop - rows.start for rows in slices])
+
+
+def in_order(work: Callable[[int], T], n: int) -> Iterator[T]:
+    """Yield ``work(0), ..., work(n - 1)``, made by several threads, in order.
+
+    At most as many are in the making as there are threads, and one more waits for the consumer.
+    In the threads BLAS uses one thread.
+    """
     workers = n_threads()
-    counter = meter(x.shape[0])
     with blas_on_one_thread(), ThreadPoolExecutor(workers, "scatlas-block") as pool:
         pending: deque = deque()
-        todo = iter(range(len(slices)))
         try:
-            for i in todo:
-                pending.append((i, pool.submit(work, i)))
+            for i in range(n):
+                pending.append(pool.submit(work, i))
                 if len(pending) > workers:
-                    yield _result(pending, slices, counter)
+                    yield pending.popleft().result()
             while pending:
-                yield _result(pending, slices, counter)
+                yield pending.popleft().result()
         finally:
-            for _, future in pending:
+            for future in pending:
                 future.cancel()
-            counter.close()
 
 
-def _result(pending: deque, slices: Sequence[slice], counter: Any) -> Any:
-    i, future = pending.popleft()
-    result = future.result()
-    counter.update(slices[i].stop - slices[i].start)
-    return result
+def counted(items: Iterator[T], sizes: Sequence[int]) -> Iterator[T]:
+    """Yield ``items``, which stand for so many cells each, with a progress bar where one is on."""
+    with closing(items), closing(meter(sum(sizes))) as counter:
+        for item, size in zip(items, sizes, strict=True):
+            counter.update(size)
+            yield item
 
 
 def _as_rows(x: Any) -> Block:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import tracemalloc
 import warnings
 from pathlib import Path
@@ -18,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scatlas.blocks import csr
-from scatlas.io.ahead import read_ahead
 from scatlas.io.frames import unique_names, writable
 from scatlas.io.load import load_plate
 from scatlas.io.manifest import checksum
@@ -226,7 +224,8 @@ def test_check_counts_against_scipy(rows, data_dtype, index_dtype):
     data = np.array([value for row in rows for _, value in row], data_dtype)
     indptr = np.cumsum([0, *map(len, rows)])
     before = data.copy(), indices.copy()
-    checked = check_counts(csr(data, indices, indptr, 7))
+    flagged = np.arange(7) % 3 == 0
+    checked = check_counts(csr(data, indices, indptr, 7), flagged)
     np.testing.assert_array_equal(data, before[0])
     np.testing.assert_array_equal(indices, before[1])
 
@@ -246,7 +245,12 @@ def test_check_counts_against_scipy(rows, data_dtype, index_dtype):
     np.testing.assert_array_equal(checked.counts, wanted.data)
     np.testing.assert_array_equal(checked.indices, wanted.indices)
     np.testing.assert_array_equal(checked.indptr, wanted.indptr)
-    assert (checked.counts.dtype, checked.indices.dtype) == (np.uint32, np.int32)
+    assert (checked.counts.dtype, checked.indices.dtype) == (np.uint16, np.uint16)
+    dense = wanted.toarray()
+    np.testing.assert_array_equal(checked.totals, dense.sum(axis=1))
+    np.testing.assert_array_equal(checked.masked, dense[:, flagged].sum(axis=1))
+    np.testing.assert_array_equal(checked.per_gene[:, 0], dense.sum(axis=0))
+    np.testing.assert_array_equal(checked.per_gene[:, 1], (dense > 0).sum(axis=0))
     assert checked.n_unsorted == sum(
         [g for g, _ in row] != sorted(g for g, _ in row) for row in rows
     )
@@ -275,59 +279,6 @@ def test_check_counts_takes_all_counts(dtype):
     data = np.array([1, 2**31 - 1, 2**31, 2**32 - 1], dtype)
     checked = check_counts(csr(data, np.arange(4), np.array([0, 4]), 4))
     np.testing.assert_array_equal(checked.counts, data)
-
-
-# -- reading ahead -------------------------------------------------------------------------------
-
-
-def test_read_ahead_keeps_order_and_bounds_what_waits():
-    made = []
-
-    def items():
-        for i in range(20):
-            made.append(i)
-            yield i
-
-    seen = []
-    for i in read_ahead(items()):
-        seen.append(i)
-        assert len(made) <= i + 3
-    assert seen == list(range(20))
-
-
-def test_read_ahead_raises_in_its_place():
-    def items():
-        yield 1
-        msg = "second"
-        raise OSError(msg)
-
-    ahead = read_ahead(items())
-    assert next(ahead) == 1
-    with pytest.raises(OSError, match="second"):
-        next(ahead)
-
-
-def test_read_ahead_stops_with_its_consumer():
-    closed = threading.Event()
-
-    def items():
-        try:
-            while True:
-                yield 0
-        finally:
-            closed.set()
-
-    inner = read_ahead(items())
-    outer = read_ahead(i for i in inner)
-    before = threading.active_count()
-    assert next(outer) == 0
-    assert threading.active_count() == before + 2
-    outer.close()
-    inner.close()
-    assert closed.is_set()
-    assert threading.active_count() == before
-
-
 # -- obs and var ---------------------------------------------------------------------------------
 
 

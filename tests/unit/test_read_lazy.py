@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 import scatlas as sa
 from scatlas.errors import ConfigError, InputError
+from scatlas.io.counts import open_counts
 from scatlas.io.size import csr_blocks, dense_blocks, parse_bytes
-from scatlas.io.source import open_counts
 
 LAYOUTS = (
     *("none", "gzip", "lzf", "zstd", "blosc"),

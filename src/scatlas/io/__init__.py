@@ -10,27 +10,27 @@ if TYPE_CHECKING:
     from scatlas.io.atlas import assemble
     from scatlas.io.atomic import atomic_path
     from scatlas.io.concat import concat_on_disk
+    from scatlas.io.counts import CountsSource, open_counts
     from scatlas.io.kept import read_kept
     from scatlas.io.lazy import read_lazy, read_matrix
     from scatlas.io.load import METRICS, load_plate
     from scatlas.io.manifest import checksum, write_json
     from scatlas.io.pca import write_pca
     from scatlas.io.size import parse_bytes
-    from scatlas.io.source import CountsSource, open_counts
     from scatlas.io.subset import read_subset
     from scatlas.io.writer import CsrWriter
 
 # Loaded on first use: importing scatlas stays quick.
 _HOMES = {
     "METRICS": "load",
-    "CountsSource": "source",
+    "CountsSource": "counts",
     "CsrWriter": "writer",
     "assemble": "atlas",
     "atomic_path": "atomic",
     "checksum": "manifest",
     "concat_on_disk": "concat",
     "load_plate": "load",
-    "open_counts": "source",
+    "open_counts": "counts",
     "parse_bytes": "size",
     "read_kept": "kept",
     "read_lazy": "lazy",

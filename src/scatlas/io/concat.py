@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,17 +13,22 @@ import numpy as np
 import zarr
 from anndata.io import read_elem
 
+from scatlas.blocks import in_order
 from scatlas.compute.progress import meter
 from scatlas.errors import InputError
 from scatlas.genes import first_difference
+from scatlas.io import chunks
 from scatlas.io.columns import Column, ColumnWriter, Target
 from scatlas.io.elements import DATAFRAME, create_group
+from scatlas.io.locate import locate
 from scatlas.io.names import UniqueNames
 from scatlas.io.shards import CHUNK_VALUES, encoding_pool, piece_values
+from scatlas.io.store import Store, reading
 from scatlas.io.writer import CsrWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from concurrent.futures import ThreadPoolExecutor
 
     import pandas as pd
 
@@ -181,21 +185,27 @@ class _Plate:
 
     def copy_x(self, writer: CsrWriter, piece: int) -> None:
         """Append X, cut by values and never by rows: no piece can be larger than it should."""
-        indices, indptr = self.root["X/indices"], self.root["X/indptr"]
-        with ThreadPoolExecutor(1) as reader:
+        with reading(str(self.path), "X"):
+            store = Store.at(self.path)
+            arrays = {part: locate(store, self.root, f"X/{part}") for part in ("data", "indices")}
+            done = writer.append_chunks(self.root["X"], arrays) if all(arrays.values()) else 0
+            starts = range(done, self.n_values, piece)
 
-            def read(lo: int) -> tuple[np.ndarray, np.ndarray]:
-                return self.data[lo : lo + piece], indices[lo : lo + piece]
+            def read(i: int) -> list[np.ndarray]:
+                lo, hi = starts[i], min(starts[i] + piece, self.n_values)
+                return [
+                    self.root[f"X/{part}"][lo:hi]
+                    if array is None
+                    else chunks.read(array, lo, hi, dtype=array.dtype, store=store)
+                    for part, array in arrays.items()
+                ]
 
-            due = None
-            for lo in range(0, self.n_values, piece):
-                ready, due = due, reader.submit(read, lo)
-                if ready is not None:
-                    writer.append_values(*ready.result())
-            if due is not None:
-                writer.append_values(*due.result())
-        for lo in range(0, self.shape[0], CHUNK_VALUES):
-            writer.append_rows(np.diff(indptr[lo : min(lo + CHUNK_VALUES, self.shape[0]) + 1]))
+            with closing(in_order(read, len(starts))) as pieces:
+                for data, indices in pieces:
+                    writer.append_values(data, indices)
+            indptr = self.root["X/indptr"]
+            for lo in range(0, self.shape[0], CHUNK_VALUES):
+                writer.append_rows(np.diff(indptr[lo : min(lo + CHUNK_VALUES, self.shape[0]) + 1]))
 
 
 class _Obs:

@@ -11,15 +11,13 @@ import scipy.sparse as sp
 from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph
 
-from scatlas.blocks import csr
 from scatlas.errors import InputError
+from scatlas.io.rows import RowBlock, row_blocks
 from scatlas.io.size import csr_blocks, dense_blocks, parse_bytes
 from scatlas.io.source import (
     STRUCTURE,
     Matrix,
-    cells,
     check_anndata,
-    check_indices,
     convert,
     describe,
     frame_length,
@@ -27,7 +25,6 @@ from scatlas.io.source import (
     is_group,
     read_dense,
     read_element,
-    read_values,
 )
 from scatlas.io.store import Store, load_filters, reading
 
@@ -37,7 +34,6 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-_INT32 = np.iinfo(np.int32).max
 _MAPPINGS = ("obsm", "varm", "obsp", "varp")
 
 
@@ -102,7 +98,7 @@ def read_lazy(path: Path | str, *, block_budget: str | int = "256MB") -> anndata
 
 
 def read_matrix(
-    path: Path | str, *, block_budget: str | int = "256MB"
+    path: Path | str, *, compact: bool = False, block_budget: str | int = "256MB"
 ) -> tuple[da.Array, pd.DataFrame]:
     """X of an AnnData file as :func:`read_lazy` gives it, and var, without reading obs.
 
@@ -112,6 +108,9 @@ def read_matrix(
     ----------
     path, block_budget
         As for :func:`read_lazy`.
+    compact
+        Leave the indices of CSR blocks as narrow as they are stored (uint16, say). Our kernels
+        take them, and they are half the memory; SciPy's functions do not.
 
     Returns
     -------
@@ -129,7 +128,7 @@ def read_matrix(
             msg = f"{path}: there is no X: give a file that holds a matrix"
             raise InputError(msg)
         shape = tuple(frame_length(store.path, root, name) for name in ("obs", "var"))
-        x = _matrix(store, root, "X", shape, parse_bytes(block_budget))
+        x = _matrix(store, root, "X", shape, parse_bytes(block_budget), compact=compact)
         return x, read_element(store.path, root, "var")
 
 
@@ -137,7 +136,15 @@ def _present(root: Any, key: str) -> bool:
     return key in root and root[key].attrs.get("encoding-type") != "null"
 
 
-def _matrix(store: Store, root: Any, key: str, shape: tuple[int, int], budget: int) -> da.Array:
+def _matrix(
+    store: Store,
+    root: Any,
+    key: str,
+    shape: tuple[int, int],
+    budget: int,
+    *,
+    compact: bool = False,
+) -> da.Array:
     """Dask array of an X-like element."""
     matrix = describe(store.path, root, key, shape)
     if matrix.format == "dense":
@@ -148,13 +155,10 @@ def _matrix(store: Store, root: Any, key: str, shape: tuple[int, int], budget: i
         tasks = [(_slice_rows, whole, first, stop) for first, stop in blocks]
     else:
         blocks = csr_blocks(matrix.indptr, budget)
-        tasks = [
-            # Each block carries its own offsets: no block reads indptr again.
-            (_read_csr, store, key, first, matrix.indptr[first : stop + 1], shape[1])
-            for first, stop in blocks
-        ]
+        read = RowBlock.compact if compact else RowBlock.read
+        tasks = [(read, block) for block in row_blocks(store, root, matrix, blocks)]
     meta = sp.csr_matrix((0, 0), dtype=matrix.dtype)
-    return _array(store, matrix, blocks, tasks, meta)
+    return _array(store, matrix, blocks, tasks, meta, kind="compact" if compact else "read")
 
 
 def _dense(store: Store, matrix: Matrix, budget: int) -> da.Array:
@@ -170,8 +174,10 @@ def _array(
     blocks: list[tuple[int, int]],
     tasks: list[tuple[Callable, Any]],
     meta: Any,
+    *,
+    kind: str = "read",
 ) -> da.Array:
-    name = f"read-{matrix.key.replace('/', '-')}-{tokenize(store, matrix.key, blocks)}"
+    name = f"{kind}-{matrix.key.replace('/', '-')}-{tokenize(store, matrix.key, blocks)}"
     graph = {(name, i, 0): task for i, task in enumerate(tasks)}
     chunks = (tuple(stop - first for first, stop in blocks), (matrix.shape[1],))
     layers = HighLevelGraph.from_collections(name, graph, dependencies=[])
@@ -186,23 +192,6 @@ def _small_or_lazy(store: Store, root: Any, key: str, budget: int) -> Any:
     load_filters(store.path, element)
     matrix = Matrix(key, "dense", tuple(element.shape), in_memory(element.dtype))
     return _dense(store, matrix, budget)
-
-
-def _read_csr(
-    store: Store, key: str, first: int, indptr: np.ndarray, n_genes: int
-) -> sp.csr_matrix:
-    """Rows of a CSR element; ``indptr`` are their offsets in the whole matrix."""
-    store.check_unchanged()
-    rows = cells(first, first + indptr.size - 1)
-    begin, end = int(indptr[0]), int(indptr[-1])
-    with reading(store.path, STRUCTURE), store.open() as root:
-        load_filters(store.path, root[key])  # a fresh process has not loaded them yet
-        data, indices = read_values(store.path, root, key, begin, end, rows)
-    check_indices(store.path, key, indices, n_genes, rows)
-    # One width for both, as SciPy wants it.
-    width = np.int32 if max(end - begin, n_genes) <= _INT32 else np.int64
-    offsets = (indptr - begin).astype(width, copy=False)
-    return csr(data, indices.astype(width, copy=False), offsets, n_genes)
 
 
 def _read_dense(store: Store, key: str, first: int, stop: int) -> np.ndarray:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas.blocks import csr
-from scatlas.compute.progress import meter
+from scatlas.blocks import counted, csr, in_order
 from scatlas.errors import InputError
 from scatlas.genes import first_difference
-from scatlas.io.ahead import read_ahead
+from scatlas.io.counts import CountsSource, gene_names, open_counts
 from scatlas.io.frames import unique_names, writable
 from scatlas.io.size import csr_blocks, parse_bytes
-from scatlas.io.source import AGAIN, CountsSource, gene_names, open_counts
+from scatlas.io.store import AGAIN
 from scatlas.io.writer import CsrWriter
-from scatlas.kernels.check_cpu import MAX_COUNT, Problem, check_counts
-from scatlas.kernels.qc_cpu import QCPartial, qc_block
+from scatlas.kernels.check_cpu import MAX_COUNT, Checked, Problem, check_counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,8 +55,8 @@ def load_plate(
 ) -> dict[str, Any]:
     """Validate a plate and write its counts and QC metrics as ``counts.zarr``.
 
-    The counts are read once, in order, in row blocks whose size the budget bounds: one block is
-    read while the one before is checked and the one before that is encoded. Layers, ``raw``,
+    The counts are read once, in row blocks whose size the budget bounds: several threads read,
+    check and sum one block each, while those before are encoded in order. Layers, ``raw``,
     ``uns``, ``obsm`` and the other slots of the source are not carried over.
 
     Parameters
@@ -116,26 +113,24 @@ def load_plate(
             check_obs(obs)
         mt = _mitochondrial(var.index, mt_prefix, notices)
 
-        tally = _Tally()
-        passed = meter(counts.shape[0])
-        raw = read_ahead(_raw_blocks(counts, budget, notices))
-        checked = read_ahead(_checked_blocks(raw, path, obs.index, var.index, mt))
-        with CsrWriter(out, n_vars=counts.shape[1]) as writer, closing(checked), closing(passed):
+        tally = _Tally(counts.shape[1])
+        checked = _checked_blocks(counts, budget, obs.index, var.index, mt, notices)
+        with CsrWriter(out, n_vars=counts.shape[1]) as writer, closing(checked):
             for block in checked:
-                writer.append(block.counts)
+                writer.append_values(block.counts, block.indices)
+                writer.append_rows(np.diff(block.indptr))
                 tally.add(block)
-                passed.update(block.counts.shape[0])
             tally.tell(notices)
-            writer.obs = _with(obs, _cell_metrics(tally.qc), "obs", notices)
-            writer.var = _with(var, _gene_metrics(tally.qc, mt), "var", notices)
+            writer.obs = _with(obs, tally.cell_metrics(), "obs", notices)
+            writer.var = _with(var, tally.gene_metrics(mt), "var", notices)
     return {
         "plate": plate,
         "n_cells": counts.shape[0],
         "n_genes": counts.shape[1],
         "n_values": tally.n_values,
-        "total_counts": int(tally.qc.totals.sum()),
+        "total_counts": int(tally.per_gene[:, 0].sum()),
         "max_count": tally.max_count,
-        "n_empty_cells": int((tally.qc.totals == 0).sum()),
+        "n_empty_cells": tally.n_empty,
         "n_mt_genes": int(mt.sum()),
         "n_unsorted_cells": tally.n_unsorted,
         "n_stored_zeros": tally.n_zeros,
@@ -143,37 +138,44 @@ def load_plate(
     }
 
 
-class _Block(NamedTuple):
-    """A checked block: canonical counts, their metrics, cells sorted, stored zeros dropped."""
-
-    counts: sp.csr_matrix
-    qc: QCPartial
-    n_unsorted: int
-    n_zeros: int
-
-
-@dataclass
 class _Tally:
     """What the pass over the blocks adds up."""
 
-    parts: list[QCPartial] = field(default_factory=list)
-    n_values: int = 0
-    max_count: int = 0
-    n_unsorted: int = 0
-    n_zeros: int = 0
+    def __init__(self, n_genes: int) -> None:
+        self.totals: list[np.ndarray] = []
+        self.masked: list[np.ndarray] = []
+        self.n_genes: list[np.ndarray] = []
+        self.per_gene = np.zeros((n_genes, 2), np.int64)
+        self.n_values = self.max_count = self.n_unsorted = self.n_zeros = 0
 
-    @property
-    def qc(self) -> QCPartial:
-        """Metrics of all cells and genes so far."""
-        return self.parts[0]
-
-    def add(self, block: _Block) -> None:
+    def add(self, block: Checked) -> None:
         """Count a block that follows those before."""
-        self.parts = [QCPartial.merge([*self.parts, block.qc])]
-        self.n_values += block.counts.nnz
-        self.max_count = max(self.max_count, int(block.counts.data.max(initial=0)))
+        self.totals.append(block.totals)
+        self.masked.append(block.masked)
+        self.n_genes.append(np.diff(block.indptr))
+        self.per_gene += block.per_gene
+        self.n_values += block.counts.size
+        self.max_count = max(self.max_count, int(block.counts.max(initial=0)))
         self.n_unsorted += block.n_unsorted
         self.n_zeros += block.n_zeros
+
+    @property
+    def n_empty(self) -> int:
+        """Cells without counts."""
+        return sum(int((totals == 0).sum()) for totals in self.totals)
+
+    def cell_metrics(self) -> dict[str, np.ndarray]:
+        """Columns of obs."""
+        totals, mt = np.concatenate(self.totals), np.concatenate(self.masked)
+        with np.errstate(invalid="ignore"):  # 0/0 in empty cells: NaN, as in scanpy
+            share = mt / totals * 100
+        columns = (totals, np.concatenate(self.n_genes), mt, share)
+        return dict(zip(METRICS, columns, strict=True))
+
+    def gene_metrics(self, mt: np.ndarray) -> dict[str, np.ndarray]:
+        """Columns of var."""
+        totals, n_cells = self.per_gene.T
+        return {"mt": mt, "n_cells_by_counts": n_cells.copy(), "total_counts": totals.copy()}
 
     def tell(self, notices: _Notices) -> None:
         """Say what was mended, and what is odd."""
@@ -181,9 +183,8 @@ class _Tally:
             notices.add(f"X/indices of {self.n_unsorted:,} cells were not sorted: sorted")
         if self.n_zeros:
             notices.add(f"X held {self.n_zeros:,} stored zeros: dropped")
-        n_empty = int((self.qc.totals == 0).sum())
-        if n_empty:
-            notices.add(f"{n_empty:,} cells have no counts")
+        if self.n_empty:
+            notices.add(f"{self.n_empty:,} cells have no counts")
 
 
 def _check_not_empty(path: str, shape: tuple[int, int]) -> None:
@@ -227,36 +228,38 @@ def _mitochondrial(names: pd.Index, prefix: str | None, notices: _Notices) -> np
     return mt
 
 
-def _raw_blocks(
-    counts: CountsSource, budget: int, notices: _Notices
-) -> Iterator[tuple[int, sp.csr_matrix]]:
-    """Yield the row blocks of X as stored, each with the number of its first cell."""
-    if counts.matrix.format == "csr":
-        for first, stop in csr_blocks(counts.indptr, budget):
-            yield first, counts.read_rows(first, stop)
-        return
-    whole = counts.convert(budget)
-    notices.add(f"X was stored as {counts.matrix.format}: converted to CSR")
-    for first, stop in csr_blocks(whole.indptr, budget):
-        yield first, whole[first:stop]
-
-
 def _checked_blocks(
-    raw: Iterator[tuple[int, sp.csr_matrix]],
-    path: str,
+    counts: CountsSource,
+    budget: int,
     cells: pd.Index,
     genes: pd.Index,
     mt: np.ndarray,
-) -> Iterator[_Block]:
-    """Yield the blocks checked and in canonical form."""
-    with closing(raw):
-        for first, block in raw:
-            checked = check_counts(block)
-            if checked.problem:
-                raise InputError(_sentence(path, checked.problem, first, cells, genes))
-            counts = csr(checked.counts, checked.indices, checked.indptr, len(genes))
-            qc = qc_block(counts, mt[None, :])
-            yield _Block(counts, qc, checked.n_unsorted, checked.n_zeros)
+    notices: _Notices,
+) -> Iterator[Checked]:
+    """Yield the row blocks of X checked and in canonical form, several in the making at once."""
+    if counts.matrix.format == "csr":
+        cut = csr_blocks(counts.indptr, budget)
+        rows = counts.row_blocks(cut)
+
+        def raw(i: int) -> sp.csr_matrix:
+            data, indices = rows[i].raw()
+            return csr(data, indices, rows[i].offsets, counts.shape[1])
+    else:
+        whole = counts.convert(budget)
+        notices.add(f"X was stored as {counts.matrix.format}: converted to CSR")
+        cut = csr_blocks(whole.indptr, budget)
+
+        def raw(i: int) -> sp.csr_matrix:
+            first, stop = cut[i]
+            return whole[first:stop]
+
+    def checked(i: int) -> Checked:
+        block = check_counts(raw(i), mt)
+        if block.problem:
+            raise InputError(_sentence(counts.path, block.problem, cut[i][0], cells, genes))
+        return block
+
+    return counted(in_order(checked, len(cut)), [stop - first for first, stop in cut])
 
 
 def _sentence(path: str, problem: Problem, first: int, cells: pd.Index, genes: pd.Index) -> str:
@@ -284,17 +287,6 @@ def _sentence(path: str, problem: Problem, first: int, cells: pd.Index, genes: p
         f"{path}: X holds {wrong}, at {cell}, {gene}: "
         "give raw counts, not normalised or scaled values"
     )
-
-
-def _cell_metrics(qc: QCPartial) -> dict[str, np.ndarray]:
-    totals, mt = qc.totals, qc.masked[:, 0]
-    with np.errstate(invalid="ignore"):  # 0/0 in empty cells: NaN, as in scanpy
-        share = mt / totals * 100
-    return dict(zip(METRICS, (totals, qc.n_genes, mt, share), strict=True))
-
-
-def _gene_metrics(qc: QCPartial, mt: np.ndarray) -> dict[str, np.ndarray]:
-    return {"mt": mt, "n_cells_by_counts": qc.n_cells, "total_counts": qc.gene_totals}
 
 
 def _with(

@@ -19,7 +19,7 @@ import numpy as np
 import zarr
 from google_crc32c import value as crc32c
 from numcodecs import Blosc, VLenUTF8, Zstd
-from zarr.codecs import BloscCodec, ZstdCodec
+from zarr.codecs import BloscCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 
 from scatlas.compute.threads import n_threads
 from scatlas.io.size import parse_bytes
@@ -49,6 +49,7 @@ def piece_values(block_budget: str | int) -> int:
 
 
 _EMPTY = np.iinfo(np.uint64).max
+_CHECKSUM_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,9 @@ class ShardedArray:
         self._compression = compression
         text = self.dtype.kind == "O"
         self._encoder = Zstd(1) if text else compression.encoder()
-        self._codec = ZstdCodec(level=1) if text else compression.codec(self.dtype.itemsize)
+        codec = ZstdCodec(level=1) if text else compression.codec(self.dtype.itemsize)
+        # Four bytes a chunk tell a damaged disk from data; Blosc would decode them to anything.
+        self._codecs = (codec, Crc32cCodec())
         self._buffer = self._new_buffer()
         self._filled = 0
         self._in_flight: deque[Future[bytes]] = deque()
@@ -159,6 +162,23 @@ class ShardedArray:
                 self._submit(self._buffer)
                 self._buffer, self._filled = self._new_buffer(), 0
         self.n_rows += len(values)
+
+    def takes_chunks_of(self, other: zarr.Array) -> bool:
+        """Whether whole chunks of another array can be appended as they are encoded."""
+        (sharding, *_) = other.metadata.codecs if other.metadata.zarr_format == 3 else [None]
+        return (
+            self._filled == 0
+            and isinstance(sharding, ShardingCodec)
+            and other.dtype == self.dtype
+            and sharding.chunk_shape == (self._chunk_rows, *self._row_shape)
+            and tuple(sharding.codecs[1:]) == self._codecs
+        )
+
+    def append_encoded(self, chunk: bytes) -> None:
+        """Append a whole chunk as :meth:`takes_chunks_of` allows it."""
+        self._drain()
+        self._write(chunk)
+        self.n_rows += self._chunk_rows
 
     def widened(self, dtype: np.dtype | type) -> ShardedArray:
         """Return a writer of the same values in a wider dtype; this one and its files are gone.
@@ -183,7 +203,7 @@ class ShardedArray:
             file = old / self._shard_name(first // self._shard_chunks)
             with file.open("rb") as shard:
                 for length in self._lengths[first : first + self._shard_chunks]:
-                    chunk = self._encoder.decode(shard.read(length))
+                    chunk = self._encoder.decode(shard.read(length)[:-_CHECKSUM_BYTES])
                     wide.append(np.frombuffer(chunk, self.dtype).reshape(shape))
             file.unlink()
         wide.append(self._buffer[: self._filled])
@@ -213,7 +233,7 @@ class ShardedArray:
             chunks=(self._chunk_rows, *self._row_shape),
             shards=(self._chunk_rows * self._shard_chunks, *self._row_shape),
             filters=None,
-            compressors=self._codec,
+            compressors=self._codecs,
             zarr_format=3,
             attributes=self._attributes,
         )
@@ -232,7 +252,8 @@ class ShardedArray:
     def _encode(self, chunk: np.ndarray) -> bytes:
         if self.dtype.kind == "O":
             chunk = VLenUTF8().encode(chunk)
-        return self._encoder.encode(chunk)
+        encoded = self._encoder.encode(chunk)
+        return encoded + crc32c(encoded).to_bytes(_CHECKSUM_BYTES, "little")
 
     def _drain(self) -> None:
         while self._in_flight:
@@ -255,7 +276,8 @@ class ShardedArray:
         index[:used, 1] = lengths
         index[:used, 0] = np.cumsum(lengths) - lengths
         encoded = index.astype("<u8").tobytes()
-        self._shard_file.write(encoded + crc32c(encoded).to_bytes(4, "little"))
+        checksum = crc32c(encoded).to_bytes(_CHECKSUM_BYTES, "little")
+        self._shard_file.write(encoded + checksum)
         self._close_shard_file()
 
     def _close_shard_file(self) -> None:

@@ -1,26 +1,19 @@
-"""A plate's counts as they lie on disk: structure checked at once, rows read by range."""
+"""Matrices of an AnnData file as they lie on disk: their structure, checked, and plain reading."""
 
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import h5py
 import numpy as np
 import scipy.sparse as sp
 
-from scatlas.blocks import csr
 from scatlas.errors import InputError
-from scatlas.io.store import AGAIN, Store, load_filters, reading
-
-if TYPE_CHECKING:
-    import pandas as pd
+from scatlas.io.store import AGAIN, load_filters, reading
 
 logger = logging.getLogger(__name__)
-_ZARR_METADATA = frozenset({"zarr.json", ".zarray", ".zattrs"})
 STRUCTURE = "the structure of the file"
 _SPARSE = {"csr_matrix": "csr", "csc_matrix": "csc"}
 
@@ -218,17 +211,18 @@ def read_values(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Values ``first`` to ``stop - 1`` of a sparse matrix and their indices, types as stored."""
     return (
-        _read(path, root, f"{key}/data", first, stop, rows),
-        _read(path, root, f"{key}/indices", first, stop, rows),
+        read_range(path, root, f"{key}/data", first, stop, rows),
+        read_range(path, root, f"{key}/indices", first, stop, rows),
     )
 
 
 def read_dense(path: str, root: Any, key: str, first: int, stop: int) -> np.ndarray:
     """Rows ``first`` to ``stop - 1`` of a dense matrix."""
-    return _read(path, root, key, first, stop, cells(first, stop))
+    return read_range(path, root, key, first, stop, cells(first, stop))
 
 
-def _read(path: str, root: Any, key: str, first: int, stop: int, rows: str) -> np.ndarray:
+def read_range(path: str, root: Any, key: str, first: int, stop: int, rows: str) -> np.ndarray:
+    """Part of an array along its first axis, read by the library; types as :func:`in_memory`."""
     with reading(path, f"{key} of {rows}"):
         stored = np.asarray(root[key][first:stop])
     return stored.astype(in_memory(stored.dtype), copy=False)
@@ -257,121 +251,8 @@ def check_indices(path: str, key: str, indices: np.ndarray, size: int, rows: str
         raise InputError(msg)
 
 
-class CountsSource:
-    """Counts of one AnnData file, opened for reading by ranges of cells.
-
-    Made by :func:`open_counts`; a context manager.
-
-    Attributes
-    ----------
-    path
-        As given.
-    matrix
-        How X is stored; ``shape``, ``n_values`` and ``indptr`` (int64, for CSR) are its.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self.path = store.path
-        self.kind = store.kind
-        with ExitStack() as stack, reading(self.path, STRUCTURE):
-            self._root = store.enter(stack)
-            check_anndata(self.path, self._root)
-            shape = tuple(frame_length(self.path, self._root, name) for name in ("obs", "var"))
-            _check_x(self.path, self._root)
-            self.matrix = describe(self.path, self._root, "X", shape)
-            self._stack = stack.pop_all()
-
-    def __enter__(self) -> CountsSource:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._stack.close()
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Cells, genes."""
-        return self.matrix.shape
-
-    @property
-    def n_values(self) -> int:
-        """Stored values of X."""
-        return self.matrix.n_values
-
-    @property
-    def indptr(self) -> np.ndarray | None:
-        """Offsets of the rows of X, int64 [n_cells + 1]; None when X is dense."""
-        return self.matrix.indptr
-
-    def obs(self) -> pd.DataFrame:
-        """Data frame of the cells."""
-        return self.frame("obs")
-
-    def var(self) -> pd.DataFrame:
-        """Data frame of the genes."""
-        return self.frame("var")
-
-    def frame(self, name: str) -> pd.DataFrame:
-        """``obs`` or ``var``, whole."""
-        return read_element(self.path, self._root, name)
-
-    def check_complete(self) -> None:
-        """Refuse a local Zarr store that has lost files of values: they would read as zeros.
-
-        Remote stores are not listed: that may take longer than reading them. Nor are dense ones
-        counted: a chunk of a dense matrix that holds nothing but zeros has no file.
-
-        Raises
-        ------
-        InputError
-            With the number of missing files.
-        """
-        if self.kind != "zarr" or "://" in self.path or self.matrix.format == "dense":
-            return
-        values = self._root["X/data"]
-        cut = values.shards or values.chunks
-        due = -(-values.shape[0] // cut[0])
-        there = sum(
-            file.is_file() and file.name not in _ZARR_METADATA
-            for file in Path(self.path, "X", "data").rglob("*")
-        )
-        if there < due:
-            msg = f"{self.path}: X/data lacks {due - there:,} of {due:,} chunk files: {AGAIN}"
-            raise InputError(msg)
-
-    def read_rows(self, first: int, stop: int) -> sp.csr_matrix:
-        """Rows ``first`` to ``stop - 1`` of a CSR X; value and index types as stored.
-
-        The indices are not checked: see :func:`scatlas.kernels.check_cpu.check_counts`.
-        """
-        if self.matrix.format != "csr":
-            msg = f"{self.path}: rows are read from a CSR X, this one is {self.matrix.format}"
-            raise InputError(msg)
-        begin, end = int(self.indptr[first]), int(self.indptr[stop])
-        data, indices = read_values(self.path, self._root, "X", begin, end, cells(first, stop))
-        return csr(data, indices, self.indptr[first : stop + 1] - begin, self.shape[1])
-
-    def convert(self, budget: int) -> sp.csr_matrix:
-        """Read a dense or CSC X whole, as CSR, when it fits the block budget.
-
-        Parameters
-        ----------
-        budget
-            Bytes that the matrix may take as it is stored.
-
-        Raises
-        ------
-        InputError
-            It does not fit; the message holds the command that converts the file.
-        """
-        return convert(self.path, self.kind, self._root, self.matrix, budget)
-
-
 def convert(path: str, kind: str, root: Any, matrix: Matrix, budget: int) -> sp.csr_matrix:
-    """CSR matrix of a dense or CSC element, see :meth:`CountsSource.convert`."""
+    """CSR matrix of a dense or CSC element, see :meth:`scatlas.io.CountsSource.convert`."""
     key, stored = matrix.key, root[matrix.key]
     n_bytes = matrix.n_values * matrix.dtype.itemsize
     if matrix.format == "csc":
@@ -403,21 +284,6 @@ def _conversion(path: str, kind: str, matrix: Matrix) -> str:
     return f'python -c "{code}"'
 
 
-def _check_x(path: str, root: Any) -> None:
-    """Refuse a file without X, saying where counts may be instead."""
-    if "X" in root and root["X"].attrs.get("encoding-type") != "null":
-        return
-    others = [f"layers[{name!r}]" for name in sorted(root.get("layers", {}))]
-    if "raw" in root and root["raw"].attrs.get("encoding-type") != "null":
-        others.append("raw.X")
-    if others:
-        mend = f"counts may be in {' or '.join(others)}; if so, set adata.X = adata.{others[0]}"
-    else:
-        mend = "there are no layers and no raw either; put the counts in adata.X"
-    msg = f"{path}: X is missing: {mend} and write the file again"
-    raise InputError(msg)
-
-
 def read_element(path: str, root: Any, name: str) -> Any:
     """Read an element whole, as anndata decodes it."""
     from anndata.io import read_elem
@@ -425,32 +291,3 @@ def read_element(path: str, root: Any, name: str) -> Any:
     with reading(path, name):
         load_filters(path, root[name])
         return read_elem(root[name])
-
-
-def open_counts(path: Path | str) -> CountsSource:
-    """Open the counts (X) of an AnnData file and check their structure.
-
-    Parameters
-    ----------
-    path
-        h5ad file or Zarr store (v2 or v3), a local path or a URL that fsspec opens.
-
-    Returns
-    -------
-    The source; close it, or use it in a ``with``.
-
-    Raises
-    ------
-    InputError
-        The file does not exist, is no AnnData file, is truncated, has no X, or X's parts do not
-        agree with each other or with ``obs`` and ``var``.
-    """
-    return CountsSource(Store.at(path))
-
-
-def gene_names(path: Path | str) -> pd.Index:
-    """Gene names of an AnnData file, without looking at its counts."""
-    store = Store.at(path)
-    with reading(store.path, STRUCTURE), store.open() as root:
-        check_anndata(store.path, root)
-        return read_element(store.path, root, "var").index.astype(str)

@@ -11,6 +11,7 @@ import pandas as pd
 
 from scatlas.errors import InputError
 from scatlas.io.atomic import atomic_path
+from scatlas.io.chunks import encoded
 from scatlas.io.elements import ANNDATA, CSR, MAPPINGS, consolidate, create_group, write_elem
 from scatlas.io.shards import (
     CHUNK_VALUES,
@@ -25,7 +26,10 @@ from scatlas.io.shards import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    import zarr
     from scipy import sparse
+
+    from scatlas.io.chunks import ChunkedArray
 
 _COUNT_DTYPES = (np.uint8, np.uint16, np.uint32)
 
@@ -166,13 +170,40 @@ class CsrWriter:
         # In pieces that stay in a core's cache from the check to the copy.
         for start in range(0, len(data), CHUNK_VALUES):
             piece = slice(start, start + CHUNK_VALUES)
-            if int(indices[piece].max()) >= self.n_vars or int(indices[piece].min()) < 0:
+            signed = indices.dtype.kind == "i"
+            if indices[piece].max() >= self.n_vars or (signed and indices[piece].min() < 0):
                 msg = f"a column index is out of range for {self.n_vars} columns"
                 raise ValueError(msg)
             self._indices.append(indices[piece])
             # First the conversion: it may put a wider array in the place of `self._data`.
             values = self._to_counts(data[piece]) if self._counts else data[piece]
             self._data.append(values)
+
+    def append_chunks(self, x: zarr.Group, arrays: Mapping[str, ChunkedArray]) -> int:
+        """Append the whole chunks of another store's values as they are encoded, where that fits.
+
+        It fits where a chunk begins here, too, and both stores encode alike.
+
+        Parameters
+        ----------
+        x
+            X of the other store.
+        arrays
+            Where the chunks of its ``data`` and ``indices`` lie.
+
+        Returns
+        -------
+        Number of values appended; those after them are left to :meth:`append_values`.
+        """
+        parts = {"data": self._data, "indices": self._indices}
+        if not all(part.takes_chunks_of(x[name]) for name, part in parts.items()):
+            return 0
+        n_chunks = x["data"].shape[0] // CHUNK_VALUES
+        for name, part in parts.items():
+            for chunk in encoded(arrays[name], 0, n_chunks):
+                part.append_encoded(chunk)
+        self.n_values += n_chunks * CHUNK_VALUES
+        return n_chunks * CHUNK_VALUES
 
     def append_rows(self, lengths: np.ndarray) -> None:
         """Append rows of so many stored values each."""
@@ -184,7 +215,8 @@ class CsrWriter:
         self.n_obs += len(lengths)
 
     def _to_counts(self, values: np.ndarray) -> np.ndarray:
-        low, high = values.min(), values.max()
+        unsigned = values.dtype.kind == "u"
+        low, high = 0 if unsigned else values.min(), values.max()
         # Written so that NaN, which compares as false, is refused as well.
         if not (low >= 0 and high <= np.iinfo(np.uint32).max):
             worst = high if low >= 0 else low
@@ -196,6 +228,8 @@ class CsrWriter:
         if high > np.iinfo(self._data.dtype).max:
             wider = next(d for d in _COUNT_DTYPES if high <= np.iinfo(d).max)
             self._data = self._data.widened(wider)
+        if unsigned:
+            return values  # cast where they are copied to
         counts = values.astype(self._data.dtype)
         if values.dtype.kind == "f" and not np.array_equal(counts, values):
             first = values[counts != values][0]

@@ -1,4 +1,4 @@
-"""Check that a block holds counts, and bring it into canonical form, in one sweep."""
+"""Check that a block holds counts, bring it into canonical form and take its sums, in one sweep."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ PROBLEMS = (
     "too_large",
 )
 _OUT_OF_RANGE, _DUPLICATE, _NEGATIVE, _FRACTIONAL, _NAN, _INFINITE, _TOO_LARGE = range(1, 8)
+_WIDER = 8  # no problem: a count above 65,535, which are rare, so that blocks begin without room
 MAX_COUNT = 2**32 - 1
 
 
@@ -38,23 +39,42 @@ class Problem(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """The arrays of a CSR block in canonical form: sorted indices, no duplicates, no stored zeros.
+    """A CSR block in canonical form (sorted indices, no duplicates, no stored zeros) and its sums.
 
-    ``counts`` is uint32, ``indices`` int32, ``indptr`` int64; they are not valid when there is a
-    problem. ``n_unsorted`` cells were sorted, ``n_zeros`` stored zeros were dropped.
+    Not valid when there is a problem.
+
+    Attributes
+    ----------
+    counts
+        uint16, or uint32 where a count needs it.
+    indices
+        uint16 up to 65,536 genes, else int32.
+    indptr
+        int64.
+    totals, masked
+        int64 [cells]: total of each cell, over all genes and over the flagged ones.
+    per_gene
+        int64 [genes, 2]: total of each gene, and cells in which it is not zero.
+    n_unsorted, n_zeros
+        Cells that were sorted, stored zeros that were dropped.
+    problem
+        The first value that is no count.
     """
 
     counts: np.ndarray
     indices: np.ndarray
     indptr: np.ndarray
+    totals: np.ndarray
+    masked: np.ndarray
+    per_gene: np.ndarray
     n_unsorted: int
     n_zeros: int
     problem: Problem | None
 
 
 @njit(nogil=True, cache=True)
-def _clean_row(data, indices, n_genes, counts, genes):
-    """Copy a row of counts below 2^31 with ascending indices; False when it is anything else.
+def _clean_row(data, indices, n_genes, limit, counts, genes):
+    """Copy a row of counts up to ``limit`` with ascending indices; False when it is anything else.
 
     Without a branch on the values, so that the compiler turns it into vector instructions: nearly
     all rows of nearly all plates pass here, four times as fast as value by value.
@@ -69,7 +89,7 @@ def _clean_row(data, indices, n_genes, counts, genes):
         return False
     for i in range(n):
         value = data[i]
-        fits = (value >= 1) & (value < 2147483648)
+        fits = (value >= 1) & (value <= limit)
         # What does not fit, NaN too, is not converted: the result would be undefined.
         count = np.int32(value if fits else data.dtype.type(1))
         wrong |= count != value
@@ -79,8 +99,30 @@ def _clean_row(data, indices, n_genes, counts, genes):
 
 
 @njit(nogil=True, cache=True)
-def _check(data, indices, indptr, n_genes, counts, genes, starts):
-    """Fill counts, genes, starts; return (kind, row, position, unsorted rows, dropped zeros)."""
+def _add_row(counts, genes, flagged, per_gene):
+    """Add a canonical row to the sums of the genes; return its total and that of flagged genes."""
+    total = np.int64(0)
+    masked = np.int64(0)
+    for i in range(counts.size):
+        count = np.int64(counts[i])
+        gene = genes[i]
+        total += count
+        masked += count * flagged[gene]
+        per_gene[gene, 0] += count
+        per_gene[gene, 1] += 1
+    return total, masked
+
+
+@njit(nogil=True, cache=True)
+def _check(
+    data, indices, indptr, n_genes, flagged, counts, genes, starts, totals, masked, per_gene
+):
+    """Fill the arrays from ``counts`` on.
+
+    Returns kind of problem, its row and position, cells sorted, zeros dropped.
+    """
+    most = np.int64(np.iinfo(counts.dtype).max)
+    limit = min(most, np.int64(2147483647))
     kept = 0
     n_unsorted = 0
     n_zeros = 0
@@ -90,11 +132,20 @@ def _check(data, indices, indptr, n_genes, counts, genes, starts):
         end = indptr[row + 1]
         after = kept + end - begin
         if _clean_row(
-            data[begin:end], indices[begin:end], n_genes, counts[kept:after], genes[kept:after]
+            data[begin:end],
+            indices[begin:end],
+            n_genes,
+            limit,
+            counts[kept:after],
+            genes[kept:after],
         ):
+            totals[row], masked[row] = _add_row(
+                counts[kept:after], genes[kept:after], flagged, per_gene
+            )
             kept = after
             starts[row + 1] = kept
             continue
+        start = kept
         # Stable, so that the problem found first does not depend on the sort.
         order = np.argsort(indices[begin:end], kind="mergesort")
         in_order = True
@@ -125,17 +176,22 @@ def _check(data, indices, indptr, n_genes, counts, genes, starts):
                 return _FRACTIONAL, row, p, n_unsorted, n_zeros
             if count == 0:
                 n_zeros += 1
+            elif count > most:
+                return _WIDER, row, p, n_unsorted, n_zeros
             else:
                 counts[kept] = count
                 genes[kept] = gene
                 kept += 1
         n_unsorted += not in_order
+        totals[row], masked[row] = _add_row(
+            counts[start:kept], genes[start:kept], flagged, per_gene
+        )
         starts[row + 1] = kept
     return 0, 0, 0, n_unsorted, n_zeros
 
 
-def check_counts(block: sp.csr_matrix) -> Checked:
-    """Check a raw CSR block and convert it to integer counts.
+def check_counts(block: sp.csr_matrix, flagged: np.ndarray | None = None) -> Checked:
+    """Check a raw CSR block, convert it to integer counts and sum them.
 
     Parameters
     ----------
@@ -143,6 +199,8 @@ def check_counts(block: sp.csr_matrix) -> Checked:
         [cells x genes], any integer or float values, any integer indices, offsets that are
         monotone and agree with the values (``scatlas.io.source.describe`` sees to it). Not
         changed. Indices may be anything: they are checked before they are used.
+    flagged
+        bool [genes]: genes over which each cell's total is taken as well; none when left out.
 
     Returns
     -------
@@ -154,18 +212,25 @@ def check_counts(block: sp.csr_matrix) -> Checked:
     if indices.dtype not in (np.int32, np.int64):
         indices = indices.astype(np.int64)
     indptr = block.indptr.astype(np.int64, copy=False)
-    n_genes = block.shape[1]
-    counts = np.empty(data.size, np.uint32)
-    genes = np.empty(data.size, np.int32)
+    n_cells, n_genes = block.shape
+    flagged = np.zeros(n_genes, bool) if flagged is None else flagged
+    genes = np.empty(data.size, np.uint16 if n_genes <= 2**16 else np.int32)
     starts = np.empty(indptr.size, np.int64)
-    kind, row, p, n_unsorted, n_zeros = _check(
-        data, indices, indptr, n_genes, counts, genes, starts
-    )
+    for dtype in (np.uint16, np.uint32):
+        counts = np.empty(data.size, dtype)
+        totals, masked = np.zeros(n_cells, np.int64), np.zeros(n_cells, np.int64)
+        per_gene = np.zeros((n_genes, 2), np.int64)
+        kind, row, p, n_unsorted, n_zeros = _check(
+            data, indices, indptr, n_genes, flagged, counts, genes, starts, totals, masked, per_gene
+        )
+        if kind != _WIDER:
+            break
+    sums = (totals, masked, per_gene)
     if kind:
         problem = Problem(PROBLEMS[kind], row, int(block.indices[p]), block.data[p].item())
-        return Checked(counts, genes, starts, n_unsorted, n_zeros, problem)
+        return Checked(counts, genes, starts, *sums, n_unsorted, n_zeros, problem)
     kept = int(starts[-1])
-    return Checked(counts[:kept], genes[:kept], starts, n_unsorted, n_zeros, None)
+    return Checked(counts[:kept], genes[:kept], starts, *sums, n_unsorted, n_zeros, None)
 
 
 def _as_compiled(data: np.ndarray) -> np.ndarray:

@@ -1,0 +1,198 @@
+"""A plate's counts: the file opened, its structure checked, rows read by range."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scatlas.blocks import csr
+from scatlas.errors import InputError
+from scatlas.io.rows import RowBlock, row_blocks
+from scatlas.io.source import (
+    STRUCTURE,
+    check_anndata,
+    convert,
+    describe,
+    frame_length,
+    read_element,
+)
+from scatlas.io.store import AGAIN, Store, reading
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    import numpy as np
+    import pandas as pd
+    import scipy.sparse as sp
+
+_ZARR_METADATA = frozenset({"zarr.json", ".zarray", ".zattrs"})
+
+
+class CountsSource:
+    """Counts of one AnnData file, opened for reading by ranges of cells.
+
+    Made by :func:`open_counts`; a context manager.
+
+    Attributes
+    ----------
+    path
+        As given.
+    matrix
+        How X is stored; ``shape``, ``n_values`` and ``indptr`` (int64, for CSR) are its.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.path = store.path
+        self.kind = store.kind
+        with ExitStack() as stack, reading(self.path, STRUCTURE):
+            self._root = store.enter(stack)
+            check_anndata(self.path, self._root)
+            shape = tuple(frame_length(self.path, self._root, name) for name in ("obs", "var"))
+            _check_x(self.path, self._root)
+            self.matrix = describe(self.path, self._root, "X", shape)
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> CountsSource:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stack.close()
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Cells, genes."""
+        return self.matrix.shape
+
+    @property
+    def n_values(self) -> int:
+        """Stored values of X."""
+        return self.matrix.n_values
+
+    @property
+    def indptr(self) -> np.ndarray | None:
+        """Offsets of the rows of X, int64 [n_cells + 1]; None when X is dense."""
+        return self.matrix.indptr
+
+    def obs(self) -> pd.DataFrame:
+        """Data frame of the cells."""
+        return self.frame("obs")
+
+    def var(self) -> pd.DataFrame:
+        """Data frame of the genes."""
+        return self.frame("var")
+
+    def frame(self, name: str) -> pd.DataFrame:
+        """``obs`` or ``var``, whole."""
+        return read_element(self.path, self._root, name)
+
+    def check_complete(self) -> None:
+        """Refuse a local Zarr store that has lost files of values: they would read as zeros.
+
+        Remote stores are not listed: that may take longer than reading them. Nor are dense ones
+        counted: a chunk of a dense matrix that holds nothing but zeros has no file.
+
+        Raises
+        ------
+        InputError
+            With the number of missing files.
+        """
+        if self.kind != "zarr" or "://" in self.path or self.matrix.format == "dense":
+            return
+        values = self._root["X/data"]
+        cut = values.shards or values.chunks
+        due = -(-values.shape[0] // cut[0])
+        there = sum(
+            file.is_file() and file.name not in _ZARR_METADATA
+            for file in Path(self.path, "X", "data").rglob("*")
+        )
+        if there < due:
+            msg = f"{self.path}: X/data lacks {due - there:,} of {due:,} chunk files: {AGAIN}"
+            raise InputError(msg)
+
+    def read_rows(self, first: int, stop: int) -> sp.csr_matrix:
+        """Rows ``first`` to ``stop - 1`` of a CSR X; value and index types as stored.
+
+        The indices are not checked: see :func:`scatlas.kernels.check_cpu.check_counts`.
+        """
+        (block,) = self.row_blocks([(first, stop)])
+        data, indices = block.raw()
+        return csr(data, indices, block.offsets, self.shape[1])
+
+    def row_blocks(self, cut: Sequence[tuple[int, int]]) -> list[RowBlock]:
+        """Blocks of a CSR X for one pass.
+
+        Parameters
+        ----------
+        cut
+            ``(first, stop)`` rows of each block, ascending and apart.
+        """
+        if self.matrix.format != "csr":
+            msg = f"{self.path}: rows are read from a CSR X, this one is {self.matrix.format}"
+            raise InputError(msg)
+        return row_blocks(self._store, self._root, self.matrix, cut)
+
+    def convert(self, budget: int) -> sp.csr_matrix:
+        """Read a dense or CSC X whole, as CSR, when it fits the block budget.
+
+        Parameters
+        ----------
+        budget
+            Bytes that the matrix may take as it is stored.
+
+        Raises
+        ------
+        InputError
+            It does not fit; the message holds the command that converts the file.
+        """
+        return convert(self.path, self.kind, self._root, self.matrix, budget)
+
+
+def _check_x(path: str, root: Any) -> None:
+    """Refuse a file without X, saying where counts may be instead."""
+    if "X" in root and root["X"].attrs.get("encoding-type") != "null":
+        return
+    others = [f"layers[{name!r}]" for name in sorted(root.get("layers", {}))]
+    if "raw" in root and root["raw"].attrs.get("encoding-type") != "null":
+        others.append("raw.X")
+    if others:
+        mend = f"counts may be in {' or '.join(others)}; if so, set adata.X = adata.{others[0]}"
+    else:
+        mend = "there are no layers and no raw either; put the counts in adata.X"
+    msg = f"{path}: X is missing: {mend} and write the file again"
+    raise InputError(msg)
+
+
+def open_counts(path: Path | str) -> CountsSource:
+    """Open the counts (X) of an AnnData file and check their structure.
+
+    Parameters
+    ----------
+    path
+        h5ad file or Zarr store (v2 or v3), a local path or a URL that fsspec opens.
+
+    Returns
+    -------
+    The source; close it, or use it in a ``with``.
+
+    Raises
+    ------
+    InputError
+        The file does not exist, is no AnnData file, is truncated, has no X, or X's parts do not
+        agree with each other or with ``obs`` and ``var``.
+    """
+    return CountsSource(Store.at(path))
+
+
+def gene_names(path: Path | str) -> pd.Index:
+    """Gene names of an AnnData file, without looking at its counts."""
+    store = Store.at(path)
+    with reading(store.path, STRUCTURE), store.open() as root:
+        check_anndata(store.path, root)
+        return read_element(store.path, root, "var").index.astype(str)

@@ -1,0 +1,202 @@
+"""Find the chunks of an array on disk, with the help of the library that wrote it.
+
+Layouts that are not known here are read by the library, which stays the reference that the tests
+compare with; the log says which and why.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+
+from scatlas.io.chunks import ChunkedArray, Extents, ShardFiles
+from scatlas.io.codecs import Blosc, Crc32c, Decoder, Deflate, Fletcher32, Lzf, Shuffle, Zstd
+
+if TYPE_CHECKING:
+    from scatlas.io.store import Store
+
+logger = logging.getLogger(__name__)
+
+# HDF5's filters by their registered number.
+_DEFLATE, _SHUFFLE, _FLETCHER32, _LZF, _BLOSC, _ZSTD = 1, 2, 3, 32000, 32001, 32015
+# Values of a piece of an array that is not compressed, hence not cut into chunks that have to be
+# decoded as a whole.
+_RAW_CHUNK = 2**18
+
+
+class NotDirectError(Exception):
+    """An array that has to be read through its library, and why."""
+
+
+def locate(store: Store, root: Any, key: str) -> ChunkedArray | None:
+    """Find the chunks of an array on disk.
+
+    Parameters
+    ----------
+    store, root
+        The file, and the same opened.
+    key
+        One-dimensional array of numbers, as ``X/data``.
+
+    Returns
+    -------
+    None when only the library can read it; the log says why.
+    """
+    element = root[key]
+    if store.is_url:
+        return None
+    try:
+        if isinstance(element, h5py.Dataset):
+            return _in_hdf5(store.path, key, element)
+        return _in_zarr(store.path, key, element)
+    except NotDirectError as why:
+        library = "h5py" if store.kind == "h5ad" else "zarr"
+        logger.info(
+            "%s: %s is read through %s, which takes longer: %s", store.path, key, library, why
+        )
+        return None
+
+
+def _in_hdf5(path: str, key: str, dataset: h5py.Dataset) -> ChunkedArray:
+    if dataset.is_virtual or dataset.external or dataset.file.userblock_size:
+        raise NotDirectError("the values lie in other files, or after a user block")
+    n_values, dtype = int(dataset.shape[0]), dataset.dtype
+    if dataset.chunks is None:
+        start = dataset.id.get_offset()
+        if start is None:
+            raise NotDirectError("the values lie within the metadata")
+        return _contiguous(path, key, n_values, dtype, start)
+    pipeline, n_filters = _hdf5_pipeline(dataset)
+    chunk_values = int(dataset.chunks[0])
+    n_chunks = -(-n_values // chunk_values)
+    offsets = np.full(n_chunks, -1)
+    sizes = np.zeros(n_chunks, np.int64)
+    skipped = np.zeros(n_chunks, np.uint32)
+
+    def place(chunk: Any) -> None:
+        i = chunk.chunk_offset[0] // chunk_values
+        if i < n_chunks:  # an array that was cut shorter may keep chunks beyond its end
+            offsets[i], sizes[i], skipped[i] = chunk.byte_offset, chunk.size, chunk.filter_mask
+
+    dataset.id.chunk_iter(place)
+    places = Extents(path, 0, offsets, sizes, skipped, n_filters)
+    return ChunkedArray(key, n_values, dtype, chunk_values, pipeline, places)
+
+
+def _contiguous(path: str, key: str, n_values: int, dtype: np.dtype, start: int) -> ChunkedArray:
+    n_chunks = -(-n_values // _RAW_CHUNK)
+    firsts = np.arange(n_chunks) * _RAW_CHUNK
+    sizes = (np.minimum(firsts + _RAW_CHUNK, n_values) - firsts) * dtype.itemsize
+    none = np.zeros(n_chunks, np.uint32)
+    places = Extents(path, 0, start + firsts * dtype.itemsize, sizes, none, 0)
+    return ChunkedArray(key, n_values, dtype, _RAW_CHUNK, (), places)
+
+
+def _hdf5_pipeline(dataset: h5py.Dataset) -> tuple[tuple[Decoder, ...], int]:
+    """Decoders in the order of decoding, and how many filters there are."""
+    properties = dataset.id.get_create_plist()
+    steps: list[Decoder] = []
+    stages: list[int] = []
+    for i in range(properties.get_nfilters()):
+        code, _, values, name = properties.get_filter(i)
+        if code == _SHUFFLE:
+            step, stage = Shuffle(int(values[0]) if values else dataset.dtype.itemsize), 0
+        elif code == _FLETCHER32:
+            step, stage = Fletcher32(), 2
+        elif code in (_DEFLATE, _LZF, _BLOSC, _ZSTD):
+            step, stage = _hdf5_compressors()[code], 1
+        else:
+            msg = f"it is compressed by {name.decode(errors='replace') or f'filter {code}'}"
+            raise NotDirectError(msg)
+        steps.append(step)
+        stages.append(stage)
+    if stages != sorted(set(stages)):
+        raise NotDirectError("its filters stand in an unusual order")
+    return tuple(reversed(steps)), len(steps)
+
+
+@cache
+def _hdf5_compressors() -> dict[int, Decoder]:
+    return {_DEFLATE: Deflate(), _LZF: Lzf(), _BLOSC: Blosc(), _ZSTD: Zstd()}
+
+
+def _in_zarr(path: str, key: str, array: Any) -> ChunkedArray:
+    metadata = array.metadata
+    first_file = metadata.encode_chunk_key((0,))
+    if not first_file.endswith("0"):
+        raise NotDirectError("its files have unusual names")
+    prefix = str(Path(path, *key.split("/"), first_file)).removesuffix("0")
+    dtype = np.dtype(array.dtype)
+    shard_chunks, at_end = 0, True
+    if metadata.zarr_format == 2:
+        chunk_values = int(metadata.chunks[0])
+        steps = _zarr2_pipeline(metadata)
+    else:
+        chunk_values = int(metadata.chunk_grid.chunk_shape[0])
+        codecs = metadata.codecs
+        if len(codecs) == 1 and type(codecs[0]).__name__ == "ShardingCodec":
+            sharding = codecs[0]
+            at_end = _index_at_end(sharding)
+            inner = int(sharding.chunk_shape[0])
+            shard_chunks, chunk_values = chunk_values // inner, inner
+            codecs = sharding.codecs
+        steps, dtype = _zarr3_pipeline(codecs, dtype)
+    fill = 0 if metadata.fill_value is None else metadata.fill_value
+    places = ShardFiles(prefix, shard_chunks, at_end)
+    return ChunkedArray(key, int(array.shape[0]), dtype, chunk_values, steps, places, fill)
+
+
+def _index_at_end(sharding: Any) -> bool:
+    names = [type(codec).__name__ for codec in sharding.index_codecs]
+    endian = getattr(getattr(sharding.index_codecs[0], "endian", None), "value", None)
+    if names != ["BytesCodec", "Crc32cCodec"] or endian != "little":
+        raise NotDirectError("the index of its shards is encoded in an unusual way")
+    return sharding.index_location.value == "end"
+
+
+def _zarr2_pipeline(metadata: Any) -> tuple[Decoder, ...]:
+    if metadata.filters:
+        raise NotDirectError("it has filters")
+    compressor = metadata.compressor
+    if compressor is None:
+        return ()
+    known = {
+        "blosc": Blosc(),
+        "zstd": Zstd(),
+        "gzip": Deflate("gzip"),
+        "zlib": Deflate("zlib"),
+    }
+    if compressor.codec_id not in known:
+        msg = f"it is compressed by {compressor.codec_id}"
+        raise NotDirectError(msg)
+    return (known[compressor.codec_id],)
+
+
+def _zarr3_pipeline(codecs: Any, dtype: np.dtype) -> tuple[tuple[Decoder, ...], np.dtype]:
+    known = {
+        "BytesCodec": (None, 0),
+        "BloscCodec": (Blosc(), 1),
+        "ZstdCodec": (Zstd(), 1),
+        "GzipCodec": (Deflate("gzip"), 1),
+        "Crc32cCodec": (Crc32c(), 2),
+    }
+    steps, stages = [], []
+    for codec in codecs:
+        name = type(codec).__name__
+        if name not in known:
+            msg = f"it is encoded by {name}"
+            raise NotDirectError(msg)
+        step, stage = known[name]
+        stages.append(stage)
+        if step is not None:
+            steps.append(step)
+        elif codec.endian is not None:
+            dtype = dtype.newbyteorder("<" if codec.endian.value == "little" else ">")
+    if stages != sorted(set(stages)) or stages[:1] != [0]:
+        raise NotDirectError("its codecs stand in an unusual order")
+    return tuple(reversed(steps)), dtype

@@ -1,0 +1,207 @@
+"""Chunks are decoded once in a pass, by any thread, and what is damaged is refused."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import anndata as ad
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import scatlas as sa
+from scatlas import blocks
+from scatlas.errors import InputError
+from scatlas.io import buffers, chunks, load_plate, open_counts
+from scatlas.io.lazy import read_matrix
+from scatlas.io.shared import Borders
+from scatlas.io.size import csr_blocks
+
+N_CELLS, N_GENES = 300, 90
+
+
+@pytest.fixture(scope="module")
+def counts() -> sp.csr_matrix:
+    rng = np.random.default_rng(5)
+    return sp.random(N_CELLS, N_GENES, 0.3, "csr", np.float32, rng, lambda n: rng.integers(1, 9, n))
+
+
+def write(counts: sp.csr_matrix, path: Path, chunk: int, **options: object) -> Path:
+    """A plate whose values lie in chunks of this size, and their indices in smaller ones."""
+    ad.AnnData(counts).write_h5ad(path)
+    with h5py.File(path, "r+") as file:
+        for part, size in (("data", chunk), ("indices", max(1, chunk - 3))):
+            values = file["X"][part][:]
+            del file["X"][part]
+            size = min(size, values.size)
+            file["X"].create_dataset(part, data=values, chunks=(size,), **options)
+    return path
+
+
+@pytest.fixture
+def decodes(monkeypatch) -> Counter:
+    """How often each chunk is decoded."""
+    seen: Counter = Counter()
+    lock = threading.Lock()
+    plain = chunks._decode
+
+    def counting(array, chunk, *rest):
+        with lock:
+            seen[array.key, chunk] += 1
+        return plain(array, chunk, *rest)
+
+    monkeypatch.setattr(chunks, "_decode", counting)
+    return seen
+
+
+def each_once(path: Path, seen: Counter) -> bool:
+    with h5py.File(path) as file:
+        due = {
+            (f"X/{part}", i)
+            for part in ("data", "indices")
+            for i in range(file["X"][part].id.get_num_chunks())
+        }
+    return seen == Counter(due)
+
+
+# Chunks smaller than a block, about as large, and of several blocks.
+@pytest.mark.parametrize("chunk", [50, 700, 100_000])
+@pytest.mark.parametrize("threads", [1, 5])
+def test_load_decodes_each_chunk_of_the_source_once(counts, tmp_path, decodes, chunk, threads):
+    path = write(counts, tmp_path / "p.h5ad", chunk, compression="gzip")
+    with sa_threads(threads):
+        load_plate(path, tmp_path / "counts.zarr", plate="p", mt_prefix=None, block_budget="50kB")
+    assert each_once(path, decodes)
+    np.testing.assert_array_equal(
+        ad.read_zarr(tmp_path / "counts.zarr").X.toarray(), counts.toarray()
+    )
+
+
+@pytest.mark.parametrize("chunk", [50, 700, 100_000])
+def test_a_pass_over_lazy_blocks_decodes_each_chunk_once(counts, tmp_path, decodes, chunk):
+    path = write(counts, tmp_path / "p.h5ad", chunk, compression="gzip")
+    x, _ = read_matrix(path, block_budget="50kB")
+    assert x.numblocks[0] > 10
+    with sa_threads(4):
+        found = sp.vstack(list(blocks.stream(x)))
+    np.testing.assert_array_equal(found.toarray(), counts.toarray())
+    assert each_once(path, decodes)
+    assert not chunks._borders._entries
+
+
+def sa_threads(n: int):
+    import dask
+
+    return dask.config.set(num_workers=n)
+
+
+def test_the_next_pass_after_one_that_stopped_half_way(counts, tmp_path, decodes):
+    path = write(counts, tmp_path / "p.h5ad", 700, compression="gzip")
+    x, _ = read_matrix(path, block_budget="50kB")
+    first = blocks.stream(x)
+    next(first)
+    first.close()
+    found = sp.vstack(list(blocks.stream(x)))
+    np.testing.assert_array_equal(found.toarray(), counts.toarray())
+
+
+def test_two_passes_at_once(counts, tmp_path):
+    path = write(counts, tmp_path / "p.h5ad", 333, compression="lzf")
+    x, _ = read_matrix(path, block_budget="50kB")
+
+    def whole(_: int) -> np.ndarray:
+        return sp.vstack(list(blocks.stream(x))).toarray()
+
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(whole, range(8)):
+            np.testing.assert_array_equal(found, counts.toarray())
+
+
+def test_rows_of_a_block_too_large_for_int32_indices_stay_exact(counts, tmp_path):
+    """An index beyond 2^32 must not wrap to a gene."""
+    path = write(counts, tmp_path / "p.h5ad", 100)
+    with h5py.File(path, "r+") as file:
+        indices = file["X/indices"][:].astype(np.int64)
+        indices[500] += 2**32
+        del file["X/indices"]
+        file["X"].create_dataset("indices", data=indices, chunks=(64,), compression="gzip")
+    with pytest.raises(InputError, match=r"hold 42949673\d\d, but must be 0 to 89"):
+        sa.read_lazy(path).X.compute()
+
+
+def test_a_chunk_that_was_never_written_is_refused(counts, tmp_path):
+    path = write(counts, tmp_path / "p.h5ad", 100)
+    with h5py.File(path, "r+") as file:
+        n = file["X/data"].shape[0]
+        del file["X/data"]
+        data = file["X"].create_dataset("data", (n,), np.float32, chunks=(100,))
+        data[: n // 2] = 1
+    with pytest.raises(InputError, match="was never written"):
+        sa.read_lazy(path).X.compute()
+
+
+def test_blocks_cut_by_rows_need_no_more_than_their_own_chunks(counts, tmp_path):
+    import pickle
+
+    path = write(counts, tmp_path / "p.h5ad", 10, compression="gzip")
+    with open_counts(path) as source:
+        rows = source.row_blocks(csr_blocks(source.indptr, 50_000))
+    for block in rows:
+        assert len(pickle.dumps(block)) < 8000
+    again = pickle.loads(pickle.dumps(rows[3])).read()
+    np.testing.assert_array_equal(
+        again.toarray(), counts[rows[3].first : rows[3].first + rows[3].n_rows].toarray()
+    )
+
+
+def test_borders_decode_once_for_callers_at_the_same_time():
+    borders, made = Borders(), []
+
+    def decode() -> np.ndarray:
+        time.sleep(0.05)
+        made.append(1)
+        return np.arange(5)
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: borders.get("chunk", 4, decode), range(4)))
+    assert len(made) == 1
+    assert all(values is found[0] for values in found)
+    assert not borders._entries
+
+
+def test_borders_hand_on_an_error_and_forget_it():
+    borders = Borders()
+
+    def fail() -> np.ndarray:
+        raise OSError("disk")
+
+    for _ in range(2):
+        with pytest.raises(OSError, match="disk"):
+            borders.get("chunk", 2, fail)
+    assert borders.get("chunk", 1, lambda: np.ones(1)) == 1
+
+
+def test_borders_that_nobody_fetches_do_not_pile_up():
+    borders = Borders()
+    for i in range(100):
+        borders.get(i, 2, lambda: np.zeros(1_000_000))
+    held = sum(entry.values.nbytes for entry in borders._entries.values())
+    assert held <= 64_000_000
+
+
+def test_memory_of_a_block_is_used_again_when_no_view_is_left():
+    first = buffers.empty(1_000_000, np.int32)
+    place = first.ctypes.data
+    view = first[10:20]
+    del first
+    other = buffers.empty(1_000_000, np.int32)
+    assert other.ctypes.data != place
+    del view
+    again = buffers.empty(1_000_000, np.float32)
+    assert again.ctypes.data == place
+    assert again.flags.writeable
