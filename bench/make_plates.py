@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 LINES, DRUGS = 50, 96
 CELLS_AT_ONCE = 1000  # fixed: each block has a random stream of its own
-VALUES_A_CHUNK = 100_000  # as in Tahoe's files
+VALUES_A_CHUNK = 100_000  # as in Tahoe's files, whose indices are int64
 
 
 @njit(nogil=True)
@@ -151,7 +151,15 @@ def blocks(study: Study, plate: int, n_cells: int, threads: int) -> Iterator[tup
 
 
 def write_plate(
-    path: Path, study: Study, plate: int, n_cells: int, *, compression: str | None, threads: int
+    path: Path,
+    study: Study,
+    plate: int,
+    n_cells: int,
+    *,
+    compression: str | None,
+    index_dtype: str,
+    chunk: int,
+    threads: int,
 ) -> int:
     """Write one plate and return its number of values."""
     line, total, mt_total, ends = [], [], [], [np.zeros(1, np.int64)]
@@ -160,18 +168,18 @@ def write_plate(
         x = file.create_group("X")
         x.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0"})
         x.attrs["shape"] = np.array([n_cells, study.n_genes])
-        how = {"shape": (0,), "maxshape": (None,), "chunks": VALUES_A_CHUNK}
+        how = {"shape": (0,), "maxshape": (None,), "chunks": chunk}
         how["compression"] = compression
         arrays = {
             "data": x.create_dataset("data", dtype=np.float32, **how),
-            "indices": x.create_dataset("indices", dtype=np.int64, **how),
+            "indices": x.create_dataset("indices", dtype=index_dtype, **how),
         }
         # Whole chunks only: HDF5 would compress a chunk again each time it grows.
         rest = {name: np.empty(0, array.dtype) for name, array in arrays.items()}
 
         def append(name: str, values: np.ndarray, *, last: bool = False) -> None:
             values = np.concatenate([rest[name], values])
-            cut = values.size if last else values.size // VALUES_A_CHUNK * VALUES_A_CHUNK
+            cut = values.size if last else values.size // chunk * chunk
             array = arrays[name]
             size = array.shape[0]
             array.resize((size + cut,))
@@ -223,6 +231,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--no-compression", action="store_true", help="plain h5ad instead of gzip")
+    parser.add_argument("--index-dtype", default="int64", choices=["int32", "int64"])
+    parser.add_argument("--chunk", type=int, default=VALUES_A_CHUNK, help="values a chunk")
     args = parser.parse_args()
     study = Study(args.genes, args.seed)
     compression = None if args.no_compression else "gzip"
@@ -230,7 +240,14 @@ def main() -> None:
         path = args.out / f"plate{plate}.h5ad"
         begin = time.perf_counter()
         values = write_plate(
-            path, study, plate, args.cells, compression=compression, threads=args.threads
+            path,
+            study,
+            plate,
+            args.cells,
+            compression=compression,
+            index_dtype=args.index_dtype,
+            chunk=args.chunk,
+            threads=args.threads,
         )
         seconds = time.perf_counter() - begin
         sys.stdout.write(

@@ -9,7 +9,7 @@ import numpy as np
 
 from scatlas.io.atomic import atomic_path
 from scatlas.io.elements import ARRAY, DICT, consolidate, create_group, write_elem
-from scatlas.io.shards import DENSE, ShardedArray, encoding_pool
+from scatlas.io.shards import PROJECTED, ShardedArray, encoding_pool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -67,7 +67,7 @@ def write_pca(
             partial / "X_pca",
             np.float32,
             pool,
-            compression=DENSE,
+            compression=PROJECTED,
             row_shape=(n_comps,),
             attributes=ARRAY,
         )

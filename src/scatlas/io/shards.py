@@ -89,6 +89,8 @@ COUNTS = Compression(5, "bitshuffle")
 INDICES = Compression(5, "shuffle")
 NORMALIZED = Compression(9, "noshuffle")
 DENSE = Compression(5, "shuffle")
+# Projected cells are nearly noise: 0.88 of their size at 1.6 GB/s (bytes shuffled: 0.96, 1.0 GB/s).
+PROJECTED = Compression(5, "bitshuffle")
 
 
 def encoding_pool() -> ThreadPoolExecutor:

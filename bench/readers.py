@@ -1,0 +1,229 @@
+"""Readers and codecs: one pass over a plate's counts in each layout, ours against the library.
+
+    python bench/readers.py FOLDER                      # 20,000 cells x 62,710 genes
+    python bench/readers.py FOLDER --threads 1 2 4 16
+
+First the readers: million stored values a second (a value and its index) from row blocks of a file
+in the page cache to CSR matrices in memory, all values summed to see that nothing is left out. The
+library's way is AnnData's lazy reader on Dask's threads, which goes through h5py or zarr-python.
+Then the codecs that the store of counts may have: bytes a value, and million values a second that
+one core encodes and decodes, for counts, indices and log-normalised values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import anndata as ad
+import dask
+import h5py
+import hdf5plugin
+import numpy as np
+import zarr
+from numcodecs import Blosc, Zstd, blosc
+from run_side import machine
+from workflow_run import make_plates
+
+from scatlas import blocks
+from scatlas.io import load_plate, read_matrix
+from scatlas.io.shards import CHUNK_VALUES, SHARD_VALUES
+
+warnings.filterwarnings("ignore")
+TAHOE = 100_000  # values a chunk
+
+Arrays = dict[str, np.ndarray]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--cells", type=int, default=20_000)
+    parser.add_argument("--genes", type=int, default=62_710)
+    cores = len(os.sched_getaffinity(0))
+    threads = sorted({1, 2, cores} & set(range(cores + 1)))
+    parser.add_argument("--threads", type=int, nargs="+", default=threads)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path, help="file for the result, beside standard output")
+    args = parser.parse_args()
+    (plate,) = make_plates(args.folder, 1, args.cells, args.genes)
+    with h5py.File(plate) as file:
+        x = {part: file["X"][part][:] for part in ("data", "indices", "indptr")}
+    lines = [f"# python bench/readers.py FOLDER {' '.join(sys.argv[2:])}".rstrip()]
+    lines.append(machine("scatlas", "anndata", "h5py", "zarr", "hdf5plugin", "deflate"))
+    lines.append(f"# {args.cells:,} cells, {x['data'].size / 1e6:.1f} M values; M values/s")
+    lines += readers(args, x, plate)
+    lines += codecs(x)
+    print("\n".join(lines))
+    if args.out:
+        args.out.write_text("\n".join(lines) + "\n")
+
+
+def readers(args: argparse.Namespace, x: Arrays, plate: Path) -> list[str]:
+    lines = [
+        f"{'layout':<34}{'B/value':>8}"
+        + "".join(f"{f'{n} threads: lib.':>18}{'ours':>7}{'ratio':>7}" for n in args.threads)
+    ]
+    for name, write in layouts(plate).items():
+        path = args.folder / f"{name.replace(' ', '_')}{write[0]}"
+        if not path.exists():
+            shutil.copytree(plate, path) if plate.is_dir() else write[1](x, path)
+        size = sum(f.stat().st_size for f in path.rglob("*") if f.is_file()) if path.is_dir() else 0
+        size = (size or path.stat().st_size) / x["data"].size
+        line = f"{name:<34}{size:>8.2f}"
+        for n in args.threads:
+            with dask.config.set(num_workers=n, scheduler="threads"):
+                theirs, ours = [], []
+                for _ in range(args.rounds):  # in turn: both see the same moods of the machine
+                    theirs.append(rate(library, path, x))
+                    ours.append(rate(direct, path, x))
+            a, b = statistics.median(theirs), statistics.median(ours)
+            line += f"{a:>18.0f}{b:>7.0f}{b / a:>7.1f}"
+        lines.append(line)
+        print(line, file=sys.stderr, flush=True)
+    return lines
+
+
+def rate(read: Callable[[Path], float], path: Path, x: Arrays) -> float:
+    start = time.perf_counter()
+    total = read(path)
+    seconds = time.perf_counter() - start
+    assert total == x["data"].sum(dtype=np.float64), "the reader left something out"
+    return x["data"].size / seconds / 1e6
+
+
+def direct(path: Path) -> float:
+    x, _ = read_matrix(path)
+    return sum(blocks.stream(x, lambda block: block.data.sum(dtype=np.float64)))
+
+
+def library(path: Path) -> float:
+    """AnnData's lazy reader, in blocks of as many cells as ours have."""
+    rows = max(read_matrix(path)[0].chunks[0])
+    opened = h5py.File(path) if path.suffix == ".h5ad" else zarr.open_group(path, mode="r")
+    x = ad.experimental.read_elem_lazy(opened["X"], chunks=(rows, opened["X"].attrs["shape"][1]))
+    sums = x.map_blocks(
+        lambda block: np.array([[block.data.sum(dtype=np.float64)]]),
+        chunks=((1,) * x.numblocks[0], (1,)),
+        dtype=np.float64,
+        meta=np.empty((0, 0)),
+    )
+    total = sums.sum().compute()
+    if path.suffix == ".h5ad":
+        opened.close()
+    return total
+
+
+def layouts(plate: Path) -> dict[str, tuple[str, Callable[[Arrays, Path], None]]]:
+    """How to write each layout, by its name."""
+
+    def h5ad(chunk: int | None, index: type, **options: object):
+        def write(x: Arrays, path: Path) -> None:
+            with h5py.File(plate) as source, h5py.File(path, "w") as file:
+                for name in ("obs", "var"):
+                    source.copy(name, file)
+                file.attrs.update(source.attrs)
+                group = file.create_group("X")
+                group.attrs.update(source["X"].attrs)
+                group["indptr"] = x["indptr"]
+                for part, dtype in (("data", np.float32), ("indices", index)):
+                    values = x[part].astype(dtype)
+                    group.create_dataset(
+                        part, data=values, chunks=chunk and (min(chunk, values.size),), **options
+                    )
+
+        return ".h5ad", write
+
+    def zarr_store(sharded: bool):
+        def write(x: Arrays, path: Path) -> None:
+            adata = ad.read_h5ad(plate)
+            with ad.settings.override(zarr_write_format=3, auto_shard_zarr_v3=sharded):
+                adata.write_zarr(path)
+
+        return ".zarr", write
+
+    def canonical(x: Arrays, path: Path) -> None:
+        load_plate(plate, path, plate="bench")
+
+    return {
+        "h5ad gzip, Tahoe (100k, int64)": h5ad(TAHOE, np.int64, compression="gzip"),
+        "h5ad gzip, AnnData (31k, int32)": h5ad(31_000, np.int32, compression="gzip"),
+        "h5ad gzip, large chunks (10M)": h5ad(10_000_000, np.int32, compression="gzip"),
+        "h5ad lzf": h5ad(TAHOE, np.int32, compression="lzf"),
+        "h5ad zstd": h5ad(TAHOE, np.int32, **hdf5plugin.Zstd()),
+        "h5ad blosc lz4": h5ad(TAHOE, np.int32, **hdf5plugin.Blosc("lz4")),
+        "h5ad uncompressed, chunked": h5ad(31_000, np.int32),
+        "h5ad uncompressed, contiguous": h5ad(None, np.int32),
+        "zarr v3 as AnnData writes it": zarr_store(False),
+        "zarr v3, AnnData's shards": zarr_store(True),
+        "counts.zarr (ours)": (".zarr", canonical),
+    }
+
+
+def codecs(x: Arrays) -> list[str]:
+    blosc.use_threads = False
+    counts = x["data"].astype(np.uint8)
+    kinds = {
+        "counts uint8": counts,
+        "counts uint16": counts.astype(np.uint16),
+        "indices uint16": x["indices"].astype(np.uint16),
+        "indices int32": x["indices"].astype(np.int32),
+        "log1p float32": log_normalised(x),
+    }
+    choices = {
+        "lz4 noshuffle 5": Blosc("lz4", 5, Blosc.NOSHUFFLE),
+        "lz4 shuffle 5": Blosc("lz4", 5, Blosc.SHUFFLE),
+        "lz4 bitshuffle 5": Blosc("lz4", 5, Blosc.BITSHUFFLE),
+        "lz4 noshuffle 9": Blosc("lz4", 9, Blosc.NOSHUFFLE),
+        "blosc zstd 1 bitshuffle": Blosc("zstd", 1, Blosc.BITSHUFFLE),
+        "zstd 1": Zstd(1),
+        "zstd 3": Zstd(3),
+    }
+    lines = [
+        f"\n# codecs on one core, chunks of {CHUNK_VALUES:,} values in shards of {SHARD_VALUES:,}: "
+        "B/value, M values/s encoded, decoded",
+        f"{'':<26}" + "".join(f"{kind:>24}" for kind in kinds),
+    ]
+    for name, codec in choices.items():
+        line = f"{name:<26}"
+        for values in kinds.values():
+            size, encode, decode = codec_rates(codec, values[: 40 * CHUNK_VALUES])
+            line += f"{size:>10.2f}{encode:>7.0f}{decode:>7.0f}"
+        lines.append(line)
+    return lines
+
+
+def log_normalised(x: Arrays) -> np.ndarray:
+    ends = x["indptr"].astype(np.int64)
+    totals = np.add.reduceat(x["data"], ends[:-1])
+    scale = np.repeat(np.median(totals) / totals, np.diff(ends))
+    return np.log1p(x["data"] * scale.astype(np.float32))
+
+
+def codec_rates(codec: Blosc | Zstd, values: np.ndarray) -> tuple[float, float, float]:
+    pieces = [values[i : i + CHUNK_VALUES] for i in range(0, values.size, CHUNK_VALUES)]
+    out = np.empty(CHUNK_VALUES, values.dtype)
+    encode, decode = [], []
+    for _ in range(3):
+        start = time.thread_time()
+        encoded = [codec.encode(piece) for piece in pieces]
+        encode.append(time.thread_time() - start)
+        start = time.thread_time()
+        for piece, raw in zip(pieces, encoded, strict=True):
+            codec.decode(raw, out[: piece.size])
+        decode.append(time.thread_time() - start)
+    n = values.size / 1e6
+    return sum(map(len, encoded)) / values.size, n / min(encode), n / min(decode)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Run one side of a benchmark in a process of its own: its step times and its peak memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass
+class Run:
+    """What a side did.
+
+    Attributes
+    ----------
+    seconds
+        By step, summed over the plates.
+    peak
+        Bytes resident at most, all processes of the side together, sampled every 50 ms.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    peak: int = 0
+    wall: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Seconds of all steps but the start of workers."""
+        return sum(s for step, s in self.seconds.items() if step != "start")
+
+
+def run_side(command: list[str | Path], log: Path) -> Run:
+    """Run a command that prints one JSON line a step."""
+    result = Run()
+    begin = time.perf_counter()
+    with log.open("w") as err:
+        process = subprocess.Popen(
+            [str(part) for part in command], stdout=subprocess.PIPE, stderr=err, text=True
+        )
+        watcher = threading.Thread(target=_watch, args=(process, result))
+        watcher.start()
+        for line in process.stdout:
+            if line.startswith("{"):
+                step = json.loads(line)
+                name = step["step"]
+                result.seconds[name] = result.seconds.get(name, 0.0) + step["seconds"]
+        code = process.wait()
+        watcher.join()
+    if code:
+        sys.exit(f"{' '.join(map(str, command[:3]))} failed, see {log}")
+    result.wall = time.perf_counter() - begin
+    return result
+
+
+def _watch(process: subprocess.Popen, result: Run) -> None:
+    main = psutil.Process(process.pid)
+    while process.poll() is None:
+        total = 0
+        try:
+            family = [main, *main.children(recursive=True)]
+        except psutil.Error:
+            break
+        for member in family:
+            try:
+                total += member.memory_info().rss
+            except psutil.Error:
+                continue
+        result.peak = max(result.peak, total)
+        time.sleep(0.05)
+
+
+def machine(*packages: str) -> str:
+    """One line for the head of a result: date, machine, versions."""
+    cores = len(os.sched_getaffinity(0))
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    memory = psutil.virtual_memory().total / 1e9
+    versions = ", ".join(f"{package} {version(package)}" for package in packages)
+    return (
+        f"# {time.strftime('%Y-%m-%d')}, {model}, {cores} cores, {memory:.0f} GB, "
+        f"Python {platform.python_version()}, {versions}"
+    )

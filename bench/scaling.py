@@ -1,0 +1,63 @@
+"""Time and memory of every rule as the plate grows: is time linear and memory flat?
+
+    python bench/scaling.py FOLDER --cells 50000 100000 200000 400000 800000
+
+Simulates one plate of each size in FOLDER (once), runs the workflow on it, one job at a time with
+all cores, and prints nanoseconds a stored value and the peak memory of each rule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from run_side import machine
+from workflow_run import by_rule, make_plates, run_workflow
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    sizes = [50_000, 100_000, 200_000, 400_000, 800_000]
+    parser.add_argument("--cells", type=int, nargs="+", default=sizes)
+    parser.add_argument("--genes", type=int, default=62_710)
+    parser.add_argument("--comps", type=int, default=300)
+    parser.add_argument("--out", type=Path, help="file for the table, beside standard output")
+    args = parser.parse_args()
+    found = []
+    for cells in args.cells:
+        folder = args.folder / f"cells{cells}"
+        folder.mkdir(parents=True, exist_ok=True)
+        jobs = run_workflow(
+            folder,
+            make_plates(folder, 1, cells, args.genes),
+            jobs=len(os.sched_getaffinity(0)),
+            min_plates=1,
+            subset=5000,
+            pca={"n_comps": args.comps},
+        )
+        found.append((cells, jobs.values, jobs.wall, by_rule(jobs)))
+    command = f"--cells {' '.join(map(str, args.cells))} --comps {args.comps}"
+    lines = [
+        f"# python bench/scaling.py FOLDER {command}",
+        machine("scatlas", "anndata", "dask", "numba", "numpy", "zarr", "snakemake"),
+        "# one plate; seconds of a rule (without the start of Python), ns a stored value, peak MB",
+        f"{'cells':<18}" + "".join(f"{cells:>24,}" for cells, *_ in found),
+        f"{'M values':<18}" + "".join(f"{values / 1e6:>24.0f}" for _, values, *_ in found),
+        f"{'workflow':<18}" + "".join(f"{wall:>22.1f} s" for *_, wall, _ in found),
+    ]
+    for rule in found[0][3]:
+        cells = ""
+        for _, values, _, rules in found:
+            seconds, peak = rules[rule]
+            cells += f"{seconds:>8.2f}{seconds / values * 1e9:>8.1f}{peak / 1e6:>8.0f}"
+        lines.append(f"{rule:<18}{cells}")
+    report = "\n".join(lines)
+    print(report)
+    if args.out:
+        args.out.write_text(report + "\n")
+
+
+if __name__ == "__main__":
+    main()

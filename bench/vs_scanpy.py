@@ -1,0 +1,128 @@
+"""From plates to X_pca: scatlas against scanpy with Dask, side by side.
+
+    python bench/vs_scanpy.py FOLDER                  # 4 plates x 50,000 cells x 62,710 genes
+    python bench/vs_scanpy.py FOLDER --formats gzip --rounds 5 --chunk 10000
+
+Makes the plates in FOLDER (once; gzip and uncompressed h5ad of the same counts, about 1,300 values
+a cell), then lets both sides do the same work in turn, --rounds times: filter, normalise,
+logarithm, 2,000 highly variable genes a plate, consensus of three plates, cut, merge, 300
+components. Ours are the scripts of the workflow in one process (bench/sides/scatlas_steps.py); the
+peer does it as the published notebook (bench/sides/scanpy_dask.py) with its best number of cells a
+block and a worker for each core. The files are in the page cache for both. Times are medians; a
+step's seconds are summed over the plates. Fails unless both found the same genes on every plate
+and the same components.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from run_side import ROOT, Run, machine, run_side
+
+SIDES = ("scatlas", "scanpy")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--plates", type=int, default=4)
+    parser.add_argument("--cells", type=int, default=50_000, help="per plate")
+    parser.add_argument("--genes", type=int, default=62_710)
+    parser.add_argument("--comps", type=int, default=300)
+    parser.add_argument("--chunk", type=int, default=20_000, help="cells a block of the peer")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--formats", default="gzip,raw")
+    parser.add_argument("--out", type=Path, help="file for the result, beside standard output")
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    lines = [f"# python bench/vs_scanpy.py FOLDER {' '.join(sys.argv[2:])}".rstrip()]
+    lines.append(machine("scatlas", "scanpy", "anndata", "dask", "numba", "zarr", "h5py"))
+    for kind in args.formats.split(","):
+        plates = make_plates(args, kind)
+        runs: dict[str, list[Run]] = {side: [] for side in SIDES}
+        for _ in range(args.rounds):
+            for side in SIDES:
+                runs[side].append(one(side, plates, args))
+        difference = compare(args.folder)
+        lines += table(kind, runs, difference)
+        print("\n".join(lines), flush=True)
+    if args.out:
+        args.out.write_text("\n".join(lines) + "\n")
+
+
+def make_plates(args: argparse.Namespace, kind: str) -> list[Path]:
+    """Plates laid out as AnnData.write_h5ad lays them out: int32 indices, chunks of 31,000."""
+    folder = args.folder / kind
+    paths = [folder / f"plate{i}.h5ad" for i in range(1, args.plates + 1)]
+    if not all(path.exists() for path in paths):
+        size = ("--plates", args.plates, "--cells", args.cells, "--genes", args.genes)
+        layout = ("--index-dtype", "int32", "--chunk", 31_000)
+        options = [*size, *layout, *(["--no-compression"] if kind == "raw" else [])]
+        make = ROOT / "bench/make_plates.py"
+        subprocess.run([sys.executable, make, folder, *map(str, options)], check=True)
+    return paths
+
+
+def one(side: str, plates: list[Path], args: argparse.Namespace) -> Run:
+    """One round of one side."""
+    own = [] if side == "scatlas" else ["--chunk", args.chunk]
+    name = "scatlas_steps.py" if side == "scatlas" else "scanpy_dask.py"
+    out = args.folder / f"out_{side}"
+    command = [sys.executable, ROOT / "bench/sides" / name, out, "--comps", args.comps, *own]
+    return run_side([*command, "--plates", *plates], args.folder / f"{side}.log")
+
+
+def compare(folder: Path) -> float:
+    """Check that both sides found the same; return how far a component is from the peer's."""
+    ours, theirs = (json.loads((folder / f"out_{side}/result.json").read_text()) for side in SIDES)
+    assert ours["hvgs"] == theirs["hvgs"], "highly variable genes differ"
+    assert ours["genes"] == theirs["genes"], "consensus genes differ"
+    a, b = (np.load(folder / f"out_{side}/PCs.npy").astype(float) for side in SIDES)
+    assert a.shape == b.shape
+    # Components of nearly equal variance may turn into each other: each of ours must lie in what
+    # the peer's span. Its Gram matrix is float32, which bounds how close that can be.
+    b, _ = np.linalg.qr(b)
+    inside = np.linalg.norm(b.T @ a, axis=0)
+    leading = np.abs((a * b).sum(axis=0))[:20]
+    assert inside[:-10].min() > 0.999, f"a component is not the peer's: {inside[:-10].min()}"
+    assert leading.min() > 0.999, f"a leading component is not the peer's: {leading.min()}"
+    return float(1 - inside[:-10].min())
+
+
+def table(kind: str, runs: dict[str, list[Run]], difference: float) -> list[str]:
+    """The lines of one format."""
+    lines = [f"\n## {kind} h5ad to X_pca, medians of {len(runs['scatlas'])} rounds"]
+    for side in SIDES:
+        steps = {
+            step: statistics.median(run.seconds[step] for run in runs[side])
+            for step in runs[side][0].seconds
+        }
+        told = ", ".join(f"{step} {seconds:.2f}" for step, seconds in steps.items())
+        lines.append(f"{side}: {told}")
+    lines.append(f"{'':<10}{'seconds':>9}{'rounds':>32}{'peak MB':>10}")
+    medians = {}
+    for side in SIDES:
+        totals = [run.total for run in runs[side]]
+        medians[side] = statistics.median(totals)
+        each = " ".join(f"{total:.2f}" for total in totals)
+        peak = max(run.peak for run in runs[side]) / 1e6
+        lines.append(f"{side:<10}{medians[side]:>9.2f}{each:>32}{peak:>10.0f}")
+    ratios = [b.total / a.total for a, b in zip(runs["scatlas"], runs["scanpy"], strict=True)]
+    each = " ".join(f"{ratio:.1f}" for ratio in ratios)
+    lines.append(f"ratio {medians['scanpy'] / medians['scatlas']:.1f} (by round: {each})")
+    lines.append(
+        f"the same genes on all plates; components within {difference:.0e} of the peer's span"
+    )
+    return lines
+
+
+if __name__ == "__main__":
+    main()

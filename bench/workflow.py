@@ -1,0 +1,74 @@
+"""All rules through Snakemake against scanpy's bare script, side by side.
+
+    python bench/workflow.py FOLDER                     # 4 plates x 200,000 cells
+
+Ours: `snakemake` with all rules, from sources to atlas, UMAP, figures and report, a process for
+each job. The peer: one script (bench/sides/scanpy_dask.py) from sources to the UMAP of as many
+cells, without validation, atlas, report or reruns. Both with all cores, in turn, --rounds times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+from pathlib import Path
+
+from run_side import ROOT, machine, run_side
+from workflow_run import by_rule, make_plates, run_workflow
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--plates", type=int, default=4)
+    parser.add_argument("--cells", type=int, default=200_000)
+    parser.add_argument("--genes", type=int, default=62_710)
+    parser.add_argument("--comps", type=int, default=300)
+    parser.add_argument("--subset", type=int, default=20_000, help="cells of the UMAP")
+    parser.add_argument("--chunk", type=int, default=20_000, help="cells a block of the peer")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="file for the result, beside standard output")
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    layout = ("--index-dtype", "int32", "--chunk", "31000")
+    plates = make_plates(args.folder, args.plates, args.cells, args.genes, *layout)
+    peer = [
+        *(sys.executable, ROOT / "bench/sides/scanpy_dask.py", args.folder / "out_scanpy"),
+        *("--comps", args.comps, "--chunk", args.chunk, "--embed", args.subset),
+        *("--plates", *plates),
+    ]
+    ours, theirs = [], []
+    for _ in range(args.rounds):
+        ours.append(
+            run_workflow(
+                args.folder,
+                plates,
+                jobs=len(os.sched_getaffinity(0)),
+                min_plates=3,
+                subset=args.subset,
+                pca={"n_comps": args.comps},
+            )
+        )
+        theirs.append(run_side(peer, args.folder / "scanpy.log"))
+    seconds = [statistics.median(run.wall for run in runs) for runs in (ours, theirs)]
+    lines = [
+        f"# python bench/workflow.py FOLDER {' '.join(sys.argv[2:])}".rstrip(),
+        machine("scatlas", "scanpy", "anndata", "dask", "numba", "zarr", "snakemake"),
+        f"# {args.plates} plates x {args.cells:,} cells, {ours[0].values / 1e6:.0f} M values",
+        f"scatlas, all rules through Snakemake: {seconds[0]:.1f} s",
+        "  seconds by rule, all jobs (two may run at once): "
+        + ", ".join(f"{rule} {s:.1f}" for rule, (s, _) in by_rule(ours[-1]).items()),
+        f"scanpy's bare script: {seconds[1]:.1f} s, peak {theirs[-1].peak / 1e6:.0f} MB",
+        "  seconds: " + ", ".join(f"{step} {s:.1f}" for step, s in theirs[-1].seconds.items()),
+        f"ratio {seconds[1] / seconds[0]:.2f}",
+    ]
+    report = "\n".join(lines)
+    print(report)
+    if args.out:
+        args.out.write_text(report + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Run the whole workflow on simulated plates and gather what each job took."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """A run of the workflow.
+
+    Attributes
+    ----------
+    wall
+        Seconds from the command to its end.
+    values
+        Stored counts of all plates.
+    records
+        By job (``load/plate1``): seconds and bytes resident at most, from the run records.
+    """
+
+    wall: float
+    values: int
+    records: dict[str, tuple[float, int]]
+
+
+def make_plates(folder: Path, n: int, cells: int, genes: int, *options: str) -> list[Path]:
+    """Plates of Tahoe's layout in a folder, made once."""
+    paths = [folder / f"plate{i}.h5ad" for i in range(1, n + 1)]
+    if not all(path.exists() for path in paths):
+        size = ("--plates", n, "--cells", cells, "--genes", genes)
+        make = [sys.executable, ROOT / "bench/make_plates.py", folder, *size, *options]
+        subprocess.run([str(part) for part in make], check=True)
+    return paths
+
+
+def run_workflow(
+    folder: Path, plates: list[Path], *, jobs: int, min_plates: int, subset: int, **settings: object
+) -> Jobs:
+    """Run all rules on these plates, results anew in ``folder/results``.
+
+    Parameters
+    ----------
+    jobs
+        Cores given to Snakemake.
+    min_plates, subset
+        Of the config: votes for a consensus gene, cells of the UMAP.
+    settings
+        Further sections of the config.
+    """
+    sheet = folder / "plates.tsv"
+    rows = [f"{path.stem}\t{path.resolve()}" for path in plates]
+    sheet.write_text("\n".join(["plate\tpath", *rows, ""]))
+    config = {
+        "plates": "plates.tsv",
+        "consensus": {"min_plates": min_plates},
+        "subset": {"n_cells": subset},
+        **settings,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    command = [
+        *(sys.executable, "-m", "snakemake", "--snakefile", ROOT / "Snakefile"),
+        *("--directory", folder, "--configfile", folder / "config.json"),
+        *("--cores", jobs, "--forceall", "--quiet", "all"),
+    ]
+    begin = time.perf_counter()
+    subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
+    wall = time.perf_counter() - begin
+    manifests = folder / "results/manifests"
+    records = {}
+    for path in sorted(manifests.rglob("runs/*.json")):
+        record = json.loads(path.read_text())
+        name = (path.parent.parent / path.stem).relative_to(manifests).as_posix()
+        records[name] = record["seconds"], record["peak_memory_bytes"]
+    loads = (manifests / f"load/{path.stem}.json" for path in plates)
+    values = sum(json.loads(load.read_text())["n_values"] for load in loads)
+    return Jobs(wall, values, records)
+
+
+def by_rule(jobs: Jobs) -> dict[str, tuple[float, int]]:
+    """Seconds summed, and the highest peak, over a rule's jobs."""
+    rules: dict[str, tuple[float, int]] = {}
+    for name, (seconds, peak) in jobs.records.items():
+        rule = name.partition("/")[0]
+        before = rules.get(rule, (0.0, 0))
+        rules[rule] = before[0] + seconds, max(before[1], peak)
+    return rules
