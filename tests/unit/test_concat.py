@@ -117,6 +117,40 @@ def test_counts_keep_integer_dtypes(tmp_path):
     np.testing.assert_array_equal(actual.toarray(), sp.vstack([few.X, many.X]).toarray())
 
 
+def test_whole_chunks_are_copied_as_they_are_encoded(tmp_path, monkeypatch):
+    """Where chunks of a plate and of the result begin together, as on the first plate."""
+    plates = {"a": plate(45, 0), "b": plate(31, 1), "c": plate(40, 2)}
+    encoded = []
+    encode = shards.ShardedArray._encode
+    monkeypatch.setattr(
+        shards.ShardedArray,
+        "_encode",
+        lambda self, chunk: encoded.append(self.path.name) or encode(self, chunk),
+    )
+    stores = stored(tmp_path, plates)
+    encoded.clear()
+    concat_on_disk(stores, tmp_path / "merged.zarr", block_budget="1kB")
+    n_values = sum(adata.X.nnz for adata in plates.values())
+    copied = plates["a"].X.nnz // 32
+    assert copied > 5
+    assert encoded.count("data") == encoded.count("indices") == -(-n_values // 32) - copied
+    # The same bytes as if everything had been encoded again.
+    monkeypatch.setattr(shards.ShardedArray, "takes_chunks_of", lambda *_: False)
+    concat_on_disk(stores, tmp_path / "again.zarr", block_budget="1kB")
+    assert checksum(tmp_path / "merged.zarr") == checksum(tmp_path / "again.zarr")
+
+
+def test_a_damaged_chunk_is_not_copied_on(tmp_path):
+    stores = stored(tmp_path, {"a": plate(45, 0), "b": plate(31, 1)})
+    file = stores["a"] / "X/data/c/0"
+    raw = bytearray(file.read_bytes())
+    raw[20] ^= 1
+    file.write_bytes(bytes(raw))
+    with pytest.raises(InputError, match=r"a\.zarr: .*checksum"):
+        concat_on_disk(stores, tmp_path / "merged.zarr", block_budget="1kB")
+    assert not (tmp_path / "merged.zarr").exists()
+
+
 def test_offsets_beyond_int32(tmp_path, monkeypatch):
     """As from 2^31 values on, with the limit put at 100."""
     monkeypatch.setattr("scatlas.io.writer._INT32_VALUES", 100)

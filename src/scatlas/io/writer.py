@@ -198,12 +198,13 @@ class CsrWriter:
         parts = {"data": self._data, "indices": self._indices}
         if not all(part.takes_chunks_of(x[name]) for name, part in parts.items()):
             return 0
-        n_chunks = x["data"].shape[0] // CHUNK_VALUES
+        n_chunks = arrays["data"].n_values // arrays["data"].chunk_values
         for name, part in parts.items():
             for chunk in encoded(arrays[name], 0, n_chunks):
                 part.append_encoded(chunk)
-        self.n_values += n_chunks * CHUNK_VALUES
-        return n_chunks * CHUNK_VALUES
+        n_values = n_chunks * arrays["data"].chunk_values
+        self.n_values += n_values
+        return n_values
 
     def append_rows(self, lengths: np.ndarray) -> None:
         """Append rows of so many stored values each."""
