@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from scatlas.io.manifest import checksum, write_json
+from scatlas.io.writer import CsrWriter
 
 
 def store(folder, files):
@@ -54,6 +57,32 @@ def test_checksum_of_a_folder_sees_renames(tmp_path):
     folder = store(tmp_path / "b", FILES)
     (folder / "X/c/1").rename(folder / "X/c/2")
     assert checksum(folder) != first
+
+
+def test_checksum_of_a_store_sees_each_value(tmp_path, monkeypatch):
+    """Though it reads the checksums of the chunks alone."""
+    x = sp.random(60, 20, 0.5, format="csr", rng=np.random.default_rng(0))
+    x.data = np.ceil(x.data * 9)
+    monkeypatch.setattr("scatlas.io.shards.CHUNK_VALUES", 64)
+    monkeypatch.setattr("scatlas.io.shards.SHARD_VALUES", 256)
+
+    def stored(name, x):
+        with CsrWriter(tmp_path / name, n_vars=20) as writer:
+            writer.append(x)
+        return checksum(tmp_path / name)
+
+    first = stored("a.zarr", x)
+    assert stored("b.zarr", x) == first
+    for at in (0, 100, 255, 256, x.nnz - 1):
+        changed = x.copy()
+        changed.data[at] += 1
+        assert stored("c.zarr", changed) != first
+    n_bytes = []
+    read = hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda f, d: n_bytes.append(f.name) or read(f, d))
+    checksum(tmp_path / "a.zarr")
+    assert n_bytes
+    assert not [name for name in n_bytes if "X/data/c/" in str(name)]
 
 
 def test_checksum_of_nothing(tmp_path):

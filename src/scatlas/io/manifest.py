@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,7 @@ from scatlas.compute.threads import n_threads
 from scatlas.io.atomic import atomic_path
 
 _DIGEST_BYTES = 16
+_CRC_BYTES = 4
 # Snakemake drops it into outputs that are folders; it is no part of the data.
 _NOT_DATA = frozenset({".snakemake_timestamp"})
 
@@ -23,7 +25,9 @@ _NOT_DATA = frozenset({".snakemake_timestamp"})
 def checksum(path: Path | str) -> str:
     """BLAKE2b of a file, or of a folder: its sorted relative paths and their files' digests.
 
-    Times, owners and empty folders do not count. Files are read in threads.
+    Times, owners and empty folders do not count. Files are read in threads. Of shards of Zarr
+    arrays whose chunks carry checksums, which are all that scatlas writes, the index and these
+    checksums (CRC-32C) are read, a ten-thousandth of the bytes.
 
     Returns
     -------
@@ -43,8 +47,18 @@ def checksum(path: Path | str) -> str:
         if file.name not in _NOT_DATA and file.is_file()
     }
     order = sorted(files)
+    chunks_of = {
+        file.parent: n
+        for file in files.values()
+        if file.name == "zarr.json" and (n := _checked_chunks(file))
+    }
+
+    def digest(name: str) -> str:
+        n_chunks = chunks_of.get(_array_of(files[name]))
+        return _shard_digest(files[name], n_chunks) if n_chunks else _digest(files[name])
+
     with ThreadPoolExecutor(n_threads()) as pool:
-        digests = list(pool.map(_digest, [files[name] for name in order]))
+        digests = list(pool.map(digest, order))
     whole = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for name, digest in zip(order, digests, strict=True):
         whole.update(f"{name}\0{digest}\n".encode())
@@ -56,6 +70,41 @@ def _digest(file: Path) -> str:
         return hashlib.file_digest(
             stream, lambda: hashlib.blake2b(digest_size=_DIGEST_BYTES)
         ).hexdigest()
+
+
+def _array_of(file: Path) -> Path | None:
+    """Folder of the Zarr array whose chunk or shard a file named ``c/0`` or ``c/0/0`` is."""
+    return next((folder.parent for folder in file.parents if folder.name == "c"), None)
+
+
+def _checked_chunks(metadata: Path) -> int:
+    """Chunks a shard of a Zarr array whose chunks carry checksums; 0 for any other."""
+    array = json.loads(metadata.read_bytes())
+    codecs = array.get("codecs") or [{}]
+    sharding = codecs[0].get("configuration") or {}
+    known = (
+        [codec.get("name") for codec in codecs] == ["sharding_indexed"]
+        and [codec["name"] for codec in sharding["index_codecs"]] == ["bytes", "crc32c"]
+        and sharding["codecs"][-1]["name"] == "crc32c"
+        and sharding.get("index_location", "end") == "end"
+    )
+    if not known:
+        return 0
+    shard = array["chunk_grid"]["configuration"]["chunk_shape"]
+    return math.prod(shard) // math.prod(sharding["chunk_shape"])
+
+
+def _shard_digest(file: Path, n_chunks: int) -> str:
+    """BLAKE2b of a shard's index and of the last four bytes of each chunk."""
+    with file.open("rb", buffering=0) as stream:
+        stream.seek(-16 * n_chunks - _CRC_BYTES, os.SEEK_END)
+        index = stream.read()
+        whole = hashlib.blake2b(index, digest_size=_DIGEST_BYTES)
+        places = np.frombuffer(index[:-_CRC_BYTES], "<u8").reshape(-1, 2)
+        for offset, n_bytes in places[places[:, 0] != np.iinfo(np.uint64).max].tolist():
+            stream.seek(offset + n_bytes - _CRC_BYTES)
+            whole.update(stream.read(_CRC_BYTES))
+    return whole.hexdigest()
 
 
 def write_json(path: Path | str, mapping: Mapping[str, Any]) -> None:
