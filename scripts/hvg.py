@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import anndata as ad
+import numpy as np
 import pandas as pd
 
 from scatlas import config, step
-from scatlas.io import atomic_path, read_kept
-from scatlas.pp import highly_variable_genes, log1p, normalize_total
+from scatlas.io import atomic_path, read_cells, read_matrix
+from scatlas.pp import highly_variable_genes
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -22,15 +24,19 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     hvg = config.from_options(args, config.HVG)
     with step.run(args, outputs=[args.table]) as facts:
-        cells = pd.read_parquet(args.size_factors, columns=["row", "size_factor"])
-        adata = read_kept(args.store, cells["row"], obs=False, block_budget=args.block_budget)
-        normalize_total(adata, target_sum=1, counts_per_cell=cells["size_factor"].to_numpy())
-        log1p(adata)
+        cells = read_cells(args.size_factors, ["row", "size_factor"])
+        x, var = read_matrix(args.store, compact=True, block_budget=args.block_budget)
+        factors = np.full(x.shape[0], np.nan)  # NaN: a cell that QC has taken out
+        factors[cells["row"]] = cells["size_factor"]
         table = highly_variable_genes(
-            adata, inplace=False, min_cells=args.min_cells, **hvg.model_dump()
+            ad.AnnData(x, var=var),
+            size_factors=factors,
+            min_cells=args.min_cells,
+            inplace=False,
+            **hvg.model_dump(),
         )
         table = table[["means", "dispersions", "dispersions_norm", "highly_variable"]]
-        table.index = pd.Index(adata.var_names, name="gene")
+        table.index = pd.Index(var.index, name="gene")
         facts |= {"plate": args.plate, "n_genes": len(table)}
         facts["n_highly_variable"] = int(table["highly_variable"].sum())
         with atomic_path(args.table) as path:

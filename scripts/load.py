@@ -13,7 +13,7 @@ from scatlas.io import METRICS, load_plate
 from scatlas.pp import evaluate_filter
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from scatlas.io.obs import Table
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -48,11 +48,13 @@ def main(argv: list[str] | None = None) -> None:
         )
 
 
-def check_filter(expression: str, source: str, obs: pd.DataFrame) -> None:
+def check_filter(expression: str, source: str, obs: Table) -> None:
     """Whether the filter will work, before hours are spent; its QC metrics are not known yet."""
-    unknown = [metric for metric in METRICS if metric in query_columns(expression)]
+    asked = query_columns(expression)
+    unknown = [metric for metric in METRICS if metric in asked]
+    frame = obs.for_query(name for name in asked if name not in METRICS)
     evaluate_filter(
-        obs.assign(**dict.fromkeys(unknown, 0.0)),
+        frame.assign(**dict.fromkeys(unknown, 0.0)),
         expression,
         source=source,
         allow_none=bool(unknown),

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from scatlas import config, step
-from scatlas.io import atomic_path
+from scatlas.io import atomic_path, read_cells, write_cells
+from scatlas.io.cells import kept_names
 from scatlas.pp import size_factors
 
 
@@ -21,15 +22,16 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     normalize = config.from_options(args, config.Normalize)
     with step.run(args, outputs=[args.table]) as facts:
-        qc = pd.read_parquet(args.qc, columns=["total_counts", "keep"])
-        rows = np.flatnonzero(qc["keep"])
-        kept = qc.iloc[rows]
-        factors, target = size_factors(kept["total_counts"], target_sum=normalize.target_sum)
-        facts |= {"plate": args.plate, "target_sum": target, "n_cells": len(kept)}
-        facts["n_empty"] = int((kept["total_counts"] == 0).sum())
-        table = kept[["total_counts"]].assign(row=rows, size_factor=factors)
+        qc = read_cells(args.qc, ["total_counts", "keep"])
+        keep = qc["keep"].to_numpy()
+        totals = qc["total_counts"].to_numpy()[keep]
+        factors, target = size_factors(totals, target_sum=normalize.target_sum)
+        facts |= {"plate": args.plate, "target_sum": target, "n_cells": totals.size}
+        facts["n_empty"] = int((totals == 0).sum())
+        columns = {"total_counts": totals, "row": np.flatnonzero(keep), "size_factor": factors}
         with atomic_path(args.table) as path:
-            table.to_parquet(path)
+            index_name, names = kept_names(args.qc, keep)
+            write_cells(path, pd.DataFrame(columns, copy=False), names, index_name=index_name)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
+
 from scatlas import config, step
-from scatlas.io import METRICS, atomic_path, open_counts, write_json
+from scatlas.io import METRICS, atomic_path, open_tables, write_cells, write_json
 from scatlas.pp import qc_filter
 
 
@@ -18,24 +20,32 @@ def main(argv: list[str] | None = None) -> None:
     config.add_options(parser, config.QC)
     args = parser.parse_args(argv)
     qc = config.from_options(args, config.QC)
-    with step.run(args, outputs=[args.table, args.summary]) as facts:
-        with open_counts(args.store) as source:
-            obs, n_genes = source.obs(), source.shape[1]
+    wanted = [*METRICS, *(config.query_columns(qc.filter) if qc.filter else ())]
+    with (
+        step.run(args, outputs=[args.table, args.summary]) as facts,
+        open_tables(args.store) as (cells, genes),
+    ):
+        obs = cells.for_query(wanted)
         bounds = qc.model_dump(exclude={"mt_prefix", "min_cells"})
         keep, removed = qc_filter(obs, source=f"plate {args.plate}", **bounds)
-        kept = obs.loc[keep]
+        table = {name: obs[name] for name in METRICS} | {"keep": keep}
         facts |= {
             "plate": args.plate,
-            "n_cells": len(obs),
-            "n_kept": len(kept),
-            "n_genes": n_genes,
+            "n_cells": cells.n_rows,
+            "n_kept": int(keep.sum()),
+            "n_genes": genes.n_rows,
             "removed": removed,
             "thresholds": bounds,
-            "median_counts": float(kept["total_counts"].median()),
-            "median_genes": float(kept["n_genes_by_counts"].median()),
+            "median_counts": float(obs["total_counts"][keep].median()),
+            "median_genes": float(obs["n_genes_by_counts"][keep].median()),
         }
         with atomic_path(args.table) as path:
-            obs[list(METRICS)].assign(keep=keep).to_parquet(path)
+            write_cells(
+                path,
+                pd.DataFrame(table, copy=False),
+                (cells.names(*span) for span in cells.spans()),
+                index_name=cells.index_name,
+            )
         write_json(args.summary, facts)
 
 

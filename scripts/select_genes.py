@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from scatlas import blocks, step
-from scatlas.io import CsrWriter, atomic_path, read_kept
-from scatlas.pp import GramStats, log1p, normalize_total
+from scatlas.errors import InputError
+from scatlas.io import CsrWriter, atomic_path, open_tables, read_cells, read_matrix
+from scatlas.pp import GramAccumulator, cut_log_normalize
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -21,29 +23,42 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--selected", type=Path, required=True, help="selected.zarr to write")
     parser.add_argument("--gram", type=Path, required=True, help="gram.npz to write")
     args = parser.parse_args(argv)
-    with step.run(args, outputs=[args.selected, args.gram]) as facts:
-        cells = pd.read_parquet(args.size_factors, columns=["row", "size_factor"])
-        genes = pd.read_csv(args.genes, sep="\t", dtype=str, keep_default_na=False)["gene"]
-        adata = read_kept(args.store, cells["row"], genes=genes, block_budget=args.block_budget)
-        # Size factors come from all genes of the cell, so cutting first changes nothing.
-        factors = cells["size_factor"].to_numpy()
-        normalize_total(adata, target_sum=1, counts_per_cell=factors)
-        log1p(adata)
-        adata.obs["size_factor"] = factors
-        stats = None
-        with CsrWriter(
-            args.selected, n_vars=adata.n_vars, data_dtype=np.float32, obs=adata.obs, var=adata.var
-        ) as writer:
-            for block, part in blocks.stream(adata.X, with_gram):
+    with (
+        step.run(args, outputs=[args.selected, args.gram]) as facts,
+        open_tables(args.store) as (obs, _),
+    ):
+        cells = read_cells(args.size_factors, ["row", "size_factor"])
+        rows, kept_factors = cells["row"].to_numpy(), cells["size_factor"].to_numpy()
+        x, var = read_matrix(args.store, compact=True, block_budget=args.block_budget)
+        factors = np.full(x.shape[0], np.nan)  # NaN: a cell that QC has taken out
+        factors[rows] = kept_factors
+        genes = genes_in(args.store, var.index, args.genes)
+        selected = cut_log_normalize(x, genes, size_factors=factors)
+        writer = CsrWriter(
+            args.selected,
+            n_vars=genes.size,
+            data_dtype=np.float32,
+            obs=partial(obs.write, rows=rows, extra={"size_factor": kept_factors}),
+            var=var.iloc[genes],
+        )
+        with writer, GramAccumulator(genes.size) as gram:
+            for block in blocks.stream(selected):
                 writer.append(block)
-                stats = part if stats is None else GramStats.fold([stats, part])
+                gram.add(block)
         with atomic_path(args.gram) as path:
-            stats.save(path)
-        facts |= {"plate": args.plate, "n_cells": adata.n_obs, "n_genes": adata.n_vars}
+            gram.result().save(path)
+        facts |= {"plate": args.plate, "n_cells": rows.size, "n_genes": genes.size}
 
 
-def with_gram(block: blocks.Block) -> tuple[blocks.Block, GramStats]:
-    return block, GramStats.from_block(block)
+def genes_in(store: Path, names: pd.Index, wanted: Path) -> np.ndarray:
+    """Positions of the consensus genes on this plate, in their order."""
+    genes = pd.read_csv(wanted, sep="\t", dtype=str, keep_default_na=False)["gene"]
+    index = names.get_indexer(genes)
+    if (index < 0).any():
+        name = genes[int(np.argmin(index))]
+        msg = f"{store}: gene {name!r} is not among its {len(names):,} genes"
+        raise InputError(msg)
+    return index
 
 
 if __name__ == "__main__":

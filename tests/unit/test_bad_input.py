@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import warnings
-from functools import partial
 from pathlib import Path
 
 import anndata as ad
@@ -17,8 +16,10 @@ import pytest
 import scipy.sparse as sp
 import zarr
 
+from scatlas.config import query_columns
 from scatlas.errors import InputError
 from scatlas.io.load import load_plate
+from scatlas.io.obs import Table
 from scatlas.pp import evaluate_filter
 
 N_CELLS, N_GENES = 12, 5
@@ -205,7 +206,7 @@ def test_corrupt_obs(path):
     with h5py.File(path, "r+") as file:
         codes = file["obs/pass_filter/codes"]
         codes.attrs["encoding-type"] = "no-such-encoding"
-    assert refused(path).startswith("obs cannot be read (")
+    assert refused(path).startswith("obs/pass_filter cannot be read (")
 
 
 # -- X -------------------------------------------------------------------------------------------
@@ -525,7 +526,9 @@ def test_genes_differ_from_the_reference(path, names, wanted):
     ],
 )
 def test_a_filter_that_cannot_work(path, expression, sentence):
-    check = partial(evaluate_filter, expression=expression, source=path)
+    def check(obs: Table) -> None:
+        evaluate_filter(obs.for_query(query_columns(expression)), expression, source=path)
+
     assert refused(path, check_obs=check) == sentence
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -9,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scatlas import blocks
+from scatlas.compute.threads import blas_on_one_thread
 from scatlas.kernels import gram_cpu, moments_cpu, project_cpu, scale_cpu
 
 WIDTHS = [(i, p) for i in ("uint16", "int32", "int64") for p in ("int32", "int64")]
@@ -205,20 +208,53 @@ def test_gram_of_unsorted_and_duplicated_indices():
 
 
 def test_gram_in_several_dense_steps_and_tiles(monkeypatch):
-    monkeypatch.setattr(gram_cpu, "_DENSE_BYTES", 8 * 130)
-    x = np.random.default_rng(0).poisson(1.0, (200, 130)).astype(np.uint8)
+    monkeypatch.setattr(gram_cpu, "_DENSE_BYTES", 8 * 210)
+    x = np.random.default_rng(0).poisson(1.0, (200, 210)).astype(np.uint8)
     check_gram(gram_cpu.gram(csr(x)), x)
     check_gram(gram_cpu.gram(x), x)
 
 
 def test_gram_chooses_by_density(monkeypatch):
-    used = []
-    monkeypatch.setattr(gram_cpu, "_add_pairs", lambda *_: used.append("pairs"))
-    monkeypatch.setattr(gram_cpu, "_syrk_csr", lambda *_: used.append("blas"))
+    used = set()
+    monkeypatch.setattr(gram_cpu, "_add_pairs", lambda *_: used.add("pairs"))
+    monkeypatch.setattr(gram_cpu, "_add_dense", lambda *_: used.add("blas"))
     rng = np.random.default_rng(0)
-    for density in (0.01, 0.5):
+    for density, way in ((0.01, "pairs"), (0.5, "blas")):
+        used.clear()
         gram_cpu.gram(csr((rng.random((20, 300)) < density).astype(np.float32)))
-    assert used == ["pairs", "blas"]
+        assert used == {way}
+
+
+@pytest.mark.parametrize("density", [0.02, 0.6], ids=["pairs", "blas"])
+def test_gram_has_the_same_bits_for_any_number_of_threads(monkeypatch, density):
+    """Blocks, parts within them and genes within these are many, and all are summed in order."""
+    monkeypatch.setattr(gram_cpu, "_PART_VALUES", 100)
+    monkeypatch.setattr(gram_cpu, "_GENES_SQUARED_PER_VALUE", 10**9)
+    monkeypatch.setattr(gram_cpu, "_DENSE_BYTES", 8 * 410 * 70)
+    rng = np.random.default_rng(0)
+    x = rng.lognormal(size=(500, 410)).astype(np.float32)
+    x[rng.random(x.shape) > density] = 0
+    found = []
+    for threads in (1, 2, 7):
+        sums, upper = np.zeros(410), np.zeros((410, 410))
+        with blas_on_one_thread(), ThreadPoolExecutor(threads) as pool:
+            for block in (x[:200], x[200:201], x[201:]):
+                gram_cpu.add_block(csr(block), sums, upper, threads=threads, run=pool.map)
+        gram_cpu.mirror(upper)
+        found.append((sums.tobytes(), upper.tobytes()))
+    assert found[1] == found[0]
+    assert found[2] == found[0]
+    check_gram((500, sums, upper), x)
+    if density < 0.1:  # every entry is one sum, row after row
+        total = np.zeros((410, 410))
+        for row in x.astype(float):
+            total += np.outer(row, row)
+        np.testing.assert_array_equal(upper, total)
+
+
+def test_gram_refuses_genes_that_it_cannot_number():
+    with pytest.raises(ValueError, match="65537 genes"):
+        gram_cpu.add_block(sp.csr_matrix((2, 65537)), np.zeros(0), np.zeros((0, 0)))
 
 
 # --- projection and scaling -------------------------------------------------------------------
@@ -238,6 +274,23 @@ def test_project_equals_reference(index, indptr, x, k):
         assert (np.abs(got - expected) <= rtol * size).all()
         dense = project_cpu.project(x, components, offset, dtype=dtype)
         np.testing.assert_array_equal(got, dense)
+
+
+@pytest.mark.parametrize("k", [1, 64, 130])
+def test_project_sums_in_the_order_of_the_genes(monkeypatch, k):
+    rng = np.random.default_rng(0)
+    x = rng.lognormal(size=(40, 30)).astype(np.float32)
+    x[rng.random(x.shape) < 0.6] = 0
+    components, offset = rng.normal(size=(30, k)), rng.normal(size=k)
+    total = np.zeros((40, k))
+    for gene in range(30):
+        total += x[:, gene : gene + 1].astype(float) * components[gene]
+    monkeypatch.setattr(project_cpu, "_DENSE_VALUES", 30 * 7)
+    for block in (csr(x), x):
+        got = project_cpu.project(block, components, offset, dtype=np.float64)
+        np.testing.assert_array_equal(got, total - offset)
+        got = project_cpu.project(block, components, offset)
+        np.testing.assert_array_equal(got, (total - offset).astype(np.float32))
 
 
 @pytest.mark.parametrize(("index", "indptr"), WIDTHS)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scatlas.blocks import csr
-from scatlas.io.frames import unique_names, writable
+from scatlas.io.frames import writable
 from scatlas.io.load import load_plate
 from scatlas.io.manifest import checksum
 from scatlas.io.shards import CHUNK_VALUES
@@ -322,21 +322,3 @@ def test_writable_drops_a_name_that_is_taken():
     new = writable(pd.DataFrame({"a/b": [1], "a_b": [2]}), "obs", notices.append)
     assert new.to_dict("list") == {"a_b": [2]}
     assert notices == ["obs['a/b'] was dropped: its name cannot be stored and 'a_b' exists"]
-
-
-def test_unique_names_take_the_next_free_number():
-    notices = []
-    obs = pd.DataFrame({"n": range(4)}, index=pd.Index(["a", "a-1", "a", "b"], name="cell"))
-    new = unique_names(obs, notices.append)
-    assert list(new.index) == ["a", "a-1", "a-2", "b"]
-    assert new.index.name == "cell"
-    assert list(obs.index) == ["a", "a-1", "a", "b"]
-    assert notices == ["obs had 1 repeated cell names: made unique by a number at the end"]
-
-
-def test_index_name_that_is_also_a_column():
-    """AnnData writes both only while their values are the same."""
-    obs = pd.DataFrame({"cell": ["a", "b"]}, index=pd.Index(["a", "b"], name="cell"))
-    assert unique_names(obs, print).index.name == "cell"
-    obs = pd.DataFrame({"cell": ["a", "a"]}, index=pd.Index(["a", "a"], name="cell"))
-    assert unique_names(obs, lambda _: None).index.name is None

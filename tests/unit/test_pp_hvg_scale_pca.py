@@ -12,9 +12,9 @@ import scipy.sparse as sp
 
 from scatlas import blocks
 from scatlas.errors import InputError
-from scatlas.pp import _pca
+from scatlas.pp import GramAccumulator, GramStats, _gram
 from scatlas.pp._hvg import dispersion_table, highly_variable_genes
-from scatlas.pp._pca import GramStats, components, pca
+from scatlas.pp._pca import components, pca
 from scatlas.pp._scale import scale
 
 
@@ -508,7 +508,7 @@ def test_pca_refuses(logged, make_adata, monkeypatch):
         pca(bad, 2)
     with pytest.raises(InputError, match=r"31000 genes.*7\.7 GB.*mask_var"):
         pca(sp.csr_matrix((60, 31_000), dtype=np.float32))
-    monkeypatch.setattr(_pca, "MAX_GENES", 49)
+    monkeypatch.setattr(_gram, "MAX_GENES", 49)
     with pytest.raises(InputError, match="at most 49"):
         GramStats.from_block(logged)
 
@@ -535,6 +535,36 @@ def test_gram_stats_merge_equals_one_block(logged):
         GramStats.merge([])
     with pytest.raises(InputError, match=r"\[49, 50\] genes"):
         GramStats.merge([whole, GramStats.from_block(logged[:, :49])])
+
+
+def test_gram_accumulator_folds_groups_of_16_blocks(logged):
+    """The tree is fixed, so that groups may be summed apart; what comes of it equals one block."""
+    rows = [slice(i, i + 1) for i in range(41)] + [slice(41, 41), slice(41, 61)]
+    with GramAccumulator(50) as total:
+        for part in rows:
+            total.add(logged[part])
+    stats = total.result()
+    groups = []
+    for i in range(0, len(rows), 16):
+        with GramAccumulator(50) as group:
+            for part in rows[i : i + 16]:
+                group.add(logged[part])
+        groups.append(group.result())
+    assert len(groups) == 3
+    apart = GramStats.fold(groups)
+    whole = GramStats.from_block(logged)
+    assert stats.n_cells == apart.n_cells == whole.n_cells == 61
+    for name in ("sums", "gram"):
+        np.testing.assert_array_equal(getattr(apart, name), getattr(stats, name))
+        np.testing.assert_allclose(getattr(stats, name), getattr(whole, name), rtol=1e-13)
+    np.testing.assert_array_equal(stats.gram, stats.gram.T)
+
+
+def test_gram_accumulator_of_nothing():
+    with GramAccumulator(3) as total:
+        pass
+    stats = total.result()
+    assert (stats.n_cells, stats.sums.tolist(), stats.gram.any()) == (0, [0.0] * 3, False)
 
 
 def test_gram_stats_file_is_the_same_bytes_and_is_validated(logged, tmp_path, monkeypatch):

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 
+import scatlas.io.columns as columns
 from scatlas.errors import InputError
+from scatlas.io import METRICS, CsrWriter
+from scatlas.io.cells import kept_names, read_cells, write_cells
 from scatlas.pp import consensus_genes, evaluate_filter, qc_filter
 from scatlas.pp._qc_bounds import RULES
 
@@ -87,6 +95,95 @@ def test_no_bound_keeps_every_cell(obs):
 def test_no_cell_left_names_the_rules(obs):
     with pytest.raises(InputError, match=r"no cell is left of 5 \(min_genes took 4, max_genes"):
         qc_filter(obs, source="p", min_genes=50, max_genes=49)
+
+
+# -- the script ----------------------------------------------------------------------------------
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "qc_filter.py"
+
+
+@pytest.fixture
+def store(tmp_path, obs, monkeypatch) -> Path:
+    """A plate's store with what `load` adds, read in pieces of two cells."""
+    monkeypatch.setattr(columns, "ROWS", 2)
+    obs["total_counts_mt"] = [5, 20, 3, 0, 250]
+    obs["barcode"] = [f"b{i}" for i in range(5)]
+    obs.index.name = "BARCODE"
+    with CsrWriter(tmp_path / "counts.zarr", n_vars=3, obs=obs) as writer:
+        writer.append(sp.csr_matrix((5, 3), dtype=np.uint8))
+    return tmp_path / "counts.zarr"
+
+
+def run(store: Path, *options: str) -> tuple[pd.DataFrame, dict]:
+    spec = importlib.util.spec_from_file_location("qc_filter_script", SCRIPT)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    table, summary = store.with_name("qc.parquet"), store.with_name("qc_summary.json")
+    paths = [f"--table={table}", f"--summary={summary}", f"--manifest={store.with_name('m.json')}"]
+    script.main(["--plate", "p", "--store", str(store), *paths, *options])
+    return pd.read_parquet(table), json.loads(summary.read_text())
+
+
+@pytest.mark.parametrize("expression", ["pass_filter == 'full'", "`drug dose` == 'a'", "ok"])
+@pytest.mark.parametrize("bounds", [{}, {"min_genes": 10, "max_pct_mt": 10.0}])
+def test_script(store, obs, expression, bounds):
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in bounds.items()]
+    table, summary = run(store, f"--filter={expression}", *options)
+    keep, removed = qc_filter(obs, source="p", filter=expression, **bounds)
+    wanted = obs[list(METRICS)].assign(keep=keep)
+    # As if it had been written whole.
+    wanted.to_parquet(store.with_name("whole.parquet"))
+    pd.testing.assert_frame_equal(table, pd.read_parquet(store.with_name("whole.parquet")))
+    assert summary["removed"] == removed
+    assert (summary["n_cells"], summary["n_kept"], summary["n_genes"]) == (5, keep.sum(), 3)
+    assert summary["median_counts"] == obs.loc[keep, "total_counts"].median()
+    assert summary["median_genes"] == obs.loc[keep, "n_genes_by_counts"].median()
+
+
+def test_script_reads_no_more_than_it_needs(store):
+    """Neither the offsets of X nor columns that no rule asks for."""
+    for part in ("X/indptr", "obs/barcode"):
+        for chunk in (store / part / "c").iterdir():
+            chunk.write_bytes(b"damaged")
+    table, _ = run(store, "--filter=reads > 1")
+    assert list(table["keep"]) == [False, False, True, True, True]
+
+
+def test_script_names_all_columns_when_one_is_missing(store):
+    columns = "pass_filter, reads, ok, drug dose, total_counts, n_genes_by_counts, pct_counts_mt"
+    with pytest.raises(InputError, match=f"no column 'nothing'.* use one of: {columns}, total_"):
+        run(store, "--filter=nothing > 1")
+
+
+def test_script_filters_by_name(store):
+    table, _ = run(store, "--filter=index in ['b', 'd'] and BARCODE != 'd'")
+    assert list(table.index[table["keep"]]) == ["b"]
+
+
+@pytest.mark.parametrize("index_name", ["BARCODE", None])
+def test_tables_of_cells(tmp_path, index_name, monkeypatch):
+    monkeypatch.setattr("scatlas.io.cells.ROWS", 3)
+    names = pd.Index([f"µ{i}" for i in range(10)], name=index_name)
+    frame = pd.DataFrame({"n": np.arange(10), "x": np.linspace(0, 1, 10)}, index=names)
+    path, whole = tmp_path / "cells.parquet", tmp_path / "whole.parquet"
+    pieces = [names.to_numpy(object)[i : i + 4] for i in range(0, 10, 4)]
+    write_cells(path, frame.reset_index(drop=True), pieces, index_name=index_name)
+    frame.to_parquet(whole)
+    pd.testing.assert_frame_equal(pd.read_parquet(path), pd.read_parquet(whole))
+    for file in (path, whole):
+        read = read_cells(file, ["x"])
+        assert list(read.columns) == ["x"]
+        assert list(read.index) == list(range(10))
+        np.testing.assert_array_equal(read["x"], frame["x"])
+        keep = np.array([True, False, True] + [False] * 3 + [True] * 4)
+        name, found = kept_names(file, keep)
+        assert name == index_name
+        assert [list(piece) for piece in found] == [["µ0", "µ2"], ["µ6", "µ7", "µ8"], ["µ9"]]
+    with pytest.raises(ValueError, match="4 names for 10 cells"):
+        write_cells(path, frame, pieces[:1])
+
+
+# -- the genes that plates agree on --------------------------------------------------------------
 
 
 def table(genes: str, chosen: str, mean: float = 1.0) -> pd.DataFrame:

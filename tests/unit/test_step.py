@@ -8,11 +8,13 @@ import shutil
 from importlib.metadata import Distribution, PackageNotFoundError
 from pathlib import Path
 
+import dask
 import pytest
 
 import scatlas
 from scatlas import fingerprint as module
 from scatlas import step
+from scatlas.compute import threads
 from scatlas.errors import InputError
 from scatlas.fingerprint import fingerprint
 from scatlas.report._tables import versions
@@ -55,6 +57,21 @@ def test_steps_run_from_a_checkout_without_snakemake(tmp_path: Path, monkeypatch
     record = json.loads(step.run_record(args.manifest).read_text())
     assert record["versions"]["scatlas"] == scatlas.__version__
     assert versions().loc["scatlas", "version"] == scatlas.__version__
+
+
+def test_threads_are_those_of_the_step_then_dasks_then_the_cores(monkeypatch):
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda pid: set(range(5)))
+    assert threads.n_threads() == 5
+    with dask.config.set(num_workers=2):
+        assert threads.n_threads() == 2
+        with threads.use_threads(3):
+            assert threads.n_threads() == 3
+            with threads.use_threads(99):
+                assert threads.n_threads() == threads.MAX_BLOCKS_IN_FLIGHT - 1
+            with pytest.raises(ZeroDivisionError), threads.use_threads(1):
+                raise ZeroDivisionError
+            assert threads.n_threads() == 3
+        assert threads.n_threads() == 2
 
 
 def test_a_failed_step_leaves_no_manifest(tmp_path: Path):
@@ -115,7 +132,8 @@ def test_fingerprints_follow_the_imports(tmp_path: Path):
         assert "qc_filter" in differing("io/store.py")
         assert "load" in differing("kernels/check_cpu.py")
         assert differing("pl/__init__.py") == {"report"}
-        assert differing("pp/_pca.py") == {"select_genes", "pca"}
+        assert differing("pp/_pca.py") == {"pca"}
+        assert differing("pp/_gram.py") == {"select_genes", "pca"}
         assert differing("tl/_umap.py") == {"umap"}
         assert differing("datasets.py") == {"simulate"}
         assert differing("_config_docs.py") == set()

@@ -281,6 +281,10 @@ def test_anndata_settings_stay_as_they_are(tmp_path):
     assert [getattr(ad.settings, name) for name in names] == before
 
 
+def files_of(folder):
+    return {f.relative_to(folder): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+
+
 @pytest.mark.parametrize("n", [0, 1, 63, 64, 65, 255, 256, 257, 1000])
 @pytest.mark.parametrize("kind", ["counts", "indices", "offsets", "float", "dense", "text", "bool"])
 def test_shards_equal_zarr_pythons(tmp_path, small_chunks, n, kind):
@@ -315,12 +319,12 @@ def test_shards_equal_zarr_pythons(tmp_path, small_chunks, n, kind):
         dtype=str if kind == "text" else values.dtype,
         chunks=ours.chunks,
         shards=ours.shards,
-        compressors=ours.metadata.codecs[0].codecs[-1],
+        compressors=ours.metadata.codecs[0].codecs[1:],
         attributes={"k": 1},
     )
     if n:
         theirs[...] = values
-    assert checksum(tmp_path / "a") == checksum(tmp_path / "b")
+    assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
 
 
 def test_memory_stays_bounded(tmp_path):

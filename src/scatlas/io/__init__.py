@@ -9,12 +9,13 @@ from scatlas._lazy import exports
 if TYPE_CHECKING:
     from scatlas.io.atlas import assemble
     from scatlas.io.atomic import atomic_path
+    from scatlas.io.cells import read_cells, write_cells
     from scatlas.io.concat import concat_on_disk
     from scatlas.io.counts import CountsSource, open_counts
-    from scatlas.io.kept import read_kept
     from scatlas.io.lazy import read_lazy, read_matrix
     from scatlas.io.load import METRICS, load_plate
     from scatlas.io.manifest import checksum, write_json
+    from scatlas.io.obs import open_tables
     from scatlas.io.pca import write_pca
     from scatlas.io.size import parse_bytes
     from scatlas.io.subset import read_subset
@@ -31,13 +32,15 @@ _HOMES = {
     "concat_on_disk": "concat",
     "load_plate": "load",
     "open_counts": "counts",
+    "open_tables": "obs",
     "parse_bytes": "size",
-    "read_kept": "kept",
+    "read_cells": "cells",
     "read_lazy": "lazy",
     "read_matrix": "lazy",
     "read_subset": "subset",
-    "write_pca": "pca",
+    "write_cells": "cells",
     "write_json": "manifest",
+    "write_pca": "pca",
 }
 __all__ = [
     "METRICS",
@@ -49,11 +52,13 @@ __all__ = [
     "concat_on_disk",
     "load_plate",
     "open_counts",
+    "open_tables",
     "parse_bytes",
-    "read_kept",
+    "read_cells",
     "read_lazy",
     "read_matrix",
     "read_subset",
+    "write_cells",
     "write_json",
     "write_pca",
 ]

@@ -1,42 +1,33 @@
-"""The obs table of a Zarr store, one column at a time and a range of rows at a time.
+"""The obs table of an AnnData file, one column at a time and a range of rows at a time.
 
 A merged atlas has 100 million rows, and its table does not fit where its blocks do. A `Column`
-reads ranges; a `ColumnWriter` appends them, in AnnData's encodings.
+reads ranges; a `ColumnWriter` (`scatlas.io.column_writer`) appends them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from anndata.io import read_elem
 
 from scatlas.errors import InputError
-from scatlas.io.elements import (
-    ARRAY,
-    CATEGORICAL,
-    STRING_ARRAY,
-    create_group,
-    write_elem,
-)
-from scatlas.io.shards import ShardedArray
+from scatlas.io.encodings import Stored, element_of, read_column
+from scatlas.io.frames import as_text
+from scatlas.io.store import AGAIN, reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import ThreadPoolExecutor
+    from collections.abc import Iterator
     from pathlib import Path
 
-    import zarr
+    from scatlas.io.encodings import Kind
 
-# Rows in hand at once: 2^18 names take about 20 MB as Python strings.
-ROWS = 2**18
+# Rows in hand at once, or one chunk of the file: 2^15 names take about 2.5 MB as Python strings.
+ROWS = 2**15
 
 # Float64 holds all whole numbers up to here.
 _EXACT = 2**53
-
-Kind = Literal["number", "text", "categorical", "nullable"]
 
 
 @dataclass(frozen=True)
@@ -45,71 +36,95 @@ class Column:
 
     Attributes
     ----------
-    kind
-        Numbers (and bool), text, categories, or numbers with gaps.
-    dtype
-        Of the numbers; of the codes for categories; ``object`` for text.
-    categories
-        In order; ``None`` unless ``kind`` is categorical.
+    path, element
+        File and element in it, for messages.
     """
 
     path: str
-    name: str
-    kind: Kind
-    dtype: np.dtype
-    n_rows: int
-    _elem: Any
-    categories: np.ndarray | None = None
-    ordered: bool = False
+    element: str
+    _stored: Stored
 
     @classmethod
-    def of(cls, path: Path, table: zarr.Group, name: str) -> Column:
-        """Open a column.
+    def of(cls, path: Path | str, table: Any, name: str) -> Column:
+        """Open a column that is to be merged.
 
         Raises
         ------
         InputError
             Its encoding has no place in a merged table.
         """
-        elem = table[name]
-        encoding = elem.attrs.get("encoding-type")
-        at = {"path": str(path), "name": name, "_elem": elem}
-        if encoding == "array" and elem.ndim == 1 and elem.dtype.kind in "biuf":
-            return cls(kind="number", dtype=elem.dtype, n_rows=elem.shape[0], **at)
-        if encoding == "string-array" and elem.ndim == 1:
-            return cls(kind="text", dtype=np.dtype(object), n_rows=elem.shape[0], **at)
-        if encoding == "categorical":
-            categories = np.asarray(read_elem(elem["categories"]))
-            if categories.dtype.kind not in "biuf":
-                categories = categories.astype(object)
-            codes = elem["codes"]
-            return cls(
-                kind="categorical",
-                dtype=codes.dtype,
-                n_rows=codes.shape[0],
-                categories=categories,
-                ordered=bool(elem.attrs["ordered"]),
-                **at,
+        column = cls.find(path, table, name)
+        if column is None:
+            encoding = table[name].attrs.get("encoding-type")
+            msg = (
+                f"{path}: obs column {name!r} is stored as {encoding!r}, which cannot be merged: "
+                "remove the column or make it numbers, text or categories"
             )
-        if encoding in {"nullable-integer", "nullable-boolean"}:
-            values = elem["values"]
-            return cls(kind="nullable", dtype=values.dtype, n_rows=values.shape[0], **at)
-        msg = (
-            f"{path}: obs column {name!r} is stored as {encoding!r}, which cannot be merged: "
-            "remove the column or make it numbers, text or categories"
-        )
-        raise InputError(msg)
+            raise InputError(msg)
+        return column
+
+    @classmethod
+    def find(cls, path: Path | str, table: Any, name: str) -> Column | None:
+        """Open a column of an ``h5py.Group`` or ``zarr.Group``; None if it is of another kind.
+
+        Raises
+        ------
+        InputError
+            It is not there, or its categories cannot be read.
+        """
+        element = element_of(table, name)
+        with reading(str(path), element):
+            stored = Stored.find(table, name)
+        return None if stored is None else cls(str(path), element, stored)
+
+    @property
+    def kind(self) -> Kind:
+        """Numbers (and bool), text, categories, or numbers with gaps. Text may have gaps too."""
+        return self._stored.kind
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the numbers; of the codes for categories; ``object`` for text."""
+        return self._stored.dtype
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the table."""
+        return self._stored.n_rows
+
+    @property
+    def categories(self) -> np.ndarray | None:
+        """In order; None unless the column is categorical."""
+        return self._stored.categories
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the categories are in order of size."""
+        return self._stored.ordered
 
     def values(self, lo: int, hi: int) -> np.ndarray:
-        """Rows ``lo`` to ``hi``: numbers, text as ``object``, codes of categories (-1: a gap)."""
-        inner = {"categorical": "codes", "nullable": "values"}.get(self.kind)
-        values = (self._elem if inner is None else self._elem[inner])[lo:hi]
-        return np.asarray(values).astype(object) if self.kind == "text" else np.asarray(values)
+        """Rows ``lo`` to ``hi``: numbers, text as ``object``, codes of categories (-1: a gap).
+
+        Raises
+        ------
+        InputError
+            They cannot be decoded, or a code is that of no category.
+        """
+        with reading(self.path, self.element):
+            values = np.asarray(self._stored.values[lo:hi]).astype(self.dtype, copy=False)
+            if self.kind == "categorical" and values.size:
+                low, high = int(values.min()), int(values.max())
+                if low < -1 or high >= len(self.categories):
+                    wrong = low if low < -1 else high
+                    msg = f"its codes hold {wrong}, of {len(self.categories)} categories"
+                    raise ValueError(msg)
+        return values
 
     def gaps(self, lo: int, hi: int) -> np.ndarray:
         """Which of the rows have no value; NaN is none."""
-        if self.kind == "nullable":
-            return np.asarray(self._elem["mask"][lo:hi])
+        if self._stored.mask is not None:
+            with reading(self.path, self.element):
+                return np.asarray(self._stored.mask[lo:hi])
         if self.kind == "categorical":
             return self.values(lo, hi) < 0
         if self.dtype.kind == "f":
@@ -128,14 +143,32 @@ class Column:
             out[gaps] = ""
         return out
 
+    def check(self) -> None:
+        """Decode everything once.
+
+        Raises
+        ------
+        InputError
+            As `values`.
+        """
+        for lo, hi in self.spans():
+            self.values(lo, hi)
+            self.gaps(lo, hi)
+
     def spans(self) -> Iterator[tuple[int, int]]:
-        """Ranges of rows that are read at once, in order."""
-        return ((lo, min(lo + ROWS, self.n_rows)) for lo in range(0, self.n_rows, ROWS))
+        """Ranges of rows that are read at once, in order; no chunk is in two of them."""
+        step = max(1, ROWS // self._stored.chunk) * self._stored.chunk
+        return ((lo, min(lo + step, self.n_rows)) for lo in range(0, self.n_rows, step))
+
+    @property
+    def is_plain_text(self) -> bool:
+        """Whether it is text that cannot have gaps."""
+        return self.kind == "text" and self._stored.mask is None
 
     @property
     def has_gaps(self) -> bool:
         """Whether any row has no value; reads the column."""
-        if self.kind not in {"categorical", "nullable"} and self.dtype.kind != "f":
+        if self.kind in {"number", "text"} and self._stored.mask is None and self.dtype.kind != "f":
             return False
         return any(self.gaps(lo, hi).any() for lo, hi in self.spans())
 
@@ -149,203 +182,102 @@ class Column:
                 return False
         return True
 
-    def take(self, rows: np.ndarray) -> Any:
-        """Return the given rows (sorted, int64) as the array that pandas keeps in a column."""
-        values, gaps = [], []
-        for lo, hi in self.spans():
-            first, last = np.searchsorted(rows, [lo, hi])
-            if first < last:
-                picked = rows[first:last] - lo
-                values.append(self.values(lo, hi)[picked])
-                if self.kind == "nullable":
-                    gaps.append(self.gaps(lo, hi)[picked])
-        taken = np.concatenate([np.empty(0, self.dtype), *values])
+    def take(self, rows: np.ndarray | None = None) -> Any:
+        """Return rows (sorted, int64; all by default) as the array that pandas keeps in a column.
+
+        Those are: ``numpy.ndarray`` of numbers, or of ``object`` for text; ``pandas.Categorical``;
+        and pandas' arrays with a mask for numbers and text with gaps.
+        """
+        values, gaps = [np.empty(0, self.dtype)], [np.empty(0, bool)]
+        for lo, hi, picked in pieces(self.spans(), rows):
+            values.append(self.values(lo, hi)[picked])
+            if self._stored.mask is not None:
+                gaps.append(self.gaps(lo, hi)[picked])
+        return self._as_pandas(np.concatenate(values), np.concatenate(gaps))
+
+    def array(self, lo: int, hi: int) -> Any:
+        """Rows ``lo`` to ``hi``, as `take` returns them."""
+        gaps = np.empty(0, bool) if self._stored.mask is None else self.gaps(lo, hi)
+        return self._as_pandas(self.values(lo, hi), gaps)
+
+    def _as_pandas(self, values: np.ndarray, gaps: np.ndarray) -> Any:
         if self.kind == "categorical":
-            return pd.Categorical.from_codes(taken, self.categories, ordered=self.ordered)
+            return pd.Categorical.from_codes(values, self.categories, ordered=self.ordered)
+        if self._stored.mask is None:
+            return values
         if self.kind == "nullable":
             masked = pd.arrays.BooleanArray if self.dtype == bool else pd.arrays.IntegerArray
-            return masked(taken, np.concatenate([np.empty(0, bool), *gaps]))
-        return taken
+            return masked(values, gaps)
+        values[gaps] = pd.NA
+        return pd.array(values, dtype=pd.StringDtype())
+
+
+def pieces(
+    spans: Iterator[tuple[int, int]], rows: np.ndarray | None
+) -> Iterator[tuple[int, int, slice | np.ndarray]]:
+    """Ranges of rows, each with what picks those of it that are wanted.
+
+    Ranges without any of ``rows`` (sorted, int64) are left out; None wants all.
+    """
+    for lo, hi in spans:
+        if rows is None:
+            yield lo, hi, slice(None)
+            continue
+        first, last = np.searchsorted(rows, [lo, hi])
+        if first < last:
+            yield lo, hi, rows[first:last] - lo
 
 
 @dataclass(frozen=True)
-class Target:
-    """What several columns of one name become when they are joined.
+class Whole:
+    """A column of a kind that is read whole, alone, by anndata: dates, bytes, and rarer ones.
 
-    Attributes
-    ----------
-    kind, dtype, categories, ordered
-        As in `Column`.
-    note
-        What changes in it, for people; empty when nothing does.
+    The interface of `Column`, as far as a `scatlas.io.obs.Table` needs it.
     """
 
-    kind: Kind
-    dtype: np.dtype
-    categories: np.ndarray | None = None
-    ordered: bool = False
-    note: str = ""
+    path: str
+    element: str
+    n_rows: int
+    _table: Any
+    _name: str
+    as_text: bool = False
 
-    @classmethod
-    def of(cls, columns: list[Column]) -> Target:
-        """Find the narrowest kind that holds all columns without loss.
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """All rows at once."""
+        return iter([(0, self.n_rows)] if self.n_rows else [])
 
-        Equal kinds stay: numbers take NumPy's common dtype (true and false become 1 and 0),
-        categories are united in order of first appearance (their order survives only if it is the
-        same everywhere). Whole numbers with and without gaps have gaps; with floating point they
-        take NaN, and where they would lose digits, above 2^53, they become text. Text and
-        categories become text, and so does anything else, or categories if there are gaps.
-        """
-        kinds = {column.kind for column in columns}
-        found = sorted(kinds)
-        if kinds <= {"number", "nullable"}:
-            found = sorted({str(column.dtype) for column in columns})
-            dtype = np.result_type(*(column.dtype for column in columns))
-            if all(column.fits(dtype) for column in columns):
-                # Floating point has NaN for gaps.
-                kind = "nullable" if "nullable" in kinds and dtype.kind != "f" else "number"
-                return cls(kind, dtype, note=_become(found, str(dtype)) if found[1:] else "")
-        if kinds == {"text"}:
-            return cls("text", np.dtype(object))
-        if kinds == {"categorical"}:
-            return cls._united(columns)
-        text = "text with gaps" if any(column.has_gaps for column in columns) else "text"
-        note = _become(found, text)
-        if kinds <= {"number", "nullable"}:
-            note += ", as whole numbers above 2^53 would lose digits"
-        if text == "text":
-            return cls("text", np.dtype(object), note=note)
-        labels: dict[str, None] = {}
-        for column in columns:
-            for lo, hi in column.spans():
-                kept = column.text(lo, hi)[~column.gaps(lo, hi)]
-                labels.update(dict.fromkeys(pd.unique(kept)))
-        return cls.categorical(np.array([*labels], object), note=note)
+    def series(self) -> pd.Series:
+        """All rows, as anndata reads them in a data frame."""
+        with reading(self.path, self.element):
+            values = read_column(self._table, self._name)
+            series = pd.DataFrame({0: values}, index=range(self.n_rows))[0]
+        return as_text(series) if self.as_text else series
 
-    @classmethod
-    def _united(cls, columns: list[Column]) -> Target:
-        first = columns[0]
-        same = all(
-            column.ordered == first.ordered
-            and column.categories.dtype == first.categories.dtype
-            and np.array_equal(column.categories, first.categories)
-            for column in columns
+    def dtype_made_text(self) -> Any:
+        """Return pandas' dtype, if AnnData can write the column only as text."""
+        series = self.series()
+        return None if as_text(series) is None else series.dtype
+
+    def take(self) -> Any:
+        """All rows, as `Column.take` returns them."""
+        return self.series().array
+
+
+def open_column(path: str, table: Any, name: str, n_rows: int) -> Column | Whole:
+    """Open a column of a table of so many rows.
+
+    Raises
+    ------
+    InputError
+        It is not there, or has another length.
+    """
+    column = Column.find(path, table, name)
+    if column is None:
+        return Whole(path, element_of(table, name), n_rows, table, name)
+    if column.n_rows != n_rows:
+        msg = (
+            f"{path}: {column.element} has {column.n_rows:,} rows, but the index of "
+            f"{table.name.strip('/')} has {n_rows:,}: {AGAIN}"
         )
-        if same:
-            return cls.categorical(first.categories, ordered=first.ordered)
-        # Of a column without any, the dtype says nothing.
-        each = [column.categories for column in columns if len(column.categories)]
-        labels = _united_numbers(each)
-        notes = []
-        if labels is None:
-            if any(own.dtype.kind in "biuf" for own in each):
-                notes.append("numeric categories become text")
-            found = dict.fromkeys(label for own in each for label in own.astype(str).tolist())
-            labels = np.array([*found], object)
-        if any(column.ordered for column in columns):
-            notes.append("the order of the categories differs and is dropped")
-        return cls.categorical(labels, note=", ".join(notes))
-
-    @classmethod
-    def categorical(
-        cls, categories: np.ndarray, *, ordered: bool = False, note: str = ""
-    ) -> Target:
-        """Categories, with codes of the dtype that pandas gives them."""
-        limits = (np.int8, np.int16, np.int32, np.int64)
-        dtype = next(d for d in limits if len(categories) <= np.iinfo(d).max)
-        return cls("categorical", np.dtype(dtype), categories, ordered, note)
-
-
-def _united_numbers(each: list[np.ndarray]) -> np.ndarray | None:
-    """All categories in a dtype that holds them; None where none does, or some are no numbers."""
-    kinds = {own.dtype.kind for own in each}
-    # True and 1 are two categories, and equal as numbers.
-    if not kinds or "O" in kinds or ("b" in kinds and len(kinds) > 1):
-        return None
-    found = [*dict.fromkeys(label for own in each for label in own.tolist())]
-    labels = np.array(found, np.result_type(*(own.dtype for own in each)))
-    # Python compares whole numbers with floating point exactly.
-    return labels if labels.tolist() == found else None
-
-
-def _become(found: list[str], what: str) -> str:
-    return f"{' and '.join(found)} become {what}"
-
-
-class ColumnWriter:
-    """Write one column of a table, range of rows after range; a context manager.
-
-    Parameters
-    ----------
-    path
-        Folder of the column.
-    target
-        What to write.
-    pool
-        Threads that encode.
-    """
-
-    def __init__(self, path: Path, target: Target, pool: ThreadPoolExecutor) -> None:
-        self._path = path
-        self._target = target
-        self._mask = None
-        values, attributes = path, ARRAY
-        if target.kind == "categorical":
-            values = path / "codes"
-        elif target.kind == "nullable":
-            values = path / "values"
-            self._mask = ShardedArray(path / "mask", bool, pool, attributes=ARRAY)
-        elif target.kind == "text":
-            attributes = STRING_ARRAY
-        self._values = ShardedArray(values, target.dtype, pool, attributes=attributes)
-
-    def append(self, values: np.ndarray) -> None:
-        """Append rows as they are stored: numbers, text, or codes of the target's categories."""
-        self._values.append(values)
-
-    def append_column(self, column: Column) -> None:
-        """Append all rows of one of the columns that the target was made of."""
-        convert = self._conversion(column)
-        for lo, hi in column.spans():
-            self.append(convert(lo, hi))
-            if self._mask is not None:
-                self._mask.append(column.gaps(lo, hi))
-
-    def _conversion(self, column: Column) -> Callable[[int, int], np.ndarray]:
-        if self._target.kind == "text":
-            return column.text
-        if self._target.kind == "number" and column.kind == "nullable":
-            return lambda lo, hi: np.where(column.gaps(lo, hi), np.nan, column.values(lo, hi))
-        if self._target.kind != "categorical":
-            return column.values
-        labels = pd.Index(self._target.categories)
-        if column.kind != "categorical":
-            # "" where there is a gap, unless the column itself holds "" as a value.
-            return lambda lo, hi: np.where(
-                column.gaps(lo, hi), -1, labels.get_indexer(column.text(lo, hi))
-            )
-        own = column.categories
-        # Asked of the array: pandas 3 gives an index of text a dtype of its own.
-        if self._target.categories.dtype == object and own.dtype != object:
-            own = own.astype(str).astype(object)
-        # One entry more: code -1, a gap, picks the last.
-        recode = np.append(labels.get_indexer(own), -1).astype(self._target.dtype)
-        return lambda lo, hi: recode[column.values(lo, hi)]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        parts = [part for part in (self._values, self._mask) if part is not None]
-        for part in parts:
-            part.abandon() if kind else part.close()
-        if kind:
-            return
-        if self._target.kind == "categorical":
-            attributes = {**CATEGORICAL, "ordered": self._target.ordered}
-            group = create_group(self._path, attributes)
-            write_elem(group, "categories", self._target.categories)
-        elif self._target.kind == "nullable":
-            kind_of = "boolean" if self._target.dtype == bool else "integer"
-            encoding = {"encoding-type": f"nullable-{kind_of}", "encoding-version": "0.1.0"}
-            create_group(self._path, encoding)
+        raise InputError(msg)
+    return column

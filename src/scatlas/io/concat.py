@@ -18,8 +18,10 @@ from scatlas.compute.progress import meter
 from scatlas.errors import InputError
 from scatlas.genes import first_difference
 from scatlas.io import chunks
-from scatlas.io.columns import Column, ColumnWriter, Target
+from scatlas.io.column_writer import ColumnWriter, Target
+from scatlas.io.columns import Column
 from scatlas.io.elements import DATAFRAME, create_group
+from scatlas.io.frames import RESERVED
 from scatlas.io.locate import locate
 from scatlas.io.names import UniqueNames
 from scatlas.io.shards import CHUNK_VALUES, encoding_pool, piece_values
@@ -36,8 +38,6 @@ logger = logging.getLogger(__name__)
 
 # Columns that hold one value on each plate: by column and plate.
 _Constants = dict[str, dict[str, str]]
-# Names that AnnData, Zarr or the file system keep for themselves.
-_RESERVED = frozenset({"", ".", "..", "_index", "zarr.json"})
 
 
 def concat_on_disk(
@@ -313,7 +313,7 @@ def _constants(
             msg = f"plates {plates[0].name} and {plate.name} have different labels"
             raise ValueError(msg)
     for name in names:
-        if name == label or name in _RESERVED or "/" in name:
+        if name == label or name in RESERVED or "/" in name:
             msg = (
                 f"obs cannot have a column {name!r} for a label of the plates: "
                 "rename that column of the plate sheet"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from scatlas.blocks import csr
 from scatlas.errors import InputError
+from scatlas.io.obs import Table
 from scatlas.io.rows import RowBlock, row_blocks
 from scatlas.io.source import (
     STRUCTURE,
@@ -80,9 +81,9 @@ class CountsSource:
         """Offsets of the rows of X, int64 [n_cells + 1]; None when X is dense."""
         return self.matrix.indptr
 
-    def obs(self) -> pd.DataFrame:
-        """Data frame of the cells."""
-        return self.frame("obs")
+    def table(self, name: str) -> Table:
+        """``obs`` or ``var``, left on disk."""
+        return Table.of(self.path, self._root, name)
 
     def var(self) -> pd.DataFrame:
         """Data frame of the genes."""

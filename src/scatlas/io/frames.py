@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-
-def unique_names(obs: pd.DataFrame, notify: Callable[[str], None]) -> pd.DataFrame:
-    """Make cell names unique as AnnData does: a second ``A`` becomes ``A-1``, and so on.
-
-    Parameters
-    ----------
-    obs
-        Not changed.
-    notify
-        Called with a sentence when names were changed.
-    """
-    import warnings
-
-    from anndata.utils import make_index_unique
-
-    names = obs.index.astype(str)
-    if not names.is_unique:
-        n = int(names.duplicated().sum())
-        notify(f"obs had {n:,} repeated cell names: made unique by a number at the end")
-        with warnings.catch_warnings():
-            # anndata warns when a suffix is taken already; it then takes the next number.
-            warnings.filterwarnings("ignore", message="Suffix used", category=UserWarning)
-            names = make_index_unique(names)
-    obs = obs.copy(deep=False)
-    obs.index = names.rename(obs.index.name)
-    if obs.index.name in obs.columns and list(obs[obs.index.name].astype(str)) != list(names):
-        # AnnData refuses an index that shares its name with a column of other values.
-        obs.index.name = None
-    return obs
+# Names that AnnData, Zarr or the file system keep for themselves.
+RESERVED = frozenset({"", ".", "..", "_index", "zarr.json"})
 
 
 def writable(frame: pd.DataFrame, name: str, notify: Callable[[str], None]) -> pd.DataFrame:
@@ -54,27 +27,43 @@ def writable(frame: pd.DataFrame, name: str, notify: Callable[[str], None]) -> p
     """
     new = frame.copy(deep=False)
     for column in frame.columns:
-        text = _as_text(frame[column])
+        text = as_text(frame[column])
         if text is not None:
-            notify(f"{name}[{column!r}] ({frame[column].dtype}) cannot be stored: made text")
+            notify(made_text(name, column, frame[column].dtype))
             new[column] = text
-    renamed = {column: str(column).replace("/", "_") for column in frame.columns}
-    changed = {old: fresh for old, fresh in renamed.items() if old != fresh}
-    taken = set(frame.columns)
-    for old, fresh in changed.items():
-        if fresh in taken:
-            del renamed[old]
-            new = new.drop(columns=old)
+    names = storable_names(frame.columns, name, notify)
+    return new[list(names)].rename(columns=names)
+
+
+def storable_names(
+    columns: Iterable[Any], name: str, notify: Callable[[str], None]
+) -> dict[Any, str]:
+    """Names under which columns are stored, without those that cannot be, see :func:`writable`."""
+    columns = list(columns)
+    names = {column: str(column).replace("/", "_") for column in columns}
+    taken = set(columns)
+    for old, fresh in list(names.items()):
+        if fresh in RESERVED:
+            del names[old]
+            notify(f"{name}[{old!r}] was dropped: its name cannot be stored")
+        elif fresh != old and fresh in taken:
+            del names[old]
             notify(f"{name}[{old!r}] was dropped: its name cannot be stored and {fresh!r} exists")
-        else:
+        elif fresh != old:
+            taken.add(fresh)
             notify(f"{name}[{old!r}] was renamed to {fresh!r}: AnnData stores no such names")
-    return new.rename(columns=renamed)
+    return names
 
 
-def _as_text(column: pd.Series) -> pd.Series | None:
+def made_text(name: str, column: Any, dtype: Any) -> str:
+    """Say that a column is stored as text."""
+    return f"{name}[{column!r}] ({dtype}) cannot be stored: made text"
+
+
+def as_text(column: pd.Series) -> pd.Series | None:
     """Column as text when AnnData cannot write it as it is, else None; gaps stay gaps."""
     if isinstance(column.dtype, pd.CategoricalDtype):
-        if _as_text(pd.Series(column.cat.categories)) is None:
+        if as_text(pd.Series(column.cat.categories)) is None:
             return None
         return column.astype(object).map(str, na_action="ignore").astype("category")
     if column.dtype == object:

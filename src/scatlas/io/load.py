@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,18 +13,20 @@ from scatlas.blocks import counted, csr, in_order
 from scatlas.errors import InputError
 from scatlas.genes import first_difference
 from scatlas.io.counts import CountsSource, gene_names, open_counts
-from scatlas.io.frames import unique_names, writable
+from scatlas.io.frames import writable
 from scatlas.io.size import csr_blocks, parse_bytes
 from scatlas.io.store import AGAIN
 from scatlas.io.writer import CsrWriter
 from scatlas.kernels.check_cpu import MAX_COUNT, Checked, Problem, check_counts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
     from pathlib import Path
 
     import pandas as pd
     import scipy.sparse as sp
+
+    from scatlas.io.obs import Table
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +51,7 @@ def load_plate(
     out: Path,
     *,
     plate: str,
-    check_obs: Callable[[pd.DataFrame], object] | None = None,
+    check_obs: Callable[[Table], object] | None = None,
     reference: Path | str | None = None,
     mt_prefix: str | None = "MT-",
     block_budget: str | int = "256MB",
@@ -69,7 +72,7 @@ def load_plate(
         Name, for messages. A column ``plate`` of the source stays as it is.
     check_obs
         Called with ``obs`` as it will be stored, but for the metrics, before any count is read;
-        it may raise `InputError`.
+        it reads the columns that it needs, and may raise `InputError`.
     reference
         AnnData file whose genes this plate must have, in the same order.
     mt_prefix
@@ -104,25 +107,28 @@ def load_plate(
     with open_counts(source) as counts:
         path = counts.path
         _check_not_empty(path, counts.shape)
-        obs, var = counts.obs(), counts.var()
+        obs, var = counts.table("obs"), counts.var()
         _check_genes(path, var.index, reference)
         counts.check_complete()
-        obs = writable(unique_names(obs, notices.add), "obs", notices.add)
+        obs = obs.storable(notices.add)
         var = writable(var, "var", notices.add)
         if check_obs is not None:
             check_obs(obs)
         mt = _mitochondrial(var.index, mt_prefix, notices)
 
         tally = _Tally(counts.shape[1])
-        checked = _checked_blocks(counts, budget, obs.index, var.index, mt, notices)
+        checked = _checked_blocks(counts, budget, obs, var.index, mt, notices)
         with CsrWriter(out, n_vars=counts.shape[1]) as writer, closing(checked):
             for block in checked:
                 writer.append_values(block.counts, block.indices)
                 writer.append_rows(np.diff(block.indptr))
                 tally.add(block)
             tally.tell(notices)
-            writer.obs = _with(obs, tally.cell_metrics(), "obs", notices)
-            writer.var = _with(var, tally.gene_metrics(mt), "var", notices)
+            cell_metrics, gene_metrics = tally.cell_metrics(), tally.gene_metrics(mt)
+            _note_replaced("obs", obs.columns, cell_metrics, notices)
+            _note_replaced("var", var.columns, gene_metrics, notices)
+            writer.obs = partial(obs.write, extra=cell_metrics)
+            writer.var = var.assign(**gene_metrics)
     return {
         "plate": plate,
         "n_cells": counts.shape[0],
@@ -231,7 +237,7 @@ def _mitochondrial(names: pd.Index, prefix: str | None, notices: _Notices) -> np
 def _checked_blocks(
     counts: CountsSource,
     budget: int,
-    cells: pd.Index,
+    cells: Table,
     genes: pd.Index,
     mt: np.ndarray,
     notices: _Notices,
@@ -262,10 +268,10 @@ def _checked_blocks(
     return counted(in_order(checked, len(cut)), [stop - first for first, stop in cut])
 
 
-def _sentence(path: str, problem: Problem, first: int, cells: pd.Index, genes: pd.Index) -> str:
+def _sentence(path: str, problem: Problem, first: int, cells: Table, genes: pd.Index) -> str:
     """Say which cell and gene hold what is no count, and what to do."""
     row = first + problem.row
-    cell = f"cell {row} ({cells[row]!r})"
+    cell = f"cell {row} ({cells.name_of(row)!r})"
     if problem.kind == "out_of_range":
         return (
             f"{path}: X/indices of {cell} hold {problem.index}, but there are {len(genes)} genes, "
@@ -289,11 +295,10 @@ def _sentence(path: str, problem: Problem, first: int, cells: pd.Index, genes: p
     )
 
 
-def _with(
-    frame: pd.DataFrame, columns: dict[str, np.ndarray], name: str, notices: _Notices
-) -> pd.DataFrame:
-    """Frame with these columns added, telling which of its own they replace."""
-    replaced = [column for column in columns if column in frame.columns]
+def _note_replaced(
+    name: str, columns: Container[str], metrics: Iterable[str], notices: _Notices
+) -> None:
+    """Tell which columns of a table the metrics replace."""
+    replaced = [metric for metric in metrics if metric in columns]
     if replaced:
         notices.add(f"{name} had columns {', '.join(replaced)}: replaced by new values")
-    return frame.assign(**columns)

@@ -1,7 +1,8 @@
-"""Cell names made unique across plates, without holding them all."""
+"""Cell names made unique, in one table or across plates, without holding them all."""
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,7 @@ import pandas as pd
 from scatlas.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from scatlas.io.columns import Column
 
@@ -75,9 +76,7 @@ class UniqueNames:
         names = self._columns[plate].text(lo, hi)
         start = int(self._starts[list(self._columns).index(plate)])
         names[self._changed[start + lo : start + hi]] += f"-{plate}"
-        first, last = np.searchsorted(self._numbered, [start + lo, start + hi])
-        for row, number in zip(self._numbered[first:last], self._numbers[first:last], strict=True):
-            names[row - start - lo] += f"-{number}"
+        _append_numbers(names, start + lo, self._numbered, self._numbers)
         return names
 
     def _spans(self) -> Iterator[tuple[str, int, int, slice]]:
@@ -146,6 +145,95 @@ class UniqueNames:
                 given.add(value)
                 numbers.append(number)
         self._numbered, self._numbers = np.flatnonzero(pending), np.array(numbers, np.int64)
+
+
+class NumberedNames:
+    """Names of one table's rows, made unique as AnnData does: a second ``A`` becomes ``A-1``.
+
+    The same names as ``anndata.utils.make_index_unique``: a repeated name takes the next number
+    that makes a name which no row bears. 9 bytes a row are in memory to find repeats; where there
+    are any, each row that gets a number takes 16 bytes, and each name that repeats some 200.
+
+    Parameters
+    ----------
+    names
+        Gives the names of rows ``lo`` to ``hi``, an ``object`` array of ``str``.
+    spans
+        Ranges of rows to read at once, in order.
+    """
+
+    def __init__(
+        self, names: Callable[[int, int], np.ndarray], spans: list[tuple[int, int]]
+    ) -> None:
+        self._names = names
+        self._rows = np.empty(0, np.int64)
+        self._numbers = np.empty(0, np.int64)
+        # Python's own hashes differ from run to run, which nothing that follows shows.
+        hashes = np.empty(spans[-1][1] if spans else 0, np.int64)
+        for lo, hi in spans:
+            hashes[lo:hi] = np.fromiter(map(hash, names(lo, hi)), np.int64, hi - lo)
+        hashes.sort()
+        shared = hashes[1:][hashes[1:] == hashes[:-1]]
+        del hashes
+        if shared.size:
+            self._number(spans, shared)
+
+    @property
+    def n_changed(self) -> int:
+        """Rows whose name has got a number."""
+        return self._rows.size
+
+    def of(self, lo: int, hi: int) -> np.ndarray:
+        """Names of rows ``lo`` to ``hi``, ``object`` array of ``str``."""
+        names = self._names(lo, hi)
+        _append_numbers(names, lo, self._rows, self._numbers)
+        return names
+
+    def _number(self, spans: list[tuple[int, int]], shared: np.ndarray) -> None:
+        """Find the numbers; ``shared`` are hashes of more than one row, ascending."""
+        seen: dict[str, int] = {}  # name: position among the names that repeat, or -1 so far
+        rows, bases = array("q"), array("q")
+        repeats: dict[str, set[int]] = {}  # name: the numbers that other rows bear behind it
+        for lo, hi in spans:
+            names = self._names(lo, hi)
+            own = np.fromiter(map(hash, names), np.int64, hi - lo)
+            at = np.minimum(np.searchsorted(shared, own), shared.size - 1)
+            for row in np.flatnonzero(shared[at] == own):
+                name = names[row]
+                if name not in seen:
+                    seen[name] = -1
+                    continue
+                if seen[name] < 0:
+                    seen[name] = len(repeats)
+                    repeats[name] = set()
+                rows.append(lo + int(row))
+                bases.append(seen[name])
+        for lo, hi in spans if repeats else ():
+            for name in self._names(lo, hi):
+                base, _, number = name.rpartition("-")
+                if base in repeats and _is_number(number):
+                    repeats[base].add(int(number))
+        last = [0] * len(repeats)
+        taken = list(repeats.values())
+        numbers = np.empty(len(rows), np.int64)
+        for i, base in enumerate(bases):
+            last[base] += 1
+            while last[base] in taken[base]:
+                last[base] += 1
+            numbers[i] = last[base]
+        self._rows, self._numbers = np.array(rows, np.int64), numbers
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is how a row number is written: no leading zero, no other digits than ASCII's."""
+    return text.isascii() and text.isdecimal() and text[0] != "0" and len(text) < 19
+
+
+def _append_numbers(names: np.ndarray, lo: int, rows: np.ndarray, numbers: np.ndarray) -> None:
+    """Append their numbers to those of the names, from row ``lo`` on, that have one."""
+    first, last = np.searchsorted(rows, [lo, lo + names.size])
+    for row, number in zip(rows[first:last], numbers[first:last], strict=True):
+        names[row - lo] += f"-{number}"
 
 
 def _hashes(names: np.ndarray) -> np.ndarray:

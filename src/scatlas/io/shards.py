@@ -50,6 +50,8 @@ def piece_values(block_budget: str | int) -> int:
 
 _EMPTY = np.iinfo(np.uint64).max
 _CHECKSUM_BYTES = 4
+# Bytes of the number of strings before them.
+_VLEN_HEADER = 4
 
 
 @dataclass(frozen=True)
@@ -136,14 +138,15 @@ class ShardedArray:
         self._pool = pool
         self._row_shape = row_shape
         self._attributes = dict(attributes or {})
-        width = max(1, int(np.prod(row_shape)))
+        # A name takes some 20 bytes, and as a Python string 70.
+        width = 8 if self.dtype.kind == "O" else max(1, int(np.prod(row_shape)))
         # Powers of two, so that chunks divide shards whatever the width.
         self._chunk_rows = max(1, 2 ** int(np.log2(max(1, CHUNK_VALUES // width))))
         self._shard_chunks = SHARD_VALUES // CHUNK_VALUES
         self._compression = compression
-        text = self.dtype.kind == "O"
-        self._encoder = Zstd(1) if text else compression.encoder()
-        codec = ZstdCodec(level=1) if text else compression.codec(self.dtype.itemsize)
+        self._text = self.dtype.kind == "O"
+        self._encoder = Zstd(1) if self._text else compression.encoder()
+        codec = ZstdCodec(level=1) if self._text else compression.codec(self.dtype.itemsize)
         # Four bytes a chunk tell a damaged disk from data; Blosc would decode them to anything.
         self._codecs = (codec, Crc32cCodec())
         self._buffer = self._new_buffer()
@@ -158,7 +161,11 @@ class ShardedArray:
         while start < len(values):
             stop = min(len(values), start + self._chunk_rows - self._filled)
             end = self._filled + stop - start
-            self._buffer[self._filled : end] = values[start:stop]
+            if self._text:
+                # As bytes from the start: Python's strings take four times the memory.
+                self._buffer += VLenUTF8().encode(values[start:stop])[_VLEN_HEADER:]
+            else:
+                self._buffer[self._filled : end] = values[start:stop]
             self._filled, start = end, stop
             if self._filled == self._chunk_rows:
                 self._submit(self._buffer)
@@ -222,8 +229,12 @@ class ShardedArray:
             self._chunk_rows = max(1, self.n_rows)
         self._shard_chunks = max(1, min(self._shard_chunks, n_chunks))
         if self._filled:
-            last = self._buffer[: self._chunk_rows]
-            last[self._filled :] = "" if self.dtype.kind == "O" else 0
+            if self._text:
+                missing = np.full(self._chunk_rows - self._filled, "", object)
+                last = self._buffer + VLenUTF8().encode(missing)[_VLEN_HEADER:]
+            else:
+                last = self._buffer[: self._chunk_rows]
+                last[self._filled :] = 0
             self._submit(last)
         self._drain()
         if self._shard_file is not None:
@@ -231,7 +242,7 @@ class ShardedArray:
         array = zarr.create_array(
             self.path,
             shape=(self.n_rows, *self._row_shape),
-            dtype=str if self.dtype.kind == "O" else self.dtype,
+            dtype=str if self._text else self.dtype,
             chunks=(self._chunk_rows, *self._row_shape),
             shards=(self._chunk_rows * self._shard_chunks, *self._row_shape),
             filters=None,
@@ -242,18 +253,20 @@ class ShardedArray:
         del array
         self._buffer = self._buffer[:0]
 
-    def _new_buffer(self) -> np.ndarray:
+    def _new_buffer(self) -> np.ndarray | bytearray:
+        if self._text:
+            return bytearray()
         return np.empty((self._chunk_rows, *self._row_shape), self.dtype)
 
-    def _submit(self, chunk: np.ndarray) -> None:
+    def _submit(self, chunk: np.ndarray | bytearray) -> None:
         # Two chunks a thread in flight: the encoders stay busy and memory stays small.
         while len(self._in_flight) >= 2 * n_threads():
             self._write(self._in_flight.popleft().result())
         self._in_flight.append(self._pool.submit(self._encode, chunk))
 
-    def _encode(self, chunk: np.ndarray) -> bytes:
-        if self.dtype.kind == "O":
-            chunk = VLenUTF8().encode(chunk)
+    def _encode(self, chunk: np.ndarray | bytearray) -> bytes:
+        if self._text:
+            chunk = self._chunk_rows.to_bytes(_VLEN_HEADER, "little") + chunk
         encoded = self._encoder.encode(chunk)
         return encoded + crc32c(encoded).to_bytes(_CHECKSUM_BYTES, "little")
 

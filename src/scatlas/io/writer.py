@@ -12,7 +12,7 @@ import pandas as pd
 from scatlas.errors import InputError
 from scatlas.io.atomic import atomic_path
 from scatlas.io.chunks import encoded
-from scatlas.io.elements import ANNDATA, CSR, MAPPINGS, consolidate, create_group, write_elem
+from scatlas.io.elements import ANNDATA, CSR, DICT, MAPPINGS, consolidate, create_group, write_elem
 from scatlas.io.shards import (
     CHUNK_VALUES,
     COUNTS,
@@ -273,7 +273,10 @@ def finish_store(
         write_elem(root, "obs", obs)
     write_elem(root, "var", var)
     for name in MAPPINGS:
-        write_elem(root, name, dict(uns or {}) if name == "uns" else {})
+        if name == "uns" and uns:
+            write_elem(root, name, dict(uns))
+        else:
+            create_group(path / name, DICT)
     consolidate(path)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
+
+from scatlas.kernels.cached import njit
 
 if TYPE_CHECKING:
     import scipy.sparse as sp

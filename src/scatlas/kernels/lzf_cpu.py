@@ -8,7 +8,8 @@ upper three bits (7: plus the next byte) and the upper part of the distance, les
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from scatlas.kernels.cached import njit
 
 
 def decompress(raw: np.ndarray, n_bytes: int) -> np.ndarray | None:

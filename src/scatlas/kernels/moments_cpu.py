@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
 from scipy import sparse
+
+from scatlas.kernels.cached import njit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,13 +101,7 @@ def moments(
     The moments of the groups that occur in the block (one row a group).
     """
     n_rows, n_genes = x.shape
-    if codes is None:
-        groups = np.zeros(1, dtype=np.int64)
-        local = np.zeros(n_rows, dtype=np.int64)
-    else:
-        groups = np.unique(codes[codes >= 0]).astype(np.int64)
-        local = np.where(codes >= 0, np.searchsorted(groups, codes), -1).astype(np.int64)
-    n_cells = np.bincount(local[local >= 0], minlength=groups.size).astype(np.int64)
+    groups, local = local_groups(codes, n_rows)
     sums = np.zeros((groups.size, n_genes, 4))
     expressed = np.zeros((groups.size, n_genes), dtype=np.int64)
     values = x.data if sparse.issparse(x) else np.asarray(x)
@@ -118,7 +113,35 @@ def moments(
         _add_csr(values, x.indices, indptr, local, exact, sums, expressed)
     else:
         _add_dense(values, local, exact, sums, expressed)
-    return Moments(groups, n_cells, sums, expressed)
+    return Moments(groups, group_sizes(local, groups.size), sums, expressed)
+
+
+def local_groups(
+    codes: NDArray[np.integer] | None, n_rows: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Groups that occur in a block, sorted, and each row's place among them (-1: left out)."""
+    if codes is None:
+        return np.zeros(1, dtype=np.int64), np.zeros(n_rows, dtype=np.int64)
+    groups = np.unique(codes[codes >= 0]).astype(np.int64)
+    return groups, np.where(codes >= 0, np.searchsorted(groups, codes), -1).astype(np.int64)
+
+
+def group_sizes(local: NDArray[np.int64], n_groups: int) -> NDArray[np.int64]:
+    """Rows of each group, int64 ``[n_groups]``; negative codes count for none."""
+    return np.bincount(local[local >= 0], minlength=n_groups).astype(np.int64)
+
+
+def fold(parts: Sequence[Moments]) -> Moments:
+    """As :func:`merge`, but adds into the first part's arrays, which are given up."""
+    first, *others = parts
+    for part in others:
+        if not np.array_equal(first.groups, part.groups):
+            first = merge([first, part])
+            continue
+        np.add(first.n_cells, part.n_cells, out=first.n_cells)
+        np.add(first.expressed, part.expressed, out=first.expressed)
+        _merge_sums(part.sums, np.arange(first.groups.size), first.sums)
+    return first
 
 
 def merge(parts: Sequence[Moments]) -> Moments:
@@ -213,36 +236,33 @@ def _merge_sums(part, at, sums):
             _add_pair(of, 2, part[group, gene, 2], part[group, gene, 3])
 
 
-@njit(nogil=True, cache=True)
-def _mean_var(sums, n_cells):
-    mean = np.zeros(sums.shape[:2])
-    var = np.zeros(sums.shape[:2])
-    for group in range(sums.shape[0]):
-        n = np.float64(n_cells[group])
-        for gene in range(sums.shape[1]):
-            pair = sums[group, gene]
-            total, total_low, squares, squares_low = pair[0], pair[1], pair[2], pair[3]
-            mean[group, gene] = total / n
-            # total**2 / n as a pair: the quotient and what it leaves.
-            product = total * total
-            product_low = _square_error(total, product) + 2.0 * total * total_low
-            quotient = product / n
-            rest = (product - quotient * n) - _product_error(quotient, n)
-            quotient_low = (rest + product_low) / n
-            deviations = (squares - quotient) + (squares_low - quotient_low)
-            if n > 1.0 and not deviations <= n * _CONSTANT * squares:
-                var[group, gene] = deviations / (n - 1.0)
+def _mean_var(
+    sums: NDArray[np.float64], n_cells: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    # In NumPy: once a plate, a compiled kernel would take longer to compile than to run.
+    total, total_low, squares, squares_low = np.moveaxis(sums, 2, 0)
+    n = n_cells[:, None].astype(np.float64)
+    with np.errstate(all="ignore"):
+        mean = total / n
+        # total**2 / n as a pair: the quotient and what it leaves.
+        product = total * total
+        product_low = _product_error(total, total, product) + 2.0 * total * total_low
+        quotient = product / n
+        back = quotient * n
+        rest = (product - back) - _product_error(quotient, n, back)
+        quotient_low = (rest + product_low) / n
+        deviations = (squares - quotient) + (squares_low - quotient_low)
+        spread = (n > 1.0) & ~(deviations <= n * _CONSTANT * squares)
+        var = np.where(spread, deviations / (n - 1.0), 0.0)
     return mean, var
 
 
-@njit(nogil=True, cache=True)
-def _product_error(a: float, b: float) -> float:
-    """Return ``a * b`` less its rounded value, exactly (Dekker)."""
+def _product_error(a: NDArray, b: NDArray, product: NDArray) -> NDArray:
+    """Return ``a * b - product`` exactly (Dekker)."""
     c = 134217729.0 * a
     a_high = c - (c - a)
     a_low = a - a_high
     c = 134217729.0 * b
     b_high = c - (c - b)
     b_low = b - b_high
-    product = a * b
     return ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
-from numba import njit
+
+from scatlas.kernels.cached import njit
 
 if TYPE_CHECKING:
     Block = np.ndarray | sp.csr_matrix | sp.csr_array | sp.csc_matrix | sp.csc_array
@@ -114,6 +115,7 @@ def _log1p_flat(x, log_base, out):
     bits = one_plus.view(np.int64)
     exponent = np.empty(_LANES, np.float64)
     lost = np.empty(_LANES, np.float64)
+    natural = log_base == 1.0
     for start in range(0, x.size, _LANES):
         n = min(_LANES, x.size - start)
         odd = 0
@@ -135,7 +137,7 @@ def _log1p_flat(x, log_base, out):
             h = 0.5 * f * f
             e = exponent[i]
             y = e * _LN2_HI - ((h - (s * (h + r) + (e * _LN2_LO + lost[i]))) - f)
-            out[start + i] = y / log_base
+            out[start + i] = y if natural else y / log_base
         if odd:  # -1, below -1, infinite or NaN
             for i in range(start, start + n):
                 v = np.float64(x[i])

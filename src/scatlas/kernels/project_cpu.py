@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
 from scipy import sparse
+
+from scatlas.kernels import aligned
+from scatlas.kernels.cached import njit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Dense rows worked on together: the components (n_genes x k, often more than a core's cache) are
-# then read once for this many cells.
-_TILE = 8
+# Components worked on together: their part of the loadings (0.5 MB for 1,000 genes) stays in a
+# core's L2 cache over all cells of the block.
+_PANEL = 64
+# Values of dense rows taken at a time.
+_DENSE_VALUES = 1_000_000
 
 
 def project(
@@ -43,44 +47,73 @@ def project(
     -------
     Dense ``[n, k]``.
     """
-    components = np.ascontiguousarray(components, dtype=np.float64)
+    panels = _panels(components)
     out = np.empty((x.shape[0], components.shape[1]), dtype=dtype)
     if sparse.issparse(x):
         indptr = x.indptr.astype(np.int64, copy=False)
-        _project_csr(x.data, x.indices, indptr, components, offset, out)
-    else:
-        _project_dense(np.asarray(x), components, offset, out)
+        _project_csr(x.data, x.indices, indptr, panels, offset, out)
+        return out
+    x = np.asarray(x)
+    n_genes = x.shape[1]
+    step = max(1, _DENSE_VALUES // max(1, n_genes))
+    values, genes = np.empty(step * n_genes), np.empty(step * n_genes, np.int32)
+    for start in range(0, x.shape[0], step):
+        rows = slice(start, min(start + step, x.shape[0]))
+        indptr = np.zeros(rows.stop - start + 1, np.int64)
+        _stored(x[rows], values, genes, indptr)
+        _project_csr(values, genes, indptr, panels, offset, out[rows])
     return out
 
 
-@njit(nogil=True, cache=True)
-def _project_csr(data, indices, indptr, components, offset, out):
-    total = np.empty(offset.size)
-    for row in range(out.shape[0]):
-        total[:] = 0.0
-        for at in range(indptr[row], indptr[row + 1]):
-            v = np.float64(data[at])
-            loadings = components[indices[at]]
-            for k in range(total.size):
-                total[k] += v * loadings[k]
-        for k in range(total.size):
-            out[row, k] = total[k] - offset[k]
+def _panels(components: NDArray) -> NDArray[np.float64]:
+    """Components cut into panels, [panels, genes, _PANEL], the last one filled up with zeros."""
+    n_genes, k = components.shape
+    panels = aligned.zeros((-(-k // _PANEL), n_genes, _PANEL))
+    for panel, first in zip(panels, range(0, k, _PANEL), strict=True):
+        part = components[:, first : first + _PANEL]
+        panel[:, : part.shape[1]] = part
+    return panels
 
 
 @njit(nogil=True, cache=True)
-def _project_dense(x, components, offset, out):
-    total = np.empty((_TILE, offset.size))
-    for start in range(0, out.shape[0], _TILE):
-        stop = min(start + _TILE, out.shape[0])
-        total[:] = 0.0
+def _project_csr(data, indices, indptr, panels, offset, out):
+    total = np.empty(_PANEL)
+    for panel in range(panels.shape[0]):
+        loadings = panels[panel]
+        first = panel * _PANEL
+        for row in range(out.shape[0]):
+            total[:] = 0.0
+            at = indptr[row]
+            stop = indptr[row + 1]
+            # Four genes at a time, added one after the other: the sums are read and written once.
+            while at + 4 <= stop:
+                a, b = np.float64(data[at]), np.float64(data[at + 1])
+                c, d = np.float64(data[at + 2]), np.float64(data[at + 3])
+                of_a, of_b = loadings[indices[at]], loadings[indices[at + 1]]
+                of_c, of_d = loadings[indices[at + 2]], loadings[indices[at + 3]]
+                for k in range(_PANEL):
+                    two = (total[k] + a * of_a[k]) + b * of_b[k]
+                    total[k] = (two + c * of_c[k]) + d * of_d[k]
+                at += 4
+            while at < stop:
+                a = np.float64(data[at])
+                of_a = loadings[indices[at]]
+                for k in range(_PANEL):
+                    total[k] += a * of_a[k]
+                at += 1
+            for k in range(min(_PANEL, offset.size - first)):
+                out[row, first + k] = total[k] - offset[first + k]
+
+
+@njit(nogil=True, cache=True)
+def _stored(x, values, genes, indptr):
+    """Write the values of dense rows that are not zero, as CSR has them."""
+    n = 0
+    for row in range(x.shape[0]):
         for gene in range(x.shape[1]):
-            loadings = components[gene]
-            for row in range(start, stop):
-                v = np.float64(x[row, gene])
-                if v != 0.0:
-                    sums = total[row - start]
-                    for k in range(sums.size):
-                        sums[k] += v * loadings[k]
-        for row in range(start, stop):
-            for k in range(offset.size):
-                out[row, k] = total[row - start, k] - offset[k]
+            v = np.float64(x[row, gene])
+            if v != 0.0:
+                values[n] = v
+                genes[n] = gene
+                n += 1
+        indptr[row + 1] = n

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
-from numba import njit
+
+from scatlas.kernels.cached import njit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
-from numba import njit
+
+from scatlas.kernels.cached import njit
 
 if TYPE_CHECKING:
     Block = np.ndarray | sp.csr_matrix | sp.csr_array
@@ -55,9 +56,29 @@ def _cut_rows(data, indices, indptr, rows, out_data, out_indices, out_indptr):
         out_indptr[r + 1] = k
 
 
-def _index_dtype(n_values: int, n_genes: int) -> type:
+def index_dtype(n_values: int, n_genes: int) -> type:
     """Type of indices and indptr; one for both, as SciPy wants it."""
     return np.int32 if max(n_values, n_genes) <= _INT32 else np.int64
+
+
+def gene_places(index: np.ndarray, n_genes: int) -> np.ndarray:
+    """Where each of `n_genes` genes goes when those of `index` are cut out: int64, -1 for nowhere.
+
+    Raises
+    ------
+    ValueError
+        When a position lies outside or comes twice.
+    """
+    index = np.asarray(index, dtype=np.int64)
+    if index.size and (index.min() < 0 or index.max() >= n_genes):
+        msg = f"gene positions must lie within 0 and {n_genes - 1}"
+        raise ValueError(msg)
+    place = np.full(n_genes, -1, np.int64)
+    place[index] = np.arange(index.size)
+    if np.count_nonzero(place >= 0) != index.size:
+        msg = "a gene is wanted twice"
+        raise ValueError(msg)
+    return place
 
 
 def select_genes(x: Block, index: np.ndarray, n_genes: int | None = None) -> Block:
@@ -82,21 +103,14 @@ def select_genes(x: Block, index: np.ndarray, n_genes: int | None = None) -> Blo
     if n_genes is not None and n_genes != width:
         msg = f"the block has {width} genes, not {n_genes}"
         raise ValueError(msg)
-    if index.size and (index.min() < 0 or index.max() >= width):
-        msg = f"gene positions must lie within 0 and {width - 1}"
-        raise ValueError(msg)
-    place = np.full(width, -1, np.int64)
-    place[index] = np.arange(index.size)
-    if np.count_nonzero(place >= 0) != index.size:
-        msg = "a gene is wanted twice"
-        raise ValueError(msg)
+    place = gene_places(index, width)
     if not sp.issparse(x):
         return np.ascontiguousarray(x[:, index])
     # int64 pointers: a copy of one number a cell, for one compiled variant instead of two.
     pointers = x.indptr.astype(np.int64, copy=False)
     indptr = np.zeros(x.shape[0] + 1, np.int64)
     _count_kept(x.indices, pointers, place, indptr)
-    width_dtype = _index_dtype(int(indptr[-1]), index.size)
+    width_dtype = index_dtype(int(indptr[-1]), index.size)
     data = np.empty(indptr[-1], x.dtype)
     indices = np.empty(indptr[-1], width_dtype)
     _cut_genes(x.data, x.indices, pointers, place, data, indices)
@@ -132,7 +146,7 @@ def select_rows(x: Block, rows: np.ndarray) -> Block:
         return np.ascontiguousarray(x[rows])
     pointers = x.indptr.astype(np.int64, copy=False)
     n_values = int((pointers[rows + 1] - pointers[rows]).sum())
-    width_dtype = _index_dtype(n_values, x.shape[1])
+    width_dtype = index_dtype(n_values, x.shape[1])
     data = np.empty(n_values, x.dtype)
     indices = np.empty(n_values, width_dtype)
     indptr = np.zeros(rows.size + 1, np.int64)

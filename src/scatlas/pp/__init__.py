@@ -12,12 +12,14 @@ from scatlas._lazy import exports
 
 if TYPE_CHECKING:
     from scatlas.pp._consensus import consensus_genes
+    from scatlas.pp._cut import cut_log_normalize
     from scatlas.pp._filter import filter_cells, filter_genes
     from scatlas.pp._gene_scale import GeneScale
+    from scatlas.pp._gram import GramAccumulator, GramStats
     from scatlas.pp._hvg import highly_variable_genes
     from scatlas.pp._neighbors import neighbors
     from scatlas.pp._normalize import log1p, normalize_total, size_factors
-    from scatlas.pp._pca import GramStats, components, pca
+    from scatlas.pp._pca import components, pca
     from scatlas.pp._qc import calculate_qc_metrics
     from scatlas.pp._qc_bounds import evaluate_filter, qc_filter
     from scatlas.pp._sample import sample
@@ -25,10 +27,12 @@ if TYPE_CHECKING:
 
 _HOME = {
     "GeneScale": "_gene_scale",
-    "GramStats": "_pca",
+    "GramAccumulator": "_gram",
+    "GramStats": "_gram",
     "calculate_qc_metrics": "_qc",
     "components": "_pca",
     "consensus_genes": "_consensus",
+    "cut_log_normalize": "_cut",
     "evaluate_filter": "_qc_bounds",
     "filter_cells": "_filter",
     "filter_genes": "_filter",
@@ -44,10 +48,12 @@ _HOME = {
 }
 __all__ = [
     "GeneScale",
+    "GramAccumulator",
     "GramStats",
     "calculate_qc_metrics",
     "components",
     "consensus_genes",
+    "cut_log_normalize",
     "evaluate_filter",
     "filter_cells",
     "filter_genes",

@@ -82,6 +82,6 @@ def consensus_genes(
         index=pd.Index(order, name="gene"),
     )
     for column in ("means", "dispersions", "dispersions_norm"):
-        # Rows of plates, so that a gene without a value on any plate stays without one.
-        table[column] = pd.DataFrame([t[column] for t in aligned]).mean(axis=0).to_numpy()
+        # A gene without a value on some plates has the mean of the others, or none.
+        table[column] = pd.concat([t[column] for t in aligned], axis=1).mean(axis=1).to_numpy()
     return table[chosen]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scatlas import blocks
-from scatlas.pp._pca import GramStats
+from scatlas.pp._gram import GramStats, gram_stats
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -86,7 +86,7 @@ class GeneScale:
                 unscaled.gram / self.std[:, None] / self.std,
             )
         else:
-            own = blocks.reduce(GramStats.from_block, GramStats.fold, shifted)
+            own = gram_stats(shifted)
         n, zeros = own.n_cells, self.zeros
         cross = np.outer(own.sums, zeros)
         gram = own.gram + cross + cross.T + n * np.outer(zeros, zeros)

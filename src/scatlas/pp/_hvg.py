@@ -56,6 +56,7 @@ def highly_variable_genes(
     batch_key: str | None = None,
     check_values: bool = True,  # noqa: ARG001
     min_cells: int | None = None,
+    size_factors: ArrayLike | str | None = None,
 ) -> pd.DataFrame | None:
     """Annotate highly variable genes.
 
@@ -69,7 +70,7 @@ def highly_variable_genes(
     Parameters
     ----------
     adata
-        Log-normalised data, cells x genes.
+        Log-normalised data, cells x genes; counts with `size_factors`.
     layer
         Layer to use instead of ``X``.
     n_top_genes
@@ -97,6 +98,13 @@ def highly_variable_genes(
     min_cells
         Genes expressed in fewer cells are left out of the ranking, as if
         ``filter_genes(min_cells=...)`` had run before: their normalised dispersion is NaN.
+    size_factors
+        X holds counts: they are taken as log-normalised (:func:`normalize_total`, natural
+        :func:`log1p`) with these size factors, in one pass and without making the normalised
+        values. One a cell, or a column of ``obs``; NaN leaves the cell out, 0 (an empty cell)
+        leaves its counts as they are. ``uns["log1p"]`` is not looked at. Flavour seurat takes the
+        normalised counts as they are instead of ``expm1`` of their float32 logarithms, so that its
+        moments lack the rounding of those (6e-8 a value).
 
     Returns
     -------
@@ -117,7 +125,7 @@ def highly_variable_genes(
     ------
     InputError
         For other flavours, data that hold NaN or infinite values (counts taken for logarithms), no
-        cells, or too many genes of equal mean to form bins.
+        cells, too many genes of equal mean to form bins, or size factors that do not fit.
 
     References
     ----------
@@ -125,7 +133,7 @@ def highly_variable_genes(
     (2017): cell_ranger. Reference implementation: scanpy 1.11.5,
     ``preprocessing/_highly_variable_genes.py``.
     """
-    from scatlas.pp._moments import gene_moments, representation
+    from scatlas.pp._moments import gene_moments, normalized_moments, representation
 
     _check_flavor(flavor)
     cutoffs = _Cutoffs(min_mean=min_mean, max_mean=max_mean, min_disp=min_disp, max_disp=max_disp)
@@ -135,11 +143,17 @@ def highly_variable_genes(
     if x.shape[0] == 0:
         raise InputError("highly_variable_genes needs at least one cell, but the AnnData has none")
     codes, batches = _batches(adata, batch_key)
-    base = adata.uns.get("log1p", {}).get("base")
-    log_base = None if base is None else float(np.log(base))
-    moments = gene_moments(x, codes, expm1=flavor == "seurat", log_base=log_base)
     names = adata.var_names
-    _check_finite(moments, names)
+    if size_factors is None:
+        base = adata.uns.get("log1p", {}).get("base")
+        log_base = None if base is None else float(np.log(base))
+        moments = gene_moments(x, codes, expm1=flavor == "seurat", log_base=log_base)
+        _check_finite(moments, names, "log-normalised data")
+    else:
+        scales = _scales(adata, size_factors)
+        _check_cells(~np.isnan(scales), codes, len(batches))
+        moments = normalized_moments(x, scales, codes, log=flavor == "cell_ranger")
+        _check_finite(moments, names, "counts where size_factors are given")
     table = hvg_table(
         moments,
         names,
@@ -434,11 +448,29 @@ def _at_least_one(n_top_genes: int) -> int:
     return n
 
 
-def _check_finite(moments: Moments, names: pd.Index) -> None:
+def _scales(adata: AnnData, size_factors: ArrayLike | str) -> NDArray[np.float64]:
+    from scatlas.pp._cut import scales_of
+
+    if isinstance(size_factors, str):
+        if size_factors not in adata.obs:
+            msg = f"obs has no column {size_factors!r} (size_factors); it has {list(adata.obs)}"
+            raise InputError(msg)
+        size_factors = adata.obs[size_factors].to_numpy()
+    return scales_of(size_factors, adata.n_obs)
+
+
+def _check_cells(kept: NDArray[np.bool_], codes: NDArray[np.int64] | None, n_batches: int) -> None:
+    if not kept.any():
+        raise InputError("size_factors are NaN for every cell, so that none is left")
+    if codes is not None and not (codes[kept] < n_batches).any():
+        raise InputError("size_factors leave no cell that belongs to a batch (batch_key)")
+
+
+def _check_finite(moments: Moments, names: pd.Index, expected: str) -> None:
     bad = ~np.isfinite(moments.mean).all(axis=0) | ~np.isfinite(moments.var).all(axis=0)
     if bad.any():
         msg = (
             f"gene {names[int(np.argmax(bad))]!r} has NaN or infinite values (or values so large "
-            "that expm1 overflows): highly_variable_genes expects log-normalised data"
+            f"that expm1 overflows): highly_variable_genes expects {expected}"
         )
         raise InputError(msg)

@@ -77,4 +77,39 @@ def gene_moments(
     def of_block(block: Any, codes: NDArray[np.integer] | None = None) -> Moments:
         return moments_cpu.moments(block, codes, expm1=expm1, log_base=log_base)
 
-    return blocks.reduce(of_block, moments_cpu.merge, x, *rows)
+    return blocks.reduce(of_block, moments_cpu.fold, x, *rows)
+
+
+def normalized_moments(
+    x: Any,
+    scales: NDArray[np.float64],
+    codes: NDArray[np.integer] | None = None,
+    *,
+    log: bool,
+) -> Moments:
+    """Moments per gene of normalised counts in one pass over the counts ``x``.
+
+    Parameters
+    ----------
+    x
+        Counts ``[n_cells, n_genes]``, in memory or Dask.
+    scales
+        float64 ``[n_cells]``, one over the size factor of each cell. NaN leaves the cell out.
+    codes
+        As in :func:`gene_moments`.
+    log
+        Take the moments of the natural logarithm of 1 + the normalised count.
+
+    Returns
+    -------
+    As :func:`gene_moments` of what :func:`scatlas.pp.normalize_total` and
+    :func:`scatlas.pp.log1p` make, the same to the last bit.
+    """
+    from scatlas.kernels import count_moments_cpu, moments_cpu
+
+    rows = (scales,) if codes is None else (scales, codes)
+
+    def of_block(block: Any, *rows: NDArray) -> Moments:
+        return count_moments_cpu.normalized_moments(block, *rows, log=log)
+
+    return blocks.reduce(of_block, moments_cpu.fold, x, *rows)

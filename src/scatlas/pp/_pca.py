@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-import zipfile
-from dataclasses import dataclass
 from operator import index as as_integer
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,18 +11,16 @@ import numpy as np
 from scatlas import blocks
 from scatlas.compute.threads import blas_on_one_thread
 from scatlas.errors import InputError
+from scatlas.pp._gram import check_size, gram_stats
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from anndata import AnnData
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+    from scatlas.pp._gram import GramStats
+
 # scanpy's solvers, all of which approximate or equal what the eigen-decomposition gives.
 SOLVERS = ("arpack", "auto", "covariance_eigh", "full", "randomized", "tsqr")
-# A Gram matrix of this many genes takes 7.2 GB, and there is one for each block in flight.
-MAX_GENES = 30_000
 _DEFAULT_COMPS = 50
 
 
@@ -76,113 +72,6 @@ class Components(NamedTuple):
         return _dot(mean if zeros is None else mean - zeros, self.PCs)
 
 
-@dataclass(frozen=True, eq=False)
-class GramStats:
-    """Sums from which components follow, and which add up over blocks and plates.
-
-    Attributes
-    ----------
-    n_cells
-        Number of cells.
-    sums
-        float64 ``[n_genes]``, sum per gene.
-    gram
-        float64 ``[n_genes, n_genes]``, ``X.T @ X``, both triangles.
-    """
-
-    n_cells: int
-    sums: NDArray[np.float64]
-    gram: NDArray[np.float64]
-
-    @classmethod
-    def from_block(cls, x: Any) -> GramStats:
-        """Sums over the cells of a block ``[n, n_genes]``, dense or CSR.
-
-        Raises
-        ------
-        InputError
-            With more than ``MAX_GENES`` genes.
-        """
-        from scatlas.kernels import gram_cpu
-
-        _check_size(x.shape[1])
-        return cls(*gram_cpu.gram(x))
-
-    @staticmethod
-    def merge(parts: Sequence[GramStats]) -> GramStats:
-        """Sums over the cells of all parts, added in the order given. The parts stay as they are.
-
-        Raises
-        ------
-        InputError
-            Without parts, or for parts of other numbers of genes.
-        """
-        if not parts:
-            raise InputError("there are no Gram statistics to merge")
-        sizes = {part.sums.size for part in parts}
-        if len(sizes) > 1:
-            msg = f"Gram statistics of {sorted(sizes)} genes do not add up: select the same genes"
-            raise InputError(msg)
-        total = GramStats(parts[0].n_cells, parts[0].sums.copy(), parts[0].gram.copy())
-        for part in parts[1:]:
-            total = GramStats.fold([total, part])
-        return total
-
-    @staticmethod
-    def fold(parts: Sequence[GramStats]) -> GramStats:
-        """As :meth:`merge`, but adds into the first part's arrays, which are given up."""
-        first, *others = parts
-        n_cells = first.n_cells
-        for part in others:
-            n_cells += part.n_cells
-            np.add(first.sums, part.sums, out=first.sums)
-            np.add(first.gram, part.gram, out=first.gram)
-        return GramStats(n_cells, first.sums, first.gram)
-
-    def save(self, path: str | Path) -> None:
-        """Write an ``.npz`` file; the same content gives the same bytes."""
-        with open(path, "wb") as file:  # noqa: PTH123 - np.savez would add a suffix to a path
-            np.savez(file, n_cells=np.int64(self.n_cells), sums=self.sums, gram=self.gram)
-
-    @classmethod
-    def load(cls, path: str | Path) -> GramStats:
-        """Read what :meth:`save` wrote.
-
-        Raises
-        ------
-        InputError
-            For a file that is damaged or holds something else.
-        """
-        try:
-            # Opened here, as np.load leaves a damaged file open.
-            with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:  # noqa: PTH123
-                n_cells, sums, gram = (file[key] for key in ("n_cells", "sums", "gram"))
-        except FileNotFoundError:
-            raise
-        except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
-            msg = f"{path} is not a complete file of Gram statistics ({error}): make it again"
-            raise InputError(msg) from error
-        genes = sums.shape
-        if (
-            n_cells.shape != ()
-            or n_cells.dtype.kind != "i"
-            or n_cells < 0
-            or sums.dtype != np.float64
-            or gram.dtype != np.float64
-            or len(genes) != 1
-            or gram.shape != genes * 2
-        ):
-            msg = (
-                f"{path} does not hold Gram statistics: sums {sums.dtype}{sums.shape}, gram "
-                f"{gram.dtype}{gram.shape}, n_cells {n_cells.dtype}{n_cells.shape}"
-            )
-            raise InputError(msg)
-        if not (np.isfinite(sums).all() and np.isfinite(gram).all()):
-            msg = f"{path} holds NaN or infinite values: make it again"
-            raise InputError(msg)
-        return cls(int(n_cells), sums, gram)
-
-
 def _dot(mean: NDArray[np.float64], PCs: NDArray[np.float64]) -> NDArray[np.float64]:
     with blas_on_one_thread():
         return mean @ PCs
@@ -218,7 +107,7 @@ def components(stats: GramStats, n_comps: int, *, zero_center: bool = True) -> C
 
     n, n_genes = stats.n_cells, stats.sums.size
     n_comps = _check_comps(n_comps, n, n_genes)
-    _check_size(n_genes)
+    check_size(n_genes)
     if not (np.isfinite(stats.sums).all() and np.isfinite(stats.gram.diagonal()).all()):
         raise InputError("PCA needs finite values, but X holds NaN or infinite ones")
     mean = stats.sums / n
@@ -229,11 +118,13 @@ def components(stats: GramStats, n_comps: int, *, zero_center: bool = True) -> C
             matrix[gene] -= mean[gene] * stats.sums
         matrix /= n - 1
     total = float(np.maximum(matrix.diagonal(), 0.0).sum())
-    # What rounding of the sums themselves leaves in an eigenvalue.
-    noise = n_genes * np.finfo(np.float64).eps * float(squares.sum())
+    # What rounding of the sums themselves leaves in an eigenvalue; of few genes, what LAPACK does.
+    noise = max(n_genes, 32) * np.finfo(np.float64).eps * float(squares.sum())
     with blas_on_one_thread():
+        # The transpose, whose upper triangle is the lower one here, is what LAPACK takes in place.
         values, vectors = eigh(
-            matrix,
+            matrix.T,
+            lower=False,
             subset_by_index=(n_genes - n_comps, n_genes - 1),
             driver="evr",
             overwrite_a=True,
@@ -366,10 +257,8 @@ def pca(
         smaller = min(x.shape)
         n_comps = smaller - 1 if smaller <= _DEFAULT_COMPS else _DEFAULT_COMPS
     n_comps = _check_comps(n_comps, *x.shape)
-    _check_size(x.shape[1])
-    found = components(
-        blocks.reduce(GramStats.from_block, GramStats.fold, x), n_comps, zero_center=zero_center
-    )
+    check_size(x.shape[1])
+    found = components(gram_stats(x), n_comps, zero_center=zero_center)
     x_pca = _projected(x, found, zero_center=zero_center, dtype=dtype)
     if not is_adata:
         if return_info:
@@ -465,13 +354,3 @@ def _check_comps(n_comps: int, n_cells: int, n_genes: int) -> int:
         )
         raise InputError(msg)
     return n
-
-
-def _check_size(n_genes: int) -> None:
-    if n_genes > MAX_GENES:
-        msg = (
-            f"PCA of {n_genes} genes needs a Gram matrix of {8e-9 * n_genes**2:.1f} GB for each "
-            f"block in flight, and at most {MAX_GENES} genes are allowed: select genes first "
-            "(highly_variable_genes, or mask_var)"
-        )
-        raise InputError(msg)

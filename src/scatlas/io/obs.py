@@ -1,0 +1,321 @@
+"""An obs or var table that stays on disk: read, mended and written column by column.
+
+A plate's obs takes up to 1.5 kB a cell as a data frame; here a range of rows of one column is in
+memory at a time.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from scatlas.errors import InputError
+from scatlas.io.columns import Column, Whole, open_column, pieces
+from scatlas.io.encodings import TABLES, attribute_text, encoding_of
+from scatlas.io.frames import RESERVED, made_text, storable_names
+from scatlas.io.names import NumberedNames
+from scatlas.io.source import STRUCTURE, check_anndata, frame_length
+from scatlas.io.store import AGAIN, Store, load_filters, reading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from concurrent.futures import ThreadPoolExecutor
+    from pathlib import Path
+
+    import zarr
+
+
+@contextmanager
+def open_tables(path: Path | str) -> Iterator[tuple[Table, Table]]:
+    """Open obs and var of an AnnData file; neither is read, nor is X looked at.
+
+    Parameters
+    ----------
+    path
+        h5ad file or Zarr store (v2 or v3), a local path or a URL that fsspec opens.
+
+    Yields
+    ------
+    obs and var, to be read while the file is open.
+
+    Raises
+    ------
+    InputError
+        The file does not exist, is no AnnData file, or a table's parts do not agree.
+    """
+    store = Store.at(path)
+    with store.open() as root:
+        with reading(store.path, STRUCTURE):
+            check_anndata(store.path, root)
+        yield Table.of(store.path, root, "obs"), Table.of(store.path, root, "var")
+
+
+@dataclass(frozen=True)
+class Table:
+    """obs or var of an opened AnnData file.
+
+    Attributes
+    ----------
+    path, name
+        File and table, for messages.
+    n_rows
+        Cells (or genes).
+    index_name
+        Name of the index, as pandas has it.
+    columns
+        By name, in order.
+    """
+
+    path: str
+    name: str
+    n_rows: int
+    index_name: str | None
+    columns: Mapping[str, Column | Whole]
+    _index: Column | Whole
+    _numbered: NumberedNames | None = None
+
+    @classmethod
+    def of(cls, path: Path | str, root: Any, name: str) -> Table:
+        """Open a table.
+
+        Parameters
+        ----------
+        path
+            File, for messages.
+        root
+            Opened file, ``h5py.File`` or ``zarr.Group``; stays open while the table is in use.
+        name
+            ``"obs"`` or ``"var"``.
+
+        Raises
+        ------
+        InputError
+            It is no table, a column is missing, or columns differ in length.
+        """
+        path = str(path)
+        n_rows = frame_length(path, root, name)
+        with reading(path, name):
+            table = root[name]
+            load_filters(path, table)
+            encoding = encoding_of(table)
+            order = [*map(attribute_text, table.attrs["column-order"])]
+            key = attribute_text(table.attrs["_index"])
+        if encoding not in TABLES:
+            msg = f"{path}: {name} is stored as {encoding[0]!r}, not as a data frame: {AGAIN}"
+            raise InputError(msg)
+        return cls(
+            path=path,
+            name=name,
+            n_rows=n_rows,
+            index_name=None if key == "_index" else key,
+            columns={column: open_column(path, table, column, n_rows) for column in order},
+            _index=open_column(path, table, key, n_rows),
+        )
+
+    def names(self, lo: int, hi: int) -> np.ndarray:
+        """Names of rows ``lo`` to ``hi``, ``object`` array of ``str``."""
+        if self._numbered is not None:
+            return self._numbered.of(lo, hi)
+        return self._stored_names(lo, hi)
+
+    def _stored_names(self, lo: int, hi: int) -> np.ndarray:
+        index = self._index
+        if isinstance(index, Whole):
+            names = index.series().iloc[lo:hi]
+        elif index.is_plain_text:
+            return index.values(lo, hi)
+        else:
+            names = index.array(lo, hi)
+        with reading(self.path, index.element):
+            return np.array(pd.Index(names).astype(str), dtype=object)
+
+    def name_of(self, row: int) -> str:
+        """Name of one row."""
+        return str(self.names(row, row + 1)[0])
+
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """Ranges of rows whose names are read at once, in order."""
+        return self._index.spans()
+
+    def read(self, columns: Iterable[str] | None = None, *, index: bool = True) -> pd.DataFrame:
+        """Read some columns, or all, whole.
+
+        Parameters
+        ----------
+        columns
+            Their names, in the order wanted.
+        index
+            Whether to read the names of the rows, of 60 to 100 bytes each; without them rows are
+            numbered.
+
+        Returns
+        -------
+        The same as anndata reads, but that names are always text.
+        """
+        wanted = list(self.columns if columns is None else columns)
+        rows = pd.RangeIndex(self.n_rows)
+        if index:
+            names = [self.names(lo, hi) for lo, hi in self.spans()]
+            joined = np.concatenate([np.empty(0, object), *names])
+            rows = pd.Index(joined, dtype=object, name=self.index_name)
+        taken = {name: self.columns[name].take() for name in wanted}
+        return pd.DataFrame(taken, index=rows, columns=wanted or None, copy=False)
+
+    def for_query(self, names: Iterable[str]) -> pd.DataFrame:
+        """Frame on which a query over these names, as `query_columns` finds them, can be evaluated.
+
+        It has the columns of these names, whole, and the index where the query names it. If one is
+        neither, it has all columns and no row: pandas then raises its error, and all that a user
+        might have meant can be named.
+        """
+        names = list(dict.fromkeys(names))
+        index = {"index", "ilevel_0", self.index_name}
+        columns = [name for name in names if name in self.columns]
+        if any(name not in self.columns and name not in index for name in names):
+            return pd.DataFrame(columns=list(self.columns))
+        return self.read(columns, index=len(columns) < len(names))
+
+    def storable(self, notify: Callable[[str], None]) -> Table:
+        """Read everything once, and find what AnnData can store of it.
+
+        Whatever is damaged is refused here. Repeated names are made unique as AnnData does,
+        columns of kinds that it cannot write become text, and names that it does not take are
+        changed, or their columns dropped.
+
+        Parameters
+        ----------
+        notify
+            Called with a sentence for each change.
+
+        Returns
+        -------
+        The table as :meth:`write` writes it; this one stays as it is.
+
+        Raises
+        ------
+        InputError
+            A column cannot be decoded.
+        """
+        numbered = NumberedNames(self._stored_names, list(self.spans()))
+        if numbered.n_changed:
+            notify(
+                f"{self.name} had {numbered.n_changed:,} repeated cell names: "
+                "made unique by a number at the end"
+            )
+        columns = dict(self.columns)
+        for name, column in columns.items():
+            if isinstance(column, Column):
+                column.check()
+            elif (dtype := column.dtype_made_text()) is not None:
+                notify(made_text(self.name, name, dtype))
+                columns[name] = replace(column, as_text=True)
+        stored = storable_names(columns, self.name, notify)
+        index_name = (self.index_name or "").replace("/", "_")
+        index_name = None if index_name in RESERVED else index_name
+        return replace(
+            self,
+            columns={fresh: columns[name] for name, fresh in stored.items()},
+            index_name=index_name,
+            _numbered=numbered if numbered.n_changed else None,
+        )
+
+    def write(
+        self,
+        folder: Path,
+        *,
+        rows: np.ndarray | None = None,
+        extra: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        """Write the table in AnnData's encoding for Zarr v3.
+
+        Parameters
+        ----------
+        folder
+            Where; made here.
+        rows
+            The rows to write (int64, ascending); all by default.
+        extra
+            Further columns of numbers or bool, one value for each row written. They take the place
+            of columns of their names.
+
+        Raises
+        ------
+        InputError
+            A column cannot be decoded.
+        ValueError
+            ``rows`` do not ascend within the table, or ``extra`` has another length.
+        """
+        from scatlas.io.column_writer import ColumnWriter, Target
+        from scatlas.io.elements import DATAFRAME, create_group
+        from scatlas.io.shards import encoding_pool
+
+        extra = dict(extra or {})
+        n_rows = self._check_rows(rows)
+        for name, values in extra.items():
+            if len(values) != n_rows:
+                msg = f"{name} has {len(values)} values for {n_rows} rows of {self.name}"
+                raise ValueError(msg)
+        order = [*self.columns, *(name for name in extra if name not in self.columns)]
+        key = self._index_key(order, extra)
+        with encoding_pool() as pool:
+            with ColumnWriter(folder / key, Target("text", np.dtype(object)), pool) as names:
+                for lo, hi, picked in pieces(self.spans(), rows):
+                    names.append(self.names(lo, hi)[picked])
+            group = create_group(folder, {**DATAFRAME, "column-order": order, "_index": key})
+            for name in order:
+                if name in extra:
+                    target = Target("number", extra[name].dtype)
+                    with ColumnWriter(folder / name, target, pool) as column:
+                        column.append(extra[name])
+                elif name != key:
+                    self._write_column(name, folder, group, rows, pool)
+
+    def _write_column(
+        self,
+        name: str,
+        folder: Path,
+        group: zarr.Group,
+        rows: np.ndarray | None,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        from scatlas.io.column_writer import ColumnWriter, Target
+        from scatlas.io.elements import writable_frame, write_elem
+
+        column = self.columns[name]
+        if isinstance(column, Whole):
+            values = column.series()
+            frame = pd.DataFrame({name: values if rows is None else values.iloc[rows]})
+            write_elem(group, name, writable_frame(frame)[name].values)
+            return
+        target = Target.of([column])
+        if column.kind == "text" and target.kind == "categorical":
+            # Text with gaps: as pandas makes categories of it.
+            target = Target.categorical(np.sort(target.categories))
+        with ColumnWriter(folder / name, target, pool) as writer:
+            writer.append_column(column, rows)
+
+    def _check_rows(self, rows: np.ndarray | None) -> int:
+        if rows is None:
+            return self.n_rows
+        if rows.size and (rows[0] < 0 or rows[-1] >= self.n_rows or (np.diff(rows) <= 0).any()):
+            msg = f"rows have to ascend, without repeats, from 0 to at most {self.n_rows - 1}"
+            raise ValueError(msg)
+        return rows.size
+
+    def _index_key(self, order: list[str], extra: Mapping[str, np.ndarray]) -> str:
+        """Element of the index. It may be a column as well only while both hold the same."""
+        if self.index_name is None or self.index_name not in order:
+            return self.index_name or "_index"
+        column = self.columns.get(self.index_name)
+        same = (
+            self.index_name not in extra
+            and self._numbered is None
+            and isinstance(column, Column)
+            and column.element == self._index.element
+            and column.is_plain_text
+        )
+        return self.index_name if same else "_index"
