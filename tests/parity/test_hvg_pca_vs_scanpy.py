@@ -11,6 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 from scatlas.pp._hvg import highly_variable_genes
+from scatlas.pp._normalize import size_factors
 from scatlas.pp._pca import pca
 from scatlas.pp._scale import scale
 
@@ -171,6 +172,44 @@ def test_hvg_real_plates(plate, block_loads, options):
             )
             assert table.index[table["highly_variable"]].equals(got.index[got["highly_variable"]])
     check_hvg(plate, plate.X, flavor="seurat", **options)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", PLATES)
+@pytest.mark.parametrize("flavor", ["seurat", "cell_ranger"])
+def test_hvg_of_counts_on_real_plates(name, plates_dir, block_loads, flavor):
+    """Moments taken from counts and size factors choose scanpy's genes."""
+    adata = ad.read_h5ad(plates_dir / f"{name}.h5ad")
+    adata = adata[(adata.obs["pass_filter"] == "full").to_numpy()]
+    counts = sp.csr_matrix(adata.X)
+    check_hvg_of_counts(
+        counts[:, np.asarray((counts > 0).sum(axis=0)).ravel() >= 3], block_loads, flavor
+    )
+
+
+@pytest.mark.parametrize("flavor", ["seurat", "cell_ranger"])
+def test_hvg_of_counts_simulated(block_loads, flavor):
+    rng = np.random.default_rng(4)
+    depth = rng.lognormal(0, 0.6, (900, 1))
+    counts = sp.csr_matrix(rng.negative_binomial(0.7, 1 / (1 + rng.gamma(0.2, 2.0, 1500) * depth)))
+    seen = np.asarray((counts > 0).sum(axis=0)).ravel() > 0
+    check_hvg_of_counts(counts[:, seen], block_loads, flavor)
+
+
+def check_hvg_of_counts(counts, block_loads, flavor):
+    expected = normalised(counts)
+    totals = np.asarray(counts.sum(axis=1)).ravel()
+    factors, _ = size_factors(totals, target_sum=float(np.median(totals)))
+    for n in (None, 500, 1000, 2000, 2001):
+        options = {"flavor": flavor, "n_top_genes": n, "inplace": False}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "`n_top_genes` > number")
+            want = scanpy("highly_variable_genes", expected, **options)["highly_variable"]
+            for x in (block_loads.dask(counts.astype(np.uint16), 70), counts.astype(np.float32)):
+                adata = ad.AnnData(x, var=expected.var)
+                got = highly_variable_genes(adata, size_factors=factors, **options)
+                assert got["highly_variable"].tolist() == want.tolist()
+        assert want.any()
 
 
 # --- scale ------------------------------------------------------------------------------------
