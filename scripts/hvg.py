@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import anndata as ad
 import numpy as np
 import pandas as pd
 
 from scatlas import config, step
 from scatlas.io import atomic_path, read_cells, read_matrix
-from scatlas.pp import highly_variable_genes
+from scatlas.pp import hvg_of_counts
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -28,13 +27,7 @@ def main(argv: list[str] | None = None) -> None:
         x, var = read_matrix(args.store, compact=True, block_budget=args.block_budget)
         factors = np.full(x.shape[0], np.nan)  # NaN: a cell that QC has taken out
         factors[cells["row"]] = cells["size_factor"]
-        table = highly_variable_genes(
-            ad.AnnData(x, var=var),
-            size_factors=factors,
-            min_cells=args.min_cells,
-            inplace=False,
-            **hvg.model_dump(),
-        )
+        table = hvg_of_counts(x, var.index, factors, min_cells=args.min_cells, **hvg.model_dump())
         table = table[["means", "dispersions", "dispersions_norm", "highly_variable"]]
         table.index = pd.Index(var.index, name="gene")
         facts |= {"plate": args.plate, "n_genes": len(table)}

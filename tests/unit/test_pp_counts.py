@@ -12,6 +12,7 @@ from scatlas.errors import InputError
 from scatlas.pp import (
     cut_log_normalize,
     highly_variable_genes,
+    hvg_of_counts,
     log1p,
     normalize_total,
     size_factors,
@@ -60,7 +61,12 @@ def test_hvg_of_counts_is_that_of_normalised_ones(
         assert block_loads.passes() == highly_variable_genes.passes == 1
     block_loads.assert_unchanged()
 
+    if batch_key is None:
+        del options["batch_key"]
+        bare = hvg_of_counts(array_type(counts), adata.var_names, factors, **options)
+        pd.testing.assert_frame_equal(bare, table, check_exact=True)
     adata.obs["size"] = factors
+    options["batch_key"] = batch_key
     highly_variable_genes(adata, size_factors="size", **options)
     assert adata.var["highly_variable"].tolist() == table["highly_variable"].tolist()
 

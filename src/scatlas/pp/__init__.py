@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from scatlas.pp._filter import filter_cells, filter_genes
     from scatlas.pp._gene_scale import GeneScale
     from scatlas.pp._gram import GramAccumulator, GramStats
-    from scatlas.pp._hvg import highly_variable_genes
+    from scatlas.pp._hvg import highly_variable_genes, hvg_of_counts
     from scatlas.pp._neighbors import neighbors
     from scatlas.pp._normalize import log1p, normalize_total, size_factors
     from scatlas.pp._pca import components, pca
@@ -37,6 +37,7 @@ _HOME = {
     "filter_cells": "_filter",
     "filter_genes": "_filter",
     "highly_variable_genes": "_hvg",
+    "hvg_of_counts": "_hvg",
     "log1p": "_normalize",
     "neighbors": "_neighbors",
     "normalize_total": "_normalize",
@@ -58,6 +59,7 @@ __all__ = [
     "filter_cells",
     "filter_genes",
     "highly_variable_genes",
+    "hvg_of_counts",
     "log1p",
     "neighbors",
     "normalize_total",

@@ -133,7 +133,7 @@ def highly_variable_genes(
     (2017): cell_ranger. Reference implementation: scanpy 1.11.5,
     ``preprocessing/_highly_variable_genes.py``.
     """
-    from scatlas.pp._moments import gene_moments, normalized_moments, representation
+    from scatlas.pp._moments import gene_moments, representation
 
     _check_flavor(flavor)
     cutoffs = _Cutoffs(min_mean=min_mean, max_mean=max_mean, min_disp=min_disp, max_disp=max_disp)
@@ -151,9 +151,7 @@ def highly_variable_genes(
         _check_finite(moments, names, "log-normalised data")
     else:
         scales = _scales(adata, size_factors)
-        _check_cells(~np.isnan(scales), codes, len(batches))
-        moments = normalized_moments(x, scales, codes, log=flavor == "cell_ranger")
-        _check_finite(moments, names, "counts where size_factors are given")
+        moments = _moments_of_counts(x, names, scales, flavor, codes, len(batches))
     table = hvg_table(
         moments,
         names,
@@ -174,6 +172,69 @@ def highly_variable_genes(
     if subset:
         adata._inplace_subset_var(table["highly_variable"].to_numpy())
     return None
+
+
+def hvg_of_counts(
+    x: Any,
+    names: pd.Index,
+    size_factors: ArrayLike,
+    *,
+    flavor: Literal["seurat", "cell_ranger"] = "seurat",
+    n_top_genes: int | None = None,
+    n_bins: int = 20,
+    min_cells: int | None = None,
+) -> pd.DataFrame:
+    """Table of :func:`highly_variable_genes` for counts without an AnnData around them.
+
+    An AnnData names its cells, which takes sixty bytes a cell and more than the pass itself.
+
+    Parameters
+    ----------
+    x
+        Counts ``[n_cells, n_genes]``, in memory or Dask.
+    names
+        Genes.
+    size_factors
+        One a cell; NaN leaves the cell out.
+    flavor, n_top_genes, n_bins, min_cells
+        As in :func:`highly_variable_genes`.
+
+    Raises
+    ------
+    InputError
+        As :func:`highly_variable_genes` with size factors.
+    """
+    from scatlas.pp._cut import scales_of
+    from scatlas.pp._moments import checked
+
+    _check_flavor(flavor)
+    scales = scales_of(size_factors, x.shape[0])
+    moments = _moments_of_counts(checked(x, "the array"), names, scales, flavor, None, 0)
+    return hvg_table(
+        moments,
+        names,
+        n_batches=None,
+        flavor=flavor,
+        n_bins=n_bins,
+        n_top_genes=n_top_genes,
+        min_cells=min_cells,
+    )
+
+
+def _moments_of_counts(
+    x: Any,
+    names: pd.Index,
+    scales: NDArray[np.float64],
+    flavor: str,
+    codes: NDArray[np.int64] | None,
+    n_batches: int,
+) -> Moments:
+    from scatlas.pp._moments import normalized_moments
+
+    _check_cells(~np.isnan(scales), codes, n_batches)
+    moments = normalized_moments(x, scales, codes, log=flavor == "cell_ranger")
+    _check_finite(moments, names, "counts where size_factors are given")
+    return moments
 
 
 def dispersion_table(
