@@ -64,7 +64,9 @@ def read_cells(path: Path | str, columns: list[str]) -> pd.DataFrame:
     """Read columns of numbers without the cells' names, of 100 bytes a cell; cells are numbered."""
     import pyarrow.parquet as pq
 
-    return pq.read_table(path, columns=columns).to_pandas(ignore_metadata=True)
+    # `pq.read_table` and its threads read far ahead.
+    with pq.ParquetFile(path) as file:
+        return file.read(columns, use_threads=False).to_pandas(ignore_metadata=True)
 
 
 def kept_names(path: Path | str, keep: np.ndarray) -> tuple[str | None, Iterator[np.ndarray]]:
@@ -77,7 +79,7 @@ def kept_names(path: Path | str, keep: np.ndarray) -> tuple[str | None, Iterator
     def pieces() -> Iterator[np.ndarray]:
         first = 0
         with file:
-            for batch in file.iter_batches(ROWS, columns=[column]):
+            for batch in file.iter_batches(ROWS, columns=[column], use_threads=False):
                 names = batch.column(0).to_numpy(zero_copy_only=False)
                 mask = keep[first : first + names.size]
                 first += names.size
