@@ -12,11 +12,10 @@ import argparse
 import logging
 import os
 import platform
-import resource
+import re
 import sys
 import time
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,9 +60,10 @@ def run(args: argparse.Namespace, *, outputs: list[Path]) -> Iterator[dict[str, 
     ------
     Facts for the manifest, to be filled by the step.
     """
-    import dask
+    from importlib.metadata import version
 
     from scatlas.compute.progress import progress
+    from scatlas.compute.threads import use_threads
     from scatlas.io.manifest import checksum, write_json
 
     name = " ".join([Path(sys.argv[0]).stem, *filter(None, [getattr(args, "plate", None)])])
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace, *, outputs: list[Path]) -> Iterator[dict[str, 
     if args.attempt > 1 and refused.exists():
         raise InputError(refused.read_text(encoding="utf-8"))
     refused.unlink(missing_ok=True)
-    with dask.config.set(num_workers=args.threads), progress(name):
+    with use_threads(args.threads), progress(name):
         try:
             yield facts
         except InputError as error:
@@ -83,8 +83,7 @@ def run(args: argparse.Namespace, *, outputs: list[Path]) -> Iterator[dict[str, 
             refused.write_text(str(error), encoding="utf-8")
             raise
     facts["outputs"] = {path.name: checksum(path) for path in outputs}
-    # ru_maxrss is in KiB on Linux.
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = _peak_memory()
     seconds = round(time.monotonic() - start, 3)
     record = {
         "versions": {"python": platform.python_version(), "scatlas": __version__}
@@ -97,6 +96,13 @@ def run(args: argparse.Namespace, *, outputs: list[Path]) -> Iterator[dict[str, 
     write_json(run_record(args.manifest), record)
     write_json(args.manifest, facts)
     logger.info("%s: done in %.1f s, peak memory %.0f MB", name, seconds, peak / 1e6)
+
+
+def _peak_memory() -> int:
+    """Bytes that this process had resident at most."""
+    # getrusage would count the process that has started this one as well.
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return 1024 * int(re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[1])
 
 
 def run_record(manifest: Path) -> Path:
@@ -113,6 +119,9 @@ def execute(main: Callable[[], None]) -> None:
     # Python puts a script's folder first on the path, where umap.py hides the package umap.
     folder = str(Path(sys.argv[0]).resolve().parent)
     sys.path[:] = [path for path in sys.path if path != folder]
+    from scatlas.compute.memory import reuse_memory
+
+    reuse_memory()
     try:
         main()
     except ScatlasError as error:
