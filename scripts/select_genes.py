@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import pandas as pd
 
 from scatlas import blocks, step
 from scatlas.errors import InputError
-from scatlas.io import CsrWriter, atomic_path, open_tables, read_cells, read_matrix
+from scatlas.io import CsrWriter, atomic_path, in_place, open_tables, read_cells, read_matrix
 from scatlas.pp import GramAccumulator, cut_log_normalize
 
 
@@ -34,17 +33,18 @@ def main(argv: list[str] | None = None) -> None:
         factors[rows] = kept_factors
         genes = genes_in(args.store, var.index, args.genes)
         selected = cut_log_normalize(x, genes, size_factors=factors)
-        writer = CsrWriter(
-            args.selected,
-            n_vars=genes.size,
-            data_dtype=np.float32,
-            obs=partial(obs.write, rows=rows, extra={"size_factor": kept_factors}),
-            var=var.iloc[genes],
-        )
-        with writer, GramAccumulator(genes.size) as gram:
+        with (
+            CsrWriter(
+                args.selected, n_vars=genes.size, data_dtype=np.float32, var=var.iloc[genes]
+            ) as writer,
+            obs.writing(writer.folder / "obs", late=["size_factor"], rows=rows) as finish_obs,
+            GramAccumulator(genes.size) as gram,
+        ):
             for block in blocks.stream(selected):
                 writer.append(block)
                 gram.add(block)
+            finish_obs({"size_factor": kept_factors})
+            writer.obs = in_place
         with atomic_path(args.gram) as path:
             gram.result().save(path)
         facts |= {"plate": args.plate, "n_cells": rows.size, "n_genes": genes.size}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scatlas.io.pca import write_pca
     from scatlas.io.size import parse_bytes
     from scatlas.io.subset import read_subset
-    from scatlas.io.writer import CsrWriter
+    from scatlas.io.writer import CsrWriter, in_place
 
 # Loaded on first use: importing scatlas stays quick.
 _HOMES = {
@@ -30,6 +30,7 @@ _HOMES = {
     "atomic_path": "atomic",
     "checksum": "manifest",
     "concat_on_disk": "concat",
+    "in_place": "writer",
     "load_plate": "load",
     "open_counts": "counts",
     "open_tables": "obs",
@@ -50,6 +51,7 @@ __all__ = [
     "atomic_path",
     "checksum",
     "concat_on_disk",
+    "in_place",
     "load_plate",
     "open_counts",
     "open_tables",

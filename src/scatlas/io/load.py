@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from scatlas.io.counts import CountsSource, gene_names, open_counts
 from scatlas.io.frames import writable
 from scatlas.io.size import csr_blocks, parse_bytes
 from scatlas.io.store import AGAIN
-from scatlas.io.writer import CsrWriter
+from scatlas.io.writer import CsrWriter, in_place
 from scatlas.kernels.check_cpu import MAX_COUNT, Checked, Problem, check_counts
 
 if TYPE_CHECKING:
@@ -118,7 +117,11 @@ def load_plate(
 
         tally = _Tally(counts.shape[1])
         checked = _checked_blocks(counts, budget, obs, var.index, mt, notices)
-        with CsrWriter(out, n_vars=counts.shape[1]) as writer, closing(checked):
+        with (
+            CsrWriter(out, n_vars=counts.shape[1]) as writer,
+            obs.writing(writer.folder / "obs", late=METRICS) as finish_obs,
+            closing(checked),
+        ):
             for block in checked:
                 writer.append_values(block.counts, block.indices)
                 writer.append_rows(np.diff(block.indptr))
@@ -127,7 +130,8 @@ def load_plate(
             cell_metrics, gene_metrics = tally.cell_metrics(), tally.gene_metrics(mt)
             _note_replaced("obs", obs.columns, cell_metrics, notices)
             _note_replaced("var", var.columns, gene_metrics, notices)
-            writer.obs = partial(obs.write, extra=cell_metrics)
+            finish_obs(cell_metrics)
+            writer.obs = in_place
             writer.var = var.assign(**gene_metrics)
     return {
         "plate": plate,

@@ -6,8 +6,10 @@ memory at a time.
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +25,6 @@ from scatlas.io.store import AGAIN, Store, load_filters, reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from concurrent.futures import ThreadPoolExecutor
     from pathlib import Path
 
     import zarr
@@ -52,6 +53,10 @@ def open_tables(path: Path | str) -> Iterator[tuple[Table, Table]]:
         with reading(store.path, STRUCTURE):
             check_anndata(store.path, root)
         yield Table.of(store.path, root, "obs"), Table.of(store.path, root, "var")
+
+
+def _late(values: Future[Mapping[str, np.ndarray]], name: str) -> np.ndarray:
+    return values.result()[name]
 
 
 @dataclass(frozen=True)
@@ -228,7 +233,7 @@ class Table:
         folder: Path,
         *,
         rows: np.ndarray | None = None,
-        extra: Mapping[str, np.ndarray] | None = None,
+        extra: Mapping[str, np.ndarray | Callable[[], np.ndarray]] | None = None,
     ) -> None:
         """Write the table in AnnData's encoding for Zarr v3.
 
@@ -239,8 +244,9 @@ class Table:
         rows
             The rows to write (int64, ascending); all by default.
         extra
-            Further columns of numbers or bool, one value for each row written. They take the place
-            of columns of their names.
+            Further columns of numbers or bool, one value for each row written, or functions that
+            give them when all other columns are written. They take the place of columns of their
+            names.
 
         Raises
         ------
@@ -255,10 +261,6 @@ class Table:
 
         extra = dict(extra or {})
         n_rows = self._check_rows(rows)
-        for name, values in extra.items():
-            if len(values) != n_rows:
-                msg = f"{name} has {len(values)} values for {n_rows} rows of {self.name}"
-                raise ValueError(msg)
         order = [*self.columns, *(name for name in extra if name not in self.columns)]
         key = self._index_key(order, extra)
         with encoding_pool() as pool:
@@ -267,12 +269,49 @@ class Table:
                     names.append(self.names(lo, hi)[picked])
             group = create_group(folder, {**DATAFRAME, "column-order": order, "_index": key})
             for name in order:
-                if name in extra:
-                    target = Target("number", extra[name].dtype)
-                    with ColumnWriter(folder / name, target, pool) as column:
-                        column.append(extra[name])
-                elif name != key:
+                if name not in extra and name != key:
                     self._write_column(name, folder, group, rows, pool)
+            for name, given in extra.items():
+                values = given() if callable(given) else given
+                if len(values) != n_rows:
+                    msg = f"{name} has {len(values)} values for {n_rows} rows of {self.name}"
+                    raise ValueError(msg)
+                with ColumnWriter(folder / name, Target("number", values.dtype), pool) as column:
+                    column.append(values)
+
+    @contextmanager
+    def writing(
+        self, folder: Path, *, late: Iterable[str], rows: np.ndarray | None = None
+    ) -> Iterator[Callable[[Mapping[str, np.ndarray]], None]]:
+        """Write the table in a thread of its own, while the body works on the counts.
+
+        Parameters
+        ----------
+        folder, rows
+            As for :meth:`write`.
+        late
+            Names of the further columns, which are known when the body has ended.
+
+        Yields
+        ------
+        Function that takes the further columns and returns when the table is written; it raises
+        what :meth:`write` raises.
+        """
+        values: Future[Mapping[str, np.ndarray]] = Future()
+        # Columns of these names are looked for, the others written, before a value is asked for.
+        extra = {name: partial(_late, values, name) for name in late}
+        with ThreadPoolExecutor(1, "scatlas-obs") as thread:
+            written = thread.submit(self.write, folder, rows=rows, extra=extra)
+
+            def finish(columns: Mapping[str, np.ndarray]) -> None:
+                values.set_result(columns)
+                written.result()
+
+            try:
+                yield finish
+            finally:
+                # After an error nobody gives the values that the thread waits for.
+                values.cancel()
 
     def _write_column(
         self,

@@ -43,6 +43,10 @@ def index_dtype(n_vars: int) -> np.dtype:
     return np.dtype(np.uint16 if n_vars <= 2**16 else np.int32)
 
 
+def in_place(folder: Path) -> None:
+    """``obs`` of a `CsrWriter` for a table that lies below its folder already."""
+
+
 class CsrWriter:
     """Write an AnnData store with a sparse X, one row block after another.
 
@@ -134,6 +138,11 @@ class CsrWriter:
         with self._stack:
             self._finish()
         return None
+
+    @property
+    def folder(self) -> Path:
+        """Where the store lies until it is complete."""
+        return self._partial
 
     @property
     def data_dtype(self) -> np.dtype:
