@@ -123,7 +123,7 @@ def load_plate(
             closing(checked),
         ):
             for block in checked:
-                writer.append_values(block.counts, block.indices)
+                writer.append_checked(block.counts, block.indices, block.highest)
                 writer.append_rows(np.diff(block.indptr))
                 tally.add(block)
             tally.tell(notices)
@@ -165,7 +165,7 @@ class _Tally:
         self.n_genes.append(np.diff(block.indptr))
         self.per_gene += block.per_gene
         self.n_values += block.counts.size
-        self.max_count = max(self.max_count, int(block.counts.max(initial=0)))
+        self.max_count = max(self.max_count, block.highest)
         self.n_unsorted += block.n_unsorted
         self.n_zeros += block.n_zeros
 

@@ -151,7 +151,11 @@ class ShardedArray:
         self._codecs = (codec, Crc32cCodec())
         self._buffer = self._new_buffer()
         self._filled = 0
-        self._in_flight: deque[Future[bytes]] = deque()
+        # Two chunks a thread in flight: the encoders stay busy and memory stays small.
+        self._most_in_flight = 2 * n_threads()
+        self._in_flight: deque[Future[None]] = deque()
+        # Writes in order, beside the thread that appends.
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="scatlas-write")
         self._lengths: list[int] = []  # encoded bytes of each chunk written so far
         self._shard_file = None
 
@@ -195,6 +199,7 @@ class ShardedArray:
         The result is as if the wider dtype had been used from the start.
         """
         self._drain()
+        self._writer.shutdown()
         self._close_shard_file()
         old = self.path.with_name(f"{self.path.name}.narrow")
         if self._lengths:
@@ -237,6 +242,7 @@ class ShardedArray:
                 last[self._filled :] = 0
             self._submit(last)
         self._drain()
+        self._writer.shutdown()
         if self._shard_file is not None:
             self._finish_shard()
         array = zarr.create_array(
@@ -259,10 +265,10 @@ class ShardedArray:
         return np.empty((self._chunk_rows, *self._row_shape), self.dtype)
 
     def _submit(self, chunk: np.ndarray | bytearray) -> None:
-        # Two chunks a thread in flight: the encoders stay busy and memory stays small.
-        while len(self._in_flight) >= 2 * n_threads():
-            self._write(self._in_flight.popleft().result())
-        self._in_flight.append(self._pool.submit(self._encode, chunk))
+        while len(self._in_flight) >= self._most_in_flight:
+            self._in_flight.popleft().result()
+        encoded = self._pool.submit(self._encode, chunk)
+        self._in_flight.append(self._writer.submit(lambda: self._write(encoded.result())))
 
     def _encode(self, chunk: np.ndarray | bytearray) -> bytes:
         if self._text:
@@ -272,7 +278,7 @@ class ShardedArray:
 
     def _drain(self) -> None:
         while self._in_flight:
-            self._write(self._in_flight.popleft().result())
+            self._in_flight.popleft().result()
 
     def _write(self, encoded: bytes) -> None:
         if self._shard_file is None:
@@ -308,6 +314,7 @@ class ShardedArray:
         for future in self._in_flight:
             future.cancel()
         self._in_flight.clear()
+        self._writer.shutdown()
         self._close_shard_file()
 
     def __enter__(self) -> Self:

@@ -172,21 +172,35 @@ class CsrWriter:
         if len(data) != len(indices):
             msg = f"{len(data)} values with {len(indices)} column indices"
             raise ValueError(msg)
-        self.n_values += len(data)
-        if self.n_values > _INT32_VALUES and self._indptr.dtype == np.int32:
-            self._indices = self._indices.widened(np.int64)
-            self._indptr = self._indptr.widened(np.int64)
+        self._widen_offsets(len(data))
         # In pieces that stay in a core's cache from the check to the copy.
         for start in range(0, len(data), CHUNK_VALUES):
             piece = slice(start, start + CHUNK_VALUES)
-            signed = indices.dtype.kind == "i"
-            if indices[piece].max() >= self.n_vars or (signed and indices[piece].min() < 0):
+            if int(indices[piece].max()) >= self.n_vars or int(indices[piece].min()) < 0:
                 msg = f"a column index is out of range for {self.n_vars} columns"
                 raise ValueError(msg)
             self._indices.append(indices[piece])
             # First the conversion: it may put a wider array in the place of `self._data`.
             values = self._to_counts(data[piece]) if self._counts else data[piece]
             self._data.append(values)
+
+    def append_checked(self, counts: np.ndarray, indices: np.ndarray, highest: int) -> None:
+        """As :meth:`append_values`, for unsigned counts up to ``highest`` that need no check."""
+        self._widen_offsets(len(counts))
+        self._widen_counts(highest)
+        self._indices.append(indices)
+        self._data.append(counts)
+
+    def _widen_offsets(self, n_more: int) -> None:
+        self.n_values += n_more
+        if self.n_values > _INT32_VALUES and self._indptr.dtype == np.int32:
+            self._indices = self._indices.widened(np.int64)
+            self._indptr = self._indptr.widened(np.int64)
+
+    def _widen_counts(self, highest: float) -> None:
+        if highest > np.iinfo(self._data.dtype).max:
+            wider = next(d for d in _COUNT_DTYPES if highest <= np.iinfo(d).max)
+            self._data = self._data.widened(wider)
 
     def append_chunks(self, x: zarr.Group, arrays: Mapping[str, ChunkedArray]) -> int:
         """Append the whole chunks of another store's values as they are encoded, where that fits.
@@ -225,8 +239,7 @@ class CsrWriter:
         self.n_obs += len(lengths)
 
     def _to_counts(self, values: np.ndarray) -> np.ndarray:
-        unsigned = values.dtype.kind == "u"
-        low, high = 0 if unsigned else values.min(), values.max()
+        low, high = values.min(), values.max()
         # Written so that NaN, which compares as false, is refused as well.
         if not (low >= 0 and high <= np.iinfo(np.uint32).max):
             worst = high if low >= 0 else low
@@ -235,11 +248,7 @@ class CsrWriter:
                 f"counts are whole numbers from 0 to {np.iinfo(np.uint32).max}"
             )
             raise InputError(msg)
-        if high > np.iinfo(self._data.dtype).max:
-            wider = next(d for d in _COUNT_DTYPES if high <= np.iinfo(d).max)
-            self._data = self._data.widened(wider)
-        if unsigned:
-            return values  # cast where they are copied to
+        self._widen_counts(high)
         counts = values.astype(self._data.dtype)
         if values.dtype.kind == "f" and not np.array_equal(counts, values):
             first = values[counts != values][0]

@@ -56,6 +56,8 @@ class Checked(NamedTuple):
         int64 [cells]: total of each cell, over all genes and over the flagged ones.
     per_gene
         int64 [genes, 2]: total of each gene, and cells in which it is not zero.
+    highest
+        Largest count.
     n_unsorted, n_zeros
         Cells that were sorted, stored zeros that were dropped.
     problem
@@ -68,6 +70,7 @@ class Checked(NamedTuple):
     totals: np.ndarray
     masked: np.ndarray
     per_gene: np.ndarray
+    highest: int
     n_unsorted: int
     n_zeros: int
     problem: Problem | None
@@ -229,9 +232,11 @@ def check_counts(block: sp.csr_matrix, flagged: np.ndarray | None = None) -> Che
     sums = (totals, masked, per_gene)
     if kind:
         problem = Problem(PROBLEMS[kind], row, int(block.indices[p]), block.data[p].item())
-        return Checked(counts, genes, starts, *sums, n_unsorted, n_zeros, problem)
+        return Checked(counts, genes, starts, *sums, 0, n_unsorted, n_zeros, problem)
     kept = int(starts[-1])
-    return Checked(counts[:kept], genes[:kept], starts, *sums, n_unsorted, n_zeros, None)
+    counts, genes = counts[:kept], genes[:kept]
+    highest = int(counts.max(initial=0))
+    return Checked(counts, genes, starts, *sums, highest, n_unsorted, n_zeros, None)
 
 
 def _as_compiled(data: np.ndarray) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,6 @@ from scatlas.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from types import ModuleType
 
     import scipy.sparse as sp
 
@@ -141,14 +139,6 @@ def numba_on_one_thread() -> Iterator[None]:
         yield
     finally:
         numba.set_num_threads(threads)
-
-
-def import_umap() -> ModuleType:
-    """``umap.umap_``, without its remark that TensorFlow, used by none of this, is missing."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Tensorflow not installed", ImportWarning)
-        import umap.umap_ as umap
-    return umap
 
 
 def _self_first(indices: np.ndarray, distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

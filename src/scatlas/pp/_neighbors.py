@@ -147,7 +147,7 @@ def neighbors(
         "distances_key": f"{prefix}distances",
         "params": params,
     }
-    adata.obsp[f"{prefix}distances"] = _distance_matrix(indices, distances)
+    adata.obsp[f"{prefix}distances"] = _neighbor_matrix(indices, distances)
     if method is not None:
         adata.obsp[f"{prefix}connectivities"] = connectivities(indices, distances)
     return adata if copy else None
@@ -209,8 +209,8 @@ def _in_memory(x: Any) -> np.ndarray | sp.csr_matrix:
     return sp.vstack(parts, format="csr") if sp.issparse(parts[0]) else np.concatenate(parts)
 
 
-def _distance_matrix(indices: np.ndarray, distances: np.ndarray) -> sp.csr_matrix:
-    """CSR of the distances without each cell's own, in order of distance."""
+def _neighbor_matrix(indices: np.ndarray, values: np.ndarray) -> sp.csr_matrix:
+    """CSR of the neighbours' values without each cell's own, in order of distance."""
     import numpy as np
     import scipy.sparse as sp
 
@@ -219,7 +219,7 @@ def _distance_matrix(indices: np.ndarray, distances: np.ndarray) -> sp.csr_matri
     wide = np.int64 if n_cells * width > np.iinfo(np.int32).max else np.int32
     indptr = np.arange(0, n_cells * width + 1, width, dtype=wide)
     columns = indices[:, 1:].astype(wide).ravel()
-    return sp.csr_matrix((distances[:, 1:].ravel(), columns, indptr), shape=(n_cells, n_cells))
+    return sp.csr_matrix((values[:, 1:].ravel(), columns, indptr), shape=(n_cells, n_cells))
 
 
 def connectivities(indices: np.ndarray, distances: np.ndarray) -> sp.csr_matrix:
@@ -238,22 +238,15 @@ def connectivities(indices: np.ndarray, distances: np.ndarray) -> sp.csr_matrix:
 
     Notes
     -----
-    McInnes, Healy, Melville (2018), section 3.1, in umap-learn's implementation. It is compiled
-    on the first call of a process (import and compilation: about 9 s). Its mean over all
-    distances, which sets the floor of the weights among identical cells, is summed by threads:
-    it runs on one.
+    McInnes, Healy, Melville (2018), section 3.1: fuzzy union of each cell's own weights, in
+    umap-learn's order of operations. No sum runs over cells: nothing depends on threads.
     """
-    import scipy.sparse as sp
+    from scatlas.kernels import umap_cpu
 
-    from scatlas.pp import _knn
-
-    with _knn.numba_on_one_thread():
-        graph, _, _ = _knn.import_umap().fuzzy_simplicial_set(
-            sp.coo_matrix((indices.shape[0], 1)),
-            indices.shape[1],
-            None,
-            None,
-            knn_indices=indices,
-            knn_dists=distances,
-        )
-    return graph.tocsr()
+    own = _neighbor_matrix(indices, umap_cpu.memberships(distances))
+    own.eliminate_zeros()
+    own.sort_indices()
+    back = own.T.tocsr()
+    both = own + back - own.multiply(back)
+    both.eliminate_zeros()
+    return both

@@ -39,8 +39,8 @@ def umap(
 ) -> AnnData | None:
     """Embed the neighbourhood graph in a plane (UMAP).
 
-    McInnes, Healy, Melville (2018), in umap-learn's implementation, on one thread throughout:
-    the same graph and seed give the same coordinates whatever the number of threads.
+    McInnes, Healy, Melville (2018), with umap-learn's numbers, on one thread throughout: the same
+    graph and seed give the same coordinates whatever the number of threads.
 
     Parameters
     ----------
@@ -78,7 +78,15 @@ def umap(
     Raises
     ------
     InputError
-        No graph there, or an option other than those above (scanpy's ``"paga"`` among them).
+        No graph there, coordinates that cannot be scaled, or an option other than those above
+        (scanpy's ``"paga"`` among them).
+
+    Notes
+    -----
+    The coordinates are those of umap-learn 0.5 bit for bit, except that the start of a graph in
+    more than ``2 * n_components`` parts, which umap-learn leaves to chance, is their mean cells'
+    PCA. As there, the last bits belong to the processor: the optimisation amplifies them, so that
+    another one gives a picture that differs in its details.
     """
     from scatlas.tl import _umap
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from scatlas.compute.threads import blas_on_one_thread
 from scatlas.errors import InputError
-from scatlas.pp._knn import import_umap, numba_on_one_thread
+from scatlas.kernels import umap_cpu
 from scatlas.pp._neighbors import representation
 from scatlas.tl._graph import graph
 from scatlas.tl._spectral import start as _spectral_start
@@ -17,6 +17,8 @@ from scatlas.tl._spectral import start as _spectral_start
 if TYPE_CHECKING:
     import scipy.sparse as sp
     from anndata import AnnData
+
+_INT32 = np.iinfo(np.int32)
 
 
 def umap(
@@ -45,46 +47,58 @@ def umap(
         raise InputError(msg)
     weights, params = graph(adata, neighbors_key)
     init = _initial(adata, init_pos, n_components)
-    library = import_umap()
-    with _quiet_curve_fit():
-        if a is None or b is None:
-            a, b = library.find_ab_params(spread, min_dist)
+    if a is None or b is None:
+        a, b = _curve(spread, min_dist)
     rounds = _rounds(adata.n_obs) if maxiter is None else maxiter
     state = check_random_state(random_state)
-    # BLAS: the eigenvectors of the start. Numba: the rounds are not parallel, but the library's
-    # helpers may be.
-    with blas_on_one_thread(), numba_on_one_thread():
-        if isinstance(init, str) and init == "spectral":
-            init = _spectral(adata, weights, params, rounds, n_components, state)
-        embedding, _ = library.simplicial_set_embedding(
-            data=None,
-            graph=weights.tocoo(),
-            n_components=n_components,
-            initial_alpha=alpha,
-            a=a,
-            b=b,
-            gamma=gamma,
+    edges = _edges(weights, rounds)
+
+    def cells() -> np.ndarray | sp.csr_matrix:
+        return representation(adata, use_rep=params.get("use_rep"), n_pcs=params.get("n_pcs"))
+
+    if not isinstance(init, str):
+        places = _apart(init, state)
+    elif init == "spectral":
+        with blas_on_one_thread():
+            places = _spectral_start(edges, n_components, state, cells)
+    else:
+        places = state.uniform(low=-10.0, high=10.0, size=(adata.n_obs, n_components))
+        places = places.astype(np.float32)
+    seed = state.randint(_INT32.min + 1, _INT32.max - 1, 3).astype(np.int64)
+    low, high = places.min(axis=0), places.max(axis=0)
+    places = (10.0 * (places - low) / (high - low)).astype(np.float32, order="C")
+    if rounds:
+        umap_cpu.move(
+            places,
+            (edges.indptr, edges.indices),
+            (a, b),
+            gamma,
+            every=rounds / (rounds * (edges.data / edges.data.max()).astype(np.float64)),
             negative_sample_rate=negative_sample_rate,
-            n_epochs=rounds,
-            init=init,
-            random_state=state,
-            metric=params.get("metric", "euclidean"),
-            metric_kwds=params.get("metric_kwds", {}),
-            densmap=False,
-            densmap_kwds={},
-            output_dens=False,
-            parallel=False,
+            alpha=alpha,
+            n_rounds=rounds,
+            seed=seed,
         )
     used = {"a": float(a), "b": float(b)}
     if random_state != 0:
         used["random_state"] = random_state
     adata.uns[key_added or "umap"] = {"params": used}
-    adata.obsm[key_added or "X_umap"] = embedding
+    adata.obsm[key_added or "X_umap"] = places
 
 
-def _quiet_curve_fit() -> warnings.catch_warnings:
-    """Context for the fit of a and b, whose covariance, which is not used, may not exist."""
-    return warnings.catch_warnings(action="ignore", category=Warning)
+def _curve(spread: float, min_dist: float) -> tuple[float, float]:
+    """``a`` and ``b`` of ``1 / (1 + a * d**(2 * b))``, fitted as umap-learn fits them.
+
+    The target is 1 up to ``min_dist`` and falls as ``exp(-(d - min_dist) / spread)`` beyond.
+    """
+    from scipy.optimize import curve_fit
+
+    d = np.linspace(0, spread * 3, 300)
+    target = np.where(d < min_dist, 1.0, np.exp(-(d - min_dist) / spread))
+    # The covariance, which is not used, may not exist.
+    with warnings.catch_warnings(action="ignore", category=Warning):
+        found, _ = curve_fit(lambda d, a, b: 1.0 / (1.0 + a * d ** (2 * b)), d, target)
+    return found[0], found[1]
 
 
 def _initial(adata: AnnData, init_pos: Any, n_components: int) -> str | np.ndarray:
@@ -102,27 +116,32 @@ def _initial(adata: AnnData, init_pos: Any, n_components: int) -> str | np.ndarr
             "(cells x n_components) is needed"
         )
         raise InputError(msg)
+    width = np.ptp(coordinates, axis=0)
+    if not (np.isfinite(width).all() and width.all()):
+        msg = "init_pos holds values that are not finite, or the same along an axis for all cells"
+        raise InputError(msg)
     return coordinates
 
 
-def _spectral(
-    adata: AnnData,
-    weights: sp.csr_matrix,
-    params: dict[str, Any],
-    rounds: int,
-    n_components: int,
-    state: np.random.RandomState,
-) -> np.ndarray:
-    """Spectral start of the edges that UMAP draws: those that come up in at least one round."""
+def _apart(places: np.ndarray, state: np.random.RandomState) -> np.ndarray:
+    """Given places, with a little noise on them when some coincide, as umap-learn adds it."""
+    if np.unique(places, axis=0).shape[0] == places.shape[0]:
+        return places
+    from sklearn.neighbors import KDTree
+
+    nearest, _ = KDTree(places).query(places, k=2)
+    noise = state.normal(scale=0.001 * np.mean(nearest[:, 1]), size=places.shape)
+    return places + noise.astype(np.float32)
+
+
+def _edges(weights: sp.csr_matrix, rounds: int) -> sp.csr_matrix:
+    """The edges that come up in at least one round, sorted."""
     strong = weights.tocsr().copy()
-    longest = rounds if rounds > 10 else _rounds(adata.n_obs)
+    strong.sum_duplicates()
+    longest = rounds if rounds > 10 else _rounds(strong.shape[0])
     strong.data[strong.data < strong.data.max() / float(longest)] = 0
     strong.eliminate_zeros()
-
-    def cells() -> np.ndarray | sp.csr_matrix:
-        return representation(adata, use_rep=params.get("use_rep"), n_pcs=params.get("n_pcs"))
-
-    return _spectral_start(strong, n_components, state, cells)
+    return strong
 
 
 def _rounds(n_cells: int) -> int:
