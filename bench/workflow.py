@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("--comps", type=int, default=300)
     parser.add_argument("--subset", type=int, default=20_000, help="cells of the UMAP")
     parser.add_argument("--chunk", type=int, default=20_000, help="cells a block of the peer")
+    parser.add_argument("--min-plates", type=int, default=2, help="votes for a consensus gene")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--out", type=Path, help="file for the result, beside standard output")
     args = parser.parse_args()
@@ -37,6 +38,7 @@ def main() -> None:
     peer = [
         *(sys.executable, ROOT / "bench/sides/scanpy_dask.py", args.folder / "out_scanpy"),
         *("--comps", args.comps, "--chunk", args.chunk, "--embed", args.subset),
+        *("--min-plates", args.min_plates),
         *("--plates", *plates),
     ]
     ours, theirs = [], []
@@ -46,7 +48,7 @@ def main() -> None:
                 args.folder,
                 plates,
                 jobs=len(os.sched_getaffinity(0)),
-                min_plates=3,
+                min_plates=args.min_plates,
                 subset=args.subset,
                 pca={"n_comps": args.comps},
             )

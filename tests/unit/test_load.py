@@ -279,6 +279,8 @@ def test_check_counts_takes_all_counts(dtype):
     data = np.array([1, 2**31 - 1, 2**31, 2**32 - 1], dtype)
     checked = check_counts(csr(data, np.arange(4), np.array([0, 4]), 4))
     np.testing.assert_array_equal(checked.counts, data)
+
+
 # -- obs and var ---------------------------------------------------------------------------------
 
 

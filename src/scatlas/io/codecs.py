@@ -70,14 +70,30 @@ class Lzf:
         return out
 
 
+def _zstd_size(raw: Buffer) -> int | None:
+    """Decoded size in the header of a frame (RFC 8878, 3.1.1.1); None when it does not tell."""
+    if len(raw) < 5:
+        return None
+    flags = raw[4]
+    single = flags >> 5 & 1  # no window, and a size for certain
+    width = (single, 2, 4, 8)[flags >> 6]
+    start = 6 - single + (0, 1, 2, 4)[flags & 3]
+    size = int.from_bytes(raw[start : start + width], "little")
+    return size + 256 * (width == 2) if width else None
+
+
 @dataclass(frozen=True)
 class Zstd:
     """Zstandard frames."""
 
-    def decode(self, raw: Buffer, n_bytes: int) -> Buffer:  # noqa: ARG002
+    def decode(self, raw: Buffer, n_bytes: int) -> Buffer:
         """See :class:`Decoder`."""
         from numcodecs import zstd
 
+        # A damaged size must not ask for terabytes of memory.
+        if (size := _zstd_size(raw)) not in (None, n_bytes):
+            msg = f"a Zstandard frame of {size:,} bytes instead of {n_bytes:,}"
+            raise ChunkError(msg)
         return zstd.decompress(raw)
 
 

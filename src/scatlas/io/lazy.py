@@ -12,6 +12,7 @@ from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph
 
 from scatlas.errors import InputError
+from scatlas.io.obs import Table
 from scatlas.io.rows import RowBlock, row_blocks
 from scatlas.io.size import csr_blocks, dense_blocks, parse_bytes
 from scatlas.io.source import (
@@ -78,13 +79,18 @@ def read_lazy(path: Path | str, *, block_budget: str | int = "256MB") -> anndata
     with reading(store.path, STRUCTURE), store.open() as root:
         check_anndata(store.path, root)
         shape = tuple(frame_length(store.path, root, name) for name in ("obs", "var"))
-        parts: dict[str, Any] = {
+        parts: dict[str, Any] = {}
+        # Whatever has another length than the rest is refused before it is read: damaged lengths
+        # may ask for terabytes of memory.
+        if _present(root, "X"):
+            parts["X"] = _matrix(store, root, "X", shape, budget)
+        for name in ("obs", "var"):
+            Table.of(store.path, root, name)
+        parts |= {
             name: read_element(store.path, root, name)
             for name in ("obs", "var", "uns")
             if name in root
         }
-        if _present(root, "X"):
-            parts["X"] = _matrix(store, root, "X", shape, budget)
         parts["layers"] = {
             name: _matrix(store, root, f"layers/{name}", shape, budget)
             for name in sorted(root.get("layers", {}))

@@ -66,6 +66,8 @@ def _in_hdf5(path: str, key: str, dataset: h5py.Dataset) -> ChunkedArray:
     if dataset.is_virtual or dataset.external or dataset.file.userblock_size:
         raise NotDirectError("the values lie in other files, or after a user block")
     n_values, dtype = int(dataset.shape[0]), dataset.dtype
+    if not dataset.id.get_type().equal(h5py.h5t.py_create(dtype, logical=True)):
+        raise NotDirectError("its numbers are of a type that only HDF5 knows, as 20 of 32 bits")
     if dataset.chunks is None:
         start = dataset.id.get_offset()
         if start is None:

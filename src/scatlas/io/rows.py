@@ -154,7 +154,10 @@ def row_blocks(
         Look for the chunks on disk; otherwise read everything through the library.
     """
     keys = [f"{matrix.key}/{part}" for part in ("data", "indices")]
-    arrays = [locate(store, root, key) if direct else None for key in keys]
+    arrays = []
+    for key in keys:
+        with reading(store.path, f"the table of the chunks of {key}"):
+            arrays.append(locate(store, root, key) if direct else None)
     dtypes = tuple(np.dtype(root[key].dtype) for key in keys)
     bounds = np.array([(matrix.indptr[first], matrix.indptr[stop]) for first, stop in cut])
     uses = [_uses(array, bounds) for array in arrays]

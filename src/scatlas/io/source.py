@@ -147,11 +147,14 @@ def describe(path: str, root: Any, key: str, shape: tuple[int, int]) -> Matrix:
             _check_line(path, f"{key}/{part}", element[part])
             _check_kind(path, f"{key}/{part}", element[part].dtype, kinds)
             lengths[part] = int(element[part].shape[0])
-    with reading(path, f"{key}/indptr"):
-        indptr = np.asarray(element["indptr"][:]).astype(np.int64, copy=False)
     _check_shape(path, key, (n_rows, n_columns), shape)
     kind = _SPARSE[encoding]
-    _check_offsets(path, key, indptr, lengths, shape[0 if kind == "csr" else 1], kind)
+    n_rows = shape[0 if kind == "csr" else 1]
+    # Before memory is set aside for it: a damaged length may ask for terabytes.
+    _check_length(path, key, lengths["indptr"], n_rows, kind)
+    with reading(path, f"{key}/indptr"):
+        indptr = np.asarray(element["indptr"][:]).astype(np.int64, copy=False)
+    _check_offsets(path, key, indptr, lengths, kind)
     return Matrix(key, kind, shape, in_memory(element["data"].dtype), indptr)
 
 
@@ -184,14 +187,22 @@ def _check_kind(path: str, part: str, dtype: np.dtype, kinds: str) -> None:
         raise InputError(msg)
 
 
+def _check_length(path: str, key: str, n_offsets: int, n_rows: int, kind: str) -> None:
+    if n_offsets != n_rows + 1:
+        row = "cell" if kind == "csr" else "gene"
+        msg = (
+            f"{path}: {key}/indptr has {n_offsets:,} entries for {n_rows:,} {row}s "
+            f"({n_rows + 1:,} expected): {AGAIN}"
+        )
+        raise InputError(msg)
+
+
 def _check_offsets(
-    path: str, key: str, indptr: np.ndarray, lengths: dict[str, int], n_rows: int, kind: str
+    path: str, key: str, indptr: np.ndarray, lengths: dict[str, int], kind: str
 ) -> None:
     row = "cell" if kind == "csr" else "gene"
     trouble = None
-    if indptr.size != n_rows + 1:
-        trouble = f"has {indptr.size:,} entries for {n_rows:,} {row}s ({n_rows + 1:,} expected)"
-    elif indptr[0] != 0:
+    if indptr[0] != 0:
         trouble = f"starts at {indptr[0]} instead of 0"
     elif (falls := np.flatnonzero(np.diff(indptr) < 0)).size:
         i = int(falls[0])

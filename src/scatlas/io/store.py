@@ -20,6 +20,8 @@ _ZARR_ROOTS = ("zarr.json", ".zgroup", ".zmetadata")
 _ZARR_STAMPS = (*_ZARR_ROOTS, "X/zarr.json", "X/.zattrs", "X/.zarray")
 # Filters that every HDF5 build of h5py has; all others come with hdf5plugin.
 _HDF5_FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})
+# Files whose text can be read without libhdf5 hanging, see :mod:`scatlas.io.heaps`.
+_LOOKED_OVER: set[Store] = set()
 AGAIN = "copy or download the file again, or write it anew from its source"
 
 
@@ -28,8 +30,15 @@ def reading(path: str, what: str) -> Iterator[None]:
     """Turn any failure to decode an element into one sentence that names it."""
     try:
         yield
-    except (ScatlasError, MemoryError):
+    except ScatlasError:
         raise
+    except MemoryError as error:
+        # A damaged length, nearly always: what is read at once is bounded.
+        msg = (
+            f"{path}: {what} needs more memory than there is: the data are damaged, or the job "
+            f"has too little memory; {AGAIN}"
+        )
+        raise InputError(msg) from error
     except PermissionError as error:
         msg = f"{path}: no permission to read {what}: ask the owner for read access"
         raise InputError(msg) from error
@@ -123,7 +132,7 @@ class Store:
             fs, inner = _filesystem(self.path)
             place = stack.enter_context(fs.open(inner, "rb"))
         try:
-            return stack.enter_context(h5py.File(place, "r"))
+            file = stack.enter_context(h5py.File(place, "r"))
         except PermissionError as error:
             msg = f"{self.path}: no permission to read the file: ask the owner for read access"
             raise InputError(msg) from error
@@ -136,6 +145,19 @@ class Store:
                 reason = " ".join(str(error).split())
                 msg = f"{self.path}: cannot be opened as HDF5 ({reason}): {AGAIN}"
             raise InputError(msg) from error
+        if not self.is_url and self not in _LOOKED_OVER:
+            self._look_over(file)
+            _LOOKED_OVER.add(self)
+        return file
+
+    def _look_over(self, file: h5py.File) -> None:
+        from scatlas.io.heaps import damaged_text
+
+        with reading(self.path, "the structure of the file"):
+            at = damaged_text(self.path, file)
+        if at is not None:
+            msg = f"{self.path}: the text at byte {at:,} is damaged: {AGAIN}"
+            raise InputError(msg)
 
 
 def _local_kind(path: Path) -> Literal["h5ad", "zarr"]:

@@ -1,0 +1,189 @@
+"""Our kernels of UMAP's graph and layout give umap-learn's bits."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import anndata as ad
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scatlas import tl
+from scatlas.errors import InputError
+from scatlas.kernels import umap_cpu
+from scatlas.tl import _umap
+
+
+@pytest.fixture(scope="module")
+def umap_learn() -> Any:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Tensorflow not installed", ImportWarning)
+        import umap.umap_ as umap_learn
+    return umap_learn
+
+
+def graph(n_cells: int = 220, *, seed: int = 0, dtype: type = np.float32) -> sp.csr_matrix:
+    """Symmetric random weights; weak edges, which no round uses, among them."""
+    rng = np.random.default_rng(seed)
+    half = sp.random_array((n_cells, n_cells), density=0.03, rng=rng, data_sampler=rng.random)
+    whole = sp.csr_matrix(half.maximum(half.T), dtype=dtype)
+    whole.setdiag(0)
+    whole.eliminate_zeros()
+    whole.data **= 3
+    return whole
+
+
+def annotated(weights: sp.csr_matrix) -> ad.AnnData:
+    adata = ad.AnnData(np.zeros((weights.shape[0], 1), np.float32))
+    adata.obsp["connectivities"] = weights
+    adata.uns["neighbors"] = {"connectivities_key": "connectivities", "params": {}}
+    return adata
+
+
+def theirs(umap_learn: Any, weights: sp.csr_matrix, init: Any, **changed: Any) -> np.ndarray:
+    options = {
+        "n_components": 2,
+        "initial_alpha": 1.0,
+        "a": 1.2,
+        "b": 0.8,
+        "gamma": 1.0,
+        "negative_sample_rate": 5,
+        "n_epochs": 30,
+        "random_state": np.random.RandomState(3),
+        "metric": "euclidean",
+        "metric_kwds": {},
+        "densmap": False,
+        "densmap_kwds": {},
+        "output_dens": False,
+    }
+    known, _ = umap_learn.simplicial_set_embedding(
+        None, weights.tocoo(), init=init, **(options | changed)
+    )
+    return known
+
+
+DISTANCES = {
+    "spread": lambda rng: rng.random((80, 15)) * 10 + 5,
+    "tight": lambda rng: rng.random((80, 15)) * 1e-3 + 50,
+    "one-far": lambda rng: rng.random((80, 15)) * 1e-4 + rng.choice([50, 90], (80, 15)),
+    "ties": lambda rng: rng.integers(0, 3, (80, 15)),
+    "twins": lambda rng: np.zeros((80, 15)),
+    "two": lambda rng: rng.random((80, 2)),
+    "wide": lambda rng: rng.random((80, 60)) ** 8 * 1e6,
+    "tiny": lambda rng: rng.random((80, 15)) * 1e-30,
+    "huge": lambda rng: rng.random((80, 15)) * 1e30,
+}
+
+
+@pytest.mark.parametrize("kind", DISTANCES)
+def test_memberships_bit_for_bit(umap_learn: Any, kind: str) -> None:
+    rng = np.random.default_rng(0)
+    distances = np.sort(DISTANCES[kind](rng), axis=1).astype(np.float32)
+    distances[:, 0] = 0
+    n_cells, k = distances.shape
+    sigma, rho = umap_learn.smooth_knn_dist(distances, float(k), local_connectivity=1.0)
+    cells = np.arange(n_cells)
+    neighbours = (cells[:, None] + np.arange(k)) % n_cells
+    known = umap_learn.compute_membership_strengths(neighbours, distances, sigma, rho)[2]
+    found = umap_cpu.memberships(distances.astype(np.float64))
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, known.reshape(n_cells, k))
+
+
+@pytest.mark.parametrize("n_components", [1, 2, 3, 4, 9, 40])
+def test_layout_bit_for_bit(umap_learn: Any, n_components: int) -> None:
+    weights = graph()
+    init = np.random.default_rng(1).normal(size=(220, n_components)).astype(np.float32)
+    known = theirs(umap_learn, weights, init, n_components=n_components)
+    adata = annotated(weights)
+    tl.umap(
+        adata,
+        maxiter=30,
+        n_components=n_components,
+        init_pos=init,
+        a=1.2,
+        b=0.8,
+        random_state=np.random.RandomState(3),
+    )
+    assert np.isfinite(known).all()
+    np.testing.assert_array_equal(adata.obsm["X_umap"], known)
+
+
+@settings(max_examples=25)
+@given(
+    n_epochs=st.integers(0, 40),
+    gamma=st.sampled_from([-0.5, 0.0, 0.3, 1.0, 4.0]),
+    rate=st.integers(1, 9),
+    alpha=st.floats(0.01, 3),
+    a=st.floats(0.1, 5),
+    b=st.floats(0.3, 1.5),
+    dtype=st.sampled_from([np.float32, np.float64]),
+    coincide=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_layout_options_bit_for_bit(
+    umap_learn: Any,
+    n_epochs: int,
+    gamma: float,
+    rate: int,
+    alpha: float,
+    a: float,
+    b: float,
+    dtype: type,
+    coincide: bool,
+    seed: int,
+) -> None:
+    weights = graph(90, seed=seed, dtype=dtype)
+    init = np.random.default_rng(seed).normal(size=(90, 2)).astype(np.float32)
+    if coincide:
+        init[10:40] = init[5]
+    shared = {"a": a, "b": b, "gamma": gamma, "negative_sample_rate": rate}
+    state, same = np.random.RandomState(seed), np.random.RandomState(seed)
+    known = theirs(
+        umap_learn,
+        weights,
+        init,
+        n_epochs=n_epochs,
+        initial_alpha=alpha,
+        random_state=state,
+        **shared,
+    )
+    adata = annotated(weights)
+    tl.umap(adata, maxiter=n_epochs, alpha=alpha, init_pos=init, random_state=same, **shared)
+    np.testing.assert_array_equal(adata.obsm["X_umap"], known)
+    # The same random numbers were drawn.
+    assert state.random_sample() == same.random_sample()
+
+
+def test_layout_takes_wide_and_unsorted_indices() -> None:
+    weights = graph()
+    known = tl.umap(annotated(weights), maxiter=15, init_pos="random", copy=True)
+    other = weights.copy()
+    other.indices, other.indptr = other.indices.astype(np.int64), other.indptr.astype(np.int64)
+    for lo, hi in zip(other.indptr[:-1], other.indptr[1:], strict=True):
+        other.indices[lo:hi] = other.indices[lo:hi][::-1]
+        other.data[lo:hi] = other.data[lo:hi][::-1]
+    other.has_sorted_indices = False
+    found = tl.umap(annotated(other), maxiter=15, init_pos="random", copy=True)
+    np.testing.assert_array_equal(found.obsm["X_umap"], known.obsm["X_umap"])
+
+
+@pytest.mark.parametrize("spread", [0.5, 1.0, 2.5])
+@pytest.mark.parametrize("min_dist", [0.0, 0.1, 0.5])
+def test_curve_bit_for_bit(umap_learn: Any, spread: float, min_dist: float) -> None:
+    assert _umap._curve(spread, min_dist) == umap_learn.find_ab_params(spread, min_dist)
+
+
+@pytest.mark.parametrize("fault", [np.nan, np.inf, None])
+def test_a_start_that_cannot_be_scaled_is_refused(fault: float | None) -> None:
+    init = np.random.default_rng(0).normal(size=(220, 2))
+    if fault is None:
+        init[:, 1] = 3.0
+    else:
+        init[7, 0] = fault
+    with pytest.raises(InputError, match="not finite, or the same along an axis"):
+        tl.umap(annotated(graph()), init_pos=init)
