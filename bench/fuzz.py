@@ -107,13 +107,15 @@ def run(
     n_workers
         Processes at the same time.
     limit
-        Seconds for one case; then its process is killed with the stacks of all threads shown.
+        Seconds for one case; then its process is killed with the stacks of all threads shown. The
+        machine may have been busy: a case is blamed when it takes too long twice.
     kind
         What runs the cases in the workers.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.fuzz_cases", "hdf5plugin"])
     due = iter(seeds)
+    slow: dict[int, str] = {}  # where the threads were when a case took too long
     numbers = itertools.count()
     with tempfile.TemporaryDirectory(prefix="scatlas-fuzz-") as folder:
         names = {base_of(seed) for seed in seeds[: len(BASES)]}
@@ -143,7 +145,13 @@ def run(
                         continue
                     if result is not None:
                         result.what = damage(bases[result.base], result.seed).what
-                        yield result
+                        if "hang" in _kinds(result) and result.seed not in slow:
+                            slow[result.seed] = next(iter(result.outcomes.values())).detail
+                            due = itertools.chain([result.seed], due)
+                        else:
+                            if result.seed in slow:
+                                result.outcomes["first"] = Outcome("slow", slow[result.seed])
+                            yield result
                     if worker.phase == "gone":
                         workers[workers.index(worker)] = hire()
                     elif worker.phase == "ready":

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 # Five blocks of the plate, each with a few chunks.
 BUDGET = 8 * 8 * 10_638 // 5
 
-# Outcomes that the format cannot help: "wrong" is wrong where no checksum covers the damage.
-FINE = ("error", "correct", "wrong")
+# Outcomes that are no defects: "wrong" is wrong where no checksum covers the damage, or what differs
+# from run to run (libraries leave memory as it was); "slow" took longer than the limit, but not when
+# it was tried again.
+FINE = ("error", "correct", "wrong", "slow")
 # Outcomes that are defects. "silent": wrong although a checksum covers all that was damaged;
 # "unlike": wrong, where the library itself refuses the file or reads the right values; "foreign":
 # an exception that is not scatlas's; "message": an error that is not one sentence with the path;
@@ -105,6 +107,8 @@ class Cases:
             Path("/proc/self/clear_refs").write_text("5")
             outcome = self._attempt(op, path)
             tell(f"library after {op}")
+            if outcome.kind == "unlike" and self._attempt(op, path) != outcome:
+                outcome = Outcome("wrong", "and not the same twice")
             if outcome.kind == "wrong":
                 outcome = self._excuse(outcome, done)
             used = _memory("VmHWM") - before

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).parent
 _NOT_EXECUTED = {"TYPE_CHECKING", "__name__ == '__main__'"}
+_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
 _SOURCES = {".py", ".cu", ".html", ".css"}
 
 
@@ -50,23 +51,34 @@ def fingerprint(script: Path) -> str:
 def _imports(path: Path) -> set[Path]:
     """Files of the package that a file imports, at the top or inside functions."""
     found: set[Path] = set()
-    for node in _executed(_parse(path)):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                found |= _files(alias.name)
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            for alias in node.names:
-                found |= _files(f"{node.module}.{alias.name}") or _home(node.module, alias.name)
+    for module, name in _imported(path, path.stat().st_mtime_ns):
+        files = _files(f"{module}.{name}") if name else _files(module)
+        found |= files or (_home(module, name) if name else files)
     return found
 
 
+@cache
+def _imported(path: Path, _changed: int) -> list[tuple[str, str]]:
+    """Module and name of each import; no name where the module itself is imported."""
+    found = []
+    for node in _executed(_parse(path)):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, "") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found += [(node.module, alias.name) for alias in node.names]
+    return [(module, name) for module, name in found if module.split(".")[0] == "scatlas"]
+
+
 def _executed(tree: ast.AST) -> Iterator[ast.AST]:
-    """Nodes but those for type checkers and for ``python -m``, which no script runs."""
-    for node in ast.iter_child_nodes(tree):
+    """Statements but those for type checkers and for ``python -m``, which no script runs."""
+    todo = [tree]
+    while todo:
+        node = todo.pop()
         if isinstance(node, ast.If) and ast.unparse(node.test) in _NOT_EXECUTED:
             continue
         yield node
-        yield from _executed(node)
+        # No import stands inside an expression.
+        todo += [part for part in ast.iter_child_nodes(node) if isinstance(part, _STATEMENTS)]
 
 
 def _parse(path: Path) -> ast.Module:

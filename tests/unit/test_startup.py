@@ -26,6 +26,7 @@ TABLES_ALONE = {"anndata", "dask", "numba", "zarr"}
 NOT_NEEDED = {
     "consensus": TABLES_ALONE | {"h5py", "pydantic", "scipy"},
     "normalize": TABLES_ALONE,
+    "qc_filter": {"anndata", "dask", "numba"},
     "report": TABLES_ALONE | {"h5py", "numpy", "pandas", "pydantic", "scipy"},
     "simulate": TABLES_ALONE | {"h5py", "pydantic"},
 }

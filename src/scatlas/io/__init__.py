@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from scatlas.io.concat import concat_on_disk
     from scatlas.io.counts import CountsSource, open_counts
     from scatlas.io.lazy import read_lazy, read_matrix
-    from scatlas.io.load import METRICS, load_plate
+    from scatlas.io.load import load_plate
     from scatlas.io.manifest import checksum, write_json
-    from scatlas.io.obs import open_tables
+    from scatlas.io.obs import METRICS, open_tables
     from scatlas.io.pca import write_pca
     from scatlas.io.size import parse_bytes
     from scatlas.io.subset import read_subset
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Loaded on first use: importing scatlas stays quick.
 _HOMES = {
-    "METRICS": "load",
+    "METRICS": "obs",
     "CountsSource": "counts",
     "CsrWriter": "writer",
     "assemble": "atlas",

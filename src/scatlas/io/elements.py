@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import zarr
-from anndata.experimental import write_dispatched
 
 from scatlas.io.shards import CHUNK_VALUES, SHARD_VALUES
 
@@ -39,6 +38,9 @@ def write_elem(group: zarr.Group, key: str, elem: Any) -> None:
     whatever anndata's settings say, and takes text columns of any pandas string dtype. Nothing
     that it is given changes.
     """
+    # 0.5 s, Dask and all, which steps that write no element are spared.
+    from anndata.experimental import write_dispatched
+
     if isinstance(elem, pd.DataFrame):
         elem = writable_frame(elem)
 

@@ -13,6 +13,7 @@ from scatlas.errors import InputError
 from scatlas.genes import first_difference
 from scatlas.io.counts import CountsSource, gene_names, open_counts
 from scatlas.io.frames import writable
+from scatlas.io.obs import METRICS
 from scatlas.io.size import csr_blocks, parse_bytes
 from scatlas.io.store import AGAIN
 from scatlas.io.writer import CsrWriter, in_place
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from scatlas.io.obs import Table
 
 logger = logging.getLogger(__name__)
-
-# The obs columns that load adds.
-METRICS = ("total_counts", "n_genes_by_counts", "total_counts_mt", "pct_counts_mt")
 
 
 class _Notices(list):

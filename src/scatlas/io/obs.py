@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     import zarr
 
 
+# The obs columns that load adds.
+METRICS = ("total_counts", "n_genes_by_counts", "total_counts_mt", "pct_counts_mt")
+
+
 @contextmanager
 def open_tables(path: Path | str) -> Iterator[tuple[Table, Table]]:
     """Open obs and var of an AnnData file; neither is read, nor is X looked at.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from scatlas.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # A value of a block in work takes 8 bytes: a count and an index of 4 bytes each.
 BYTES_PER_VALUE = 8
@@ -55,6 +57,8 @@ def csr_blocks(indptr: np.ndarray, budget: int) -> list[tuple[int, int]]:
     -------
     ``(first, last + 1)`` rows of each block, in order; one empty block when there are no rows.
     """
+    import numpy as np
+
     n_cells = indptr.size - 1
     limit = budget // BLOCKS_PER_BUDGET
     ends = BYTES_PER_VALUE * indptr.astype(np.int64) + 8 * np.arange(n_cells + 1, dtype=np.int64)
