@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 # Five blocks of the plate, each with a few chunks.
 BUDGET = 8 * 8 * 10_638 // 5
 
-# Outcomes that are no defects: "wrong" is wrong where no checksum covers the damage, or what differs
-# from run to run (libraries leave memory as it was); "slow" took longer than the limit, but not when
-# it was tried again.
+# Outcomes that are no defects: "wrong" is wrong where no checksum covers the damage, or what
+# differs from run to run (libraries leave memory as it was); "slow" took longer than the limit, but
+# not when it was tried again.
 FINE = ("error", "correct", "wrong", "slow")
 # Outcomes that are defects. "silent": wrong although a checksum covers all that was damaged;
 # "unlike": wrong, where the library itself refuses the file or reads the right values; "foreign":
