@@ -18,7 +18,7 @@ import scatlas.io.concat as concat
 import scatlas.io.shards as shards
 from scatlas.errors import InputError
 from scatlas.io.concat import concat_on_disk
-from scatlas.io.elements import create_group, write_elem
+from scatlas.io.elements import create_group, open_to_write, write_elem
 from scatlas.io.manifest import checksum
 from scatlas.io.names import UniqueNames
 from scatlas.io.writer import CsrWriter
@@ -597,7 +597,8 @@ def test_differing_genes_are_refused(tmp_path, genes, found):
 
 
 def test_dense_x_is_refused(tmp_path):
-    group = create_group(tmp_path / "b.zarr", {"encoding-type": "anndata"})
+    create_group(tmp_path / "b.zarr", {"encoding-type": "anndata"})
+    group = open_to_write(tmp_path / "b.zarr")
     write_elem(group, "X", plate(3, 0).X.toarray())
     with pytest.raises(InputError, match="X of plate b is stored as 'array', not as CSR"):
         concat_on_disk({"b": tmp_path / "b.zarr"}, tmp_path / "m.zarr")

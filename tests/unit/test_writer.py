@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import anndata as ad
@@ -342,3 +343,15 @@ def test_memory_stays_bounded(tmp_path):
     n = block.nnz * 10
     assert n > 10_000_000
     assert peak < 16e6 < 3 * n  # bytes; the values and indices take 3 bytes each
+
+
+def test_metadata_is_what_zarr_python_consolidates(tmp_path):
+    line = pd.Categorical(["a", "b", None])
+    obs = pd.DataFrame({"line": line, "n": [1, 2, 3]}, index=list("xyz"))
+    with CsrWriter(tmp_path / "a.zarr", n_vars=4, obs=obs) as writer:
+        writer.append(sp.csr_matrix(np.eye(3, 4)))
+    ours = json.loads((tmp_path / "a.zarr/zarr.json").read_text())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Consolidated metadata", category=UserWarning)
+        zarr.consolidate_metadata(tmp_path / "a.zarr")
+    assert ours == json.loads((tmp_path / "a.zarr/zarr.json").read_text())

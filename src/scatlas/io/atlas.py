@@ -15,7 +15,7 @@ from anndata.io import read_elem
 
 from scatlas.errors import InputError
 from scatlas.io.atomic import atomic_path
-from scatlas.io.elements import ANNDATA, DICT, consolidate, create_group, write_elem
+from scatlas.io.elements import ANNDATA, DICT, consolidate, create_group, open_to_write, write_elem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,7 +91,8 @@ def assemble(
         for name in ("X", "obs"):
             _place(merged / name, partial / name)
         _place(pca / "X_pca", partial / "obsm" / "X_pca")
-        root = create_group(partial, ANNDATA)
+        create_group(partial, ANNDATA)
+        root = open_to_write(partial)
         create_group(partial / "obsm", DICT)
         write_elem(root, "var", facts)
         write_elem(root, "varm", {"PCs": read_elem(found["PCs"])})

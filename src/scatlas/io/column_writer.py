@@ -14,7 +14,6 @@ from scatlas.io.elements import (
     CATEGORICAL,
     STRING_ARRAY,
     create_group,
-    write_elem,
 )
 from scatlas.io.shards import ShardedArray
 
@@ -147,6 +146,7 @@ class ColumnWriter:
     def __init__(self, path: Path, target: Target, pool: ThreadPoolExecutor) -> None:
         self._path = path
         self._target = target
+        self._pool = pool
         self._mask = None
         values, attributes = path, ARRAY
         if target.kind == "categorical":
@@ -205,8 +205,17 @@ class ColumnWriter:
             return
         if self._target.kind == "categorical":
             attributes = {**CATEGORICAL, "ordered": self._target.ordered}
-            group = create_group(self._path, attributes)
-            write_elem(group, "categories", self._target.categories)
+            create_group(self._path, attributes)
+            labels = np.asarray(self._target.categories)
+            text = labels.dtype.kind not in "biuf"
+            categories = ShardedArray(
+                self._path / "categories",
+                object if text else labels.dtype,
+                self._pool,
+                attributes=STRING_ARRAY if text else ARRAY,
+            )
+            with categories:
+                categories.append(labels)
         elif self._target.kind == "nullable":
             kind_of = "boolean" if self._target.dtype == bool else "integer"
             encoding = {"encoding-type": f"nullable-{kind_of}", "encoding-version": "0.1.0"}

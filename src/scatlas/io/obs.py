@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    import zarr
-
 
 # The obs columns that load adds.
 METRICS = ("total_counts", "n_genes_by_counts", "total_counts_mt", "pct_counts_mt")
@@ -271,10 +269,10 @@ class Table:
             with ColumnWriter(folder / key, Target("text", np.dtype(object)), pool) as names:
                 for lo, hi, picked in pieces(self.spans(), rows):
                     names.append(self.names(lo, hi)[picked])
-            group = create_group(folder, {**DATAFRAME, "column-order": order, "_index": key})
+            create_group(folder, {**DATAFRAME, "column-order": order, "_index": key})
             for name in order:
                 if name not in extra and name != key:
-                    self._write_column(name, folder, group, rows, pool)
+                    self._write_column(name, folder, rows, pool)
             for name, given in extra.items():
                 values = given() if callable(given) else given
                 if len(values) != n_rows:
@@ -321,18 +319,17 @@ class Table:
         self,
         name: str,
         folder: Path,
-        group: zarr.Group,
         rows: np.ndarray | None,
         pool: ThreadPoolExecutor,
     ) -> None:
         from scatlas.io.column_writer import ColumnWriter, Target
-        from scatlas.io.elements import writable_frame, write_elem
+        from scatlas.io.elements import open_to_write, writable_frame, write_elem
 
         column = self.columns[name]
         if isinstance(column, Whole):
             values = column.series()
             frame = pd.DataFrame({name: values if rows is None else values.iloc[rows]})
-            write_elem(group, name, writable_frame(frame)[name].values)
+            write_elem(open_to_write(folder), name, writable_frame(frame)[name].values)
             return
         target = Target.of([column])
         if column.kind == "text" and target.kind == "categorical":

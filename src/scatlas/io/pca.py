@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from scatlas.io.atomic import atomic_path
-from scatlas.io.elements import ARRAY, DICT, consolidate, create_group, write_elem
+from scatlas.io.elements import ARRAY, DICT, consolidate, create_group, open_to_write, write_elem
 from scatlas.io.shards import PROJECTED, ShardedArray, encoding_pool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
 
 class _Components(Protocol):
@@ -77,7 +77,8 @@ def write_pca(
             if cells.n_rows != n_cells:
                 msg = f"{cells.n_rows} cells were projected, {n_cells} are due"
                 raise ValueError(msg)
-        root = create_group(Path(partial), DICT)
+        create_group(partial, DICT)
+        root = open_to_write(partial)
         for name in ("PCs", "mean", "variance", "variance_ratio"):
             write_elem(root, name, np.asarray(getattr(components, name)))
         write_elem(root, "genes", np.asarray(genes, dtype=object))

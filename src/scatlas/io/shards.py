@@ -4,7 +4,7 @@ zarr-python encodes a shard in one call, so that a writer has to hold a whole de
 chunk is encoded as soon as it is full and goes straight into the shard's file; the shard's index,
 which the format puts at the end, follows when the shard is complete. What is held is a few chunks,
 whatever the size of a shard, and nothing is read back but for a wider dtype. The files equal those
-of zarr-python byte for byte (a test holds them together), and zarr-python writes the metadata.
+of zarr-python byte for byte (a test holds them together).
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
-import zarr
 from google_crc32c import value as crc32c
 from numcodecs import Blosc, VLenUTF8, Zstd
 from zarr.codecs import BloscCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 
 from scatlas.compute.threads import n_threads
+from scatlas.io.metadata import array_metadata
 from scatlas.io.size import parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from concurrent.futures import Future
     from pathlib import Path
+
+    import zarr
 
 # Values of a chunk: the piece a reader decodes at once. 0.25 to 2 MB fit a core's cache, and one
 # call per chunk costs little beside decoding it.
@@ -245,18 +247,16 @@ class ShardedArray:
         self._writer.shutdown()
         if self._shard_file is not None:
             self._finish_shard()
-        array = zarr.create_array(
-            self.path,
-            shape=(self.n_rows, *self._row_shape),
-            dtype=str if self._text else self.dtype,
-            chunks=(self._chunk_rows, *self._row_shape),
-            shards=(self._chunk_rows * self._shard_chunks, *self._row_shape),
-            filters=None,
-            compressors=self._codecs,
-            zarr_format=3,
+        self.path.mkdir(parents=True, exist_ok=True)
+        metadata = array_metadata(
+            (self.n_rows, *self._row_shape),
+            self.dtype,
+            chunk=(self._chunk_rows, *self._row_shape),
+            shard=(self._chunk_rows * self._shard_chunks, *self._row_shape),
+            codecs=self._codecs,
             attributes=self._attributes,
         )
-        del array
+        (self.path / "zarr.json").write_text(metadata, encoding="utf-8")
         self._buffer = self._buffer[:0]
 
     def _new_buffer(self) -> np.ndarray | bytearray:

@@ -12,7 +12,16 @@ import pandas as pd
 from scatlas.errors import InputError
 from scatlas.io.atomic import atomic_path
 from scatlas.io.chunks import encoded
-from scatlas.io.elements import ANNDATA, CSR, DICT, MAPPINGS, consolidate, create_group, write_elem
+from scatlas.io.elements import (
+    ANNDATA,
+    CSR,
+    DICT,
+    MAPPINGS,
+    consolidate,
+    create_group,
+    open_to_write,
+    write_elem,
+)
 from scatlas.io.shards import (
     CHUNK_VALUES,
     COUNTS,
@@ -285,7 +294,8 @@ def finish_store(
 
     With ``obs=None`` the table is there already, written column by column.
     """
-    root = create_group(path, ANNDATA)
+    create_group(path, ANNDATA)
+    root = open_to_write(path)
     create_group(path / "X", {**CSR, "shape": list(shape)})
     if obs is not None:
         write_elem(root, "obs", obs)
