@@ -115,7 +115,7 @@ def run(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.fuzz_cases", "hdf5plugin"])
     due = iter(seeds)
-    slow: dict[int, str] = {}  # where the threads were when a case took too long
+    slow: dict[int, dict[str, Outcome]] = {}  # where the threads were when a case took too long
     numbers = itertools.count()
     with tempfile.TemporaryDirectory(prefix="scatlas-fuzz-") as folder:
         names = {base_of(seed) for seed in seeds[: len(BASES)]}
@@ -145,12 +145,12 @@ def run(
                         continue
                     if result is not None:
                         result.what = damage(bases[result.base], result.seed).what
+                        result.outcomes |= slow.get(result.seed, {})
                         if "hang" in _kinds(result) and result.seed not in slow:
-                            slow[result.seed] = next(iter(result.outcomes.values())).detail
+                            (where,) = result.outcomes.values()
+                            slow[result.seed] = {"first": Outcome("slow", where.detail)}
                             due = itertools.chain([result.seed], due)
                         else:
-                            if result.seed in slow:
-                                result.outcomes["first"] = Outcome("slow", slow[result.seed])
                             yield result
                     if worker.phase == "gone":
                         workers[workers.index(worker)] = hire()

@@ -189,6 +189,7 @@ def bench():
 def test_bench_plate(bench, tmp_path):
     study = bench.Study(900, seed=3)
     args = {"plate": 2, "n_cells": 1100, "compression": "gzip"}
+    args |= {"index_dtype": "int64", "chunk": 100_000}
     values = bench.write_plate(tmp_path / "a.h5ad", study, threads=1, **args)
     bench.write_plate(tmp_path / "b.h5ad", study, threads=3, **args)
     a, b = (ad.read_h5ad(tmp_path / name) for name in ("a.h5ad", "b.h5ad"))

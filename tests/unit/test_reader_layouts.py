@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+import zarr
 
 import scatlas as sa
 from scatlas.blocks import stream
@@ -189,6 +191,19 @@ def test_incomplete_file(tmp_path):
         x.compute()
     with open_counts(path) as source, pytest.raises(InputError, match="was never written"):
         source.read_rows(0, N_CELLS)
+
+
+@pytest.mark.parametrize("name", ["h5-chunked", "z3-none"])
+def test_offsets_whose_differences_overflow(tmp_path, name):
+    """Differences of int64 wrap around: these offsets seem to rise, and end where they should."""
+    path = write(plate(N_CELLS, N_GENES), tmp_path, LAYOUTS[name])
+    with h5py.File(path, "r+") if path.is_file() else nullcontext(zarr.open(path)) as root:
+        root["X/indptr"][7:9] = np.array([2**63 - 1, -2])
+    wanted = "X/indptr falls from 9223372036854775807 to -2 at cell 7"
+    with pytest.raises(InputError, match=wanted):
+        open_counts(path)
+    with pytest.raises(InputError, match=wanted):
+        sa.read_lazy(path)
 
 
 # -- the layouts are what they say ---------------------------------------------------------------
