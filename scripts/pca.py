@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from scatlas import blocks, config, step
-from scatlas.io import read_matrix, write_pca
+from scatlas.io import parse_bytes, read_matrix, write_pca
 from scatlas.kernels.project_cpu import project
 from scatlas.pp import GeneScale, GramStats, components
 
@@ -22,7 +22,8 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     pca = config.from_options(args, config.PCA)
     with step.run(args, outputs=[args.pca]) as facts:
-        x, var = read_matrix(args.merged, block_budget=args.block_budget)
+        # A projected cell takes more than its counts: the blocks are smaller.
+        x, var = read_matrix(args.merged, block_budget=parse_bytes(args.block_budget) // 4)
         stats, zeros = summed(args.grams), None
         if args.scale:
             wanted = config.from_options(args, config.Scale, prefix="scale")
