@@ -204,7 +204,8 @@ def _check_offsets(
     trouble = None
     if indptr[0] != 0:
         trouble = f"starts at {indptr[0]} instead of 0"
-    elif (falls := np.flatnonzero(np.diff(indptr) < 0)).size:
+    # Compared, not subtracted: damaged offsets of 63 bits would wrap around.
+    elif (falls := np.flatnonzero(indptr[1:] < indptr[:-1])).size:
         i = int(falls[0])
         trouble = f"falls from {indptr[i]} to {indptr[i + 1]} at {row} {i}"
     else:
