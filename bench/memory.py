@@ -12,7 +12,7 @@ import argparse
 import os
 from pathlib import Path
 
-from run_side import machine
+from run_side import machine, publish
 from workflow_run import by_rule, make_plates, run_workflow
 
 
@@ -53,10 +53,7 @@ def main() -> None:
         f"{rule:<18}{small[rule]:>10.0f}{large[rule]:>10.0f}{large[rule] / small[rule]:>8.2f}"
         for rule in small
     ]
-    report = "\n".join(lines)
-    print(report)
-    if args.out:
-        args.out.write_text(report + "\n")
+    publish(lines, args.out)
 
 
 if __name__ == "__main__":

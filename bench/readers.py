@@ -29,7 +29,7 @@ import hdf5plugin
 import numpy as np
 import zarr
 from numcodecs import Blosc, Zstd, blosc
-from run_side import machine
+from run_side import machine, publish
 from workflow_run import make_plates
 
 from scatlas import blocks
@@ -63,9 +63,7 @@ def main() -> None:
     lines.append(f"# {args.cells:,} cells, {x['data'].size / 1e6:.1f} M values; M values/s")
     lines += readers(args, x, plate)
     lines += codecs(x)
-    print("\n".join(lines))
-    if args.out:
-        args.out.write_text("\n".join(lines) + "\n")
+    publish(lines, args.out)
 
 
 def readers(args: argparse.Namespace, x: Arrays, plate: Path) -> list[str]:

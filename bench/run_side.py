@@ -97,3 +97,11 @@ def machine(*packages: str) -> str:
         f"# {time.strftime('%Y-%m-%d')}, {model}, {cores} cores, {memory:.0f} GB, "
         f"Python {platform.python_version()}, {versions}"
     )
+
+
+def publish(lines: list[str], out: Path | None) -> None:
+    """Print a result, and write it to a file if one was asked for."""
+    report = "\n".join(lines)
+    print(report)
+    if out:
+        out.write_text(report + "\n")

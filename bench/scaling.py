@@ -12,7 +12,7 @@ import argparse
 import os
 from pathlib import Path
 
-from run_side import machine
+from run_side import machine, publish
 from workflow_run import by_rule, make_plates, run_workflow
 
 
@@ -53,10 +53,7 @@ def main() -> None:
             seconds, peak = rules[rule]
             cells += f"{seconds:>8.2f}{seconds / values * 1e9:>8.1f}{peak / 1e6:>8.0f}"
         lines.append(f"{rule:<18}{cells}")
-    report = "\n".join(lines)
-    print(report)
-    if args.out:
-        args.out.write_text(report + "\n")
+    publish(lines, args.out)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from run_side import ROOT, machine, run_side
+from run_side import ROOT, machine, publish, run_side
 from workflow_run import by_rule, make_plates, run_workflow
 
 
@@ -66,10 +66,7 @@ def main() -> None:
         "  seconds: " + ", ".join(f"{step} {s:.1f}" for step, s in theirs[-1].seconds.items()),
         f"ratio {seconds[1] / seconds[0]:.2f}",
     ]
-    report = "\n".join(lines)
-    print(report)
-    if args.out:
-        args.out.write_text(report + "\n")
+    publish(lines, args.out)
 
 
 if __name__ == "__main__":

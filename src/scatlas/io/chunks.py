@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scatlas.io import buffers
+from scatlas.io.borders import Borders
 from scatlas.io.codecs import (
     Blosc,
     ChunkError,
@@ -24,7 +25,6 @@ from scatlas.io.codecs import (
     Decoder,
     decode,
 )
-from scatlas.io.shared import Borders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,6 +126,9 @@ class Extents:
         rows = slice(first - self.first, stop - self.first)
         yield self.path, self.offsets[rows], self.sizes[rows]
 
+    def stamp(self, chunk: int) -> None:
+        """Nothing: the file's own stamp, which `Store` has, changes with each of its chunks."""
+
     def pipeline_of(self, chunk: int, pipeline: tuple[Decoder, ...]) -> tuple[Decoder, ...]:
         """Decoders of one chunk: a filter that found nothing to gain is marked as skipped."""
         skipped = int(self.skipped[chunk - self.first])
@@ -175,6 +178,14 @@ class ShardFiles:
             else:
                 offsets, sizes = self._index(path, size)
             yield path, offsets[rows], sizes[rows]
+
+    def stamp(self, chunk: int) -> tuple[int, int] | None:
+        """Time and size of the chunk's file: a store's own stamp holds its metadata alone."""
+        try:
+            stat = Path(f"{self.prefix}{chunk // max(1, self.shard_chunks)}").stat()
+        except FileNotFoundError:
+            return None
+        return stat.st_mtime_ns, stat.st_size
 
     def _index(self, path: str, size: int) -> tuple[np.ndarray, np.ndarray]:
         n_bytes = 16 * self.shard_chunks + 4
@@ -250,7 +261,7 @@ def read(
     for chunk, n in dict(zip((first, stop - 1), uses, strict=True)).items():
         # The chunks at the ends of the range: shared with the block before or after, or not.
         if n > 1 and first <= chunk < stop:
-            key = (store, array.key, chunk)
+            key = (store, array.key, chunk, array.places.stamp(chunk))
             put(chunk, _borders.get(key, n, lambda chunk=chunk: _decoded(array, chunk)))
             first, stop = (first + 1, stop) if chunk == first else (first, stop - 1)
     for chunk, raw in _raw_chunks(array, first, stop):

@@ -50,9 +50,10 @@ def damaged_text(path: str, file: h5py.File) -> int | None:
                     break
                 at += done or piece.size
         for first, stop in references if address_bytes == 8 else ():
-            stored = os.pread(raw.fileno(), (stop - first) // 16 * 16, first)
-            if (np.frombuffer(stored, _REFERENCE)["length"] > n_bytes).any():
-                return first
+            for at in range(first, stop, _PIECE):  # whole references: 16 divides the piece
+                stored = os.pread(raw.fileno(), min(_PIECE, stop - at) // 16 * 16, at)
+                if (np.frombuffer(stored, _REFERENCE)["length"] > n_bytes).any():
+                    return at
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,6 +67,7 @@ class RowBlock:
 
     def raw(self) -> tuple[np.ndarray, np.ndarray]:
         """Values and column indices, types as stored (:func:`in_memory`), indices not checked."""
+        self.store.check_unchanged()
         return self._read(0, in_memory(self.dtypes[0])), self._read(1, in_memory(self.dtypes[1]))
 
     def read(self) -> sp.csr_matrix:
@@ -188,9 +189,3 @@ def _uses(array: chunks.ChunkedArray | None, bounds: np.ndarray) -> list[tuple[i
         return np.searchsorted(starts, chunk, "right") - np.searchsorted(ends, chunk, "left")
 
     return list(zip(holders(first).tolist(), holders(stop - 1).tolist(), strict=True))
-
-
-def one_block(block: RowBlock, first: int, stop: int) -> RowBlock:
-    """Some rows of a block, alone."""
-    rows = slice(first - block.first, stop - block.first + 1)
-    return replace(block, first=first, indptr=block.indptr[rows], uses=((1, 1), (1, 1)))

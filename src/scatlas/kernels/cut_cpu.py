@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 from scatlas.kernels.cached import njit
 from scatlas.kernels.normalize_cpu import log1p, scale_rows, scaled_dtype
-from scatlas.kernels.select_cpu import index_dtype
+from scatlas.kernels.select_cpu import index_dtype, insert
 
 if TYPE_CHECKING:
     Block = np.ndarray | sp.csr_matrix | sp.csr_array
@@ -78,15 +78,7 @@ def _cut(data, indices, indptr, scales, wanted, place, found, out_data, out_indi
         start = k
         for i in range(np.int64(n)):
             gene = place[indices[found[i]]]
-            # Insertion keeps the row sorted. Rows come sorted and the wanted genes nearly always
-            # ascend, so that the loop below does not turn.
-            to = k
-            while to > start and out_indices[to - 1] > gene:
-                out_indices[to] = out_indices[to - 1]
-                out_data[to] = out_data[to - 1]
-                to -= 1
-            out_indices[to] = gene
-            out_data[to] = np.float64(data[found[i]]) * scale
+            insert(gene, np.float64(data[found[i]]) * scale, start, k, out_data, out_indices)
             k += 1
         kept += 1
         out_indptr[kept] = k

@@ -25,6 +25,21 @@ def _count_kept(indices, indptr, place, out_indptr):
 
 
 @njit(nogil=True, cache=True)
+def insert(gene, value, start, stop, data, indices):
+    """Put a value into the row that lies at ``start`` to ``stop - 1``, whose genes stay sorted.
+
+    Rows come sorted and the wanted genes nearly always ascend, so that the loop does not turn.
+    """
+    at = stop
+    while at > start and indices[at - 1] > gene:
+        indices[at] = indices[at - 1]
+        data[at] = data[at - 1]
+        at -= 1
+    indices[at] = gene
+    data[at] = value
+
+
+@njit(nogil=True, cache=True)
 def _cut_genes(data, indices, indptr, place, out_data, out_indices):
     k = 0
     for i in range(indptr.size - 1):
@@ -33,15 +48,7 @@ def _cut_genes(data, indices, indptr, place, out_data, out_indices):
             gene = place[indices[j]]
             if gene < 0:
                 continue
-            # Insertion keeps the row sorted. Rows come sorted and the wanted genes nearly always
-            # ascend, so that the loop below does not turn.
-            at = k
-            while at > start and out_indices[at - 1] > gene:
-                out_indices[at] = out_indices[at - 1]
-                out_data[at] = out_data[at - 1]
-                at -= 1
-            out_indices[at] = gene
-            out_data[at] = data[j]
+            insert(gene, data[j], start, k, out_data, out_indices)
             k += 1
 
 
