@@ -16,6 +16,7 @@ import re
 import sys
 import time
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,8 +61,6 @@ def run(args: argparse.Namespace, *, outputs: list[Path]) -> Iterator[dict[str, 
     ------
     Facts for the manifest, to be filled by the step.
     """
-    from importlib.metadata import version
-
     from scatlas.compute.progress import progress
     from scatlas.compute.threads import use_threads
     from scatlas.io.manifest import checksum, write_json
@@ -86,8 +85,7 @@ def run(args: argparse.Namespace, *, outputs: list[Path]) -> Iterator[dict[str, 
     peak = _peak_memory()
     seconds = round(time.monotonic() - start, 3)
     record = {
-        "versions": {"python": platform.python_version(), "scatlas": __version__}
-        | {package: version(package) for package in _PACKAGES},
+        "versions": _versions(),
         "seconds": seconds,
         "peak_memory_bytes": peak,
         "threads": args.threads,
@@ -96,6 +94,14 @@ def run(args: argparse.Namespace, *, outputs: list[Path]) -> Iterator[dict[str, 
     write_json(run_record(args.manifest), record)
     write_json(args.manifest, facts)
     logger.info("%s: done in %.1f s, peak memory %.0f MB", name, seconds, peak / 1e6)
+
+
+@cache
+def _versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    packages = {package: version(package) for package in _PACKAGES}
+    return {"python": platform.python_version(), "scatlas": __version__, **packages}
 
 
 def _peak_memory() -> int:

@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scatlas.blocks import csr
-from scatlas.io.frames import writable
 from scatlas.io.load import load_plate
 from scatlas.io.manifest import checksum
 from scatlas.io.shards import CHUNK_VALUES
 from scatlas.io.writer import CsrWriter
 from scatlas.kernels.check_cpu import check_counts
+from tests.frames import writable
 
 
 def write(adata: ad.AnnData, path: Path) -> Path:

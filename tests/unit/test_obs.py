@@ -25,10 +25,9 @@ from hypothesis import strategies as st
 import scatlas.io.columns as columns
 from scatlas.errors import InputError
 from scatlas.io import CsrWriter
-from scatlas.io.frames import writable
 from scatlas.io.names import NumberedNames
 from scatlas.io.obs import open_tables
-from tests.frames import assert_same_frame
+from tests.frames import assert_same_frame, writable
 
 N = 57
 FORMATS = ("h5ad", "zarr2", "zarr3")

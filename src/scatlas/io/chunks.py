@@ -211,7 +211,7 @@ def read(
     end: int,
     *,
     dtype: np.dtype | type,
-    store: Store,
+    store: Store | None = None,
     uses: tuple[int, int] = (1, 1),
     limit: int | None = None,
 ) -> np.ndarray:
@@ -224,7 +224,7 @@ def read(
     dtype
         Type of the result: one that holds the values, or, with ``limit``, the numbers below it.
     store
-        Whose array it is; names the chunks that ranges share.
+        Whose array it is, where ``uses`` are given: names the chunks that ranges share.
     uses
         How many ranges of the same pass hold the first chunk and the last one: a chunk at the
         border of two ranges is decoded for the first of them and kept for the other.
@@ -289,6 +289,21 @@ def encoded(array: ChunkedArray, first: int, stop: int) -> Iterator[bytes]:
         if isinstance(array.pipeline[0], Crc32c):
             array.pipeline[0].decode(raw, len(raw))
         yield bytes(raw)
+
+
+def decoded_bytes(array: ChunkedArray, first: int, stop: int) -> Iterator[tuple[int, bytes | None]]:
+    """Yield chunks of text with their numbers, as bytes; None: not written.
+
+    Raises
+    ------
+    ChunkError
+        A chunk is damaged; also other errors of the decoders, and ``OSError``.
+    """
+    for chunk, raw in _raw_chunks(array, first, stop):
+        decoded = raw
+        for step in array.pipeline if raw is not None else ():
+            decoded = step.decode(decoded, None)
+        yield chunk, None if decoded is None else bytes(decoded)
 
 
 def _check_limit(values: np.ndarray, limit: int | None) -> None:

@@ -33,7 +33,11 @@ class Decoder(Protocol):
     """Undoes one step of the pipeline."""
 
     def decode(self, raw: Buffer, n_bytes: int) -> Buffer | np.ndarray:
-        """Return the bytes before this step; ``n_bytes`` is the size of the decoded chunk."""
+        """Return the bytes before this step.
+
+        ``n_bytes`` is the size of the decoded chunk. `Zstd` and `Crc32c` take None: of text it is
+        not known.
+        """
         ...
 
 
@@ -86,12 +90,13 @@ def _zstd_size(raw: Buffer) -> int | None:
 class Zstd:
     """Zstandard frames."""
 
-    def decode(self, raw: Buffer, n_bytes: int) -> Buffer:
+    def decode(self, raw: Buffer, n_bytes: int | None) -> Buffer:
         """See :class:`Decoder`."""
         from numcodecs import zstd
 
         # A damaged size must not ask for terabytes of memory.
-        if (size := _zstd_size(raw)) not in (None, n_bytes):
+        size = _zstd_size(raw)
+        if n_bytes is not None and size not in (None, n_bytes):
             msg = f"a Zstandard frame of {size:,} bytes instead of {n_bytes:,}"
             raise ChunkError(msg)
         return zstd.decompress(raw)
@@ -150,7 +155,7 @@ class Fletcher32:
 class Crc32c:
     """Zarr's checksum, four bytes after the chunk."""
 
-    def decode(self, raw: Buffer, n_bytes: int) -> Buffer:  # noqa: ARG002
+    def decode(self, raw: Buffer, n_bytes: int | None) -> Buffer:  # noqa: ARG002
         """See :class:`Decoder`."""
         from google_crc32c import value
 

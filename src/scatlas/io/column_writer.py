@@ -12,15 +12,21 @@ from scatlas.io.columns import pieces
 from scatlas.io.elements import (
     ARRAY,
     CATEGORICAL,
+    DATAFRAME,
     STRING_ARRAY,
     create_group,
+    open_to_write,
+    writable_frame,
+    write_elem,
 )
-from scatlas.io.shards import ShardedArray
+from scatlas.io.frames import RESERVED
+from scatlas.io.shards import ShardedArray, encoding_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import ThreadPoolExecutor
     from pathlib import Path
+    from typing import Any
 
     from scatlas.io.columns import Column
     from scatlas.io.encodings import Kind
@@ -220,3 +226,57 @@ class ColumnWriter:
             kind_of = "boolean" if self._target.dtype == bool else "integer"
             encoding = {"encoding-type": f"nullable-{kind_of}", "encoding-version": "0.1.0"}
             create_group(self._path, encoding)
+
+
+def write_frame(folder: Path, frame: pd.DataFrame) -> None:
+    """Write a data frame, as `write_elem` does, in a tenth of the time for small ones.
+
+    Parameters
+    ----------
+    folder
+        Where; made here.
+    frame
+        Not changed.
+
+    Raises
+    ------
+    ValueError
+        As ``anndata.io.write_elem``, of names that cannot be stored.
+    """
+    frame = writable_frame(frame)
+    key = frame.index.name or "_index"
+    columns = dict(frame.items())
+    usual = frame.columns.is_unique and key not in columns and all(map(_is_storable, columns))
+    if not usual or not (key == "_index" or _is_storable(key)):
+        # What is refused, and what is taken since two columns agree, anndata knows.
+        write_elem(open_to_write(folder.parent), folder.name, frame)
+        return
+    create_group(folder, {**DATAFRAME, "column-order": [*columns], "_index": key})
+    with encoding_pool() as pool:
+        for name, values in {key: frame.index, **columns}.items():
+            _write_array(folder, name, values.array, pool)
+
+
+def _is_storable(name: object) -> bool:
+    return isinstance(name, str) and "/" not in name and name not in RESERVED
+
+
+def _write_array(folder: Path, name: str, values: Any, pool: ThreadPoolExecutor) -> None:
+    """Write a column, given as pandas has it."""
+    labels = values.categories.array if isinstance(values, pd.Categorical) else values
+    plain = np.asarray(labels)
+    if plain.dtype == object:
+        known = pd.api.types.infer_dtype(plain, skipna=False) in ("string", "empty")
+    else:
+        known = plain.dtype.kind in "biuf" and plain.dtype.itemsize <= 8
+    # Not with a mask, of times, or of intervals.
+    numpy_like = isinstance(labels, pd.arrays.NumpyExtensionArray)
+    if not known or not (numpy_like or isinstance(labels.dtype, pd.StringDtype)):
+        write_elem(open_to_write(folder), name, values)
+        return
+    if isinstance(values, pd.Categorical):
+        target, stored = Target.categorical(plain, ordered=values.ordered), values.codes
+    else:
+        target, stored = Target("text" if plain.dtype == object else "number", plain.dtype), plain
+    with ColumnWriter(folder / name, target, pool) as column:
+        column.append(stored)

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import zarr
-from anndata.io import read_elem
 
 from scatlas.blocks import in_order
 from scatlas.compute.progress import meter
@@ -24,15 +22,21 @@ from scatlas.io.elements import DATAFRAME, create_group
 from scatlas.io.frames import RESERVED
 from scatlas.io.locate import locate
 from scatlas.io.names import UniqueNames
+from scatlas.io.obs import Table
 from scatlas.io.shards import CHUNK_VALUES, encoding_pool, piece_values
+from scatlas.io.source import STRUCTURE
 from scatlas.io.store import Store, reading
 from scatlas.io.writer import CsrWriter
+from scatlas.io.zarr3 import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from concurrent.futures import ThreadPoolExecutor
 
     import pandas as pd
+    import zarr
+
+    from scatlas.io.zarr3 import LocalArray, LocalGroup
 
 logger = logging.getLogger(__name__)
 
@@ -141,8 +145,9 @@ class _Plate:
             raise InputError(msg)
 
     @cached_property
-    def root(self) -> zarr.Group:
-        return zarr.open_group(self.path, mode="r")
+    def root(self) -> LocalGroup | zarr.Group:
+        with reading(str(self.path), STRUCTURE):
+            return open_store(self.path)
 
     @cached_property
     def shape(self) -> tuple[int, int]:
@@ -150,7 +155,7 @@ class _Plate:
         return n_cells, n_genes
 
     @cached_property
-    def data(self) -> zarr.Array:
+    def data(self) -> LocalArray | zarr.Array:
         return self.root["X/data"]
 
     @property
@@ -159,7 +164,7 @@ class _Plate:
 
     @cached_property
     def var(self) -> pd.DataFrame:
-        return read_elem(self.root["var"])
+        return Table.of(self.path, self.root, "var").read()
 
     @cached_property
     def obs_columns(self) -> list[str]:

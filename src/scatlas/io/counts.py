@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from scatlas.blocks import csr
 from scatlas.errors import InputError
-from scatlas.io.obs import Table
+from scatlas.io.obs import Table, open_tables
 from scatlas.io.rows import RowBlock, row_blocks
 from scatlas.io.source import (
     STRUCTURE,
@@ -16,7 +16,6 @@ from scatlas.io.source import (
     convert,
     describe,
     frame_length,
-    read_element,
 )
 from scatlas.io.store import AGAIN, Store, reading
 
@@ -84,14 +83,6 @@ class CountsSource:
     def table(self, name: str) -> Table:
         """``obs`` or ``var``, left on disk."""
         return Table.of(self.path, self._root, name)
-
-    def var(self) -> pd.DataFrame:
-        """Data frame of the genes."""
-        return self.frame("var")
-
-    def frame(self, name: str) -> pd.DataFrame:
-        """``obs`` or ``var``, whole."""
-        return read_element(self.path, self._root, name)
 
     def check_complete(self) -> None:
         """Refuse a local Zarr store that has lost files of values: they would read as zeros.
@@ -193,7 +184,5 @@ def open_counts(path: Path | str) -> CountsSource:
 
 def gene_names(path: Path | str) -> pd.Index:
     """Gene names of an AnnData file, without looking at its counts."""
-    store = Store.at(path)
-    with reading(store.path, STRUCTURE), store.open() as root:
-        check_anndata(store.path, root)
-        return read_element(store.path, root, "var").index.astype(str)
+    with open_tables(path) as (_, var):
+        return var.index()

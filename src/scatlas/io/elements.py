@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import zarr
 
 from scatlas.io.shards import CHUNK_VALUES, SHARD_VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    import zarr
 
 ANNDATA = {"encoding-type": "anndata", "encoding-version": "0.1.0"}
 CSR = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
@@ -37,6 +38,8 @@ def create_group(path: Path, attributes: Mapping[str, Any]) -> None:
 
 def open_to_write(path: Path) -> zarr.Group:
     """Open a group that :func:`create_group` has made, for :func:`write_elem`."""
+    import zarr
+
     return zarr.open_group(path, mode="r+")
 
 

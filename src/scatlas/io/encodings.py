@@ -8,6 +8,8 @@ import h5py
 import numpy as np
 import pandas as pd
 
+from scatlas.io.zarr3 import through_zarr
+
 Kind = Literal["number", "text", "categorical", "nullable"]
 
 # Encoding and version that an element bears; what was written before anndata 0.8 bears none.
@@ -146,9 +148,10 @@ def read_column(table: Any, name: str) -> Any:
 
     elem = table[name]
     if not _is_old_categorical(table, elem):
-        return read_elem(elem)
+        return read_elem(through_zarr(elem))
     codes, labels, ordered = _categorical(table, elem)
-    return pd.Categorical.from_codes(read_elem(codes), read_elem(labels), ordered=ordered)
+    codes, labels = read_elem(through_zarr(codes)), read_elem(through_zarr(labels))
+    return pd.Categorical.from_codes(codes, labels, ordered=ordered)
 
 
 def _is_old_categorical(table: Any, elem: Any) -> bool:

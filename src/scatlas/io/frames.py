@@ -13,32 +13,13 @@ if TYPE_CHECKING:
 RESERVED = frozenset({"", ".", "..", "_index", "zarr.json"})
 
 
-def writable(frame: pd.DataFrame, name: str, notify: Callable[[str], None]) -> pd.DataFrame:
-    """Convert columns that AnnData cannot write to text, and names it does not take.
-
-    Parameters
-    ----------
-    frame
-        ``obs`` or ``var``; not changed.
-    name
-        ``"obs"`` or ``"var"``, for the notices.
-    notify
-        Called with a sentence for each change.
-    """
-    new = frame.copy(deep=False)
-    for column in frame.columns:
-        text = as_text(frame[column])
-        if text is not None:
-            notify(made_text(name, column, frame[column].dtype))
-            new[column] = text
-    names = storable_names(frame.columns, name, notify)
-    return new[list(names)].rename(columns=names)
-
-
 def storable_names(
     columns: Iterable[Any], name: str, notify: Callable[[str], None]
 ) -> dict[Any, str]:
-    """Names under which columns are stored, without those that cannot be, see :func:`writable`."""
+    """Names under which columns are stored, without those that cannot be.
+
+    Calls ``notify`` with a sentence for each change, about the table ``name``.
+    """
     columns = list(columns)
     names = {column: str(column).replace("/", "_") for column in columns}
     taken = set(columns)

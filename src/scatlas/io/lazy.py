@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import anndata
 import dask.array as da
 import numpy as np
 import scipy.sparse as sp
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    import anndata
     import pandas as pd
 
 _MAPPINGS = ("obsm", "varm", "obsp", "varp")
@@ -74,6 +74,8 @@ def read_lazy(path: Path | str, *, block_budget: str | int = "256MB") -> anndata
         larger than the budget. When a block is computed: its values cannot be decoded, an index
         points outside the genes, or the file was replaced meanwhile.
     """
+    import anndata
+
     budget = parse_bytes(block_budget)
     store = Store.at(path)
     with reading(store.path, STRUCTURE), store.open() as root:
@@ -135,7 +137,7 @@ def read_matrix(
             raise InputError(msg)
         shape = tuple(frame_length(store.path, root, name) for name in ("obs", "var"))
         x = _matrix(store, root, "X", shape, parse_bytes(block_budget), compact=compact)
-        return x, read_element(store.path, root, "var")
+        return x, Table.of(store.path, root, "var").read()
 
 
 def _present(root: Any, key: str) -> bool:

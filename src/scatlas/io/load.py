@@ -12,12 +12,11 @@ from scatlas.blocks import counted, csr, in_order
 from scatlas.errors import InputError
 from scatlas.genes import first_difference
 from scatlas.io.counts import CountsSource, gene_names, open_counts
-from scatlas.io.frames import writable
-from scatlas.io.obs import METRICS
+from scatlas.io.obs import GENE_METRICS, METRICS
 from scatlas.io.size import csr_blocks, parse_bytes
 from scatlas.io.store import AGAIN
 from scatlas.io.writer import CsrWriter, in_place
-from scatlas.kernels.check_cpu import MAX_COUNT, Checked, Problem, check_counts
+from scatlas.kernels.check_cpu import COUNT_DTYPES, MAX_COUNT, Checked, Problem, check_counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
@@ -104,20 +103,22 @@ def load_plate(
     with open_counts(source) as counts:
         path = counts.path
         _check_not_empty(path, counts.shape)
-        obs, var = counts.table("obs"), counts.var()
-        _check_genes(path, var.index, reference)
+        obs, var = counts.table("obs"), counts.table("var")
+        genes = var.index()
+        _check_genes(path, genes, reference)
         counts.check_complete()
         obs = obs.storable(notices.add)
-        var = writable(var, "var", notices.add)
+        var = var.storable(notices.add)
         if check_obs is not None:
             check_obs(obs)
-        mt = _mitochondrial(var.index, mt_prefix, notices)
+        mt = _mitochondrial(genes, mt_prefix, notices)
 
         tally = _Tally(counts.shape[1])
-        checked = _checked_blocks(counts, budget, obs, var.index, mt, notices)
+        checked = _checked_blocks(counts, budget, obs, genes, mt, notices)
         with (
             CsrWriter(out, n_vars=counts.shape[1]) as writer,
             obs.writing(writer.folder / "obs", late=METRICS) as finish_obs,
+            var.writing(writer.folder / "var", late=GENE_METRICS) as finish_var,
             closing(checked),
         ):
             for block in checked:
@@ -129,8 +130,8 @@ def load_plate(
             _note_replaced("obs", obs.columns, cell_metrics, notices)
             _note_replaced("var", var.columns, gene_metrics, notices)
             finish_obs(cell_metrics)
-            writer.obs = in_place
-            writer.var = var.assign(**gene_metrics)
+            finish_var(gene_metrics)
+            writer.obs = writer.var = in_place
     return {
         "plate": plate,
         "n_cells": counts.shape[0],
@@ -183,7 +184,7 @@ class _Tally:
     def gene_metrics(self, mt: np.ndarray) -> dict[str, np.ndarray]:
         """Columns of var."""
         totals, n_cells = self.per_gene.T
-        return {"mt": mt, "n_cells_by_counts": n_cells.copy(), "total_counts": totals.copy()}
+        return dict(zip(GENE_METRICS, (mt, n_cells.copy(), totals.copy()), strict=True))
 
     def tell(self, notices: _Notices) -> None:
         """Say what was mended, and what is odd."""
@@ -204,7 +205,6 @@ def _check_not_empty(path: str, shape: tuple[int, int]) -> None:
 
 def _check_genes(path: str, names: pd.Index, reference: Path | str | None) -> None:
     """Refuse genes that are named twice or differ from the reference plate's."""
-    names = names.astype(str)
     if not names.is_unique:
         second = int(np.flatnonzero(names.duplicated())[0])
         first = int(np.flatnonzero(names == names[second])[0])
@@ -230,7 +230,7 @@ def _mitochondrial(names: pd.Index, prefix: str | None, notices: _Notices) -> np
     """Mask of the mitochondrial genes, bool [genes]."""
     if not prefix:
         return np.zeros(len(names), bool)
-    mt = np.asarray(names.astype(str).str.startswith(prefix), dtype=bool)
+    mt = np.fromiter((name.startswith(prefix) for name in names), bool, len(names))
     if not mt.any():
         notices.add(f"no gene name begins with {prefix!r}: mitochondrial counts are all zero")
     return mt
@@ -261,8 +261,13 @@ def _checked_blocks(
             first, stop = cut[i]
             return whole[first:stop]
 
+    # The width that blocks so far needed; which they are does not show in the result.
+    width = np.dtype(COUNT_DTYPES[0])
+
     def checked(i: int) -> Checked:
-        block = check_counts(raw(i), mt)
+        nonlocal width
+        block = check_counts(raw(i), mt, dtype=width)
+        width = max(width, block.counts.dtype)
         if block.problem:
             raise InputError(_sentence(counts.path, block.problem, cut[i][0], cells, genes))
         return block

@@ -15,7 +15,8 @@ import h5py
 import numpy as np
 
 from scatlas.io.chunks import ChunkedArray, Extents, ShardFiles
-from scatlas.io.codecs import Blosc, Crc32c, Decoder, Deflate, Fletcher32, Lzf, Shuffle, Zstd
+from scatlas.io.codecs import Blosc, Decoder, Deflate, Fletcher32, Lzf, Shuffle, Zstd
+from scatlas.io.zarr3 import LocalArray, NotDirectError, located
 
 if TYPE_CHECKING:
     from scatlas.io.store import Store
@@ -27,10 +28,6 @@ _DEFLATE, _SHUFFLE, _FLETCHER32, _LZF, _BLOSC, _ZSTD = 1, 2, 3, 32000, 32001, 32
 # Values of a piece of an array that is not compressed, hence not cut into chunks that have to be
 # decoded as a whole.
 _RAW_CHUNK = 2**18
-
-
-class NotDirectError(Exception):
-    """An array that has to be read through its library, and why."""
 
 
 def locate(store: Store, root: Any, key: str) -> ChunkedArray | None:
@@ -128,37 +125,20 @@ def _hdf5_compressors() -> dict[int, Decoder]:
 
 
 def _in_zarr(path: str, key: str, array: Any) -> ChunkedArray:
+    if isinstance(array, LocalArray):
+        return array.places
     metadata = array.metadata
+    if metadata.zarr_format == 3:
+        return located(path, key, metadata.to_dict())
     first_file = metadata.encode_chunk_key((0,))
     if not first_file.endswith("0"):
         raise NotDirectError("its files have unusual names")
     prefix = str(Path(path, *key.split("/"), first_file)).removesuffix("0")
-    dtype = np.dtype(array.dtype)
-    shard_chunks, at_end = 0, True
-    if metadata.zarr_format == 2:
-        chunk_values = int(metadata.chunks[0])
-        steps = _zarr2_pipeline(metadata)
-    else:
-        chunk_values = int(metadata.chunk_grid.chunk_shape[0])
-        codecs = metadata.codecs
-        if len(codecs) == 1 and type(codecs[0]).__name__ == "ShardingCodec":
-            sharding = codecs[0]
-            at_end = _index_at_end(sharding)
-            inner = int(sharding.chunk_shape[0])
-            shard_chunks, chunk_values = chunk_values // inner, inner
-            codecs = sharding.codecs
-        steps, dtype = _zarr3_pipeline(codecs, dtype)
+    dtype, steps = np.dtype(array.dtype), _zarr2_pipeline(metadata)
     fill = 0 if metadata.fill_value is None else metadata.fill_value
-    places = ShardFiles(prefix, shard_chunks, at_end)
-    return ChunkedArray(key, int(array.shape[0]), dtype, chunk_values, steps, places, fill)
-
-
-def _index_at_end(sharding: Any) -> bool:
-    names = [type(codec).__name__ for codec in sharding.index_codecs]
-    endian = getattr(getattr(sharding.index_codecs[0], "endian", None), "value", None)
-    if names != ["BytesCodec", "Crc32cCodec"] or endian != "little":
-        raise NotDirectError("the index of its shards is encoded in an unusual way")
-    return sharding.index_location.value == "end"
+    places = ShardFiles(prefix, 0)
+    size = int(metadata.chunks[0])
+    return ChunkedArray(key, int(array.shape[0]), dtype, size, steps, places, fill)
 
 
 def _zarr2_pipeline(metadata: Any) -> tuple[Decoder, ...]:
@@ -177,28 +157,3 @@ def _zarr2_pipeline(metadata: Any) -> tuple[Decoder, ...]:
         msg = f"it is compressed by {compressor.codec_id}"
         raise NotDirectError(msg)
     return (known[compressor.codec_id],)
-
-
-def _zarr3_pipeline(codecs: Any, dtype: np.dtype) -> tuple[tuple[Decoder, ...], np.dtype]:
-    known = {
-        "BytesCodec": (None, 0),
-        "BloscCodec": (Blosc(), 1),
-        "ZstdCodec": (Zstd(), 1),
-        "GzipCodec": (Deflate("gzip"), 1),
-        "Crc32cCodec": (Crc32c(), 2),
-    }
-    steps, stages = [], []
-    for codec in codecs:
-        name = type(codec).__name__
-        if name not in known:
-            msg = f"it is encoded by {name}"
-            raise NotDirectError(msg)
-        step, stage = known[name]
-        stages.append(stage)
-        if step is not None:
-            steps.append(step)
-        elif codec.endian is not None:
-            dtype = dtype.newbyteorder("<" if codec.endian.value == "little" else ">")
-    if stages != sorted(set(stages)) or stages[:1] != [0]:
-        raise NotDirectError("its codecs stand in an unusual order")
-    return tuple(reversed(steps)), dtype

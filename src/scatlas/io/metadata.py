@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy as np
-    from zarr.abc.codec import BytesBytesCodec
 
 _LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
 
@@ -24,7 +23,7 @@ def array_metadata(
     *,
     chunk: tuple[int, ...],
     shard: tuple[int, ...],
-    codecs: Sequence[BytesBytesCodec],
+    codecs: Sequence[Mapping[str, Any]],
     attributes: Mapping[str, Any],
 ) -> str:
     """Metadata of a sharded array, JSON.
@@ -36,7 +35,7 @@ def array_metadata(
     chunk, shard
         Shapes; a shard holds whole chunks, its index stands at its end.
     codecs
-        What is done to the bytes of a chunk.
+        What is done to the bytes of a chunk, as JSON has it.
     attributes
         Of the array.
     """
@@ -47,7 +46,7 @@ def array_metadata(
         encode = _LITTLE if dtype.itemsize > 1 else {"name": "bytes"}
     sharding = {
         "chunk_shape": chunk,
-        "codecs": [encode, *(codec.to_dict() for codec in codecs)],
+        "codecs": [encode, *codecs],
         "index_codecs": [_LITTLE, {"name": "crc32c"}],
         "index_location": "end",
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +28,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+# Names are read up to three times: to be compared, checked and written. Of tables of so many rows,
+# which take up to 10 MB, they are kept meanwhile.
+_HELD_NAMES = 2**17
+
 # The obs columns that load adds.
 METRICS = ("total_counts", "n_genes_by_counts", "total_counts_mt", "pct_counts_mt")
+# And those of var.
+GENE_METRICS = ("mt", "n_cells_by_counts", "total_counts")
 
 
 @contextmanager
@@ -84,6 +90,7 @@ class Table:
     columns: Mapping[str, Column | Whole]
     _index: Column | Whole
     _numbered: NumberedNames | None = None
+    _held: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, path: Path | str, root: Any, name: str) -> Table:
@@ -130,6 +137,13 @@ class Table:
         return self._stored_names(lo, hi)
 
     def _stored_names(self, lo: int, hi: int) -> np.ndarray:
+        if self.n_rows > _HELD_NAMES:
+            return self._read_names(lo, hi)
+        if (lo, hi) not in self._held:
+            self._held[lo, hi] = self._read_names(lo, hi)
+        return self._held[lo, hi].copy()
+
+    def _read_names(self, lo: int, hi: int) -> np.ndarray:
         index = self._index
         if isinstance(index, Whole):
             names = index.series().iloc[lo:hi]
@@ -139,6 +153,12 @@ class Table:
             names = index.array(lo, hi)
         with reading(self.path, index.element):
             return np.array(pd.Index(names).astype(str), dtype=object)
+
+    def index(self) -> pd.Index:
+        """Names of all rows, of 60 to 100 bytes each."""
+        names = [self.names(lo, hi) for lo, hi in self.spans()]
+        joined = np.concatenate([np.empty(0, object), *names])
+        return pd.Index(joined, dtype=object, name=self.index_name)
 
     def name_of(self, row: int) -> str:
         """Name of one row."""
@@ -156,19 +176,14 @@ class Table:
         columns
             Their names, in the order wanted.
         index
-            Whether to read the names of the rows, of 60 to 100 bytes each; without them rows are
-            numbered.
+            Whether to read the names of the rows; without them rows are numbered.
 
         Returns
         -------
         The same as anndata reads, but that names are always text.
         """
         wanted = list(self.columns if columns is None else columns)
-        rows = pd.RangeIndex(self.n_rows)
-        if index:
-            names = [self.names(lo, hi) for lo, hi in self.spans()]
-            joined = np.concatenate([np.empty(0, object), *names])
-            rows = pd.Index(joined, dtype=object, name=self.index_name)
+        rows = self.index() if index else pd.RangeIndex(self.n_rows)
         taken = {name: self.columns[name].take() for name in wanted}
         return pd.DataFrame(taken, index=rows, columns=wanted or None, copy=False)
 

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 from google_crc32c import value as crc32c
 from numcodecs import Blosc, VLenUTF8, Zstd
-from zarr.codecs import BloscCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 
 from scatlas.compute.threads import n_threads
 from scatlas.io.metadata import array_metadata
 from scatlas.io.size import parse_bytes
+from scatlas.io.zarr3 import LocalArray
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,6 +52,7 @@ def piece_values(block_budget: str | int) -> int:
 
 _EMPTY = np.iinfo(np.uint64).max
 _CHECKSUM_BYTES = 4
+_ZSTD = {"name": "zstd", "configuration": {"level": 1, "checksum": False}}
 # Bytes of the number of strings before them.
 _VLEN_HEADER = 4
 
@@ -68,11 +69,16 @@ class Compression:
         modes = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
         return Blosc("lz4", self.level, modes[self.shuffle])
 
-    def codec(self, itemsize: int) -> BloscCodec:
-        """Name of the same compressor in Zarr's metadata."""
-        return BloscCodec(
-            cname="lz4", clevel=self.level, shuffle=self.shuffle, typesize=itemsize, blocksize=0
-        )
+    def codec(self, itemsize: int) -> dict[str, Any]:
+        """The same compressor in Zarr's metadata."""
+        configuration = {
+            "typesize": itemsize,
+            "cname": "lz4",
+            "clevel": self.level,
+            "shuffle": self.shuffle,
+            "blocksize": 0,
+        }
+        return {"name": "blosc", "configuration": configuration}
 
 
 # Measured on one core (Zen 4, chunks of 2^18 values; simulated plate of 62,710 genes with 1,275
@@ -148,9 +154,9 @@ class ShardedArray:
         self._compression = compression
         self._text = self.dtype.kind == "O"
         self._encoder = Zstd(1) if self._text else compression.encoder()
-        codec = ZstdCodec(level=1) if self._text else compression.codec(self.dtype.itemsize)
+        codec = _ZSTD if self._text else compression.codec(self.dtype.itemsize)
         # Four bytes a chunk tell a damaged disk from data; Blosc would decode them to anything.
-        self._codecs = (codec, Crc32cCodec())
+        self._codecs = [codec, {"name": "crc32c"}]
         self._buffer = self._new_buffer()
         self._filled = 0
         # Two chunks a thread in flight: the encoders stay busy and memory stays small.
@@ -161,11 +167,24 @@ class ShardedArray:
         self._lengths: list[int] = []  # encoded bytes of each chunk written so far
         self._shard_file = None
 
-    def append(self, values: np.ndarray) -> None:
-        """Append along the first axis; the values are copied, and cast if need be."""
+    def append(self, values: np.ndarray, *, lasting: bool = False) -> None:
+        """Append along the first axis.
+
+        Parameters
+        ----------
+        values
+            Copied, and cast if need be.
+        lasting
+            Nobody changes the values before the array is closed: whole chunks need no copy.
+        """
+        whole = lasting and values.dtype == self.dtype and values.flags.c_contiguous
         start = 0
         while start < len(values):
             stop = min(len(values), start + self._chunk_rows - self._filled)
+            if whole and stop - start == self._chunk_rows:
+                self._submit(values[start:stop])
+                start = stop
+                continue
             end = self._filled + stop - start
             if self._text:
                 # As bytes from the start: Python's strings take four times the memory.
@@ -178,15 +197,16 @@ class ShardedArray:
                 self._buffer, self._filled = self._new_buffer(), 0
         self.n_rows += len(values)
 
-    def takes_chunks_of(self, other: zarr.Array) -> bool:
+    def takes_chunks_of(self, other: LocalArray | zarr.Array) -> bool:
         """Whether whole chunks of another array can be appended as they are encoded."""
-        (sharding, *_) = other.metadata.codecs if other.metadata.zarr_format == 3 else [None]
+        if self._filled or not isinstance(other, LocalArray) or other.dtype != self.dtype:
+            return False
+        (first, *_) = other.document["codecs"]
+        configuration = first.get("configuration", {})
         return (
-            self._filled == 0
-            and isinstance(sharding, ShardingCodec)
-            and other.dtype == self.dtype
-            and sharding.chunk_shape == (self._chunk_rows, *self._row_shape)
-            and tuple(sharding.codecs[1:]) == self._codecs
+            first["name"] == "sharding_indexed"
+            and configuration["chunk_shape"] == [self._chunk_rows, *self._row_shape]
+            and configuration["codecs"][1:] == self._codecs
         )
 
     def append_encoded(self, chunk: bytes) -> None:
@@ -242,7 +262,9 @@ class ShardedArray:
             else:
                 last = self._buffer[: self._chunk_rows]
                 last[self._filled :] = 0
-            self._submit(last)
+            # Here and now: a thread would cost more than most columns.
+            self._drain()
+            self._write(self._encode(last))
         self._drain()
         self._writer.shutdown()
         if self._shard_file is not None:

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 
 from scatlas.errors import InputError
 from scatlas.io.store import AGAIN, load_filters, reading
+from scatlas.io.zarr3 import through_zarr
 
 logger = logging.getLogger(__name__)
 STRUCTURE = "the structure of the file"
@@ -302,4 +303,4 @@ def read_element(path: str, root: Any, name: str) -> Any:
 
     with reading(path, name):
         load_filters(path, root[name])
-        return read_elem(root[name])
+        return read_elem(through_zarr(root[name]))

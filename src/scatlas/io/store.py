@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import h5py
 
 from scatlas.errors import InputError, ScatlasError
+from scatlas.io.zarr3 import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,7 +110,7 @@ class Store:
 
         Yields
         ------
-        Its root: ``h5py.File`` or ``zarr.Group``.
+        Its root: ``h5py.File``, `scatlas.io.zarr3.LocalGroup` or ``zarr.Group``.
         """
         with ExitStack() as stack:
             yield self.enter(stack)
@@ -118,12 +119,12 @@ class Store:
         """Open the file and leave the closing to ``stack``."""
         if self.kind == "h5ad":
             return self._open_h5(stack)
-        import zarr
-
         with reading(self.path, "the Zarr metadata"):
-            place: Any = self.path
-            if self.is_url:
-                place = zarr.storage.FsspecStore.from_url(self.path, read_only=True)
+            if not self.is_url:
+                return open_store(Path(self.path))
+            import zarr
+
+            place = zarr.storage.FsspecStore.from_url(self.path, read_only=True)
             return zarr.open_group(place, mode="r")
 
     def _open_h5(self, stack: ExitStack) -> h5py.File:

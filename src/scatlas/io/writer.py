@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,6 +13,7 @@ import pandas as pd
 from scatlas.errors import InputError
 from scatlas.io.atomic import atomic_path
 from scatlas.io.chunks import encoded
+from scatlas.io.column_writer import write_frame
 from scatlas.io.elements import (
     ANNDATA,
     CSR,
@@ -31,6 +33,7 @@ from scatlas.io.shards import (
     ShardedArray,
     encoding_pool,
 )
+from scatlas.kernels.check_cpu import COUNT_DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,8 +42,7 @@ if TYPE_CHECKING:
     from scipy import sparse
 
     from scatlas.io.chunks import ChunkedArray
-
-_COUNT_DTYPES = (np.uint8, np.uint16, np.uint32)
+    from scatlas.io.zarr3 import LocalGroup
 
 
 # Offsets that int32 holds.
@@ -53,7 +55,7 @@ def index_dtype(n_vars: int) -> np.dtype:
 
 
 def in_place(folder: Path) -> None:
-    """``obs`` of a `CsrWriter` for a table that lies below its folder already."""
+    """``obs`` or ``var`` of a `CsrWriter` for a table that lies below its folder already."""
 
 
 class CsrWriter:
@@ -85,7 +87,7 @@ class CsrWriter:
         dtype.
     obs, var
         Tables of ``n_obs`` and ``n_vars`` rows; without them rows are named by their number.
-        ``obs`` may be a function that writes the table itself, below the folder it is given.
+        Each may be a function that writes the table itself, as the folder it is given.
     uns
         Small unstructured elements.
     n_values
@@ -106,7 +108,7 @@ class CsrWriter:
         n_vars: int,
         data_dtype: np.dtype | type | None = None,
         obs: pd.DataFrame | Callable[[Path], None] | None = None,
-        var: pd.DataFrame | None = None,
+        var: pd.DataFrame | Callable[[Path], None] | None = None,
         uns: Mapping[str, Any] | None = None,
         n_values: int = 0,
     ) -> None:
@@ -119,7 +121,7 @@ class CsrWriter:
         self.n_values = 0
         self._indptr_end = 0
         self._counts = data_dtype is None
-        self._data_dtype = np.dtype(_COUNT_DTYPES[0] if data_dtype is None else data_dtype)
+        self._data_dtype = np.dtype(COUNT_DTYPES[0] if data_dtype is None else data_dtype)
         self._n_values_due = n_values
         self._stack = ExitStack()
 
@@ -194,11 +196,14 @@ class CsrWriter:
             self._data.append(values)
 
     def append_checked(self, counts: np.ndarray, indices: np.ndarray, highest: int) -> None:
-        """As :meth:`append_values`, for unsigned counts up to ``highest`` that need no check."""
+        """As :meth:`append_values`, for unsigned counts up to ``highest`` that need no check.
+
+        Neither array may change before the store is complete: whole chunks are not copied.
+        """
         self._widen_offsets(len(counts))
         self._widen_counts(highest)
-        self._indices.append(indices)
-        self._data.append(counts)
+        self._indices.append(indices, lasting=True)
+        self._data.append(counts, lasting=True)
 
     def _widen_offsets(self, n_more: int) -> None:
         self.n_values += n_more
@@ -208,10 +213,10 @@ class CsrWriter:
 
     def _widen_counts(self, highest: float) -> None:
         if highest > np.iinfo(self._data.dtype).max:
-            wider = next(d for d in _COUNT_DTYPES if highest <= np.iinfo(d).max)
+            wider = next(d for d in COUNT_DTYPES if highest <= np.iinfo(d).max)
             self._data = self._data.widened(wider)
 
-    def append_chunks(self, x: zarr.Group, arrays: Mapping[str, ChunkedArray]) -> int:
+    def append_chunks(self, x: LocalGroup | zarr.Group, arrays: Mapping[str, ChunkedArray]) -> int:
         """Append the whole chunks of another store's values as they are encoded, where that fits.
 
         It fits where a chunk begins here, too, and both stores encode alike.
@@ -273,45 +278,33 @@ class CsrWriter:
         if self._indptr_end != self.n_values:
             msg = f"rows of {self._indptr_end} values in all, but {self.n_values} were appended"
             raise ValueError(msg)
-        obs = None if callable(self.obs) else _table(self.obs, self.n_obs, "obs")
-        var = _table(self.var, self.n_vars, "var")
+        tables = {
+            "obs": _table(self.obs, self.n_obs, "obs"),
+            "var": _table(self.var, self.n_vars, "var"),
+        }
         for part in self._parts:
             part.close()
-        if callable(self.obs):
-            self.obs(self._partial / "obs")
-        finish_store(self._partial, (self.n_obs, self.n_vars), obs=obs, var=var, uns=self.uns)
+        for name, write in tables.items():
+            write(self._partial / name)
+        create_group(self._partial, ANNDATA)
+        create_group(self._partial / "X", {**CSR, "shape": [self.n_obs, self.n_vars]})
+        for name in MAPPINGS:
+            if name == "uns" and self.uns:
+                write_elem(open_to_write(self._partial), name, dict(self.uns))
+            else:
+                create_group(self._partial / name, DICT)
+        consolidate(self._partial)
 
 
-def finish_store(
-    path: Path,
-    shape: tuple[int, int],
-    *,
-    obs: pd.DataFrame | None,
-    var: pd.DataFrame,
-    uns: Mapping[str, Any] | None = None,
-) -> None:
-    """Make the arrays of X below ``path`` an AnnData store: groups, tables, all the metadata.
-
-    With ``obs=None`` the table is there already, written column by column.
-    """
-    create_group(path, ANNDATA)
-    root = open_to_write(path)
-    create_group(path / "X", {**CSR, "shape": list(shape)})
-    if obs is not None:
-        write_elem(root, "obs", obs)
-    write_elem(root, "var", var)
-    for name in MAPPINGS:
-        if name == "uns" and uns:
-            write_elem(root, name, dict(uns))
-        else:
-            create_group(path / name, DICT)
-    consolidate(path)
-
-
-def _table(frame: pd.DataFrame | None, length: int, name: str) -> pd.DataFrame:
-    if frame is None:
-        return pd.DataFrame(index=pd.RangeIndex(length).astype(str))
-    if len(frame) != length:
-        msg = f"{name} has {len(frame)} rows, X has {length}"
+def _table(
+    table: pd.DataFrame | Callable[[Path], None] | None, length: int, name: str
+) -> Callable[[Path], None]:
+    """Function that writes a table as the folder it is given."""
+    if callable(table):
+        return table
+    if table is None:
+        table = pd.DataFrame(index=pd.RangeIndex(length).astype(str))
+    if len(table) != length:
+        msg = f"{name} has {len(table)} rows, X has {length}"
         raise ValueError(msg)
-    return frame
+    return partial(write_frame, frame=table)

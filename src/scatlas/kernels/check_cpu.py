@@ -22,7 +22,8 @@ PROBLEMS = (
     "too_large",
 )
 _OUT_OF_RANGE, _DUPLICATE, _NEGATIVE, _FRACTIONAL, _NAN, _INFINITE, _TOO_LARGE = range(1, 8)
-_WIDER = 8  # no problem: a count above 65,535, which are rare, so that blocks begin without room
+_WIDER = 8  # no problem: a count that needs a wider type
+COUNT_DTYPES = (np.uint8, np.uint16, np.uint32)
 MAX_COUNT = 2**32 - 1
 
 
@@ -47,7 +48,7 @@ class Checked(NamedTuple):
     Attributes
     ----------
     counts
-        uint16, or uint32 where a count needs it.
+        uint8, uint16 or uint32: the narrowest that was tried and holds them.
     indices
         uint16 up to 65,536 genes, else int32.
     indptr
@@ -194,7 +195,9 @@ def _check(
     return 0, 0, 0, n_unsorted, n_zeros
 
 
-def check_counts(block: sp.csr_matrix, flagged: np.ndarray | None = None) -> Checked:
+def check_counts(
+    block: sp.csr_matrix, flagged: np.ndarray | None = None, *, dtype: np.dtype | type = np.uint8
+) -> Checked:
     """Check a raw CSR block, convert it to integer counts and sum them.
 
     Parameters
@@ -205,6 +208,9 @@ def check_counts(block: sp.csr_matrix, flagged: np.ndarray | None = None) -> Che
         changed. Indices may be anything: they are checked before they are used.
     flagged
         bool [genes]: genes over which each cell's total is taken as well; none when left out.
+    dtype
+        Type of the counts to try first. Where another block of the plate needed a wider one, this
+        one hardly ever does without, and would be read twice.
 
     Returns
     -------
@@ -220,8 +226,8 @@ def check_counts(block: sp.csr_matrix, flagged: np.ndarray | None = None) -> Che
     flagged = np.zeros(n_genes, bool) if flagged is None else flagged
     genes = np.empty(data.size, np.uint16 if n_genes <= 2**16 else np.int32)
     starts = np.empty(indptr.size, np.int64)
-    for dtype in (np.uint16, np.uint32):
-        counts = np.empty(data.size, dtype)
+    for width in COUNT_DTYPES[COUNT_DTYPES.index(np.dtype(dtype).type) :]:
+        counts = np.empty(data.size, width)
         totals, masked = np.zeros(n_cells, np.int64), np.zeros(n_cells, np.int64)
         per_gene = np.zeros((n_genes, 2), np.int64)
         kind, row, p, n_unsorted, n_zeros = _check(
