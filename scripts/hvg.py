@@ -33,7 +33,8 @@ def main(argv: list[str] | None = None) -> None:
         facts |= {"plate": args.plate, "n_genes": len(table)}
         facts["n_highly_variable"] = int(table["highly_variable"].sum())
         with atomic_path(args.table) as path:
-            table.to_parquet(path)
+            # A dictionary of values that are all different would cost time and space.
+            table.to_parquet(path, use_dictionary=False)
 
 
 if __name__ == "__main__":

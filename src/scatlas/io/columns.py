@@ -153,7 +153,8 @@ class Column:
         """
         for lo, hi in self.spans():
             self.values(lo, hi)
-            self.gaps(lo, hi)
+            if self._stored.mask is not None:
+                self.gaps(lo, hi)
 
     def spans(self) -> Iterator[tuple[int, int]]:
         """Ranges of rows that are read at once, in order; no chunk is in two of them."""

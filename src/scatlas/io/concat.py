@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,12 +27,11 @@ from scatlas.io.obs import Table
 from scatlas.io.shards import CHUNK_VALUES, encoding_pool, piece_values
 from scatlas.io.source import STRUCTURE
 from scatlas.io.store import Store, reading
-from scatlas.io.writer import CsrWriter
+from scatlas.io.writer import CsrWriter, in_place
 from scatlas.io.zarr3 import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from concurrent.futures import ThreadPoolExecutor
 
     import pandas as pd
     import zarr
@@ -109,14 +109,21 @@ def concat_on_disk(
         out,
         n_vars=plates[0].shape[1],
         data_dtype=np.result_type(*(plate.data.dtype for plate in plates)),
-        obs=obs.write,
+        obs=in_place,
         var=_common(plates),
         n_values=n_values,
     )
-    with writer, closing(meter(sum(plate.shape[0] for plate in plates))) as passed:
+    with (
+        writer,
+        ThreadPoolExecutor(1, "scatlas-obs") as thread,
+        closing(meter(sum(plate.shape[0] for plate in plates))) as passed,
+    ):
+        # The table keeps the processor busy while the counts keep the disk busy.
+        written = thread.submit(obs.write, writer.folder / "obs")
         for plate in plates:
             plate.copy_x(writer, piece)
             passed.update(plate.shape[0])
+        written.result()
     return {
         "n_cells": writer.n_obs,
         "n_genes": writer.n_vars,

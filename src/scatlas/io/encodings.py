@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import h5py
 import numpy as np
 import pandas as pd
 
 from scatlas.io.zarr3 import through_zarr
+
+if TYPE_CHECKING:
+    from scatlas.io.chunks import ChunkedArray
 
 Kind = Literal["number", "text", "categorical", "nullable"]
 
@@ -25,6 +30,10 @@ _NULLABLE = {
 }
 # Of anndata 0.7, and later.
 TABLES = (("dataframe", "0.1.0"), ("dataframe", "0.2.0"))
+
+
+# Texts that libhdf5 reads as quickly.
+_FEW = 1000
 
 
 class Stored(NamedTuple):
@@ -103,16 +112,33 @@ class Stored(NamedTuple):
         )
 
 
-class _InHDF5(NamedTuple):
+@dataclass(frozen=True)
+class _InHDF5:
     """A data set that is open only while it is read: HDF5 keeps 8 MB of each that is open."""
 
     file: h5py.File
     name: str
     text: bool
 
+    @cached_property
+    def _references(self) -> ChunkedArray | None:
+        from scatlas.io.texts import references_of
+
+        return references_of(self.file[self.name])
+
     def __getitem__(self, rows: slice) -> np.ndarray:
         elem = self.file[self.name]
-        return (elem.asstr() if self.text else elem)[rows]
+        if not self.text:
+            return elem[rows]
+        lo, hi, _ = rows.indices(elem.shape[0])
+        if hi - lo > _FEW and self._references is not None:
+            # With Numba, half a second to import, which Zarr stores do without.
+            from scatlas.io.texts import read_texts
+
+            texts = read_texts(self._references, self.file.filename, lo, hi)
+            if texts is not None:
+                return texts
+        return elem.asstr()[rows]
 
 
 def _is_text(elem: Any, encoding: tuple[str, str]) -> bool:

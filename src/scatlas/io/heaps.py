@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _PIECE = 2**24
 # A reference to a text: its length (4 bytes), its heap (8), its number there (4).
-_REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("number", "<u4")])
+REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("number", "<u4")])
 
 
 def damaged_text(path: str, file: h5py.File) -> int | None:
@@ -52,7 +52,7 @@ def damaged_text(path: str, file: h5py.File) -> int | None:
         for first, stop in references if address_bytes == 8 else ():
             for at in range(first, stop, _PIECE):  # whole references: 16 divides the piece
                 stored = os.pread(raw.fileno(), min(_PIECE, stop - at) // 16 * 16, at)
-                if (np.frombuffer(stored, _REFERENCE)["length"] > n_bytes).any():
+                if (np.frombuffer(stored, REFERENCE)["length"] > n_bytes).any():
                     return at
     return None
 

@@ -49,7 +49,7 @@ def locate(store: Store, root: Any, key: str) -> ChunkedArray | None:
         return None
     try:
         if isinstance(element, h5py.Dataset):
-            return _in_hdf5(store.path, key, element)
+            return in_hdf5(store.path, key, element)
         return _in_zarr(store.path, key, element)
     except NotDirectError as why:
         library = "h5py" if store.kind == "h5ad" else "zarr"
@@ -59,12 +59,32 @@ def locate(store: Store, root: Any, key: str) -> ChunkedArray | None:
         return None
 
 
-def _in_hdf5(path: str, key: str, dataset: h5py.Dataset) -> ChunkedArray:
+def in_hdf5(
+    path: str, key: str, dataset: h5py.Dataset, dtype: np.dtype | None = None
+) -> ChunkedArray:
+    """Find the chunks of a data set.
+
+    Parameters
+    ----------
+    path, key
+        File and element.
+    dataset
+        Of one dimension.
+    dtype
+        What its values are on disk, where that are no numbers.
+
+    Raises
+    ------
+    NotDirectError
+        They are stored in a way that is not known here.
+    """
     if dataset.is_virtual or dataset.external or dataset.file.userblock_size:
         raise NotDirectError("the values lie in other files, or after a user block")
-    n_values, dtype = int(dataset.shape[0]), dataset.dtype
-    if not dataset.id.get_type().equal(h5py.h5t.py_create(dtype, logical=True)):
-        raise NotDirectError("its numbers are of a type that only HDF5 knows, as 20 of 32 bits")
+    if dtype is None:
+        dtype = dataset.dtype
+        if not dataset.id.get_type().equal(h5py.h5t.py_create(dtype, logical=True)):
+            raise NotDirectError("its numbers are of a type that only HDF5 knows, as 20 of 32 bits")
+    n_values = int(dataset.shape[0])
     if dataset.chunks is None:
         start = dataset.id.get_offset()
         if start is None:

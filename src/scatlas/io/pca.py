@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from scatlas.io.atomic import atomic_path
-from scatlas.io.elements import ARRAY, DICT, consolidate, create_group, open_to_write, write_elem
+from scatlas.io.elements import (
+    ARRAY,
+    DICT,
+    STRING_ARRAY,
+    consolidate,
+    create_group,
+    open_to_write,
+    write_elem,
+)
 from scatlas.io.shards import PROJECTED, ShardedArray, encoding_pool
 
 if TYPE_CHECKING:
@@ -42,8 +50,8 @@ def write_pca(
     path
         Store to write.
     x_pca
-        Blocks of projected cells in order, [rows, n_comps]; the bytes written do not depend on
-        how many rows a block has.
+        Blocks of projected cells in order, [rows, n_comps], which nobody changes afterwards; the
+        bytes written do not depend on how many rows a block has.
     n_cells
         Rows of all blocks together.
     components
@@ -73,14 +81,19 @@ def write_pca(
         )
         with cells:
             for block in x_pca:
-                cells.append(block)
+                cells.append(block, lasting=True)
             if cells.n_rows != n_cells:
                 msg = f"{cells.n_rows} cells were projected, {n_cells} are due"
                 raise ValueError(msg)
         create_group(partial, DICT)
-        root = open_to_write(partial)
         for name in ("PCs", "mean", "variance", "variance_ratio"):
-            write_elem(root, name, np.asarray(getattr(components, name)))
-        write_elem(root, "genes", np.asarray(genes, dtype=object))
-        write_elem(root, "params", dict(params))
+            values = np.asarray(getattr(components, name))
+            row = values.shape[1:]
+            with ShardedArray(
+                partial / name, values.dtype, pool, row_shape=row, attributes=ARRAY
+            ) as array:
+                array.append(values)
+        with ShardedArray(partial / "genes", object, pool, attributes=STRING_ARRAY) as array:
+            array.append(np.asarray(genes, dtype=object))
+        write_elem(open_to_write(partial), "params", dict(params))
         consolidate(partial)

@@ -65,7 +65,7 @@ def consensus_genes(
     if order.empty:
         msg = "the plates have no gene in common: are their genes named alike (symbols, Ensembl)?"
         raise InputError(msg)
-    aligned = [table.loc[order] for table in tables.values()]
+    aligned = [table if genes == "same" else table.loc[order] for table in tables.values()]
     n_plates = np.sum([table["highly_variable"].to_numpy(bool) for table in aligned], axis=0)
     chosen = n_plates >= min_plates
     if not chosen.any():
@@ -83,5 +83,6 @@ def consensus_genes(
     )
     for column in ("means", "dispersions", "dispersions_norm"):
         # A gene without a value on some plates has the mean of the others, or none.
-        table[column] = pd.concat([t[column] for t in aligned], axis=1).mean(axis=1).to_numpy()
+        values = pd.DataFrame(dict(enumerate(t[column].to_numpy() for t in aligned)))
+        table[column] = values.mean(axis=1).to_numpy()
     return table[chosen]
