@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from scatlas.errors import InputError
+from scatlas.io import read_cells
 from scatlas.pp._qc_bounds import RULES
 
 if TYPE_CHECKING:
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 QC_COLUMNS = ["total_counts", "n_genes_by_counts", "pct_counts_mt", "keep"]
 
 
-class PlateTables(Mapping[str, pd.DataFrame]):
-    """Parquet tables by plate, read when asked for and not kept."""
+class CellTables(Mapping[str, pd.DataFrame]):
+    """QC metrics of the cells by plate, read when asked for and not kept."""
 
-    def __init__(self, paths: Mapping[str, Path], columns: list[str]) -> None:
-        self._paths, self._columns = dict(paths), columns
+    def __init__(self, paths: Mapping[str, Path]) -> None:
+        self._paths = dict(paths)
 
     def __getitem__(self, plate: str) -> pd.DataFrame:
-        return pd.read_parquet(self._paths[plate], columns=self._columns)
+        return read_cells(self._paths[plate], QC_COLUMNS)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._paths)
@@ -77,9 +78,9 @@ class Results:
                 raise InputError(msg)
 
     @property
-    def qc_tables(self) -> PlateTables:
+    def qc_tables(self) -> CellTables:
         """QC metrics of each plate's cells."""
-        return PlateTables(self.qc, QC_COLUMNS)
+        return CellTables(self.qc)
 
     @cached_property
     def qc_summaries(self) -> dict[str, dict[str, Any]]:
@@ -95,8 +96,10 @@ class Results:
     @cached_property
     def variable_genes(self) -> dict[str, pd.Index]:
         """Highly variable genes of each plate, in the plate's order."""
-        tables = PlateTables(self.hvg, ["highly_variable"])
-        return {plate: tables[plate].query("highly_variable").index for plate in self.hvg}
+        return {
+            plate: pd.read_parquet(path, columns=["highly_variable"]).query("highly_variable").index
+            for plate, path in self.hvg.items()
+        }
 
     @cached_property
     def consensus(self) -> pd.Index:
