@@ -16,7 +16,8 @@ from scatlas.io.obs import GENE_METRICS, METRICS
 from scatlas.io.size import csr_blocks, parse_bytes
 from scatlas.io.store import AGAIN
 from scatlas.io.writer import CsrWriter, in_place
-from scatlas.kernels.check_cpu import COUNT_DTYPES, MAX_COUNT, Checked, Problem, check_counts
+from scatlas.kernels import COUNT_DTYPES
+from scatlas.kernels.check_cpu import MAX_COUNT, Checked, Problem, check_counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator

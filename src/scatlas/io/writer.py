@@ -33,7 +33,7 @@ from scatlas.io.shards import (
     ShardedArray,
     encoding_pool,
 )
-from scatlas.kernels.check_cpu import COUNT_DTYPES
+from scatlas.kernels import COUNT_DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

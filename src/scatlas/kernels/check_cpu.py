@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from scatlas.kernels import COUNT_DTYPES
 from scatlas.kernels.cached import njit
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ PROBLEMS = (
 )
 _OUT_OF_RANGE, _DUPLICATE, _NEGATIVE, _FRACTIONAL, _NAN, _INFINITE, _TOO_LARGE = range(1, 8)
 _WIDER = 8  # no problem: a count that needs a wider type
-COUNT_DTYPES = (np.uint8, np.uint16, np.uint32)
 MAX_COUNT = 2**32 - 1
 
 
