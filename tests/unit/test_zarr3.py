@@ -146,6 +146,19 @@ def test_what_is_left_to_the_library(tmp_path):
     assert isinstance(open_store(tmp_path / "b.zarr"), zarr.Group)
 
 
+def test_metadata_that_may_be_left_out(tmp_path):
+    root = zarr.open_group(tmp_path / "a.zarr", mode="w")
+    root.create_array("a", data=np.arange(5))
+    for file in tmp_path.rglob("zarr.json"):
+        document = json.loads(file.read_text())
+        for name in ("attributes", "storage_transformers", "consolidated_metadata"):
+            document.pop(name, None)
+        file.write_text(json.dumps(document))
+    ours = open_store(tmp_path / "a.zarr")
+    assert (dict(ours.attrs), dict(ours["a"].attrs)) == ({}, {})
+    assert ours["a"][1:3].tolist() == [1, 2]
+
+
 def test_damaged_text(tmp_path):
     """A number of texts that is not that of the chunk, and a byte that the checksum finds."""
     path = tmp_path / "a.zarr"

@@ -68,7 +68,7 @@ class LocalGroup:
         self._key = key
         self._nodes = nodes
         self.name = f"/{key}"
-        self.attrs: Mapping[str, Any] = document["attributes"]
+        self.attrs: Mapping[str, Any] = document.get("attributes", {})
 
     def _document(self, key: str) -> Mapping[str, Any] | None:
         if self._nodes is not None:
@@ -124,7 +124,7 @@ class LocalArray:
         self.name = f"/{key}"
         self.document = document
         self.places = located(str(root), key, document)
-        self.attrs: Mapping[str, Any] = document["attributes"]
+        self.attrs: Mapping[str, Any] = document.get("attributes", {})
         self._root, self._key = root, key
         self._text = document["data_type"] == "string"
 
