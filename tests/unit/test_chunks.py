@@ -17,7 +17,7 @@ import scipy.sparse as sp
 import scatlas as sa
 from scatlas import blocks
 from scatlas.errors import InputError
-from scatlas.io import buffers, chunks, load_plate, open_counts
+from scatlas.io import buffers, chunks, load, load_plate, open_counts
 from scatlas.io.borders import Borders
 from scatlas.io.lazy import read_matrix
 from scatlas.io.size import csr_blocks
@@ -231,3 +231,14 @@ def test_a_file_that_is_replaced_while_it_is_read_is_refused(counts, tmp_path):
         write(counts * 2, tmp_path / "new.h5ad", 70, compression="gzip").replace(path)
         with pytest.raises(InputError, match="has changed since it was opened"):
             block.raw()
+
+
+def test_a_source_that_is_replaced_after_its_last_block_is_refused(counts, tmp_path, monkeypatch):
+    """Its tables may be those of the new file."""
+    path = write(counts, tmp_path / "p.h5ad", 100, compression="gzip")
+    new = write(counts, tmp_path / "new.h5ad", 70, compression="gzip")
+    tell = load._Tally.tell
+    monkeypatch.setattr(load._Tally, "tell", lambda *args: new.replace(path) and tell(*args))
+    with pytest.raises(InputError, match="has changed since it was opened"):
+        load_plate(path, tmp_path / "counts.zarr", plate="p", mt_prefix=None)
+    assert not (tmp_path / "counts.zarr").exists()

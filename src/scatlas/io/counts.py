@@ -108,6 +108,16 @@ class CountsSource:
             msg = f"{self.path}: X/data lacks {due - there:,} of {due:,} chunk files: {AGAIN}"
             raise InputError(msg)
 
+    def check_unchanged(self) -> None:
+        """Refuse a local file that was replaced since it was opened: parts are read by its path.
+
+        Raises
+        ------
+        InputError
+            It was.
+        """
+        self._store.check_unchanged()
+
     def read_rows(self, first: int, stop: int) -> sp.csr_matrix:
         """Rows ``first`` to ``stop - 1`` of a CSR X; value and index types as stored.
 

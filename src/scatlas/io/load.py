@@ -132,6 +132,7 @@ def load_plate(
             _note_replaced("var", var.columns, gene_metrics, notices)
             finish_obs(cell_metrics)
             finish_var(gene_metrics)
+            counts.check_unchanged()  # the tables may have been read after the last block
             writer.obs = writer.var = in_place
     return {
         "plate": plate,
