@@ -146,6 +146,31 @@ def test_what_is_left_to_the_library(tmp_path):
     assert isinstance(open_store(tmp_path / "b.zarr"), zarr.Group)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"separator": "/"', '"separator": "3"'),
+        ('"separator": "/"', '"seqarator": "/"'),
+        ('"endian": "little"', '"endian": "mittle"'),
+        ('"endian": "little"', '"eodian": "little"'),
+        ('"index_location": "end"', '"index_location": "enf"'),
+        ('"index_location": "end"', '"indey_location": "start"'),
+        ('"node_type": "array"', '"node_type": "brray"'),
+        ('"fill_value"', '"full_value": 1, "fill_value"'),
+    ],
+)
+def test_metadata_that_are_damaged(old, new, tmp_path):
+    """Never read some other way than they say: chunks sought in a wrong place would read as 0."""
+    root = zarr.open_group(tmp_path / "a.zarr", mode="w")
+    root.create_array("a", data=np.arange(8), chunks=(2,), shards=(4,))
+    file = tmp_path / "a.zarr/a/zarr.json"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    with pytest.raises((ValueError, TypeError, KeyError)):  # zarr-python's
+        open_store(tmp_path / "a.zarr")["a"]
+
+
 def test_metadata_that_may_be_left_out(tmp_path):
     root = zarr.open_group(tmp_path / "a.zarr", mode="w")
     root.create_array("a", data=np.arange(5))

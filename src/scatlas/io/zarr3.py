@@ -22,9 +22,18 @@ if TYPE_CHECKING:
 
     import zarr
 
+_BYTE_ORDERS = {"little": "<", "big": ">"}
 _NUMBERS = frozenset(
     {"bool", "float16", "float32", "float64"}
     | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
+
+
+# All that the metadata of an array may hold; what has another name, or is damaged, is for
+# zarr-python to judge.
+_KEYS = frozenset(
+    "zarr_format node_type shape data_type chunk_grid chunk_key_encoding fill_value codecs "
+    "attributes dimension_names storage_transformers".split()
 )
 
 
@@ -206,13 +215,16 @@ def located(path: str, key: str, document: Mapping[str, Any]) -> ChunkedArray:
     NotDirectError
         It is stored in a way that is not known here.
     """
+    if document["zarr_format"] != 3 or document["node_type"] != "array" or set(document) - _KEYS:
+        raise NotDirectError("it is described in an unusual way")
     if len(document["shape"]) != 1:
         raise NotDirectError("it has several dimensions")
     if document.get("storage_transformers"):
         raise NotDirectError("it has storage transformers")
     keys = document["chunk_key_encoding"]
-    separator = keys.get("configuration", {}).get("separator", "/")
-    if keys["name"] != "default" or document["chunk_grid"]["name"] != "regular":
+    separator = _setting(keys, "separator", "/")
+    usual = keys["name"] == "default" and separator in ("/", ".")
+    if not usual or document["chunk_grid"]["name"] != "regular":
         raise NotDirectError("its chunks are cut or named in an unusual way")
     (chunk_values,) = document["chunk_grid"]["configuration"]["chunk_shape"]
     codecs = document["codecs"]
@@ -221,6 +233,8 @@ def located(path: str, key: str, document: Mapping[str, Any]) -> ChunkedArray:
         sharding = codecs[0]["configuration"]
         at_end = _index_at_end(sharding)
         (inner,) = sharding["chunk_shape"]
+        if chunk_values % inner:
+            raise NotDirectError("its shards do not hold whole chunks")
         shard_chunks, chunk_values = chunk_values // inner, inner
         codecs = sharding["codecs"]
     name = document["data_type"]
@@ -242,12 +256,23 @@ def located(path: str, key: str, document: Mapping[str, Any]) -> ChunkedArray:
     return ChunkedArray(key, document["shape"][0], dtype, chunk_values, steps, places, fill)
 
 
+def _setting(part: Mapping[str, Any], name: str, default: Any = None) -> Any:
+    """The only setting that a part of the metadata may have."""
+    settings = part.get("configuration", {})
+    if set(settings) - {name}:
+        msg = f"its {part['name']} has unusual settings"
+        raise NotDirectError(msg)
+    return settings.get(name, default)
+
+
 def _index_at_end(sharding: Mapping[str, Any]) -> bool:
     codecs = sharding["index_codecs"]
-    endian = codecs[0].get("configuration", {}).get("endian")
-    if [codec["name"] for codec in codecs] != ["bytes", "crc32c"] or endian != "little":
+    location = sharding.get("index_location", "end")
+    usual = [codec["name"] for codec in codecs] == ["bytes", "crc32c"]
+    usual = usual and _setting(codecs[0], "endian") == "little" and location in ("start", "end")
+    if not usual or set(sharding) - {"chunk_shape", "codecs", "index_codecs", "index_location"}:
         raise NotDirectError("the index of its shards is encoded in an unusual way")
-    return sharding.get("index_location", "end") == "end"
+    return location == "end"
 
 
 def _pipeline(
@@ -271,8 +296,11 @@ def _pipeline(
         stages.append(stage)
         if step is not None:
             steps.append(step)
-        elif endian := codec.get("configuration", {}).get("endian"):
-            dtype = dtype.newbyteorder("<" if endian == "little" else ">")
+        elif name == "bytes" and (endian := _setting(codec, "endian")) is not None:
+            if endian not in _BYTE_ORDERS:
+                msg = f"its byte order is {endian!r}"
+                raise NotDirectError(msg)
+            dtype = dtype.newbyteorder(_BYTE_ORDERS[endian])
     if first == "vlen-utf8" and not all(isinstance(step, Zstd | Crc32c) for step in steps):
         raise NotDirectError("its text is compressed in an unusual way")
     if stages != sorted(set(stages)) or stages[:1] != [0]:
