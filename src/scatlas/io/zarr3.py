@@ -32,19 +32,10 @@ _NUMBERS = frozenset(
 # All that the metadata of an array may hold; what has another name, or is damaged, is for
 # zarr-python to judge.
 _KEYS = frozenset(
-    [
-        "zarr_format",
-        "node_type",
-        "shape",
-        "data_type",
-        "chunk_grid",
-        "chunk_key_encoding",
-        "fill_value",
-        "codecs",
-        "attributes",
-        "dimension_names",
-        "storage_transformers",
-    ]
+    {
+        *("zarr_format", "node_type", "shape", "data_type", "chunk_grid", "chunk_key_encoding"),
+        *("fill_value", "codecs", "attributes", "dimension_names", "storage_transformers"),
+    }
 )
 
 
