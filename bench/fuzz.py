@@ -35,7 +35,7 @@ from tests.fuzz import BASES, Damage, damage, make  # noqa: E402
 from tests.fuzz_cases import DEFECTS, FINE, Cases, Outcome, Result, base_of  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _START_SECONDS = 300  # the first start may compile kernels
 _ADDRESS_SPACE = 1_500_000_000  # beyond what a worker has mapped when it is ready
@@ -96,7 +96,7 @@ class _Worker:
 
 
 def run(
-    seeds: range, n_workers: int, limit: float = 30, kind: type[Cases] = Cases
+    seeds: Sequence[int], n_workers: int, limit: float = 30, kind: type[Cases] = Cases
 ) -> Iterator[Result]:
     """Yield the results of all cases, in the order in which they end.
 

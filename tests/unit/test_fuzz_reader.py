@@ -35,6 +35,12 @@ def test_damaged_files_end_in_an_error_or_in_correct_data():
     assert kinds.count("wrong") > len(kinds) / 50
 
 
+def test_damage_that_was_a_defect():
+    """A loop in libhdf5, a crash in its Blosc plugin, chunks sought in a wrong place."""
+    for result in fuzz.run([30_001_502, 30_003_366, 20_261_477], n_workers=2, limit=60):
+        assert not result.defects, result
+
+
 # -- the fuzz sees what it should see ------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pandas as pd
 
+from scatlas.io.locate import read_plugged
 from scatlas.io.zarr3 import through_zarr
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class _InHDF5:
     def __getitem__(self, rows: slice) -> np.ndarray:
         elem = self.file[self.name]
         if not self.text:
-            return elem[rows]
+            return read_plugged(elem, rows) if elem.dtype.kind in "biuf" else elem[rows]
         lo, hi, _ = rows.indices(elem.shape[0])
         if hi - lo > _FEW and self._references is not None:
             # With Numba, half a second to import, which Zarr stores do without.

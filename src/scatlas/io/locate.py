@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 
-from scatlas.io.chunks import ChunkedArray, Extents, ShardFiles
+from scatlas.io.chunks import ChunkedArray, Extents, ShardFiles, read
 from scatlas.io.codecs import Blosc, Decoder, Deflate, Fletcher32, Lzf, Shuffle, Zstd
 from scatlas.io.zarr3 import LocalArray, NotDirectError, located
 
@@ -57,6 +57,25 @@ def locate(store: Store, root: Any, key: str) -> ChunkedArray | None:
             "%s: %s is read through %s, which takes longer: %s", store.path, key, library, why
         )
         return None
+
+
+def read_plugged(dataset: h5py.Dataset, rows: slice = slice(None)) -> np.ndarray:
+    """Numbers of a data set of one dimension, without the filters that come as plugins.
+
+    Those take the sizes in a damaged chunk on trust, and crash. What HDF5 brings itself is as good.
+    """
+    properties = dataset.id.get_create_plist()
+    codes = {properties.get_filter(i)[0] for i in range(properties.get_nfilters())}
+    local = Path(dataset.file.filename).is_file()  # not one that is read through fsspec
+    if not local or not codes & {_BLOSC, _ZSTD}:
+        return dataset[rows]
+    begin, end, _ = rows.indices(dataset.shape[0])
+    try:
+        places = in_hdf5(dataset.file.filename, dataset.name, dataset)
+    except NotDirectError as why:
+        logger.info("%s: %s is read through h5py: %s", dataset.file.filename, dataset.name, why)
+        return dataset[rows]
+    return read(places, begin, max(begin, end), dtype=places.dtype.newbyteorder("="))
 
 
 def in_hdf5(

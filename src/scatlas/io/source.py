@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from scatlas.errors import InputError
+from scatlas.io.locate import read_plugged
 from scatlas.io.store import AGAIN, load_filters, reading
 from scatlas.io.zarr3 import through_zarr
 
@@ -154,7 +155,9 @@ def describe(path: str, root: Any, key: str, shape: tuple[int, int]) -> Matrix:
     # Before memory is set aside for it: a damaged length may ask for terabytes.
     _check_length(path, key, lengths["indptr"], n_rows, kind)
     with reading(path, f"{key}/indptr"):
-        indptr = np.asarray(element["indptr"][:]).astype(np.int64, copy=False)
+        offsets = element["indptr"]
+        offsets = read_plugged(offsets) if isinstance(offsets, h5py.Dataset) else offsets[:]
+        indptr = np.asarray(offsets).astype(np.int64, copy=False)
     _check_offsets(path, key, indptr, lengths, kind)
     return Matrix(key, kind, shape, in_memory(element["data"].dtype), indptr)
 

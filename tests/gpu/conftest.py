@@ -1,0 +1,61 @@
+"""Tests that need a GPU: skipped, with the reason, where there is none."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@cache
+def _why_not() -> str | None:
+    try:
+        import cupy
+
+        cupy.zeros(1).get()
+    except ImportError:
+        return "CuPy is not installed"
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return f"there is no usable GPU: {error}"
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not any("tests/gpu/" in item.path.as_posix() for item in items):
+        return
+    why = _why_not()
+    for item in items:
+        if why and "tests/gpu/" in item.path.as_posix():
+            item.add_marker(pytest.mark.skip(reason=why))
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def gpu_block() -> Callable[..., Any]:
+    """Function that copies a dense or CSR block to the GPU, with other types if asked for."""
+
+    def copied(x: Any, data: Any = None, indices: Any = None, indptr: Any = None) -> Any:
+        import cupy as cp
+
+        from scatlas.kernels import cuda
+
+        if not sp.issparse(x):
+            return cp.asarray(x if data is None else np.asarray(x).astype(data))
+        return cuda.csr(
+            cp.asarray(x.data if data is None else x.data.astype(data)),
+            cp.asarray(x.indices if indices is None else x.indices.astype(indices)),
+            cp.asarray(x.indptr if indptr is None else x.indptr.astype(indptr)),
+            x.shape[1],
+        )
+
+    return copied
