@@ -25,7 +25,7 @@ from scatlas.kernels.heaps_cpu import walk
 
 # Processor time, so that a slow disk is never taken for damage: a sound file takes milliseconds,
 # one of a million chunks two seconds.
-_SECONDS, _SECONDS_PER_BYTE = 10, 1e-9
+_SECONDS, _SECONDS_PER_BYTE = 3, 1e-9
 
 
 def probe(path: str) -> None:
