@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 
 from scatlas import config, step
+from scatlas.get import on_backend
 from scatlas.io import atomic_path, read_cells, read_matrix
 from scatlas.pp import hvg_of_counts
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = step.parser(__doc__)
+    parser = step.parser(__doc__, gpu=True)
     parser.add_argument("--plate", required=True, help="name of the plate")
     parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
     parser.add_argument("--size-factors", type=Path, required=True, help="size_factors.parquet")
@@ -25,6 +26,7 @@ def main(argv: list[str] | None = None) -> None:
     with step.run(args, outputs=[args.table]) as facts:
         cells = read_cells(args.size_factors, ["row", "size_factor"])
         x, var = read_matrix(args.store, compact=True, block_budget=args.block_budget)
+        x = on_backend(x)
         factors = np.full(x.shape[0], np.nan)  # NaN: a cell that QC has taken out
         factors[cells["row"]] = cells["size_factor"]
         table = hvg_of_counts(x, var.index, factors, min_cells=args.min_cells, **hvg.model_dump())

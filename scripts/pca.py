@@ -6,13 +6,14 @@ from functools import partial
 from pathlib import Path
 
 from scatlas import blocks, config, step
+from scatlas.get import on_backend
 from scatlas.io import parse_bytes, read_matrix, write_pca
-from scatlas.kernels.project_cpu import project
+from scatlas.kernels.homes import home, is_gpu
 from scatlas.pp import GeneScale, GramStats, components
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = step.parser(__doc__)
+    parser = step.parser(__doc__, gpu=True)
     parser.add_argument("--merged", type=Path, required=True, help="merged.zarr")
     parser.add_argument("--grams", nargs="+", type=Path, required=True, help="gram.npz of each")
     parser.add_argument("--scale", action="store_true", help="scale the genes first")
@@ -24,17 +25,18 @@ def main(argv: list[str] | None = None) -> None:
     with step.run(args, outputs=[args.pca]) as facts:
         # A projected cell takes more than its counts: the blocks are smaller.
         x, var = read_matrix(args.merged, block_budget=parse_bytes(args.block_budget) // 4)
-        stats, zeros = summed(args.grams), None
+        x, stats, zeros = on_backend(x), summed(args.grams), None
         if args.scale:
             wanted = config.from_options(args, config.Scale, prefix="scale")
             scale = GeneScale.of(stats, **wanted.model_dump())
             x, zeros = scale.shifted(x), scale.zeros
             stats = scale.stats(stats, x)
-        found = components(stats, pca.n_comps, zero_center=pca.zero_center)
+        found = components(stats, pca.n_comps, zero_center=pca.zero_center, gpu=is_gpu(x))
         offset = found.offset(zero_center=pca.zero_center, zeros=zeros)
+        project = partial(home("project", x).project, components=found.PCs, offset=offset)
         write_pca(
             args.pca,
-            x_pca=blocks.stream(x, partial(project, components=found.PCs, offset=offset)),
+            x_pca=map(blocks.on_host, blocks.stream(x, project)),
             n_cells=x.shape[0],
             components=found,
             genes=var.index,

@@ -9,12 +9,13 @@ import pandas as pd
 
 from scatlas import blocks, step
 from scatlas.errors import InputError
+from scatlas.get import on_backend
 from scatlas.io import CsrWriter, atomic_path, in_place, open_tables, read_cells, read_matrix
 from scatlas.pp import GramAccumulator, cut_log_normalize
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = step.parser(__doc__)
+    parser = step.parser(__doc__, gpu=True)
     parser.add_argument("--plate", required=True, help="name of the plate")
     parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
     parser.add_argument("--size-factors", type=Path, required=True, help="size_factors.parquet")
@@ -32,7 +33,7 @@ def main(argv: list[str] | None = None) -> None:
         factors = np.full(x.shape[0], np.nan)  # NaN: a cell that QC has taken out
         factors[rows] = kept_factors
         genes = genes_in(args.store, var.index, args.genes)
-        selected = cut_log_normalize(x, genes, size_factors=factors)
+        selected = cut_log_normalize(on_backend(x), genes, size_factors=factors)
         with (
             CsrWriter(
                 args.selected, n_vars=genes.size, data_dtype=np.float32, var=var.iloc[genes]
@@ -41,8 +42,8 @@ def main(argv: list[str] | None = None) -> None:
             GramAccumulator(genes.size) as gram,
         ):
             for block in blocks.stream(selected):
-                writer.append(block)
                 gram.add(block)
+                writer.append(blocks.on_host(block))
             finish_obs({"size_factor": kept_factors})
             writer.obs = in_place
         with atomic_path(args.gram) as path:

@@ -1,7 +1,9 @@
 """Plates of single-cell counts to one atlas: exact, out of core, at the speed of the disk.
 
 ``import scatlas as sa`` gives ``sa.pp``, ``sa.tl``, ``sa.datasets`` and ``sa.read_lazy``
-with scanpy's names and defaults. Submodules load on first use, so the import itself is quick.
+with scanpy's names and defaults; ``sa.get`` moves data to a GPU and back, ``sa.memory`` and
+``sa.cluster`` say where it is worked on. Submodules load on first use, so the import itself is
+quick.
 """
 
 from __future__ import annotations
@@ -12,15 +14,23 @@ from typing import TYPE_CHECKING, Any
 from scatlas._version import __version__
 
 if TYPE_CHECKING:
-    from scatlas import datasets, io, pl, pp, tl
+    from scatlas import datasets, get, io, pl, pp, tl
+    from scatlas.compute.cluster import cluster
+    from scatlas.compute.device_memory import memory
     from scatlas.io.lazy import read_lazy
 
-__all__ = ["__version__", "datasets", "io", "pl", "pp", "read_lazy", "tl"]
+__all__ = ["__version__", "cluster", "datasets", "get", "io", "memory"]
+__all__ += ["pl", "pp", "read_lazy", "tl"]
+_HOMES = {
+    "cluster": "scatlas.compute.cluster",
+    "memory": "scatlas.compute.device_memory",
+    "read_lazy": "scatlas.io.lazy",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "read_lazy":
-        return import_module("scatlas.io.lazy").read_lazy
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     if name in __all__:
         return import_module(f"scatlas.{name}")
     msg = f"module 'scatlas' has no attribute {name!r}"

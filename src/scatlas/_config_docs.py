@@ -136,16 +136,20 @@ def _yaml_lines(schema: Schema) -> Iterator[str]:
             yield from _comment(part["description"])
             yield f"{key}:"
             for name, leaf in part["properties"].items():
-                yield from _comment(_meaning(leaf), "  ")
-                yield f"  {name}: {_scalar(leaf['default'])}"
+                yield from _key_lines(name, leaf, "  ")
             continue
-        yield from _comment(_meaning(part))
-        if section := properties(part):  # off by default
-            values = (f"{name}: {_scalar(leaf['default'])}" for name, leaf in section.items())
-            yield f"# To switch it on: {key}: {{{', '.join(values)}}}"
-            for name, leaf in section.items():
-                yield from _comment(f"{name}: {_meaning(leaf)}")
-        yield f"{key}: {_scalar(part['default'])}"
+        yield from _key_lines(key, part)
+
+
+def _key_lines(key: str, part: Schema, indent: str = "") -> Iterator[str]:
+    yield from _comment(_meaning(part), indent)
+    if section := properties(part):  # off by default
+        defaults = {name: leaf["default"] for name, leaf in section.items()}
+        values = (f"{name}: {_scalar(v)}" for name, v in defaults.items() if v is not None)
+        yield from _comment(f"To switch it on: {key}: {{{', '.join(values)}}}", indent)
+        for name, leaf in section.items():
+            yield from _comment(f"{name}: {_meaning(leaf)}", indent)
+    yield f"{indent}{key}: {_scalar(part['default'])}"
 
 
 def _meaning(schema: Schema) -> str:

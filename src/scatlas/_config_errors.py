@@ -80,6 +80,8 @@ def inline(schema: Schema) -> Schema:
 def branches(schema: Schema) -> list[Schema]:
     """The alternatives of a value, null last."""
     parts = schema.get("anyOf", [schema])
+    if "anyOf" in schema and "examples" in schema:
+        parts = [{**part, "examples": schema["examples"]} for part in parts]
     return sorted(parts, key=lambda part: part.get("type") == "null")
 
 

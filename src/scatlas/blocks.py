@@ -1,13 +1,18 @@
 """Map, reduce and stream over row blocks: one way for arrays in memory and out of core.
 
-A *block* is a run of whole cells: a 2-D ``numpy.ndarray`` or a SciPy CSR matrix. A Dask array is
-cut where its chunks are, an array in memory every few million values, never by the number of
-threads: partial results are folded in row order over that fixed cut, so that the same input gives
-the same bits on any machine.
+A *block* is a run of whole cells: a 2-D ``numpy.ndarray`` or a SciPy CSR matrix, or on a GPU a
+``cupy.ndarray`` or a CuPyX CSR matrix. A Dask array is cut where its chunks are, an array in memory
+every few million values, never by the number of threads: partial results are folded in row order
+over that fixed cut, so that the same input gives the same bits on any machine.
+
+Where a client of a Dask cluster is open, its workers make the blocks of Dask arrays, else threads
+of this process do. A block that is too large for the GPU's memory is worked on in halves.
 """
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -19,19 +24,25 @@ import scipy.sparse as sp
 
 from scatlas.compute.progress import meter
 from scatlas.compute.threads import blas_on_one_thread, n_threads
-from scatlas.errors import InputError
+from scatlas.errors import InputError, ScatlasError
+from scatlas.kernels.homes import home, is_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from types import ModuleType
 
     import dask.array as da
 
     Block = np.ndarray | sp.csr_matrix | sp.csr_array
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 F = TypeVar("F", bound="Callable[..., Any]")
 
 VALUES_PER_BLOCK = 4_000_000
+# A GPU needs this many to be busy; with what is made of them they take about 2 GB.
+VALUES_PER_GPU_BLOCK = 64_000_000
 # Partials are folded within groups of this many blocks, then over the groups: two partials in
 # memory at a time, and a tree that a cluster can work on group by group with the same result.
 _GROUP = 16
@@ -53,6 +64,34 @@ def is_dask(x: object) -> bool:
     return type(x).__module__.startswith("dask.array")
 
 
+def _cuda() -> ModuleType:
+    """What only works where there is a GPU."""
+    from scatlas.kernels import cuda
+
+    return cuda
+
+
+def is_sparse(x: Any) -> bool:
+    """Whether ``x``, or a block of the Dask array ``x``, is a sparse matrix of SciPy or CuPyX."""
+    return hasattr(x._meta if is_dask(x) else x, "tocsr")
+
+
+def on_host(array: Any) -> Any:
+    """The array or block in the main memory."""
+    if not is_gpu(array):
+        return array
+    return _cuda().on_host(array)
+
+
+def dense_like(x: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Array of arbitrary content where the values of ``x`` are: CuPy's on a GPU, else NumPy's."""
+    if is_gpu(x):
+        import cupy
+
+        return cupy.empty(shape, dtype)
+    return np.empty(shape, dtype)
+
+
 def check(x: Any) -> None:
     """Refuse a Dask array that is cut along the genes.
 
@@ -71,6 +110,8 @@ def check(x: Any) -> None:
 
 def csr(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, n_genes: int) -> sp.csr_matrix:
     """CSR matrix over these very arrays: no copy, no wider indices, no check."""
+    if is_gpu(data):
+        return _cuda().csr(data, indices, indptr, n_genes)
     matrix = sp.csr_matrix((indptr.size - 1, n_genes), dtype=data.dtype)
     matrix.data, matrix.indices, matrix.indptr = data, indices, indptr
     return matrix
@@ -80,13 +121,15 @@ def row_slices(x: Any) -> list[slice]:
     """Rows of each block of ``x`` [cells x genes], in order."""
     check(x)
     n_cells = x.shape[0]
+    size = VALUES_PER_GPU_BLOCK if is_gpu(x) else VALUES_PER_BLOCK
     if is_dask(x):
         bounds = np.cumsum([0, *x.chunks[0]])
-    elif sp.issparse(x) and x.format == "csr":
-        wanted = np.arange(VALUES_PER_BLOCK, x.indptr[-1], VALUES_PER_BLOCK)
-        bounds = np.unique(np.r_[0, np.searchsorted(x.indptr, wanted), n_cells])
+    elif is_sparse(x) and x.format == "csr":
+        indptr = on_host(x.indptr)
+        wanted = np.arange(size, indptr[-1], size)
+        bounds = np.unique(np.r_[0, np.searchsorted(indptr, wanted), n_cells])
     else:
-        rows = max(1, VALUES_PER_BLOCK // max(1, x.shape[1]))
+        rows = max(1, size // max(1, x.shape[1]))
         bounds = np.unique(np.r_[np.arange(0, n_cells, rows), n_cells])
     if n_cells == 0:
         return [slice(0, 0)]
@@ -97,7 +140,7 @@ def _view(x: Block, rows: slice) -> Block:
     """Rows of an in-memory array, without copying its values."""
     if rows == slice(0, x.shape[0]):
         return x
-    if isinstance(x, np.ndarray):
+    if not is_sparse(x):
         return x[rows]
     start, stop = int(x.indptr[rows.start]), int(x.indptr[rows.stop])
     indptr = x.indptr[rows.start : rows.stop + 1] - start
@@ -145,7 +188,7 @@ def map_blocks(
 
     check(x)
     if meta is None:
-        meta = x._meta[:0, :0].astype(dtype)
+        meta = _meta_of(x._meta, dtype)
     adjust: dict[str, Any] = {}
     if n_vars is not None:
         adjust["j"] = (int(n_vars),)
@@ -153,11 +196,65 @@ def map_blocks(
         adjust["i"] = row_chunks
     vectors = [part for row in rows for part in (_aligned(row, x), "i")]
     return da.blockwise(
-        fn, "ij", x, "ij", *vectors, dtype=dtype, meta=meta, adjust_chunks=adjust or None
+        _Halving(fn, join) if is_gpu(x) else fn,
+        *("ij", x, "ij", *vectors),
+        dtype=dtype,
+        meta=meta,
+        adjust_chunks=adjust or None,
     )
 
 
-def stream(x: Any, fn: Callable[..., T] | None = None, *rows: Any) -> Iterator[T]:
+def _meta_of(meta: Any, dtype: Any) -> Any:
+    """Empty block of the same kind with values of another type."""
+    if is_gpu(meta):
+        return _cuda().empty_like(meta, dtype)
+    return meta[:0, :0].astype(dtype)
+
+
+def join(parts: Sequence[Any]) -> Any:
+    """One array of arrays or blocks whose rows follow each other."""
+    if len(parts) == 1:
+        return parts[0]
+    if is_gpu(parts[0]):
+        return _cuda().join(parts)
+    return sp.vstack(parts, format="csr") if sp.issparse(parts[0]) else np.concatenate(parts)
+
+
+class _Halving:
+    """A function of blocks that works on halves of a block for which the GPU's memory is too small.
+
+    The halves are joined or folded in row order: no count, and no value of a cell, depends on it.
+    """
+
+    def __init__(self, fn: Callable[..., T], combine: Callable[[list[T]], T]) -> None:
+        self._fn, self._combine = fn, combine
+
+    def __call__(self, block: Block, *rows: Any) -> Any:
+        try:
+            return self._fn(block, *rows)
+        except MemoryError as error:  # CuPy's and RMM's are kinds of it
+            n = block.shape[0]
+            if not is_gpu(block):
+                raise
+            if n < 2:
+                msg = (
+                    f"the GPU's memory is too small for one cell of {block.shape[1]:,} genes "
+                    f"({error}): free it, or use the CPU"
+                )
+                raise ScatlasError(msg) from error
+            logger.warning("the GPU's memory is full: %s cells are worked on in halves", f"{n:,}")
+        _cuda().free_memory()
+        halves = [slice(0, n // 2), slice(n // 2, n)]
+        done = [self(_view(block, half), *(row[half] for row in rows)) for half in halves]
+        return self._combine(done)
+
+
+def stream(
+    x: Any,
+    fn: Callable[..., T] | None = None,
+    *rows: Any,
+    combine: Callable[[list[T]], T] = join,
+) -> Iterator[T]:
     """Yield ``fn(block, *row_parts)`` for every block of ``x``, in row order, in one pass.
 
     Blocks are made by several threads, at most as many at once as there are threads, and one
@@ -171,8 +268,16 @@ def stream(x: Any, fn: Callable[..., T] | None = None, *rows: Any) -> Iterator[T
         Called in a worker thread; the block itself is yielded when left out.
     rows
         1-D arrays (NumPy, or Dask with ``x``'s cut) with one entry a cell.
+    combine
+        Makes one result of those of the halves of a block, on a GPU whose memory is full.
     """
     slices = row_slices(x)
+    sizes = [rows.stop - rows.start for rows in slices]
+    if fn is not None and is_gpu(x):
+        fn = _Halving(fn, combine)
+    if (client := cluster_of(x)) is not None:
+        yield from counted(_on_cluster(client, x, fn, rows, slices), sizes)
+        return
     blocks = _dask_blocks(x) if is_dask(x) else (lambda i: _view(_as_rows(x), slices[i]))
     x = x if is_dask(x) else _as_rows(x)
     parts = [
@@ -183,16 +288,23 @@ def stream(x: Any, fn: Callable[..., T] | None = None, *rows: Any) -> Iterator[T
         block = blocks(i)
         return block if fn is None else fn(block, *(part(i) for part in parts))
 
-    yield from counted(in_order(work, len(slices)), [rows.stop - rows.start for rows in slices])
+    settle = None
+    if is_gpu(x):
+        work, settle = _cuda().on_own_stream(work), _cuda().settle
+    yield from counted(in_order(work, len(slices), settle), sizes)
 
 
-def in_order(work: Callable[[int], T], n: int) -> Iterator[T]:
+def in_order(
+    work: Callable[[int], T], n: int, settle: Callable[[], None] | None = None
+) -> Iterator[T]:
     """Yield ``work(0), ..., work(n - 1)``, made by several threads, in order.
 
     At most as many are in the making as there are threads, and one more waits for the consumer.
-    In the threads BLAS uses one thread.
+    In the threads BLAS uses one thread. ``settle`` is called when the consumer is done with a
+    result, before that is given up.
     """
     workers = n_threads()
+    settle = settle or (lambda: None)
     with blas_on_one_thread(), ThreadPoolExecutor(workers, "scatlas-block") as pool:
         pending: deque = deque()
         try:
@@ -200,11 +312,60 @@ def in_order(work: Callable[[int], T], n: int) -> Iterator[T]:
                 pending.append(pool.submit(work, i))
                 if len(pending) > workers:
                     yield pending.popleft().result()
+                    settle()
             while pending:
                 yield pending.popleft().result()
+                settle()
         finally:
             for future in pending:
                 future.cancel()
+
+
+def cluster_of(x: Any) -> Any:
+    """The open client of a Dask cluster (``distributed.Client``), if ``x`` is a Dask array."""
+    # Not imported for this: where nobody has, nobody has a client.
+    if not is_dask(x) or "distributed" not in sys.modules:
+        return None
+    from distributed import default_client
+
+    try:
+        return default_client()
+    except ValueError:
+        return None
+
+
+def _on_cluster(
+    client: Any, x: da.Array, fn: Callable[..., T] | None, rows: tuple, slices: list[slice]
+) -> Iterator[T]:
+    """As :func:`stream`, by the workers of a cluster: a few blocks more than they have threads."""
+    import dask
+
+    blocks = x.to_delayed().ravel()
+    parts = [row.to_delayed().ravel() if is_dask(row) else None for row in rows]
+    work = dask.delayed(_itself if fn is None else fn, pure=False)
+
+    def submit(i: int) -> Any:
+        row_parts = (
+            row[slices[i]] if lazy is None else lazy[i]
+            for row, lazy in zip(rows, parts, strict=True)
+        )
+        return client.compute(work(blocks[i], *row_parts))
+
+    at_once = 2 + sum(client.nthreads().values())
+    pending: deque = deque()
+    try:
+        for i in range(len(slices)):
+            pending.append(submit(i))
+            if len(pending) > at_once:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        client.cancel(list(pending))
+
+
+def _itself(block: T) -> T:
+    return block
 
 
 def counted(items: Iterator[T], sizes: Sequence[int]) -> Iterator[T]:
@@ -217,9 +378,9 @@ def counted(items: Iterator[T], sizes: Sequence[int]) -> Iterator[T]:
 
 def _as_rows(x: Any) -> Block:
     """In-memory ``x`` in a form whose rows can be cut without a copy."""
-    if sp.issparse(x) and x.format != "csr":
-        return x.tocsr()
-    return x if sp.issparse(x) else np.asarray(x)
+    if is_sparse(x):
+        return x if x.format == "csr" else x.tocsr()
+    return x if is_gpu(x) else np.asarray(x)
 
 
 def _dask_blocks(x: da.Array) -> Callable[[int], Any]:
@@ -269,7 +430,7 @@ def reduce(block_fn: Callable[..., T], combine: Callable[[list[T]], T], x: Any, 
     """
     total: T | None = None
     group: T | None = None
-    for i, part in enumerate(stream(x, block_fn, *rows)):
+    for i, part in enumerate(stream(x, block_fn, *rows, combine=combine)):
         if i % _GROUP == 0 and group is not None:
             total = group if total is None else combine([total, group])
             group = None
@@ -293,7 +454,7 @@ def select_rows(x: Any, index: np.ndarray) -> Any:
     """
     index = np.asarray(index)
     if not is_dask(x):
-        return x[index]
+        return _rows_of(x, index)
     if index.dtype != bool:
         mask = np.zeros(x.shape[0], bool)
         mask[index] = True
@@ -318,7 +479,14 @@ def select_rows(x: Any, index: np.ndarray) -> Any:
 
 
 def _take(block: Block, mask: np.ndarray) -> Block:
-    return block if mask.all() else block[mask]
+    return block if mask.all() else _rows_of(block, mask)
+
+
+def _rows_of(x: Any, index: np.ndarray) -> Any:
+    if not is_gpu(x):
+        return x[index]
+    rows = np.flatnonzero(index) if index.dtype == bool else index
+    return home("select", x).select_rows(_as_rows(x), rows)
 
 
 def select_genes(x: Any, index: np.ndarray) -> Any:
@@ -333,12 +501,12 @@ def select_genes(x: Any, index: np.ndarray) -> Any:
     """
     index = np.asarray(index)
     if not is_dask(x):
+        if is_gpu(x):
+            return home("select", x).select_genes(_as_rows(x), index)
         return x[:, index]
-    from scatlas.kernels import select_cpu
-
-    n_genes = x.shape[1]
+    kernels, n_genes = home("select", x), x.shape[1]
     return map_blocks(
-        lambda block: select_cpu.select_genes(block, index, n_genes),
+        lambda block: kernels.select_genes(block, index, n_genes),
         x,
         dtype=x.dtype,
         n_vars=index.size,

@@ -40,6 +40,7 @@ __all__ = [
     "PCA",
     "QC",
     "UMAP",
+    "Cluster",
     "Compute",
     "Config",
     "Consensus",
@@ -58,6 +59,7 @@ __all__ = [
 ]
 
 MIN_BLOCK_BUDGET = 16_000_000  # bytes
+MIN_MEMORY_LIMIT = 1_000_000_000  # bytes
 
 
 # Values -----------------------------------------------------------------------------------------
@@ -134,6 +136,20 @@ def _block_budget(text: str) -> str:
         raise ValueError(msg) from None
     if size < MIN_BLOCK_BUDGET:
         msg = f"{text!r} is too small to work with: give at least 16MB"
+        raise ValueError(msg)
+    return text
+
+
+def _memory_limit(text: str) -> str:
+    from scatlas.io.size import parse_bytes
+
+    try:
+        size = parse_bytes(text)
+    except ValueError:
+        msg = f"{text!r} is not a size: write for example 20GB"
+        raise ValueError(msg) from None
+    if size < MIN_MEMORY_LIMIT:
+        msg = f"{text!r} is too little for a GPU to work with: give at least 1GB"
         raise ValueError(msg)
     return text
 
@@ -344,6 +360,82 @@ class Report(_Section):
     )
 
 
+class Cluster(_Section):
+    """A Dask cluster on which the blocks of a step are worked on."""
+
+    kind: Literal["local-gpu", "local-cpu", "existing"] = Field(
+        "local-gpu",
+        description=(
+            "local-gpu: one worker a GPU of the machine. local-cpu: workers on its CPUs. existing: "
+            "a scheduler that runs, wherever its workers are."
+        ),
+    )
+    devices: Positive | None = Field(
+        None, description="local-gpu: how many GPUs. null: all that are free."
+    )
+    n_workers: Positive | None = Field(
+        None, description="local-cpu: worker processes. null: as Dask chooses."
+    )
+    threads_per_worker: Positive | None = Field(
+        None,
+        description=(
+            "Threads of each worker. null: 1 with local-gpu, as Dask chooses with local-cpu."
+        ),
+    )
+    protocol: Literal["tcp", "ucx"] | None = Field(
+        None,
+        description=(
+            "local-gpu: how workers speak to each other. ucx uses NVLink and needs "
+            "distributed-ucxx. null: tcp."
+        ),
+    )
+    rmm_pool_size: Annotated[Text, AfterValidator(_memory_limit)] | None = Field(
+        None,
+        description="GPU memory that each worker takes at once. null: half of what is free.",
+        examples=["20GB", "60GB"],
+    )
+    rmm_maximum_pool_size: Annotated[Text, AfterValidator(_memory_limit)] | None = Field(
+        None,
+        description="The most GPU memory that each worker takes. null: 90% of what is free.",
+        examples=["20GB", "60GB"],
+    )
+    rmm_managed_memory: Annotated[bool, Field(strict=True)] | None = Field(
+        None,
+        description=(
+            "Managed memory in place of a pool, in workers that speak tcp; see compute.memory."
+        ),
+    )
+    device_memory_limit: Annotated[Text, AfterValidator(_memory_limit)] | None = Field(
+        None,
+        description=(
+            "local-gpu: results beyond this much memory of a GPU are spilled to the host. null: "
+            "80% of it."
+        ),
+        examples=["20GB", "60GB"],
+    )
+    memory_limit: Annotated[Text, AfterValidator(_memory_limit)] | None = Field(
+        None,
+        description=(
+            "Local kinds: results beyond this much host memory of a worker are spilled to disk. "
+            "null: its share of the machine's."
+        ),
+        examples=["20GB", "60GB"],
+    )
+    address: Text | None = Field(
+        None, description="existing: address of the scheduler, for example tcp://10.0.0.1:8786."
+    )
+    scheduler_file: Text | None = Field(
+        None, description="existing: the file in which the scheduler has written its address."
+    )
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> Self:
+        from scatlas.compute.options import check_cluster
+
+        check_cluster(self.kind, self.model_dump(exclude_none=True, exclude={"kind"}))
+        return self
+
+
 class Compute(_Section):
     """What a job may use."""
 
@@ -354,6 +446,31 @@ class Compute(_Section):
             "machines; the default suits plates of any size."
         ),
         examples=["256MB", "1GB"],
+    )
+    memory: Literal["pool", "managed", "async", "default"] = Field(
+        "pool",
+        description=(
+            "How GPU memory is handed out. pool: a part of the GPU taken at once, the quickest. "
+            "async: CUDA's own pool. managed: memory that moves between host and GPU, slower. "
+            "default: CuPy's pool, the only one that needs no RMM."
+        ),
+    )
+    memory_limit: Annotated[Text, AfterValidator(_memory_limit)] | None = Field(
+        None,
+        description=(
+            "The most GPU memory that a job hands out. null: 90% of what is free with pool, what "
+            "is free with managed, no limit else. With managed it may be more than the GPU has, "
+            "but some machines hang then."
+        ),
+        examples=["20GB", "60GB"],
+    )
+    cluster: Cluster | None = Field(
+        None,
+        description=(
+            "A Dask cluster for the blocks of hvg, select_genes and pca, started by each of these "
+            "steps; its workers' GPU memory is what this section says. null: threads of the "
+            "step itself, on one GPU if there is one, which is the quickest for plates in files."
+        ),
     )
 
 
@@ -373,7 +490,10 @@ class Config(_Section):
     backend: Literal["auto", "cpu", "gpu"] = Field(
         "auto",
         description=(
-            "What computes: cpu, gpu, or auto (the best there is). This version runs on the CPU."
+            "What the steps hvg, select_genes and pca compute on; the others run on the CPU. gpu: "
+            "an NVIDIA GPU, and an error that says why where none can be used. auto: a GPU where "
+            "one is free, else the CPU; the step's log says why. Results agree to rounding, so a "
+            "change of this key runs no finished step again; --forcerun does."
         ),
     )
     seed: Annotated[int, Field(strict=True, ge=0, le=2**32 - 1)] = Field(
@@ -431,6 +551,14 @@ class Config(_Section):
             raise ValueError(msg)
         return self
 
+    @model_validator(mode="after")
+    def _one_device(self) -> Self:
+        kind = self.compute.cluster.kind if self.compute.cluster else None
+        if (self.backend, kind) in {("cpu", "local-gpu"), ("gpu", "local-cpu")}:
+            msg = f"compute.cluster.kind is {kind}, but backend is {self.backend}: change one"
+            raise ValueError(msg)
+        return self
+
 
 # Loading ----------------------------------------------------------------------------------------
 
@@ -457,7 +585,7 @@ def load(source: Mapping[str, Any] | Path | str) -> Config:
     else:
         data, where = _read_yaml(Path(source)), str(source)
     try:
-        config = Config.model_validate(data)
+        return Config.model_validate(data)
     except ValidationError as error:
         problems = explain(error, Config)
         if len(problems) == 1:
@@ -465,10 +593,6 @@ def load(source: Mapping[str, Any] | Path | str) -> Config:
         else:
             msg = "\n- ".join([f"{where} has {len(problems)} problems:", *problems])
         raise ConfigError(msg) from None
-    if config.backend == "gpu":
-        msg = f"{where}: the GPU backend is not in this version; use backend: auto or cpu"
-        raise ConfigError(msg)
-    return config
 
 
 def check_plates(config: Config, plates: Sequence[Plate]) -> None:

@@ -13,3 +13,7 @@ class InputError(ScatlasError, ValueError):
 
 class ConfigError(ScatlasError, ValueError):
     """A config or plate sheet that cannot be used: the message names the key and the mend."""
+
+
+class GpuError(ScatlasError, RuntimeError):
+    """A GPU that cannot be used: the message says why and how to mend it."""

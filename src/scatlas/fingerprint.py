@@ -20,6 +20,8 @@ _ROOT = Path(__file__).parent
 _NOT_EXECUTED = {"TYPE_CHECKING", "__name__ == '__main__'"}
 _STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
 _SOURCES = {".py", ".cu", ".html", ".css"}
+# The homes of an operation's kernels, which `scatlas.kernels.homes.home` chooses from.
+_HOMES = ("scatlas.kernels.{}_cpu", "scatlas.kernels.{}_gpu")
 
 
 def fingerprint(script: Path) -> str:
@@ -54,7 +56,10 @@ def _imports(path: Path) -> set[Path]:
     for module, name in _imported(path, path.stat().st_mtime_ns):
         files = _files(f"{module}.{name}") if name else _files(module)
         found |= files or (_home(module, name) if name else files)
-    return found
+    operations = [*_chosen(path, "kernel")]
+    sources = {path.with_name(f"{name}.cu") for name in operations}
+    sources |= {path.with_name("common.cuh")} if operations else set()
+    return found | {file for file in sources if file.is_file()}
 
 
 @cache
@@ -66,7 +71,17 @@ def _imported(path: Path, _changed: int) -> list[tuple[str, str]]:
             found += [(alias.name, "") for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             found += [(node.module, alias.name) for alias in node.names]
+    found += [(home.format(name), "") for name in _chosen(path, "home") for home in _HOMES]
     return [(module, name) for module, name in found if module.split(".")[0] == "scatlas"]
+
+
+def _chosen(path: Path, function: str) -> Iterator[str]:
+    """Operations that a file names when it calls ``home("operation", x)``, or ``kernel``."""
+    for node in ast.walk(_parse(path)):
+        if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = node.func
+            if getattr(called, "id", getattr(called, "attr", None)) == function:
+                yield node.args[0].value
 
 
 def _executed(tree: ast.AST) -> Iterator[ast.AST]:

@@ -9,6 +9,7 @@ peak memory.
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import platform
@@ -17,6 +18,7 @@ import sys
 import time
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +30,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("scatlas")
 _PACKAGES = ("anndata", "dask", "h5py", "numba", "numpy", "pandas", "scipy", "zarr")
+_NO_LIMIT = "none"
 
 
-def parser(doc: str | None) -> argparse.ArgumentParser:
-    """Option parser of a script with the options all of them share."""
+def parser(doc: str | None, *, gpu: bool = False) -> argparse.ArgumentParser:
+    """Option parser of a script with the options all of them share.
+
+    Parameters
+    ----------
+    doc
+        Description of the script.
+    gpu
+        Whether the step can work on a GPU; :func:`run` then claims one as the options say.
+    """
     new = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
@@ -43,12 +54,38 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     new.add_argument(
         "--block-budget", default="256MB", help="memory for the row blocks in flight, as 256MB"
     )
+    if gpu:
+        new.add_argument(
+            "--backend",
+            choices=["auto", "cpu", "gpu"],
+            default="auto",
+            help="what to work on; auto: a GPU where one is free, else the CPU",
+        )
+        new.add_argument(
+            "--memory",
+            choices=["pool", "managed", "async", "default"],
+            default="pool",
+            help="how memory of the GPU is handed out",
+        )
+        new.add_argument(
+            "--memory-limit",
+            default=_NO_LIMIT,
+            help="the most memory of the GPU that is handed out, as 60GB",
+        )
+        new.add_argument(
+            "--cluster",
+            default=os.environ.get("SCATLAS_CLUSTER", ""),
+            help="section compute.cluster of the config, as JSON",
+        )
     return new
 
 
 @contextmanager
 def run(args: argparse.Namespace, *, outputs: list[Path]) -> Iterator[dict[str, Any]]:
     """Run a step: use its threads, report its passes, and write its manifest when it ends well.
+
+    A step that can work on a GPU finds out with :func:`scatlas.compute.backend.current` whether it
+    has one.
 
     Parameters
     ----------
@@ -64,6 +101,7 @@ def run(args: argparse.Namespace, *, outputs: list[Path]) -> Iterator[dict[str, 
     from scatlas.compute.progress import progress
     from scatlas.compute.threads import use_threads
     from scatlas.io.manifest import checksum, write_json
+    from scatlas.io.size import parse_bytes
 
     name = " ".join([Path(sys.argv[0]).stem, *filter(None, [getattr(args, "plate", None)])])
     start = time.monotonic()
@@ -74,7 +112,9 @@ def run(args: argparse.Namespace, *, outputs: list[Path]) -> Iterator[dict[str, 
     if args.attempt > 1 and refused.exists():
         raise InputError(refused.read_text(encoding="utf-8"))
     refused.unlink(missing_ok=True)
-    with use_threads(args.threads), progress(name):
+    device: dict[str, Any] = {}
+    threads = use_threads(args.threads, block_budget=parse_bytes(args.block_budget))
+    with _device(args, device), threads, progress(name):
         try:
             yield facts
         except InputError as error:
@@ -89,11 +129,34 @@ def run(args: argparse.Namespace, *, outputs: list[Path]) -> Iterator[dict[str, 
         "seconds": seconds,
         "peak_memory_bytes": peak,
         "threads": args.threads,
+        **device,
         "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     write_json(run_record(args.manifest), record)
     write_json(args.manifest, facts)
     logger.info("%s: done in %.1f s, peak memory %.0f MB", name, seconds, peak / 1e6)
+
+
+@contextmanager
+def _device(args: argparse.Namespace, record: dict[str, Any]) -> Iterator[None]:
+    """Context in which a step has the GPU that its options ask for; the record says which."""
+    asked = getattr(args, "backend", None)
+    if asked is None or (asked == "cpu" and not args.cluster):
+        record |= {"backend": "cpu"} if asked else {}
+        yield
+        return
+    # Not an import statement: where a step works is no part of what it makes, and a change there
+    # must not run every step again (scatlas.fingerprint).
+    backend = import_module("scatlas.compute.backend")
+    limit = None if args.memory_limit == _NO_LIMIT else args.memory_limit
+    cluster = json.loads(args.cluster) if args.cluster else None
+    if cluster and cluster["kind"] == "local-cpu":
+        asked = "cpu"
+    with backend.use(asked, memory_mode=args.memory, memory_limit=limit, on=cluster) as found:
+        record["backend"] = found
+        yield
+        if found == "gpu":
+            record["gpu"] = backend.record()
 
 
 @cache

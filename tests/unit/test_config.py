@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import shlex
 import subprocess
 import sys
@@ -16,14 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, create_model
 
+import scatlas as sa
 from scatlas import _config_docs
 from scatlas.config import (
     HVG,
     PCA,
     QC,
     UMAP,
-    Compute,
+    Cluster,
     Config,
+    Neighbors,
     Report,
     Scale,
     Subset,
@@ -58,7 +61,7 @@ neighbors: {n_neighbors: 15, n_pcs: null}
 umap: {min_dist: 0.5}
 leiden: {resolution: 1.0}
 report: {colors: [cell_line, plate, drug, leiden]}
-compute: {block_budget: 256MB}
+compute: {block_budget: 256MB, memory: pool, memory_limit: null, cluster: null}
 """)
 
 
@@ -84,6 +87,19 @@ def test_few_lines_are_a_config(tmp_path):
     assert config.qc == QC()
     assert config.scale == Scale(zero_center=False, max_value=None)
     assert load(str(path)) == config
+
+
+def test_every_backend_and_cluster_is_a_config():
+    for backend in ("auto", "cpu", "gpu"):
+        assert load({"backend": backend}).backend == backend
+    made = load({"backend": "gpu", "compute": {"cluster": {"devices": 2, "protocol": "ucx"}}})
+    told = {"kind": "local-gpu", "devices": 2, "protocol": "ucx"}
+    assert made.compute.cluster.model_dump(exclude_none=True) == told
+
+
+def test_the_cluster_of_the_config_takes_the_options_of_the_function():
+    takes = set(inspect.signature(sa.cluster).parameters) - {"local_directory"}
+    assert set(Cluster.model_fields) == takes
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "config").glob("*.yaml")), ids=lambda p: p.name)
@@ -121,7 +137,14 @@ QC_KEYS = ", ".join(DEFAULTS["qc"])
         ({"zzzzzzz": 1}, f"unknown key 'zzzzzzz': known keys: {KNOWN}"),
         ({1: 2}, f"unknown key '1': known keys: {KNOWN}"),
         ({"scale": {"centre": 1}}, "unknown key 'centre' in scale: "),
-        ({"compute": {"cluster": None}}, "unknown key 'cluster' in compute: "),
+        (
+            {"compute": {"clusters": {}}},
+            "unknown key 'clusters' in compute: did you mean 'cl",
+        ),
+        (
+            {"compute": {"cluster": {"worker": 1}}},
+            "unknown key 'worker' in compute.cluster: ",
+        ),
         # Types
         ({"qc": 5}, f"qc is 5; it must be a section with the keys {QC_KEYS}"),
         ({"scale": [1]}, "scale is a list; it must be a section with the keys zero_center, "),
@@ -163,7 +186,8 @@ QC_KEYS = ", ".join(DEFAULTS["qc"])
         ({"hvg": {"flavor": "seurat_v3"}}, "hvg.flavor is 'seurat_v3'; it must be seurat or cell_"),
         ({"genes": "union"}, "genes is 'union'; it must be same or intersect"),
         ({"backend": "cuda"}, "backend is 'cuda'; it must be auto, cpu or gpu"),
-        ({"backend": "gpu"}, "the GPU backend is not in this version; use backend: auto or cpu"),
+        ({"compute": {"memory": "rmm"}}, "memory is 'rmm'; it must be pool, managed, async or"),
+        ({"compute": {"cluster": {"kind": "gpu"}}}, "it must be local-gpu, local-cpu or existing"),
         # Meaning
         (
             {"qc": {"min_genes": 9, "max_genes": 2}},
@@ -174,6 +198,25 @@ QC_KEYS = ", ".join(DEFAULTS["qc"])
         ({"compute": {"block_budget": "15MB"}}, "'15MB' is too small to work with: give at least"),
         ({"compute": {"block_budget": "lots"}}, "'lots' is not a size: write for example 256MB"),
         ({"compute": {"block_budget": 256}}, "is 256; it must be text such as 256MB or 1GB"),
+        ({"compute": {"memory_limit": 4}}, "is 4; it must be text such as 20GB or 60GB, or null"),
+        ({"compute": {"memory_limit": "1MB"}}, "'1MB' is too little for a GPU to work with"),
+        ({"compute": {"memory_limit": "x"}}, "'x' is not a size: write for example 20GB"),
+        (
+            {"compute": {"cluster": {"kind": "local-cpu", "devices": 2}}},
+            "compute.cluster: devices does not belong to a cluster of kind 'local-cpu'",
+        ),
+        (
+            {"compute": {"cluster": {"rmm_managed_memory": True, "protocol": "ucx"}}},
+            "compute.cluster: managed memory and protocol 'ucx' exclude each other: UCX hands GPU",
+        ),
+        (
+            {"compute": {"cluster": {"kind": "existing"}}},
+            "compute.cluster: a cluster of kind 'existing' needs either its address or its",
+        ),
+        (
+            {"backend": "cpu", "compute": {"cluster": {}}},
+            "compute.cluster.kind is local-gpu, but backend is cpu: change one",
+        ),
         ({"qc": {"filter": "a = 'b'"}}, "qc.filter: \"a = 'b'\" is not a query: compare with =="),
         ({"qc": {"filter": "pass full"}}, "qc.filter: 'pass full' is not a query: write for"),
         ({"qc": {"filter": "1 == 1"}}, "qc.filter: '1 == 1' asks for no obs column"),
@@ -304,7 +347,7 @@ def test_options_round_trip(instance, prefix):
         PCA(zero_center=False),
         UMAP(min_dist=0.1),
         Subset(n_cells=5),
-        Compute(block_budget="1GB"),
+        Neighbors(n_pcs=7),
         Report(colors=["-a", "b c"]),
         Report(colors=[]),
         Scale(zero_center=True, max_value=10),
@@ -318,7 +361,7 @@ def test_sections_round_trip_through_a_shell(instance):
 
 
 def test_every_default_is_reached_without_options():
-    for model in (QC, HVG, PCA, UMAP, Subset, Compute, Report, Scale, Anything):
+    for model in (QC, HVG, PCA, UMAP, Subset, Neighbors, Report, Scale, Anything):
         assert parsed(model, []) == model()
 
 

@@ -67,7 +67,12 @@ def test_threads_are_those_of_the_step_then_dasks_then_the_cores(monkeypatch):
         with threads.use_threads(3):
             assert threads.n_threads() == 3
             with threads.use_threads(99):
-                assert threads.n_threads() == threads.MAX_BLOCKS_IN_FLIGHT - 1
+                assert threads.n_threads() == threads.BLOCKS_PER_BUDGET - 1
+                assert threads.n_cores() == 99
+            with threads.use_threads(99, block_budget=20 * threads.BLOCK_BYTES):
+                assert threads.n_threads() == 19
+            with threads.use_threads(99, block_budget=1):
+                assert threads.n_threads() == threads.BLOCKS_PER_BUDGET - 1
             with pytest.raises(ZeroDivisionError), threads.use_threads(1):
                 raise ZeroDivisionError
             assert threads.n_threads() == 3
@@ -129,6 +134,8 @@ def test_fingerprints_follow_the_imports(tmp_path: Path):
             return {s.stem for s in SCRIPTS.glob("*.py") if fingerprint(s) != before[s.stem]}
 
         assert differing("kernels/gram_cpu.py") >= {"select_genes", "pca"}
+        assert differing("kernels/count_moments_gpu.py") == {"hvg", "select_genes", "pca"}
+        assert differing("kernels/moments.cu") == {"hvg", "select_genes", "pca"}
         assert "qc_filter" in differing("io/store.py")
         assert "load" in differing("kernels/check_cpu.py")
         assert differing("pl/__init__.py") == {"report"}

@@ -57,10 +57,14 @@ rule pca:
         "../../envs/cpu.yaml"
     threads: 4
     resources:
-        mem_mb=atlas_memory,
+        mem_mb=pca_memory,
         runtime=atlas_runtime,
         attempt=which_attempt,
         budget=BUDGET,
+        gpu=GPUS,
+        backend=BACKEND,
+        device_memory=DEVICE_MEMORY,
+        device_limit=DEVICE_LIMIT,
     params:
         options=options(CONFIG.pca),
         scale=scale_options(CONFIG.scale),
@@ -73,7 +77,9 @@ rule pca:
         "python {input.script:q} --merged {params.merged:q} --grams {input.grams:q}"
         " {params.options} {params.scale} --pca {params.pca:q} --manifest {output.manifest:q}"
         " --threads {threads}"
-        " --attempt {resources.attempt} --block-budget {resources.budget} 2>&1 | tee {log:q}"
+        " --attempt {resources.attempt} --block-budget {resources.budget}"
+        " --backend {resources.backend} --memory {resources.device_memory}"
+        " --memory-limit {resources.device_limit} 2>&1 | tee {log:q}"
 
 
 rule atlas:

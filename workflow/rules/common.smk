@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -36,9 +37,25 @@ OUT = CONFIG.outdir
 BUDGET = CONFIG.compute.block_budget
 BUDGET_MB = parse_bytes(BUDGET) / 1e6
 
+# Where a step works goes by resources, as the budget does: a change of them runs nothing again.
+BACKEND = CONFIG.backend
+DEVICE_MEMORY = CONFIG.compute.memory
+DEVICE_LIMIT = CONFIG.compute.memory_limit or "none"
+# GPUs that a job of a GPU step may take, for profiles that limit them and schedulers that hand
+# them out. With auto they are asked for only where the jobs' Python could use them.
+GPUS = int(BACKEND == "gpu" or (BACKEND == "auto" and find_spec("cupy") is not None))
+if CONFIG.compute.cluster:
+    kind, devices = CONFIG.compute.cluster.kind, CONFIG.compute.cluster.devices
+    GPUS *= 0 if kind == "local-cpu" else devices or 1
+if GPUS:
+    # Compiled kernels, kept where every job can write and the next run finds them.
+    os.environ.setdefault("CUPY_CACHE_DIR", str(Path.cwd() / ".snakemake" / "cupy"))
+
 # load checks these two but does not use them, so that a change of either must not load a plate
-# again: they travel in the environment, where Snakemake does not look.
+# again: they travel in the environment, where Snakemake does not look. So does the cluster.
+CLUSTER = CONFIG.compute.cluster
 os.environ.update(
+    SCATLAS_CLUSTER=CLUSTER.model_dump_json(exclude_none=True) if CLUSTER else "",
     SCATLAS_QC_FILTER=CONFIG.qc.filter or "",
     SCATLAS_REFERENCE_PLATE=SHEET[0].path if CONFIG.genes == "same" else "",
 )
@@ -124,6 +141,8 @@ def plate_cells(plate):
 # normalised, encoded, partial results), and the tables that hold a row for each cell.
 BASE_MB = 600
 TABLE_MB_PER_CELL = 1.5e-3
+# On a GPU: CUDA's libraries, its context and pinned copies of blocks.
+GPU_MB = 3000 * GPUS
 
 
 def memory(cells, attempt):
@@ -132,6 +151,10 @@ def memory(cells, attempt):
 
 def plate_memory(wildcards, attempt):
     return memory(plate_cells(wildcards.plate), attempt)
+
+
+def hvg_memory(wildcards, attempt):
+    return plate_memory(wildcards, attempt) + GPU_MB * attempt
 
 
 def gram_mb():
@@ -145,7 +168,7 @@ def gram_mb():
 
 def select_memory(wildcards, attempt, threads):
     # Each block in flight has a Gram matrix of its own, and two are being added up.
-    return plate_memory(wildcards, attempt) + int((threads + 3) * gram_mb() * attempt)
+    return hvg_memory(wildcards, attempt) + int((threads + 3) * gram_mb() * attempt)
 
 
 def atlas_memory(wildcards, attempt):
@@ -153,6 +176,10 @@ def atlas_memory(wildcards, attempt):
     # the Gram matrices of the genes come on top.
     cells = 0.1 * sum(plate_cells(plate) for plate in PLATES)
     return memory(cells, attempt) + int(4 * gram_mb() * attempt)
+
+
+def pca_memory(wildcards, attempt):
+    return atlas_memory(wildcards, attempt) + GPU_MB * attempt
 
 
 def subset_memory(wildcards, attempt):

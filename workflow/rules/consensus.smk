@@ -65,6 +65,10 @@ rule select_genes:
         runtime=plate_runtime,
         attempt=which_attempt,
         budget=BUDGET,
+        gpu=GPUS,
+        backend=BACKEND,
+        device_memory=DEVICE_MEMORY,
+        device_limit=DEVICE_LIMIT,
     params:
         code=code("select_genes"),
         store=subpath(input.store, parent=True),
@@ -76,4 +80,6 @@ rule select_genes:
         " --size-factors {input.size_factors:q} --genes {input.genes:q}"
         " --selected {params.selected:q} --gram {output.gram:q} --manifest {output.manifest:q}"
         " --threads {threads}"
-        " --attempt {resources.attempt} --block-budget {resources.budget} 2>&1 | tee {log:q}"
+        " --attempt {resources.attempt} --block-budget {resources.budget}"
+        " --backend {resources.backend} --memory {resources.device_memory}"
+        " --memory-limit {resources.device_limit} 2>&1 | tee {log:q}"

@@ -127,10 +127,14 @@ rule hvg:
         "../../envs/cpu.yaml"
     threads: 4
     resources:
-        mem_mb=plate_memory,
+        mem_mb=hvg_memory,
         runtime=plate_runtime,
         attempt=which_attempt,
         budget=BUDGET,
+        gpu=GPUS,
+        backend=BACKEND,
+        device_memory=DEVICE_MEMORY,
+        device_limit=DEVICE_LIMIT,
     params:
         options=options(CONFIG.hvg),
         min_cells=CONFIG.qc.min_cells or 0,
@@ -143,4 +147,6 @@ rule hvg:
         " --size-factors {input.size_factors:q} {params.options} --min-cells {params.min_cells}"
         " --table {output.table:q} --manifest {output.manifest:q} --threads {threads}"
         " --attempt {resources.attempt}"
-        " --block-budget {resources.budget} 2>&1 | tee {log:q}"
+        " --block-budget {resources.budget}"
+        " --backend {resources.backend} --memory {resources.device_memory}"
+        " --memory-limit {resources.device_limit} 2>&1 | tee {log:q}"

@@ -1,1 +1,1 @@
-"""Where work runs: threads, progress."""
+"""Where work runs: CPU or GPU, whose GPU and its memory, clusters, threads; progress."""

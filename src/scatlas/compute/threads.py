@@ -11,31 +11,49 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-# Blocks in flight at once. A block takes an eighth of the block budget (see scatlas.io.lazy),
-# so more than this would break the budget whatever the number of cores.
-MAX_BLOCKS_IN_FLIGHT = 8
+# A block takes an eighth of the block budget, and no more than this (see scatlas.io.size): a larger
+# budget is for more blocks in flight at once, on machines of more cores, not for larger ones.
+BLOCK_BYTES = 32_000_000
+BLOCKS_PER_BUDGET = 8
 
 _asked: int | None = None
+_in_flight = BLOCKS_PER_BUDGET
 
 
 def n_threads() -> int:
     """Threads that work on blocks.
 
-    Those of :func:`use_threads`, else Dask's ``num_workers`` setting, else the cores we may use.
+    Those of :func:`use_threads`, else Dask's ``num_workers`` setting, else the cores we may use;
+    but never more than the blocks that the budget has room for, less the one that waits.
     """
-    cores = _asked or _of_dask() or len(os.sched_getaffinity(0))
-    return max(1, min(int(cores), MAX_BLOCKS_IN_FLIGHT - 1))
+    return max(1, min(n_cores(), _in_flight - 1))
+
+
+def n_cores() -> int:
+    """Threads that may work at once, where no blocks are held."""
+    return int(_asked or _of_dask() or len(os.sched_getaffinity(0)))
 
 
 @contextmanager
-def use_threads(n: int) -> Iterator[None]:
-    """Context in which ``n`` threads work on blocks, for the whole process."""
-    global _asked
-    before, _asked = _asked, n
+def use_threads(n: int, *, block_budget: int | None = None) -> Iterator[None]:
+    """Context in which ``n`` threads work on blocks, for the whole process.
+
+    Parameters
+    ----------
+    n
+        Threads.
+    block_budget
+        Bytes that the blocks in flight may take; unchanged when left out.
+    """
+    global _asked, _in_flight
+    before = _asked, _in_flight
+    _asked = n
+    if block_budget is not None:
+        _in_flight = max(BLOCKS_PER_BUDGET, block_budget // BLOCK_BYTES)
     try:
         yield
     finally:
-        _asked = before
+        _asked, _in_flight = before
 
 
 def _of_dask() -> int | None:

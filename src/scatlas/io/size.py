@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from scatlas.compute.threads import BLOCK_BYTES, BLOCKS_PER_BUDGET
 from scatlas.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
 
 # A value of a block in work takes 8 bytes: a count and an index of 4 bytes each.
 BYTES_PER_VALUE = 8
-# Blocks that may be in flight at once within one budget (read ahead, in work, being written).
-BLOCKS_PER_BUDGET = 8
 
 
 def parse_bytes(size: str | int) -> int:
@@ -49,9 +48,9 @@ def csr_blocks(indptr: np.ndarray, budget: int) -> list[tuple[int, int]]:
     indptr
         Row offsets [n_cells + 1] of the whole matrix.
     budget
-        Block budget in bytes. A block takes at most an eighth of it, at 8 bytes a value and 8 a
-        row, but always holds at least one row. The cut depends on these two arguments alone,
-        never on threads.
+        Block budget in bytes. A block takes at most an eighth of it and 32 MB, at 8 bytes a value
+        and 8 a row, but always holds at least one row. The cut depends on these two arguments
+        alone, never on threads.
 
     Returns
     -------
@@ -60,7 +59,7 @@ def csr_blocks(indptr: np.ndarray, budget: int) -> list[tuple[int, int]]:
     import numpy as np
 
     n_cells = indptr.size - 1
-    limit = budget // BLOCKS_PER_BUDGET
+    limit = block_bytes(budget)
     ends = BYTES_PER_VALUE * indptr.astype(np.int64) + 8 * np.arange(n_cells + 1, dtype=np.int64)
     blocks: list[tuple[int, int]] = []
     first = 0
@@ -72,7 +71,12 @@ def csr_blocks(indptr: np.ndarray, budget: int) -> list[tuple[int, int]]:
     return blocks or [(0, 0)]
 
 
+def block_bytes(budget: int) -> int:
+    """Bytes that a block may take."""
+    return min(budget // BLOCKS_PER_BUDGET, BLOCK_BYTES)
+
+
 def dense_blocks(n_cells: int, row_bytes: int, budget: int) -> list[tuple[int, int]]:
-    """Cut the rows of a dense matrix into blocks of at most an eighth of ``budget`` bytes."""
-    rows = max(1, budget // BLOCKS_PER_BUDGET // max(1, row_bytes))
+    """Cut the rows of a dense matrix into blocks as :func:`csr_blocks` does."""
+    rows = max(1, block_bytes(budget) // max(1, row_bytes))
     return [(i, min(i + rows, n_cells)) for i in range(0, n_cells, rows)] or [(0, 0)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from scatlas import blocks
 from scatlas.errors import InputError
+from scatlas.kernels.homes import home
 from scatlas.pp._moments import checked
 from scatlas.pp._normalize import _reciprocal
 
@@ -54,8 +54,9 @@ def cut_log_normalize(x: Any, genes: ArrayLike, *, size_factors: ArrayLike) -> A
 
     Returns
     -------
-    Array ``[cells kept, genes wanted]``, float32, but float64 for float64 counts: NumPy for NumPy,
-    CSR for SciPy, and lazy for Dask, with a block for each block of `x` that has a kept cell.
+    Array ``[cells kept, genes wanted]``, float32, but float64 for float64 counts: dense for dense,
+    CSR for sparse counts, on the GPU where `x` is there, and lazy for Dask, with a block for each
+    block of `x` that has a kept cell.
 
     Raises
     ------
@@ -63,7 +64,6 @@ def cut_log_normalize(x: Any, genes: ArrayLike, *, size_factors: ArrayLike) -> A
         When `size_factors` or `genes` do not fit `x`, a gene is wanted twice, or a size factor is
         negative or infinite.
     """
-    from scatlas.kernels.cut_cpu import cut_log_normalize as cut
     from scatlas.kernels.normalize_cpu import scaled_dtype
     from scatlas.kernels.select_cpu import gene_places
 
@@ -81,12 +81,13 @@ def cut_log_normalize(x: Any, genes: ArrayLike, *, size_factors: ArrayLike) -> A
     except ValueError as error:
         raise InputError(str(error)) from error
 
+    kernels = home("cut", x)
+
     def of_block(block: blocks.Block, scales: NDArray[np.float64]) -> blocks.Block:
-        return cut(block, scales, place)
+        return kernels.cut_log_normalize(block, scales, place)
 
     if not blocks.is_dask(x):
-        parts = list(blocks.stream(x, of_block, scales))
-        return sp.vstack(parts, format="csr") if sp.issparse(x) else np.concatenate(parts)
+        return blocks.join(list(blocks.stream(x, of_block, scales)))
     # Whole blocks with a kept cell, as they are; the kernel leaves out the other cells.
     kept = ~np.isnan(scales)
     for rows in blocks.row_slices(x):

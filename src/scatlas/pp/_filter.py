@@ -9,6 +9,7 @@ import numpy as np
 
 from scatlas import blocks
 from scatlas.errors import InputError
+from scatlas.kernels.homes import home
 from scatlas.pp import _rep
 
 if TYPE_CHECKING:
@@ -164,15 +165,14 @@ def _filter(
 
 def _numbers(x: Any, axis: str, *, by_counts: bool) -> np.ndarray:
     """Total, or number of values above zero, of each cell or gene."""
-    from scatlas.kernels import qc_cpu
-
+    kernels = home("qc", x)
     if axis == "obs":
-        of_cells = qc_cpu.row_sums if by_counts else qc_cpu.row_positive
+        of_cells = kernels.row_sums if by_counts else kernels.row_positive
         parts = blocks.reduce(
             lambda block: [of_cells(block)],
             lambda lists: [part for parts in lists for part in parts],
             _rep.as_rows(x),
         )
         return np.concatenate(parts)
-    of_genes = qc_cpu.gene_sums if by_counts else qc_cpu.gene_positive
+    of_genes = kernels.gene_sums if by_counts else kernels.gene_positive
     return blocks.reduce(of_genes, sum, _rep.as_rows(x))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scatlas import blocks
+from scatlas.kernels.homes import home
 from scatlas.pp._gram import GramStats, gram_stats
 
 if TYPE_CHECKING:
@@ -67,10 +68,9 @@ class GeneScale:
         Parameters
         ----------
         x
-            Dask array of CSR blocks.
+            Dask array of CSR blocks, of SciPy or CuPyX.
         """
-        from scatlas.kernels.scale_cpu import shift
-
+        shift = home("scale", x).shift
         mean = self.mean if self.zero_center else np.zeros_like(self.mean)
         zeros, std, bounds = self.zeros, self.std, self._bounds
         return blocks.map_blocks(

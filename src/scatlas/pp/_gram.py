@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,11 @@ import numpy as np
 from scatlas import blocks
 from scatlas.compute.threads import blas_on_one_thread, n_threads
 from scatlas.errors import InputError
+from scatlas.kernels import homes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -81,12 +83,12 @@ class GramStats:
     def fold(parts: Sequence[GramStats]) -> GramStats:
         """As :meth:`merge`, but adds into the first part's arrays, which are given up."""
         first, *others = parts
-        n_cells = first.n_cells
+        n_cells, sums, gram = first.n_cells, first.sums, first.gram
         for part in others:
             n_cells += part.n_cells
-            np.add(first.sums, part.sums, out=first.sums)
-            np.add(first.gram, part.gram, out=first.gram)
-        return GramStats(n_cells, first.sums, first.gram)
+            sums += part.sums
+            gram += part.gram
+        return GramStats(n_cells, sums, gram)
 
     def save(self, path: str | Path) -> None:
         """Write an ``.npz`` file; the same content gives the same bytes."""
@@ -142,10 +144,10 @@ class GramAccumulator:
                 total.add(block)
         stats = total.result()
 
-    There is one matrix, or two beyond 16 blocks, and several threads work on it. Each entry is
-    summed over the rows of 16 blocks, and these sums are added in order: the result depends on the
-    blocks alone. :meth:`GramStats.fold` over the statistics of groups of 16 blocks, each made
-    elsewhere, gives the same bits.
+    There is one matrix, or two beyond 16 blocks, where the first block lies: in memory, and several
+    threads work on it, or on its GPU. Each entry is summed over the rows of 16 blocks, and these
+    sums are added in order: the result depends on the blocks alone. :meth:`GramStats.fold` over the
+    statistics of groups of 16 blocks, each made elsewhere, gives the same bits.
 
     Parameters
     ----------
@@ -162,7 +164,7 @@ class GramAccumulator:
         check_size(n_genes)
         self._n_genes = n_genes
         self._n_blocks = 0
-        self._group = self._empty()
+        self._group: GramStats | None = None
         self._total: GramStats | None = None
         self._open = ExitStack()
 
@@ -170,46 +172,71 @@ class GramAccumulator:
         self._threads = n_threads()
         self._open.enter_context(blas_on_one_thread())
         self._run: Callable[..., Iterable] = map
-        if self._threads > 1:
-            pool = ThreadPoolExecutor(self._threads, "scatlas-gram")
-            self._run = self._open.enter_context(pool).map
         return self
 
     def __exit__(self, *error: object) -> None:
         self._open.close()
 
     def add(self, x: blocks.Block) -> None:
-        """Add the cells of a block ``[n, n_genes]``, dense or CSR, of any real dtype."""
-        from scatlas.kernels import gram_cpu
+        """Add the cells of a block ``[n, n_genes]``, dense or CSR, of any real dtype.
 
-        if self._n_blocks and self._n_blocks % _GROUP == 0:
+        On the GPU the current stream still reads the block at the return.
+        """
+        if self._group is None:
+            self._begin(x)
+        elif homes.is_gpu(x) != self._on_gpu:
+            raise InputError("blocks in memory and on the GPU do not add up: copy them to one side")
+        elif self._n_blocks % _GROUP == 0:
             self._fold()
         self._n_blocks += 1
         n_cells, sums, upper = self._group.n_cells, self._group.sums, self._group.gram
-        gram_cpu.add_block(x, sums, upper, threads=self._threads, run=self._run)
+        with self._device:
+            self._kernels.add_block(x, sums, upper, threads=self._threads, run=self._run)
         self._group = GramStats(n_cells + x.shape[0], sums, upper)
 
     def result(self) -> GramStats:
-        """Sums over all blocks. The accumulator is used up."""
-        from scatlas.kernels import gram_cpu
-
+        """Sums over all blocks, in memory. The accumulator is used up."""
+        if self._group is None:
+            return GramStats(0, *self._zeros(np))
         parts = [self._group] if self._total is None else [self._total, self._group]
-        total = GramStats.fold(parts)
-        gram_cpu.mirror(total.gram)
-        return total
+        with self._device:
+            total = GramStats.fold(parts)
+            self._kernels.mirror(total.gram)
+            if not self._on_gpu:
+                return total
+            return GramStats(total.n_cells, total.sums.get(), total.gram.get())
+
+    def _begin(self, x: blocks.Block) -> None:
+        """Take the arrays and the kernels where the first block lies."""
+        self._on_gpu = homes.is_gpu(x)
+        self._kernels = homes.home("gram", x)
+        self._device: AbstractContextManager = nullcontext()
+        self._arrays: Any = np
+        if self._on_gpu:
+            import cupy
+
+            self._arrays = cupy
+            self._device = x.data.device  # of a dense block too, as `data` is its memory
+        elif self._threads > 1:
+            pool = ThreadPoolExecutor(self._threads, "scatlas-gram")
+            self._run = self._open.enter_context(pool).map
+        with self._device:
+            self._group = GramStats(0, *self._zeros(self._arrays))
 
     def _fold(self) -> None:
-        if self._total is None:
-            self._total, self._group = self._group, self._empty()
-            return
-        self._total = GramStats.fold([self._total, self._group])
-        self._group.sums[:] = 0.0
-        self._group.gram[:] = 0.0
+        with self._device:
+            if self._total is None:
+                self._total = self._group
+                self._group = GramStats(0, *self._zeros(self._arrays))
+                return
+            self._total = GramStats.fold([self._total, self._group])
+            self._group.sums[:] = 0.0
+            self._group.gram[:] = 0.0
         self._group = GramStats(0, self._group.sums, self._group.gram)
 
-    def _empty(self) -> GramStats:
-        n_genes = self._n_genes
-        return GramStats(0, np.zeros(n_genes), np.zeros((n_genes, n_genes)))
+    def _zeros(self, arrays: Any) -> tuple[Any, Any]:
+        """Sums and products of no cells, of NumPy or CuPy."""
+        return arrays.zeros(self._n_genes), arrays.zeros((self._n_genes, self._n_genes))
 
 
 def gram_stats(x: Any) -> GramStats:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas.compute.threads import n_threads
+from scatlas.compute.threads import n_cores
 from scatlas.errors import InputError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def exact(
     with (
         threadpool_limits(1, user_api="blas"),
         ThreadPoolExecutor(
-            n_threads(), "scatlas-knn", lambda: threadpool_limits(1, user_api="openmp")
+            n_cores(), "scatlas-knn", lambda: threadpool_limits(1, user_api="openmp")
         ) as pool,
     ):
         for done in [pool.submit(search, start) for start in range(0, n_cells, rows)]:

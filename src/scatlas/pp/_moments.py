@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from scatlas import blocks
 from scatlas.errors import InputError
+from scatlas.kernels.homes import home, is_gpu
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -33,19 +33,23 @@ def representation(adata: AnnData, layer: str | None) -> Any:
 
 
 def checked(x: Any, name: str) -> Any:
-    """Return ``x`` if it is a NumPy, SciPy or Dask array cut along the cells only."""
+    """Return ``x`` if it is a NumPy, SciPy, CuPy, CuPyX or Dask array cut along the cells only."""
     if blocks.is_dask(x):
         blocks.check(x)
-    elif not isinstance(x, np.ndarray) and not (sp.issparse(x) and x.format in {"csr", "csc"}):
+    elif not (x.format in {"csr", "csc"} if blocks.is_sparse(x) else _is_dense(x)):
         msg = (
-            f"{name} is {type(x).__name__}, but a NumPy array, a SciPy CSR or CSC matrix or a Dask "
-            "array is needed: open files with scatlas.read_lazy"
+            f"{name} is {type(x).__name__}, but a NumPy array, a SciPy CSR or CSC matrix, the same "
+            "of CuPy, or a Dask array is needed: open files with scatlas.read_lazy"
         )
         raise InputError(msg)
     if x.ndim != 2:
         msg = f"{name} has {x.ndim} dimensions, but cells x genes are needed"
         raise InputError(msg)
     return x
+
+
+def _is_dense(x: Any) -> bool:
+    return isinstance(x, np.ndarray) or (is_gpu(x) and hasattr(x, "__cuda_array_interface__"))
 
 
 def gene_moments(
@@ -73,9 +77,10 @@ def gene_moments(
     from scatlas.kernels import moments_cpu
 
     rows = () if codes is None else (codes,)
+    kernels = home("moments", x)
 
     def of_block(block: Any, codes: NDArray[np.integer] | None = None) -> Moments:
-        return moments_cpu.moments(block, codes, expm1=expm1, log_base=log_base)
+        return kernels.moments(block, codes, expm1=expm1, log_base=log_base)
 
     return blocks.reduce(of_block, moments_cpu.fold, x, *rows)
 
@@ -105,11 +110,12 @@ def normalized_moments(
     As :func:`gene_moments` of what :func:`scatlas.pp.normalize_total` and
     :func:`scatlas.pp.log1p` make, the same to the last bit.
     """
-    from scatlas.kernels import count_moments_cpu, moments_cpu
+    from scatlas.kernels import moments_cpu
 
     rows = (scales,) if codes is None else (scales, codes)
+    kernels = home("count_moments", x)
 
     def of_block(block: Any, *rows: NDArray) -> Moments:
-        return count_moments_cpu.normalized_moments(block, *rows, log=log)
+        return kernels.normalized_moments(block, *rows, log=log)
 
     return blocks.reduce(of_block, moments_cpu.fold, x, *rows)

@@ -193,6 +193,7 @@ def representation(
         x = x[:, :n_pcs]
     if blocks.is_dask(x):
         x = _in_memory(x)
+    x = blocks.on_host(x)
     x = sp.csr_matrix(x) if sp.issparse(x) else np.ascontiguousarray(x)
     if not np.isfinite(x.data if sp.issparse(x) else x).all():
         msg = f"{use_rep!r} holds values that are not finite: remove those cells first"
@@ -202,11 +203,7 @@ def representation(
 
 def _in_memory(x: Any) -> np.ndarray | sp.csr_matrix:
     """A Dask array, block by block in one pass."""
-    import numpy as np
-    import scipy.sparse as sp
-
-    parts = list(blocks.stream(x))
-    return sp.vstack(parts, format="csr") if sp.issparse(parts[0]) else np.concatenate(parts)
+    return blocks.join([blocks.on_host(block) for block in blocks.stream(x)])
 
 
 def _neighbor_matrix(indices: np.ndarray, values: np.ndarray) -> sp.csr_matrix:

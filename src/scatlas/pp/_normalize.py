@@ -10,6 +10,7 @@ import numpy as np
 
 from scatlas import blocks
 from scatlas.errors import InputError
+from scatlas.kernels.homes import home
 from scatlas.pp import _rep
 
 if TYPE_CHECKING:
@@ -182,8 +183,7 @@ def _known_totals(adata: AnnData, counts_per_cell: ArrayLike | str) -> np.ndarra
 
 def _totals(x: Any, genes: np.ndarray | None) -> np.ndarray:
     """Total of each cell over `genes` (bool mask; None for all), in one pass."""
-    from scatlas.kernels.qc_cpu import row_sums
-
+    row_sums = home("qc", x).row_sums
     parts = blocks.reduce(
         lambda block: [row_sums(block, genes)],
         lambda lists: [part for parts in lists for part in parts],
@@ -194,10 +194,9 @@ def _totals(x: Any, genes: np.ndarray | None) -> np.ndarray:
 
 def _moderate_genes(adata: AnnData, x: Any, max_fraction: float) -> np.ndarray:
     """True for the genes that exceed `max_fraction` in no cell, in one pass; bool [genes]."""
-    from scatlas.kernels.qc_cpu import dominant_genes
-
+    kernels = home("qc", x)
     dominant = blocks.reduce(
-        lambda block: dominant_genes(block, max_fraction),
+        lambda block: kernels.dominant_genes(block, max_fraction),
         np.logical_or.reduce,
         _rep.as_rows(x),
     )
@@ -211,9 +210,9 @@ def _reciprocal(factors: np.ndarray) -> np.ndarray:
 
 
 def _divided(x: Any, factors: np.ndarray) -> Any:
-    from scatlas.kernels.normalize_cpu import scale_rows, scaled_dtype
+    from scatlas.kernels.normalize_cpu import scaled_dtype
 
-    scales = _reciprocal(factors)
+    scales, scale_rows = _reciprocal(factors), home("normalize", x).scale_rows
     if blocks.is_dask(x):
         return blocks.map_blocks(scale_rows, x, scales, dtype=scaled_dtype(x.dtype))
     return _detached(scale_rows(x, scales))
@@ -221,8 +220,9 @@ def _divided(x: Any, factors: np.ndarray) -> Any:
 
 def _normalised_lazily(x: Any, genes: np.ndarray | None, target_sum: float) -> tuple[Any, Any]:
     """Normalised Dask X and its size factors; the totals are taken inside each block."""
-    from scatlas.kernels.normalize_cpu import scale_rows, scaled_dtype
-    from scatlas.kernels.qc_cpu import row_sums
+    from scatlas.kernels.normalize_cpu import scaled_dtype
+
+    scale_rows, row_sums = home("normalize", x).scale_rows, home("qc", x).row_sums
 
     def factors(block: blocks.Block) -> np.ndarray:
         return size_factors(row_sums(block, genes), target_sum=target_sum)[0]
@@ -321,11 +321,12 @@ def log1p(
 
 
 def _logged(x: Any, base: float | None) -> Any:
-    from scatlas.kernels import normalize_cpu
+    from scatlas.kernels.normalize_cpu import logged_dtype
 
+    log_of = home("normalize", x).log1p
     if blocks.is_dask(x):
-        dtype = normalize_cpu.logged_dtype(x.dtype)
-        return blocks.map_blocks(lambda block: normalize_cpu.log1p(block, base), x, dtype=dtype)
+        dtype = logged_dtype(x.dtype)
+        return blocks.map_blocks(lambda block: log_of(block, base), x, dtype=dtype)
     if hasattr(x, "tocsr") and x.format not in {"csr", "csc"}:
         x = x.tocsr()
-    return _detached(normalize_cpu.log1p(x, base))
+    return _detached(log_of(x, base))

@@ -11,6 +11,7 @@ import numpy as np
 from scatlas import blocks
 from scatlas.compute.threads import blas_on_one_thread
 from scatlas.errors import InputError
+from scatlas.kernels.homes import home, is_gpu
 from scatlas.pp._gram import check_size, gram_stats
 
 if TYPE_CHECKING:
@@ -77,14 +78,16 @@ def _dot(mean: NDArray[np.float64], PCs: NDArray[np.float64]) -> NDArray[np.floa
         return mean @ PCs
 
 
-def components(stats: GramStats, n_comps: int, *, zero_center: bool = True) -> Components:
+def components(
+    stats: GramStats, n_comps: int, *, zero_center: bool = True, gpu: bool = False
+) -> Components:
     """Principal components from sums alone.
 
     With centring, the eigenvectors of ``(G - n mu mu^T) / (n - 1)`` and their eigenvalues; without,
     those of ``G`` (the right singular vectors of X, as a truncated SVD gives them) and the variance
     (divided by n, as scikit-learn reports it) of the cells projected on them.
 
-    All in float64 with LAPACK on one thread, so the result depends on `stats` alone. The
+    All in float64, with LAPACK on one thread, so the result depends on `stats` alone. The
     subtraction loses ``(mean / sd)**2`` of the 2**-53 of float64: a gene of mean 8 and standard
     deviation 0.05 keeps 11 digits. Variances below the rounding of the sums are 0: beyond the rank
     of X the components are an orthonormal completion.
@@ -97,14 +100,14 @@ def components(stats: GramStats, n_comps: int, *, zero_center: bool = True) -> C
         At most the number of cells and of genes.
     zero_center
         Centre the genes.
+    gpu
+        Decompose on the current GPU instead, all the rest being the same: other rounding.
 
     Raises
     ------
     InputError
         For too many components or genes, fewer than two cells, or values that are not finite.
     """
-    from scipy.linalg import eigh
-
     n, n_genes = stats.n_cells, stats.sums.size
     n_comps = _check_comps(n_comps, n, n_genes)
     check_size(n_genes)
@@ -120,17 +123,12 @@ def components(stats: GramStats, n_comps: int, *, zero_center: bool = True) -> C
     total = float(np.maximum(matrix.diagonal(), 0.0).sum())
     # What rounding of the sums themselves leaves in an eigenvalue; of few genes, what LAPACK does.
     noise = max(n_genes, 32) * np.finfo(np.float64).eps * float(squares.sum())
+    if gpu:
+        from scatlas.kernels.eigh_gpu import eigh_top
+    else:
+        from scatlas.kernels.eigh_cpu import eigh_top
     with blas_on_one_thread():
-        # The transpose, whose upper triangle is the lower one here, is what LAPACK takes in place.
-        values, vectors = eigh(
-            matrix.T,
-            lower=False,
-            subset_by_index=(n_genes - n_comps, n_genes - 1),
-            driver="evr",
-            overwrite_a=True,
-            check_finite=False,
-        )
-    values, PCs = values[::-1], np.ascontiguousarray(vectors[:, ::-1])
+        values, PCs = eigh_top(matrix, n_comps)
     largest = np.abs(PCs).argmax(axis=0)
     PCs *= np.where(PCs[largest, np.arange(n_comps)] < 0, -1.0, 1.0)
     if zero_center:
@@ -171,7 +169,8 @@ def pca(
     Parameters
     ----------
     data
-        AnnData, or an array ``[n_cells, n_genes]``: NumPy, SciPy CSR or CSC, or Dask of these.
+        AnnData, or an array ``[n_cells, n_genes]``: NumPy, SciPy CSR or CSC, their like of CuPy, or
+        Dask of these.
     n_comps
         Number of components: 50 by default, or one less than the smaller dimension where that is
         at most 50.
@@ -207,7 +206,7 @@ def pca(
     the copy, with
 
     ``obsm["X_pca"]`` : `dtype` ``[n_cells, n_comps]``
-        NumPy, or for a Dask X a lazy Dask array with X's row blocks.
+        NumPy, or CuPy for an X on the GPU; for a Dask X a lazy Dask array with X's row blocks.
     ``varm["PCs"]`` : float64 ``[n_genes, n_comps]``
         Loadings, 0 for genes outside the mask.
     ``uns["pca"]`` : dict
@@ -258,7 +257,7 @@ def pca(
         n_comps = smaller - 1 if smaller <= _DEFAULT_COMPS else _DEFAULT_COMPS
     n_comps = _check_comps(n_comps, *x.shape)
     check_size(x.shape[1])
-    found = components(gram_stats(x), n_comps, zero_center=zero_center)
+    found = components(gram_stats(x), n_comps, zero_center=zero_center, gpu=is_gpu(x))
     x_pca = _projected(x, found, zero_center=zero_center, dtype=dtype)
     if not is_adata:
         if return_info:
@@ -288,19 +287,26 @@ def pca(
 
 
 def _projected(x: Any, found: Components, *, zero_center: bool, dtype: np.dtype) -> Any:
-    """Cells on the components: NumPy for an array in memory, lazy for a Dask array."""
-    PCs, offset = found.PCs, found.offset(zero_center=zero_center)
+    """Cells on the components: NumPy or CuPy for an array in memory, lazy for a Dask array."""
+    offset = found.offset(zero_center=zero_center)
+    PCs: Any = found.PCs
+    if is_gpu(x):
+        from scatlas.kernels.project_gpu import Loadings
 
-    def of_block(block: Any) -> NDArray:
-        from scatlas.kernels import project_cpu
+        PCs = Loadings(PCs)
 
-        return project_cpu.project(block, PCs, offset, dtype=dtype)
+    def of_block(block: Any) -> Any:
+        return home("project", block).project(block, PCs, offset, dtype=dtype)
 
     if blocks.is_dask(x):
         return blocks.map_blocks(
-            of_block, x, dtype=dtype, n_vars=offset.size, meta=np.empty((0, 0), dtype)
+            of_block,
+            x,
+            dtype=dtype,
+            n_vars=offset.size,
+            meta=blocks.dense_like(x, (0, 0), dtype),
         )
-    out = np.empty((x.shape[0], offset.size), dtype=dtype)
+    out = blocks.dense_like(x, (x.shape[0], offset.size), dtype)
     for cells, block in zip(blocks.row_slices(x), blocks.stream(x, of_block), strict=True):
         out[cells] = block
     return out

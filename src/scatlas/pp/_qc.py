@@ -8,6 +8,7 @@ import numpy as np
 
 from scatlas import blocks
 from scatlas.errors import InputError
+from scatlas.kernels.homes import home
 from scatlas.pp import _rep
 
 if TYPE_CHECKING:
@@ -139,8 +140,9 @@ def _ranks(percent_top: Collection[int] | None, n_genes: int) -> list[int]:
 
 
 def _partial(x: object, masks: np.ndarray, ns: list[int]) -> QCPartial:
-    from scatlas.kernels.qc_cpu import QCPartial, qc_block
+    from scatlas.kernels.qc_cpu import QCPartial
 
+    qc_block = home("qc", x).qc_block
     return blocks.reduce(lambda block: qc_block(block, masks, ns), QCPartial.merge, _rep.as_rows(x))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from scatlas import blocks
 from scatlas.errors import InputError
+from scatlas.kernels.homes import is_gpu
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -69,7 +70,7 @@ def as_rows(x: Any) -> Any:
     """`x` with whole cells at hand: a sparse matrix in memory that is not CSR is converted once."""
     if hasattr(x, "tocsr") and x.format != "csr":
         return x.tocsr()
-    return x if blocks.is_dask(x) or hasattr(x, "tocsr") else np.asarray(x)
+    return x if blocks.is_dask(x) or hasattr(x, "tocsr") or is_gpu(x) else np.asarray(x)
 
 
 def make_actual(adata: AnnData) -> None:

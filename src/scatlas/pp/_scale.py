@@ -6,10 +6,10 @@ import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import scipy.sparse as sp
 
 from scatlas import blocks
 from scatlas.errors import InputError
+from scatlas.kernels.homes import home
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,8 @@ def scale(
     Parameters
     ----------
     data
-        AnnData, or an array ``[n_cells, n_genes]``: NumPy, SciPy CSR or CSC, or Dask of these.
+        AnnData, or an array ``[n_cells, n_genes]``: NumPy, SciPy CSR or CSC, CuPy, CuPyX CSR or
+        CSC, or Dask of these.
     zero_center
         Subtract the mean. This makes a sparse array dense (a Dask array stays lazy, its blocks
         become dense), with a warning. ``False`` keeps sparse data sparse.
@@ -153,8 +154,7 @@ def _scaled(
 
     if x.shape[0] == 0:
         raise InputError("scale needs at least one cell, but there is none")
-    is_sparse = sp.issparse(x._meta if blocks.is_dask(x) else x)
-    if zero_center and is_sparse:
+    if zero_center and blocks.is_sparse(x):
         warnings.warn("zero-centering a sparse array/matrix densifies it.", stacklevel=4)
     moments = gene_moments(x, None if mask is None else np.where(mask, 0, -1))
     mean, sd = moments.mean[0], np.sqrt(moments.var[0])
@@ -162,19 +162,19 @@ def _scaled(
     dtype = x.dtype if x.dtype in (np.float32, np.float64) else np.dtype(np.float64)
     centre = mean if zero_center else None
     return (
-        _apply(x, _block_scaler(centre, sd, max_value, dtype), mask, dtype, zero_center),
+        _apply(x, _block_scaler(x, centre, sd, max_value, dtype), mask, dtype, zero_center),
         mean,
         sd,
     )
 
 
 def _block_scaler(
-    mean: NDArray | None, sd: NDArray, max_value: float | None, dtype: np.dtype
+    x: Any, mean: NDArray | None, sd: NDArray, max_value: float | None, dtype: np.dtype
 ) -> Callable[..., Any]:
-    def of_block(block: Any, rows: NDArray[np.bool_] | None = None) -> Any:
-        from scatlas.kernels import scale_cpu
+    kernels = home("scale", x)
 
-        return scale_cpu.scale(block, mean, sd, max_value, rows, dtype=dtype)
+    def of_block(block: Any, rows: NDArray[np.bool_] | None = None) -> Any:
+        return kernels.scale(block, mean, sd, max_value, rows, dtype=dtype)
 
     return of_block
 
@@ -188,13 +188,13 @@ def _apply(
 ) -> Any:
     rows = () if mask is None else (mask,)
     if blocks.is_dask(x):
-        is_dense = zero_center or not sp.issparse(x._meta)
-        meta = np.empty((0, 0), dtype) if is_dense else None
+        is_dense = zero_center or not blocks.is_sparse(x)
+        meta = blocks.dense_like(x, (0, 0), dtype) if is_dense else None
         return blocks.map_blocks(of_block, x, *rows, dtype=dtype, meta=meta)
-    if sp.issparse(x) and not zero_center:
+    if blocks.is_sparse(x) and not zero_center:
         scaled = of_block(x.tocsr(), *rows)
         return scaled.tocsc() if x.format == "csc" else scaled
-    out = np.empty(x.shape, dtype=dtype)
+    out = blocks.dense_like(x, x.shape, dtype)
     for cells, block in zip(blocks.row_slices(x), blocks.stream(x, of_block, *rows), strict=True):
         out[cells] = block
     return out

@@ -1,0 +1,132 @@
+"""The workflow's scripts, one plate after another: their options for a benchmark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+FILTER = "pass_filter == 'full'"
+
+
+class Job(NamedTuple):
+    """A script and its options."""
+
+    step: str
+    plate: str | None
+    argv: list[str]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Jobs from plates to X_pca, their results in a folder.
+
+    Attributes
+    ----------
+    out
+        The folder.
+    backend
+        ``gpu`` or ``cpu``, for the steps that have both.
+    threads, budget
+        Of each job.
+    """
+
+    out: Path
+    backend: str
+    threads: int
+    budget: str
+    n_top_genes: int
+    min_plates: int
+    n_comps: int
+
+    def at(self, plate: str, name: str) -> Path:
+        """Where a result of a plate lies."""
+        return self.out / "plates" / plate / name
+
+    def _job(self, step: str, plate: str | None = None, **options: object) -> Job:
+        manifest = self.out / "manifests" / step / f"{plate or 'atlas'}.json"
+        same = {"manifest": manifest, "threads": self.threads, "block_budget": self.budget}
+        if plate:
+            same["plate"] = plate
+        argv = []
+        for option, value in {**same, **options}.items():
+            values = value if isinstance(value, list) else [value]
+            argv += [f"--{option.replace('_', '-')}", *map(str, values)]
+        return Job(step, plate, argv)
+
+    def load(self, plate: str, source: Path) -> Job:
+        """The pass over the source."""
+        store = self.at(plate, "counts.zarr")
+        return self._job("load", plate, source=source, store=store, filter=FILTER)
+
+    def genes(self, plate: str) -> list[Job]:
+        """From a plate's counts to its highly variable genes."""
+        store, qc = self.at(plate, "counts.zarr"), self.at(plate, "qc.parquet")
+        factors = self.at(plate, "size_factors.parquet")
+        summary = self.at(plate, "qc_summary.json")
+        return [
+            self._job("qc_filter", plate, store=store, filter=FILTER, table=qc, summary=summary),
+            self._job("normalize", plate, qc=qc, table=factors),
+            self._job(
+                "hvg",
+                plate,
+                store=store,
+                size_factors=factors,
+                n_top_genes=self.n_top_genes,
+                table=self.at(plate, "hvg.parquet"),
+                backend=self.backend,
+            ),
+        ]
+
+    def consensus(self, plates: list[str]) -> Job:
+        """Genes for all plates."""
+        return self._job(
+            "consensus",
+            hvg=[f"{plate}={self.at(plate, 'hvg.parquet')}" for plate in plates],
+            min_plates=self.min_plates,
+            list=self.out / "consensus_genes.tsv",
+            table=self.out / "consensus.parquet",
+        )
+
+    def select(self, plate: str) -> Job:
+        """A plate cut to these genes, with its Gram matrix."""
+        return self._job(
+            "select_genes",
+            plate,
+            store=self.at(plate, "counts.zarr"),
+            size_factors=self.at(plate, "size_factors.parquet"),
+            genes=self.out / "consensus_genes.tsv",
+            selected=self.at(plate, "selected.zarr"),
+            gram=self.at(plate, "gram.npz"),
+            backend=self.backend,
+        )
+
+    def concat(self, plates: list[str]) -> Job:
+        """The plates merged."""
+        return self._job(
+            "concat_on_disk",
+            selected=[f"{plate}={self.at(plate, 'selected.zarr')}" for plate in plates],
+            merged=self.out / "merged.zarr",
+        )
+
+    def pca(self, plates: list[str]) -> Job:
+        """Components, and the cells projected on them."""
+        return self._job(
+            "pca",
+            merged=self.out / "merged.zarr",
+            grams=[self.at(plate, "gram.npz") for plate in plates],
+            n_comps=self.n_comps,
+            pca=self.out / "pca.zarr",
+            backend=self.backend,
+        )
+
+    def all(self, sources: dict[str, Path]) -> list[Job]:
+        """Every job, in an order in which they can run."""
+        plates = list(sources)
+        before = [
+            job
+            for plate, source in sources.items()
+            for job in [self.load(plate, source), *self.genes(plate)]
+        ]
+        cut = [self.select(plate) for plate in plates]
+        return [*before, self.consensus(plates), *cut, self.concat(plates), self.pca(plates)]

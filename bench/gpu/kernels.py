@@ -1,0 +1,164 @@
+"""Speed of every GPU kernel on one block of 64M values, beside the copies of the machine.
+
+    python bench/gpu/kernels.py --out RESULT
+
+Blocks are simulated counts of 62,710 genes (1,440 values a cell) in the types of ``counts.zarr``
+(uint8, uint16 indices) and of plates (float32, int32), their log-normalised values, and cells of
+2,304 selected genes. Times are medians of --rounds calls of the launcher as the library calls it,
+small results copied to the host. GB/s count the values and indices read, not what is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cupy as cp
+import numpy as np
+from draw import Plate
+from harness import head
+from make_plates import Study
+from run_side import publish
+
+from scatlas.compute import backend
+from scatlas.kernels import cuda
+from scatlas.kernels.homes import home
+from scatlas.kernels.select_cpu import gene_places
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_GENES, _SELECTED, _COMPS = 62_710, 2304, 300
+
+
+def seconds(work: Callable[[], object], rounds: int) -> float:
+    """Median time of a call, with the GPU idle before and after."""
+    stream, times = cp.cuda.get_current_stream(), []
+    for i in range(rounds + 2):
+        stream.synchronize()
+        begin = time.perf_counter()
+        work()
+        stream.synchronize()
+        if i > 1:
+            times.append(time.perf_counter() - begin)
+    return statistics.median(times)
+
+
+def counts(n_genes: int, clusters: float, n_values: int, data: str, indices: str) -> Any:
+    """Block of about so many simulated counts."""
+    plate = Plate(Study(n_genes, 0), 1, clusters)
+    a_cell = plate.draw(2**16, 2000).genes.size / 2000
+    cells = plate.draw(0, max(1, int(n_values / a_cell)))
+    values = cp.minimum(cells.counts, 255).astype(data)
+    return cuda.csr(values, cells.genes.astype(indices), cells.indptr, n_genes)
+
+
+def copies(n_bytes: int, rounds: int) -> tuple[list[str], float]:
+    """Lines on the copies of the machine; bytes/s read and written by one on the GPU."""
+    pinned = np.frombuffer(cp.cuda.alloc_pinned_memory(n_bytes), np.uint8, n_bytes)
+    pageable = np.ones(n_bytes, np.uint8)
+    pinned[:] = 1
+    there, other = cp.empty(n_bytes, np.uint8), cp.empty(n_bytes, np.uint8)
+    ways = {
+        "to GPU, pinned": partial(there.set, pinned),
+        "to GPU, pageable": partial(there.set, pageable),
+        "to host, pinned": partial(there.get, out=pinned),
+        "to host, pageable": partial(there.get, out=pageable),
+    }
+    rates = {name: n_bytes / seconds(work, rounds) / 1e9 for name, work in ways.items()}
+    lines = [f"{name:<42}{rate:>18.1f} GB/s" for name, rate in rates.items()]
+    both = 2 * n_bytes / seconds(partial(cp.copyto, other, there), rounds)
+    lines.append(f"{'on the GPU (read and written)':<42}{both / 1e9:>18.1f} GB/s")
+    return lines, both
+
+
+def kernels(n_values: int) -> list[tuple[str, str, Any, Callable[[Any, Any], object]]]:
+    """Name, operation, block, and the call of the operation's module with the block."""
+    small = counts(_GENES, 2200, n_values, "uint8", "uint16")
+    wide = cuda.csr(
+        small.data.astype("float32"), small.indices.astype("int32"), small.indptr, _GENES
+    )
+    few = counts(_SELECTED, 285, n_values, "float32", "int32")
+    few.data = cp.log1p(few.data)
+    rng = np.random.default_rng(0)
+    n = small.shape[0]
+    scales = rng.uniform(0.5, 2, n)
+    genes = np.sort(rng.choice(_GENES, _SELECTED, replace=False))
+    place = gene_places(genes, _GENES)
+    masks = np.zeros((1, _GENES), bool)
+    masks[0, ::5000] = True
+    sd = rng.uniform(0.5, 2, _GENES)
+    half = np.arange(0, n, 2)
+    logged = home("normalize", wide).log1p(wide)
+    sums, upper = cp.zeros(_SELECTED), cp.zeros((_SELECTED, _SELECTED))
+    found, offset = rng.normal(size=(_SELECTED, _COMPS)), np.zeros(_COMPS)
+
+    def projected(module: Any, x: Any, loadings: Any) -> object:
+        return module.project(x, loadings, offset)
+
+    loadings = home("project", few).Loadings(found)
+    of_counts = {
+        "totals of cells": ("qc", lambda m, x: m.row_totals(x)),
+        "QC of cells and genes, MT": ("qc", lambda m, x: m.qc_block(x, masks)),
+        "moments, normalised": ("count_moments", lambda m, x: m.normalized_moments(x, scales)),
+        "moments, log-normalised": (
+            "count_moments",
+            lambda m, x: m.normalized_moments(x, scales, log=True),
+        ),
+        "normalise": ("normalize", lambda m, x: m.scale_rows(x, scales)),
+        "cut to 2,304 genes, log-normalise": (
+            "cut",
+            lambda m, x: m.cut_log_normalize(x, scales, place),
+        ),
+        "select 2,304 genes": ("select", lambda m, x: m.select_genes(x, genes)),
+        "select every second cell": ("select", lambda m, x: m.select_rows(x, half)),
+    }
+    return [
+        *((f"{name}, u8/u16", op, small, call) for name, (op, call) in of_counts.items()),
+        *((f"{name}, f32/i32", op, wide, call) for name, (op, call) in of_counts.items()),
+        ("log1p, f32", "normalize", wide, lambda m, x: m.log1p(x)),
+        ("moments of values, f32", "moments", logged, lambda m, x: m.moments(x)),
+        ("moments of expm1, f32", "moments", logged, lambda m, x: m.moments(x, expm1=True)),
+        ("scale, clip", "scale", logged, lambda m, x: m.scale(x, None, sd, 10.0, dtype="f4")),
+        ("Gram of 2,304 genes", "gram", few, lambda m, x: m.add_block(x, sums, upper)),
+        ("project on 300", "project", few, partial(projected, loadings=loadings)),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--values", type=int, default=64_000_000)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--out", type=Path, help="file for the result, beside standard output")
+    args = parser.parse_args()
+    lines, failed = head("numpy", "cupy-cuda13x"), []
+    with backend.use("gpu"):
+        told, both = copies(2**30, args.rounds)
+        lines += [*told, f"{'kernel':<42}{'ms':>8}{'G values/s':>12}{'GB/s':>8}{'of copy':>9}"]
+        for name, operation, x, call in kernels(args.values):
+            try:
+                work = partial(call, home(operation, x), x)
+                took = seconds(work, args.rounds)
+            except Exception as error:  # noqa: BLE001 - the others are still worth their time
+                failed.append(name)
+                lines.append(f"{name:<42}{type(error).__name__}: {error}")
+                continue
+            rate = (x.data.nbytes + x.indices.nbytes) / took
+            lines.append(
+                f"{name:<42}{took * 1e3:>8.2f}{x.data.size / took / 1e9:>12.1f}"
+                f"{rate / 1e9:>8.0f}{rate / both:>9.0%}"
+            )
+    publish(lines, args.out)
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

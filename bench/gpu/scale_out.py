@@ -1,0 +1,229 @@
+"""Millions of cells on 1 to G GPUs by the scripts of the workflow, each a process of its own.
+
+    python bench/gpu/scale_out.py FOLDER --plates 10 --cells 1140000            # 11.4M cells
+    python bench/gpu/scale_out.py FOLDER --plates 4 --cells 500000 --gpus 1 2 4
+
+Plates are made one after another (gzip h5ad in Tahoe's layout, by make_plate.py), loaded, and their
+source removed; a plate's counts are removed once they are cut to the consensus genes. So the disk
+holds about 2.9 GB a million cells of counts, and as much of merged cells and components later.
+Where several numbers of GPUs are given the sources are made first and kept.
+
+Each GPU has one job at a time, with --threads cores. What a job reads is taken out of the page
+cache before, so that GB/s are the disk's, whose limit is measured by itself (O_DIRECT, 8 threads).
+The seconds of a step are those of its processes, start of Python included; its wall time is that of
+the busiest GPU. Making plates does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from chain import Chain, Job
+from harness import ROOT, cold, disk_speed, head, run_process, size_of
+from run_side import publish
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# What a step reads of the plate or atlas: the folder of its counts.
+_READS = {
+    "hvg": "counts.zarr/X",
+    "select_genes": "counts.zarr/X",
+    "pca": "merged.zarr/X",
+}
+
+
+@dataclass(frozen=True)
+class Done:
+    """A job that has run."""
+
+    step: str
+    gpu: int
+    seconds: float
+    read: int
+    host: int
+    taken: int
+    in_use: int
+
+
+class Fleet:
+    """GPUs, each with one job at a time."""
+
+    def __init__(self, chain: Chain, n_gpus: int, *, warm: bool) -> None:
+        self._chain, self._warm = chain, warm
+        self.done: list[Done] = []
+        self.n_gpus = n_gpus
+        self._free: SimpleQueue[int] = SimpleQueue()
+        for gpu in range(n_gpus):
+            self._free.put(gpu)
+
+    def each(self, plates: list[str], work: Callable[[str, int], None]) -> None:
+        """``work(plate, gpu)`` for every plate, on whichever GPU is free."""
+
+        def one(plate: str) -> None:
+            gpu = self._free.get()
+            try:
+                work(plate, gpu)
+            finally:
+                self._free.put(gpu)
+
+        with ThreadPoolExecutor(self.n_gpus) as pool:
+            list(pool.map(one, plates))
+
+    def run(self, job: Job, gpu: int = 0, source: Path | None = None) -> None:
+        """Run a script on a GPU."""
+        place = self._chain.at(job.plate, "") if job.plate else self._chain.out
+        reads = source or (place / _READS[job.step] if job.step in _READS else None)
+        if reads and not self._warm:
+            cold(reads)
+        name = f"{job.step}_{job.plate or 'atlas'}"
+        run = run_process(
+            [sys.executable, ROOT / f"scripts/{job.step}.py", *job.argv],
+            self._chain.out / f"logs/{name}.log",
+            gpus=[gpu],
+            env={"CUDA_VISIBLE_DEVICES": str(gpu)},
+        )
+        manifest = Path(job.argv[job.argv.index("--manifest") + 1])
+        record = json.loads((manifest.parent / "runs" / manifest.name).read_text())
+        in_use = record.get("gpu", {}).get("peak_memory_bytes", 0)
+        read = size_of(reads) if reads else 0
+        done = Done(job.step, gpu, run.wall, read, run.host, run.gpu, in_use)
+        self.done.append(done)
+        print(f"{name}: {run.wall:.1f} s", flush=True)
+
+
+def make(source: Path, plate: int, gpu: int, args: argparse.Namespace) -> None:
+    """Make a plate by another process, if it is not there."""
+    if source.exists():
+        return
+    size = ["--cells", args.cells, "--genes", args.genes, "--threads", args.threads]
+    command = [sys.executable, ROOT / "bench/gpu/make_plate.py", source, "--plates", plate, *size]
+    log = source.with_suffix(".log")
+    run_process(command, log, gpus=[], env={"CUDA_VISIBLE_DEVICES": str(gpu)})
+    print(f"{source.name} made", flush=True)
+
+
+def run_all(n_gpus: int, args: argparse.Namespace, *, keep: bool) -> tuple[Fleet, int]:
+    """All steps on so many GPUs; the jobs and the number of values."""
+    out = args.folder / f"results_{n_gpus}"
+    shutil.rmtree(out, ignore_errors=True)
+    plates = [f"plate{i}" for i in range(1, args.plates + 1)]
+    chain = Chain(
+        out,
+        args.backend,
+        args.threads,
+        args.budget,
+        n_top_genes=args.top,
+        min_plates=min(3, args.plates),
+        n_comps=args.comps,
+    )
+    fleet = Fleet(chain, n_gpus, warm=args.warm)
+
+    def load(plate: str, gpu: int) -> None:
+        source = args.folder / f"{plate}.h5ad"
+        make(source, plates.index(plate) + 1, gpu, args)
+        fleet.run(chain.load(plate, source), gpu, source)
+        if not keep:
+            source.unlink()
+
+    def genes(plate: str, gpu: int) -> None:
+        for job in chain.genes(plate):
+            fleet.run(job, gpu)
+
+    def select(plate: str, gpu: int) -> None:
+        fleet.run(chain.select(plate), gpu)
+        shutil.rmtree(chain.at(plate, "counts.zarr"))
+
+    fleet.each(plates, load)
+    fleet.each(plates, genes)
+    fleet.run(chain.consensus(plates))
+    fleet.each(plates, select)
+    fleet.run(chain.concat(plates))
+    for plate in plates:
+        shutil.rmtree(chain.at(plate, "selected.zarr"))
+    fleet.run(chain.pca(plates))
+    loads = [json.loads((out / f"manifests/load/{plate}.json").read_text()) for plate in plates]
+    return fleet, sum(load["n_values"] for load in loads)
+
+
+def table(fleet: Fleet, values: int, disk: float) -> list[str]:
+    """A line a step."""
+    lines = [
+        f"{'step':<16}{'jobs':>5}{'sum s':>8}{'wall s':>8}{'Mval/s':>8}{'GB read':>9}{'GB/s':>6}"
+        f"{'of disk':>8}{'host GB':>8}{'GPU GB':>8}{'in use':>8}"
+    ]
+    whole = 0.0
+    for step in dict.fromkeys(job.step for job in fleet.done):
+        jobs = [job for job in fleet.done if job.step == step]
+        wall = max(
+            sum(job.seconds for job in jobs if job.gpu == gpu) for gpu in range(fleet.n_gpus)
+        )
+        whole += wall
+        read = sum(job.read for job in jobs) / 1e9
+        lines.append(
+            f"{step:<16}{len(jobs):>5}{sum(job.seconds for job in jobs):>8.1f}{wall:>8.1f}"
+            f"{values / wall / 1e6:>8.0f}"
+            + (f"{read:>9.2f}{read / wall:>6.2f}{read / wall / disk:>8.0%}" if read else " " * 23)
+            + f"{max(job.host for job in jobs) / 1e9:>8.2f}"
+            f"{max(job.taken for job in jobs) / 1e9:>8.1f}"
+            f"{max(job.in_use for job in jobs) / 1e9:>8.1f}"
+        )
+    spread = statistics.mean(job.seconds for job in fleet.done if job.step == "normalize")
+    lines.append(
+        f"all steps on {fleet.n_gpus} GPU(s): {whole:.1f} s, {values / whole / 1e6:.0f} M values/s "
+        f"(a process that does next to nothing, normalize, takes {spread:.1f} s)"
+    )
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--plates", type=int, default=10)
+    parser.add_argument("--cells", type=int, default=500_000, help="per plate")
+    parser.add_argument("--genes", type=int, default=62_710)
+    parser.add_argument("--gpus", type=int, nargs="+", default=[1])
+    parser.add_argument("--backend", default="gpu", choices=["gpu", "cpu"])
+    parser.add_argument("--threads", type=int, default=16, help="of each job")
+    parser.add_argument("--budget", default="256MB", help="of each job")
+    parser.add_argument("--top", type=int, default=2304)
+    parser.add_argument("--comps", type=int, default=300)
+    parser.add_argument("--warm", action="store_true", help="leave the page cache as it is")
+    parser.add_argument("--out", type=Path, help="file for the result, beside standard output")
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    write, read = disk_speed(args.folder)
+    lines = head("numpy", "anndata", "zarr", "h5py", "dask", "numba")
+    found = "as the step before left it" if args.warm else "out of the page cache"
+    lines.append(f"# disk: {read:.1f} GB/s read, {write:.1f} GB/s written; what is read: {found}")
+    lines.append(f"# {args.plates} plates x {args.cells:,} cells x {args.genes:,} genes")
+    several = len(args.gpus) > 1
+    if several:
+        makers = Fleet(None, max(args.gpus), warm=args.warm)
+
+        def ahead(number: str, gpu: int) -> None:
+            make(args.folder / f"plate{number}.h5ad", int(number), gpu, args)
+
+        makers.each([str(i) for i in range(1, args.plates + 1)], ahead)
+    for n_gpus in args.gpus:
+        fleet, values = run_all(n_gpus, args, keep=several)
+        lines += [f"\n## {n_gpus} GPU(s), {values / 1e9:.2f}e9 values", *table(fleet, values, read)]
+        print("\n".join(lines), flush=True)
+        if several:
+            shutil.rmtree(args.folder / f"results_{n_gpus}")
+    publish(lines, args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""QC to 300 components on one GPU, out of core: scatlas against rapids-singlecell, side by side.
+
+    python bench/gpu/vs_rsc.py FOLDER --store plate1.zarr --peer 8:20000 16:50000 --rounds 3
+    python bench/gpu/vs_rsc.py FOLDER --store plate1.h5ad --peer 16:20000 --peer-rounds 1
+
+Ours are the scripts of the workflow in one process (bench/gpu/sides/scatlas_steps.py), with all
+that they write; with the backends gpu and cpu in turn, so that one sees what the GPU does. The
+peer (bench/gpu/sides/rsc_steps.py) writes nothing. A setting of it is THREADS:ROWS, with
+``:zarrs`` behind it where zarrs shall decode; its best one counts. The store lies in the page cache
+for every run. A first run of each side on a --small plate compiles the kernels, so that no run
+counts that; a setting of the peer that fails there is left out. Imports and the start of CUDA are
+told apart and do not count for either side.
+Times are medians of rounds. Fails unless both found the same cells, genes and components:
+
+- The sets of genes may differ by one gene in 500: the peer sums in float32 over the cells of a
+  block, and genes at the border of the list are equal to within that.
+- Components are compared where both have the same genes. Each of ours must lie within 1e-3 of
+  what the peer's span (the last 10 of 300 are left out, whose partners may be its 301st), and
+  variances agree to 1e-3: the peer's Gram matrix is summed in float32, in an order that changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from harness import ROOT, Run, head, run_process, size_of, warm
+from run_side import publish
+
+SIDES = ROOT / "bench/gpu/sides"
+_TOLERANCE = 1e-3
+_GENES = 500
+
+
+class Side(NamedTuple):
+    """A side and its settings."""
+
+    name: str
+    out: Path
+    command: list[object]
+    rounds: int
+
+
+def ours(backend: str, store: Path, args: argparse.Namespace) -> Side:
+    out = args.folder / f"out_scatlas_{backend}"
+    settings = ["--backend", backend, "--threads", args.threads, "--budget", args.budget]
+    script = SIDES / "scatlas_steps.py"
+    command = [sys.executable, script, out, "--plates", store, *settings, *sizes(args)]
+    return Side(f"scatlas {backend}", out, command, args.rounds)
+
+
+def peer(setting: str, store: Path, args: argparse.Namespace) -> Side:
+    threads, rows, *zarrs = setting.split(":")
+    out = args.folder / "out_rsc" / setting.replace(":", "_")
+    own = ["--threads", threads, "--rows", rows, *(f"--{name}" for name in zarrs)]
+    command = [sys.executable, SIDES / "rsc_steps.py", out, "--store", store, *own, *sizes(args)]
+    return Side(f"rsc {setting}", out, command, args.peer_rounds or args.rounds)
+
+
+def sizes(args: argparse.Namespace) -> list[object]:
+    return ["--top", args.top, "--comps", args.comps]
+
+
+def compare(ours: Path, others: Path) -> str:
+    """Check that two sides found the same, and say how nearly."""
+    a, b = (np.load(folder / "result.npz") for folder in (ours, others))
+    assert a["n_cells"] == b["n_cells"], f"{a['n_cells']} cells and {b['n_cells']}"
+    n, differ = a["genes"].size, np.setxor1d(a["genes"], b["genes"]).size
+    assert differ <= max(2 * n, 2 * b["genes"].size) / _GENES, f"{differ} genes differ"
+    if differ:
+        return f"{n} genes, of which {differ // 2} are others: components not compared"
+    order = np.argsort(b["genes"])[np.argsort(np.argsort(a["genes"]))]
+    span, _ = np.linalg.qr(b["PCs"][order].astype(float))
+    whole = a["PCs"].shape[1]
+    outside = 1 - np.linalg.norm(span.T @ a["PCs"], axis=0)[: whole - whole // 30]
+    variance = np.abs(b["variance"] / a["variance"] - 1)
+    assert outside.max() < _TOLERANCE, f"a component is another: {outside.max()}"
+    assert variance.max() < _TOLERANCE, f"a variance is another: {variance.max()}"
+    return (
+        f"the same {n} genes; components within {outside.max():.0e} of the other's span, variances "
+        f"within {variance.max():.0e} (tolerance {_TOLERANCE:.0e})"
+    )
+
+
+def gpu_in_use(out: Path) -> int | None:
+    """Bytes of GPU memory that our steps used at most, by their run records."""
+    records = [json.loads(path.read_text()) for path in out.glob("manifests/*/runs/*.json")]
+    return max((r["gpu"]["peak_memory_bytes"] for r in records if r.get("gpu")), default=None)
+
+
+def told(side: Side, runs: list[Run]) -> list[str]:
+    """Lines on one side."""
+    median = runs[0].seconds.keys()
+    each = ", ".join(
+        f"{step} {statistics.median(run.seconds[step] for run in runs):.2f}" for step in median
+    )
+    totals = " ".join(f"{run.total:.2f}" for run in runs)
+    used = gpu_in_use(side.out)
+    in_use = f" ({used / 1e9:.1f} in use, the rest is the pool's)" if used else ""
+    return [
+        f"{side.name:<18}{statistics.median(run.total for run in runs):>8.2f} s  "
+        f"(rounds {totals}); host {max(run.host for run in runs) / 1e9:.1f} GB, GPU "
+        f"{max(run.gpu for run in runs) / 1e9:.1f} GB{in_use}",
+        f"  {each}",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help="for results and logs")
+    parser.add_argument("--store", type=Path, required=True, help="plate, .h5ad or .zarr")
+    parser.add_argument("--small", type=Path, help="plate to compile with, of the same layout")
+    parser.add_argument("--backends", nargs="+", default=["gpu", "cpu"], choices=["gpu", "cpu"])
+    parser.add_argument("--peer", nargs="*", default=["8:20000"], metavar="THREADS:ROWS[:zarrs]")
+    parser.add_argument("--threads", type=int, default=16, help="of our side")
+    parser.add_argument("--budget", default="256MB", help="of our side")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peer-rounds", type=int, help="fewer, where it is slow")
+    parser.add_argument("--top", type=int, default=2304)
+    parser.add_argument("--comps", type=int, default=300)
+    parser.add_argument("--out", type=Path, help="file for the result, beside standard output")
+    args = parser.parse_args()
+    lines = head("numpy", "anndata", "zarr", "h5py", "dask", "numba", *gpu_packages(args))
+    lines.append(f"# {args.store.name}: {size_of(args.store) / 1e9:.2f} GB, in the page cache")
+
+    def sides(store: Path) -> list[Side]:
+        own = [ours(backend, store, args) for backend in args.backends]
+        return own + [peer(setting, store, args) for setting in args.peer]
+
+    def run(side: Side) -> Run:
+        name = side.name.replace(" ", "_").replace(":", "_")
+        gpu = {"CUDA_VISIBLE_DEVICES": "0"}
+        return run_process(side.command, args.folder / f"{name}.log", gpus=[0], env=gpu)
+
+    failed = set()
+    for side in sides(args.small) if args.small else []:
+        try:
+            print(f"{side.name} has compiled in {run(side).wall:.1f} s", flush=True)
+        except RuntimeError as error:
+            if not side.name.startswith("rsc"):
+                raise
+            failed.add(side.name)
+            lines.append(f"# {side.name} left out: {error}")
+    all_sides = [side for side in sides(args.store) if side.name not in failed]
+    runs: dict[str, list[Run]] = {side.name: [] for side in all_sides}
+    for round_ in range(args.rounds):
+        for side in all_sides:
+            if round_ < side.rounds:
+                warm(args.store)
+                runs[side.name].append(run(side))
+                print(f"{side.name}: {runs[side.name][-1].total:.2f} s", flush=True)
+    for side in all_sides:
+        lines += told(side, runs[side.name])
+    median = {name: statistics.median(run.total for run in ran) for name, ran in runs.items()}
+    peers = [side for side in all_sides if side.name.startswith("rsc")]
+    own = [side for side in all_sides if side not in peers]
+    if len(own) > 1:
+        lines.append(f"gpu and cpu: {compare(own[0].out, own[1].out)}")
+    if peers:
+        best = min(peers, key=lambda side: median[side.name])
+        for side in own:
+            ratio = median[best.name] / median[side.name]
+            lines.append(f"{side.name}: {ratio:.1f} times as fast as the peer's best, {best.name}")
+        print("\n".join(lines), flush=True)  # before the comparison, which may fail
+        lines.append(f"{own[0].name} and {best.name}: {compare(own[0].out, best.out)}")
+    publish(lines, args.out)
+
+
+def gpu_packages(args: argparse.Namespace) -> list[str]:
+    gpu = ["cupy-cuda13x", "rmm-cu13"] if "gpu" in args.backends or args.peer else []
+    return gpu + (["rapids-singlecell-cu13"] if args.peer else [])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Memory of GPUs: one allocator for CuPy and RMM, in one of four modes."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal
+
+from scatlas.compute.options import MEMORY_MODES, refuse_managed
+from scatlas.errors import ConfigError, GpuError
+from scatlas.io.size import parse_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Mode = Literal["pool", "managed", "async", "default"]
+    Size = str | int | float
+
+# What a pool takes at first, and at most, of the memory that is free: libraries such as cuBLAS and
+# compiled kernels take theirs beside it.
+_INITIAL, _MAXIMUM = 0.5, 0.9
+_STEP = 256  # RMM's sizes are multiples of this
+
+# The outermost RMM resource of each device, which counts; none in mode "default".
+_counting: dict[int, Any] = {}
+_mode: str = "default"
+
+
+def memory(
+    mode: Mode = "pool",
+    *,
+    initial: Size | None = None,
+    maximum: Size | None = None,
+    devices: Sequence[int] | None = None,
+) -> None:
+    """Choose how memory of the GPU is handed out, to CuPy and RMM (cuML, cuGraph) alike.
+
+    Arrays made before keep their memory and stay valid.
+
+    Parameters
+    ----------
+    mode
+        ``"pool"``: a part of the GPU taken at once and cut up, the quickest. ``"async"``: CUDA's
+        own pool, which wastes less where array sizes vary. ``"managed"``: memory that moves
+        between host and GPU, slower. ``"default"``: CuPy's own pool, without RMM; what uses RMM
+        itself then allocates beside it.
+    initial
+        What is taken at once, with ``"pool"`` (half of the free memory when left out) and
+        ``"async"`` (nothing): ``"2GB"``, bytes, or a fraction of the GPU's memory.
+    maximum
+        The most that is handed out, in the same units. When left out: 90% of what is free with
+        ``"pool"``, what is free with ``"managed"``, no bound else. With ``"managed"`` it may be
+        more than the GPU has, at your own risk: some machines hang when a GPU is oversubscribed.
+    devices
+        Numbers of the GPUs, as CUDA shows them to this process; the current one when left out.
+
+    Raises
+    ------
+    ConfigError
+        The mode is unknown, or does not go with the sizes.
+    GpuError
+        CuPy or RMM is missing, or the GPU has not so much memory.
+    """
+    global _mode
+    _check(mode, initial)
+    if find_spec("cupy") is None:
+        msg = f"memory mode {mode!r} needs CuPy: install scatlas[gpu-cu12] or scatlas[gpu-cu13]"
+        raise GpuError(msg)
+    if mode != "default" and find_spec("rmm") is None:
+        msg = (
+            f"memory mode {mode!r} needs RMM, which is not installed: install rmm-cu12 or rmm-cu13 "
+            "(the CUDA version of your CuPy), or use mode 'default'"
+        )
+        raise GpuError(msg)
+    cupy = import_module("cupy")
+    rmm = sys.modules.get("rmm") if mode == "default" else _rmm()
+    try:
+        chosen = [cupy.cuda.runtime.getDevice()] if devices is None else list(devices)
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        msg = f"memory mode {mode!r} needs a GPU, and CUDA does not start ({_first(error)})"
+        raise GpuError(msg) from None
+    for device in chosen:
+        with cupy.cuda.Device(device):
+            _plain(cupy, rmm, device)
+            free, total = cupy.cuda.runtime.memGetInfo()
+            sizes = {
+                "initial": _size(initial, total, "initial"),
+                "maximum": _size(maximum, total, "maximum", over=mode == "managed"),
+            }
+            if mode == "default":
+                # A limit of 0 is none.
+                cupy.get_default_memory_pool().set_limit(size=sizes["maximum"] or 0)
+                continue
+            try:
+                resource = _resource(rmm.mr, mode, free, **sizes)
+                counting = rmm.mr.StatisticsResourceAdaptor(resource)
+                rmm.mr.set_per_device_resource(device, counting)
+            except (MemoryError, RuntimeError) as error:
+                msg = f"memory mode {mode!r} does not start on GPU {device} ({_first(error)})"
+                raise GpuError(f"{msg}: ask for less, or use mode 'default'") from None
+            _counting[device] = counting
+    if mode == "default":
+        cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc)
+    else:
+        cupy.cuda.set_allocator(import_module("rmm.allocators.cupy").rmm_cupy_allocator)
+    _mode = mode
+
+
+def current_mode() -> str:
+    """The mode of the last call of :func:`memory`, ``"default"`` before the first."""
+    return _mode
+
+
+def peak_bytes() -> int:
+    """Most memory of GPUs that arrays of this process took at once since :func:`memory`.
+
+    In mode ``"default"``: what CuPy's pool holds, which never shrinks by itself.
+    """
+    if _counting:
+        return sum(int(mr.allocation_counts.peak_bytes) for mr in _counting.values())
+    return int(import_module("cupy").get_default_memory_pool().total_bytes())
+
+
+def _check(mode: str, initial: Size | None) -> None:
+    if mode not in MEMORY_MODES:
+        hint = " (a pool of managed memory is not offered)" if "managed" in str(mode) else ""
+        *first, last = MEMORY_MODES
+        msg = f"memory mode {mode!r} is unknown{hint}: use {', '.join(first)} or {last}"
+        raise ConfigError(msg)
+    if mode == "managed":
+        refuse_managed(pool=initial is not None, ucx=False)
+    if mode == "default" and initial is not None:
+        msg = "memory mode 'default' takes nothing at once: leave out initial or use mode 'pool'"
+        raise ConfigError(msg)
+
+
+def _size(size: Size | None, total: int, name: str, *, over: bool = False) -> int | None:
+    """Bytes of a size, of which some are fractions of a GPU's memory."""
+    if size is None:
+        return None
+    n_bytes = int(size * total) if isinstance(size, float) else parse_bytes(size)
+    if n_bytes < _STEP or (n_bytes > total and not over):
+        msg = f"{name} is {size!r}: give more than 0 and at most the GPU's {total / 1e9:.0f} GB"
+        raise ConfigError(msg)
+    return n_bytes // _STEP * _STEP
+
+
+def _rmm() -> Any:
+    try:
+        return import_module("rmm")
+    except (ImportError, RuntimeError) as error:
+        msg = (
+            f"RMM is installed and does not load ({_first(error)}): install the rmm-cu12 or "
+            "rmm-cu13 of your CuPy's CUDA version, or use memory mode 'default'"
+        )
+        raise GpuError(msg) from None
+
+
+def _plain(cupy: Any, rmm: Any, device: int) -> None:
+    """Give back what the pools of a device hold unused, so that a new one finds it free."""
+    _counting.pop(device, None)
+    if rmm is not None:
+        rmm.mr.set_per_device_resource(device, rmm.mr.CudaMemoryResource())
+    cupy.get_default_memory_pool().free_all_blocks()
+
+
+def _resource(mr: Any, mode: str, free: int, initial: int | None, maximum: int | None) -> Any:
+    if mode == "pool":
+        maximum = maximum or int(_MAXIMUM * free) // _STEP * _STEP
+        initial = initial or min(int(_INITIAL * free) // _STEP * _STEP, maximum)
+        if initial > maximum:
+            msg = f"initial ({initial:,} bytes) is above maximum ({maximum:,} bytes): lower it"
+            raise ConfigError(msg)
+        return mr.PoolMemoryResource(
+            mr.CudaMemoryResource(), initial_pool_size=initial, maximum_pool_size=maximum
+        )
+    if mode == "managed":
+        return mr.LimitingResourceAdaptor(mr.ManagedMemoryResource(), maximum or free)
+    resource = mr.CudaAsyncMemoryResource(initial_pool_size=initial)
+    return resource if maximum is None else mr.LimitingResourceAdaptor(resource, maximum)
+
+
+def _first(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

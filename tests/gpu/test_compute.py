@@ -1,0 +1,227 @@
+"""Where work runs, on real GPUs: the backend, its memory, claims, a cluster of one and two GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scatlas.compute import devices
+
+cp = pytest.importorskip("cupy")
+
+needs_rmm = pytest.mark.skipif(find_spec("rmm") is None, reason="RMM is not installed")
+
+
+def run(program: str, *args: str, **env: str) -> Any:
+    """What a process of its own prints last, as JSON: CUDA starts once in a process."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), *args],
+        env=os.environ | env, capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-6000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_cuda_tells_what_cupy_tells():
+    found = devices.ask()
+    assert found.status == 0
+    assert found.driver == cp.cuda.runtime.driverGetVersion()
+    assert len(found.devices) == cp.cuda.runtime.getDeviceCount()
+    for ordinal, device in enumerate(found.devices):
+        told = cp.cuda.runtime.getDeviceProperties(ordinal)
+        assert device.name == told["name"].decode()
+        assert device.capability == (told["major"], told["minor"])
+        assert abs(device.total - told["totalGlobalMem"]) < 2**30
+        assert device.free is None or 0 < device.free <= device.total
+        if isinstance(told.get("uuid"), bytes):
+            assert device.uuid.replace("-", "") == f"GPU{told['uuid'].hex()}"
+
+
+USE = """
+    import json, logging, os, sys
+    logging.basicConfig(level=logging.INFO)
+    from scatlas.compute import backend
+    assert backend.choose("gpu") == "gpu"
+    with backend.use("gpu", memory_mode=sys.argv[1]) as found:
+        import cupy as cp
+        assert cp.cuda.runtime.getDeviceCount() == 1
+        a = cp.ones(10_000_000)
+        total = float(a.sum())
+        try:
+            cp.empty(2**46, "u1")
+        except MemoryError:
+            refused = True
+        record = backend.record()
+        if sys.argv[1] != "default":
+            import rmm
+            record["resource"] = type(rmm.mr.get_current_device_resource()).__name__
+    after = float(cp.ones(5).sum() + a[:5].sum())
+    with backend.use("gpu", memory_mode=sys.argv[1]):
+        again = float(cp.ones(7).sum())
+    print(json.dumps(record | {"sums": [total, after, again], "refused": refused}))
+"""
+
+
+@pytest.mark.parametrize(
+    "mode", ["default", *(("pool", "async", "managed") if find_spec("rmm") else ())]
+)
+def test_each_memory_mode(mode: str):
+    record = run(USE, mode)
+    assert record["sums"] == [10_000_000, 10, 7]
+    assert record["memory_mode"] == mode
+    assert record["refused"], "no mode hands out more than there is"
+    assert 80_000_000 <= record["peak_memory_bytes"] < 10**9
+    assert record["versions"]["cupy"] == cp.__version__
+    assert mode == "default" or record["resource"] == "StatisticsResourceAdaptor"
+
+
+@needs_rmm
+def test_a_limit_is_kept():
+    program = """
+        import json
+        from scatlas.compute import backend
+        found = {}
+        with backend.use("gpu", memory_mode="pool", memory_limit="1GB"):
+            import cupy as cp
+            a = cp.empty(800_000_000, "u1")
+            try:
+                b = cp.empty(800_000_000, "u1")
+            except MemoryError:
+                found["pool"] = "full"
+        print(json.dumps(found))
+    """
+    assert run(program) == {"pool": "full"}
+
+
+HOLD = """
+import sys, time
+from scatlas.compute import backend
+with backend.use("gpu", memory_mode="default"):
+    import cupy as cp
+    print(float(cp.ones(3).sum()), flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_claimed_gpu_is_taken_by_no_other_job_until_its_process_dies(tmp_path: Path):
+    token = devices.ask().devices[0].token
+    env = os.environ | {"SCATLAS_CLAIMS_DIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": token}
+
+    def choose(backend: str) -> subprocess.CompletedProcess[str]:
+        program = f"from scatlas.compute import backend; print(backend.choose('{backend}'))"
+        command = [sys.executable, "-c", program]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+    job = subprocess.Popen([sys.executable, "-c", HOLD], env=env, stdout=subprocess.PIPE, text=True)
+    try:
+        assert job.stdout.readline().strip() == "3.0"
+        refused, fallen = choose("gpu"), choose("auto")
+        assert f"is claimed by process {job.pid}" in refused.stderr
+        assert fallen.stdout.strip() == "cpu"
+    finally:
+        job.kill()
+        job.communicate()
+    assert choose("gpu").stdout.strip() == "gpu"
+
+
+CLUSTER = """
+import json, sys
+import scatlas as sa
+
+
+def work(seed):
+    import cupy as cp
+
+    x = cp.random.default_rng(seed).random(1000)
+    return float(x.sum()), type(x).__module__, cp.cuda.runtime.getDeviceCount()
+
+
+def resource():
+    import os
+    import rmm
+
+    import cupy as cp
+
+    allocator = cp.cuda.get_allocator()
+    return [
+        type(rmm.mr.get_current_device_resource()).__name__,
+        getattr(allocator, "__name__", str(allocator)),
+        os.environ["CUDA_VISIBLE_DEVICES"].split(",")[0],
+    ]
+
+
+if __name__ == "__main__":
+    n, options = int(sys.argv[1]), json.loads(sys.argv[2])
+    with sa.cluster("local-gpu", devices=n, **options) as client:
+        workers = client.scheduler_info(n_workers=-1)["workers"]
+        done = client.gather(client.map(work, range(8)))
+        print(json.dumps({
+            "workers": len(workers),
+            "addresses": sorted(workers),
+            "threads": [w["nthreads"] for w in workers.values()],
+            "resources": list(client.run(resource).values()),
+            "kinds": sorted({kind for _, kind, _ in done}),
+        }))
+"""
+
+
+@needs_rmm
+@pytest.mark.skipif(find_spec("dask_cuda") is None, reason="dask-cuda is not installed")
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"threads_per_worker": 2, "rmm_pool_size": "2GB", "rmm_maximum_pool_size": "10GB"},
+        {"rmm_managed_memory": True, "device_memory_limit": "20GB"},
+    ],
+    ids=["pool", "managed"],
+)
+def test_a_cluster_has_one_worker_a_gpu_with_one_allocator(tmp_path: Path, n: int, options: dict):
+    if n > (there := cp.cuda.runtime.getDeviceCount()):
+        pytest.skip(f"there {'is' if there == 1 else 'are'} {there} of {n} GPUs")
+    (tmp_path / "use.py").write_text(CLUSTER)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "use.py"), str(n), json.dumps(options)],
+        env=os.environ | {"SCATLAS_CLAIMS_DIR": str(tmp_path / "claims")},
+        capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-6000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["workers"] == n
+    assert all(address.startswith("tcp://127.0.0.1:") for address in found["addresses"])
+    assert found["threads"] == [options.get("threads_per_worker", 1)] * n
+    kinds, allocators, shown = zip(*found["resources"], strict=True)
+    assert set(kinds) == {"StatisticsResourceAdaptor"}
+    assert set(allocators) == {"rmm_cupy_allocator"}
+    assert len(set(shown)) == n, "each worker has a GPU of its own"
+    assert found["kinds"] == ["cupy"]
+
+
+def test_a_step_on_the_gpu_says_so_in_its_run_record(tmp_path: Path):
+    program = """
+        import json, sys
+        from pathlib import Path
+        from scatlas import step
+        from scatlas.compute import backend
+        mode = "pool" if __import__("importlib.util").util.find_spec("rmm") else "default"
+        args = step.parser("", gpu=True).parse_args(
+            ["--manifest", sys.argv[1], "--backend", "gpu", "--memory", mode]
+        )
+        with step.run(args, outputs=[]) as facts:
+            import cupy as cp
+            facts["sum"] = float(cp.ones(1000).sum())
+            facts["on"] = backend.current()
+        record = json.loads(step.run_record(Path(sys.argv[1])).read_text())
+        print(json.dumps(record["gpu"] | {"on": facts["on"], "backend": record["backend"]}))
+    """
+    found = run(program, str(tmp_path / "m.json"), SCATLAS_CLAIMS_DIR=str(tmp_path / "claims"))
+    assert (found["on"], found["backend"]) == ("gpu", "gpu")
+    assert found["peak_memory_bytes"] >= 8000

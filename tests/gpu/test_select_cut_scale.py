@@ -1,0 +1,207 @@
+"""GPU homes of selecting, cutting and scaling against their CPU twins: the same bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+cp = pytest.importorskip("cupy")
+
+from scatlas.kernels import cut_cpu, scale_cpu, select_cpu  # noqa: E402
+
+select_gpu = pytest.importorskip("scatlas.kernels.select_gpu")
+cut_gpu = pytest.importorskip("scatlas.kernels.cut_gpu")
+scale_gpu = pytest.importorskip("scatlas.kernels.scale_gpu")
+
+TYPES = [
+    ("uint8", "uint16", "int64"),
+    ("float32", "int32", "int32"),
+    ("float64", "int64", "int64"),
+]
+SHAPES = [(37, 300), (1, 1), (0, 5), (3, 0), (300, 3), (2, 4000)]
+
+
+def counts(rng, shape, data, indices="int32", indptr="int32"):
+    """Counts with cells that have no values."""
+    x = sp.random(*shape, density=0.3, format="csr", rng=rng)
+    x.data = rng.integers(1, 100, x.nnz).astype(data)
+    if shape[0] > 9:
+        x.data[x.indptr[5] : x.indptr[8]] = 0
+        x.eliminate_zeros()
+    x.data = x.data.astype(data)
+    x.indices = x.indices.astype(indices)
+    x.indptr = x.indptr.astype(indptr)
+    return x
+
+
+def parts(x):
+    """Arrays of a block, on the host."""
+    arrays = (x,) if isinstance(x, cp.ndarray | np.ndarray) else (x.data, x.indices, x.indptr)
+    return [cp.asnumpy(array) for array in arrays]
+
+
+def same(got, expected):
+    """Blocks of equal shape, types and bits."""
+    assert got.shape == expected.shape
+    assert isinstance(got, cp.ndarray) == isinstance(expected, np.ndarray)
+    for mine, other in zip(parts(got), parts(expected), strict=True):
+        assert mine.dtype == other.dtype
+        np.testing.assert_array_equal(mine, other)
+
+
+def unchanged(block, before):
+    for now, then in zip(parts(block), before, strict=True):
+        np.testing.assert_array_equal(now, then)
+
+
+@pytest.fixture(params=TYPES, ids="-".join)
+def types(request):
+    return request.param
+
+
+@pytest.fixture(params=SHAPES, ids=str)
+def shape(request):
+    return request.param
+
+
+@pytest.fixture(params=[False, True], ids=["csr", "dense"])
+def dense(request):
+    return request.param
+
+
+def test_genes_and_rows(rng, gpu_block, types, shape, dense):
+    x = counts(rng, shape, *types)
+    host = x.toarray() if dense else x
+    block = gpu_block(host)
+    before = parts(block)
+    some = np.flatnonzero(rng.random(shape[1]) < 0.4)
+    for index in (some, rng.permutation(some), some[:0], np.arange(shape[1])):
+        got = select_gpu.select_genes(block, index, shape[1])
+        same(got, select_cpu.select_genes(host, index))
+    mask = rng.random(shape[0]) < 0.5
+    for rows in (mask, np.flatnonzero(mask)[::-1], np.repeat(np.flatnonzero(mask), 2)):
+        same(select_gpu.select_rows(block, rows), select_cpu.select_rows(host, rows))
+    unchanged(block, before)
+
+
+def test_device_vectors(rng, gpu_block):
+    x = counts(rng, (20, 30), "float32")
+    index, mask = rng.permutation(30)[:9], rng.random(20) < 0.5
+    got = select_gpu.select_genes(gpu_block(x), cp.asarray(index))
+    same(got, select_cpu.select_genes(x, index))
+    got = select_gpu.select_rows(gpu_block(x), cp.asarray(mask))
+    same(got, select_cpu.select_rows(x, mask))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int16", "uint64"])
+def test_other_types(rng, gpu_block, dtype, dense):
+    x = counts(rng, (20, 30), "int32").astype(dtype)
+    host = x.toarray() if dense else x
+    index = np.arange(3, 30, 2)
+    got = select_gpu.select_genes(gpu_block(host, None), index)
+    same(got, select_cpu.select_genes(host, index))
+    same(select_gpu.select_rows(gpu_block(host), [3, 1]), select_cpu.select_rows(host, [3, 1]))
+
+
+def test_rows_that_are_not_sorted_or_name_a_gene_twice(rng, gpu_block, monkeypatch):
+    indices = rng.integers(0, 40, 600).astype(np.int32)
+    indptr = np.array([0, 100, 100, 370, 380, 600], np.int32)
+    x = sp.csr_matrix((np.arange(600, dtype=np.float32), indices, indptr), shape=(5, 40))
+    block = gpu_block(x)
+    scales = np.array([0.5, 1, 2, np.nan, 0.1])
+    for at_once in (1 << 26, 300, 1):
+        monkeypatch.setattr(select_gpu, "SORTED_AT_ONCE", at_once)
+        for index in (np.arange(5, 35), rng.permutation(40)[:25]):
+            same(select_gpu.select_genes(block, index), select_cpu.select_genes(x, index))
+            place = select_cpu.gene_places(index, 40)
+            got = cut_gpu.cut_log_normalize(block, scales, place)
+            same(got, cut_cpu.cut_log_normalize(x, scales, place))
+
+
+def test_dense_of_any_layout(rng):
+    host = rng.integers(0, 50, (30, 40)).astype(np.uint16)
+    index, rows = rng.permutation(40)[:20], np.array([4, 1, 20])
+    scales = np.where(rng.random(30) < 0.3, np.nan, rng.random(30))
+    place = select_cpu.gene_places(index, 40)
+    mean, sd = rng.random(40), rng.random(40) + 0.5
+    wide = cp.zeros((60, 40), cp.uint16)
+    wide[::2] = cp.asarray(host)
+    for block in (cp.asarray(host.T.copy()).T, wide[::2]):
+        same(select_gpu.select_genes(block, index), select_cpu.select_genes(host, index))
+        same(select_gpu.select_rows(block, rows), select_cpu.select_rows(host, rows))
+        got = cut_gpu.cut_log_normalize(block, scales, place)
+        same(got, cut_cpu.cut_log_normalize(host, scales, place))
+        got = scale_gpu.scale(block, mean, sd, 2.0, dtype=np.float32)
+        same(got, scale_cpu.scale(host, mean, sd, 2.0, dtype=np.float32))
+
+
+def test_bad_positions(gpu_block):
+    block = cp.zeros((3, 5))
+    with pytest.raises(ValueError, match="the block has 5 genes, not 4"):
+        select_gpu.select_genes(block, [1], 4)
+    with pytest.raises(ValueError, match="within 0 and 4"):
+        select_gpu.select_genes(block, [5])
+    with pytest.raises(ValueError, match="wanted twice"):
+        select_gpu.select_genes(block, [1, 1])
+    with pytest.raises(ValueError, match="a mask of 2 for 3 cells"):
+        select_gpu.select_rows(block, [True, False])
+    with pytest.raises(ValueError, match="within 0 and 2"):
+        select_gpu.select_rows(block, [-1])
+    with pytest.raises(ValueError, match="2 scales and 5 genes"):
+        cut_gpu.cut_log_normalize(block, np.ones(2), np.arange(5))
+
+
+def test_cut(rng, gpu_block, types, shape, dense):
+    x = counts(rng, shape, *types)
+    host = x.toarray() if dense else x
+    block = gpu_block(host)
+    before = parts(block)
+    scales = np.where(rng.random(shape[0]) < 0.3, np.nan, rng.random(shape[0]) * 3)
+    some = np.flatnonzero(rng.random(shape[1]) < 0.4)
+    for index in (some, rng.permutation(some), some[:0]):
+        place = select_cpu.gene_places(index, shape[1])
+        got = [cut_gpu.cut_log_normalize(block, scales, place) for _ in range(3)]
+        for one in got:
+            same(one, cut_cpu.cut_log_normalize(host, scales, place))
+    nothing = np.full(shape[0], np.nan)
+    got = cut_gpu.cut_log_normalize(block, cp.asarray(nothing), cp.asarray(place))
+    same(got, cut_cpu.cut_log_normalize(host, nothing, place))
+    unchanged(block, before)
+
+
+@pytest.mark.parametrize("max_value", [None, 1.5])
+@pytest.mark.parametrize("centred", [False, True])
+def test_scale(rng, gpu_block, types, shape, dense, centred, max_value):
+    x = counts(rng, shape, *types)
+    host = x.toarray() if dense else x
+    block = gpu_block(host)
+    before = parts(block)
+    mean = rng.random(shape[1]) * 50 if centred else None
+    sd = rng.random(shape[1]) * 20 + 0.1
+    dtype = np.float64 if types[0] == "float64" else np.float32
+    for rows in (None, rng.random(shape[0]) < 0.5):
+        got = scale_gpu.scale(block, mean, sd, max_value, rows, dtype=dtype)
+        same(got, scale_cpu.scale(host, mean, sd, max_value, rows, dtype=dtype))
+        if not dense and not centred and shape[0]:
+            assert got.indices is not block.indices
+            assert got.indptr is not block.indptr
+    unchanged(block, before)
+
+
+def test_scale_lets_nan_pass(gpu_block):
+    host = np.array([[np.nan, np.inf], [-np.inf, 1.0]])
+    mean, sd = np.ones(2), np.array([2.0, 3.0])
+    for x in (host, sp.csr_matrix(host)):
+        got = scale_gpu.scale(gpu_block(x), mean, sd, 3, dtype=np.float64)
+        same(got, scale_cpu.scale(x, mean, sd, 3, dtype=np.float64))
+
+
+def test_shift(rng, gpu_block, types, shape):
+    x = counts(rng, shape, *types)
+    block = gpu_block(x)
+    before = parts(block)
+    vectors = rng.random(shape[1]), rng.random(shape[1]) + 0.1, rng.random(shape[1])
+    got = scale_gpu.shift(block, *vectors, (-3, 10))
+    same(got, scale_cpu.shift(x, *vectors, (-3, 10)))
+    unchanged(block, before)

@@ -1,0 +1,64 @@
+"""The demo through Snakemake, with every step that can on the GPU, against the CPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import anndata as ad
+import numpy as np
+import pytest
+
+from scatlas.datasets import simulate_plate, write_plate
+from tests.workflow.runs import Project
+
+pytest.importorskip("snakemake")
+
+CONFIG = {
+    "plates": "plates.tsv",
+    "qc": {"min_genes": 250, "max_pct_mt": 25},
+    "hvg": {"n_top_genes": 800},
+    "pca": {"n_comps": 50},
+}
+
+
+@pytest.fixture(scope="module")
+def plates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("plates")
+    paths = {f"p{number}": folder / f"p{number}.h5ad" for number in (1, 2, 3, 4)}
+    for number, path in enumerate(paths.values(), start=1):
+        write_plate(path, simulate_plate(number, n_cells=2000, n_genes=3000))
+    return paths
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory, plates) -> dict[str, Path]:
+    folders = {}
+    for backend in ("cpu", "gpu"):
+        project = Project(tmp_path_factory.mktemp(backend), CONFIG | {"backend": backend})
+        project.write_plates(plates)
+        project.build("atlas", cores=8)
+        folders[backend] = project.results
+    return folders
+
+
+def test_the_same_genes(both):
+    cpu, gpu = ((both[name] / "consensus_genes.tsv").read_bytes() for name in ("cpu", "gpu"))
+    assert cpu == gpu
+
+
+def test_the_same_cells_and_components(both):
+    cpu, gpu = (ad.read_zarr(both[name] / "atlas.zarr") for name in ("cpu", "gpu"))
+    assert cpu.obs.equals(gpu.obs)
+    np.testing.assert_allclose(gpu.X.data, cpu.X.data, rtol=2e-7)
+    np.testing.assert_array_equal(gpu.X.indices, cpu.X.indices)
+    np.testing.assert_allclose(gpu.uns["pca"]["variance"], cpu.uns["pca"]["variance"], rtol=1e-6)
+    np.testing.assert_allclose(gpu.obsm["X_pca"], cpu.obsm["X_pca"], atol=1e-4)
+
+
+def test_run_records_name_the_gpu(both):
+    for step in ("hvg/p1", "select_genes/p1", "pca"):
+        path = both["gpu"] / "manifests" / step
+        record = json.loads((path.parent / "runs" / f"{path.name}.json").read_text())
+        assert record["backend"] == "gpu"
+        assert record["gpu"]["peak_memory_bytes"] > 0
