@@ -20,6 +20,7 @@ from scatlas.errors import InputError
 from scatlas.io import buffers, chunks, load, load_plate, open_counts
 from scatlas.io.borders import Borders
 from scatlas.io.lazy import read_matrix
+from scatlas.io.native import run_decoder
 from scatlas.io.size import csr_blocks
 from scatlas.io.writer import CsrWriter
 
@@ -49,14 +50,38 @@ def decodes(monkeypatch) -> Counter:
     """How often each chunk is decoded."""
     seen: Counter = Counter()
     lock = threading.Lock()
-    plain = chunks._decode
+    alone, read_runs = chunks._decode, chunks._raw_runs
+    # Of a run that is decoded as a whole only places are told: its number follows from them.
+    runs = threading.local()
 
     def counting(array, chunk, *rest):
         with lock:
             seen[array.key, chunk] += 1
-        return plain(array, chunk, *rest)
+        return alone(array, chunk, *rest)
+
+    def noting(array, first, stop):
+        for run in read_runs(array, first, stop):
+            runs.last = array.key, run
+            yield run
+
+    def counting_runs(pipeline):
+        decode = run_decoder(pipeline)
+        if decode is None:
+            return None
+
+        def decode_run(raw, starts, *rest):
+            n_done = decode(raw, starts, *rest)
+            key, run = runs.last
+            with lock:
+                for start in starts[:n_done]:
+                    seen[key, run.first + int(np.searchsorted(run.starts, start))] += 1
+            return n_done
+
+        return decode_run
 
     monkeypatch.setattr(chunks, "_decode", counting)
+    monkeypatch.setattr(chunks, "_raw_runs", noting)
+    monkeypatch.setattr(chunks, "run_decoder", counting_runs)
     return seen
 
 

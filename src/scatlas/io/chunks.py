@@ -25,6 +25,7 @@ from scatlas.io.codecs import (
     Decoder,
     decode,
 )
+from scatlas.io.native import run_decoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,6 +127,10 @@ class Extents:
         rows = slice(first - self.first, stop - self.first)
         yield self.path, self.offsets[rows], self.sizes[rows]
 
+    def is_plain(self, run: _Run) -> bool:
+        """Whether all steps of the pipeline were taken for these chunks."""
+        return not self.skipped[run.first - self.first : run.stop - self.first].any()
+
     def stamp(self, chunk: int) -> None:
         """Nothing: the file's own stamp, which `Store` has, changes with each of its chunks."""
 
@@ -178,6 +183,10 @@ class ShardFiles:
             else:
                 offsets, sizes = self._index(path, size)
             yield path, offsets[rows], sizes[rows]
+
+    def is_plain(self, run: _Run) -> bool:  # noqa: ARG002
+        """Always: all chunks are encoded alike."""
+        return True
 
     def stamp(self, chunk: int) -> tuple[int, int] | None:
         """Time and size of the chunk's file: a store's own stamp holds its metadata alone."""
@@ -264,13 +273,29 @@ def read(
             key = (store, array.key, chunk, array.places.stamp(chunk))
             put(chunk, _borders.get(key, n, lambda chunk=chunk: _decoded(array, chunk)))
             first, stop = (first + 1, stop) if chunk == first else (first, stop - 1)
-    for chunk, raw in _raw_chunks(array, first, stop):
-        values = _decode(array, chunk, raw, out, chunk * size - begin)
-        if values is not None:
-            put(chunk, values)
-        else:
-            at = chunk * size - begin
-            _check_limit(out[at : at + size], limit)
+    decode_run = run_decoder(array.pipeline) if out.dtype == array.dtype else None
+    for run in _raw_runs(array, first, stop):
+        done = range(0)
+        if decode_run is not None and run.window is not None and array.places.is_plain(run):
+            # The chunks that lie within, to where they belong. The first that is damaged is left
+            # to the decoders of single chunks, which say what is wrong.
+            lo = max(run.first, -(-begin // size))
+            hi = max(lo, min(run.stop, end // size))
+            target = out[lo * size - begin : hi * size - begin]
+            rows = slice(lo - run.first, hi - run.first)
+            places = np.frombuffer(run.window, np.uint8), run.starts[rows], run.sizes[rows]
+            n_done = decode_run(*places, target, size * array.dtype.itemsize)
+            _check_limit(target[: n_done * size], limit)
+            done = range(lo, lo + n_done)
+        for chunk, raw in run.chunks():
+            if chunk in done:
+                continue
+            values = _decode(array, chunk, raw, out, chunk * size - begin)
+            if values is not None:
+                put(chunk, values)
+            else:
+                at = chunk * size - begin
+                _check_limit(out[at : at + size], limit)
     return out
 
 
@@ -353,32 +378,64 @@ def _decode(
     return decode(pipeline, raw, array.dtype, size)[: array.n_values - chunk * size]
 
 
+@dataclass(frozen=True)
+class _Run:
+    """Chunks that were read at once, as they lie on disk.
+
+    Attributes
+    ----------
+    first
+        Number of the first.
+    window
+        The bytes; None for chunks that were never written.
+    starts, sizes
+        int64: chunk i is ``window[starts[i] : starts[i] + sizes[i]]``.
+    """
+
+    first: int
+    window: memoryview | None
+    starts: np.ndarray
+    sizes: np.ndarray
+
+    @property
+    def stop(self) -> int:
+        """Number of the last and 1."""
+        return self.first + self.starts.size
+
+    def chunks(self) -> Iterator[tuple[int, memoryview | None]]:
+        """Yield number and bytes of each."""
+        places = zip(self.starts.tolist(), self.sizes.tolist(), strict=True)
+        for chunk, (start, size) in enumerate(places, self.first):
+            yield chunk, None if self.window is None else self.window[start : start + size]
+
+
 def _raw_chunks(
     array: ChunkedArray, first: int, stop: int
 ) -> Iterator[tuple[int, memoryview | None]]:
     """Yield the chunks as they lie on disk, each valid until the next; None: not written."""
+    for run in _raw_runs(array, first, stop):
+        yield from run.chunks()
+
+
+def _raw_runs(array: ChunkedArray, first: int, stop: int) -> Iterator[_Run]:
+    """Yield all chunks in runs, each valid until the next."""
     chunk = first
     if first >= stop:
         return
     for path, offsets, sizes in array.places.locate(first, stop):
         if (offsets < 0).all():
-            for _ in offsets:
-                yield chunk, None
-                chunk += 1
+            yield _Run(chunk, None, offsets, sizes)
+            chunk += offsets.size
             continue
         with _opened(path) as fd:
             _check_inside(path, fd, offsets, sizes)
             for lo, hi in _runs(offsets, sizes):
-                start = int(offsets[lo])
-                if start < 0:
-                    yield chunk, None
-                    chunk += 1
-                    continue
-                window = _pread(fd, start, int(offsets[hi - 1] + sizes[hi - 1]) - start)
-                for i in range(lo, hi):
-                    at = int(offsets[i]) - start
-                    yield chunk, window[at : at + int(sizes[i])]
-                    chunk += 1
+                starts, run_sizes = offsets[lo:hi] - offsets[lo], sizes[lo:hi]
+                window = None
+                if offsets[lo] >= 0:
+                    window = _pread(fd, int(offsets[lo]), int(starts[-1] + run_sizes[-1]))
+                yield _Run(chunk, window, starts, run_sizes)
+                chunk += hi - lo
 
 
 def _check_inside(path: str, fd: int, offsets: np.ndarray, sizes: np.ndarray) -> None:

@@ -1,0 +1,170 @@
+"""Runs of compressed chunks decoded in one call, without the interpreter between them (Numba).
+
+A block of four million values has dozens of chunks. Decoded one by one, each makes its thread take
+and leave the interpreter's lock several times, and a dozen threads then wait for one another more
+than they decode. The libraries' own C functions are called here, by their addresses, which are
+arguments: compiled code that held them could not be kept on disk.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from numba import types
+from numba.core.cgutils import ir
+from numba.extending import intrinsic
+
+from scatlas.kernels.cached import njit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_BYTES = ir.IntType(8).as_pointer()
+_INT, _LONG = ir.IntType(32), ir.IntType(64)
+
+
+def _caller(result: Any, *parameters: Any, fixed: tuple[int, ...] = ()) -> Callable:
+    """Codegen of a call of a C function by its address; ``fixed`` are constant last arguments."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+        address, *given = args
+        of_c = ir.FunctionType(result, [*parameters, *[_INT for _ in fixed]])
+        values = []
+        for value, kind in zip(given, parameters, strict=True):
+            if kind is _BYTES:
+                values.append(builder.inttoptr(value, kind))
+            else:
+                values.append(builder.trunc(value, kind) if kind is _INT else value)
+        values += [ir.Constant(_INT, value) for value in fixed]
+        found = builder.call(builder.inttoptr(address, of_c.as_pointer()), values)
+        if result is _INT:
+            return builder.zext(found, _LONG)
+        return builder.ptrtoint(found, _LONG) if result is _BYTES else found
+
+    return codegen
+
+
+@intrinsic
+def _blosc_decompress(typing_context: Any, of: Any, source: Any, target: Any, n: Any) -> Any:  # noqa: ARG001
+    """``int blosc_decompress_ctx(source, target, n, 1)``: bytes written, on one thread."""
+    return types.int64(*[types.int64] * 4), _caller(_INT, _BYTES, _BYTES, _LONG, fixed=(1,))
+
+
+@intrinsic
+def _crc32c(typing_context: Any, of: Any, start: Any, source: Any, n: Any) -> Any:  # noqa: ARG001
+    """``uint32_t crc32c_extend(start, source, n)``."""
+    return types.int64(*[types.int64] * 4), _caller(_INT, _INT, _BYTES, _LONG)
+
+
+@intrinsic
+def _new_decompressor(typing_context: Any, of: Any) -> Any:  # noqa: ARG001
+    """``libdeflate_alloc_decompressor()``: its address, or 0."""
+    return types.int64(types.int64), _caller(_BYTES)
+
+
+@intrinsic
+def _free_decompressor(typing_context: Any, of: Any, decompressor: Any) -> Any:  # noqa: ARG001
+    """``libdeflate_free_decompressor(decompressor)``."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+        address, made = args
+        of_c = ir.FunctionType(ir.VoidType(), [_BYTES])
+        function = builder.inttoptr(address, of_c.as_pointer())
+        builder.call(function, [builder.inttoptr(made, _BYTES)])
+        return ir.Constant(_LONG, 0)
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def _inflate(
+    typing_context: Any,  # noqa: ARG001
+    of: Any,  # noqa: ARG001
+    decompressor: Any,  # noqa: ARG001
+    source: Any,  # noqa: ARG001
+    n_source: Any,  # noqa: ARG001
+    target: Any,  # noqa: ARG001
+    n_target: Any,  # noqa: ARG001
+    written: Any,  # noqa: ARG001
+) -> Any:
+    """``libdeflate_zlib_decompress(...)``: 0 when exactly ``n_target`` bytes were written."""
+    parameters = (_BYTES, _BYTES, _LONG, _BYTES, _LONG, _BYTES)
+    return types.int64(*[types.int64] * 7), _caller(_INT, *parameters)
+
+
+@njit(nogil=True, cache=True)
+def _uint32(raw, at):
+    return (
+        types.int64(raw[at])
+        | types.int64(raw[at + 1]) << 8
+        | types.int64(raw[at + 2]) << 16
+        | types.int64(raw[at + 3]) << 24
+    )
+
+
+@njit(nogil=True, cache=True)
+def unblosc(decompress, crc32c, raw, begin, starts, sizes, target, chunk_bytes):
+    """Decode Blosc chunks to consecutive places of the memory at ``target``.
+
+    Parameters
+    ----------
+    decompress, crc32c
+        Addresses of ``blosc_decompress_ctx`` and ``crc32c_extend``; 0 for chunks that do not end
+        with their checksum.
+    raw
+        uint8, in which chunk i is ``raw[starts[i] : starts[i] + sizes[i]]``.
+    begin
+        Address of ``raw``.
+    starts, sizes
+        int64.
+    target
+        Address to write to.
+    chunk_bytes
+        Of each chunk when it is decoded.
+
+    Returns
+    -------
+    Number of chunks before the first that is damaged.
+    """
+    for i in range(starts.size):
+        at, size = starts[i], sizes[i]
+        if crc32c:
+            size -= 4
+            if size < 0 or _crc32c(crc32c, 0, begin + at, size) != _uint32(raw, at + size):
+                return i
+        # c-blosc trusts the sizes in the header: of the chunk, and of it compressed.
+        if size < 16 or _uint32(raw, at + 4) != chunk_bytes or _uint32(raw, at + 12) != size:
+            return i
+        place = target + i * chunk_bytes
+        if _blosc_decompress(decompress, begin + at, place, chunk_bytes) != chunk_bytes:
+            return i
+    return starts.size
+
+
+@njit(nogil=True, cache=True)
+def inflate(functions, begin, starts, sizes, target, chunk_bytes):
+    """Decode zlib or gzip chunks to consecutive places of the memory at ``target``.
+
+    Parameters
+    ----------
+    functions
+        Addresses of libdeflate's functions that make a decompressor, decompress and free it.
+    begin, starts, sizes, target, chunk_bytes
+        As for :func:`unblosc`.
+
+    Returns
+    -------
+    Number of chunks before the first that is damaged or of another size.
+    """
+    make, decompress, free = functions
+    decompressor = _new_decompressor(make)
+    if decompressor == 0:
+        return 0
+    done = starts.size
+    for i in range(starts.size):
+        place = target + i * chunk_bytes
+        if _inflate(decompress, decompressor, begin + starts[i], sizes[i], place, chunk_bytes, 0):
+            done = i
+            break
+    _free_decompressor(free, decompressor)
+    return done

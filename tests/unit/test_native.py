@@ -1,0 +1,115 @@
+"""Runs of chunks decoded in one call equal the chunks decoded one by one."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import zlib
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from google_crc32c import value as crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numcodecs import blosc
+
+from scatlas.io import chunks, native
+from scatlas.io.codecs import Blosc, ChunkError, Crc32c, Deflate, Zstd, decode
+from scatlas.io.locate import in_hdf5
+
+
+def _checked(raw: bytes) -> bytes:
+    return raw + crc32c(raw).to_bytes(4, "little")
+
+
+PIPELINES = {
+    "zlib": ((Deflate(),), lambda x: zlib.compress(x.tobytes())),
+    "gzip": ((Deflate("gzip"),), lambda x: gzip.compress(x.tobytes())),
+    "blosc": ((Blosc(),), lambda x: blosc.compress(x, b"lz4", 5, blosc.SHUFFLE)),
+    "blosc-crc32c": (
+        (Crc32c(), Blosc()),
+        lambda x: _checked(blosc.compress(x, b"zstd", 5, blosc.BITSHUFFLE)),
+    ),
+}
+
+
+@given(data=st.data(), name=st.sampled_from(sorted(PIPELINES)), seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=150, deadline=None)
+def test_a_run_equals_its_chunks(data, name, seed):
+    """Sound or with one byte changed: the same values up to the first chunk that is refused."""
+    pipeline, encode = PIPELINES[name]
+    rng = np.random.default_rng(seed)
+    dtype = np.dtype(data.draw(st.sampled_from(["u1", "u2", "i8", "f4"])))
+    n, size = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 3000))
+    values = rng.integers(0, 9, (n, size)).astype(dtype)
+    encoded = [encode(chunk) for chunk in values]
+    gaps = [bytes(rng.integers(0, 256, rng.integers(0, 9), np.uint8)) for _ in encoded]
+    starts = np.cumsum([0, *(len(e) + len(g) for e, g in zip(encoded, gaps, strict=True))])[:-1]
+    sizes = np.array([len(chunk) for chunk in encoded])
+    raw = bytearray(b"".join(e + g for e, g in zip(encoded, gaps, strict=True)))
+    if data.draw(st.booleans()):
+        raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    alone = []
+    for start, length in zip(starts, sizes, strict=True):
+        try:
+            alone.append(decode(pipeline, memoryview(raw)[start : start + length], dtype, size))
+        except Exception:  # noqa: BLE001 - each library has a class of its own
+            break
+    out = np.full(n * size + 1, 7, dtype)
+    found = native.run_decoder(pipeline)(
+        np.frombuffer(raw, np.uint8), starts, sizes, out[:-1], size * dtype.itemsize
+    )
+    assert found == len(alone)
+    for i, chunk in enumerate(alone):
+        np.testing.assert_array_equal(out[i * size : (i + 1) * size], chunk)
+    assert out[-1] == 7  # nothing was written beyond
+
+
+def test_pipelines_without_a_run_decoder():
+    assert native.run_decoder(()) is None
+    assert native.run_decoder((Zstd(),)) is None
+    assert native.run_decoder((Deflate(), Blosc())) is None
+
+
+@pytest.fixture
+def array(tmp_path) -> chunks.ChunkedArray:
+    values = np.arange(10_000, dtype=np.int64) % 977
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=values, chunks=(300,), compression="gzip")
+    with h5py.File(tmp_path / "a.h5") as file:
+        return in_hdf5(str(tmp_path / "a.h5"), "x", file["x"])
+
+
+def test_without_the_symbols_chunks_are_decoded_one_by_one(array, monkeypatch, caplog):
+    expected = chunks.read(array, 100, 9_900, dtype=np.int64)
+
+    def missing(module, name):
+        raise AttributeError(f"{module}: undefined symbol: {name}")
+
+    monkeypatch.setattr(native, "_address", missing)
+    native._inflate.cache_clear()
+    native._say_once.cache_clear()
+    try:
+        with caplog.at_level(logging.INFO):
+            found = chunks.read(array, 100, 9_900, dtype=np.int64)
+    finally:
+        native._inflate.cache_clear()
+    assert "one by one" in caplog.text
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_damaged_chunk_of_a_run_is_named(array):
+    path = Path(array.places.path)
+    raw = bytearray(path.read_bytes())
+    raw[int(array.places.offsets[17]) + 30] ^= 255
+    path.write_bytes(raw)
+    with pytest.raises(Exception, match=r"(?i)deflate|decompress|data"):
+        chunks.read(array, 0, 10_000, dtype=np.int64)
+    np.testing.assert_array_equal(
+        chunks.read(array, 0, 17 * 300, dtype=np.int64), np.arange(17 * 300) % 977
+    )
+    with pytest.raises(chunks.IndexRangeError):
+        chunks.read(array, 0, 17 * 300, dtype=np.int64, limit=900)
+    assert issubclass(chunks.IndexRangeError, ChunkError)
