@@ -355,3 +355,28 @@ def test_metadata_is_what_zarr_python_consolidates(tmp_path):
         warnings.filterwarnings("ignore", message="Consolidated metadata", category=UserWarning)
         zarr.consolidate_metadata(tmp_path / "a.zarr")
     assert ours == json.loads((tmp_path / "a.zarr/zarr.json").read_text())
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
+@pytest.mark.parametrize("width", [(), (3,)])
+def test_chunks_encoded_together_have_the_bytes_of_chunks_encoded_alone(
+    tmp_path, monkeypatch, dtype, width
+):
+    monkeypatch.setattr(shards, "CHUNK_VALUES", 2**8)
+    monkeypatch.setattr(shards, "SHARD_VALUES", 2**11)
+    values = np.random.default_rng(3).integers(0, 9, (2**11 * 3 + 77, *width)).astype(dtype)
+    files = {}
+    for name, lasting, most in (("alone", False, 2**21), ("runs", True, 2**21), ("few", True, 999)):
+        monkeypatch.setattr(shards, "_RUN_BYTES", most)
+        with shards.encoding_pool() as pool:
+            array = shards.ShardedArray(tmp_path / name, dtype, pool, row_shape=width)
+            with array:
+                for piece in np.split(values, [100, 3_000, 3_001, 5_000]):
+                    array.append(np.ascontiguousarray(piece), lasting=lasting)
+        files[name] = {
+            path.relative_to(tmp_path / name): path.read_bytes()
+            for path in sorted((tmp_path / name).rglob("*"))
+            if path.is_file()
+        }
+    assert files["alone"] == files["runs"] == files["few"]
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "runs", mode="r")[...], values)

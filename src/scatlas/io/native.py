@@ -1,7 +1,7 @@
-"""Addresses of C functions of the packages that decode, for kernels that call them in a loop.
+"""C functions of the packages that decode and encode, for kernels that call them in a loop.
 
-The packages promise their Python functions alone. Where a symbol is missing, chunks are decoded one
-by one through those, and the log says so.
+The packages promise their Python functions alone. Where a symbol is missing, chunks are worked on
+one by one through those, and the log says so.
 """
 
 from __future__ import annotations
@@ -12,20 +12,24 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from scatlas.io.codecs import Blosc, Crc32c, Deflate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    import numpy as np
 
     from scatlas.io.codecs import Decoder
 
     # Of the raw bytes, where the chunks begin in them and their sizes, to an array of bytes:
     # how many chunks were decoded before one that is damaged.
     RunDecoder = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int], int]
+    # Of consecutive chunks and the bytes of each: all of them encoded, and the bytes each takes.
+    RunEncoder = Callable[[np.ndarray, int], tuple[memoryview, list[int]]]
 
 logger = logging.getLogger(__name__)
+# Bytes that a chunk may take beyond its own: Blosc's header and the checksum.
+_OVERHEAD = 20
 
 
 @cache
@@ -50,13 +54,47 @@ def run_decoder(pipeline: Sequence[Decoder]) -> RunDecoder | None:
 
 
 @cache
+def run_encoder(compressor: str, level: int, shuffle: int) -> RunEncoder | None:
+    """Function that compresses a run of chunks by Blosc, each with its crc32c, in one call.
+
+    The bytes are those of ``numcodecs.Blosc(compressor, level, shuffle)``. None where the packages
+    lack what is needed.
+    """
+    try:
+        functions = (
+            _address("numcodecs.blosc", "blosc_compress_ctx"),
+            _address("google_crc32c._crc32c", "crc32c_extend"),
+        )
+    except (AttributeError, OSError, ImportError) as why:
+        _say_once(str(why))
+        return None
+    from scatlas.kernels.chunks_cpu import blosc
+
+    name = ctypes.create_string_buffer(compressor.encode())
+
+    def encode(chunks: np.ndarray, chunk_bytes: int) -> tuple[memoryview, list[int]]:
+        lengths = np.empty(chunks.nbytes // chunk_bytes, np.int64)
+        out = np.empty(chunks.nbytes + _OVERHEAD * lengths.size, np.uint8)
+        n_bytes = blosc(
+            functions, ctypes.addressof(name), level, shuffle, chunks.itemsize,
+            chunks.ctypes.data, chunk_bytes, out, out.ctypes.data, lengths,
+        )  # fmt: skip
+        if n_bytes < 0:
+            msg = f"Blosc cannot encode {chunk_bytes:,} bytes"
+            raise RuntimeError(msg)
+        return memoryview(out)[:n_bytes], lengths.tolist()
+
+    return encode
+
+
+@cache
 def _say_once(why: str) -> None:
-    logger.info("chunks are decoded one by one, which takes longer: %s", why)
+    logger.info("chunks are worked on one by one, which takes longer: %s", why)
 
 
 @cache
 def _unblosc(*, checked: bool) -> RunDecoder:
-    from scatlas.kernels.decode_cpu import unblosc
+    from scatlas.kernels.chunks_cpu import unblosc
 
     decompress = _address("numcodecs.blosc", "blosc_decompress_ctx")
     crc32c = _address("google_crc32c._crc32c", "crc32c_extend") if checked else 0
@@ -72,7 +110,7 @@ def _unblosc(*, checked: bool) -> RunDecoder:
 
 @cache
 def _inflate(container: str) -> RunDecoder:
-    from scatlas.kernels.decode_cpu import inflate
+    from scatlas.kernels.chunks_cpu import inflate
 
     names = ("alloc_decompressor", f"{container}_decompress", "free_decompressor")
     functions = tuple(_address("deflate._deflate", f"libdeflate_{name}") for name in names)

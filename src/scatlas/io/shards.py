@@ -21,6 +21,7 @@ from numcodecs import Blosc, VLenUTF8, Zstd
 
 from scatlas.compute.threads import n_threads
 from scatlas.io.metadata import array_metadata
+from scatlas.io.native import run_encoder
 from scatlas.io.size import parse_bytes
 from scatlas.io.zarr3 import LocalArray
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import zarr
+
+    from scatlas.io.native import RunEncoder
 
 # Values of a chunk: the piece a reader decodes at once. 0.25 to 2 MB fit a core's cache, and one
 # call per chunk costs little beside decoding it.
@@ -50,6 +53,9 @@ def piece_values(block_budget: str | int) -> int:
     return max(1, parse_bytes(block_budget) // (_PIECE_BYTES * CHUNK_VALUES)) * CHUNK_VALUES
 
 
+# Bytes encoded in one call: chunks enough that the interpreter, which one thread has at a time,
+# does not hold up the others; few enough that all threads have work.
+_RUN_BYTES = 2**21
 _EMPTY = np.iinfo(np.uint64).max
 _CHECKSUM_BYTES = 4
 _ZSTD = {"name": "zstd", "configuration": {"level": 1, "checksum": False}}
@@ -66,8 +72,15 @@ class Compression:
 
     def encoder(self) -> Blosc:
         """Compressor of single chunks."""
-        modes = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
-        return Blosc("lz4", self.level, modes[self.shuffle])
+        return Blosc("lz4", self.level, self._mode)
+
+    def run_encoder(self) -> RunEncoder | None:
+        """The same for several chunks, with their checksums."""
+        return run_encoder("lz4", self.level, self._mode)
+
+    @property
+    def _mode(self) -> int:
+        return {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}[self.shuffle]
 
     def codec(self, itemsize: int) -> dict[str, Any]:
         """The same compressor in Zarr's metadata."""
@@ -165,6 +178,8 @@ class ShardedArray:
         # Writes in order, beside the thread that appends.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="scatlas-write")
         self._lengths: list[int] = []  # encoded bytes of each chunk written so far
+        self._n_submitted = 0
+        self._row_bytes = self.dtype.itemsize * max(1, int(np.prod(row_shape)))
         self._shard_file = None
 
     def append(self, values: np.ndarray, *, lasting: bool = False) -> None:
@@ -182,6 +197,7 @@ class ShardedArray:
         while start < len(values):
             stop = min(len(values), start + self._chunk_rows - self._filled)
             if whole and stop - start == self._chunk_rows:
+                stop = start + self._together(len(values) - start) * self._chunk_rows
                 self._submit(values[start:stop])
                 start = stop
                 continue
@@ -212,7 +228,8 @@ class ShardedArray:
     def append_encoded(self, chunk: bytes) -> None:
         """Append a whole chunk as :meth:`takes_chunks_of` allows it."""
         self._drain()
-        self._write(chunk)
+        self._n_submitted += 1
+        self._write(chunk, [len(chunk)])
         self.n_rows += self._chunk_rows
 
     def widened(self, dtype: np.dtype | type) -> ShardedArray:
@@ -264,7 +281,7 @@ class ShardedArray:
                 last[self._filled :] = 0
             # Here and now: a thread would cost more than most columns.
             self._drain()
-            self._write(self._encode(last))
+            self._write(*self._encode(last))
         self._drain()
         self._writer.shutdown()
         if self._shard_file is not None:
@@ -286,29 +303,41 @@ class ShardedArray:
             return bytearray()
         return np.empty((self._chunk_rows, *self._row_shape), self.dtype)
 
-    def _submit(self, chunk: np.ndarray | bytearray) -> None:
+    def _together(self, n_rows: int) -> int:
+        """Chunks of so many rows that are encoded and written at once: of one shard."""
+        left = self._shard_chunks - self._n_submitted % self._shard_chunks
+        most = max(1, _RUN_BYTES // (self._chunk_rows * self._row_bytes))
+        n = min(n_rows // self._chunk_rows, left, most)
+        return n if n > 1 and self._compression.run_encoder() is not None else 1
+
+    def _submit(self, chunks: np.ndarray | bytearray) -> None:
         while len(self._in_flight) >= self._most_in_flight:
             self._in_flight.popleft().result()
-        encoded = self._pool.submit(self._encode, chunk)
-        self._in_flight.append(self._writer.submit(lambda: self._write(encoded.result())))
+        self._n_submitted += 1 if self._text else len(chunks) // self._chunk_rows
+        encoded = self._pool.submit(self._encode, chunks)
+        self._in_flight.append(self._writer.submit(lambda: self._write(*encoded.result())))
 
-    def _encode(self, chunk: np.ndarray | bytearray) -> bytes:
+    def _encode(self, chunks: np.ndarray | bytearray) -> tuple[bytes | memoryview, list[int]]:
+        """Chunks as they lie on disk one after another, and the bytes of each."""
+        if len(chunks) > self._chunk_rows and not self._text:
+            return self._compression.run_encoder()(chunks, self._chunk_rows * self._row_bytes)
         if self._text:
-            chunk = self._chunk_rows.to_bytes(_VLEN_HEADER, "little") + chunk
-        encoded = self._encoder.encode(chunk)
-        return encoded + crc32c(encoded).to_bytes(_CHECKSUM_BYTES, "little")
+            chunks = self._chunk_rows.to_bytes(_VLEN_HEADER, "little") + chunks
+        encoded = self._encoder.encode(chunks)
+        encoded += crc32c(encoded).to_bytes(_CHECKSUM_BYTES, "little")
+        return encoded, [len(encoded)]
 
     def _drain(self) -> None:
         while self._in_flight:
             self._in_flight.popleft().result()
 
-    def _write(self, encoded: bytes) -> None:
+    def _write(self, encoded: bytes | memoryview, lengths: list[int]) -> None:
         if self._shard_file is None:
             file = self.path / self._shard_name(len(self._lengths) // self._shard_chunks)
             file.parent.mkdir(parents=True, exist_ok=True)
             self._shard_file = file.open("wb")
         self._shard_file.write(encoded)
-        self._lengths.append(len(encoded))
+        self._lengths += lengths
         if len(self._lengths) % self._shard_chunks == 0:
             self._finish_shard()
 

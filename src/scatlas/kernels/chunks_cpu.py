@@ -1,4 +1,4 @@
-"""Runs of compressed chunks decoded in one call, without the interpreter between them (Numba).
+"""Runs of chunks decoded or encoded in one call, without the interpreter between them (Numba).
 
 A block of four million values has dozens of chunks. Decoded one by one, each makes its thread take
 and leave the interpreter's lock several times, and a dozen threads then wait for one another more
@@ -48,6 +48,25 @@ def _caller(result: Any, *parameters: Any, fixed: tuple[int, ...] = ()) -> Calla
 def _blosc_decompress(typing_context: Any, of: Any, source: Any, target: Any, n: Any) -> Any:  # noqa: ARG001
     """``int blosc_decompress_ctx(source, target, n, 1)``: bytes written, on one thread."""
     return types.int64(*[types.int64] * 4), _caller(_INT, _BYTES, _BYTES, _LONG, fixed=(1,))
+
+
+@intrinsic
+def _blosc_compress(
+    typing_context: Any,  # noqa: ARG001
+    of: Any,  # noqa: ARG001
+    level: Any,  # noqa: ARG001
+    shuffle: Any,  # noqa: ARG001
+    item: Any,  # noqa: ARG001
+    n: Any,  # noqa: ARG001
+    source: Any,  # noqa: ARG001
+    target: Any,  # noqa: ARG001
+    room: Any,  # noqa: ARG001
+    name: Any,  # noqa: ARG001
+    block: Any,  # noqa: ARG001
+) -> Any:
+    """``int blosc_compress_ctx(..., 1)``: bytes written, on one thread; not positive on failure."""
+    parameters = (_INT, _INT, _LONG, _LONG, _BYTES, _BYTES, _LONG, _BYTES, _LONG)
+    return types.int64(*[types.int64] * 10), _caller(_INT, *parameters, fixed=(1,))
 
 
 @intrinsic
@@ -168,3 +187,44 @@ def inflate(functions, begin, starts, sizes, target, chunk_bytes):
             break
     _free_decompressor(free, decompressor)
     return done
+
+
+@njit(nogil=True, cache=True)
+def blosc(functions, name, level, shuffle, item, source, chunk_bytes, out, target, lengths):
+    """Encode consecutive chunks as Blosc does, each with its checksum after it.
+
+    Parameters
+    ----------
+    functions
+        Addresses of ``blosc_compress_ctx`` and ``crc32c_extend``.
+    name
+        Address of the name of the compressor within Blosc, ended by a zero.
+    level, shuffle, item
+        Level, way to rearrange bytes, and bytes of a value.
+    source, chunk_bytes
+        Address of the first chunk, and the bytes of each.
+    out, target
+        uint8 with room for every chunk and 20 bytes more each, and its address.
+    lengths
+        int64, one a chunk: gets what it takes encoded.
+
+    Returns
+    -------
+    Bytes of all; -1 if Blosc fails.
+    """
+    compress, crc32c = functions
+    room = chunk_bytes + 16
+    at = 0
+    for i in range(lengths.size):
+        begin = source + i * chunk_bytes
+        n = _blosc_compress(
+            compress, level, shuffle, item, chunk_bytes, begin, target + at, room, name, 0
+        )
+        if n == 0 or n > room:
+            return -1
+        checksum = _crc32c(crc32c, 0, target + at, n)
+        for byte in range(4):
+            out[at + n + byte] = types.uint8(checksum >> 8 * byte & 255)
+        lengths[i] = n + 4
+        at += n + 4
+    return at
