@@ -25,7 +25,7 @@ def main(argv: list[str] | None = None) -> None:
     hvg = config.from_options(args, config.HVG)
     with step.run(args, outputs=[args.table]) as facts:
         cells = read_cells(args.size_factors, ["row", "size_factor"])
-        x, var = read_matrix(args.store, compact=True, block_budget=args.block_budget)
+        x, var = read_matrix(args.store, compact=True, **step.block_sizes(args))
         x = on_backend(x)
         factors = np.full(x.shape[0], np.nan)  # NaN: a cell that QC has taken out
         factors[cells["row"]] = cells["size_factor"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scatlas import blocks, config, step
 from scatlas.get import on_backend
-from scatlas.io import parse_bytes, read_matrix, write_pca
+from scatlas.io import read_matrix, write_pca
 from scatlas.kernels.homes import home, is_gpu
 from scatlas.pp import GeneScale, GramStats, components
 
@@ -23,8 +23,9 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     pca = config.from_options(args, config.PCA)
     with step.run(args, outputs=[args.pca]) as facts:
-        # A projected cell takes more than its counts: the blocks are smaller.
-        x, var = read_matrix(args.merged, block_budget=parse_bytes(args.block_budget) // 4)
+        sizes = step.block_sizes(args)
+        sizes["block_budget"] //= 4  # smaller blocks: a projected cell takes more than its counts
+        x, var = read_matrix(args.merged, **sizes)
         x, stats, zeros = on_backend(x), summed(args.grams), None
         if args.scale:
             wanted = config.from_options(args, config.Scale, prefix="scale")
@@ -33,7 +34,9 @@ def main(argv: list[str] | None = None) -> None:
             stats = scale.stats(stats, x)
         found = components(stats, pca.n_comps, zero_center=pca.zero_center, gpu=is_gpu(x))
         offset = found.offset(zero_center=pca.zero_center, zeros=zeros)
-        project = partial(home("project", x).project, components=found.PCs, offset=offset)
+        kernels = home("project", x)
+        PCs = kernels.prepared(found.PCs)
+        project = partial(kernels.project, components=PCs, offset=offset)
         write_pca(
             args.pca,
             x_pca=map(blocks.on_host, blocks.stream(x, project)),

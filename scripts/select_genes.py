@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> None:
     ):
         cells = read_cells(args.size_factors, ["row", "size_factor"])
         rows, kept_factors = cells["row"].to_numpy(), cells["size_factor"].to_numpy()
-        x, var = read_matrix(args.store, compact=True, block_budget=args.block_budget)
+        x, var = read_matrix(args.store, compact=True, **step.block_sizes(args))
         factors = np.full(x.shape[0], np.nan)  # NaN: a cell that QC has taken out
         factors[rows] = kept_factors
         genes = genes_in(args.store, var.index, args.genes)

@@ -26,7 +26,7 @@ from make_plates import Study
 from run_side import publish
 
 from scatlas.compute import backend
-from scatlas.kernels import cuda
+from scatlas.kernels import gpu_blocks
 from scatlas.kernels.homes import home
 from scatlas.kernels.select_cpu import gene_places
 
@@ -55,7 +55,7 @@ def counts(n_genes: int, clusters: float, n_values: int, data: str, indices: str
     a_cell = plate.draw(2**16, 2000).genes.size / 2000
     cells = plate.draw(0, max(1, int(n_values / a_cell)))
     values = cp.minimum(cells.counts, 255).astype(data)
-    return cuda.csr(values, cells.genes.astype(indices), cells.indptr, n_genes)
+    return gpu_blocks.csr(values, cells.genes.astype(indices), cells.indptr, n_genes)
 
 
 def copies(n_bytes: int, rounds: int) -> tuple[list[str], float]:
@@ -80,7 +80,7 @@ def copies(n_bytes: int, rounds: int) -> tuple[list[str], float]:
 def kernels(n_values: int) -> list[tuple[str, str, Any, Callable[[Any, Any], object]]]:
     """Name, operation, block, and the call of the operation's module with the block."""
     small = counts(_GENES, 2200, n_values, "uint8", "uint16")
-    wide = cuda.csr(
+    wide = gpu_blocks.csr(
         small.data.astype("float32"), small.indices.astype("int32"), small.indptr, _GENES
     )
     few = counts(_SELECTED, 285, n_values, "float32", "int32")

@@ -31,7 +31,7 @@ from run_side import publish
 
 from scatlas.compute import backend
 from scatlas.io import write_pca
-from scatlas.kernels import cuda
+from scatlas.kernels import gpu_blocks
 from scatlas.kernels.project_gpu import Loadings, project
 from scatlas.pp import GramAccumulator, components
 
@@ -84,7 +84,7 @@ class Atlas:
         totals = cp.diff(ends[cells.indptr])
         row = cp.searchsorted(cells.indptr[1:], cp.arange(cells.counts.size), side="right")
         data = cp.log1p(cells.counts * (_TOTAL / totals[row])).astype(np.float32)
-        return cuda.csr(data, cells.genes.astype(np.int32), cells.indptr, self.n_genes)
+        return gpu_blocks.csr(data, cells.genes.astype(np.int32), cells.indptr, self.n_genes)
 
 
 def fit(atlas: Atlas, n_comps: int, clock: Clock) -> tuple[Any, int]:

@@ -11,7 +11,6 @@ of this process do. A block that is too large for the GPU's memory is worked on 
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +23,7 @@ import scipy.sparse as sp
 
 from scatlas.compute.progress import meter
 from scatlas.compute.threads import blas_on_one_thread, n_threads
-from scatlas.errors import InputError, ScatlasError
+from scatlas.errors import InputError
 from scatlas.kernels.homes import home, is_gpu
 
 if TYPE_CHECKING:
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     import dask.array as da
 
     Block = np.ndarray | sp.csr_matrix | sp.csr_array
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -64,11 +61,11 @@ def is_dask(x: object) -> bool:
     return type(x).__module__.startswith("dask.array")
 
 
-def _cuda() -> ModuleType:
+def _gpu() -> ModuleType:
     """What only works where there is a GPU."""
-    from scatlas.kernels import cuda
+    from scatlas.kernels import gpu_blocks
 
-    return cuda
+    return gpu_blocks
 
 
 def is_sparse(x: Any) -> bool:
@@ -80,7 +77,7 @@ def on_host(array: Any) -> Any:
     """The array or block in the main memory."""
     if not is_gpu(array):
         return array
-    return _cuda().on_host(array)
+    return _gpu().on_host(array)
 
 
 def dense_like(x: Any, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -111,7 +108,7 @@ def check(x: Any) -> None:
 def csr(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, n_genes: int) -> sp.csr_matrix:
     """CSR matrix over these very arrays: no copy, no wider indices, no check."""
     if is_gpu(data):
-        return _cuda().csr(data, indices, indptr, n_genes)
+        return _gpu().csr(data, indices, indptr, n_genes)
     matrix = sp.csr_matrix((indptr.size - 1, n_genes), dtype=data.dtype)
     matrix.data, matrix.indices, matrix.indptr = data, indices, indptr
     return matrix
@@ -207,7 +204,7 @@ def map_blocks(
 def _meta_of(meta: Any, dtype: Any) -> Any:
     """Empty block of the same kind with values of another type."""
     if is_gpu(meta):
-        return _cuda().empty_like(meta, dtype)
+        return _gpu().empty_like(meta, dtype)
     return meta[:0, :0].astype(dtype)
 
 
@@ -216,7 +213,7 @@ def join(parts: Sequence[Any]) -> Any:
     if len(parts) == 1:
         return parts[0]
     if is_gpu(parts[0]):
-        return _cuda().join(parts)
+        return _gpu().join(parts)
     return sp.vstack(parts, format="csr") if sp.issparse(parts[0]) else np.concatenate(parts)
 
 
@@ -233,17 +230,12 @@ class _Halving:
         try:
             return self._fn(block, *rows)
         except MemoryError as error:  # CuPy's and RMM's are kinds of it
-            n = block.shape[0]
             if not is_gpu(block):
                 raise
-            if n < 2:
-                msg = (
-                    f"the GPU's memory is too small for one cell of {block.shape[1]:,} genes "
-                    f"({error}): free it, or use the CPU"
-                )
-                raise ScatlasError(msg) from error
-            logger.warning("the GPU's memory is full: %s cells are worked on in halves", f"{n:,}")
-        _cuda().free_memory()
+            _gpu().check_halves(block.shape, error)
+        # Not before the error is gone, which holds the arrays that were made until then.
+        _gpu().free_memory()
+        n = block.shape[0]
         halves = [slice(0, n // 2), slice(n // 2, n)]
         done = [self(_view(block, half), *(row[half] for row in rows)) for half in halves]
         return self._combine(done)
@@ -290,7 +282,7 @@ def stream(
 
     settle = None
     if is_gpu(x):
-        work, settle = _cuda().on_own_stream(work), _cuda().settle
+        work, settle = _gpu().on_own_stream(work), _gpu().settle
     yield from counted(in_order(work, len(slices), settle), sizes)
 
 

@@ -492,8 +492,9 @@ class Config(_Section):
         description=(
             "What the steps hvg, select_genes and pca compute on; the others run on the CPU. gpu: "
             "an NVIDIA GPU, and an error that says why where none can be used. auto: a GPU where "
-            "one is free, else the CPU; the step's log says why. Results agree to rounding, so a "
-            "change of this key runs no finished step again; --forcerun does."
+            "one can be used, else the CPU; the step's log says why. Both wait for GPUs that other "
+            "jobs of this workflow have. Results agree to rounding, so a change of this key runs "
+            "no finished step again; --forcerun does."
         ),
     )
     seed: Annotated[int, Field(strict=True, ge=0, le=2**32 - 1)] = Field(

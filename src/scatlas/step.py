@@ -27,6 +27,7 @@ from scatlas.errors import InputError, ScatlasError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import ModuleType
 
 logger = logging.getLogger("scatlas")
 _PACKAGES = ("anndata", "dask", "h5py", "numba", "numpy", "pandas", "scipy", "zarr")
@@ -59,7 +60,7 @@ def parser(doc: str | None, *, gpu: bool = False) -> argparse.ArgumentParser:
             "--backend",
             choices=["auto", "cpu", "gpu"],
             default="auto",
-            help="what to work on; auto: a GPU where one is free, else the CPU",
+            help="what to work on; auto: a GPU where one can be used, else the CPU",
         )
         new.add_argument(
             "--memory",
@@ -101,7 +102,6 @@ def run(args: argparse.Namespace, *, outputs: list[Path]) -> Iterator[dict[str, 
     from scatlas.compute.progress import progress
     from scatlas.compute.threads import use_threads
     from scatlas.io.manifest import checksum, write_json
-    from scatlas.io.size import parse_bytes
 
     name = " ".join([Path(sys.argv[0]).stem, *filter(None, [getattr(args, "plate", None)])])
     start = time.monotonic()
@@ -113,8 +113,11 @@ def run(args: argparse.Namespace, *, outputs: list[Path]) -> Iterator[dict[str, 
         raise InputError(refused.read_text(encoding="utf-8"))
     refused.unlink(missing_ok=True)
     device: dict[str, Any] = {}
-    threads = use_threads(args.threads, block_budget=parse_bytes(args.block_budget))
-    with _device(args, device), threads, progress(name):
+    with (
+        _device(args, device),
+        use_threads(args.threads, **block_sizes(args)),
+        progress(name),
+    ):
         try:
             yield facts
         except InputError as error:
@@ -145,9 +148,7 @@ def _device(args: argparse.Namespace, record: dict[str, Any]) -> Iterator[None]:
         record |= {"backend": "cpu"} if asked else {}
         yield
         return
-    # Not an import statement: where a step works is no part of what it makes, and a change there
-    # must not run every step again (scatlas.fingerprint).
-    backend = import_module("scatlas.compute.backend")
+    backend = _backend()
     limit = None if args.memory_limit == _NO_LIMIT else args.memory_limit
     cluster = json.loads(args.cluster) if args.cluster else None
     if cluster and cluster["kind"] == "local-cpu":
@@ -157,6 +158,26 @@ def _device(args: argparse.Namespace, record: dict[str, Any]) -> Iterator[None]:
         yield
         if found == "gpu":
             record["gpu"] = backend.record()
+
+
+def block_sizes(args: argparse.Namespace) -> dict[str, int]:
+    """``block_budget`` and ``largest_block`` of a running step: larger where it has a GPU.
+
+    They depend on the step's options and on where it works alone.
+    """
+    from scatlas.compute import threads
+    from scatlas.io.size import parse_bytes
+
+    budget, largest = parse_bytes(args.block_budget), threads.BLOCK_BYTES
+    if hasattr(args, "backend") and _backend().current() == "gpu":
+        budget, largest = max(budget, threads.GPU_BUDGET), threads.GPU_BLOCK_BYTES
+    return {"block_budget": budget, "largest_block": largest}
+
+
+def _backend() -> ModuleType:
+    # Not an import statement: where a step works is no part of what it makes, and a change there
+    # must not run every step again (scatlas.fingerprint).
+    return import_module("scatlas.compute.backend")
 
 
 @cache

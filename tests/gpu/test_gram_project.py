@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from scatlas.errors import InputError
+from scatlas.errors import InputError, ScatlasError
 from scatlas.get import X_to_GPU
 from scatlas.kernels import gram_cpu, project_cpu
 from scatlas.pp import GramAccumulator, GramStats, components, pca
@@ -365,3 +365,55 @@ def test_pca_of_dask_blocks_on_the_gpu(kind, logged):
     assert isinstance(cells, cp.ndarray)
     np.testing.assert_allclose(cells.get(), expected[0], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(got[1], expected[1], atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["pairs", "scattered", "dense"])
+def test_a_full_gpu_adds_halves(kind, rng, gpu_block, monkeypatch, caplog):
+    block = matrix(rng, (300, 70), 0.02 if kind == "pairs" else 0.6, "uint8")
+    block = block.toarray() if kind == "dense" else block
+    name = "_add_pairs" if kind == "pairs" else "_add_dense"
+    whole, rows_added = getattr(gram_gpu, name), []
+
+    def full(*args):
+        n = args[2].size - 1 if kind == "pairs" else len(args[0])
+        if n > 40:
+            raise cp.cuda.memory.OutOfMemoryError(1, 1)
+        rows_added.append(n)
+        whole(*args)
+
+    monkeypatch.setattr(gram_gpu, name, full)
+    x = gpu_block(block)
+    with caplog.at_level("WARNING"), GramAccumulator(70) as total:
+        total.add(x)
+    assert "300 cells are worked on in halves" in caplog.text
+    assert sum(rows_added) == 300
+    found, expected = total.result(), GramStats.from_block(block)
+    assert found.n_cells == 300
+    np.testing.assert_array_equal(found.sums, expected.sums)
+    np.testing.assert_array_equal(found.gram, expected.gram)
+
+    def always(*args):
+        raise cp.cuda.memory.OutOfMemoryError(1, 1)
+
+    monkeypatch.setattr(gram_gpu, name, always)
+    with pytest.raises(ScatlasError, match="too small for one cell of 70 genes"):
+        GramStats.from_block(x)
+
+
+def test_what_was_added_before_the_memory_was_full_is_not_added_again(rng, gpu_block, monkeypatch):
+    block = matrix(rng, (300, 70), 0.02, "uint8")
+    monkeypatch.setattr(gram_gpu, "_PART_VALUES", 64)
+    whole, calls = gram_gpu._add_pairs, []
+
+    def third(*args):
+        calls.append(args[2].size - 1)
+        if len(calls) == 3:
+            raise cp.cuda.memory.OutOfMemoryError(1, 1)
+        whole(*args)
+
+    monkeypatch.setattr(gram_gpu, "_add_pairs", third)
+    _, sums, gram = gram_gpu.gram(gpu_block(block))
+    assert len(calls) > 5
+    _, expected_sums, expected = gram_cpu.gram(block)
+    np.testing.assert_array_equal(sums.get(), expected_sums)
+    np.testing.assert_array_equal(gram.get(), expected)

@@ -252,9 +252,9 @@ def test_more_values_than_32_bits_count():
 
 
 def _repeated(block, n: int) -> da.Array:
-    from scatlas.kernels import cuda
+    from scatlas.kernels import gpu_blocks
 
-    name, meta = f"repeated-{n}", cuda.empty_like(block, np.uint8)
+    name, meta = f"repeated-{n}", gpu_blocks.empty_like(block, np.uint8)
     graph = {(name, i, 0): block for i in range(n)}
     return da.Array(graph, name, chunks=((block.shape[0],) * n, (block.shape[1],)), meta=meta)
 

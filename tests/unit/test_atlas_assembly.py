@@ -98,7 +98,7 @@ def write_components(path, *, step=7, n_cells=N, genes=None):
         n_cells=n_cells,
         components=components(),
         genes=names() if genes is None else genes,
-        params={"zero_center": True, "use_highly_variable": True, "mask_var": "highly_variable"},
+        params={"zero_center": False, "use_highly_variable": True},
     )
     return path
 
@@ -142,11 +142,7 @@ def assert_is_atlas(adata):
     assert set(pca) == {"params", "variance", "variance_ratio"}
     np.testing.assert_array_equal(pca["variance"], components().variance)
     np.testing.assert_array_equal(pca["variance_ratio"], components().variance_ratio)
-    assert pca["params"] == {
-        "zero_center": True,
-        "use_highly_variable": True,
-        "mask_var": "highly_variable",
-    }
+    assert pca["params"] == {"zero_center": False, "use_highly_variable": True}
 
 
 def test_anndata_opens_the_atlas(built):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
 import anndata as ad
+import dask
 import h5py
 import numpy as np
 import pandas as pd
@@ -20,6 +22,7 @@ from scatlas.config import query_columns
 from scatlas.errors import InputError
 from scatlas.io.load import load_plate
 from scatlas.io.obs import Table
+from scatlas.kernels.check_cpu import check_counts
 from scatlas.pp import evaluate_filter
 
 N_CELLS, N_GENES = 12, 5
@@ -541,3 +544,42 @@ def test_cell_names_are_made_unique(path):
     names = loaded(path).obs_names
     assert list(names[:4]) == ["a", "b", "a-1", "a-2"]
     assert names.is_unique
+
+
+@pytest.mark.parametrize("name", ["dose", "total_counts"])
+def test_damaged_columns_are_refused_beside_the_counts(path, name, monkeypatch):
+    """Also one that a metric replaces; and no later block is waited for."""
+    with h5py.File(path, "r+") as file:
+        values = file["obs"].create_dataset(
+            name, data=np.arange(N_CELLS), chunks=(N_CELLS,), compression="gzip"
+        )
+        values.attrs.update({"encoding-type": "array", "encoding-version": "0.2.0"})
+        order = [*file["obs"].attrs["column-order"], name]
+        file["obs"].attrs["column-order"] = order
+        place = values.id.get_chunk_info(0)
+    with path.open("r+b") as file:
+        file.seek(place.byte_offset + 2)
+        file.write(bytes(4))
+    blocks = []
+
+    def slowly(*args, **options):
+        time.sleep(0.5)
+        blocks.append(args)
+        return check_counts(*args, **options)
+
+    monkeypatch.setattr("scatlas.io.load.check_counts", slowly)
+    with dask.config.set(num_workers=1):
+        assert refused(path, block_budget=1).startswith(f"obs/{name} cannot be read (")
+    assert len(blocks) < N_CELLS
+
+
+@pytest.mark.filterwarnings("ignore:Observation names are not unique")
+def test_repeated_names_are_told_first(path):
+    adata = plate()
+    adata.obs_names = ["c0", *adata.obs_names[:-1]]
+    adata.obs["when"] = 1j
+    write(adata, path)
+    names, column, *_ = load(path)["notices"]
+    assert names == "obs had 1 repeated cell names: made unique by a number at the end"
+    assert column.startswith("obs['when']")
+    assert list(loaded(path).obs_names[:3]) == ["c0", "c0-1", "c1"]

@@ -1,7 +1,8 @@
 """Where work runs, on machines without a GPU: what is refused and how, claims, clusters.
 
-CUDA's answers are played: by a process that is asked in its place, by a library ``libcuda.so.1``
-compiled here, and by stand-ins for CuPy and RMM that raise what the real ones do.
+The driver's answers are played: by a function that is asked in its place, by a library
+``libnvidia-ml.so.1`` compiled here, and by stand-ins for CuPy and RMM that raise what the real ones
+do.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import json
 import logging
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from importlib.machinery import ModuleSpec
@@ -32,13 +35,12 @@ from scatlas.errors import ConfigError, GpuError
 
 GB = 10**9
 ONE, TWO, THREE = (
-    Device(uuid=f"GPU-{n}", token=f"GPU-{n}", name=f"H20{n}", total=141 * GB, free=140 * GB)
-    for n in range(3)
+    Device(uuid=f"GPU-{n}", name=f"H20{n}", total=141 * GB, free=140 * GB) for n in range(3)
 )
 
 
-def machine(*shown: Device, driver: int = 13020, status: int = 0) -> Machine:
-    return Machine(driver=driver, status=status, devices=shown)
+def machine(*shown: Device, driver: int = 13020) -> Machine:
+    return Machine(driver=driver, devices=shown)
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +50,8 @@ def own_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(VISIBLE, raising=False)
     monkeypatch.delenv("SCATLAS_CLUSTER", raising=False)
     monkeypatch.setattr(backend, "_started", None)
+    monkeypatch.setattr(claims, "_kept", set())
+    monkeypatch.setattr(claims, "_held", {})
 
 
 # CuPy and RMM as they behave -------------------------------------------------------------------
@@ -167,7 +171,6 @@ def refusal(ask: Any, call: Any = backend.choose) -> str:
     return text
 
 
-NO_DEVICE = machine(status=100)
 BUSY = machine(Device(**vars(ONE) | {"free": GB // 5}))
 OLD = machine(Device(**vars(ONE) | {"capability": (6, 1)}))
 CLOSED = machine(Device(**vars(ONE) | {"compute_mode": 2}))
@@ -176,12 +179,7 @@ CLOSED = machine(Device(**vars(ONE) | {"compute_mode": 2}))
 @pytest.mark.parametrize(
     "found, message",
     [
-        (machine(status=-1, driver=0), "there is no NVIDIA driver (libcuda.so.1) on this machine"),
-        (NO_DEVICE, "the NVIDIA driver shows no GPU to this job"),
         (machine(), "the NVIDIA driver shows no GPU to this job"),
-        (machine(status=803), "of different versions: restart the machine"),
-        (machine(status=802), "start the machine's NVIDIA Fabric Manager service"),
-        (machine(status=7), "CUDA does not start (error 7)"),
         (
             machine(ONE, driver=12040),
             "CuPy is for CUDA 13 and the NVIDIA driver runs CUDA up to 12.4: install scatlas[gpu-",
@@ -208,7 +206,7 @@ def test_each_reason_is_a_sentence_and_auto_falls_back_with_it(
 
 def test_a_hidden_gpu_is_told_apart_from_none(cupy: Cupy, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(VISIBLE, "")
-    assert "CUDA_VISIBLE_DEVICES is ''; unset it" in refusal(lambda: NO_DEVICE)
+    assert "CUDA_VISIBLE_DEVICES is ''; unset it" in refusal(machine)
 
 
 def test_without_cupy_nothing_is_asked(monkeypatch: pytest.MonkeyPatch, caplog):
@@ -245,6 +243,8 @@ def test_a_cupy_without_its_compiler(cupy: Cupy):
         (2, "has no memory left even to start: others use it"),
         (35, "the NVIDIA driver is too old for this CuPy"),
         (46, "is taken by another process, which has it alone (compute mode)"),
+        (802, "start the machine's NVIDIA Fabric Manager service"),
+        (803, "of different versions: restart the machine"),
         (719, "CUDA does not start: cudaErrorX: error 719"),
     ],
 )
@@ -326,69 +326,101 @@ def test_missing_rmm_is_said_before_work_begins(cupy: Cupy, monkeypatch, caplog)
         assert cupy.allocator == "pool's malloc"
 
 
-# Asking CUDA --------------------------------------------------------------------------------------
+# Asking the driver --------------------------------------------------------------------------------
 
-LIBCUDA = r"""
-#include <string.h>
+# GPU 1 is not for this user; GPU 2 is divided, and its part 1 does not exist.
+NVML = r"""
 #include <stdlib.h>
-int cuInit(int flags) { char *s = getenv("FAKE_STATUS"); return s ? atoi(s) : 0; }
-int cuDriverGetVersion(int *v) { *v = 12040; return 0; }
-int cuDeviceGetCount(int *n) { *n = 2; return 0; }
-int cuDeviceGet(int *handle, int i) { *handle = 10 + i; return 0; }
-int cuDeviceGetName(char *name, int n, int d) { strcpy(name, d == 10 ? "One" : "Two"); return 0; }
-int cuDeviceTotalMem_v2(size_t *n, int d) { *n = 80000000000ul; return 0; }
-int cuDeviceGetUuid(char *uuid, int d) { memset(uuid, d, 16); return 0; }
-int cuDeviceGetAttribute(int *v, int a, int d) { *v = a == 75 ? 9 : 0; return 0; }
-"""
-LIBNVML = r"""
+#include <stdio.h>
+#define AT(h) ((long)(h) & 0xff)
 typedef struct { unsigned long long total, free, used; } memory;
-int nvmlInit_v2(void) { return 0; }
-int nvmlDeviceGetHandleByUUID(char *uuid, void **h) {
-    *h = (void *)0x100000007ul; return uuid[4] == '0' && uuid[5] == 'a' ? 0 : 6; }
+int nvmlInit_v2(void) { char *s = getenv("FAKE_STATUS"); return s ? atoi(s) : 0; }
+int nvmlSystemGetCudaDriverVersion_v2(int *v) { *v = 12040; return getenv("NO_CUDA") ? 12 : 0; }
+int nvmlDeviceGetCount_v2(unsigned *n) { *n = 4; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) {
+    *h = (void *)(0x100000000ul + i); return i == 1 ? 4 : 0; }
+int nvmlDeviceGetCudaComputeCapability(void *h, int *a, int *b) { *a = 9; *b = AT(h); return 0; }
+int nvmlDeviceGetComputeMode(void *h, int *m) { *m = AT(h) == 3 ? 3 : 0; return 0; }
+int nvmlDeviceGetMigMode(void *h, unsigned *now, unsigned *then) {
+    if (AT(h) == 0) return 3; *now = *then = AT(h) == 2; return 0; }
+int nvmlDeviceGetMaxMigDeviceCount(void *h, unsigned *n) { *n = 3; return 0; }
+int nvmlDeviceGetMigDeviceHandleByIndex(void *h, unsigned i, void **part) {
+    *part = (void *)(0x200000010ul + i); return i == 1 ? 6 : 0; }
+int nvmlDeviceGetUUID(void *h, char *s, unsigned n) {
+    snprintf(s, n, "%s-%02lx-f00d", AT(h) < 0x10 ? "GPU" : "MIG", AT(h)); return 0; }
+int nvmlDeviceGetName(void *h, char *s, unsigned n) { snprintf(s, n, "H%ld", AT(h)); return 0; }
 int nvmlDeviceGetMemoryInfo(void *h, memory *m) {
-    m->free = h == (void *)0x100000007ul ? 79000000000ul : 1; return 0; }
+    m->total = 80000000000ul; m->free = 79000000000ul; return AT(h) == 3 ? 3 : 0; }
 """
+SHOWN = ["GPU-00-f00d", "MIG-10-f00d", "MIG-12-f00d", "GPU-03-f00d"]
 
 
 @pytest.fixture
-def libcuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if shutil.which("cc") is None:
-        pytest.skip("no C compiler, with which to make a library that answers as CUDA's")
-    for name, source in {"libcuda.so.1": LIBCUDA, "libnvidia-ml.so.1": LIBNVML}.items():
-        (tmp_path / "lib.c").write_text(source)
-        command = ["cc", "-shared", "-fPIC", "-w", "-o", str(tmp_path / name)]
-        subprocess.run([*command, str(tmp_path / "lib.c")], check=True)
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+        pytest.skip("no C compiler, with which to make a library that answers as the driver's")
+    (tmp_path / "nvml.c").write_text(NVML)
+    library = tmp_path / "libnvidia-ml.so.1"
+    command = ["cc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "nvml.c")]
+    subprocess.run(command, check=True)
+    monkeypatch.setattr(devices, "_NVML", str(library))
+    devices._nvml.cache_clear()
+    yield
+    devices._nvml.cache_clear()
 
 
-def test_cuda_is_asked_in_a_process_of_its_own(libcuda: None):
+def test_the_driver_tells_all_that_is_needed(nvml: None):
     found = devices.ask()
-    assert (found.driver, found.status) == (12040, 0)
-    one, two = found.devices
-    assert one.uuid == one.token == "GPU-0a0a0a0a-0a0a-0a0a-0a0a-0a0a0a0a0a0a"
-    assert (one.name, one.total, one.free, one.capability) == ("One", 80 * GB, 79 * GB, (9, 0))
-    assert (two.name, two.free) == ("Two", None), "NVML does not know it"
+    assert found.driver == 12040
+    assert [device.uuid for device in found.devices] == SHOWN
+    one, part, _, last = found.devices
+    assert (one.name, one.total, one.free, one.capability) == ("H0", 80 * GB, 79 * GB, (9, 0))
+    assert (part.name, part.capability, part.compute_mode) == ("H16", (9, 2), 0)
+    assert (last.total, last.free, last.compute_mode) == (0, None, 3), "NVML knows no memory"
 
 
-def test_devices_are_called_as_the_scheduler_calls_them(libcuda: None, monkeypatch):
-    monkeypatch.setenv(VISIBLE, " 3,1")
-    assert [device.token for device in devices.ask().devices] == ["3", "1"]
+@pytest.mark.parametrize(
+    "listed, shown",
+    [
+        (" 2,0", [3, 0]),
+        ("1", [1]),  # the first part of a divided GPU
+        ("GPU-03-f00d, MIG-12", [3, 2]),
+        ("MIG-1", []),  # could be several
+        ("0,7,2", [0]),
+        ("0,-1,2", [0]),
+        ("2,2", [3]),
+        ("", []),
+        ("NoDevFiles", []),
+    ],
+)
+def test_devices_that_are_listed_are_shown_in_that_order(nvml, monkeypatch, listed, shown):
+    monkeypatch.setenv(VISIBLE, listed)
+    assert [device.uuid for device in devices.ask().devices] == [SHOWN[i] for i in shown]
 
 
-def test_a_driver_that_fails_tells_its_status(libcuda: None, monkeypatch):
-    monkeypatch.setenv("FAKE_STATUS", "803")
-    with pytest.raises(GpuError, match="of different versions"):
-        devices.usable(devices.ask())
+@pytest.mark.parametrize(
+    "name, value, message",
+    [
+        ("FAKE_STATUS", "9", "the NVIDIA driver is not loaded"),
+        ("FAKE_STATUS", "18", "of different versions: restart the machine"),
+        ("FAKE_STATUS", "7", r"the NVIDIA driver does not start \(error 7\)"),
+        ("NO_CUDA", "", r"there is no CUDA library \(libcuda.so.1\) on this machine"),
+    ],
+)
+def test_a_driver_that_fails_is_a_sentence(nvml, monkeypatch, name, value, message):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(GpuError, match=message):
+        devices.ask()
 
 
-def test_a_driver_that_hangs_or_crashes_is_a_sentence(monkeypatch):
-    for error, message in (
-        (subprocess.TimeoutExpired("x", 1), "has not answered within 120 s"),
-        (subprocess.CalledProcessError(-11, "x"), "ended the process that asked for GPUs"),
-    ):
-        monkeypatch.setattr(devices.subprocess, "run", _raising(error))
-        with pytest.raises(GpuError, match=message):
-            devices.ask()
+def test_no_driver_and_one_that_is_too_old(monkeypatch):
+    devices._nvml.cache_clear()
+    monkeypatch.setattr(devices, "_NVML", "libno-such.so.1")
+    with pytest.raises(GpuError, match=r"no NVIDIA driver \(libno-such.so.1\).*compute,utility"):
+        devices.ask()
+    monkeypatch.setattr(devices, "_nvml", SimpleNamespace)
+    with pytest.raises(GpuError, match="the NVIDIA driver is too old: install a newer one"):
+        devices.ask()
 
 
 def _raising(error: Exception) -> Any:
@@ -401,105 +433,239 @@ def _raising(error: Exception) -> Any:
 # Claims -------------------------------------------------------------------------------------------
 
 HOLD = """
-import sys, time
+import logging, os, sys, time
 from scatlas.compute import claims
 from scatlas.compute.devices import Device, Machine
-shown = [Device(f"GPU-{n}", f"GPU-{n}", "H200", 10**11, 10**11) for n in range(int(sys.argv[1]))]
-with claims.claim(int(sys.argv[2]), machine=Machine(13020, 0, tuple(shown))) as mine:
+
+def ask():
+    free = [float(gigabytes) for gigabytes in open(sys.argv[3]).read().split()]
+    named = enumerate(free[: int(sys.argv[1])])
+    return Machine(13020, tuple(Device(f"GPU-{n}", "H200", 10**11, int(f * 1e9)) for n, f in named))
+
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+with claims.claim(int(sys.argv[2]), ask=ask) as mine:
     print(*(device.uuid for device in mine), flush=True)
     time.sleep(600)
 """
 
 
-@pytest.fixture
-def hold() -> Iterator[Any]:
-    """``hold(n, of)``: a process that claims n of so many GPUs, and what it says."""
-    running = []
+class Job:
+    """A process that claims n of so many GPUs, waits for them, and then holds them."""
 
-    def start(n: int, of: int) -> tuple[subprocess.Popen, str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", HOLD, str(of), str(n)], stdout=subprocess.PIPE, text=True,
-            stderr=subprocess.PIPE,
+    def __init__(self, n: int, of: int, memory: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(of), str(n), str(memory)], stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        running.append(process)
-        return process, process.stdout.readline().strip()
+        self.pid = self.process.pid
+
+    def has(self) -> str:
+        """The GPUs that it has got, when it has them, or nothing when it was refused."""
+        return self.process.stdout.readline().strip()
+
+    def says(self) -> str:
+        """A line of its log, when there is one."""
+        return self.process.stderr.readline().strip()
+
+    def waits(self, seconds: float = 0.5) -> bool:
+        return not select.select([self.process.stdout], [], [], seconds)[0]
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Any:
+    """Function that sets how many GB are free of each GPU, for all jobs."""
+
+    def free(gigabytes: str) -> None:
+        (tmp_path / "next").write_text(gigabytes)
+        (tmp_path / "next").rename(tmp_path / "memory")
+
+    free("100 100 100")
+    return free
+
+
+@pytest.fixture
+def job(memory: Any, tmp_path: Path) -> Iterator[Any]:
+    """``job(n, of=m)`` starts one, which ends with the test."""
+    jobs = []
+
+    def start(n: int, of: int) -> Job:
+        jobs.append(Job(n, of, tmp_path / "memory"))
+        return jobs[-1]
 
     yield start
-    for process in running:
-        process.kill()
-        process.communicate()
+    for each in jobs:
+        each.kill()
+        each.process.communicate()
 
 
 def three() -> Machine:
-    return machine(*(Device(f"GPU-{n}", f"GPU-{n}", "H200", 10**11, 10**11) for n in range(3)))
+    return machine(*(Device(f"GPU-{n}", "H200", 10**11, 10**11) for n in range(3)))
 
 
-def test_jobs_take_different_gpus_and_death_frees_them(hold):
-    first, gpu = hold(1, 2)
-    second, other = hold(1, 2)
-    assert {gpu, other} == {"GPU-0", "GPU-1"}
-    third, nothing = hold(1, 2)
-    assert nothing == ""
-    said = third.communicate()[1]
-    assert "no GPU is free" in said
-    for process, name in ((first, gpu), (second, other)):
-        assert f"{name} (H200) is claimed by process {process.pid}" in said
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    _, again = hold(1, 2)
-    assert again == gpu
+def test_a_job_waits_for_the_gpu_of_another_until_that_dies(job):
+    first = job(1, of=1)
+    assert first.has() == "GPU-0"
+    second = job(1, of=1)
+    said = f"waiting for a GPU: GPU-0 (H200) is claimed by process {first.pid} (-c)"
+    assert second.says() == said
+    assert second.waits()
+    first.kill()
+    assert second.has() == "GPU-0"
 
 
-def test_several_at_once_are_taken_together_or_not_at_all(hold):
-    hold(2, 3)
-    with (
-        pytest.raises(GpuError, match="2 GPUs are wanted and 1 are free"),
-        claims.claim(2, machine=three()),
-    ):
-        pass
-    with claims.claim(None, machine=three()) as mine:
+def test_two_gpus_and_four_jobs(job):
+    first, second = job(1, of=2), job(1, of=2)
+    assert {mine := first.has(), second.has()} == {"GPU-0", "GPU-1"}
+    third, fourth = job(1, of=2), job(1, of=2)
+    for waiting in (third, fourth):
+        line = waiting.says()
+        assert line.startswith("waiting for a GPU: ")
+        assert {str(pid) for pid in (first.pid, second.pid)} <= set(re.findall(r"\d+", line))
+        assert waiting.waits()
+    first.kill()
+    (got,), _, _ = select.select([third.process.stdout, fourth.process.stdout], [], [], 20)
+    assert got.readline().strip() == mine
+    left = fourth if got is third.process.stdout else third
+    assert left.waits()
+
+
+def test_several_are_taken_together_and_none_is_held_meanwhile(job):
+    first = job(2, of=3)
+    assert first.has() == "GPU-0 GPU-1"
+    both = job(2, of=3)
+    assert both.says().startswith("waiting for 2 GPUs: GPU-0 (H200) is claimed by process")
+    with claims.claim(None, ask=three) as mine:
         assert [device.uuid for device in mine] == ["GPU-2"]
         assert os.environ[VISIBLE] == "GPU-2"
-    _, left = hold(1, 3)
-    assert left == "GPU-2", "the refused claim and the one that ended hold nothing"
+    assert job(1, of=3).has() == "GPU-2"
+    assert both.waits()
+    first.kill()
+    assert both.has() == "GPU-0 GPU-1"
 
 
-def test_many_jobs_that_start_at_once_never_share(tmp_path: Path):
-    command = [sys.executable, "-c", HOLD, "3", "1"]
-    jobs = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        for _ in range(6)
-    ]
-    try:
-        said = [job.stdout.readline().strip() for job in jobs]
-    finally:
-        for job in jobs:
-            job.kill()
-            job.communicate()
-    assert sorted(filter(None, said)) == ["GPU-0", "GPU-1", "GPU-2"]
+def test_a_holders_memory_is_not_that_of_others(job, memory):
+    first = job(1, of=1)
+    assert first.has() == "GPU-0"
+    memory("0.1")
+    second = job(1, of=1)
+    assert "is claimed by process" in second.says()
+    first.kill()
+    assert second.waits(1), "the driver gives memory back a little after the lock"
+    memory("100")
+    assert second.has() == "GPU-0"
+
+
+def test_memory_that_others_use_is_not_waited_for(job, memory):
+    first = job(1, of=1)
+    assert first.has() == "GPU-0"
+    second = job(1, of=1)
+    second.says()
+    memory("0.1")
+    first.kill()
+    assert second.has() == "", "it has ended"
+    last = second.process.stderr.read().splitlines()[-1]
+    assert "no GPU is free (GPU-0 (H200) has 0.1 of 100 GB free, as others use it)" in last
+
+
+def test_a_gpu_that_others_use_is_passed_over_while_another_is_awaited(job, memory):
+    memory("0.1 100")
+    first = job(1, of=2)
+    assert first.has() == "GPU-1"
+    second = job(1, of=2)
+    assert "GPU-1 (H200) is claimed by process" in second.says()
+    assert second.waits(4)
+    memory("100 100")
+    assert second.has() == "GPU-0", "those others have ended"
+
+
+def test_a_waiting_job_can_be_ended(job):
+    first = job(1, of=1)
+    first.has()
+    second = job(1, of=1)
+    second.says()
+    second.process.terminate()
+    assert second.process.wait(timeout=5) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("name", ["auto", "gpu"])
+def test_a_backend_does_not_depend_on_what_else_runs(cupy, rmm, job, monkeypatch, caplog, name):
+    monkeypatch.setattr(claims, "_TELL", 0.5)
+    first = job(1, of=1)
+    assert first.has() == "GPU-0"
+    assert backend.choose(name, ask=lambda: machine(ONE)) == "gpu", "without waiting"
+    end = threading.Timer(1.5, first.kill)
+    with caplog.at_level(logging.INFO, "scatlas"):
+        end.start()
+        with backend.use(name, ask=lambda: machine(ONE)) as found:
+            assert found == "gpu"
+    said = f"GPU-0 (H200) is claimed by process {first.pid} (-c)"
+    first_line, *more, last = caplog.messages
+    assert first_line == f"waiting for a GPU: {said}"
+    assert more[0] == f"waiting for a GPU, for 0 min by now: {said}"
+    assert last == "working on H200, 141 GB"
+
+
+def test_more_gpus_than_there_are(job):
+    with (
+        pytest.raises(GpuError, match="4 GPUs are wanted and 3 can be had"),
+        claims.claim(4, ask=three),
+    ):
+        pass
+
+
+def test_many_jobs_that_start_at_once_never_share(job):
+    jobs = [job(1, of=3) for _ in range(6)]
+    outputs = [each.process.stdout for each in jobs]
+    got: dict[Any, str] = {}
+    for n in (3, 4, 5, 6):
+        while len(got) < n:
+            for output in select.select(set(outputs) - set(got), [], [])[0]:
+                got[output] = output.readline().strip()
+        assert len(got) == n
+        holding = [
+            each for each in jobs if each.process.poll() is None and each.process.stdout in got
+        ]
+        assert sorted(got[each.process.stdout] for each in holding) == ["GPU-0", "GPU-1", "GPU-2"]
+        holding[0].kill()
+
+
+def test_a_gpu_for_one_process_is_held_until_that_ends(cupy: Cupy, rmm: Any, job):
+    alone = Device(**vars(ONE) | {"compute_mode": devices.EXCLUSIVE})
+    with backend.use("gpu", ask=lambda: machine(alone)):
+        pass
+    other = job(1, of=1)
+    assert f"is claimed by process {os.getpid()}" in other.says()
+    with backend.use("gpu", ask=lambda: machine(alone)) as found:
+        assert found == "gpu"
+    for kept in claims._held.values():
+        kept.close()
+    assert other.has() == "GPU-0"
 
 
 def test_a_claim_inside_a_claim_is_of_the_same_gpus():
-    with claims.claim(2, machine=three()) as outer:
-        with claims.claim(1, machine=three()) as inner:
+    with claims.claim(2, ask=three) as outer:
+        with claims.claim(1, ask=three) as inner:
             assert inner[0] in outer
-        with claims.claim(None, machine=machine(*outer)) as inner:
+        with claims.claim(None, ask=lambda: machine(*outer)) as inner:
             assert inner == outer
         assert os.environ[VISIBLE] == "GPU-0,GPU-1"
     assert VISIBLE not in os.environ
-    assert claims._held == set()
+    assert claims._held == {}
 
 
-def test_what_a_scheduler_hands_out_is_used_as_it_is(monkeypatch):
-    monkeypatch.setenv(VISIBLE, "MIG-1")
-    mig = Device("GPU-9", "MIG-1", "H200 MIG 1g", 10**10, None)
-    with claims.claim(1, machine=machine(mig)):
-        assert os.environ[VISIBLE] == "MIG-1"
+def test_the_one_with_most_free_memory_is_taken_and_then_alone_visible(monkeypatch):
     monkeypatch.setenv(VISIBLE, "5,7")
-    two = [Device(f"GPU-{n}", t, "H200", 10**11, n) for n, t in ((2 * GB, "5"), (3 * GB, "7"))]
-    with claims.claim(1, machine=machine(*two)):
-        assert os.environ[VISIBLE] == "7", "the one with more free memory"
+    two = machine(*(Device(f"GPU-{n}", "H200", 10**11, n * GB) for n in (2, 3)))
+    with claims.claim(1, ask=lambda: two):
+        assert os.environ[VISIBLE] == "GPU-3"
     assert os.environ[VISIBLE] == "5,7"
+    unknown = Device("MIG-9", "H200 MIG 1g", 0, None)
+    with claims.claim(1, ask=lambda: machine(unknown)):
+        assert os.environ[VISIBLE] == "MIG-9"
 
 
 def test_a_folder_for_claims_that_is_not_ours(monkeypatch, tmp_path: Path):
@@ -507,7 +673,7 @@ def test_a_folder_for_claims_that_is_not_ours(monkeypatch, tmp_path: Path):
     monkeypatch.setenv("SCATLAS_CLAIMS_DIR", str(tmp_path / "file"))
     with (
         pytest.raises(GpuError, match="where claims on GPUs lie, cannot be made: File exists"),
-        claims.claim(machine=three()),
+        claims.claim(ask=three),
     ):
         pass
     monkeypatch.delenv("SCATLAS_CLAIMS_DIR")
@@ -515,7 +681,7 @@ def test_a_folder_for_claims_that_is_not_ours(monkeypatch, tmp_path: Path):
     try:
         with (
             pytest.raises(GpuError, match="is not yours: set SCATLAS_CLAIMS_DIR to another"),
-            claims.claim(machine=three()),
+            claims.claim(ask=three),
         ):
             pass
     finally:
@@ -525,7 +691,7 @@ def test_a_folder_for_claims_that_is_not_ours(monkeypatch, tmp_path: Path):
 def test_no_gpu_cannot_be_claimed():
     with (
         pytest.raises(GpuError, match="0 GPUs cannot be claimed"),
-        claims.claim(0, machine=three()),
+        claims.claim(0, ask=three),
     ):
         pass
 
@@ -676,7 +842,7 @@ def test_workers_of_gpus_are_started_on_claimed_ones(monkeypatch):
     monkeypatch.setattr(devices, "ask", three)
     with ExitStack() as stack:
         cluster._gpu_workers(stack, devices=[2, 0], device_memory_limit="10GB")
-        assert claims._held == {"GPU-0", "GPU-2"}
+        assert set(claims._held) == {"GPU-0", "GPU-2"}
     assert made == {
         "CUDA_VISIBLE_DEVICES": ["GPU-0", "GPU-2"],
         "host": "127.0.0.1",

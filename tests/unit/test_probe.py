@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+from contextlib import ExitStack
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 from scatlas.errors import InputError
 from scatlas.io import probe as module
 from scatlas.io.probe import probe
+from scatlas.io.store import Store
 
 
 @pytest.fixture
@@ -25,7 +28,21 @@ def path(tmp_path) -> str:
 
 
 def test_a_sound_file_passes(path):
-    probe(path)
+    assert probe(path)
+
+
+def test_damaged_text_is_seen_before_libhdf5_reads_it(path):
+    """The child does not go in circles, and the parent says which text it is."""
+    with h5py.File(path, "r+") as file:
+        file["X"].attrs["encoding-type"] = "csr_matrix"
+    raw = Path(path).read_bytes()
+    at = raw.index(b"GCOL") + 16  # its first object
+    Path(path).write_bytes(raw[:at] + bytes(16) + raw[at + 16 :])
+    start = os.times().children_user
+    assert not probe(path)
+    assert os.times().children_user - start < 2
+    with pytest.raises(InputError, match=r"the text at byte [\d,]+ is damaged"):
+        Store.at(path).enter(ExitStack())
 
 
 @pytest.mark.parametrize(
@@ -47,5 +64,5 @@ def test_errors_in_the_child_are_left_to_the_parent(path, monkeypatch, capfd):
         raise OSError
 
     monkeypatch.setattr(module, "_walk", fail)
-    probe(path)
+    assert not probe(path)
     assert capfd.readouterr() == ("", "")

@@ -178,7 +178,7 @@ def test_tables_of_cells(tmp_path, index_name, monkeypatch):
         keep = np.array([True, False, True] + [False] * 3 + [True] * 4)
         name, found = kept_names(file, keep)
         assert name == index_name
-        assert [list(piece) for piece in found] == [["µ0", "µ2"], ["µ6", "µ7", "µ8"], ["µ9"]]
+        assert [piece.to_pylist() for piece in found] == [["µ0", "µ2"], ["µ6", "µ7", "µ8"], ["µ9"]]
     with pytest.raises(ValueError, match="4 names for 10 cells"):
         write_cells(path, frame, pieces[:1])
 

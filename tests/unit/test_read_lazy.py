@@ -364,6 +364,7 @@ def test_blocks_fit_their_share():
         if stop < 1000:  # and one row more would not fit
             assert 8 * (indptr[stop + 1] - indptr[first]) + 8 * (stop + 1 - first) > 1000
     assert csr_blocks(indptr, 1) == [(i, i + 1) for i in range(1000)]
+    assert csr_blocks(indptr, 10**9, 1000) == blocks
     assert csr_blocks(np.zeros(1, np.int64), 100) == [(0, 0)]
     assert dense_blocks(5, 10, 8 * 25) == [(0, 2), (2, 4), (4, 5)]
     assert dense_blocks(0, 10, 80) == [(0, 0)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from contextlib import contextmanager
 from importlib.metadata import Distribution, PackageNotFoundError
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 import scatlas
 from scatlas import fingerprint as module
 from scatlas import step
-from scatlas.compute import threads
+from scatlas.compute import backend, threads
 from scatlas.errors import InputError
 from scatlas.fingerprint import fingerprint
 from scatlas.report._tables import versions
@@ -71,12 +72,33 @@ def test_threads_are_those_of_the_step_then_dasks_then_the_cores(monkeypatch):
                 assert threads.n_cores() == 99
             with threads.use_threads(99, block_budget=20 * threads.BLOCK_BYTES):
                 assert threads.n_threads() == 19
+            with threads.use_threads(99, block_budget=2000, largest_block=100):
+                assert threads.n_threads() == 19
             with threads.use_threads(99, block_budget=1):
                 assert threads.n_threads() == threads.BLOCKS_PER_BUDGET - 1
             with pytest.raises(ZeroDivisionError), threads.use_threads(1):
                 raise ZeroDivisionError
             assert threads.n_threads() == 3
         assert threads.n_threads() == 2
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_a_step_with_a_gpu_has_larger_blocks(tmp_path, monkeypatch, gpu):
+    @contextmanager
+    def use(*args, **options):
+        monkeypatch.setattr(backend, "_current", "gpu" if gpu else "cpu")
+        yield "gpu" if gpu else "cpu"
+
+    monkeypatch.setattr(backend, "use", use)
+    monkeypatch.setattr(backend, "record", dict)
+    options = ["--manifest", str(tmp_path / "m.json"), "--threads", "99", "--backend", "auto"]
+    args = step.parser("doc", gpu=True).parse_args(options)
+    with step.run(args, outputs=[]):
+        sizes, n_threads = step.block_sizes(args), threads.n_threads()
+    of_gpu = {"block_budget": 16 * 128_000_000, "largest_block": 128_000_000}
+    of_cpu = {"block_budget": 256_000_000, "largest_block": 32_000_000}
+    assert sizes == (of_gpu if gpu else of_cpu)
+    assert n_threads == (15 if gpu else 7)
 
 
 def test_a_failed_step_leaves_no_manifest(tmp_path: Path):

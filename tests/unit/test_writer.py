@@ -17,6 +17,7 @@ from anndata.io import sparse_dataset
 
 import scatlas.io.shards as shards
 from scatlas.errors import InputError
+from scatlas.io.elements import DICT, create_group, open_to_write, write_elem, write_flags
 from scatlas.io.manifest import checksum
 from scatlas.io.shards import COUNTS, DENSE, INDICES, NORMALIZED, ShardedArray
 from scatlas.io.writer import CsrWriter, index_dtype
@@ -380,3 +381,16 @@ def test_chunks_encoded_together_have_the_bytes_of_chunks_encoded_alone(
         }
     assert files["alone"] == files["runs"] == files["few"]
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "runs", mode="r")[...], values)
+
+
+def test_flags_are_written_as_anndata_writes_them(tmp_path):
+    flags = {"zero_center": True, "use_highly_variable": False}
+    create_group(tmp_path / "whole", DICT)
+    write_elem(open_to_write(tmp_path / "whole"), "params", flags)
+    write_flags(tmp_path / "own" / "params", flags)
+    found = []
+    for folder in (tmp_path / "whole" / "params", tmp_path / "own" / "params"):
+        files = [file for file in folder.rglob("*") if file.is_file()]
+        found.append({file.relative_to(folder): file.read_bytes() for file in files})
+    assert found[0] == found[1]
+    assert len(found[0]) == 4

@@ -141,7 +141,7 @@ def plate_cells(plate):
 # normalised, encoded, partial results), and the tables that hold a row for each cell.
 BASE_MB = 600
 TABLE_MB_PER_CELL = 1.5e-3
-# On a GPU: CUDA's libraries, its context and pinned copies of blocks.
+# On a GPU: CUDA's libraries, its context, pinned memory, and larger blocks (docs/memory.md).
 GPU_MB = 3000 * GPUS
 
 

@@ -1,4 +1,9 @@
-"""CPU or GPU: what a job runs on, and why."""
+"""CPU or GPU: what a job runs on, and why.
+
+Which of the two must not depend on what else happens to run, as their results differ in the last
+bits: where other jobs of scatlas have all GPUs, a job waits. Only GPUs that cannot be used, among
+them those that processes of others have filled, are a reason to work on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from scatlas.compute import devices
-from scatlas.compute.claims import claim
+from scatlas.compute.claims import check, claim, keep
 from scatlas.compute.cluster import choice, cluster
 from scatlas.compute.device_memory import current_mode, memory, peak_bytes
 from scatlas.errors import ConfigError, GpuError
@@ -38,21 +43,22 @@ def choose(
 ) -> Literal["cpu", "gpu"]:
     """What a backend means on this machine at this moment; nothing is claimed or started.
 
+    A GPU that another job of scatlas has counts: :func:`use` would wait for it.
+
     Parameters
     ----------
     backend
-        ``"gpu"`` refuses to go on without a free GPU that CuPy can use; ``"auto"`` takes the CPU
-        then and says why in the log.
+        ``"gpu"`` refuses to go on without a GPU that CuPy can use; ``"auto"`` takes the CPU then
+        and says why in the log.
     ask
-        Asks CUDA for its version and GPUs.
+        Asks for the driver's CUDA version and the GPUs.
 
     Raises
     ------
     GpuError
         ``"gpu"`` is wanted and cannot be had; one sentence says why.
     """
-    with _claimed(backend, ask) as claimed:
-        return "gpu" if claimed else "cpu"
+    return "gpu" if _gpus(backend, ask, 1, check) else "cpu"
 
 
 def current() -> Literal["cpu", "gpu"]:
@@ -71,7 +77,8 @@ def use(
 ) -> Iterator[Literal["cpu", "gpu"]]:
     """Context in which work runs on the CPU, or on a GPU that no other job has.
 
-    It has to come before anything that starts CUDA, such as the first CuPy array.
+    It waits while other jobs of scatlas have all GPUs, and says in the log who they are. It has to
+    come before anything that starts CUDA, such as the first CuPy array.
 
     Parameters
     ----------
@@ -98,7 +105,11 @@ def use(
     of_gpus = options["kind"] == "local-gpu"
     wanted = options.pop("devices", None) if of_gpus else 1
     with ExitStack() as stack:
-        claimed = stack.enter_context(_claimed(backend, ask, wanted))
+
+        def take(n: int | None, **options: Any) -> list[Device]:
+            return stack.enter_context(claim(n, **options))
+
+        claimed = _gpus(backend, ask, wanted, take)
         if claimed:
             try:
                 _start(claimed)
@@ -112,7 +123,8 @@ def use(
             _client = stack.enter_context(cluster(**options))
         before, _current = _current, "gpu" if claimed else "cpu"
         for device in claimed:
-            logger.info("working on %s, %.0f GB", device.name, device.total / 1e9)
+            gigabytes = f", {device.total / 1e9:.0f} GB" if device.total else ""
+            logger.info("working on %s%s", device.name, gigabytes)
         try:
             yield _current
         finally:
@@ -142,29 +154,30 @@ def record() -> dict[str, Any]:
     }
 
 
-@contextmanager
-def _claimed(
-    backend: str, ask: Callable[[], Machine], wanted: int | Sequence[int] | None = 1
-) -> Iterator[list[Device]]:
-    """Context with claimed GPUs that CuPy fits, none for the CPU."""
+def _gpus(
+    backend: str,
+    ask: Callable[[], Machine],
+    wanted: int | Sequence[int] | None,
+    take: Callable[..., list[Device]],
+) -> list[Device]:
+    """What ``take`` makes of the wanted GPUs where CuPy fits them, none for the CPU."""
     if backend not in BACKENDS:
         msg = f"backend {backend!r} is unknown: use {', '.join(BACKENDS[:-1])} or {BACKENDS[-1]}"
         raise ConfigError(msg)
-    with ExitStack() as stack:
-        claimed: list[Device] = []
-        if backend != "cpu":
-            try:
-                # What is quick to find out comes first.
-                _check_installed()
-                machine = ask()
-                devices.usable(machine)
-                _check_version(machine)
-                n, only = choice(wanted, machine)
-                only = {_started} if _started and n == 1 and only is None else only
-                claimed = stack.enter_context(claim(n, only=only, machine=machine))
-            except GpuError as error:
-                _fall_back(backend, error)
-        yield claimed
+    if backend == "cpu":
+        return []
+    try:
+        # What is quick to find out comes first.
+        _check_installed()
+        machine = ask()
+        devices.usable(machine)
+        _check_version(machine)
+        n, only = choice(wanted, machine)
+        only = {_started} if _started and n == 1 and only is None else only
+        return take(n, only=only, ask=ask)
+    except GpuError as error:
+        _fall_back(backend, error)
+        return []
 
 
 def _fall_back(backend: str, error: GpuError) -> None:
@@ -215,11 +228,16 @@ def _start(claimed: Sequence[Device]) -> None:
     global _started
     device = claimed[0]
     runtime = import_module("cupy").cuda.runtime
-    # Numbers of cudaError_t.
+    # Numbers of cudaError_t, by what a user can do about it.
     whys = {
         2: f"{device.name} has no memory left even to start: others use it",
         35: "the NVIDIA driver is too old for this CuPy: install a newer driver",
         46: f"{device.name} is taken by another process, which has it alone (compute mode)",
+        100: "CUDA shows no GPU to this job",
+        802: "the GPUs are not ready: start the machine's NVIDIA Fabric Manager service",
+        803: "the NVIDIA driver and CUDA's library are of different versions: restart the machine",
+        804: f"{device.name} cannot run the installed CUDA compatibility library: remove it",
+        999: "the NVIDIA driver failed to start: restart the machine, and see its log (dmesg)",
     }
     try:
         runtime.memGetInfo()  # makes the context
@@ -233,6 +251,7 @@ def _start(claimed: Sequence[Device]) -> None:
         )
         raise GpuError(msg)
     _started = device.uuid
+    keep(claimed)
 
 
 def _rmm_version() -> str | None:

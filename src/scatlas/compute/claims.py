@@ -1,4 +1,4 @@
-"""Several jobs on one machine take different GPUs.
+"""Several jobs on one machine take different GPUs, and wait where all are taken.
 
 A job holds a locked file for each GPU that it uses. The system frees the lock when the process
 ends, whatever ends it, so that nothing has to be tidied up after a crash. Where a scheduler sets
@@ -8,33 +8,52 @@ ends, whatever ends it, so that nothing has to be tidied up after a crash. Where
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
+import sys
 import tempfile
+import time
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scatlas.compute.devices import LEAST_FREE, VISIBLE, Device, ask, usable
+from scatlas.compute import devices
+from scatlas.compute.devices import EXCLUSIVE, LEAST_FREE, VISIBLE, Device, usable
 from scatlas.errors import GpuError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from scatlas.compute.devices import Machine
 
-# GPUs that this process holds: a step's cluster works on the step's own.
-_held: set[str] = set()
+logger = logging.getLogger(__name__)
+
+# Locked files of the GPUs that this process holds: a step's cluster works on the step's own.
+_held: dict[str, ExitStack] = {}
+# Those that it holds until it ends.
+_kept: set[str] = set()
+
+_POLL = 0.2  # seconds between two looks
+_TELL = 60  # seconds between two lines in the log
+# The driver may give back a job's memory a little after its lock: seconds for which free memory
+# has to stand still, where it is enough and where it is not.
+_SETTLED, _SHORT = 0.5, 3
 
 
 @contextmanager
 def claim(
-    n: int | None = 1, *, only: Collection[str] | None = None, machine: Machine | None = None
+    n: int | None = 1,
+    *,
+    only: Collection[str] | None = None,
+    ask: Callable[[], Machine] = devices.ask,
 ) -> Iterator[list[Device]]:
     """Context in which ``n`` GPUs are this process's alone, and are all that CUDA shows it.
 
     Sets ``CUDA_VISIBLE_DEVICES``, so it has to come before anything that starts CUDA, such as the
-    first CuPy array. It does not wait: a job that finds no GPU says who has them. GPUs with the
-    most free memory are taken first. Other users' jobs are known by the memory that they use.
+    first CuPy array. It waits while other jobs of scatlas have too many of the GPUs, and says in
+    the log who they are. Processes of others, known by the memory that they use, are not waited
+    for. GPUs with the most free memory are taken first.
 
     The lock files lie in ``/tmp/scatlas-<user id>``, or where ``SCATLAS_CLAIMS_DIR`` says:
     containers that share GPUs have to share that folder.
@@ -42,64 +61,160 @@ def claim(
     Parameters
     ----------
     n
-        How many; None for all that are free.
+        How many; None for all that are free, at least one.
     only
         Names (``GPU-...``) among which to choose.
-    machine
-        What :func:`scatlas.compute.devices.ask` has found; it is asked when left out.
+    ask
+        Asks for the GPUs and their free memory.
 
     Raises
     ------
     GpuError
-        Fewer than ``n`` are free; the sentence names the processes that hold them.
+        There are fewer than ``n``, also when all jobs of scatlas have ended; one sentence says why.
     """
+    start = tell = time.monotonic()
+    visible = _visible(n, only, ask)
+    returning = _Returning()
+    while True:
+        with ExitStack() as locks:
+            taken, awaited = _take(n, visible, ask, locks, returning)
+            if taken:
+                locks.enter_context(_shown([device.uuid for device in taken]))
+                yield taken
+                return
+        if (now := time.monotonic()) >= tell:
+            what = "a GPU" if (n or 1) == 1 else f"{n} GPUs"
+            since = f", for {(now - start) / 60:.0f} min by now" if tell > start else ""
+            logger.info("waiting for %s%s: %s", what, since, "; ".join(awaited))
+            tell = now + _TELL
+        time.sleep(_POLL)
+
+
+def check(
+    n: int | None = 1,
+    *,
+    only: Collection[str] | None = None,
+    ask: Callable[[], Machine] = devices.ask,
+) -> list[Device]:
+    """The GPUs among which :func:`claim` would choose; it refuses the same, and never waits."""
+    visible = _visible(n, only, ask)
+    with ExitStack() as locks:
+        _take(n, visible, ask, locks)
+    return visible
+
+
+def keep(taken: Collection[Device]) -> None:
+    """Hold claimed GPUs on until this process ends, where no other could use them before.
+
+    A GPU in CUDA's mode for one process is that process's until it ends.
+    """
+    _kept.update(device.uuid for device in taken if device.compute_mode == EXCLUSIVE)
+
+
+@dataclass
+class _Returning:
+    """Tells whether a GPU may still get back memory from a job that has ended."""
+
+    most: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Most free memory of a GPU, and when, since it was seen claimed (-1 bytes) or short."""
+
+    def __call__(self, device: Device) -> bool:
+        if device.free is None or (device.free >= LEAST_FREE and device.uuid not in self.most):
+            return False
+        now = time.monotonic()
+        most, since = self.most.get(device.uuid, (-1, 0.0))
+        if device.free > most:
+            self.most[device.uuid], since = (device.free, now), now
+        return now - since < (_SETTLED if device.free >= LEAST_FREE else _SHORT)
+
+
+def _visible(
+    n: int | None, only: Collection[str] | None, ask: Callable[[], Machine]
+) -> list[Device]:
     if n is not None and n < 1:
         msg = f"{n} GPUs cannot be claimed: ask for at least 1"
         raise GpuError(msg)
-    machine = ask() if machine is None else machine
-    visible = [d for d in usable(machine) if only is None or d.uuid in only]
-    with ExitStack() as locks:
-        taken: list[Device] = []
-        why_not: list[str] = []
-        # One process chooses at a time: two that want several would take some from each other.
-        with _open(_folder() / "choosing.lock") as gate:
-            fcntl.flock(gate, fcntl.LOCK_EX)
-            for device in sorted(visible, key=_order):
-                if n is not None and len(taken) == n:
-                    break
-                reason = _take(device, locks)
-                why_not += [reason] if reason else []
-                taken += [] if reason else [device]
-        if len(taken) < (n or 1):
-            raise GpuError(_none_free(n or 1, len(taken), why_not))
-        taken.sort(key=machine.devices.index)
-        if len(taken) < len(machine.devices):
-            locks.enter_context(_shown([device.token for device in taken]))
-        yield taken
+    return [device for device in usable(ask()) if only is None or device.uuid in only]
 
 
-def _order(device: Device) -> tuple[bool, int]:
-    return device.uuid not in _held, -(device.total if device.free is None else device.free)
+def _take(
+    n: int | None,
+    visible: list[Device],
+    ask: Callable[[], Machine],
+    locks: ExitStack,
+    returning: _Returning | None = None,
+) -> tuple[list[Device], list[str]]:
+    """Lock ``n`` GPUs until ``locks`` is left, or none; then, whom to wait for.
+
+    Memory used on a claimed GPU counts as the holder's, on another as that of others: at once, or
+    after the patience of ``returning``.
+    """
+    free: list[Device] = []
+    awaited: list[str] = []
+    used: list[str] = []
+    won: set[str] = set()
+    # One process chooses at a time: two that want several would take some from each other.
+    with _open(_folder() / "choosing.lock") as gate:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        try:
+            for device in visible:
+                if device.uuid in _held:
+                    free.append(device)
+                elif holder := _lock(device.uuid):
+                    awaited.append(f"{_called(device)} is claimed by process {holder}")
+                    if returning:
+                        returning.most[device.uuid] = (-1, 0.0)
+                else:
+                    won.add(device.uuid)
+            # Anew, as it may have been claimed when it was looked at before.
+            now_free = [device for device in ask().devices if device.uuid in won] if won else []
+            for device in sorted(now_free, key=lambda d: -(d.total if d.free is None else d.free)):
+                if returning and returning(device):
+                    has = f"{_memory(device)}, perhaps more when a job that has ended gives it back"
+                    awaited.append(has)
+                elif device.free is not None and device.free < LEAST_FREE:
+                    used.append(f"{_memory(device)}, as others use it")
+                else:
+                    free.append(device)
+            wanted = n or 1
+            if len(free) + len(awaited) < wanted:
+                raise GpuError(_too_few(wanted, len(free) + len(awaited), used))
+            taken = free[:n] if len(free) >= wanted else []
+            for uuid in won & {device.uuid for device in taken}:
+                won.remove(uuid)
+                locks.callback(_release, uuid)
+        finally:
+            for uuid in won:
+                _release(uuid)
+    order = [device.uuid for device in visible]
+    return sorted(taken, key=lambda device: order.index(device.uuid)), awaited
 
 
-def _take(device: Device, locks: ExitStack) -> str | None:
-    """Lock a GPU until ``locks`` is left, or say why not."""
-    if device.uuid in _held:
-        return None
-    if device.free is not None and device.free < LEAST_FREE:
-        used = f"{device.free / 1e9:.1f} of {device.total / 1e9:.0f} GB free"
-        return f"{device.token} ({device.name}) has {used}, as others use it"
-    file = locks.enter_context(_open(_folder() / f"{device.uuid}.lock"))
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(file, 32, 0).decode(errors="replace").strip() or "unknown"
-        return f"{device.token} ({device.name}) is claimed by process {holder}"
-    os.ftruncate(file, 0)
-    os.pwrite(file, str(os.getpid()).encode(), 0)
-    _held.add(device.uuid)
-    locks.callback(_held.discard, device.uuid)
+def _lock(uuid: str) -> str | None:
+    """Lock a GPU until :func:`_release`, or say which process has it."""
+    with ExitStack() as stack:
+        file = stack.enter_context(_open(_folder() / f"{uuid}.lock"))
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return os.pread(file, 200, 0).decode(errors="replace").strip() or "unknown"
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"{os.getpid()} ({Path(sys.argv[0]).name or 'python'})".encode(), 0)
+        _held[uuid] = stack.pop_all()
     return None
+
+
+def _release(uuid: str) -> None:
+    if uuid not in _kept:
+        _held.pop(uuid).close()
+
+
+def _called(device: Device) -> str:
+    return f"{device.uuid} ({device.name})"
+
+
+def _memory(device: Device) -> str:
+    return f"{_called(device)} has {device.free / 1e9:.1f} of {device.total / 1e9:.0f} GB free"
 
 
 @contextmanager
@@ -146,7 +261,9 @@ def _shown(tokens: list[str]) -> Iterator[None]:
             os.environ[VISIBLE] = before
 
 
-def _none_free(wanted: int, free: int, why_not: list[str]) -> str:
-    head = "no GPU is free" if wanted == 1 else f"{wanted} GPUs are wanted and {free} are free"
+def _too_few(wanted: int, available: int, why_not: list[str]) -> str:
     reasons = "; ".join(why_not) or "this job may use no more"
-    return f"{head} ({reasons}): wait for these jobs, or use backend: cpu"
+    if wanted == 1:
+        return f"no GPU is free ({reasons}): wait for these jobs, or use backend: cpu"
+    head = f"{wanted} GPUs are wanted and {available} can be had"
+    return f"{head} ({reasons}): ask for fewer, or wait for these jobs"

@@ -55,7 +55,8 @@ def cluster(
         (dask-cuda); the GPUs are claimed, so that other jobs take others. ``"local-cpu"``: workers
         on this machine's CPUs. ``"existing"``: a scheduler that runs, wherever its workers are.
     devices
-        GPUs: how many, or their numbers; all that are free when left out. (local-gpu)
+        GPUs: how many, or their numbers; all that are free when left out. Those that other jobs of
+        scatlas have are waited for. (local-gpu)
     n_workers
         Worker processes; Dask chooses when left out. (local-cpu)
     threads_per_worker
@@ -88,7 +89,7 @@ def cluster(
     ConfigError
         An option does not belong to the kind, or a package is missing.
     GpuError
-        There are not so many GPUs free.
+        There are not so many GPUs that can be used.
     """
     given = {
         name: value
@@ -183,11 +184,10 @@ def choice(
 def _gpu_workers(
     stack: ExitStack, *, devices: int | Sequence[int] | None = None, **options: Any
 ) -> Any:
-    machine = gpus.ask()
-    n, only = choice(devices, machine)
-    claimed = stack.enter_context(claim(n, only=only, machine=machine))
+    n, only = choice(devices, gpus.ask())
+    claimed = stack.enter_context(claim(n, only=only, ask=gpus.ask))
     return import_module("dask_cuda").LocalCUDACluster(
-        CUDA_VISIBLE_DEVICES=[device.token for device in claimed],
+        CUDA_VISIBLE_DEVICES=[device.uuid for device in claimed],
         host=LOOPBACK,
         dashboard_address=None,
         **{"threads_per_worker": 1, "protocol": "tcp", **options},

@@ -1,13 +1,17 @@
-"""The GPUs that CUDA shows to this job, looked at without starting CUDA in this process."""
+"""The GPUs that CUDA shows to this job, looked at without starting CUDA.
+
+NVML, which comes with the driver, knows all that is needed. CUDA could not be asked here: a
+process that has started it once keeps the GPUs of that moment, and
+:func:`scatlas.compute.claims.claim` has to choose before.
+"""
 
 from __future__ import annotations
 
-import json
+import ctypes
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
+from typing import Any
 
 from scatlas.errors import GpuError
 
@@ -16,32 +20,29 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 OLDEST_CAPABILITY = (7, 0)
 # A context, the kernels and a few blocks.
 LEAST_FREE = 10**9
-_SECONDS = 120  # a driver that does not answer for so long is taken for broken
-_PROHIBITED = 2
-_NO_DRIVER = -1
-# Of CUresult in cuda.h, by what a user can do about it.
+# Of CUDA's compute modes.
+_PROHIBITED, EXCLUSIVE = 2, 3
+_NVML = "libnvidia-ml.so.1"
+_LONGEST = 96  # NVML's names and UUIDs
+# Of nvmlReturn_t, by what a user can do about it.
 _STARTS = {
-    100: "the NVIDIA driver shows no GPU to this job",
-    35: "the NVIDIA driver is too old for its own CUDA library: install the driver anew",
-    46: "all GPUs are busy or reserved (compute mode): wait for their processes to end",
-    802: "the GPUs are not ready: start the machine's NVIDIA Fabric Manager service",
-    803: "the NVIDIA driver and its CUDA library are of different versions: restart the machine",
-    804: "this GPU model cannot run the installed CUDA compatibility library: remove it",
+    4: "this user may not use the NVIDIA driver: ask the machine's admin",
+    9: "the NVIDIA driver is not loaded: load it, or restart the machine",
+    12: "there is no CUDA library (libcuda.so.1) on this machine, or not in this container",
+    18: "the NVIDIA driver and its libraries are of different versions: restart the machine",
     999: "the NVIDIA driver failed to start: restart the machine, and see its log (dmesg)",
 }
 
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU as CUDA shows it."""
+    """One GPU, or one part of a divided GPU (MIG), as NVML shows it."""
 
     uuid: str
-    """``GPU-...``, the same in every process."""
-    token: str
-    """What ``CUDA_VISIBLE_DEVICES`` calls it."""
+    """``GPU-...`` or ``MIG-...``, the same in every process; CUDA_VISIBLE_DEVICES takes it."""
     name: str
     total: int
-    """Bytes of memory."""
+    """Bytes of memory; 0 where NVML does not tell."""
     free: int | None
     """Bytes of memory that nobody uses, where NVML tells."""
     capability: tuple[int, int] = (9, 0)
@@ -50,48 +51,115 @@ class Device:
 
 @dataclass(frozen=True)
 class Machine:
-    """What CUDA says of this machine."""
+    """What NVML says of this machine."""
 
     driver: int
-    """Newest CUDA version that the driver runs, 12040 for 12.4; 0 without a driver."""
-    status: int
-    """0, CUDA's error code, or -1 where there is no driver."""
+    """Newest CUDA version that the driver runs, 12040 for 12.4."""
     devices: tuple[Device, ...] = ()
+    """Those that ``CUDA_VISIBLE_DEVICES`` shows, in its order."""
 
 
 def ask() -> Machine:
-    """Ask CUDA, in a process of its own.
+    """Ask NVML; CUDA is not started.
 
-    This process could not see other GPUs afterwards, and :func:`scatlas.compute.claims.claim` has
-    to choose before CUDA starts.
+    Numbers in ``CUDA_VISIBLE_DEVICES`` are read in the order of nvidia-smi, which is CUDA's own
+    with ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` and on machines whose GPUs are all of one model.
+
+    Raises
+    ------
+    GpuError
+        There is no driver, or it does not start.
     """
-    program = Path(__file__).with_name("_ask_cuda.py")
+    driver, count = ctypes.c_int(), ctypes.c_uint()
     try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", str(program)],
-            capture_output=True,
-            check=True,
-            timeout=_SECONDS,
-            stdin=subprocess.DEVNULL,
+        nvml = _nvml()
+        _check(nvml.nvmlSystemGetCudaDriverVersion_v2(ctypes.byref(driver)))
+        _check(nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)))
+        gpus = [_parts(nvml, handle) for handle in _handles(nvml, count.value)]
+    except AttributeError:
+        msg = "the NVIDIA driver is too old: install a newer one"
+        raise GpuError(msg) from None
+    return Machine(driver.value, _visible(gpus))
+
+
+@cache
+def _nvml() -> ctypes.CDLL:
+    try:
+        nvml = ctypes.CDLL(_NVML)
+    except OSError:
+        msg = (
+            f"there is no NVIDIA driver ({_NVML}) on this machine, or not in this container, which "
+            "needs NVIDIA_DRIVER_CAPABILITIES=compute,utility"
         )
-    except subprocess.TimeoutExpired:
-        msg = f"the NVIDIA driver has not answered within {_SECONDS} s: restart the machine"
         raise GpuError(msg) from None
-    except subprocess.CalledProcessError as error:
-        msg = f"the NVIDIA driver ended the process that asked for GPUs (code {error.returncode})"
-        raise GpuError(msg) from None
-    found = json.loads(done.stdout)
-    shown = found.pop("devices")
-    # CUDA shows the listed devices in the order of the list, and none behind one that is not there.
-    listed = [token.strip() for token in os.environ.get(VISIBLE, "").split(",")]
-    tokens = listed if VISIBLE in os.environ else [device["uuid"] for device in shown]
-    return Machine(
-        devices=tuple(
-            Device(token=token, **device | {"capability": tuple(device["capability"])})
-            for token, device in zip(tokens, shown, strict=False)
-        ),
-        **found,
+    _check(nvml.nvmlInit_v2())
+    return nvml
+
+
+def _check(status: int) -> None:
+    if status:
+        raise GpuError(_STARTS.get(status, f"the NVIDIA driver does not start (error {status})"))
+
+
+def _handles(nvml: ctypes.CDLL, count: int) -> list[ctypes.c_void_p]:
+    """GPUs, without those that are lost or not for this user: CUDA does not count them either."""
+    handles = [ctypes.c_void_p() for _ in range(count)]
+    get = nvml.nvmlDeviceGetHandleByIndex_v2
+    return [handle for i, handle in enumerate(handles) if get(i, ctypes.byref(handle)) == 0]
+
+
+def _parts(nvml: ctypes.CDLL, gpu: ctypes.c_void_p) -> list[Device]:
+    """The devices of one GPU: itself, or the parts into which it is divided."""
+    major, minor, mode = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    nvml.nvmlDeviceGetCudaComputeCapability(gpu, ctypes.byref(major), ctypes.byref(minor))
+    nvml.nvmlDeviceGetComputeMode(gpu, ctypes.byref(mode))
+    divided, count = ctypes.c_uint(), ctypes.c_uint()
+    # Fails where a GPU cannot be divided.
+    nvml.nvmlDeviceGetMigMode(gpu, ctypes.byref(divided), ctypes.byref(ctypes.c_uint()))
+    parts = [gpu]
+    if divided.value:
+        nvml.nvmlDeviceGetMaxMigDeviceCount(gpu, ctypes.byref(count))
+        handles = [ctypes.c_void_p() for _ in range(count.value)]
+        get = nvml.nvmlDeviceGetMigDeviceHandleByIndex
+        parts = [part for i, part in enumerate(handles) if get(gpu, i, ctypes.byref(part)) == 0]
+    return [_device(nvml, part, (major.value, minor.value), mode.value) for part in parts]
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
+
+
+def _device(nvml: ctypes.CDLL, handle: ctypes.c_void_p, *rest: Any) -> Device:
+    uuid, name = ctypes.create_string_buffer(_LONGEST), ctypes.create_string_buffer(_LONGEST)
+    memory = _Memory()
+    nvml.nvmlDeviceGetUUID(handle, uuid, _LONGEST)
+    nvml.nvmlDeviceGetName(handle, name, _LONGEST)
+    told = nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0
+    return Device(
+        uuid.value.decode(),
+        name.value.decode(errors="replace"),
+        memory.total if told else 0,
+        memory.free if told else None,
+        *rest,
     )
+
+
+def _visible(gpus: list[list[Device]]) -> tuple[Device, ...]:
+    """The devices that CUDA shows: all, or those listed by number or (begin of their) UUID."""
+    every = [device for parts in gpus for device in parts]
+    if VISIBLE not in os.environ:
+        return tuple(every)
+    shown: list[Device] = []
+    for token in map(str.strip, os.environ[VISIBLE].split(",")):
+        if token.isdecimal():
+            fits = [parts[0] for parts in gpus[int(token) :][:1] if parts]
+        else:
+            fits = [device for device in every if token and device.uuid.startswith(token)]
+        # CUDA shows none behind one that is not there or could be several.
+        if len(fits) != 1 or fits[0] in shown:
+            break
+        shown += fits
+    return tuple(shown)
 
 
 def usable(machine: Machine) -> tuple[Device, ...]:
@@ -102,15 +170,12 @@ def usable(machine: Machine) -> tuple[Device, ...]:
     GpuError
         There is none; the sentence says why.
     """
-    if machine.status == _NO_DRIVER:
-        msg = "there is no NVIDIA driver (libcuda.so.1) on this machine, or not in this container"
-        raise GpuError(msg)
-    if machine.status or not machine.devices:
-        why = _STARTS.get(machine.status or 100, f"CUDA does not start (error {machine.status})")
+    if not machine.devices:
+        msg = "the NVIDIA driver shows no GPU to this job"
         hidden = os.environ.get(VISIBLE)
-        if machine.status in (0, 100) and hidden is not None:
-            why += f": {VISIBLE} is {hidden!r}; unset it, or ask the scheduler for a GPU"
-        raise GpuError(why)
+        if hidden is not None:
+            msg += f": {VISIBLE} is {hidden!r}; unset it, or ask the scheduler for a GPU"
+        raise GpuError(msg)
     good = tuple(
         device
         for device in machine.devices

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 # A block takes an eighth of the block budget, and no more than this (see scatlas.io.size): a larger
 # budget is for more blocks in flight at once, on machines of more cores, not for larger ones.
 BLOCK_BYTES = 32_000_000
+# A GPU is busy with larger blocks, and enough of them must be in the making at once. They are
+# counted at 8 bytes a value too, but compact counts take 3.
+GPU_BLOCK_BYTES = 128_000_000
+GPU_BUDGET = 16 * GPU_BLOCK_BYTES
 BLOCKS_PER_BUDGET = 8
 
 _asked: int | None = None
@@ -35,7 +39,9 @@ def n_cores() -> int:
 
 
 @contextmanager
-def use_threads(n: int, *, block_budget: int | None = None) -> Iterator[None]:
+def use_threads(
+    n: int, *, block_budget: int | None = None, largest_block: int = BLOCK_BYTES
+) -> Iterator[None]:
     """Context in which ``n`` threads work on blocks, for the whole process.
 
     Parameters
@@ -44,12 +50,14 @@ def use_threads(n: int, *, block_budget: int | None = None) -> Iterator[None]:
         Threads.
     block_budget
         Bytes that the blocks in flight may take; unchanged when left out.
+    largest_block
+        Bytes that a block takes at most.
     """
     global _asked, _in_flight
     before = _asked, _in_flight
     _asked = n
     if block_budget is not None:
-        _in_flight = max(BLOCKS_PER_BUDGET, block_budget // BLOCK_BYTES)
+        _in_flight = max(BLOCKS_PER_BUDGET, block_budget // largest_block)
     try:
         yield
     finally:

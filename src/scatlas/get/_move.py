@@ -44,10 +44,10 @@ def X_to_GPU(x: Any, *, exact: bool = False) -> Any:  # noqa: N802 - rapids-sing
     _check_gpu()
     if not blocks.is_dask(x):
         return _to_gpu(x, exact)
-    from scatlas.kernels import cuda
+    from scatlas.kernels import gpu_blocks
 
     dtype = x.dtype if exact or not blocks.is_sparse(x) else _floating(x.dtype)
-    meta = cuda.empty_like(_kind(blocks.is_sparse(x)), dtype)
+    meta = gpu_blocks.empty_like(_kind(blocks.is_sparse(x)), dtype)
     return blocks.map_blocks(lambda block: _to_gpu(block, exact), x, dtype=dtype, meta=meta)
 
 
@@ -174,23 +174,23 @@ def _floating(dtype: np.dtype) -> np.dtype:
 
 
 def _to_gpu(x: Any, exact: bool) -> Any:
-    from scatlas.kernels import cuda
+    from scatlas.kernels import gpu_blocks
 
     if not blocks.is_sparse(x):
-        return cuda.on_gpu(np.asarray(x))
+        return gpu_blocks.on_gpu(np.asarray(x))
     if x.format == "csc":
         from cupyx.scipy import sparse as cupy_sparse
 
         return cupy_sparse.csc_matrix(x.astype(_floating(x.dtype)))
     if x.format != "csr":
         x = x.tocsr()
-    moved = cuda.on_gpu(x)
+    moved = gpu_blocks.on_gpu(x)
     if exact:
         return moved
     # Widened on the GPU: fewer bytes cross the bus.
     narrow = x.indptr[-1] <= np.iinfo(np.int32).max
     index = np.int32 if narrow else np.int64
-    return cuda.csr(
+    return gpu_blocks.csr(
         moved.data.astype(_floating(x.dtype), copy=False),
         moved.indices.astype(index, copy=False),
         moved.indptr.astype(index, copy=False),

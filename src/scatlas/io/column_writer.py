@@ -171,7 +171,9 @@ class ColumnWriter:
     def append_column(self, column: Column, rows: np.ndarray | None = None) -> None:
         """Append rows (sorted, int64; all by default) of a column that the target was made of."""
         convert = self._conversion(column)
-        for lo, hi, picked in pieces(column.spans(), rows):
+        labels = self._target.kind == "categorical" and column.kind != "categorical"
+        makes_text = self._target.kind == "text" or labels
+        for lo, hi, picked in pieces(column.spans(wide=not makes_text), rows):
             self.append(convert(lo, hi)[picked])
             if self._mask is not None:
                 self._mask.append(column.gaps(lo, hi)[picked])

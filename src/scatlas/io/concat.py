@@ -307,11 +307,20 @@ class _Obs:
             if name not in plate.obs_columns:
                 continue
             old, new = plate.column(name), self._constants[name][plate.name]
-            if any((old.text(lo, hi) != new).any() for lo, hi in old.spans()):
+            if not _holds_only(old, new):
                 self.notices.append(
                     f"obs[{name!r}] of plate {plate.name} held other values: replaced by "
                     + (f"{new!r}" if new else "a gap")
                 )
+
+
+def _holds_only(column: Column, text: str) -> bool:
+    """Whether all rows are this text; ``""`` stands for gaps as well."""
+    if column.kind != "categorical":
+        return all((column.text(lo, hi) == text).all() for lo, hi in column.spans())
+    # The last is for code -1, a gap.
+    same = np.append(column.categories.astype(str) == text, text == "")
+    return all(same[column.values(lo, hi)].all() for lo, hi in column.spans(wide=True))
 
 
 def _constants(

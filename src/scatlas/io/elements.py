@@ -22,6 +22,7 @@ DICT = {"encoding-type": "dict", "encoding-version": "0.1.0"}
 DATAFRAME = {"encoding-type": "dataframe", "encoding-version": "0.2.0"}
 ARRAY = {"encoding-type": "array", "encoding-version": "0.2.0"}
 STRING_ARRAY = {"encoding-type": "string-array", "encoding-version": "0.2.0"}
+SCALAR = {"encoding-type": "numeric-scalar", "encoding-version": "0.2.0"}
 CATEGORICAL = {"encoding-type": "categorical", "encoding-version": "0.2.0"}
 # Zarr v3 has not standardised consolidated metadata yet; anndata writes and reads it.
 _INLINE = {"kind": "inline", "must_understand": False}
@@ -60,6 +61,40 @@ def write_elem(group: zarr.Group, key: str, elem: Any) -> None:
         write_func(store, name, value, dataset_kwargs={**dataset_kwargs, **_cut(value)})
 
     write_dispatched(group, key, elem, callback=callback)
+
+
+def write_flags(folder: Path, flags: Mapping[str, bool]) -> None:
+    """Write a mapping of true and false, to the same bytes as `write_elem`, which imports anndata.
+
+    Parameters
+    ----------
+    folder
+        Where; made here.
+    flags
+        By name.
+    """
+    from numcodecs import Zstd
+
+    create_group(folder, DICT)
+    codecs = [{"name": "bytes"}, {"name": "zstd", "configuration": {"level": 0, "checksum": False}}]
+    metadata = {
+        "shape": [],
+        "data_type": "bool",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": []}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": False,
+        "codecs": codecs,
+        "attributes": SCALAR,
+        "zarr_format": 3,
+        "node_type": "array",
+        "storage_transformers": [],
+    }
+    for name, flag in flags.items():
+        array = folder / name
+        array.mkdir()
+        (array / "zarr.json").write_text(json.dumps(metadata, indent=2), encoding="utf-8")
+        if flag:  # a chunk that holds nothing but the fill value has no file
+            (array / "c").write_bytes(Zstd(0).encode(bytes([flag])))
 
 
 def _cut(value: Any) -> dict[str, Any]:

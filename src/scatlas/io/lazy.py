@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph
 
+from scatlas.compute.threads import BLOCK_BYTES
 from scatlas.errors import InputError
 from scatlas.io.obs import Table
 from scatlas.io.rows import RowBlock, row_blocks
@@ -106,7 +107,11 @@ def read_lazy(path: Path | str, *, block_budget: str | int = "256MB") -> anndata
 
 
 def read_matrix(
-    path: Path | str, *, compact: bool = False, block_budget: str | int = "256MB"
+    path: Path | str,
+    *,
+    compact: bool = False,
+    block_budget: str | int = "256MB",
+    largest_block: int = BLOCK_BYTES,
 ) -> tuple[da.Array, pd.DataFrame]:
     """X of an AnnData file as :func:`read_lazy` gives it, and var, without reading obs.
 
@@ -119,6 +124,8 @@ def read_matrix(
     compact
         Leave the indices of CSR blocks as narrow as they are stored (uint16, say). Our kernels
         take them, and they are half the memory; SciPy's functions do not.
+    largest_block
+        Bytes that a block of X takes at most, in place of 32 MB.
 
     Returns
     -------
@@ -136,7 +143,8 @@ def read_matrix(
             msg = f"{path}: there is no X: give a file that holds a matrix"
             raise InputError(msg)
         shape = tuple(frame_length(store.path, root, name) for name in ("obs", "var"))
-        x = _matrix(store, root, "X", shape, parse_bytes(block_budget), compact=compact)
+        budget = parse_bytes(block_budget)
+        x = _matrix(store, root, "X", shape, budget, largest_block, compact=compact)
         return x, Table.of(store.path, root, "var").read()
 
 
@@ -150,28 +158,29 @@ def _matrix(
     key: str,
     shape: tuple[int, int],
     budget: int,
+    largest: int = BLOCK_BYTES,
     *,
     compact: bool = False,
 ) -> da.Array:
     """Dask array of an X-like element."""
     matrix = describe(store.path, root, key, shape)
     if matrix.format == "dense":
-        return _dense(store, matrix, budget)
+        return _dense(store, matrix, budget, largest)
     if matrix.format == "csc":
         whole = convert(store.path, store.kind, root, matrix, budget)
-        blocks = csr_blocks(whole.indptr, budget)
+        blocks = csr_blocks(whole.indptr, budget, largest)
         tasks = [(_slice_rows, whole, first, stop) for first, stop in blocks]
     else:
-        blocks = csr_blocks(matrix.indptr, budget)
+        blocks = csr_blocks(matrix.indptr, budget, largest)
         read = RowBlock.compact if compact else RowBlock.read
         tasks = [(read, block) for block in row_blocks(store, root, matrix, blocks)]
     meta = sp.csr_matrix((0, 0), dtype=matrix.dtype)
     return _array(store, matrix, blocks, tasks, meta, kind="compact" if compact else "read")
 
 
-def _dense(store: Store, matrix: Matrix, budget: int) -> da.Array:
+def _dense(store: Store, matrix: Matrix, budget: int, largest: int = BLOCK_BYTES) -> da.Array:
     row_bytes = int(np.prod(matrix.shape[1:])) * matrix.dtype.itemsize
-    blocks = dense_blocks(matrix.shape[0], row_bytes, budget)
+    blocks = dense_blocks(matrix.shape[0], row_bytes, budget, largest)
     tasks = [(_read_dense, store, matrix.key, first, stop) for first, stop in blocks]
     return _array(store, matrix, blocks, tasks, np.empty((0, 0), dtype=matrix.dtype))
 

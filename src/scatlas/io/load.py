@@ -42,6 +42,11 @@ class _Notices(list):
         logger.info("plate %s: %s", self._plate, notice)
         self.append(notice)
 
+    def add_first(self, notice: str) -> None:
+        """Add what is known late, and told before all others."""
+        self.add(notice)
+        self.insert(0, self.pop())
+
 
 def load_plate(
     source: Path | str,
@@ -56,8 +61,9 @@ def load_plate(
     """Validate a plate and write its counts and QC metrics as ``counts.zarr``.
 
     The counts are read once, in row blocks whose size the budget bounds: several threads read,
-    check and sum one block each, while those before are encoded in order. Layers, ``raw``,
-    ``uns``, ``obsm`` and the other slots of the source are not carried over.
+    check and sum one block each, while those before are encoded in order. The tables are checked
+    and written beside them. Layers, ``raw``, ``uns``, ``obsm`` and the other slots of the source
+    are not carried over.
 
     Parameters
     ----------
@@ -123,6 +129,7 @@ def load_plate(
             closing(checked),
         ):
             for block in checked:
+                finish_obs.check()  # not after hours
                 writer.append_checked(block.counts, block.indices, block.highest)
                 writer.append_rows(np.diff(block.indptr))
                 tally.add(block)
@@ -131,6 +138,8 @@ def load_plate(
             _note_replaced("obs", obs.columns, cell_metrics, notices)
             _note_replaced("var", var.columns, gene_metrics, notices)
             finish_obs(cell_metrics)
+            if renamed := obs.renamed():
+                notices.add_first(renamed)
             finish_var(gene_metrics)
             counts.check_unchanged()  # the tables may have been read after the last block
             writer.obs = writer.var = in_place

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# Names are read up to three times: to be compared, checked and written. Of tables of so many rows,
+# Names are read several times: to be compared, asked for and written. Of tables of so many rows,
 # which take up to 10 MB, they are kept meanwhile.
 _HELD_NAMES = 2**17
 
@@ -63,8 +63,39 @@ def open_tables(path: Path | str) -> Iterator[tuple[Table, Table]]:
         yield Table.of(store.path, root, "obs"), Table.of(store.path, root, "var")
 
 
-def _late(values: Future[Mapping[str, np.ndarray]], name: str) -> np.ndarray:
-    return values.result()[name]
+class Writing:
+    """A table that a thread is writing: see `Table.writing`."""
+
+    def __init__(
+        self, thread: ThreadPoolExecutor, write: Callable[..., None], late: Iterable[str]
+    ) -> None:
+        self._values: Future[Mapping[str, np.ndarray]] = Future()
+        # Columns of these names are looked for, the others written, before a value is asked for.
+        extra = {name: partial(self._late, name) for name in late}
+        self._written = thread.submit(write, extra=extra)
+
+    def __call__(self, columns: Mapping[str, np.ndarray]) -> None:
+        """Write the further columns, and return when the table is written.
+
+        Raises
+        ------
+        InputError, ValueError
+            As `Table.write`.
+        """
+        self._values.set_result(columns)
+        self._written.result()
+
+    def check(self) -> None:
+        """Raise what has stopped the thread, if anything has."""
+        if self._written.done():
+            self._written.result()
+
+    def abandon(self) -> None:
+        """Let the thread end after an error: nobody gives the values that it waits for."""
+        self._values.cancel()
+
+    def _late(self, name: str) -> np.ndarray:
+        return self._values.result()[name]
 
 
 @dataclass(frozen=True)
@@ -202,16 +233,18 @@ class Table:
         return self.read(columns, index=len(columns) < len(names))
 
     def storable(self, notify: Callable[[str], None]) -> Table:
-        """Read everything once, and find what AnnData can store of it.
+        """Find what AnnData can store of the table.
 
-        Whatever is damaged is refused here. Repeated names are made unique as AnnData does,
-        columns of kinds that it cannot write become text, and names that it does not take are
-        changed, or their columns dropped.
+        Repeated names are made unique as AnnData does (:meth:`renamed` says so), columns of kinds
+        that it cannot write become text, and names that it does not take are changed, or their
+        columns dropped.
+
+        Only what is not written is read here: whatever else is damaged, :meth:`write` finds.
 
         Parameters
         ----------
         notify
-            Called with a sentence for each change.
+            Called with a sentence for each change of a column.
 
         Returns
         -------
@@ -222,28 +255,30 @@ class Table:
         InputError
             A column cannot be decoded.
         """
-        numbered = NumberedNames(self._stored_names, list(self.spans()))
-        if numbered.n_changed:
-            notify(
-                f"{self.name} had {numbered.n_changed:,} repeated cell names: "
-                "made unique by a number at the end"
-            )
         columns = dict(self.columns)
         for name, column in columns.items():
-            if isinstance(column, Column):
-                column.check()
-            elif (dtype := column.dtype_made_text()) is not None:
+            if isinstance(column, Whole) and (dtype := column.dtype_made_text()) is not None:
                 notify(made_text(self.name, name, dtype))
                 columns[name] = replace(column, as_text=True)
         stored = storable_names(columns, self.name, notify)
+        for name in columns:
+            if name not in stored:
+                _check(columns[name])
         index_name = (self.index_name or "").replace("/", "_")
         index_name = None if index_name in RESERVED else index_name
         return replace(
             self,
             columns={fresh: columns[name] for name, fresh in stored.items()},
             index_name=index_name,
-            _numbered=numbered if numbered.n_changed else None,
+            _numbered=NumberedNames(self._stored_names, list(self.spans())),
         )
+
+    def renamed(self) -> str | None:
+        """Sentence on repeated names that `storable` has made unique, if there are any."""
+        n = 0 if self._numbered is None else self._numbered.n_changed
+        if not n:
+            return None
+        return f"{self.name} had {n:,} repeated cell names: made unique by a number at the end"
 
     def write(
         self,
@@ -263,7 +298,7 @@ class Table:
         extra
             Further columns of numbers or bool, one value for each row written, or functions that
             give them when all other columns are written. They take the place of columns of their
-            names.
+            names, which are read all the same: none may be damaged.
 
         Raises
         ------
@@ -281,12 +316,12 @@ class Table:
         order = [*self.columns, *(name for name in extra if name not in self.columns)]
         key = self._index_key(order, extra)
         with encoding_pool() as pool:
-            with ColumnWriter(folder / key, Target("text", np.dtype(object)), pool) as names:
-                for lo, hi, picked in pieces(self.spans(), rows):
-                    names.append(self.names(lo, hi)[picked])
+            self._write_names(folder / key, rows, pool)
             create_group(folder, {**DATAFRAME, "column-order": order, "_index": key})
             for name in order:
-                if name not in extra and name != key:
+                if name in extra:
+                    _check(self.columns.get(name))
+                elif name != key:
                     self._write_column(name, folder, rows, pool)
             for name, given in extra.items():
                 values = given() if callable(given) else given
@@ -299,7 +334,7 @@ class Table:
     @contextmanager
     def writing(
         self, folder: Path, *, late: Iterable[str], rows: np.ndarray | None = None
-    ) -> Iterator[Callable[[Mapping[str, np.ndarray]], None]]:
+    ) -> Iterator[Writing]:
         """Write the table in a thread of its own, while the body works on the counts.
 
         Parameters
@@ -311,24 +346,29 @@ class Table:
 
         Yields
         ------
-        Function that takes the further columns and returns when the table is written; it raises
-        what :meth:`write` raises.
+        What takes the further columns at the end, and tells of errors before.
         """
-        values: Future[Mapping[str, np.ndarray]] = Future()
-        # Columns of these names are looked for, the others written, before a value is asked for.
-        extra = {name: partial(_late, values, name) for name in late}
         with ThreadPoolExecutor(1, "scatlas-obs") as thread:
-            written = thread.submit(self.write, folder, rows=rows, extra=extra)
-
-            def finish(columns: Mapping[str, np.ndarray]) -> None:
-                values.set_result(columns)
-                written.result()
-
+            writing = Writing(thread, partial(self.write, folder, rows=rows), late)
             try:
-                yield finish
+                yield writing
             finally:
-                # After an error nobody gives the values that the thread waits for.
-                values.cancel()
+                writing.abandon()
+
+    def _write_names(self, path: Path, rows: np.ndarray | None, pool: ThreadPoolExecutor) -> None:
+        from scatlas.io.column_writer import ColumnWriter, Target
+
+        text, numbered = Target("text", np.dtype(object)), self._numbered
+        if rows is None and numbered is not None and not numbered.is_known:
+            # Names hardly ever repeat, which shows while they are written; else they are once more.
+            with ColumnWriter(path, text, pool) as column:
+                for names in numbered.stored():
+                    column.append(names)
+            if not numbered.n_changed:
+                return
+        with ColumnWriter(path, text, pool) as column:
+            for lo, hi, picked in pieces(self.spans(), rows):
+                column.append(self.names(lo, hi)[picked])
 
     def _write_column(
         self,
@@ -368,9 +408,15 @@ class Table:
         column = self.columns.get(self.index_name)
         same = (
             self.index_name not in extra
-            and self._numbered is None
             and isinstance(column, Column)
             and column.element == self._index.element
             and column.is_plain_text
+            and not self.renamed()
         )
         return self.index_name if same else "_index"
+
+
+def _check(column: Column | Whole | None) -> None:
+    """Refuse a column that cannot be decoded, where it is not written."""
+    if isinstance(column, Column):
+        column.check()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -13,8 +13,7 @@ from scatlas.io.elements import (
     STRING_ARRAY,
     consolidate,
     create_group,
-    open_to_write,
-    write_elem,
+    write_flags,
 )
 from scatlas.io.shards import PROJECTED, ShardedArray, encoding_pool
 
@@ -37,7 +36,7 @@ def write_pca(
     n_cells: int,
     components: _Components,
     genes: Sequence[str],
-    params: Mapping[str, Any],
+    params: Mapping[str, bool],
 ) -> None:
     """Write components and the projected cells, block by block; atomic.
 
@@ -95,5 +94,5 @@ def write_pca(
                 array.append(values)
         with ShardedArray(partial / "genes", object, pool, attributes=STRING_ARRAY) as array:
             array.append(np.asarray(genes, dtype=object))
-        write_elem(open_to_write(partial), "params", dict(params))
+        write_flags(partial / "params", params)
         consolidate(partial)

@@ -2,8 +2,8 @@
 
 libhdf5 trusts the structure of a file: damage in a B-tree or a heap makes it read outside its
 memory, or go in circles, and takes the whole process with it. Here a child walks through all
-structure that reading the file will need; what kills it is a damaged file, and one sentence says
-so.
+structure that reading the file will need, and looks over its text; what kills it is a damaged file,
+and one sentence says so.
 """
 
 from __future__ import annotations
@@ -28,8 +28,13 @@ from scatlas.kernels.heaps_cpu import walk
 _SECONDS, _SECONDS_PER_BYTE = 3, 1e-9
 
 
-def probe(path: str) -> None:
+def probe(path: str) -> bool:
     """Walk through the structure of a local HDF5 file in a child process.
+
+    Returns
+    -------
+    Whether the text is sound as well. If not, `scatlas.io.heaps.damaged_text` says where it is
+    damaged, or raises what came in the way.
 
     Raises
     ------
@@ -37,7 +42,7 @@ def probe(path: str) -> None:
         The child crashed or did not come to an end.
     """
     size = Path(path).stat().st_size
-    # Loaded here, for the parent needs it after the child does.
+    # Loaded, and if need be compiled, here: that is none of the processor time of the child.
     walk(np.empty(0, np.uint8), 8)
     # No thread is inside libhdf5 while the child is made, or the child would wait for it for ever.
     with h5py._objects.phil, warnings.catch_warnings():
@@ -55,9 +60,11 @@ def probe(path: str) -> None:
             "download the file again, or write it anew from its source"
         )
         raise InputError(msg)
+    return os.waitstatus_to_exitcode(status) == 0
 
 
 def _walk_and_exit(path: str, seconds: int) -> None:
+    sound = False
     try:
         faulthandler.disable()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -65,26 +72,23 @@ def _walk_and_exit(path: str, seconds: int) -> None:
         limit = int(used) + 1 + seconds
         signal.signal(signal.SIGXCPU, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
-        _walk(path)
+        sound = _walk(path)
     finally:
-        os._exit(0)  # errors that libhdf5 reports are for the parent to find
+        os._exit(0 if sound else 1)  # errors that libhdf5 reports are for the parent to find
 
 
-def _walk(path: str) -> None:
+def _walk(path: str) -> bool:
     with h5py.File(path, "r") as file:
-        # Such text makes libhdf5 go in circles, which the parent finds more quickly.
-        if damaged_text(path, file) is None:
-            _look_at("/", file)
-            file.visititems(_look_at)
+        # This finds all chunks on the way. Attributes are text, too, of which damaged one makes
+        # libhdf5 go in circles.
+        if damaged_text(path, file) is not None:
+            return False
+        _look_at("/", file)
+        file.visititems(_look_at)
+    return True
 
 
 def _look_at(name: str, node: h5py.Group | h5py.Dataset) -> None:  # noqa: ARG001
     with suppress(Exception):
         for key in node.attrs:
             node.attrs[key]
-        if isinstance(node, h5py.Dataset) and node.chunks is not None:
-            node.id.chunk_iter(_nothing)
-
-
-def _nothing(chunk: object) -> None:
-    pass

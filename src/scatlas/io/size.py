@@ -40,7 +40,9 @@ def parse_bytes(size: str | int) -> int:
     return n_bytes
 
 
-def csr_blocks(indptr: np.ndarray, budget: int) -> list[tuple[int, int]]:
+def csr_blocks(
+    indptr: np.ndarray, budget: int, largest: int = BLOCK_BYTES
+) -> list[tuple[int, int]]:
     """Cut the rows of a CSR matrix into blocks of bounded size.
 
     Parameters
@@ -48,9 +50,11 @@ def csr_blocks(indptr: np.ndarray, budget: int) -> list[tuple[int, int]]:
     indptr
         Row offsets [n_cells + 1] of the whole matrix.
     budget
-        Block budget in bytes. A block takes at most an eighth of it and 32 MB, at 8 bytes a value
-        and 8 a row, but always holds at least one row. The cut depends on these two arguments
-        alone, never on threads.
+        Block budget in bytes. A block takes at most an eighth of it, at 8 bytes a value and 8 a
+        row, but always holds at least one row.
+    largest
+        Bytes that a block takes at most, whatever the budget. The cut depends on these three
+        arguments alone, never on threads.
 
     Returns
     -------
@@ -59,7 +63,7 @@ def csr_blocks(indptr: np.ndarray, budget: int) -> list[tuple[int, int]]:
     import numpy as np
 
     n_cells = indptr.size - 1
-    limit = block_bytes(budget)
+    limit = block_bytes(budget, largest)
     ends = BYTES_PER_VALUE * indptr.astype(np.int64) + 8 * np.arange(n_cells + 1, dtype=np.int64)
     blocks: list[tuple[int, int]] = []
     first = 0
@@ -71,12 +75,14 @@ def csr_blocks(indptr: np.ndarray, budget: int) -> list[tuple[int, int]]:
     return blocks or [(0, 0)]
 
 
-def block_bytes(budget: int) -> int:
+def block_bytes(budget: int, largest: int = BLOCK_BYTES) -> int:
     """Bytes that a block may take."""
-    return min(budget // BLOCKS_PER_BUDGET, BLOCK_BYTES)
+    return min(budget // BLOCKS_PER_BUDGET, largest)
 
 
-def dense_blocks(n_cells: int, row_bytes: int, budget: int) -> list[tuple[int, int]]:
+def dense_blocks(
+    n_cells: int, row_bytes: int, budget: int, largest: int = BLOCK_BYTES
+) -> list[tuple[int, int]]:
     """Cut the rows of a dense matrix into blocks as :func:`csr_blocks` does."""
-    rows = max(1, block_bytes(budget) // max(1, row_bytes))
+    rows = max(1, block_bytes(budget, largest) // max(1, row_bytes))
     return [(i, min(i + rows, n_cells)) for i in range(0, n_cells, rows)] or [(0, 0)]

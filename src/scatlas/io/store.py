@@ -130,11 +130,12 @@ class Store:
     def _open_h5(self, stack: ExitStack) -> h5py.File:
         place: Any = self.path
         is_new = not self.is_url and self not in _LOOKED_OVER
+        text_is_sound = False
         if is_new:
             # With Numba, half a second to import, which Zarr stores do without.
             from scatlas.io.probe import probe
 
-            probe(self.path)
+            text_is_sound = probe(self.path)
         if self.is_url:
             fs, inner = _filesystem(self.path)
             place = stack.enter_context(fs.open(inner, "rb"))
@@ -153,7 +154,8 @@ class Store:
                 msg = f"{self.path}: cannot be opened as HDF5 ({reason}): {AGAIN}"
             raise InputError(msg) from error
         if is_new:
-            self._look_over(file)
+            if not text_is_sound:
+                self._look_over(file)
             _LOOKED_OVER.add(self)
         return file
 

@@ -9,12 +9,11 @@ import numpy as np
 from cupyx.scipy import sparse
 
 from scatlas.kernels import cuda
+from scatlas.kernels.gpu_blocks import Block, csr
 from scatlas.kernels.normalize_cpu import scaled_dtype
-from scatlas.kernels.normalize_gpu import log1p_into, vector
+from scatlas.kernels.normalize_gpu import log1p_into
 from scatlas.kernels.select_cpu import index_dtype
 from scatlas.kernels.select_gpu import count_genes, take_dense, take_genes
-
-Block = cp.ndarray | sparse.csr_matrix
 
 _INT32 = np.iinfo(np.int32).max
 
@@ -29,7 +28,7 @@ def cut_log_normalize(x: Block, scales: Any, place: Any) -> Block:
         msg = f"{scales.size} scales and {place.size} genes for a block of {x.shape}"
         raise ValueError(msg)
     rows = cp.asarray(np.flatnonzero(~np.isnan(cp.asnumpy(scales))))
-    scales = vector(scales)
+    scales = cuda.vector(scales)
     wanted = place >= 0
     shape = rows.size, np.count_nonzero(wanted)
     dtype = scaled_dtype(x.dtype)
@@ -49,4 +48,4 @@ def cut_log_normalize(x: Block, scales: Any, place: Any) -> Block:
     indices = cp.empty(counted.n_values, width)
     data, indices = take_genes(x, counted, data, indices, scales)
     log1p_into(data, data)
-    return cuda.csr(data, indices, counted.indptr.astype(width), shape[1])
+    return csr(data, indices, counted.indptr.astype(width), shape[1])

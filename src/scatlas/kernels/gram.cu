@@ -12,14 +12,6 @@ constexpr int DEEP = 4;
 // A value that stands in a row at `at`, `length` values before the row's end.
 __device__ inline uint64 packed(uint32 at, uint32 length) { return uint64(at) << 32 | length; }
 
-template <typename T>
-__device__ inline double of_lane(T value, int from) {
-    if constexpr (sizeof(T) < 4)
-        return double(__shfl_sync(FULL, int(value), from));
-    else
-        return double(__shfl_sync(FULL, value, from));
-}
-
 // info: sum of squared values per row, whether a row is out of order, first and last position, then
 // row and position of each cut after a further `step` values.
 template <typename I>
@@ -250,7 +242,7 @@ __global__ void pairs(const T* __restrict__ data, const I* __restrict__ indices,
     for (int k = lane(); k < right - left; k += 32)
         out[left + k] = run == 0 ? out[left + k] + products[k] : products[k];
     if (right < n_genes) return;
-    for (int by = 16; by; by /= 2) total += __shfl_xor_sync(FULL, total, by);
+    total = warp_sum(total);
     if (lane() != 0) return;
     if (run == 0)
         sums[gene] += total;
@@ -289,8 +281,7 @@ template <typename T, typename I>
 __global__ void scatter_any(const T* __restrict__ data, const I* __restrict__ indices,
                             const int64* __restrict__ indptr, int64 n_rows, int64 n_genes,
                             double* __restrict__ rows) {
-    const int64 threads = int64(gridDim.x) * blockDim.x;
-    for (int64 row = int64(blockIdx.x) * blockDim.x + threadIdx.x; row < n_rows; row += threads)
+    for (int64 row = first_thread(); row < n_rows; row += all_threads())
         for (int64 at = indptr[row]; at < indptr[row + 1]; at++)
             rows[row * n_genes + int64(indices[at])] += double(data[at]);
 }

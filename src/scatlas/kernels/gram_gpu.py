@@ -16,12 +16,11 @@ import numpy as np
 from cupyx.scipy import sparse
 
 from scatlas.kernels import cuda
+from scatlas.kernels.gpu_blocks import Block, check_halves, free_memory
 from scatlas.kernels.gram_cpu import MAX_GENES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-Block = cp.ndarray | sparse.csr_matrix
 
 # A pair of stored values costs as much as this many multiply-adds of dgemm: about 31 T/s of these
 # against 450 G/s, counted in squares (twice the pairs).
@@ -61,7 +60,8 @@ def add_block(
 ) -> None:
     """As :func:`scatlas.kernels.gram_cpu.add_block`, for a block and sums on the GPU.
 
-    The current stream still works on it at the return. `threads` and `run` are for the CPU.
+    The current stream still works on it at the return. `threads` and `run` are for the CPU. Where
+    the memory is too small for a part of the rows, its halves are added one after the other.
     """
     n_rows, n_genes = x.shape
     if n_genes > MAX_GENES:
@@ -70,28 +70,54 @@ def add_block(
     if n_rows == 0 or n_genes == 0:
         return
     rows_at_once = max(64, _DENSE_BYTES // (8 * n_genes))
-    bounds = list(pairwise([*range(0, n_rows, rows_at_once), n_rows]))
+    bounds = [*range(0, n_rows, rows_at_once), n_rows]
     if not sparse.issparse(x):
-        for a, b in bounds:
+
+        def add(a: int, b: int) -> None:
             _add_dense(cp.ascontiguousarray(x[a:b], dtype=cp.float64), sums, upper)
+
+        _each(add, bounds, n_genes)
         return
     if x.data.size == 0:
         return
-    indptr = x.indptr.astype(cp.int64, copy=False)
+    indptr = cuda.offsets(x)
     squares, is_sorted, cuts = _inspected(x.indices, indptr)
     if is_sorted and _PAIR_COST * squares < float(n_rows) * n_genes * n_genes:
-        for (a, start), (b, stop) in pairwise(cuts):
-            part = slice(start, stop)
+        known = dict(cuts)
+
+        def add(a: int, b: int) -> None:
+            ends = (known[row] if row in known else int(indptr[row].get()) for row in (a, b))
+            part = slice(*ends)
             _add_pairs(x.data[part], x.indices[part], indptr[a : b + 1], sums, upper)
+
+        _each(add, list(known), n_genes)
         return
     name = "scatter" if is_sorted else "scatter_any"
     scatter = cuda.kernel("gram", name, x.data.dtype, x.indices.dtype)
-    for a, b in bounds:
+
+    def add(a: int, b: int) -> None:
         rows = cp.zeros((b - a, n_genes))
         grid = cuda.grid_of_warps(b - a) if is_sorted else cuda.grid_of_threads(b - a)
         pointers = indptr[a : b + 1]
         scatter(*grid, (x.data, x.indices, pointers, np.int64(b - a), np.int64(n_genes), rows))
         _add_dense(rows, sums, upper)
+
+    _each(add, bounds, n_genes)
+
+
+def _each(add: Callable[[int, int], None], bounds: list[int], n_genes: int) -> None:
+    """Call ``add(first, last + 1)`` for the rows between bounds, for halves where memory is full.
+
+    It takes all memory that it needs before it adds anything.
+    """
+    for a, b in pairwise(bounds):
+        try:
+            add(a, b)
+            continue
+        except MemoryError as error:
+            check_halves((b - a, n_genes), error)
+        free_memory()
+        _each(add, [a, (a + b) // 2, b], n_genes)
 
 
 def _inspected(indices: cp.ndarray, indptr: cp.ndarray) -> tuple[int, bool, list[tuple[int, int]]]:

@@ -9,9 +9,6 @@
 // cells that are not finite (high half); digits of the sum of squares. Four limbs, as float32
 // values have them, fill one sector of the cache: neighbouring lanes add to them at once.
 
-#define INF __longlong_as_double(0x7ff0000000000000LL)
-#define NOT_A_NUMBER __longlong_as_double(0x7ff8000000000000LL)
-
 // --- Values ---------------------------------------------------------------------------------
 
 // Types of 16 bits and less fit float32 without rounding.
@@ -32,31 +29,6 @@ template <> struct Wide<float> { using type = float; };
 template <class R> __device__ inline R rounded(double v);
 template <> __device__ inline float rounded<float>(double v) { return __double2float_rn(v); }
 template <> __device__ inline double rounded<double>(double v) { return v; }
-
-// The very arithmetic of normalize_cpu.log1p (fdlibm's), operation by operation.
-__device__ inline double log1p_(double v) {
-  if (v == -1.0) return -INF;
-  if (!(v > -1.0 && v < INF)) return v > 0.0 ? v : NOT_A_NUMBER;
-  const double u = __dadd_rn(1.0, v);
-  const double lost = __ddiv_rn(__dsub_rn(v, __dsub_rn(u, 1.0)), u);
-  const int64 one = 0x3ff0000000000000LL, sqrt_half = 0x3fe6a09e00000000LL;
-  const int64 bits = __double_as_longlong(u) + (one - sqrt_half);
-  const double e = double((bits >> 52) - 1023);
-  const double m = __longlong_as_double((bits & 0x000fffffffffffffLL) + sqrt_half);
-  const double f = __dsub_rn(m, 1.0), s = __ddiv_rn(f, __dadd_rn(2.0, f)), z = __dmul_rn(s, s);
-  double r = 1.479819860511658591e-01;
-  r = __dadd_rn(1.531383769920937332e-01, __dmul_rn(z, r));
-  r = __dadd_rn(1.818357216161805012e-01, __dmul_rn(z, r));
-  r = __dadd_rn(2.222219843214978396e-01, __dmul_rn(z, r));
-  r = __dadd_rn(2.857142874366239149e-01, __dmul_rn(z, r));
-  r = __dadd_rn(3.999999999940941908e-01, __dmul_rn(z, r));
-  r = __dadd_rn(6.666666666666735130e-01, __dmul_rn(z, r));
-  r = __dmul_rn(z, r);
-  const double h = __dmul_rn(__dmul_rn(0.5, f), f);
-  const double low = __dadd_rn(__dmul_rn(e, 1.90821492927058770002e-10), lost);
-  const double t = __dsub_rn(h, __dadd_rn(__dmul_rn(s, __dadd_rn(h, r)), low));
-  return __dsub_rn(__dmul_rn(e, 6.93147180369123816490e-01), __dsub_rn(t, f));
-}
 
 // What a value of the block counts as. `same`: to the same bits in every kernel.
 template <class V> struct Plain {
@@ -83,7 +55,7 @@ template <class V> struct Logged {
   using R = typename Narrowed<V>::type;
   static constexpr bool same = true;
   static __device__ R of(V v, double scale) {
-    return rounded<R>(log1p_(double(Scaled<V>::of(v, scale))));
+    return rounded<R>(log1p_of(double(Scaled<V>::of(v, scale))));
   }
 };
 
@@ -105,27 +77,6 @@ __device__ inline void split(double v, uint64& whole, int& exponent) {
 template <class R> struct Word { using type = uint64; };
 template <> struct Word<float> { using type = uint32; };
 
-// --- Rows -----------------------------------------------------------------------------------
-
-template <class V, class I> struct Csr {
-  const V* data;
-  const I* indices;
-  const int64* indptr;
-  __device__ int64 begin(int64 row) const { return indptr[row]; }
-  __device__ int64 end(int64 row) const { return indptr[row + 1]; }
-  __device__ V value(int64, int64 at) const { return data[at]; }
-  __device__ int gene(int64 at) const { return int(indices[at]); }
-};
-
-template <class V> struct Dense {
-  const V* x;
-  int64 row_step, gene_step, n_genes;
-  __device__ int64 begin(int64) const { return 0; }
-  __device__ int64 end(int64) const { return n_genes; }
-  __device__ V value(int64 row, int64 at) const { return x[row * row_step + at * gene_step]; }
-  __device__ int gene(int64 at) const { return int(at); }
-};
-
 // --- First sweep: the powers of two between which all values lie ----------------------------
 
 template <class Of, class Rows>
@@ -136,8 +87,8 @@ __device__ void find_bounds(
   for (int64 row = first_warp(); row < n_rows; row += all_warps()) {
     if (groups[row] < 0) continue;
     const double factor = factors[row * step];
-    const int64 end = rows.end(row);
-    for (int64 at = rows.begin(row) + lane(); at < end; at += 32) {
+    const int64 end = rows.stop(row);
+    for (int64 at = rows.start(row) + lane(); at < end; at += 32) {
       const typename Of::R v = Of::of(rows.value(row, at), factor);
       typename Word<typename Of::R>::type whole;
       int e;
@@ -197,14 +148,14 @@ __device__ void add_rows(
     if (group < 0) continue;
     const double factor = factors[row * step];
     uint64* of_group = limbs + group * n_genes * n_limbs;
-    const int64 end = rows.end(row);
-    for (int64 start = rows.begin(row); start < end; start += 32) {
+    const int64 end = rows.stop(row);
+    for (int64 start = rows.start(row); start < end; start += 32) {
       typename Word<typename Of::R>::type whole = 0;
       int place = 0, gene = 0;
       unsigned negative = 0, tally = 0;
       if (start + lane() < end) {
         const typename Of::R v = Of::of(rows.value(row, start + lane()), factor);
-        gene = rows.gene(start + lane());
+        gene = int(rows.gene(start + lane()));
         tally = v > 0;
         negative = v < 0;
         if (isfinite(v)) {
@@ -251,7 +202,7 @@ __device__ void add_rows(
     const V* data, const int64* indptr, const int* groups, const double* factors, int64 step,  \
     int64 n_rows, int* bounds                                                                  \
   ) {                                                                                          \
-    const Csr<V, int> rows{data, nullptr, indptr};                                             \
+    const Sparse<V, int> rows{data, nullptr, indptr};                                             \
     find_bounds<OF<V>>(rows, groups, factors, step, n_rows, bounds);                           \
   }                                                                                            \
   template <class V> __global__ void bounds_##NAME##_dense(                                    \
@@ -266,7 +217,7 @@ __device__ void add_rows(
     const double* factors, int64 step, int64 n_rows, int64 n_genes, int bottom, int width,     \
     int n_sum, int n_square, uint64* limbs                                                     \
   ) {                                                                                          \
-    const Csr<V, I> rows{data, indices, indptr};                                               \
+    const Sparse<V, I> rows{data, indices, indptr};                                               \
     const Frame frame{bottom, width, n_sum, n_square};                                         \
     add_rows<OF<V>>(rows, groups, factors, step, n_rows, n_genes, frame, limbs);               \
   }                                                                                            \
@@ -354,8 +305,7 @@ template <class Count> __global__ void close_sums(
   uint64* limbs, int64 n, int bottom, int width, int n_sum, int n_square, double* sums,
   Count* expressed
 ) {
-  const int64 all = int64(gridDim.x) * blockDim.x;
-  for (int64 at = int64(blockIdx.x) * blockDim.x + threadIdx.x; at < n; at += all) {
+  for (int64 at = first_thread(); at < n; at += all_threads()) {
     uint64* of = limbs + at * (n_sum + 1 + n_square);
     double* pairs = sums + 4 * at;
     to_pair(of, n_sum, width, bottom, pairs);

@@ -70,11 +70,11 @@ def exact_moments(
     )
     if sparse.issparse(x):
         kind, types = "csr", (x.data.dtype, x.indices.dtype)
-        values = x.data, x.indptr.astype(cp.int64, copy=False)
+        values = x.data, cuda.offsets(x)
         bounded, added = (*values, *rows), (*values, x.indices, *rows)
     else:
         kind, types = "dense", (x.dtype,)
-        values = x, *(np.int64(stride // x.itemsize) for stride in x.strides)
+        values = x, *cuda.steps(x)
         bounded, added = (*values, np.int64(n_genes), *rows), (*values, *rows)
     grid, block = cuda.grid_of_warps(n_rows)
 

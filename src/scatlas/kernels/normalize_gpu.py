@@ -20,16 +20,6 @@ from scatlas.kernels.normalize_cpu import logged_dtype, scaled_dtype
 Block = cp.ndarray | sparse.csr_matrix | sparse.csc_matrix
 
 
-def steps(x: cp.ndarray) -> tuple[np.int64, np.int64]:
-    """Distance in memory, in values, from row to row and from column to column."""
-    return tuple(np.int64(stride // x.itemsize) for stride in x.strides)
-
-
-def vector(x: Any) -> cp.ndarray:
-    """`x`, NumPy or CuPy, as contiguous float64 on the device."""
-    return cp.ascontiguousarray(cp.asarray(x, dtype=cp.float64))
-
-
 def with_data(x: Any, data: cp.ndarray) -> Any:
     """As :func:`scatlas.kernels.normalize_cpu.with_data`, for a block on the GPU."""
     block = copy.copy(x)
@@ -39,7 +29,7 @@ def with_data(x: Any, data: cp.ndarray) -> Any:
 
 def scale_rows(x: Block, factors: Any) -> Block:
     """As :func:`scatlas.kernels.normalize_cpu.scale_rows`, for a block on the GPU."""
-    factors = vector(factors)
+    factors = cuda.vector(factors)
     if factors.shape != x.shape[:1]:
         msg = f"{factors.size} factors for {x.shape[0]} cells"
         raise ValueError(msg)
@@ -48,11 +38,11 @@ def scale_rows(x: Block, factors: Any) -> Block:
     if not sparse.issparse(x):
         out = cp.empty(x.shape, dtype)
         run = cuda.kernel("normalize", "scale_dense", x.dtype, dtype)
-        run(*cuda.grid_of_warps(int(n_rows)), (x, *steps(x), factors, n_rows, n_genes, out))
+        run(*cuda.grid_of_warps(int(n_rows)), (x, *cuda.steps(x), factors, n_rows, n_genes, out))
         return out
     out = cp.empty(x.data.shape, dtype)
     if x.format == "csr":
-        pointers = x.indptr.astype(cp.int64, copy=False)
+        pointers = cuda.offsets(x)
         run = cuda.kernel("normalize", "scale_csr", x.dtype, dtype)
         run(*cuda.grid_of_warps(int(n_rows)), (x.data, pointers, factors, n_rows, out))
     else:

@@ -4,14 +4,6 @@
 
 constexpr int PANEL = 16;
 
-template <typename T>
-__device__ inline double of_eighth(T value, int from) {
-    if constexpr (sizeof(T) < 4)
-        return double(__shfl_sync(FULL, int(value), from, 8));
-    else
-        return double(__shfl_sync(FULL, value, from, 8));
-}
-
 template <typename T, typename I, typename O>
 __global__ void project(const T* __restrict__ data, const I* __restrict__ indices,
                         const int64* __restrict__ indptr, int64 n_rows, int64 n_genes, int n_comps,
@@ -41,7 +33,7 @@ __global__ void project(const T* __restrict__ data, const I* __restrict__ indice
 #pragma unroll
             for (int k = 0; k < 8; k++) {
                 const int other = __shfl_sync(FULL, gene, k, 8);
-                factor[k] = of_eighth(value, k);
+                factor[k] = of_lane(value, k, 8);
                 of_gene[k] = double2{0.0, 0.0};
                 if (at + k < stop) of_gene[k] = loadings[int64(other) * (PANEL / 2)];
             }

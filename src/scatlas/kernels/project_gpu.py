@@ -14,7 +14,7 @@ from scatlas.kernels import cuda
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Block = cp.ndarray | sparse.csr_matrix
+    from scatlas.kernels.gpu_blocks import Block
 
 # Components worked on together, as in project.cu.
 _PANEL = 16
@@ -59,7 +59,7 @@ class Loadings:
             if device not in self._of_device:
                 n_genes, k = self.shape
                 n_panels = max(1, -(-k // _PANEL))
-                whole = cp.ascontiguousarray(cp.asarray(self._components, dtype=cp.float64))
+                whole = cuda.vector(self._components)
                 wide = cp.zeros((n_genes, n_panels * _PANEL))
                 wide[:, :k] = whole
                 panels = wide.reshape(n_genes, n_panels, _PANEL).transpose(1, 0, 2).copy(order="C")
@@ -67,6 +67,11 @@ class Loadings:
                 cp.cuda.get_current_stream().synchronize()
                 self._of_device[device] = whole, panels
             return self._of_device[device]
+
+
+def prepared(components: NDArray[np.float64] | cp.ndarray) -> Loadings:
+    """As :func:`scatlas.kernels.project_cpu.prepared`, for blocks on the GPU."""
+    return Loadings(components)
 
 
 def project(
@@ -79,7 +84,7 @@ def project(
     """As :func:`scatlas.kernels.project_cpu.project`, for a block on the GPU, where it stays.
 
     CSR gives the CPU's bits; of a dense block the order of the sums is that of cuBLAS. Where many
-    blocks are projected, give the components as :class:`Loadings`.
+    blocks are projected, give the components as :func:`prepared` returns them.
     """
     if not isinstance(components, Loadings):
         components = Loadings(components)
@@ -88,9 +93,9 @@ def project(
     if n_rows == 0 or k == 0:
         return out
     whole, panels = components.on_device()
-    offset = cp.ascontiguousarray(cp.asarray(offset, dtype=cp.float64))
+    offset = cuda.vector(offset)
     if sparse.issparse(x):
-        indptr = x.indptr.astype(cp.int64, copy=False)
+        indptr = cuda.offsets(x)
         sizes = (np.int64(n_rows), np.int64(n_genes), np.int32(k))
         args = (x.data, x.indices, indptr, *sizes, panels, offset, out)
         blocks = min(-(-n_rows // _ROWS_PER_BLOCK), 132 * 16)

@@ -1,57 +1,20 @@
 // Totals per cell, per gene, per set of genes, and of the most abundant genes; a warp a cell.
 
-// One cell after another, from CSR or from a dense array of any strides. Bytes stand for bool.
-template <typename T, typename I>
-struct Sparse {
-  const T* data;
-  const I* indices;
-  const int64* indptr;
-  __device__ int64 start(int64 row) const { return __ldg(indptr + row); }
-  __device__ int64 stop(int64 row) const { return __ldg(indptr + row + 1); }
-  __device__ int64 zeros(int64 row, int64 n_genes) const {
-    const int64 n = n_genes - (stop(row) - start(row));
-    return n > 0 ? n : 0;
-  }
-  __device__ T value(int64, int64 at) const { return __ldg(data + at); }
-  __device__ int64 gene(int64 at) const { return int64(__ldg(indices + at)); }
-};
-
-template <typename T>
-struct Dense {
-  const T* data;
-  int64 row_step, gene_step, n_genes;
-  __device__ int64 start(int64) const { return 0; }
-  __device__ int64 stop(int64) const { return n_genes; }
-  __device__ int64 zeros(int64, int64) const { return 0; }
-  __device__ T value(int64 row, int64 at) const {
-    return __ldg(data + row * row_step + at * gene_step);
-  }
-  __device__ int64 gene(int64 at) const { return at; }
-};
-
 // What values of a type are summed in: integers in int64, reals in double.
 template <typename T> struct SumOf { typedef int64 type; };
 template <> struct SumOf<float> { typedef double type; };
 template <> struct SumOf<double> { typedef double type; };
 template <typename T> using Sum = typename SumOf<T>::type;
 
-// Every lane gets the sum of all, always added in the same order.
-template <typename S>
-__device__ S warp_sum(S v) {
-  for (int step = 16; step; step >>= 1) v += __shfl_xor_sync(FULL, v, step);
-  return v;
-}
-
 // ---- What the values are like: largest finite |value| (as bits, which order as the numbers do),
 // ---- whether one is no integer below 2^52, whether one is not finite.
 
 template <typename T>
 __global__ void extent(const T* __restrict__ values, int64 n, uint64* out) {
-  const int64 step = int64(gridDim.x) * blockDim.x;
   uint64 most = 0;
   bool odd = false, infinite = false;
 #pragma unroll 4
-  for (int64 at = int64(blockIdx.x) * blockDim.x + threadIdx.x; at < n; at += step) {
+  for (int64 at = first_thread(); at < n; at += all_threads()) {
     const double v = fabs(double(values[at]));
     const bool finite = v <= 1.7976931348623157e308;
     infinite |= !finite;

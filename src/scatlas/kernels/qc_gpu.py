@@ -15,15 +15,13 @@ import numpy as np
 from cupyx.scipy import sparse
 
 from scatlas.kernels import cuda
-from scatlas.kernels.normalize_gpu import steps
 from scatlas.kernels.qc_cpu import QCPartial, _exact, sum_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Block = cp.ndarray | sparse.csr_matrix
+    from scatlas.kernels.gpu_blocks import Block
 
-NULL = np.uint64(0)  # a pointer to nothing: this result is not wanted
 MASKS = 4  # as in qc.cu
 _LEAST = -800  # exponents below are not followed: the powers of two would leave float64
 
@@ -58,10 +56,10 @@ def _run(name: str, x: Block, *args: Any) -> None:
         values = values.view(cp.uint8)
     if sparse.issparse(x):
         of, types = "csr", (values.dtype, x.indices.dtype)
-        block = values, x.indices, x.indptr.astype(cp.int64, copy=False)
+        block = values, x.indices, cuda.offsets(x)
     else:
         of, types = "dense", (values.dtype,)
-        block = values, *steps(values), np.int64(x.shape[1])
+        block = values, *cuda.steps(values), np.int64(x.shape[1])
     run = cuda.kernel("qc", f"{name}_{of}", *types)
     run(*cuda.grid_of_warps(x.shape[0]), (*block, np.int64(x.shape[0]), *args))
 
@@ -78,10 +76,10 @@ class _Genes:
         self.fine = 2.0 ** (62 - bits)
         n = x.shape[1]
         real = totals and self.dtype == np.float64
-        self.hi = cp.zeros(n, cp.int64) if totals else NULL
-        self.lo = cp.zeros(n, cp.int64) if real else NULL
-        self.odd = cp.zeros(n, cp.int32) if real else NULL
-        self.cells = cp.zeros(n, cp.int64) if cells else NULL
+        self.hi = cp.zeros(n, cp.int64) if totals else cuda.NULL
+        self.lo = cp.zeros(n, cp.int64) if real else cuda.NULL
+        self.odd = cp.zeros(n, cp.int32) if real else cuda.NULL
+        self.cells = cp.zeros(n, cp.int64) if cells else cuda.NULL
         self.finite = extent.finite
 
     def args(self) -> tuple:
@@ -101,7 +99,7 @@ class _Genes:
         return sums
 
 
-_NOTHING = (NULL, NULL, NULL, NULL, np.float64(1.0), np.float64(1.0))
+_NOTHING = (cuda.NULL, cuda.NULL, cuda.NULL, cuda.NULL, np.float64(1.0), np.float64(1.0))
 
 
 def _sums(
@@ -109,8 +107,8 @@ def _sums(
     genes: tuple = _NOTHING,
     *,
     positive: bool = False,
-    totals: cp.ndarray = NULL,
-    n_genes: cp.ndarray = NULL,
+    totals: cp.ndarray = cuda.NULL,
+    n_genes: cp.ndarray = cuda.NULL,
     masks: np.ndarray | None = None,
 ) -> np.ndarray:
     """Fill `genes`, `totals` and `n_genes` in one pass; the totals over `masks` [cells, masks].
@@ -120,7 +118,7 @@ def _sums(
     n_masks = 0 if masks is None else masks.shape[0]
     masked = cp.empty((x.shape[0], n_masks), sum_dtype(x.dtype))
     for first in range(0, max(n_masks, 1), MASKS):
-        sets, of_sets = NULL, NULL
+        sets, of_sets = cuda.NULL, cuda.NULL
         some = () if masks is None else masks[first : first + MASKS]
         if len(some):
             bits = np.zeros(x.shape[1], np.uint8)
@@ -129,7 +127,7 @@ def _sums(
             sets, of_sets = cp.asarray(bits), masked[:, first:]
         rest = sets, np.int32(len(some)), of_sets, np.int64(n_masks)
         _run("sums", x, *genes, np.int32(positive), totals, n_genes, *rest)
-        genes, totals, n_genes = _NOTHING, NULL, NULL
+        genes, totals, n_genes = _NOTHING, cuda.NULL, cuda.NULL
     return masked.get()
 
 

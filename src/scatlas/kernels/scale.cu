@@ -62,8 +62,7 @@ __global__ void shift(const T* __restrict__ data, const I* __restrict__ indices,
                       const double* __restrict__ mean, const double* __restrict__ sd,
                       const double* __restrict__ zeros, double low, double high,
                       float* __restrict__ out) {
-  const int64 step = int64(gridDim.x) * blockDim.x;
-  for (int64 at = int64(blockIdx.x) * blockDim.x + threadIdx.x; at < n; at += step) {
+  for (int64 at = first_thread(); at < n; at += all_threads()) {
     const int64 gene = int64(indices[at]);
     const double v = clip((double(data[at]) - mean[gene]) / sd[gene], low, high);
     out[at] = float(v - zeros[gene]);

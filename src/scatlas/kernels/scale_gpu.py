@@ -9,9 +9,7 @@ import numpy as np
 from cupyx.scipy import sparse
 
 from scatlas.kernels import cuda
-from scatlas.kernels.normalize_gpu import steps, vector
-
-NULL = np.uint64(0)  # a pointer to nothing
+from scatlas.kernels.gpu_blocks import csr
 
 
 def scale(
@@ -28,24 +26,24 @@ def scale(
     high = np.float64(np.inf if max_value is None else max_value)
     low = np.float64(-np.inf) if mean is None else -high
     dtype = np.dtype(dtype)
-    sd = vector(sd)
-    mean = None if mean is None else vector(mean)
-    mask = NULL if rows is None else cp.ascontiguousarray(cp.asarray(rows, dtype=bool))
+    sd = cuda.vector(sd)
+    mean = None if mean is None else cuda.vector(mean)
+    mask = cuda.NULL if rows is None else cp.ascontiguousarray(cp.asarray(rows, dtype=bool))
     warps = cuda.grid_of_warps(int(n_rows))
     if not sparse.issparse(x):
         out = cp.empty(x.shape, dtype)
         run = cuda.kernel("scale", "scale_dense", x.dtype, dtype)
-        centre = NULL if mean is None else mean
-        run(*warps, (x, *steps(x), n_rows, n_genes, centre, sd, low, high, mask, out))
+        centre = cuda.NULL if mean is None else mean
+        run(*warps, (x, *cuda.steps(x), n_rows, n_genes, centre, sd, low, high, mask, out))
         return out
-    pointers = x.indptr.astype(cp.int64, copy=False)
+    pointers = cuda.offsets(x)
     types = x.dtype, x.indices.dtype, dtype
     block = x.data, x.indices, pointers, n_rows
     if mean is None:
         data = cp.empty(x.data.shape, dtype)
         cuda.kernel("scale", "scale_csr", *types)(*warps, (*block, sd, low, high, mask, data))
         # Index arrays of its own: a later in-place edit must not reach the source block.
-        return cuda.csr(data, x.indices.copy(), x.indptr.copy(), x.shape[1])
+        return csr(data, x.indices.copy(), x.indptr.copy(), x.shape[1])
     out = cp.empty(x.shape, dtype)
     zeros = -mean / sd
     zeros = cp.where(zeros > high, high, cp.where(zeros < low, low, zeros)).astype(dtype)
@@ -62,6 +60,6 @@ def shift(
     n = np.int64(data.size)
     low, high = map(np.float64, bounds)
     run = cuda.kernel("scale", "shift", x.dtype, x.indices.dtype)
-    of_genes = vector(mean), vector(sd), vector(zeros)
+    of_genes = cuda.vector(mean), cuda.vector(sd), cuda.vector(zeros)
     run(*cuda.grid_of_threads(int(n)), (x.data, x.indices, n, *of_genes, low, high, data))
-    return cuda.csr(data, x.indices.copy(), x.indptr.copy(), x.shape[1])
+    return csr(data, x.indices.copy(), x.indptr.copy(), x.shape[1])

@@ -26,7 +26,7 @@ __global__ void count_genes(const I* __restrict__ indices, const int64* __restri
       n += place[gene] >= 0;
       bad |= at + 1 < stop && indices[at + 1] < gene;
     }
-    for (int step = 16; step; step >>= 1) n += __shfl_xor_sync(FULL, n, step);
+    n = warp_sum(n);
     bad = __any_sync(FULL, bad);
     if (lane()) continue;
     counts[row + 1] = n;

@@ -9,12 +9,9 @@ import numpy as np
 from cupyx.scipy import sparse
 
 from scatlas.kernels import cuda
-from scatlas.kernels.normalize_gpu import steps
+from scatlas.kernels.gpu_blocks import Block, csr
 from scatlas.kernels.select_cpu import gene_places, index_dtype
 
-Block = cp.ndarray | sparse.csr_matrix
-
-NULL = np.uint64(0)  # a pointer to nothing: all rows, all genes, no factors
 SORTED_AT_ONCE = 1 << 26  # values, 32 bytes each while they are sorted
 
 
@@ -40,7 +37,7 @@ def count_genes(x: sparse.csr_matrix, place: np.ndarray, rows: Any, n_rows: int)
     indptr = cp.zeros(n_rows + 1, cp.int64)
     unsorted = cp.zeros(1, cp.int32)
     run = cuda.kernel("select", "count_genes", x.indices.dtype)
-    pointers = x.indptr.astype(cp.int64, copy=False)
+    pointers = cuda.offsets(x)
     args = x.indices, pointers, rows, np.int64(n_rows), on_device, indptr, unsorted
     run(*cuda.grid_of_warps(n_rows), args)
     indptr = cp.cumsum(indptr)
@@ -56,12 +53,12 @@ def take_genes(
     Returns both, or others with the values of each row sorted.
     """
     values = x.data
-    if values.dtype == data.dtype and scales is NULL:
+    if values.dtype == data.dtype and scales is cuda.NULL:
         values, data = raw(values), raw(data)
     n_rows = counted.indptr.size - 1
     types = values.dtype, x.indices.dtype, data.dtype, indices.dtype
     run = cuda.kernel("select", "take_genes", *types)
-    source = values, x.indices, x.indptr.astype(cp.int64, copy=False)
+    source = values, x.indices, cuda.offsets(x)
     how = counted.rows, np.int64(n_rows), counted.place, scales
     run(*cuda.grid_of_warps(n_rows), (*source, *how, counted.indptr, data, indices))
     if not counted.in_order:
@@ -95,11 +92,11 @@ def _sorted(
 def take_dense(x: cp.ndarray, rows: Any, genes: Any, scales: Any, out: cp.ndarray) -> None:
     """Fill `out` with rows and genes of a dense block, times the `scales` of the rows."""
     to = out
-    if x.dtype == out.dtype and scales is NULL:
+    if x.dtype == out.dtype and scales is cuda.NULL:
         x, to = raw(x), raw(out)
     n_rows, n_genes = map(np.int64, out.shape)
     run = cuda.kernel("select", "take_dense", x.dtype, to.dtype)
-    args = x, *steps(x), rows, n_rows, genes, n_genes, scales, to
+    args = x, *cuda.steps(x), rows, n_rows, genes, n_genes, scales, to
     run(*cuda.grid_of_warps(int(n_rows)), args)
 
 
@@ -114,14 +111,14 @@ def select_genes(x: Block, index: Any, n_genes: int | None = None) -> Block:
     n_rows = x.shape[0]
     if not sparse.issparse(x):
         out = cp.empty((n_rows, index.size), x.dtype)
-        take_dense(x, NULL, cp.asarray(index), NULL, out)
+        take_dense(x, cuda.NULL, cp.asarray(index), cuda.NULL, out)
         return out
-    counted = count_genes(x, place, NULL, n_rows)
+    counted = count_genes(x, place, cuda.NULL, n_rows)
     dtype = index_dtype(counted.n_values, index.size)
     data = cp.empty(counted.n_values, x.dtype)
     indices = cp.empty(counted.n_values, dtype)
-    data, indices = take_genes(x, counted, data, indices, NULL)
-    return cuda.csr(data.view(x.dtype), indices, counted.indptr.astype(dtype), index.size)
+    data, indices = take_genes(x, counted, data, indices, cuda.NULL)
+    return csr(data.view(x.dtype), indices, counted.indptr.astype(dtype), index.size)
 
 
 def select_rows(x: Block, rows: Any) -> Block:
@@ -140,9 +137,9 @@ def select_rows(x: Block, rows: Any) -> Block:
     rows = cp.asarray(rows)
     if not sparse.issparse(x):
         out = cp.empty((n_rows, x.shape[1]), x.dtype)
-        take_dense(x, rows, NULL, NULL, out)
+        take_dense(x, rows, cuda.NULL, cuda.NULL, out)
         return out
-    pointers = x.indptr.astype(cp.int64, copy=False)
+    pointers = cuda.offsets(x)
     indptr = cp.zeros(n_rows + 1, cp.int64)
     indptr[1:] = pointers[rows + 1] - pointers[rows]
     indptr = cp.cumsum(indptr)
@@ -154,4 +151,4 @@ def select_rows(x: Block, rows: Any) -> Block:
     run = cuda.kernel("select", "take_rows", values.dtype, x.indices.dtype, dtype)
     source = values, x.indices, pointers, rows, np.int64(n_rows)
     run(*cuda.grid_of_warps(n_rows), (*source, indptr, raw(data), indices))
-    return cuda.csr(data, indices, indptr.astype(dtype), x.shape[1])
+    return csr(data, indices, indptr.astype(dtype), x.shape[1])

@@ -289,14 +289,11 @@ def pca(
 def _projected(x: Any, found: Components, *, zero_center: bool, dtype: np.dtype) -> Any:
     """Cells on the components: NumPy or CuPy for an array in memory, lazy for a Dask array."""
     offset = found.offset(zero_center=zero_center)
-    PCs: Any = found.PCs
-    if is_gpu(x):
-        from scatlas.kernels.project_gpu import Loadings
-
-        PCs = Loadings(PCs)
+    kernels = home("project", x)
+    PCs = kernels.prepared(found.PCs)
 
     def of_block(block: Any) -> Any:
-        return home("project", block).project(block, PCs, offset, dtype=dtype)
+        return kernels.project(block, PCs, offset, dtype=dtype)
 
     if blocks.is_dask(x):
         return blocks.map_blocks(
