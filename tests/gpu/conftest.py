@@ -1,4 +1,7 @@
-"""Tests that need a GPU: skipped, with the reason, where there is none."""
+"""Tests that need a GPU: skipped, with the reason, where there is none.
+
+Run them in one process, without ``-n``: one of them fills the GPU's memory.
+"""
 
 from __future__ import annotations
 
