@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+from numba.core.compiler_lock import global_compiler_lock
 
 from scatlas.errors import InputError
 from scatlas.io import probe as module
@@ -66,3 +70,28 @@ def test_errors_in_the_child_are_left_to_the_parent(path, monkeypatch, capfd):
     monkeypatch.setattr(module, "_walk", fail)
     assert not probe(path)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_child_that_waits_for_a_lock_is_given_up(path, monkeypatch, caplog):
+    monkeypatch.setattr(module, "_walk", lambda _: threading.Event().wait())
+    monkeypatch.setattr(module, "_PATIENCE", 1)
+    assert not probe(path)
+    assert "was given up" in caplog.text
+
+
+def test_another_thread_may_be_compiling(path):
+    """Numba's lock is free when the child is made: it may need it."""
+    stop = threading.Event()
+
+    def compile_on() -> None:
+        while not stop.is_set():
+            with global_compiler_lock:
+                time.sleep(0.01)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(compile_on)
+        try:
+            for _ in range(5):
+                assert probe(path)
+        finally:
+            stop.set()

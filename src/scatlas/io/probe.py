@@ -9,23 +9,30 @@ and one sentence says so.
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import resource
 import signal
+import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
 
 import h5py
 import numpy as np
+from numba.core.compiler_lock import global_compiler_lock
 
 from scatlas.errors import InputError
 from scatlas.io.heaps import damaged_text
 from scatlas.kernels.heaps_cpu import walk
 
+logger = logging.getLogger(__name__)
+
 # Processor time, so that a slow disk is never taken for damage: a sound file takes milliseconds,
 # one of a million chunks two seconds.
 _SECONDS, _SECONDS_PER_BYTE = 3, 1e-9
+# Seconds that a child may sleep, for locks that nobody foresaw.
+_PATIENCE = 10
 
 
 def probe(path: str) -> bool:
@@ -42,16 +49,25 @@ def probe(path: str) -> bool:
         The child crashed or did not come to an end.
     """
     size = Path(path).stat().st_size
-    # Loaded, and if need be compiled, here: that is none of the processor time of the child.
-    walk(np.empty(0, np.uint8), 8)
-    # No thread is inside libhdf5 while the child is made, or the child would wait for it for ever.
-    with h5py._objects.phil, warnings.catch_warnings():
-        # Python 3.12 warns of locks that other threads hold; the child needs none but this one.
+    # Loaded, and if need be compiled, here, for bytes that are read-only as in `damaged_text`: that
+    # is none of the processor time of the child.
+    walk(np.frombuffer(bytes(1), np.uint8), 8)
+    # No other thread has a lock that the child needs while it is made, or the child would wait for
+    # ever: libhdf5's, and that of Numba's compiler.
+    with h5py._objects.phil, global_compiler_lock, warnings.catch_warnings():
+        # Python 3.12 warns of locks that other threads hold.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
         if child == 0:
             _walk_and_exit(path, _SECONDS + int(size * _SECONDS_PER_BYTE))
-    _, status = os.waitpid(child, 0)
+    status = _end_of(child)
+    if status is None:
+        logger.warning(
+            "%s: the look at its structure waited for %d s and was given up: another thread had a "
+            "lock that it needed",
+            *(path, _PATIENCE),
+        )
+        return False
     if os.WIFSIGNALED(status):
         what = signal.Signals(os.WTERMSIG(status))
         happened = "goes in circles in" if what == signal.SIGXCPU else f"crashes ({what.name}) on"
@@ -61,6 +77,26 @@ def probe(path: str) -> bool:
         )
         raise InputError(msg)
     return os.waitstatus_to_exitcode(status) == 0
+
+
+def _end_of(child: int) -> int | None:
+    """Wait for a process; None, and its end, if it neither works nor waits for a disk."""
+    stat = Path(f"/proc/{child}/stat")
+    pause, worked, since = 0.001, None, time.monotonic()
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
+        # State, and processor time in and outside the kernel, behind the name in brackets.
+        fields = stat.read_text(encoding="utf-8").rpartition(")")[2].split()
+        if fields[0] != "S" or fields[11:13] != worked:
+            worked, since = fields[11:13], time.monotonic()
+        elif time.monotonic() - since > _PATIENCE:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return None
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
 
 
 def _walk_and_exit(path: str, seconds: int) -> None:
