@@ -127,29 +127,25 @@ def _query(query: str) -> str:
 
 
 def _block_budget(text: str) -> str:
-    from scatlas.io.size import parse_bytes
-
-    try:
-        size = parse_bytes(text)
-    except ValueError:
-        msg = f"{text!r} is not a size: write for example 256MB or 1GB"
-        raise ValueError(msg) from None
-    if size < MIN_BLOCK_BUDGET:
-        msg = f"{text!r} is too small to work with: give at least 16MB"
-        raise ValueError(msg)
-    return text
+    least = (MIN_BLOCK_BUDGET, "is too small to work with: give at least 16MB")
+    return _size(text, *least, examples="256MB or 1GB")
 
 
 def _memory_limit(text: str) -> str:
+    least = (MIN_MEMORY_LIMIT, "is too little for a GPU to work with: give at least 1GB")
+    return _size(text, *least, examples="20GB")
+
+
+def _size(text: str, least: int, too_small: str, *, examples: str) -> str:
     from scatlas.io.size import parse_bytes
 
     try:
         size = parse_bytes(text)
     except ValueError:
-        msg = f"{text!r} is not a size: write for example 20GB"
+        msg = f"{text!r} is not a size: write for example {examples}"
         raise ValueError(msg) from None
-    if size < MIN_MEMORY_LIMIT:
-        msg = f"{text!r} is too little for a GPU to work with: give at least 1GB"
+    if size < least:
+        msg = f"{text!r} {too_small}"
         raise ValueError(msg)
     return text
 
