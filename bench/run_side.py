@@ -12,8 +12,12 @@ import time
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -50,17 +54,21 @@ def run_side(command: list[str | Path], log: Path) -> Run:
         )
         watcher = threading.Thread(target=_watch, args=(process, result))
         watcher.start()
-        for line in process.stdout:
-            if line.startswith("{"):
-                step = json.loads(line)
-                name = step["step"]
-                result.seconds[name] = result.seconds.get(name, 0.0) + step["seconds"]
+        add_steps(process.stdout, result.seconds)
         code = process.wait()
         watcher.join()
     if code:
         sys.exit(f"{' '.join(map(str, command[:3]))} failed, see {log}")
     result.wall = time.perf_counter() - begin
     return result
+
+
+def add_steps(lines: Iterable[str], seconds: dict[str, float]) -> None:
+    """Add the seconds of each step, as a side prints them in JSON lines until it ends."""
+    for line in lines:
+        if line.startswith("{"):
+            step = json.loads(line)
+            seconds[step["step"]] = seconds.get(step["step"], 0.0) + step["seconds"]
 
 
 def _watch(process: subprocess.Popen, result: Run) -> None:

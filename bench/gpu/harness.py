@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import platform
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
+from run_side import add_steps  # noqa: E402
+
 _PIECE = 2**24
 
 
@@ -82,11 +83,7 @@ def run_process(
     ):
         watcher = threading.Thread(target=_watch, args=(process, run))
         watcher.start()
-        for line in process.stdout:
-            if line.startswith("{"):
-                step = json.loads(line)
-                name = step["step"]
-                run.seconds[name] = run.seconds.get(name, 0.0) + step["seconds"]
+        add_steps(process.stdout, run.seconds)
         code = process.wait()
         watcher.join()
     run.wall = time.perf_counter() - begin

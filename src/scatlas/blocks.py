@@ -343,10 +343,32 @@ def _on_cluster(
         )
         return client.compute(work(blocks[i], *row_parts))
 
+    return _futures_in_order(client, submit, len(slices))
+
+
+def stream_groups(x: da.Array, fn: Callable[[list[Block]], T], size: int) -> Iterator[T]:
+    """Yield ``fn(blocks)`` for each run of so many blocks, by the workers of the open cluster.
+
+    What is folded within a group without a cluster is then folded by one worker, to the same bits.
+    """
+    import dask
+
+    client = cluster_of(x)
+    check(x)
+    blocks = x.to_delayed().ravel()
+    work = dask.delayed(fn, pure=False)
+    groups = [list(blocks[i : i + size]) for i in range(0, len(blocks), size)]
+    cells = [sum(x.chunks[0][i : i + size]) for i in range(0, len(blocks), size)]
+    done = _futures_in_order(client, lambda i: client.compute(work(groups[i])), len(groups))
+    yield from counted(done, cells)
+
+
+def _futures_in_order(client: Any, submit: Callable[[int], Any], n: int) -> Iterator[Any]:
+    """Results of ``submit(0), ..., submit(n - 1)``, a few more at once than there are threads."""
     at_once = 2 + sum(client.nthreads().values())
     pending: deque = deque()
     try:
-        for i in range(len(slices)):
+        for i in range(n):
             pending.append(submit(i))
             if len(pending) > at_once:
                 yield pending.popleft().result()

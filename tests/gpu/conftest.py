@@ -1,11 +1,14 @@
 """Tests that need a GPU: skipped, with the reason, where there is none.
 
-Run them in one process, without ``-n``: one of them fills the GPU's memory.
+Run them in one process, without ``-n``: one of them fills the GPU's memory. On a machine that has a
+GPU set ``SCATLAS_REQUIRE_GPU=1``: what cannot run there is an error then, not a skipped test.
 """
 
 from __future__ import annotations
 
+import os
 from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,15 +21,20 @@ if TYPE_CHECKING:
 
 @cache
 def _why_not() -> str | None:
-    try:
-        import cupy
-
-        cupy.zeros(1).get()
-    except ImportError:
+    if find_spec("cupy") is None:
         return "CuPy is not installed"
+    import cupy  # one that does not load is an error
+
+    try:
+        cupy.zeros(1).get()
     except cupy.cuda.runtime.CUDARuntimeError as error:
         return f"there is no usable GPU: {error}"
     return None
+
+
+if os.environ.get("SCATLAS_REQUIRE_GPU") and (why := _why_not()):
+    msg = f"SCATLAS_REQUIRE_GPU is set, but {why}"
+    raise pytest.UsageError(msg)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,17 +8,15 @@ import select
 import subprocess
 import sys
 import textwrap
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scatlas.compute import devices
+from tests.gpu.shared import needs
 
 cp = pytest.importorskip("cupy")
-
-needs_rmm = pytest.mark.skipif(find_spec("rmm") is None, reason="RMM is not installed")
 
 
 def run(program: str, *args: str, **env: str) -> Any:
@@ -71,7 +69,8 @@ USE = """
 
 
 @pytest.mark.parametrize(
-    "mode", ["default", *(("pool", "async", "managed") if find_spec("rmm") else ())]
+    "mode",
+    ["default", *(pytest.param(mode, marks=needs("rmm")) for mode in ("pool", "async", "managed"))],
 )
 def test_each_memory_mode(mode: str):
     record = run(USE, mode)
@@ -83,7 +82,7 @@ def test_each_memory_mode(mode: str):
     assert mode == "default" or record["resource"] == "StatisticsResourceAdaptor"
 
 
-@needs_rmm
+@needs("rmm")
 def test_a_limit_is_kept():
     program = """
         import json
@@ -202,8 +201,8 @@ if __name__ == "__main__":
 """
 
 
-@needs_rmm
-@pytest.mark.skipif(find_spec("dask_cuda") is None, reason="dask-cuda is not installed")
+@needs("rmm")
+@needs("dask_cuda")
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize(
     "options",
@@ -234,15 +233,15 @@ def test_a_cluster_has_one_worker_a_gpu_with_one_allocator(tmp_path: Path, n: in
     assert found["kinds"] == ["cupy"]
 
 
+@needs("rmm")
 def test_a_step_on_the_gpu_says_so_in_its_run_record(tmp_path: Path):
     program = """
         import json, sys
         from pathlib import Path
         from scatlas import step
         from scatlas.compute import backend
-        mode = "pool" if __import__("importlib.util").util.find_spec("rmm") else "default"
         args = step.parser("", gpu=True).parse_args(
-            ["--manifest", sys.argv[1], "--backend", "gpu", "--memory", mode]
+            ["--manifest", sys.argv[1], "--backend", "gpu", "--memory", "pool"]
         )
         with step.run(args, outputs=[]) as facts:
             import cupy as cp

@@ -339,7 +339,8 @@ def test_pca_of_an_array_on_the_gpu(kind, zero_center, logged):
 
 @pytest.mark.parametrize("kind", ["csr", "dense"])
 def test_pca_of_anndata_on_the_gpu(kind, logged):
-    ad = pytest.importorskip("anndata")
+    import anndata as ad
+
     theirs = ad.AnnData(logged.copy())
     mask = np.arange(40) % 3 > 0
     pca(theirs, 5, mask_var=mask, dtype="float64")
@@ -354,7 +355,8 @@ def test_pca_of_anndata_on_the_gpu(kind, logged):
 
 @pytest.mark.parametrize("kind", ["csr", "dense"])
 def test_pca_of_dask_blocks_on_the_gpu(kind, logged):
-    da = pytest.importorskip("dask.array")
+    import dask.array as da
+
     x = da.from_array(logged if kind == "csr" else logged.toarray(), (250, 40), asarray=False)
     x = X_to_GPU(x)
     expected = pca(logged, 6, return_info=True)

@@ -8,10 +8,8 @@ import scipy.sparse as sp
 
 cp = pytest.importorskip("cupy")
 
-from scatlas.kernels import normalize_cpu, qc_cpu  # noqa: E402
-
-normalize_gpu = pytest.importorskip("scatlas.kernels.normalize_gpu")
-qc_gpu = pytest.importorskip("scatlas.kernels.qc_gpu")
+from scatlas.kernels import normalize_cpu, normalize_gpu, qc_cpu, qc_gpu  # noqa: E402
+from tests.gpu.shared import parts  # noqa: E402
 
 TYPES = [
     ("uint8", "uint16", "int64"),
@@ -38,13 +36,6 @@ def reals(rng, x, dtype="float32"):
     y = x.copy()
     y.data = (rng.standard_normal(x.nnz) * 10.0 ** rng.integers(-3, 5, x.nnz)).astype(dtype)
     return y
-
-
-def parts(x):
-    """Arrays of a block on the host."""
-    if isinstance(x, cp.ndarray):
-        return [x.get()]
-    return [x.data.get(), x.indices.get(), x.indptr.get()]
 
 
 def same(got, expected, rtol=0.0, scale=0.0):

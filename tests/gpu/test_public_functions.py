@@ -180,7 +180,7 @@ def test_pca(pair, zero_center):
         sa.pp.pca(adata, n_comps=10, zero_center=zero_center)
     assert is_gpu(gpu.obsm["X_pca"])
     np.testing.assert_allclose(
-        host(gpu.obsm["X_pca"]), host(cpu.obsm["X_pca"]), rtol=1e-3, atol=1e-4
+        host(gpu.obsm["X_pca"]), host(cpu.obsm["X_pca"]), rtol=1e-5, atol=1e-5
     )
     np.testing.assert_allclose(gpu.varm["PCs"], cpu.varm["PCs"], atol=1e-6)
     np.testing.assert_allclose(

@@ -8,11 +8,15 @@ import scipy.sparse as sp
 
 cp = pytest.importorskip("cupy")
 
-from scatlas.kernels import cut_cpu, scale_cpu, select_cpu  # noqa: E402
-
-select_gpu = pytest.importorskip("scatlas.kernels.select_gpu")
-cut_gpu = pytest.importorskip("scatlas.kernels.cut_gpu")
-scale_gpu = pytest.importorskip("scatlas.kernels.scale_gpu")
+from scatlas.kernels import (  # noqa: E402
+    cut_cpu,
+    cut_gpu,
+    scale_cpu,
+    scale_gpu,
+    select_cpu,
+    select_gpu,
+)
+from tests.gpu.shared import parts  # noqa: E402
 
 TYPES = [
     ("uint8", "uint16", "int64"),
@@ -33,12 +37,6 @@ def counts(rng, shape, data, indices="int32", indptr="int32"):
     x.indices = x.indices.astype(indices)
     x.indptr = x.indptr.astype(indptr)
     return x
-
-
-def parts(x):
-    """Arrays of a block, on the host."""
-    arrays = (x,) if isinstance(x, cp.ndarray | np.ndarray) else (x.data, x.indices, x.indptr)
-    return [cp.asnumpy(array) for array in arrays]
 
 
 def same(got, expected):

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from scatlas.datasets import simulate_plate, write_plate
+from tests.gpu.shared import needs
 from tests.workflow.runs import Project
 
-pytest.importorskip("snakemake")
+pytestmark = needs("snakemake")
 
 CONFIG = {
     "plates": "plates.tsv",

@@ -891,6 +891,56 @@ def test_a_cluster_of_this_machines_cpus(tmp_path: Path):
     assert found == {"workers": 2, "sum": 45, "existing": 3, "by address": 3}
 
 
+FUNCTIONS = """
+import hashlib, json, sys
+import anndata as ad
+import dask.array as da
+import numpy as np
+import scipy.sparse as sp
+import scatlas as sa
+from scatlas import blocks
+
+def found(persisted):
+    rng = np.random.default_rng(0)
+    counts = sp.csr_matrix(rng.poisson(rng.gamma(0.3, 2.0, 60), (900, 60)).astype(np.float32))
+    x = da.from_array(counts, chunks=(25, 60), asarray=False)
+    adata = ad.AnnData(X=x.persist() if persisted else x)
+    sa.pp.calculate_qc_metrics(adata, percent_top=None, inplace=True)
+    sa.pp.filter_cells(adata, min_counts=1)
+    sa.pp.normalize_total(adata)
+    sa.pp.log1p(adata)
+    sa.pp.highly_variable_genes(adata, n_top_genes=30)
+    sa.pp.scale(adata, zero_center=False)
+    sa.pp.pca(adata, n_comps=5)
+    places = np.concatenate([*blocks.stream(adata.obsm["X_pca"])])
+    arrays = [adata.obs["total_counts"], adata.var["dispersions_norm"], adata.varm["PCs"], places]
+    harmed = any((a != b).nnz for a, b in zip(blocks.stream(x), blocks.stream(x)))
+    return [hashlib.sha256(np.ascontiguousarray(a).tobytes()).hexdigest() for a in arrays], harmed
+
+if __name__ == "__main__":
+    here = found(False)
+    with sa.cluster("local-cpu", n_workers=2, threads_per_worker=1) as client:
+        called = []
+        add, sa.pp.GramAccumulator.add = sa.pp.GramAccumulator.add, lambda *a: called.append(a)
+        there = found(True)
+    print(json.dumps({"same": here == there, "harmed": there[1], "blocks_here": len(called)}))
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_functions_on_a_cluster_give_the_bits_of_one_process(tmp_path: Path):
+    """36 blocks, more than two groups; none of them is summed in the process that asks."""
+    pytest.importorskip("distributed")
+    (tmp_path / "use.py").write_text(FUNCTIONS)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "use.py")],
+        capture_output=True, text=True, check=False, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == {"same": True, "harmed": False, "blocks_here": 0}
+
+
 def test_a_scheduler_that_does_not_answer(monkeypatch, tmp_path: Path):
     pytest.importorskip("distributed")
     monkeypatch.setattr(cluster, "_SECONDS", 1)

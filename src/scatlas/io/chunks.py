@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 # Chunks that lie together are read together, up to this many bytes and over gaps of this many.
 _READ_BYTES = 2**22
 _GAP_BYTES = 2**14
+_FEWEST_TOGETHER = 4
 _ABSENT = np.iinfo(np.uint64).max
 _local = threading.local()
 _borders = Borders()
@@ -273,7 +274,9 @@ def read(
             key = (store, array.key, chunk, array.places.stamp(chunk))
             put(chunk, _borders.get(key, n, lambda chunk=chunk: _decoded(array, chunk)))
             first, stop = (first + 1, stop) if chunk == first else (first, stop - 1)
-    decode_run = run_decoder(array.pipeline) if out.dtype == array.dtype else None
+    # A few chunks are decoded before the kernel for runs of them is even loaded.
+    many = stop - first >= _FEWEST_TOGETHER and out.dtype == array.dtype
+    decode_run = run_decoder(array.pipeline) if many else None
     for run in _raw_runs(array, first, stop):
         done = range(0)
         if decode_run is not None and run.window is not None and array.places.is_plain(run):

@@ -125,6 +125,21 @@ def select_genes(x: Block, index: np.ndarray, n_genes: int | None = None) -> Blo
     return type(x)((data, indices, indptr.astype(width_dtype)), shape=shape)
 
 
+def row_positions(rows: np.ndarray, n_cells: int) -> np.ndarray:
+    """Positions of cells, int64, from a mask or from positions, which are checked."""
+    rows = np.asarray(rows)
+    if rows.dtype == bool:
+        if rows.shape != (n_cells,):
+            msg = f"a mask of {rows.size} for {n_cells} cells"
+            raise ValueError(msg)
+        rows = np.flatnonzero(rows)
+    rows = rows.astype(np.int64)
+    if rows.size and (rows.min() < 0 or rows.max() >= n_cells):
+        msg = f"cell positions must lie within 0 and {n_cells - 1}"
+        raise ValueError(msg)
+    return rows
+
+
 def select_rows(x: Block, rows: np.ndarray) -> Block:
     """Cells of a block.
 
@@ -139,16 +154,7 @@ def select_rows(x: Block, rows: np.ndarray) -> Block:
     -------
     A new block [cells kept, genes] of the same kind and dtype.
     """
-    rows = np.asarray(rows)
-    if rows.dtype == bool:
-        if rows.shape != x.shape[:1]:
-            msg = f"a mask of {rows.size} for {x.shape[0]} cells"
-            raise ValueError(msg)
-        rows = np.flatnonzero(rows)
-    rows = rows.astype(np.int64)
-    if rows.size and (rows.min() < 0 or rows.max() >= x.shape[0]):
-        msg = f"cell positions must lie within 0 and {x.shape[0] - 1}"
-        raise ValueError(msg)
+    rows = row_positions(rows, x.shape[0])
     if not sp.issparse(x):
         return np.ascontiguousarray(x[rows])
     pointers = x.indptr.astype(np.int64, copy=False)

@@ -10,7 +10,7 @@ from cupyx.scipy import sparse
 
 from scatlas.kernels import cuda
 from scatlas.kernels.gpu_blocks import Block, csr
-from scatlas.kernels.select_cpu import gene_places, index_dtype
+from scatlas.kernels.select_cpu import gene_places, index_dtype, row_positions
 
 SORTED_AT_ONCE = 1 << 26  # values, 32 bytes each while they are sorted
 
@@ -123,16 +123,7 @@ def select_genes(x: Block, index: Any, n_genes: int | None = None) -> Block:
 
 def select_rows(x: Block, rows: Any) -> Block:
     """As :func:`scatlas.kernels.select_cpu.select_rows`, for a block on the GPU."""
-    rows = np.asarray(cp.asnumpy(rows))
-    if rows.dtype == bool:
-        if rows.shape != x.shape[:1]:
-            msg = f"a mask of {rows.size} for {x.shape[0]} cells"
-            raise ValueError(msg)
-        rows = np.flatnonzero(rows)
-    rows = rows.astype(np.int64)
-    if rows.size and (rows.min() < 0 or rows.max() >= x.shape[0]):
-        msg = f"cell positions must lie within 0 and {x.shape[0] - 1}"
-        raise ValueError(msg)
+    rows = row_positions(cp.asnumpy(rows), x.shape[0])
     n_rows = rows.size
     rows = cp.asarray(rows)
     if not sparse.issparse(x):

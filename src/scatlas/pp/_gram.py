@@ -6,6 +6,7 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -240,9 +241,22 @@ class GramAccumulator:
 
 
 def gram_stats(x: Any) -> GramStats:
-    """Gram statistics of an array ``[n_cells, n_genes]``, in memory or Dask, in one pass."""
-    with GramAccumulator(x.shape[1]) as total:
-        for block in blocks.stream(x):
+    """Gram statistics of an array ``[n_cells, n_genes]``, in memory or Dask, in one pass.
+
+    On a Dask cluster the workers sum them, a group of blocks each: the same bits, and no block
+    comes here.
+    """
+    check_size(x.shape[1])
+    of_blocks = partial(_summed, x.shape[1])
+    if blocks.cluster_of(x) is None:
+        return of_blocks(blocks.stream(x))
+    groups = blocks.stream_groups(x, of_blocks, _GROUP)
+    return reduce(lambda total, group: GramStats.fold([total, group]), groups)
+
+
+def _summed(n_genes: int, parts: Iterable[blocks.Block]) -> GramStats:
+    with GramAccumulator(n_genes) as total:
+        for block in parts:
             total.add(block)
     return total.result()
 
