@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
+
+    from threadpoolctl import ThreadpoolController
 
 # A block takes an eighth of the block budget, and no more than this (see scatlas.io.size): a larger
 # budget is for more blocks in flight at once, on machines of more cores, not for larger ones.
@@ -79,6 +82,12 @@ def blas_on_one_thread() -> AbstractContextManager:
     Their sums are split by the number of threads, so that the last bits of a product or an
     eigenvector would depend on the machine. Blocks run in parallel instead.
     """
-    from threadpoolctl import threadpool_limits
+    return _controller(len(sys.modules)).limit(limits=1, user_api="blas")
 
-    return threadpool_limits(limits=1, user_api="blas")
+
+@lru_cache(maxsize=1)
+def _controller(n_modules: int) -> ThreadpoolController:  # noqa: ARG001
+    # Looking for the libraries takes 10 ms, and only an import loads another one.
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -241,7 +242,7 @@ def _mitochondrial(names: pd.Index, prefix: str | None, notices: _Notices) -> np
     """Mask of the mitochondrial genes, bool [genes]."""
     if not prefix:
         return np.zeros(len(names), bool)
-    mt = np.fromiter((name.startswith(prefix) for name in names), bool, len(names))
+    mt = np.fromiter(map(str.startswith, names, repeat(prefix)), bool, len(names))
     if not mt.any():
         notices.add(f"no gene name begins with {prefix!r}: mitochondrial counts are all zero")
     return mt

@@ -43,7 +43,8 @@ def checksum(path: Path | str) -> str:
         return _digest(path)
     files = {
         file.relative_to(path).as_posix(): file
-        for file in path.rglob("*")
+        for folder, _, names in os.walk(path)
+        for file in map(Path(folder).joinpath, names)
         if file.name not in _NOT_DATA and file.is_file()
     }
     order = sorted(files)

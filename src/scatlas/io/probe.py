@@ -12,6 +12,7 @@ import faulthandler
 import logging
 import os
 import resource
+import select
 import signal
 import time
 import warnings
@@ -57,10 +58,15 @@ def probe(path: str) -> bool:
     with h5py._objects.phil, global_compiler_lock, warnings.catch_warnings():
         # Python 3.12 warns of locks that other threads hold.
         warnings.simplefilter("ignore", DeprecationWarning)
+        ended, open_in_child = os.pipe()
         child = os.fork()
         if child == 0:
             _walk_and_exit(path, _SECONDS + int(size * _SECONDS_PER_BYTE))
-    status = _end_of(child)
+        os.close(open_in_child)
+    try:
+        status = _end_of(child, ended)
+    finally:
+        os.close(ended)
     if status is None:
         logger.warning(
             "%s: the look at its structure waited for %d s and was given up: another thread had a "
@@ -79,13 +85,20 @@ def probe(path: str) -> bool:
     return os.waitstatus_to_exitcode(status) == 0
 
 
-def _end_of(child: int) -> int | None:
-    """Wait for a process; None, and its end, if it neither works nor waits for a disk."""
+def _end_of(child: int, ended: int) -> int | None:
+    """Wait for a process; None, and its end, if it neither works nor waits for a disk.
+
+    ``ended`` is a pipe that the child alone can write to, so that it is readable from the moment
+    when the child has ended.
+    """
     stat = Path(f"/proc/{child}/stat")
-    pause, worked, since = 0.001, None, time.monotonic()
+    until = select.poll()
+    until.register(ended)
+    worked, since = None, time.monotonic()
     while True:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
+        until.poll(100)  # ms
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
             return status
         # State, and processor time in and outside the kernel, behind the name in brackets.
         fields = stat.read_text(encoding="utf-8").rpartition(")")[2].split()
@@ -95,8 +108,6 @@ def _end_of(child: int) -> int | None:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             return None
-        time.sleep(pause)
-        pause = min(2 * pause, 0.05)
 
 
 def _walk_and_exit(path: str, seconds: int) -> None:

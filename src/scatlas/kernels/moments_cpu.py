@@ -17,6 +17,7 @@ sums replaces; it keeps the variance too, but its rounding depends on the blocks
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,10 +59,14 @@ class Moments:
     sums: NDArray[np.float64]
     expressed: NDArray[np.int64]
 
+    @cached_property
+    def _mean_var(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return _mean_var(self.sums, self.n_cells)
+
     @property
     def mean(self) -> NDArray[np.float64]:
         """Mean per group and gene, float64 ``[n_groups, n_genes]``."""
-        return _mean_var(self.sums, self.n_cells)[0]
+        return self._mean_var[0]
 
     @property
     def var(self) -> NDArray[np.float64]:
@@ -70,7 +75,7 @@ class Moments:
         Divided by n - 1; zero for a group of one cell (as scanpy has it) and exactly zero for a
         constant gene.
         """
-        return _mean_var(self.sums, self.n_cells)[1]
+        return self._mean_var[1]
 
 
 def moments(
