@@ -1,4 +1,4 @@
-"""Rank the genes of one plate by their dispersion, in one pass over its counts."""
+"""Rank the genes of one plate by how much they vary, in one pass over its counts (or two)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> None:
         factors = np.full(x.shape[0], np.nan)  # NaN: a cell that QC has taken out
         factors[cells["row"]] = cells["size_factor"]
         table = hvg_of_counts(x, var.index, factors, min_cells=args.min_cells, **hvg.model_dump())
-        table = table[["means", "dispersions", "dispersions_norm", "highly_variable"]]
+        table = table.drop(columns=["mean_bin", "gene_name"], errors="ignore")
         table.index = pd.Index(var.index, name="gene")
         facts |= {"plate": args.plate, "n_genes": len(table)}
         facts["n_highly_variable"] = int(table["highly_variable"].sum())

@@ -245,9 +245,12 @@ class Normalize(_Section):
 class HVG(_Section):
     """How a plate's highly variable genes (HVG) are chosen."""
 
-    flavor: Literal["seurat", "cell_ranger"] = Field(
+    flavor: Literal["seurat", "cell_ranger", "seurat_v3"] = Field(
         "seurat",
-        description="How genes are ranked, as in scanpy: seurat is the usual one.",
+        description=(
+            "How genes are ranked, as in scanpy: seurat is the usual one. seurat_v3 ranks raw "
+            "counts, which it reads twice."
+        ),
     )
     n_top_genes: Positive = Field(
         2000,

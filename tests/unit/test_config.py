@@ -183,7 +183,7 @@ QC_KEYS = ", ".join(DEFAULTS["qc"])
         ({"seed": 2**32}, "seed is 4294967296;"),
         ({"outdir": ""}, "outdir is ''; it must be text"),
         # Choices
-        ({"hvg": {"flavor": "seurat_v3"}}, "hvg.flavor is 'seurat_v3'; it must be seurat or cell_"),
+        ({"hvg": {"flavor": "v3"}}, "hvg.flavor is 'v3'; it must be seurat, cell_ranger or seur"),
         ({"genes": "union"}, "genes is 'union'; it must be same or intersect"),
         ({"backend": "cuda"}, "backend is 'cuda'; it must be auto, cpu or gpu"),
         ({"compute": {"memory": "rmm"}}, "memory is 'rmm'; it must be pool, managed, async or"),

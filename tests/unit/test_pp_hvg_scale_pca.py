@@ -13,7 +13,8 @@ import scipy.sparse as sp
 from scatlas import blocks
 from scatlas.errors import InputError
 from scatlas.pp import GramAccumulator, GramStats, _gram
-from scatlas.pp._hvg import dispersion_table, highly_variable_genes
+from scatlas.pp._hvg import highly_variable_genes
+from scatlas.pp._hvg_dispersion import dispersion_table
 from scatlas.pp._pca import components, pca
 from scatlas.pp._scale import scale
 
@@ -162,8 +163,8 @@ def test_hvg_subset_layer_and_base(logged, make_adata):
 
 def test_hvg_errors(logged, make_adata):
     adata = make_adata(logged)
-    with pytest.raises(InputError, match=r"seurat_v3.*seurat, cell_ranger"):
-        highly_variable_genes(adata, flavor="seurat_v3")
+    with pytest.raises(InputError, match=r"mvp.*seurat, cell_ranger, seurat_v3"):
+        highly_variable_genes(adata, flavor="mvp")
     with pytest.raises(InputError, match=r"no layers.'raw'"):
         highly_variable_genes(adata, layer="raw")
     with pytest.raises(InputError, match="no column 'lane'"):

@@ -214,6 +214,16 @@ def test_consensus_counts_plates_and_keeps_the_first_plates_order():
     assert list(consensus_genes(tables, min_plates=1).index) == list("dcbax")
 
 
+def test_consensus_averages_what_the_flavour_has():
+    tables = {"p1": table("abc", "ab", 1), "p2": table("abc", "ab", 3)}
+    renamed = {"dispersions": "variances", "dispersions_norm": "variances_norm"}
+    v3 = {plate: t.rename(columns=renamed) for plate, t in tables.items()}
+    found = consensus_genes(v3, min_plates=2)
+    expected = consensus_genes(tables, min_plates=2).rename(columns=renamed)
+    pd.testing.assert_frame_equal(found, expected)
+    assert {"means", "variances", "variances_norm"} < set(found)
+
+
 def test_intersect_takes_the_genes_of_all_plates_in_the_first_plates_order():
     tables = {"p1": table("abcd", "abcd"), "p2": table("dca", "dca"), "p3": table("acde", "acde")}
     found = consensus_genes(tables, min_plates=3, genes="intersect")

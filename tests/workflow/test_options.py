@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 import scanpy as sc
 
+import scatlas as sa
 from scatlas.datasets import simulate_plate, write_plate
 from tests.workflow.conftest import CONFIG
 from tests.workflow.runs import Project
@@ -237,3 +238,32 @@ def test_a_zarr_store_that_is_written_anew_is_loaded_again(
         old.rename(source)
     counts = ad.read_zarr(project.results / f"plates/{plate}/counts.zarr").X
     assert (counts != other.X).nnz == 0
+
+
+def test_seurat_v3_ranks_the_counts_of_the_kept_cells(tmp_path: Path, plates: dict[str, Path]):
+    bounds = {"qc": {"min_genes": 60, "min_cells": MIN_CELLS}}
+    hvg = {"n_top_genes": N_TOP, "flavor": "seurat_v3"}
+    project = Project(tmp_path / "project", CONFIG | bounds | {"backend": "cpu", "hvg": hvg})
+    plates = {name: plates[name] for name in ("p1", "p2")}
+    project.write_plates(plates)
+    project.build("results/consensus_genes.tsv")
+    tables = {}
+    for name, path in plates.items():
+        adata = ad.read_h5ad(path)
+        sc.pp.filter_cells(adata, min_genes=60)
+        adata = adata[passed(adata)].copy()
+        tables[name] = sa.pp.highly_variable_genes(adata, **hvg, min_cells=MIN_CELLS, inplace=False)
+        ours = pd.read_parquet(project.results / f"plates/{name}/hvg.parquet")
+        columns = ["means", "variances", "highly_variable_rank", "variances_norm"]
+        assert list(ours) == [*columns, "highly_variable"]
+        pd.testing.assert_frame_equal(ours, tables[name][list(ours)], check_names=False)
+        sc.pp.filter_genes(adata, min_cells=MIN_CELLS)
+        theirs = sc.pp.highly_variable_genes(adata, **hvg, inplace=False)
+        np.testing.assert_allclose(
+            ours.loc[theirs.index, "variances_norm"], theirs["variances_norm"], rtol=1e-12
+        )
+    found = pd.read_parquet(project.results / "consensus.parquet")
+    votes = sum(table["highly_variable"].astype(int) for table in tables.values())
+    assert list(found.index) == list(votes.index[votes >= CONFIG["consensus"]["min_plates"]])
+    norms = pd.DataFrame([table["variances_norm"] for table in tables.values()])
+    np.testing.assert_allclose(found["variances_norm"], norms[found.index].mean(), rtol=1e-14)

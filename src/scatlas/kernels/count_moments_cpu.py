@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _SMALL = 32
 # Cells looked up at once: 32 values each.
 _ROWS = 4096
+# Float32 holds every whole number up to this one.
+_WHOLE_FLOAT32 = 2**24
 # Exact sums of fewer cells would be folded so often that the general kernel is as quick.
 _FEWEST_ROWS = 64
 
@@ -82,6 +84,25 @@ def normalized_moments(
             return _of_counts(x, np.where(kept, scales, 0.0), codes, log, n_exact, grid)
     values = scale_rows(x, scales)
     return moments(log1p(values) if log else values, codes)
+
+
+def moments_of_counts(
+    x: NDArray | sparse.csr_matrix | sparse.csr_array,
+    codes: NDArray[np.integer] | None = None,
+) -> Moments:
+    """As :func:`~scatlas.kernels.moments_cpu.moments`, to the same bits; quicker for counts.
+
+    Counts that float32 holds are normalised ones with a size factor of 1.
+    """
+    if sparse.issparse(x) and x.dtype.kind in "iub" and _fit_float32(x.data):
+        return normalized_moments(x, np.ones(x.shape[0]), codes)
+    return moments(x, codes)
+
+
+def _fit_float32(integers: NDArray) -> bool:
+    if integers.itemsize <= 2 or integers.size == 0:
+        return True
+    return bool(integers.max() <= _WHOLE_FLOAT32 and integers.min() >= -_WHOLE_FLOAT32)
 
 
 def _exact_rows(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import cupy as cp
 import numpy as np
 
-from scatlas.kernels.moments_gpu import exact_moments
+from scatlas.kernels.moments_gpu import exact_moments, moments
 
 if TYPE_CHECKING:
     from cupyx.scipy import sparse
@@ -35,3 +35,8 @@ def normalized_moments(
     if not kept.all():
         codes = np.where(kept, 0 if codes is None else cp.asnumpy(codes), -1)
     return exact_moments(x, codes, "logged" if log else "scaled", cp.asarray(scales))
+
+
+def moments_of_counts(x: cp.ndarray | sparse.csr_matrix, codes: Any = None) -> Moments:
+    """As :func:`scatlas.kernels.count_moments_cpu.moments_of_counts`, for a block on the GPU."""
+    return moments(x, codes)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # Squares of these have at most 53 significant bits, so float64 holds them without an error term.
-_EXACT_SQUARES = frozenset("?bBhHef")
+EXACT_SQUARES = frozenset("?bBhHef")
 
 # A sum of squared deviations below n of these parts of the sum of squares is the rounding of the
 # pairs: the gene is constant. (Float32 values that differ at all leave 2**-48 / n, far above it.)
@@ -112,7 +112,7 @@ def moments(
     values = x.data if sparse.issparse(x) else np.asarray(x)
     if expm1:
         values = _expm1(values, log_base)
-    exact = values.dtype.char in _EXACT_SQUARES
+    exact = values.dtype.char in EXACT_SQUARES
     if sparse.issparse(x):
         indptr = x.indptr.astype(np.int64, copy=False)
         _add_csr(values, x.indices, indptr, local, exact, sums, expressed)
@@ -198,7 +198,8 @@ def _add_pair(pair: NDArray, at: int, value: float, error: float) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _add_value(sums: NDArray, v: float, exact: bool) -> None:
+def add_value(sums: NDArray, v: float, exact: bool) -> None:
+    """Add a value to the four sums of its gene; `exact`: float64 holds its square."""
     _add_pair(sums, 0, v, 0.0)
     square = v * v
     _add_pair(sums, 2, square, 0.0 if exact else _square_error(v, square))
@@ -213,7 +214,7 @@ def _add_csr(data, indices, indptr, codes, exact, sums, expressed):
         for at in range(indptr[row], indptr[row + 1]):
             v = np.float64(data[at])
             gene = indices[at]
-            _add_value(sums[group, gene], v, exact)
+            add_value(sums[group, gene], v, exact)
             if v > 0.0:
                 expressed[group, gene] += 1
 
@@ -227,7 +228,7 @@ def _add_dense(x, codes, exact, sums, expressed):
         for gene in range(x.shape[1]):
             v = np.float64(x[row, gene])
             if v != 0.0:
-                _add_value(sums[group, gene], v, exact)
+                add_value(sums[group, gene], v, exact)
                 if v > 0.0:
                     expressed[group, gene] += 1
 
@@ -244,9 +245,18 @@ def _merge_sums(part, at, sums):
 def _mean_var(
     sums: NDArray[np.float64], n_cells: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and variance (n - 1) of the sums of :class:`Moments`, over so many cells.
+
+    Parameters
+    ----------
+    sums
+        float64 ``[n_groups, n_genes, 4]``.
+    n_cells
+        int64 ``[n_groups]``, or ``[n_groups, n_genes]``.
+    """
     # In NumPy: once a plate, a compiled kernel would take longer to compile than to run.
     total, total_low, squares, squares_low = np.moveaxis(sums, 2, 0)
-    n = n_cells[:, None].astype(np.float64)
+    n = (n_cells if n_cells.ndim == 2 else n_cells[:, None]).astype(np.float64)
     with np.errstate(all="ignore"):
         mean = total / n
         # total**2 / n as a pair: the quotient and what it leaves.

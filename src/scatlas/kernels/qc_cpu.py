@@ -34,7 +34,7 @@ def _pointers(x: sp.csr_matrix | sp.csr_array) -> np.ndarray:
     return x.indptr.astype(np.int64, copy=False)
 
 
-def _is_integral(values: np.ndarray) -> bool:
+def is_integral(values: np.ndarray) -> bool:
     """Whether all values are integers (always, for an integer type)."""
     return values.dtype.kind in "iub" or bool(_integral(values.reshape(-1)))
 
@@ -93,7 +93,7 @@ def row_totals(x: Block) -> np.ndarray:
     otherwise.
     """
     return _exact(
-        row_sums(x), integral=_is_integral(x.data if sp.issparse(x) else np.ascontiguousarray(x))
+        row_sums(x), integral=is_integral(x.data if sp.issparse(x) else np.ascontiguousarray(x))
     )
 
 
@@ -334,7 +334,7 @@ def qc_block(x: Block, masks: np.ndarray, ns: Sequence[int] = ()) -> QCPartial:
     else:
         values = np.ascontiguousarray(x)
         _qc_dense(values, *sums)
-    integral = _is_integral(values)
+    integral = is_integral(values)
     cells = (
         _exact(totals, integral=integral),
         expressed,

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+# Of the tables of all flavours; a rank has a meaning on its plate alone.
+_AVERAGED = ["means", "dispersions", "dispersions_norm", "variances", "variances_norm"]
+
+
 def consensus_genes(
     tables: Mapping[str, pd.DataFrame],
     *,
@@ -29,8 +33,8 @@ def consensus_genes(
     ----------
     tables
         Per plate, in the order of the plate sheet: a table indexed by gene, in the plate's gene
-        order, with the columns ``means``, ``dispersions``, ``dispersions_norm`` and
-        ``highly_variable`` (:func:`scatlas.pp.highly_variable_genes`).
+        order, with the column ``highly_variable`` and numbers of its flavour
+        (:func:`scatlas.pp.highly_variable_genes`), which are the same for all plates.
     min_plates
         How many plates must agree.
     genes
@@ -40,8 +44,9 @@ def consensus_genes(
     Returns
     -------
     Table indexed by gene, in the first plate's order: ``highly_variable_nbatches`` (plates that
-    agree), ``highly_variable_intersection`` (all do), and the means over plates of ``means``,
-    ``dispersions`` and ``dispersions_norm``, named as scanpy's ``batch_key`` names them.
+    agree), ``highly_variable_intersection`` (all do), and the means over plates of the numbers that
+    the tables hold: ``means``, ``dispersions`` and ``dispersions_norm``, or ``means``,
+    ``variances`` and ``variances_norm``, named as scanpy's ``batch_key`` names them.
 
     Raises
     ------
@@ -81,7 +86,7 @@ def consensus_genes(
         },
         index=pd.Index(order, name="gene"),
     )
-    for column in ("means", "dispersions", "dispersions_norm"):
+    for column in tables[first].columns.intersection(_AVERAGED, sort=False):
         # A gene without a value on some plates has the mean of the others, or none.
         values = pd.DataFrame(dict(enumerate(t[column].to_numpy() for t in aligned)))
         table[column] = values.mean(axis=1).to_numpy()

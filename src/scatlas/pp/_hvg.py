@@ -1,15 +1,16 @@
-"""Highly variable genes by normalised dispersion: the flavours of Seurat and Cell Ranger."""
+"""Highly variable genes: the flavours of Seurat, Cell Ranger and Seurat v3."""
 
 from __future__ import annotations
 
 import warnings
-from operator import index as as_integer
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from scatlas import blocks
 from scatlas.errors import InputError
+from scatlas.pp import _hvg_dispersion, _hvg_v3
+from scatlas.pp._hvg_dispersion import DEFAULT_CUTOFFS, Cutoffs, hvg_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,28 +19,16 @@ if TYPE_CHECKING:
 
     from scatlas.kernels.moments_cpu import Moments
 
-FLAVORS = ("seurat", "cell_ranger")
+    Flavor = Literal["seurat", "cell_ranger", "seurat_v3", "seurat_v3_paper"]
+
+FLAVORS = (*_hvg_dispersion.FLAVORS, *_hvg_v3.FLAVORS)
 
 
-class _Cutoffs(NamedTuple):
-    min_mean: float
-    max_mean: float
-    min_disp: float
-    max_disp: float
-
-    def keep(self, mean: NDArray, dispersion_norm: NDArray) -> NDArray[np.bool_]:
-        return (
-            (mean > self.min_mean)
-            & (mean < self.max_mean)
-            & (dispersion_norm > self.min_disp)
-            & (dispersion_norm < self.max_disp)
-        )
-
-
-_DEFAULT_CUTOFFS = _Cutoffs(min_mean=0.0125, max_mean=3, min_disp=0.5, max_disp=np.inf)
-
-
-@blocks.passes(1, "per-gene moments of all batches together")
+@blocks.passes(
+    1,
+    "per-gene moments of all batches together; 1 more with the flavors seurat_v3 and "
+    "seurat_v3_paper, for the counts above the bounds of their genes",
+)
 def highly_variable_genes(
     adata: AnnData,
     *,
@@ -49,62 +38,80 @@ def highly_variable_genes(
     max_disp: float = np.inf,
     min_mean: float = 0.0125,
     max_mean: float = 3,
+    span: float = 0.3,
     n_bins: int = 20,
-    flavor: Literal["seurat", "cell_ranger"] = "seurat",
+    flavor: Flavor = "seurat",
     subset: bool = False,
     inplace: bool = True,
     batch_key: str | None = None,
-    check_values: bool = True,  # noqa: ARG001
+    check_values: bool = True,
     min_cells: int | None = None,
     size_factors: ArrayLike | str | None = None,
 ) -> pd.DataFrame | None:
     """Annotate highly variable genes.
 
-    The genes are those of :func:`scanpy.pp.highly_variable_genes` on the same data, ties included.
+    The genes are those of :func:`scanpy.pp.highly_variable_genes` on the same data; with the
+    flavours seurat and cell_ranger ties are included.
     Variances are taken without cancellation, so a constant gene has variance 0 here, where scanpy
     may keep a rounding error of either sign. Normalised dispersions that are equal in arithmetic
     but not in the data (two genes that share a bin; the gene that is its bin's median deviation)
     are ordered by the last bit, which in scanpy changes with the order of the cells: only a cut
     among those, seen on plates of a few dozen genes, can choose another one of them.
 
+    The flavours seurat_v3 and seurat_v3_paper take counts, and fit log10 of the variance of the
+    genes on log10 of their mean (loess). The counts of a gene, less its mean and over the standard
+    deviation that the fit expects, are clipped above at the square root of the number of cells,
+    and genes are ranked by what variance they have then, within each batch. Genes of equal variance
+    are ranked in the order of ``var`` (in scanpy as an unstable sort leaves them, which changes
+    with the processor).
+
     Parameters
     ----------
     adata
-        Log-normalised data, cells x genes; counts with `size_factors`.
+        Log-normalised data, cells x genes; counts with `size_factors`, and for the flavours
+        seurat_v3 and seurat_v3_paper.
     layer
         Layer to use instead of ``X``.
     n_top_genes
-        Number of genes to keep. The cutoffs are then not used.
+        Number of genes to keep. The cutoffs are then not used. ``None`` is 2000 for the flavours
+        seurat_v3 and seurat_v3_paper.
     min_disp, max_disp, min_mean, max_mean
         Open intervals for the normalised dispersion and the mean (flavour seurat: ``log1p`` of the
-        mean count).
+        mean count). Not used by the flavours seurat_v3 and seurat_v3_paper.
+    span
+        Part of the genes, above 0 and at most 1, that each local fit of the flavours seurat_v3 and
+        seurat_v3_paper takes in.
     n_bins
         Bins of the mean for flavour seurat. A gene alone in its bin gets a normalised dispersion
         of 1. (cell_ranger always cuts at the percentiles 10, 15, ..., 100.)
     flavor
         ``"seurat"`` takes mean and variance of ``expm1`` of the data (with the base in
-        ``uns["log1p"]["base"]``), ``"cell_ranger"`` those of the data as they are.
+        ``uns["log1p"]["base"]``), ``"cell_ranger"`` those of the data as they are, ``"seurat_v3"``
+        and ``"seurat_v3_paper"`` those of counts. The last two need scikit-misc.
     subset
         Keep only the highly variable genes (in the AnnData, or in the returned table).
     inplace
         Write to ``adata``; ``False`` returns the table and leaves ``adata`` as it is.
     batch_key
         Column of ``obs``. Genes are ranked within each batch and merged: by the number of batches
-        that select them, then by mean normalised dispersion. Cells without a value belong to no
-        batch.
+        that select them, then by mean normalised dispersion; for seurat_v3 by their median rank in
+        the batches that select them, then by the number of those, for seurat_v3_paper the other
+        way round. Cells without a value belong to no batch.
     check_values
-        As in scanpy, without effect on these flavours (it asks for integers where counts are
-        expected).
+        Warn if the flavours seurat_v3 and seurat_v3_paper are given other values than whole
+        numbers from 0 on. The others take no counts, and nothing is looked at.
     min_cells
         Genes expressed in fewer cells are left out of the ranking, as if
-        ``filter_genes(min_cells=...)`` had run before: their normalised dispersion is NaN.
+        ``filter_genes(min_cells=...)`` had run before: their normalised dispersion (variance) is
+        NaN.
     size_factors
         X holds counts: they are taken as log-normalised (:func:`normalize_total`, natural
         :func:`log1p`) with these size factors, in one pass and without making the normalised
         values. One a cell, or a column of ``obs``; NaN leaves the cell out, 0 (an empty cell)
         leaves its counts as they are. ``uns["log1p"]`` is not looked at. Flavour seurat takes the
         normalised counts as they are instead of ``expm1`` of their float32 logarithms, so that its
-        moments lack the rounding of those (6e-8 a value).
+        moments lack the rounding of those (6e-8 a value). For seurat_v3 and seurat_v3_paper, which
+        take counts as they are, only NaN means something.
 
     Returns
     -------
@@ -114,59 +121,84 @@ def highly_variable_genes(
     ``var["means"]``, ``var["dispersions"]`` : float64
     ``var["dispersions_norm"]`` : float32 (float64 in the table)
     ``var["highly_variable_nbatches"]`` : int64, ``var["highly_variable_intersection"]`` : bool
-        With `batch_key`.
+        With `batch_key`; the second not for seurat_v3 and seurat_v3_paper.
+    ``var["variances"]``, ``var["variances_norm"]`` : float64
+    ``var["highly_variable_rank"]`` : float32
+        For seurat_v3 and seurat_v3_paper in place of the dispersions: variance of the counts of all
+        cells, variance of the clipped ones (mean over the batches), and rank from 0 (median over
+        the batches that select the gene; NaN if none does).
     ``uns["hvg"]`` : dict
         ``{"flavor": flavor}``
 
-    The table without `batch_key` also has ``mean_bin``, the interval of the mean. scanpy sorts the
-    table by gene name with `batch_key` and cutoffs; here it keeps the order of ``var``.
+    The table without `batch_key` also has ``mean_bin``, the interval of the mean; that of seurat_v3
+    and seurat_v3_paper has ``gene_name``. scanpy sorts the table by gene name with `batch_key` and
+    cutoffs; here it keeps the order of ``var``.
 
     Raises
     ------
     InputError
         For other flavours, data that hold NaN or infinite values (counts taken for logarithms), no
-        cells, too many genes of equal mean to form bins, or size factors that do not fit.
+        cells, too many genes of equal mean to form bins, size factors that do not fit, variances
+        that loess cannot fit, or a missing scikit-misc.
 
     References
     ----------
     R. Satija et al., Nat. Biotechnol. 33 (2015): seurat. G. X. Y. Zheng et al., Nat. Commun. 8
-    (2017): cell_ranger. Reference implementation: scanpy 1.11.5,
-    ``preprocessing/_highly_variable_genes.py``.
+    (2017): cell_ranger. T. Stuart et al., Cell 177 (2019): seurat_v3. Reference implementation:
+    scanpy 1.11.5, ``preprocessing/_highly_variable_genes.py``.
     """
-    from scatlas.pp._moments import gene_moments, representation
+    from scatlas.pp._moments import check_finite, gene_moments, representation
 
     _check_flavor(flavor)
-    cutoffs = _Cutoffs(min_mean=min_mean, max_mean=max_mean, min_disp=min_disp, max_disp=max_disp)
-    if n_top_genes is not None and cutoffs != _DEFAULT_CUTOFFS:
-        warnings.warn("If you pass `n_top_genes`, all cutoffs are ignored.", stacklevel=2)
     x = representation(adata, layer)
     if x.shape[0] == 0:
         raise InputError("highly_variable_genes needs at least one cell, but the AnnData has none")
     codes, batches = _batches(adata, batch_key)
+    scales = None if size_factors is None else _scales(adata, size_factors)
+    if scales is not None:
+        _check_cells(~np.isnan(scales), codes, len(batches))
     names = adata.var_names
-    if size_factors is None:
-        base = adata.uns.get("log1p", {}).get("base")
-        log_base = None if base is None else float(np.log(base))
-        moments = gene_moments(x, codes, expm1=flavor == "seurat", log_base=log_base)
-        _check_finite(moments, names, "log-normalised data")
+    if flavor in _hvg_v3.FLAVORS:
+        table = _hvg_v3.hvg_table(
+            x,
+            names,
+            codes,
+            None if batch_key is None else batches,
+            kept=None if scales is None else ~np.isnan(scales),
+            flavor=flavor,
+            n_top_genes=n_top_genes,
+            span=span,
+            check_values=check_values,
+            min_cells=min_cells,
+        )
     else:
-        scales = _scales(adata, size_factors)
-        moments = _moments_of_counts(x, names, scales, flavor, codes, len(batches))
-    table = hvg_table(
-        moments,
-        names,
-        n_batches=None if batch_key is None else len(batches),
-        flavor=flavor,
-        n_bins=n_bins,
-        n_top_genes=n_top_genes,
-        cutoffs=cutoffs,
-        min_cells=min_cells,
-    )
+        cutoffs = Cutoffs(min_mean, max_mean, min_disp, max_disp)
+        if n_top_genes is not None and cutoffs != DEFAULT_CUTOFFS:
+            warnings.warn("If you pass `n_top_genes`, all cutoffs are ignored.", stacklevel=2)
+        if scales is None:
+            base = adata.uns.get("log1p", {}).get("base")
+            log_base = None if base is None else float(np.log(base))
+            moments = gene_moments(x, codes, expm1=flavor == "seurat", log_base=log_base)
+            check_finite(moments, names, "log-normalised data")
+        else:
+            moments = _moments_of_counts(x, names, scales, flavor, codes)
+        table = hvg_table(
+            moments,
+            names,
+            n_batches=None if batch_key is None else len(batches),
+            flavor=flavor,
+            n_bins=n_bins,
+            n_top_genes=n_top_genes,
+            cutoffs=cutoffs,
+            min_cells=min_cells,
+        )
     if not inplace:
         return table[table["highly_variable"]] if subset else table
     adata.uns["hvg"] = {"flavor": flavor}
-    others = table.columns.drop(["mean_bin", "highly_variable"], errors="ignore")
-    for column in ("highly_variable", *others):
+    columns = _hvg_v3.COLUMNS if flavor in _hvg_v3.FLAVORS else _hvg_dispersion.COLUMNS
+    for column in columns:
+        if column not in table:  # of batches
+            continue
         dtype = np.float32 if column == "dispersions_norm" else None
         adata.var[column] = table[column].to_numpy(dtype=dtype)
     if subset:
@@ -179,7 +211,7 @@ def hvg_of_counts(
     names: pd.Index,
     size_factors: ArrayLike,
     *,
-    flavor: Literal["seurat", "cell_ranger"] = "seurat",
+    flavor: Flavor = "seurat",
     n_top_genes: int | None = None,
     n_bins: int = 20,
     min_cells: int | None = None,
@@ -208,8 +240,13 @@ def hvg_of_counts(
     from scatlas.pp._moments import checked
 
     _check_flavor(flavor)
-    scales = scales_of(size_factors, x.shape[0])
-    moments = _moments_of_counts(checked(x, "the array"), names, scales, flavor, None, 0)
+    x, scales = checked(x, "the array"), scales_of(size_factors, x.shape[0])
+    kept = ~np.isnan(scales)
+    _check_cells(kept, None, 0)
+    if flavor in _hvg_v3.FLAVORS:
+        options = {"flavor": flavor, "n_top_genes": n_top_genes, "min_cells": min_cells}
+        return _hvg_v3.hvg_table(x, names, None, None, kept=kept, **options)
+    moments = _moments_of_counts(x, names, scales, flavor, None)
     return hvg_table(
         moments,
         names,
@@ -227,254 +264,12 @@ def _moments_of_counts(
     scales: NDArray[np.float64],
     flavor: str,
     codes: NDArray[np.int64] | None,
-    n_batches: int,
 ) -> Moments:
-    from scatlas.pp._moments import normalized_moments
+    from scatlas.pp._moments import check_finite, normalized_moments
 
-    _check_cells(~np.isnan(scales), codes, n_batches)
     moments = normalized_moments(x, scales, codes, log=flavor == "cell_ranger")
-    _check_finite(moments, names, "counts where size_factors are given")
+    check_finite(moments, names, "counts where size_factors are given")
     return moments
-
-
-def dispersion_table(
-    mean: ArrayLike,
-    var: ArrayLike,
-    *,
-    flavor: Literal["seurat", "cell_ranger"] = "seurat",
-    n_bins: int = 20,
-    n_top_genes: int | None = None,
-    min_mean: float = 0.0125,
-    max_mean: float = 3,
-    min_disp: float = 0.5,
-    max_disp: float = np.inf,
-    ranked: NDArray[np.bool_] | None = None,
-    index: pd.Index | None = None,
-) -> pd.DataFrame:
-    """Normalised dispersions of genes, and which of them are highly variable, from moments alone.
-
-    Parameters
-    ----------
-    mean, var
-        float64 ``[n_genes]``, mean and variance (n - 1) over the cells: of normalised counts for
-        flavour seurat, of their logarithms for cell_ranger.
-    flavor, n_bins, n_top_genes, min_mean, max_mean, min_disp, max_disp
-        As in :func:`highly_variable_genes`.
-    ranked
-        Boolean ``[n_genes]``: the genes that take part. The others get a mean and a dispersion, no
-        bin, a normalised dispersion of NaN, and are not highly variable.
-    index
-        Names of the genes.
-
-    Returns
-    -------
-    Columns ``means``, ``dispersions`` (flavour seurat: ``log1p`` of the mean and logarithm of the
-    dispersion), ``mean_bin``, ``dispersions_norm``, ``highly_variable``.
-    """
-    import pandas as pd
-
-    _check_flavor(flavor)
-    mean = np.array(mean, dtype=np.float64)
-    mean[mean == 0] = 1e-12
-    dispersion = np.asarray(var, dtype=np.float64) / mean
-    if flavor == "seurat":
-        dispersion[dispersion == 0] = np.nan
-        dispersion = np.log(dispersion)
-        mean = np.log1p(mean)
-    if ranked is None:
-        ranked = np.ones(mean.size, dtype=bool)
-    table = pd.DataFrame({"means": mean, "dispersions": dispersion}, index=index)
-    bins = _mean_bins(pd.Series(mean[ranked]), flavor, n_bins)
-    norm = np.full(mean.size, np.nan)
-    norm[ranked] = _normalised(dispersion[ranked], bins.cat.codes.to_numpy(), flavor)
-    all_bins = pd.Series(pd.Categorical.from_codes(np.full(mean.size, -1), dtype=bins.dtype))
-    all_bins[ranked] = bins.array
-    table["mean_bin"] = all_bins.array
-    table["dispersions_norm"] = norm
-    selected = np.zeros(mean.size, dtype=bool)
-    if n_top_genes is None:
-        # Seurat's rule: a gene without a normalised dispersion counts as average.
-        cutoffs = _Cutoffs(min_mean, max_mean, min_disp, max_disp)
-        selected[ranked] = cutoffs.keep(mean[ranked], np.nan_to_num(norm[ranked]))
-    else:
-        selected[ranked] = _top(norm[ranked], _at_least_one(n_top_genes))
-    table["highly_variable"] = selected
-    return table
-
-
-def hvg_table(
-    moments: Moments,
-    names: pd.Index,
-    *,
-    n_batches: int | None,
-    flavor: Literal["seurat", "cell_ranger"],
-    n_bins: int,
-    n_top_genes: int | None,
-    cutoffs: tuple[float, float, float, float] = _DEFAULT_CUTOFFS,
-    min_cells: int | None = None,
-) -> pd.DataFrame:
-    """Table of :func:`highly_variable_genes` from the moments of one pass.
-
-    Parameters
-    ----------
-    moments
-        One group, or groups ``0 .. n_batches - 1`` and, as group ``n_batches``, cells of no batch.
-    names
-        Genes.
-    n_batches
-        ``None``: no batches.
-    cutoffs
-        ``(min_mean, max_mean, min_disp, max_disp)``.
-    flavor, n_bins, n_top_genes, min_cells
-        As in :func:`highly_variable_genes`.
-    """
-    cutoffs = _Cutoffs(*cutoffs)
-    ranked = np.ones(len(names), dtype=bool)
-    if min_cells is not None:
-        ranked = moments.expressed.sum(axis=0) >= min_cells
-        if not ranked.any():
-            msg = f"no gene is expressed in min_cells={min_cells} cells: lower it"
-            raise InputError(msg)
-    options: dict[str, Any] = {
-        "flavor": flavor,
-        "n_bins": n_bins,
-        "n_top_genes": n_top_genes,
-        **cutoffs._asdict(),
-    }
-    if n_batches is None:
-        return dispersion_table(
-            moments.mean[0], moments.var[0], ranked=ranked, index=names, **options
-        )
-    tables = [
-        _batch_table(mean, var, ranked, expressed > 0, names, options)
-        for group, mean, var, expressed in zip(
-            moments.groups, moments.mean, moments.var, moments.expressed, strict=True
-        )
-        if group < n_batches
-    ]
-    return _merge_batches(tables, ranked, n_top_genes, cutoffs)
-
-
-def _batch_table(
-    mean: NDArray,
-    var: NDArray,
-    ranked: NDArray[np.bool_],
-    expressed: NDArray[np.bool_],
-    names: pd.Index,
-    options: dict[str, Any],
-) -> pd.DataFrame:
-    """Table of one batch, where a gene that no cell of it expresses counts as 0 in the averages."""
-    if not (ranked & expressed).any():
-        raise InputError("a batch has no expressed gene: leave it out, or merge it with another")
-    table = dispersion_table(mean, var, ranked=ranked & expressed, index=names, **options)
-    table.loc[~expressed, ["means", "dispersions", "dispersions_norm"]] = 0.0
-    return table
-
-
-def _merge_batches(
-    tables: list[pd.DataFrame],
-    ranked: NDArray[np.bool_],
-    n_top_genes: int | None,
-    cutoffs: _Cutoffs,
-) -> pd.DataFrame:
-    import pandas as pd
-
-    names = tables[0].index
-    # Genes are grouped by position, which survives duplicated names.
-    stacked = pd.concat([table.reset_index(drop=True) for table in tables])
-    merged = (
-        stacked.groupby(level=0)[["means", "dispersions", "dispersions_norm"]]
-        .mean()
-        .set_index(names)
-    )
-    n_selected = np.sum([table["highly_variable"].to_numpy() for table in tables], axis=0)
-    merged["highly_variable"] = False
-    merged["highly_variable_nbatches"] = n_selected.astype(np.int64)
-    merged["highly_variable_intersection"] = n_selected == len(tables)
-    # Copies: under copy-on-write these views are read-only.
-    norm = merged["dispersions_norm"].to_numpy(copy=True)
-    if n_top_genes is None:
-        norm = np.where(np.isnan(norm), 0.0, norm)
-        selected = cutoffs.keep(merged["means"].to_numpy(), norm)
-    else:
-        # Ties that remain go by gene name, as scanpy's grouping by name leaves them.
-        by_name = np.argsort(names.to_numpy(dtype=object), kind="stable")
-        by_name = by_name[ranked[by_name]]
-        down = np.where(np.isnan(norm), np.inf, -norm)[by_name]
-        order = by_name[np.lexsort((down, -n_selected[by_name]))]
-        selected = np.zeros(names.size, dtype=bool)
-        selected[order[: _at_least_one(n_top_genes)]] = True
-    norm[~ranked] = np.nan
-    merged["dispersions_norm"] = norm
-    merged["highly_variable"] = selected & ranked
-    return merged
-
-
-def _mean_bins(
-    means: pd.Series, flavor: Literal["seurat", "cell_ranger"], n_bins: int
-) -> pd.Series:
-    import pandas as pd
-
-    if flavor == "seurat":
-        return pd.cut(means, bins=n_bins)
-    edges = np.r_[-np.inf, np.percentile(means, np.arange(10, 105, 5)), np.inf]
-    if np.unique(edges).size < edges.size:
-        msg = (
-            "flavor='cell_ranger' bins genes at percentiles of their mean, but too many genes have "
-            "the same mean (genes that no cell expresses, most often): leave them out with "
-            "min_cells=1 (config: qc.min_cells)"
-        )
-        raise InputError(msg)
-    return pd.cut(means, bins=edges)
-
-
-def _normalised(
-    dispersion: NDArray[np.float64], codes: NDArray[np.integer], flavor: str
-) -> NDArray[np.float64]:
-    """Dispersion less its bin's average, in units of its bin's spread."""
-    import pandas as pd
-
-    grouped = pd.Series(dispersion).groupby(codes)
-    if flavor == "seurat":
-        # pandas' own compensated sums: a bin of equal dispersions must get scanpy's spread of 0.
-        stats = grouped.agg(["mean", "std"])
-        centre, spread = stats["mean"].to_numpy(copy=True), stats["std"].to_numpy(copy=True)
-        alone = np.isnan(spread)  # at most one gene of the bin has a dispersion
-        spread[alone], centre[alone] = centre[alone], 0.0
-    else:
-        centre = grouped.median().to_numpy()
-        spread = grouped.agg(_mad).to_numpy()
-    at = np.searchsorted(np.unique(codes), codes)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return (dispersion - centre[at]) / spread[at]
-
-
-def _mad(values: pd.Series) -> float:
-    """Median absolute deviation over that of the standard normal, as in statsmodels."""
-    from scipy.special import ndtri
-
-    return float(np.median(np.abs(values - np.median(values)) / ndtri(0.75)))
-
-
-def _top(norm: NDArray[np.float64], n_top_genes: int) -> NDArray[np.bool_]:
-    """Genes at least as dispersed as the n-th, so that all that tie with it are kept."""
-    known = np.sort(norm[~np.isnan(norm)])[::-1]
-    if known.size == 0:
-        msg = (
-            "no gene has a normalised dispersion, so n_top_genes cannot be ranked: at least two "
-            "cells that differ are needed (in each batch)"
-        )
-        raise InputError(msg)
-    # scanpy warns only when genes without a dispersion are the reason.
-    if min(n_top_genes, norm.size) > known.size:
-        warnings.warn(
-            "`n_top_genes` > number of normalized dispersions, "
-            "returning all genes with normalized dispersions.",
-            stacklevel=2,
-        )
-    cut = known[min(n_top_genes, known.size) - 1]
-    # nan_to_num makes infinities finite, so a cut at infinity keeps no gene: as scanpy has it.
-    return np.nan_to_num(norm, nan=-np.inf) >= cut
 
 
 def _batches(adata: AnnData, batch_key: str | None) -> tuple[NDArray[np.int64] | None, list[Any]]:
@@ -495,20 +290,6 @@ def _batches(adata: AnnData, batch_key: str | None) -> tuple[NDArray[np.int64] |
     return codes, list(batch.categories)
 
 
-def _check_flavor(flavor: str) -> None:
-    if flavor not in FLAVORS:
-        msg = f"flavor={flavor!r} is not supported: choose one of {', '.join(FLAVORS)}"
-        raise InputError(msg)
-
-
-def _at_least_one(n_top_genes: int) -> int:
-    n = as_integer(n_top_genes)
-    if n < 1:
-        msg = f"n_top_genes={n} must be at least 1"
-        raise InputError(msg)
-    return n
-
-
 def _scales(adata: AnnData, size_factors: ArrayLike | str) -> NDArray[np.float64]:
     from scatlas.pp._cut import scales_of
 
@@ -527,11 +308,7 @@ def _check_cells(kept: NDArray[np.bool_], codes: NDArray[np.int64] | None, n_bat
         raise InputError("size_factors leave no cell that belongs to a batch (batch_key)")
 
 
-def _check_finite(moments: Moments, names: pd.Index, expected: str) -> None:
-    bad = ~np.isfinite(moments.mean).all(axis=0) | ~np.isfinite(moments.var).all(axis=0)
-    if bad.any():
-        msg = (
-            f"gene {names[int(np.argmax(bad))]!r} has NaN or infinite values (or values so large "
-            f"that expm1 overflows): highly_variable_genes expects {expected}"
-        )
+def _check_flavor(flavor: str) -> None:
+    if flavor not in FLAVORS:
+        msg = f"flavor={flavor!r} is not supported: choose one of {', '.join(FLAVORS)}"
         raise InputError(msg)

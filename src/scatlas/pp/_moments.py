@@ -11,6 +11,7 @@ from scatlas.errors import InputError
 from scatlas.kernels.homes import home, is_gpu
 
 if TYPE_CHECKING:
+    import pandas as pd
     from anndata import AnnData
     from numpy.typing import NDArray
 
@@ -50,6 +51,17 @@ def checked(x: Any, name: str) -> Any:
 
 def _is_dense(x: Any) -> bool:
     return isinstance(x, np.ndarray) or (is_gpu(x) and hasattr(x, "__cuda_array_interface__"))
+
+
+def check_finite(moments: Moments, names: pd.Index, expected: str) -> None:
+    """Refuse values that are not finite, by what `highly_variable_genes` expects instead."""
+    bad = ~np.isfinite(moments.mean).all(axis=0) | ~np.isfinite(moments.var).all(axis=0)
+    if bad.any():
+        msg = (
+            f"gene {names[int(np.argmax(bad))]!r} has NaN or infinite values (or values so large "
+            f"that expm1 overflows): highly_variable_genes expects {expected}"
+        )
+        raise InputError(msg)
 
 
 def gene_moments(
