@@ -8,6 +8,7 @@ from pathlib import Path
 import anndata as ad
 
 from scatlas import config, step, tl
+from scatlas.get import on_backend
 from scatlas.io import atomic_path
 from scatlas.pp import neighbors as find_neighbors
 
@@ -15,7 +16,8 @@ logger = logging.getLogger("scatlas")
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = step.parser(__doc__)
+    parser = step.parser(__doc__, gpu=True)
+    parser.set_defaults(cluster="")  # works in this process, on one GPU
     parser.add_argument("--subset", type=Path, required=True, help="subset.h5ad")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad to write")
@@ -27,6 +29,9 @@ def main(argv: list[str] | None = None) -> None:
     leiden = config.from_options(args, config.Leiden)
     with step.run(args, outputs=[args.umap]) as facts:
         adata = ad.read_h5ad(args.subset)
+        cells = adata.obsm["X_pca"]
+        # All three work where the components are, and say so where a library for that is missing.
+        adata.obsm["X_pca"] = on_backend(cells)
         find_neighbors(
             adata,
             neighbors.n_neighbors,
@@ -45,6 +50,7 @@ def main(argv: list[str] | None = None) -> None:
             n_iterations=2,
             directed=False,
         )
+        adata.obsm["X_pca"] = cells
         with atomic_path(args.umap) as path:
             adata.write_h5ad(path, compression="gzip")
         n_clusters = adata.obs["leiden"].nunique()

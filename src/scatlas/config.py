@@ -489,16 +489,20 @@ class Config(_Section):
     backend: Literal["auto", "cpu", "gpu"] = Field(
         "auto",
         description=(
-            "What the steps hvg, select_genes and pca compute on; the others run on the CPU. gpu: "
-            "an NVIDIA GPU, and an error that says why where none can be used. auto: a GPU where "
-            "one can be used, else the CPU; the step's log says why. Both wait for GPUs that other "
-            "jobs of this workflow have. Results agree to rounding, so a change of this key runs "
-            "no finished step again; --forcerun does."
+            "What the steps hvg, select_genes, pca and umap compute on; the others run on the CPU. "
+            "gpu: an NVIDIA GPU, and an error that says why where none can be used. auto: a GPU "
+            "where one can be used, else the CPU; the step's log says why. Both wait for GPUs that "
+            "other jobs of this workflow have. Results agree to rounding (the UMAP in its shape, "
+            "the clusters but for cells between two), so a change of this key runs no finished "
+            "step again; --forcerun does."
         ),
     )
     seed: Annotated[int, Field(strict=True, ge=0, le=2**32 - 1)] = Field(
         0,
-        description="Random seed of the sample, UMAP and Leiden: the same seed, the same result.",
+        description=(
+            "Random seed of the sample, UMAP and Leiden: the same seed, the same result (Leiden on "
+            "a GPU: almost the same)."
+        ),
     )
     qc: QC = Field(QC(), description="Which cells and genes stay. null: no bound.")
     genes: Literal["same", "intersect"] = Field(

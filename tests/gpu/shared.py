@@ -10,9 +10,13 @@ import numpy as np
 import pytest
 
 
-def needs(package: str) -> pytest.MarkDecorator:
-    """Skip where the package is missing, which with ``SCATLAS_REQUIRE_GPU`` is an error instead."""
-    missing = find_spec(package) is None and not os.environ.get("SCATLAS_REQUIRE_GPU")
+def needs(package: str, *, optional: bool = False) -> pytest.MarkDecorator:
+    """Skip where the package is missing, which with ``SCATLAS_REQUIRE_GPU`` is an error instead.
+
+    What is optional (of the extras ``gpu-embed-*``) may be missing where a GPU is required, too.
+    """
+    required = os.environ.get("SCATLAS_REQUIRE_GPU") and not optional
+    missing = find_spec(package) is None and not required
     return pytest.mark.skipif(missing, reason=f"{package} is not installed")
 
 

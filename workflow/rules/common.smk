@@ -47,6 +47,10 @@ GPUS = int(BACKEND == "gpu" or (BACKEND == "auto" and find_spec("cupy") is not N
 if CONFIG.compute.cluster:
     kind, devices = CONFIG.compute.cluster.kind, CONFIG.compute.cluster.devices
     GPUS *= 0 if kind == "local-cpu" else devices or 1
+# umap works in its job's own process, on one GPU, whatever the cluster of the other steps.
+ONE_GPU = min(GPUS, 1)
+LOCAL_CPU = CONFIG.compute.cluster and CONFIG.compute.cluster.kind == "local-cpu"
+UMAP_BACKEND = "cpu" if LOCAL_CPU else BACKEND
 if GPUS:
     # Compiled kernels, kept where every job can write and the next run finds them.
     os.environ.setdefault("CUPY_CACHE_DIR", str(Path.cwd() / ".snakemake" / "cupy"))
@@ -142,7 +146,8 @@ def plate_cells(plate):
 BASE_MB = 600
 TABLE_MB_PER_CELL = 1.5e-3
 # On a GPU: CUDA's libraries, its context, pinned memory, and larger blocks (docs/memory.md).
-GPU_MB = 3000 * GPUS
+ONE_GPU_MB = 3000
+GPU_MB = ONE_GPU_MB * GPUS
 
 
 def memory(cells, attempt):
@@ -185,6 +190,10 @@ def pca_memory(wildcards, attempt):
 def subset_memory(wildcards, attempt):
     # The subset is held in memory, with its neighbours: 20 kB a cell.
     return memory(CONFIG.subset.n_cells * 20e3 / 1.5e3, attempt)
+
+
+def umap_memory(wildcards, attempt):
+    return subset_memory(wildcards, attempt) + ONE_GPU_MB * ONE_GPU * attempt
 
 
 def which_attempt(wildcards, attempt):

@@ -55,9 +55,13 @@ rule umap:
         "../../envs/cpu.yaml"
     threads: 4
     resources:
-        mem_mb=subset_memory,
+        mem_mb=umap_memory,
         runtime=subset_runtime,
         attempt=which_attempt,
+        gpu=ONE_GPU,
+        backend=UMAP_BACKEND,
+        device_memory=DEVICE_MEMORY,
+        device_limit=DEVICE_LIMIT,
     params:
         neighbors=options(CONFIG.neighbors),
         umap=options(CONFIG.umap),
@@ -70,7 +74,9 @@ rule umap:
         "python {input.script:q} --subset {input.subset:q} {params.neighbors} {params.umap}"
         " {params.leiden} --seed {params.seed} --umap {output.umap:q}"
         " --manifest {output.manifest:q} --threads {threads}"
-        " --attempt {resources.attempt} 2>&1 | tee {log:q}"
+        " --attempt {resources.attempt}"
+        " --backend {resources.backend} --memory {resources.device_memory}"
+        " --memory-limit {resources.device_limit} 2>&1 | tee {log:q}"
 
 
 rule report:

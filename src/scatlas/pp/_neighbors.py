@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from scatlas import blocks
 from scatlas.errors import InputError
+from scatlas.kernels.homes import is_gpu
+from scatlas.kernels.rapids import library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from types import ModuleType
 
     import numpy as np
     import scipy.sparse as sp
@@ -43,6 +46,10 @@ def neighbors(
     Up to 100,000 cells the neighbours are exact, beyond they are found by NN-descent on one
     thread; which was taken is logged. The result does not depend on the number of threads.
 
+    A dense representation on the GPU (a CuPy array, or Dask array of these) is searched there, by
+    cuVS: exactly up to 2,000,000 cells, beyond by NN-descent. Where cuVS is not installed, or does
+    not offer the metric, the CPU does it, and a warning is logged.
+
     Parameters
     ----------
     adata
@@ -65,7 +72,8 @@ def neighbors(
     metric, metric_kwds
         Distance, as scikit-learn and pynndescent name it, and its arguments.
     random_state
-        Seed of NN-descent; the exact search draws nothing.
+        Seed of NN-descent on the CPU; the exact search draws nothing, and cuVS's NN-descent takes
+        no seed.
     key_added
         Prefix of the ``obsp`` keys and key of ``uns``, in place of scanpy's own.
     copy
@@ -93,9 +101,12 @@ def neighbors(
     Differs from :func:`scanpy.pp.neighbors` in this: the exact search serves up to 100,000 cells
     (scanpy: 4,096 to 8,192); PCA is not computed when ``X_pca`` is missing; a cell is always its
     own first neighbour, identical twins or not; ``uns`` holds no ``rp_forest``.
-    """
-    from scatlas.pp import _knn
 
+    On the GPU the exact search finds the CPU's neighbours and distances, to the rounding of the
+    last digits of float64, the same on every run; the metrics are ``"euclidean"``, ``"l2"``,
+    ``"sqeuclidean"`` and ``"cosine"``. Two runs of NN-descent there find slightly different
+    neighbours. The graph is written to the main memory, as from the CPU.
+    """
     if n_neighbors < 2:
         msg = f"n_neighbors is {n_neighbors}, but counts the cell itself: it must be at least 2"
         raise InputError(msg)
@@ -116,18 +127,33 @@ def neighbors(
         n_neighbors = 1 + adata.n_obs // 2
         logger.warning("only %d cells: n_neighbors is now %d", adata.n_obs, n_neighbors)
 
-    x = representation(adata, use_rep=use_rep, n_pcs=n_pcs)
-    search: dict[str, Any] = {"metric": metric, "metric_kwds": metric_kwds}
-    if transformer == "sklearn" or (transformer is None and adata.n_obs <= _knn.EXACT_UP_TO):
-        logger.info("neighbours of %d cells in %d dimensions: exact search", *x.shape)
-        indices, distances = _knn.exact(x, n_neighbors, **search)
+    x = _matrix(adata, use_rep, n_pcs)
+    cuvs = _cuvs(x, metric, metric_kwds) if is_gpu(x) else None
+    x = _on_host(x) if cuvs is None else x
+    _check_finite(x, _name(adata, use_rep, n_pcs))
+    search: Any
+    if cuvs is None:
+        from scatlas.pp import _knn as search
+
+        options, descent, place = {"metric_kwds": metric_kwds}, {"random_state": random_state}, ""
+        threads = " on one thread"
+    else:
+        from scatlas.kernels import knn_gpu as search
+
+        options, descent, place = {"cuvs": cuvs}, {}, " on the GPU"
+        threads = place
+    if transformer == "sklearn" or (transformer is None and adata.n_obs <= search.EXACT_UP_TO):
+        logger.info("neighbours of %d cells in %d dimensions: exact search%s", *x.shape, place)
+        indices, distances = search.exact(x, n_neighbors, metric=metric, **options)
     else:
         logger.info(
-            "neighbours of %d cells in %d dimensions: NN-descent on one thread (%s)",
+            "neighbours of %d cells in %d dimensions: NN-descent%s (%s)",
             *x.shape,
-            "asked for" if transformer else f"the exact search is for up to {_knn.EXACT_UP_TO:,}",
+            threads,
+            "asked for" if transformer else f"the exact search is for up to {search.EXACT_UP_TO:,}",
         )
-        indices, distances = _knn.approximate(x, n_neighbors, **search, random_state=random_state)
+        options |= descent
+        indices, distances = search.approximate(x, n_neighbors, metric=metric, **options)
 
     prefix = "" if key_added is None else f"{key_added}_"
     params: dict[str, Any] = {
@@ -156,7 +182,7 @@ def neighbors(
 def representation(
     adata: AnnData, *, use_rep: str | None, n_pcs: int | None
 ) -> np.ndarray | sp.csr_matrix:
-    """The matrix that distances are taken in, in memory, chosen by scanpy's rules.
+    """The matrix that distances are taken in, in the main memory, chosen by scanpy's rules.
 
     Parameters
     ----------
@@ -170,40 +196,76 @@ def representation(
     InputError
         See :func:`neighbors`.
     """
-    import numpy as np
-    import scipy.sparse as sp
-
-    if use_rep is None:
-        few_genes = adata.n_vars <= _MAX_GENES_AS_THEY_ARE
-        use_rep = "X" if n_pcs == 0 or few_genes else "X_pca"
-        if use_rep == "X":
-            n_pcs = None
-    if use_rep == "X":
-        x = adata.X
-    elif use_rep in adata.obsm:
-        x = adata.obsm[use_rep]
-    else:
-        mend = "run sa.pp.pca first" if use_rep == "X_pca" else f"there are {list(adata.obsm)}"
-        msg = f"no {use_rep!r} in obsm: {mend}, or pass use_rep='X' for the genes as they are"
-        raise InputError(msg)
-    if n_pcs is not None and use_rep != "X":
-        if n_pcs > x.shape[1]:
-            msg = f"n_pcs is {n_pcs}, but {use_rep!r} has {x.shape[1]} dimensions: lower n_pcs"
-            raise InputError(msg)
-        x = x[:, :n_pcs]
-    if blocks.is_dask(x):
-        x = _in_memory(x)
-    x = blocks.on_host(x)
-    x = sp.csr_matrix(x) if sp.issparse(x) else np.ascontiguousarray(x)
-    if not np.isfinite(x.data if sp.issparse(x) else x).all():
-        msg = f"{use_rep!r} holds values that are not finite: remove those cells first"
-        raise InputError(msg)
+    x = _on_host(_matrix(adata, use_rep, n_pcs))
+    _check_finite(x, _name(adata, use_rep, n_pcs))
     return x
 
 
-def _in_memory(x: Any) -> np.ndarray | sp.csr_matrix:
-    """A Dask array, block by block in one pass."""
-    return blocks.join([blocks.on_host(block) for block in blocks.stream(x)])
+def is_on_gpu(adata: AnnData, *, use_rep: str | None, n_pcs: int | None) -> bool:
+    """Whether the matrix that distances are taken in is there, and lies on the GPU."""
+    name = _name(adata, use_rep, n_pcs)
+    return is_gpu(adata.X if name == "X" else adata.obsm.get(name))
+
+
+def _name(adata: AnnData, use_rep: str | None, n_pcs: int | None) -> str:
+    """``"X"``, or the key of ``obsm``."""
+    if use_rep is not None:
+        return use_rep
+    return "X" if n_pcs == 0 or adata.n_vars <= _MAX_GENES_AS_THEY_ARE else "X_pca"
+
+
+def _matrix(adata: AnnData, use_rep: str | None, n_pcs: int | None) -> Any:
+    """The matrix that distances are taken in, where it lies; blocks of Dask joined in one pass."""
+    name = _name(adata, use_rep, n_pcs)
+    if name == "X":
+        x = adata.X
+    elif name in adata.obsm:
+        x = adata.obsm[name]
+    else:
+        mend = "run sa.pp.pca first" if name == "X_pca" else f"there are {list(adata.obsm)}"
+        msg = f"no {name!r} in obsm: {mend}, or pass use_rep='X' for the genes as they are"
+        raise InputError(msg)
+    if n_pcs is not None and name != "X":
+        if n_pcs > x.shape[1]:
+            msg = f"n_pcs is {n_pcs}, but {name!r} has {x.shape[1]} dimensions: lower n_pcs"
+            raise InputError(msg)
+        x = x[:, :n_pcs]
+    return blocks.join(list(blocks.stream(x))) if blocks.is_dask(x) else x
+
+
+def _on_host(x: Any) -> np.ndarray | sp.csr_matrix:
+    """CSR, or contiguous, in the main memory."""
+    import numpy as np
+    import scipy.sparse as sp
+
+    x = blocks.on_host(x)
+    return sp.csr_matrix(x) if sp.issparse(x) else np.ascontiguousarray(x)
+
+
+def _check_finite(x: Any, name: str) -> None:
+    import numpy as np
+
+    values = x.data if blocks.is_sparse(x) else x
+    if not np.isfinite(values).all():  # CuPy's own isfinite, for its arrays
+        msg = f"{name!r} holds values that are not finite: remove those cells first"
+        raise InputError(msg)
+
+
+def _cuvs(x: Any, metric: Any, metric_kwds: Mapping[str, Any]) -> ModuleType | None:
+    """cuVS, if it can search this matrix on the GPU; why not is logged."""
+    from scatlas.kernels import knn_gpu
+
+    if blocks.is_sparse(x):
+        logger.warning("cuVS takes dense cells, these are sparse: neighbours on the CPU")
+        return None
+    if metric not in knn_gpu.METRICS or metric_kwds:
+        logger.warning(
+            "on the GPU the metric is one of %s without metric_kwds, not %r: neighbours on the CPU",
+            ", ".join(knn_gpu.METRICS),
+            metric,
+        )
+        return None
+    return library("cuvs.neighbors", "neighbours")
 
 
 def _neighbor_matrix(indices: np.ndarray, values: np.ndarray) -> sp.csr_matrix:

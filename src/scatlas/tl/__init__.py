@@ -42,6 +42,10 @@ def umap(
     McInnes, Healy, Melville (2018), with umap-learn's numbers, on one thread throughout: the same
     graph and seed give the same coordinates whatever the number of threads.
 
+    Where the representation that the neighbours were found in lies on the GPU
+    (``adata.obsm['X_pca']`` is a CuPy array, or Dask array of these), cuML draws it there. Where
+    cuML is not installed the CPU does it, and a warning is logged.
+
     Parameters
     ----------
     adata
@@ -57,7 +61,7 @@ def umap(
     init_pos
         ``"spectral"``, ``"random"``, a key of ``obsm``, or coordinates [cells x n_components].
     random_state
-        Seed.
+        Seed. None draws one; cuML then takes a quicker way.
     a, b
         Shape of the low-dimensional kernel; fitted to ``min_dist`` and ``spread`` when either is
         left out.
@@ -87,6 +91,10 @@ def umap(
     more than ``2 * n_components`` parts, which umap-learn leaves to chance, is their mean cells'
     PCA. As there, the last bits belong to the processor: the optimisation amplifies them, so that
     another one gives a picture that differs in its details.
+
+    On the GPU the picture is cuML's: its spectral start, and cells that move at the same time. It
+    shows the same groups at other places. cuML promises the same coordinates for the same seed on
+    the same GPU.
     """
     from scatlas.tl import _umap
 
@@ -132,6 +140,13 @@ def leiden(
 ) -> AnnData | None:
     """Cluster the cells by the Leiden algorithm (Traag, Waltman, van Eck 2019).
 
+    Where the representation that the neighbours were found in lies on the GPU
+    (``adata.obsm['X_pca']`` is a CuPy array, or Dask array of these), cuGraph clusters the cells
+    there, whatever the ``flavor``: by modularity, with weights in float32, until it grows no more.
+    Where cuGraph is not installed, or does not offer what is asked for (``directed=True``,
+    ``resolution=None``, ``partition_type``, ``clustering_args``), the CPU does it, and a warning
+    is logged. A graph given as ``adjacency`` or ``obsp`` is the CPU's.
+
     Parameters
     ----------
     adata
@@ -152,7 +167,8 @@ def leiden(
     use_weights
         Use the values of the graph, not only where they are.
     n_iterations
-        Rounds; -1 until nothing changes. 2 is enough for most data and much quicker.
+        Rounds; -1 until nothing changes. 2 is enough for most data and much quicker. cuGraph has
+        no such rounds.
     partition_type
         Class of leidenalg; :class:`leidenalg.RBConfigurationVertexPartition` when left out.
     neighbors_key, obsp
@@ -168,13 +184,18 @@ def leiden(
     Returns
     -------
     None, or the copy. Written: ``obs['leiden']``, categorical of ``'0'``, ``'1'``, ... in
-    natural order (``'0'`` is the largest cluster for leidenalg), and ``uns['leiden']['params']``
-    with ``resolution``, ``random_state`` and ``n_iterations``.
+    natural order (``'0'`` is the largest cluster for leidenalg and cuGraph), and
+    ``uns['leiden']['params']`` with ``resolution``, ``random_state`` and ``n_iterations``.
 
     Raises
     ------
     InputError
         No graph there, a flavour or category that does not exist, or options that contradict.
+
+    Notes
+    -----
+    On the CPU the same graph and seed give the same clusters. cuGraph takes the seed, but does not
+    promise the same clusters from two runs: cells between two clusters may change sides.
     """
     from scatlas.tl import _leiden
 

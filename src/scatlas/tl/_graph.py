@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from scatlas.errors import InputError
+from scatlas.pp._neighbors import is_on_gpu
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -29,3 +30,13 @@ def graph(adata: AnnData, neighbors_key: str | None = None) -> tuple[sp.csr_matr
         msg = f"uns[{key!r}] names obsp[{where!r}], which is missing: run sa.pp.neighbors again"
         raise InputError(msg)
     return adata.obsp[where], dict(facts.get("params", {}))
+
+
+def works_on_gpu(adata: AnnData, params: dict[str, Any]) -> bool:
+    """Whether a neighbourhood graph is worked on by the GPU.
+
+    The graph itself is kept in the main memory. The GPU takes it where the cells' representation,
+    in which the neighbours were found, is there (still): ``adata.obsm['X_pca']``, or what else
+    `params` of the graph name.
+    """
+    return is_on_gpu(adata, use_rep=params.get("use_rep"), n_pcs=params.get("n_pcs"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from contextlib import contextmanager
 from itertools import chain
@@ -11,15 +12,19 @@ import numpy as np
 import pandas as pd
 
 from scatlas.errors import InputError
+from scatlas.kernels.rapids import library
 from scatlas.natural import natural_key
-from scatlas.tl._graph import graph
+from scatlas.tl._graph import graph, works_on_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from types import ModuleType
 
     import igraph
     import scipy.sparse as sp
     from anndata import AnnData
+
+logger = logging.getLogger(__name__)
 
 _PART = 1_000_000  # edges
 
@@ -51,15 +56,36 @@ def leiden(
     if flavor == "igraph" and partition_type is not None:
         msg = "partition_type belongs to flavor='leidenalg': leave it out or change the flavor"
         raise InputError(msg)
+    cugraph = None
     if adjacency is None:
-        adjacency = _choose(adata, obsp, neighbors_key)
+        adjacency, params = _choose(adata, obsp, neighbors_key)
+        if params is not None and works_on_gpu(adata, params):
+            only_cpu = {
+                "directed=True": directed,
+                "partition_type": partition_type is not None,
+                "resolution=None": resolution is None,
+            }
+            cugraph = _cugraph([*clustering_args, *(name for name in only_cpu if only_cpu[name])])
     chosen = None
     if restrict_to is not None:
         chosen = _restricted(adata, *restrict_to)
         adjacency = adjacency.tocsr()[chosen][:, chosen]
 
     args = {**clustering_args, "n_iterations": n_iterations}
-    if flavor == "leidenalg":
+    if cugraph is not None:
+        from scatlas.kernels import leiden_gpu
+
+        logger.info("Leiden of %d cells: on the GPU", adjacency.shape[0])
+        membership = _by_size(
+            leiden_gpu.communities(
+                adjacency,
+                resolution=resolution,
+                seed=random_state,
+                weighted=use_weights,
+                cugraph=cugraph,
+            )
+        )
+    elif flavor == "leidenalg":
         import leidenalg
 
         edges = _edges(adjacency, directed=True if directed is None else directed)
@@ -68,7 +94,7 @@ def leiden(
         if use_weights:
             args["weights"] = edges.es["weight"]
         kind = partition_type or leidenalg.RBConfigurationVertexPartition
-        found = leidenalg.find_partition(edges, kind, **args, seed=random_state)
+        membership = leidenalg.find_partition(edges, kind, **args, seed=random_state).membership
     else:
         edges = _edges(adjacency, directed=False)
         if resolution is not None:
@@ -77,9 +103,9 @@ def leiden(
             args["weights"] = "weight"
         args.setdefault("objective_function", "modularity")
         with _igraph_seed(random_state):
-            found = edges.community_leiden(**args)
+            membership = edges.community_leiden(**args).membership
 
-    names = np.asarray(found.membership).astype(str).astype(object)
+    names = np.asarray(membership).astype(str).astype(object)
     if chosen is not None:
         key_added = "leiden_R" if key_added == "leiden" else key_added
         within = names
@@ -95,16 +121,38 @@ def leiden(
     }
 
 
-def _choose(adata: AnnData, obsp: str | None, neighbors_key: str | None) -> sp.csr_matrix:
+def _choose(
+    adata: AnnData, obsp: str | None, neighbors_key: str | None
+) -> tuple[sp.csr_matrix, dict[str, Any] | None]:
+    """The graph, and the parameters of the neighbours if it was made of these."""
     if obsp is None:
-        return graph(adata, neighbors_key)[0]
+        return graph(adata, neighbors_key)
     if neighbors_key is not None:
         msg = "obsp and neighbors_key both name a graph: pass one of them"
         raise InputError(msg)
     if obsp not in adata.obsp:
         msg = f"no {obsp!r} in obsp: there are {list(adata.obsp)}"
         raise InputError(msg)
-    return adata.obsp[obsp]
+    return adata.obsp[obsp], None
+
+
+def _cugraph(only_cpu: list[str]) -> ModuleType | None:
+    """cuGraph, unless options are asked for that it does not have; why not is logged."""
+    if only_cpu:
+        names = ", ".join(only_cpu)
+        logger.warning("cuGraph's Leiden does not offer %s: clusters on the CPU", names)
+        return None
+    return library("pylibcugraph", "Leiden clusters")
+
+
+def _by_size(labels: np.ndarray) -> np.ndarray:
+    """Clusters numbered anew, the largest first, those of equal size by their first cell."""
+    _, first, label, sizes = np.unique(
+        labels, return_index=True, return_inverse=True, return_counts=True
+    )
+    rank = np.empty(first.size, np.int64)
+    rank[np.lexsort((first, -sizes))] = np.arange(first.size)
+    return rank[label]
 
 
 def _restricted(adata: AnnData, column: str, categories: Sequence[str]) -> np.ndarray:

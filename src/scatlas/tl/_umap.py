@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from scatlas import blocks
 from scatlas.compute.threads import blas_on_one_thread
 from scatlas.errors import InputError
 from scatlas.kernels import umap_cpu
+from scatlas.kernels.rapids import library
 from scatlas.pp._neighbors import representation
-from scatlas.tl._graph import graph
+from scatlas.tl._graph import graph, works_on_gpu
 from scatlas.tl._spectral import start as _spectral_start
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import scipy.sparse as sp
     from anndata import AnnData
+
+logger = logging.getLogger(__name__)
 
 _INT32 = np.iinfo(np.int32)
 
@@ -50,40 +57,64 @@ def umap(
     if a is None or b is None:
         a, b = _curve(spread, min_dist)
     rounds = _rounds(adata.n_obs) if maxiter is None else maxiter
-    state = check_random_state(random_state)
     edges = _edges(weights, rounds)
+    curve = float(a), float(b)
+    options: dict[str, Any] = {
+        "gamma": gamma,
+        "negative_sample_rate": negative_sample_rate,
+        "alpha": alpha,
+        "n_rounds": rounds,
+    }
+    gpu = rounds > 0 and works_on_gpu(adata, params)
+    if gpu and (cuml := library("cuml.manifold.umap", "UMAP")) is not None:
+        from scatlas.kernels import umap_gpu
 
-    def cells() -> np.ndarray | sp.csr_matrix:
-        return representation(adata, use_rep=params.get("use_rep"), n_pcs=params.get("n_pcs"))
-
-    if not isinstance(init, str):
-        places = _apart(init, state)
-    elif init == "spectral":
-        with blas_on_one_thread():
-            places = _spectral_start(edges, n_components, state, cells)
+        logger.info("UMAP of %d cells: on the GPU", adata.n_obs)
+        if not isinstance(init, str):
+            init = _to_ten(_apart(init, check_random_state(random_state)))
+        options |= {"n_components": n_components, "random_state": random_state, "cuml": cuml}
+        places = umap_gpu.layout(edges, init, curve, **options)
     else:
-        places = state.uniform(low=-10.0, high=10.0, size=(adata.n_obs, n_components))
-        places = places.astype(np.float32)
-    seed = state.randint(_INT32.min + 1, _INT32.max - 1, 3).astype(np.int64)
-    low, high = places.min(axis=0), places.max(axis=0)
-    places = (10.0 * (places - low) / (high - low)).astype(np.float32, order="C")
-    if rounds:
-        umap_cpu.move(
-            places,
-            (edges.indptr, edges.indices),
-            (a, b),
-            gamma,
-            every=rounds / (rounds * (edges.data / edges.data.max()).astype(np.float64)),
-            negative_sample_rate=negative_sample_rate,
-            alpha=alpha,
-            n_rounds=rounds,
-            seed=seed,
-        )
-    used = {"a": float(a), "b": float(b)}
+        state = check_random_state(random_state)
+
+        def cells() -> np.ndarray | sp.csr_matrix:
+            return representation(adata, use_rep=params.get("use_rep"), n_pcs=params.get("n_pcs"))
+
+        places = _start(init, edges, n_components, state, cells)
+        seed = state.randint(_INT32.min + 1, _INT32.max - 1, 3).astype(np.int64)
+        places = _to_ten(places)
+        if rounds:
+            every = rounds / (rounds * (edges.data / edges.data.max()).astype(np.float64))
+            graph_of = edges.indptr, edges.indices
+            umap_cpu.move(places, graph_of, curve, every=every, seed=seed, **options)
+    used = dict(zip("ab", curve, strict=True))
     if random_state != 0:
         used["random_state"] = random_state
     adata.uns[key_added or "umap"] = {"params": used}
     adata.obsm[key_added or "X_umap"] = places
+
+
+def _start(
+    init: str | np.ndarray,
+    edges: sp.csr_matrix,
+    n_components: int,
+    state: np.random.RandomState,
+    cells: Callable[[], np.ndarray | sp.csr_matrix],
+) -> np.ndarray:
+    """Where the cells start: as given, by the graph's eigenvectors, or anywhere."""
+    if not isinstance(init, str):
+        return _apart(init, state)
+    if init == "spectral":
+        with blas_on_one_thread():
+            return _spectral_start(edges, n_components, state, cells)
+    places = state.uniform(low=-10.0, high=10.0, size=(edges.shape[0], n_components))
+    return places.astype(np.float32)
+
+
+def _to_ten(places: np.ndarray) -> np.ndarray:
+    """Places stretched to 0 .. 10 along each axis."""
+    low, high = places.min(axis=0), places.max(axis=0)
+    return (10.0 * (places - low) / (high - low)).astype(np.float32, order="C")
 
 
 def _curve(spread: float, min_dist: float) -> tuple[float, float]:
@@ -109,7 +140,7 @@ def _initial(adata: AnnData, init_pos: Any, n_components: int) -> str | np.ndarr
             msg = f"init_pos {init_pos!r} is neither 'spectral', 'random' nor a key of obsm"
             raise InputError(msg)
         init_pos = adata.obsm[init_pos]
-    coordinates = np.asarray(init_pos, np.float32)
+    coordinates = np.asarray(blocks.on_host(init_pos), np.float32)
     if coordinates.shape != (adata.n_obs, n_components):
         msg = (
             f"init_pos has shape {coordinates.shape}, but {(adata.n_obs, n_components)} "
