@@ -21,6 +21,11 @@ include: "workflow/rules/atlas.smk"
 include: "workflow/rules/embedding.smk"
 
 
+if CONFIG.pseudobulk:
+
+    include: "workflow/rules/pseudobulk.smk"
+
+
 report: "workflow/report/workflow.rst"
 
 
@@ -30,3 +35,4 @@ rule all:
         f"{OUT}/atlas.zarr/zarr.json",
         f"{OUT}/umap.h5ad",
         f"{OUT}/report.html",
+        [f"{OUT}/pseudobulk.h5ad"] if CONFIG.pseudobulk else [],

@@ -1,9 +1,9 @@
 """Plates of single-cell counts to one atlas: exact, out of core, at the speed of the disk.
 
 ``import scatlas as sa`` gives ``sa.pp``, ``sa.tl``, ``sa.datasets`` and ``sa.read_lazy``
-with scanpy's names and defaults; ``sa.get`` moves data to a GPU and back, ``sa.memory`` and
-``sa.cluster`` say where it is worked on. Submodules load on first use, so the import itself is
-quick.
+with scanpy's names and defaults; ``sa.get`` aggregates cells by group and moves data to a GPU and
+back, ``sa.memory`` and ``sa.cluster`` say where it is worked on. Submodules load on first use, so
+the import itself is quick.
 """
 
 from __future__ import annotations

@@ -122,7 +122,8 @@ def _allowed(schema: Schema) -> str:
     if kind in {"integer", "number"}:
         return ("a whole number" if kind == "integer" else "a number") + _range(schema)
     if kind == "array":
-        return f"a list, each entry {allowed(schema['items'])}"
+        some = " of at least one entry" if schema.get("minItems") else ""
+        return f"a list{some}, each entry {allowed(schema['items'])}"
     if kind == "object":
         return f"a section with the keys {', '.join(schema.get('properties', {}))}"
     if kind == "string" and "examples" in schema:

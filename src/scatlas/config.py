@@ -47,6 +47,7 @@ __all__ = [
     "Leiden",
     "Neighbors",
     "Normalize",
+    "Pseudobulk",
     "Report",
     "Scale",
     "Subset",
@@ -347,6 +348,18 @@ class Leiden(_Section):
     )
 
 
+class Pseudobulk(_Section):
+    """Counts of the cells that are alike, summed."""
+
+    by: Annotated[list[Text], Field(min_length=1)] = Field(
+        ["cell_line", "drug"],
+        description=(
+            "The obs columns whose values make the groups. Each plate has its own groups; cells "
+            "without a value are left out."
+        ),
+    )
+
+
 class Report(_Section):
     """What the report shows."""
 
@@ -531,6 +544,13 @@ class Config(_Section):
     )
     umap: UMAP = Field(UMAP(), description="The two-dimensional picture.")
     leiden: Leiden = Field(Leiden(), description="Clustering.")
+    pseudobulk: Pseudobulk | None = Field(
+        None,
+        description=(
+            "Also sum the raw counts of the kept cells of each plate and group, all genes: "
+            "pseudobulk.h5ad. null: not made."
+        ),
+    )
     report: Report = Field(Report(), description="What the report shows.")
     compute: Compute = Field(Compute(), description="What a job may use.")
 

@@ -15,5 +15,9 @@ class ConfigError(ScatlasError, ValueError):
     """A config or plate sheet that cannot be used: the message names the key and the mend."""
 
 
+class TooLargeError(ScatlasError, MemoryError):
+    """A result that does not fit the memory: the message has the arithmetic."""
+
+
 class GpuError(ScatlasError, RuntimeError):
     """A GPU that cannot be used: the message says why and how to mend it."""

@@ -30,7 +30,16 @@ EXTRAS = {
     "gpu-cu13": ["workflow", "gpu-cu13"],
 }
 RULES = ["load", "qc_filter", "normalize", "hvg", "consensus", "select_genes"]
-RULES += ["concat_on_disk", "pca", "atlas", "subset", "umap", "report"]
+RULES += [
+    "concat_on_disk",
+    "pca",
+    "atlas",
+    "subset",
+    "umap",
+    "report",
+    "pseudobulk",
+    "merge_pseudobulk",
+]
 
 
 @functools.cache

@@ -162,6 +162,17 @@ def hvg_memory(wildcards, attempt):
     return plate_memory(wildcards, attempt) + GPU_MB * attempt
 
 
+def pseudobulk_memory(wildcards, attempt):
+    # The sums: 8 bytes for each of 60,000 genes, and a group for a thousand cells.
+    return plate_memory(wildcards, attempt) + int(
+        0.5e-3 * plate_cells(wildcards.plate) * attempt
+    )
+
+
+def merge_memory(wildcards, attempt):
+    return memory(0, attempt)
+
+
 def gram_mb():
     """A Gram matrix of the consensus genes, whose number is not known yet: each needs the votes
     of min_plates plates, and plates that agree at all leave no more than twice n_top_genes.

@@ -1,6 +1,7 @@
-"""Between the main memory and the GPU's: ``sa.get``, with rapids-singlecell's names.
+"""What is had of an AnnData: groups of cells aggregated, and matrices moved between CPU and GPU.
 
-All other functions take what they find: a matrix on the GPU is worked on there.
+``sa.get`` has scanpy's names, and rapids-singlecell's for the moves. All other functions take what
+they find: a matrix on the GPU is worked on there.
 """
 
 from __future__ import annotations
@@ -10,8 +11,19 @@ from typing import TYPE_CHECKING
 from scatlas._lazy import exports
 
 if TYPE_CHECKING:
+    from scatlas.get._aggregate import aggregate, aggregate_cells
     from scatlas.get._move import X_to_CPU, X_to_GPU, anndata_to_CPU, anndata_to_GPU, on_backend
 
-__all__ = ["X_to_CPU", "X_to_GPU", "anndata_to_CPU", "anndata_to_GPU", "on_backend"]
+__all__ = [
+    "X_to_CPU",
+    "X_to_GPU",
+    "aggregate",
+    "aggregate_cells",
+    "anndata_to_CPU",
+    "anndata_to_GPU",
+    "on_backend",
+]
+_HOME = dict.fromkeys(__all__, "_move")
+_HOME |= {"aggregate": "_aggregate", "aggregate_cells": "_aggregate"}
 
-__getattr__, __dir__ = exports(__name__, dict.fromkeys(__all__, "_move"))
+__getattr__, __dir__ = exports(__name__, _HOME)

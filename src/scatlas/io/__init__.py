@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from scatlas.io.manifest import checksum, write_json
     from scatlas.io.obs import METRICS, open_tables
     from scatlas.io.pca import write_pca
+    from scatlas.io.pseudobulk import merge_sums
     from scatlas.io.size import parse_bytes
     from scatlas.io.subset import read_subset
     from scatlas.io.writer import CsrWriter, in_place
@@ -32,6 +33,7 @@ _HOMES = {
     "concat_on_disk": "concat",
     "in_place": "writer",
     "load_plate": "load",
+    "merge_sums": "pseudobulk",
     "open_counts": "counts",
     "open_tables": "obs",
     "parse_bytes": "size",
@@ -53,6 +55,7 @@ __all__ = [
     "concat_on_disk",
     "in_place",
     "load_plate",
+    "merge_sums",
     "open_counts",
     "open_tables",
     "parse_bytes",

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
@@ -177,7 +177,7 @@ def _expm1(values: NDArray, log_base: float | None) -> NDArray:
 
 
 @njit(nogil=True, cache=True)
-def _square_error(v: float, square: float) -> float:
+def square_error(v: float, square: float) -> float:
     """Return ``v * v - square`` exactly (Dekker)."""
     c = 134217729.0 * v  # 2**27 + 1
     high = c - (c - v)
@@ -185,16 +185,26 @@ def _square_error(v: float, square: float) -> float:
     return ((high * high - square) + 2.0 * high * low) + low * low
 
 
+def pair_sum(high: Any, low: Any, value: Any, error: Any) -> tuple[Any, Any]:
+    """Sum of the pairs ``high + low`` and ``value + error``, as such a pair (Knuth, Dekker).
+
+    Of numbers in compiled code, and of whole arrays, NumPy's or CuPy's.
+    """
+    new = high + value
+    part = new - high
+    rest = low + (((high - (new - part)) + (value - part)) + error)
+    # Renormalised each time: an error that grew with n would be rounded in its turn.
+    total = new + rest
+    return total, rest - (total - new)
+
+
+add_pairs = njit(nogil=True, cache=True)(pair_sum)
+
+
 @njit(nogil=True, cache=True)
 def _add_pair(pair: NDArray, at: int, value: float, error: float) -> None:
     """Add ``value + error`` to the sum at ``pair[at]`` and its error at ``pair[at + 1]``."""
-    old = pair[at]
-    new = old + value
-    part = new - old
-    low = pair[at + 1] + (((old - (new - part)) + (value - part)) + error)
-    # Renormalised each time: an error that grew with n would be rounded in its turn.
-    pair[at] = new + low
-    pair[at + 1] = low - (pair[at] - new)
+    pair[at], pair[at + 1] = add_pairs(pair[at], pair[at + 1], value, error)
 
 
 @njit(nogil=True, cache=True)
@@ -202,7 +212,7 @@ def add_value(sums: NDArray, v: float, exact: bool) -> None:
     """Add a value to the four sums of its gene; `exact`: float64 holds its square."""
     _add_pair(sums, 0, v, 0.0)
     square = v * v
-    _add_pair(sums, 2, square, 0.0 if exact else _square_error(v, square))
+    _add_pair(sums, 2, square, 0.0 if exact else square_error(v, square))
 
 
 @njit(nogil=True, cache=True)
@@ -255,21 +265,32 @@ def _mean_var(
         int64 ``[n_groups]``, or ``[n_groups, n_genes]``.
     """
     # In NumPy: once a plate, a compiled kernel would take longer to compile than to run.
-    total, total_low, squares, squares_low = np.moveaxis(sums, 2, 0)
     n = (n_cells if n_cells.ndim == 2 else n_cells[:, None]).astype(np.float64)
     with np.errstate(all="ignore"):
-        mean = total / n
-        # total**2 / n as a pair: the quotient and what it leaves.
-        product = total * total
-        product_low = _product_error(total, total, product) + 2.0 * total * total_low
-        quotient = product / n
-        back = quotient * n
-        rest = (product - back) - _product_error(quotient, n, back)
-        quotient_low = (rest + product_low) / n
-        deviations = (squares - quotient) + (squares_low - quotient_low)
-        spread = (n > 1.0) & ~(deviations <= n * _CONSTANT * squares)
-        var = np.where(spread, deviations / (n - 1.0), 0.0)
+        mean, deviations = mean_deviations(*np.moveaxis(sums, 2, 0), n)
+        var = np.where(n > 1.0, deviations / (n - 1.0), 0.0)
     return mean, var
+
+
+def mean_deviations(
+    total: Any, total_low: Any, squares: Any, squares_low: Any, n: Any
+) -> tuple[Any, Any]:
+    """Means, and sums of squared deviations from them, of sums that are pairs; of any shape.
+
+    The deviations are exactly zero where they are within the rounding of the pairs: where all
+    values are the same.
+    """
+    # In NumPy (or CuPy): once a plate, a compiled kernel would take longer to compile than to run.
+    mean = total / n
+    # total**2 / n as a pair: the quotient and what it leaves.
+    product = total * total
+    product_low = _product_error(total, total, product) + 2.0 * total * total_low
+    quotient = product / n
+    back = quotient * n
+    rest = (product - back) - _product_error(quotient, n, back)
+    quotient_low = (rest + product_low) / n
+    deviations = (squares - quotient) + (squares_low - quotient_low)
+    return mean, np.where(deviations <= n * _CONSTANT * squares, 0.0, deviations)
 
 
 def _product_error(a: NDArray, b: NDArray, product: NDArray) -> NDArray:

@@ -1,0 +1,38 @@
+"""Put the plates' sums by group together, in the order of the plate sheet: one h5ad."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from scatlas import step
+from scatlas.io import merge_sums
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = step.parser(__doc__)
+    parser.add_argument(
+        "--sums", nargs="+", required=True, metavar="PLATE=PATH", help="pseudobulk.zarr of each"
+    )
+    parser.add_argument("--genes", choices=["same", "intersect"], default="same")
+    parser.add_argument(
+        "--labels",
+        type=json.loads,
+        default="{}",
+        metavar="JSON",
+        help="by plate, the values of further obs columns: {PLATE: {COLUMN: VALUE}}",
+    )
+    parser.add_argument("--pseudobulk", type=Path, required=True, help="pseudobulk.h5ad to write")
+    args = parser.parse_args(argv)
+    with step.run(args, outputs=[args.pseudobulk]) as facts:
+        facts |= merge_sums(
+            step.pairs(args.sums),
+            args.pseudobulk,
+            labels=args.labels,
+            genes=args.genes,
+            block_budget=args.block_budget,
+        )
+
+
+if __name__ == "__main__":
+    step.execute(main)

@@ -1,0 +1,58 @@
+"""Sum the raw counts of one plate's kept cells by group, in one pass over its counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from scatlas import config, step
+from scatlas.errors import InputError
+from scatlas.get import aggregate_cells
+from scatlas.io import CsrWriter, open_tables, read_cells, read_matrix
+
+# Sums that are made sparse at once.
+AT_ONCE = 2**22
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = step.parser(__doc__)
+    parser.add_argument("--plate", required=True, help="name of the plate")
+    parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
+    parser.add_argument("--qc", type=Path, required=True, help="the plate's qc.parquet")
+    parser.add_argument("--sums", type=Path, required=True, help="pseudobulk.zarr to write")
+    config.add_options(parser, config.Pseudobulk)
+    args = parser.parse_args(argv)
+    by = config.from_options(args, config.Pseudobulk).by
+    with step.run(args, outputs=[args.sums]) as facts:
+        cells = columns_of(args.store, args.plate, by)
+        keep = read_cells(args.qc, ["keep"])["keep"].to_numpy()
+        x, var = read_matrix(args.store, compact=True, **step.block_sizes(args))
+        groups, layers = aggregate_cells(x, cells, by, func="sum", mask=keep)
+        some = np.flatnonzero(groups["n_obs_aggregated"] > 0)  # else QC has taken all its cells
+        sums, rows = layers["sum"], max(1, AT_ONCE // max(1, len(var)))
+        with CsrWriter(args.sums, n_vars=len(var), data_dtype=np.int64, var=var) as writer:
+            for first in range(0, some.size, rows):
+                writer.append(sparse.csr_matrix(sums[some[first : first + rows]]))
+            writer.obs = groups.iloc[some]
+        n_cells = int(groups["n_obs_aggregated"].sum())
+        facts |= {"plate": args.plate, "n_groups": some.size, "n_cells": n_cells}
+
+
+def columns_of(store: Path, plate: str, by: list[str]) -> pd.DataFrame:
+    """The plate's obs columns of these names, without the cells' names."""
+    with open_tables(store) as (obs, _):
+        for column in by:
+            if column not in obs.columns:
+                msg = (
+                    f"plate {plate} has no obs column {column!r}, which pseudobulk.by names; it "
+                    f"has {', '.join(obs.columns)}"
+                )
+                raise InputError(msg)
+        return obs.read(by, index=False)
+
+
+if __name__ == "__main__":
+    step.execute(main)

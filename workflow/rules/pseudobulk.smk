@@ -1,0 +1,75 @@
+# Counts summed over the cells that are alike, for those who ask for it (config: pseudobulk).
+# in:  plates/{plate}/{counts.zarr,qc.parquet}
+# out: plates/{plate}/pseudobulk.zarr, pseudobulk.h5ad
+
+
+rule pseudobulk:
+    input:
+        load=rules.load.output.manifest,
+        store=ancient(rules.load.output.store),
+        qc_filter=rules.qc_filter.output.manifest,
+        qc=ancient(rules.qc_filter.output.table),
+        script=script("pseudobulk"),
+    output:
+        sums=f"{OUT}/plates/{{plate}}/pseudobulk.zarr/zarr.json",
+        manifest=f"{OUT}/manifests/pseudobulk/{{plate}}.json",
+    log:
+        f"{OUT}/logs/pseudobulk/{{plate}}.log",
+    benchmark:
+        f"{OUT}/benchmarks/pseudobulk/{{plate}}.tsv"
+    retries: 2
+    conda:
+        "../../envs/cpu.yaml"
+    threads: 4
+    resources:
+        mem_mb=pseudobulk_memory,
+        runtime=plate_runtime,
+        attempt=which_attempt,
+        budget=BUDGET,
+    params:
+        options=options(CONFIG.pseudobulk),
+        code=code("pseudobulk"),
+        store=subpath(input.store, parent=True),
+        sums=subpath(output.sums, parent=True),
+    message:
+        "sums by group of {wildcards.plate}"
+    shell:
+        "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
+        " --qc {input.qc:q} {params.options} --sums {params.sums:q}"
+        " --manifest {output.manifest:q} --threads {threads}"
+        " --attempt {resources.attempt} --block-budget {resources.budget} 2>&1 | tee {log:q}"
+
+
+rule merge_pseudobulk:
+    input:
+        pseudobulk=all_plates(f"{OUT}/manifests/pseudobulk/{{plate}}.json"),
+        sums=ancient(all_plates(f"{OUT}/plates/{{plate}}/pseudobulk.zarr/zarr.json")),
+        script=script("merge_pseudobulk"),
+    output:
+        pseudobulk=f"{OUT}/pseudobulk.h5ad",
+        manifest=f"{OUT}/manifests/merge_pseudobulk.json",
+    log:
+        f"{OUT}/logs/merge_pseudobulk.log",
+    benchmark:
+        f"{OUT}/benchmarks/merge_pseudobulk/atlas.tsv"
+    retries: 2
+    conda:
+        "../../envs/cpu.yaml"
+    threads: 4
+    resources:
+        mem_mb=merge_memory,
+        runtime=atlas_runtime,
+        attempt=which_attempt,
+        budget=BUDGET,
+    params:
+        sums=by_plate(f"{OUT}/plates/{{plate}}/pseudobulk.zarr"),
+        genes=CONFIG.genes,
+        labels=json.dumps({plate.plate: plate.labels for plate in SHEET}),
+        code=code("merge_pseudobulk"),
+    message:
+        "merging the sums by group"
+    shell:
+        "python {input.script:q} --sums {params.sums:q} --genes {params.genes}"
+        " --labels {params.labels:q} --pseudobulk {output.pseudobulk:q}"
+        " --manifest {output.manifest:q} --threads {threads}"
+        " --attempt {resources.attempt} --block-budget {resources.budget} 2>&1 | tee {log:q}"
