@@ -167,12 +167,17 @@ def test_graphs_are_written_as_from_the_cpu():
         sa.pp.neighbors(adata, n_pcs=20)
     for adata in adatas:
         assert adata.uns["neighbors"] == cpu.uns["neighbors"]
-        for key, rtol in (("distances", 1e-6), ("connectivities", 1e-4)):
+        for key in ("distances", "connectivities"):
             a, b = adata.obsp[key], cpu.obsp[key]
             assert isinstance(a, sp.csr_matrix)
             np.testing.assert_array_equal(a.indptr, b.indptr)
             np.testing.assert_array_equal(a.indices, b.indices)
-            np.testing.assert_allclose(a.data, b.data, rtol=rtol)
+            # A weight is exp(-e), and the width in e is found by bisection to 1e-5: it is e that
+            # agrees so far. Weights of 1e-4 have e = 9.
+            if key == "distances":
+                np.testing.assert_allclose(a.data, b.data, rtol=1e-6)
+            else:
+                np.testing.assert_allclose(np.log(a.data), np.log(b.data), rtol=5e-5, atol=1e-4)
             assert [part.dtype for part in (a.data, a.indices, a.indptr)] == [
                 part.dtype for part in (b.data, b.indices, b.indptr)
             ]

@@ -359,6 +359,16 @@ def test_more_twins_than_candidates(knn_gpu, metric, caplog):
     np.testing.assert_allclose(distances, scores, atol=1e-15, rtol=1e-12)
 
 
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+@pytest.mark.parametrize("value", [0, 3])
+def test_cells_that_are_all_the_same(knn_gpu, metric, value):
+    x = np.full((100, 5), value, np.float32)
+    indices, distances = knn_gpu.exact(x.view(OnGpu), 4, metric=metric, cuvs=CUVS)
+    np.testing.assert_array_equal(indices[[0, 1, 50]], [[0, 1, 2, 3], [1, 0, 2, 3], [50, 0, 1, 2]])
+    apart = metric == "cosine" and value == 0
+    np.testing.assert_allclose(distances[:, 1:], float(apart), atol=1e-15)
+
+
 @pytest.mark.parametrize("n_cells", [3, 20])
 def test_few_cells(knn_gpu, n_cells):
     x = np.random.default_rng(0).normal(size=(n_cells, 4))

@@ -227,11 +227,13 @@ def _unsure(
         rough = 1.0 - rough
     rough = rough.astype(cp.float64)
     error = cp.abs(rough - cells.scores(rows, found))
-    reach = cells.norms[rows][:, None] + cells.norms[found]
-    worst = (error / (1.0 if cells.cosine else cp.maximum(reach, 1e-300) ** 2)).max()
-    margin = cp.maximum(4.0 * worst, np.finfo(np.float32).eps)
+    if not cells.cosine:
+        # Two cells at the origin have no length, and no error.
+        scale = (cells.norms[rows][:, None] + cells.norms[found]) ** 2
+        error /= cp.maximum(scale, np.finfo(np.float64).tiny)
+    margin = cp.maximum(4.0 * error.max(), np.finfo(np.float32).eps)
     last_reach = 0.0 if cells.cosine else cp.sqrt(last)
-    return rough.max(axis=1) - last <= margin * cells.scale(rows, last_reach)
+    return ~(rough.max(axis=1) - last > margin * cells.scale(rows, last_reach))
 
 
 def _among_all(cells: _Cells, row: int, n_neighbors: int) -> tuple[cp.ndarray, cp.ndarray]:
