@@ -38,6 +38,10 @@ demo: env ## Build the demo atlas of four simulated plates
 	  report report.html \
 	  'Snakemake report' snakemake-report.html
 
+.PHONY: reproduce
+reproduce: env ## Make an atlas again: make reproduce ATLAS=atlas.zarr DIRECTORY=new
+	@$(WITH_VENV) python -m scatlas.reproduce "$(ATLAS)" --directory "$(DIRECTORY)"
+
 .PHONY: test
 test: test-env ## Run every test
 	@$(WITH_VENV) python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)

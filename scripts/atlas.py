@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from scatlas import step
+from scatlas import provenance, step
 from scatlas.io import assemble
 
 
@@ -16,10 +16,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
     parser.add_argument("--genes", type=Path, required=True, help="consensus.parquet")
     parser.add_argument("--atlas", type=Path, required=True, help="atlas.zarr to write")
+    parser.add_argument("--recipe", required=True, help="settings and plates, as JSON")
+    parser.add_argument("--manifests", type=Path, required=True, help="folder of all manifests")
     args = parser.parse_args(argv)
     with step.run(args, outputs=[args.atlas]) as facts:
         genes = pd.read_parquet(args.genes)
-        facts |= assemble(args.merged, args.pca, args.atlas, var=genes)
+        uns = {"scatlas": provenance.record(args.recipe, args.manifests)}
+        facts |= assemble(args.merged, args.pca, args.atlas, var=genes, uns=uns)
 
 
 if __name__ == "__main__":

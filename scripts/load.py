@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,8 @@ from scatlas.pp import evaluate_filter
 
 if TYPE_CHECKING:
     from scatlas.io.obs import Table
+
+logger = logging.getLogger("scatlas")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -35,6 +38,12 @@ def main(argv: list[str] | None = None) -> None:
         help="plate whose genes this plate must have",
     )
     args = parser.parse_args(argv)
+    if "://" in args.source:
+        logger.info(
+            "%s is read where it is: with the storage plugin of Snakemake for such addresses, "
+            "changes there would be noticed",
+            args.source,
+        )
     check = partial(check_filter, args.filter, args.source) if args.filter else None
     with step.run(args, outputs=[args.store]) as facts:
         facts |= load_plate(

@@ -29,6 +29,8 @@ def main(argv: list[str] | None = None) -> None:
         rng = np.random.default_rng(args.seed)
         chosen = rng.choice(n_cells, size=min(wanted, n_cells), replace=False)
         adata = read_subset(args.atlas, np.sort(chosen), block_budget=args.block_budget)
+        # It may change while the atlas stays the same, and this step is not run again for that.
+        adata.uns.pop("scatlas", None)
         with atomic_path(args.subset) as path:
             adata.write_h5ad(path, compression="gzip")
         facts |= {"n_cells": adata.n_obs, "n_cells_of_atlas": n_cells}

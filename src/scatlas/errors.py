@@ -19,5 +19,9 @@ class TooLargeError(ScatlasError, MemoryError):
     """A result that does not fit the memory: the message has the arithmetic."""
 
 
+class DiskError(ScatlasError, OSError):
+    """A disk without space: the message names the disk and the mend."""
+
+
 class GpuError(ScatlasError, RuntimeError):
     """A GPU that cannot be used: the message says why and how to mend it."""

@@ -9,21 +9,23 @@ peak memory.
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import logging
 import os
 import platform
 import re
+import shutil
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scatlas._version import __version__
-from scatlas.errors import InputError, ScatlasError
+from scatlas.errors import DiskError, InputError, ScatlasError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("scatlas")
 _PACKAGES = ("anndata", "dask", "h5py", "numba", "numpy", "pandas", "scipy", "zarr")
 _NO_LIMIT = "none"
+# What the system answers where nothing more can be written.
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 def parser(doc: str | None, *, gpu: bool = False) -> argparse.ArgumentParser:
@@ -117,27 +121,68 @@ def run(args: argparse.Namespace, *, outputs: list[Path]) -> Iterator[dict[str, 
         _device(args, device),
         use_threads(args.threads, **block_sizes(args)),
         progress(name),
+        _remembered(refused),
     ):
-        try:
-            yield facts
-        except InputError as error:
-            refused.parent.mkdir(parents=True, exist_ok=True)
-            refused.write_text(str(error), encoding="utf-8")
-            raise
+        yield facts
     facts["outputs"] = {path.name: checksum(path) for path in outputs}
     peak = _peak_memory()
     seconds = round(time.monotonic() - start, 3)
     record = {
-        "versions": _versions(),
+        "versions": versions(),
         "seconds": seconds,
         "peak_memory_bytes": peak,
         "threads": args.threads,
         **device,
         "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
-    write_json(run_record(args.manifest), record)
-    write_json(args.manifest, facts)
+    with _remembered(refused):
+        write_json(run_record(args.manifest), record)
+        write_json(args.manifest, facts)
     logger.info("%s: done in %.1f s, peak memory %.0f MB", name, seconds, peak / 1e6)
+
+
+@contextmanager
+def _remembered(refused: Path) -> Iterator[None]:
+    """Write down the sentence of what more memory cannot mend: bad input, and a full disk."""
+    try:
+        yield
+    except Exception as error:
+        sentence = str(error) if isinstance(error, InputError) else _no_space(error, refused.parent)
+        if sentence is None:
+            raise
+        # Where the disk is full, what was written in part is gone by now, which makes room for it;
+        # if it does not, the step is tried again in vain.
+        with suppress(OSError):
+            refused.parent.mkdir(parents=True, exist_ok=True)
+            refused.write_text(sentence, encoding="utf-8")
+        if isinstance(error, InputError):
+            raise
+        raise DiskError(sentence) from error
+
+
+def _no_space(error: BaseException | None, folder: Path) -> str | None:
+    """A sentence that names the disk, if an error says that a disk is full."""
+    chain = []
+    while error is not None and error not in chain:
+        chain.append(error)
+        error = error.__cause__ or error.__context__
+    for error in chain:
+        code = error.errno if isinstance(error, OSError) else None
+        # HDF5 gives the words, and no number.
+        if code in _FULL or os.strerror(errno.ENOSPC) in str(error):
+            name = error.filename if isinstance(error, OSError) else None
+            named = isinstance(name, str | os.PathLike)
+            place = (Path(name) if named else folder).absolute()
+            while not place.is_mount() and place != place.parent:
+                place = place.parent
+            free = shutil.disk_usage(place).free / 1e6
+            why = "your quota on it is used up" if code == errno.EDQUOT else "it is full"
+            return (
+                f"no space left on the disk mounted at {place} ({why}; without what this step had "
+                f"begun, {free:,.0f} MB are free): make room there, or set outdir to a folder on "
+                "another disk, and run again"
+            )
+    return None
 
 
 @contextmanager
@@ -181,7 +226,8 @@ def _backend() -> ModuleType:
 
 
 @cache
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Versions of Python, of scatlas and of the packages that results may depend on."""
     from importlib.metadata import version
 
     packages = {package: version(package) for package in _PACKAGES}

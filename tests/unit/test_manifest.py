@@ -35,8 +35,12 @@ def test_checksum_of_a_folder_depends_on_data_only(tmp_path):
     second = store(tmp_path / "b", dict(reversed(FILES.items())))
     (second / ".snakemake_timestamp").write_text("")
     (second / "X" / "empty").mkdir()
+    # How the atlas was made, not what it is.
+    store(second, {"uns/scatlas/zarr.json": "{}", "uns/scatlas/config/c": "abc"})
     os.utime(second / "zarr.json", (0, 0))
     assert checksum(second) == first
+    store(second, {"uns/scatlas2/c": "abc"})
+    assert checksum(second) != first
 
 
 @pytest.mark.parametrize(

@@ -357,6 +357,8 @@ FLOORS = [
     {"pl"},
     {"report"},
     {"step"},
+    {"provenance"},
+    {"reproduce"},
 ]
 FLOOR_OF = {name: height for height, names in enumerate(FLOORS) for name in names}
 

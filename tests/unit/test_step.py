@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import shutil
@@ -16,7 +17,7 @@ import scatlas
 from scatlas import fingerprint as module
 from scatlas import step
 from scatlas.compute import backend, threads
-from scatlas.errors import InputError
+from scatlas.errors import DiskError, InputError
 from scatlas.fingerprint import fingerprint
 from scatlas.report._tables import versions
 
@@ -167,3 +168,38 @@ def test_fingerprints_follow_the_imports(tmp_path: Path):
         assert differing("tl/_umap.py") == {"umap"}
         assert differing("datasets.py") == {"simulate"}
         assert differing("_config_docs.py") == set()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError("Can't write data (errno = 28, error message = 'No space left on device')"),
+        RuntimeError("the codec failed"),
+    ],
+    ids=["system", "HDF5", "wrapped"],
+)
+def test_a_full_disk_is_named_and_not_filled_again(tmp_path: Path, error: Exception):
+    if isinstance(error, RuntimeError):
+        error.__cause__ = OSError(errno.EDQUOT, "Disk quota exceeded", str(tmp_path / "x"))
+
+    def attempt(number: int) -> str:
+        options = ["--manifest", str(tmp_path / "m.json"), "--attempt", str(number)]
+        args = step.parser("doc").parse_args(options)
+        with pytest.raises((DiskError, InputError)) as raised, step.run(args, outputs=[]):
+            raise error if number == 1 else AssertionError("the work is not done twice")
+        return str(raised.value)
+
+    mounted = next(p for p in (tmp_path, *tmp_path.parents) if p.is_mount())
+    sentence = attempt(1)
+    assert sentence.startswith(f"no space left on the disk mounted at {mounted} (")
+    assert ("quota" in sentence) == isinstance(error, RuntimeError)
+    assert attempt(2) == sentence
+
+
+def test_any_other_error_of_a_step_stays_as_it_is(tmp_path: Path):
+    args = step.parser("doc").parse_args(["--manifest", str(tmp_path / "m.json")])
+    with pytest.raises(OSError, match="Permission denied") as raised, step.run(args, outputs=[]):
+        raise PermissionError(errno.EACCES, "Permission denied")
+    assert not isinstance(raised.value, DiskError)
+    assert list(tmp_path.iterdir()) == []

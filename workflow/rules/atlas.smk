@@ -1,6 +1,7 @@
 # One atlas of all plates.
 # in:  plates/{plate}/{selected.zarr,gram.npz}, consensus.parquet
 # out: merged.zarr, pca.zarr, atlas.zarr
+from scatlas.provenance import recipe
 
 
 rule concat_on_disk:
@@ -88,6 +89,7 @@ rule atlas:
         merged=ancient(rules.concat_on_disk.output.merged),
         pca_manifest=rules.pca.output.manifest,
         pca=ancient(rules.pca.output.pca),
+        load=all_plates(f"{OUT}/manifests/load/{{plate}}.json"),
         consensus=f"{OUT}/manifests/consensus.json",
         table=ancient(f"{OUT}/consensus.parquet"),
         script=script("atlas"),
@@ -107,7 +109,9 @@ rule atlas:
         runtime=atlas_runtime,
         attempt=which_attempt,
     params:
+        recipe=recipe(CONFIG, SHEET),
         code=code("atlas"),
+        manifests=subpath(output.manifest, parent=True),
         merged=subpath(input.merged, parent=True),
         pca=subpath(input.pca, parent=True),
         atlas=subpath(output.atlas, parent=True),
@@ -116,5 +120,5 @@ rule atlas:
     shell:
         "python {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
         " --genes {input.table:q} --atlas {params.atlas:q} --manifest {output.manifest:q}"
-        " --threads {threads}"
+        " --recipe {params.recipe:q} --manifests {params.manifests:q} --threads {threads}"
         " --attempt {resources.attempt} 2>&1 | tee {log:q}"

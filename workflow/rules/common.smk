@@ -8,7 +8,14 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-HERE = Path(workflow.basedir)
+# Of this checkout: the main Snakefile may be that of another workflow, which imports this one.
+HERE = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parents[1]
+if not (HERE / "scripts").is_dir():
+    raise WorkflowError(
+        f"{HERE}: scatlas runs from a checkout: clone it, and import its Snakefile by its path"
+    )
+# Prefix of all results, where another workflow imports this one with one.
+PREFIX = workflow.modifier.path_modifier
 DEMO = "resources/demo"  # whose plates are made when they are missing
 # Jobs run this checkout's package with this Python, installed or not, activated or not.
 sys.path.insert(0, str(HERE / "src"))
@@ -33,6 +40,17 @@ except ScatlasError as error:
     raise WorkflowError(str(error)) from error
 
 PLATES = {plate.plate: plate for plate in SHEET}
+# Plates at addresses that a storage plugin of Snakemake reads: it copies them here for the step
+# `load` and notices when they change. Without the plugin, `load` reads them where they are.
+PLUGINS = {"s3": "s3", "gs": "gcs", "gcs": "gcs", "http": "http", "https": "http"}
+STORED = {
+    plate.plate: getattr(storage, plugin)(plate.path)
+    for plate in SHEET
+    if (plugin := PLUGINS.get(plate.path.partition("://")[0]))
+    and find_spec(f"snakemake_storage_plugin_{plugin}")
+    # There are no folders over http.
+    and (plugin != "http" or plate.path.endswith((".h5ad", ".h5")))
+}
 OUT = CONFIG.outdir
 BUDGET = CONFIG.compute.block_budget
 BUDGET_MB = parse_bytes(BUDGET) / 1e6
@@ -55,13 +73,33 @@ if GPUS:
     # Compiled kernels, kept where every job can write and the next run finds them.
     os.environ.setdefault("CUPY_CACHE_DIR", str(Path.cwd() / ".snakemake" / "cupy"))
 
+
+def prefixed(path):
+    """A path of a result as rules have it, for params, which Snakemake takes as they are."""
+    return str(PREFIX.replace_prefix(path))
+
+
+def is_demo(plate):
+    return Path(plate.path).is_relative_to(DEMO)
+
+
+def placed(plate):
+    """Where a plate is; those of the demo are results, too."""
+    return prefixed(plate.path) if is_demo(plate) else plate.path
+
+
 # load checks these two but does not use them, so that a change of either must not load a plate
 # again: they travel in the environment, where Snakemake does not look. So does the cluster.
 CLUSTER = CONFIG.compute.cluster
 os.environ.update(
     SCATLAS_CLUSTER=CLUSTER.model_dump_json(exclude_none=True) if CLUSTER else "",
     SCATLAS_QC_FILTER=CONFIG.qc.filter or "",
-    SCATLAS_REFERENCE_PLATE=SHEET[0].path if CONFIG.genes == "same" else "",
+    # Of stored plates there is one copy at a time: `consensus` compares their genes.
+    SCATLAS_REFERENCE_PLATE=(
+        placed(SHEET[0])
+        if CONFIG.genes == "same" and SHEET[0].plate not in STORED
+        else ""
+    ),
 )
 
 
@@ -86,7 +124,7 @@ def all_plates(pattern):
 
 def by_plate(pattern):
     """PLATE=PATH for each plate: how the atlas-level scripts are told which is which."""
-    return [f"{plate}={pattern.format(plate=plate)}" for plate in PLATES]
+    return [f"{plate}={prefixed(pattern.format(plate=plate))}" for plate in PLATES]
 
 
 def scale_options(scale):
@@ -94,18 +132,21 @@ def scale_options(scale):
     return f"--scale {options(scale, prefix='scale')}" if scale else ""
 
 
-def source_path(wildcards):
-    return PLATES[wildcards.plate].path
+def source_path(wildcards, input):
+    stored = wildcards.plate in STORED
+    return str(input.source) if stored else placed(PLATES[wildcards.plate])
 
 
 def source_file(wildcards):
     """The file whose age says whether a plate is new: of a Zarr store, its root metadata."""
     plate = PLATES[wildcards.plate]
     if plate.is_remote:
-        return []
+        return STORED.get(plate.plate, [])
+    if is_demo(plate):
+        return plate.path
     path = plate.path
     if Path(path).is_dir():
-        return next(
+        path = next(
             (
                 str(Path(path, name))
                 for name in ("zarr.json", ".zattrs", ".zgroup")
@@ -113,7 +154,8 @@ def source_file(wildcards):
             ),
             path,
         )
-    return path
+    # Where the sheet says, whatever prefix or storage the results have.
+    return local(path)
 
 
 def source_stamp(wildcards):
@@ -121,7 +163,7 @@ def source_stamp(wildcards):
     results, and a plate that was replaced by an older file is not; nor does it see a change in a
     Zarr store whose root metadata has the same content as before."""
     plate = PLATES[wildcards.plate]
-    if plate.is_remote or Path(plate.path).is_relative_to(DEMO):
+    if plate.is_remote or is_demo(plate):
         return None
     stat = Path(source_file(wildcards)).stat()
     return f"{stat.st_mtime_ns} {stat.st_size}"

@@ -200,7 +200,7 @@ rule report:
         code=code("report"),
         pca=subpath(input.pca_store, parent=True),
         captions=subpath(input.opening, parent=True),
-        benchmarks=f"{OUT}/benchmarks",
+        benchmarks=prefixed(f"{OUT}/benchmarks"),
         figures=subpath(output.umap, parent=True),
         tables=subpath(output.cells, parent=True),
     message:

@@ -20,12 +20,15 @@ _DIGEST_BYTES = 16
 _CRC_BYTES = 4
 # Snakemake drops it into outputs that are folders; it is no part of the data.
 _NOT_DATA = frozenset({".snakemake_timestamp"})
+# The record of an atlas says how it was made, as run records do; what it is made of is the rest.
+_RECORD = Path("uns", "scatlas").parts
 
 
 def checksum(path: Path | str) -> str:
     """BLAKE2b of a file, or of a folder: its sorted relative paths and their files' digests.
 
-    Times, owners and empty folders do not count. Files are read in threads. Of shards of Zarr
+    Times, owners, empty folders and the record of an atlas (``uns/scatlas``, see
+    :mod:`scatlas.provenance`) do not count. Files are read in threads. Of shards of Zarr
     arrays whose chunks carry checksums, which are all that scatlas writes, the index and these
     checksums (CRC-32C) are read, a ten-thousandth of the bytes.
 
@@ -45,7 +48,9 @@ def checksum(path: Path | str) -> str:
         file.relative_to(path).as_posix(): file
         for folder, _, names in os.walk(path)
         for file in map(Path(folder).joinpath, names)
-        if file.name not in _NOT_DATA and file.is_file()
+        if file.name not in _NOT_DATA
+        and file.relative_to(path).parts[:2] != _RECORD
+        and file.is_file()
     }
     order = sorted(files)
     chunks_of = {

@@ -1,0 +1,110 @@
+"""Another workflow imports this one as a module, below a prefix of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import anndata as ad
+import pytest
+
+from tests.workflow.conftest import CONFIG
+from tests.workflow.runs import ROOT
+
+pytestmark = pytest.mark.workflow
+
+OUTER = """
+configfile: "study.yaml"
+
+
+module scatlas:
+    snakefile:
+        "{root}/Snakefile"
+    config:
+        config["atlas"]
+    prefix:
+        "of-scatlas"
+
+
+use rule * from scatlas as scatlas_*
+
+
+rule all:
+    default_target: True
+    input:
+        "cells.json",
+        rules.scatlas_all.input,
+
+
+# A rule of the outer workflow that has the name of one of this workflow's.
+rule load:
+    input:
+        rules.scatlas_atlas.output.manifest,
+    output:
+        "cells.json",
+    shell:
+        "cp {{input}} {{output}}"
+"""
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory, plates: dict[str, Path]) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    (folder / "workflow").mkdir()
+    (folder / "workflow/Snakefile").write_text(OUTER.format(root=ROOT))
+    config = CONFIG | {"plates": "plates.tsv", "consensus": {"min_plates": 1}, "outdir": "out"}
+    (folder / "study.yaml").write_text(json.dumps({"atlas": config}))
+    # From the folder where Snakemake is started, whatever the prefix of the results.
+    (folder / "raw").mkdir()
+    (folder / "raw/a.h5ad").symlink_to(plates["p1"])
+    (folder / "plates.tsv").write_text("plate\tpath\np1\traw/a.h5ad\n")
+    return folder
+
+
+def run(study: Path, *options: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", "--cores", "2", "--nocolor", "--retries", "0",
+         *options],
+        cwd=study, env=os.environ | {"COLUMNS": "200"}, text=True, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-6000:]
+    return done.stdout
+
+
+def test_a_workflow_that_imports_this_one_builds_its_atlas_and_goes_on_from_there(study: Path):
+    run(study)
+    out = study / "of-scatlas/out"
+    atlas = ad.read_zarr(out / "atlas.zarr")
+    assert atlas.obsm["X_pca"].shape == (atlas.n_obs, CONFIG["pca"]["n_comps"])
+    assert json.loads((study / "cells.json").read_text())["n_cells"] == atlas.n_obs
+    assert (out / "report.html").stat().st_size > 0
+    assert {path.name for path in study.iterdir() if path.name != ".snakemake"} == {
+        *("workflow", "study.yaml", "plates.tsv", "raw", "cells.json", "of-scatlas")
+    }, "all results are below the prefix"
+    assert "Nothing to be done" in run(study)
+
+
+def test_the_demo_and_an_import_without_prefix_are_planned(study: Path, tmp_path: Path):
+    """The demo's plates are results, too."""
+    outer = OUTER.format(root=ROOT)
+    for name, text in {
+        "demo": outer.replace('config["atlas"]', 'config["demo"]'),
+        "bare": outer.replace('    prefix:\n        "of-scatlas"\n', ""),
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "Snakefile").write_text(text)
+        config = json.loads((study / "study.yaml").read_text())["atlas"]
+        demo = {"plates": str(ROOT / "config/plates.tsv")}
+        (tmp_path / name / "study.yaml").write_text(json.dumps({"atlas": config, "demo": demo}))
+        (tmp_path / name / "plates.tsv").write_text((study / "plates.tsv").read_text())
+        (tmp_path / name / "raw").symlink_to(study / "raw")
+    planned = run(tmp_path / "demo", "--dry-run")
+    assert "of-scatlas/resources/demo/plate1.h5ad" in planned
+    assert "scatlas_simulate" in planned
+    planned = run(tmp_path / "bare", "--dry-run")
+    assert " out/atlas.zarr/zarr.json" in planned
+    assert "of-scatlas" not in planned

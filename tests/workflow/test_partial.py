@@ -1,0 +1,73 @@
+"""Plates come and go, settings change: what is made again, and that it is what a new run makes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.conftest import CONFIG
+from tests.workflow.runs import Project, assert_same_outputs
+
+pytestmark = pytest.mark.workflow
+
+PLATE_STEPS = ("load", "qc_filter", "normalize", "hvg", "select_genes")
+MERGE = {"consensus", "concat_on_disk", "pca", "atlas"}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, plates: dict[str, Path]) -> Project:
+    """Two plates and the genes that are variable on either, up to the atlas."""
+    config = CONFIG | {"consensus": {"min_plates": 1}}
+    new = Project(tmp_path_factory.mktemp("partial"), config)
+    new.write_plates({name: plates[name] for name in ("p1", "p2")})
+    new.build("atlas")
+    return new
+
+
+def ages(project: Project, plate: str) -> dict[str, int]:
+    """When each file of a plate was written."""
+    files = (project.results / "plates" / plate).rglob("*")
+    return {str(path): path.stat().st_mtime_ns for path in files if path.is_file()}
+
+
+def test_plates_come_and_go_and_the_others_are_not_touched(
+    project: Project, plates: dict[str, Path]
+):
+    """A new plate whose variable genes the atlas has already: the other plates are reused."""
+    before, genes = project.outputs(), (project.results / "consensus_genes.tsv").read_bytes()
+    old = {plate: ages(project, plate) for plate in ("p1", "p2")}
+    assert any(name.endswith("gram.npz") for name in old["p1"])
+    sheet = {name: plates[name] for name in ("p1", "p2")}
+
+    project.write_plates({**sheet, "twin": plates["p1"]})
+    assert project.build("atlas") == {f"{step}/twin" for step in PLATE_STEPS} | MERGE
+    assert (project.results / "consensus_genes.tsv").read_bytes() == genes, "a premise of this test"
+    assert {plate: ages(project, plate) for plate in old} == old
+
+    project.write_plates(sheet)
+    assert project.build("atlas") == MERGE
+    assert {plate: ages(project, plate) for plate in old} == old
+    # What is left of a plate that is gone is in nobody's way; it can be deleted.
+    shutil.rmtree(project.results / "plates/twin")
+    for left in project.results.glob("manifests/*/twin.json"):
+        left.unlink()
+    assert project.build("atlas") == set()
+    assert_same_outputs(project.outputs(), before)
+
+
+def test_other_components_take_no_pass_over_the_plates(project: Project):
+    project.config["pca"] = {"n_comps": 7}
+    project.write_config()
+    assert project.build("atlas") == {"pca", "atlas"}
+
+
+def test_one_plate_is_done_again_on_demand_and_no_other(project: Project):
+    before = project.outputs()
+    other = ages(project, "p2")
+    ran = project.build("atlas", "--forcerun", "results/plates/p1/counts.zarr/zarr.json")
+    assert "load/p1" in ran
+    assert not [job for job in ran if job.endswith("/p2")]
+    assert ages(project, "p2") == other
+    assert_same_outputs(project.outputs(), before)

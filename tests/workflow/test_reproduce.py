@@ -1,0 +1,145 @@
+"""An atlas says how it was made, and can be made again from that alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import anndata as ad
+import numpy as np
+import pytest
+import zarr
+from anndata.io import write_elem
+
+import scatlas
+from scatlas import reproduce, step
+from scatlas.datasets import write_plate
+from scatlas.errors import InputError
+from scatlas.io.manifest import checksum
+from scatlas.provenance import KEYS, read_record
+from tests.workflow.conftest import PLATES
+from tests.workflow.runs import ROOT, Project
+
+pytestmark = pytest.mark.workflow
+
+
+def make_again(atlas: Path, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "scatlas.reproduce", str(atlas),
+         "--directory", str(folder), *options],
+        cwd=ROOT, env=os.environ | {"COLUMNS": "200"}, text=True, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def again(built: Project, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Results of the atlas made again in a folder of its own, and what was said."""
+    folder = tmp_path_factory.mktemp("again") / "new"
+    done = make_again(built.results / "atlas.zarr", folder, "--", "--nocolor")
+    assert done.returncode == 0, done.stdout[-6000:]
+    return folder / "results", done.stdout
+
+
+def test_an_atlas_says_how_it_was_made(built: Project, plates: dict[str, Path]):
+    found = read_record(built.results / "atlas.zarr")
+    assert (found["version"], found["seed"], found["backend"]) == (scatlas.__version__, 0, "cpu")
+    assert found["versions"] == step.versions()
+    assert tuple(found["config"]) == tuple(sorted(KEYS))
+    assert found["config"]["hvg"] == {"flavor": "seurat", "n_top_genes": 150}
+    assert [plate["plate"] for plate in found["plates"]] == list(PLATES)
+    for plate in found["plates"]:
+        assert plate["path"] == str(plates[plate["plate"]])
+        assert plate["labels"] == {"donor": f"donor of {plate['plate']}"}
+        assert plate["checksum"] == checksum(built.results / f"plates/{plate['plate']}/counts.zarr")
+        assert plate["total_counts"] == ad.read_h5ad(plate["path"]).X.sum()
+    # Any reader of AnnData shows it; the sample of cells, which may be older, does not have it.
+    assert ad.read_zarr(built.results / "atlas.zarr").uns["scatlas"]["version"] == found["version"]
+    assert "scatlas" not in ad.read_h5ad(built.results / "subset.h5ad").uns
+
+
+def test_an_atlas_is_made_again_from_its_record(built: Project, again: tuple[Path, str]):
+    results, said = again
+    assert "made again, every array is the same" in said
+    assert checksum(results / "atlas.zarr") == checksum(built.results / "atlas.zarr")
+    record, first = (read_record(folder / "atlas.zarr") for folder in (results, built.results))
+    assert record == first
+
+
+def test_what_differs_is_named(built: Project, tmp_path: Path):
+    other = tmp_path / "atlas.zarr"
+    shutil.copytree(built.results / "atlas.zarr", other)
+    (other / "zarr.json").write_bytes(without_consolidated((other / "zarr.json").read_bytes()))
+    root = zarr.open_group(other, mode="r+")
+    values = root["X/data"][:]
+    root["X/data"][:2] = values[:2] + np.float32(0.25)
+    del root["varm/PCs"]
+    write_elem(root["uns/pca"], "extra", 3)
+    names = root["var/gene_id"][:]
+    names[0] = "another"
+    root["var/gene_id"][:] = names
+
+    found = list(reproduce.differences(built.results / "atlas.zarr", other))
+
+    assert [sentence.split(":")[0].split(" is in ")[0] for sentence in found] == [
+        *("X/data", "uns/pca/extra", "var/gene_id", "varm/PCs")
+    ]
+    assert f"2 of {len(values):,} values differ, by at most 0.25" in found[0]
+    assert f"1 of {len(names):,} values differ" in found[2]
+
+
+def without_consolidated(metadata: bytes) -> bytes:
+    whole = json.loads(metadata)
+    del whole["consolidated_metadata"]
+    return json.dumps(whole).encode()
+
+
+def test_a_plate_that_has_changed_is_named_before_anything_is_built(
+    built: Project, plates: dict[str, Path], tmp_path: Path
+):
+    """The sheet's relative paths start from a folder that holds other plates."""
+    copy = tmp_path / "atlas.zarr"
+    shutil.copytree(built.results / "atlas.zarr", copy)
+    root = zarr.open_group(copy, mode="r+", use_consolidated=False)
+    rows = json.loads(root["uns/scatlas/plates"][()])
+    for row in rows:
+        row["path"] = f"{row['plate']}.h5ad"
+        shutil.copyfile(plates[row["plate"]], tmp_path / row["path"])
+    root["uns/scatlas/plates"][...] = json.dumps(rows)
+    changed = ad.read_h5ad(tmp_path / "p2.h5ad")
+    total = int(changed.X.sum())
+    changed.X.data[0] += 5
+    write_plate(tmp_path / "p2.h5ad", changed)
+
+    done = make_again(copy, tmp_path / "new", "--plates-from", str(tmp_path), "--", "--nocolor")
+
+    assert done.returncode == 1
+    (sentence,) = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
+    assert "plate 'p2' (p2.h5ad) has changed: " in sentence
+    assert f"total_counts {total:,} then, {total + 5:,} now" in sentence
+    assert "Traceback" not in done.stdout
+    assert not (tmp_path / "new/results/manifests/consensus.json").exists()
+
+
+def test_a_record_that_cannot_be_followed_is_refused(built: Project, tmp_path: Path):
+    record = read_record(built.results / "atlas.zarr")
+    record["plates"][1]["path"] = "nowhere/p2.h5ad"
+    with pytest.raises(InputError, match=r"nowhere/p2.h5ad of plate 'p2' does not exist"):
+        reproduce.write_project(record, tmp_path, plates_from=tmp_path)
+    with pytest.raises(InputError, match=r"does not say how it was made"):
+        read_record(built.results / "merged.zarr")
+    with pytest.raises(InputError, match=r"there is no atlas\.zarr here"):
+        read_record(tmp_path)
+
+
+def test_other_versions_are_told():
+    now = step.versions()
+    then = {"version": "0.0.1", "versions": {**now, "numpy": "1.0", "cupy": "13"}}
+    assert sorted(reproduce.notes(then)) == [
+        f"numpy is {now['numpy']}, the atlas was made with 1.0: results may differ",
+        f"scatlas is {now['scatlas']}, the atlas was made with 0.0.1: results may differ",
+    ]

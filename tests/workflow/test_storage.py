@@ -1,0 +1,103 @@
+"""Plates on S3, through Snakemake's storage: the same atlas, and a replaced object is noticed."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anndata as ad
+import boto3
+import pytest
+
+from scatlas.datasets import write_plate
+from tests.workflow.conftest import CONFIG
+from tests.workflow.runs import Project, assert_same_outputs
+
+pytestmark = pytest.mark.workflow
+
+NAMES = ("p1", "p2")
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Client of an S3 server of this machine, which Snakemake is told of as well."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    log = tmp_path_factory.mktemp("s3") / "log.txt"
+    with log.open("w") as out:
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        server = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 120
+        while not listens(port):
+            assert server.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SNAKEMAKE_STORAGE_S3_ENDPOINT_URL", address)
+            patch.setenv("SNAKEMAKE_STORAGE_S3_ACCESS_KEY", "somebody")
+            patch.setenv("SNAKEMAKE_STORAGE_S3_SECRET_KEY", "secret")
+            client = boto3.client(
+                "s3",
+                endpoint_url=address,
+                region_name="us-east-1",
+                aws_access_key_id="somebody",
+                aws_secret_access_key="secret",
+            )
+            client.create_bucket(Bucket="plates")
+            yield client
+            client.close()
+    finally:
+        server.kill()
+        server.wait()
+
+
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+def put(client: Any, name: str, file: Path) -> None:
+    client.put_object(Bucket="plates", Key=f"raw/{name}.h5ad", Body=file.read_bytes())
+
+
+def built(folder: Path, sheet: dict[str, Path | str]) -> Project:
+    project = Project(folder, CONFIG | {"consensus": {"min_plates": 1}})
+    project.write_plates(sheet)
+    project.build("atlas")
+    return project
+
+
+def test_plates_on_s3_give_the_same_atlas_and_a_replaced_one_is_noticed(
+    s3: Any, tmp_path: Path, plates: dict[str, Path]
+):
+    for name in NAMES:
+        put(s3, name, plates[name])
+    remote = built(tmp_path / "s3", {name: f"s3://plates/raw/{name}.h5ad" for name in NAMES})
+    here = built(tmp_path / "local", {name: plates[name] for name in NAMES})
+
+    def data(project: Project) -> dict[str, bytes]:
+        record = "atlas.zarr/uns/scatlas/"  # names the addresses
+        return {k: v for k, v in project.outputs().items() if not k.startswith(record)}
+
+    assert_same_outputs(data(remote), data(here))
+    assert list((remote.folder / ".snakemake").rglob("*.h5ad")) == [], "copies are for load alone"
+    assert "Nothing to be done" in remote.run("atlas", "--dry-run").stdout
+
+    changed = ad.read_h5ad(plates["p2"])
+    changed.X.data[0] += 1
+    write_plate(tmp_path / "p2.h5ad", changed)
+    put(s3, "p2", tmp_path / "p2.h5ad")
+    planned = remote.run("atlas", "--dry-run").stdout
+    assert "loading p2" in planned
+    assert "loading p1" not in planned
