@@ -7,8 +7,8 @@ SHELL := bash
 VENV ?= .venv
 # Jobs of the demo: every core, and no more than eight, which is all that four small plates can use.
 CORES ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
-# Two workers: tests that run Snakemake start processes of their own.
-TEST_WORKERS ?= 2
+# Three workers, on two cores: one of them waits for Slurm most of the time, and others for Snakemake.
+TEST_WORKERS ?= 3
 PYTEST_ARGS ?=
 
 DEMO_CONFIG := config/demo.yaml

@@ -352,6 +352,7 @@ FLOORS = [
         "datasets",
         "io",
         "plates",
+        "resources",
     },
     {"get", "pp", "tl"},
     {"pl"},

@@ -100,7 +100,7 @@ def test_every_rule_says_what_it_needs_and_where_it_reports(rule: str):
     assert parts["conda"] == '"../../envs/cpu.yaml"'
     assert (ROOT / "workflow/rules" / parts["conda"].strip('"')).resolve().is_file()
     assert int(parts["retries"]) == 2
-    assert int(parts["threads"]) in (1, 4)
+    assert parts["threads"] in ("1", "4") or parts["threads"].endswith("_threads")
     assert {"mem_mb", "runtime"} <= set(asked_by(rule))
     if rule != "simulate":
         assert parts["log"].startswith('f"{OUT}/logs/')
@@ -198,14 +198,15 @@ def test_memory_grows_with_each_attempt(default):
 @pytest.mark.parametrize("resource", ["mem_mb", "runtime"])
 def test_a_plates_jobs_ask_for_what_its_cells_need(default, rule: str, resource: str):
     small, large, unsaid = (default[rule][resource][p][0] for p in ("small", "large", "unsaid"))
-    assert large > 2 * small
+    # A table takes seconds for each million cells, which vanish beside the time to start.
+    assert large > (1.1 if resource == "runtime" else 2) * small
     assert unsaid == large, "without n_cells the size of the file tells"
 
 
 def test_the_atlas_asks_for_what_all_plates_need(ask, default):
     for rule in ("concat_on_disk", "pca", "atlas"):
         assert len({tuple(told) for told in default[rule]["mem_mb"].values()}) == 1
-        assert default[rule]["runtime"]["small"][0] > 30
+        assert default[rule]["runtime"]["small"][0] > 15
     more = ask(hvg={"n_top_genes": 6000})
     for rule in ("select_genes", "pca"):
         (before, *_), (after, *_) = (told[rule]["mem_mb"]["small"] for told in (default, more))
@@ -228,3 +229,21 @@ def test_the_subset_asks_for_what_its_cells_need(ask, default):
         for resource in ("mem_mb", "runtime"):
             (many, *_), (few, *_) = (told[rule][resource]["small"] for told in (default, less))
             assert many > 2 * few, f"{rule}: {resource} of a million cells and of ten thousand"
+
+
+def test_a_dry_run_prints_the_plan(tmp_path: Path):
+    with (tmp_path / "p.h5ad").open("wb") as file:
+        file.truncate(300_000_000)
+    (tmp_path / "plates.tsv").write_text("plate\tpath\np\tp.h5ad\nq\tp.h5ad\n")
+    config = {"plates": "plates.tsv", "consensus": {"min_plates": 2}, "backend": "gpu"}
+    (tmp_path / "my.yaml").write_text(yaml.safe_dump(config))
+    options = ("-n", "--cores", "16", "--configfile", str(tmp_path / "my.yaml"))
+    printed = snakemake(*options, folder=tmp_path)
+    rows = {line.split()[0]: line.split()[1:] for line in printed.partition("Plan")[2].splitlines()}
+    assert rows["load"][:3] == ["2", "4", "0"], "jobs, threads, GPUs"
+    assert rows["hvg"][:3] == ["2", "8", "1"]
+    n_jobs, *_, gpu_hours, disk = rows["all"]
+    assert int(n_jobs) == 2 * len(PLATE_RULES) + len(ATLAS_RULES)
+    # hvg and select_genes of both plates and pca, ten minutes and more each.
+    assert 0.8 <= float(gpu_hours) < 1.5
+    assert float(disk) > 2 * 100_000 * 1451 * 1.9 / 1e9

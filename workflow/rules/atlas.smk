@@ -19,10 +19,11 @@ rule concat_on_disk:
     retries: 2
     conda:
         "../../envs/cpu.yaml"
-    threads: 4
+    threads: atlas_threads
     resources:
         mem_mb=atlas_memory,
-        runtime=atlas_runtime,
+        runtime=concat_runtime,
+        disk_mb=merged_disk,
         attempt=which_attempt,
         budget=BUDGET,
     params:
@@ -56,10 +57,11 @@ rule pca:
     retries: 2
     conda:
         "../../envs/cpu.yaml"
-    threads: 4
+    threads: pca_threads
     resources:
         mem_mb=pca_memory,
-        runtime=atlas_runtime,
+        runtime=pca_runtime,
+        disk_mb=pca_disk,
         attempt=which_attempt,
         budget=BUDGET,
         gpu=GPUS,

@@ -1,8 +1,10 @@
 # Config, plate sheet, and what the rules ask of a machine. Nothing here opens a plate: on a
 # cluster each job parses this file again.
+import atexit
 import json
 import os
 import sys
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -31,6 +33,24 @@ from scatlas.errors import ScatlasError
 from scatlas.fingerprint import fingerprint
 from scatlas.io.size import parse_bytes
 from scatlas.plates import read_plates
+from scatlas.resources import (
+    COUNT_BYTES,
+    GPU_MB,
+    SECONDS_PER_CELL,
+    SECONDS_PER_COMPONENT,
+    SECONDS_PER_GENE_CUBED,
+    SECONDS_PER_VALUE,
+    SELECTED_BYTES,
+    SELECTED_SHARE,
+    Ask,
+    Size,
+    block_threads,
+    memory_mb,
+    minutes,
+    plan,
+    plate_size,
+    total,
+)
 
 try:
     CONFIG = load(config)
@@ -53,7 +73,7 @@ STORED = {
 }
 OUT = CONFIG.outdir
 BUDGET = CONFIG.compute.block_budget
-BUDGET_MB = parse_bytes(BUDGET) / 1e6
+BUDGET_BYTES = parse_bytes(BUDGET)
 
 # Where a step works goes by resources, as the budget does: a change of them runs nothing again.
 BACKEND = CONFIG.backend
@@ -174,79 +194,82 @@ def consensus_genes(wildcards):
     return checkpoints.consensus.get().output.genes
 
 
-def plate_cells(plate):
-    """Cells of a plate: as the plate sheet says, else from the size of its file."""
-    if PLATES[plate].n_cells:
-        return PLATES[plate].n_cells
-    path = Path(PLATES[plate].path)
-    # A cell of Tahoe's plates takes 3 kB of gzip; a folder or URL is taken for 10 GB.
-    return (path.stat().st_size if path.is_file() else 10e9) / 3000
+@cache
+def size(plate):
+    """Cells and values of a plate, as far as they are known without opening it."""
+    if Path(PLATES[plate].path).is_relative_to(DEMO):
+        return Size(2000, 2000 * 3000)
+    return plate_size(PLATES[plate])
 
 
-# Memory: Python with its libraries and compiled kernels, four times the blocks in flight (raw,
-# normalised, encoded, partial results), and the tables that hold a row for each cell.
-BASE_MB = 600
-TABLE_MB_PER_CELL = 1.5e-3
-# On a GPU: CUDA's libraries, its context, pinned memory, and larger blocks (docs/memory.md).
-ONE_GPU_MB = 3000
-GPU_MB = ONE_GPU_MB * GPUS
-
-
-def memory(cells, attempt):
-    return int((BASE_MB + 4 * BUDGET_MB + TABLE_MB_PER_CELL * cells) * attempt)
-
-
-def plate_memory(wildcards, attempt):
-    return memory(plate_cells(wildcards.plate), attempt)
-
-
-def hvg_memory(wildcards, attempt):
-    return plate_memory(wildcards, attempt) + GPU_MB * attempt
-
-
-def pseudobulk_memory(wildcards, attempt):
-    # The sums: 8 bytes for each of 60,000 genes, and a group for a thousand cells.
-    return plate_memory(wildcards, attempt) + int(
-        0.5e-3 * plate_cells(wildcards.plate) * attempt
-    )
-
-
-def merge_memory(wildcards, attempt):
-    return memory(0, attempt)
+def atlas_size():
+    return total(size(plate) for plate in PLATES)
 
 
 def gram_mb():
-    """A Gram matrix of the consensus genes, whose number is not known yet: each needs the votes
-    of min_plates plates, and plates that agree at all leave no more than twice n_top_genes.
+    """A Gram matrix of the consensus genes."""
+    return 8e-6 * consensus_size() ** 2
+
+
+def consensus_size():
+    """How many genes there may be. The number is not known yet, but each needs the votes of
+    min_plates plates, and plates that agree at all leave no more than twice n_top_genes.
     """
     votes = CONFIG.hvg.n_top_genes * len(PLATES)
-    genes = min(votes / CONFIG.consensus.min_plates, 2 * CONFIG.hvg.n_top_genes)
-    return 8e-6 * genes**2
+    return min(votes / CONFIG.consensus.min_plates, 2 * CONFIG.hvg.n_top_genes)
+
+
+# Each number grows with the attempt, so that a job that had too little is tried with more.
+def plate_memory(wildcards, attempt):
+    return attempt * memory_mb(size(wildcards.plate).cells, BUDGET_BYTES)
+
+
+def hvg_memory(wildcards, attempt):
+    return attempt * memory_mb(size(wildcards.plate).cells, BUDGET_BYTES, gpus=GPUS)
 
 
 def select_memory(wildcards, attempt, threads):
     # Each block in flight has a Gram matrix of its own, and two are being added up.
-    return hvg_memory(wildcards, attempt) + int((threads + 3) * gram_mb() * attempt)
+    grams = (threads + 3) * gram_mb()
+    return attempt * memory_mb(
+        size(wildcards.plate).cells, BUDGET_BYTES, gpus=GPUS, gram_mb=grams
+    )
 
 
 def atlas_memory(wildcards, attempt):
     # Obs is merged a column at a time, so an atlas takes a tenth of what its plates' tables do;
     # the Gram matrices of the genes come on top.
-    cells = 0.1 * sum(plate_cells(plate) for plate in PLATES)
-    return memory(cells, attempt) + int(4 * gram_mb() * attempt)
+    cells = 0.1 * atlas_size().cells
+    return attempt * memory_mb(cells, BUDGET_BYTES, gram_mb=4 * gram_mb())
 
 
 def pca_memory(wildcards, attempt):
-    return atlas_memory(wildcards, attempt) + GPU_MB * attempt
+    cells = 0.1 * atlas_size().cells
+    return attempt * memory_mb(cells, BUDGET_BYTES, gpus=GPUS, gram_mb=4 * gram_mb())
 
 
 def subset_memory(wildcards, attempt):
     # The subset is held in memory, with its neighbours: 20 kB a cell.
-    return memory(CONFIG.subset.n_cells * 20e3 / 1.5e3, attempt)
+    held = 20e-3 * min(CONFIG.subset.n_cells, atlas_size().cells)
+    return attempt * memory_mb(0, BUDGET_BYTES, gram_mb=held)
+
+
+def table_memory(wildcards, attempt):
+    return attempt * memory_mb(0, 0)
 
 
 def umap_memory(wildcards, attempt):
-    return subset_memory(wildcards, attempt) + ONE_GPU_MB * ONE_GPU * attempt
+    return subset_memory(wildcards, attempt) + attempt * GPU_MB * ONE_GPU
+
+
+def pseudobulk_memory(wildcards, attempt):
+    # The sums: 8 bytes for each of 60,000 genes, and a group for a thousand cells.
+    cells = size(wildcards.plate).cells
+    return attempt * memory_mb(cells, BUDGET_BYTES, gram_mb=0.5e-3 * cells)
+
+
+def merge_memory(wildcards, attempt):
+    return attempt * memory_mb(0, BUDGET_BYTES)
 
 
 def which_attempt(wildcards, attempt):
@@ -254,18 +277,103 @@ def which_attempt(wildcards, attempt):
     return attempt
 
 
-def table_memory(wildcards, attempt):
-    return int(BASE_MB * attempt)
+def plate_threads(wildcards):
+    return block_threads(BUDGET_BYTES, size(wildcards.plate).values)
 
 
-# Time: the rates are a tenth of those measured on two cores, so that a slow disk is no failure.
-def plate_runtime(wildcards, attempt):
-    return int((10 + plate_cells(wildcards.plate) / 100_000) * attempt)
+def gpu_threads(wildcards):
+    """Of steps on one plate that may have a GPU."""
+    return block_threads(BUDGET_BYTES, size(wildcards.plate).values, gpu=GPUS > 0)
+
+
+def atlas_threads(wildcards):
+    values = atlas_size().values * SELECTED_SHARE
+    return block_threads(BUDGET_BYTES, values)
+
+
+def pca_threads(wildcards):
+    values = atlas_size().values * SELECTED_SHARE
+    return block_threads(BUDGET_BYTES, values, gpu=GPUS > 0)
+
+
+def load_runtime(wildcards, attempt, threads):
+    return plate_runtime("load", wildcards.plate, attempt, threads)
+
+
+def hvg_runtime(wildcards, attempt, threads):
+    return plate_runtime("hvg", wildcards.plate, attempt, threads)
+
+
+def select_runtime(wildcards, attempt, threads):
+    return plate_runtime("select_genes", wildcards.plate, attempt, threads)
+
+
+def plate_runtime(rule, plate, attempt, threads):
+    return attempt * minutes(size(plate).values * SECONDS_PER_VALUE[rule], threads)
+
+
+def table_runtime(wildcards, attempt):
+    return attempt * minutes(size(wildcards.plate).cells * SECONDS_PER_CELL["tables"])
+
+
+def concat_runtime(wildcards, attempt):
+    return attempt * minutes(atlas_size().cells * SECONDS_PER_CELL["concat_on_disk"])
+
+
+def pca_runtime(wildcards, attempt, threads):
+    projection = atlas_size().cells * CONFIG.pca.n_comps * SECONDS_PER_COMPONENT
+    vectors = consensus_size() ** 3 * SECONDS_PER_GENE_CUBED
+    return attempt * minutes(projection + vectors, threads)
 
 
 def atlas_runtime(wildcards, attempt):
-    return int((10 + sum(plate_cells(plate) for plate in PLATES) / 500_000) * attempt)
+    return attempt * minutes(atlas_size().cells * SECONDS_PER_CELL["atlas"])
 
 
 def subset_runtime(wildcards, attempt):
-    return int((15 + CONFIG.subset.n_cells / 2_000) * attempt)
+    cells = min(CONFIG.subset.n_cells, atlas_size().cells)
+    return attempt * int(15 + cells / 2_000)
+
+
+# Disk: for the plan of a dry run, and for schedulers that hand it out.
+STORES = {"load", "select_genes", "concat_on_disk", "pca"}
+
+
+def counts_disk(wildcards):
+    return int(size(wildcards.plate).values * COUNT_BYTES / 1e6)
+
+
+def selected_disk(wildcards):
+    return int(size(wildcards.plate).values * SELECTED_SHARE * SELECTED_BYTES / 1e6)
+
+
+def merged_disk(wildcards):
+    return int(atlas_size().values * SELECTED_SHARE * SELECTED_BYTES / 1e6)
+
+
+def pca_disk(wildcards):
+    return int(atlas_size().cells * CONFIG.pca.n_comps * 4 / 1e6)
+
+
+def ask(job):
+    asked = job.resources
+    # Rules that say nothing of their disk have a guess of Snakemake's.
+    disk_mb = asked.disk_mb if job.rule.name in STORES else 0
+    gpu = asked.get("gpu", 0)
+    return Ask(job.rule.name, job.threads, asked.mem_mb, asked.runtime, gpu, disk_mb)
+
+
+def print_plan():
+    """At the end of a dry run, what its jobs ask for."""
+    if not workflow.dryrun or workflow.dag is None:
+        return
+    rules = [rule.name for rule in workflow.rules]
+    jobs = workflow.dag.needrun_jobs(exclude_finished=False)  # a dry run finishes them
+    jobs = [job for job in jobs if not job.is_norun]
+    if jobs:
+        jobs.sort(key=lambda job: rules.index(job.rule.name))
+        print(plan(map(ask, jobs)), flush=True)
+
+
+# Snakemake calls nothing of ours in a dry run, and only at its end are the jobs known.
+atexit.register(print_plan)

@@ -59,10 +59,11 @@ rule select_genes:
     retries: 2
     conda:
         "../../envs/cpu.yaml"
-    threads: 4
+    threads: gpu_threads
     resources:
         mem_mb=select_memory,
-        runtime=plate_runtime,
+        runtime=select_runtime,
+        disk_mb=selected_disk,
         attempt=which_attempt,
         budget=BUDGET,
         gpu=GPUS,

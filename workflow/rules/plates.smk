@@ -21,10 +21,11 @@ rule load:
     retries: 2
     conda:
         "../../envs/cpu.yaml"
-    threads: 4
+    threads: plate_threads
     resources:
         mem_mb=plate_memory,
-        runtime=plate_runtime,
+        runtime=load_runtime,
+        disk_mb=counts_disk,
         attempt=which_attempt,
         budget=BUDGET,
     params:
@@ -61,7 +62,7 @@ rule qc_filter:
     threads: 1
     resources:
         mem_mb=plate_memory,
-        runtime=plate_runtime,
+        runtime=table_runtime,
         attempt=which_attempt,
     params:
         options=options(CONFIG.qc),
@@ -94,7 +95,7 @@ rule normalize:
     threads: 1
     resources:
         mem_mb=plate_memory,
-        runtime=plate_runtime,
+        runtime=table_runtime,
         attempt=which_attempt,
     params:
         options=options(CONFIG.normalize),
@@ -125,10 +126,10 @@ rule hvg:
     retries: 2
     conda:
         "../../envs/cpu.yaml"
-    threads: 4
+    threads: gpu_threads
     resources:
         mem_mb=hvg_memory,
-        runtime=plate_runtime,
+        runtime=hvg_runtime,
         attempt=which_attempt,
         budget=BUDGET,
         gpu=GPUS,

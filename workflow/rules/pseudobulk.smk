@@ -20,10 +20,10 @@ rule pseudobulk:
     retries: 2
     conda:
         "../../envs/cpu.yaml"
-    threads: 4
+    threads: plate_threads
     resources:
         mem_mb=pseudobulk_memory,
-        runtime=plate_runtime,
+        runtime=hvg_runtime,
         attempt=which_attempt,
         budget=BUDGET,
     params:

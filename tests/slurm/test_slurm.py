@@ -1,0 +1,339 @@
+"""``snakemake --profile slurm`` on a real Slurm: one atlas, and all that may happen to its jobs.
+
+The three plates' atlas is built once, through the committed profile, while a node is lost, a job
+is cancelled, one has too little memory, the controller is started anew, and Snakemake itself is
+killed and started again. The tests look at what Slurm and the results say of it. No GPU is there:
+the steps that can use one are told to ask for it (``--set-resources``), get what Slurm hands out,
+and find out as always that they have to work on the CPU.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from scatlas.datasets import simulate_plate, write_plate
+from tests.slurm import cluster as slurm
+from tests.workflow.conftest import CONFIG, PLATES
+from tests.workflow.runs import ROOT, Project, assert_same_outputs
+
+pytestmark = [pytest.mark.workflow, pytest.mark.slurm]
+
+GPU_RULES = ("hvg", "select_genes", "pca")
+# What a step and its two Snakemakes cannot do with.
+TOO_LITTLE_MB = 100
+ENDED = {"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
+PATIENCE = 300  # seconds; a shared machine may be slow
+
+
+@dataclass
+class Job:
+    """What Slurm knows of one of the jobs."""
+
+    id: str
+    rule: str
+    plate: str
+    state: str
+    node: str
+    partition: str
+    memory: str
+
+
+def jobs() -> dict[str, Job]:
+    """Every job so far, by its id; none while the controller is away."""
+    ask = ("squeue", "-a", "-h", "--states=all", "-o", "%i|%k|%T|%N|%P|%m")
+    found = {}
+    for line in slurm.command(*ask, check=False).split("\n"):
+        if line.count("|") == 5:
+            number, comment, *rest = line.split("|")
+            rule, _, plate = comment.removeprefix("rule_").partition("_wildcards_")
+            found[number] = Job(number, rule, plate, *rest)
+    return found
+
+
+def of_rule(rule: str) -> list[Job]:
+    return [job for job in jobs().values() if job.rule == rule]
+
+
+def running(rule: str, node: str = "") -> list[Job]:
+    return [j for j in of_rule(rule) if j.state == "RUNNING" and j.node.startswith(node)]
+
+
+def tasks() -> dict[str, list[tuple[str, str]]]:
+    """Node and CUDA_VISIBLE_DEVICES of each job, as its script and then its step saw them."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for line in slurm.TASKS.read_text().splitlines():
+        number, node, devices = line.split()
+        found.setdefault(number, []).append((node, devices))
+    return found
+
+
+def at_work(rule: str, attempt: int) -> bool:
+    """Whether a job of a rule is in its step, so that nothing of Slurm's is under way in it.
+
+    An ``srun`` that asks for its step within seconds of a controller's start may wait for ever
+    (Slurm 22.05); the job's time limit ends that, which is too late for a test.
+    """
+    jobs_ = sorted(of_rule(rule), key=by_id)
+    return (
+        len(jobs_) == attempt
+        and jobs_[-1].state == "RUNNING"
+        and len(tasks().get(jobs_[-1].id, [])) > 1
+    )
+
+
+def by_id(job: Job) -> int:
+    return int(job.id)
+
+
+@dataclass
+class Head:
+    """Snakemake on the login node."""
+
+    project: Project
+    process: subprocess.Popen | None = field(default=None)
+
+    def start(self, *options: str, target: str = "atlas") -> None:
+        asks = [f"{rule}:gpu=1" for rule in GPU_RULES]
+        asks += [f"concat_on_disk:mem_mb={TOO_LITTLE_MB}*attempt**3"]
+        with (self.project.folder / "head.log").open("a") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "snakemake", target, "--profile", "slurm", "--nocolor"),
+                    *("--snakefile", str(ROOT / "Snakefile"), "--configfile", "my.yaml"),
+                    *("--slurm-init-seconds-before-status-checks", "5"),
+                    *("--set-resources", *asks, *options),
+                ],
+                cwd=self.project.folder, stdout=log, stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def until(self, what: str, done: Callable[[], object]) -> None:
+        end = time.monotonic() + PATIENCE
+        while not done():
+            assert self.process.poll() is None, f"ended before {what}: {self.said()}"
+            assert time.monotonic() < end, f"no {what}: {self.said()}"
+            time.sleep(0.2)
+
+    def finish(self) -> None:
+        assert self.process.wait(PATIENCE) == 0, self.said()
+
+    def said(self) -> str:
+        return (self.project.folder / "head.log").read_text()[-6000:]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    why = slurm.lacking()
+    if why is None and find_spec("snakemake_executor_plugin_slurm") is None:
+        why = "snakemake-executor-plugin-slurm is not installed (scatlas[slurm])"
+    if why and os.environ.get("SCATLAS_REQUIRE_SLURM"):
+        pytest.fail(f"SCATLAS_REQUIRE_SLURM is set, but {why}")
+    if why:
+        pytest.skip(why)
+    slurm.down()
+    slurm.up()
+    yield
+    slurm.down()
+
+
+@pytest.fixture(scope="module")
+def plates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("plates")
+    paths = {name: folder / f"{name}.h5ad" for name in PLATES}
+    for number, path in enumerate(paths.values(), start=1):
+        write_plate(path, simulate_plate(number, n_cells=250, n_genes=600))
+    return paths
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory, plates: dict[str, Path]) -> Project:
+    """The same atlas, made on this machine."""
+    project = Project(tmp_path_factory.mktemp("local"), dict(CONFIG))
+    project.write_plates(plates)
+    project.build("atlas")
+    return project
+
+
+@dataclass
+class Story:
+    """One atlas, and what happened on the way."""
+
+    project: Project
+    head: Head
+    lost: str = ""
+    cancelled: str = ""
+    records: dict[str, int] = field(default_factory=dict)
+    in_flight: set[tuple[str, str]] = field(default_factory=set)
+    jobs: dict[str, Job] = field(default_factory=dict)
+
+
+@pytest.fixture(scope="module")
+def story(
+    cluster: None, tmp_path_factory: pytest.TempPathFactory, plates: dict[str, Path]
+) -> Iterator[Story]:
+    project = Project(tmp_path_factory.mktemp("slurm"), dict(CONFIG))
+    project.write_plates(plates)
+    # As in a checkout, where the link lies beside the Snakefile.
+    (project.folder / "slurm").symlink_to(ROOT / "slurm")
+    head = Head(project)
+    story = Story(project, head)
+    head.start()
+    try:
+        head.until("load on cpu2", lambda: running("load", "cpu2") and running("load", "cpu1"))
+        story.lost, story.cancelled = (running("load", node)[0].id for node in ("cpu2", "cpu1"))
+        slurm.lose_node("cpu2")
+        slurm.command("scancel", story.cancelled)
+        head.until("new jobs", lambda: len([job for job in of_rule("load") if job.node]) == 5)
+        slurm.start_node("cpu2")
+        head.until("select_genes", lambda: running("select_genes"))
+        story.records = project._records()
+        head.kill()
+        story.in_flight = {(j.rule, j.plate) for j in jobs().values() if j.state not in ENDED}
+        slurm.wait_for(
+            "what ran is done",
+            lambda: all(job.state in ENDED for job in jobs().values()),
+            PATIENCE,
+        )
+        head.start("--unlock")
+        head.finish()
+        head.start()
+        head.until("concat_on_disk, again", lambda: at_work("concat_on_disk", attempt=2))
+        slurm.restart_controller()
+        head.finish()
+        story.jobs = jobs()
+        yield story
+    finally:
+        if head.process.poll() is None:
+            head.kill()
+        for job in jobs().values():
+            if job.state not in ENDED:
+                slurm.command("scancel", job.id, check=False)
+
+
+def test_the_atlas_has_the_bytes_of_a_local_run(story: Story, local: Project):
+    assert_same_outputs(story.project.outputs(), local.outputs())
+
+
+def test_plates_are_worked_on_side_by_side_on_several_nodes(story: Story):
+    assert {job.node for job in story.jobs.values() if job.rule == "load"} >= {"cpu1", "cpu2"}
+
+
+def test_gpus_are_asked_for_where_they_are_used_and_nowhere_else(story: Story):
+    seen = tasks()
+    for job in story.jobs.values():
+        if job.state != "COMPLETED":
+            continue
+        node, devices = seen[job.id][-1]
+        if job.rule in GPU_RULES:
+            assert (job.partition, node) == ("gpu", "gpu1")
+            assert devices in ("0", "1"), "one of the two"
+        else:
+            assert (job.partition, node[:3], devices) == ("cpu", "cpu", "none")
+    # They start together, once the consensus is there.
+    cut = [job.id for job in story.jobs.values() if job.rule == "select_genes"]
+    assert {seen[number][-1][1] for number in cut} == {"0", "1"}
+
+
+def test_a_lost_node_and_a_cancelled_job_are_made_up_for(story: Story):
+    for number, state in ((story.lost, "NODE_FAIL"), (story.cancelled, "CANCELLED")):
+        job = story.jobs[number]
+        assert job.state == state
+        again = [
+            other
+            for other in story.jobs.values()
+            if (other.rule, other.plate) == ("load", job.plate) and other.id != number
+        ]
+        assert [other.state for other in again] == ["COMPLETED"]
+        assert again[0].node == "cpu1", "the node that was left"
+
+
+def test_a_job_that_had_too_little_memory_is_tried_with_more(story: Story):
+    tries = sorted((job for job in story.jobs.values() if job.rule == "concat_on_disk"), key=by_id)
+    assert [job.memory for job in tries] == [f"{TOO_LITTLE_MB}M", f"{8 * TOO_LITTLE_MB}M"]
+    # Without control groups Slurm 22.05 calls it FAILED.
+    assert tries[0].state in ("FAILED", "OUT_OF_MEMORY")
+    assert tries[1].state == "COMPLETED"
+
+
+def test_nothing_is_lost_or_done_twice_when_snakemake_is_killed(story: Story):
+    assert story.records, "a premise"
+    now = story.project._records()
+    assert {name: now.get(name) for name in story.records} == story.records
+    done = Counter((j.rule, j.plate) for j in story.jobs.values() if j.state == "COMPLETED")
+    # Of the groups of qc_filter and normalize Slurm does not say which plate's they are.
+    assert {
+        times for (rule, plate), times in done.items() if plate or "_normalize_" not in rule
+    } == {1}
+    assert [times for (rule, _), times in done.items() if "_normalize_" in rule] == [len(PLATES)]
+    # Slurm goes on with what runs while nobody watches.
+    assert {rule for rule, _ in story.in_flight} == {"select_genes"}
+
+
+def test_short_steps_share_a_job(story: Story):
+    rules = Counter(job.rule for job in story.jobs.values())
+    assert not {"qc_filter", "normalize"} & set(rules)
+    assert {"qc_filter/p1", "normalize/p1"} <= set(story.project._records())
+
+
+def test_a_rule_runs_on_dask_workers_of_several_nodes(story: Story, local: Project):
+    """Workers are Slurm jobs of their own; the rule finds them by the scheduler's file."""
+    project = story.project
+    file = project.folder / "scheduler.json"
+    dask = f"{sys.executable} -m dask"
+    common = f"--scheduler-file {file} --host 127.0.0.1 --no-dashboard"
+    wanted = [("cpu1", f"{dask} scheduler {common} --port 0")]
+    wanted += [(node, f"{dask} worker {common} --nthreads 1") for node in ("cpu1", "cpu2")]
+    env = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    slurm.start_node("cpu2")
+    submitted = []
+    for node, line in wanted:
+        done = subprocess.run(
+            [
+                *("sbatch", "--parsable", "-w", node, "-c1", "--mem=1500", "-t10"),
+                # Paths of the results start from Snakemake's folder.
+                *("-D", str(project.folder)),
+                *("-o", str(project.folder / f"dask-{len(submitted)}.log"), "--wrap", line),
+            ],
+            env=env, text=True, check=True, capture_output=True,
+        )  # fmt: skip
+        submitted.append(done.stdout.strip())
+        slurm.wait_for("the scheduler's file", file.exists, PATIENCE)
+
+    # Inside, so that the workers get their code rather than this module's name.
+    def node_of(dask_worker: object) -> str:
+        return os.environ["SLURMD_NODENAME"]
+
+    def executed(dask_worker: object) -> int:
+        return dask_worker.state.executed_count
+
+    try:
+        cluster = {"kind": "existing", "scheduler_file": str(file)}
+        project.config["compute"] = project.config["compute"] | {"cluster": cluster}
+        project.write_config()
+        from distributed import Client
+
+        with Client(scheduler_file=str(file), timeout=60) as client:
+            client.wait_for_workers(2, timeout=PATIENCE)
+            nodes = client.run(node_of)
+            assert sorted(nodes.values()) == ["cpu1", "cpu2"]
+            story.head.start("--forcerun", "pca", target="results/pca.zarr/zarr.json")
+            story.head.finish()
+            assert sum(client.run(executed).values()) > 0
+    finally:
+        slurm.command("scancel", *submitted)
+    assert_same_outputs(project.outputs(), local.outputs())
