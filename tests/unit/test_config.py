@@ -60,6 +60,7 @@ subset: {n_cells: 1000000}
 neighbors: {n_neighbors: 15, n_pcs: null}
 umap: {min_dist: 0.5}
 leiden: {resolution: 1.0}
+pseudobulk: null
 report: {colors: [cell_line, plate, drug, leiden]}
 compute: {block_budget: 256MB, memory: pool, memory_limit: null, cluster: null}
 """)
@@ -181,6 +182,8 @@ QC_KEYS = ", ".join(DEFAULTS["qc"])
         ({"leiden": {"resolution": 0}}, "leiden.resolution is 0;"),
         ({"scale": {"max_value": -1}}, "scale.max_value is -1; it must be a number above 0, or"),
         ({"seed": 2**32}, "seed is 4294967296;"),
+        ({"pseudobulk": {"by": []}}, "pseudobulk.by is a list; it must be a list of at least one"),
+        ({"pseudobulk": {"by": "drug"}}, "pseudobulk.by is 'drug'; it must be a list of at least"),
         ({"outdir": ""}, "outdir is ''; it must be text"),
         # Choices
         ({"hvg": {"flavor": "v3"}}, "hvg.flavor is 'v3'; it must be seurat, cell_ranger or seur"),
@@ -462,6 +465,9 @@ def test_every_key_is_described():
         ({"leiden": {"resolution": 0}}, False),
         ({"pca": []}, False),
         ({"report": {"colors": [1]}}, False),
+        ({"pseudobulk": {}}, True),
+        ({"pseudobulk": {"by": ["drug"]}}, True),
+        ({"pseudobulk": {"by": []}}, False),
         ({"outdir": ""}, False),
         ({"normalize": {"target_sum": None}, "zz": 1}, False),
     ],

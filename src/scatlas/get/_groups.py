@@ -156,8 +156,9 @@ def _added(x: Any, codes: NDArray[np.int64], sizes: NDArray[np.int64], wanted: W
     work = partial(
         _part, wanted=wanted, most=int(sizes.max(initial=0)), first=first, dtype=np.dtype(x.dtype)
     )
-    with ThreadPoolExecutor(n_threads(), "scatlas-groups") as pool:
-        add = kernels.add if is_gpu(x) else partial(_add_shared, pool)
+    n = n_threads()
+    with ThreadPoolExecutor(n, "scatlas-groups") as pool:
+        add = kernels.add if is_gpu(x) else partial(_add_shared, pool, n)
         for parts in blocks.stream(x, work, codes, combine=_listed):
             for part in parts:
                 if part.sums is None:
@@ -186,9 +187,10 @@ def _listed(parts: list[list[_Part]]) -> list[_Part]:
     return [part for half in parts for part in half]
 
 
-def _add_shared(pool: ThreadPoolExecutor, block: Any, codes: NDArray[np.int64], into: Sums) -> None:
-    """Add a block by several threads, each its own groups: who adds does not show in the sums."""
-    n = pool._max_workers
+def _add_shared(
+    pool: ThreadPoolExecutor, n: int, block: Any, codes: NDArray[np.int64], into: Sums
+) -> None:
+    """Add a block by `n` threads, each its own groups: who adds does not show in the sums."""
     shares = (np.where(codes % n == i, codes, -1) for i in range(n)) if n > 1 else (codes,)
     list(pool.map(lambda share: group_sums_cpu.add(block, share, into), shares))
 
