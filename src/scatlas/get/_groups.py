@@ -16,15 +16,14 @@ from scatlas.get import _medians
 from scatlas.kernels import group_sums_cpu
 from scatlas.kernels.group_sums_cpu import Wanted, check_range, is_whole
 from scatlas.kernels.homes import home, is_gpu
-from scatlas.kernels.moments_cpu import mean_deviations
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from scatlas.kernels.group_sums_cpu import Sums
 
-# What is finished at once, in groups x genes: a dozen arrays of so many float64.
-_AT_ONCE = 2**17
+# Sums that are made means and variances at once: on a GPU that takes a dozen arrays of so many.
+_AT_ONCE = 2**20
 
 
 class _Part(NamedTuple):
@@ -222,25 +221,24 @@ def _finish(total: Sums, n: NDArray[np.int64], funcs: tuple[str, ...], dof: int)
         layers["var"] = total.squares.view(np.float64)
     if {"mean", "var"}.isdisjoint(funcs):
         return layers
-    n_rows, n_columns = total.sums.shape
-    if is_gpu(total.sums):
-        import cupy
+    kernels, mean, var = home("group_sums", total.sums), layers.get("mean"), layers.get("var")
 
-        n = cupy.asarray(n)
+    def finish(rows: slice) -> None:
+        of = n if n.shape[0] == 1 else n[rows]
+        outs = (None if out is None else out[rows] for out in (mean, var))
+        kernels.mean_var(total.at(rows), of, dof, *outs)
+
+    n_rows, n_columns = total.sums.shape
     step = max(1, _AT_ONCE // max(1, n_columns))
-    for lo in range(0, n_rows, step):
-        rows = slice(lo, min(lo + step, n_rows))
-        of = (n[rows] if n.shape[0] == n_rows and n.shape[1] == 1 else n).astype(np.float64)
-        sums, low, squares, squares_low = total.pairs(rows)
-        with np.errstate(all="ignore"):
-            if "var" in funcs:
-                mean, deviations = mean_deviations(sums, low, squares, squares_low, of)
-                left = np.where(of > dof, of - dof, np.nan)
-                layers["var"][rows] = deviations / left
-            else:
-                mean = sums / of
-            if "mean" in funcs:
-                layers["mean"][rows] = mean
+    pieces = [slice(lo, min(lo + step, n_rows)) for lo in range(0, n_rows, step)]
+    # A GPU's work stays on this thread's stream.
+    n_workers = 1 if is_gpu(total.sums) else min(n_threads(), len(pieces))
+    if n_workers <= 1:
+        for rows in pieces:
+            finish(rows)
+    else:
+        with ThreadPoolExecutor(n_workers, "scatlas-finish") as pool:
+            list(pool.map(finish, pieces))
     return layers
 
 

@@ -14,7 +14,7 @@ from cupyx.scipy import sparse
 
 from scatlas.kernels import cuda
 from scatlas.kernels.group_sums_cpu import Sums, Wanted
-from scatlas.kernels.moments_cpu import local_groups
+from scatlas.kernels.moments_cpu import local_groups, mean_deviations
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -67,6 +67,26 @@ def group_sums(x: Block, codes: NDArray[np.integer], wanted: Wanted) -> tuple[cp
     sums = zeros((groups.size, int(x.shape[1])), x.dtype, wanted)
     add(x, local, sums)
     return cp.asarray(groups), sums
+
+
+def mean_var(total: Sums, n: NDArray[np.int64], dof: int, mean: Any, var: Any) -> None:
+    """As :func:`scatlas.kernels.group_sums_cpu.mean_var`: its operations, one after another."""
+    of = cp.asarray(n).astype(cp.float64)
+    sums, low = _pair(total.sums, total.errors)
+    if var is not None:
+        squares = _pair(total.squares, total.square_errors)
+        _, deviations = mean_deviations(sums, low, *squares, of)
+        var[...] = deviations / cp.where(of > dof, of - dof, cp.nan)
+    if mean is not None:
+        mean[...] = sums / of
+
+
+def _pair(high: cp.ndarray, low: cp.ndarray | None) -> tuple[cp.ndarray, cp.ndarray]:
+    """Sums as pairs of float64: integers of 54 bits and more need two."""
+    if low is not None:
+        return high, low
+    rounded = high.astype(cp.float64)
+    return rounded, (high - rounded.astype(cp.int64)).astype(cp.float64)
 
 
 def _pointer(array: Any) -> Any:

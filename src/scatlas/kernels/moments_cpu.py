@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numba.extending import register_jitable
 from scipy import sparse
 
 from scatlas.kernels.cached import njit
@@ -35,7 +36,7 @@ EXACT_SQUARES = frozenset("?bBhHef")
 
 # A sum of squared deviations below n of these parts of the sum of squares is the rounding of the
 # pairs: the gene is constant. (Float32 values that differ at all leave 2**-48 / n, far above it.)
-_CONSTANT = 2.0**-102
+CONSTANT = 2.0**-102
 
 
 @dataclass(frozen=True)
@@ -185,11 +186,12 @@ def square_error(v: float, square: float) -> float:
     return ((high * high - square) + 2.0 * high * low) + low * low
 
 
-def pair_sum(high: Any, low: Any, value: Any, error: Any) -> tuple[Any, Any]:
-    """Sum of the pairs ``high + low`` and ``value + error``, as such a pair (Knuth, Dekker).
+# Plain functions of numbers and of arrays, NumPy's or CuPy's; compiled code may call them, too.
 
-    Of numbers in compiled code, and of whole arrays, NumPy's or CuPy's.
-    """
+
+@register_jitable
+def pair_sum(high: Any, low: Any, value: Any, error: Any) -> tuple[Any, Any]:
+    """Sum of the pairs ``high + low`` and ``value + error``, as such a pair (Knuth, Dekker)."""
     new = high + value
     part = new - high
     rest = low + (((high - (new - part)) + (value - part)) + error)
@@ -198,13 +200,10 @@ def pair_sum(high: Any, low: Any, value: Any, error: Any) -> tuple[Any, Any]:
     return total, rest - (total - new)
 
 
-add_pairs = njit(nogil=True, cache=True)(pair_sum)
-
-
 @njit(nogil=True, cache=True)
 def _add_pair(pair: NDArray, at: int, value: float, error: float) -> None:
     """Add ``value + error`` to the sum at ``pair[at]`` and its error at ``pair[at + 1]``."""
-    pair[at], pair[at + 1] = add_pairs(pair[at], pair[at + 1], value, error)
+    pair[at], pair[at + 1] = pair_sum(pair[at], pair[at + 1], value, error)
 
 
 @njit(nogil=True, cache=True)
@@ -280,8 +279,13 @@ def mean_deviations(
     The deviations are exactly zero where they are within the rounding of the pairs: where all
     values are the same.
     """
-    # In NumPy (or CuPy): once a plate, a compiled kernel would take longer to compile than to run.
-    mean = total / n
+    deviations = deviations_of(total, total_low, squares, squares_low, n)
+    return total / n, np.where(deviations <= n * CONSTANT * squares, 0.0, deviations)
+
+
+@register_jitable
+def deviations_of(total: Any, total_low: Any, squares: Any, squares_low: Any, n: Any) -> Any:
+    """Sums of squared deviations, those of constant values with their rounding."""
     # total**2 / n as a pair: the quotient and what it leaves.
     product = total * total
     product_low = _product_error(total, total, product) + 2.0 * total * total_low
@@ -289,10 +293,10 @@ def mean_deviations(
     back = quotient * n
     rest = (product - back) - _product_error(quotient, n, back)
     quotient_low = (rest + product_low) / n
-    deviations = (squares - quotient) + (squares_low - quotient_low)
-    return mean, np.where(deviations <= n * _CONSTANT * squares, 0.0, deviations)
+    return (squares - quotient) + (squares_low - quotient_low)
 
 
+@register_jitable
 def _product_error(a: NDArray, b: NDArray, product: NDArray) -> NDArray:
     """Return ``a * b - product`` exactly (Dekker)."""
     c = 134217729.0 * a
