@@ -7,7 +7,7 @@ SHELL := bash
 VENV ?= .venv
 # Jobs of the demo: every core, and no more than eight, which is all that four small plates can use.
 CORES ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
-# Three workers, on two cores: one of them waits for Slurm most of the time, and others for Snakemake.
+# Three workers, on two cores: the one with Slurm's tests, which come early, waits most of the time.
 TEST_WORKERS ?= 3
 PYTEST_ARGS ?=
 
@@ -44,7 +44,7 @@ reproduce: env ## Make an atlas again: make reproduce ATLAS=atlas.zarr DIRECTORY
 
 .PHONY: test
 test: test-env ## Run every test
-	@$(WITH_VENV) python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
+	@$(WITH_VENV) python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: test-env ## Check style: Python, Snakemake rules, workflow conventions

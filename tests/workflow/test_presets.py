@@ -20,6 +20,7 @@ pytestmark = pytest.mark.workflow
 
 PLATE_RULES = ("load", "qc_filter", "normalize", "hvg", "select_genes")
 ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "atlas", "subset", "umap", "report")
+ON_DEMAND = ("simulate", "pseudobulk", "merge_pseudobulk")
 
 
 def snakemake(*options: str, folder: Path, snakefile: Path = ROOT / "Snakefile", **env: str) -> str:
@@ -87,7 +88,7 @@ DIRECTIVES = directives()
 
 
 def test_every_rule_is_seen():
-    assert set(DIRECTIVES) == {*PLATE_RULES, *ATLAS_RULES, "simulate"}
+    assert set(DIRECTIVES) == {*PLATE_RULES, *ATLAS_RULES, *ON_DEMAND}
 
 
 @pytest.mark.parametrize("rule", DIRECTIVES)
@@ -216,7 +217,8 @@ def test_the_atlas_asks_for_what_all_plates_need(ask, default):
 def test_jobs_that_hold_blocks_ask_for_the_budget(ask, default):
     more = ask(compute={"block_budget": "1256MB"})
     holding = [rule for rule in DIRECTIVES if "--block-budget" in DIRECTIVES[rule]["shell"]]
-    assert set(holding) == {"load", "hvg", "select_genes", "concat_on_disk", "pca", "subset"}
+    kept = {"load", "hvg", "select_genes", "concat_on_disk", "pca", "subset"}
+    assert set(holding) == kept | {"pseudobulk", "merge_pseudobulk"}
     for rule in holding:
         assert asked_by(rule)["budget"] == "BUDGET"
         (before, *_), (after, *_) = (told[rule]["mem_mb"]["small"] for told in (default, more))
@@ -244,6 +246,6 @@ def test_a_dry_run_prints_the_plan(tmp_path: Path):
     assert rows["hvg"][:3] == ["2", "8", "1"]
     n_jobs, *_, gpu_hours, disk = rows["all"]
     assert int(n_jobs) == 2 * len(PLATE_RULES) + len(ATLAS_RULES)
-    # hvg and select_genes of both plates and pca, ten minutes and more each.
-    assert 0.8 <= float(gpu_hours) < 1.5
+    # hvg and select_genes of both plates and pca, ten minutes and more each; umap by its cells.
+    assert 0.8 <= float(gpu_hours) - float(rows["umap"][5]) < 1.5
     assert float(disk) > 2 * 100_000 * 1451 * 1.9 / 1e9
