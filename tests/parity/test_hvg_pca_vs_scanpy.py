@@ -14,6 +14,7 @@ from scatlas.pp._hvg import highly_variable_genes
 from scatlas.pp._normalize import size_factors
 from scatlas.pp._pca import pca
 from scatlas.pp._scale import scale
+from tests.marked import marked_counts
 
 PLATES = [f"mix_plate{i}" for i in range(1, 6)]
 
@@ -38,11 +39,7 @@ def normalised(counts, **log1p):
 def simulated():
     """400 cells x 600 genes with markers of three types and many genes seen in one or two cells."""
     rng = np.random.default_rng(0)
-    mean = rng.gamma(0.3, 3.0, size=600)
-    types = rng.integers(0, 3, 400)
-    effect = np.where(rng.random((3, 600)) < 0.1, rng.gamma(2.0, 2.0, (3, 600)), 1.0)
-    counts = rng.poisson(mean * effect[types] * rng.gamma(5, 0.2, (400, 1)))
-    counts[:, ::25] = 0
+    counts = marked_counts(rng)
     adata = normalised(sp.csr_matrix(counts))
     adata.var_names = [f"g{i}" for i in rng.permutation(600)]  # not in alphabetical order
     adata.obs["batch"] = pd.Categorical(rng.choice(["x", "y", "z"], 400))

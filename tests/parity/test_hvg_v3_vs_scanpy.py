@@ -11,6 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 from scatlas.pp import highly_variable_genes
+from tests.marked import marked_counts
 
 FLAVORS = ["seurat_v3", "seurat_v3_paper"]
 PLATES = [f"mix_plate{i}" for i in range(1, 6)]
@@ -45,11 +46,7 @@ def scanpy(monkeypatch):
 def simulated():
     """400 cells x 600 genes with markers of three types, in batches, and a huge outlier."""
     rng = np.random.default_rng(0)
-    mean = rng.gamma(0.3, 3.0, size=600)
-    types = rng.integers(0, 3, 400)
-    effect = np.where(rng.random((3, 600)) < 0.1, rng.gamma(2.0, 2.0, (3, 600)), 1.0)
-    counts = rng.poisson(mean * effect[types] * rng.gamma(5, 0.2, (400, 1)))
-    counts[:, ::25] = 0
+    counts = marked_counts(rng)
     counts[5, 7] = 100_000
     adata = ad.AnnData(sp.csr_matrix(counts.astype(np.float32)))
     adata.var_names = [f"g{i}" for i in rng.permutation(600)]  # not in alphabetical order
