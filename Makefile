@@ -18,7 +18,8 @@ SNAKEFILES := Snakefile workflow
 BIN := $(abspath $(VENV))/bin
 WITH_VENV := PATH="$(BIN):$$PATH"
 PIP := "$(BIN)/python" -m pip --disable-pip-version-check --no-input
-HASHED := install -qq --no-build-isolation --require-hashes
+# Not compiled: Python compiles what is imported, and most of it never is.
+HASHED := install -qq --no-compile --no-build-isolation --require-hashes
 
 .PHONY: help
 help: ## Say what can be made
@@ -44,7 +45,7 @@ reproduce: env ## Make an atlas again: make reproduce ATLAS=atlas.zarr DIRECTORY
 
 .PHONY: test
 test: test-env ## Run every test
-	@$(WITH_VENV) python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	@$(WITH_VENV) python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --durations 25 $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: test-env ## Check style: Python, Snakemake rules, workflow conventions

@@ -35,6 +35,12 @@ settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("random", deadline=None)
 settings.load_profile(os.environ.get("SCATLAS_HYPOTHESIS", "fixed"))
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take minutes first: a worker that begins one last keeps all others waiting."""
+    items.sort(key=lambda item: not {"slurm", "workflow"} & {m.name for m in item.iter_markers()})
+
+
 ARRAY_TYPES = ("numpy", "csr", "csc", "dask-csr", "dask-dense")
 DEFAULT_ROWS = 7  # rows a Dask block in tests: odd, and divides no matrix used here
 

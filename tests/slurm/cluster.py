@@ -130,8 +130,14 @@ def up() -> None:
 
 def down() -> None:
     """Stop what was started, and take the configuration away."""
+    ask = ("squeue", "-a", "-h", "--states=all", "-o", "%A")
+    jobs = command(*ask, check=False).split() if _pid("slurmctld") else []
     for name in (*NODES, "slurmctld", "munged"):
         _end(name, signal.SIGTERM)
+    # A step that has just ended would go on for hours telling a controller that is no more.
+    for pid in _keepers(jobs):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     for file in (CONF, GRES):
         if file.exists() and file.read_text().startswith(MARK):
             file.unlink()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,13 +25,30 @@ CONFIG = {
 
 
 @pytest.fixture(scope="session")
-def plates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this run of pytest, which all its workers see."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@contextmanager
+def once(done: Path) -> Iterator[bool]:
+    """Whether the caller, alone among the workers, is the one who has to do this."""
+    with done.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield not done.exists()
+        done.touch()
+
+
+@pytest.fixture(scope="session")
+def plates(shared: Path) -> dict[str, Path]:
     """Three plates of 250 cells x 600 genes."""
-    folder = tmp_path_factory.mktemp("plates")
-    paths = {}
-    for number, name in enumerate(PLATES, start=1):
-        paths[name] = folder / f"{name}.h5ad"
-        write_plate(paths[name], simulate_plate(number, n_cells=250, n_genes=600))
+    paths = {name: shared / f"{name}.h5ad" for name in PLATES}
+    with once(shared / "plates.done") as first:
+        for number, path in enumerate(paths.values() if first else (), start=1):
+            write_plate(path, simulate_plate(number, n_cells=250, n_genes=600))
     return paths
 
 
@@ -40,9 +61,11 @@ def project(tmp_path: Path, plates: dict[str, Path]) -> Project:
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory, plates: dict[str, Path]) -> Project:
+def built(shared: Path, plates: dict[str, Path]) -> Project:
     """The three plates' finished atlas: look, do not touch."""
-    new = Project(tmp_path_factory.mktemp("built"), dict(CONFIG))
-    new.write_plates(plates)
-    new.build()
+    with once(shared / "built.done") as first:
+        new = Project(shared / "built", dict(CONFIG))
+        if first:
+            new.write_plates(plates)
+            new.build()
     return new

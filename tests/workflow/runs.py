@@ -32,7 +32,10 @@ class Project:
         return self.folder / "results"
 
     def write_config(self) -> None:
-        (self.folder / "my.yaml").write_text(yaml.safe_dump(self.config))
+        text, path = yaml.safe_dump(self.config), self.folder / "my.yaml"
+        # A project may be shared: what is written already is not cut short under a reader's eyes.
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
 
     def write_plates(self, plates: dict[str, Path | str]) -> None:
         """Each plate with its path and a label, its donor."""
@@ -55,13 +58,14 @@ class Project:
 
     def build(self, *targets: str, cores: int = 2) -> set[str]:
         """Run, expect success, and name the jobs that ran: ``load/p1``, ``pca``."""
-        before = self._records()
+        before = self.records()
         done = self.run(*targets, cores=cores)
         assert done.returncode == 0, done.stdout[-6000:]
-        after = self._records()
+        after = self.records()
         return {name for name, stamp in after.items() if before.get(name) != stamp}
 
-    def _records(self) -> dict[str, int]:
+    def records(self) -> dict[str, int]:
+        """The jobs that have run, each with the time of its last record."""
         folder = self.results / "manifests"
         return {
             (path.parent.parent / path.stem).relative_to(folder).as_posix(): path.stat().st_mtime_ns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import time
@@ -20,7 +21,8 @@ from tests.workflow.runs import ROOT, Project, assert_same_outputs
 pytestmark = pytest.mark.workflow
 
 PLATE_STEPS = ("load", "qc_filter", "normalize", "hvg", "select_genes")
-ATLAS_STEPS = ("concat_on_disk", "pca", "atlas", "subset", "umap", "report")
+MERGE_STEPS = ("concat_on_disk", "pca", "atlas")
+ATLAS_STEPS = (*MERGE_STEPS, "subset", "umap", "report")
 
 
 def all_jobs(plates=PLATES) -> set[str]:
@@ -36,17 +38,12 @@ def copy(built: Project, tmp_path: Path) -> Project:
     return new
 
 
-def test_every_step_runs_once_and_then_there_is_nothing_to_do(project: Project):
-    assert project.build() == all_jobs()
-    again = project.run()
+def test_every_step_runs_once_and_then_there_is_nothing_to_do(copy: Project):
+    assert set(copy.records()) == all_jobs()
+    again = copy.run()
     assert again.returncode == 0
     assert "Nothing to be done" in again.stdout
-    assert project.build() == set()
-
-
-def test_two_runs_give_the_same_bytes_for_any_number_of_cores(built: Project, project: Project):
-    project.build(cores=1)
-    assert_same_outputs(project.outputs(), built.outputs())
+    assert copy.build() == set()
 
 
 def test_a_changed_plate_that_leaves_the_consensus_touches_no_other_plate(
@@ -62,10 +59,10 @@ def test_a_changed_plate_that_leaves_the_consensus_touches_no_other_plate(
     genes = (copy.results / "consensus_genes.tsv").read_bytes()
     old = copy.outputs()
 
-    ran = copy.build()
+    ran = copy.build("atlas")
 
     assert (copy.results / "consensus_genes.tsv").read_bytes() == genes, "a premise of this test"
-    assert ran == {f"{step}/p2" for step in PLATE_STEPS} | {"consensus", *ATLAS_STEPS}
+    assert ran == {f"{step}/p2" for step in PLATE_STEPS} | {"consensus", *MERGE_STEPS}
     new = copy.outputs()
     assert new["plates/p2/size_factors.parquet"] != old["plates/p2/size_factors.parquet"]
     assert {
@@ -78,8 +75,11 @@ def test_changed_qc_bounds_do_not_load_again(copy: Project):
     bound = int(max(table["total_counts"].quantile(0.1) for table in tables))
     copy.config["qc"] = {"min_counts": bound}
     copy.write_config()
-    ran = copy.build()
-    assert ran == {job for job in all_jobs() if not job.startswith("load/")}
+    planned = copy.run("consensus", "--dry-run").stdout
+    assert re.findall(r"^(load|qc_filter|hvg) +(\d+)$", planned, re.MULTILINE) == [
+        ("hvg", "3"),
+        ("qc_filter", "3"),
+    ]
 
 
 def test_qc_bounds_that_take_no_cell_change_no_byte_of_the_stores(copy: Project):
@@ -88,6 +88,7 @@ def test_qc_bounds_that_take_no_cell_change_no_byte_of_the_stores(copy: Project)
     copy.write_config()
     ran = copy.build()
     assert {f"qc_filter/{p}" for p in PLATES} <= ran
+    assert not ran & {f"load/{p}" for p in PLATES}
     new = copy.outputs()
     stores = [name for name in old if ".zarr/" in name or name.endswith((".h5ad", ".npz"))]
     # What the atlas says of its making is another, and its manifest does not know.
@@ -113,7 +114,7 @@ def test_a_deleted_store_is_made_again_when_it_is_needed(copy: Project):
     assert copy.build() == set()
     copy.config["hvg"] = {"n_top_genes": 140}
     copy.write_config()
-    loaded = {job for job in copy.build() if job.startswith("load/")}
+    loaded = {job for job in copy.build("atlas") if job.startswith("load/")}
     assert loaded == {"load/p3"}
 
 
@@ -121,11 +122,14 @@ def test_a_deleted_store_is_made_again_when_it_is_needed(copy: Project):
 def interrupted(project: Project):
     """Kill a project's run while a store is being written; returns how the run ended."""
 
-    def interrupt(script: str, store: str, *, everything: bool) -> int:
+    def interrupt(script: str, store: str, *, everything: bool, cores: int = 2) -> int:
         final = project.results / store
         partial = final.parent / f".{final.name}.partial"
         running = subprocess.Popen(
-            project.command(), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            project.command(cores=cores),
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         try:
             deadline = time.monotonic() + 300
@@ -146,7 +150,8 @@ def interrupted(project: Project):
 
 
 def test_a_job_killed_while_writing_is_done_again(interrupted, built: Project, project: Project):
-    assert interrupted("load.py", "plates/p1/counts.zarr", everything=False) == 0
+    """On one core, where the other atlas was built on two: every byte is the same all the same."""
+    assert interrupted("load.py", "plates/p1/counts.zarr", everything=False, cores=1) == 0
     assert_same_outputs(project.outputs(), built.outputs())
 
 
