@@ -22,10 +22,10 @@ from pathlib import Path
 
 import pytest
 
-from scatlas.datasets import simulate_plate, write_plate
 from tests.slurm import cluster as slurm
 from tests.workflow.conftest import CONFIG, PLATES
 from tests.workflow.runs import ROOT, Project, assert_same_outputs
+from tests.workflow.test_snakemake_report import FIGURES, RULES, TABLES
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slurm]
 
@@ -103,7 +103,7 @@ class Head:
     project: Project
     process: subprocess.Popen | None = field(default=None)
 
-    def start(self, *options: str, target: str = "atlas") -> None:
+    def start(self, *options: str, target: str = "all") -> None:
         asks = [f"{rule}:gpu=1" for rule in GPU_RULES]
         asks += [f"concat_on_disk:mem_mb={TOO_LITTLE_MB}*attempt**3"]
         with (self.project.folder / "head.log").open("a") as log:
@@ -151,24 +151,6 @@ def cluster() -> Iterator[None]:
     slurm.down()
 
 
-@pytest.fixture(scope="module")
-def plates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("plates")
-    paths = {name: folder / f"{name}.h5ad" for name in PLATES}
-    for number, path in enumerate(paths.values(), start=1):
-        write_plate(path, simulate_plate(number, n_cells=250, n_genes=600))
-    return paths
-
-
-@pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory, plates: dict[str, Path]) -> Project:
-    """The same atlas, made on this machine."""
-    project = Project(tmp_path_factory.mktemp("local"), dict(CONFIG))
-    project.write_plates(plates)
-    project.build("atlas")
-    return project
-
-
 @dataclass
 class Story:
     """One atlas, and what happened on the way."""
@@ -201,7 +183,7 @@ def story(
         head.until("new jobs", lambda: len([job for job in of_rule("load") if job.node]) == 5)
         slurm.start_node("cpu2")
         head.until("select_genes", lambda: running("select_genes"))
-        story.records = project._records()
+        story.records = project.records()
         head.kill()
         story.in_flight = {(j.rule, j.plate) for j in jobs().values() if j.state not in ENDED}
         slurm.wait_for(
@@ -225,8 +207,23 @@ def story(
                 slurm.command("scancel", job.id, check=False)
 
 
-def test_the_atlas_has_the_bytes_of_a_local_run(story: Story, local: Project):
-    assert_same_outputs(story.project.outputs(), local.outputs())
+def test_the_atlas_has_the_bytes_of_a_local_run(story: Story, built: Project):
+    assert_same_outputs(story.project.outputs(), built.outputs())
+
+
+def test_snakemakes_report_tells_of_the_slurm_run(story: Story, tmp_path: Path):
+    page = tmp_path / "report.html"
+    options = ("--snakefile", str(ROOT / "Snakefile"), "--configfile", "my.yaml", "--nocolor")
+    done = subprocess.run(
+        [*(sys.executable, "-m", "snakemake", "--profile", "slurm"), *options, "--report", page],
+        cwd=story.project.folder, text=True, check=False, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    text = page.read_text()
+    results = {name for kind in (FIGURES, TABLES) for names in kind.values() for name in names}
+    assert {name for name in results if name not in text} == set()
+    assert {rule for rule in RULES if f'"{rule}"' not in text} == set(), "run times of each rule"
 
 
 def test_plates_are_worked_on_side_by_side_on_several_nodes(story: Story):
@@ -272,7 +269,7 @@ def test_a_job_that_had_too_little_memory_is_tried_with_more(story: Story):
 
 def test_nothing_is_lost_or_done_twice_when_snakemake_is_killed(story: Story):
     assert story.records, "a premise"
-    now = story.project._records()
+    now = story.project.records()
     assert {name: now.get(name) for name in story.records} == story.records
     done = Counter((j.rule, j.plate) for j in story.jobs.values() if j.state == "COMPLETED")
     # Of the groups of qc_filter and normalize Slurm does not say which plate's they are.
@@ -287,10 +284,10 @@ def test_nothing_is_lost_or_done_twice_when_snakemake_is_killed(story: Story):
 def test_short_steps_share_a_job(story: Story):
     rules = Counter(job.rule for job in story.jobs.values())
     assert not {"qc_filter", "normalize"} & set(rules)
-    assert {"qc_filter/p1", "normalize/p1"} <= set(story.project._records())
+    assert {"qc_filter/p1", "normalize/p1"} <= set(story.project.records())
 
 
-def test_a_rule_runs_on_dask_workers_of_several_nodes(story: Story, local: Project):
+def test_a_rule_runs_on_dask_workers_of_several_nodes(story: Story, built: Project):
     """Workers are Slurm jobs of their own; the rule finds them by the scheduler's file."""
     project = story.project
     file = project.folder / "scheduler.json"
@@ -336,4 +333,4 @@ def test_a_rule_runs_on_dask_workers_of_several_nodes(story: Story, local: Proje
             assert sum(client.run(executed).values()) > 0
     finally:
         slurm.command("scancel", *submitted)
-    assert_same_outputs(project.outputs(), local.outputs())
+    assert_same_outputs(project.outputs(), built.outputs())
