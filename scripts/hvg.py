@@ -10,7 +10,7 @@ import pandas as pd
 from scatlas import config, step
 from scatlas.get import on_backend
 from scatlas.io import atomic_path, read_cells, read_matrix
-from scatlas.pp import hvg_of_counts
+from scatlas.pp import frequent_genes, hvg_of_counts
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -19,6 +19,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
     parser.add_argument("--size-factors", type=Path, required=True, help="size_factors.parquet")
     parser.add_argument("--min-cells", type=int, help="leave out genes seen in fewer kept cells")
+    parser.add_argument(
+        "--drop-rare-genes", type=int, help="leave out genes seen in fewer of all cells"
+    )
     parser.add_argument("--table", type=Path, required=True, help="hvg.parquet to write")
     config.add_options(parser, config.HVG)
     args = parser.parse_args(argv)
@@ -29,7 +32,12 @@ def main(argv: list[str] | None = None) -> None:
         x = on_backend(x)
         factors = np.full(x.shape[0], np.nan)  # NaN: a cell that QC has taken out
         factors[cells["row"]] = cells["size_factor"]
-        table = hvg_of_counts(x, var.index, factors, min_cells=args.min_cells, **hvg.model_dump())
+        genes = None
+        if args.drop_rare_genes is not None:
+            n_cells = var["n_cells_by_counts"].to_numpy()
+            genes = frequent_genes(n_cells, args.drop_rare_genes, source=f"plate {args.plate}")
+        options = {"min_cells": args.min_cells, "genes": genes, **hvg.model_dump()}
+        table = hvg_of_counts(x, var.index, factors, **options)
         table = table.drop(columns=["mean_bin", "gene_name"], errors="ignore")
         table.index = pd.Index(var.index, name="gene")
         facts |= {"plate": args.plate, "n_genes": len(table)}

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from scatlas import config, step
-from scatlas.io import atomic_path, read_cells, write_cells
+from scatlas.io import atomic_path, read_cells, read_matrix, write_cells
 from scatlas.io.cells import kept_names
-from scatlas.pp import size_factors
+from scatlas.pp import cell_totals, frequent_genes, size_factors
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -18,6 +19,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--plate", required=True, help="name of the plate")
     parser.add_argument("--qc", type=Path, required=True, help="the plate's qc.parquet")
     parser.add_argument("--table", type=Path, required=True, help="size_factors.parquet to write")
+    parser.add_argument("--store", type=Path, help="counts.zarr, for --drop-rare-genes")
+    parser.add_argument(
+        "--drop-rare-genes", type=int, help="do not count genes seen in fewer of all cells"
+    )
     config.add_options(parser, config.Normalize)
     args = parser.parse_args(argv)
     normalize = config.from_options(args, config.Normalize)
@@ -25,13 +30,27 @@ def main(argv: list[str] | None = None) -> None:
         qc = read_cells(args.qc, ["total_counts", "keep"])
         keep = qc["keep"].to_numpy()
         totals = qc["total_counts"].to_numpy()[keep]
+        n_rare = 0
+        if args.drop_rare_genes is not None:
+            rare, dropped = in_rare_genes(args)
+            totals, n_rare = totals - dropped[keep], int(rare.sum())
         factors, target = size_factors(totals, target_sum=normalize.target_sum)
         facts |= {"plate": args.plate, "target_sum": target, "n_cells": totals.size}
-        facts["n_empty"] = int((totals == 0).sum())
+        facts |= {"n_empty": int((totals == 0).sum()), "n_genes_dropped": n_rare}
         columns = {"total_counts": totals, "row": np.flatnonzero(keep), "size_factor": factors}
         with atomic_path(args.table) as path:
             index_name, names = kept_names(args.qc, keep)
             write_cells(path, pd.DataFrame(columns, copy=False), names, index_name=index_name)
+
+
+def in_rare_genes(args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
+    """Genes that are dropped, bool [genes], and each cell's counts in them, [cells]."""
+    x, var = read_matrix(args.store, compact=True, **step.block_sizes(args))
+    n_cells = var["n_cells_by_counts"].to_numpy()
+    rare = ~frequent_genes(n_cells, args.drop_rare_genes, source=f"plate {args.plate}")
+    if not n_cells[rare].any():  # nothing to take off, and no pass for it
+        return rare, np.zeros(x.shape[0], np.int64)
+    return rare, cell_totals(x, rare)
 
 
 if __name__ == "__main__":

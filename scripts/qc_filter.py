@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> None:
         open_tables(args.store) as (cells, genes),
     ):
         obs = cells.for_query(wanted)
-        bounds = qc.model_dump(exclude={"mt_prefix", "min_cells"})
+        bounds = qc.model_dump(exclude={"mt_prefix", "min_cells", "drop_rare_genes"})
         keep, removed = qc_filter(obs, source=f"plate {args.plate}", **bounds)
         table = {name: obs[name] for name in METRICS} | {"keep": keep}
         facts |= {

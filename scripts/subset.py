@@ -24,10 +24,11 @@ def main(argv: list[str] | None = None) -> None:
     wanted = config.from_options(args, config.Subset).n_cells
     with step.run(args, outputs=[args.subset]) as facts:
         n_cells = zarr.open_group(args.atlas, mode="r")["X"].attrs["shape"][0]
-        if wanted >= n_cells:
+        if wanted is None or wanted >= n_cells:
             logger.info("the atlas has %s cells: all of them are taken", f"{n_cells:,}")
+            wanted = n_cells
         rng = np.random.default_rng(args.seed)
-        chosen = rng.choice(n_cells, size=min(wanted, n_cells), replace=False)
+        chosen = rng.choice(n_cells, size=wanted, replace=False)
         adata = read_subset(args.atlas, np.sort(chosen), block_budget=args.block_budget)
         # It may change while the atlas stays the same, and this step is not run again for that.
         adata.uns.pop("scatlas", None)

@@ -220,6 +220,14 @@ class QC(_Section):
             "highly variable there. 3 to 10 leaves out noise."
         ),
     )
+    drop_rare_genes: Positive | None = Field(
+        None,
+        description=(
+            "Take genes that fewer than this many of a plate's cells express for absent: their "
+            "counts are no part of a cell's depth, and they are not ranked. Cells are counted "
+            "before any is dropped; the bounds above see all genes. Reads the plate once more."
+        ),
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -308,11 +316,11 @@ class PCA(_Section):
 class Subset(_Section):
     """The sample of cells that is drawn."""
 
-    n_cells: Positive = Field(
+    n_cells: Positive | None = Field(
         1_000_000,
         description=(
-            "Cells to sample for neighbours, UMAP and Leiden. An atlas with fewer cells is taken "
-            "whole. UMAP of a million cells takes long on a CPU; 50000 show the same shape."
+            "Cells to sample for neighbours, UMAP and Leiden. null, and an atlas with fewer cells, "
+            "takes all. UMAP of a million cells takes long on a CPU; 50000 show the same shape."
         ),
     )
 

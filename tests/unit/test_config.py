@@ -49,7 +49,7 @@ outdir: results
 backend: auto
 seed: 0
 qc: {filter: "pass_filter == 'full'", min_genes: null, max_genes: null, min_counts: null,
-     max_counts: null, max_pct_mt: null, mt_prefix: "MT-", min_cells: null}
+     max_counts: null, max_pct_mt: null, mt_prefix: "MT-", min_cells: null, drop_rare_genes: null}
 genes: same
 normalize: {target_sum: null}
 hvg: {flavor: seurat, n_top_genes: 2000}
@@ -119,6 +119,36 @@ def test_tahoe_preset_is_the_published_notebook():
     assert sum(p.n_cells for p in plates) == 100_648_790  # the published number of cells
 
 
+def test_the_presets_of_one_plate_are_the_published_notebooks():
+    same = {
+        "normalize": {"target_sum": 10_000},
+        "hvg": {"flavor": "cell_ranger", "n_top_genes": 5000},
+        "consensus": {"min_plates": 1},
+        "scale": {"zero_center": False, "max_value": None},
+        "pca": {"n_comps": 100, "zero_center": True},
+        "report": {"colors": ["leiden"]},
+    }
+    bounds = DEFAULTS["qc"] | {"filter": None, "min_genes": 200, "max_genes": 10_000}
+    cluster = {"kind": "local-gpu", "devices": 8, "rmm_managed_memory": True}
+    own = {
+        "brain-1.3m": {
+            "qc": bounds | {"mt_prefix": "mt-"},
+            "subset": {"n_cells": None},
+            "neighbors": {"n_neighbors": 15, "n_pcs": 50},
+        },
+        "cell-atlas-11m": {
+            "qc": bounds | {"drop_rare_genes": 10},
+            "compute": DEFAULTS["compute"] | {"cluster": Cluster(**cluster).model_dump()},
+        },
+    }
+    for name, n_cells in {"brain-1.3m": 1_306_127, "cell-atlas-11m": 11_441_407}.items():
+        config = load(ROOT / f"config/{name}.yaml")
+        places = {"plates": f"config/{name}.tsv", "outdir": f"results/{name}"}
+        assert config.model_dump() == DEFAULTS | same | own[name] | places
+        (plate,) = read_plates(ROOT / config.plates, check_files=False)
+        assert plate.n_cells == n_cells
+
+
 KNOWN = ", ".join(DEFAULTS)
 QC_KEYS = ", ".join(DEFAULTS["qc"])
 
@@ -157,7 +187,7 @@ QC_KEYS = ", ".join(DEFAULTS["qc"])
         ({"plates": ["a"]}, "plates is a list; it must be text"),
         (
             {"subset": {"n_cells": "1e6"}},
-            "whole number of at least 1 (this is read as text: write 1000000 without quotes)",
+            "at least 1, or null (this is read as text: write 1000000 without quotes)",
         ),
         ({"qc": {"min_counts": "1,000"}}, "write 1000 without quotes"),
         ({"report": {"colors": "plate"}}, "report.colors is 'plate'; it must be a list, each"),
@@ -350,6 +380,7 @@ def test_options_round_trip(instance, prefix):
         PCA(zero_center=False),
         UMAP(min_dist=0.1),
         Subset(n_cells=5),
+        Subset(n_cells=None),
         Neighbors(n_pcs=7),
         Report(colors=["-a", "b c"]),
         Report(colors=[]),

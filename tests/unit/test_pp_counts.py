@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from scatlas import blocks
 from scatlas.errors import InputError
 from scatlas.pp import (
+    cell_totals,
     cut_log_normalize,
     highly_variable_genes,
     hvg_of_counts,
@@ -32,6 +33,25 @@ def normalised(counts, factors, make_adata):
         normalize_total(adata, target_sum=1, counts_per_cell=factors[~np.isnan(factors)])
     log1p(adata)
     return adata
+
+
+# --- totals -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("genes", [None, slice(0, 0), slice(3, 20)])
+def test_totals_of_cells_over_some_genes(array_type, count_dtype, counts, block_loads, genes):
+    counts = counts.astype(count_dtype)
+    mask = None
+    if genes is not None:
+        mask = np.zeros(counts.shape[1], bool)
+        mask[genes] = True
+    totals = cell_totals(array_type(counts), mask)
+    assert totals.dtype == (np.int64 if np.dtype(count_dtype).kind in "iu" else np.float64)
+    wanted = counts.toarray().astype(np.int64)[:, slice(None) if mask is None else mask]
+    np.testing.assert_array_equal(totals, wanted.sum(axis=1))
+    if array_type.is_dask:
+        assert block_loads.passes() == cell_totals.passes == 1
+    block_loads.assert_unchanged()
 
 
 # --- highly variable genes --------------------------------------------------------------------
@@ -81,6 +101,22 @@ def test_hvg_of_counts_does_not_depend_on_the_blocks(block_loads, counts, make_a
     ]
     for other in tables[1:]:
         pd.testing.assert_frame_equal(other, tables[0], check_exact=True)
+
+
+@pytest.mark.parametrize("flavor", ["seurat", "cell_ranger", "seurat_v3"])
+def test_hvg_among_some_genes_is_that_of_a_plate_without_the_others(
+    array_type, counts, make_adata, flavor
+):
+    names = make_adata(counts).var_names
+    genes = np.random.default_rng(1).random(counts.shape[1]) < 0.7
+    factors, _ = size_factors(cell_totals(array_type(counts), genes), target_sum=100)
+    options = {"flavor": flavor, "n_top_genes": 8, "min_cells": 1}
+    table = hvg_of_counts(array_type(counts), names, factors, genes=genes, **options)
+    without = hvg_of_counts(counts[:, genes], names[genes], factors, **options)
+    pd.testing.assert_frame_equal(table[genes], without, check_exact=True)
+    last = "variances_norm" if flavor == "seurat_v3" else "dispersions_norm"
+    assert table.loc[~genes, last].isna().all()
+    assert not table.loc[~genes, "highly_variable"].any()
 
 
 def test_hvg_refuses_size_factors(counts, make_adata):

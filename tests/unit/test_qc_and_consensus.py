@@ -15,7 +15,7 @@ import scatlas.io.columns as columns
 from scatlas.errors import InputError
 from scatlas.io import METRICS, CsrWriter
 from scatlas.io.cells import kept_names, read_cells, write_cells
-from scatlas.pp import consensus_genes, evaluate_filter, qc_filter
+from scatlas.pp import consensus_genes, evaluate_filter, frequent_genes, qc_filter
 from scatlas.pp._qc_bounds import RULES
 
 
@@ -196,6 +196,15 @@ def table(genes: str, chosen: str, mean: float = 1.0) -> pd.DataFrame:
         },
         index=list(genes),
     )
+
+
+def test_frequent_genes_are_those_of_filter_genes():
+    n_cells = np.array([0, 9, 10, 11])
+    assert frequent_genes(n_cells, 10, source="p").tolist() == [False, False, True, True]
+    assert frequent_genes(n_cells, 1, source="p").tolist() == [False, True, True, True]
+    sentence = r"^plate p: no gene is expressed in 12 cells \(at most in 11\), which qc.drop_rare"
+    with pytest.raises(InputError, match=sentence):
+        frequent_genes(n_cells, 12, source="plate p")
 
 
 def test_consensus_counts_plates_and_keeps_the_first_plates_order():

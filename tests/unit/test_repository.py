@@ -111,6 +111,8 @@ def locked_version(lock: str, name: str) -> str:
         "README.md",
         "Snakefile",
         "config/README.md",
+        "config/brain-1.3m.yaml",
+        "config/cell-atlas-11m.yaml",
         "config/config.yaml",
         "config/demo.yaml",
         "config/tahoe-100m.yaml",

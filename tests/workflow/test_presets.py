@@ -71,6 +71,14 @@ def test_tahoe_100m_is_fourteen_plates_and_one_atlas(tmp_path: Path):
     assert planned("tahoe-100m", tmp_path) == jobs(14)
 
 
+@pytest.mark.parametrize("preset", ["brain-1.3m", "cell-atlas-11m"])
+def test_the_presets_of_one_plate_are_one_atlas(tmp_path: Path, preset: str):
+    (path,) = pd.read_csv(ROOT / f"config/{preset}.tsv", sep="\t")["path"]
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).touch()
+    assert planned(preset, tmp_path) == jobs(1)
+
+
 def directives() -> dict[str, dict[str, str]]:
     """The text of each directive of each rule."""
     found = {}
@@ -217,7 +225,7 @@ def test_the_atlas_asks_for_what_all_plates_need(ask, default):
 def test_jobs_that_hold_blocks_ask_for_the_budget(ask, default):
     more = ask(compute={"block_budget": "1256MB"})
     holding = [rule for rule in DIRECTIVES if "--block-budget" in DIRECTIVES[rule]["shell"]]
-    kept = {"load", "hvg", "select_genes", "concat_on_disk", "pca", "subset"}
+    kept = {"load", "normalize", "hvg", "select_genes", "concat_on_disk", "pca", "subset"}
     assert set(holding) == kept | {"pseudobulk", "merge_pseudobulk"}
     for rule in holding:
         assert asked_by(rule)["budget"] == "BUDGET"
@@ -231,6 +239,14 @@ def test_the_subset_asks_for_what_its_cells_need(ask, default):
         for resource in ("mem_mb", "runtime"):
             (many, *_), (few, *_) = (told[rule][resource]["small"] for told in (default, less))
             assert many > 2 * few, f"{rule}: {resource} of a million cells and of ten thousand"
+
+
+def test_a_subset_of_all_cells_asks_for_what_the_atlas_needs(ask, default):
+    whole, capped = ask(subset={"n_cells": None}), default
+    for rule in ("subset", "umap", "report"):
+        for resource in ("mem_mb", "runtime"):
+            (all_, *_), (some, *_) = (told[rule][resource]["small"] for told in (whole, capped))
+            assert all_ > 5 * some, f"{rule}: {resource} of twenty million cells and of one"
 
 
 def test_a_dry_run_prints_the_plan(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -80,6 +81,23 @@ def test_changed_qc_bounds_do_not_load_again(copy: Project):
         ("hvg", "3"),
         ("qc_filter", "3"),
     ]
+
+
+def test_rare_genes_are_dropped_without_loading_again(copy: Project):
+    facts = copy.results / "manifests/normalize/p1.json"
+    assert json.loads(facts.read_text())["n_genes_dropped"] == 0
+    copy.config["qc"] = {"drop_rare_genes": 30}
+    copy.write_config()
+    ran = copy.build("consensus")
+    steps = ("qc_filter", "normalize", "hvg")
+    assert ran == {f"{step}/{p}" for step in steps for p in PLATES} | {"consensus"}
+    assert json.loads(facts.read_text())["n_genes_dropped"] > 10
+    copy.config["qc"] = {"drop_rare_genes": 251}
+    copy.write_config()
+    done = copy.run("consensus")
+    assert done.returncode != 0
+    sentence = r"error: plate p\d: no gene is expressed in 251 cells .* qc.drop_rare_genes"
+    assert re.search(sentence, done.stdout)
 
 
 def test_qc_bounds_that_take_no_cell_change_no_byte_of_the_stores(copy: Project):

@@ -3,6 +3,7 @@
 import atexit
 import json
 import os
+import shlex
 import sys
 from functools import cache
 from importlib.util import find_spec
@@ -74,6 +75,12 @@ STORED = {
 OUT = CONFIG.outdir
 BUDGET = CONFIG.compute.block_budget
 BUDGET_BYTES = parse_bytes(BUDGET)
+# The option of the steps for which rare genes do not exist; empty where none are dropped.
+RARE = (
+    f"--drop-rare-genes {CONFIG.qc.drop_rare_genes}"
+    if CONFIG.qc.drop_rare_genes
+    else ""
+)
 
 # Where a step works goes by resources, as the budget does: a change of them runs nothing again.
 BACKEND = CONFIG.backend
@@ -152,6 +159,12 @@ def scale_options(scale):
     return f"--scale {options(scale, prefix='scale')}" if scale else ""
 
 
+def rare_counts(wildcards):
+    """As RARE, for a step that does not read the counts otherwise."""
+    store = prefixed(f"{OUT}/plates/{wildcards.plate}/counts.zarr")
+    return f"--store {shlex.quote(store)} {RARE}" if RARE else ""
+
+
 def source_path(wildcards, input):
     stored = wildcards.plate in STORED
     return str(input.source) if stored else placed(PLATES[wildcards.plate])
@@ -206,6 +219,11 @@ def atlas_size():
     return total(size(plate) for plate in PLATES)
 
 
+def subset_cells():
+    cells = atlas_size().cells
+    return min(CONFIG.subset.n_cells or cells, cells)
+
+
 def gram_mb():
     """A Gram matrix of the consensus genes."""
     return 8e-6 * consensus_size() ** 2
@@ -250,7 +268,7 @@ def pca_memory(wildcards, attempt):
 
 def subset_memory(wildcards, attempt):
     # The subset is held in memory, with its neighbours: 20 kB a cell.
-    held = 20e-3 * min(CONFIG.subset.n_cells, atlas_size().cells)
+    held = 20e-3 * subset_cells()
     return attempt * memory_mb(0, BUDGET_BYTES, gram_mb=held)
 
 
@@ -279,6 +297,10 @@ def which_attempt(wildcards, attempt):
 
 def plate_threads(wildcards):
     return block_threads(BUDGET_BYTES, size(wildcards.plate).values)
+
+
+def normalize_threads(wildcards):
+    return plate_threads(wildcards) if RARE else 1
 
 
 def gpu_threads(wildcards):
@@ -312,6 +334,12 @@ def plate_runtime(rule, plate, attempt, threads):
     return attempt * minutes(size(plate).values * SECONDS_PER_VALUE[rule], threads)
 
 
+def normalize_runtime(wildcards, attempt, threads):
+    if RARE:
+        return hvg_runtime(wildcards, attempt, threads)
+    return table_runtime(wildcards, attempt)
+
+
 def table_runtime(wildcards, attempt):
     return attempt * minutes(size(wildcards.plate).cells * SECONDS_PER_CELL["tables"])
 
@@ -331,8 +359,7 @@ def atlas_runtime(wildcards, attempt):
 
 
 def subset_runtime(wildcards, attempt):
-    cells = min(CONFIG.subset.n_cells, atlas_size().cells)
-    return attempt * int(15 + cells / 2_000)
+    return attempt * int(15 + subset_cells() / 2_000)
 
 
 # Disk: for the plan of a dry run, and for schedulers that hand it out.

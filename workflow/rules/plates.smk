@@ -81,6 +81,9 @@ rule normalize:
     input:
         qc_filter=rules.qc_filter.output.manifest,
         qc=ancient(rules.qc_filter.output.table),
+        # The counts are read only to take those of rare genes off.
+        load=[rules.load.output.manifest] if RARE else [],
+        store=[ancient(rules.load.output.store)] if RARE else [],
         script=script("normalize"),
     output:
         table=f"{OUT}/plates/{{plate}}/size_factors.parquet",
@@ -92,21 +95,23 @@ rule normalize:
     retries: 2
     conda:
         "../../envs/cpu.yaml"
-    threads: 1
+    threads: normalize_threads
     resources:
         mem_mb=plate_memory,
-        runtime=table_runtime,
+        runtime=normalize_runtime,
         attempt=which_attempt,
+        budget=BUDGET,
     params:
         options=options(CONFIG.normalize),
+        rare=rare_counts,
         code=code("normalize"),
     message:
         "size factors of {wildcards.plate}"
     shell:
         "python {input.script:q} --plate {wildcards.plate} --qc {input.qc:q} {params.options}"
-        " --table {output.table:q} --manifest {output.manifest:q} --threads {threads}"
-        " --attempt {resources.attempt}"
-        " 2>&1 | tee {log:q}"
+        " {params.rare} --table {output.table:q} --manifest {output.manifest:q}"
+        " --threads {threads} --attempt {resources.attempt}"
+        " --block-budget {resources.budget} 2>&1 | tee {log:q}"
 
 
 rule hvg:
@@ -139,6 +144,7 @@ rule hvg:
     params:
         options=options(CONFIG.hvg),
         min_cells=CONFIG.qc.min_cells or 0,
+        rare=RARE,
         code=code("hvg"),
         store=subpath(input.store, parent=True),
     message:
@@ -146,8 +152,8 @@ rule hvg:
     shell:
         "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --size-factors {input.size_factors:q} {params.options} --min-cells {params.min_cells}"
-        " --table {output.table:q} --manifest {output.manifest:q} --threads {threads}"
-        " --attempt {resources.attempt}"
+        " {params.rare} --table {output.table:q} --manifest {output.manifest:q}"
+        " --threads {threads} --attempt {resources.attempt}"
         " --block-budget {resources.budget}"
         " --backend {resources.backend} --memory {resources.device_memory}"
         " --memory-limit {resources.device_limit} 2>&1 | tee {log:q}"

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from scatlas.pp._gram import GramAccumulator, GramStats
     from scatlas.pp._hvg import highly_variable_genes, hvg_of_counts
     from scatlas.pp._neighbors import neighbors
-    from scatlas.pp._normalize import log1p, normalize_total, size_factors
+    from scatlas.pp._normalize import cell_totals, log1p, normalize_total, size_factors
     from scatlas.pp._pca import components, pca
     from scatlas.pp._qc import calculate_qc_metrics
-    from scatlas.pp._qc_bounds import evaluate_filter, qc_filter
+    from scatlas.pp._qc_bounds import evaluate_filter, frequent_genes, qc_filter
     from scatlas.pp._sample import sample
     from scatlas.pp._scale import scale
 
@@ -30,12 +30,14 @@ _HOME = {
     "GramAccumulator": "_gram",
     "GramStats": "_gram",
     "calculate_qc_metrics": "_qc",
+    "cell_totals": "_normalize",
     "components": "_pca",
     "consensus_genes": "_consensus",
     "cut_log_normalize": "_cut",
     "evaluate_filter": "_qc_bounds",
     "filter_cells": "_filter",
     "filter_genes": "_filter",
+    "frequent_genes": "_qc_bounds",
     "highly_variable_genes": "_hvg",
     "hvg_of_counts": "_hvg",
     "log1p": "_normalize",
@@ -52,12 +54,14 @@ __all__ = [
     "GramAccumulator",
     "GramStats",
     "calculate_qc_metrics",
+    "cell_totals",
     "components",
     "consensus_genes",
     "cut_log_normalize",
     "evaluate_filter",
     "filter_cells",
     "filter_genes",
+    "frequent_genes",
     "highly_variable_genes",
     "hvg_of_counts",
     "log1p",

@@ -215,6 +215,7 @@ def hvg_of_counts(
     n_top_genes: int | None = None,
     n_bins: int = 20,
     min_cells: int | None = None,
+    genes: NDArray[np.bool_] | None = None,
 ) -> pd.DataFrame:
     """Table of :func:`highly_variable_genes` for counts without an AnnData around them.
 
@@ -230,6 +231,9 @@ def hvg_of_counts(
         One a cell; NaN leaves the cell out.
     flavor, n_top_genes, n_bins, min_cells
         As in :func:`highly_variable_genes`.
+    genes
+        Boolean ``[n_genes]``: the genes that are ranked; the others are left out as those below
+        `min_cells` are. None for all.
 
     Raises
     ------
@@ -245,7 +249,7 @@ def hvg_of_counts(
     _check_cells(kept, None, 0)
     if flavor in _hvg_v3.FLAVORS:
         options = {"flavor": flavor, "n_top_genes": n_top_genes, "min_cells": min_cells}
-        return _hvg_v3.hvg_table(x, names, None, None, kept=kept, **options)
+        return _hvg_v3.hvg_table(x, names, None, None, kept=kept, genes=genes, **options)
     moments = _moments_of_counts(x, names, scales, flavor, None)
     return hvg_table(
         moments,
@@ -255,6 +259,7 @@ def hvg_of_counts(
         n_bins=n_bins,
         n_top_genes=n_top_genes,
         min_cells=min_cells,
+        genes=genes,
     )
 
 

@@ -116,6 +116,7 @@ def hvg_table(
     n_top_genes: int | None,
     cutoffs: tuple[float, float, float, float] = DEFAULT_CUTOFFS,
     min_cells: int | None = None,
+    genes: NDArray[np.bool_] | None = None,
 ) -> pd.DataFrame:
     """Table of :func:`highly_variable_genes` from the moments of one pass.
 
@@ -131,14 +132,11 @@ def hvg_table(
         ``(min_mean, max_mean, min_disp, max_disp)``.
     flavor, n_bins, n_top_genes, min_cells
         As in :func:`highly_variable_genes`.
+    genes
+        As in :func:`ranked_genes`.
     """
     cutoffs = Cutoffs(*cutoffs)
-    ranked = np.ones(len(names), dtype=bool)
-    if min_cells is not None:
-        ranked = moments.expressed.sum(axis=0) >= min_cells
-        if not ranked.any():
-            msg = f"no gene is expressed in min_cells={min_cells} cells: lower it"
-            raise InputError(msg)
+    ranked = ranked_genes(moments.expressed.sum(axis=0), min_cells, genes)
     options: dict[str, Any] = {
         "flavor": flavor,
         "n_bins": n_bins,
@@ -157,6 +155,34 @@ def hvg_table(
         if group < n_batches
     ]
     return _merge_batches(tables, ranked, n_top_genes, cutoffs)
+
+
+def ranked_genes(
+    expressed: NDArray[np.integer], min_cells: int | None, genes: NDArray[np.bool_] | None
+) -> NDArray[np.bool_]:
+    """Genes that take part in the ranking, bool ``[n_genes]``.
+
+    Parameters
+    ----------
+    expressed
+        Cells that express each gene ``[n_genes]``.
+    min_cells
+        At least so many; None for no bound.
+    genes
+        bool ``[n_genes]``, those that may take part; None for all.
+
+    Raises
+    ------
+    InputError
+        No gene is left.
+    """
+    ranked = np.ones(expressed.size, dtype=bool) if genes is None else genes.copy()
+    if min_cells is not None:
+        ranked &= expressed >= min_cells
+        if not ranked.any():
+            msg = f"no gene is expressed in min_cells={min_cells} cells: lower it"
+            raise InputError(msg)
+    return ranked
 
 
 def _batch_table(

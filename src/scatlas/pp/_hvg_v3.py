@@ -14,7 +14,7 @@ import numpy as np
 from scatlas import blocks
 from scatlas.errors import InputError
 from scatlas.kernels.homes import home
-from scatlas.pp._hvg_dispersion import at_least_one
+from scatlas.pp._hvg_dispersion import at_least_one, ranked_genes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +47,7 @@ def hvg_table(
     span: float = 0.3,
     check_values: bool = True,
     min_cells: int | None = None,
+    genes: NDArray[np.bool_] | None = None,
 ) -> pd.DataFrame:
     """Table of :func:`highly_variable_genes` for the flavours seurat_v3 and seurat_v3_paper.
 
@@ -65,6 +66,8 @@ def hvg_table(
         Boolean ``[n_cells]``: the cells that count; ``None`` for all.
     flavor, n_top_genes, span, check_values, min_cells
         As in :func:`highly_variable_genes`.
+    genes
+        As in :func:`scatlas.pp._hvg_dispersion.ranked_genes`.
 
     Returns
     -------
@@ -90,12 +93,7 @@ def hvg_table(
     check_finite(moments, names, f"counts for flavor={flavor!r}")
 
     total = _pooled(moments)
-    ranked = np.ones(names.size, dtype=bool)
-    if min_cells is not None:
-        ranked = total.expressed[0] >= min_cells
-        if not ranked.any():
-            msg = f"no gene is expressed in min_cells={min_cells} cells: lower it"
-            raise InputError(msg)
+    ranked = ranked_genes(total.expressed[0], min_cells, genes)
     moments = _of_groups(moments, moments.groups < (1 if batches is None else len(batches)))
     n_cells, mean, var = moments.n_cells[:, None], moments.mean, moments.var
     spread = np.ones(mean.shape)

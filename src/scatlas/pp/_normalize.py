@@ -151,7 +151,7 @@ def normalize_total(
     if counts_per_cell is not None:
         totals = _known_totals(adata, counts_per_cell)
     elif target_sum is None or key_added is not None or not blocks.is_dask(x):
-        totals = _totals(x, genes)
+        totals = cell_totals(x, genes)
     if totals is None:
         normalised, factors = _normalised_lazily(x, genes, target_sum)
     else:
@@ -181,8 +181,21 @@ def _known_totals(adata: AnnData, counts_per_cell: ArrayLike | str) -> np.ndarra
     return totals
 
 
-def _totals(x: Any, genes: np.ndarray | None) -> np.ndarray:
-    """Total of each cell over `genes` (bool mask; None for all), in one pass."""
+@blocks.passes(1)
+def cell_totals(x: Any, genes: np.ndarray | None = None) -> np.ndarray:
+    """Total of each cell over some genes, in one pass.
+
+    Parameters
+    ----------
+    x
+        Counts [cells x genes], in memory or Dask.
+    genes
+        bool [genes]; None for all.
+
+    Returns
+    -------
+    [cells], exact: int64 for integer counts, float64 for floating-point ones.
+    """
     row_sums = home("qc", x).row_sums
     parts = blocks.reduce(
         lambda block: [row_sums(block, genes)],

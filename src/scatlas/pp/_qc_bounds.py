@@ -141,3 +141,34 @@ def qc_filter(
         msg = f"{source}: no cell is left of {len(obs):,} ({taken}); loosen the bounds under qc"
         raise InputError(msg)
     return keep, removed
+
+
+def frequent_genes(n_cells: np.ndarray, least: int, *, source: Path | str) -> np.ndarray:
+    """Genes that enough of a plate's cells express.
+
+    Parameters
+    ----------
+    n_cells
+        Cells that express each gene [genes] (``var['n_cells_by_counts']``).
+    least
+        At least so many cells, as ``min_cells`` of :func:`scanpy.pp.filter_genes`.
+    source
+        Named in errors.
+
+    Returns
+    -------
+    Boolean mask [genes].
+
+    Raises
+    ------
+    InputError
+        No gene is left.
+    """
+    frequent = np.asarray(n_cells) >= least
+    if not frequent.any():
+        msg = (
+            f"{source}: no gene is expressed in {least:,} cells (at most in "
+            f"{int(np.max(n_cells, initial=0)):,}), which qc.drop_rare_genes asks for: lower it"
+        )
+        raise InputError(msg)
+    return frequent
