@@ -77,13 +77,11 @@ def test_changed_qc_bounds_do_not_load_again(copy: Project):
     copy.config["qc"] = {"min_counts": bound}
     copy.write_config()
     planned = copy.run("consensus", "--dry-run").stdout
-    assert re.findall(r"^(load|qc_filter|hvg) +(\d+)$", planned, re.MULTILINE) == [
-        ("hvg", "3"),
-        ("qc_filter", "3"),
-    ]
+    jobs = re.findall(r"^(load|qc_filter|hvg) +(\d+)$", planned, re.MULTILINE)
+    assert set(jobs) == {("qc_filter", "3"), ("hvg", "3")}
 
 
-def test_rare_genes_are_dropped_without_loading_again(copy: Project):
+def test_rare_genes_are_dropped_without_loading_again(copy: Project, plates: dict[str, Path]):
     facts = copy.results / "manifests/normalize/p1.json"
     assert json.loads(facts.read_text())["n_genes_dropped"] == 0
     copy.config["qc"] = {"drop_rare_genes": 30}
@@ -91,7 +89,8 @@ def test_rare_genes_are_dropped_without_loading_again(copy: Project):
     ran = copy.build("consensus")
     steps = ("qc_filter", "normalize", "hvg")
     assert ran == {f"{step}/{p}" for step in steps for p in PLATES} | {"consensus"}
-    assert json.loads(facts.read_text())["n_genes_dropped"] > 10
+    n_rare = (ad.read_h5ad(plates["p1"]).X.getnnz(axis=0) < 30).sum()
+    assert json.loads(facts.read_text())["n_genes_dropped"] == n_rare > 0
     copy.config["qc"] = {"drop_rare_genes": 251}
     copy.write_config()
     done = copy.run("consensus")
