@@ -68,10 +68,11 @@ def of_cells(
     shape, dtype, wanted = (sizes.size, x.shape[1]), np.dtype(x.dtype), _wanted(funcs)
     if not is_gpu(x) or "median" in funcs:
         n_arrays = wanted.n_arrays(dtype) + ("median" in funcs) + ({"sum", "mean"} <= set(funcs))
-        _refuse_too_large(shape, n_arrays, funcs)
+        refuse_too_large(shape, n_arrays, " and ".join(funcs))
     layers: dict[str, Any] = {}
     if any(wanted):
-        layers = _finish(_added(x, codes, sizes, wanted), sizes[:, None], funcs, dof)
+        total = added(x, codes, sizes.size, wanted, most=int(sizes.max(initial=0)))
+        layers = _finish(total, sizes[:, None], funcs, dof)
     if "median" in funcs:
         layers["median"] = _medians.of_cells(x, codes, sizes)
     return layers
@@ -103,7 +104,7 @@ def of_genes(
         As :func:`of_cells`.
     """
     shape, dtype, wanted = (x.shape[0], sizes.size), np.dtype(x.dtype), _wanted(funcs)
-    _refuse_too_large(shape, len(funcs), funcs)
+    refuse_too_large(shape, len(funcs), " and ".join(funcs))
     work = partial(_columns_of, codes=codes, sizes=sizes, funcs=funcs, dof=dof, wanted=wanted)
     whole = is_whole(dtype)
     kinds = {"sum": np.int64 if whole else np.float64, "count_nonzero": np.int64}
@@ -125,36 +126,61 @@ def _wanted(funcs: tuple[str, ...]) -> Wanted:
     )
 
 
-def _refuse_too_large(shape: tuple[int, int], n_arrays: int, funcs: tuple[str, ...]) -> None:
-    """Refuse a result that, with what it is computed from, is larger than the memory left."""
+def refuse_too_large(shape: tuple[int, int], n_arrays: int, what: str) -> None:
+    """Refuse a result that, with what it is computed from, is larger than the memory left.
+
+    Raises
+    ------
+    TooLargeError
+        With the arithmetic.
+    """
     needed, left = 8 * shape[0] * shape[1] * n_arrays, available_memory()
     if left is not None and needed > left:
         msg = (
-            f"the result of {' and '.join(funcs)} is {shape[0]:,} x {shape[1]:,} values in "
+            f"the result of {what} is {shape[0]:,} x {shape[1]:,} values in "
             f"{n_arrays} arrays of 8 bytes, {needed / 1e9:,.1f} GB, but {left / 1e9:,.1f} GB of "
-            "memory are left: aggregate fewer functions, genes or groups at once"
+            "memory are left: ask for fewer functions, genes or groups at once"
         )
         raise TooLargeError(msg)
 
 
-def _added(x: Any, codes: NDArray[np.int64], sizes: NDArray[np.int64], wanted: Wanted) -> Sums:
-    """Sums of each group, in one pass over `x`."""
+def added(x: Any, codes: NDArray[np.int64], n_groups: int, wanted: Wanted, *, most: int) -> Sums:
+    """Sums of each group, in one pass over `x`, where its blocks are.
+
+    Parameters
+    ----------
+    x
+        Matrix ``[n_cells, n_genes]``, in memory or Dask, on the CPU or a GPU.
+    codes
+        Group of each row, -1: none.
+    n_groups
+        Number of groups.
+    wanted
+        What is added up.
+    most
+        Most rows whose integers will be added up.
+
+    Raises
+    ------
+    TooLargeError
+        The sums do not fit the memory.
+    InputError
+        Sums of integers do not fit 64 bits.
+    """
     kernels = home("group_sums", x)
     try:
-        total = kernels.zeros((sizes.size, x.shape[1]), x.dtype, wanted)
+        total = kernels.zeros((n_groups, x.shape[1]), x.dtype, wanted)
     except MemoryError as error:  # CuPy's and RMM's are kinds of it
         n_arrays, where = wanted.n_arrays(x.dtype), "GPU's" if is_gpu(x) else "main"
         msg = (
-            f"the {where} memory is too small for {sizes.size:,} x {x.shape[1]:,} values in "
-            f"{n_arrays} arrays of 8 bytes: aggregate fewer functions, genes or groups at once"
+            f"the {where} memory is too small for {n_groups:,} x {x.shape[1]:,} values in "
+            f"{n_arrays} arrays of 8 bytes: ask for fewer functions, genes or groups at once"
         )
         raise TooLargeError(msg) from error
     # Few groups are added up for each block first, by the worker that has made it: all threads have
     # work then, and a cluster sends little. A GPU of this process adds its blocks as they are.
     first = blocks.cluster_of(x) is not None or not is_gpu(x)
-    work = partial(
-        _part, wanted=wanted, most=int(sizes.max(initial=0)), first=first, dtype=np.dtype(x.dtype)
-    )
+    work = partial(_part, wanted=wanted, most=most, first=first, dtype=np.dtype(x.dtype))
     n = n_threads()
     with ThreadPoolExecutor(n, "scatlas-groups") as pool:
         add = kernels.add if is_gpu(x) else partial(_add_shared, pool, n)

@@ -145,3 +145,8 @@ def on_own_stream(work: Callable[..., Result]) -> Callable[..., Result]:
 def settle() -> None:
     """Wait for this thread's kernels, before memory that they read goes back to other streams."""
     cp.cuda.get_current_stream().synchronize()
+
+
+def total_memory() -> int:
+    """Bytes of memory that the current GPU has, free or not."""
+    return int(cp.cuda.runtime.memGetInfo()[1])

@@ -1,10 +1,11 @@
-"""Tools on the neighbourhood graph, with scanpy's names, defaults and result keys."""
+"""Tools on groups and graphs of cells, with scanpy's names, defaults and result keys."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
 from scatlas import blocks
+from scatlas._lazy import exports
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +15,15 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from leidenalg.VertexPartition import MutableVertexPartition
 
-__all__ = ["leiden", "umap"]
+    from scatlas.tl._rank_genes_groups import rank_genes_groups, rank_genes_groups_logreg
+
+__all__ = ["leiden", "rank_genes_groups", "rank_genes_groups_logreg", "umap"]
+_RANKS = ("rank_genes_groups", "rank_genes_groups_logreg")
+__getattr__, _ = exports(__name__, dict.fromkeys(_RANKS, "_rank_genes_groups"))
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 @blocks.passes(1, "only when the graph falls into many parts, and X_pca (or X) is a Dask array")

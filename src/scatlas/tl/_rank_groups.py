@@ -1,0 +1,144 @@
+"""Which cells are compared with which, for ``rank_genes_groups``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from scatlas.errors import InputError
+from scatlas.natural import natural_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+REST = "rest"
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups of cells that genes are ranked for.
+
+    Attributes
+    ----------
+    names
+        One a group, in the order of the result; the reference's is among them.
+    codes
+        int64 ``[n_cells]``, the group of each cell, -1 for cells of none of them.
+    sizes
+        int64 ``[n_groups]``, cells of each group.
+    by_category
+        Groups in the order of their categories.
+    reference
+        Group that the others are compared with; None: each with all other cells.
+    """
+
+    names: list[str]
+    codes: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    by_category: NDArray[np.int64]
+    reference: int | None
+
+    def all_compared(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Codes and sizes with one group more, if the rest has cells that are in no group."""
+        others = self.codes.size - self.sizes.sum()
+        if self.reference is not None or others == 0:
+            return self.codes, self.sizes
+        return np.where(self.codes < 0, self.sizes.size, self.codes), np.append(self.sizes, others)
+
+    @property
+    def compared(self) -> list[int]:
+        """Groups that get a result."""
+        return [group for group in range(len(self.names)) if group != self.reference]
+
+
+def choose(
+    obs: pd.DataFrame, groupby: str, groups: Literal["all"] | Iterable[Any], reference: Any
+) -> Groups:
+    """Groups of the cells by a column of obs.
+
+    Parameters
+    ----------
+    obs
+        Table of the cells. Values that are no categories yet are ordered as they sort, strings
+        with numbers in them by these.
+    groupby
+        Its column.
+    groups, reference
+        As for :func:`scatlas.tl.rank_genes_groups`.
+
+    Raises
+    ------
+    InputError
+        A column or group is not there, a group has fewer than two cells, or there is nothing to
+        compare.
+    """
+    if groupby not in obs:
+        msg = f"there is no column {groupby!r} to group by; there are {list(obs.columns)}"
+        raise InputError(msg)
+    values = obs[groupby]
+    if not isinstance(values.dtype, pd.CategoricalDtype):
+        values = _categorical(values)
+    names = [str(category) for category in values.cat.categories]
+    place = {name: at for at, name in enumerate(names)}
+    if len(place) < len(names):
+        twice = _twice(names)
+        msg = f"two values of obs[{groupby!r}] are both written {twice!r}: rename one of them"
+        raise InputError(msg)
+    wanted = _wanted(names, groups)
+    if reference != REST and str(reference) not in wanted:
+        wanted.append(str(reference))
+    if unknown := [name for name in wanted if name not in place]:
+        msg = f"obs[{groupby!r}] has no group {unknown[0]!r}; it has {names}"
+        raise InputError(msg)
+    chosen = np.array([place[name] for name in wanted], dtype=np.int64)
+    new = np.full(len(names) + 1, -1, dtype=np.int64)  # the last for cells without a value
+    new[chosen] = np.arange(chosen.size)
+    codes = new[values.cat.codes.to_numpy()]
+    sizes = np.bincount(codes[codes >= 0], minlength=chosen.size).astype(np.int64)
+    if few := [name for name, size in zip(wanted, sizes, strict=True) if size < 2]:
+        msg = (
+            f"a group needs two cells or more, but obs[{groupby!r}] has fewer of "
+            f"{', '.join(map(repr, few))}: leave such groups out with groups="
+        )
+        raise InputError(msg)
+    found = Groups(
+        wanted,
+        codes,
+        sizes,
+        np.argsort(chosen),
+        None if reference == REST else wanted.index(str(reference)),
+    )
+    if not found.compared:
+        msg = f"obs[{groupby!r}] and groups={groups!r} leave no group to compare with {reference!r}"
+        raise InputError(msg)
+    return found
+
+
+def _categorical(values: pd.Series) -> pd.Series:
+    values = values.astype("category")
+    if all(isinstance(name, str) for name in values.cat.categories):
+        values = values.cat.reorder_categories(sorted(values.cat.categories, key=natural_key))
+    return values
+
+
+def _wanted(names: list[str], groups: Any) -> list[str]:
+    if isinstance(groups, str) and groups == "all":
+        return list(names)
+    if isinstance(groups, str | int):
+        msg = f"groups={groups!r} must be 'all' or a list of groups"
+        raise InputError(msg)
+    wanted = [str(group) for group in groups]
+    if len(set(wanted)) < len(wanted):
+        msg = f"groups names {_twice(wanted)!r} twice"
+        raise InputError(msg)
+    return wanted
+
+
+def _twice(names: list[str]) -> str:
+    return Counter(names).most_common(1)[0][0]

@@ -1,0 +1,254 @@
+"""Multinomial logistic regression over all row blocks, by L-BFGS."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from scatlas import blocks
+from scatlas.compute.threads import blas_on_one_thread
+from scatlas.errors import InputError
+from scatlas.kernels import logreg_cpu
+from scatlas.kernels.homes import home, is_gpu
+from scatlas.pp import _rep
+from scatlas.tl._rank_sums import memory_budget
+from scatlas.tl._rank_table import Ranked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from scatlas.kernels.logreg_cpu import Partial
+    from scatlas.tl._rank_groups import Groups
+
+logger = logging.getLogger(__name__)
+
+# As scikit-learn sets them for L-BFGS.
+_LINE_SEARCHES = 50
+_LEAST_GAIN = 64 * np.finfo(float).eps
+
+
+def logreg(
+    x: Any,
+    groups: Groups,
+    names: pd.Index,
+    genes: NDArray[np.int64] | None,
+    *,
+    C: float = 1.0,
+    tol: float = 1e-4,
+    max_iter: int = 100,
+    fit_intercept: bool = True,
+    class_weight: Literal["balanced"] | None = None,
+    penalty: Literal["l2"] | None = "l2",
+) -> Iterator[Ranked]:
+    """Coefficients of each group, as scanpy has them.
+
+    Parameters
+    ----------
+    x
+        Matrix ``[n_cells, n_genes]``, in memory or Dask, on the CPU or a GPU.
+    groups
+        Groups of its cells. Classes are in the order of the categories.
+    names
+        The genes wanted.
+    genes
+        Their positions in the matrix; None for all of its genes.
+    C, tol, max_iter, fit_intercept, class_weight, penalty
+        As for :func:`scatlas.tl.rank_genes_groups_logreg`.
+
+    Yields
+    ------
+    Coefficients as scores. Of two groups the first alone, with the coefficients of the second of
+    the two categories.
+
+    Raises
+    ------
+    InputError
+        There is one group alone, an option is out of its bounds, or values are not finite.
+    """
+    n_classes = len(groups.names)
+    if n_classes < 2:
+        msg = f"logistic regression needs two groups or more, not {groups.names[0]!r} alone"
+        raise InputError(msg)
+    for name, value in (("C", C), ("tol", tol), ("max_iter", max_iter)):
+        if not value > 0:
+            msg = f"{name}={value!r} must be above 0"
+            raise InputError(msg)
+    if class_weight not in (None, "balanced") or penalty not in (None, "l2"):
+        msg = (
+            f"class_weight={class_weight!r} and penalty={penalty!r}: use 'balanced' or None, and "
+            "'l2' or None"
+        )
+        raise InputError(msg)
+    classes = np.append(np.argsort(groups.by_category), -1)  # the last for cells of no group
+    codes, sizes = classes[groups.codes], groups.sizes[groups.by_category]
+    n_cells = int(sizes.sum())
+    weights = np.ones(n_classes)
+    if class_weight == "balanced":
+        weights = n_cells / (n_classes * sizes)
+    strength = 0.0 if penalty is None else 1.0 / (C * float(weights @ sizes))
+    cells = _Cells(x, codes, genes)
+    cells.check_finite(names)
+    loss = _Loss(cells, weights, sizes, strength, fit_intercept=fit_intercept)
+    coef = _minimize(loss, tol, max_iter)[: names.size]
+    logger.info("logreg: %d evaluations, %d passes over X", loss.evaluations, cells.passes)
+    if n_classes == 2:
+        yield Ranked(groups.names[0], coef[:, 0])
+        return
+    for group, name in enumerate(groups.names):
+        yield Ranked(name, coef[:, classes[group]])
+
+
+class _Cells:
+    """Cells with a class, in blocks that are kept if they fit the memory and made anew if not.
+
+    Attributes
+    ----------
+    shape
+        Cells and genes.
+    most
+        float64 ``[n_genes]``, largest magnitude of each gene.
+    passes
+        How often the matrix was read.
+    """
+
+    def __init__(self, x: Any, codes: NDArray[np.int64], genes: NDArray[np.int64] | None) -> None:
+        if genes is not None:
+            x = blocks.select_genes(x, genes)
+        self._x, self._codes = _rep.as_rows(x), codes
+        self.shape = int((codes >= 0).sum()), x.shape[1]
+        self.passes = 1
+        self._held: list[tuple[Any, NDArray[np.int64]]] | None = None
+        self.most = np.zeros(x.shape[1])
+        # A cluster's blocks stay with its workers, and what is in memory is there already.
+        holds = blocks.is_dask(x) and blocks.cluster_of(x) is None
+        left = memory_budget(x) if holds else 0
+        held = []
+        kernels = home("logreg", x)
+        for most, kept in blocks.stream(
+            self._x, partial(_looked_at, kernels=kernels, holds=holds), codes, combine=_both
+        ):
+            self.most = np.maximum(self.most, most)
+            held += kept
+            left -= sum(_n_bytes(block) for block, _ in kept)
+            if left < 0:
+                held.clear()
+        if holds and left >= 0:
+            self._held = held
+
+    def check_finite(self, names: pd.Index) -> None:
+        bad = ~np.isfinite(self.most)
+        if bad.any():
+            msg = (
+                f"gene {names[int(np.argmax(bad))]!r} has NaN or infinite values: "
+                "rank_genes_groups expects log-normalised values"
+            )
+            raise InputError(msg)
+
+    def evaluate(self, model: logreg_cpu.Model) -> Partial:
+        """Loss and gradient of all cells."""
+        kernels = home("logreg", self._x)
+        work = partial(kernels.evaluate, model=model)
+        if self._held is None:
+            self.passes += 1
+            return _folded(blocks.stream(self._x, work, self._codes, combine=logreg_cpu.merge))
+        settle = None
+        held = self._held
+
+        def of_block(i: int) -> Partial:
+            return work(*held[i])
+
+        if is_gpu(self._x):
+            from scatlas.kernels import gpu_blocks
+
+            of_block, settle = gpu_blocks.on_own_stream(of_block), gpu_blocks.settle
+        return _folded(blocks.in_order(of_block, len(held), settle))
+
+
+class _Loss:
+    """Mean loss of the cells and half the squared coefficients, with the gradient."""
+
+    def __init__(
+        self,
+        cells: _Cells,
+        weights: NDArray[np.float64],
+        sizes: NDArray[np.int64],
+        strength: float,
+        *,
+        fit_intercept: bool,
+    ) -> None:
+        n_cells, n_genes = cells.shape
+        self._cells, self._weights = cells, weights
+        self._of_all = float((weights * sizes).sum())
+        self._strength, self._fit_intercept = strength, fit_intercept
+        self.shape = n_genes + 1, 1 if weights.size == 2 else weights.size
+        self._scales = logreg_cpu.scales_of(cells.most, n_cells, float(weights.max()))
+        self.evaluations = 0
+
+    def __call__(self, flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        """Loss and gradient at the coefficients ``[n_genes + 1, n_columns]``, flattened."""
+        self.evaluations += 1
+        coef = flat.reshape(self.shape)
+        model = logreg_cpu.Model(coef, self._scales, self._weights)
+        found = self._cells.evaluate(model)
+        gradient = blocks.on_host(found.gradient) / self._scales[:, None] / self._of_all
+        slopes = coef[:-1]
+        gradient[:-1] += self._strength * slopes
+        if not self._fit_intercept:
+            gradient[-1] = 0.0
+        penalty = 0.5 * self._strength * float((slopes * slopes).sum())
+        return found.loss / self._of_all + penalty, gradient.ravel()
+
+
+def _minimize(loss: _Loss, tol: float, max_iter: int) -> NDArray[np.float64]:
+    """Coefficients ``[n_genes + 1, n_columns]`` of the least loss."""
+    from scipy.optimize import minimize
+
+    options = {"maxiter": max_iter, "maxls": _LINE_SEARCHES, "gtol": tol, "ftol": _LEAST_GAIN}
+    with blas_on_one_thread():
+        found = minimize(
+            loss, np.zeros(loss.shape).ravel(), method="L-BFGS-B", jac=True, options=options
+        )
+    if not found.success:
+        msg = (
+            f"logistic regression has not converged after {found.nit} iterations "
+            f"({str(found.message).strip()}): raise max_iter={max_iter}, or tol={tol}"
+        )
+        warnings.warn(msg, stacklevel=2)
+    return found.x.reshape(loss.shape)
+
+
+def _looked_at(
+    block: Any, codes: NDArray[np.int64], *, kernels: Any, holds: bool
+) -> tuple[NDArray[np.float64], list[tuple[Any, NDArray[np.int64]]]]:
+    """Largest magnitudes of a block's genes, and its cells that have a class if they are kept."""
+    most = kernels.most(block, codes)
+    if not holds:
+        return most, []
+    chosen = codes >= 0
+    if not chosen.all():
+        block, codes = home("select", block).select_rows(block, chosen), codes[chosen]
+    return most, [(block, codes)]
+
+
+def _both(parts: list[tuple]) -> tuple:
+    most, kept = zip(*parts, strict=True)
+    return np.maximum.reduce(most), [pair for half in kept for pair in half]
+
+
+def _n_bytes(block: Any) -> int:
+    arrays = (block.data, block.indices, block.indptr) if blocks.is_sparse(block) else (block,)
+    return sum(array.nbytes for array in arrays)
+
+
+def _folded(parts: Iterator[Partial]) -> Partial:
+    found = next(parts)
+    for part in parts:
+        found = logreg_cpu.merge([found, part])
+    return found

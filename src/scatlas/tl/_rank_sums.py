@@ -1,0 +1,167 @@
+"""Wilcoxon rank sums over all row blocks: some genes at a time, as many as the memory holds."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scatlas import blocks
+from scatlas.compute.memory import available_memory
+from scatlas.compute.threads import n_threads
+from scatlas.errors import InputError, TooLargeError
+from scatlas.kernels.homes import home, is_gpu
+from scatlas.kernels.rank_sums_cpu import MOST_CELLS, scores_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from scatlas.tl._rank_groups import Groups
+
+logger = logging.getLogger(__name__)
+
+# Of the memory that is left, on the GPU of all.
+_PART = 0.4
+_NO_BOUND = 2**62
+# Cells for which the normal approximation is poor, as scanpy hints.
+_FEW = 25
+
+
+def wilcoxon(
+    x: Any,
+    groups: Groups,
+    genes: NDArray[np.int64] | None,
+    nonzero: NDArray[np.int64],
+    *,
+    tie_correct: bool,
+) -> Iterator[tuple[int, Any, Any]]:
+    """Rank sum test of each group that is compared, with its number, scores and p-values.
+
+    Parameters
+    ----------
+    x
+        Matrix ``[n_cells, n_genes]``, in memory or Dask, on the CPU or a GPU, without NaN.
+    groups
+        Groups of its cells.
+    genes
+        Positions of the genes that are ranked; None for all.
+    nonzero
+        int64, nonzero values of each group and gene that is ranked, as
+        :class:`scatlas.tl._rank_moments.Moments` has them.
+    tie_correct
+        As for :func:`scatlas.tl.rank_genes_groups`.
+
+    Yields
+    ------
+    Group, float64 ``[n_genes]`` standard scores and two-sided p-values. A gene that has one value
+    in all cells has a score of 0 and a p-value of 1.
+
+    Raises
+    ------
+    InputError
+        There are 2**31 cells or more.
+    TooLargeError
+        One gene's values do not fit the memory.
+    """
+    from scipy.stats import norm
+
+    few = [groups.names[g] for g in range(len(groups.names)) if groups.sizes[g] <= _FEW]
+    if few:
+        logger.info("few cells for the normal approximation (25 or fewer): %s", ", ".join(few))
+    genes = np.arange(x.shape[1]) if genes is None else genes
+    codes, sizes = groups.all_compared()
+    scores = _scores(x, codes, sizes, nonzero, genes, groups.reference, tie_correct=tie_correct)
+    for group in groups.compared:
+        found = np.where(np.isnan(scores[group]), 0.0, scores[group])
+        yield group, found, 2.0 * norm.sf(np.abs(found))
+
+
+def _scores(
+    x: Any,
+    codes: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    nonzero: NDArray[np.int64],
+    genes: NDArray[np.int64],
+    reference: int | None,
+    *,
+    tie_correct: bool,
+) -> NDArray[np.float64]:
+    """Scores of each group and gene, in a pass over `x` for each so many genes as fit."""
+    if sizes.sum() >= MOST_CELLS:
+        msg = f"{sizes.sum():,} cells are too many to rank: method='wilcoxon' takes fewer than 2^31"
+        raise InputError(msg)
+    kernels = home("rank_sums", x)
+    counts = nonzero.sum(axis=0)
+    ranked = (sizes.sum(), counts) if reference is None else (sizes[reference], nonzero[reference])
+    zeros = ranked[0] - ranked[1]
+    ends = np.cumsum(counts) * kernels.bytes_per_value(x.dtype, sizes.size)
+    budget, most = memory_budget(x), kernels.most_genes(sizes.size)
+    scores = np.empty((sizes.size, genes.size))
+    first = n_passes = 0
+    while first < genes.size:
+        start = ends[first - 1] if first else 0
+        last = int(np.searchsorted(ends, start + budget, side="right"))
+        chosen = slice(first, min(max(last, first + 1), first + most))
+        try:
+            gathered = kernels.Gathered(counts[chosen], x.dtype, sizes.size)
+        except MemoryError as error:  # CuPy's and RMM's are kinds of it
+            budget = _less(budget, int(ends[chosen.stop - 1] - start), chosen, error)
+            continue
+        _gather(x, codes, genes[chosen], sizes.size, kernels, gathered)
+        found = gathered.rank_sums(zeros[chosen], reference, n_threads())
+        del gathered  # before the next is made
+        scores[:, chosen] = scores_of(
+            found, nonzero[:, chosen], sizes, reference, tie_correct=tie_correct
+        )
+        first, n_passes = chosen.stop, n_passes + 1
+    n_genes = f"{genes.size:,}"
+    logger.info("wilcoxon: %d passes over X, 1 of them for means, %s genes", 1 + n_passes, n_genes)
+    return scores
+
+
+def _gather(
+    x: Any,
+    codes: NDArray[np.int64],
+    genes: NDArray[np.int64],
+    n_groups: int,
+    kernels: Any,
+    gathered: Any,
+) -> None:
+    """Fill `gathered` with the values of some genes, in one pass."""
+    place = np.full(x.shape[1], -1, dtype=np.int64)
+    place[genes] = np.arange(genes.size)
+    work = partial(kernels.take, place=place, n_groups=n_groups)
+    for parts in blocks.stream(x, work, codes, combine=_joined):
+        for part in parts:
+            gathered.add(part)
+
+
+def _joined(parts: list[list]) -> list:
+    return [part for half in parts for part in half]
+
+
+def memory_budget(x: Any) -> int:
+    """Bytes that may be kept beside a matrix, where it is."""
+    if is_gpu(x):
+        from scatlas.kernels import gpu_blocks
+
+        left = gpu_blocks.total_memory()
+    else:
+        left = available_memory()
+    return _NO_BOUND if left is None else int(_PART * left)
+
+
+def _less(budget: int, wanted: int, chosen: slice, error: MemoryError) -> int:
+    """A smaller budget, as `wanted` bytes for some genes were not to be had."""
+    if chosen.stop - chosen.start == 1:
+        msg = (
+            f"the values of one gene take {wanted / 1e9:,.1f} GB, more than there is memory: "
+            "use method='t-test', or fewer cells"
+        )
+        raise TooLargeError(msg) from error
+    logger.warning("no memory for the values of %d genes: half", chosen.stop - chosen.start)
+    return min(budget, wanted) // 2

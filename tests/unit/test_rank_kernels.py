@@ -1,0 +1,232 @@
+"""Kernels of rank_genes_groups: rank sums as exact integers, sums of the rest, any types."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse, stats
+
+from scatlas.kernels import group_sums_cpu, rank_sums_cpu
+from scatlas.kernels.group_sums_cpu import Wanted
+from scatlas.kernels.rest_sums_cpu import rest_sums
+
+DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+DTYPES += ["float32", "float64"]
+
+
+def rank_sums(
+    blocks: list[tuple[Any, np.ndarray]], n_groups: int, wanted: np.ndarray, reference: int | None
+) -> tuple[rank_sums_cpu.RankSums, np.ndarray, np.ndarray]:
+    """Rank sums of some genes of blocks with codes, nonzero values by group, and group sizes."""
+    dense = [x.toarray() if sparse.issparse(x) else x for x, _ in blocks]
+    x, codes = np.concatenate(dense), np.concatenate([codes for _, codes in blocks])
+    sizes = np.bincount(codes[codes >= 0], minlength=n_groups)
+    nonzero = np.array([(x[codes == g][:, wanted] != 0).sum(axis=0) for g in range(n_groups)])
+    zeros = sizes.sum() - nonzero.sum(axis=0)
+    if reference is not None:
+        zeros = sizes[reference] - nonzero[reference]
+    place = np.full(x.shape[1], -1)
+    place[wanted] = np.arange(wanted.size)
+    gathered = rank_sums_cpu.Gathered(nonzero.sum(axis=0), x.dtype, n_groups)
+    for block, block_codes in blocks:
+        for part in rank_sums_cpu.take(block, block_codes, place=place, n_groups=n_groups):
+            gathered.add(part)
+    return gathered.rank_sums(zeros, reference, 2), nonzero, sizes
+
+
+def plain_scores(
+    x: np.ndarray, codes: np.ndarray, n_groups: int, reference: int | None, ties: bool
+) -> np.ndarray:
+    """By ranks of all values."""
+    scores = np.zeros((n_groups, x.shape[1]))
+    for group in range(n_groups):
+        others = codes >= 0 if reference is None else codes == reference
+        own, other = x[codes == group], x[others & (codes != group)]
+        if group == reference:
+            continue
+        n, m = len(own), len(other)
+        ranks = stats.rankdata(np.vstack([own, other]).astype(float), axis=0)
+        spread = n * m * (n + m + 1) / 12
+        if ties:
+            spread = spread * np.array([stats.tiecorrect(column) for column in ranks.T])
+        with np.errstate(all="ignore"):
+            scores[group] = (ranks[:n].sum(axis=0) - n * (n + m + 1) / 2) / np.sqrt(spread)
+    return scores
+
+
+@pytest.mark.parametrize("reference", [None, 0, 2])
+@pytest.mark.parametrize("kind", ["dense", "csr", "uint16"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_scores_of_any_type(dtype, kind, reference):
+    rng = np.random.default_rng(0)
+    x = rng.poisson(0.8, (80, 12)).astype(float)
+    if np.dtype(dtype).kind in "if":
+        x *= rng.choice([-1, 1], x.shape)
+    if np.dtype(dtype).kind == "f":
+        x *= rng.choice([1, 0.25, 0.3], x.shape)
+    x[:, 5], x[7] = 0, 0
+    x = x.astype(dtype)
+    codes = rng.integers(-1, 4, 80)
+    made = x if kind == "dense" else sparse.csr_matrix(x)
+    parts = [(made[lo:hi], codes[lo:hi]) for lo, hi in ((0, 33), (33, 33), (33, 34), (34, 80))]
+    if kind == "uint16":
+        for part, _ in parts:
+            part.indices = part.indices.astype(np.uint16)
+    wanted = np.array([11, 5, 0, 7, 8])
+    found, nonzero, sizes = rank_sums(parts, 4, wanted, reference)
+    for ties in (False, True):
+        got = rank_sums_cpu.scores_of(found, nonzero, sizes, reference, tie_correct=ties)
+        expected = plain_scores(x[:, wanted], codes, 4, reference, ties)
+        for group in range(4):
+            if group != reference:
+                np.testing.assert_allclose(got[group], expected[group], rtol=1e-13, atol=1e-14)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_integers_are_exact(data):
+    """Against ranks and cubes in Python's integers, for few values of any sizes."""
+    n, n_groups = data.draw(st.integers(1, 25)), data.draw(st.integers(1, 4))
+    reference = data.draw(st.sampled_from([None, *range(n_groups)]))
+    values = st.sampled_from([-2.0, -0.5, 0.0, 0.0, 1.0, 3.5])
+    column = np.array(data.draw(st.lists(values, min_size=n, max_size=n)))
+    codes = np.array(data.draw(st.lists(st.integers(0, n_groups - 1), min_size=n, max_size=n)))
+    found, nonzero, sizes = rank_sums(
+        [(column[:, None], codes)], n_groups, np.array([0]), reference
+    )
+    for group in range(n_groups):
+        if reference is None:
+            ranks = stats.rankdata(column)
+            nonzero_here = (codes == group) & (column != 0)
+            assert found.ranks[0, group] == sum(int(2 * rank) for rank in ranks[nonzero_here])
+        elif group != reference:
+            others = column[codes == reference]
+            own = column[(codes == group) & (column != 0)]
+            doubled = sum(2 * int((others < v).sum()) + int((others == v).sum()) for v in own)
+            assert found.ranks[0, group] == doubled
+    below = column[codes == reference] if reference is not None else column
+    assert found.below[0] == (below < 0).sum()
+    sides = [column]
+    if reference is not None:
+        sides = [column[(codes == g) | (codes == reference)] for g in range(n_groups)]
+    ties = found.ties[0].sum(axis=0)[None] if reference is None else found.ties[0]
+    if reference is not None:
+        alone = ties[reference].copy()
+        ties = ties + np.where(np.arange(n_groups)[:, None] == reference, 0, alone)
+    for side, limbs in zip(sides, ties, strict=True):
+        _, repeats = np.unique(side[side != 0], return_counts=True)
+        assert int(limbs[1]) * 2**32 + int(limbs[0]) == sum(int(t) ** 3 - int(t) for t in repeats)
+    assert nonzero.sum() == (column != 0).sum()
+    assert sizes.sum() == n
+
+
+@pytest.mark.parametrize("t", [0, 1, 2, 3, 1000, 2**16, 2**31 - 1, 1_234_567_891])
+def test_cubes_of_large_numbers(t):
+    limbs = np.array([5, 7])
+    rank_sums_cpu._cube(limbs, np.int64(t), 1)
+    low, high = limbs - [5, 7]
+    assert int(high) * 2**32 + int(low) == t**3 - t
+    np.testing.assert_array_equal(rank_sums_cpu._cubes(np.array([t])), [[low, high]])
+    rank_sums_cpu._cube(limbs, np.int64(t), -1)
+    assert limbs.tolist() == [5, 7]
+
+
+def test_scores_of_a_billion_cells():
+    """A gene that ten cells express among a billion zeros: nothing cancels, nothing overflows."""
+    sizes = np.array([10**6, 10**9])
+    nonzero = np.array([[7], [3]])
+    n_zeros = int(sizes.sum()) - 10
+    doubled = [2 * (n_zeros + rank) for rank in range(1, 11)]  # above all zeros
+    found = rank_sums_cpu.RankSums(
+        np.array([[sum(doubled[:7]), sum(doubled[7:])]]),
+        np.zeros((1, 2, 2), dtype=np.int64),
+        np.zeros(1, dtype=np.int64),
+    )
+    for ties in (False, True):
+        got = rank_sums_cpu.scores_of(found, nonzero, sizes, None, tie_correct=ties)
+        n, m = map(int, sizes)
+        rank_sum = Fraction(sum(doubled[:7]), 2) + (n - 7) * Fraction(n_zeros + 1, 2)
+        variance = Fraction(n * m * (n + m + 1), 12)
+        if ties:
+            variance *= 1 - Fraction(n_zeros**3 - n_zeros, (n + m) ** 3 - (n + m))
+        expected = float(rank_sum - n * Fraction(n + m + 1, 2)) / np.sqrt(float(variance))
+        np.testing.assert_allclose(got[0, 0], expected, rtol=1e-14)
+
+
+def test_no_cell_and_no_gene():
+    for shape in ((0, 3), (3, 0), (0, 0)):
+        for x in (np.zeros(shape), sparse.csr_matrix(shape)):
+            place = np.arange(shape[1])
+            (part,) = rank_sums_cpu.take(x, np.zeros(shape[0], np.int64), place=place, n_groups=2)
+            assert part.counts.tolist() == [0] * shape[1]
+            assert part.values.size == part.codes.size == 0
+
+
+@pytest.mark.parametrize(("n_groups", "size"), [(2**16, 2), (2**16 + 1, 4)])
+def test_codes_are_no_wider_than_they_must(n_groups, size):
+    x, codes = np.array([[1.0], [2.0]]), np.array([n_groups - 1, 0])
+    (part,) = rank_sums_cpu.take(x, codes, place=np.array([0]), n_groups=n_groups)
+    assert part.codes.tolist() == codes.tolist()
+    assert part.codes.itemsize == size
+    assert rank_sums_cpu.bytes_per_value(np.float32, n_groups) == 4 + size
+
+
+def test_keys_order_as_values_do():
+    rng = np.random.default_rng(0)
+    for dtype in ("int8", "uint8", "int16", "int32", "float32", "int64", "float64"):
+        kind = np.finfo(dtype) if dtype.startswith("f") else np.iinfo(dtype)
+        values = rng.normal(size=200) * 100
+        values = np.abs(values) if dtype.startswith("u") else values
+        ends = np.array([kind.min, kind.max, kind.max, 1, 1], dtype=dtype)
+        values = np.concatenate([values.astype(dtype), ends])
+        values = values[values != 0]
+        codes = rng.integers(0, 9, values.size).astype(np.uint16)
+        keys = rank_sums_cpu.sorted_keys(values, codes)
+        order = np.lexsort([codes, values])
+        np.testing.assert_array_equal(keys & np.uint64(2**32 - 1), codes[order])
+        runs = keys >> np.uint64(32)
+        np.testing.assert_array_equal(np.diff(runs) > 0, np.diff(values[order]) > 0)
+        np.testing.assert_array_equal(keys >> np.uint64(63) == 1, values[order] > 0)
+
+
+# --- sums of the rest -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wanted", [Wanted(True, True, True), Wanted(True, False, False)])
+@pytest.mark.parametrize("dtype", ["uint16", "float32", "float64"])
+def test_sums_of_the_rest(dtype, wanted):
+    rng = np.random.default_rng(0)
+    x = rng.poisson(0.7, (200, 9)) * (10.0 ** rng.integers(-3, 4, (200, 9)))
+    x = (x if dtype.startswith("f") else rng.poisson(2, (200, 9))).astype(dtype)
+    codes = rng.integers(0, 5, 200)
+    codes[codes == 3] = 2  # a group without a cell
+    total = group_sums_cpu.zeros((5, 9), dtype, wanted)
+    group_sums_cpu.add(x, codes, total)
+    rest = rest_sums(total)
+    for group in range(5):
+        others = x[codes != group]
+        for gene in range(9):
+            exact = sum(Fraction(float(v)) for v in others[:, gene])
+            assert Fraction(float(rest.sums[group, gene])) == exact.limit_denominator(10**30) or (
+                abs(float(exact) - rest.sums[group, gene]) <= abs(float(exact)) * 2**-53
+            )
+            if wanted.squares:
+                exact = sum(Fraction(float(v)) ** 2 for v in others[:, gene])
+                np.testing.assert_allclose(rest.squares[group, gene], float(exact), rtol=2e-16)
+        if wanted.nonzero:
+            np.testing.assert_array_equal(rest.nonzero[group], (others != 0).sum(axis=0))
+    assert (rest.errors is None) == (dtype == "uint16")
+    assert (rest.squares is None) == (not wanted.squares)
+
+
+def test_halves_are_ranked_as_float32():
+    """SciPy has no sparse matrix of them."""
+    x = np.array([[1.5], [0.25], [0.0], [1.5]], dtype=np.float16)
+    (part,) = rank_sums_cpu.take(x, np.zeros(4, np.int64), place=np.array([0]), n_groups=1)
+    assert part.values.tolist() == [1.5, 0.25, 1.5]
+    assert part.values.dtype == np.float32

@@ -1,0 +1,308 @@
+"""Logistic regression of rank_genes_groups: loss and gradient, passes, options, errors."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import Any
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+import scatlas as sa
+from scatlas.compute.threads import use_threads
+from scatlas.errors import InputError
+from scatlas.kernels import logreg_cpu
+from scatlas.tl import _rank_groups, _rank_logreg
+
+KEY = "rank_genes_groups"
+
+
+def values(rng: np.random.Generator, dtype: str, shape: tuple[int, int] = (70, 9)) -> np.ndarray:
+    x = rng.poisson(0.9, shape) * (rng.normal(size=shape) if dtype.startswith("f") else 1)
+    x[:, 4], x[5] = 0, 0
+    return x.astype(dtype)
+
+
+def plain(
+    x: np.ndarray, codes: np.ndarray, coef: np.ndarray, weights: np.ndarray
+) -> tuple[float, np.ndarray]:
+    """Loss and gradient [genes + 1, columns] of the cells with a class, in float64."""
+    x, codes = x[codes >= 0].astype(float), codes[codes >= 0]
+    x = np.column_stack([x, np.ones(len(x))])
+    scores = x @ coef
+    if coef.shape[1] == 1:
+        scores = np.column_stack([np.zeros(len(x)), scores])
+    of_all = np.logaddexp.reduce(scores, axis=1)
+    rows = np.arange(len(x))
+    residuals = np.exp(scores - of_all[:, None])
+    residuals[rows, codes] -= 1
+    residuals *= weights[codes][:, None]
+    gradient = x.T @ residuals
+    loss = (weights[codes] * (of_all - scores[rows, codes])).sum()
+    return loss, gradient[:, 1:] if coef.shape[1] == 1 else gradient
+
+
+def marked(make_adata: Any, x: Any) -> ad.AnnData:
+    """Three groups of 60 cells, of which x differs."""
+    adata = make_adata(x)
+    adata.obs["pair"] = pd.Categorical(np.where(np.arange(60) % 2, "p", "q"), ["q", "p"])
+    return adata
+
+
+def logged(counts: Any, dtype: Any = np.float64) -> np.ndarray:
+    return np.log1p(counts.toarray()).astype(dtype)
+
+
+def coefs(adata: ad.AnnData) -> pd.DataFrame:
+    found = adata.uns[KEY]
+    groups = found["names"].dtype.names
+    series = {g: pd.Series(found["scores"][g], found["names"][g]) for g in groups}
+    return pd.DataFrame(series).reindex(adata.var_names)
+
+
+# --- loss and gradient ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 6])
+@pytest.mark.parametrize("kind", ["dense", "csr", "uint16"])
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "float32", "float64", "bool"])
+def test_loss_and_gradient(dtype, kind, n_classes):
+    rng = np.random.default_rng(0)
+    x = values(rng, dtype)
+    codes = rng.integers(-1, n_classes, 70)
+    coef = rng.normal(size=(10, 1 if n_classes == 2 else n_classes))
+    weights = rng.random(n_classes) + 0.5
+    made = x if kind == "dense" else sparse.csr_matrix(x)
+    if kind == "uint16":
+        made.indices = made.indices.astype(np.uint16)
+    most = logreg_cpu.most(made, codes)
+    np.testing.assert_array_equal(most, np.abs(x[codes >= 0].astype(float)).max(axis=0))
+    scales = logreg_cpu.scales_of(most, 70, weights.max())
+    found = logreg_cpu.evaluate(made, codes, logreg_cpu.Model(coef, scales, weights))
+    loss, gradient = plain(x, codes, coef, weights)
+    np.testing.assert_allclose(found.loss, loss, rtol=1e-14)
+    np.testing.assert_allclose(found.gradient / scales[:, None], gradient, rtol=1e-12, atol=1e-12)
+
+
+def test_scores_that_are_far_apart():
+    """No probability overflows, and none that is 0 or 1 is not a number."""
+    x = np.array([[1.0], [-1.0]])
+    for n_classes in (2, 3):
+        coef = np.zeros((2, 1 if n_classes == 2 else 3))
+        coef[0, -1] = 5000.0
+        model = logreg_cpu.Model(coef, np.ones(2) * 2.0**40, np.ones(n_classes))
+        for code, expected in ((0, 5000.0), (n_classes - 1, 0.0)):
+            found = logreg_cpu.evaluate(x, np.array([code, -1]), model)
+            assert found.loss == expected
+            assert found.gradient[0, -1] == (2**40 if code == 0 else 0)
+
+
+@pytest.mark.parametrize("n_cells", [1, 60, 10**5, 10**8])
+@pytest.mark.parametrize("most", [0.0, 1e-320, 0.3, 1.0, 1e6, 1e300])
+def test_sums_fit_64_bits(most, n_cells):
+    scales = logreg_cpu.scales_of(np.array([most, 1.0]), n_cells, 3.7)
+    assert np.isfinite(scales).all()
+    for size, scale in zip((most, 1.0, 1.0), scales, strict=True):
+        assert np.log2(scale) % 1 == 0
+        one = size * 3.7 * scale
+        assert one < 2**51
+        assert one * n_cells < 2**62
+        # Finer than a part in 2^24 of a mean even of 10^8 cells.
+        assert size < 1e-200 or one * n_cells > 2**48
+
+
+def test_blocks_do_not_show():
+    rng = np.random.default_rng(0)
+    x = sparse.csr_matrix(values(rng, "float64", (300, 20)))
+    codes = rng.integers(-1, 4, 300)
+    coef, weights = rng.normal(size=(21, 4)), np.ones(4)
+    scales = logreg_cpu.scales_of(logreg_cpu.most(x, codes), 300, 1.0)
+    model = logreg_cpu.Model(coef, scales, weights)
+    whole = logreg_cpu.evaluate(x, codes, model)
+    for rows in (1, 7, 64):
+        parts = [
+            logreg_cpu.evaluate(x[lo : lo + rows], codes[lo : lo + rows], model)
+            for lo in range(0, 300, rows)
+        ]
+        for order in (1, -1):
+            copies = [
+                logreg_cpu.Partial(part.gradient.copy(), part.loss, part.loss_error)
+                for part in parts[::order]
+            ]
+            found = logreg_cpu.merge(copies)
+            np.testing.assert_array_equal(found.gradient, whole.gradient)
+            assert found.loss == whole.loss
+
+
+def test_the_gradient_is_that_of_the_loss(counts, make_adata):
+    adata = make_adata(logged(counts))
+    groups = _rank_groups.choose(adata.obs, "batch", "all", "rest")
+    for fit_intercept in (True, False):
+        cells = _rank_logreg._Cells(adata.X, groups.codes, None)
+        weights = np.array([1.0, 2.0, 0.5])
+        loss = _rank_logreg._Loss(cells, weights, groups.sizes, 0.1, fit_intercept=fit_intercept)
+        at = np.random.default_rng(0).normal(size=51 * 3)
+        _, gradient = loss(at)
+        for i in (0, 10, 77, 149):
+            step = np.zeros(at.size)
+            step[i] = 1e-5
+            slope = (loss(at + step)[0] - loss(at - step)[0]) / 2e-5
+            np.testing.assert_allclose(gradient[i], slope, rtol=1e-6, atol=1e-9)
+        assert (gradient[-3:] == 0).all() == (not fit_intercept)
+
+
+# --- the public functions ---------------------------------------------------------------------
+
+
+def test_it_stops_where_the_gradient_vanishes(array_type, counts, make_adata, block_loads):
+    x = logged(counts)
+    adata = marked(make_adata, array_type(x))
+    sa.tl.rank_genes_groups_logreg(adata, "batch", tol=1e-7, max_iter=1000, C=0.5)
+    found = coefs(adata)
+    assert list(found) == ["b0", "b1", "b2"]
+    codes = adata.obs["batch"].cat.codes.to_numpy()
+    # The intercepts are not in the result: those of the least loss.
+    best = np.zeros(3)
+    for _ in range(200):
+        full = np.vstack([found.to_numpy(dtype=float), best])
+        gradient = plain(x, codes, full, np.ones(3))[1]
+        best = best - 0.1 * gradient[-1]
+    slope = gradient[:-1] / 60 + found.to_numpy() / (0.5 * 60)
+    assert np.abs(slope).max() < 1e-6
+    block_loads.assert_unchanged()
+
+
+def test_two_groups_have_one_set_of_coefficients(counts, make_adata):
+    """The second category's, under the first group's name, as scanpy has it."""
+    x = logged(counts)
+    x[:, 7] = np.arange(60) % 2 == 1  # marks p, the second category
+    adata = marked(make_adata, x)
+    for groups in ("all", ["q", "p"], ["p", "q"]):
+        sa.tl.rank_genes_groups_logreg(adata, "pair", groups=groups)
+        first = "p" if groups == ["p", "q"] else "q"
+        assert adata.uns[KEY]["names"].dtype.names == (first,)
+        assert adata.uns[KEY]["names"][first][0] == adata.var_names[7]
+
+
+def test_one_name_for_both(counts, make_adata):
+    adata = marked(make_adata, logged(counts))
+    options = {"C": 0.2, "tol": 1e-6, "fit_intercept": False, "class_weight": "balanced"}
+    options |= {"n_genes": 9, "rankby_abs": True, "groups": ["b2", "b0", "b1"], "penalty": "l2"}
+    one = sa.tl.rank_genes_groups_logreg(adata, "batch", copy=True, key_added="k", **options)
+    other = sa.tl.rank_genes_groups(
+        *(adata, "batch"),
+        **{"copy": True, "method": "logreg", "solver": "lbfgs", "random_state": 3, **options},
+    )
+    assert KEY not in adata.uns
+    for name in ("names", "scores"):
+        np.testing.assert_array_equal(one.uns["k"][name], other.uns[KEY][name])
+    assert one.uns["k"]["params"] == other.uns[KEY]["params"]
+    assert other.uns[KEY]["params"]["method"] == "logreg"
+    assert set(other.uns[KEY]) == {"params", "names", "scores"}
+    assert one.uns["k"]["scores"].dtype.names == ("b2", "b0", "b1")
+    plain_one = sa.tl.rank_genes_groups_logreg(adata, "batch", copy=True)
+    assert plain_one.uns[KEY]["names"].shape == (50,)
+
+
+def test_passes(dask_type, counts, make_adata, block_loads, monkeypatch, caplog):
+    """One where the cells fit the memory; one for each evaluation where they do not."""
+    caplog.set_level(logging.INFO, "scatlas")
+    x = logged(counts, np.float32)
+    results = []
+    for groups in ("all", ["b0", "b2"]):
+        for budget, kept in ((10**6, True), (4000, False), (0, False)):
+            block_loads.reset()
+            caplog.clear()
+            monkeypatch.setattr(_rank_logreg, "memory_budget", lambda x, n=budget: n)
+            adata = marked(make_adata, dask_type(x))
+            sa.tl.rank_genes_groups_logreg(adata, "batch", groups=groups)
+            evaluations = int(caplog.text.partition("logreg: ")[2].split()[0])
+            n = block_loads.per_block()[-1]
+            assert n == (1 if kept else 1 + evaluations)
+            assert f"{evaluations} evaluations, {n} passes" in caplog.text
+            assert evaluations > 3
+            results.append(adata.uns[KEY]["scores"].tobytes())
+            block_loads.assert_unchanged()
+    assert results[0] == results[1] == results[2]
+    assert results[3] == results[4] == results[5] != results[0]
+    assert sa.tl.rank_genes_groups_logreg.passes == 1
+
+
+def test_a_matrix_in_memory_is_not_copied(counts, make_adata, monkeypatch):
+    monkeypatch.setattr(_rank_logreg, "memory_budget", lambda x: pytest.fail("asked"))
+    for x in (logged(counts), sparse.csr_matrix(logged(counts))):
+        sa.tl.rank_genes_groups_logreg(marked(make_adata, x), "batch")
+
+
+@pytest.mark.parametrize("groups", ["all", ["b0", "b2"]])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_neither_blocks_nor_threads_nor_the_layout_show(dtype, groups, block_loads, make_adata):
+    rng = np.random.default_rng(1)
+    x = (rng.poisson(0.5, (300, 40)) * rng.normal(size=(300, 40))).astype(dtype)
+    found = []
+    for made in (
+        x,
+        np.asfortranarray(x),
+        sparse.csr_matrix(x),
+        sparse.csc_matrix(x),
+        *(block_loads.dask(sparse.csr_matrix(x), rows) for rows in (3, 64, 300)),
+        block_loads.dask(x, 41),
+    ):
+        for n in (1, 3):
+            adata = make_adata(made)
+            with use_threads(n):
+                sa.tl.rank_genes_groups_logreg(adata, "batch", groups=groups)
+            result = adata.uns[KEY]
+            found.append((result["names"].tolist(), result["scores"].tobytes()))
+    assert all(result == found[0] for result in found[1:])
+
+
+def test_it_says_when_it_has_not_converged(counts, make_adata):
+    adata = marked(make_adata, logged(counts))
+    with pytest.warns(UserWarning, match="not converged after 2 iterations .*raise max_iter=2"):
+        sa.tl.rank_genes_groups_logreg(adata, "batch", max_iter=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sa.tl.rank_genes_groups_logreg(adata, "batch")
+
+
+def test_less_penalty_makes_larger_coefficients(counts, make_adata):
+    adata = marked(make_adata, logged(counts))
+    sizes = []
+    for options in ({"C": 0.01}, {"C": 1.0}, {"penalty": None, "max_iter": 20}):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            sa.tl.rank_genes_groups_logreg(adata, "batch", **options)
+        sizes.append(float((coefs(adata) ** 2).to_numpy().sum()))
+    assert sizes[0] < sizes[1] < sizes[2]
+
+
+def test_pts_are_not_there_and_the_log_says_so(counts, make_adata, caplog):
+    adata = marked(make_adata, logged(counts))
+    sa.tl.rank_genes_groups(adata, "batch", method="logreg", pts=True)
+    assert "pts" not in adata.uns[KEY]
+    assert "pts are not computed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"groups": ["b0"]}, "two groups or more, not 'b0' alone"),
+        ({"C": 0}, "C=0 must be above 0"),
+        ({"tol": -1.0}, "tol=-1.0 must be above 0"),
+        ({"max_iter": 0}, "max_iter=0 must be above 0"),
+        ({"class_weight": {"b0": 2}}, "class_weight="),
+        ({"penalty": "l1"}, "penalty='l1'"),
+        ({"solver": "saga"}, "method='logreg' has no solver='saga'"),
+        ({"n_jobs": 4}, "method='logreg' has no n_jobs=4"),
+    ],
+)
+def test_errors(options, message, counts, make_adata):
+    adata = marked(make_adata, logged(counts))
+    with pytest.raises(InputError, match=message):
+        sa.tl.rank_genes_groups(adata, "batch", method="logreg", **options)
+    assert KEY not in adata.uns
