@@ -57,8 +57,11 @@ def passes(n: int, note: str = "") -> Callable[[F], F]:
 
 
 def is_dask(x: object) -> bool:
-    """Whether ``x`` is a Dask array (without importing Dask when it is not)."""
-    return type(x).__module__.startswith("dask.array")
+    """Whether ``x`` is a Dask array (without importing Dask when it is not).
+
+    X of a view of an AnnData is one of anndata's subclasses of it.
+    """
+    return any(kind.__module__.startswith("dask.array") for kind in type(x).__mro__)
 
 
 def _gpu() -> ModuleType:
@@ -193,7 +196,7 @@ def map_blocks(
         adjust["i"] = row_chunks
     vectors = [part for row in rows for part in (_aligned(row, x), "i")]
     return da.blockwise(
-        _Halving(fn, join) if is_gpu(x) else fn,
+        _OfRows(_Halving(fn, join) if is_gpu(x) else fn),
         *("ij", x, "ij", *vectors),
         dtype=dtype,
         meta=meta,
@@ -202,10 +205,10 @@ def map_blocks(
 
 
 def _meta_of(meta: Any, dtype: Any) -> Any:
-    """Empty block of the same kind with values of another type."""
+    """Empty block of the same kind, CSR if sparse, with values of another type."""
     if is_gpu(meta):
-        return _gpu().empty_like(meta, dtype)
-    return meta[:0, :0].astype(dtype)
+        return _gpu().empty_like(_as_rows(meta), dtype)
+    return _as_rows(meta[:0, :0]).astype(dtype)
 
 
 def join(parts: Sequence[Any]) -> Any:
@@ -241,6 +244,21 @@ class _Halving:
         return self._combine(done)
 
 
+class _OfRows:
+    """A function of blocks that is handed rows: other tools' lazy arrays may have CSC blocks.
+
+    What the array says of its blocks is not asked, for it may be wrong: an index that is taken for
+    a gene and is a cell would reach outside the kernels' arrays.
+    """
+
+    def __init__(self, fn: Callable[..., T] | None) -> None:
+        self._fn = fn
+
+    def __call__(self, block: Any, *rows: Any) -> Any:
+        block = _as_rows(block)
+        return block if self._fn is None else self._fn(block, *rows)
+
+
 def stream(
     x: Any,
     fn: Callable[..., T] | None = None,
@@ -267,6 +285,7 @@ def stream(
     sizes = [rows.stop - rows.start for rows in slices]
     if fn is not None and is_gpu(x):
         fn = _Halving(fn, combine)
+    fn = _OfRows(fn)
     if (client := cluster_of(x)) is not None:
         yield from counted(_on_cluster(client, x, fn, rows, slices), sizes)
         return
@@ -277,8 +296,7 @@ def stream(
     ]
 
     def work(i: int) -> T:
-        block = blocks(i)
-        return block if fn is None else fn(block, *(part(i) for part in parts))
+        return fn(blocks(i), *(part(i) for part in parts))
 
     settle = None
     if is_gpu(x):
@@ -327,14 +345,14 @@ def cluster_of(x: Any) -> Any:
 
 
 def _on_cluster(
-    client: Any, x: da.Array, fn: Callable[..., T] | None, rows: tuple, slices: list[slice]
+    client: Any, x: da.Array, fn: Callable[..., T], rows: tuple, slices: list[slice]
 ) -> Iterator[T]:
     """As :func:`stream`, by the workers of a cluster: a few blocks more than they have threads."""
     import dask
 
     blocks = x.to_delayed().ravel()
     parts = [row.to_delayed().ravel() if is_dask(row) else None for row in rows]
-    work = dask.delayed(_itself if fn is None else fn, pure=False)
+    work = dask.delayed(fn, pure=False)
 
     def submit(i: int) -> Any:
         row_parts = (
@@ -376,10 +394,6 @@ def _futures_in_order(client: Any, submit: Callable[[int], Any], n: int) -> Iter
             yield pending.popleft().result()
     finally:
         client.cancel(list(pending))
-
-
-def _itself(block: T) -> T:
-    return block
 
 
 def counted(items: Iterator[T], sizes: Sequence[int]) -> Iterator[T]:

@@ -635,6 +635,32 @@ def test_backed_files_are_refused_with_the_mend(tmp_path: Any, counts: Any, make
     adata.file.close()
 
 
+def test_a_matrix_in_place_of_an_anndata_is_refused(counts: Any) -> None:
+    for call in (
+        sa.pp.calculate_qc_metrics,
+        sa.pp.normalize_total,
+        lambda x: sa.get.aggregate(x, "batch", "sum"),
+    ):
+        with pytest.raises(InputError, match="an AnnData is needed, not a csr_matrix"):
+            call(counts)
+
+
+def test_a_view_of_a_lazy_anndata_is_worked_on_like_its_copy(
+    dask_type: Any, counts: Any, make_adata: Any, dense: Any
+) -> None:
+    """X of a view is of a class of anndata's own."""
+    parent = make_adata(dask_type(counts.astype(np.float32)))
+    copy, view = parent[10:].copy(), parent[10:]
+    with pytest.warns(ad.ImplicitModificationWarning, match="view"):
+        sa.pp.normalize_total(view, target_sum=100)
+    assert not view.is_view
+    sa.pp.normalize_total(copy, target_sum=100)
+    np.testing.assert_array_equal(dense(view.X), dense(copy.X))
+    np.testing.assert_array_equal(dense(parent.X), counts.toarray())
+    obs, _ = sa.pp.calculate_qc_metrics(parent[10:], percent_top=None)
+    np.testing.assert_array_equal(obs["total_counts"], counts[10:].toarray().sum(axis=1))
+
+
 def test_importing_the_functions_loads_nothing_slow() -> None:
     code = (
         "import sys; from scatlas.pp import calculate_qc_metrics, filter_cells, normalize_total, "

@@ -238,7 +238,7 @@ def _normalised_lazily(x: Any, genes: np.ndarray | None, target_sum: float) -> t
     scale_rows, row_sums = home("normalize", x).scale_rows, home("qc", x).row_sums
 
     def factors(block: blocks.Block) -> np.ndarray:
-        return size_factors(row_sums(block, genes), target_sum=target_sum)[0]
+        return size_factors(row_sums(_rep.as_rows(block), genes), target_sum=target_sum)[0]
 
     normalised = blocks.map_blocks(
         lambda block: scale_rows(block, _reciprocal(factors(block))),

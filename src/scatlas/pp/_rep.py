@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def refuse_backed(adata: AnnData) -> None:
-    """Raise an InputError when X is the open h5ad file's."""
+    """Raise an InputError when X is the open h5ad file's, or when there is no AnnData at all."""
+    if not hasattr(adata, "isbacked"):
+        msg = f"an AnnData is needed, not a {type(adata).__name__}: wrap it in anndata.AnnData"
+        raise InputError(msg)
     if adata.isbacked:
         msg = "adata is backed by an h5ad file: open it with scatlas.read_lazy instead"
         raise InputError(msg)

@@ -1,0 +1,103 @@
+"""Lazy arrays of CSC blocks, as other tools make them of CSC files: the results of CSR blocks.
+
+The kernels take a sparse block's indices for genes. In a CSC block they are cells, and would reach
+outside the kernels' arrays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anndata as ad
+import dask.array as da
+import numpy as np
+import pytest
+from scipy import sparse
+
+import scatlas as sa
+
+
+def csc_blocks(x: sparse.csr_matrix, *, said: type) -> da.Array:
+    """`x` as a Dask array of CSC blocks, which it says are of another kind where `said` is."""
+    dense = da.from_array(x.toarray(), chunks=(7, -1))
+    return dense.map_blocks(sparse.csc_matrix, dtype=x.dtype, meta=said((0, 0), dtype=x.dtype))
+
+
+def logarithms(adata: ad.AnnData) -> None:
+    sa.pp.normalize_total(adata, target_sum=100)
+    sa.pp.log1p(adata)
+
+
+def qc(adata: ad.AnnData) -> Any:
+    return sa.pp.calculate_qc_metrics(adata, qc_vars=["mt"], percent_top=[5])
+
+
+def filtered(adata: ad.AnnData) -> Any:
+    sa.pp.filter_cells(adata, min_genes=3)
+    sa.pp.filter_genes(adata, min_counts=3)
+    sa.pp.sample(adata, n=20)
+    return adata.X
+
+
+def normalised(adata: ad.AnnData) -> Any:
+    sa.pp.normalize_total(adata, exclude_highly_expressed=True, key_added="factor")
+    return adata.X, adata.obs["factor"]
+
+
+def lazy_factors(adata: ad.AnnData) -> Any:
+    return sa.pp.normalize_total(adata, target_sum=10, inplace=False)["norm_factor"]
+
+
+def highly_variable(adata: ad.AnnData) -> Any:
+    counts = sa.pp.highly_variable_genes(adata, flavor="seurat_v3", n_top_genes=9, inplace=False)
+    logarithms(adata)
+    table = sa.pp.highly_variable_genes(adata, n_top_genes=9, batch_key="batch", inplace=False)
+    return table[["means", "dispersions"]], counts[["means", "variances_norm"]]
+
+
+def components(adata: ad.AnnData) -> Any:
+    logarithms(adata)
+    mask = np.arange(adata.n_vars) % 3 > 0
+    sa.pp.pca(adata, n_comps=4, mask_var=mask)
+    return adata.obsm["X_pca"], adata.varm["PCs"]
+
+
+def scaled(adata: ad.AnnData) -> Any:
+    sa.pp.scale(adata, zero_center=False, max_value=2)
+    return adata.X
+
+
+def aggregated(adata: ad.AnnData) -> Any:
+    groups = sa.get.aggregate(adata, "batch", ["sum", "var", "median"])
+    return tuple(groups.layers[name] for name in ("sum", "var", "median"))
+
+
+def _plain(results: Any, dense: Any) -> list[np.ndarray]:
+    parts = results if isinstance(results, tuple) else (results,)
+    return [dense(part) for part in parts]
+
+
+@pytest.mark.filterwarnings("ignore:Some cells have zero counts:UserWarning")
+@pytest.mark.parametrize("said", [sparse.csc_matrix, sparse.csr_matrix])
+@pytest.mark.parametrize(
+    "step",
+    [
+        *(qc, filtered, normalised, lazy_factors, highly_variable, components),
+        *(scaled, aggregated),
+    ],
+)
+def test_csc_blocks_give_the_results_of_csr_blocks(
+    step: Any, said: type, counts: Any, make_adata: Any, dense: Any, block_loads: Any
+) -> None:
+    counts = counts.astype(np.float32)
+    expected = step(make_adata(block_loads.dask(counts)))
+    found = step(make_adata(csc_blocks(counts, said=said)))
+    for one, other in zip(_plain(found, dense), _plain(expected, dense), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_comes_of_csc_blocks_says_that_it_is_csr(counts: Any, make_adata: Any) -> None:
+    adata = make_adata(csc_blocks(counts.astype(np.float32), said=sparse.csc_matrix))
+    sa.pp.log1p(adata)
+    assert adata.X._meta.format == "csr"
+    assert adata.X.compute(scheduler="synchronous").format == "csr"
