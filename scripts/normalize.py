@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from scatlas import config, step
-from scatlas.io import atomic_path, read_cells, read_matrix, write_cells
+from scatlas.io import atomic_path, read_cells, write_cells
 from scatlas.io.cells import kept_names
-from scatlas.pp import cell_totals, frequent_genes, size_factors
+from scatlas.pp import size_factors
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -45,6 +45,10 @@ def main(argv: list[str] | None = None) -> None:
 
 def in_rare_genes(args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
     """Genes that are dropped, bool [genes], and each cell's counts in them, [cells]."""
+    # Most runs work on tables alone and start without what reads counts.
+    from scatlas.io import read_matrix
+    from scatlas.pp import cell_totals, frequent_genes
+
     x, var = read_matrix(args.store, compact=True, **step.block_sizes(args))
     n_cells = var["n_cells_by_counts"].to_numpy()
     rare = ~frequent_genes(n_cells, args.drop_rare_genes, source=f"plate {args.plate}")

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import anndata as ad
 
-from scatlas import config, step, tl
+from scatlas import config, step
 from scatlas.get import on_backend
 from scatlas.io import atomic_path
 from scatlas.pp import neighbors as find_neighbors
+from scatlas.tl import leiden as find_clusters
+from scatlas.tl import umap as draw
 
 logger = logging.getLogger("scatlas")
 
@@ -40,9 +42,9 @@ def main(argv: list[str] | None = None) -> None:
             random_state=args.seed,
         )
         logger.info("neighbours found; UMAP next")
-        tl.umap(adata, min_dist=umap.min_dist, random_state=args.seed)
+        draw(adata, min_dist=umap.min_dist, random_state=args.seed)
         logger.info("UMAP drawn; Leiden next")
-        tl.leiden(
+        find_clusters(
             adata,
             leiden.resolution,
             random_state=args.seed,
