@@ -18,8 +18,7 @@ SNAKEFILES := Snakefile workflow
 BIN := $(abspath $(VENV))/bin
 WITH_VENV := PATH="$(BIN):$$PATH"
 PIP := "$(BIN)/python" -m pip --disable-pip-version-check --no-input
-# Not compiled: Python compiles what is imported, and most of it never is.
-HASHED := install -qq --no-compile --no-build-isolation --require-hashes
+HASHED := install -qq --no-build-isolation --require-hashes
 
 .PHONY: help
 help: ## Say what can be made
