@@ -13,6 +13,7 @@ from scatlas._lazy import exports
 if TYPE_CHECKING:
     from scatlas.pp._consensus import consensus_genes
     from scatlas.pp._cut import cut_log_normalize
+    from scatlas.pp._downsample import downsample_counts
     from scatlas.pp._filter import filter_cells, filter_genes
     from scatlas.pp._gene_scale import GeneScale
     from scatlas.pp._gram import GramAccumulator, GramStats
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from scatlas.pp._pca import components, pca
     from scatlas.pp._qc import calculate_qc_metrics
     from scatlas.pp._qc_bounds import evaluate_filter, frequent_genes, qc_filter
+    from scatlas.pp._regress import regress_out
     from scatlas.pp._sample import sample
     from scatlas.pp._scale import scale
 
@@ -34,6 +36,7 @@ _HOME = {
     "components": "_pca",
     "consensus_genes": "_consensus",
     "cut_log_normalize": "_cut",
+    "downsample_counts": "_downsample",
     "evaluate_filter": "_qc_bounds",
     "filter_cells": "_filter",
     "filter_genes": "_filter",
@@ -45,6 +48,7 @@ _HOME = {
     "normalize_total": "_normalize",
     "pca": "_pca",
     "qc_filter": "_qc_bounds",
+    "regress_out": "_regress",
     "sample": "_sample",
     "scale": "_scale",
     "size_factors": "_normalize",
@@ -58,6 +62,7 @@ __all__ = [
     "components",
     "consensus_genes",
     "cut_log_normalize",
+    "downsample_counts",
     "evaluate_filter",
     "filter_cells",
     "filter_genes",
@@ -69,6 +74,7 @@ __all__ = [
     "normalize_total",
     "pca",
     "qc_filter",
+    "regress_out",
     "sample",
     "scale",
     "size_factors",

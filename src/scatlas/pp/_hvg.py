@@ -1,4 +1,4 @@
-"""Highly variable genes: the flavours of Seurat, Cell Ranger and Seurat v3."""
+"""Highly variable genes: the flavours of Seurat, Cell Ranger, Seurat v3 and Pearson residuals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from scatlas import blocks
 from scatlas.errors import InputError
-from scatlas.pp import _hvg_dispersion, _hvg_v3
+from scatlas.pp import _hvg_dispersion, _hvg_pearson, _hvg_v3
 from scatlas.pp._hvg_dispersion import DEFAULT_CUTOFFS, Cutoffs, hvg_table
 
 if TYPE_CHECKING:
@@ -19,15 +19,22 @@ if TYPE_CHECKING:
 
     from scatlas.kernels.moments_cpu import Moments
 
-    Flavor = Literal["seurat", "cell_ranger", "seurat_v3", "seurat_v3_paper"]
+    Flavor = Literal["seurat", "cell_ranger", "seurat_v3", "seurat_v3_paper", "pearson_residuals"]
 
-FLAVORS = (*_hvg_dispersion.FLAVORS, *_hvg_v3.FLAVORS)
+FLAVORS = (*_hvg_dispersion.FLAVORS, *_hvg_v3.FLAVORS, _hvg_pearson.FLAVOR)
+# What an AnnData gets of a table.
+_COLUMNS = (
+    dict.fromkeys(_hvg_dispersion.FLAVORS, _hvg_dispersion.COLUMNS)
+    | dict.fromkeys(_hvg_v3.FLAVORS, _hvg_v3.COLUMNS)
+    | {_hvg_pearson.FLAVOR: _hvg_pearson.COLUMNS}
+)
 
 
 @blocks.passes(
     1,
     "per-gene moments of all batches together; 1 more with the flavors seurat_v3 and "
-    "seurat_v3_paper, for the counts above the bounds of their genes",
+    "seurat_v3_paper, for the counts above the bounds of their genes, and with pearson_residuals, "
+    "for the residuals",
 )
 def highly_variable_genes(
     adata: AnnData,
@@ -47,6 +54,8 @@ def highly_variable_genes(
     check_values: bool = True,
     min_cells: int | None = None,
     size_factors: ArrayLike | str | None = None,
+    theta: float = 100,
+    clip: float | None = None,
 ) -> pd.DataFrame | None:
     """Annotate highly variable genes.
 
@@ -65,19 +74,25 @@ def highly_variable_genes(
     are ranked in the order of ``var`` (in scanpy as an unstable sort leaves them, which changes
     with the processor).
 
+    The flavour pearson_residuals, :func:`scanpy.experimental.pp.highly_variable_genes`, takes
+    counts and ranks genes by the variance of their residuals from a model without biology: a count
+    is expected to be the total of its gene times that of its cell over that of all, mu, with the
+    variance ``mu + mu**2 / theta``. Cells without counts have residuals of 0. Genes of equal
+    variance are ranked in the order of ``var``.
+
     Parameters
     ----------
     adata
         Log-normalised data, cells x genes; counts with `size_factors`, and for the flavours
-        seurat_v3 and seurat_v3_paper.
+        seurat_v3, seurat_v3_paper and pearson_residuals.
     layer
         Layer to use instead of ``X``.
     n_top_genes
         Number of genes to keep. The cutoffs are then not used. ``None`` is 2000 for the flavours
-        seurat_v3 and seurat_v3_paper.
+        seurat_v3 and seurat_v3_paper; pearson_residuals must be given one.
     min_disp, max_disp, min_mean, max_mean
         Open intervals for the normalised dispersion and the mean (flavour seurat: ``log1p`` of the
-        mean count). Not used by the flavours seurat_v3 and seurat_v3_paper.
+        mean count). Not used by the flavours that take counts.
     span
         Part of the genes, above 0 and at most 1, that each local fit of the flavours seurat_v3 and
         seurat_v3_paper takes in.
@@ -87,7 +102,8 @@ def highly_variable_genes(
     flavor
         ``"seurat"`` takes mean and variance of ``expm1`` of the data (with the base in
         ``uns["log1p"]["base"]``), ``"cell_ranger"`` those of the data as they are, ``"seurat_v3"``
-        and ``"seurat_v3_paper"`` those of counts. The last two need scikit-misc.
+        and ``"seurat_v3_paper"`` those of counts; these two need scikit-misc.
+        ``"pearson_residuals"`` takes the variance of residuals of counts.
     subset
         Keep only the highly variable genes (in the AnnData, or in the returned table).
     inplace
@@ -95,11 +111,11 @@ def highly_variable_genes(
     batch_key
         Column of ``obs``. Genes are ranked within each batch and merged: by the number of batches
         that select them, then by mean normalised dispersion; for seurat_v3 by their median rank in
-        the batches that select them, then by the number of those, for seurat_v3_paper the other
-        way round. Cells without a value belong to no batch.
+        the batches that select them, then by the number of those, for seurat_v3_paper and
+        pearson_residuals the other way round. Cells without a value belong to no batch.
     check_values
-        Warn if the flavours seurat_v3 and seurat_v3_paper are given other values than whole
-        numbers from 0 on. The others take no counts, and nothing is looked at.
+        Warn if the flavours that take counts are given other values than whole numbers from 0 on.
+        For the others nothing is looked at.
     min_cells
         Genes expressed in fewer cells are left out of the ranking, as if
         ``filter_genes(min_cells=...)`` had run before: their normalised dispersion (variance) is
@@ -110,8 +126,14 @@ def highly_variable_genes(
         values. One a cell, or a column of ``obs``; NaN leaves the cell out, 0 (an empty cell)
         leaves its counts as they are. ``uns["log1p"]`` is not looked at. Flavour seurat takes the
         normalised counts as they are instead of ``expm1`` of their float32 logarithms, so that its
-        moments lack the rounding of those (6e-8 a value). For seurat_v3 and seurat_v3_paper, which
-        take counts as they are, only NaN means something.
+        moments lack the rounding of those (6e-8 a value). For the flavours that take counts as
+        they are, only NaN means something.
+    theta
+        For pearson_residuals: the inverse of the overdispersion of counts, above 0; infinity is
+        Poisson's variance.
+    clip
+        For pearson_residuals: residuals are clipped to -clip and clip; ``None`` is the square root
+        of the number of cells, of each batch its own. (scanpy takes the first batch's for all.)
 
     Returns
     -------
@@ -127,25 +149,31 @@ def highly_variable_genes(
         For seurat_v3 and seurat_v3_paper in place of the dispersions: variance of the counts of all
         cells, variance of the clipped ones (mean over the batches), and rank from 0 (median over
         the batches that select the gene; NaN if none does).
+    ``var["variances"]``, ``var["residual_variances"]`` : float64
+    ``var["highly_variable_rank"]`` : float32
+        The same for pearson_residuals: variance of the counts of all cells, and of the residuals.
     ``uns["hvg"]`` : dict
-        ``{"flavor": flavor}``
+        ``{"flavor": flavor}``; for pearson_residuals with ``"computed_on"``, the layer or
+        ``"adata.X"``.
 
-    The table without `batch_key` also has ``mean_bin``, the interval of the mean; that of seurat_v3
-    and seurat_v3_paper has ``gene_name``. scanpy sorts the table by gene name with `batch_key` and
-    cutoffs; here it keeps the order of ``var``.
+    The table of dispersions without `batch_key` also has ``mean_bin``, the interval of the mean;
+    that of seurat_v3 and seurat_v3_paper has ``gene_name``. scanpy sorts the table by gene name
+    with `batch_key` and cutoffs; here it keeps the order of ``var``.
 
     Raises
     ------
     InputError
         For other flavours, data that hold NaN or infinite values (counts taken for logarithms), no
         cells, too many genes of equal mean to form bins, size factors that do not fit, variances
-        that loess cannot fit, or a missing scikit-misc.
+        that loess cannot fit, a missing scikit-misc, no `n_top_genes`, or a `theta` or `clip` out
+        of range.
 
     References
     ----------
     R. Satija et al., Nat. Biotechnol. 33 (2015): seurat. G. X. Y. Zheng et al., Nat. Commun. 8
-    (2017): cell_ranger. T. Stuart et al., Cell 177 (2019): seurat_v3. Reference implementation:
-    scanpy 1.11.5, ``preprocessing/_highly_variable_genes.py``.
+    (2017): cell_ranger. T. Stuart et al., Cell 177 (2019): seurat_v3. J. Lause et al., Genome
+    Biology 22 (2021): pearson_residuals. Reference implementation: scanpy 1.11.5,
+    ``preprocessing/_highly_variable_genes.py`` and that of ``experimental/pp``.
     """
     from scatlas.pp._moments import check_finite, gene_moments, representation
 
@@ -158,7 +186,20 @@ def highly_variable_genes(
     if scales is not None:
         _check_cells(~np.isnan(scales), codes, len(batches))
     names = adata.var_names
-    if flavor in _hvg_v3.FLAVORS:
+    if flavor == _hvg_pearson.FLAVOR:
+        table = _hvg_pearson.hvg_table(
+            x,
+            names,
+            codes,
+            None if batch_key is None else batches,
+            kept=None if scales is None else ~np.isnan(scales),
+            n_top_genes=n_top_genes,
+            theta=theta,
+            clip=clip,
+            check_values=check_values,
+            min_cells=min_cells,
+        )
+    elif flavor in _hvg_v3.FLAVORS:
         table = _hvg_v3.hvg_table(
             x,
             names,
@@ -195,8 +236,9 @@ def highly_variable_genes(
     if not inplace:
         return table[table["highly_variable"]] if subset else table
     adata.uns["hvg"] = {"flavor": flavor}
-    columns = _hvg_v3.COLUMNS if flavor in _hvg_v3.FLAVORS else _hvg_dispersion.COLUMNS
-    for column in columns:
+    if flavor == _hvg_pearson.FLAVOR:
+        adata.uns["hvg"]["computed_on"] = layer or "adata.X"
+    for column in _COLUMNS[flavor]:
         if column not in table:  # of batches
             continue
         dtype = np.float32 if column == "dispersions_norm" else None
@@ -247,6 +289,9 @@ def hvg_of_counts(
     x, scales = checked(x, "the array"), scales_of(size_factors, x.shape[0])
     kept = ~np.isnan(scales)
     _check_cells(kept, None, 0)
+    if flavor == _hvg_pearson.FLAVOR:
+        options = {"n_top_genes": n_top_genes, "min_cells": min_cells}
+        return _hvg_pearson.hvg_table(x, names, None, None, kept=kept, genes=genes, **options)
     if flavor in _hvg_v3.FLAVORS:
         options = {"flavor": flavor, "n_top_genes": n_top_genes, "min_cells": min_cells}
         return _hvg_v3.hvg_table(x, names, None, None, kept=kept, genes=genes, **options)

@@ -92,9 +92,9 @@ def hvg_table(
         warnings.warn(msg, stacklevel=3)
     check_finite(moments, names, f"counts for flavor={flavor!r}")
 
-    total = _pooled(moments)
+    total = pooled(moments)
     ranked = ranked_genes(total.expressed[0], min_cells, genes)
-    moments = _of_groups(moments, moments.groups < (1 if batches is None else len(batches)))
+    moments = of_groups(moments, moments.groups < (1 if batches is None else len(batches)))
     n_cells, mean, var = moments.n_cells[:, None], moments.mean, moments.var
     spread = np.ones(mean.shape)
     for at, group in enumerate(moments.groups):
@@ -106,7 +106,7 @@ def hvg_table(
     norm = squares / ((n_cells - 1) * spread**2)
     norm[:, ~ranked] = np.nan
 
-    rank, n_batches = _median_rank(norm, ranked, n_top_genes)
+    rank, n_batches = median_rank(norm, ranked, n_top_genes)
     table = pd.DataFrame({"means": total.mean[0], "variances": total.var[0]}, index=names)
     table["gene_name"] = names
     if batches is not None:
@@ -175,7 +175,7 @@ def _moments_above(
     return blocks.reduce(of_block, moments_cpu.fold, x, *rows)
 
 
-def _pooled(moments: Moments) -> Moments:
+def pooled(moments: Moments) -> Moments:
     """Moments of the cells of all groups together."""
     from scatlas.kernels.moments_cpu import Moments, merge
 
@@ -187,7 +187,7 @@ def _pooled(moments: Moments) -> Moments:
     return merge(parts)
 
 
-def _of_groups(moments: Moments, wanted: NDArray[np.bool_]) -> Moments:
+def of_groups(moments: Moments, wanted: NDArray[np.bool_]) -> Moments:
     from scatlas.kernels.moments_cpu import Moments
 
     arrays = moments.groups, moments.n_cells, moments.sums, moments.expressed
@@ -232,7 +232,7 @@ def _expected_spread(
     return np.sqrt(10**estimate)
 
 
-def _median_rank(
+def median_rank(
     norm: NDArray[np.float64], ranked: NDArray[np.bool_], n_top_genes: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Median over the batches that select a gene of its rank there, and how many these are.

@@ -12,6 +12,8 @@ from scatlas.errors import InputError
 from scatlas.kernels.homes import is_gpu
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from anndata import AnnData
 
 
@@ -74,6 +76,17 @@ def as_rows(x: Any) -> Any:
     if hasattr(x, "tocsr") and x.format != "csr":
         return x.tocsr()
     return x if blocks.is_dask(x) or hasattr(x, "tocsr") or is_gpu(x) else np.asarray(x)
+
+
+def dense_rows(x: Any, fn: Callable[..., Any], *rows: Any, dtype: Any) -> Any:
+    """The dense ``fn(block, *row_parts)`` of all blocks of an `x` in memory, as one array.
+
+    Made as by :func:`scatlas.blocks.stream`, on the GPU where `x` is, and copied once.
+    """
+    out = blocks.dense_like(x, x.shape, dtype)
+    for cells, block in zip(blocks.row_slices(x), blocks.stream(x, fn, *rows), strict=True):
+        out[cells] = block
+    return out
 
 
 def make_actual(adata: AnnData) -> None:

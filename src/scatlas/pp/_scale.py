@@ -10,6 +10,7 @@ import numpy as np
 from scatlas import blocks
 from scatlas.errors import InputError
 from scatlas.kernels.homes import home
+from scatlas.pp import _rep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -194,7 +195,4 @@ def _apply(
     if blocks.is_sparse(x) and not zero_center:
         scaled = of_block(x.tocsr(), *rows)
         return scaled.tocsc() if x.format == "csc" else scaled
-    out = blocks.dense_like(x, x.shape, dtype)
-    for cells, block in zip(blocks.row_slices(x), blocks.stream(x, of_block, *rows), strict=True):
-        out[cells] = block
-    return out
+    return _rep.dense_rows(x, of_block, *rows, dtype=dtype)

@@ -1,0 +1,93 @@
+// Analytic Pearson residuals with the operations of pearson_cpu, each rounded: the same numbers.
+
+__device__ inline double residual(double value, double mu, double theta, double clip) {
+  if (mu == 0.0) return 0.0;  // of an empty cell, or of a gene that none has
+  const double variance = __dadd_rn(mu, __ddiv_rn(__dmul_rn(mu, mu), theta));
+  const double found = __ddiv_rn(__dsub_rn(value, mu), __dsqrt_rn(variance));
+  return found > clip ? clip : found < -clip ? -clip : found;
+}
+
+// What a gene's total is expected to be in a cell.
+__device__ inline double expected(double gene, double cell, double all) {
+  return __ddiv_rn(__dmul_rn(gene, cell), all);
+}
+
+// Knuth's sum of the pair high + low and a value (pair_sum of moments_cpu).
+__device__ inline void add_to(double& high, double& low, double value) {
+  const double sum = __dadd_rn(high, value), part = __dsub_rn(sum, high);
+  const double lost = __dadd_rn(__dsub_rn(high, __dsub_rn(sum, part)), __dsub_rn(value, part));
+  const double rest = __dadd_rn(low, lost);
+  high = __dadd_rn(sum, rest);
+  low = __dsub_rn(rest, __dsub_rn(high, sum));
+}
+
+// A thread a gene goes through the totals of cells. A template so that it is compiled only where it
+// is asked for.
+template <class T> __global__ void sums_of_zeros(
+  const T* __restrict__ genes, int64 n_genes, double all, double clip, double theta,
+  const double* __restrict__ totals, const double* __restrict__ n_cells, int64 n_totals, double* out
+) {
+  for (int64 gene = first_thread(); gene < n_genes; gene += all_threads()) {
+    const double of_gene = double(genes[gene]);
+    double sum = 0.0, sum_low = 0.0, squares = 0.0, squares_low = 0.0;
+    for (int64 i = 0; i < n_totals; ++i) {
+      const double zero = residual(0.0, expected(of_gene, load(totals + i), all), theta, clip);
+      const double n = load(n_cells + i);
+      add_to(sum, sum_low, __dmul_rn(n, zero));
+      add_to(squares, squares_low, __dmul_rn(n, __dmul_rn(zero, zero)));
+    }
+    double* of = out + 4 * gene;
+    of[0] = sum;
+    of[1] = sum_low;
+    of[2] = squares;
+    of[3] = squares_low;
+  }
+}
+
+// How far the residual of each value, and its square, lie from those of a zero in its place; a warp
+// a row. genes [groups, genes]; groups [rows], negative for rows that are left out, whose values
+// become zero.
+template <class Rows>
+__device__ void differences(
+  const Rows rows, int64 n_rows, int64 n_genes, const int* groups, const double* totals,
+  const double* genes, const double* all, const double* clips, double theta, int64 row_length,
+  double* of_residuals, double* of_squares
+) {
+  for (int64 row = first_warp(); row < n_rows; row += all_warps()) {
+    const int group = groups[row];
+    const int64 start = rows.start(row), stop = rows.stop(row), to = row * row_length;
+    for (int64 at = start + lane(); at < stop; at += 32) {
+      const double v = double(rows.value(row, at));
+      double first = 0.0, second = 0.0;
+      if (group >= 0 && v != 0.0) {
+        const double gene = load(genes + group * n_genes + rows.gene(at));
+        const double mu = expected(gene, totals[row], all[group]), clip = clips[group];
+        const double found = residual(v, mu, theta, clip), zero = residual(0.0, mu, theta, clip);
+        first = __dsub_rn(found, zero);
+        second = __dsub_rn(__dmul_rn(found, found), __dmul_rn(zero, zero));
+      }
+      of_residuals[to + at] = first;
+      of_squares[to + at] = second;
+    }
+  }
+}
+
+template <class V, class I> __global__ void differences_csr(
+  const V* data, const I* indices, const int64* indptr, int64 n_rows, int64 n_genes,
+  const int* groups, const double* totals, const double* genes, const double* all,
+  const double* clips, double theta, double* of_residuals, double* of_squares
+) {
+  const Sparse<V, I> rows{data, indices, indptr};
+  differences(rows, n_rows, n_genes, groups, totals, genes, all, clips, theta, 0, of_residuals,
+              of_squares);
+}
+
+template <class V> __global__ void differences_dense(
+  const V* x, int64 row_step, int64 gene_step, int64 n_rows, int64 n_genes, const int* groups,
+  const double* totals, const double* genes, const double* all, const double* clips, double theta,
+  double* of_residuals, double* of_squares
+) {
+  const Dense<V> rows{x, row_step, gene_step, n_genes};
+  differences(rows, n_rows, n_genes, groups, totals, genes, all, clips, theta, n_genes,
+              of_residuals, of_squares);
+}

@@ -1,0 +1,70 @@
+"""Sums of analytic Pearson residuals and of their squares, of one row block on the GPU.
+
+What the values that are not zero add is put side by side with them and goes through the exact sums
+of :mod:`scatlas.kernels.moments_gpu`: nothing depends on the schedule or the blocks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import cupy as cp
+import numpy as np
+from cupyx.scipy import sparse
+
+from scatlas.kernels import cuda, gpu_blocks
+from scatlas.kernels.moments_cpu import Moments, local_groups
+from scatlas.kernels.moments_gpu import moments
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from scatlas.kernels.gpu_blocks import Block
+    from scatlas.kernels.pearson_cpu import Model
+
+
+def sums_of_zeros(
+    model: Model, group: int, totals: NDArray[np.float64], n_cells: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """As :func:`scatlas.kernels.pearson_cpu.sums_of_zeros`, on the GPU: the CPU's bits."""
+    genes = cuda.vector(model.genes[group])
+    out = cp.empty((genes.size, 4))
+    run = cuda.kernel("pearson", "sums_of_zeros", genes.dtype)
+    numbers = map(np.float64, (model.groups[group], model.clips[group], model.theta))
+    cells = cuda.vector(totals), cuda.vector(n_cells), np.int64(totals.size)
+    run(*cuda.grid_of_threads(genes.size), (genes, np.int64(genes.size), *numbers, *cells, out))
+    return cp.asnumpy(out)
+
+
+def sums_of_others(x: Block, totals: Any, model: Model, codes: Any = None) -> Moments:
+    """As :func:`scatlas.kernels.pearson_cpu.sums_of_others`, for a block on the GPU.
+
+    The sums of the same terms have no rounding but that of the result, 2**-106.
+    """
+    n_rows, n_genes = map(int, x.shape)
+    codes = None if codes is None else cp.asnumpy(codes)
+    groups, local = local_groups(codes, n_rows)
+    if sparse.issparse(x):
+        values, types = x.data, (x.data.dtype, x.indices.dtype)
+        name, block = "differences_csr", (x.data, x.indices, cuda.offsets(x))
+    else:
+        values, types = x, (x.dtype,)
+        name, block = "differences_dense", (x, *cuda.steps(x))
+    terms = cp.empty(values.shape), cp.empty(values.shape)
+    args = (
+        np.int64(n_rows),
+        np.int64(n_genes),
+        cp.asarray(local.astype(np.int32)),
+        cuda.vector(totals),
+        cuda.vector(model.genes[groups]),
+        cuda.vector(model.groups[groups]),
+        cuda.vector(model.clips[groups]),
+        np.float64(model.theta),
+    )
+    cuda.kernel("pearson", name, *types)(*cuda.grid_of_warps(n_rows), (*block, *args, *terms))
+    found = []
+    for term in terms:
+        of_term = gpu_blocks.csr(term, x.indices, x.indptr, n_genes) if values is not x else term
+        found.append(moments(of_term, codes))
+    sums = np.concatenate([part.sums[..., :2] for part in found], axis=2)
+    return Moments(groups, found[0].n_cells, sums, np.zeros_like(found[0].expressed))

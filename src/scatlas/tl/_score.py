@@ -1,0 +1,215 @@
+"""Scores of sets of genes, in two passes: means of genes, then means over genes of each cell."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from scatlas import blocks
+from scatlas.errors import InputError
+from scatlas.kernels.homes import home
+from scatlas.pp import _rep
+from scatlas.pp._moments import checked
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from anndata import AnnData
+    from numpy.typing import NDArray
+
+    from scatlas.kernels.moments_cpu import Moments
+
+logger = logging.getLogger(__name__)
+
+
+class Request(NamedTuple):
+    """A set of genes to score the cells by, and how many control genes a bin gives."""
+
+    genes: Sequence[str] | pd.Index | str
+    ctrl_size: int
+
+
+def scores(
+    adata: AnnData,
+    requests: Sequence[Request],
+    *,
+    ctrl_as_ref: bool,
+    gene_pool: Sequence[str] | pd.Index | None,
+    n_bins: int,
+    random_state: int | np.random.RandomState | None,
+    use_raw: bool | None,
+    layer: str | None,
+) -> list[NDArray[np.float64]]:
+    """Scores of the cells by several sets of genes, for which the passes are the same two.
+
+    Parameters as in :func:`scatlas.tl.score_genes`.
+
+    Returns
+    -------
+    float64 ``[n_cells]`` for each set.
+    """
+    if n_bins < 2:
+        msg = f"n_bins={n_bins} must be at least 2"
+        raise InputError(msg)
+    if use_raw is None:
+        use_raw = layer is None and adata.raw is not None
+    x = _rep.as_rows(checked(_rep.get(adata, layer=layer, use_raw=use_raw), "the matrix to score"))
+    if x.shape[0] == 0:
+        raise InputError("score_genes needs at least one cell, but the AnnData has none")
+    names = (adata.raw if use_raw else adata).var_names
+    if not names.is_unique:
+        raise InputError("names of genes occur twice: call adata.var_names_make_unique() first")
+    pool = _positions(gene_pool, names)
+    wanted = [(_present(request.genes, names), request.ctrl_size) for request in requests]
+    means = _means_of_genes(x)
+    masks = []
+    for genes, ctrl_size in wanted:
+        bins = _bins(means, names, pool, genes, n_bins)
+        state = random_state
+        if not isinstance(state, np.random.RandomState):
+            # For each set anew, as in scanpy, whose generator gives these very numbers.
+            state = np.random.RandomState(random_state)
+        control = _control_genes(bins, genes, ctrl_as_ref, ctrl_size, state)
+        logger.info("%d control genes for %d genes", control.size, genes.size)
+        masks += [_mask(genes, names.size), _mask(control, names.size)]
+    of_sets = _means_of_cells(x, masks)
+    return [of_sets[:, 2 * i] - of_sets[:, 2 * i + 1] for i in range(len(wanted))]
+
+
+def _present(genes: Sequence[str] | pd.Index | str, names: pd.Index) -> NDArray[np.intp]:
+    """Positions of the genes that there are."""
+    genes = pd.Index([genes] if isinstance(genes, str) else genes)
+    missing = genes.difference(names, sort=False)
+    if missing.size:
+        logger.warning("genes that are not there are left out: %s", missing.tolist())
+    found = names.get_indexer(genes.unique())
+    found = found[found >= 0]
+    if found.size == 0:
+        msg = f"none of the genes to score by is there: {genes.tolist()}"
+        raise InputError(msg)
+    return found
+
+
+def _positions(gene_pool: Sequence[str] | pd.Index | None, names: pd.Index) -> NDArray[np.intp]:
+    """Positions of the pool's genes, in the order that scanpy has them in."""
+    if gene_pool is None:
+        return np.arange(names.size)
+    pool = pd.Index(gene_pool, dtype="string").intersection(names)
+    if pool.size == 0:
+        raise InputError("none of the genes of gene_pool is there")
+    return names.get_indexer(pool)
+
+
+def _bins(
+    means: NDArray[np.float64],
+    names: pd.Index,
+    pool: NDArray[np.intp],
+    genes: NDArray[np.intp],
+    n_bins: int,
+) -> pd.Series:
+    """Bin of each gene of the pool with a finite mean, in the pool's order; the index: positions.
+
+    As many genes share a bin, lowest mean first; genes of equal mean share the lowest one's.
+    """
+    pool = pool[np.isfinite(means[pool])]
+    outside = np.setdiff1d(genes, pool)
+    if outside.size:
+        msg = (
+            f"genes to score by are not in gene_pool, or have no finite mean: "
+            f"{names[outside].tolist()}"
+        )
+        raise InputError(msg)
+    rank = pd.Series(means[pool], index=pool).rank(method="min")
+    size = int(np.round(pool.size / (n_bins - 1)))
+    return rank // size if size else rank * 0  # so few genes: all in one
+
+
+def _control_genes(
+    bins: pd.Series,
+    genes: NDArray[np.intp],
+    ctrl_as_ref: bool,
+    ctrl_size: int,
+    state: np.random.RandomState,
+) -> NDArray[np.intp]:
+    """Positions of genes drawn from each bin that has a gene of the set, ascending."""
+    own = np.isin(bins.index, genes)
+    drawn = []
+    for cut in np.unique(bins.loc[genes]):
+        inside = (bins == cut).to_numpy()
+        candidates = bins.index.to_numpy()[inside if ctrl_as_ref else inside & ~own]
+        if candidates.size == 0:
+            n_own = int((inside & own).sum())
+            logger.warning("a bin holds no genes but %d of those to score by", n_own)
+        if ctrl_size < candidates.size:
+            # What pandas' sample draws.
+            chosen = state.choice(candidates.size, size=ctrl_size, replace=False)
+            candidates = candidates[chosen]
+        drawn.append(candidates)
+    control = np.setdiff1d(np.concatenate(drawn), genes)
+    if control.size == 0:
+        hint = "try ctrl_as_ref=False, or a larger" if ctrl_as_ref else "try a larger"
+        msg = f"no control genes in the bins of the {genes.size} to score by: {hint} gene_pool"
+        raise InputError(msg)
+    return control
+
+
+def _mask(positions: NDArray[np.intp], n: int) -> NDArray[np.bool_]:
+    mask = np.zeros(n, dtype=bool)
+    mask[positions] = True
+    return mask
+
+
+def _means_of_genes(x: Any) -> NDArray[np.float64]:
+    """Mean of each gene over the cells where it is not NaN, in one pass."""
+    from scatlas.kernels import moments_cpu
+
+    moments, gene_sums = home("count_moments", x), home("qc", x).gene_sums
+
+    def of_block(block: Any) -> tuple[Moments, NDArray[np.int64]]:
+        known, missing = _without_nan(block)
+        n_missing = np.zeros(x.shape[1], np.int64) if missing is None else gene_sums(missing)
+        return moments.moments_of_counts(known), n_missing
+
+    def fold(parts: list[tuple[Moments, NDArray[np.int64]]]) -> tuple[Moments, NDArray[np.int64]]:
+        of_parts, n_missing = zip(*parts, strict=True)
+        return moments_cpu.fold(of_parts), np.sum(n_missing, axis=0)
+
+    found, n_missing = blocks.reduce(of_block, fold, x)
+    with np.errstate(invalid="ignore"):
+        return found.sums[0, :, 0] / (x.shape[0] - n_missing)
+
+
+def _means_of_cells(x: Any, masks: list[NDArray[np.bool_]]) -> NDArray[np.float64]:
+    """Mean over the genes of each mask that are not NaN, ``[n_cells, n_masks]``, in one pass."""
+    row_sums = home("qc", x).row_sums
+
+    def of_block(block: Any) -> NDArray[np.float64]:
+        known, missing = _without_nan(block)
+        out = np.empty((block.shape[0], len(masks)))
+        for k, mask in enumerate(masks):
+            n_missing = 0 if missing is None else row_sums(missing, mask)
+            with np.errstate(invalid="ignore"):
+                out[:, k] = row_sums(known, mask) / (mask.sum() - n_missing)
+        return out
+
+    return blocks.join(list(blocks.stream(x, of_block)))
+
+
+def _without_nan(block: Any) -> tuple[Any, Any]:
+    """The block with zeros for NaN, and one that counts these (None: there are none)."""
+    sparse = blocks.is_sparse(block)
+    values = block.data if sparse else block
+    if values.dtype.kind != "f":
+        return block, None
+    missing = np.isnan(values)
+    if not missing.any():
+        return block, None
+    known = values.copy()
+    known[missing] = 0
+    parts = known, missing.astype(np.uint8)
+    if not sparse:
+        return parts
+    return tuple(blocks.csr(part, block.indices, block.indptr, block.shape[1]) for part in parts)

@@ -1,0 +1,232 @@
+"""regress_out: kernels against plain NumPy; kinds of X, passes, blocks, errors."""
+
+from __future__ import annotations
+
+import logging
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scatlas import blocks
+from scatlas.errors import InputError
+from scatlas.kernels import regress_cpu
+from scatlas.pp import regress_out
+from scatlas.pp._regress import _orthonormal
+
+few = settings(max_examples=25, deadline=None, derandomize=True)
+PAIRS = [("uint8", "uint16"), ("int32", "int32"), ("float32", "int64"), ("float64", "int32")]
+
+
+def csr(x, index="int32", indptr="int64"):
+    m = sp.csr_matrix(x)
+    return blocks.csr(m.data, m.indices.astype(index), m.indptr.astype(indptr), x.shape[1])
+
+
+@st.composite
+def cases(draw):
+    """A dense matrix, the same as CSR, and weights of its rows."""
+    dtype, index = draw(st.sampled_from(PAIRS))
+    n, g, p = draw(st.integers(0, 12)), draw(st.integers(0, 9)), draw(st.integers(0, 3))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    x = rng.poisson(1.0, (n, g)) * rng.gamma(1.0, 20.0, (n, g)) * rng.choice([1, -1], (n, g))
+    if dtype.startswith("u"):
+        x = np.abs(x).clip(0, 255)
+    x = x.astype(dtype)
+    x[rng.random(n) < 0.3] = 0
+    return x, csr(x, index, draw(st.sampled_from(["int32", "int64"]))), rng.normal(size=(n, p))
+
+
+# --- kernels ----------------------------------------------------------------------------------
+
+
+@given(case=cases())
+@few
+def test_weighted_sums(case):
+    x, block, weights = case
+    before = block.data.copy()
+    got = regress_cpu.weighted_sums(block, weights)
+    np.testing.assert_array_equal(block.data, before)
+    assert got.shape == (2, weights.shape[1], x.shape[1])
+    np.testing.assert_array_equal(regress_cpu.weighted_sums(x, weights), got)
+    for k in range(weights.shape[1]):
+        for gene in range(x.shape[1]):
+            products = x[:, gene].astype(np.float64) * weights[:, k]
+            assert got[0, k, gene] == float(sum(map(Fraction, products), Fraction(0)))
+
+
+@given(case=cases(), cut=st.integers(0, 12))
+@few
+def test_weighted_sums_of_blocks(case, cut):
+    x, _, weights = case
+    whole = regress_cpu.weighted_sums(x, weights)
+    halves = [regress_cpu.weighted_sums(x[s], weights[s]) for s in (slice(cut), slice(cut, None))]
+    np.testing.assert_array_equal(regress_cpu.fold(halves)[0], whole[0])
+    np.testing.assert_array_equal(regress_cpu.fold(halves[:1]), halves[0])
+
+
+@given(case=cases(), n_groups=st.integers(1, 3))
+@few
+def test_residuals(case, n_groups):
+    x, block, weights = case
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, n_groups, len(x))
+    base = rng.normal(size=(n_groups, x.shape[1]))
+    slopes = rng.normal(size=(weights.shape[1], x.shape[1]))
+    before = block.data.copy()
+    for dtype in (np.float32, np.float64):
+        got = regress_cpu.residuals(block, codes, base, weights, slopes, dtype=dtype)
+        assert got.dtype == dtype
+        same = regress_cpu.residuals(x, codes, base, weights, slopes, dtype=dtype)
+        np.testing.assert_array_equal(same, got)
+        fitted = base[codes].copy()
+        for weight, slope in zip(weights.T, slopes, strict=True):
+            fitted = fitted + weight[:, None] * slope
+        np.testing.assert_array_equal(got, (x.astype(np.float64) - fitted).astype(dtype))
+    np.testing.assert_array_equal(block.data, before)
+
+
+def test_orthonormal(caplog):
+    rng = np.random.default_rng(0)
+    a, b = rng.random(200), 100 + rng.random(200)
+    with caplog.at_level(logging.WARNING, "scatlas"):
+        basis = _orthonormal([a, b, np.full(200, 3.0), 2 * a - b / 7, np.zeros(200), b**2])
+    assert caplog.text.count("constant, or a combination") == 3
+    assert len(basis) == 3
+    basis = np.array([np.full(200, 200**-0.5), *basis])
+    np.testing.assert_allclose(basis @ basis.T, np.eye(4), atol=4e-16)
+
+
+# --- public function --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def adata(make_counts, make_adata):
+    """61 cells x 50 genes of reals; numbers, categories and texts in obs."""
+    x = make_counts(61, 50).astype(np.float64)
+    x.data = np.log1p(x.data)
+    adata = make_adata(x)
+    rng = np.random.default_rng(0)
+    adata.obs["total"] = np.asarray(x.sum(axis=1)).ravel()
+    adata.obs["fraction"] = rng.random(61).astype(np.float32)
+    adata.obs["treated"] = rng.random(61) < 0.5
+    adata.obs["text"] = rng.choice(["p", "q"], 61)
+    return adata
+
+
+def reference(x, obs, keys):
+    """Least squares by a QR decomposition in float64."""
+    if keys in ("batch", "text"):
+        design = pd.get_dummies(obs[keys]).to_numpy(np.float64)
+    else:
+        design = np.column_stack([np.ones(len(obs)), obs[keys].to_numpy(np.float64)])
+    q = np.linalg.qr(design)[0]
+    return x - q @ (q.T @ x)
+
+
+KEYS = [["total"], ["total", "fraction", "treated"], "batch", "text"]
+
+
+@pytest.mark.parametrize("keys", KEYS, ids=str)
+def test_every_kind_of_x(array_type, block_loads, adata, dense, keys):
+    x = adata.X.toarray()
+    for dtype in ("float32", "float64"):
+        ours = adata.copy()
+        ours.X = original = array_type(adata.X.astype(dtype))
+        block_loads.reset()
+        assert regress_out(ours, keys) is None
+        if array_type.is_dask:
+            assert blocks.is_dask(ours.X)
+            assert ours.X.chunks == original.chunks
+            assert isinstance(ours.X._meta, np.ndarray)
+        got = dense(ours.X)
+        assert got.dtype == ours.X.dtype == dtype
+        atol = 1e-13 if dtype == "float64" else 4e-7
+        np.testing.assert_allclose(got, reference(x, adata.obs, keys), rtol=1e-13, atol=atol)
+        again = adata.copy()
+        again.X = adata.X.astype(dtype)
+        regress_out(again, keys)
+        np.testing.assert_array_equal(got, again.X)
+    block_loads.assert_unchanged()
+
+
+@pytest.mark.parametrize("keys", KEYS, ids=str)
+def test_takes_one_pass(dask_type, block_loads, adata, keys):
+    adata.X = dask_type(adata.X)
+    regress_out(adata, keys)
+    assert block_loads.passes() == regress_out.passes == 1
+    adata.X.compute(scheduler="sync")
+    assert block_loads.passes() == 2
+
+
+@pytest.mark.parametrize("keys", KEYS, ids=str)
+def test_no_bit_depends_on_blocks_and_threads(block_loads, adata, keys):
+    expected = regress_out(adata, keys, copy=True).X
+    for rows in (1, 5, 33):
+        for n_jobs in (None, 1, 3):
+            lazy = adata.copy()
+            lazy.X = block_loads.dask(adata.X, rows)
+            regress_out(lazy, keys, n_jobs=n_jobs)
+            np.testing.assert_array_equal(lazy.X.compute(scheduler="sync"), expected)
+
+
+@pytest.mark.parametrize(
+    "dtype, result", [("int32", "float32"), ("uint8", "float32"), ("int64", "float64")]
+)
+def test_counts(adata, dtype, result):
+    adata.X = np.rint(adata.X.toarray()).astype(dtype)
+    before = adata.X.copy()
+    ours = regress_out(adata, ["total"], copy=True)
+    np.testing.assert_array_equal(adata.X, before)
+    assert ours.X.dtype == result
+    atol = 1e-12 if result == "float64" else 1e-6
+    np.testing.assert_allclose(ours.X, reference(before, adata.obs, ["total"]), atol=atol)
+
+
+def test_what_is_left_is_orthogonal(adata):
+    regress_out(adata, ["total", "fraction"])
+    for weight in (np.ones(61), adata.obs["total"], adata.obs["fraction"]):
+        np.testing.assert_allclose(weight @ adata.X, 0, atol=1e-11)
+
+
+def test_layers_views_and_one_cell(adata):
+    adata.layers["log"] = adata.X.copy()
+    regress_out(adata, "total", layer="log")
+    assert sp.issparse(adata.X)
+    parent = adata.copy()
+    view = parent[:30]
+    with pytest.warns(UserWarning, match="Received a view"):
+        regress_out(view, "total")
+    assert not view.is_view
+    assert (parent.X != adata.X).nnz == 0
+    one = adata[:1].copy()
+    for keys in KEYS:
+        assert not regress_out(one, keys, copy=True).X.any()
+
+
+def test_errors(adata):
+    x = adata.X
+
+    def refused(message, keys, adata=adata, **options):
+        with pytest.raises(InputError, match=message):
+            regress_out(adata, keys, **options)
+        assert adata.X is None or sp.issparse(adata.X)
+
+    refused("no column 'lane'", ["total", "lane"])
+    refused("needs a column", [])
+    refused("'batch'. is of categories", ["batch", "total"])
+    refused("'text'. is of categories", ["total", "text"])
+    refused("no layers.'raw'", "total", layer="raw")
+    refused("at least one cell", "total", adata[:0].copy())
+    for key in ("total", "batch"):
+        odd = adata.copy()
+        odd.obs[key] = odd.obs[key].where(np.arange(61) != 3)
+        refused(rf"obs\['{key}'\] \(keys\) has no value for 1 cells", key, odd)
+    odd = adata.copy()
+    odd.obs.loc[odd.obs_names[3], "total"] = np.inf
+    refused("infinite", "total", odd)
+    assert adata.X is x

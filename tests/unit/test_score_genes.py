@@ -1,0 +1,182 @@
+"""Scores of genes: kinds of X, passes, blocks, NaN, errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+import scatlas as sa
+from scatlas import blocks
+from scatlas.errors import InputError
+from scatlas.tl import _score
+
+NAMES = [f"{'MT-' if i < 4 else ''}gene{i}" for i in range(50)]  # as make_adata has them
+GENES = ["gene7", "gene20", "gene33", "gene41"]
+
+
+@pytest.fixture
+def values(make_counts):
+    """64 cells x 50 genes of reals, CSR float64; an empty gene, empty cells."""
+    x = make_counts(64, 50).astype(np.float64)
+    x.data = np.log1p(x.data) * np.random.default_rng(0).gamma(9.0, 0.1, x.nnz)
+    return x
+
+
+def reference(x, names, genes, control):
+    """Scores by NumPy's means."""
+    place = {name: i for i, name in enumerate(names)}
+    own, other = ([place[name] for name in some] for some in (genes, control))
+    x = x.astype(np.longdouble)
+    return (np.nanmean(x[:, own], axis=1) - np.nanmean(x[:, other], axis=1)).astype(np.float64)
+
+
+@pytest.fixture
+def control(monkeypatch):
+    """Names of the control genes of the last score."""
+    found = []
+    original = _score._control_genes
+
+    def noted(*args):
+        positions = original(*args)
+        found[:] = [NAMES[i] for i in positions]
+        return positions
+
+    monkeypatch.setattr(_score, "_control_genes", noted)
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint16", "float32", "float64"])
+def test_every_kind_of_x(array_type, block_loads, values, make_adata, control, dtype):
+    x = values if dtype.startswith("f") else values.ceil()
+    x = x.astype(dtype)
+    adata = make_adata(array_type(x))
+    assert sa.tl.score_genes(adata, GENES, ctrl_size=3, n_bins=5) is None
+    assert adata.obs["score"].dtype == np.float64
+    assert 3 <= len(control) < 15
+    expected = reference(x.toarray(), adata.var_names, GENES, control)
+    np.testing.assert_allclose(adata.obs["score"], expected, rtol=1e-13, atol=1e-15)
+    plain = make_adata(x)
+    before = list(control)
+    sa.tl.score_genes(plain, GENES, ctrl_size=3, n_bins=5)
+    assert control == before
+    np.testing.assert_array_equal(adata.obs["score"], plain.obs["score"])
+    if array_type.is_dask:
+        assert block_loads.passes() == sa.tl.score_genes.passes == 2
+    block_loads.assert_unchanged()
+
+
+def test_both_phases_share_the_passes(dask_type, block_loads, values, make_adata):
+    adata = make_adata(dask_type(values))
+    sa.tl.score_genes_cell_cycle(adata, s_genes=GENES[:3], g2m_genes=GENES[2:], n_bins=5)
+    assert block_loads.passes() == sa.tl.score_genes_cell_cycle.passes == 2
+    for name, genes in (("S_score", GENES[:3]), ("G2M_score", GENES[2:])):
+        sa.tl.score_genes(adata, genes, ctrl_size=2, n_bins=5)
+        np.testing.assert_array_equal(adata.obs[name], adata.obs["score"])
+    s, g2m = adata.obs["S_score"], adata.obs["G2M_score"]
+    expected = np.where((s < 0) & (g2m < 0), "G1", np.where(g2m > s, "G2M", "S"))
+    assert adata.obs["phase"].tolist() == expected.tolist()
+    assert set(expected) == {"G1", "S", "G2M"}
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_no_bit_depends_on_the_blocks(block_loads, values, make_adata, missing):
+    """Nor on the index types of CSR."""
+    if missing:
+        values.data[::7] = np.nan
+    expected = make_adata(values)
+    options = {"ctrl_size": 2, "n_bins": 6}
+    sa.tl.score_genes(expected, GENES, **options)
+    x = sp.csr_matrix(values)
+    narrow = blocks.csr(x.data, x.indices.astype(np.uint16), x.indptr.astype(np.int64), 50)
+    cuts = [block_loads.dask(values, rows) for rows in (1, 5, 33, 64)]
+    for x in (*cuts, narrow, sp.csr_array(values)):
+        adata = make_adata(values)
+        adata.X = x
+        sa.tl.score_genes(adata, GENES, **options)
+        np.testing.assert_array_equal(adata.obs["score"], expected.obs["score"])
+
+
+def test_lazily_read(tmp_path, values, make_adata):
+    adata = make_adata(values)
+    adata.write_h5ad(tmp_path / "plate.h5ad")
+    lazy = sa.read_lazy(tmp_path / "plate.h5ad", block_budget=2_000)
+    assert lazy.X.numblocks[0] > 1
+    for x in (adata, lazy):
+        sa.tl.score_genes(x, GENES, ctrl_size=2, n_bins=6)
+    pd.testing.assert_frame_equal(lazy.obs[["score"]], adata.obs[["score"]], check_exact=True)
+
+
+def test_nan_counts_in_no_mean(array_type, make_adata, control):
+    rng = np.random.default_rng(1)
+    x = rng.gamma(1.0, size=(64, 50))
+    x[rng.random(x.shape) < 0.15] = np.nan
+    x[5, [7, 20, 33, 41]] = np.nan
+    x[:, 11] = np.nan
+    x[3, 12] = np.inf
+    stored = sp.csr_matrix(x)
+    adata = make_adata(array_type(stored))
+    sa.tl.score_genes(adata, GENES, n_bins=3)
+    assert not {"gene11", "gene12"} & set(control)
+    score = adata.obs["score"].to_numpy()
+    assert np.flatnonzero(np.isnan(score)).tolist() == [5]
+    x[5] = 0
+    expected = reference(x, adata.var_names, GENES, control)
+    rows = np.arange(64) != 5
+    np.testing.assert_allclose(score[rows], expected[rows], rtol=1e-13)
+
+
+def test_means_of_genes_are_exact():
+    """A float32 sum of these would lose the small ones."""
+    x = np.zeros((4, 2), np.float32)
+    x[:, 0] = 2**25, 1, 1, 1
+    for kind in (np.asarray, sp.csr_matrix):
+        assert _score._means_of_genes(kind(x)).tolist() == [(2**25 + 3) / 4, 0]
+
+
+def test_global_random_numbers_are_left_alone(values, make_adata):
+    state = np.random.get_state()[1].copy()  # noqa: NPY002
+    adata = make_adata(values)
+    sa.tl.score_genes(adata, GENES, ctrl_size=2, n_bins=5, random_state=3)
+    assert (np.random.get_state()[1] == state).all()  # noqa: NPY002
+    first = adata.obs["score"].copy()
+    own = np.random.RandomState(3)
+    sa.tl.score_genes(adata, GENES, ctrl_size=2, n_bins=5, random_state=own)
+    np.testing.assert_array_equal(adata.obs["score"], first)
+    sa.tl.score_genes(adata, GENES, ctrl_size=2, n_bins=5, random_state=own)
+    assert (adata.obs["score"] != first).any()
+    sa.tl.score_genes(adata, GENES, ctrl_size=2, n_bins=5, random_state=None)
+
+
+def test_errors(values, make_adata):
+    adata = make_adata(values)
+
+    def refused(message, adata=adata, genes=GENES, **options):
+        before = adata.obs.copy()
+        with pytest.raises(InputError, match=message):
+            sa.tl.score_genes(adata, genes, **options)
+        pd.testing.assert_frame_equal(adata.obs, before)
+
+    refused("none of the genes to score by is there", genes=["nobody"])
+    refused("none of the genes to score by is there", genes=[])
+    refused("none of the genes of gene_pool", gene_pool=["nobody"])
+    refused(r"not in gene_pool.*\['gene41'\]", gene_pool=[f"gene{i}" for i in range(40)])
+    refused("n_bins=1 must be at least 2", n_bins=1)
+    refused("no control genes .*: try ctrl_as_ref=False, or a larger gene_pool", ctrl_size=0)
+    refused(
+        "of the 50 to score by: try a larger gene_pool",
+        genes=list(adata.var_names),
+        ctrl_as_ref=False,
+    )
+    refused("no 'raw'", layer="raw")
+    refused("adata.raw is empty", use_raw=True)
+    refused("at least one cell", adata[:0].copy())
+    odd = make_adata(values.toarray())
+    odd.X[:, 20] = np.nan
+    refused(r"no finite mean: \['gene20'\]", odd)
+    odd.var_names = ["gene7"] * 2 + list(odd.var_names[2:])
+    refused("occur twice: call adata.var_names_make_unique", odd)
+    with pytest.raises(InputError, match="none of the genes"):
+        sa.tl.score_genes_cell_cycle(adata, s_genes=GENES, g2m_genes=["nobody"])
+    assert list(adata.obs) == ["batch"]
