@@ -214,7 +214,7 @@ def test_passes(dask_type, counts, make_adata, block_loads, monkeypatch, caplog)
     x = logged(counts, np.float32)
     results = []
     for groups in ("all", ["b0", "b2"]):
-        for budget, kept in ((10**6, True), (4000, False), (0, False)):
+        for budget, kept in ((10**6, True), (1000, False), (0, False)):
             block_loads.reset()
             caplog.clear()
             monkeypatch.setattr(_rank_logreg, "memory_budget", lambda x, n=budget: n)
