@@ -1,6 +1,9 @@
-"""Genes ranked on the GPU as on the CPU: the same ranks to the bit, tests to rounding."""
+"""Genes ranked on the GPU: the CPU's bits for the tests, its digits for logistic regression."""
 
 from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,76 +15,267 @@ cp = pytest.importorskip("cupy")
 import anndata as ad  # noqa: E402
 
 import scatlas as sa  # noqa: E402
+from scatlas.errors import InputError  # noqa: E402
+from scatlas.kernels import (  # noqa: E402
+    logreg_cpu,
+    logreg_gpu,
+    rank_sums_cpu,
+    rank_sums_gpu,
+)
+from scatlas.tl import _rank_logreg, _rank_sums  # noqa: E402
 
-METHODS = ("t-test", "t-test_overestim_var", "wilcoxon", "logreg")
-EXACT = "wilcoxon"
-
-
-def annotated(x) -> ad.AnnData:
-    n_cells, n_genes = x.shape
-    labels = pd.Categorical([f"g{i % 4}" for i in range(n_cells)])
-    obs = pd.DataFrame({"group": labels}, index=[f"cell{i}" for i in range(n_cells)])
-    return ad.AnnData(x, obs, pd.DataFrame(index=[f"gene{j}" for j in range(n_genes)]))
-
-
-def logarithms(rng, dtype) -> sp.csr_matrix:
-    """Some genes mark a group, many values tie, and some are negative."""
-    counts = rng.poisson(0.8, (240, 61)).astype(dtype)
-    counts[::4, :6] += rng.poisson(2.0, (60, 6)).astype(dtype)
-    x = np.log1p(counts)
-    x[:, 7] -= 0.5
-    return sp.csr_matrix(x.astype(dtype))
+KEY = "rank_genes_groups"
+TESTS = ("t-test", "t-test_overestim_var", "wilcoxon")
+DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+DTYPES += ["float32", "float64"]
 
 
-def on_gpu(x, kind: str):
-    if kind == "dense":
-        return cp.asarray(x.toarray())
-    moved = sa.get.anndata_to_GPU(annotated(x), copy=True).X
-    if kind == "csr":
-        return moved
-    import dask.array as da
+def some_block(rng, dtype, n=301, genes=97):
+    """Counts, or reals of both signs and many sizes, with ties, empty rows and genes."""
+    x = rng.poisson(0.7, (n, genes)).astype(float)
+    if np.dtype(dtype).kind in "if":
+        x *= rng.choice([-1, 1, 2], x.shape)
+    if np.dtype(dtype).kind == "f":
+        x *= np.where(rng.random(x.shape) < 0.5, rng.normal(size=x.shape), 0.1)
+    x[::9], x[:, ::11] = 0, 0
+    return x.astype(dtype)
 
-    lazy = da.from_array(x, chunks=(71, x.shape[1]), asarray=False)
-    return sa.get.anndata_to_GPU(annotated(lazy), copy=True).X
+
+def rank_sums(kernels, parts, dense, codes, wanted, n_groups, reference):
+    """What one home's kernels make of blocks, given as (block, codes)."""
+    sizes = np.bincount(codes[codes >= 0], minlength=n_groups)
+    nonzero = np.array([(dense[codes == g][:, wanted] != 0).sum(axis=0) for g in range(n_groups)])
+    zeros = sizes.sum() - nonzero.sum(axis=0)
+    if reference is not None:
+        zeros = sizes[reference] - nonzero[reference]
+    place = np.full(dense.shape[1], -1)
+    place[wanted] = np.arange(wanted.size)
+    gathered = kernels.Gathered(nonzero.sum(axis=0), dense.dtype, n_groups)
+    for block, block_codes in parts:
+        for part in kernels.take(block, block_codes, place=place, n_groups=n_groups):
+            gathered.add(part)
+    return gathered.rank_sums(zeros, reference, 1)
 
 
-@pytest.mark.parametrize("kind", ["dense", "csr", "dask"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("reference", ["rest", "g1"])
-@pytest.mark.parametrize("method", METHODS)
-def test_the_cpus_ranking(rng, method, reference, dtype, kind):
-    x = logarithms(rng, dtype)
-    options = {"reference": reference, "method": method, "pts": method != "logreg"}
-    options |= {"tie_correct": True} if method == "wilcoxon" else {}
-    cpu, gpu = annotated(x), annotated(on_gpu(x, kind))
-    for adata in (cpu, gpu):
-        sa.tl.rank_genes_groups(adata, "group", **options)
-    theirs, ours = (adata.uns["rank_genes_groups"] for adata in (cpu, gpu))
-    assert theirs.keys() == ours.keys()
-    for key in theirs.keys() - {"params"}:
-        a, b = theirs[key], ours[key]
-        if isinstance(a, pd.DataFrame):
-            pd.testing.assert_frame_equal(a, b)
+def both(gpu_block, x, codes, wanted, n_groups, reference, **types):
+    cut = (0, 100, 100, x.shape[0])
+    spans = [slice(*pair) for pair in pairwise(cut)]
+    dense = x.toarray() if sp.issparse(x) else x
+    on_cpu = [(x[rows], codes[rows]) for rows in spans]
+    on_gpu = [(gpu_block(block, **types), part) for block, part in on_cpu]
+    rest = dense, codes, wanted, n_groups, reference
+    return rank_sums(rank_sums_cpu, on_cpu, *rest), rank_sums(rank_sums_gpu, on_gpu, *rest)
+
+
+def assert_equal(on_cpu, on_gpu):
+    for name, expected, got in zip(on_cpu._fields, on_cpu, on_gpu, strict=True):
+        assert isinstance(got, np.ndarray)
+        assert got.dtype == expected.dtype == np.int64
+        np.testing.assert_array_equal(got, expected, err_msg=name)
+
+
+@pytest.mark.parametrize("reference", [None, 0, 3])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_integers_of_the_cpu(gpu_block, rng, dtype, reference):
+    x = some_block(rng, dtype)
+    codes, wanted = rng.integers(-1, 5, x.shape[0]), rng.permutation(97)[:40]
+    for made in (x, sp.csr_matrix(x)):
+        on_cpu, on_gpu = both(gpu_block, made, codes, wanted, 5, reference)
+        assert_equal(on_cpu, on_gpu)
+        assert on_cpu.ranks.any()
+        assert on_cpu.ties.any()
+
+
+@pytest.mark.parametrize("indices", ["uint16", "int32", "uint32", "int64"])
+@pytest.mark.parametrize("indptr", ["int32", "int64"])
+def test_all_index_types(gpu_block, rng, indices, indptr):
+    x = sp.csr_matrix(some_block(rng, "float32"))
+    x.data[::5] = 0  # stored zeros
+    codes, wanted = rng.integers(-1, 5, x.shape[0]), np.arange(97)
+    types = {"indices": indices, "indptr": indptr}
+    assert_equal(*both(gpu_block, x, codes, wanted, 5, None, **types))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float64"])
+@pytest.mark.parametrize("n_groups", [1, 2, 300, 70_000])
+def test_numbers_of_groups(gpu_block, rng, dtype, n_groups):
+    x = some_block(rng, dtype)
+    codes = rng.integers(0, n_groups, x.shape[0])
+    wanted = np.arange(3)
+    assert rank_sums_gpu.most_genes(n_groups) * n_groups <= 2**32
+    assert_equal(*both(gpu_block, x, codes, wanted, n_groups, None))
+    assert_equal(*both(gpu_block, x, codes, wanted, n_groups, int(codes[0])))
+
+
+def test_many_values_of_few_genes(gpu_block, rng):
+    """Ties longer than a block of threads, and more values than one block of them takes."""
+    x = rng.integers(-1, 3, (200_000, 3)).astype(np.float32)
+    x[:, 1] *= rng.random(200_000).astype(np.float32)
+    codes = rng.integers(0, 7, 200_000)
+    for reference in (None, 2):
+        assert_equal(*both(gpu_block, x, codes, np.arange(3), 7, reference))
+
+
+def test_dense_blocks_of_any_layout(rng):
+    x = some_block(rng, "float32")
+    codes, place = rng.integers(-1, 4, 301), np.arange(97)
+    (expected,) = rank_sums_gpu.take(cp.asarray(x), codes, place=place, n_groups=4)
+    padded = cp.zeros((602, 100), dtype=x.dtype)
+    padded[::2, :-3] = cp.asarray(x)
+    for block in (cp.asfortranarray(cp.asarray(x)), padded[::2, :-3]):
+        (found,) = rank_sums_gpu.take(block, codes, place=place, n_groups=4)
+        assert bool((cp.sort(found.keys) == cp.sort(expected.keys)).all())
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (1, 1), (200, 1)])
+def test_shapes(rng, shape):
+    x = rng.poisson(0.7, shape).astype(np.float32)
+    codes = rng.integers(0, 2, shape[0])
+    for dtype in ("float32", "float64"):
+        dense = x.astype(dtype)
+        parts = [(cp.asarray(dense), codes)]
+        wanted = np.arange(shape[1])
+        if not shape[1]:
             continue
-        assert a.dtype == b.dtype
-        for group in a.dtype.names:
-            if key == "names" and method == "logreg":
-                continue  # coefficients that differ in the last place may change places
-            if a[group].dtype.kind == "O" or method == EXACT:
-                np.testing.assert_array_equal(a[group], b[group], f"{key} of {group}")
-            else:
-                tolerance = {"rtol": 1e-4, "atol": 1e-5} if method == "logreg" else {"rtol": 1e-6}
-                np.testing.assert_allclose(a[group], b[group], **tolerance, err_msg=key)
+        rest = dense, codes, wanted, 2, None
+        on_gpu = rank_sums(rank_sums_gpu, parts, *rest)
+        on_cpu = rank_sums(rank_sums_cpu, [(dense, codes)], *rest)
+        for got, expected in zip(on_gpu, on_cpu, strict=True):
+            np.testing.assert_array_equal(got, expected)
 
 
-def test_ranks_do_not_depend_on_the_memory(rng, monkeypatch):
-    from scatlas.tl import _rank_sums
+# --- logistic regression ----------------------------------------------------------------------
 
-    x = logarithms(rng, "float32")
-    found = []
-    for part in (_rank_sums._PART, 1e-9):  # all genes at once, one at a time
-        monkeypatch.setattr(_rank_sums, "_PART", part)
-        adata = annotated(on_gpu(x, "csr"))
-        sa.tl.rank_genes_groups(adata, "group", method="wilcoxon")
-        found.append(adata.uns["rank_genes_groups"]["scores"].tobytes())
-    assert found[0] == found[1]
+
+@pytest.mark.parametrize("n_classes", [2, 3, 5, 32, 33, 100])
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float32", "float64"])
+def test_loss_and_gradient_of_the_cpu(gpu_block, rng, dtype, n_classes):
+    x = some_block(rng, dtype)
+    codes = rng.integers(-1, n_classes, 301)
+    coef = rng.normal(size=(98, 1 if n_classes == 2 else n_classes))
+    weights = rng.random(n_classes) + 0.5
+    for made in (x, sp.csr_matrix(x)):
+        most = logreg_cpu.most(made, codes)
+        block = gpu_block(made)
+        np.testing.assert_array_equal(logreg_gpu.most(block, codes), most)
+        scales = logreg_cpu.scales_of(most, 301, weights.max())
+        model = logreg_cpu.Model(coef, scales, weights)
+        expected = logreg_cpu.evaluate(made, codes, model)
+        found = logreg_gpu.evaluate(block, codes, model)
+        np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-13)
+        got, want = found.gradient.get() / scales[:, None], expected.gradient / scales[:, None]
+        np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-11)
+        again = logreg_gpu.evaluate(block, codes, model)
+        assert bool((again.gradient == found.gradient).all())
+        assert again.loss == found.loss
+        halves = [
+            logreg_gpu.evaluate(gpu_block(made[rows]), codes[rows], model)
+            for rows in (slice(150), slice(150, 301))
+        ]
+        merged = logreg_cpu.merge(halves)
+        assert bool((merged.gradient == found.gradient).all())
+        assert merged.loss == found.loss
+
+
+def test_values_that_are_not_finite(gpu_block, rng):
+    x = some_block(rng, "float32")
+    x[4, 5], x[6, 7], x[8, 9] = np.nan, np.inf, -np.inf
+    most = logreg_gpu.most(gpu_block(x), np.zeros(301, dtype=np.int64))
+    assert np.flatnonzero(~np.isfinite(most)).tolist() == [5, 7, 9]
+
+
+# --- the public function ----------------------------------------------------------------------
+
+
+def annotated(rng, kind: str, dtype: str) -> tuple[ad.AnnData, ad.AnnData]:
+    """The same data on the CPU and on the GPU."""
+    x = np.abs(some_block(rng, dtype))
+    obs = pd.DataFrame({"g": pd.Categorical.from_codes(rng.integers(-1, 4, 301), list("abcd"))})
+    obs.index = [f"c{i}" for i in range(301)]
+    var = pd.DataFrame({"some": np.arange(97) % 3 > 0}, index=[f"g{i}" for i in range(97)])
+    made: Any = x if kind == "dense" else sp.csr_matrix(x)
+    if kind.startswith("dask"):
+        import dask.array as da
+
+        made = da.from_array(x if kind == "dask-dense" else made, chunks=(40, -1), asarray=False)
+    cpu = ad.AnnData(X=sp.csr_matrix(x), obs=obs, var=var)
+    return cpu, ad.AnnData(X=sa.get.X_to_GPU(made, exact=True), obs=obs, var=var)
+
+
+def bits(adata):
+    found = adata.uns[KEY]
+    arrays = [found[name].tolist() for name in found if name not in ("params", "pts", "pts_rest")]
+    return arrays + [
+        found[name].to_numpy().tolist() for name in ("pts", "pts_rest") if name in found
+    ]
+
+
+OPTIONS = [{}, {"reference": "b", "tie_correct": True}, {"groups": ["d", "a"], "mask_var": "some"}]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("kind", ["dense", "csr", "dask-csr", "dask-dense"])
+@pytest.mark.parametrize("dtype", ["uint16", "float32", "float64"])
+def test_bits_of_the_cpu(rng, dtype, kind, options):
+    cpu, gpu = annotated(rng, kind, dtype)
+    for method in TESTS:
+        sa.tl.rank_genes_groups(cpu, "g", method=method, pts=True, **options)
+        for _ in range(2):
+            sa.tl.rank_genes_groups(gpu, "g", method=method, pts=True, **options)
+            assert bits(gpu) == bits(cpu), method
+
+
+@pytest.mark.parametrize("kind", ["csr", "dask-csr"])
+def test_wilcoxon_in_several_passes(rng, kind, monkeypatch):
+    cpu, gpu = annotated(rng, kind, "float32")
+    sa.tl.rank_genes_groups(cpu, "g", method="wilcoxon")
+    for budget in (1, 40 * 1000):
+        monkeypatch.setattr(_rank_sums, "memory_budget", lambda x, n=budget: n)
+        sa.tl.rank_genes_groups(gpu, "g", method="wilcoxon")
+        assert bits(gpu) == bits(cpu)
+
+
+def test_less_at_a_time_where_there_is_no_memory(rng, monkeypatch, caplog):
+    cpu, gpu = annotated(rng, "csr", "float32")
+    sa.tl.rank_genes_groups(cpu, "g", method="wilcoxon")
+    bytes_of = rank_sums_gpu.bytes_per_value
+    monkeypatch.setattr(_rank_sums, "memory_budget", lambda x: 2**62)
+    # Some terabytes for all of them, which no GPU has.
+    monkeypatch.setattr(rank_sums_gpu, "bytes_per_value", lambda *args: bytes_of(*args) * 3 * 10**6)
+    sa.tl.rank_genes_groups(gpu, "g", method="wilcoxon")
+    assert bits(gpu) == bits(cpu)
+    assert "no memory for the values of" in caplog.text
+    cp.get_default_memory_pool().free_all_blocks()
+
+
+@pytest.mark.parametrize("groups", ["all", ["a", "c"]])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_logreg(rng, dtype, groups, monkeypatch):
+    results = {"dense": [], "csr": []}
+    for kind in ("dense", "csr", "dask-csr", "dask-dense"):
+        cpu, gpu = annotated(np.random.default_rng(1), kind, dtype)
+        options = {"groups": groups, "C": 0.1, "tol": 1e-8, "max_iter": 3000}
+        sa.tl.rank_genes_groups_logreg(cpu, "g", **options)
+        for budget in (2**40, 0):
+            monkeypatch.setattr(_rank_logreg, "memory_budget", lambda x, n=budget: n)
+            sa.tl.rank_genes_groups_logreg(gpu, "g", **options)
+            results[kind.removeprefix("dask-")].append(bits(gpu))
+        for group in cpu.uns[KEY]["names"].dtype.names:
+            expected, got = (
+                pd.Series(a.uns[KEY]["scores"][group], a.uns[KEY]["names"][group])
+                for a in (cpu, gpu)
+            )
+            np.testing.assert_allclose(got.reindex(expected.index), expected, atol=1e-4)
+    # Neither blocks nor what is kept of them show.
+    for found in results.values():
+        assert len(found) == 4
+        assert all(result == found[0] for result in found[1:])
+
+
+@pytest.mark.parametrize("method", [*TESTS, "logreg"])
+def test_errors(rng, method):
+    _, gpu = annotated(rng, "dense", "float32")
+    gpu.X[3, 7] = cp.nan
+    gpu.obs["g"] = gpu.obs["g"].cat.add_categories("e").fillna("e")
+    with pytest.raises(InputError, match="gene 'g7' has NaN"):
+        sa.tl.rank_genes_groups(gpu, "g", method=method)

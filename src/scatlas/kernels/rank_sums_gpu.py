@@ -101,7 +101,7 @@ class Gathered:
         assert self._n == self._keys.size, "the values of a gene are those counted"
         bits, n_genes = _bits(self._n_groups), self._starts.size - 1
         keys = self._keys
-        if self._places is not None:
+        if keys.size and self._places is not None:
             keys, self._places = _numbered(keys, self._places, bits), None
         keys.sort()
         before = cuda.NULL

@@ -123,24 +123,32 @@ class _Cells:
             x = blocks.select_genes(x, genes)
         self._x, self._codes = _rep.as_rows(x), codes
         self.shape = int((codes >= 0).sum()), x.shape[1]
-        self.passes = 1
-        self._held: list[tuple[Any, NDArray[np.int64]]] | None = None
+        self.passes = 0
         self.most = np.zeros(x.shape[1])
+        self._held: list[tuple[Any, NDArray[np.int64]]] | None = None
         # A cluster's blocks stay with its workers, and what is in memory is there already.
-        holds = blocks.is_dask(x) and blocks.cluster_of(x) is None
-        left = memory_budget(x) if holds else 0
-        held = []
-        kernels = home("logreg", x)
-        for most, kept in blocks.stream(
-            self._x, partial(_looked_at, kernels=kernels, holds=holds), codes, combine=_both
-        ):
+        if blocks.is_dask(x) and blocks.cluster_of(x) is None:
+            try:
+                self._held = self._look(memory_budget(x))
+            except MemoryError as error:
+                if not is_gpu(x):
+                    raise
+                logger.warning("no memory to keep the cells, which are made anew: %s", error)
+        if self.passes == 0:
+            self._look(None)
+
+    def _look(self, budget: int | None) -> list[tuple[Any, NDArray[np.int64]]] | None:
+        """Find out about all cells, and keep those with a class if a budget has room for them."""
+        work = partial(_looked_at, keep=budget is not None)
+        held, left = [], budget or 0
+        for most, kept in blocks.stream(self._x, work, self._codes, combine=_both):
             self.most = np.maximum(self.most, most)
             held += kept
             left -= sum(_n_bytes(block) for block, _ in kept)
             if left < 0:
                 held.clear()
-        if holds and left >= 0:
-            self._held = held
+        self.passes += 1
+        return held if budget is not None and left >= 0 else None
 
     def check_finite(self, names: pd.Index) -> None:
         bad = ~np.isfinite(self.most)
@@ -225,11 +233,11 @@ def _minimize(loss: _Loss, tol: float, max_iter: int) -> NDArray[np.float64]:
 
 
 def _looked_at(
-    block: Any, codes: NDArray[np.int64], *, kernels: Any, holds: bool
+    block: Any, codes: NDArray[np.int64], *, keep: bool
 ) -> tuple[NDArray[np.float64], list[tuple[Any, NDArray[np.int64]]]]:
     """Largest magnitudes of a block's genes, and its cells that have a class if they are kept."""
-    most = kernels.most(block, codes)
-    if not holds:
+    most = home("logreg", block).most(block, codes)
+    if not keep:
         return most, []
     chosen = codes >= 0
     if not chosen.all():
