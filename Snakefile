@@ -18,6 +18,23 @@ include: "workflow/rules/demo.smk"
 include: "workflow/rules/plates.smk"
 include: "workflow/rules/consensus.smk"
 include: "workflow/rules/atlas.smk"
+
+
+if CONFIG.doublets:
+
+    include: "workflow/rules/doublets.smk"
+
+
+if HARMONY:
+
+    include: "workflow/rules/harmony.smk"
+
+
+if CONFIG.integrate:
+
+    include: "workflow/rules/integrate.smk"
+
+
 include: "workflow/rules/embedding.smk"
 
 
@@ -36,3 +53,4 @@ rule all:
         f"{OUT}/umap.h5ad",
         f"{OUT}/report.html",
         [f"{OUT}/pseudobulk.h5ad"] if CONFIG.pseudobulk else [],
+        [f"{OUT}/integrated.h5ad"] if CONFIG.integrate else [],

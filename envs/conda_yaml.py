@@ -1,8 +1,8 @@
 """Writes the conda environments of the rules from the dependencies in pyproject.toml and the locks.
 
 They hold what the scripts import, at the versions of the locks: the package's own dependencies, the
-``embed``, ``skmisc`` and ``workflow`` extras without Snakemake (which runs outside), and the GPU
-libraries.
+``embed``, ``integrate``, ``skmisc`` and ``workflow`` extras without Snakemake (which runs outside),
+and the GPU libraries.
 Standard library only, so that ``envs/lock.sh`` can run it with any Python.
 """
 
@@ -25,7 +25,7 @@ CONDA_NAMES = {
     "snakemake": None,
 }
 # Not on conda-forge, or not under a name known here.
-PIP_ONLY = re.compile(r"^(dask-cuda|deflate|rmm-cu\d+)$")
+PIP_ONLY = re.compile(r"^(dask-cuda|deflate|harmonypy|rmm-cu\d+)$")
 
 HEADER = """\
 # Made by envs/lock.sh from pyproject.toml and envs/{lock}.lock.txt; do not edit.
@@ -73,7 +73,7 @@ def environment(lock: str, extras: list[str]) -> str:
 
 def main() -> None:
     """Write every environment."""
-    base = ["embed", "skmisc", "workflow"]
+    base = ["embed", "integrate", "skmisc", "workflow"]
     for lock, extras in {
         "cpu": base,
         "gpu-cu12": [*base, "gpu-cu12"],

@@ -14,6 +14,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = step.parser(__doc__)
     parser.add_argument("--merged", type=Path, required=True, help="merged.zarr")
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
+    parser.add_argument("--harmony", type=Path, help="harmony.zarr, if all cells were mixed")
     parser.add_argument("--genes", type=Path, required=True, help="consensus.parquet")
     parser.add_argument("--atlas", type=Path, required=True, help="atlas.zarr to write")
     parser.add_argument("--recipe", required=True, help="settings and plates, as JSON")
@@ -22,7 +23,8 @@ def main(argv: list[str] | None = None) -> None:
     with step.run(args, outputs=[args.atlas]) as facts:
         genes = pd.read_parquet(args.genes)
         uns = {"scatlas": provenance.record(args.recipe, args.manifests)}
-        facts |= assemble(args.merged, args.pca, args.atlas, var=genes, uns=uns)
+        obsm = {"X_pca_harmony": args.harmony} if args.harmony else {}
+        facts |= assemble(args.merged, args.pca, args.atlas, var=genes, obsm=obsm, uns=uns)
 
 
 if __name__ == "__main__":

@@ -22,9 +22,13 @@ def main(argv: list[str] | None = None) -> None:
             metavar="PLATE=PATH",
             help=f"{file} of each plate",
         )
+    parser.add_argument(
+        "--doublets", nargs="+", metavar="PLATE=PATH", help="doublets.json of each plate, if any"
+    )
     parser.add_argument("--genes", type=Path, required=True, help="consensus_genes.tsv")
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
     parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad")
+    parser.add_argument("--integrated", type=Path, help="integrated.h5ad, if there is one")
     parser.add_argument(
         "--benchmarks", type=Path, required=True, help="folder of {rule}/{plate or atlas}.tsv"
     )
@@ -43,6 +47,8 @@ def main(argv: list[str] | None = None) -> None:
             genes=args.genes,
             pca=args.pca,
             umap=args.umap,
+            integrated=args.integrated,
+            doublets=step.pairs(args.doublets or []),
             benchmarks=args.benchmarks,
         )
         facts |= report.build(

@@ -19,6 +19,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--plate", required=True, help="name of the plate")
     parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
     parser.add_argument("--size-factors", type=Path, required=True, help="size_factors.parquet")
+    parser.add_argument("--doublets", type=Path, help="doublets.parquet, if doublets are told")
     parser.add_argument("--genes", type=Path, required=True, help="consensus_genes.tsv")
     parser.add_argument("--selected", type=Path, required=True, help="selected.zarr to write")
     parser.add_argument("--gram", type=Path, required=True, help="gram.npz to write")
@@ -32,23 +33,32 @@ def main(argv: list[str] | None = None) -> None:
         x, var = read_matrix(args.store, compact=True, **step.block_sizes(args))
         factors = np.full(x.shape[0], np.nan)  # NaN: a cell that QC has taken out
         factors[rows] = kept_factors
+        late = {"size_factor": kept_factors, **doublets_of(args.doublets, rows)}
         genes = genes_in(args.store, var.index, args.genes)
         selected = cut_log_normalize(on_backend(x), genes, size_factors=factors)
         with (
             CsrWriter(
                 args.selected, n_vars=genes.size, data_dtype=np.float32, var=var.iloc[genes]
             ) as writer,
-            obs.writing(writer.folder / "obs", late=["size_factor"], rows=rows) as finish_obs,
+            obs.writing(writer.folder / "obs", late=late, rows=rows) as finish_obs,
             GramAccumulator(genes.size) as gram,
         ):
             for block in blocks.stream(selected):
                 gram.add(block)
                 writer.append(blocks.on_host(block))
-            finish_obs({"size_factor": kept_factors})
+            finish_obs(late)
             writer.obs = in_place
         with atomic_path(args.gram) as path:
             gram.result().save(path)
         facts |= {"plate": args.plate, "n_cells": rows.size, "n_genes": genes.size}
+
+
+def doublets_of(table: Path | None, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Columns of obs that say which of these cells are two; none where that is not known."""
+    if table is None:
+        return {}
+    found = read_cells(table, ["doublet_score", "predicted_doublet"])
+    return {name: column.to_numpy()[rows] for name, column in found.items()}
 
 
 def genes_in(store: Path, names: pd.Index, wanted: Path) -> np.ndarray:

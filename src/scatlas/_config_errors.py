@@ -138,7 +138,9 @@ def _range(schema: Schema) -> str:
     if low is not None:
         return f" of at least {_plain(low)}"
     if "exclusiveMinimum" in schema:
-        return f" above {_plain(schema['exclusiveMinimum'])}"
+        above = f" above {_plain(schema['exclusiveMinimum'])}"
+        top = schema.get("exclusiveMaximum")
+        return above if top is None else f"{above} and below {_plain(top)}"
     return ""
 
 

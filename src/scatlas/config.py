@@ -44,6 +44,9 @@ __all__ = [
     "Compute",
     "Config",
     "Consensus",
+    "Doublets",
+    "Harmony",
+    "Integrate",
     "Leiden",
     "Neighbors",
     "Normalize",
@@ -368,6 +371,79 @@ class Pseudobulk(_Section):
     )
 
 
+class Doublets(_Section):
+    """Cells that are two read as one."""
+
+    by: Text | None = Field(
+        None,
+        description=(
+            "The obs column that tells a plate's captures apart, such as lanes or sublibraries: "
+            "doublets are made of cells of one. null: the plate is one capture."
+        ),
+    )
+    expected_doublet_rate: Annotated[float, Field(strict=True, gt=0, lt=1)] = Field(
+        0.05,
+        description=(
+            "Share of doublets that the protocol lets expect, for example 0.08 for 10,000 cells in "
+            "a droplet lane."
+        ),
+    )
+    threshold: Annotated[float, Field(strict=True, gt=0, lt=1)] | None = Field(
+        None,
+        description=(
+            "Score above which a cell is taken for a doublet. null: between the two modes of the "
+            "simulated doublets' scores; look at their histogram."
+        ),
+    )
+    filter: bool = Field(
+        False,
+        strict=True,
+        description="Leave them out of the atlas. false: they stay, and obs says which they are.",
+    )
+
+
+class Harmony(_Section):
+    """How Harmony mixes the cells of different plates."""
+
+    key: Annotated[list[Text], Field(min_length=1)] = Field(
+        ["plate"],
+        description=(
+            "The obs columns whose values are to be mixed, such as plate, or donor of the plate "
+            "sheet. What they tell apart for good is lost: mix no column that is your question."
+        ),
+    )
+    n_pcs: Positive | None = Field(
+        None, description="Use only the first so many components. null uses all of pca.n_comps."
+    )
+    theta: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = Field(
+        2.0,
+        description="How hard to mix: 0 leaves it to chance, 1 to 4 is usual.",
+    )
+    max_iter_harmony: Positive = Field(10, description="Rounds at most; it ends when it is done.")
+
+
+class Integrate(Harmony):
+    """Components, map and clusters in which plates are mixed."""
+
+    cells: Literal["subset", "all"] = Field(
+        "subset",
+        description=(
+            "subset: the cells of the sample. all: those of the atlas, whose obsm then has "
+            "X_pca_harmony; takes 3 kB of memory a cell with 50 components, 13 kB with 300."
+        ),
+    )
+    umap: bool = Field(
+        True, strict=True, description="Also draw the map and find the clusters of mixed cells."
+    )
+    label: Text | None = Field(
+        "cell_line",
+        description=(
+            "The obs column whose values should stay apart, to see whether mixing has blurred "
+            "them. null, and a column that the cells lack: none."
+        ),
+    )
+
+
 class Report(_Section):
     """What the report shows."""
 
@@ -510,19 +586,19 @@ class Config(_Section):
     backend: Literal["auto", "cpu", "gpu"] = Field(
         "auto",
         description=(
-            "What the steps hvg, select_genes, pca and umap compute on; the others run on the CPU. "
-            "gpu: an NVIDIA GPU, and an error that says why where none can be used. auto: a GPU "
-            "where one can be used, else the CPU; the step's log says why. Both wait for GPUs that "
-            "other jobs of this workflow have. Results agree to rounding (the UMAP in its shape, "
-            "the clusters but for cells between two), so a change of this key runs no finished "
-            "step again; --forcerun does."
+            "What the steps hvg, select_genes, pca, umap and integrate compute on; the others run "
+            "on the CPU. gpu: an NVIDIA GPU, and an error that says why where none can be used. "
+            "auto: a GPU where one can be used, else the CPU; the step's log says why. Both wait "
+            "for GPUs that other jobs of this workflow have. Results agree to rounding (the UMAP "
+            "in its shape, the clusters but for cells between two), so a change of this key runs "
+            "no finished step again; --forcerun does."
         ),
     )
     seed: Annotated[int, Field(strict=True, ge=0, le=2**32 - 1)] = Field(
         0,
         description=(
-            "Random seed of the sample, UMAP and Leiden: the same seed, the same result (Leiden on "
-            "a GPU: almost the same)."
+            "Random seed of the sample, UMAP, Leiden, Harmony and simulated doublets: the same "
+            "seed, the same result (Leiden on a GPU: almost the same)."
         ),
     )
     qc: QC = Field(QC(), description="Which cells and genes stay. null: no bound.")
@@ -531,6 +607,13 @@ class Config(_Section):
         description=(
             "same: all plates must have the same genes in the same order. intersect: genes that "
             "every plate has, in the order of the first plate."
+        ),
+    )
+    doublets: Doublets | None = Field(
+        None,
+        description=(
+            "Score the kept cells of each plate by Scrublet: doublet_score and predicted_doublet "
+            "in the atlas's obs. null: not done."
         ),
     )
     normalize: Normalize = Field(
@@ -559,6 +642,13 @@ class Config(_Section):
             "pseudobulk.h5ad. null: not made."
         ),
     )
+    integrate: Integrate | None = Field(
+        None,
+        description=(
+            "Mix the cells of different plates by Harmony: integrated.h5ad, with "
+            "obsm['X_pca_harmony'], pictures before and after, and scores. null: not done."
+        ),
+    )
     report: Report = Field(Report(), description="What the report shows.")
     compute: Compute = Field(Compute(), description="What a job may use.")
 
@@ -579,6 +669,24 @@ class Config(_Section):
             msg = (
                 f"neighbors.n_pcs ({n_pcs}) is above pca.n_comps ({self.pca.n_comps}): compute "
                 "more components or use fewer"
+            )
+            raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _mixed_components(self) -> Self:
+        mixed = self.integrate.n_pcs if self.integrate else None
+        if mixed is not None and mixed > self.pca.n_comps:
+            msg = (
+                f"integrate.n_pcs ({mixed}) is above pca.n_comps ({self.pca.n_comps}): compute "
+                "more components or use fewer"
+            )
+            raise ValueError(msg)
+        n_pcs = self.neighbors.n_pcs
+        if mixed is not None and n_pcs is not None and n_pcs > mixed:
+            msg = (
+                f"neighbors.n_pcs ({n_pcs}) is above integrate.n_pcs ({mixed}): neighbours are "
+                "found among the mixed components too; mix as many"
             )
             raise ValueError(msg)
         return self

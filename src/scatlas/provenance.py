@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 # Keys of the config that reach the atlas, and the seed of what is made from it. Where files lie and
 # what a job may use do not show in an atlas; neither does anything after it.
-KEYS = ("seed", "qc", "genes", "normalize", "hvg", "consensus", "scale", "pca")
+KEYS = ("seed", "qc", "doublets", "genes", "normalize", "hvg", "consensus", "scale", "pca")
 # What the step `load` has found in a plate, beside the checksum of its counts.
 CONTENT = ("n_cells", "n_genes", "n_values", "total_counts", "max_count")
 PLATE_STEPS = ("load", "qc_filter", "normalize", "hvg", "select_genes")
@@ -38,12 +38,15 @@ def recipe(config: Config, plates: Sequence[Plate]) -> str:
 
     Returns
     -------
-    JSON in one line: ``config``, every key of :data:`KEYS` with its value, and ``plates`` in the
-    order of the sheet, each with ``plate``, ``path`` and ``labels``. Equal settings give equal
-    text.
+    JSON in one line: ``config``, every key of :data:`KEYS` with its value, and of ``integrate``
+    what decides the mixed components if the atlas has them, and ``plates`` in the order of the
+    sheet, each with ``plate``, ``path`` and ``labels``. Equal settings give equal text.
     """
     rows = [{"plate": p.plate, "path": p.path, "labels": p.labels} for p in plates]
     settings = config.model_dump(mode="json", include=set(KEYS))
+    if config.integrate and config.integrate.cells == "all":
+        # What mixes the cells; how they are looked at is a later step's.
+        settings["integrate"] = config.integrate.model_dump(exclude={"umap", "label"})
     return _line({"config": settings, "plates": rows})
 
 
@@ -70,7 +73,12 @@ def record(made_by: str, manifests: Path) -> dict[str, Any]:
         content = {name: loaded[name] for name in CONTENT}
         plates.append({**row, "checksum": loaded["outputs"]["counts.zarr"], **content})
     names = [row["plate"] for row in plates]
-    runs = list(_runs(manifests, names))
+    plate_steps, atlas_steps = list(PLATE_STEPS), list(ATLAS_STEPS)
+    if decided["config"]["doublets"]:
+        plate_steps.append("doublets")
+    if "integrate" in decided["config"]:
+        atlas_steps.append("harmony")
+    runs = list(_runs(manifests, names, plate_steps, atlas_steps))
     versions = [
         pair
         for run in runs
@@ -114,10 +122,15 @@ def read_record(atlas: Path) -> dict[str, Any]:
     return {**found, "seed": int(found["seed"]), **decoded}
 
 
-def _runs(manifests: Path, plates: Iterable[str]) -> Iterable[dict[str, Any]]:
+def _runs(
+    manifests: Path,
+    plates: Iterable[str],
+    plate_steps: Iterable[str],
+    atlas_steps: Iterable[str],
+) -> Iterable[dict[str, Any]]:
     """Run records of the steps behind an atlas."""
-    names = [f"{step}/{plate}" for plate in plates for step in PLATE_STEPS]
-    for name in (*names, *ATLAS_STEPS):
+    names = [f"{step}/{plate}" for plate in plates for step in plate_steps]
+    for name in (*names, *atlas_steps):
         file = run_record(manifests / f"{name}.json")
         if file.is_file():
             yield json.loads(file.read_text("utf-8"))

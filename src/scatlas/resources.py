@@ -37,9 +37,10 @@ GPU_MB = 3000
 # Time: seconds on one core as measured (docs/performance.md), of a stored value or of a cell, and
 # how much slower a disk or a core may be before the limit ends a job.
 SECONDS_PER_VALUE = {"load": 20e-9, "hvg": 4e-9, "select_genes": 14e-9}
-SECONDS_PER_CELL = {"tables": 0.7e-6, "concat_on_disk": 2e-6, "atlas": 1e-6}
+SECONDS_PER_CELL = {"tables": 0.7e-6, "concat_on_disk": 2e-6, "atlas": 1e-6, "doublets": 0.5e-3}
 SECONDS_PER_COMPONENT = 20e-9  # of a cell in the projection
 SECONDS_PER_GENE_CUBED = 1e-9  # eigenvectors
+SECONDS_PER_MIXED = 2e-6  # of a cell's component, for the few rounds that Harmony takes
 SLACK = 20
 START_MINUTES = 10
 

@@ -22,7 +22,7 @@ import scatlas.io.subset as subset
 from scatlas.errors import InputError
 from scatlas.io.atlas import assemble
 from scatlas.io.manifest import checksum
-from scatlas.io.pca import write_pca
+from scatlas.io.pca import read_components, write_embedding, write_pca
 from scatlas.io.subset import read_subset
 from scatlas.io.writer import CsrWriter
 from tests.frames import assert_same_frame
@@ -143,6 +143,29 @@ def assert_is_atlas(adata):
     np.testing.assert_array_equal(pca["variance"], components().variance)
     np.testing.assert_array_equal(pca["variance_ratio"], components().variance_ratio)
     assert pca["params"] == {"zero_center": False, "use_highly_variable": True}
+
+
+@pytest.mark.parametrize("n_comps", [None, 1, 4, COMPS])
+def test_components_are_read_in_pieces(built, n_comps, monkeypatch):
+    monkeypatch.setattr("scatlas.io.pca._VALUES_AT_ONCE", 5)
+    found = read_components(built.pca, n_comps)
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, projected()[:, :n_comps].astype(np.float64))
+
+
+def test_further_coordinates_are_a_part_of_the_atlas(built, tmp_path):
+    moved = projected()[:, ::-1][:, :4].copy()
+    write_embedding(tmp_path / "harmony.zarr", "X_moved", moved)
+    out = tmp_path / "atlas.zarr"
+    obsm = {"X_moved": tmp_path / "harmony.zarr"}
+    options = {"var": gene_facts(), "uns": {"consensus": {"min_plates": 3}}}
+    assemble(built.merged, built.pca, out, obsm=obsm, **options)
+    adata = ad.read_zarr(out)
+    assert_is_atlas(adata)
+    np.testing.assert_array_equal(adata.obsm["X_moved"], moved)
+    write_embedding(tmp_path / "harmony.zarr", "X_moved", moved[1:])
+    with pytest.raises(InputError, match=r"harmony.zarr holds 119 cells, .* 120"):
+        assemble(built.merged, built.pca, tmp_path / "other.zarr", obsm=obsm, **options)
 
 
 def test_anndata_opens_the_atlas(built):

@@ -51,6 +51,7 @@ seed: 0
 qc: {filter: "pass_filter == 'full'", min_genes: null, max_genes: null, min_counts: null,
      max_counts: null, max_pct_mt: null, mt_prefix: "MT-", min_cells: null, drop_rare_genes: null}
 genes: same
+doublets: null
 normalize: {target_sum: null}
 hvg: {flavor: seurat, n_top_genes: 2000}
 consensus: {min_plates: 3}
@@ -61,6 +62,7 @@ neighbors: {n_neighbors: 15, n_pcs: null}
 umap: {min_dist: 0.5}
 leiden: {resolution: 1.0}
 pseudobulk: null
+integrate: null
 report: {colors: [cell_line, plate, drug, leiden]}
 compute: {block_budget: 256MB, memory: pool, memory_limit: null, cluster: null}
 """)
@@ -246,6 +248,19 @@ QC_KEYS = ", ".join(DEFAULTS["qc"])
             {"compute": {"cluster": {"kind": "existing"}}},
             "compute.cluster: a cluster of kind 'existing' needs either its address or its",
         ),
+        (
+            {"pca": {"n_comps": 50}, "integrate": {"n_pcs": 51}},
+            "integrate.n_pcs (51) is above pca.n_comps (50)",
+        ),
+        (
+            {"neighbors": {"n_pcs": 50}, "integrate": {"n_pcs": 20}},
+            "neighbors.n_pcs (50) is above integrate.n_pcs (20)",
+        ),
+        (
+            {"doublets": {"expected_doublet_rate": 5}},
+            "doublets.expected_doublet_rate is 5; it must be a number above 0 and below 1",
+        ),
+        ({"integrate": {"key": []}}, "integrate.key is a list; it must be a list of at least one"),
         (
             {"backend": "cpu", "compute": {"cluster": {}}},
             "compute.cluster.kind is local-gpu, but backend is cpu: change one",

@@ -16,7 +16,7 @@ from matplotlib.colors import to_rgb
 from scatlas import pl
 from scatlas.errors import InputError
 from scatlas.pl._style import colours, short
-from scatlas.pl._umap import _apart, _categories, _gatherings
+from scatlas.pl._umap import _apart, _gatherings, categories
 
 THRESHOLDS = {"min_genes": 200, "max_genes": None, "max_counts": 40000, "max_pct_mt": 20.0}
 
@@ -48,6 +48,26 @@ def mapped(n: int = 400, k: int = 5) -> ad.AnnData:
     return adata
 
 
+def mixed(k: int = 5) -> ad.AnnData:
+    adata = mapped(k=k)
+    adata.obsm["X_umap_harmony"] = adata.obsm["X_umap"][::-1].copy()
+    return adata
+
+
+def scores(n: int) -> dict:
+    rng = np.random.default_rng(0)
+    found = {}
+    for i in range(n):
+        histograms = [np.histogram(rng.beta(2, b, 500), 100, (0, 1))[0] for b in (30, 8)]
+        found[f"lane{i}"] = {
+            "n_cells": 500 + i,
+            "n_doublets": 25,
+            "threshold": None if i == 1 else 0.3,
+            "histogram": dict(zip(("observed", "simulated"), histograms, strict=True)),
+        }
+    return found
+
+
 def figures() -> dict:
     plates = [f"plate{i}" for i in range(4)]
     hvg = {plate: {f"g{j}" for j in range(i * 10, 100)} for i, plate in enumerate(plates)}
@@ -57,6 +77,8 @@ def figures() -> dict:
         "hvg": pl.hvg_overlap(hvg, min_plates=3),
         "scree": pl.pca_scree(1 / np.arange(2, 20)),
         "umap": pl.umap(mapped(), "line"),
+        "doublets": pl.doublet_scores(scores(3)),
+        "before_after": pl.before_after(mixed(), "line"),
     }
 
 
@@ -74,7 +96,7 @@ def test_same_input_same_bytes(tmp_path) -> None:
         assert data.startswith(b"\x89PNG")
         # No text chunk: date and version would change the bytes.
         assert b"tEXt" not in data
-    assert len(list((tmp_path / "one").iterdir())) == 5
+    assert len(list((tmp_path / "one").iterdir())) == 7
 
 
 def test_nothing_global_changes() -> None:
@@ -242,13 +264,13 @@ def test_missing_values_are_grey() -> None:
 
 def test_categories_keep_an_order_that_somebody_chose() -> None:
     chosen = pd.Series(pd.Categorical(["b", "a", "c"], categories=["c", "a", "b", "unused"]))
-    assert _categories(chosen)[1] == ["c", "a", "b"]
-    codes, names = _categories(pd.Series(["p10", "p9", None]))
+    assert categories(chosen)[1] == ["c", "a", "b"]
+    codes, names = categories(pd.Series(["p10", "p9", None]))
     assert names == ["p9", "p10"]
     assert list(codes) == [1, 0, -1]
-    assert _categories(pd.Series(pd.Categorical(["p10", "p9"])))[1] == ["p9", "p10"]
-    assert _categories(pd.Series([True, False]))[1] == ["False", "True"]
-    assert _categories(pd.Series([10, 9]))[1] == ["9", "10"]
+    assert categories(pd.Series(pd.Categorical(["p10", "p9"])))[1] == ["p9", "p10"]
+    assert categories(pd.Series([True, False]))[1] == ["False", "True"]
+    assert categories(pd.Series([10, 9]))[1] == ["9", "10"]
 
 
 def test_marks_stand_where_categories_gather() -> None:
@@ -320,3 +342,46 @@ def test_numbers_get_a_colour_scale() -> None:
         assert sum(len(c.get_array()) for c in shown) == (
             200 - adata.obs[column].isna().sum() if numbers else 0
         )
+
+
+@pytest.mark.parametrize("k", [5, 12])
+def test_before_and_after_have_the_same_colours_and_marks(k: int) -> None:
+    adata = mixed(k)
+    figure = pl.before_after(adata, "line")
+    first, second = figure.axes
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["line, before", "line, after"]
+    points = [ax.collections[0] for ax in (first, second)]
+    assert (points[0].get_facecolors() == points[1].get_facecolors()).all()
+    order = np.random.default_rng(0).permutation(adata.n_obs)
+    for drawn, basis in zip(points, ("X_umap", "X_umap_harmony"), strict=True):
+        np.testing.assert_array_equal(drawn.get_offsets(), adata.obsm[basis][order])
+    assert first.get_legend() is None
+    assert len(second.get_legend().get_texts()) == k
+    for color, basis, message in (
+        ("day", "X_umap", "no column 'day' in obs"),
+        ("line", "X_tsne", "no 'X_tsne' in obsm: there are X_umap, X_umap_harmony"),
+    ):
+        with pytest.raises(InputError, match=message):
+            pl.before_after(adata, color, before=basis)
+
+
+@pytest.mark.parametrize("n", [1, 5, 30])
+def test_doublet_scores_of_each_capture(n: int) -> None:
+    captures = scores(n)
+    figure = pl.doublet_scores(captures)
+    panels = [ax for ax in figure.axes if ax.get_title(loc="left")]
+    shown = [ax.get_title(loc="left") for ax in panels]
+    # The largest are those with the highest numbers.
+    assert shown == [f"lane{i}" for i in range(max(0, n - 24), n)]
+    for ax, name in zip(panels, shown, strict=True):
+        (line,) = ax.lines
+        threshold = captures[name]["threshold"]
+        assert threshold is None or set(line.get_xdata()) == {threshold}
+        share = 100 * 25 / captures[name]["n_cells"]
+        wanted = "no threshold" if threshold is None else f"{share:.1f}% doublets"
+        assert [text.get_text() for text in ax.texts] == [wanted]
+        counts = captures[name]["histogram"]["observed"]
+        drawn = ax.patches[0].get_data().values
+        np.testing.assert_allclose(drawn**2, counts / counts.sum())
+    with pytest.raises(InputError, match="no capture to draw"):
+        pl.doublet_scores({})

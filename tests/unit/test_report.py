@@ -35,6 +35,7 @@ CONFIG = {
 }
 FIGURES = ["cells_kept", "qc_violins", "hvg_overlap", "pca_scree"]
 MAPS = ["cell_line", "plate", "leiden"]
+OPTIONAL = ["doublets", "doublet_rates", "integration", "mixing"]
 TABLES = ["cells", "thresholds", "consensus", "pca", "clusters", "runs"]
 
 
@@ -173,6 +174,43 @@ def test_page_is_complete_in_itself(run) -> None:
     names = [f"{f}.png" for f in FIGURES] + [f"umap/{m}.png" for m in MAPS]
     on_disk = {(folder / "figures" / name).read_bytes() for name in names}
     assert {base64.b64decode(image) for image in images} == on_disk
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+def test_mixed_cells_have_a_section_of_their_own(run, tmp_path: Path, drawn: bool) -> None:
+    _, results, facts = run
+    adata = ad.read_h5ad(results.umap)
+    if drawn:
+        adata.obsm["X_umap_harmony"] = adata.obsm["X_umap"][::-1].copy()
+    scores = pd.DataFrame({"should be": ["mixed"], "score after": [0.75]}, index=["plate"])
+    adata.uns["integrate"] = {"scores": scores.rename_axis("column")}
+    adata.write_h5ad(tmp_path / "integrated.h5ad")
+    config = CONFIG | {"integrate": {"key": ["plate"], "label": "no such column"}}
+    more = make_report(tmp_path, replace(results, integrated=tmp_path / "integrated.h5ad"), config)
+    n_figures = facts["n_figures"] + drawn
+    assert more == {"n_figures": n_figures, "n_tables": facts["n_tables"] + 1}
+    assert (tmp_path / "figures/integration/plate.png").is_file() == drawn
+    table = pd.read_csv(tmp_path / "tables/mixing.tsv", sep="\t", index_col="column")
+    assert table.loc["plate", "score after"] == 0.75
+
+
+def test_doublets_have_their_histograms_and_rates(run, tmp_path: Path) -> None:
+    _, results, facts = run
+    histogram = {"observed": [90, 10, 0], "simulated": [60, 20, 20]}
+    lane = {"n_cells": 100, "threshold": 0.5, "n_doublets": 8, "detectable": 0.4}
+    none = {"n_cells": 40, "threshold": None, "n_doublets": 0, "detectable": None}
+    files = {}
+    for plate, captures in {"plate1": {"a": lane, "b": none}, "plate2": {"": lane}}.items():
+        captures = {name: {**found, "histogram": histogram} for name, found in captures.items()}
+        files[plate] = tmp_path / f"{plate}.json"
+        write_json(files[plate], {"captures": captures})
+    more = make_report(tmp_path, replace(results, doublets=files))
+    assert more == {name: n + 1 for name, n in facts.items()}
+    assert (tmp_path / "figures/doublets.png").is_file()
+    table = pd.read_csv(tmp_path / "tables/doublet_rates.tsv", sep="\t", index_col="capture")
+    assert list(table.index) == ["plate1, a", "plate1, b", "plate2"]
+    assert table.loc["plate1, a"].tolist() == [100, 0.5, 8, 8.0, 40.0, 20.0]
+    assert table.loc["plate1, b"].isna().tolist() == [False, True, False, False, True, True]
 
 
 def test_page_is_the_same_again(run, tmp_path: Path) -> None:
@@ -317,7 +355,7 @@ def test_captions_are_sound_for_snakemake_too(path: Path) -> None:
     text = caption(CAPTIONS, path.stem, color="drug")
     assert text.startswith("<")
     assert "{{" not in text
-    shown = {"workflow", "umap", "settings", "versions", *FIGURES, *TABLES}
+    shown = {"workflow", "umap", "settings", "versions", *FIGURES, *TABLES, *OPTIONAL}
     assert path.stem in shown
     strict = {"halt_level": 2, "report_level": 5}
     publish_parts(path.read_text(), writer=Writer(), settings_overrides=strict)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.workflow
 
 PLATE_RULES = ("load", "qc_filter", "normalize", "hvg", "select_genes")
 ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "atlas", "subset", "umap", "report")
-ON_DEMAND = ("simulate", "pseudobulk", "merge_pseudobulk")
+ON_DEMAND = ("simulate", "pseudobulk", "merge_pseudobulk", "doublets", "harmony", "integrate")
 
 
 def snakemake(*options: str, folder: Path, snakefile: Path = ROOT / "Snakefile", **env: str) -> str:
@@ -226,7 +226,7 @@ def test_jobs_that_hold_blocks_ask_for_the_budget(ask, default):
     more = ask(compute={"block_budget": "1256MB"})
     holding = [rule for rule in DIRECTIVES if "--block-budget" in DIRECTIVES[rule]["shell"]]
     kept = {"load", "normalize", "hvg", "select_genes", "concat_on_disk", "pca", "subset"}
-    assert set(holding) == kept | {"pseudobulk", "merge_pseudobulk"}
+    assert set(holding) == kept | {"pseudobulk", "merge_pseudobulk", "doublets"}
     for rule in holding:
         assert asked_by(rule)["budget"] == "BUDGET"
         (before, *_), (after, *_) = (told[rule]["mem_mb"]["small"] for told in (default, more))

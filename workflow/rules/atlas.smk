@@ -91,6 +91,8 @@ rule atlas:
         merged=ancient(rules.concat_on_disk.output.merged),
         pca_manifest=rules.pca.output.manifest,
         pca=ancient(rules.pca.output.pca),
+        harmony_manifest=[f"{OUT}/manifests/harmony.json"] if HARMONY else [],
+        harmony=[ancient(f"{OUT}/harmony.zarr/zarr.json")] if HARMONY else [],
         load=all_plates(f"{OUT}/manifests/load/{{plate}}.json"),
         consensus=f"{OUT}/manifests/consensus.json",
         table=ancient(f"{OUT}/consensus.parquet"),
@@ -116,11 +118,13 @@ rule atlas:
         manifests=subpath(output.manifest, parent=True),
         merged=subpath(input.merged, parent=True),
         pca=subpath(input.pca, parent=True),
+        harmony=mixed_option(HARMONY),
         atlas=subpath(output.atlas, parent=True),
     message:
         "putting the atlas together"
     shell:
         "python {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
-        " --genes {input.table:q} --atlas {params.atlas:q} --manifest {output.manifest:q}"
+        " {params.harmony} --genes {input.table:q} --atlas {params.atlas:q}"
+        " --manifest {output.manifest:q}"
         " --recipe {params.recipe:q} --manifests {params.manifests:q} --threads {threads}"
         " --attempt {resources.attempt} 2>&1 | tee {log:q}"

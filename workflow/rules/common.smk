@@ -29,7 +29,8 @@ os.environ.update(
     ),
 )
 
-from scatlas.config import check_plates, load, options
+from scatlas.compute.footprints import harmony_bytes
+from scatlas.config import Harmony, check_plates, load, options
 from scatlas.errors import ScatlasError
 from scatlas.fingerprint import fingerprint
 from scatlas.io.size import parse_bytes
@@ -40,6 +41,7 @@ from scatlas.resources import (
     SECONDS_PER_CELL,
     SECONDS_PER_COMPONENT,
     SECONDS_PER_GENE_CUBED,
+    SECONDS_PER_MIXED,
     SECONDS_PER_VALUE,
     SELECTED_BYTES,
     SELECTED_SHARE,
@@ -100,6 +102,20 @@ if GPUS:
     # Compiled kernels, kept where every job can write and the next run finds them.
     os.environ.setdefault("CUPY_CACHE_DIR", str(Path.cwd() / ".snakemake" / "cupy"))
 
+# Which step has the last word on a plate's cells, and the files in which it says so.
+DROPS_DOUBLETS = CONFIG.doublets is not None and CONFIG.doublets.filter
+KEPT, KEPT_TABLE, KEPT_SUMMARY = (
+    ("doublets", "doublets.parquet", "doublets.json")
+    if DROPS_DOUBLETS
+    else ("qc_filter", "qc.parquet", "qc_summary.json")
+)
+# Mixed cells of the whole atlas are a part of it; those of the sample come after it.
+HARMONY = None
+if CONFIG.integrate and CONFIG.integrate.cells == "all":
+    HARMONY = Harmony(**CONFIG.integrate.model_dump(include=set(Harmony.model_fields)))
+# What optional rules add to the report: inputs, outputs, options of its script.
+REPORT_INPUT, REPORT_OUTPUT, REPORT_OPTIONS = {}, {}, []
+
 
 def prefixed(path):
     """A path of a result as rules have it, for params, which Snakemake takes as they are."""
@@ -157,6 +173,24 @@ def by_plate(pattern):
 def scale_options(scale):
     """The script's options for a section that may be null."""
     return f"--scale {options(scale, prefix='scale')}" if scale else ""
+
+
+def doublets_table(plate):
+    """Table of a plate's doublets, if they are looked for; a list, for a rule's input."""
+    return [f"{OUT}/plates/{plate}/doublets.parquet"] if CONFIG.doublets else []
+
+
+def doublets_option(wildcards):
+    """The option of the step that gives the atlas's cells their columns."""
+    tables = doublets_table(wildcards.plate)
+    return f"--doublets {shlex.quote(prefixed(tables[0]))}" if tables else ""
+
+
+def mixed_option(harmony):
+    """The atlas's option for the store of all cells mixed."""
+    return (
+        f"--harmony {shlex.quote(prefixed(f'{OUT}/harmony.zarr'))}" if harmony else ""
+    )
 
 
 def rare_counts(wildcards):
@@ -242,6 +276,17 @@ def plate_memory(wildcards, attempt):
     return attempt * memory_mb(size(wildcards.plate).cells, BUDGET_BYTES)
 
 
+def doublets_memory(wildcards, attempt):
+    # The cells on 30 components with what is known of their doublets; the Gram matrix of the
+    # variable genes; neighbours of one part.
+    held = (
+        0.35e-3 * size(wildcards.plate).cells
+        + 4 * 8e-6 * CONFIG.hvg.n_top_genes**2
+        + 500
+    )
+    return attempt * memory_mb(size(wildcards.plate).cells, BUDGET_BYTES, gram_mb=held)
+
+
 def hvg_memory(wildcards, attempt):
     return attempt * memory_mb(size(wildcards.plate).cells, BUDGET_BYTES, gpus=GPUS)
 
@@ -286,6 +331,24 @@ def pseudobulk_memory(wildcards, attempt):
     return attempt * memory_mb(cells, BUDGET_BYTES, gram_mb=0.5e-3 * cells)
 
 
+def mixed_comps():
+    return (CONFIG.integrate and CONFIG.integrate.n_pcs) or CONFIG.pca.n_comps
+
+
+def mixed_mb(cells):
+    """What Harmony holds of so many cells."""
+    return harmony_bytes(cells, mixed_comps()) / 1e6
+
+
+def harmony_memory(wildcards, attempt):
+    return attempt * memory_mb(0, BUDGET_BYTES, gram_mb=mixed_mb(atlas_size().cells))
+
+
+def integrate_memory(wildcards, attempt):
+    own = 0 if HARMONY else mixed_mb(subset_cells())
+    return umap_memory(wildcards, attempt) + int(attempt * own)
+
+
 def merge_memory(wildcards, attempt):
     return attempt * memory_mb(0, BUDGET_BYTES)
 
@@ -311,6 +374,11 @@ def gpu_threads(wildcards):
 def atlas_threads(wildcards):
     values = atlas_size().values * SELECTED_SHARE
     return block_threads(BUDGET_BYTES, values)
+
+
+def harmony_threads(wildcards):
+    # It holds no blocks, and takes all the cores that there are.
+    return 16 if atlas_size().cells > 1e6 else 4
 
 
 def pca_threads(wildcards):
@@ -340,6 +408,14 @@ def normalize_runtime(wildcards, attempt, threads):
     return table_runtime(wildcards, attempt)
 
 
+def doublets_runtime(wildcards, attempt, threads):
+    plate = size(wildcards.plate)
+    passes = 4 * plate.values * SECONDS_PER_VALUE["hvg"]
+    return attempt * minutes(
+        passes + plate.cells * SECONDS_PER_CELL["doublets"], threads
+    )
+
+
 def table_runtime(wildcards, attempt):
     return attempt * minutes(size(wildcards.plate).cells * SECONDS_PER_CELL["tables"])
 
@@ -362,8 +438,21 @@ def subset_runtime(wildcards, attempt):
     return attempt * int(15 + subset_cells() / 2_000)
 
 
+def mixed_seconds(cells):
+    return cells * mixed_comps() * SECONDS_PER_MIXED
+
+
+def harmony_runtime(wildcards, attempt, threads):
+    return attempt * minutes(mixed_seconds(atlas_size().cells), threads)
+
+
+def integrate_runtime(wildcards, attempt, threads):
+    own = 0 if HARMONY else minutes(mixed_seconds(subset_cells()), threads)
+    return subset_runtime(wildcards, attempt) + attempt * own
+
+
 # Disk: for the plan of a dry run, and for schedulers that hand it out.
-STORES = {"load", "select_genes", "concat_on_disk", "pca"}
+STORES = {"load", "select_genes", "concat_on_disk", "pca", "harmony"}
 
 
 def counts_disk(wildcards):
@@ -380,6 +469,10 @@ def merged_disk(wildcards):
 
 def pca_disk(wildcards):
     return int(atlas_size().cells * CONFIG.pca.n_comps * 4 / 1e6)
+
+
+def harmony_disk(wildcards):
+    return int(atlas_size().cells * mixed_comps() * 4 / 1e6)
 
 
 def ask(job):

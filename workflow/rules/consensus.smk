@@ -47,6 +47,10 @@ rule select_genes:
         store=ancient(rules.load.output.store),
         normalize=rules.normalize.output.manifest,
         size_factors=ancient(rules.normalize.output.table),
+        doublets_manifest=(
+            [f"{OUT}/manifests/doublets/{{plate}}.json"] if CONFIG.doublets else []
+        ),
+        doublets=[ancient(table) for table in doublets_table("{plate}")],
         script=script("select_genes"),
     output:
         selected=f"{OUT}/plates/{{plate}}/selected.zarr/zarr.json",
@@ -71,6 +75,7 @@ rule select_genes:
         device_memory=DEVICE_MEMORY,
         device_limit=DEVICE_LIMIT,
     params:
+        doublets=doublets_option,
         code=code("select_genes"),
         store=subpath(input.store, parent=True),
         selected=subpath(output.selected, parent=True),
@@ -78,7 +83,7 @@ rule select_genes:
         "consensus genes of {wildcards.plate}"
     shell:
         "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
-        " --size-factors {input.size_factors:q} --genes {input.genes:q}"
+        " --size-factors {input.size_factors:q} {params.doublets} --genes {input.genes:q}"
         " --selected {params.selected:q} --gram {output.gram:q} --manifest {output.manifest:q}"
         " --threads {threads}"
         " --attempt {resources.attempt} --block-budget {resources.budget}"

@@ -81,13 +81,14 @@ rule umap:
 
 rule report:
     input:
-        qc=all_plates(f"{OUT}/manifests/qc_filter/{{plate}}.json"),
+        **REPORT_INPUT,
+        qc=all_plates(f"{OUT}/manifests/{KEPT}/{{plate}}.json"),
         hvg=all_plates(f"{OUT}/manifests/hvg/{{plate}}.json"),
         genes=f"{OUT}/consensus_genes.tsv",
         pca=rules.pca.output.manifest,
         umap=rules.umap.output.manifest,
         tables=ancient(
-            all_plates(f"{OUT}/plates/{{plate}}/qc.parquet")
+            all_plates(f"{OUT}/plates/{{plate}}/{KEPT_TABLE}")
             + all_plates(f"{OUT}/plates/{{plate}}/hvg.parquet")
         ),
         pca_store=ancient(rules.pca.output.pca),
@@ -98,6 +99,7 @@ rule report:
         ],
         script=script("report"),
     output:
+        **REPORT_OUTPUT,
         page=f"{OUT}/report.html",
         cells_kept=report(
             f"{OUT}/figures/cells_kept.png",
@@ -193,10 +195,11 @@ rule report:
         runtime=subset_runtime,
         attempt=which_attempt,
     params:
-        qc=by_plate(f"{OUT}/plates/{{plate}}/qc.parquet"),
-        summaries=by_plate(f"{OUT}/plates/{{plate}}/qc_summary.json"),
+        qc=by_plate(f"{OUT}/plates/{{plate}}/{KEPT_TABLE}"),
+        summaries=by_plate(f"{OUT}/plates/{{plate}}/{KEPT_SUMMARY}"),
         hvg=by_plate(f"{OUT}/plates/{{plate}}/hvg.parquet"),
         config=CONFIG.model_dump_json(),
+        optional=" ".join(REPORT_OPTIONS),
         code=code("report"),
         pca=subpath(input.pca_store, parent=True),
         captions=subpath(input.opening, parent=True),
@@ -210,6 +213,5 @@ rule report:
         " --hvg {params.hvg:q} --genes {input.genes:q} --pca {params.pca:q}"
         " --umap {input.umap_file:q} --benchmarks {params.benchmarks:q} --config {params.config:q}"
         " --captions {params.captions:q} --figures {params.figures:q} --tables {params.tables:q}"
-        " --report {output.page:q} --manifest {output.manifest:q} --threads {threads}"
-        " --attempt {resources.attempt}"
-        " 2>&1 | tee {log:q}"
+        " {params.optional} --report {output.page:q} --manifest {output.manifest:q}"
+        " --threads {threads} --attempt {resources.attempt} 2>&1 | tee {log:q}"

@@ -79,8 +79,8 @@ rule qc_filter:
 
 rule normalize:
     input:
-        qc_filter=rules.qc_filter.output.manifest,
-        qc=ancient(rules.qc_filter.output.table),
+        kept=f"{OUT}/manifests/{KEPT}/{{plate}}.json",
+        qc=ancient(f"{OUT}/plates/{{plate}}/{KEPT_TABLE}"),
         # The counts are read only to take those of rare genes off.
         load=[rules.load.output.manifest] if RARE else [],
         store=[ancient(rules.load.output.store)] if RARE else [],

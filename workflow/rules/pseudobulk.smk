@@ -7,8 +7,8 @@ rule pseudobulk:
     input:
         load=rules.load.output.manifest,
         store=ancient(rules.load.output.store),
-        qc_filter=rules.qc_filter.output.manifest,
-        qc=ancient(rules.qc_filter.output.table),
+        kept=f"{OUT}/manifests/{KEPT}/{{plate}}.json",
+        qc=ancient(f"{OUT}/plates/{{plate}}/{KEPT_TABLE}"),
         script=script("pseudobulk"),
     output:
         sums=f"{OUT}/plates/{{plate}}/pseudobulk.zarr/zarr.json",

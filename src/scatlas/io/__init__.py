@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from scatlas.io.load import load_plate
     from scatlas.io.manifest import checksum, write_json
     from scatlas.io.obs import METRICS, open_tables
-    from scatlas.io.pca import write_pca
+    from scatlas.io.pca import read_components, write_embedding, write_pca
     from scatlas.io.pseudobulk import merge_sums
     from scatlas.io.size import parse_bytes
     from scatlas.io.subset import read_subset
@@ -38,10 +38,12 @@ _HOMES = {
     "open_tables": "obs",
     "parse_bytes": "size",
     "read_cells": "cells",
+    "read_components": "pca",
     "read_lazy": "lazy",
     "read_matrix": "lazy",
     "read_subset": "subset",
     "write_cells": "cells",
+    "write_embedding": "pca",
     "write_json": "manifest",
     "write_pca": "pca",
 }
@@ -60,10 +62,12 @@ __all__ = [
     "open_tables",
     "parse_bytes",
     "read_cells",
+    "read_components",
     "read_lazy",
     "read_matrix",
     "read_subset",
     "write_cells",
+    "write_embedding",
     "write_json",
     "write_pca",
 ]

@@ -40,6 +40,7 @@ def assemble(
     out: Path | str,
     *,
     var: pd.DataFrame,
+    obsm: Mapping[str, Path | str] | None = None,
     uns: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write the atlas: X and obs of the merged plates with their components.
@@ -61,6 +62,8 @@ def assemble(
         ``uns['pca']`` with ``params``, ``variance`` and ``variance_ratio``, as scanpy names them.
     var
         Facts about the genes, by name; those of ``merged`` are added to the genes' facts there.
+    obsm
+        By name, stores of :func:`scatlas.io.write_embedding` with further coordinates of the cells.
     uns
         Further small elements of ``uns``.
 
@@ -71,7 +74,7 @@ def assemble(
     Raises
     ------
     InputError
-        The components are not of these cells and genes, or ``var`` lacks a gene.
+        The components or coordinates are not of these cells and genes, or ``var`` lacks a gene.
     """
     merged, pca = Path(merged), Path(pca)
     source = zarr.open_group(merged, mode="r")
@@ -79,6 +82,8 @@ def assemble(
     facts = read_elem(source["var"])
     n_cells = source["X"].attrs["shape"][0]
     _check(merged, pca, n_cells, facts.index, found)
+    for name, store in (obsm or {}).items():
+        _check_cells(merged, Path(store), n_cells, zarr.open_group(store, mode="r")[name])
     missing = facts.index.difference(var.index)
     if len(missing):
         msg = f"{merged}: gene {missing[0]!r} is not in the table of consensus genes"
@@ -90,7 +95,8 @@ def assemble(
     with atomic_path(out) as partial:
         for name in ("X", "obs"):
             _place(merged / name, partial / name)
-        _place(pca / "X_pca", partial / "obsm" / "X_pca")
+        for name, store in {"X_pca": pca, **(obsm or {})}.items():
+            _place(Path(store) / name, partial / "obsm" / name)
         create_group(partial, ANNDATA)
         root = open_to_write(partial)
         create_group(partial / "obsm", DICT)
@@ -103,11 +109,15 @@ def assemble(
     return {"n_cells": n_cells, "n_genes": len(facts), "n_comps": found["PCs"].shape[1]}
 
 
-def _check(merged: Path, pca: Path, n_cells: int, genes: pd.Index, found: zarr.Group) -> None:
-    projected = found["X_pca"].shape[0]
-    if projected != n_cells:
-        msg = f"{pca} holds {projected:,} cells, {merged} {n_cells:,}: make the components anew"
+def _check_cells(merged: Path, store: Path, n_cells: int, cells: zarr.Array) -> None:
+    if cells.shape[0] != n_cells:
+        n = cells.shape[0]
+        msg = f"{store} holds {n:,} cells, {merged} {n_cells:,}: make the components anew"
         raise InputError(msg)
+
+
+def _check(merged: Path, pca: Path, n_cells: int, genes: pd.Index, found: zarr.Group) -> None:
+    _check_cells(merged, pca, n_cells, found["X_pca"])
     names = np.asarray(read_elem(found["genes"]))
     if len(names) != len(genes) or (names != np.asarray(genes)).any():
         msg = f"{pca} is of other genes than {merged}: make the components anew"

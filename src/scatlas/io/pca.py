@@ -1,4 +1,4 @@
-"""The store of principal components: ``pca.zarr``."""
+"""Stores of what cells are on components: ``pca.zarr``, ``harmony.zarr``."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from scatlas.io.shards import PROJECTED, ShardedArray, encoding_pool
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
+
+_VALUES_AT_ONCE = 2**24
 
 
 class _Components(Protocol):
@@ -96,3 +98,57 @@ def write_pca(
             array.append(np.asarray(genes, dtype=object))
         write_flags(partial / "params", params)
         consolidate(partial)
+
+
+def write_embedding(path: Path | str, name: str, x: np.ndarray) -> None:
+    """Write coordinates of cells; atomic.
+
+    The store is a mapping in AnnData's encoding of ``name`` (float32, chunks of whole rows).
+
+    Parameters
+    ----------
+    path
+        Store to write.
+    name
+        What ``obsm`` will call it.
+    x
+        float32 [cells, dimensions].
+    """
+    with atomic_path(path) as partial, encoding_pool() as pool:
+        cells = ShardedArray(
+            partial / name,
+            np.float32,
+            pool,
+            compression=PROJECTED,
+            row_shape=x.shape[1:],
+            attributes=ARRAY,
+        )
+        with cells:
+            cells.append(x, lasting=True)
+        create_group(partial, DICT)
+        consolidate(partial)
+
+
+def read_components(path: Path | str, n_comps: int | None = None) -> np.ndarray:
+    """Cells of such a store on the first components, a piece at a time.
+
+    Parameters
+    ----------
+    path
+        Store of :func:`write_pca`.
+    n_comps
+        So many; None for all.
+
+    Returns
+    -------
+    float64 [cells, n_comps].
+    """
+    import zarr
+
+    array = zarr.open_group(path, mode="r")["X_pca"]
+    n_cells, width = array.shape
+    out = np.empty((n_cells, width if n_comps is None else n_comps))
+    rows = max(1, _VALUES_AT_ONCE // width // array.chunks[0]) * array.chunks[0]
+    for first in range(0, n_cells, rows):
+        out[first : first + rows] = array[first : first + rows][:, : out.shape[1]]
+    return out

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from scatlas._lazy import exports
 
 if TYPE_CHECKING:
+    from scatlas.pl._before_after import before_after
+    from scatlas.pl._doublets import doublet_scores
     from scatlas.pl._genes import hvg_overlap
     from scatlas.pl._pca import pca_scree
     from scatlas.pl._qc import cells_kept, qc_violins
@@ -18,14 +20,25 @@ if TYPE_CHECKING:
     from scatlas.pl._umap import umap
 
 _HOMES = {
+    "before_after": "_before_after",
     "cells_kept": "_qc",
+    "doublet_scores": "_doublets",
     "hvg_overlap": "_genes",
     "pca_scree": "_pca",
     "qc_violins": "_qc",
     "save": "_style",
     "umap": "_umap",
 }
-__all__ = ["cells_kept", "hvg_overlap", "pca_scree", "qc_violins", "save", "umap"]
+__all__ = [
+    "before_after",
+    "cells_kept",
+    "doublet_scores",
+    "hvg_overlap",
+    "pca_scree",
+    "qc_violins",
+    "save",
+    "umap",
+]
 
 
 __getattr__, __dir__ = exports(__name__, _HOMES)

@@ -196,6 +196,7 @@ _RULES = {
     "min_genes": "too few genes",
     "max_genes": "too many genes",
     "max_pct_mt": "too mitochondrial",
+    "doublets": "doublets",
 }
 
 

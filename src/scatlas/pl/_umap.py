@@ -60,23 +60,41 @@ def umap(adata: AnnData, color: str, *, basis: str = "X_umap") -> Figure:
     xy = np.asarray(adata.obsm[basis])[:, :2]
     if _is_measure(adata.obs[color]):
         return _measure(xy, adata.obs[color])
-    codes, names = _categories(adata.obs[color])
+    codes, names = categories(adata.obs[color])
     palette = colours(len(names))
     made = figure(_SIDE, _SIDE, layout=None)  # the legend goes beside the map, whatever its width
     ax = made.add_axes((0.06, 0.05, 0.9, 0.9))
-    order = np.random.default_rng(0).permutation(adata.n_obs)
+    scatter(ax, xy, codes, palette, np.random.default_rng(0).permutation(adata.n_obs))
+    ax.set_title(f"{color}: {_count(len(names), 'category', 'categories')}, {adata.n_obs:,} cells")
+    legend(ax, codes, names, palette, mark_gatherings(ax, xy, codes, names))
+    return made
+
+
+def scatter(
+    ax: Axes, xy: np.ndarray, codes: np.ndarray, palette: list[str], order: np.ndarray
+) -> None:
+    """Draw cells in an order, each in its category's colour (code -1: missing)."""
     point = np.array([*palette, _MISSING])[codes]
     _scatter(ax, xy[order], c=point[order])
-    ax.set_title(f"{color}: {_count(len(names), 'category', 'categories')}, {adata.n_obs:,} cells")
-    marks: dict[int, str] = {}
-    if _FEW < len(names) <= _NAMED:
-        places = _gatherings(xy, codes, len(names))
-        # Clusters are called by number already.
-        brief = max(map(len, names)) <= 3
-        marks = {i: names[i] if brief else str(i + 1) for i in places}
-        _mark(ax, xy, {marks[i]: place for i, place in places.items()})
-    _legend(ax, codes, names, palette, marks)
-    return made
+
+
+def mark_gatherings(
+    ax: Axes, xy: np.ndarray, codes: np.ndarray, names: list[str]
+) -> dict[int, str]:
+    """Write on the map where categories gather, if colours alone do not tell them apart.
+
+    Returns
+    -------
+    The mark of each category that has one.
+    """
+    if not _FEW < len(names) <= _NAMED:
+        return {}
+    places = _gatherings(xy, codes, len(names))
+    # Clusters are called by number already.
+    brief = max(map(len, names)) <= 3
+    marks = {i: names[i] if brief else str(i + 1) for i in places}
+    _mark(ax, xy, {marks[i]: place for i, place in places.items()})
+    return marks
 
 
 def _scatter(ax: Axes, xy: np.ndarray, **options: Any) -> PathCollection:
@@ -117,7 +135,7 @@ def _count(n: int, one: str, many: str) -> str:
     return f"{n:,} {one if n == 1 else many}"
 
 
-def _categories(column: pd.Series) -> tuple[np.ndarray, list[str]]:
+def categories(column: pd.Series) -> tuple[np.ndarray, list[str]]:
     """Code of each cell (-1: missing) and the names, categories in their own order."""
     text = column.astype("string")
     names = sorted(text.dropna().unique().tolist())
@@ -202,9 +220,10 @@ def _apart(places: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return places
 
 
-def _legend(
+def legend(
     ax: Axes, codes: np.ndarray, names: list[str], palette: list[str], marks: dict[int, str]
 ) -> None:
+    """Name the categories beside the map, the largest where they are many."""
     sizes = np.bincount(codes[codes >= 0], minlength=len(names))
     shown = np.sort(np.argsort(-sizes, kind="stable")[:_NAMED])
     handles = []

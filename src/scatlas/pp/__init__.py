@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from scatlas.pp._filter import filter_cells, filter_genes
     from scatlas.pp._gene_scale import GeneScale
     from scatlas.pp._gram import GramAccumulator, GramStats
+    from scatlas.pp._harmony import harmonized, harmony_integrate
     from scatlas.pp._hvg import highly_variable_genes, hvg_of_counts
     from scatlas.pp._neighbors import neighbors
     from scatlas.pp._normalize import cell_totals, log1p, normalize_total, size_factors
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from scatlas.pp._regress import regress_out
     from scatlas.pp._sample import sample
     from scatlas.pp._scale import scale
+    from scatlas.pp._scrublet import scrublet, scrublet_of_counts
 
 _HOME = {
     "GeneScale": "_gene_scale",
@@ -41,6 +43,8 @@ _HOME = {
     "filter_cells": "_filter",
     "filter_genes": "_filter",
     "frequent_genes": "_qc_bounds",
+    "harmonized": "_harmony",
+    "harmony_integrate": "_harmony",
     "highly_variable_genes": "_hvg",
     "hvg_of_counts": "_hvg",
     "log1p": "_normalize",
@@ -51,6 +55,8 @@ _HOME = {
     "regress_out": "_regress",
     "sample": "_sample",
     "scale": "_scale",
+    "scrublet": "_scrublet",
+    "scrublet_of_counts": "_scrublet",
     "size_factors": "_normalize",
 }
 __all__ = [
@@ -67,6 +73,8 @@ __all__ = [
     "filter_cells",
     "filter_genes",
     "frequent_genes",
+    "harmonized",
+    "harmony_integrate",
     "highly_variable_genes",
     "hvg_of_counts",
     "log1p",
@@ -77,6 +85,8 @@ __all__ = [
     "regress_out",
     "sample",
     "scale",
+    "scrublet",
+    "scrublet_of_counts",
     "size_factors",
 ]
 

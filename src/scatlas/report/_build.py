@@ -71,10 +71,12 @@ def build(
     figures
         Folder for ``qc_violins.png``, ``cells_kept.png``, ``hvg_overlap.png``, ``pca_scree.png``
         and, for each column of ``config['report']['colors']`` that the cells have,
-        ``umap/{column}.png``.
+        ``umap/{column}.png``; of doublets ``doublets.png``, of mixed cells
+        ``integration/{column}.png``.
     tables
         Folder for ``cells.tsv``, ``thresholds.tsv``, ``consensus.tsv``, ``pca.tsv``,
-        ``clusters.tsv`` and ``runs.tsv``.
+        ``clusters.tsv`` and ``runs.tsv``; of doublets ``doublet_rates.tsv``, of mixed cells
+        ``mixing.tsv``.
     page
         HTML file, complete in itself: images inside, nothing fetched.
 
@@ -110,6 +112,7 @@ def build(
         ),
         book.table("cells", "Cells of each plate", _tables.cells(summaries), total=True),
         book.table("thresholds", "Bounds", _tables.thresholds(summaries)),
+        *(_doublets(book, results.doublet_facts) if results.doublets else []),
     ]
     genes = [
         book.picture(
@@ -145,6 +148,7 @@ def build(
         if color in cells.obs
     ]
     maps.append(book.table("clusters", "Clusters", _tables.clusters(cells.obs)))
+    mixed = _integration(book, results, config) if results.integrated else []
     run = [
         book.table("runs", "Time and memory", _tables.runs(results.benchmarks)),
         book.table("settings", "Config", _tables.settings(config), most=None),
@@ -165,8 +169,10 @@ def build(
         "Genes": genes,
         "Components": components,
         "Map": maps,
+        "Integration": mixed,
         "Run": run,
     }
+    sections = {name: items for name, items in sections.items() if items}
     template = Environment(autoescape=True, undefined=StrictUndefined).from_string(
         (_HERE / "page.html").read_text("utf-8")
     )
@@ -181,6 +187,37 @@ def build(
     items = [item for section in sections.values() for item in section]
     n_figures = sum(isinstance(item, _Picture) for item in items)
     return {"n_figures": n_figures, "n_tables": len(items) - n_figures}
+
+
+def _doublets(book: _Book, facts: Mapping[str, Mapping[str, Any]]) -> list[_Picture | _Table]:
+    """Histograms and rates of doublets."""
+    found = sum(capture["n_doublets"] for capture in facts.values())
+    picture = book.picture(
+        "doublets",
+        lambda: pl.doublet_scores(facts),
+        f"Histograms of the doublet scores of the cells and of simulated doublets in {len(facts)} "
+        f"captures; {found:,} cells are taken for doublets.",
+    )
+    return [picture, book.table("doublet_rates", "Doublets", _tables.doublets(facts))]
+
+
+def _integration(
+    book: _Book, results: Results, config: Mapping[str, Any]
+) -> list[_Picture | _Table]:
+    """Pictures and scores of the mixed cells."""
+    cells, wanted = results.mixed_cells, config["integrate"]
+    colors = dict.fromkeys([*wanted["key"], wanted["label"]])
+    pictures = [
+        book.picture(
+            "integration",
+            lambda color=color: pl.before_after(cells, color),
+            f"Two maps of {cells.n_obs:,} cells coloured by {color}: before mixing and after.",
+            color=color,
+        )
+        for color in colors
+        if color in cells.obs and "X_umap_harmony" in cells.obsm
+    ]
+    return [*pictures, book.table("mixing", "Mixing", results.mixing)]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,10 @@ class Results:
         ``umap.h5ad``.
     benchmarks
         Folder of Snakemake's benchmark files, ``{rule}/{plate or atlas}.tsv``.
+    integrated
+        ``integrated.h5ad``, if the config asks for it.
+    doublets
+        ``doublets.json`` of each plate, if the config asks for it.
     """
 
     qc: Mapping[str, Path]
@@ -67,6 +71,8 @@ class Results:
     pca: Path
     umap: Path
     benchmarks: Path
+    integrated: Path | None = None
+    doublets: Mapping[str, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("summaries", "hvg"):
@@ -89,9 +95,21 @@ class Results:
         for summary in summaries.values():
             for facts in ("removed", "thresholds"):
                 summary[facts] = {
-                    rule: summary[facts][rule] for rule in RULES if rule in summary[facts]
+                    rule: summary[facts][rule]
+                    for rule in (*RULES, "doublets")
+                    if rule in summary[facts]
                 }
         return summaries
+
+    @cached_property
+    def doublet_facts(self) -> dict[str, dict[str, Any]]:
+        """What was found in each capture, by plate and capture: rates and histograms of scores."""
+        found = {p: json.loads(path.read_text("utf-8")) for p, path in self.doublets.items()}
+        return {
+            f"{plate}, {capture}" if capture else plate: facts
+            for plate, summary in found.items()
+            for capture, facts in summary["captures"].items()
+        }
 
     @cached_property
     def variable_genes(self) -> dict[str, pd.Index]:
@@ -119,9 +137,27 @@ class Results:
     @cached_property
     def cells(self) -> AnnData:
         """The subset's ``obs`` and ``obsm['X_umap']``, without its counts."""
+        return _cells(self.umap)
+
+    @cached_property
+    def mixed_cells(self) -> AnnData | None:
+        """The same of the mixed cells, with ``X_umap_harmony`` if there is a map of them."""
+        return _cells(self.integrated) if self.integrated else None
+
+    @cached_property
+    def mixing(self) -> pd.DataFrame:
+        """Scores of the mixed cells."""
         import anndata as ad
         import h5py
 
-        with h5py.File(self.umap) as file:
-            obs = ad.io.read_elem(file["obs"])
-            return ad.AnnData(obs=obs, obsm={"X_umap": file["obsm/X_umap"][:]})
+        with h5py.File(self.integrated) as file:
+            return ad.io.read_elem(file["uns/integrate/scores"])
+
+
+def _cells(path: Path) -> AnnData:
+    import anndata as ad
+    import h5py
+
+    with h5py.File(path) as file:
+        maps = {name: file["obsm"][name][:] for name in file["obsm"] if name.startswith("X_umap")}
+        return ad.AnnData(obs=ad.io.read_elem(file["obs"]), obsm=maps)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _STEPS = (
-    *("simulate", "load", "qc_filter", "normalize", "hvg", "consensus", "select_genes"),
-    *("concat_on_disk", "pca", "atlas", "subset", "umap"),
+    *("simulate", "load", "qc_filter", "doublets", "normalize", "hvg", "consensus", "select_genes"),
+    *("concat_on_disk", "pca", "harmony", "atlas", "subset", "umap", "integrate"),
 )
 _PACKAGES = (
     *("anndata", "zarr", "numpy", "scipy", "pandas", "numba", "dask", "scikit-learn"),
@@ -57,6 +57,23 @@ def thresholds(summaries: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
             rows[rule] = {"bound": bound, "cells removed": taken, "% of all cells": share}
     columns = ["bound", "cells removed", "% of all cells"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("rule")
+
+
+def doublets(captures: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """Doublets of each capture: predicted, detectable among simulated ones, and so in all."""
+    rows = {}
+    for name, facts in captures.items():
+        rate = facts["n_doublets"] / max(1, facts["n_cells"])
+        detectable = facts["detectable"]
+        rows[name] = {
+            "cells": facts["n_cells"],
+            "threshold": np.nan if facts["threshold"] is None else facts["threshold"],
+            "predicted doublets": facts["n_doublets"],
+            "predicted %": round(100 * rate, 2),
+            "detectable %": np.nan if detectable is None else round(100 * detectable, 1),
+            "in all %": round(100 * rate / detectable, 2) if detectable else np.nan,
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("capture")
 
 
 def consensus(variable: Mapping[str, Collection[str]], chosen: Collection[str]) -> pd.DataFrame:

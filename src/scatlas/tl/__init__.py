@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scatlas.tl._rank_genes_groups import rank_genes_groups, rank_genes_groups_logreg
 
 _RANKS = ("rank_genes_groups", "rank_genes_groups_logreg")
-__all__ = ["leiden", *_RANKS, "score_genes", "score_genes_cell_cycle", "umap"]
+__all__ = ["leiden", "lisi", *_RANKS, "score_genes", "score_genes_cell_cycle", "umap"]
 __getattr__, _ = exports(__name__, dict.fromkeys(_RANKS, "_rank_genes_groups"))
 
 
@@ -369,4 +369,58 @@ def score_genes_cell_cycle(
     phase = np.where(g2m_score > s_score, "G2M", "S").astype(object)
     phase[(s_score < 0) & (g2m_score < 0)] = "G1"
     adata.obs["S_score"], adata.obs["G2M_score"], adata.obs["phase"] = s_score, g2m_score, phase
+    return adata if copy else None
+
+
+@blocks.passes(0, "works on the graph in obsp alone")
+def lisi(
+    adata: AnnData,
+    key: str,
+    *,
+    neighbors_key: str | None = None,
+    key_added: str | None = None,
+    copy: bool = False,
+) -> AnnData | None:
+    """Count the values of a column that meet in each cell's neighbourhood (LISI).
+
+    Local inverse Simpson's index (Korsunsky et al., Nature Methods 2019): 1 where all neighbours
+    of a cell have one value, and the number of values where each has the same share of them. Of
+    plates (iLISI) it says how well they are mixed, of cell types (cLISI) how far apart they are.
+
+    Here each of the graph's neighbours counts the same, so that the number is exact for a graph;
+    the original weighs 90 neighbours by their distance. Means of 15 neighbours stay below the
+    number of values even where plates are mixed at random.
+
+    Parameters
+    ----------
+    adata
+        Annotated data with the graph of :func:`scatlas.pp.neighbors`.
+    key
+        Column of ``obs``: categories, text or whole numbers.
+    neighbors_key
+        Key of ``uns`` that names the graph; ``"neighbors"`` when left out.
+    key_added
+        Column of ``obs`` for the result, in place of ``lisi_{key}``.
+    copy
+        Return a changed copy and leave ``adata`` as it is.
+
+    Returns
+    -------
+    None, or the copy. Written: ``obs['lisi_{key}']``, float64; NaN for a cell none of whose
+    neighbours has a value.
+
+    Raises
+    ------
+    InputError
+        No such column, or no neighbours.
+    """
+    from scatlas.errors import InputError
+    from scatlas.tl import _lisi
+
+    if key not in adata.obs:
+        msg = f"obs has no column {key!r} (key); it has {', '.join(adata.obs.columns)}"
+        raise InputError(msg)
+    index = _lisi.lisi(_lisi.neighbors_of(adata, neighbors_key), adata.obs[key])
+    adata = adata.copy() if copy else adata
+    adata.obs[key_added or f"lisi_{key}"] = index
     return adata if copy else None

@@ -1,0 +1,126 @@
+"""Score the kept cells of one plate by how much they look like two, in four passes over them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from scatlas import config, step
+from scatlas.errors import InputError
+from scatlas.io import (
+    METRICS,
+    atomic_path,
+    open_tables,
+    read_cells,
+    read_matrix,
+    write_cells,
+    write_json,
+)
+from scatlas.io.cells import kept_names
+from scatlas.pp import scrublet_of_counts
+
+if TYPE_CHECKING:
+    from scatlas.pp._scrublet import Capture, Doublets
+
+# Of the histograms that the report shows.
+BINS = np.linspace(0, 1, 101)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = step.parser(__doc__)
+    parser.add_argument("--plate", required=True, help="name of the plate")
+    parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
+    parser.add_argument("--qc", type=Path, required=True, help="the plate's qc.parquet")
+    parser.add_argument("--qc-summary", type=Path, required=True, help="its qc_summary.json")
+    parser.add_argument("--n-top-genes", type=int, default=2000, help="variable genes to use")
+    parser.add_argument("--seed", type=int, default=0, help="random seed")
+    parser.add_argument("--table", type=Path, required=True, help="doublets.parquet to write")
+    parser.add_argument("--summary", type=Path, required=True, help="doublets.json to write")
+    config.add_options(parser, config.Doublets)
+    args = parser.parse_args(argv)
+    wanted = config.from_options(args, config.Doublets)
+    with step.run(args, outputs=[args.table, args.summary]) as facts:
+        table = read_cells(args.qc, [*METRICS, "keep"])
+        x, var = read_matrix(args.store, compact=True, **step.block_sizes(args))
+        keep = table["keep"].to_numpy()
+        found = scrublet_of_counts(
+            x,
+            var.index,
+            mask=keep,
+            batch=captures(args.store, args.plate, wanted.by),
+            expected_doublet_rate=wanted.expected_doublet_rate,
+            threshold=wanted.threshold,
+            n_top_genes=args.n_top_genes,
+            random_state=args.seed,
+        )
+        table["doublet_score"], table["predicted_doublet"] = found.score, found.predicted
+        if wanted.filter:
+            table["keep"] = keep & ~found.predicted
+            if not table["keep"].any():
+                msg = f"plate {args.plate}: every cell is taken for a doublet: raise the threshold"
+                raise InputError(msg)
+        summary = json.loads(args.qc_summary.read_text("utf-8"))
+        facts |= summarised(summary, table, found, wanted)
+        with atomic_path(args.table) as path:
+            index_name, names = kept_names(args.qc, np.ones(len(table), bool))
+            write_cells(path, table, names, index_name=index_name)
+        write_json(args.summary, facts)
+
+
+def captures(store: Path, plate: str, by: str | None) -> pd.Series | None:
+    """Capture of each of the plate's cells; None where there is but one."""
+    if by is None:
+        return None
+    with open_tables(store) as (obs, _):
+        if by not in obs.columns:
+            msg = (
+                f"plate {plate} has no obs column {by!r}, which doublets.by names; it has "
+                f"{', '.join(obs.columns)}"
+            )
+            raise InputError(msg)
+        return obs.read([by], index=False)[by]
+
+
+def summarised(
+    summary: dict[str, Any], table: pd.DataFrame, found: Doublets, wanted: config.Doublets
+) -> dict[str, Any]:
+    """The plate's QC summary with its doublets; those that are left out are a rule of QC."""
+    n_doublets = int(found.predicted.sum())
+    if wanted.filter:
+        kept = table[table["keep"]]
+        summary |= {
+            "n_kept": len(kept),
+            "removed": {**summary["removed"], "doublets": n_doublets},
+            "thresholds": {**summary["thresholds"], "doublets": "predicted_doublet"},
+            "median_counts": float(kept["total_counts"].median()),
+            "median_genes": float(kept["n_genes_by_counts"].median()),
+        }
+    named = {name: of_capture(capture, found.score) for name, capture in found.captures.items()}
+    return {**summary, "n_doublets": n_doublets, "captures": named}
+
+
+def of_capture(capture: Capture, score: np.ndarray) -> dict[str, Any]:
+    """Rates and histograms of a capture."""
+    obs, sim = score[capture.cells], capture.scores_sim
+    facts = {
+        "n_cells": capture.cells.size,
+        "threshold": capture.threshold,
+        "n_doublets": 0,
+        "detectable": None,
+        "histogram": {
+            "observed": np.histogram(obs, BINS)[0].tolist(),
+            "simulated": np.histogram(sim, BINS)[0].tolist(),
+        },
+    }
+    if capture.threshold is not None and sim.size:
+        facts["n_doublets"] = int((obs > capture.threshold).sum())
+        facts["detectable"] = float((sim > capture.threshold).mean())
+    return facts
+
+
+if __name__ == "__main__":
+    step.execute(main)

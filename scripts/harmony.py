@@ -1,0 +1,40 @@
+"""Mix all cells of the plates in the space of the components, by Harmony."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scatlas import config, step
+from scatlas.errors import InputError
+from scatlas.io import open_tables, read_components, write_embedding
+from scatlas.pp import harmonized
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = step.parser(__doc__)
+    parser.add_argument("--merged", type=Path, required=True, help="merged.zarr")
+    parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
+    parser.add_argument("--seed", type=int, default=0, help="random seed")
+    parser.add_argument("--harmony", type=Path, required=True, help="harmony.zarr to write")
+    config.add_options(parser, config.Harmony)
+    args = parser.parse_args(argv)
+    options = config.from_options(args, config.Harmony).model_dump()
+    key, n_pcs = options.pop("key"), options.pop("n_pcs")
+    with step.run(args, outputs=[args.harmony]) as facts:
+        with open_tables(args.merged) as (obs, _):
+            for name in key:
+                if name not in obs.columns:
+                    msg = (
+                        f"the plates have no obs column {name!r} in common, which integrate.key "
+                        f"names; they have {', '.join(obs.columns)}"
+                    )
+                    raise InputError(msg)
+            labels = obs.read(key, index=False)
+        x = read_components(args.pca, n_pcs)
+        moved = harmonized(x, dict(labels.items()), random_state=args.seed, **options)
+        write_embedding(args.harmony, "X_pca_harmony", moved)
+        facts |= {"n_cells": moved.shape[0], "n_comps": moved.shape[1]}
+
+
+if __name__ == "__main__":
+    step.execute(main)

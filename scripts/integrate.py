@@ -1,0 +1,119 @@
+"""Mix the cells of the sample by Harmony, and say how well: map, clusters, scores."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from pathlib import Path
+
+import anndata as ad
+import pandas as pd
+
+from scatlas import config, step, tl
+from scatlas.errors import InputError
+from scatlas.get import on_backend
+from scatlas.io import atomic_path
+from scatlas.pp import harmony_integrate
+from scatlas.pp import neighbors as find_neighbors
+
+logger = logging.getLogger("scatlas")
+MIXED = "X_pca_harmony"
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = step.parser(__doc__, gpu=True)
+    parser.set_defaults(cluster="")  # works in this process, on one GPU
+    parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad")
+    parser.add_argument("--seed", type=int, default=0, help="random seed")
+    parser.add_argument("--integrated", type=Path, required=True, help="integrated.h5ad to write")
+    config.add_options(parser, config.Integrate, prefix="integrate")
+    for section in (config.Neighbors, config.UMAP, config.Leiden):
+        config.add_options(parser, section)
+    args = parser.parse_args(argv)
+    wanted = config.from_options(args, config.Integrate, prefix="integrate")
+    neighbors = config.from_options(args, config.Neighbors)
+    with step.run(args, outputs=[args.integrated]) as facts:
+        adata = ad.read_h5ad(args.umap)
+        label = wanted.label if wanted.label in adata.obs else None
+        mix(adata, wanted, args.seed)
+        cells = adata.obsm[MIXED]
+        adata.obsm[MIXED] = on_backend(cells)
+        find_neighbors(
+            adata,
+            neighbors.n_neighbors,
+            neighbors.n_pcs,
+            use_rep=MIXED,
+            random_state=args.seed,
+            key_added="harmony",
+        )
+        if wanted.umap:
+            draw(adata, args)
+        adata.obsm[MIXED] = cells
+        table = scores(adata, wanted.key, label)
+        for row in table.itertuples():
+            logger.info("%s should be %s: %.3f before, %.3f after", *row[:2], *row[-2:])
+        adata.uns["integrate"] = {"scores": table}
+        with atomic_path(args.integrated) as path:
+            adata.write_h5ad(path, compression="gzip")
+        facts |= {"n_cells": adata.n_obs, "n_comps": cells.shape[1]}
+        facts["scores"] = table[["score before", "score after"]].to_dict("index")
+
+
+def mix(adata: ad.AnnData, wanted: config.Integrate, seed: int) -> None:
+    """Add the mixed components of the sample, unless those of all cells are there."""
+    if wanted.cells == "all":
+        return
+    for name in wanted.key:
+        if name not in adata.obs:
+            msg = (
+                f"the plates have no obs column {name!r} in common, which integrate.key names; "
+                f"they have {', '.join(adata.obs.columns)}"
+            )
+            raise InputError(msg)
+    adata.obsm[MIXED] = adata.obsm["X_pca"][:, : wanted.n_pcs]
+    options = {"theta": wanted.theta, "max_iter_harmony": wanted.max_iter_harmony}
+    harmony_integrate(adata, wanted.key, basis=MIXED, random_state=seed, **options)
+
+
+def draw(adata: ad.AnnData, args: argparse.Namespace) -> None:
+    """Map and clusters of the mixed cells, beside those that are there."""
+    min_dist = config.from_options(args, config.UMAP).min_dist
+    resolution = config.from_options(args, config.Leiden).resolution
+    keys = {"random_state": args.seed, "neighbors_key": "harmony"}
+    tl.umap(adata, min_dist=min_dist, key_added="X_umap_harmony", **keys)
+    tl.leiden(
+        adata,
+        resolution,
+        key_added="leiden_harmony",
+        flavor="igraph",
+        n_iterations=2,
+        directed=False,
+        **keys,
+    )
+
+
+def scores(adata: ad.AnnData, keys: list[str], label: str | None) -> pd.DataFrame:
+    """LISI of the columns to be mixed and of the one to stay apart, before and after."""
+    rows = {}
+    for name in dict.fromkeys([*keys, *([label] if label else [])]):
+        n_values = adata.obs[name].nunique()
+        apart = name not in keys
+        row = {"should be": "apart" if apart else "mixed", "values": n_values}
+        found = {}
+        for when, graph, column in (
+            ("before", "neighbors", f"lisi_{name}"),
+            ("after", "harmony", f"lisi_{name}_harmony"),
+        ):
+            tl.lisi(adata, name, neighbors_key=graph, key_added=column)
+            found[when] = adata.obs[column].mean()
+        row |= {f"LISI {when}": mean for when, mean in found.items()}
+        # Luecken et al. (Nature Methods 2022) put both between 0 and 1, 1 being what is wanted.
+        span = max(n_values - 1, 1)
+        for when, mean in found.items():
+            row[f"score {when}"] = (n_values - mean if apart else mean - 1) / span
+        rows[name] = row
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("column")
+
+
+if __name__ == "__main__":
+    step.execute(main)

@@ -1,0 +1,41 @@
+# All cells of the plates mixed, for those who ask for it (config: integrate, with cells: all).
+# in:  merged.zarr, pca.zarr
+# out: harmony.zarr, which atlas.zarr takes in
+
+
+rule harmony:
+    input:
+        concat=f"{OUT}/manifests/concat_on_disk.json",
+        merged=ancient(f"{OUT}/merged.zarr/zarr.json"),
+        pca_manifest=f"{OUT}/manifests/pca.json",
+        pca=ancient(f"{OUT}/pca.zarr/zarr.json"),
+        script=script("harmony"),
+    output:
+        harmony=f"{OUT}/harmony.zarr/zarr.json",
+        manifest=f"{OUT}/manifests/harmony.json",
+    log:
+        f"{OUT}/logs/harmony.log",
+    benchmark:
+        f"{OUT}/benchmarks/harmony/atlas.tsv"
+    retries: 2
+    conda:
+        "../../envs/cpu.yaml"
+    threads: harmony_threads
+    resources:
+        mem_mb=harmony_memory,
+        runtime=harmony_runtime,
+        disk_mb=harmony_disk,
+        attempt=which_attempt,
+    params:
+        options=options(HARMONY),
+        seed=CONFIG.seed,
+        code=code("harmony"),
+        merged=subpath(input.merged, parent=True),
+        pca=subpath(input.pca, parent=True),
+        harmony=subpath(output.harmony, parent=True),
+    message:
+        "mixing the plates' cells"
+    shell:
+        "python {input.script:q} --merged {params.merged:q} --pca {params.pca:q} {params.options}"
+        " --seed {params.seed} --harmony {params.harmony:q} --manifest {output.manifest:q}"
+        " --threads {threads} --attempt {resources.attempt} 2>&1 | tee {log:q}"
