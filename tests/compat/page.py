@@ -34,8 +34,9 @@ scanpy's own functions and call one that scatlas has too, **{n_passes} pass with
 
 The tests are those of the installed scanpy, from its source distribution; the hash in
 `envs/test.lock.txt` vouches for it. Before they are imported, the public functions of `scanpy.pp`,
-`scanpy.tl` and `scanpy.get` that scatlas has under the same name are replaced by scatlas's; what
-scanpy's modules call of each other stays theirs, so that its plots, `ingest` and others meet
+`scanpy.tl` and `scanpy.get` that scatlas has under the same name are replaced by scatlas's:
+{functions}.
+What scanpy's modules call of each other stays theirs, so that its plots, `ingest` and others meet
 scatlas's results. A test counts if it passes with scanpy's functions under the same conditions and
 calls one of ours. So none counts that scanpy skips, expects to fail, or fails with the versions of
 packages that are locked here.
@@ -66,6 +67,11 @@ def read(path: Path) -> list[str]:
 def recorded_version() -> str:
     """Version of scanpy whose tests the lists name."""
     return re.search(r"scanpy (\S+)", PASSES.read_text())[1]
+
+
+def recorded_functions() -> list[str]:
+    """Functions of ours, as ``pp.scale``, that stood in the places of scanpy's."""
+    return re.search(r"# Functions: (.*)", PASSES.read_text())[1].split()
 
 
 @dataclass
@@ -116,6 +122,7 @@ def render() -> str:
     n_judged = len(passes) + len(failures)
     return _PAGE.format(
         version=recorded_version(),
+        functions=", ".join(f"`{name}`" for name in recorded_functions()),
         files="\n".join(rows),
         reasons="".join(map(_section, sorted(reasons(), key=lambda reason: -len(reason.of)))),
         n_judged=n_judged,

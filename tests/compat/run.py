@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.compat import page
+from tests.compat.migration import shared_functions
 from tests.compat.page import FAILURES, HERE, PASSES
 
 ROOT = HERE.parents[1]
@@ -162,6 +163,7 @@ def update() -> list[str]:
 def _write(path: Path, names: set[str], what: str) -> None:
     head = f"# Tests of scanpy {version('scanpy')} that {what}.\n"
     head += "# Written by `python -m tests.compat.run --update`.\n"
+    head += f"# Functions: {' '.join(sorted(shared_functions()))}\n"
     path.write_text(head + "".join(f"{name}\n" for name in sorted(names)))
 
 

@@ -75,6 +75,11 @@ def substituted() -> dict[str, tuple[Any, str, Callable]]:
             member = getattr(our_module, name)
             if inspect.isfunction(member) and hasattr(scanpy_module, name):
                 found[f"{ours.removeprefix('scatlas.')}.{name}"] = (scanpy_module, name, member)
+    # Flavors that scanpy has in another module, and we beside the others.
+    genes = found["pp.highly_variable_genes"][2]
+    if "theta" in inspect.signature(genes).parameters:
+        elsewhere = importlib.import_module("scanpy.experimental.pp")
+        found["experimental.pp.highly_variable_genes"] = (elsewhere, genes.__name__, genes)
     return found
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.compat import page, run
+from tests.compat.migration import shared_functions
 
 
 def test_the_tests_that_passed_still_pass() -> None:
@@ -23,6 +24,12 @@ def test_the_tests_that_passed_still_pass() -> None:
 def test_each_failure_has_a_reason_and_each_reason_a_failure() -> None:
     assert page.unexplained() == []
     assert [reason.title for reason in page.reasons() if not reason.of] == []
+
+
+def test_the_lists_are_those_of_all_functions_that_scanpy_has_too() -> None:
+    assert set(page.recorded_functions()) == shared_functions(), (
+        "run python -m tests.compat.run --update"
+    )
 
 
 def test_the_lists_name_each_test_once() -> None:
