@@ -46,6 +46,11 @@ reproduce: env ## Make an atlas again: make reproduce ATLAS=atlas.zarr DIRECTORY
 test: test-env ## Run every test
 	@$(WITH_VENV) python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --durations 25 $(PYTEST_ARGS)
 
+.PHONY: docs
+docs: test-env ## Build the documentation, and run its notebooks: build/docs/index.html
+	@$(WITH_VENV) python -m sphinx -W --keep-going -q -j auto -c docs . build/docs
+	@echo 'The pages are ready: build/docs/index.html'
+
 .PHONY: lint
 lint: test-env ## Check style: Python, Snakemake rules, workflow conventions
 	$(WITH_VENV) ruff check .
@@ -71,7 +76,7 @@ lock: ## Make the locks and conda environments of envs/ anew
 
 .PHONY: clean
 clean: ## Remove caches; results and the environment stay
-	rm -rf .pytest_cache .ruff_cache .hypothesis
+	rm -rf .pytest_cache .ruff_cache .hypothesis build docs/api/generated
 	find src scripts tests bench envs -name __pycache__ -prune -exec rm -rf {} +
 
 # pip speaks of errors alone (-qq). A stamp is newer than the locks that it stands for, or its recipe runs again.

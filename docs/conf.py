@@ -1,0 +1,135 @@
+"""Sphinx: the pages of the repository as they are on a forge, and the reference of the package.
+
+The source folder is the root of the repository, so that links from page to page work here and
+there alike: ``sphinx-build -W -c docs . build/docs``, or ``make docs``. Notebooks are text
+(MyST Markdown) and run with each build; nothing is asked of the network.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sphinx import addnodes
+
+from scatlas import __version__
+
+if TYPE_CHECKING:
+    from docutils import nodes
+    from sphinx.application import Sphinx
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+
+project = "scatlas"
+author = "The scatlas developers"
+copyright = author  # noqa: A001 - Sphinx's name
+version = release = __version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+]
+root_doc = "docs/index"
+templates_path = [str(HERE / "_templates")]
+# Folders with pages; Sphinx does not walk through the others (an environment, results).
+_PAGES = {"config", "docs", "envs"}
+include_patterns = ["docs/**", "config/README.md", "envs/README.md"]
+include_patterns += ["CHANGELOG.md", "CONTRIBUTING.md", "README.md"]
+exclude_patterns = ["docs/_templates"]
+exclude_patterns += [p.name for p in ROOT.iterdir() if p.is_dir() and p.name not in _PAGES]
+
+html_theme = "furo"
+html_title = f"scatlas {__version__}"
+html_static_path = [str(HERE / "_static")]
+html_css_files = ["tables.css"]
+# One parameter a line where a signature is longer than this.
+python_maximum_signature_line_length = 80
+default_role = "code"  # `adata` in a docstring is a name
+
+# Headings are link targets, as on a forge.
+myst_heading_anchors = 4
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 120  # seconds a cell: they take a few on an idle machine
+nb_merge_streams = True
+
+autosummary_generate = True
+autodoc_preserve_defaults = True  # `np.inf` and `_UNSET` as they stand in the source
+autodoc_typehints = "signature"
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+# These are prose and lists of what is returned, not types alone.
+napoleon_custom_sections = ["Returns", "Yields", "Warns"]
+
+_UNDERLINE = re.compile(r"-{3,}$")
+# ``obs["leiden"]`` : categorical
+_NAMED = re.compile(r"`.*` : \S")
+
+
+def _list_results(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """Make lists of what the sections above name, with or without a text below the name.
+
+    In reStructuredText a name without a text would run into the next.
+    """
+    made: list[str] = []
+    section, in_item = "", False
+    for i, line in enumerate(lines):
+        below = lines[i + 1] if i + 1 < len(lines) else ""
+        if _UNDERLINE.match(below):
+            section, in_item = line, False
+        listed = section in napoleon_custom_sections and not _UNDERLINE.match(line)
+        if listed and line and line != section and not line.startswith(" "):
+            was_item, in_item = in_item, below.startswith("    ") or bool(_NAMED.match(line))
+            if in_item:
+                made += [] if was_item else [""]
+                dash = " –" if below.startswith("    ") else ""
+                made.append(f"- {line}{dash}")
+                continue
+            made += [""] if was_item else []
+        made.append(line.replace("    ", "  ", 1) if listed and in_item else line)
+    lines[:] = made
+
+
+def _say_passes(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """Add how often a function computes a Dask X, which the tests count."""
+    if not hasattr(obj, "passes"):
+        return
+    note = f" ({obj.passes_note})" if obj.passes_note else ""
+    lines += ["", ".. rubric:: Passes over a Dask X", "", f"{obj.passes}{note}.", ""]
+
+
+def _name_folders(app: Sphinx, doctree: nodes.document) -> None:
+    """Leave of links to folders of the repository, which a forge opens, their text."""
+    page = ROOT / f"{app.env.docname}.md"
+    for link in list(doctree.findall(addnodes.pending_xref)):
+        if link["reftype"] == "myst" and (page.parent / link["reftarget"]).is_dir():
+            link.replace_self(link.children)
+
+
+def _enter_by_the_front_door(app: Sphinx, exception: Exception | None) -> None:
+    """Open the first page where the folder itself is opened."""
+    if exception is None and app.builder.format == "html":
+        target = f"{root_doc}.html"
+        (Path(app.outdir) / "index.html").write_text(
+            f'<!doctype html><meta http-equiv="refresh" content="0; url={target}">'
+            f'<link rel="canonical" href="{target}"><title>scatlas</title>\n'
+        )
+
+
+def setup(app: Sphinx) -> None:
+    """Connect the above; pages of functions that are gone must not stay."""
+    shutil.rmtree(HERE / "api" / "generated", ignore_errors=True)
+    app.connect("autodoc-process-docstring", _list_results, priority=400)  # napoleon: 500
+    app.connect("autodoc-process-docstring", _say_passes)
+    app.connect("doctree-read", _name_folders)
+    app.connect("build-finished", _enter_by_the_front_door)

@@ -1,0 +1,184 @@
+"""scanpy's own tests, run with our functions in the places of scanpy's.
+
+    python -m tests.compat.run              every test of passes.txt must pass
+    python -m tests.compat.run --update     run all, once with scanpy's functions and once with
+                                            ours; write the lists and docs/compatibility.md
+
+The tests are those of the installed scanpy, from its source distribution, which pip fetches and the
+lock's hash vouches for; nothing of it is kept in the repository but the names of the tests.
+Judged is a test that passes with scanpy's own functions, on the machine that updates the lists, and
+calls one of ours. `passes.txt` and `failures.txt` hold them all, `reasons.toml` why those fail.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tests.compat import page
+from tests.compat.migration import shared_functions
+from tests.compat.page import FAILURES, HERE, PASSES
+
+ROOT = HERE.parents[1]
+LOCK = ROOT / "envs" / "test.lock.txt"
+# What was fetched stays for the next run; `make clean` removes it.
+CACHE = ROOT / ".pytest_cache" / "scanpy"
+# The files of scanpy's suite in which our functions are called. (Those of its plots compare
+# pictures of data that has to be fetched.)
+FILES = [
+    *("aggregated", "backed", "clustering", "combat", "deprecations", "embedding"),
+    *("highly_variable_genes", "ingest", "neighbors_key_added", "normalization", "pca"),
+    *("preprocessing", "preprocessing_distributed", "qc_metrics", "rank_genes_groups"),
+    *("rank_genes_groups_logreg", "scaling", "score_genes", "scrublet"),
+]
+
+
+class UnavailableError(Exception):
+    """The tests could not be fetched; the message says why."""
+
+
+def fetch() -> Path:
+    """Folder of the installed scanpy's source distribution, fetched unless it is there."""
+    wanted = version("scanpy")
+    target = CACHE / f"scanpy-{wanted}"
+    if target.is_dir():
+        return target
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        requirement = Path(folder) / "requirement.txt"
+        requirement.write_text(_locked("scanpy", wanted))
+        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
+        command += ["download", "--quiet", "--no-deps", "--no-binary", "scanpy"]
+        command += ["--require-hashes", "--requirement", str(requirement), "--dest", folder]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        archives = list(Path(folder).glob("scanpy-*.tar.gz"))
+        if done.returncode or len(archives) != 1:
+            last = (done.stderr.strip() or "pip says nothing").splitlines()[-1]
+            raise UnavailableError(f"pip did not fetch the source of scanpy {wanted}: {last}")
+        with tarfile.open(archives[0]) as archive:
+            archive.extractall(Path(folder) / "unpacked", filter="data")
+        (unpacked,) = (Path(folder) / "unpacked").iterdir()
+        try:
+            unpacked.rename(target)
+        except OSError:  # another run was quicker
+            if not target.is_dir():
+                raise
+    return target
+
+
+def _locked(name: str, wanted: str) -> str:
+    """The lines of the lock, with all hashes, that hold this version of a package."""
+    found = re.search(rf"^{name}==(\S+)(?:.*\\\n)+.*\n", LOCK.read_text(), re.MULTILINE)
+    if found is None or found[1] != wanted:
+        raise UnavailableError(
+            f"no hash is known: envs/test.lock.txt does not hold {name} {wanted}"
+        )
+    return found[0]
+
+
+def run(whose: str, tests: list[str] | None = None, *, workers: int = 2) -> dict[str, Any]:
+    """Outcome of each test by its name (``test_pca.py::test_mask``), with the functions it called.
+
+    Parameters
+    ----------
+    whose
+        ``"scatlas"`` or ``"scanpy"``: whose functions the tests meet.
+    tests
+        Names of the tests to run; all of `FILES` when left out.
+    workers
+        Processes.
+    """
+    suite = fetch()
+    files = FILES
+    with tempfile.TemporaryDirectory() as folder:
+        results, only = Path(folder) / "results.json", Path(folder) / "only.json"
+        # A run of pytest inside a run of pytest: what the outer one says of itself is not ours.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COV"))}
+        environment |= {"SCATLAS_COMPAT": whose, "SCATLAS_COMPAT_RESULTS": str(results)}
+        paths = [str(HERE), os.environ.get("PYTHONPATH")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        if tests is not None:
+            only.write_text(json.dumps(tests))
+            environment["SCATLAS_COMPAT_ONLY"] = str(only)
+            files = sorted({name.split(".py::")[0].removeprefix("test_") for name in tests})
+        command = [sys.executable, "-m", "pytest", "-c", str(suite / "pyproject.toml")]
+        # scanpy's configuration, but for what it adds to the command line.
+        command += ["--rootdir", str(suite), "-o", "addopts=", "-o", f"cache_dir={folder}/cache"]
+        command += ["--import-mode=importlib", "-p", "testing.scanpy._pytest"]
+        command += ["-p", "scanpy_substitutes", "-q", "-n", str(workers), "--dist", "loadfile"]
+        command += [str(suite / "tests" / f"test_{name}.py") for name in files]
+        done = subprocess.run(
+            command, cwd=suite, env=environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode not in (0, 1) or not results.exists():
+            raise RuntimeError(f"scanpy's tests did not run:\n{done.stdout}\n{done.stderr}")
+        outcomes = json.loads(results.read_text())
+    return {name.removeprefix("tests/"): outcome for name, outcome in outcomes.items()}
+
+
+def check() -> list[str]:
+    """The tests of passes.txt that do not pass, each with why."""
+    recorded, installed = page.recorded_version(), version("scanpy")
+    if recorded != installed:
+        said = f"the lists are those of scanpy {recorded}, but {installed} is installed"
+        return [f"{said}: run python -m tests.compat.run --update"]
+    names = page.read(PASSES)
+    outcomes = run("scatlas", names)
+    lost = []
+    for name in names:
+        outcome = outcomes.get(name, {"outcome": "not found", "why": ""})
+        if outcome["outcome"] != "passed":
+            lost.append(f"{name}: {outcome['outcome']}: {outcome['why'][:300]}")
+        elif not outcome["calls"]:
+            lost.append(f"{name}: passes, but calls none of our functions any more")
+    return lost
+
+
+def update() -> list[str]:
+    """Write the lists and, when each failure has a reason, the page; the failures without one."""
+    theirs, ours = run("scanpy"), run("scatlas")
+    judged = {
+        name: outcome
+        for name, outcome in ours.items()
+        if outcome["calls"] and theirs.get(name, {}).get("outcome") == "passed"
+    }
+    failures = {name for name, outcome in judged.items() if outcome["outcome"] != "passed"}
+    _write(PASSES, set(judged) - failures, "pass with our functions")
+    _write(FAILURES, failures, "fail with our functions; reasons.toml says why")
+    silent = page.unexplained()
+    if not silent:
+        page.write()
+    return [f"{name}: {judged[name]['why'][:300]}" for name in silent]
+
+
+def _write(path: Path, names: set[str], what: str) -> None:
+    head = f"# Tests of scanpy {version('scanpy')} that {what}.\n"
+    head += "# Written by `python -m tests.compat.run --update`.\n"
+    head += f"# Functions: {' '.join(sorted(shared_functions()))}\n"
+    path.write_text(head + "".join(f"{name}\n" for name in sorted(names)))
+
+
+def main() -> int:
+    """Check or update, as the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--update", action="store_true", help="write the lists and the page")
+    if parser.parse_args().update:
+        faults, said = update(), "failures without a reason in reasons.toml"
+    else:
+        faults, said = check(), "tests that passed and do not now"
+    if faults:
+        sys.stderr.write("\n  ".join([f"{len(faults)} {said}:", *faults]) + "\n")
+    return bool(faults)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

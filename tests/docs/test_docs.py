@@ -1,0 +1,110 @@
+"""The pages of docs/ as HTML: built without a warning, notebooks run, each link leads somewhere."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import scatlas as sa
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted(path.stem for path in (ROOT / "docs" / "notebooks").glob("*.md"))
+# What a reader calls; of io only functions and classes have a page.
+MODULES = ("pp", "tl", "get", "pl", "io", "datasets")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the pages. Warnings are errors, and so is a cell of a notebook that fails."""
+    folder = tmp_path_factory.mktemp("docs")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-j", "2"]
+    command += ["-c", str(ROOT / "docs"), "-d", str(folder / "doctrees")]
+    done = subprocess.run(
+        [*command, str(ROOT), str(folder / "html")],
+        capture_output=True,
+        text=True,
+        check=False,
+        # Whatever the machine's settings are, pages come out the same.
+        env=os.environ | {"PYTHONWARNINGS": "", "COLUMNS": "100"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "html"
+
+
+def test_each_public_name_has_a_page(built: Path) -> None:
+    names = {"scatlas.read_lazy", "scatlas.memory", "scatlas.cluster"}
+    for module in MODULES:
+        for name in getattr(sa, module).__all__:
+            member = getattr(getattr(sa, module), name)
+            if inspect.isfunction(member) or inspect.isclass(member):
+                names.add(f"scatlas.{module}.{name}")
+    names -= {"scatlas.io.read_lazy"}  # the same as scatlas.read_lazy
+    pages = {path.stem for path in (built / "docs" / "api" / "generated").glob("*.html")}
+    assert names - pages == set(), "list them in docs/api/index.md"
+
+
+def test_a_reference_page_has_parameters_results_errors_and_passes(built: Path) -> None:
+    page = (built / "docs/api/generated/scatlas.pp.normalize_total.html").read_text()
+    text = re.sub(r"<[^>]+>", "", page)
+    for part in ("Parameters", "counts_per_cell", "Returns", "norm_factor", "Raises", "InputError"):
+        assert part in text
+    assert "Passes over a Dask X" in text
+    assert sa.pp.normalize_total.passes_note in text.replace("\n", " ")
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_each_notebook_was_run(built: Path, name: str) -> None:
+    page = (built / "docs" / "notebooks" / f"{name}.html").read_text()
+    cells = (ROOT / "docs" / "notebooks" / f"{name}.md").read_text().count("{code-cell}")
+    assert page.count('class="cell_input') == cells > 3
+    assert page.count('class="cell_output') >= 3
+    assert "Traceback" not in page
+
+
+def test_what_the_notebooks_say_is_so(built: Path) -> None:
+    pages = {n: (built / "docs/notebooks" / f"{n}.html").read_text() for n in NOTEBOOKS}
+    text = {name: re.sub(r"<[^>]+>", "", page) for name, page in pages.items()}
+    assert "another cut: True" in text["out_of_core"]
+    assert "in memory:   True" in text["out_of_core"]
+    assert "the same bits: True" in text["several_gpus"]
+    assert "2 workers" in text["several_gpus"]
+    assert pages["in_memory"].count("<img") >= 2
+
+
+def _links(page: Path) -> set[str]:
+    return set(re.findall(r'(?:href|src)="([^"]+)"', page.read_text()))
+
+
+def test_each_link_leads_somewhere(built: Path) -> None:
+    pages = [page for page in built.rglob("*.html") if "_static" not in page.parts]
+    ids = {page: set(re.findall(r'\bid="([^"]+)"', page.read_text())) for page in pages}
+    broken = []
+    for page in pages:
+        for link in _links(page):
+            parts = urlsplit(link)
+            if parts.scheme or link.startswith("//"):
+                continue
+            path = unquote(parts.path)
+            target = page if not path else (page.parent / path).resolve()
+            fragment = unquote(parts.fragment)
+            lost = fragment and target in ids and fragment not in ids[target]
+            if not target.exists() or lost:
+                broken.append(f"{page.relative_to(built)}: {link}")
+    assert broken == []
+    assert len(pages) > 60
+
+
+def test_the_guide_says_how_often_functions_read() -> None:
+    text = (ROOT / "docs" / "out-of-core.md").read_text()
+    rows = re.findall(r"^\| ((?:`sa\.\w+\.\w+`(?:, )?)+) \| (\d)", text, re.MULTILINE)
+    assert len(rows) >= 9
+    for names, number in rows:
+        for module, name in re.findall(r"`sa\.(\w+)\.(\w+)`", names):
+            assert getattr(getattr(sa, module), name).passes == int(number), name
