@@ -1,19 +1,31 @@
-"""Peak memory of every rule: does it depend on the size of a plate?
+"""Peak memory of every rule, and of every function that works out of core.
 
     python bench/memory.py FOLDER                       # 2 plates of 50,000 and of 400,000 cells
+    python bench/memory.py FOLDER --functions           # each function on a plate of 200,000
 
 Simulates the plates in FOLDER (once), runs the workflow on each size with one job at a time, and
-prints what each rule's process had resident at most, from the run records beside the manifests.
+prints what each rule's process had resident at most, from the run records beside the manifests:
+does it depend on the size of a plate?
+
+With --functions each function runs in a process of its own on a plate that stays on disk
+(bench/sides/function_memory.py). What it held above what was there before it, its result not
+counted, is compared with its bound: the block budget, or 40% of the memory left for functions that
+say so (docs/memory.md). Ends with an error if one held more.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
-from run_side import machine, publish
+from run_side import ROOT, machine, publish
 from workflow_run import by_rule, make_plates, run_workflow
+
+from scatlas.io.size import parse_bytes
 
 
 def main() -> None:
@@ -24,8 +36,12 @@ def main() -> None:
     parser.add_argument("--genes", type=int, default=62_710)
     parser.add_argument("--budget", default="256MB")
     parser.add_argument("--comps", type=int, default=300)
+    parser.add_argument("--functions", action="store_true", help="of functions, not of rules")
     parser.add_argument("--out", type=Path, help="file for the table, beside standard output")
     args = parser.parse_args()
+    if args.functions:
+        of_functions(args)
+        return
     peaks, values = [], []
     for cells in args.cells:
         folder = args.folder / f"cells{cells}"
@@ -54,6 +70,47 @@ def main() -> None:
         for rule in small
     ]
     publish(lines, args.out)
+
+
+# Functions that keep values of many cells where these fit so much of the memory left.
+SHARE_OF_MEMORY = 0.4
+KEEPING = (
+    "tl.rank_genes_groups, wilcoxon",
+    "tl.rank_genes_groups, logreg",
+    "get.aggregate, median",
+)
+
+
+def of_functions(args: argparse.Namespace) -> None:
+    """Peak memory of each function on one plate."""
+    cells = 200_000
+    (plate,) = make_plates(args.folder / f"cells{cells}", 1, cells, args.genes)
+    lines = [
+        f"# python bench/memory.py FOLDER --functions --genes {args.genes} --budget {args.budget}",
+        machine("scatlas", "anndata", "dask", "numba", "numpy", "zarr"),
+        f"# a plate of {cells:,} cells; MB; start: libraries, tables, compiled kernels",
+        f"{'function':<46}{'s':>7}{'start':>8}{'peak':>8}{'result':>8}{'in work':>9}{'bound':>8}",
+    ]
+    over = []
+    side = [sys.executable, ROOT / "bench/sides/function_memory.py"]
+    names = subprocess.run([*side, "--list"], check=True, capture_output=True, text=True).stdout
+    for name in names.splitlines():
+        command = [*side, plate, name, "--budget", args.budget]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found = json.loads(done.stdout.splitlines()[-1])
+        work = found["peak"] - found["start"] - found["result"]
+        bound = SHARE_OF_MEMORY * found["left"] if name in KEEPING else parse_bytes(args.budget)
+        sizes = (found["start"], found["peak"], found["result"], work, bound)
+        told = "".join(
+            f"{size / 1e6:>{w}.0f}" for size, w in zip(sizes, (8, 8, 8, 9, 8), strict=True)
+        )
+        lines.append(f"{name:<46}{found['seconds']:>7.1f}{told}")
+        print(lines[-1], file=sys.stderr, flush=True)
+        if work > bound:
+            over.append(name)
+    publish(lines, args.out)
+    if over:
+        sys.exit(f"more than its bound: {'; '.join(over)}")
 
 
 if __name__ == "__main__":

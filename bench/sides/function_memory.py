@@ -1,0 +1,175 @@
+"""Peak memory of one out-of-core function on a plate that stays on disk.
+
+    python bench/sides/function_memory.py PLATE pp.pca --budget 256MB
+
+Runs the function on the first cells, so that libraries are loaded and kernels compiled, lets the
+system forget the highest memory so far, and runs it on all cells. Prints a JSON line; `--list`
+prints the names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+from anndata import AnnData
+
+import scatlas as sa
+from scatlas import blocks
+from scatlas.compute.memory import available_memory, reuse_memory
+
+# Genes of what has a dense result, lazily: all of them would be passed through for minutes.
+GENES = 2000
+FIRST = 3000
+GROUPS = "cell_line"
+
+
+def consume(adata: AnnData) -> None:
+    """Compute a lazy X block by block, as a writer would."""
+    for _ in blocks.stream(adata.X):
+        pass
+
+
+def logarithms(adata: AnnData, n_genes: int | None = None) -> AnnData:
+    sa.pp.normalize_total(adata, target_sum=1e4)
+    sa.pp.log1p(adata)
+    return adata if n_genes is None else adata[:, :n_genes].copy()
+
+
+def hvg(flavor: str) -> Callable[[AnnData], Any]:
+    def call(adata: AnnData) -> None:
+        if flavor in {"seurat", "cell_ranger"}:
+            logarithms(adata)
+        sa.pp.highly_variable_genes(adata, flavor=flavor, n_top_genes=2000, batch_key="sublibrary")
+
+    return call
+
+
+def ranked(method: str) -> Callable[[AnnData], Any]:
+    def call(adata: AnnData) -> AnnData:
+        options = {"max_iter": 10} if method == "logreg" else {}
+        adata = logarithms(adata, GENES if method == "logreg" else None)
+        sa.tl.rank_genes_groups(adata, GROUPS, method=method, **options)
+        return adata
+
+    return call
+
+
+def qc(adata: AnnData) -> None:
+    adata.var["mt"] = adata.var_names.str.startswith("MT-")
+    sa.pp.calculate_qc_metrics(adata, qc_vars=["mt"], inplace=True)
+
+
+def scaled(adata: AnnData) -> AnnData:
+    adata = logarithms(adata, GENES)
+    sa.pp.scale(adata, max_value=10)
+    return adata
+
+
+def regressed(adata: AnnData) -> None:
+    adata.obs["total"] = np.arange(adata.n_obs, dtype=float)
+    adata = logarithms(adata, GENES)
+    sa.pp.regress_out(adata, "total")
+    consume(adata)
+
+
+def cycle(adata: AnnData) -> None:
+    names = adata.var_names[::500]
+    sa.tl.score_genes_cell_cycle(logarithms(adata), s_genes=names[::2], g2m_genes=names[1::2])
+
+
+def then(change: Callable[[AnnData], Any]) -> Callable[[AnnData], None]:
+    """The change, and a pass over the lazy X that it leaves."""
+
+    def call(adata: AnnData) -> None:
+        consume(change(adata) or adata)
+
+    return call
+
+
+SUMS = ["sum", "mean", "var", "count_nonzero"]
+FUNCTIONS: dict[str, Callable[[AnnData], Any]] = {
+    "pp.calculate_qc_metrics": qc,
+    "pp.filter_cells": then(lambda adata: sa.pp.filter_cells(adata, min_genes=500)),
+    "pp.filter_genes": then(lambda adata: sa.pp.filter_genes(adata, min_cells=3)),
+    "pp.normalize_total": then(sa.pp.normalize_total),
+    "pp.log1p": then(logarithms),
+    "pp.highly_variable_genes, seurat": hvg("seurat"),
+    "pp.highly_variable_genes, cell_ranger": hvg("cell_ranger"),
+    "pp.highly_variable_genes, seurat_v3": hvg("seurat_v3"),
+    "pp.highly_variable_genes, pearson_residuals": hvg("pearson_residuals"),
+    "pp.regress_out": regressed,
+    "pp.scale": then(scaled),
+    "pp.pca": lambda adata: sa.pp.pca(logarithms(adata, GENES), n_comps=50),
+    "pp.pca, scaled": lambda adata: sa.pp.pca(scaled(adata), n_comps=50),
+    "pp.downsample_counts": then(
+        lambda adata: sa.pp.downsample_counts(adata, counts_per_cell=1000)
+    ),
+    "pp.sample": then(lambda adata: sa.pp.sample(adata, 0.1)),
+    "pp.scrublet": lambda adata: sa.pp.scrublet(adata, n_top_genes=2000),
+    "tl.score_genes": lambda adata: sa.tl.score_genes(logarithms(adata), adata.var_names[::500]),
+    "tl.score_genes_cell_cycle": cycle,
+    "tl.rank_genes_groups, t-test": ranked("t-test"),
+    "tl.rank_genes_groups, wilcoxon": ranked("wilcoxon"),
+    "tl.rank_genes_groups, logreg": ranked("logreg"),
+    "get.aggregate": lambda adata: sa.get.aggregate(adata, [GROUPS, "sublibrary"], SUMS),
+    "get.aggregate, median": lambda adata: sa.get.aggregate(adata, GROUPS, "median"),
+}
+
+
+def n_bytes(value: Any) -> int:
+    """Bytes of a result, and of all arrays of an AnnData but a lazy one."""
+    if isinstance(value, AnnData):
+        parts = (value.X, *value.layers.values(), value.obs, value.var, *value.obsm.values())
+        return sum(map(n_bytes, (*parts, *value.varm.values(), dict(value.uns))))
+    if isinstance(value, dict):
+        return sum(map(n_bytes, value.values()))
+    if isinstance(value, pd.DataFrame):
+        return int(value.memory_usage(deep=True).sum())
+    if sp.issparse(value):
+        return value.data.nbytes + value.indices.nbytes + value.indptr.nbytes
+    return value.nbytes if isinstance(value, np.ndarray) else 0
+
+
+def resident(line: str) -> int:
+    """``VmRSS`` or ``VmHWM`` of this process in bytes."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return 1024 * int(re.search(rf"^{line}:\s+(\d+) kB$", status, re.MULTILINE)[1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("plate", type=Path, nargs="?")
+    parser.add_argument("name", nargs="?", choices=FUNCTIONS)
+    parser.add_argument("--budget", default="256MB")
+    parser.add_argument("--list", action="store_true")
+    args = parser.parse_args()
+    if args.list:
+        sys.exit(print("\n".join(FUNCTIONS)))
+    reuse_memory()
+    function = FUNCTIONS[args.name]
+    function(sa.read_lazy(args.plate, block_budget=args.budget)[:FIRST].copy())
+    adata = sa.read_lazy(args.plate, block_budget=args.budget)
+    before = n_bytes(adata)
+    Path("/proc/self/clear_refs").write_text("5")  # proc(5): VmHWM becomes what is resident now
+    start, left, begin = resident("VmRSS"), available_memory(), time.perf_counter()
+    result = function(adata)
+    seconds = time.perf_counter() - begin
+    made = max(0, n_bytes(adata) - before)
+    if result is not None and result is not adata:
+        made += n_bytes(result)
+    facts = {"start": start, "peak": resident("VmHWM"), "result": made, "left": left}
+    print(json.dumps({"seconds": seconds, **facts}))
+
+
+if __name__ == "__main__":
+    main()
