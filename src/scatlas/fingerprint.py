@@ -11,14 +11,16 @@ import ast
 import hashlib
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
 _ROOT = Path(__file__).parent
+# For type checkers, and for ``python -m``: no script runs these.
 _NOT_EXECUTED = {"TYPE_CHECKING", "__name__ == '__main__'"}
-_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
+# Where statements hold others, last first.
+_BLOCKS = ("finalbody", "orelse", "handlers", "cases", "body")
 _SOURCES = {".py", ".cu", ".html", ".css"}
 # The homes of an operation's kernels, which `scatlas.kernels.homes.home` chooses from.
 _HOMES = ("scatlas.kernels.{}_cpu", "scatlas.kernels.{}_gpu")
@@ -52,59 +54,78 @@ def fingerprint(script: Path) -> str:
 
 def _imports(path: Path) -> set[Path]:
     """Files of the package that a file imports, at the top or inside functions."""
+    if path.suffix != ".py":
+        return set()
+    read = _read(path, path.stat().st_mtime_ns)
     found: set[Path] = set()
-    for module, name in _imported(path, path.stat().st_mtime_ns):
+    for module, name in read.imports:
         files = _files(f"{module}.{name}") if name else _files(module)
         found |= files or (_home(module, name) if name else files)
-    operations = [*_chosen(path, "kernel")]
-    sources = {path.with_name(f"{name}.cu") for name in operations}
-    sources |= {path.with_name("common.cuh")} if operations else set()
+    sources = {path.with_name(f"{name}.cu") for name in read.kernels}
+    sources |= {path.with_name("common.cuh")} if read.kernels else set()
     return found | {file for file in sources if file.is_file()}
 
 
+class _Read(NamedTuple):
+    """What a file says of others.
+
+    Attributes
+    ----------
+    imports
+        Module and name of each import that runs; no name where the module itself is imported.
+    kernels
+        Operations whose CUDA sources it takes.
+    origins
+        By name, the module that a name is imported from, also if for type checkers alone.
+    """
+
+    imports: list[tuple[str, str]]
+    kernels: list[str]
+    origins: dict[str, str]
+
+
 @cache
-def _imported(path: Path, _changed: int) -> list[tuple[str, str]]:
-    """Module and name of each import; no name where the module itself is imported."""
+def _read(path: Path, _changed: int) -> _Read:
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
     found = []
-    for node in _executed(_parse(path)):
+    for node in _statements(tree, _NOT_EXECUTED):
         if isinstance(node, ast.Import):
             found += [(alias.name, "") for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             found += [(node.module, alias.name) for alias in node.names]
-    found += [(home.format(name), "") for name in _chosen(path, "home") for home in _HOMES]
-    return [(module, name) for module, name in found if module.split(".")[0] == "scatlas"]
+    found += [(home.format(name), "") for name in _chosen(tree, text, "home") for home in _HOMES]
+    origins: dict[str, str] = {}
+    for node in _statements(tree):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                origins.setdefault(alias.name, node.module or "")
+    imports = [(module, name) for module, name in found if module.split(".")[0] == "scatlas"]
+    return _Read(imports, [*_chosen(tree, text, "kernel")], origins)
 
 
-def _chosen(path: Path, function: str) -> Iterator[str]:
+def _chosen(tree: ast.Module, text: str, function: str) -> Iterator[str]:
     """Operations that a file names when it calls ``home("operation", x)``, or ``kernel``."""
-    for node in ast.walk(_parse(path)):
+    if f"{function}(" not in text:  # walking all expressions takes long
+        return
+    for node in ast.walk(tree):
         if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
             called = node.func
             if getattr(called, "id", getattr(called, "attr", None)) == function:
                 yield node.args[0].value
 
 
-def _executed(tree: ast.AST) -> Iterator[ast.AST]:
-    """Statements but those for type checkers and for ``python -m``, which no script runs."""
+def _statements(tree: ast.AST, left_out: Container[str] = ()) -> Iterator[ast.AST]:
+    """Statements but those under a condition that is left out, in their order."""
     todo = [tree]
     while todo:
         node = todo.pop()
-        if isinstance(node, ast.If) and ast.unparse(node.test) in _NOT_EXECUTED:
+        if isinstance(node, ast.If) and left_out and ast.unparse(node.test) in left_out:
             continue
         yield node
         # No import stands inside an expression.
-        todo += [part for part in ast.iter_child_nodes(node) if isinstance(part, _STATEMENTS)]
-
-
-def _parse(path: Path) -> ast.Module:
-    if path.suffix != ".py":
-        return ast.Module([], [])
-    return _parsed(path, path.stat().st_mtime_ns)
-
-
-@cache
-def _parsed(path: Path, _changed: int) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+        for block in _BLOCKS:
+            todo += reversed(getattr(node, block, ()))
 
 
 def _path(module: str) -> Path | None:
@@ -129,7 +150,6 @@ def _home(module: str, name: str) -> set[Path]:
     path = _path(module)
     if path is None or not (path / "__init__.py").is_file():
         return _files(module)
-    for node in ast.walk(_parse(path / "__init__.py")):
-        if isinstance(node, ast.ImportFrom) and name in {alias.name for alias in node.names}:
-            return _files(node.module or "")
-    return {path / "__init__.py"}
+    init = path / "__init__.py"
+    origin = _read(init, init.stat().st_mtime_ns).origins.get(name)
+    return {init} if origin is None else _files(origin)

@@ -1,4 +1,4 @@
-"""Scores and ranks of genes, and tools on graphs of cells: scanpy's names, defaults, result keys."""
+"""Scores and ranks of genes, graphs of cells: scanpy's names, defaults and result keys."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     from scatlas.tl._rank_genes_groups import rank_genes_groups, rank_genes_groups_logreg
 
+__all__ = ["leiden", "lisi", "rank_genes_groups", "rank_genes_groups_logreg"]
+__all__ += ["score_genes", "score_genes_cell_cycle", "umap"]
 _RANKS = ("rank_genes_groups", "rank_genes_groups_logreg")
-__all__ = ["leiden", "lisi", *_RANKS, "score_genes", "score_genes_cell_cycle", "umap"]
 __getattr__, _ = exports(__name__, dict.fromkeys(_RANKS, "_rank_genes_groups"))
 
 
