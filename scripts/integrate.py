@@ -9,12 +9,14 @@ from pathlib import Path
 import anndata as ad
 import pandas as pd
 
-from scatlas import config, step, tl
+from scatlas import config, step
 from scatlas.errors import InputError
 from scatlas.get import on_backend
 from scatlas.io import atomic_path
 from scatlas.pp import harmony_integrate
 from scatlas.pp import neighbors as find_neighbors
+from scatlas.tl import leiden, lisi
+from scatlas.tl import umap as map_cells
 
 logger = logging.getLogger("scatlas")
 MIXED = "X_pca_harmony"
@@ -80,8 +82,8 @@ def draw(adata: ad.AnnData, args: argparse.Namespace) -> None:
     min_dist = config.from_options(args, config.UMAP).min_dist
     resolution = config.from_options(args, config.Leiden).resolution
     keys = {"random_state": args.seed, "neighbors_key": "harmony"}
-    tl.umap(adata, min_dist=min_dist, key_added="X_umap_harmony", **keys)
-    tl.leiden(
+    map_cells(adata, min_dist=min_dist, key_added="X_umap_harmony", **keys)
+    leiden(
         adata,
         resolution,
         key_added="leiden_harmony",
@@ -104,7 +106,7 @@ def scores(adata: ad.AnnData, keys: list[str], label: str | None) -> pd.DataFram
             ("before", "neighbors", f"lisi_{name}"),
             ("after", "harmony", f"lisi_{name}_harmony"),
         ):
-            tl.lisi(adata, name, neighbors_key=graph, key_added=column)
+            lisi(adata, name, neighbors_key=graph, key_added=column)
             found[when] = adata.obs[column].mean()
         row |= {f"LISI {when}": mean for when, mean in found.items()}
         # Luecken et al. (Nature Methods 2022) put both between 0 and 1, 1 being what is wanted.

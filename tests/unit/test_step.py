@@ -157,16 +157,16 @@ def test_fingerprints_follow_the_imports(tmp_path: Path):
             return {s.stem for s in SCRIPTS.glob("*.py") if fingerprint(s) != before[s.stem]}
 
         assert differing("kernels/gram_cpu.py") >= {"select_genes", "pca"}
-        on_moments = {"hvg", "select_genes", "pca", "pseudobulk"}
+        on_moments = {"doublets", "hvg", "select_genes", "pca", "pseudobulk"}
         assert differing("kernels/count_moments_gpu.py") == on_moments
         assert differing("kernels/moments.cu") == on_moments
         assert "hvg" in differing("kernels/clipped_moments.cu")
         assert "qc_filter" in differing("io/store.py")
         assert "load" in differing("kernels/check_cpu.py")
         assert differing("pl/__init__.py") == {"report"}
-        assert differing("pp/_pca.py") == {"pca"}
-        assert differing("pp/_gram.py") == {"select_genes", "pca"}
-        assert differing("tl/_umap.py") == {"umap"}
+        assert differing("pp/_pca.py") == {"doublets", "pca"}
+        assert differing("pp/_gram.py") == {"doublets", "select_genes", "pca"}
+        assert differing("tl/_umap.py") == {"integrate", "umap"}
         assert differing("datasets.py") == {"simulate"}
         assert differing("_config_docs.py") == set()
 

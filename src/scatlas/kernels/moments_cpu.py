@@ -288,16 +288,16 @@ def deviations_of(total: Any, total_low: Any, squares: Any, squares_low: Any, n:
     """Sums of squared deviations, those of constant values with their rounding."""
     # total**2 / n as a pair: the quotient and what it leaves.
     product = total * total
-    product_low = _product_error(total, total, product) + 2.0 * total * total_low
+    product_low = product_error(total, total, product) + 2.0 * total * total_low
     quotient = product / n
     back = quotient * n
-    rest = (product - back) - _product_error(quotient, n, back)
+    rest = (product - back) - product_error(quotient, n, back)
     quotient_low = (rest + product_low) / n
     return (squares - quotient) + (squares_low - quotient_low)
 
 
 @register_jitable
-def _product_error(a: NDArray, b: NDArray, product: NDArray) -> NDArray:
+def product_error(a: Any, b: Any, product: Any) -> Any:
     """Return ``a * b - product`` exactly (Dekker)."""
     c = 134217729.0 * a
     a_high = c - (c - a)

@@ -12,13 +12,19 @@ __device__ inline double expected(double gene, double cell, double all) {
   return __ddiv_rn(__dmul_rn(gene, cell), all);
 }
 
-// Knuth's sum of the pair high + low and a value (pair_sum of moments_cpu).
-__device__ inline void add_to(double& high, double& low, double value) {
+// Knuth's sum of the pairs high + low and value + error (pair_sum of moments_cpu).
+__device__ inline void add_to(double& high, double& low, double value, double error) {
   const double sum = __dadd_rn(high, value), part = __dsub_rn(sum, high);
   const double lost = __dadd_rn(__dsub_rn(high, __dsub_rn(sum, part)), __dsub_rn(value, part));
-  const double rest = __dadd_rn(low, lost);
+  const double rest = __dadd_rn(low, __dadd_rn(lost, error));
   high = __dadd_rn(sum, rest);
   low = __dsub_rn(rest, __dsub_rn(high, sum));
+}
+
+// Adds n * value, with what its rounding leaves.
+__device__ inline void add_times(double& high, double& low, double n, double value) {
+  const double product = __dmul_rn(n, value);
+  add_to(high, low, product, __fma_rn(n, value, -product));
 }
 
 // A thread a gene goes through the totals of cells. A template so that it is compiled only where it
@@ -33,8 +39,8 @@ template <class T> __global__ void sums_of_zeros(
     for (int64 i = 0; i < n_totals; ++i) {
       const double zero = residual(0.0, expected(of_gene, load(totals + i), all), theta, clip);
       const double n = load(n_cells + i);
-      add_to(sum, sum_low, __dmul_rn(n, zero));
-      add_to(squares, squares_low, __dmul_rn(n, __dmul_rn(zero, zero)));
+      add_times(sum, sum_low, n, zero);
+      add_times(squares, squares_low, n, __dmul_rn(zero, zero));
     }
     double* of = out + 4 * gene;
     of[0] = sum;
@@ -44,30 +50,34 @@ template <class T> __global__ void sums_of_zeros(
   }
 }
 
-// How far the residual of each value, and its square, lie from those of a zero in its place; a warp
-// a row. genes [groups, genes]; groups [rows], negative for rows that are left out, whose values
-// become zero.
+// How far the residual of each value, and its square, lie from those of a zero in its place, without
+// rounding: as differences and errors, arrays of n_values one after another; a warp a row.
+// genes [groups, genes]; groups [rows], negative for rows that are left out, whose values become zero.
 template <class Rows>
 __device__ void differences(
   const Rows rows, int64 n_rows, int64 n_genes, const int* groups, const double* totals,
   const double* genes, const double* all, const double* clips, double theta, int64 row_length,
-  double* of_residuals, double* of_squares
+  int64 n_values, double* terms
 ) {
   for (int64 row = first_warp(); row < n_rows; row += all_warps()) {
     const int group = groups[row];
     const int64 start = rows.start(row), stop = rows.stop(row), to = row * row_length;
     for (int64 at = start + lane(); at < stop; at += 32) {
       const double v = double(rows.value(row, at));
-      double first = 0.0, second = 0.0;
+      double first = 0.0, first_low = 0.0, second = 0.0, second_low = 0.0;
       if (group >= 0 && v != 0.0) {
         const double gene = load(genes + group * n_genes + rows.gene(at));
         const double mu = expected(gene, totals[row], all[group]), clip = clips[group];
         const double found = residual(v, mu, theta, clip), zero = residual(0.0, mu, theta, clip);
-        first = __dsub_rn(found, zero);
-        second = __dsub_rn(__dmul_rn(found, found), __dmul_rn(zero, zero));
+        first = found;
+        add_to(first, first_low, -zero, 0.0);
+        second = __dmul_rn(found, found);
+        add_to(second, second_low, -__dmul_rn(zero, zero), 0.0);
       }
-      of_residuals[to + at] = first;
-      of_squares[to + at] = second;
+      terms[to + at] = first;
+      terms[n_values + to + at] = first_low;
+      terms[2 * n_values + to + at] = second;
+      terms[3 * n_values + to + at] = second_low;
     }
   }
 }
@@ -75,19 +85,19 @@ __device__ void differences(
 template <class V, class I> __global__ void differences_csr(
   const V* data, const I* indices, const int64* indptr, int64 n_rows, int64 n_genes,
   const int* groups, const double* totals, const double* genes, const double* all,
-  const double* clips, double theta, double* of_residuals, double* of_squares
+  const double* clips, double theta, int64 n_values, double* terms
 ) {
   const Sparse<V, I> rows{data, indices, indptr};
-  differences(rows, n_rows, n_genes, groups, totals, genes, all, clips, theta, 0, of_residuals,
-              of_squares);
+  differences(rows, n_rows, n_genes, groups, totals, genes, all, clips, theta, 0, n_values,
+              terms);
 }
 
 template <class V> __global__ void differences_dense(
   const V* x, int64 row_step, int64 gene_step, int64 n_rows, int64 n_genes, const int* groups,
   const double* totals, const double* genes, const double* all, const double* clips, double theta,
-  double* of_residuals, double* of_squares
+  int64 n_values, double* terms
 ) {
   const Dense<V> rows{x, row_step, gene_step, n_genes};
   differences(rows, n_rows, n_genes, groups, totals, genes, all, clips, theta, n_genes,
-              of_residuals, of_squares);
+              n_values, terms);
 }

@@ -21,7 +21,13 @@ import numpy as np
 from scipy import sparse
 
 from scatlas.kernels.cached import njit
-from scatlas.kernels.moments_cpu import Moments, group_sizes, local_groups, pair_sum
+from scatlas.kernels.moments_cpu import (
+    Moments,
+    group_sizes,
+    local_groups,
+    pair_sum,
+    product_error,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -131,17 +137,30 @@ def _add_zeros(genes, total, clip, theta, totals, n_cells, out):
         of_gene = out[gene]
         for i in range(totals.size):
             zero = _residual(0.0, genes[gene] * totals[i] / total, theta, clip)
-            n = n_cells[i]
-            of_gene[0], of_gene[1] = pair_sum(of_gene[0], of_gene[1], n * zero, 0.0)
-            of_gene[2], of_gene[3] = pair_sum(of_gene[2], of_gene[3], n * (zero * zero), 0.0)
+            _add_times(of_gene, 0, n_cells[i], zero)
+            _add_times(of_gene, 2, n_cells[i], zero * zero)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _add_times(sums, at, n, value):
+    """Add ``n * value``, with what its rounding leaves: what others take off must cancel it."""
+    product = n * value
+    error = product_error(n, value, product)
+    sums[at], sums[at + 1] = pair_sum(sums[at], sums[at + 1], product, error)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _add_value(v, mu, theta, clip, sums):
     found = _residual(v, mu, theta, clip)
     zero = _residual(0.0, mu, theta, clip)
-    sums[0], sums[1] = pair_sum(sums[0], sums[1], found - zero, 0.0)
-    sums[2], sums[3] = pair_sum(sums[2], sums[3], found * found - zero * zero, 0.0)
+    _add_difference(sums, 0, found, zero)
+    _add_difference(sums, 2, found * found, zero * zero)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _add_difference(sums, at, a, b):
+    difference, error = pair_sum(a, 0.0, -b, 0.0)
+    sums[at], sums[at + 1] = pair_sum(sums[at], sums[at + 1], difference, error)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

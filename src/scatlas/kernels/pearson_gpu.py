@@ -13,7 +13,7 @@ import numpy as np
 from cupyx.scipy import sparse
 
 from scatlas.kernels import cuda, gpu_blocks
-from scatlas.kernels.moments_cpu import Moments, local_groups
+from scatlas.kernels.moments_cpu import Moments, local_groups, pair_sum
 from scatlas.kernels.moments_gpu import moments
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def sums_of_others(x: Block, totals: Any, model: Model, codes: Any = None) -> Mo
     else:
         values, types = x, (x.dtype,)
         name, block = "differences_dense", (x, *cuda.steps(x))
-    terms = cp.empty(values.shape), cp.empty(values.shape)
+    terms = cp.empty((4, *values.shape))
     args = (
         np.int64(n_rows),
         np.int64(n_genes),
@@ -60,11 +60,18 @@ def sums_of_others(x: Block, totals: Any, model: Model, codes: Any = None) -> Mo
         cuda.vector(model.groups[groups]),
         cuda.vector(model.clips[groups]),
         np.float64(model.theta),
+        np.int64(values.size),
     )
-    cuda.kernel("pearson", name, *types)(*cuda.grid_of_warps(n_rows), (*block, *args, *terms))
+    cuda.kernel("pearson", name, *types)(*cuda.grid_of_warps(n_rows), (*block, *args, terms))
     found = []
     for term in terms:
         of_term = gpu_blocks.csr(term, x.indices, x.indptr, n_genes) if values is not x else term
         found.append(moments(of_term, codes))
-    sums = np.concatenate([part.sums[..., :2] for part in found], axis=2)
+    # Of the residuals and of their squares: sum and error of the differences, and of their errors.
+    highs, lows = ([part.sums[..., :2] for part in found[i::2]] for i in (0, 1))
+    pairs = [
+        pair_sum(*np.moveaxis(np.concatenate(two, axis=-1), -1, 0))
+        for two in zip(highs, lows, strict=True)
+    ]
+    sums = np.stack([part for pair in pairs for part in pair], axis=-1)
     return Moments(groups, found[0].n_cells, sums, np.zeros_like(found[0].expressed))

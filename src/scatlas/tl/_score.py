@@ -25,16 +25,153 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Request(NamedTuple):
+class _Request(NamedTuple):
     """A set of genes to score the cells by, and how many control genes a bin gives."""
 
     genes: Sequence[str] | pd.Index | str
     ctrl_size: int
 
 
-def scores(
+@blocks.passes(2, "means of the genes, then the scores")
+def score_genes(
     adata: AnnData,
-    requests: Sequence[Request],
+    gene_list: Sequence[str] | pd.Index,
+    *,
+    ctrl_as_ref: bool = True,
+    ctrl_size: int = 50,
+    gene_pool: Sequence[str] | pd.Index | None = None,
+    n_bins: int = 25,
+    score_name: str = "score",
+    random_state: int | np.random.RandomState | None = 0,
+    copy: bool = False,
+    use_raw: bool | None = None,
+    layer: str | None = None,
+) -> AnnData | None:
+    """Score the cells by a set of genes (Satija et al. 2015; Tirosh et al. 2016).
+
+    A cell's score is the mean over the genes of the set less the mean over control genes. For
+    these, the genes of the pool are ranked by their mean over the cells and cut into bins of as
+    many genes, and from each bin with a gene of the set some are drawn at random.
+
+    The same bins and control genes as :func:`scanpy.tl.score_genes`, whose random numbers are taken
+    (of a generator of their own: NumPy's global one is left alone). Means are exact; those of
+    float32 values scanpy sums in float32, which can swap two genes of nearly the same mean.
+
+    Parameters
+    ----------
+    adata
+        Log-normalised data, as a rule; X in memory or Dask, on the CPU or a GPU.
+    gene_list
+        Genes of the set. Those that are not there are left out, with a warning in the log.
+    ctrl_as_ref
+        Draw from all genes of a bin, and leave out genes of the set then; ``False`` draws from
+        those that are not of the set.
+    ctrl_size
+        Genes drawn from each bin; all of a bin that has no more.
+    gene_pool
+        Genes to bin and to draw from, all of ``gene_list`` among them; all genes when left out.
+    n_bins
+        The pool is cut into bins of ``round(n / (n_bins - 1))`` genes, at least 2.
+    score_name
+        Column of ``obs``.
+    random_state
+        Seed; None draws one.
+    copy
+        Return a changed copy and leave ``adata`` as it is.
+    use_raw
+        Score ``adata.raw``; left out, if there is one and no ``layer`` is given.
+    layer
+        Score ``adata.layers[layer]``.
+
+    Returns
+    -------
+    None, or the copy. Written: ``obs[score_name]``, float64. A NaN counts in no mean.
+
+    Raises
+    ------
+    InputError
+        None of the genes is there, one is not in the pool or has no finite mean, no control gene is
+        left, or genes have the same name.
+
+    References
+    ----------
+    R. Satija et al., Nat. Biotechnol. 33 (2015). I. Tirosh et al., Science 352 (2016). Reference
+    implementation: scanpy 1.11.5, ``tools/_score_genes.py``.
+    """
+    adata = adata.copy() if copy else adata
+    (score,) = _scores(
+        adata,
+        [_Request(gene_list, ctrl_size)],
+        ctrl_as_ref=ctrl_as_ref,
+        gene_pool=gene_pool,
+        n_bins=n_bins,
+        random_state=random_state,
+        use_raw=use_raw,
+        layer=layer,
+    )
+    adata.obs[score_name] = score
+    return adata if copy else None
+
+
+@blocks.passes(2, "the scores of both phases share them")
+def score_genes_cell_cycle(
+    adata: AnnData,
+    *,
+    s_genes: Sequence[str] | pd.Index,
+    g2m_genes: Sequence[str] | pd.Index,
+    copy: bool = False,
+    ctrl_as_ref: bool = True,
+    gene_pool: Sequence[str] | pd.Index | None = None,
+    n_bins: int = 25,
+    random_state: int | np.random.RandomState | None = 0,
+    use_raw: bool | None = None,
+    layer: str | None = None,
+) -> AnnData | None:
+    """Score the cells by the genes of phases S and G2M, and name the phase (Tirosh et al. 2016).
+
+    Parameters
+    ----------
+    adata
+        As for :func:`score_genes`.
+    s_genes, g2m_genes
+        Genes of the phases. As many control genes are drawn from a bin as the shorter list has.
+    copy
+        Return a changed copy and leave ``adata`` as it is.
+    ctrl_as_ref, gene_pool, n_bins, random_state, use_raw, layer
+        As for :func:`score_genes`; the seed is that of both scores.
+
+    Returns
+    -------
+    None, or the copy. Written: ``obs['S_score']`` and ``obs['G2M_score']``, float64, and
+    ``obs['phase']``: ``'G1'`` where both scores are negative, else that of the higher score
+    (``'S'`` where they are the same).
+
+    Raises
+    ------
+    InputError
+        As :func:`score_genes`.
+    """
+    adata = adata.copy() if copy else adata
+    size = min(len(s_genes), len(g2m_genes))
+    s_score, g2m_score = _scores(
+        adata,
+        [_Request(genes, size) for genes in (s_genes, g2m_genes)],
+        ctrl_as_ref=ctrl_as_ref,
+        gene_pool=gene_pool,
+        n_bins=n_bins,
+        random_state=random_state,
+        use_raw=use_raw,
+        layer=layer,
+    )
+    phase = np.where(g2m_score > s_score, "G2M", "S").astype(object)
+    phase[(s_score < 0) & (g2m_score < 0)] = "G1"
+    adata.obs["S_score"], adata.obs["G2M_score"], adata.obs["phase"] = s_score, g2m_score, phase
+    return adata if copy else None
+
+
+def _scores(
+    adata: AnnData,
+    requests: Sequence[_Request],
     *,
     ctrl_as_ref: bool,
     gene_pool: Sequence[str] | pd.Index | None,
