@@ -79,9 +79,10 @@ def downsample_counts(
         drawn = _drawn(x, _per_cell(counts_per_cell, adata.n_obs), seed, replace, whole=False)
     else:
         totals = _totals(x)
-        target = as_integer(total_counts)
-        if target < 0:
-            msg = f"total_counts={target} must not be negative"
+        # Of a matrix of floats the sum is one, too.
+        target = int(total_counts)
+        if target != total_counts or target < 0:
+            msg = f"total_counts={total_counts} must be a whole number from 0 on"
             raise InputError(msg)
         if totals.sum() < target:
             drawn = x
