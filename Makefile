@@ -7,8 +7,8 @@ SHELL := bash
 VENV ?= .venv
 # Jobs of the demo: every core, and no more than eight, which is all that four small plates can use.
 CORES ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
-# Three workers, on two cores: the one with Slurm's tests, which come early, waits most of the time.
-TEST_WORKERS ?= 3
+# Four workers, on two cores: some wait for a Slurm, for Snakemake, or for each other's compiled kernels.
+TEST_WORKERS ?= 4
 PYTEST_ARGS ?=
 
 DEMO_CONFIG := config/demo.yaml

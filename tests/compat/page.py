@@ -36,7 +36,7 @@ The tests are those of the installed scanpy, from its source distribution; the h
 `envs/test.lock.txt` vouches for it. Before they are imported, the public functions of `scanpy.pp`,
 `scanpy.tl` and `scanpy.get` that scatlas has under the same name are replaced by scatlas's:
 {functions}.
-What scanpy's modules call of each other stays theirs, so that its plots, `ingest` and others meet
+What scanpy's modules call of each other stays theirs, so that its plots and others meet
 scatlas's results. A test counts if it passes with scanpy's functions under the same conditions and
 calls one of ours. So none counts that scanpy skips, expects to fail, or fails with the versions of
 packages that are locked here.
