@@ -43,6 +43,8 @@ class Entry:
     rapids_lacks: list[str]
     rapids_adds: list[str]
     differs: str
+    close: str
+    test: str
     theirs: str | None = None
     lacks: dict[str, str] = field(default_factory=dict)
     adds: dict[str, str] = field(default_factory=dict)
@@ -161,6 +163,15 @@ def _reasons(word: str, parameters: dict[str, str]) -> str:
     return f" {word} {there}." if there else ""
 
 
+def _closeness() -> str:
+    rows = ["| function | how close | test |", "|---|---|---|"]
+    rows += [
+        f"| `{entry.name}` | {entry.close} | [{Path(entry.test).stem}](../tests/{entry.test}) |"
+        for entry in present()
+    ]
+    return "\n".join(rows)
+
+
 def _rapids() -> str:
     rows = ["| function | has besides | has not |", "|---|---|---|"]
     rows += [
@@ -191,6 +202,7 @@ def _elsewhere() -> str:
 PARTS = {
     "functions": _functions,
     "parameters": _details,
+    "closeness": _closeness,
     "rapids-singlecell": _rapids,
     "elsewhere": _elsewhere,
 }

@@ -41,6 +41,12 @@ def test_the_page_is_up_to_date_and_without_an_empty_cell() -> None:
     assert [row for row in rows if re.search(r"\|\s*\|", row)] == []
 
 
+@pytest.mark.parametrize("name", PRESENT)
+def test_what_is_said_of_closeness_has_its_test(name: str) -> None:
+    text = (migration.HERE.parent / PRESENT[name].test).read_text()
+    assert re.search(rf"\b{name.split('.')[1]}\b", text)
+
+
 def test_a_parameter_that_nothing_is_said_of_is_seen() -> None:
     entry = PRESENT["pp.normalize_total"]
     silent = migration.Entry(**{**_said(entry), "adds": {}})
