@@ -63,7 +63,7 @@ def test_a_reference_page_has_parameters_results_errors_and_passes(built: Path) 
 def test_each_notebook_was_run(built: Path, name: str) -> None:
     page = (built / "docs" / "notebooks" / f"{name}.html").read_text()
     cells = (ROOT / "docs" / "notebooks" / f"{name}.md").read_text().count("{code-cell}")
-    assert page.count('class="cell_input') == cells > 3
+    assert page.count('class="cell_input') == cells >= 3
     assert page.count('class="cell_output') >= 3
     assert "Traceback" not in page
 
