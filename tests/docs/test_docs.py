@@ -64,7 +64,7 @@ def test_each_notebook_was_run(built: Path, name: str) -> None:
     page = (built / "docs" / "notebooks" / f"{name}.html").read_text()
     cells = (ROOT / "docs" / "notebooks" / f"{name}.md").read_text().count("{code-cell}")
     assert page.count('class="cell_input') == cells >= 3
-    assert page.count('class="cell_output') >= 3
+    assert page.count('class="cell_output') >= 2
     assert "Traceback" not in page
 
 
