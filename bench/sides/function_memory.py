@@ -47,9 +47,14 @@ def logarithms(adata: AnnData, n_genes: int | None = None) -> AnnData:
 
 def hvg(flavor: str) -> Callable[[AnnData], Any]:
     def call(adata: AnnData) -> None:
+        options: dict[str, Any] = {"batch_key": "sublibrary"}
         if flavor in {"seurat", "cell_ranger"}:
             logarithms(adata)
-        sa.pp.highly_variable_genes(adata, flavor=flavor, n_top_genes=2000, batch_key="sublibrary")
+        elif (
+            flavor == "seurat_v3"
+        ):  # loess wants genes that more than a few of the first cells have
+            options = {"min_cells": 200}
+        sa.pp.highly_variable_genes(adata, flavor=flavor, n_top_genes=2000, **options)
 
     return call
 

@@ -63,9 +63,30 @@ def project(tmp_path: Path, plates: dict[str, Path]) -> Project:
 @pytest.fixture(scope="session")
 def built(shared: Path, plates: dict[str, Path]) -> Project:
     """The three plates' finished atlas: look, do not touch."""
-    with once(shared / "built.done") as first:
-        new = Project(shared / "built", dict(CONFIG))
+    return made_once(shared / "built", CONFIG, plates)
+
+
+# Of few plates each variable gene is one of the atlas.
+EACH = CONFIG | {"consensus": {"min_plates": 1}}
+
+
+@pytest.fixture(scope="session")
+def one(shared: Path, plates: dict[str, Path]) -> Project:
+    """The first plate's atlas, without its map and report: look, do not touch."""
+    return made_once(shared / "one", EACH, {"p1": plates["p1"]}, "atlas")
+
+
+@pytest.fixture(scope="session")
+def two(shared: Path, plates: dict[str, Path]) -> Project:
+    """That of the first two plates."""
+    return made_once(shared / "two", EACH, {name: plates[name] for name in ("p1", "p2")}, "atlas")
+
+
+def made_once(folder: Path, config: dict, plates: dict[str, Path], *targets: str) -> Project:
+    """A project that one worker builds, and that all see."""
+    with once(folder.with_name(f"{folder.name}.done")) as first:
+        new = Project(folder, dict(config))
         if first:
             new.write_plates(plates)
-            new.build()
+            new.build(*targets)
     return new

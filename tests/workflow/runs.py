@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -71,6 +72,12 @@ class Project:
             (path.parent.parent / path.stem).relative_to(folder).as_posix(): path.stat().st_mtime_ns
             for path in folder.rglob("runs/*.json")
         }
+
+    def copied(self, folder: Path) -> Project:
+        """The same in another folder, with Snakemake's memory of it, free to be changed."""
+        # Times are kept, links between the stores are not needed.
+        shutil.copytree(self.folder, folder, dirs_exist_ok=True)
+        return Project(folder, dict(self.config))
 
     def outputs(self) -> dict[str, bytes]:
         """Every file of the results that has to be the same in each run."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 import anndata as ad
@@ -27,8 +26,7 @@ def mixed(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 def copied(built: Project, folder: Path, **config: object) -> Project:
-    new = Project(folder / "copy", dict(built.config))
-    shutil.copytree(built.folder, new.folder, dirs_exist_ok=True)
+    new = built.copied(folder / "copy")
     new.config |= config
     new.write_config()
     return new

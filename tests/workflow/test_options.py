@@ -123,8 +123,7 @@ def by_hand(plates: dict[str, ad.AnnData]) -> tuple[dict, list[str], ad.AnnData]
 
 def changed(run: Run, folder: Path, **options: object) -> Run:
     """The atlas with other options, made again in a copy of its folder."""
-    project = Project(folder / "copy", dict(run.project.config))
-    shutil.copytree(run.project.folder, project.folder, dirs_exist_ok=True)
+    project = run.project.copied(folder / "copy")
     project.config |= options
     project.write_config()
     assert project.build("atlas") == {"pca", "atlas"}
@@ -222,8 +221,7 @@ def assert_same_components(atlas: ad.AnnData, theirs: ad.AnnData, *, zero_center
 def test_a_zarr_store_that_is_written_anew_is_loaded_again(
     run: Run, tmp_path: Path, plate: str, zarr_format: int
 ):
-    project = Project(tmp_path / "copy", dict(run.project.config))
-    shutil.copytree(run.project.folder, project.folder, dirs_exist_ok=True)
+    project = run.project.copied(tmp_path / "copy")
     other = run.plates[plate].copy()
     other.X.data[0] += 1
     write_zarr(tmp_path / "new.zarr", other, zarr_format)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.workflow.conftest import CONFIG
 from tests.workflow.runs import Project, assert_same_outputs
 
 pytestmark = pytest.mark.workflow
@@ -17,13 +16,9 @@ MERGE = {"consensus", "concat_on_disk", "pca", "atlas"}
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory, plates: dict[str, Path]) -> Project:
+def project(tmp_path_factory: pytest.TempPathFactory, two: Project) -> Project:
     """Two plates and the genes that are variable on either, up to the atlas."""
-    config = CONFIG | {"consensus": {"min_plates": 1}}
-    new = Project(tmp_path_factory.mktemp("partial"), config)
-    new.write_plates({name: plates[name] for name in ("p1", "p2")})
-    new.build("atlas")
-    return new
+    return two.copied(tmp_path_factory.mktemp("partial"))
 
 
 def ages(project: Project, plate: str) -> dict[str, int]:

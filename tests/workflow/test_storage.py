@@ -15,7 +15,6 @@ import boto3
 import pytest
 
 from scatlas.datasets import write_plate
-from tests.workflow.conftest import CONFIG
 from tests.workflow.runs import Project, assert_same_outputs
 
 pytestmark = pytest.mark.workflow
@@ -71,26 +70,20 @@ def put(client: Any, name: str, file: Path) -> None:
     client.put_object(Bucket="plates", Key=f"raw/{name}.h5ad", Body=file.read_bytes())
 
 
-def built(folder: Path, sheet: dict[str, Path | str]) -> Project:
-    project = Project(folder, CONFIG | {"consensus": {"min_plates": 1}})
-    project.write_plates(sheet)
-    project.build("atlas")
-    return project
-
-
 def test_plates_on_s3_give_the_same_atlas_and_a_replaced_one_is_noticed(
-    s3: Any, tmp_path: Path, plates: dict[str, Path]
+    s3: Any, tmp_path: Path, plates: dict[str, Path], two: Project
 ):
     for name in NAMES:
         put(s3, name, plates[name])
-    remote = built(tmp_path / "s3", {name: f"s3://plates/raw/{name}.h5ad" for name in NAMES})
-    here = built(tmp_path / "local", {name: plates[name] for name in NAMES})
+    remote = Project(tmp_path / "s3", dict(two.config))
+    remote.write_plates({name: f"s3://plates/raw/{name}.h5ad" for name in NAMES})
+    remote.build("atlas")
 
     def data(project: Project) -> dict[str, bytes]:
         record = "atlas.zarr/uns/scatlas/"  # names the addresses
         return {k: v for k, v in project.outputs().items() if not k.startswith(record)}
 
-    assert_same_outputs(data(remote), data(here))
+    assert_same_outputs(data(remote), data(two))
     assert list((remote.folder / ".snakemake").rglob("*.h5ad")) == [], "copies are for load alone"
     assert "Nothing to be done" in remote.run("atlas", "--dry-run").stdout
 
