@@ -10,6 +10,7 @@ prints the names.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import re
 import sys
@@ -25,7 +26,7 @@ from anndata import AnnData
 
 import scatlas as sa
 from scatlas import blocks
-from scatlas.compute.memory import available_memory, reuse_memory
+from scatlas.compute.memory import available_memory
 
 # Genes of what has a dense result, lazily: all of them would be passed through for minutes.
 GENES = 2000
@@ -160,11 +161,12 @@ def main() -> None:
     args = parser.parse_args()
     if args.list:
         sys.exit(print("\n".join(FUNCTIONS)))
-    reuse_memory()
     function = FUNCTIONS[args.name]
     function(sa.read_lazy(args.plate, block_budget=args.budget)[:FIRST].copy())
     adata = sa.read_lazy(args.plate, block_budget=args.budget)
     before = n_bytes(adata)
+    # What was freed goes back to the system, or blocks would lie in what the first cells left.
+    ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # proc(5): VmHWM becomes what is resident now
     start, left, begin = resident("VmRSS"), available_memory(), time.perf_counter()
     result = function(adata)
