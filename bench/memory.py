@@ -74,16 +74,16 @@ def main() -> None:
 
 # Functions that keep values of many cells where these fit so much of the memory left.
 SHARE_OF_MEMORY = 0.4
-# Those that sum the Gram matrix of 2,000 genes: with its errors and what is made of it.
-GRAMS = ("pp.pca", "pp.pca, scaled", "pp.scrublet")
-GRAM_BYTES = 4 * 8 * 2000**2
-# Neighbours of 60,000 cells and simulated doublets; what is known of each cell.
-SCRUBLET_BYTES, CELL_BYTES = 5e8, 400
 KEEPING = (
     "tl.rank_genes_groups, wilcoxon",
     "tl.rank_genes_groups, logreg",
     "get.aggregate, median",
 )
+# Those that sum the Gram matrix of 2,000 genes: with its errors and what is made of it.
+GRAMS = ("pp.pca", "pp.pca, scaled", "pp.scrublet")
+GRAM_BYTES = 4 * 8 * 2000**2
+# Neighbours of 60,000 cells and simulated doublets; what is known of each cell.
+SCRUBLET_BYTES, CELL_BYTES = 5e8, 400
 
 
 def of_functions(args: argparse.Namespace) -> None:
@@ -107,6 +107,8 @@ def of_functions(args: argparse.Namespace) -> None:
         bound = parse_bytes(args.budget) + GRAM_BYTES * (name in GRAMS)
         if name == "pp.scrublet":
             bound += SCRUBLET_BYTES + CELL_BYTES * cells
+        elif name == "get.aggregate":
+            bound += found["result"]  # the sums that it is made of
         if name in KEEPING:
             bound = SHARE_OF_MEMORY * found["left"]
         sizes = (found["start"], found["peak"], found["result"], work, bound)
