@@ -84,6 +84,8 @@ GRAMS = ("pp.pca", "pp.pca, scaled", "pp.scrublet")
 GRAM_BYTES = 4 * 8 * 2000**2
 # Neighbours of 60,000 cells and simulated doublets; what is known of each cell.
 SCRUBLET_BYTES, CELL_BYTES = 5e8, 400
+# Sums and tests of each group and gene; of 50 cell lines.
+RANKED_BYTES = 15 * 8 * 50
 
 
 def of_functions(args: argparse.Namespace) -> None:
@@ -107,6 +109,8 @@ def of_functions(args: argparse.Namespace) -> None:
         bound = parse_bytes(args.budget) + GRAM_BYTES * (name in GRAMS)
         if name == "pp.scrublet":
             bound += SCRUBLET_BYTES + CELL_BYTES * cells
+        elif name == "tl.rank_genes_groups, t-test":
+            bound += RANKED_BYTES * args.genes
         elif name == "get.aggregate":
             bound += found["result"]  # the sums that it is made of
         if name in KEEPING:
