@@ -7,20 +7,28 @@ and a changed figure reruns the report alone.
 
 from __future__ import annotations
 
-import ast
 import hashlib
+import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Iterator
 
 _ROOT = Path(__file__).parent
-# For type checkers, and for ``python -m``: no script runs these.
-_NOT_EXECUTED = {"TYPE_CHECKING", "__name__ == '__main__'"}
-# Where statements hold others, last first.
-_BLOCKS = ("finalbody", "orelse", "handlers", "cases", "body")
+# Snakemake asks at each start, and on a cluster each job starts one: Python's parser would take
+# most of a second for the package. The tests hold what is found here against what that finds.
+_IMPORT = re.compile(
+    r"^ *(?:from (scatlas[\w.]*) import (?:\(([^)]*)\)|(.+))|import (scatlas[\w.]*))", re.MULTILINE
+)
+# What only type checkers and ``python -m`` run: no script does.
+_NOT_EXECUTED = re.compile(
+    r"^( *)if (?:TYPE_CHECKING|__name__ == \"__main__\"):\n(?:\1 +.*\n|\n)*", re.MULTILINE
+)
+_COMMENT = re.compile("#.*")
+# The kernels' home that a file asks for, and the CUDA source.
+_CHOSEN = re.compile(r"\b(home|kernel)\(\s*\"(\w+)\"")
 _SOURCES = {".py", ".cu", ".html", ".css"}
 # The homes of an operation's kernels, which `scatlas.kernels.homes.home` chooses from.
 _HOMES = ("scatlas.kernels.{}_cpu", "scatlas.kernels.{}_gpu")
@@ -40,30 +48,32 @@ def fingerprint(script: Path) -> str:
     16 hexadecimal digits; the script's own text is not part of it.
     """
     seen: set[Path] = set()
-    todo = _imports(script)
+    todo = {script}
     while todo:
-        path = todo.pop()
-        if path not in seen:
+        for path in _imports(todo.pop()) - seen:
             seen.add(path)
-            todo |= _imports(path)
+            todo.add(path)
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(seen, key=lambda p: p.relative_to(_ROOT).as_posix()):
         digest.update(path.relative_to(_ROOT).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 
-def _imports(path: Path) -> set[Path]:
+def _imports(path: Path) -> frozenset[Path]:
     """Files of the package that a file imports, at the top or inside functions."""
-    if path.suffix != ".py":
-        return set()
-    read = _read(path, path.stat().st_mtime_ns)
+    return _found(path, path.stat().st_mtime_ns) if path.suffix == ".py" else frozenset()
+
+
+@cache
+def _found(path: Path, changed: int) -> frozenset[Path]:
+    read = _read(path, changed)
     found: set[Path] = set()
     for module, name in read.imports:
         files = _files(f"{module}.{name}") if name else _files(module)
         found |= files or (_home(module, name) if name else files)
     sources = {path.with_name(f"{name}.cu") for name in read.kernels}
     sources |= {path.with_name("common.cuh")} if read.kernels else set()
-    return found | {file for file in sources if file.is_file()}
+    return frozenset(found | {file for file in sources if file.is_file()})
 
 
 class _Read(NamedTuple):
@@ -87,45 +97,25 @@ class _Read(NamedTuple):
 @cache
 def _read(path: Path, _changed: int) -> _Read:
     text = path.read_text(encoding="utf-8")
-    tree = ast.parse(text)
-    found = []
-    for node in _statements(tree, _NOT_EXECUTED):
-        if isinstance(node, ast.Import):
-            found += [(alias.name, "") for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            found += [(node.module, alias.name) for alias in node.names]
-    found += [(home.format(name), "") for name in _chosen(tree, text, "home") for home in _HOMES]
-    origins: dict[str, str] = {}
-    for node in _statements(tree):
-        if isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                origins.setdefault(alias.name, node.module or "")
-    imports = [(module, name) for module, name in found if module.split(".")[0] == "scatlas"]
-    return _Read(imports, [*_chosen(tree, text, "kernel")], origins)
+    executed = _NOT_EXECUTED.sub("", text)
+    chosen = [match.groups() for match in _CHOSEN.finditer(executed)]
+    homes = [home.format(name) for kind, name in chosen if kind == "home" for home in _HOMES]
+    return _Read(
+        imports=[*_statements(executed), *((home, "") for home in homes)],
+        kernels=[name for kind, name in chosen if kind == "kernel"],
+        # Of several, the first.
+        origins={name: module for module, name in reversed([*_statements(text)])},
+    )
 
 
-def _chosen(tree: ast.Module, text: str, function: str) -> Iterator[str]:
-    """Operations that a file names when it calls ``home("operation", x)``, or ``kernel``."""
-    if f"{function}(" not in text:  # walking all expressions takes long
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            called = node.func
-            if getattr(called, "id", getattr(called, "attr", None)) == function:
-                yield node.args[0].value
-
-
-def _statements(tree: ast.AST, left_out: Container[str] = ()) -> Iterator[ast.AST]:
-    """Statements but those under a condition that is left out, in their order."""
-    todo = [tree]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.If) and left_out and ast.unparse(node.test) in left_out:
-            continue
-        yield node
-        # No import stands inside an expression.
-        for block in _BLOCKS:
-            todo += reversed(getattr(node, block, ()))
+def _statements(text: str) -> Iterator[tuple[str, str]]:
+    """Module and name of each import of the package; no name where the module is imported."""
+    for source, several, line, module in _IMPORT.findall(text):
+        if module:
+            yield module, ""
+        for name in _COMMENT.sub("", several or line).split(","):
+            if words := name.split():  # the name, perhaps with "as another"
+                yield source, words[0]
 
 
 def _path(module: str) -> Path | None:

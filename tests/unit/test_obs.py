@@ -686,10 +686,13 @@ print(peak() - start)
 
 
 def test_memory_does_not_grow_with_the_rows(tmp_path):
-    """Resident, with what HDF5 keeps: a table of a million rows takes 1.5 GB as a data frame."""
+    """Resident, with what HDF5 keeps: read whole, each half of this table takes 88 MB more.
+
+    A process takes some 15 MB more or less than another at the same work.
+    """
     from scatlas.datasets import tahoe_obs
 
-    n = 1_000_000
+    n = 500_000
     rng = np.random.default_rng(0)
     total = rng.integers(500, 5_000, n)
     obs = tahoe_obs(
@@ -713,10 +716,13 @@ def test_memory_does_not_grow_with_the_rows(tmp_path):
             write_elem(file, "obs", obs.iloc[:rows], dataset_kwargs={"compression": "lzf"})
         run = [sys.executable, "-c", MEMORY, str(path), str(tmp_path / f"{rows}.zarr")]
         grown[rows] = float(subprocess.run(run, check=True, capture_output=True, text=True).stdout)
-    assert grown[n] < 100, grown  # MB
-    assert grown[n] < 1.5 * grown[n // 2]
+    assert grown[n] < 80, grown  # MB
+    assert grown[n] - grown[n // 2] < 40, grown
     read = read_elem(zarr.open_group(tmp_path / f"{n}.zarr", mode="r"))
-    assert_same_frame(read, obs)
+    some = np.r_[:1000, n - 1000 : n]
+    assert_same_frame(read.iloc[some], obs.iloc[some])
+    assert list(read.index) == list(obs.index)
+    assert read["pcnt_mito"].to_numpy().tobytes() == obs["pcnt_mito"].to_numpy().tobytes()
 
 
 def test_reading_needs_no_anndata(path):

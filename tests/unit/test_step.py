@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import json
 import logging
@@ -149,6 +150,7 @@ def test_fingerprints_follow_the_imports(tmp_path: Path):
     shutil.copytree(module._ROOT, root, ignore=shutil.ignore_patterns("__pycache__"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_ROOT", root)
+        patch.setattr(module, "_found", module._found.__wrapped__)  # else that of the real tree
 
         def differing(name: str) -> set[str]:
             before = {s.stem: fingerprint(s) for s in SCRIPTS.glob("*.py")}
@@ -169,6 +171,43 @@ def test_fingerprints_follow_the_imports(tmp_path: Path):
         assert differing("tl/_umap.py") == {"integrate", "umap"}
         assert differing("datasets.py") == {"simulate"}
         assert differing("_config_docs.py") == set()
+
+
+def _parsed_imports(text: str) -> set[tuple[str, str]]:
+    """Imports of the package that run, as Python's own parser finds them."""
+    found = set()
+    todo: list[ast.AST] = [ast.parse(text)]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) in (
+            "TYPE_CHECKING",
+            "__name__ == '__main__'",
+        ):
+            todo += node.orelse
+            continue
+        todo += ast.iter_child_nodes(node)
+        if isinstance(node, ast.Import):
+            found |= {(alias.name, "") for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports are not followed"
+            found |= {(node.module or "", alias.name) for alias in node.names}
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = getattr(node.func, "id", getattr(node.func, "attr", None))
+            if called == "home":
+                found |= {(home.format(node.args[0].value), "") for home in module._HOMES}
+            elif called == "kernel":
+                found.add(("kernel", node.args[0].value))
+    return {names for names in found if names[0].split(".")[0] in ("scatlas", "kernel")}
+
+
+PACKAGE = sorted(module._ROOT.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", [*SCRIPTS.glob("*.py"), *PACKAGE], ids=lambda path: path.stem)
+def test_imports_are_those_that_python_finds(path: Path):
+    read = module._read(path, 0)
+    found = {*read.imports, *(("kernel", name) for name in read.kernels)}
+    assert found == _parsed_imports(path.read_text())
 
 
 @pytest.mark.parametrize(
