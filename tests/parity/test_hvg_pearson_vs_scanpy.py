@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from importlib import import_module
 
 import anndata as ad
 import numpy as np
@@ -12,6 +13,7 @@ import scipy.sparse as sp
 
 from scatlas.pp import highly_variable_genes
 from tests.marked import marked_counts
+from tests.stable_sort import numpy_with_stable_argsort
 
 sc = pytest.importorskip("scanpy")
 
@@ -25,16 +27,12 @@ def scanpy(monkeypatch):
 
     Genes with the same counts in cells of the same totals are ties, which its rounding hides.
     """
-    argsort = np.argsort
-
-    def stable(a, axis=-1, kind=None, **options):
-        a = np.round(a, 12) if np.asarray(a).dtype.kind == "f" else a
-        return argsort(a, axis=axis, kind="stable", **options)
+    theirs = import_module("scanpy.experimental.pp._highly_variable_genes")
 
     def call(adata, **options):
         with warnings.catch_warnings(), monkeypatch.context() as patch:
             warnings.simplefilter("ignore")
-            patch.setattr(np, "argsort", stable)
+            patch.setattr(theirs, "np", numpy_with_stable_argsort(digits=12))
             return sc.experimental.pp.highly_variable_genes(adata, **options)
 
     return call

@@ -54,7 +54,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project.write_config()
     project.write_plates(paths)
     project.plates = paths
-    project.build()
+    project.build("atlas")
     return project
 
 
@@ -84,19 +84,14 @@ def test_scores_are_those_of_the_function_on_the_kept_cells(told: Project):
         assert roc_auc_score(two, table.loc[keep, "doublet_score"]) > 0.85
 
 
-def test_the_atlas_and_the_sample_tell(told: Project):
+def test_the_atlas_tells(told: Project):
     atlas = ad.read_zarr(told.results / "atlas.zarr")
     tables = [table_of(told, plate) for plate in told.plates]
     wanted = pd.concat([table[table["keep"]] for table in tables])
     assert atlas.obs["predicted_doublet"].dtype == bool
     for name in ("doublet_score", "predicted_doublet"):
         np.testing.assert_array_equal(atlas.obs[name], wanted[name])
-    assert "doublet_score" in ad.read_h5ad(told.results / "umap.h5ad").obs
-    figures = {path.name for path in (told.results / "figures").rglob("*.png")}
-    assert {"doublets.png", "doublet_score.png", "predicted_doublet.png"} <= figures
-    rates = pd.read_csv(told.results / "tables/doublet_rates.tsv", sep="\t", index_col="capture")
-    assert list(rates.index) == [f"p{i}, lane{j}" for i in (1, 2) for j in (0, 1)]
-    assert rates["predicted doublets"].sum() == wanted["predicted_doublet"].sum()
+    assert atlas.obs["predicted_doublet"].sum() > 10, "a premise of the test below"
     summary = json.loads((told.results / "plates/p1/doublets.json").read_text())
     assert summary["n_kept"] == tables[0]["keep"].sum()
 
@@ -125,16 +120,15 @@ def test_left_out_they_count_for_nothing(told: Project):
     cells = pd.read_csv(told.results / "tables/cells.tsv", sep="\t", index_col="plate")
     assert cells.loc[list(taken), "removed by doublets"].to_dict() == taken
     assert cells.loc["all plates", "kept"] == atlas.n_obs
+    assert "doublet_score" in ad.read_h5ad(told.results / "umap.h5ad").obs
+    figures = {path.name for path in (told.results / "figures").rglob("*.png")}
+    assert {"doublets.png", "doublet_score.png"} <= figures
+    rates = pd.read_csv(told.results / "tables/doublet_rates.tsv", sep="\t", index_col="capture")
+    assert list(rates.index) == [f"p{i}, lane{j}" for i in (1, 2) for j in (0, 1)]
+    assert rates["predicted doublets"].sum() == sum(taken.values())
 
     told.config["doublets"] = {"by": "well"}
     told.write_config()
     done = told.run()
     assert done.returncode != 0
     assert re.search(r"error: plate p\d has no obs column 'well', which doublets.by", done.stdout)
-
-
-def test_it_belongs_to_a_run_only_where_it_is_asked_for(project: Project):
-    assert "doublets" not in project.run("-n").stdout
-    project.config["doublets"] = {}
-    project.write_config()
-    assert re.search(r"^doublets +3$", project.run("-n").stdout, re.MULTILINE)

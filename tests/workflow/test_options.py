@@ -238,12 +238,15 @@ def test_a_zarr_store_that_is_written_anew_is_loaded_again(
     assert (counts != other.X).nnz == 0
 
 
-def test_seurat_v3_ranks_the_counts_of_the_kept_cells(tmp_path: Path, plates: dict[str, Path]):
+def test_seurat_v3_ranks_the_counts_of_the_kept_cells(
+    tmp_path: Path, two: Project, plates: dict[str, Path]
+):
     bounds = {"qc": {"min_genes": 60, "min_cells": MIN_CELLS}}
     hvg = {"n_top_genes": N_TOP, "flavor": "seurat_v3"}
-    project = Project(tmp_path / "project", CONFIG | bounds | {"backend": "cpu", "hvg": hvg})
+    project = two.copied(tmp_path / "copy")
+    project.config |= CONFIG | bounds | {"backend": "cpu", "hvg": hvg}
+    project.write_config()
     plates = {name: plates[name] for name in ("p1", "p2")}
-    project.write_plates(plates)
     project.build("results/consensus_genes.tsv")
     tables = {}
     for name, path in plates.items():

@@ -39,7 +39,8 @@ def snakemake(*options: str, folder: Path, snakefile: Path = ROOT / "Snakefile",
 def planned(preset: str, folder: Path) -> dict[str, int]:
     """Jobs of each rule that a dry run of a preset announces."""
     config = folder / "config" / f"{preset}.yaml"
-    shutil.copytree(ROOT / "config", folder / "config", dirs_exist_ok=True)
+    if not config.exists():
+        shutil.copytree(ROOT / "config", folder / "config", dirs_exist_ok=True)
     said = snakemake("--dry-run", "--configfile", str(config), folder=folder)
     table = said.partition("Job stats:")[2].partition("total")[0]
     return {rule: int(n) for rule, n in re.findall(r"^(\w+) +(\d+)$", table, flags=re.MULTILINE)}
@@ -77,6 +78,17 @@ def test_the_presets_of_one_plate_are_one_atlas(tmp_path: Path, preset: str):
     (tmp_path / path).parent.mkdir(parents=True)
     (tmp_path / path).touch()
     assert planned(preset, tmp_path) == jobs(1)
+
+
+def test_steps_on_demand_run_where_they_are_asked_for(tmp_path: Path):
+    """And nowhere else, as the presets above show."""
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    demo = tmp_path / "config/demo.yaml"
+    asked = {"doublets": {}, "pseudobulk": {}, "integrate": {"key": ["plate"], "cells": "all"}}
+    demo.write_text(yaml.safe_dump(yaml.safe_load(demo.read_text()) | asked))
+    per_plate = dict.fromkeys(("simulate", "doublets", "pseudobulk"), 4)
+    once = dict.fromkeys(("merge_pseudobulk", "harmony", "integrate"), 1)
+    assert planned("demo", tmp_path) == jobs(4) | per_plate | once
 
 
 def directives() -> dict[str, dict[str, str]]:

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from scatlas.datasets import write_plate
-from tests.workflow.conftest import CONFIG, PLATES
+from tests.workflow.conftest import PLATES
 from tests.workflow.runs import Project
 
 pytestmark = pytest.mark.workflow
@@ -35,14 +35,12 @@ def by_hand(plates: dict[str, Path]) -> tuple[pd.DataFrame, dict[str, np.ndarray
 
 
 def test_sums_of_the_kept_cells_and_what_makes_them_run_again(
-    tmp_path: Path, plates: dict[str, Path]
+    tmp_path: Path, built: Project, plates: dict[str, Path]
 ):
-    project = Project(tmp_path / "project", CONFIG | {"pseudobulk": {"by": BY}})
-    project.write_plates(plates)
-    steps = ("load", "qc_filter", "pseudobulk")
-    assert project.build(TARGET) == {f"{step}/{p}" for step in steps for p in PLATES} | {
-        "merge_pseudobulk"
-    }
+    project = built.copied(tmp_path / "copy")
+    project.config["pseudobulk"] = {"by": BY}
+    project.write_config()
+    assert project.build(TARGET) == {*(f"pseudobulk/{p}" for p in PLATES), "merge_pseudobulk"}
 
     found = ad.read_h5ad(project.folder / TARGET)
     table, sums = by_hand(plates)
@@ -68,6 +66,7 @@ def test_sums_of_the_kept_cells_and_what_makes_them_run_again(
     adata.X.data[adata.X.indptr[kept]] += 1
     write_plate(tmp_path / "p2.h5ad", adata)
     project.write_plates(plates | {"p2": tmp_path / "p2.h5ad"})
+    steps = ("load", "qc_filter", "pseudobulk")
     assert project.build(TARGET) == {*(f"{step}/p2" for step in steps), "merge_pseudobulk"}
     new = project.outputs()
     others = [name for name in old if name.startswith(("plates/p1", "plates/p3"))]
@@ -82,12 +81,3 @@ def test_sums_of_the_kept_cells_and_what_makes_them_run_again(
     assert done.returncode != 0
     sentence = r"error: plate p\d has no obs column 'treatment', which pseudobulk.by names; it has"
     assert re.search(sentence, done.stdout)
-
-
-def test_it_belongs_to_a_whole_run_only_where_it_is_asked_for(project: Project):
-    assert "pseudobulk" not in project.run("-n").stdout
-    project.config["pseudobulk"] = {}
-    project.write_config()
-    planned = project.run("-n").stdout
-    jobs = dict(re.findall(r"^(\w*pseudobulk) +(\d+)$", planned, re.MULTILINE))
-    assert jobs == {"pseudobulk": str(len(PLATES)), "merge_pseudobulk": "1"}

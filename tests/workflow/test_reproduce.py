@@ -37,10 +37,10 @@ def make_again(atlas: Path, folder: Path, *options: str) -> subprocess.Completed
 
 
 @pytest.fixture(scope="module")
-def again(built: Project, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def again(two: Project, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Results of the atlas made again in a folder of its own, and what was said."""
     folder = tmp_path_factory.mktemp("again") / "new"
-    done = make_again(built.results / "atlas.zarr", folder, "--", "--nocolor")
+    done = make_again(two.results / "atlas.zarr", folder, "--", "--nocolor")
     assert done.returncode == 0, done.stdout[-6000:]
     return folder / "results", done.stdout
 
@@ -62,17 +62,17 @@ def test_an_atlas_says_how_it_was_made(built: Project, plates: dict[str, Path]):
     assert "scatlas" not in ad.read_h5ad(built.results / "subset.h5ad").uns
 
 
-def test_an_atlas_is_made_again_from_its_record(built: Project, again: tuple[Path, str]):
+def test_an_atlas_is_made_again_from_its_record(two: Project, again: tuple[Path, str]):
     results, said = again
     assert "made again, every array is the same" in said
-    assert checksum(results / "atlas.zarr") == checksum(built.results / "atlas.zarr")
-    record, first = (read_record(folder / "atlas.zarr") for folder in (results, built.results))
+    assert checksum(results / "atlas.zarr") == checksum(two.results / "atlas.zarr")
+    record, first = (read_record(folder / "atlas.zarr") for folder in (results, two.results))
     assert record == first
 
 
-def test_what_differs_is_named(built: Project, tmp_path: Path):
+def test_what_differs_is_named(two: Project, tmp_path: Path):
     other = tmp_path / "atlas.zarr"
-    shutil.copytree(built.results / "atlas.zarr", other)
+    shutil.copytree(two.results / "atlas.zarr", other)
     (other / "zarr.json").write_bytes(without_consolidated((other / "zarr.json").read_bytes()))
     root = zarr.open_group(other, mode="r+")
     values = root["X/data"][:]
@@ -83,7 +83,7 @@ def test_what_differs_is_named(built: Project, tmp_path: Path):
     names[0] = "another"
     root["var/gene_id"][:] = names
 
-    found = list(reproduce.differences(built.results / "atlas.zarr", other))
+    found = list(reproduce.differences(two.results / "atlas.zarr", other))
 
     assert [sentence.split(":")[0].split(" is in ")[0] for sentence in found] == [
         *("X/data", "uns/pca/extra", "var/gene_id", "varm/PCs")
@@ -99,11 +99,11 @@ def without_consolidated(metadata: bytes) -> bytes:
 
 
 def test_a_plate_that_has_changed_is_named_before_anything_is_built(
-    built: Project, plates: dict[str, Path], tmp_path: Path
+    two: Project, plates: dict[str, Path], tmp_path: Path
 ):
     """The sheet's relative paths start from a folder that holds other plates."""
     copy = tmp_path / "atlas.zarr"
-    shutil.copytree(built.results / "atlas.zarr", copy)
+    shutil.copytree(two.results / "atlas.zarr", copy)
     root = zarr.open_group(copy, mode="r+", use_consolidated=False)
     rows = json.loads(root["uns/scatlas/plates"][()])
     for row in rows:

@@ -38,10 +38,11 @@ def copy(built: Project, tmp_path: Path) -> Project:
 
 def test_every_step_runs_once_and_then_there_is_nothing_to_do(copy: Project):
     assert set(copy.records()) == all_jobs()
+    before = copy.records()
     again = copy.run()
     assert again.returncode == 0
     assert "Nothing to be done" in again.stdout
-    assert copy.build() == set()
+    assert copy.records() == before
 
 
 def test_a_changed_plate_that_leaves_the_consensus_touches_no_other_plate(
@@ -100,7 +101,7 @@ def test_qc_bounds_that_take_no_cell_change_no_byte_of_the_stores(copy: Project)
     old = copy.outputs()
     copy.config["qc"] = {"min_genes": 1}
     copy.write_config()
-    ran = copy.build()
+    ran = copy.build("results/umap.h5ad")
     assert {f"qc_filter/{p}" for p in PLATES} <= ran
     assert not ran & {f"load/{p}" for p in PLATES}
     new = copy.outputs()
@@ -128,8 +129,7 @@ def test_a_deleted_store_is_made_again_when_it_is_needed(copy: Project):
     assert copy.build() == set()
     copy.config["hvg"] = {"n_top_genes": 140}
     copy.write_config()
-    loaded = {job for job in copy.build("atlas") if job.startswith("load/")}
-    assert loaded == {"load/p3"}
+    assert copy.build("consensus") == {"load/p3", *(f"hvg/{p}" for p in PLATES), "consensus"}
 
 
 @pytest.fixture
