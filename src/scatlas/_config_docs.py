@@ -149,7 +149,10 @@ def _key_lines(key: str, part: Schema, indent: str = "") -> Iterator[str]:
         yield from _comment(f"To switch it on: {key}: {{{', '.join(values)}}}", indent)
         for name, leaf in section.items():
             yield from _comment(f"{name}: {_meaning(leaf)}", indent)
-    yield f"{indent}{key}: {_scalar(part['default'])}"
+        # Where there is a null, Snakemake takes another config's {} for null as well.
+        yield f"{indent}# {key}: null"
+    else:
+        yield f"{indent}{key}: {_scalar(part['default'])}"
 
 
 def _meaning(schema: Schema) -> str:

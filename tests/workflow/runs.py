@@ -11,6 +11,8 @@ from pathlib import Path
 
 import yaml
 
+from tests.workflow import warm
+
 ROOT = Path(__file__).parents[2]
 # Differ from run to run by their nature: how long it took, what was printed, the page that shows
 # both.
@@ -23,6 +25,7 @@ class Project:
 
     folder: Path
     config: dict
+    cold: bool = False  # each process starts as a user's does: it takes three times as long
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -51,9 +54,12 @@ class Project:
         ]
 
     def run(self, *targets: str, cores: int = 2) -> subprocess.CompletedProcess[str]:
+        command = self.command(*targets, cores=cores)
+        if not self.cold:
+            command[0] = warm.python()
+        env = dict(os.environ) if self.cold else warm.environment()
         return subprocess.run(
-            self.command(*targets, cores=cores),
-            cwd=ROOT, env=os.environ | {"COLUMNS": "200"}, text=True, check=False,
+            command, cwd=ROOT, env=env | {"COLUMNS": "200"}, text=True, check=False,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
@@ -77,7 +83,7 @@ class Project:
         """The same in another folder, with Snakemake's memory of it, free to be changed."""
         # Times are kept, links between the stores are not needed.
         shutil.copytree(self.folder, folder, dirs_exist_ok=True)
-        return Project(folder, dict(self.config))
+        return Project(folder, dict(self.config), self.cold)
 
     def outputs(self) -> dict[str, bytes]:
         """Every file of the results that has to be the same in each run."""

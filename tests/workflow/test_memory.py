@@ -30,7 +30,7 @@ def peaks(folder: Path, cells: int) -> tuple[dict[str, float], int]:
         "pca": {"n_comps": 20},
         "compute": {"block_budget": "64MB"},
     }
-    project = Project(folder, config)
+    project = Project(folder, config, cold=True)
     project.write_plates({"p": folder / "plate1.h5ad"})
     project.build("atlas")
     manifests = project.results / "manifests"

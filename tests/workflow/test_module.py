@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import anndata as ad
 import pytest
 
+from tests.workflow import warm
 from tests.workflow.conftest import CONFIG
 from tests.workflow.runs import ROOT
 
@@ -66,9 +65,9 @@ def study(tmp_path_factory: pytest.TempPathFactory, plates: dict[str, Path]) -> 
 
 def run(study: Path, *options: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "snakemake", "--cores", "2", "--nocolor", "--retries", "0",
+        [warm.python(), "-m", "snakemake", "--cores", "2", "--nocolor", "--retries", "0",
          *options],
-        cwd=study, env=os.environ | {"COLUMNS": "200"}, text=True, check=False,
+        cwd=study, env=warm.environment() | {"COLUMNS": "200"}, text=True, check=False,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-6000:]

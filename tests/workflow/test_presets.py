@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
 
+from tests.workflow import warm
 from tests.workflow.runs import ROOT
 
 pytestmark = pytest.mark.workflow
@@ -26,10 +25,10 @@ ON_DEMAND = ("simulate", "pseudobulk", "merge_pseudobulk", "doublets", "harmony"
 def snakemake(*options: str, folder: Path, snakefile: Path = ROOT / "Snakefile", **env: str) -> str:
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "snakemake", "--snakefile", str(snakefile)),
+            *(warm.python(), "-m", "snakemake", "--snakefile", str(snakefile)),
             *("--directory", str(folder), "--nocolor", *options),
         ],
-        cwd=ROOT, env=os.environ | env, text=True, check=False,
+        cwd=ROOT, env=warm.environment() | env, text=True, check=False,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-6000:]
@@ -81,7 +80,7 @@ def test_the_presets_of_one_plate_are_one_atlas(tmp_path: Path, preset: str):
 
 
 def test_steps_on_demand_run_where_they_are_asked_for(tmp_path: Path):
-    """And nowhere else, as the presets above show."""
+    """With their defaults where nothing more is said; and nowhere else, as the presets show."""
     shutil.copytree(ROOT / "config", tmp_path / "config")
     demo = tmp_path / "config/demo.yaml"
     asked = {"doublets": {}, "pseudobulk": {}, "integrate": {"key": ["plate"], "cells": "all"}}

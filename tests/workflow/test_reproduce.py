@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import anndata as ad
@@ -21,6 +19,7 @@ from scatlas.datasets import write_plate
 from scatlas.errors import InputError
 from scatlas.io.manifest import checksum
 from scatlas.provenance import KEYS, read_record
+from tests.workflow import warm
 from tests.workflow.conftest import PLATES
 from tests.workflow.runs import ROOT, Project
 
@@ -29,9 +28,9 @@ pytestmark = pytest.mark.workflow
 
 def make_again(atlas: Path, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "scatlas.reproduce", str(atlas),
+        [warm.python(), "-m", "scatlas.reproduce", str(atlas),
          "--directory", str(folder), *options],
-        cwd=ROOT, env=os.environ | {"COLUMNS": "200"}, text=True, check=False,
+        cwd=ROOT, env=warm.environment() | {"COLUMNS": "200"}, text=True, check=False,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 

@@ -129,7 +129,8 @@ def test_a_deleted_store_is_made_again_when_it_is_needed(copy: Project):
     assert copy.build() == set()
     copy.config["hvg"] = {"n_top_genes": 140}
     copy.write_config()
-    assert copy.build("consensus") == {"load/p3", *(f"hvg/{p}" for p in PLATES), "consensus"}
+    loaded = {job for job in copy.build("consensus") if job.startswith("load/")}
+    assert loaded == {"load/p3"}
 
 
 @pytest.fixture
