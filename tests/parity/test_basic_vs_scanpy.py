@@ -56,6 +56,10 @@ def test_qc_metrics(
     reference.X = reference.X.astype(dtype)
     adata = make_adata(array_type(reference.X, rows=70), mt=13)
     ours = sa.pp.calculate_qc_metrics(adata, qc_vars=["mt"], **options)
+    if options.get("percent_top", ()) is not None:
+        # scanpy compiles the shares of the top genes for each type, 20 s each: of the same counts
+        # in float64 all are the same.
+        dtype, reference.X = "float64", reference.X.astype(np.float64)
     with np.errstate(invalid="ignore"):
         theirs = sc.pp.calculate_qc_metrics(reference, qc_vars=["mt"], **options)
     for a, b in zip(ours, theirs, strict=True):
@@ -65,6 +69,7 @@ def test_qc_metrics(
 def test_qc_metrics_in_place_write_the_same_columns(make_counts: Any, make_adata: Any) -> None:
     ours, theirs = simulated(make_counts, make_adata), simulated(make_counts, make_adata)
     sa.pp.calculate_qc_metrics(ours, qc_vars=["mt"], inplace=True)
+    theirs.X = theirs.X.astype(np.float64)
     with np.errstate(invalid="ignore"):
         sc.pp.calculate_qc_metrics(theirs, qc_vars=["mt"], inplace=True)
     assert list(ours.obs) == list(theirs.obs)
@@ -201,10 +206,12 @@ def test_real_plates(plate: str, plates_dir: Path, block_loads: Any, dense: Any)
     in_memory = reference.copy()
     lazy = reference.copy()
     lazy.X = block_loads.dask(reference.X, rows=97)
-    theirs = sc.pp.calculate_qc_metrics(reference, qc_vars=["mt"])
+    exact = reference.copy()
+    exact.X = reference.X.astype(np.float64)
+    theirs = sc.pp.calculate_qc_metrics(exact, qc_vars=["mt"])
     for adata in (in_memory, lazy):
         for a, b in zip(sa.pp.calculate_qc_metrics(adata, qc_vars=["mt"]), theirs, strict=True):
-            assert_tables_equal(a, b, rtol=FLOAT32)
+            assert_tables_equal(a, b, rtol=1e-14)
     for adata, pp in ((in_memory, sa.pp), (lazy, sa.pp), (reference, sc.pp)):
         pp.filter_cells(adata, min_genes=200)
         pp.filter_genes(adata, min_cells=3)
