@@ -37,8 +37,15 @@ settings.load_profile(os.environ.get("SCATLAS_HYPOTHESIS", "fixed"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take minutes first: a worker that begins one last keeps all others waiting."""
-    items.sort(key=lambda item: not {"slurm", "workflow"} & {m.name for m in item.iter_markers()})
+    """Files that take long first: a worker that begins one last keeps all others waiting."""
+    tests = Counter(item.path for item in items)
+    slow = {"slow", "slurm", "workflow"}
+
+    def place(item: pytest.Item) -> tuple[bool, int]:
+        in_front = bool(slow & {mark.name for mark in item.iter_markers()})
+        return not in_front, 0 if in_front else -tests[item.path]
+
+    items.sort(key=place)
 
 
 ARRAY_TYPES = ("numpy", "csr", "csc", "dask-csr", "dask-dense")

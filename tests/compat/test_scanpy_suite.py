@@ -10,6 +10,8 @@ import pytest
 from tests.compat import page, run
 from tests.compat.migration import shared_functions
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_tests_that_passed_still_pass() -> None:
     try:

@@ -14,6 +14,8 @@ import pytest
 
 import scatlas as sa
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "docs" / "notebooks").glob("*.md"))
 # What a reader calls; of io only functions and classes have a page.

@@ -16,6 +16,8 @@ from sklearn.metrics import adjusted_rand_score, homogeneity_score
 from scatlas import tl
 from scatlas.pp._neighbors import neighbors
 
+pytestmark = pytest.mark.slow
+
 
 def blobs(n_cells: int, n_blobs: int, *, distance: float, seed: int = 0) -> ad.AnnData:
     rng = np.random.default_rng(seed)

@@ -15,6 +15,8 @@ from tests import fuzz_cases
 from tests.fuzz import BASES, Base, Damage, covered, damage, make
 from tests.fuzz_cases import Cases, Outcome, Result, base_of
 
+pytestmark = pytest.mark.slow
+
 # Each base as often as any other.
 SEEDS = range(50_000, 50_000 + 12 * len(BASES))
 

@@ -17,6 +17,8 @@ import pytest
 import scatlas
 from scatlas.kernels import cached
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(scatlas.__file__).parent
 DTYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "float32", "float64"]
 KERNEL = """

@@ -7,6 +7,7 @@ from pathlib import Path
 import dask.array as da
 import h5py
 import numpy as np
+import pytest
 import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,8 @@ from scatlas.errors import InputError
 from scatlas.io import open_counts
 from tests.layout_arrays import H5_CODECS, ZARR2, ZARR3
 from tests.layouts import PARTS, Layout, assert_block, assert_rows, plain, write
+
+pytestmark = pytest.mark.slow
 
 H5_STORAGES = ["chunked", "resizable", "grown", "early", "backwards", "holes"]
 UNFILTERED = ["contiguous", "compact"]
