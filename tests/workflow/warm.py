@@ -17,6 +17,7 @@ import json
 import multiprocessing
 import os
 import runpy
+import shutil
 import socket
 import subprocess
 import sys
@@ -35,9 +36,12 @@ LIBRARIES = (
     *("snakemake.cli", "snakemake.report.html_reporter", "snakemake_executor_plugin_slurm"),
     *("snakemake_storage_plugin_s3",),
 )
-CLIENT = """#!{python} -IS
+START = """#!/bin/sh
+exec '{python}' -IS '{client}' "$0" "$@"
+"""
+CLIENT = """
 import json, os, socket, sys
-me, *command = sys.argv
+_, me, *command = sys.argv
 if not command or not (command[0] == "-m" or command[0].endswith(".py")):
     os.execv({python!r}, [{python!r}, *command])
 with socket.socket(socket.AF_UNIX) as server:
@@ -72,17 +76,16 @@ def _folder() -> Path:
         [sys.executable, __file__, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert server.stdout.readline() == b"ready\n", "the server of warm processes did not start"
-    client = folder / "python"
+    client, start = folder / "client.py", folder / "python"
     client.write_text(CLIENT.format(python=sys.executable, address=address))
-    client.chmod(0o755)
+    start.write_text(START.format(python=sys.executable, client=client))
+    start.chmod(0o755)
 
     @atexit.register
     def end() -> None:
         server.kill()
         server.wait()
-        for path in (client, folder / "socket"):
-            path.unlink(missing_ok=True)
-        folder.rmdir()
+        shutil.rmtree(folder)
 
     return folder
 
@@ -107,7 +110,11 @@ def serve(address: str) -> None:
                     return
                 if ready is door:
                     client = door.accept()[0]
-                    files, asked = _read(client)
+                    try:
+                        files, asked = _read(client)
+                    except ValueError:  # who asked is gone before he had said it all
+                        client.close()
+                        continue
                     process = forked.Process(target=_become, args=(files, asked))
                     process.start()
                     running[client] = process
