@@ -1,12 +1,17 @@
-"""Plates on S3, through Snakemake's storage: the same atlas, and a replaced object is noticed."""
+"""Plates at addresses, by Snakemake's storage: the same atlas, and a replaced one is noticed."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +75,51 @@ def put(client: Any, name: str, file: Path) -> None:
     client.put_object(Bucket="plates", Key=f"raw/{name}.h5ad", Body=file.read_bytes())
 
 
-def test_plates_on_s3_give_the_same_atlas_and_a_replaced_one_is_noticed(
-    s3: Any, tmp_path: Path, plates: dict[str, Path], two: Project
-):
+def test_plates_on_s3(s3: Any, tmp_path: Path, plates: dict[str, Path], two: Project):
     for name in NAMES:
         put(s3, name, plates[name])
-    remote = Project(tmp_path / "s3", dict(two.config))
-    remote.write_plates({name: f"s3://plates/raw/{name}.h5ad" for name in NAMES})
+    addresses = {name: f"s3://plates/raw/{name}.h5ad" for name in NAMES}
+    check(addresses, tmp_path, plates, two, replace=lambda name, file: put(s3, name, file))
+
+
+def test_plates_on_a_web_server(tmp_path: Path, plates: dict[str, Path], two: Project):
+    folder = tmp_path / "served"
+    folder.mkdir()
+    for name in NAMES:
+        shutil.copy2(plates[name], folder / f"{name}.h5ad")
+
+    def replace(name: str, file: Path) -> None:
+        shutil.copy(file, folder / f"{name}.h5ad")
+        # A web server tells whole seconds, and this one came right after the load.
+        later = time.time() + 2
+        os.utime(folder / f"{name}.h5ad", (later, later))
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            address = f"http://127.0.0.1:{server.server_port}"
+            addresses = {name: f"{address}/{name}.h5ad" for name in NAMES}
+            check(addresses, tmp_path, plates, two, replace=replace)
+        finally:
+            server.shutdown()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def check(
+    addresses: dict[str, str],
+    folder: Path,
+    plates: dict[str, Path],
+    two: Project,
+    *,
+    replace: Callable[[str, Path], None],
+) -> None:
+    """The same atlas as of local files, no copy left, and a replaced plate is noticed."""
+    remote = Project(folder / "remote", dict(two.config))
+    remote.write_plates(addresses)
     remote.build("atlas")
 
     def data(project: Project) -> dict[str, bytes]:
@@ -89,8 +132,8 @@ def test_plates_on_s3_give_the_same_atlas_and_a_replaced_one_is_noticed(
 
     changed = ad.read_h5ad(plates["p2"])
     changed.X.data[0] += 1
-    write_plate(tmp_path / "p2.h5ad", changed)
-    put(s3, "p2", tmp_path / "p2.h5ad")
+    write_plate(folder / "p2.h5ad", changed)
+    replace("p2", folder / "p2.h5ad")
     planned = remote.run("atlas", "--dry-run").stdout
     assert "loading p2" in planned
     assert "loading p1" not in planned
