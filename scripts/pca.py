@@ -24,7 +24,8 @@ def main(argv: list[str] | None = None) -> None:
     pca = config.from_options(args, config.PCA)
     with step.run(args, outputs=[args.pca]) as facts:
         sizes = step.block_sizes(args)
-        sizes["block_budget"] //= 4  # smaller blocks: a projected cell takes more than its counts
+        # Smaller blocks: a projected cell takes more than its counts, here and in the writer.
+        sizes["block_budget"] //= 4 if step.on_gpu(args) else 8
         x, var = read_matrix(args.merged, **sizes)
         x, stats, zeros = on_backend(x), summed(args.grams), None
         if args.scale:

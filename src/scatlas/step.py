@@ -214,9 +214,14 @@ def block_sizes(args: argparse.Namespace) -> dict[str, int]:
     from scatlas.io.size import parse_bytes
 
     budget, largest = parse_bytes(args.block_budget), threads.BLOCK_BYTES
-    if hasattr(args, "backend") and _backend().current() == "gpu":
+    if on_gpu(args):
         budget, largest = max(budget, threads.GPU_BUDGET), threads.GPU_BLOCK_BYTES
     return {"block_budget": budget, "largest_block": largest}
+
+
+def on_gpu(args: argparse.Namespace) -> bool:
+    """Whether a running step works on a GPU."""
+    return hasattr(args, "backend") and _backend().current() == "gpu"
 
 
 def _backend() -> ModuleType:
