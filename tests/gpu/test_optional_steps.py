@@ -32,7 +32,7 @@ def test_the_preset_of_many_gpus_is_that_of_the_cpu(tmp_path_factory: pytest.Tem
         # Managed memory hangs on some machines, and is proven elsewhere.
         cluster = {"kind": "local-gpu", "devices": n_gpus} if backend == "gpu" else None
         config = preset | {"backend": backend, "compute": {"cluster": cluster}}
-        project = Project(folder / backend, config)
+        project = Project(folder / backend, config, cold=True)
         project.write_plates({"cell_atlas": folder / "p.h5ad"})
         project.build("atlas", cores=8)
         atlases.append(ad.read_zarr(project.results / "atlas.zarr"))
@@ -62,7 +62,7 @@ def test_mixed_cells_have_the_cpus_neighbours(tmp_path_factory: pytest.TempPathF
         "pca": {"n_comps": 30},
         "integrate": {"key": ["plate"]},
     }
-    project = Project(folder / "project", config)
+    project = Project(folder / "project", config, cold=True)
     project.write_plates(plates)
     project.build("results/integrated.h5ad", cores=8)
     cpu = ad.read_h5ad(project.results / "integrated.h5ad")

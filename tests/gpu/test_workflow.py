@@ -36,7 +36,9 @@ def plates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def both(tmp_path_factory: pytest.TempPathFactory, plates) -> dict[str, Path]:
     folders = {}
     for backend in ("cpu", "gpu"):
-        project = Project(tmp_path_factory.mktemp(backend), CONFIG | {"backend": backend})
+        project = Project(
+            tmp_path_factory.mktemp(backend), CONFIG | {"backend": backend}, cold=True
+        )
         project.write_plates(plates)
         project.build("atlas", cores=8)
         folders[backend] = project.results
