@@ -83,7 +83,8 @@ def _histograms(ax: Axes, capture: Mapping[str, Any]) -> None:
     n_bins = len(capture["histogram"]["observed"])
     ax.set_xlim(0, min(1, max(0.2, 1.1 * last / n_bins)))
     ticks = np.array([0.001, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8])
-    top = ax.get_ylim()[1]
+    top = 1.07 * ax.get_ylim()[1]  # room for the words
+    ax.set_ylim(top=top)
     ticks = ticks[np.sqrt(ticks) <= top]
     ax.set_yticks(np.sqrt(ticks), [f"{tick:g}" for tick in ticks])
     share = 100 * capture["n_doublets"] / max(1, capture["n_cells"])
