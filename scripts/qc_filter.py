@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from scatlas import config, step
@@ -36,8 +37,8 @@ def main(argv: list[str] | None = None) -> None:
             "n_genes": genes.n_rows,
             "removed": removed,
             "thresholds": bounds,
-            "median_counts": float(obs["total_counts"][keep].median()),
-            "median_genes": float(obs["n_genes_by_counts"][keep].median()),
+            "median_counts": median(obs["total_counts"], keep),
+            "median_genes": median(obs["n_genes_by_counts"], keep),
         }
         with atomic_path(args.table) as path:
             write_cells(
@@ -47,6 +48,11 @@ def main(argv: list[str] | None = None) -> None:
                 index_name=cells.index_name,
             )
         write_json(args.summary, facts)
+
+
+def median(metric: pd.Series, keep: np.ndarray) -> float:
+    """Median of the cells that stay; pandas' own takes forty bytes a cell meanwhile."""
+    return float(np.median(metric.to_numpy()[keep], overwrite_input=True))
 
 
 if __name__ == "__main__":

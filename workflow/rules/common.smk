@@ -28,6 +28,8 @@ os.environ.update(
         [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     ),
 )
+# Arrow reads this when it is loaded. Its own allocator keeps 40 MB beside that of the C library.
+os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 from scatlas.compute.footprints import harmony_bytes
 from scatlas.config import Harmony, check_plates, load, options

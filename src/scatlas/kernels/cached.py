@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numba
-from numba.core.caching import FunctionCache, IndexDataCacheFile
+from llvmlite.binding import address_of_symbol
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
+from numba.core.runtime import rtsys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,12 +50,37 @@ def njit(*, cache: bool, **options: Any) -> Callable[[Callable], Any]:
     return compiled
 
 
+class _Code(CompileResultCacheImpl):
+    """Compiled code with the names that it takes from outside."""
+
+    def reduce(self, cres: Any) -> Any:
+        module = cres.library._final_module
+        parts = (*module.functions, *module.global_variables)
+        outside = [part.name for part in parts if part.is_declaration]
+        return [name for name in outside if not name.startswith("llvm.")], super().reduce(cres)
+
+    def rebuild(self, target_context: Any, payload: Any) -> Any:
+        outside, compiled = payload
+        # Numba's cache first loads all that a compiler needs, half a second of each process. Code
+        # needs no more than addresses; its compiler loads the rest where there is none.
+        rtsys.initialize(target_context)
+        if not all(map(address_of_symbol, outside)):
+            target_context.refresh()
+        return super().rebuild(target_context, compiled)
+
+
 class _Cache(FunctionCache):
     # Numba promises neither this class nor the attribute that holds it: tests would see a change.
+    _impl_class = _Code
+
     def __init__(self, function: Callable) -> None:
         super().__init__(function)
         base = self._impl.filename_base
         self._cache_file = _Files(self._cache_path, base, (numba.__version__, _sources()))
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
 
 
 class _Files(IndexDataCacheFile):
