@@ -9,6 +9,7 @@ with obs and var, manifests, everything atomic. Prints one JSON line a step.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.util
 import json
 import os
@@ -24,6 +25,8 @@ import dask.array  # noqa: F401
 import numba  # noqa: F401
 import numpy as np
 import pandas as pd
+import pyarrow.parquet  # noqa: F401
+import scipy.linalg  # noqa: F401
 import zarr
 
 from scatlas.compute.memory import reuse_memory
@@ -81,9 +84,10 @@ def main() -> None:
     shutil.rmtree(out, ignore_errors=True)
     same = {"threads": args.threads, "block_budget": args.budget}
     start = time.perf_counter()
-    reuse_memory()  # as the scripts do when they run alone
+    reuse_memory()  # this and the next but one as the scripts do when they run alone
     for name in STEPS:  # as the peer's imports, before its first step
         script(name)
+    gc.freeze()
     print(json.dumps({"step": "start", "seconds": time.perf_counter() - start}), flush=True)
     names = [f"plate{i}" for i in range(1, len(args.plates) + 1)]
     at = {name: out / "plates" / name for name in names}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -469,25 +469,31 @@ def _read_raw(array: ChunkedArray, begin: int, end: int, out: np.ndarray) -> Non
     item, size = array.dtype.itemsize, array.chunk_values
     target = memoryview(out).cast("B") if out.size else memoryview(b"")
     chunk, stop = array.chunks_of(begin, end)
-    done = 0
+    if chunk >= stop:
+        return
     for path, offsets, sizes in array.places.locate(chunk, stop):
-        with ExitStack() as stack:
-            fd = None
-            for offset, n_bytes in zip(offsets.tolist(), sizes.tolist(), strict=True):
-                skip = max(begin - chunk * size, 0) * item
-                wanted = (min(end - chunk * size, size)) * item - skip
-                piece = target[done : done + wanted]
-                if offset < 0:
-                    np.frombuffer(piece, out.dtype)[:] = _decode(array, chunk, None, None, 0)[0]
-                else:
-                    if fd is None:
-                        fd = stack.enter_context(_opened(path))
-                    if n_bytes < skip + wanted:
-                        msg = f"chunk {chunk} has {n_bytes:,} bytes"
-                        raise ChunkError(msg)
-                    _fill(fd, piece, offset + skip)
-                done += wanted
-                chunk += 1
+        # What is wanted of each chunk, in values.
+        starts = np.arange(chunk, chunk + offsets.size) * size
+        lo, hi = np.maximum(starts, begin), np.minimum(starts + size, end)
+        there = offsets >= 0
+        short = there & (sizes < (hi - starts) * item)
+        if short.any():
+            first = int(np.argmax(short))
+            msg = f"chunk {chunk + first} has {int(sizes[first]):,} bytes"
+            raise ChunkError(msg)
+        for i in np.flatnonzero(~there).tolist():
+            out[lo[i] - begin : hi[i] - begin] = _decode(array, chunk + i, None, None, 0)[0]
+        # Chunks that follow each other in the file are read at once: a call for each would leave
+        # and take the interpreter's lock a hundred times a block.
+        places = offsets + (lo - starts) * item
+        together = there[1:] & there[:-1] & (np.diff(places) == (hi - lo)[:-1] * item)
+        firsts = np.flatnonzero(np.append(True, ~together))
+        with _opened(path) if there.any() else nullcontext() as fd:
+            for a, b in zip(firsts.tolist(), [*firsts[1:].tolist(), offsets.size], strict=True):
+                if there[a]:
+                    piece = target[(lo[a] - begin) * item : (hi[b - 1] - begin) * item]
+                    _fill(fd, piece, int(places[a]))
+        chunk += offsets.size
 
 
 def _pread(fd: int, offset: int, n_bytes: int) -> memoryview:
