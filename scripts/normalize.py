@@ -58,4 +58,4 @@ def in_rare_genes(args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
 
 
 if __name__ == "__main__":
-    step.execute(main)
+    step.execute(main, blocks=False)

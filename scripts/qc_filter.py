@@ -56,4 +56,4 @@ def median(metric: pd.Series, keep: np.ndarray) -> float:
 
 
 if __name__ == "__main__":
-    step.execute(main)
+    step.execute(main, blocks=False)

@@ -252,8 +252,12 @@ def run_record(manifest: Path) -> Path:
     return manifest.parent / "runs" / manifest.name
 
 
-def execute(main: Callable[[], None]) -> None:
-    """Run a script's main: log to standard error, and end on bad input with one sentence."""
+def execute(main: Callable[[], None], *, blocks: bool = True) -> None:
+    """Run a script's main: log to standard error, and end on bad input with one sentence.
+
+    ``blocks`` says whether its memory holds row blocks or, if not, tables
+    (:func:`scatlas.compute.memory.reuse_memory`).
+    """
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
     )
@@ -263,7 +267,7 @@ def execute(main: Callable[[], None]) -> None:
     sys.path[:] = [path for path in sys.path if path != folder]
     from scatlas.compute.memory import reuse_memory
 
-    reuse_memory()
+    reuse_memory(blocks=blocks)
     # What is imported stays: a look through it for garbage takes a tenth of a second.
     gc.freeze()
     try:

@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import zarr
 
 import scatlas as sa
 from scatlas import blocks
@@ -20,9 +21,11 @@ from scatlas.errors import InputError
 from scatlas.io import buffers, chunks, load, load_plate, open_counts
 from scatlas.io.borders import Borders
 from scatlas.io.lazy import read_matrix
+from scatlas.io.locate import in_hdf5
 from scatlas.io.native import run_decoder
 from scatlas.io.size import csr_blocks
 from scatlas.io.writer import CsrWriter
+from scatlas.io.zarr3 import open_store
 
 N_CELLS, N_GENES = 300, 90
 
@@ -170,6 +173,53 @@ def test_a_chunk_that_was_never_written_is_refused(counts, tmp_path):
         data[: n // 2] = 1
     with pytest.raises(InputError, match="was never written"):
         sa.read_lazy(path).X.compute()
+
+
+@pytest.mark.parametrize("side_by_side", [True, False])
+def test_uncompressed_chunks_that_lie_side_by_side_are_read_at_once(
+    tmp_path, monkeypatch, side_by_side
+):
+    """One call for each would leave and take the interpreter's lock a hundred times a block."""
+    values = np.arange(1000, dtype=np.int32)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        if side_by_side:
+            file.create_dataset("x", data=values, chunks=(64,))
+        else:
+            x = file.create_dataset("x", (1000,), np.int32, chunks=(64,))
+            other = file.create_dataset("other", (1000,), np.int32, chunks=(64,))
+            for start in range(0, 1000, 64):
+                x[start : start + 64] = values[start : start + 64]
+                file.flush()  # a chunk takes its place in the file now
+                other[start : start + 64] = 1
+                file.flush()
+    with h5py.File(tmp_path / "x.h5") as file:
+        array = in_hdf5(str(tmp_path / "x.h5"), "x", file["x"])
+    assert array.is_raw
+    apart = 1 + np.count_nonzero(np.diff(array.places.offsets) != 64 * 4)
+    assert apart < 5 if side_by_side else apart == 16
+    calls, fill = [], chunks._fill
+    monkeypatch.setattr(chunks, "_fill", lambda *args: calls.append(args) or fill(*args))
+    for begin, end in [(0, 1000), (1, 999), (63, 65), (64, 128), (100, 110), (5, 5), (990, 1000)]:
+        np.testing.assert_array_equal(
+            chunks.read(array, begin, end, dtype=np.int32), values[begin:end]
+        )
+    calls.clear()
+    chunks.read(array, 0, 1000, dtype=np.int32)
+    assert len(calls) == apart
+
+
+def test_chunks_of_a_zarr_array_that_were_never_written_hold_its_fill_value(tmp_path):
+    group = zarr.open_group(tmp_path / "x.zarr", mode="w")
+    x = group.create_array("x", shape=(50,), chunks=(10,), dtype="int32", fill_value=7,
+                           compressors=None)  # fmt: skip
+    x[10:30], x[40:] = 1, 2
+    array = open_store(tmp_path / "x.zarr")["x"].places
+    assert array.is_raw
+    expected = np.repeat([7, 1, 1, 7, 2], 10)
+    for begin, end in [(0, 50), (5, 35), (12, 18), (31, 39), (3, 9)]:
+        np.testing.assert_array_equal(
+            chunks.read(array, begin, end, dtype=np.int32), expected[begin:end]
+        )
 
 
 def test_blocks_cut_by_rows_need_no_more_than_their_own_chunks(counts, tmp_path):

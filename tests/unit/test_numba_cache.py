@@ -151,6 +151,34 @@ def test_a_change_in_a_file_that_the_kernel_calls_is_seen(run, package):
     assert used(run(USE, "int32")) == loaded(110.0, ["int32"])
 
 
+# Numba's compiler needs half a second to load, and all its functions of arrays.
+COMPILER = "\nprint('numba.np.linalg' in sys.modules, file=sys.stderr)"
+
+
+def test_code_is_loaded_without_the_compiler(run):
+    assert used(done := run(USE + COMPILER, "int32")) == compiled(dtypes=["int32"])
+    assert done.stderr == "True\n"
+    assert used(done := run(USE + COMPILER, "int32")) == loaded(dtypes=["int32"])
+    assert done.stderr == "False\n"
+    # And it compiles what is not there yet, for the same function.
+    assert used(done := run(USE + COMPILER, "int32", "int8")) == {
+        **loaded(dtypes=["int32"]),
+        **compiled(dtypes=["int8"]),
+    }
+    assert done.stderr == "True\n"
+
+
+def test_code_that_lacks_an_address_gets_the_compiler(run):
+    """As if a name that the code takes from outside were one that Numba has not told LLVM yet."""
+    unknown = """
+import scatlas.kernels.cached
+scatlas.kernels.cached.address_of_symbol = lambda name: None
+"""
+    assert used(run(USE, "int32")) == compiled(dtypes=["int32"])
+    assert used(done := run(unknown + USE + COMPILER, "int32")) == loaded(dtypes=["int32"])
+    assert done.stderr == "True\n"
+
+
 def test_other_processors_share_the_folder(run):
     other = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
     assert used(run(USE, "int32")) == compiled(dtypes=["int32"])

@@ -14,26 +14,34 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 # The largest that glibc takes; a block of the default budget has arrays of 4 to 16 MB.
 _LARGEST = 2**25
 _KEPT = 2**28
+# Columns of a table are as large as this, or larger.
+_COLUMN = 2**20
 
 
-def reuse_memory() -> None:
+def reuse_memory(*, blocks: bool = True) -> None:
     """Let arrays of a block's size use again what arrays before them have freed.
 
-    By default glibc maps each large array anew and gives it back when it is freed: the system
+    By default glibc maps large arrays anew and gives them back when they are freed: the system
     then clears every page of the next one, which costs as much as the work on it. A threads' own
     heap each would keep more than all of them need; they share one. For processes that are ours,
     such as a job's: it changes the whole process, so it belongs before threads are started.
 
     Does nothing, and says so in the log, where the C library is not glibc.
+
+    Parameters
+    ----------
+    blocks
+        False for work on tables, of which no two columns are alike: they leave holes that none of
+        them fits, so each goes back to the system at once.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
-        logger.debug("the C library has no mallopt: freed memory goes back to the system")
+        logger.debug("the C library has no mallopt: it decides what goes back to the system")
         return
     mallopt(_M_ARENA_MAX, 1)
-    mallopt(_M_MMAP_THRESHOLD, _LARGEST)
-    mallopt(_M_TRIM_THRESHOLD, _KEPT)
+    mallopt(_M_MMAP_THRESHOLD, _LARGEST if blocks else _COLUMN)
+    mallopt(_M_TRIM_THRESHOLD, _KEPT if blocks else _COLUMN)
 
 
 def available_memory(root: Path = Path("/")) -> int | None:

@@ -302,8 +302,10 @@ def read(
     return out
 
 
-def encoded(array: ChunkedArray, first: int, stop: int) -> Iterator[bytes]:
+def encoded(array: ChunkedArray, first: int, stop: int) -> Iterator[memoryview]:
     """Yield chunks as they lie on disk, after a look at their checksum if they have one.
+
+    Each is valid until the next.
 
     Raises
     ------
@@ -316,7 +318,7 @@ def encoded(array: ChunkedArray, first: int, stop: int) -> Iterator[bytes]:
             raise ChunkError(msg)
         if isinstance(array.pipeline[0], Crc32c):
             array.pipeline[0].decode(raw, len(raw))
-        yield bytes(raw)
+        yield raw
 
 
 def decoded_bytes(array: ChunkedArray, first: int, stop: int) -> Iterator[tuple[int, bytes | None]]:

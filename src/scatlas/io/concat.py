@@ -18,7 +18,7 @@ from scatlas.errors import InputError
 from scatlas.genes import first_difference
 from scatlas.io import chunks
 from scatlas.io.column_writer import ColumnWriter, Target
-from scatlas.io.columns import Column
+from scatlas.io.columns import ROWS, Column
 from scatlas.io.elements import DATAFRAME, create_group
 from scatlas.io.frames import RESERVED
 from scatlas.io.locate import locate
@@ -216,8 +216,10 @@ class _Plate:
                 for data, indices in pieces:
                     writer.append_values(data, indices)
             indptr = self.root["X/indptr"]
-            for lo in range(0, self.shape[0], CHUNK_VALUES):
-                writer.append_rows(np.diff(indptr[lo : min(lo + CHUNK_VALUES, self.shape[0]) + 1]))
+            for lo, hi in _spans(self.shape[0]):
+                offsets = indptr[lo : hi + 1]
+                for first in range(0, hi - lo, ROWS):  # the lengths take as much again
+                    writer.append_rows(np.diff(offsets[first : first + ROWS + 1]))
 
 
 class _Obs:

@@ -225,7 +225,7 @@ class ShardedArray:
             and configuration["codecs"][1:] == self._codecs
         )
 
-    def append_encoded(self, chunk: bytes) -> None:
+    def append_encoded(self, chunk: bytes | memoryview) -> None:
         """Append a whole chunk as :meth:`takes_chunks_of` allows it."""
         self._drain()
         self._n_submitted += 1
