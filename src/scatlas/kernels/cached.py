@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numba
-from llvmlite.binding import address_of_symbol
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
+from numba.core.codegen import ll
 from numba.core.runtime import rtsys
 
 if TYPE_CHECKING:
@@ -64,9 +64,14 @@ class _Code(CompileResultCacheImpl):
         # Numba's cache first loads all that a compiler needs, half a second of each process. Code
         # needs no more than addresses; its compiler loads the rest where there is none.
         rtsys.initialize(target_context)
-        if not all(map(address_of_symbol, outside)):
+        if not all(map(_has_address, outside)):
             target_context.refresh()
         return super().rebuild(target_context, compiled)
+
+
+def _has_address(name: str) -> bool:
+    """Whether LLVM, or this process, knows where a function or variable is."""
+    return ll.address_of_symbol(name) is not None
 
 
 class _Cache(FunctionCache):
