@@ -84,9 +84,9 @@ def main() -> None:
     shutil.rmtree(out, ignore_errors=True)
     same = {"threads": args.threads, "block_budget": args.budget}
     start = time.perf_counter()
-    reuse_memory()  # this and the next but one as the scripts do when they run alone
     for name in STEPS:  # as the peer's imports, before its first step
         script(name)
+    reuse_memory()  # this and the next as the scripts do when they run alone (`step.execute`)
     gc.freeze()
     print(json.dumps({"step": "start", "seconds": time.perf_counter() - start}), flush=True)
     names = [f"plate{i}" for i in range(1, len(args.plates) + 1)]

@@ -14,16 +14,16 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 # The largest that glibc takes; a block of the default budget has arrays of 4 to 16 MB.
 _LARGEST = 2**25
 _KEPT = 2**28
-# Columns of a table are as large as this, or larger.
+# Columns of a table of 100,000 cells and more.
 _COLUMN = 2**20
 
 
 def reuse_memory(*, blocks: bool = True) -> None:
-    """Let arrays of a block's size use again what arrays before them have freed.
+    """Let arrays of a block's size use again what arrays before them have freed, and no others.
 
     By default glibc maps large arrays anew and gives them back when they are freed: the system
-    then clears every page of the next one, which costs as much as the work on it. A threads' own
-    heap each would keep more than all of them need; they share one. For processes that are ours,
+    then clears every page of the next one, which costs as much as the work on it. A heap for each
+    thread would keep more than all of them need; they share one. For processes that are ours,
     such as a job's: it changes the whole process, so it belongs before threads are started.
 
     Does nothing, and says so in the log, where the C library is not glibc.

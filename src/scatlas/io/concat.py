@@ -18,7 +18,7 @@ from scatlas.errors import InputError
 from scatlas.genes import first_difference
 from scatlas.io import chunks
 from scatlas.io.column_writer import ColumnWriter, Target
-from scatlas.io.columns import ROWS, Column
+from scatlas.io.columns import Column
 from scatlas.io.elements import DATAFRAME, create_group
 from scatlas.io.frames import RESERVED
 from scatlas.io.locate import locate
@@ -217,9 +217,7 @@ class _Plate:
                     writer.append_values(data, indices)
             indptr = self.root["X/indptr"]
             for lo, hi in _spans(self.shape[0]):
-                offsets = indptr[lo : hi + 1]
-                for first in range(0, hi - lo, ROWS):  # the lengths take as much again
-                    writer.append_rows(np.diff(offsets[first : first + ROWS + 1]))
+                writer.append_rows(np.diff(indptr[lo : hi + 1]))
 
 
 class _Obs:

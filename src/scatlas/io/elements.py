@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +12,7 @@ from scatlas.io.shards import CHUNK_VALUES, SHARD_VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     import zarr
 
@@ -142,15 +141,11 @@ def consolidate(path: Path) -> None:
     The same as ``zarr.consolidate_metadata`` makes, but for the order, which there follows the file
     system.
     """
-    found = {
-        "/".join(Path(folder).relative_to(path).parts): f"{folder}/zarr.json"
-        for folder, _, files in os.walk(path)
-        if "zarr.json" in files
-    }
-    root = json.loads(Path(found.pop("")).read_bytes())
+    found = {file.parent.relative_to(path).as_posix(): file for file in path.rglob("zarr.json")}
+    root = json.loads(found.pop(".").read_bytes())
     nodes = {}
     for name in sorted(found, key=lambda name: (name.count("/"), name)):
-        nodes[name] = json.loads(Path(found[name]).read_bytes())
+        nodes[name] = json.loads(found[name].read_bytes())
         if nodes[name]["node_type"] == "group":
             nodes[name]["consolidated_metadata"] = {**_INLINE, "metadata": {}}
     whole = {
