@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 from scatlas import blocks, config, step
 from scatlas.get import on_backend
 from scatlas.io import read_matrix, write_pca
-from scatlas.kernels.homes import home, is_gpu
+from scatlas.kernels.homes import is_gpu
 from scatlas.pp import GeneScale, GramStats, components
 
 
@@ -34,13 +33,10 @@ def main(argv: list[str] | None = None) -> None:
             x, zeros = scale.shifted(x), scale.zeros
             stats = scale.stats(stats, x)
         found = components(stats, pca.n_comps, zero_center=pca.zero_center, gpu=is_gpu(x))
-        offset = found.offset(zero_center=pca.zero_center, zeros=zeros)
-        kernels = home("project", x)
-        PCs = kernels.prepared(found.PCs)
-        project = partial(kernels.project, components=PCs, offset=offset)
+        projected = found.project(x, zero_center=pca.zero_center, zeros=zeros)
         write_pca(
             args.pca,
-            x_pca=map(blocks.on_host, blocks.stream(x, project)),
+            x_pca=map(blocks.on_host, blocks.stream(projected)),
             n_cells=x.shape[0],
             components=found,
             genes=var.index,

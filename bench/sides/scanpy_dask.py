@@ -14,10 +14,8 @@ import argparse
 import json
 import os
 import shutil
-import time
 import warnings
 from collections import Counter
-from contextlib import contextmanager
 from pathlib import Path
 
 import anndata as ad
@@ -26,15 +24,9 @@ import h5py
 import numpy as np
 import scanpy as sc
 from dask.distributed import Client, LocalCluster
+from timing import step
 
 warnings.filterwarnings("ignore")
-
-
-@contextmanager
-def step(name: str):
-    start = time.perf_counter()
-    yield
-    print(json.dumps({"step": name, "seconds": time.perf_counter() - start}), flush=True)
 
 
 def open_lazy(path: Path, chunk: int) -> ad.AnnData:

@@ -97,19 +97,27 @@ def exact(values):
         yield sum(column, Fraction(0)), sum((v * v for v in column), Fraction(0))
 
 
-@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("log, expm1", [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("spread", [0.0, 2.0, 3.3])
-def test_sums_are_exact(monkeypatch, spread, log):
+def test_sums_are_exact(monkeypatch, spread, log, expm1):
     """Values that differ by up to a million, in one go or (the widest) in several."""
     monkeypatch.setattr(count_moments_cpu, "scale_rows", refuse)
     rng = np.random.default_rng(0)
     x = np.minimum(rng.geometric(0.01, (700, 9)), 2000).astype(np.uint16)
     x[rng.random(x.shape) < 0.5] = 0
     scale = 10.0 ** rng.uniform(-spread / 2, spread / 2, 700)
-    rows = count_moments_cpu._exact_rows(csr(x).data, scale, 700, log)[0]
-    assert (rows < 700) == (spread == 3.3 and not log)
-    got = normalized_moments(csr(x), scale, log=log).sums[0]
-    for gene, (total, squares) in enumerate(exact(values_of(x, scale, log))):
+    values = values_of(x, scale, log)
+    if expm1:
+        values = np.expm1(values)
+
+    def transform(values):
+        values = normalize_cpu.log1p(values) if log else values
+        return np.expm1(values) if expm1 else values
+
+    rows = count_moments_cpu._exact_rows(csr(x).data, scale, 700, transform)[0]
+    assert (rows < 700) == (spread == 3.3 and (expm1 or not log))
+    got = normalized_moments(csr(x), scale, log=log, expm1=expm1).sums[0]
+    for gene, (total, squares) in enumerate(exact(values)):
         assert Fraction(got[gene, 0]) + Fraction(got[gene, 1]) == total
         assert Fraction(got[gene, 2]) + Fraction(got[gene, 3]) == squares
 
@@ -138,12 +146,14 @@ def test_moments_do_not_depend_on_the_blocks(seed, log, data):
         ([1.0, 2.0], [1e38, 3e38]),  # overflows in float32
         ([1.0, np.nan], [1.0, 1.0]),
         ([1.0, np.inf], [1.0, 1.0]),
+        ([1.0, 2.0**31 - 2**7], [1e-3, 1.0]),  # the last that is looked at, and the next
+        ([1.0, 2.0**32], [1.0, 1.0]),
     ],
 )
 def test_other_values_take_the_way_over_stored_ones(data, scale):
     x = np.diag(np.array(data, np.float32))
     scale = np.array(scale)
-    rows, _ = count_moments_cpu._exact_rows(csr(x).data, scale, 1000, log=False)
+    rows, *_ = count_moments_cpu._exact_rows(csr(x).data, scale, 1000, lambda values: values)
     assert rows < 1000
     with np.errstate(over="ignore"):
         expected = moments_cpu.moments(values_of(x, scale, log=False))

@@ -8,7 +8,7 @@ import dask.array as da
 import numpy as np
 import scipy.sparse as sp
 from dask.base import tokenize
-from dask.highlevelgraph import HighLevelGraph
+from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
 from scatlas.compute.threads import BLOCK_BYTES
 from scatlas.errors import InputError
@@ -146,6 +146,34 @@ def read_matrix(
         budget = parse_bytes(block_budget)
         x = _matrix(store, root, "X", shape, budget, largest_block, compact=compact)
         return x, Table.of(store.path, root, "var").read()
+
+
+def values_alone(x: da.Array) -> da.Array:
+    """The same blocks for a pass that asks no value for its gene: indices are not read.
+
+    They are half the bytes, and more than half of what there is to decode.
+
+    Parameters
+    ----------
+    x
+        Dask array [cells x genes].
+
+    Returns
+    -------
+    ``x`` itself where it is anything but a CSR matrix as :func:`read_lazy` or :func:`read_matrix`
+    gives it; otherwise an array with the same rows whose blocks have 0 for every index.
+    """
+    layer = getattr(x.dask, "layers", {}).get(x.name)
+    tasks = layer.mapping if isinstance(layer, MaterializedLayer) else {}
+    readers = (RowBlock.read, RowBlock.compact)
+    if not all(isinstance(task, tuple) and task[0] in readers for task in tasks.values()):
+        return x
+    name = f"values-{x.name}"
+    graph = {(name, *key[1:]): (RowBlock.values, task[1]) for key, task in tasks.items()}
+    if not graph:
+        return x
+    layers = HighLevelGraph.from_collections(name, graph, dependencies=[])
+    return da.Array(layers, name, chunks=x.chunks, meta=x._meta, dtype=x.dtype)
 
 
 def _present(root: Any, key: str) -> bool:

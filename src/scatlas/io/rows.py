@@ -92,6 +92,18 @@ class RowBlock:
         """
         return self._matrix(in_memory(self.dtypes[1]), self.offsets)
 
+    def values(self) -> sp.csr_matrix:
+        """Read the values alone, for sums of rows: every index is 0.
+
+        Raises
+        ------
+        InputError
+            As :meth:`read`, but for the indices, at which nobody has looked.
+        """
+        self.store.check_unchanged()
+        data = self._read(0, in_memory(self.dtypes[0]))
+        return csr(data, np.broadcast_to(np.int32(0), data.shape), self.offsets, self.n_genes)
+
     def _matrix(self, width: Any, offsets: np.ndarray) -> sp.csr_matrix:
         self.store.check_unchanged()
         data = self._read(0, in_memory(self.dtypes[0]))

@@ -23,16 +23,28 @@ from scipy import sparse
 
 from scatlas.kernels import aligned
 from scatlas.kernels.cached import njit
-from scatlas.kernels.moments_cpu import Moments, fold, group_sizes, local_groups, moments
+from scatlas.kernels.moments_cpu import (
+    Moments,
+    expm1_of,
+    fold,
+    group_sizes,
+    local_groups,
+    moments,
+)
 from scatlas.kernels.normalize_cpu import log1p, scale_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 # What counts below this add to a gene is looked up; larger ones are few.
 _SMALL = 32
 # Cells looked up at once: 32 values each.
 _ROWS = 4096
+# The last whole numbers that int32 holds, and of those the last that is one of float32.
+_LARGEST = 2**31 - 1
+_LARGEST_FLOAT32 = 2**31 - 2**7
 # Float32 holds every whole number up to this one.
 _WHOLE_FLOAT32 = 2**24
 # Exact sums of fewer cells would be folded so often that the general kernel is as quick.
@@ -45,6 +57,7 @@ def normalized_moments(
     codes: NDArray[np.integer] | None = None,
     *,
     log: bool = False,
+    expm1: bool = False,
 ) -> Moments:
     """Moments per gene of the normalised counts of a block, by group.
 
@@ -65,12 +78,19 @@ def normalized_moments(
         group, 0.
     log
         Take the moments of the natural logarithm of 1 + the normalised count.
+    expm1
+        Take those of ``expm1`` of that, as :func:`~scatlas.kernels.moments_cpu.moments` does.
 
     Returns
     -------
     The moments of the groups that occur in the block (one row a group).
     """
     n_rows = x.shape[0]
+
+    def transform(normalised: NDArray) -> NDArray:
+        values = log1p(normalised) if log else normalised
+        return expm1_of(values, None) if expm1 else values
+
     scales = np.ascontiguousarray(scales, dtype=np.float64)
     if scales.shape != (n_rows,):
         msg = f"{scales.size} scales for {n_rows} cells"
@@ -79,11 +99,11 @@ def normalized_moments(
     if not kept.all():
         codes = np.where(kept, 0 if codes is None else codes, -1)
     if sparse.issparse(x):
-        n_exact, grid = _exact_rows(x.data, scales[kept], n_rows, log)
-        if n_exact >= min(n_rows, _FEWEST_ROWS):
-            return _of_counts(x, np.where(kept, scales, 0.0), codes, log, n_exact, grid)
+        exact = _exact_rows(x.data, scales[kept], n_rows, transform)
+        if exact[0] >= min(n_rows, _FEWEST_ROWS):
+            return _of_counts(x, np.where(kept, scales, 0.0), codes, transform, exact)
     values = scale_rows(x, scales)
-    return moments(log1p(values) if log else values, codes)
+    return moments(log1p(values) if log else values, codes, expm1=expm1)
 
 
 def moments_of_counts(
@@ -106,8 +126,11 @@ def _fit_float32(integers: NDArray) -> bool:
 
 
 def _exact_rows(
-    counts: NDArray, scales: NDArray[np.float64], n_rows: int, log: bool
-) -> tuple[int, float]:
+    counts: NDArray,
+    scales: NDArray[np.float64],
+    n_rows: int,
+    transform: Callable[[NDArray], NDArray],
+) -> tuple[int, float, int]:
     """How many cells (n) can be summed without rounding, and the power of two to split squares at.
 
     All values are multiples of u, the unit in the last place of the least that a count can become,
@@ -120,37 +143,64 @@ def _exact_rows(
 
     Returns
     -------
-    No cells where the counts are not whole and positive numbers of the size that counts have.
+    Also how many counts are not looked up. No cells where the counts are not whole and positive
+    numbers of the size that counts have.
     """
-    none = 0, 0.0
+    none = 0, 0.0, 0
     if counts.size == 0 or scales.size == 0:
-        return max(1, n_rows), 1.0
-    if counts.dtype == np.float64 or not counts.min() >= 0:
+        return max(1, n_rows), 1.0, counts.size
+    if counts.dtype == np.float64:
         return none
-    if counts.dtype.kind == "f" and not (np.floor(counts) == counts).all():
+    floats = counts.dtype.kind == "f"
+    most = _LARGEST_FLOAT32 if floats else min(_LARGEST, np.iinfo(counts.dtype).max)
+    whole, highest, n_large = _survey(counts, counts.dtype.type(most))
+    if not whole:
         return none
     with np.errstate(over="ignore"):
-        bounds = np.array([scales.min(), counts.max() * scales.max()]).astype(np.float32)
-    least, most = (log1p(bounds) if log else bounds).astype(np.float64)
+        bounds = np.array([scales.min(), highest * scales.max()]).astype(np.float32)
+        # A little farther apart: NumPy's expm1 may be off by a unit or two in the last place.
+        least, most = transform(bounds).astype(np.float64) * (1 - 2.0**-20, 1 + 2.0**-20)
     if not 0 < least < np.inf or not most < np.inf:
         return none
     most = max(most, least)
     n = min(max(1, n_rows), int(2.0**52 * float(np.spacing(np.float32(least))) / most))
-    return n, 2.0 ** math.frexp(n * most**2)[1]
+    return n, 2.0 ** math.frexp(n * most**2)[1], n_large
+
+
+@njit(nogil=True, cache=True)
+def _survey(counts, most):
+    """Whether all are whole numbers from 0 to `most`, of their own type; the largest; how many are
+    not small.
+
+    Without a branch, so that the compiler turns it into vector instructions.
+    """
+    wrong = False
+    highest = np.int32(0)
+    n_large = np.int64(0)
+    for i in range(counts.size):  # not over the values themselves: that keeps them scalar
+        value = counts[i]
+        fits = (value >= 0) & (value <= most)
+        # What does not fit, NaN too, is not converted: the result would be undefined.
+        count = np.int32(value if fits else counts.dtype.type(0))
+        wrong |= count != value
+        highest = max(highest, count)
+        n_large += count >= _SMALL
+    return not wrong, highest, n_large
 
 
 def _of_counts(
     x: sparse.csr_matrix | sparse.csr_array,
     scales: NDArray[np.float64],
     codes: NDArray[np.integer] | None,
-    log: bool,
-    n_exact: int,
-    grid: float,
+    transform: Callable[[NDArray], NDArray],
+    exact: tuple[int, float, int],
 ) -> Moments:
     n_rows, n_genes = x.shape
+    n_exact, grid, n_large = exact
     groups, local = local_groups(codes, n_rows)
     offsets = np.where(local < 0, -1, 4 * n_genes * local)
     indptr = x.indptr.astype(np.int64, copy=False)
+    large = tuple(np.empty(n_large, np.int64) for _ in range(3))
     parts = []
     for start in range(0, max(1, n_rows), n_exact):
         end = min(start + n_exact, n_rows)
@@ -160,7 +210,7 @@ def _of_counts(
         for first in range(start, end, _ROWS):
             rows = slice(first, min(first + _ROWS, end))
             pointers = indptr[first : rows.stop + 1]
-            _add_rows(x, pointers, offsets[rows], scales[rows], log, grid, flat)
+            _add_rows(x, pointers, offsets[rows], scales[rows], transform, grid, flat, large)
         _close(flat, expressed.reshape(-1))
         parts.append(Moments(groups, group_sizes(local[start:end], groups.size), sums, expressed))
     return fold(parts)
@@ -171,20 +221,18 @@ def _add_rows(
     pointers: NDArray[np.int64],
     offsets: NDArray[np.int64],
     scales: NDArray[np.float64],
-    log: bool,
+    transform: Callable[[NDArray], NDArray],
     grid: float,
     sums: NDArray[np.float64],
+    large: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
 ) -> None:
     """Add the rows that `pointers` mark, each to the group whose numbers begin at its offset."""
     with np.errstate(over="ignore"):  # by a count that the block has not
-        lookup = np.multiply.outer(scales, np.arange(_SMALL)).astype(np.float32)
-    if log:
-        lookup = log1p(lookup)
-    n_large = np.count_nonzero(x.data[pointers[0] : pointers[-1]] >= _SMALL)
-    at, rows, places = (np.empty(n_large, np.int64) for _ in range(3))
+        lookup = transform(np.multiply.outer(scales, np.arange(_SMALL)).astype(np.float32))
+    at, rows, places = large
     n = _add_small(x.data, x.indices, pointers, offsets, lookup, grid, sums, at, rows, places)
     values = (x.data[at[:n]] * scales[rows[:n]]).astype(np.float32)
-    _add_large(log1p(values) if log else values, places[:n], grid, sums)
+    _add_large(transform(values), places[:n], grid, sums)
 
 
 @intrinsic

@@ -112,7 +112,7 @@ def moments(
     expressed = np.zeros((groups.size, n_genes), dtype=np.int64)
     values = x.data if sparse.issparse(x) else np.asarray(x)
     if expm1:
-        values = _expm1(values, log_base)
+        values = expm1_of(values, log_base)
     exact = values.dtype.char in EXACT_SQUARES
     if sparse.issparse(x):
         indptr = x.indptr.astype(np.int64, copy=False)
@@ -165,7 +165,8 @@ def merge(parts: Sequence[Moments]) -> Moments:
     return Moments(groups, n_cells, sums, expressed)
 
 
-def _expm1(values: NDArray, log_base: float | None) -> NDArray:
+def expm1_of(values: NDArray, log_base: float | None) -> NDArray:
+    """``expm1(values * log_base)`` in the precision of the values; of integers in float64."""
     if not np.issubdtype(values.dtype, np.floating):
         values = values.astype(np.float64)
     # Overflow (counts taken for logarithms) shows as an infinite mean.

@@ -92,6 +92,12 @@ def gene_moments(
     kernels = home("moments", x)
 
     def of_block(block: Any, codes: NDArray[np.integer] | None = None) -> Moments:
+        pending = getattr(block, "pending", None)
+        if pending is not None and log_base is None and (pending.log or not expm1):
+            from scatlas.kernels.count_moments_cpu import normalized_moments
+
+            counts, scales, log = pending
+            return normalized_moments(counts, scales, codes, log=log, expm1=expm1)
         return kernels.moments(block, codes, expm1=expm1, log_base=log_base)
 
     return blocks.reduce(of_block, moments_cpu.fold, x, *rows)

@@ -10,10 +10,13 @@ import numpy as np
 
 from scatlas import blocks
 from scatlas.errors import InputError
-from scatlas.kernels.homes import home
+from scatlas.kernels import deferred
+from scatlas.kernels.homes import home, is_gpu
 from scatlas.pp import _rep
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from anndata import AnnData
     from numpy.typing import ArrayLike
 
@@ -197,6 +200,10 @@ def cell_totals(x: Any, genes: np.ndarray | None = None) -> np.ndarray:
     [cells], exact: int64 for integer counts, float64 for floating-point ones.
     """
     row_sums = home("qc", x).row_sums
+    if genes is None and blocks.is_dask(x):
+        from scatlas.io.lazy import values_alone
+
+        x = values_alone(x)
     parts = blocks.reduce(
         lambda block: [row_sums(block, genes)],
         lambda lists: [part for parts in lists for part in parts],
@@ -225,17 +232,22 @@ def _reciprocal(factors: np.ndarray) -> np.ndarray:
 def _divided(x: Any, factors: np.ndarray) -> Any:
     from scatlas.kernels.normalize_cpu import scaled_dtype
 
-    scales, scale_rows = _reciprocal(factors), home("normalize", x).scale_rows
+    scales = _reciprocal(factors)
     if blocks.is_dask(x):
-        return blocks.map_blocks(scale_rows, x, scales, dtype=scaled_dtype(x.dtype))
-    return _detached(scale_rows(x, scales))
+        return blocks.map_blocks(_lazy(x).scale_rows, x, scales, dtype=scaled_dtype(x.dtype))
+    return _detached(home("normalize", x).scale_rows(x, scales))
+
+
+def _lazy(x: Any) -> ModuleType:
+    """Kernels for the blocks of a Dask array."""
+    return home("normalize", x) if is_gpu(x) else deferred
 
 
 def _normalised_lazily(x: Any, genes: np.ndarray | None, target_sum: float) -> tuple[Any, Any]:
     """Normalised Dask X and its size factors; the totals are taken inside each block."""
     from scatlas.kernels.normalize_cpu import scaled_dtype
 
-    scale_rows, row_sums = home("normalize", x).scale_rows, home("qc", x).row_sums
+    scale_rows, row_sums = _lazy(x).scale_rows, home("qc", x).row_sums
 
     def factors(block: blocks.Block) -> np.ndarray:
         return size_factors(row_sums(_rep.as_rows(block), genes), target_sum=target_sum)[0]
@@ -336,10 +348,9 @@ def log1p(
 def _logged(x: Any, base: float | None) -> Any:
     from scatlas.kernels.normalize_cpu import logged_dtype
 
-    log_of = home("normalize", x).log1p
     if blocks.is_dask(x):
-        dtype = logged_dtype(x.dtype)
+        log_of, dtype = _lazy(x).log1p, logged_dtype(x.dtype)
         return blocks.map_blocks(lambda block: log_of(block, base), x, dtype=dtype)
     if hasattr(x, "tocsr") and x.format not in {"csr", "csc"}:
         x = x.tocsr()
-    return _detached(log_of(x, base))
+    return _detached(home("normalize", x).log1p(x, base))

@@ -72,6 +72,45 @@ class Components(NamedTuple):
         mean = self.mean if zero_center else np.zeros_like(self.mean)
         return _dot(mean if zeros is None else mean - zeros, self.PCs)
 
+    def project(
+        self,
+        x: Any,
+        *,
+        zero_center: bool = True,
+        zeros: NDArray[np.float64] | None = None,
+        dtype: DTypeLike = np.float32,
+    ) -> Any:
+        """Project cells on the components.
+
+        Parameters
+        ----------
+        x
+            Array ``[n_cells, n_genes]``, in memory or Dask.
+        zero_center, zeros
+            As for :meth:`offset`.
+        dtype
+            Type of the result; the sums are float64.
+
+        Returns
+        -------
+        ``[n_cells, n_comps]``: NumPy or CuPy for an array in memory, lazy with the row blocks of a
+        Dask array.
+        """
+        offset = self.offset(zero_center=zero_center, zeros=zeros)
+        kernels = home("project", x)
+        PCs = kernels.prepared(self.PCs)
+
+        def of_block(block: Any) -> Any:
+            return kernels.project(block, PCs, offset, dtype=dtype)
+
+        if blocks.is_dask(x):
+            meta = blocks.dense_like(x, (0, 0), dtype)
+            return blocks.map_blocks(of_block, x, dtype=dtype, n_vars=offset.size, meta=meta)
+        out = blocks.dense_like(x, (x.shape[0], offset.size), dtype)
+        for cells, block in zip(blocks.row_slices(x), blocks.stream(x, of_block), strict=True):
+            out[cells] = block
+        return out
+
 
 def _dot(mean: NDArray[np.float64], PCs: NDArray[np.float64]) -> NDArray[np.float64]:
     with blas_on_one_thread():
@@ -258,7 +297,7 @@ def pca(
     n_comps = _check_comps(n_comps, *x.shape)
     check_size(x.shape[1])
     found = components(gram_stats(x), n_comps, zero_center=zero_center, gpu=is_gpu(x))
-    x_pca = _projected(x, found, zero_center=zero_center, dtype=dtype)
+    x_pca = found.project(x, zero_center=zero_center, dtype=dtype)
     if not is_adata:
         if return_info:
             return x_pca, found.PCs.T, found.variance_ratio, found.variance
@@ -284,29 +323,6 @@ def pca(
         "variance_ratio": found.variance_ratio,
     }
     return adata if copy else None
-
-
-def _projected(x: Any, found: Components, *, zero_center: bool, dtype: np.dtype) -> Any:
-    """Cells on the components: NumPy or CuPy for an array in memory, lazy for a Dask array."""
-    offset = found.offset(zero_center=zero_center)
-    kernels = home("project", x)
-    PCs = kernels.prepared(found.PCs)
-
-    def of_block(block: Any) -> Any:
-        return kernels.project(block, PCs, offset, dtype=dtype)
-
-    if blocks.is_dask(x):
-        return blocks.map_blocks(
-            of_block,
-            x,
-            dtype=dtype,
-            n_vars=offset.size,
-            meta=blocks.dense_like(x, (0, 0), dtype),
-        )
-    out = blocks.dense_like(x, (x.shape[0], offset.size), dtype)
-    for cells, block in zip(blocks.row_slices(x), blocks.stream(x, of_block), strict=True):
-        out[cells] = block
-    return out
 
 
 def _mask_var(

@@ -1,0 +1,93 @@
+"""Our side as a notebook has it: plates to X_pca by functions, without the workflow.
+
+    python bench/sides/scatlas_functions.py OUT --plates a.h5ad b.h5ad --comps 300
+
+Each plate is opened lazily, its totals and highly variable genes found, cut to the genes found on
+more than two plates and appended to one store; then the components are computed and written. Prints
+one JSON line a step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import anndata  # noqa: F401  (imported when it is needed)
+import dask.array  # noqa: F401
+import numba  # noqa: F401
+import numpy as np
+import pandas as pd
+import scipy.linalg  # noqa: F401
+import zarr  # noqa: F401
+from timing import step
+
+import scatlas as sa
+from scatlas import blocks
+from scatlas.compute.memory import reuse_memory
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--plates", nargs="+", type=Path, required=True)
+    parser.add_argument("--comps", type=int, default=300)
+    parser.add_argument("--min-plates", type=int, default=3)
+    args = parser.parse_args()
+    shutil.rmtree(args.out, ignore_errors=True)
+    args.out.mkdir(parents=True)
+    with step("start"):
+        reuse_memory()
+    plates, tables = {}, {}
+    for number, path in enumerate(args.plates):
+        plate = f"plate{number}"
+        with step("open"):
+            x, var = sa.io.read_matrix(path, compact=True)
+            with sa.io.open_tables(path) as (table, _):
+                obs = table.read()
+            keep = (obs["pass_filter"] == "full").to_numpy()
+        with step("normalize"):
+            totals = sa.pp.cell_totals(x)
+            factors = np.full(totals.size, np.nan)  # NaN: a cell that is left out
+            factors[keep] = sa.pp.size_factors(totals[keep])[0]
+        with step("hvg"):
+            tables[plate] = sa.pp.hvg_of_counts(x, var.index, factors, n_top_genes=2000)
+        plates[plate] = x, obs[keep], factors
+    with step("consensus"):
+        genes = sa.pp.consensus_genes(tables, min_plates=args.min_plates).index
+    with step("write"):
+        merged = args.out / "merged.zarr"
+        with (
+            sa.io.CsrWriter(merged, n_vars=genes.size, data_dtype=np.float32) as writer,
+            sa.pp.GramAccumulator(genes.size) as gram,
+        ):
+            for x, _, factors in plates.values():
+                at = var.index.get_indexer(genes)
+                for block in blocks.stream(sa.pp.cut_log_normalize(x, at, size_factors=factors)):
+                    gram.add(block)
+                    writer.append(block)
+            kept = [obs.assign(plate=plate) for plate, (_, obs, _) in plates.items()]
+            writer.obs, writer.var = pd.concat(kept), var.loc[genes]
+    with step("pca"):
+        found = sa.pp.components(gram.result(), args.comps)
+        x, _ = sa.io.read_matrix(merged, block_budget="32MB")
+        sa.io.write_pca(
+            args.out / "pca.zarr",
+            x_pca=blocks.stream(found.project(x)),
+            n_cells=x.shape[0],
+            components=found,
+            genes=genes,
+            params={"zero_center": True, "use_highly_variable": True},
+        )
+    result = {
+        "hvgs": [sorted(table.index[table["highly_variable"]]) for table in tables.values()],
+        "genes": genes.tolist(),
+        "variance": found.variance.tolist(),
+    }
+    (args.out / "result.json").write_text(json.dumps(result))
+    np.save(args.out / "PCs.npy", found.PCs)
+
+
+if __name__ == "__main__":
+    main()
