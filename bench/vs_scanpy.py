@@ -51,7 +51,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="file for the result, beside standard output")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
-    lines = [f"# python bench/vs_scanpy.py FOLDER {' '.join(sys.argv[2:])}".rstrip()]
+    asked = f"--formats {args.formats} --rounds {args.rounds} --chunk {args.chunk}"
+    lines = [f"# python bench/vs_scanpy.py FOLDER {asked}"]
     lines.append(machine("scatlas", "scanpy", "anndata", "dask", "numba", "zarr", "h5py"))
     for kind in args.formats.split(","):
         plates = make_plates(args, kind)

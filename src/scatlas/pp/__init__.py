@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from scatlas.pp._hvg import highly_variable_genes, hvg_of_counts
     from scatlas.pp._neighbors import neighbors
     from scatlas.pp._normalize import cell_totals, log1p, normalize_total, size_factors
-    from scatlas.pp._pca import components, pca
+    from scatlas.pp._pca import Components, components, pca
     from scatlas.pp._qc import calculate_qc_metrics
     from scatlas.pp._qc_bounds import evaluate_filter, frequent_genes, qc_filter
     from scatlas.pp._regress import regress_out
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from scatlas.pp._scrublet import scrublet, scrublet_of_counts
 
 _HOME = {
+    "Components": "_pca",
     "GeneScale": "_gene_scale",
     "GramAccumulator": "_gram",
     "GramStats": "_gram",
@@ -60,6 +61,7 @@ _HOME = {
     "size_factors": "_normalize",
 }
 __all__ = [
+    "Components",
     "GeneScale",
     "GramAccumulator",
     "GramStats",
