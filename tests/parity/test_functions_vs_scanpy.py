@@ -24,7 +24,7 @@ def test_the_example_of_the_page(tmp_path, monkeypatch):
     page = (ROOT / "docs/out-of-core.md").read_text()
     (code,) = re.findall(r"## An atlas without.*?```python\n(.*?)```", page, re.DOTALL)
     names: dict = {}
-    exec(compile(code, "out-of-core.md", "exec"), names)  # noqa: S102
+    exec(compile(code, "out-of-core.md", "exec"), names)
 
     for plate in plates.values():
         plate.X = plate.X.astype(np.float32)
