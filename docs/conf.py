@@ -108,6 +108,13 @@ def _say_passes(
     lines += ["", ".. rubric:: Passes over a Dask X", "", f"{obj.passes}{note}.", ""]
 
 
+def _skip_fields(
+    app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any
+) -> bool | None:
+    """Leave out the fields of named tuples, which the section Attributes describes."""
+    return True if type(obj).__name__ == "_tuplegetter" else None
+
+
 def _name_folders(app: Sphinx, doctree: nodes.document) -> None:
     """Leave of links to folders of the repository, which a forge opens, their text."""
     page = ROOT / f"{app.env.docname}.md"
@@ -131,5 +138,6 @@ def setup(app: Sphinx) -> None:
     shutil.rmtree(HERE / "api" / "generated", ignore_errors=True)
     app.connect("autodoc-process-docstring", _list_results, priority=400)  # napoleon: 500
     app.connect("autodoc-process-docstring", _say_passes)
+    app.connect("autodoc-skip-member", _skip_fields)
     app.connect("doctree-read", _name_folders)
     app.connect("build-finished", _enter_by_the_front_door)
