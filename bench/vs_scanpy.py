@@ -11,9 +11,9 @@ genes of simulated plates), cut, merge, 300 components. The peer does it as the 
 are the functions called as in a notebook (bench/sides/scatlas_functions.py), which write what the
 peer writes, and the scripts of the workflow in one process (bench/sides/scatlas_steps.py), which
 also store validated counts, so that nothing is decoded twice when bounds change, tables and
-manifests. The files are in the page cache for all, and a run of each side on fewer plates, which does not count,
-has compiled and cached what is compiled. Times are medians; a step's seconds are summed
-over the plates. Fails unless all found the same genes on every plate and the same components.
+manifests. The files are in the page cache for all, and a run of each side on fewer plates, which
+does not count, has compiled what is compiled. Times are medians; a step's seconds are summed over
+the plates. Fails unless all found the same genes on every plate and the same components.
 """
 
 from __future__ import annotations
