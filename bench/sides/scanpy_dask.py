@@ -10,7 +10,6 @@ With ``--embed N`` neighbours and UMAP of N cells follow. Prints one JSON line a
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -23,8 +22,9 @@ import dask.array as da
 import h5py
 import numpy as np
 import scanpy as sc
+import side
 from dask.distributed import Client, LocalCluster
-from timing import step
+from side import step
 
 warnings.filterwarnings("ignore")
 
@@ -38,12 +38,8 @@ def open_lazy(path: Path, chunk: int) -> ad.AnnData:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--plates", nargs="+", type=Path, required=True)
+    parser = side.parser(__doc__)
     parser.add_argument("--chunk", type=int, default=20_000, help="cells a Dask block")
-    parser.add_argument("--comps", type=int, default=300)
-    parser.add_argument("--min-plates", type=int, default=3)
     parser.add_argument("--embed", type=int, default=0)
     args = parser.parse_args()
     shutil.rmtree(args.out, ignore_errors=True)

@@ -9,10 +9,8 @@ one JSON line a step.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
-from pathlib import Path
 
 import anndata  # noqa: F401  (imported when it is needed)
 import dask.array  # noqa: F401
@@ -20,8 +18,9 @@ import numba  # noqa: F401
 import numpy as np
 import pandas as pd
 import scipy.linalg  # noqa: F401
+import side
 import zarr  # noqa: F401
-from timing import step
+from side import step
 
 import scatlas as sa
 from scatlas import blocks
@@ -29,12 +28,7 @@ from scatlas.compute.memory import reuse_memory
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--plates", nargs="+", type=Path, required=True)
-    parser.add_argument("--comps", type=int, default=300)
-    parser.add_argument("--min-plates", type=int, default=3)
-    args = parser.parse_args()
+    args = side.parser(__doc__).parse_args()
     shutil.rmtree(args.out, ignore_errors=True)
     args.out.mkdir(parents=True)
     with step("start"):
@@ -53,7 +47,7 @@ def main() -> None:
             factors[keep] = sa.pp.size_factors(totals[keep])[0]
         with step("hvg"):
             tables[plate] = sa.pp.hvg_of_counts(x, var.index, factors, n_top_genes=2000)
-        plates[plate] = x, obs[keep], factors
+        plates[plate] = x, var, obs[keep], factors
     with step("consensus"):
         genes = sa.pp.consensus_genes(tables, min_plates=args.min_plates).index
     with step("write"):
@@ -62,12 +56,12 @@ def main() -> None:
             sa.io.CsrWriter(merged, n_vars=genes.size, data_dtype=np.float32) as writer,
             sa.pp.GramAccumulator(genes.size) as gram,
         ):
-            for x, _, factors in plates.values():
+            for x, var, _, factors in plates.values():
                 at = var.index.get_indexer(genes)
                 for block in blocks.stream(sa.pp.cut_log_normalize(x, at, size_factors=factors)):
                     gram.add(block)
                     writer.append(block)
-            kept = [obs.assign(plate=plate) for plate, (_, obs, _) in plates.items()]
+            kept = [obs.assign(plate=plate) for plate, (_, _, obs, _) in plates.items()]
             writer.obs, writer.var = pd.concat(kept), var.loc[genes]
     with step("pca"):
         found = sa.pp.components(gram.result(), args.comps)

@@ -8,7 +8,6 @@ with obs and var, manifests, everything atomic. Prints one JSON line a step.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import importlib.util
 import json
@@ -27,6 +26,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet  # noqa: F401
 import scipy.linalg  # noqa: F401
+import side
 import zarr
 
 from scatlas.compute.memory import reuse_memory
@@ -72,11 +72,7 @@ def run(name: str, out: Path, plate: str = "atlas", **options: object) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--plates", nargs="+", type=Path, required=True)
-    parser.add_argument("--comps", type=int, default=300)
-    parser.add_argument("--min-plates", type=int, default=3)
+    parser = side.parser(__doc__)
     parser.add_argument("--budget", default="256MB")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     args = parser.parse_args()

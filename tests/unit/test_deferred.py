@@ -14,6 +14,7 @@ import scipy.sparse as sp
 
 import scatlas as sa
 from scatlas import blocks
+from scatlas.compute.graph import Shared
 from scatlas.io.rows import RowBlock
 from scatlas.kernels import deferred, normalize_cpu
 from scatlas.kernels.deferred import Normalized, deferring
@@ -67,6 +68,34 @@ def test_columns_are_those_that_scipy_takes(counts, key):
         np.testing.assert_array_equal(block[:, key].toarray(), expected[:, key].toarray())
         block, expected = normalized(counts, log=log)
         np.testing.assert_array_equal(block[5:9, key].toarray(), expected[5:9, key].toarray())
+
+
+def test_another_thread_may_work_a_shared_block_out_at_any_moment(counts):
+    class Settling(Normalized):
+        """As if another thread had worked it out just after each look at what is pending."""
+
+        @property
+        def pending(self):
+            found = self.__dict__["at_first"]
+            if found is not None:
+                self.data = normalize_cpu.log1p(normalize_cpu.scale_rows(*found[:2]).data)
+            return found
+
+        @pending.setter
+        def pending(self, value):
+            self.__dict__["at_first"] = value
+
+    columns = np.array([1, 4, 30])
+    plain, expected = normalized(counts, log=True)
+    for use in (
+        lambda block: block.dtype,
+        lambda block: block[:, columns].toarray(),
+        lambda block: block[5:9].toarray(),
+        lambda block: block.data,
+        lambda block: deferred.log1p(block).toarray(),
+    ):
+        block = Settling.of(*plain.pending[:2], log=True)
+        np.testing.assert_array_equal(use(block), use(expected))
 
 
 def test_genes_that_are_not_wanted_are_not_normalised(counts, monkeypatch):
@@ -207,7 +236,7 @@ def test_what_is_shared_is_forgotten_when_the_last_has_it():
         "y": {"b", "c"},
         "z": {"c"},
     }
-    shared = blocks._Shared(below, ["x", "y", "z"])
+    shared = Shared(below, ["x", "y", "z"])
     made = []
 
     def make(key: str) -> str:

@@ -166,12 +166,11 @@ def values_alone(x: da.Array) -> da.Array:
     layer = getattr(x.dask, "layers", {}).get(x.name)
     tasks = layer.mapping if isinstance(layer, MaterializedLayer) else {}
     readers = (RowBlock.read, RowBlock.compact)
-    if not all(isinstance(task, tuple) and task[0] in readers for task in tasks.values()):
+    ours = [isinstance(task, tuple) and task[0] in readers for task in tasks.values()]
+    if not ours or not all(ours):
         return x
     name = f"values-{x.name}"
     graph = {(name, *key[1:]): (RowBlock.values, task[1]) for key, task in tasks.items()}
-    if not graph:
-        return x
     layers = HighLevelGraph.from_collections(name, graph, dependencies=[])
     return da.Array(layers, name, chunks=x.chunks, meta=x._meta, dtype=x.dtype)
 

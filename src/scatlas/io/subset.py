@@ -59,7 +59,7 @@ def read_subset(
     if len(rows) and (rows[0] < 0 or rows[-1] >= n_cells or (np.diff(rows) <= 0).any()):
         msg = f"index has to ascend, without repeats, from 0 to at most {n_cells - 1}"
         raise ValueError(msg)
-    # Half: a chunk is decoded whole beside its piece, and the piece before is still there.
+    # Half: with the whole, memory grew from plates that do not fill it to those that do by 15%.
     piece = max(1, piece_values(block_budget) // 2)
     return ad.AnnData(
         X=_take_csr(root["X"], rows, piece),

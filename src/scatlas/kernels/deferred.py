@@ -56,7 +56,8 @@ class Pending(NamedTuple):
 class Normalized(sp.csr_matrix):
     """A CSR block like any other, but for when its values are computed.
 
-    Its structure is that of the counts and belongs to them.
+    Its structure is that of the counts and belongs to them. Threads may share a block, and each
+    compute its values: so ``pending`` is read once wherever it is used.
 
     Attributes
     ----------
@@ -94,30 +95,33 @@ class Normalized(sp.csr_matrix):
     @property
     def dtype(self) -> np.dtype:
         """Type of the values."""
-        if self.pending is None:
+        if (pending := self.pending) is None:
             return self._data.dtype
         from scatlas.kernels.normalize_cpu import scaled_dtype
 
-        return scaled_dtype(self.pending.counts.dtype)
+        return scaled_dtype(pending.counts.dtype)
 
     def __getitem__(self, key: Any) -> Any:
         """Rows and columns; where it is columns alone, only those will be normalised."""
-        if self.pending is None or not isinstance(key, tuple) or len(key) != 2:
+        pending = self.pending
+        if pending is None or not isinstance(key, tuple) or len(key) != 2:
             return super().__getitem__(key)
         rows, columns = key
         whole = isinstance(rows, slice) and rows == slice(None)
         if not whole or not isinstance(columns, np.ndarray) or columns.dtype == bool:
             return super().__getitem__(key)
-        return self._columns(columns)
+        return _columns(*pending, columns)
 
-    def _columns(self, columns: np.ndarray) -> Normalized:
-        from scatlas.kernels.select_cpu import select_genes
 
-        counts, scales, log = self.pending
-        # Else as SciPy does it, which takes twice as long: columns that are wanted twice.
-        ascending = columns.ndim == 1 and (np.diff(columns) > 0).all() and (columns[:1] >= 0).all()
-        cut = select_genes(counts, columns) if ascending else counts[:, columns]
-        return Normalized.of(cut, scales, log=log)
+def _columns(
+    counts: sp.csr_matrix, scales: np.ndarray, log: bool, columns: np.ndarray
+) -> Normalized:
+    from scatlas.kernels.select_cpu import select_genes
+
+    # Else as SciPy does it, which takes twice as long: columns that are wanted twice.
+    ascending = columns.ndim == 1 and (np.diff(columns) > 0).all() and (columns[:1] >= 0).all()
+    cut = select_genes(counts, columns) if ascending else counts[:, columns]
+    return Normalized.of(cut, scales, log=log)
 
 
 def scale_rows(x: Any, scales: np.ndarray) -> Any:

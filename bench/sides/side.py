@@ -1,0 +1,31 @@
+"""What the sides of a comparison share: their arguments, and seconds of a step."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def parser(doc: str) -> argparse.ArgumentParser:
+    """Arguments of each side that takes plates to X_pca, told by the first line of its text."""
+    made = argparse.ArgumentParser(description=doc.partition("\n")[0])
+    made.add_argument("out", type=Path)
+    made.add_argument("--plates", nargs="+", type=Path, required=True)
+    made.add_argument("--comps", type=int, default=300)
+    made.add_argument("--min-plates", type=int, default=3)
+    return made
+
+
+@contextmanager
+def step(name: str) -> Iterator[None]:
+    """Print the seconds that the body took as a JSON line, as the benchmarks read them."""
+    start = time.perf_counter()
+    yield
+    print(json.dumps({"step": name, "seconds": time.perf_counter() - start}), flush=True)
