@@ -49,8 +49,11 @@ report: "workflow/report/workflow.rst"
 rule all:
     default_target: True
     input:
-        f"{OUT}/atlas.zarr/zarr.json",
-        f"{OUT}/umap.h5ad",
-        f"{OUT}/report.html",
-        [f"{OUT}/pseudobulk.h5ad"] if CONFIG.pseudobulk else [],
-        [f"{OUT}/integrated.h5ad"] if CONFIG.integrate else [],
+        rules.atlas.output.atlas,
+        rules.umap.output.umap,
+        rules.report.output,
+        [rules.merge_pseudobulk.output.pseudobulk] if CONFIG.pseudobulk else [],
+        [rules.integrate.output.integrated] if CONFIG.integrate else [],
+
+
+include: "workflow/rules/integrity.smk"

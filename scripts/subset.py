@@ -6,10 +6,10 @@ import logging
 from pathlib import Path
 
 import numpy as np
-import zarr
 
 from scatlas import config, step
 from scatlas.io import atomic_path, read_subset
+from scatlas.io.zarr3 import open_through_zarr
 
 logger = logging.getLogger("scatlas")
 
@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     wanted = config.from_options(args, config.Subset).n_cells
     with step.run(args, outputs=[args.subset]) as facts:
-        n_cells = zarr.open_group(args.atlas, mode="r")["X"].attrs["shape"][0]
+        n_cells = open_through_zarr(args.atlas)["X"].attrs["shape"][0]
         if wanted is None or wanted >= n_cells:
             logger.info("the atlas has %s cells: all of them are taken", f"{n_cells:,}")
             wanted = n_cells

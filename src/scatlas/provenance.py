@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from scatlas._version import __version__
 from scatlas.errors import InputError
-from scatlas.step import run_record
+from scatlas.integrity import run_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,8 +27,9 @@ logger = logging.getLogger(__name__)
 # Keys of the config that reach the atlas, and the seed of what is made from it. Where files lie and
 # what a job may use do not show in an atlas; neither does anything after it.
 KEYS = ("seed", "qc", "doublets", "genes", "normalize", "hvg", "consensus", "scale", "pca")
-# What the step `load` has found in a plate, beside the checksum of its counts.
-CONTENT = ("n_cells", "n_genes", "n_values", "total_counts", "max_count")
+# What the step `load` has found in a plate; the digest is that of its values, whatever the bytes in
+# which this version stores them.
+CONTENT = ("n_cells", "n_genes", "n_values", "total_counts", "max_count", "values_digest")
 PLATE_STEPS = ("load", "qc_filter", "normalize", "hvg", "select_genes")
 ATLAS_STEPS = ("consensus", "concat_on_disk", "pca")
 
@@ -63,15 +64,14 @@ def record(made_by: str, manifests: Path) -> dict[str, Any]:
     Returns
     -------
     For ``uns['scatlas']``: ``version``, ``seed``, ``backend`` (``cpu``, ``gpu``, or both), and as
-    JSON ``config``, ``plates`` (with the checksum and the content of each as loaded) and
+    JSON ``config``, ``plates`` (with the content of each as loaded, :data:`CONTENT`) and
     ``versions`` of the packages. Where steps ran with several versions all of them are named.
     """
     decided = json.loads(made_by)
     plates = []
     for row in decided["plates"]:
         loaded = json.loads((manifests / "load" / f"{row['plate']}.json").read_text("utf-8"))
-        content = {name: loaded[name] for name in CONTENT}
-        plates.append({**row, "checksum": loaded["outputs"]["counts.zarr"], **content})
+        plates.append({**row, **{name: loaded[name] for name in CONTENT}})
     names = [row["plate"] for row in plates]
     plate_steps, atlas_steps = list(PLATE_STEPS), list(ATLAS_STEPS)
     if decided["config"]["doublets"]:

@@ -2,8 +2,8 @@
 
 A step leaves two small JSON files beside its outputs. The *manifest* says what was made (counts,
 checksums) and nothing that changes from run to run, so that a step which makes the same thing
-again reruns nothing after it. The *run record* (:func:`run_record`) says how: versions, seconds,
-peak memory.
+again reruns nothing after it. The *run record* (:func:`scatlas.integrity.run_record`) says how:
+versions, seconds, peak memory, and the files that were written.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from scatlas._version import __version__
 from scatlas.errors import DiskError, InputError, ScatlasError
+from scatlas.integrity import explain, run_record, stamps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -87,7 +88,9 @@ def parser(doc: str | None, *, gpu: bool = False) -> argparse.ArgumentParser:
 
 
 @contextmanager
-def run(args: argparse.Namespace, *, outputs: list[Path]) -> Iterator[dict[str, Any]]:
+def run(
+    args: argparse.Namespace, *, outputs: list[Path], reports: list[Path] | None = None
+) -> Iterator[dict[str, Any]]:
     """Run a step: use its threads, report its passes, and write its manifest when it ends well.
 
     A step that can work on a GPU finds out with :func:`scatlas.compute.backend.current` whether it
@@ -99,6 +102,8 @@ def run(args: argparse.Namespace, *, outputs: list[Path]) -> Iterator[dict[str, 
         Options of :func:`parser`.
     outputs
         Files and stores that the step writes; the manifest holds their checksums.
+    reports
+        Files and folders that it writes besides, which tell of the run and differ from run to run.
 
     Yields
     ------
@@ -106,7 +111,7 @@ def run(args: argparse.Namespace, *, outputs: list[Path]) -> Iterator[dict[str, 
     """
     from scatlas.compute.progress import progress
     from scatlas.compute.threads import use_threads
-    from scatlas.io.manifest import checksum, write_json
+    from scatlas.io.manifest import checksum_of, file_digests, write_json
 
     name = " ".join([Path(sys.argv[0]).stem, *filter(None, [getattr(args, "plate", None)])])
     start = time.monotonic()
@@ -122,10 +127,11 @@ def run(args: argparse.Namespace, *, outputs: list[Path]) -> Iterator[dict[str, 
         _device(args, device),
         use_threads(args.threads, **block_sizes(args)),
         progress(name),
-        _remembered(refused),
+        _remembered(args, refused),
     ):
         yield facts
-    facts["outputs"] = {path.name: checksum(path) for path in outputs}
+    digests = {path: file_digests(path) for path in [*outputs, *(reports or [])]}
+    facts["outputs"] = {path.name: checksum_of(digests[path]) for path in outputs}
     peak = _peak_memory()
     seconds = round(time.monotonic() - start, 3)
     record = {
@@ -134,31 +140,55 @@ def run(args: argparse.Namespace, *, outputs: list[Path]) -> Iterator[dict[str, 
         "peak_memory_bytes": peak,
         "threads": args.threads,
         **device,
+        **stamps(args.manifest, facts, digests),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
-    with _remembered(refused):
+    with _remembered(args, refused):
         write_json(run_record(args.manifest), record)
         write_json(args.manifest, facts)
     logger.info("%s: done in %.1f s, peak memory %.0f MB", name, seconds, peak / 1e6)
 
 
 @contextmanager
-def _remembered(refused: Path) -> Iterator[None]:
+def _remembered(args: argparse.Namespace, refused: Path) -> Iterator[None]:
     """Write down the sentence of what more memory cannot mend: bad input, and a full disk."""
+    from scatlas.io.atomic import atomic_path
+
     try:
         yield
     except Exception as error:
-        sentence = str(error) if isinstance(error, InputError) else _no_space(error, refused.parent)
+        sentence = _damage(error, args) or _no_space(error, refused.parent)
+        if sentence is None and isinstance(error, InputError):
+            sentence = str(error)
         if sentence is None:
             raise
         # Where the disk is full, what was written in part is gone by now, which makes room for it;
         # if it does not, the step is tried again in vain.
-        with suppress(OSError):
-            refused.parent.mkdir(parents=True, exist_ok=True)
-            refused.write_text(sentence, encoding="utf-8")
-        if isinstance(error, InputError):
+        with suppress(OSError), atomic_path(refused) as partial:
+            partial.write_text(sentence, encoding="utf-8")
+        if isinstance(error, InputError) and sentence == str(error):
             raise
-        raise DiskError(sentence) from error
+        kind = DiskError if _no_space(error, refused.parent) else InputError
+        raise kind(sentence) from error
+
+
+def _damage(error: Exception, args: argparse.Namespace) -> str | None:
+    """A sentence that names the output of an earlier step that is damaged, and how to mend it."""
+    from scatlas.io.store import AGAIN
+
+    if isinstance(error, InputError) and AGAIN not in str(error):
+        return None
+    if hasattr(args, "source"):  # what `load` reads is no output of ours
+        return None
+    try:
+        explain(args.manifest)
+    except InputError as damage:
+        return str(damage)
+    if not isinstance(error, InputError):
+        return None
+    path = str(error).partition(": ")[0]
+    mend = f"delete it (rm -r {path}) and give the same command again, which makes it anew"
+    return str(error).replace(AGAIN, mend)
 
 
 def _no_space(error: BaseException | None, folder: Path) -> str | None:
@@ -245,11 +275,6 @@ def _peak_memory() -> int:
     # getrusage would count the process that has started this one as well.
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return 1024 * int(re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[1])
-
-
-def run_record(manifest: Path) -> Path:
-    """Where the run record of a step lies."""
-    return manifest.parent / "runs" / manifest.name
 
 
 def execute(main: Callable[[], None], *, blocks: bool = True) -> None:

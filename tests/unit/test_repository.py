@@ -362,6 +362,7 @@ FLOORS = [
     {"get", "pp", "tl"},
     {"pl"},
     {"report"},
+    {"integrity"},
     {"step"},
     {"provenance"},
     {"reproduce"},

@@ -254,7 +254,12 @@ def test_metadata_hold_no_times_and_are_consolidated(tmp_path):
     assert list(nodes) == sorted(nodes, key=lambda name: (name.count("/"), name))
     files = {p.parent.relative_to(path).as_posix() for p in path.rglob("zarr.json")} - {"."}
     assert set(nodes) == files
-    assert root["attributes"] == {"encoding-type": "anndata", "encoding-version": "0.1.0"}
+    # That no chunk is left out, which by the format would mean zeros.
+    assert root["attributes"] == {
+        "encoding-type": "anndata",
+        "encoding-version": "0.1.0",
+        "written_by": "scatlas",
+    }
 
 
 def test_text_columns_of_every_kind(tmp_path):

@@ -10,6 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.io import IOFile
+from snakemake.logging import logger
 
 # Of this checkout: the main Snakefile may be that of another workflow, which imports this one.
 HERE = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parents[1]
@@ -206,8 +208,33 @@ def source_path(wildcards, input):
     return str(input.source) if stored else placed(PLATES[wildcards.plate])
 
 
+# What workflow/rules/integrity.smk finds, once all rules are known.
+FOUND = []
+
+
+@cache
+def run_unfinished():
+    """Tell Snakemake, while it asks for the inputs of `load`, which every target needs, what has to
+    run again: a step whose last run failed has no outputs, which is no work to Snakemake while
+    everything behind them is there."""
+    if workflow.dag is None:
+        return
+    for findings in FOUND:
+        for manifest in findings.sound:
+            if workflow.persistence.metadata(IOFile(str(manifest))) is None:
+                findings.to_run[manifest] = f"Snakemake has no record of {manifest}"
+        for manifest, why in findings.to_run.items():
+            logger.info(f"{why}: its step runs again")
+        for why in findings.incomplete.values():
+            logger.info(f"{why}: it is made again where it is needed")
+        workflow.dag.forcefiles.update(map(str, findings.to_run))
+        if workflow.execution_settings and not workflow.dryrun:
+            findings.withdraw()
+
+
 def source_file(wildcards):
     """The file whose age says whether a plate is new: of a Zarr store, its root metadata."""
+    run_unfinished()
     plate = PLATES[wildcards.plate]
     if plate.is_remote:
         return STORED.get(plate.plate, [])

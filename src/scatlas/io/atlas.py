@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import zarr
 from anndata.io import read_elem
 
 from scatlas.errors import InputError
 from scatlas.io.atomic import atomic_path
 from scatlas.io.elements import ANNDATA, DICT, consolidate, create_group, open_to_write, write_elem
+from scatlas.io.zarr3 import open_through_zarr
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import pandas as pd
+    import zarr
 
 logger = logging.getLogger(__name__)
 
@@ -77,13 +78,13 @@ def assemble(
         The components or coordinates are not of these cells and genes, or ``var`` lacks a gene.
     """
     merged, pca = Path(merged), Path(pca)
-    source = zarr.open_group(merged, mode="r")
-    found = zarr.open_group(pca, mode="r")
+    source = open_through_zarr(merged)
+    found = open_through_zarr(pca)
     facts = read_elem(source["var"])
     n_cells = source["X"].attrs["shape"][0]
     _check(merged, pca, n_cells, facts.index, found)
     for name, store in (obsm or {}).items():
-        _check_cells(merged, Path(store), n_cells, zarr.open_group(store, mode="r")[name])
+        _check_cells(merged, Path(store), n_cells, open_through_zarr(store)[name])
     missing = facts.index.difference(var.index)
     if len(missing):
         msg = f"{merged}: gene {missing[0]!r} is not in the table of consensus genes"

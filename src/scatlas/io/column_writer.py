@@ -159,10 +159,10 @@ class ColumnWriter:
             values = path / "codes"
         elif target.kind == "nullable":
             values = path / "values"
-            self._mask = ShardedArray(path / "mask", bool, pool, attributes=ARRAY)
+            self._mask = ShardedArray(path / "mask", bool, pool, attributes=ARRAY, digest=True)
         elif target.kind == "text":
             attributes = STRING_ARRAY
-        self._values = ShardedArray(values, target.dtype, pool, attributes=attributes)
+        self._values = ShardedArray(values, target.dtype, pool, attributes=attributes, digest=True)
 
     def append(self, values: np.ndarray) -> None:
         """Append rows as they are stored: numbers, text, or codes of the target's categories."""
@@ -221,6 +221,7 @@ class ColumnWriter:
                 object if text else labels.dtype,
                 self._pool,
                 attributes=STRING_ARRAY if text else ARRAY,
+                digest=True,
             )
             with categories:
                 categories.append(labels)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from scatlas.io.shards import CHUNK_VALUES, SHARD_VALUES
+from scatlas.io.zarr3 import WRITTEN_BY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -139,7 +140,7 @@ def consolidate(path: Path) -> None:
     """Gather all metadata in the root's ``zarr.json``, in an order that never varies.
 
     The same as ``zarr.consolidate_metadata`` makes, but for the order, which there follows the file
-    system.
+    system, and for the mark of a store that lacks no chunk (:data:`WRITTEN_BY`).
     """
     found = {file.parent.relative_to(path).as_posix(): file for file in path.rglob("zarr.json")}
     root = json.loads(found.pop(".").read_bytes())
@@ -149,7 +150,7 @@ def consolidate(path: Path) -> None:
         if nodes[name]["node_type"] == "group":
             nodes[name]["consolidated_metadata"] = {**_INLINE, "metadata": {}}
     whole = {
-        "attributes": root["attributes"],
+        "attributes": root["attributes"] | WRITTEN_BY,
         "zarr_format": 3,
         "consolidated_metadata": {**_INLINE, "metadata": nodes},
         "node_type": "group",

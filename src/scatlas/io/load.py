@@ -13,6 +13,7 @@ from scatlas.blocks import counted, csr, in_order
 from scatlas.errors import InputError
 from scatlas.genes import first_difference
 from scatlas.io.counts import CountsSource, gene_names, open_counts
+from scatlas.io.manifest import values_digest
 from scatlas.io.obs import GENE_METRICS, METRICS
 from scatlas.io.size import csr_blocks, parse_bytes
 from scatlas.io.store import AGAIN
@@ -87,7 +88,8 @@ def load_plate(
     Returns
     -------
     ``plate``, ``n_cells``, ``n_genes``, ``n_values``, ``total_counts``, ``max_count``,
-    ``n_empty_cells``, ``n_mt_genes``, ``n_unsorted_cells``, ``n_stored_zeros`` (int), and
+    ``n_empty_cells``, ``n_mt_genes``, ``n_unsorted_cells``, ``n_stored_zeros`` (int),
+    ``values_digest`` (:func:`scatlas.io.manifest.values_digest` of the store), and
     ``notices`` (list of str): what was mended on the way, each also logged.
 
     Notes
@@ -155,6 +157,7 @@ def load_plate(
         "n_mt_genes": int(mt.sum()),
         "n_unsorted_cells": tally.n_unsorted,
         "n_stored_zeros": tally.n_zeros,
+        "values_digest": values_digest(out),
         "notices": list(notices),
     }
 

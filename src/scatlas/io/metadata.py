@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+# Attribute of an array: digest of its values, chunk by chunk, before they are compressed. It stays
+# the same where another version of a codec makes other bytes of them.
+VALUES_DIGEST = "values_digest"
 _LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
 
 

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     # Of the raw bytes, where the chunks begin in them and their sizes, to an array of bytes:
     # how many chunks were decoded before one that is damaged.
     RunDecoder = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int], int]
-    # Of consecutive chunks and the bytes of each: all of them encoded, and the bytes each takes.
-    RunEncoder = Callable[[np.ndarray, int], tuple[memoryview, list[int]]]
+    # From consecutive chunks and the bytes of each: all of them encoded, the bytes that each takes,
+    # and the CRC-32C of each before it was encoded.
+    RunEncoder = Callable[[np.ndarray, int], tuple[memoryview, list[int], list[int]]]
 
 logger = logging.getLogger(__name__)
 # Bytes that a chunk may take beyond its own: Blosc's header and the checksum.
@@ -72,17 +73,18 @@ def run_encoder(compressor: str, level: int, shuffle: int) -> RunEncoder | None:
 
     name = ctypes.create_string_buffer(compressor.encode())
 
-    def encode(chunks: np.ndarray, chunk_bytes: int) -> tuple[memoryview, list[int]]:
+    def encode(chunks: np.ndarray, chunk_bytes: int) -> tuple[memoryview, list[int], list[int]]:
         lengths = np.empty(chunks.nbytes // chunk_bytes, np.int64)
+        checksums = np.empty(lengths.size, np.uint32)
         out = np.empty(chunks.nbytes + _OVERHEAD * lengths.size, np.uint8)
         n_bytes = blosc(
             functions, ctypes.addressof(name), level, shuffle, chunks.itemsize,
-            chunks.ctypes.data, chunk_bytes, out, out.ctypes.data, lengths,
+            chunks.ctypes.data, chunk_bytes, out, out.ctypes.data, lengths, checksums,
         )  # fmt: skip
         if n_bytes < 0:
             msg = f"Blosc cannot encode {chunk_bytes:,} bytes"
             raise RuntimeError(msg)
-        return memoryview(out)[:n_bytes], lengths.tolist()
+        return memoryview(out)[:n_bytes], lengths.tolist(), checksums.tolist()
 
     return encode
 

@@ -16,6 +16,7 @@ from scatlas.io.elements import (
     write_flags,
 )
 from scatlas.io.shards import PROJECTED, ShardedArray, encoding_pool
+from scatlas.io.zarr3 import open_through_zarr
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -143,9 +144,7 @@ def read_components(path: Path | str, n_comps: int | None = None) -> np.ndarray:
     -------
     float64 [cells, n_comps].
     """
-    import zarr
-
-    array = zarr.open_group(path, mode="r")["X_pca"]
+    array = open_through_zarr(path)["X_pca"]
     n_cells, width = array.shape
     out = np.empty((n_cells, width if n_comps is None else n_comps))
     rows = max(1, _VALUES_AT_ONCE // width // array.chunks[0]) * array.chunks[0]

@@ -9,6 +9,7 @@ of zarr-python byte for byte (a test holds them together).
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from google_crc32c import value as crc32c
-from numcodecs import Blosc, VLenUTF8, Zstd
+from numcodecs import Blosc, VLenUTF8, Zstd, blosc
 
 from scatlas.compute.threads import n_threads
-from scatlas.io.metadata import array_metadata
+from scatlas.io.metadata import VALUES_DIGEST, array_metadata
 from scatlas.io.native import run_encoder
 from scatlas.io.size import parse_bytes
 from scatlas.io.zarr3 import LocalArray
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     import zarr
 
     from scatlas.io.native import RunEncoder
+
+# In the main thread numcodecs lets Blosc use threads of its own, which write the blocks of a chunk
+# in the order in which they finish: other bytes on each run.
+blosc.use_threads = False
 
 # Values of a chunk: the piece a reader decodes at once. 0.25 to 2 MB fit a core's cache, and one
 # call per chunk costs little beside decoding it.
@@ -141,6 +146,8 @@ class ShardedArray:
         Shape of one entry along the first axis; ``()`` for a 1-D array.
     attributes
         Attributes of the array, as AnnData's encoding of the element asks for.
+    digest
+        Whether the array gets the attribute :data:`scatlas.io.metadata.VALUES_DIGEST`.
     """
 
     def __init__(
@@ -152,6 +159,7 @@ class ShardedArray:
         compression: Compression = DENSE,
         row_shape: tuple[int, ...] = (),
         attributes: Mapping[str, Any] | None = None,
+        digest: bool = False,
     ) -> None:
         self.path = path
         self.dtype = np.dtype(dtype)
@@ -159,6 +167,7 @@ class ShardedArray:
         self._pool = pool
         self._row_shape = row_shape
         self._attributes = dict(attributes or {})
+        self._digest = digest
         # A name takes some 20 bytes, and as a Python string 70.
         width = 8 if self.dtype.kind == "O" else max(1, int(np.prod(row_shape)))
         # Powers of two, so that chunks divide shards whatever the width.
@@ -178,6 +187,7 @@ class ShardedArray:
         # Writes in order, beside the thread that appends.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="scatlas-write")
         self._lengths: list[int] = []  # encoded bytes of each chunk written so far
+        self._checksums: list[int] = []  # CRC-32C of each before; none of those that came encoded
         self._n_submitted = 0
         self._row_bytes = self.dtype.itemsize * max(1, int(np.prod(row_shape)))
         self._shard_file = None
@@ -229,7 +239,7 @@ class ShardedArray:
         """Append a whole chunk as :meth:`takes_chunks_of` allows it."""
         self._drain()
         self._n_submitted += 1
-        self._write(chunk, [len(chunk)])
+        self._write(chunk, [len(chunk)], [])
         self.n_rows += self._chunk_rows
 
     def widened(self, dtype: np.dtype | type) -> ShardedArray:
@@ -250,6 +260,7 @@ class ShardedArray:
             compression=self._compression,
             row_shape=self._row_shape,
             attributes=self._attributes,
+            digest=self._digest,
         )
         shape = (self._chunk_rows, *self._row_shape)
         for first in range(0, len(self._lengths), self._shard_chunks):
@@ -293,10 +304,16 @@ class ShardedArray:
             chunk=(self._chunk_rows, *self._row_shape),
             shard=(self._chunk_rows * self._shard_chunks, *self._row_shape),
             codecs=self._codecs,
-            attributes=self._attributes,
+            attributes=self._attributes | self._values_digest(),
         )
         (self.path / "zarr.json").write_text(metadata, encoding="utf-8")
         self._buffer = self._buffer[:0]
+
+    def _values_digest(self) -> dict[str, str]:
+        if not self._digest:
+            return {}
+        checksums = np.array(self._checksums, "<u4")
+        return {VALUES_DIGEST: hashlib.blake2b(checksums, digest_size=8).hexdigest()}
 
     def _new_buffer(self) -> np.ndarray | bytearray:
         if self._text:
@@ -317,27 +334,30 @@ class ShardedArray:
         encoded = self._pool.submit(self._encode, chunks)
         self._in_flight.append(self._writer.submit(lambda: self._write(*encoded.result())))
 
-    def _encode(self, chunks: np.ndarray | bytearray) -> tuple[bytes | memoryview, list[int]]:
-        """Chunks as they lie on disk one after another, and the bytes of each."""
+    def _encode(
+        self, chunks: np.ndarray | bytearray
+    ) -> tuple[bytes | memoryview, list[int], list[int]]:
+        """Chunks as they lie on disk, the bytes of each, and its checksum before."""
         if len(chunks) > self._chunk_rows and not self._text:
             return self._compression.run_encoder()(chunks, self._chunk_rows * self._row_bytes)
         if self._text:
             chunks = self._chunk_rows.to_bytes(_VLEN_HEADER, "little") + chunks
         encoded = self._encoder.encode(chunks)
         encoded += crc32c(encoded).to_bytes(_CHECKSUM_BYTES, "little")
-        return encoded, [len(encoded)]
+        return encoded, [len(encoded)], [crc32c(chunks)]
 
     def _drain(self) -> None:
         while self._in_flight:
             self._in_flight.popleft().result()
 
-    def _write(self, encoded: bytes | memoryview, lengths: list[int]) -> None:
+    def _write(self, encoded: bytes | memoryview, lengths: list[int], checksums: list[int]) -> None:
         if self._shard_file is None:
             file = self.path / self._shard_name(len(self._lengths) // self._shard_chunks)
             file.parent.mkdir(parents=True, exist_ok=True)
             self._shard_file = file.open("wb")
         self._shard_file.write(encoded)
         self._lengths += lengths
+        self._checksums += checksums
         if len(self._lengths) % self._shard_chunks == 0:
             self._finish_shard()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import h5py
 
 from scatlas.errors import InputError, ScatlasError
-from scatlas.io.zarr3 import open_store
+from scatlas.io.zarr3 import AGAIN, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,6 @@ _ZARR_STAMPS = (*_ZARR_ROOTS, "X/zarr.json", "X/.zattrs", "X/.zarray")
 _HDF5_FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})
 # Files whose text can be read without libhdf5 hanging, see :mod:`scatlas.io.heaps`.
 _LOOKED_OVER: set[Store] = set()
-AGAIN = "copy or download the file again, or write it anew from its source"
 
 
 @contextmanager

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 import anndata as ad
 import numpy as np
 import pandas as pd
-import zarr
 from anndata.io import read_elem
 from scipy import sparse
 
 from scatlas.compute.progress import meter
 from scatlas.io.columns import Column
 from scatlas.io.shards import piece_values
+from scatlas.io.zarr3 import open_through_zarr
 
 if TYPE_CHECKING:
+    import zarr
     from numpy.typing import ArrayLike
 
 # Offsets of rows to read at once.
@@ -48,7 +49,7 @@ def read_subset(
         ``index`` is not ascending, or beyond the cells of the store.
     """
     path = Path(path)
-    root = zarr.open_group(path, mode="r")
+    root = open_through_zarr(path)
     rows = np.asarray(index)
     rows = rows.astype(np.int64) if rows.size == 0 else rows
     n_cells = root["X"].attrs["shape"][0]

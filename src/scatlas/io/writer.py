@@ -135,9 +135,11 @@ class CsrWriter:
             else:
                 indices = indptr = np.int32 if self._n_values_due <= _INT32_VALUES else np.int64
                 compression = NORMALIZED if self._data_dtype.kind == "f" else COUNTS
-            self._data = ShardedArray(x / "data", self._data_dtype, pool, compression=compression)
-            self._indices = ShardedArray(x / "indices", indices, pool, compression=INDICES)
-            self._indptr = ShardedArray(x / "indptr", indptr, pool, compression=DENSE)
+            # Values of a merged store are copied as they are encoded, and have no digest.
+            array = partial(ShardedArray, pool=pool, digest=self._counts)
+            self._data = array(x / "data", self._data_dtype, compression=compression)
+            self._indices = array(x / "indices", indices, compression=INDICES)
+            self._indptr = array(x / "indptr", indptr, compression=DENSE)
             stack.callback(lambda: [part.abandon() for part in self._parts])
             self._stack = stack.pop_all()
         self._indptr.append(np.zeros(1, np.int64))

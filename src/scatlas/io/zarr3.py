@@ -8,12 +8,14 @@ loop; a table has thirty. The nodes here do what :mod:`scatlas.io` asks of a ``z
 from __future__ import annotations
 
 import json
+import os
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from scatlas.errors import InputError
 from scatlas.io.chunks import ChunkedArray, ShardFiles, decoded_bytes, read
 from scatlas.io.codecs import Blosc, ChunkError, Crc32c, Decoder, Deflate, Zstd
 
@@ -39,6 +41,12 @@ _KEYS = frozenset(
 )
 
 
+# Attribute of the root of a store that scatlas has written: each chunk of its sharded arrays is
+# there, also where it holds nothing but zeros.
+WRITTEN_BY = {"written_by": "scatlas"}
+AGAIN = "copy or download the file again, or write it anew from its source"
+
+
 class NotDirectError(Exception):
     """An array that has to be read through its library, and why."""
 
@@ -50,7 +58,44 @@ def open_store(path: Path) -> LocalGroup | zarr.Group:
     if document.get("zarr_format") != 3 or document.get("node_type") != "group":
         return _through_zarr(path, "")
     nodes = (document.get("consolidated_metadata") or {}).get("metadata")
+    if WRITTEN_BY.items() <= document.get("attributes", {}).items():
+        _check_complete(path, nodes or {})
     return LocalGroup(path, "", document, nodes)
+
+
+def open_through_zarr(path: Path | str) -> zarr.Group:
+    """Open a store of scatlas as ``zarr.Group``, if it lacks no file."""
+    return through_zarr(open_store(Path(path)))
+
+
+def _check_complete(path: Path, nodes: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse a store of ours that lost a file of values: by the format it would read as zeros."""
+    for key, node in nodes.items():
+        # In arrays that zarr-python wrote a chunk of nothing but the fill value has no file.
+        if node["node_type"] != "array" or not _has_checksums(node):
+            continue
+        shard = node["chunk_grid"]["configuration"]["chunk_shape"]
+        n_files = -(-node["shape"][0] // shard[0])
+        rest = "/0" * (len(shard) - 1)
+        there = {
+            os.path.relpath(Path(folder, name), path / key / "c")
+            for folder, _, names in os.walk(path / key / "c")
+            for name in names
+        }
+        lost = [i for i in range(n_files) if f"{i}{rest}" not in there]
+        if lost:
+            msg = (
+                f"{path}: {key} lacks {len(lost):,} of {n_files:,} files, the first is "
+                f"{key}/c/{lost[0]}{rest}: {AGAIN}"
+            )
+            raise InputError(msg)
+
+
+def _has_checksums(array: Mapping[str, Any]) -> bool:
+    """Whether the array is cut into shards whose chunks carry checksums."""
+    first = array["codecs"][0]
+    inner = first.get("configuration", {}).get("codecs", [{}])
+    return first["name"] == "sharding_indexed" and inner[-1].get("name") == "crc32c"
 
 
 class LocalGroup:

@@ -190,7 +190,9 @@ def inflate(functions, begin, starts, sizes, target, chunk_bytes):
 
 
 @njit(nogil=True, cache=True)
-def blosc(functions, name, level, shuffle, item, source, chunk_bytes, out, target, lengths):
+def blosc(
+    functions, name, level, shuffle, item, source, chunk_bytes, out, target, lengths, checksums
+):
     """Encode consecutive chunks as Blosc does, each with its checksum after it.
 
     Parameters
@@ -206,7 +208,9 @@ def blosc(functions, name, level, shuffle, item, source, chunk_bytes, out, targe
     out, target
         uint8 with room for every chunk and 20 bytes more each, and its address.
     lengths
-        int64, one a chunk: gets what it takes encoded.
+        int64, one per chunk: gets the bytes that it takes encoded.
+    checksums
+        uint32, one per chunk: gets the CRC-32C of its bytes before they are encoded.
 
     Returns
     -------
@@ -217,6 +221,7 @@ def blosc(functions, name, level, shuffle, item, source, chunk_bytes, out, targe
     at = 0
     for i in range(lengths.size):
         begin = source + i * chunk_bytes
+        checksums[i] = _crc32c(crc32c, 0, begin, chunk_bytes)
         n = _blosc_compress(
             compress, level, shuffle, item, chunk_bytes, begin, target + at, room, name, 0
         )

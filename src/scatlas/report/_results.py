@@ -12,6 +12,7 @@ import pandas as pd
 
 from scatlas.errors import InputError
 from scatlas.io import read_cells
+from scatlas.io.zarr3 import open_through_zarr
 from scatlas.pp._qc_bounds import RULES
 
 if TYPE_CHECKING:
@@ -127,9 +128,7 @@ class Results:
     @cached_property
     def variance(self) -> pd.DataFrame:
         """Variance of each component, its share of the whole, and the running sum of shares."""
-        import zarr
-
-        group = zarr.open_group(self.pca, mode="r")
+        group = open_through_zarr(self.pca)
         found = pd.DataFrame({key: group[key][:] for key in ("variance", "variance_ratio")})
         found.index = pd.RangeIndex(1, len(found) + 1, name="component")
         return found.assign(cumulative=found["variance_ratio"].cumsum())

@@ -1,0 +1,192 @@
+"""Outputs that lost, changed or kept their files, told apart at the cost of a listing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from scatlas import integrity, step
+from scatlas.errors import InputError
+from scatlas.integrity import check, run_record
+from scatlas.io.elements import consolidate
+from scatlas.io.writer import CsrWriter
+from scatlas.io.zarr3 import open_store
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr("scatlas.io.shards.CHUNK_VALUES", 64)
+    monkeypatch.setattr("scatlas.io.shards.SHARD_VALUES", 256)
+
+
+@pytest.fixture
+def results(tmp_path, small_chunks, monkeypatch) -> Path:
+    """Results of one step: a store, a table and a folder of pictures."""
+    monkeypatch.setattr("sys.argv", ["made.py"])
+    x = sp.random(300, 20, 0.4, format="csr", rng=np.random.default_rng(0))
+    x.data = np.ceil(x.data * 9)
+    outputs = [tmp_path / "plates/p1/counts.zarr", tmp_path / "plates/p1/table.tsv"]
+    manifest = tmp_path / "manifests/made/p1.json"
+    args = argparse.Namespace(manifest=manifest, threads=1, attempt=1, block_budget="16MB")
+    with step.run(args, outputs=outputs, reports=[tmp_path / "figures"]):
+        with CsrWriter(outputs[0], n_vars=20) as writer:
+            writer.append(x)
+        outputs[1].write_text("table")
+        (tmp_path / "figures").mkdir()
+        (tmp_path / "figures/one.png").write_text("picture")
+    return tmp_path
+
+
+def manifest(results: Path) -> Path:
+    return results / "manifests/made/p1.json"
+
+
+def every_file(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def test_what_nobody_touched_is_sound(results: Path):
+    found = check([manifest(results)])
+    assert found == integrity.Findings(sound=[manifest(results)])
+
+
+def test_every_single_file_is_missed(results: Path):
+    """The one that names a store, or a file, is Snakemake's to miss."""
+    for path in every_file(results / "plates"):
+        kept = path.read_bytes(), path.stat().st_mtime_ns
+        path.unlink()
+        found = check([manifest(results)])
+        name = path.relative_to(results / "plates/p1").as_posix()
+        if name in ("counts.zarr/zarr.json", "table.tsv"):
+            assert found.incomplete == {}
+        else:
+            (lacks,) = found.incomplete.values()
+            assert f"lacks {path.relative_to(results / 'plates/p1/counts.zarr')} (1 of" in lacks
+        assert found.to_run == {}
+        path.write_bytes(kept[0])
+        os.utime(path, ns=(kept[1], kept[1]))
+
+
+def test_a_folder_that_lacks_a_picture_is_made_again(results: Path):
+    (results / "figures/one.png").unlink()
+    assert list(check([manifest(results)]).to_run) == [manifest(results)]
+
+
+def test_each_flipped_byte_is_noticed(results: Path):
+    rng = np.random.default_rng(0)
+    for path in [*every_file(results / "plates"), *every_file(results / "figures")]:
+        kept = path.read_bytes()
+        for at in {0, len(kept) - 1, *rng.integers(0, len(kept), 3).tolist()}:
+            damaged = bytearray(kept)
+            damaged[at] ^= 1
+            path.write_bytes(damaged)
+            with pytest.raises(InputError, match="is not what its step has written") as error:
+                check([manifest(results)])
+            assert f"rm -r {results}" in str(error.value)
+        path.write_bytes(kept)
+    check([manifest(results)])
+
+
+def test_a_shortened_file_is_noticed_whatever_its_time(results: Path):
+    for path in every_file(results / "plates"):
+        kept, time = path.read_bytes(), path.stat().st_mtime_ns
+        path.write_bytes(kept[:-1])
+        os.utime(path, ns=(time, time))
+        with pytest.raises(InputError, match="is not what its step has written"):
+            check([manifest(results)])
+        path.write_bytes(kept)
+
+
+def test_files_that_were_only_touched_are_read_once(results: Path, monkeypatch):
+    for path in every_file(results / "plates"):
+        os.utime(path)
+    found = check([manifest(results)])
+    assert found.sound == [manifest(results)]
+    assert found.to_run == found.incomplete == {}
+    found.withdraw()
+    monkeypatch.setattr(integrity, "digest_of", lambda *_, **__: pytest.fail("read once more"))
+    assert check([manifest(results)]).records == {}
+
+
+@pytest.mark.parametrize("which", ["manifest", "record"])
+@pytest.mark.parametrize("content", [None, b"", b"{}", b"[1]", b"\xff", b'{"a": 1}'])
+def test_a_lost_or_damaged_manifest_makes_its_step_run_again(results: Path, which, content):
+    path = manifest(results) if which == "manifest" else run_record(manifest(results))
+    path.unlink() if content is None else path.write_bytes(content)
+    found = check([manifest(results)])
+    (why,) = found.to_run.values()
+    assert str(path) in why or str(manifest(results)) in why
+    assert found.sound == []
+
+
+def test_outputs_that_are_gone_as_a_whole_are_left_to_snakemake(results: Path):
+    for path in every_file(results / "plates/p1"):
+        path.unlink()
+    (results / "figures/one.png").unlink()
+    (results / "figures").rmdir()
+    found = check([manifest(results)])
+    assert found.to_run == found.incomplete == {}
+
+
+def test_incomplete_stores_are_withdrawn(results: Path):
+    (results / "plates/p1/counts.zarr/X/data/c/0").unlink()
+    check([manifest(results)]).withdraw()
+    assert not (results / "plates/p1/counts.zarr/zarr.json").exists()
+    assert check([manifest(results)]).incomplete == {}
+
+
+def test_results_may_be_moved(results: Path, tmp_path_factory):
+    moved = tmp_path_factory.mktemp("other") / "moved"
+    results.rename(moved)
+    assert check([manifest(moved)]).sound == [manifest(moved)]
+    (moved / "plates/p1/counts.zarr/X/data/c/0").unlink()
+    assert len(check([manifest(moved)]).incomplete) == 1
+
+
+def test_a_step_that_fails_over_a_damaged_input_names_it_and_the_mend(results: Path):
+    """Whatever error its reader met."""
+    path = results / "plates/p1/counts.zarr/X/data/c/0"
+    path.write_bytes(path.read_bytes()[:-1])
+    args = argparse.Namespace(
+        manifest=results / "manifests/next.json", threads=1, attempt=1, block_budget="16MB"
+    )
+    with pytest.raises(InputError, match=r"rm -r .*counts\.zarr"), step.run(args, outputs=[]):
+        raise KeyError("whatever")
+    # And says the same when it is tried again.
+    args.attempt = 2
+    with pytest.raises(InputError, match=r"rm -r .*counts\.zarr"), step.run(args, outputs=[]):
+        pytest.fail("the step ran again")
+
+
+def test_a_store_of_ours_that_lost_any_chunk_is_not_opened(results: Path):
+    store = results / "plates/p1/counts.zarr"
+    chunks = [path for path in every_file(store) if "c" in path.relative_to(store).parts]
+    assert len(chunks) > 5
+    for path in chunks:
+        kept = path.read_bytes()
+        path.unlink()
+        with pytest.raises(InputError, match=f"lacks 1 of .*{path.relative_to(store).as_posix()}"):
+            open_store(store)
+        path.write_bytes(kept)
+    open_store(store)
+
+
+def test_a_store_of_zarr_may_leave_out_chunks_of_zeros(tmp_path: Path):
+    import zarr
+
+    root = zarr.open_group(tmp_path / "a.zarr", mode="w")
+    array = root.create_array("x", shape=(100,), chunks=(10,), shards=(20,), dtype="i4")
+    array[:] = 0
+    consolidate(tmp_path / "a.zarr")
+    assert not list((tmp_path / "a.zarr/x").glob("c/*"))
+    np.testing.assert_array_equal(open_store(tmp_path / "a.zarr")["x"][:], 0)
+
+
+def test_the_manifest_holds_nothing_of_the_record(results: Path):
+    assert set(json.loads(manifest(results).read_bytes())) == {"outputs"}

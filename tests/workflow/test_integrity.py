@@ -1,0 +1,166 @@
+"""A run after a failure, a loss or damage ends with the right bytes, or with a sentence."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import anndata as ad
+import pytest
+
+from scatlas.datasets import simulate_plate, write_plate
+from tests.workflow.conftest import CONFIG, EACH, made_once
+from tests.workflow.runs import Project, assert_same_outputs
+
+pytestmark = pytest.mark.workflow
+
+OPTIONAL = {
+    "doublets": {},
+    "integrate": {"key": "plate", "cells": "all"},
+    "pseudobulk": {"by": ["cell_line"]},
+}
+
+
+@pytest.fixture
+def atlas(two: Project, plates: dict[str, Path], tmp_path: Path) -> Project:
+    """The atlas of two plates, with plates of its own."""
+    project = two.copied(tmp_path / "project")
+    own = {name: tmp_path / f"{name}.h5ad" for name in ("p1", "p2")}
+    for name, path in own.items():
+        shutil.copy2(plates[name], path)
+    project.write_plates(own)
+    project.build("atlas")
+    return project
+
+
+@pytest.fixture(scope="session")
+def full(shared: Path, plates: dict[str, Path]) -> Project:
+    """Two plates' results with every optional rule: look, do not touch."""
+    some = {name: plates[name] for name in ("p1", "p2")}
+    return made_once(shared / "full", EACH | OPTIONAL, some)
+
+
+def errors(said: str) -> set[str]:
+    return {line.strip().removeprefix("error: ") for line in said.splitlines() if "error: " in line}
+
+
+def test_a_step_that_failed_is_run_again_whatever_stands_behind_it(full: Project, tmp_path: Path):
+    """For each rule: a manifest is what a step that failed has no more."""
+    project = full.copied(tmp_path / "project")
+    assert "Nothing to be done" in project.run("-n").stdout
+    manifests = sorted((project.results / "manifests").glob("**/*.json"))
+    manifests = [path for path in manifests if path.parent.name != "runs" and path.stem != "p2"]
+    assert len(manifests) == 16
+    for path in manifests:
+        aside = path.rename(tmp_path / "aside")
+        said = project.run("-n", "--quiet", "progress").stdout
+        rule = path.parent.name if path.stem == "p1" else path.stem
+        assert re.search(rf"^{rule} +1$", said, re.MULTILINE), (rule, said)
+        aside.rename(path)
+
+
+def test_a_plate_that_fails_is_never_covered_by_the_older_atlas(atlas: Project, tmp_path: Path):
+    before = atlas.outputs()
+    plate = tmp_path / "p2.h5ad"
+    kept = plate.read_bytes()
+    bad = ad.read_h5ad(plate)
+    bad.X = bad.X.astype("float32")
+    bad.X.data[3] += 0.5
+    bad.write_h5ad(plate)
+    for _ in range(2):
+        failed = atlas.run("atlas")
+        assert failed.returncode == 1
+        (sentence,) = errors(failed.stdout)
+        assert "a fractional value" in sentence
+    # The atlas of before is not lost to a failure.
+    assert (atlas.results / "atlas.zarr/zarr.json").exists()
+    plate.write_bytes(kept)
+    atlas.build("atlas")
+    assert_same_outputs(atlas.outputs(), before)
+
+
+def test_a_filter_that_fails_is_never_covered_by_the_older_atlas(atlas: Project):
+    before, config = atlas.outputs(), dict(atlas.config)
+    atlas.config["qc"] = {"filter": "no_such_column == 'full'"}
+    atlas.write_config()
+    for _ in range(2):
+        failed = atlas.run("atlas")
+        assert failed.returncode == 1
+        assert all("no_such_column" in sentence for sentence in errors(failed.stdout))
+    atlas.config = config
+    atlas.write_config()
+    atlas.build("atlas")
+    assert_same_outputs(atlas.outputs(), before)
+
+
+@pytest.mark.parametrize(
+    "store", ["merged.zarr", "plates/p1/selected.zarr", "plates/p1/counts.zarr"]
+)
+def test_a_lost_shard_is_never_read_as_zeros(atlas: Project, store: str):
+    before = atlas.outputs()
+    (atlas.results / store / "X/data/c/0").unlink()
+    # Nothing needs the store: nothing runs, and what is left of it is not taken for whole.
+    assert atlas.build("atlas") == set()
+    assert not (atlas.results / store / "zarr.json").exists()
+    # A step that reads it has it made again.
+    reader = {"merged.zarr": "pca", "plates/p1/selected.zarr": "concat_on_disk"}.get(store)
+    manifest = atlas.results / f"manifests/{reader or 'hvg/p1'}.json"
+    assert manifest.exists()
+    atlas.build("atlas", "--forcerun", str(manifest.relative_to(atlas.folder)))
+    assert_same_outputs(atlas.outputs(), before)
+
+
+def test_a_product_that_lost_a_file_is_made_again(atlas: Project):
+    before = atlas.outputs()
+    (atlas.results / "atlas.zarr/obsm/X_pca/c/0/0").unlink()
+    assert atlas.build("atlas") == {"atlas"}
+    assert_same_outputs(atlas.outputs(), before)
+
+
+def test_a_file_with_other_bytes_ends_with_the_command_that_mends_it(atlas: Project):
+    before = atlas.outputs()
+    for name in ("atlas.zarr/X/data/c/0", "consensus_genes.tsv", "plates/p1/gram.npz"):
+        path = atlas.results / name
+        damaged = bytearray(path.read_bytes())
+        damaged[len(damaged) // 2] ^= 1
+        path.unlink()  # a hard link of another store keeps its bytes
+        path.write_bytes(damaged)
+        failed = atlas.run("atlas")
+        assert failed.returncode == 1
+        assert "is not what its step has written" in failed.stdout
+        assert "Traceback" not in failed.stdout
+        (said,) = re.findall(r"\(rm -r (.*?)\)", failed.stdout)
+        mended = atlas.folder / said
+        assert mended.is_relative_to(atlas.results)
+        shutil.rmtree(mended) if mended.is_dir() else mended.unlink()
+        atlas.build("atlas")
+    # What nothing needs anew is not there; what is there is right.
+    after = atlas.outputs()
+    assert {name for name in after if before[name] != after[name]} == set()
+    assert {name for name in before if name.startswith("atlas.zarr")} <= set(after)
+
+
+def test_results_whose_making_snakemake_forgot_are_made_again(atlas: Project):
+    """It could not tell that the config has changed since."""
+    shutil.rmtree(atlas.folder / ".snakemake")
+    atlas.config["pca"] = {"n_comps": 5}
+    atlas.write_config()
+    assert "pca" in atlas.build("atlas")
+    assert ad.read_zarr(atlas.results / "atlas.zarr").obsm["X_pca"].shape[1] == 5
+
+
+def test_an_emptied_manifest_is_written_again(atlas: Project):
+    before = atlas.outputs()
+    (atlas.results / "manifests/load/p1.json").write_bytes(b"")
+    assert "load/p1" in atlas.build("atlas")
+    assert_same_outputs(atlas.outputs(), before)
+
+
+def test_a_deleted_picture_is_drawn_again(full: Project, tmp_path: Path):
+    project = full.copied(tmp_path / "project")
+    before = project.outputs()
+    (project.results / "figures/cells_kept.png").unlink()
+    next((project.results / "figures/umap").glob("*.png")).unlink()
+    assert project.build() == {"report"}
+    assert_same_outputs(project.outputs(), before)
