@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -71,12 +72,16 @@ class Project:
         after = self.records()
         return {name for name, stamp in after.items() if before.get(name) != stamp}
 
-    def records(self) -> dict[str, int]:
-        """The jobs that have run, each with the time of its last record."""
+    def records(self) -> dict[str, tuple[str, float]]:
+        """The jobs that have run, each with its end and its seconds."""
         folder = self.results / "manifests"
+        records = {path: json.loads(path.read_bytes()) for path in folder.rglob("runs/*.json")}
         return {
-            (path.parent.parent / path.stem).relative_to(folder).as_posix(): path.stat().st_mtime_ns
-            for path in folder.rglob("runs/*.json")
+            (path.parent.parent / path.stem).relative_to(folder).as_posix(): (
+                record["finished"],
+                record["seconds"],
+            )
+            for path, record in records.items()
         }
 
     def copied(self, folder: Path) -> Project:
