@@ -6,6 +6,7 @@ import ast
 import errno
 import json
 import logging
+import os
 import shutil
 from contextlib import contextmanager
 from importlib.metadata import Distribution, PackageNotFoundError
@@ -108,6 +109,24 @@ def test_a_failed_step_leaves_no_manifest(tmp_path: Path):
     with pytest.raises(ZeroDivisionError), step.run(args, outputs=[]):
         raise ZeroDivisionError
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_too_full_for_the_sentence_says_it_each_time(tmp_path: Path, monkeypatch):
+    """Without room for the file that remembers it, the step is tried again."""
+    monkeypatch.setattr("sys.argv", ["full.py"])
+    write_text = Path.write_text
+
+    def full(path: Path, text: str, **options) -> int:
+        write_text(path, "", **options)  # the file is made, and no byte gets in
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    for attempt in (1, 2, 3):
+        options = ["--manifest", str(tmp_path / "m.json"), "--attempt", str(attempt)]
+        args = step.parser("doc").parse_args(options)
+        with pytest.raises(DiskError, match="make room there"), step.run(args, outputs=[]):
+            (tmp_path / "output").write_text("values")
+    assert [path.name for path in tmp_path.iterdir()] == ["output"]
 
 
 def test_refused_input_is_not_read_again_by_the_next_attempt(tmp_path: Path):

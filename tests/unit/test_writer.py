@@ -14,14 +14,63 @@ import scipy.sparse as sp
 import zarr
 from anndata.experimental import read_lazy
 from anndata.io import sparse_dataset
+from numcodecs import blosc
 
 import scatlas.io.shards as shards
 from scatlas.errors import InputError
 from scatlas.io.elements import DICT, create_group, open_to_write, write_elem, write_flags
 from scatlas.io.manifest import checksum
-from scatlas.io.shards import COUNTS, DENSE, INDICES, NORMALIZED, ShardedArray
+from scatlas.io.metadata import VALUES_DIGEST
+from scatlas.io.shards import COUNTS, DENSE, INDICES, NORMALIZED, PROJECTED, ShardedArray
 from scatlas.io.writer import CsrWriter, index_dtype
 from tests.frames import assert_same_frame
+
+# Nearly two chunks of real size.
+NOISE = np.random.default_rng(0).poisson(2, 2 * shards.CHUNK_VALUES - 1000)
+VALUES = {
+    **dict.fromkeys(("u1", "i1", "u2", "u4", "i4", "i8", "f4", "f8"), NOISE),
+    "?": NOISE > 2,
+    "O": np.array([f"cell {i}" for i in NOISE[:60_000]], dtype=object),
+}
+
+
+@pytest.mark.parametrize("compression", [COUNTS, INDICES, DENSE, NORMALIZED, PROJECTED])
+@pytest.mark.parametrize("kind", VALUES)
+def test_the_last_chunk_has_the_same_bytes_each_time(tmp_path, monkeypatch, kind, compression):
+    """Of real size it is several blocks to Blosc, whose own threads finish them in any order."""
+    monkeypatch.setattr(blosc, "use_threads", True)  # whoever has set it: zarr-python unsets it
+    digests = set()
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(20):
+            with ShardedArray(tmp_path / "x", kind, pool, compression=compression) as array:
+                array.append(VALUES[kind].astype(kind))
+            digests.add(checksum(tmp_path / "x"))
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("in_runs", [True, False])
+def test_the_digest_of_values_does_not_depend_on_their_encoding(tmp_path, monkeypatch, in_runs):
+    if not in_runs:
+        monkeypatch.setattr(shards, "run_encoder", lambda *_: None)
+    values = np.arange(3 * shards.CHUNK_VALUES + 5, dtype=np.uint16)
+    digests = {}
+    with ThreadPoolExecutor(2) as pool:
+        for name, compression in {"a": COUNTS, "b": NORMALIZED}.items():
+            path = tmp_path / name
+            with ShardedArray(path, "u2", pool, compression=compression, digest=True) as array:
+                array.append(values, lasting=True)
+            metadata = json.loads((path / "zarr.json").read_text())
+            digests[name] = metadata["attributes"][VALUES_DIGEST]
+    assert checksum(tmp_path / "a") != checksum(tmp_path / "b")
+    assert digests["a"] == digests["b"] == "8d17754372008b4e"
+    values[-1] += 1
+    with (
+        ThreadPoolExecutor(2) as pool,
+        ShardedArray(tmp_path / "c", "u2", pool, digest=True) as array,
+    ):
+        array.append(values)
+    metadata = json.loads((tmp_path / "c" / "zarr.json").read_text())
+    assert metadata["attributes"][VALUES_DIGEST] != digests["a"]
 
 
 @pytest.fixture

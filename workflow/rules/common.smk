@@ -37,6 +37,7 @@ from scatlas.compute.footprints import harmony_bytes
 from scatlas.config import Harmony, check_plates, load, options
 from scatlas.errors import ScatlasError
 from scatlas.fingerprint import fingerprint
+from scatlas.integrity import run_record
 from scatlas.io.size import parse_bytes
 from scatlas.plates import read_plates
 from scatlas.resources import (
@@ -224,7 +225,8 @@ def run_unfinished():
             if workflow.persistence.metadata(IOFile(str(manifest))) is None:
                 findings.to_run[manifest] = f"Snakemake has no record of {manifest}"
         for manifest, why in findings.to_run.items():
-            logger.info(f"{why}: its step runs again")
+            if run_record(manifest).exists():
+                logger.info(f"{why}: its step runs again")
         for why in findings.incomplete.values():
             logger.info(f"{why}: it is made again where it is needed")
         workflow.dag.forcefiles.update(map(str, findings.to_run))
@@ -252,6 +254,13 @@ def source_file(wildcards):
         )
     # Where the sheet says, whatever prefix or storage the results have.
     return local(path)
+
+
+def simulated_reference(wildcards):
+    """The first plate, where `load` compares its genes and the demo has to make it first."""
+    return (
+        [ancient(SHEET[0].path)] if is_demo(SHEET[0]) and CONFIG.genes == "same" else []
+    )
 
 
 def source_stamp(wildcards):

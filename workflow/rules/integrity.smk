@@ -21,6 +21,8 @@ def checked():
     elsewhere = workflow.storage_settings.default_storage_provider
     if not workflow.is_main_process or elsewhere:
         return Findings()
+    if not Path(prefixed(OUT)).exists():  # a first run
+        return Findings()
     try:
         return check(manifests())
     except ScatlasError as error:

@@ -10,6 +10,7 @@
 rule load:
     input:
         source=source_file,
+        reference=simulated_reference,
         script=script("load"),
     output:
         store=f"{OUT}/plates/{{plate}}/counts.zarr/zarr.json",

@@ -35,10 +35,6 @@ if TYPE_CHECKING:
 
     from scatlas.io.native import RunEncoder
 
-# In the main thread numcodecs lets Blosc use threads of its own, which write the blocks of a chunk
-# in the order in which they finish: other bytes on each run.
-blosc.use_threads = False
-
 # Values of a chunk: the piece a reader decodes at once. 0.25 to 2 MB fit a core's cache, and one
 # call per chunk costs little beside decoding it.
 CHUNK_VALUES = 2**18
@@ -77,6 +73,10 @@ class Compression:
 
     def encoder(self) -> Blosc:
         """Compressor of single chunks."""
+        # In the main thread numcodecs lets Blosc use threads of its own, which write the blocks of
+        # a chunk in the order in which they finish: other bytes on each run. zarr-python sets this,
+        # too, where it is imported.
+        blosc.use_threads = False
         return Blosc("lz4", self.level, self._mode)
 
     def run_encoder(self) -> RunEncoder | None:

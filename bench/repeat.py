@@ -1,0 +1,62 @@
+"""Build the demo many times: does any byte of any store, table or figure depend on the run?
+
+    python bench/repeat.py --times 20
+
+Each build has a folder of its own, from the simulation of the plates to the report. Odd builds take
+one core, even ones all. Files that tell of the run itself (logs, run times) are left out. Ends with
+exit status 1 if two builds differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.workflow.runs import Project  # noqa: E402
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--times", type=int, default=20, help="builds")
+    parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
+    args = parser.parse_args()
+    config = yaml.safe_load((ROOT / "config/demo.yaml").read_text()) | {"outdir": "results"}
+    config["plates"] = str(ROOT / config.get("plates", "config/plates.tsv"))
+    first: dict[str, str] = {}
+    unequal: set[str] = set()
+    for n in range(args.times):
+        folder = Path(tempfile.mkdtemp(prefix="scatlas-repeat-"))
+        begin = time.monotonic()
+        project = Project(folder, config)
+        project.build(cores=1 if n % 2 else args.cores)
+        digests = {
+            name: hashlib.blake2b(content).hexdigest()
+            for name, content in project.outputs().items()
+        }
+        first = first or digests
+        differ = {name for name in {*first, *digests} if first.get(name) != digests.get(name)}
+        print(
+            f"build {n + 1}: {len(digests):,} files, {len(differ)} unlike the first build's, "
+            f"{time.monotonic() - begin:.0f} s",
+            flush=True,
+        )
+        unequal |= differ
+        shutil.rmtree(folder)
+    for name in sorted(unequal):
+        print(f"differs: {name}")
+    return int(bool(unequal))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
