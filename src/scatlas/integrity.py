@@ -146,9 +146,8 @@ def check(manifests: Iterable[Path]) -> Findings:
         path = run_record(manifest)
         for name, files in record["outputs"].items():
             output = Path(os.path.normpath(path.parent / name))
-            _check_output(manifest, output, files, found, changed)
-        if record["outputs"] != json.loads(path.read_bytes())["outputs"]:
-            found.records[path] = record
+            if _check_output(manifest, output, files, found, changed):
+                found.records[path] = record
         if manifest not in found.to_run:
             found.sound.append(manifest)
     if changed:
@@ -176,12 +175,12 @@ def _check_output(
     files: dict[str, list[Any]],
     found: Findings,
     changed: dict[Path, str],
-) -> None:
-    """Compare one file or folder; sizes and times of files with the same bytes are noted anew."""
+) -> bool:
+    """Compare one file or folder; whether times of its files changed, which are noted anew."""
     is_store = "zarr.json" in files
     # An output that is gone as a whole is Snakemake's to miss, where it is needed.
     if not (output / "zarr.json" if is_store else output).exists():
-        return
+        return False
     missing = []
     touched = []
     for name, (size, time, _) in files.items():
@@ -200,7 +199,7 @@ def _check_output(
             found.incomplete[output] = lacks
         else:
             found.to_run[manifest] = lacks
-        return
+        return False
     n_bytes = sum(files[name][0] for name in touched)
     if n_bytes > _LONG:
         logger.info("%s: times have changed, reading %.1f GB anew", output, n_bytes / 1e9)
@@ -208,6 +207,7 @@ def _check_output(
         if digest_of(output / name, root=output, every_byte=True) != files[name][2]:
             changed.setdefault(output, name)
         files[name][1] = _size_and_time(output / name)[1]
+    return bool(touched)
 
 
 def _size_and_time(file: Path) -> tuple[int, int]:

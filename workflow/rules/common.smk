@@ -221,15 +221,23 @@ def run_unfinished():
     if workflow.dag is None:
         return
     for findings in FOUND:
-        for manifest in findings.sound:
-            if workflow.persistence.metadata(IOFile(str(manifest))) is None:
-                findings.to_run[manifest] = f"Snakemake has no record of {manifest}"
+        forgotten = [
+            path
+            for path in map(str, findings.sound)
+            if workflow.persistence.metadata(IOFile(path)) is None
+        ]
+        if forgotten:
+            logger.info(
+                f"Snakemake does not remember how {len(forgotten):,} steps ran, {forgotten[0]} "
+                "the first: they run again. If neither plates nor config have changed since, "
+                "the same command with --touch keeps their results"
+            )
         for manifest, why in findings.to_run.items():
             if run_record(manifest).exists():
                 logger.info(f"{why}: its step runs again")
         for why in findings.incomplete.values():
             logger.info(f"{why}: it is made again where it is needed")
-        workflow.dag.forcefiles.update(map(str, findings.to_run))
+        workflow.dag.forcefiles.update([*forgotten, *map(str, findings.to_run)])
         if workflow.execution_settings and not workflow.dryrun:
             findings.withdraw()
 
