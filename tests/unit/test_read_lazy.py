@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
+import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -22,8 +24,10 @@ from hypothesis import strategies as st
 
 import scatlas as sa
 from scatlas.errors import ConfigError, InputError
+from scatlas.io import store as store_module
 from scatlas.io.counts import open_counts
 from scatlas.io.size import csr_blocks, dense_blocks, parse_bytes
+from scatlas.io.store import Store
 
 LAYOUTS = (
     *("none", "gzip", "lzf", "zstd", "blosc"),
@@ -230,6 +234,53 @@ def test_replaced_file_is_refused(tmp_path, layout):
     other.rename(path)
     with pytest.raises(InputError, match="has changed since it was opened"):
         lazy.X.compute()
+
+
+def rewrite(path: Path) -> None:
+    path.write_bytes(path.read_bytes())
+
+
+def shorten(path: Path) -> None:
+    stat = path.stat()
+    path.write_bytes(path.read_bytes()[:-1])
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def rename(path: Path) -> None:
+    path.rename(path.with_name("other"))
+
+
+@pytest.mark.parametrize("layout", ["zarr2", "zarr3", "zarr3-sharded"])
+@pytest.mark.parametrize("change", [rewrite, shorten, rename, Path.unlink])
+def test_a_store_changed_in_place_is_another(tmp_path, layout, change):
+    """Whichever file it is: root metadata say nothing of the chunks."""
+    path = write(example(9, 4), tmp_path, layout)
+    names = [file.relative_to(path) for file in path.rglob("*") if file.is_file()]
+    kinds = {name.parts[0]: name for name in names}  # the last of X, obs, var, layers ...
+    assert len(kinds) > 5
+    for name in kinds.values():
+        copy = Path(shutil.copytree(path, tmp_path / "copy"))
+        stores = [Store.at(copy), Store.at(copy)]
+        stores[0].check_unchanged()
+        change(copy / name)
+        for store in stores:
+            with pytest.raises(InputError, match="has changed since it was opened"):
+                store.check_unchanged(at_end=True)
+        shutil.rmtree(copy)
+
+
+def test_looks_at_all_files_of_a_large_store_take_little_of_the_time(tmp_path, monkeypatch):
+    """A reader asks before each block."""
+    path = write(example(9, 4), tmp_path, "zarr3")
+    looks = []
+    slow = lambda folder: looks.append(folder) or time.sleep(0.05) or "same"  # noqa: E731
+    monkeypatch.setattr(store_module, "folder_stamp", slow)
+    store = Store.at(path)
+    for _ in range(100):
+        store.check_unchanged()
+    assert len(looks) == 2, "one at the beginning, and one since"
+    store.check_unchanged(at_end=True)
+    assert len(looks) == 3
 
 
 @pytest.mark.parametrize("layout", ["gzip", "zarr3"])

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scanpy as sc
+import zarr
 
 import scatlas as sa
 from scatlas.datasets import simulate_plate, write_plate
@@ -236,6 +237,31 @@ def test_a_zarr_store_that_is_written_anew_is_loaded_again(
         old.rename(source)
     counts = ad.read_zarr(project.results / f"plates/{plate}/counts.zarr").X
     assert (counts != other.X).nnz == 0
+
+
+def test_zarr_stores_changed_in_place_are_loaded_again(run: Run, tmp_path: Path):
+    """A count in one, a column in the other: their root metadata stay as they were."""
+    project = run.project.copied(tmp_path / "copy")
+    sources = run.project.folder.parent / "A & B"
+    shutil.copytree(sources, tmp_path / "before")
+    roots = [path for path in sources.glob("*/*") if path.is_file()]
+    ages = [path.stat().st_mtime_ns for path in roots]
+    try:
+        counts = zarr.open_array(sources / "p1.zarr/X/data", mode="r+")
+        counts[0] += 1
+        column = zarr.open_array(sources / "p.2.zarr/obs/pcnt_mito", mode="r+")
+        column[0] = 0.5
+        changed = float(counts[0])
+        assert [path.stat().st_mtime_ns for path in roots] == ages, "a premise of this test"
+        stores = [f"results/plates/{plate}/counts.zarr/zarr.json" for plate in ("p1", "p.2", "p3")]
+        assert project.build(*stores) == {"load/p1", "load/p.2"}
+        assert project.build(*stores) == set()
+    finally:
+        shutil.rmtree(sources)
+        shutil.copytree(tmp_path / "before", sources)
+    p1, p2 = (ad.read_zarr(project.results / f"plates/{p}/counts.zarr") for p in ("p1", "p.2"))
+    assert p1.X.data[0] == changed
+    assert p2.obs["pcnt_mito"].iloc[0] == 0.5
 
 
 def test_seurat_v3_ranks_the_counts_of_the_kept_cells(

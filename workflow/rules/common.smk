@@ -39,6 +39,7 @@ from scatlas.errors import ScatlasError
 from scatlas.fingerprint import fingerprint
 from scatlas.integrity import run_record
 from scatlas.io.size import parse_bytes
+from scatlas.io.stamps import file_stamp, folder_stamp
 from scatlas.plates import read_plates
 from scatlas.resources import (
     COUNT_BYTES,
@@ -272,14 +273,20 @@ def simulated_reference(wildcards):
 
 
 def source_stamp(wildcards):
-    """Age and size of a plate's file. Snakemake itself asks whether a file is younger than the
-    results, and a plate that was replaced by an older file is not; nor does it see a change in a
-    Zarr store whose root metadata has the same content as before."""
+    """Age and size of a plate's file, or of every file of a Zarr store. Snakemake itself asks
+    whether a file is younger than the results, and a plate that was replaced by an older file is
+    not; nor does it look beyond the root metadata of a Zarr store, which stays as it is when
+    counts or columns are changed in place."""
     plate = PLATES[wildcards.plate]
-    if plate.is_remote or is_demo(plate):
-        return None
-    stat = Path(source_file(wildcards)).stat()
-    return f"{stat.st_mtime_ns} {stat.st_size}"
+    return None if plate.is_remote or is_demo(plate) else stamp_of(plate.path)
+
+
+@cache
+def stamp_of(path):
+    try:
+        return folder_stamp(path) if Path(path).is_dir() else file_stamp(path)
+    except OSError as error:
+        return str(error)  # `load` says in its sentence what is wrong
 
 
 def consensus_genes(wildcards):

@@ -109,14 +109,14 @@ class CountsSource:
             raise InputError(msg)
 
     def check_unchanged(self) -> None:
-        """Refuse a local file that was replaced since it was opened: parts are read by its path.
+        """Refuse a local file that was changed since it was opened: parts are read by its path.
 
         Raises
         ------
         InputError
             It was.
         """
-        self._store.check_unchanged()
+        self._store.check_unchanged(at_end=True)
 
     def read_rows(self, first: int, stop: int) -> sp.csr_matrix:
         """Rows ``first`` to ``stop - 1`` of a CSR X; value and index types as stored.

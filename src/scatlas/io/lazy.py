@@ -66,7 +66,8 @@ def read_lazy(path: Path | str, *, block_budget: str | int = "256MB") -> anndata
 
     ``raw`` is left out. Each block opens the file for itself, so the arrays can be computed by
     threads, processes or a cluster that sees the same path, and names in the graph depend on the
-    path, its time and its size: equal calls give equal names.
+    path, its time and its size (of a Zarr store, those of every file): equal calls give equal
+    names.
 
     Raises
     ------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +12,24 @@ from typing import TYPE_CHECKING, Any, Literal
 import h5py
 
 from scatlas.errors import InputError, ScatlasError
+from scatlas.io.stamps import file_stamp, folder_stamp
 from scatlas.io.zarr3 import AGAIN, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ZARR_ROOTS = ("zarr.json", ".zgroup", ".zmetadata")
-# Files whose time and size change when an AnnData Zarr store is written anew.
+# Files whose time and size change when an AnnData Zarr store is written anew: all that is asked of
+# remote stores, and of local ones between two looks at all files.
 _ZARR_STAMPS = (*_ZARR_ROOTS, "X/zarr.json", "X/.zattrs", "X/.zarray")
 # Filters that every HDF5 build of h5py has; all others come with hdf5plugin.
 _HDF5_FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})
 # Files whose text can be read without libhdf5 hanging, see :mod:`scatlas.io.heaps`.
 _LOOKED_OVER: set[Store] = set()
+# When all files of a Zarr store may be looked at again. A reader asks before each block, and a look
+# at 10,000 files takes 60 ms: looks may take a fiftieth of the time.
+_NEXT_LOOK: dict[Store, float] = {}
+_PAUSE = 50
 
 
 @contextmanager
@@ -60,7 +67,8 @@ class Store:
     kind
         ``"h5ad"`` or ``"zarr"``.
     stamp
-        Changes when the file is written anew (time and size, or what the remote side tells).
+        Changes when the file does: time and size, of a local Zarr store those of every file. Of a
+        remote store it changes when the store is written anew.
     """
 
     path: str
@@ -82,15 +90,21 @@ class Store:
             return cls(url, kind, _remote_stamp(url, kind))
         path = Path(path)
         kind = _local_kind(path)
-        return cls(str(path), kind, _local_stamp(path, kind))
+        with reading(str(path), "the list of its files"):
+            return cls(str(path), kind, _local_stamp(path, kind))
 
     @property
     def is_url(self) -> bool:
         """Whether the file is opened through fsspec."""
         return "://" in self.path
 
-    def check_unchanged(self) -> None:
-        """Refuse a local file that was replaced after it was opened lazily.
+    def check_unchanged(self, *, at_end: bool = False) -> None:
+        """Refuse a local file that was changed after it was opened lazily.
+
+        Parameters
+        ----------
+        at_end
+            Look at every file of a Zarr store, however short ago that was done.
 
         Raises
         ------
@@ -99,9 +113,27 @@ class Store:
         """
         if self.is_url:
             return
-        if not Path(self.path).exists() or _local_stamp(Path(self.path), self.kind) != self.stamp:
+        try:
+            changed = self._is_changed(at_end)
+        except FileNotFoundError:
+            changed = True
+        if changed:
             msg = f"{self.path}: the file has changed since it was opened: open it again"
             raise InputError(msg)
+
+    def _is_changed(self, at_end: bool) -> bool:
+        path = Path(self.path)
+        if self.kind == "h5ad":
+            return file_stamp(path) != self.stamp
+        if not self.stamp.startswith(_root_stamp(path)):
+            return True
+        start = time.monotonic()
+        if start < _NEXT_LOOK.get(self, 0) and not at_end:
+            return False
+        now = _local_stamp(path, self.kind)
+        end = time.monotonic()
+        _NEXT_LOOK[self] = end + _PAUSE * (end - start)
+        return now != self.stamp
 
     @contextmanager
     def open(self) -> Iterator[Any]:
@@ -199,9 +231,12 @@ def _local_kind(path: Path) -> Literal["h5ad", "zarr"]:
 
 
 def _local_stamp(path: Path, kind: str) -> str:
-    files = [path] if kind == "h5ad" else [path / name for name in _ZARR_STAMPS]
-    stats = [file.stat() for file in files if file.exists()]
-    return " ".join(f"{stat.st_mtime_ns}-{stat.st_size}" for stat in stats)
+    return file_stamp(path) if kind == "h5ad" else f"{_root_stamp(path)} {folder_stamp(path)}"
+
+
+def _root_stamp(path: Path) -> str:
+    files = (path / name for name in _ZARR_STAMPS)
+    return " ".join(file_stamp(file) for file in files if file.exists())
 
 
 def _filesystem(url: str) -> tuple[Any, str]:
