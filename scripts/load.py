@@ -25,12 +25,19 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--source", required=True, help="h5ad or Zarr store, path or URL")
     parser.add_argument("--store", type=Path, required=True, help="counts.zarr to write")
     parser.add_argument("--mt-prefix", default="MT-", help="how mitochondrial genes begin")
+    parser.add_argument("--gene-names", help="var column of these names; its index by default")
     # The checks come through the environment: the workflow must not load a plate again because
-    # the filter, which is not applied here, has changed.
+    # the filter or a bound, which are not applied here, have changed.
     parser.add_argument(
         "--filter",
         default=os.environ.get("SCATLAS_QC_FILTER") or None,
         help="cell query that has to work on this plate",
+    )
+    parser.add_argument(
+        "--max-pct-mt",
+        type=float,
+        default=os.environ.get("SCATLAS_MAX_PCT_MT") or None,
+        help="bound that has to be able to act on this plate",
     )
     parser.add_argument(
         "--reference",
@@ -53,6 +60,8 @@ def main(argv: list[str] | None = None) -> None:
             check_obs=check,
             reference=args.reference,
             mt_prefix=args.mt_prefix,
+            gene_names=args.gene_names,
+            max_pct_mt=args.max_pct_mt,
             block_budget=args.block_budget,
         )
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from scatlas import config, step
+from scatlas.errors import InputError
 from scatlas.io import METRICS, atomic_path, open_tables, write_cells, write_json
+from scatlas.io.mitochondrial import useless_bound
 from scatlas.pp import qc_filter
+
+if TYPE_CHECKING:
+    from scatlas.io.obs import Table
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -26,8 +32,10 @@ def main(argv: list[str] | None = None) -> None:
         step.run(args, outputs=[args.table, args.summary]) as facts,
         open_tables(args.store) as (cells, genes),
     ):
+        check_bound(args.plate, genes, qc)
         obs = cells.for_query(wanted)
-        bounds = qc.model_dump(exclude={"mt_prefix", "min_cells", "drop_rare_genes"})
+        genes_only = {"mt_prefix", "gene_names", "min_cells", "drop_rare_genes"}
+        bounds = qc.model_dump(exclude=genes_only)
         keep, removed = qc_filter(obs, source=f"plate {args.plate}", **bounds)
         table = {name: obs[name] for name in METRICS} | {"keep": keep}
         facts |= {
@@ -48,6 +56,14 @@ def main(argv: list[str] | None = None) -> None:
                 index_name=cells.index_name,
             )
         write_json(args.summary, facts)
+
+
+def check_bound(plate: str, genes: Table, qc: config.QC) -> None:
+    """Refuse a bound that cannot act; `load` has looked only if it stood in the config then."""
+    if qc.max_pct_mt is not None and not genes.columns["mt"].take().any():
+        why = useless_bound(genes, qc.mt_prefix, qc.gene_names, qc.max_pct_mt)
+        msg = f"plate {plate}: {why}"
+        raise InputError(msg)
 
 
 def median(metric: pd.Series, keep: np.ndarray) -> float:

@@ -216,6 +216,13 @@ class QC(_Section):
         "MT-",
         description="How mitochondrial gene names begin: MT- in human, mt- in mouse.",
     )
+    gene_names: Text | None = Field(
+        None,
+        description=(
+            "The var column of the plates that holds these names, for example feature_name or "
+            "gene_symbols where var is indexed by gene ids. null: the index."
+        ),
+    )
     min_cells: NonNegative | None = Field(
         None,
         description=(

@@ -50,7 +50,8 @@ outdir: results
 backend: auto
 seed: 0
 qc: {filter: "pass_filter == 'full'", min_genes: null, max_genes: null, min_counts: null,
-     max_counts: null, max_pct_mt: null, mt_prefix: "MT-", min_cells: null, drop_rare_genes: null}
+     max_counts: null, max_pct_mt: null, mt_prefix: "MT-", gene_names: null, min_cells: null,
+     drop_rare_genes: null}
 genes: same
 doublets: null
 normalize: {target_sum: null}

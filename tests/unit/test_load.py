@@ -20,8 +20,10 @@ from numcodecs import blosc
 from scatlas.blocks import csr
 from scatlas.compute.threads import use_threads
 from scatlas.datasets import simulate_plate, write_plate
+from scatlas.errors import InputError
 from scatlas.io.load import load_plate
 from scatlas.io.manifest import checksum
+from scatlas.io.obs import METRICS
 from scatlas.io.shards import CHUNK_VALUES
 from scatlas.io.writer import CsrWriter
 from scatlas.kernels.check_cpu import check_counts
@@ -200,6 +202,66 @@ def test_mt_prefix(tmp_path, make_counts, make_adata):
     assert facts["n_mt_genes"] == 0
     assert not plate.obs["total_counts_mt"].any()
     assert not any("begins" in notice for notice in facts["notices"])
+
+
+@pytest.fixture
+def by_id(tmp_path, make_counts, make_adata) -> ad.AnnData:
+    """A plate whose genes are called by ids; symbols, human and mouse, stand in columns of var."""
+    adata = source(make_counts, make_adata, tmp_path)
+    symbols = adata.var_names
+    assert symbols.str.startswith("MT-").any()
+    adata.var["symbols"] = pd.Categorical(symbols)
+    adata.var["mouse"] = symbols.str.lower()
+    adata.var["number"] = np.arange(adata.n_vars)
+    adata.var_names = [f"ENSG{i:05}" for i in range(adata.n_vars)]
+    write(adata, tmp_path / "plate.h5ad")
+    return adata
+
+
+@pytest.mark.usefixtures("by_id")
+def test_mitochondrial_genes_are_found_in_a_column(tmp_path, make_counts, make_adata):
+    """As in the index of the same plate whose genes are called by their symbols."""
+    (tmp_path / "named").mkdir()
+    source(make_counts, make_adata, tmp_path / "named")
+    wanted, named = load(tmp_path / "named")
+    for options in ({"gene_names": "symbols"}, {"gene_names": "mouse", "mt_prefix": "mt-"}):
+        facts, plate = load(tmp_path, **options, max_pct_mt=5.0)
+        assert facts["n_mt_genes"] == wanted["n_mt_genes"] > 0
+        assert list(plate.var_names[:2]) == ["ENSG00000", "ENSG00001"]
+        for metric in METRICS:
+            np.testing.assert_array_equal(plate.obs[metric], named.obs[metric])
+
+
+@pytest.mark.parametrize(
+    ("options", "mend"),
+    [
+        ({}, "begin with 'MT-': set qc.gene_names: symbols"),
+        ({"mt_prefix": "mt-"}, "in var['mouse'] begin with 'mt-': set qc.gene_names: mouse"),
+        ({"mt_prefix": "mt-", "gene_names": "symbols"}, "set qc.gene_names: mouse"),
+        ({"mt_prefix": "grch38_"}, "set qc.max_pct_mt to null"),
+    ],
+)
+@pytest.mark.usefixtures("by_id")
+def test_a_bound_that_could_not_act_is_refused(tmp_path, options, mend):
+    """With the setting that would find mitochondrial genes, before any count is read."""
+    with pytest.raises(InputError) as caught:
+        load(tmp_path, **options, max_pct_mt=5.0)
+    assert str(caught.value).startswith(f"{tmp_path}/plate.h5ad: qc.max_pct_mt is 5, but would")
+    assert str(caught.value).endswith(mend)
+    assert load(tmp_path, **options)[0]["n_mt_genes"] == 0, "without the bound it is no error"
+
+
+def test_the_case_of_the_prefix_is_tried(tmp_path, make_counts, make_adata):
+    source(make_counts, make_adata, tmp_path)
+    with pytest.raises(InputError, match=r"begin with 'MT-'; set qc.mt_prefix: MT-$"):
+        load(tmp_path, mt_prefix="mt-", max_pct_mt=5.0)
+
+
+@pytest.mark.usefixtures("by_id")
+def test_a_column_of_gene_names_that_is_not_there(tmp_path):
+    columns = "mt, gene_id, symbols, mouse, number"
+    with pytest.raises(InputError, match=f"no column 'symbol', .* its columns are: {columns};"):
+        load(tmp_path, gene_names="symbol")
 
 
 def test_counts_beyond_float32(tmp_path, make_adata):

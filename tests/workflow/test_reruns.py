@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from scatlas.datasets import write_plate
-from tests.workflow.conftest import PLATES
+from tests.workflow.conftest import CONFIG, PLATES
 from tests.workflow.runs import ROOT, Project, assert_same_outputs
 
 pytestmark = pytest.mark.workflow
@@ -77,6 +77,39 @@ def test_changed_qc_bounds_do_not_load_again(copy: Project):
     planned = copy.run("consensus", "--dry-run").stdout
     jobs = re.findall(r"^(load|qc_filter|hvg) +(\d+)$", planned, re.MULTILINE)
     assert set(jobs) == {("qc_filter", "3"), ("hvg", "3")}
+
+
+def test_a_bound_on_genes_that_are_called_by_ids_names_the_column_to_set(
+    tmp_path: Path, plates: dict[str, Path]
+):
+    """The bound is set when the plate is loaded already, which must not be done again for it."""
+    adata = ad.read_h5ad(plates["p1"])
+    adata.var["feature_name"] = adata.var_names
+    adata.var_names = [f"ENSG{i:05}" for i in range(adata.n_vars)]
+    write_plate(tmp_path / "ids.h5ad", adata)
+    project = Project(tmp_path / "project", CONFIG | {"consensus": {"min_plates": 1}})
+    project.write_plates({"p1": tmp_path / "ids.h5ad"})
+    tables = "results/plates/p1/qc.parquet"
+    assert project.build(tables) == {"load/p1", "qc_filter/p1"}
+
+    project.config["qc"] = {"max_pct_mt": 4.0}
+    project.write_config()
+    failed = project.run(tables)
+
+    assert failed.returncode != 0
+    sentence = r"error: plate p1: qc.max_pct_mt is 4, .* in var\['feature_name'\] begin with"
+    assert re.search(sentence, failed.stdout)
+    project.config["qc"]["gene_names"] = "feature_name"
+    project.write_config()
+    assert project.build(tables) == {"load/p1", "qc_filter/p1"}
+    summary = json.loads((project.results / "plates/p1/qc_summary.json").read_text())
+    assert summary["removed"]["max_pct_mt"] > 0
+
+    project.config["qc"]["gene_names"] = None
+    project.write_config()
+    early = project.run(tables)
+    assert early.returncode != 0
+    assert re.search(rf"error: {tmp_path}/ids.h5ad: qc.max_pct_mt is 4", early.stdout)
 
 
 def test_rare_genes_are_dropped_without_loading_again(copy: Project, plates: dict[str, Path]):

@@ -89,6 +89,10 @@ RARE = (
     if CONFIG.qc.drop_rare_genes
     else ""
 )
+# The option of `load` for the var column in which mitochondrial genes are looked for.
+GENE_NAMES = (
+    f"--gene-names {shlex.quote(CONFIG.qc.gene_names)}" if CONFIG.qc.gene_names else ""
+)
 
 # Where a step works goes by resources, as the budget does: a change of them runs nothing again.
 BACKEND = CONFIG.backend
@@ -137,12 +141,13 @@ def placed(plate):
     return prefixed(plate.path) if is_demo(plate) else plate.path
 
 
-# load checks these two but does not use them, so that a change of either must not load a plate
+# load checks these but does not use them, so that a change of either must not load a plate
 # again: they travel in the environment, where Snakemake does not look. So does the cluster.
 CLUSTER = CONFIG.compute.cluster
 os.environ.update(
     SCATLAS_CLUSTER=CLUSTER.model_dump_json(exclude_none=True) if CLUSTER else "",
     SCATLAS_QC_FILTER=CONFIG.qc.filter or "",
+    SCATLAS_MAX_PCT_MT="" if CONFIG.qc.max_pct_mt is None else str(CONFIG.qc.max_pct_mt),
     # Of stored plates there is one copy at a time: `consensus` compares their genes.
     SCATLAS_REFERENCE_PLATE=(
         placed(SHEET[0])

@@ -33,13 +33,15 @@ rule load:
         source=source_path,
         stamp=source_stamp,
         mt_prefix=CONFIG.qc.mt_prefix,
+        gene_names=GENE_NAMES,
         code=code("load"),
         store=subpath(output.store, parent=True),
     message:
         "loading {wildcards.plate}"
     shell:
         "python {input.script:q} --plate {wildcards.plate} --source {params.source:q}"
-        " --store {params.store:q} --mt-prefix {params.mt_prefix:q} --manifest {output.manifest:q}"
+        " --store {params.store:q} --mt-prefix {params.mt_prefix:q} {params.gene_names}"
+        " --manifest {output.manifest:q}"
         " --threads {threads}"
         " --attempt {resources.attempt} --block-budget {resources.budget} 2>&1 | tee {log:q}"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
-from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from scatlas.errors import InputError
 from scatlas.genes import first_difference
 from scatlas.io.counts import CountsSource, gene_names, open_counts
 from scatlas.io.manifest import values_digest
+from scatlas.io.mitochondrial import mitochondrial_genes, useless_bound
 from scatlas.io.obs import GENE_METRICS, METRICS
 from scatlas.io.size import csr_blocks, parse_bytes
 from scatlas.io.store import AGAIN
@@ -58,6 +58,8 @@ def load_plate(
     check_obs: Callable[[Table], object] | None = None,
     reference: Path | str | None = None,
     mt_prefix: str | None = "MT-",
+    gene_names: str | None = None,
+    max_pct_mt: float | None = None,
     block_budget: str | int = "256MB",
 ) -> dict[str, Any]:
     """Validate a plate and write its counts and QC metrics as ``counts.zarr``.
@@ -82,6 +84,11 @@ def load_plate(
         AnnData file whose genes this plate must have, in the same order.
     mt_prefix
         Genes whose names begin with it are mitochondrial; None for no such genes.
+    gene_names
+        Column of ``var`` that holds these names; None for its index.
+    max_pct_mt
+        The bound that will be put on ``pct_counts_mt``. It drops nothing here, but a plate without
+        mitochondrial genes, where it could not act, is refused.
     block_budget
         Memory for blocks in work, as ``"256MB"``.
 
@@ -118,10 +125,10 @@ def load_plate(
         _check_genes(path, genes, reference)
         counts.check_complete()
         obs = obs.storable(notices.add)
-        var = var.storable(notices.add)
+        as_given, var = var, var.storable(notices.add)
         if check_obs is not None:
             check_obs(obs)
-        mt = _mitochondrial(genes, mt_prefix, notices)
+        mt = _mitochondrial(as_given, mt_prefix, gene_names, max_pct_mt, notices)
 
         tally = _Tally(counts.shape[1])
         checked = _checked_blocks(counts, budget, obs, genes, mt, notices)
@@ -241,12 +248,21 @@ def _check_genes(path: str, names: pd.Index, reference: Path | str | None) -> No
     raise InputError(msg)
 
 
-def _mitochondrial(names: pd.Index, prefix: str | None, notices: _Notices) -> np.ndarray:
+def _mitochondrial(
+    var: Table,
+    prefix: str | None,
+    column: str | None,
+    max_pct_mt: float | None,
+    notices: _Notices,
+) -> np.ndarray:
     """Mask of the mitochondrial genes, bool [genes]."""
     if not prefix:
-        return np.zeros(len(names), bool)
-    mt = np.fromiter(map(str.startswith, names, repeat(prefix)), bool, len(names))
+        return np.zeros(var.n_rows, bool)
+    mt = mitochondrial_genes(var, prefix, column)
     if not mt.any():
+        if max_pct_mt is not None:
+            msg = f"{var.path}: {useless_bound(var, prefix, column, max_pct_mt)}"
+            raise InputError(msg)
         notices.add(f"no gene name begins with {prefix!r}: mitochondrial counts are all zero")
     return mt
 
