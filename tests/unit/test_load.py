@@ -253,7 +253,7 @@ def test_a_bound_that_could_not_act_is_refused(tmp_path, options, mend):
 
 def test_the_case_of_the_prefix_is_tried(tmp_path, make_counts, make_adata):
     source(make_counts, make_adata, tmp_path)
-    with pytest.raises(InputError, match=r"begin with 'MT-'; set qc.mt_prefix: MT-$"):
+    with pytest.raises(InputError, match=r"begin with 'MT-': set qc.mt_prefix: MT-$"):
         load(tmp_path, mt_prefix="mt-", max_pct_mt=5.0)
 
 
