@@ -29,6 +29,7 @@ from pydantic import (
 from scatlas._config_errors import explain
 from scatlas._config_options import add_options, from_options, options
 from scatlas.errors import ConfigError
+from scatlas.plates import at_home
 
 if TYPE_CHECKING:
     from typing import Self
@@ -158,10 +159,12 @@ def _folder(text: str) -> str:
     if "://" in text:
         msg = f"{text!r} is an address: results are written to a local folder"
         raise ValueError(msg)
-    if set(text) & set("{}"):
+    if set(at_home(text)) & set("{}"):
         msg = f"{text!r}: a folder for results cannot have braces in its name"
         raise ValueError(msg)
-    return Path(text).as_posix()  # "results/" and "./results" name the same outputs as "results"
+    return Path(
+        at_home(text)
+    ).as_posix()  # "results/" and "./results" name the same outputs as "results"
 
 
 # Sections ---------------------------------------------------------------------------------------
@@ -527,7 +530,7 @@ class Cluster(_Section):
     address: Text | None = Field(
         None, description="existing: address of the scheduler, for example tcp://10.0.0.1:8786."
     )
-    scheduler_file: Text | None = Field(
+    scheduler_file: Annotated[Text, AfterValidator(at_home)] | None = Field(
         None, description="existing: the file in which the scheduler has written its address."
     )
 
@@ -580,15 +583,15 @@ class Compute(_Section):
 class Config(_Section):
     """Config of a scatlas run. Every key that is left out takes its default."""
 
-    plates: Text = Field(
+    plates: Annotated[Text, AfterValidator(at_home)] = Field(
         "config/plates.tsv",
         description=(
             "The plate sheet: a tab-separated table with one row a plate and the columns plate (a "
-            "name) and path (its h5ad or Zarr)."
+            "name) and path (its h5ad or Zarr). ~ is your home, here and in the sheet."
         ),
     )
     outdir: Annotated[Text, AfterValidator(_folder)] = Field(
-        "results", description="The folder for all results."
+        "results", description="The folder for all results. ~ is your home."
     )
     backend: Literal["auto", "cpu", "gpu"] = Field(
         "auto",

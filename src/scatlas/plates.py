@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-import io
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import unquote, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from scatlas.errors import ConfigError
 
@@ -17,6 +17,24 @@ __all__ = ["Plate", "read_plates"]
 PLATE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"
 # What no obs column of a Zarr store can be called, and `Plate`'s own field.
 _NO_LABELS = {"", ".", "..", "_index", "zarr.json", "labels"}
+
+
+def at_home(path: str) -> str:
+    """A path with ``~`` and ``~name`` replaced by the user's home, as a shell does.
+
+    Raises
+    ------
+    ValueError
+        There is no such user.
+    """
+    if not path.startswith("~"):
+        return path
+    try:
+        return str(Path(path).expanduser())
+    except RuntimeError:
+        user = path.partition("/")[0]
+        msg = f"{path!r}: the home of {user} is not known; write the path in full"
+        raise ValueError(msg) from None
 
 
 class Plate(BaseModel):
@@ -30,10 +48,11 @@ class Plate(BaseModel):
             "dashes and underscores. Each name stands once."
         )
     )
-    path: Annotated[str, Field(min_length=1)] = Field(
+    path: Annotated[str, Field(min_length=1), AfterValidator(at_home)] = Field(
         description=(
             "The plate's counts, h5ad or Zarr: a path (absolute, or from the folder where "
-            "Snakemake is started) or an address such as https://..., s3://... or gs://..."
+            "Snakemake is started; ~ is your home) or an address such as https://..., s3://... "
+            "or gs://... Each file stands once."
         )
     )
     n_cells: Annotated[int, Field(ge=1)] | None = Field(
@@ -44,7 +63,11 @@ class Plate(BaseModel):
         ),
     )
     labels: dict[str, str] = Field(
-        {}, description="Any further column: a label of the plate, such as its donor or date."
+        {},
+        description=(
+            "Any further column: a label of the plate, such as its donor or date. A plate whose "
+            "cell is empty keeps its own obs column of that name, if it has one."
+        ),
     )
 
     @property
@@ -81,6 +104,7 @@ def read_plates(
     header, rows = _table(path)
     plates: list[Plate] = []
     row_of: dict[str, int] = {}
+    row_of_file: dict[object, int] = {}
     for number, values in rows:
         if len(values) != len(header):
             msg = (
@@ -103,6 +127,13 @@ def read_plates(
                 f"paths start from the working folder {Path.cwd()}"
             )
             raise ConfigError(msg)
+        first = row_of_file.setdefault(_identity(plate), number)
+        if first != number:
+            msg = (
+                f"{path}: rows {first} and {number} name the same data, {plate.path}: each cell "
+                "would be in the atlas twice; remove one row"
+            )
+            raise ConfigError(msg)
         plates.append(plate)
     if not plates:
         msg = f"{path} lists no plate; add a row for each plate below the header"
@@ -123,12 +154,8 @@ def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     except UnicodeDecodeError:
         msg = f"{path} is not a text file: save the plate sheet as tab-separated text (UTF-8)"
         raise ConfigError(msg) from None
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter="\t")
-    try:
-        rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
-    except csv.Error as error:
-        msg = f"{path}, row {reader.line_num}: not a tab-separated table ({error})"
-        raise ConfigError(msg) from None
+    # Line by line: a quote that is not closed would take in the rows behind it.
+    rows = [(n, _cells(path, n, line)) for n, line in enumerate(text.split("\n"), start=1)]
     rows = [(number, row) for number, row in rows if any(row)]
     if not rows:
         msg = f"{path} is empty: write the columns plate and path and a row for each plate"
@@ -144,6 +171,33 @@ def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
             msg = f"{path}: {problem}; rename it"
             raise ConfigError(msg)
     return header, rows
+
+
+def _cells(path: Path, number: int, line: str) -> list[str]:
+    try:
+        return [
+            cell.strip() for row in csv.reader([line], delimiter="\t", strict=True) for cell in row
+        ]
+    except csv.Error:
+        msg = (
+            f'{path}, row {number}: a quote (") begins a cell and does not end it in the same '
+            "row: remove the quotes"
+        )
+        raise ConfigError(msg) from None
+
+
+def _identity(plate: Plate) -> object:
+    """What is the same for two paths to one file: spelled otherwise, or through links."""
+    path = plate.path
+    if path.startswith("file://"):
+        path = unquote(urlsplit(path).path)
+    elif plate.is_remote:
+        return path.rstrip("/")
+    try:
+        stat = Path(path).stat()
+    except OSError:
+        return Path(path).resolve()
+    return stat.st_dev, stat.st_ino
 
 
 def _missing(path: Path, name: str, header: list[str]) -> str:
@@ -165,7 +219,8 @@ def _plate(where: str, row: dict[str, str]) -> Plate:
             {"plate": row["plate"], "path": row["path"], "n_cells": n_cells, "labels": labels}
         )
     except ValidationError as error:
-        column = error.errors()[0]["loc"][0]
+        (problem, *_) = error.errors()
+        column = problem["loc"][0]
     plate, path = row["plate"], row["path"]
     if column == "plate" and not plate:
         msg = f"{where}: the plate has no name"
@@ -174,6 +229,8 @@ def _plate(where: str, row: dict[str, str]) -> Plate:
             f"{where}: {plate!r} cannot name a folder; use letters, digits, dots, dashes and "
             "underscores, with no dot or dash first"
         )
+    elif column == "path" and path:
+        msg = f"{where}: {problem['ctx']['error']}"
     elif column == "path":
         msg = f"{where}: plate {plate!r} has no path"
     else:

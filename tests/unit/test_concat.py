@@ -394,23 +394,50 @@ def test_labels_become_categories(tmp_path):
 
 def test_labels_replace_columns_of_their_names(tmp_path):
     plates = {
-        "a": plate(3, 0, obs={"donor": ["x", "y", "x"], "day": [1, 1, 1], "dose": np.nan}),
-        "b": plate(3, 1, obs={"donor": pd.Categorical(["z"] * 3), "dose": 0.5}),
+        "a": plate(3, 0, obs={"donor": ["x", "y", "x"], "day": [1, 1, 1]}),
+        "b": plate(3, 1, obs={"donor": pd.Categorical(["z"] * 3)}),
     }
-    labels = {
-        "a": {"donor": "x", "day": "1", "dose": ""},
-        "b": {"donor": "z", "day": "2", "dose": ""},
-    }
+    labels = {"a": {"donor": "x", "day": "1"}, "b": {"donor": "z", "day": "2"}}
     actual, facts = merged(tmp_path, plates, labels=labels)
-    assert list(actual.obs.columns)[4:] == ["donor", "dose", "plate", "day"]
+    assert list(actual.obs.columns)[4:] == ["donor", "plate", "day"]
     assert list(actual.obs["donor"]) == ["x"] * 3 + ["z"] * 3
     assert list(actual.obs["day"]) == ["1"] * 3 + ["2"] * 3
-    assert actual.obs["dose"].isna().all()
     assert facts["dropped_columns"] == []
-    assert facts["notices"] == [
-        "obs['donor'] of plate a held other values: replaced by 'x'",
-        "obs['dose'] of plate b held other values: replaced by a gap",
-    ]
+    assert facts["notices"] == ["obs['donor'] of plate a held other values: replaced by 'x'"]
+
+
+@pytest.mark.parametrize(
+    ("own", "kept"),
+    [
+        (["x", "y", "x"], ["x", "y", "x"]),
+        (pd.Categorical(["x", None, "y"], categories=["y", "x"]), ["x", None, "y"]),
+        ([3, 1, 2], ["3", "1", "2"]),
+        ([0.5, np.nan, 2.0], ["0.5", None, "2.0"]),
+        (pd.array([1, None, 3], "Int64"), ["1", None, "3"]),
+        ([True, False, True], ["True", "False", "True"]),
+    ],
+    ids=["text", "categories", "whole numbers", "numbers with gaps", "nullable", "bool"],
+)
+def test_a_plate_without_a_label_keeps_its_own_column(tmp_path, own, kept):
+    plates = {
+        "a": plate(2, 0, obs={"donor": ["p", "q"]}),
+        "b": plate(3, 1, obs={"donor": own}),
+        "c": plate(2, 2),
+    }
+    labels = {"a": {"donor": "x"}, "b": {"donor": ""}, "c": {"donor": ""}}
+    actual, facts = merged(tmp_path, plates, labels=labels)
+    found = [None if pd.isna(value) else value for value in actual.obs["donor"]]
+    assert found == ["x", "x", *kept, None, None]
+    assert "obs['donor'] of plate a held other values: replaced by 'x'" in facts["notices"]
+    assert "obs['donor'] of plate b has no label: kept" in facts["notices"]
+
+
+def test_a_label_that_no_plate_has_changes_no_column(tmp_path):
+    plates = {name: plate(3, i, obs={"dose": [0.5, 1.0, i]}) for i, name in enumerate("ab")}
+    labels = {name: {"dose": ""} for name in plates}
+    actual, _ = merged(tmp_path, plates, labels=labels)
+    assert actual.obs["dose"].dtype == np.float64
+    assert list(actual.obs["dose"]) == [0.5, 1.0, 0.0, 0.5, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,16 @@ def refusal(source) -> str:
 # Loading ----------------------------------------------------------------------------------------
 
 
+def test_home(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    config = load({"plates": "~/plates.tsv", "outdir": "~/atlas/"})
+    assert (config.plates, config.outdir) == ("/home/me/plates.tsv", "/home/me/atlas")
+    assert load({"outdir": "./~"}).outdir == "~"
+    unknown = "outdir: '~nobody-of-this-name/x': the home of ~nobody-of-this-name is not known"
+    with pytest.raises(ConfigError, match=unknown):
+        load({"outdir": "~nobody-of-this-name/x"})
+
+
 def test_defaults_are_those_of_the_contract():
     assert load({}).model_dump() == DEFAULTS
     assert load(DEFAULTS).model_dump() == DEFAULTS

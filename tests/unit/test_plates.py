@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from scatlas.errors import ConfigError
@@ -47,6 +49,95 @@ def test_sheets_of_any_editor(sheet, encoding, end):
 def test_paths_may_be_absolute_or_remote(sheet, tmp_path):
     path = sheet(f"plate\tpath\na\t{tmp_path}/a.h5ad\nb\ts3://bucket/b.zarr\n")
     assert [p.is_remote for p in read_plates(path)] == [False, True]
+
+
+@pytest.mark.parametrize("row", ["plate", "b", "c", "d"])
+@pytest.mark.parametrize("column", [0, 1, 2])
+@pytest.mark.parametrize("quoted", ['"{}', '"{}"x', '"{}""', '"'])
+def test_a_quote_takes_in_no_other_row(sheet, row, column, quoted):
+    """Whichever cell it opens."""
+    table = [["plate", "path", "note"], *([name, "x.h5ad", "n"] for name in "bcd")]
+    number = [cells[0] for cells in table].index(row)
+    table[number][column] = quoted.format(table[number][column])
+    path = sheet("\n".join(map("\t".join, table)))
+    assert refusal(path, check_files=False).startswith(f"{path}, row {number + 1}: a quote")
+
+
+def test_quotes_within_a_cell_are_quotes(sheet):
+    path = sheet('plate\tpath\tnote\nb\tx.h5ad\tlane 5" tall\nc\ty.h5ad\t"a ""b"" c"\n')
+    notes = [plate.labels["note"] for plate in read_plates(path, check_files=False)]
+    assert notes == ['lane 5" tall', 'a "b" c']
+
+
+@pytest.mark.parametrize("text", ['"b\tx.h5ad\tn"', 'b\t"x.h5ad\tn"'])
+def test_a_quote_takes_in_no_tab(sheet, text):
+    path = sheet(f"plate\tpath\tnote\n{text}\n")
+    assert "cells, but the header has 3" in refusal(path, check_files=False)
+
+
+def same_spelled_otherwise(folder: Path) -> str:
+    return f"{folder}/../{folder.name}/./a.h5ad"
+
+
+def link(folder: Path) -> str:
+    (folder / "link.h5ad").symlink_to("a.h5ad")
+    return "link.h5ad"
+
+
+def hard_link(folder: Path) -> str:
+    (folder / "hard.h5ad").hardlink_to(folder / "a.h5ad")
+    return "hard.h5ad"
+
+
+def link_of_the_folder(folder: Path) -> str:
+    (folder / "linked").symlink_to(folder)
+    return "linked/a.h5ad"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda _: "a.h5ad",
+        same_spelled_otherwise,
+        link,
+        hard_link,
+        link_of_the_folder,
+        lambda folder: (folder / "a.h5ad").as_uri(),
+    ],
+)
+def test_the_same_data_twice(sheet, tmp_path, other):
+    second = other(tmp_path)
+    path = sheet(f"plate\tpath\np\ta.h5ad\nq\tb.zarr\nr\t{second}\n")
+    text = refusal(path)
+    assert text.startswith(f"{path}: rows 2 and 4 name the same data, {second}: each cell would be")
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/b.zarr", "https://x.org/b.zarr"])
+def test_the_same_address_twice(sheet, address):
+    path = sheet(f"plate\tpath\np\t{address}\nq\t{address}/\n")
+    assert "rows 2 and 3 name the same data" in refusal(path)
+    assert len(read_plates(sheet(f"plate\tpath\np\t{address}\nq\t{address}2\n"))) == 2
+
+
+def test_the_same_demo_plate_twice(sheet):
+    path = sheet("plate\tpath\np\tdemo/a.h5ad\nq\tdemo/../demo/a.h5ad\n")
+    assert "rows 2 and 3 name the same data" in refusal(path, generated="demo")
+
+
+def test_home(sheet, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    (tmp_path / "me").mkdir()
+    (tmp_path / "me/a.h5ad").touch()
+    (tmp_path / "~").mkdir()
+    (tmp_path / "~/a.h5ad").touch()
+    (plate, other) = read_plates(sheet("plate\tpath\np\t~/a.h5ad\nq\t./~/a.h5ad\n"))
+    assert plate.path == f"{tmp_path}/me/a.h5ad"
+    assert other.path == "./~/a.h5ad"
+    path = sheet("plate\tpath\np\t~nobody-of-this-name/a.h5ad\n")
+    assert refusal(path) == (
+        f"{path}, row 2: '~nobody-of-this-name/a.h5ad': the home of ~nobody-of-this-name is not "
+        "known; write the path in full"
+    )
 
 
 def test_missing_file(sheet, tmp_path):

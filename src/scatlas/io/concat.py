@@ -20,6 +20,7 @@ from scatlas.io import chunks
 from scatlas.io.column_writer import ColumnWriter, Target
 from scatlas.io.columns import Column
 from scatlas.io.elements import DATAFRAME, create_group
+from scatlas.io.encodings import Stored
 from scatlas.io.frames import RESERVED
 from scatlas.io.locate import locate
 from scatlas.io.names import UniqueNames
@@ -69,8 +70,9 @@ def concat_on_disk(
         obs column that gets the plate's name; categories in the order of ``stores``.
     labels
         By plate, further obs columns and the value that all its cells get there: the same columns
-        for each plate, as categories in order of first appearance; ``""`` leaves a gap. They
-        replace columns of their names, with a notice where values differ.
+        for each plate, as categories in order of first appearance. They replace columns of their
+        names, with a notice where values differ. ``""`` is no label: such a plate keeps its own
+        column of that name, or has a gap where it has none.
     block_budget
         Memory for the values in flight, as in ``"256MB"``.
 
@@ -238,11 +240,8 @@ class _Obs:
             names = ", ".join(map(repr, self.dropped))
             self.notices.append(f"obs columns that are not on all plates are left out: {names}")
         self.columns += [name for name in constants if name not in common]
-        self._targets = {
-            name: Target.of([plate.column(name) for plate in plates])
-            for name in self.columns
-            if name not in constants
-        }
+        own = [name for name in self.columns if name not in constants]
+        self._targets = {name: Target.of(self._columns(name)) for name in [*own, *constants]}
         self.notices += [
             f"obs[{name!r}]: {target.note}" for name, target in self._targets.items() if target.note
         ]
@@ -263,10 +262,8 @@ class _Obs:
             index = self._write_index(path, pool)
             for name, target in self._targets.items():
                 with ColumnWriter(path / name, target, pool) as column:
-                    for plate in self._plates:
-                        column.append_column(plate.column(name))
-            for name in self._constants:
-                self._write_constant(name, path, pool)
+                    for own in self._columns(name):
+                        column.append_column(own)
         create_group(path, {**DATAFRAME, "column-order": self.columns, "_index": index})
 
     def _write_index(self, path: Path, pool: ThreadPoolExecutor) -> str:
@@ -280,16 +277,21 @@ class _Obs:
                     column.append(self._names.of(plate, lo, hi))
         return name
 
-    def _write_constant(self, name: str, path: Path, pool: ThreadPoolExecutor) -> None:
-        value_of = self._constants[name]
-        categories = [*dict.fromkeys(value for value in value_of.values() if value)]
-        target = Target.categorical(np.array(categories, object))
-        code_of = {value: code for code, value in enumerate(categories)} | {"": -1}
-        with ColumnWriter(path / name, target, pool) as column:
-            for plate in self._plates:
-                code = code_of[value_of[plate.name]]
-                for lo, hi in _spans(plate.shape[0]):
-                    column.append(np.full(hi - lo, code, target.dtype))
+    def _columns(self, name: str) -> list[Column]:
+        """What makes a column of the result, plate by plate."""
+        if name not in self._constants:
+            return [plate.column(name) for plate in self._plates]
+        return [self._label(plate, name) for plate in self._plates]
+
+    def _label(self, plate: _Plate, name: str) -> Column:
+        """The plate's label, for each of its cells; without one, its own column or gaps."""
+        value = self._constants[name][plate.name]
+        if not value and name in plate.obs_columns:
+            return plate.column(name)
+        codes = np.broadcast_to(np.int8(0 if value else -1), plate.shape[0])
+        categories = np.array([value] if value else [], object)
+        stored = Stored("categorical", codes.dtype, codes.size, codes, 1, categories=categories)
+        return Column(str(plate.path), f"obs/{name}", stored)
 
     def _note_names(self) -> None:
         if not self.n_renamed:
@@ -307,19 +309,20 @@ class _Obs:
             if name not in plate.obs_columns:
                 continue
             old, new = plate.column(name), self._constants[name][plate.name]
-            if not _holds_only(old, new):
+            if not new:
+                self.notices.append(f"obs[{name!r}] of plate {plate.name} has no label: kept")
+            elif not _holds_only(old, new):
                 self.notices.append(
-                    f"obs[{name!r}] of plate {plate.name} held other values: replaced by "
-                    + (f"{new!r}" if new else "a gap")
+                    f"obs[{name!r}] of plate {plate.name} held other values: replaced by {new!r}"
                 )
 
 
 def _holds_only(column: Column, text: str) -> bool:
-    """Whether all rows are this text; ``""`` stands for gaps as well."""
+    """Whether all rows are this text."""
     if column.kind != "categorical":
         return all((column.text(lo, hi) == text).all() for lo, hi in column.spans())
     # The last is for code -1, a gap.
-    same = np.append(column.categories.astype(str) == text, text == "")
+    same = np.append(column.categories.astype(str) == text, [False])
     return all(same[column.values(lo, hi)].all() for lo, hi in column.spans(wide=True))
 
 
