@@ -41,6 +41,11 @@ OPTIONS = {
 }
 
 
+# What Snakemake, a shell or a format string would read as its own.
+ODD = "A & B {plate} {x} * [1-9]? 'ü\" $HOME 細胞"
+DONOR = "donor {plate} {x} of"
+
+
 @dataclass
 class Run:
     """A finished atlas, the plates it was made of, and what scanpy makes of them."""
@@ -63,14 +68,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Two Zarr stores and an address, with other genes in other orders and cells called alike."""
     folder = tmp_path_factory.mktemp("options")
     plates = odd_plates()
-    write_zarr(folder / "A & B/p1.zarr", plates["p1"], 3)
-    write_zarr(folder / "A & B/p.2.zarr", plates["p.2"], 2)
+    write_zarr(folder / ODD / "p1.zarr", plates["p1"], 3)
+    write_zarr(folder / ODD / "p.2.zarr", plates["p.2"], 2)
     write_plate(folder / "p3.h5ad", plates["p3"])
     project = Project(folder / "project", CONFIG | OPTIONS)
-    places: dict[str, Path | str] = {n: folder / f"A & B/{n}.zarr" for n in ("p1", "p.2")}
+    places: dict[str, Path | str] = {n: folder / ODD / f"{n}.zarr" for n in ("p1", "p.2")}
     places["p3"] = (folder / "p3.h5ad").as_uri()
     assert places["p3"].startswith("file:///")
     project.write_plates(places)
+    sheet = project.folder / "plates.tsv"
+    sheet.write_text(sheet.read_text().replace("donor of", DONOR))
     project.build("atlas")
     for plate in plates.values():
         plate.obs_names_make_unique()
@@ -162,6 +169,7 @@ def test_the_atlas_has_the_common_genes_in_the_first_plates_order(run: Run):
 def test_values_come_from_all_genes_of_a_plate(run: Run):
     atlas = run.atlas()
     assert list(atlas.obs["plate"]) == list(run.merged.obs["plate"])
+    assert list(atlas.obs["donor"]) == [f"{DONOR} {plate}" for plate in run.merged.obs["plate"]]
     np.testing.assert_array_equal(atlas.obs["pcnt_mito"], run.merged.obs["pcnt_mito"])
     theirs = run.merged.X.copy()
     theirs.sort_indices()
@@ -226,7 +234,7 @@ def test_a_zarr_store_that_is_written_anew_is_loaded_again(
     other = run.plates[plate].copy()
     other.X.data[0] += 1
     write_zarr(tmp_path / "new.zarr", other, zarr_format)
-    source = run.project.folder.parent / f"A & B/{plate}.zarr"
+    source = run.project.folder.parent / ODD / f"{plate}.zarr"
     old = source.rename(tmp_path / "old.zarr")
     try:
         (tmp_path / "new.zarr").rename(source)
@@ -242,7 +250,7 @@ def test_a_zarr_store_that_is_written_anew_is_loaded_again(
 def test_zarr_stores_changed_in_place_are_loaded_again(run: Run, tmp_path: Path):
     """A count in one, a column in the other: their root metadata stay as they were."""
     project = run.project.copied(tmp_path / "copy")
-    sources = run.project.folder.parent / "A & B"
+    sources = run.project.folder.parent / ODD
     shutil.copytree(sources, tmp_path / "before")
     roots = [path for path in sources.glob("*/*") if path.is_file()]
     ages = [path.stat().st_mtime_ns for path in roots]

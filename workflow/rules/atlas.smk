@@ -28,7 +28,7 @@ rule concat_on_disk:
         budget=BUDGET,
     params:
         selected=by_plate(f"{OUT}/plates/{{plate}}/selected.zarr"),
-        labels=json.dumps({plate.plate: plate.labels for plate in SHEET}),
+        labels=as_is(json.dumps({plate.plate: plate.labels for plate in SHEET})),
         code=code("concat_on_disk"),
         merged=subpath(output.merged, parent=True),
     message:
@@ -113,7 +113,7 @@ rule atlas:
         runtime=atlas_runtime,
         attempt=which_attempt,
     params:
-        recipe=recipe(CONFIG, SHEET),
+        recipe=as_is(recipe(CONFIG, SHEET)),
         code=code("atlas"),
         manifests=subpath(output.manifest, parent=True),
         merged=subpath(input.merged, parent=True),

@@ -181,6 +181,11 @@ def by_plate(pattern):
     return [f"{plate}={prefixed(pattern.format(plate=plate))}" for plate in PLATES]
 
 
+def as_is(text):
+    """A param with words of the user, in which Snakemake would look for wildcards otherwise."""
+    return lambda wildcards: text
+
+
 def scale_options(scale):
     """The script's options for a section that may be null."""
     return f"--scale {options(scale, prefix='scale')}" if scale else ""
@@ -257,6 +262,8 @@ def source_file(wildcards):
     if is_demo(plate):
         return plate.path
     path = plate.path
+    if "{" in path:
+        return []  # it would be taken for a wildcard; a change shows in the stamp all the same
     if Path(path).is_dir():
         path = next(
             (

@@ -30,7 +30,7 @@ rule doublets:
         attempt=which_attempt,
         budget=BUDGET,
     params:
-        options=options(CONFIG.doublets),
+        options=as_is(options(CONFIG.doublets)),
         n_top_genes=CONFIG.hvg.n_top_genes,
         seed=CONFIG.seed,
         code=code("doublets"),

@@ -198,7 +198,7 @@ rule report:
         qc=by_plate(f"{OUT}/plates/{{plate}}/{KEPT_TABLE}"),
         summaries=by_plate(f"{OUT}/plates/{{plate}}/{KEPT_SUMMARY}"),
         hvg=by_plate(f"{OUT}/plates/{{plate}}/hvg.parquet"),
-        config=CONFIG.model_dump_json(),
+        config=as_is(CONFIG.model_dump_json()),
         optional=" ".join(REPORT_OPTIONS),
         code=code("report"),
         pca=subpath(input.pca_store, parent=True),

@@ -27,7 +27,7 @@ rule harmony:
         disk_mb=harmony_disk,
         attempt=which_attempt,
     params:
-        options=options(HARMONY),
+        options=as_is(options(HARMONY)),
         seed=CONFIG.seed,
         code=code("harmony"),
         merged=subpath(input.merged, parent=True),

@@ -28,7 +28,7 @@ rule integrate:
         device_memory=DEVICE_MEMORY,
         device_limit=DEVICE_LIMIT,
     params:
-        options=options(CONFIG.integrate, prefix="integrate"),
+        options=as_is(options(CONFIG.integrate, prefix="integrate")),
         neighbors=options(CONFIG.neighbors),
         umap=options(CONFIG.umap),
         leiden=options(CONFIG.leiden),

@@ -32,8 +32,8 @@ rule load:
     params:
         source=source_path,
         stamp=source_stamp,
-        mt_prefix=CONFIG.qc.mt_prefix,
-        gene_names=GENE_NAMES,
+        mt_prefix=as_is(CONFIG.qc.mt_prefix),
+        gene_names=as_is(GENE_NAMES),
         code=code("load"),
         store=subpath(output.store, parent=True),
     message:
@@ -68,7 +68,7 @@ rule qc_filter:
         runtime=table_runtime,
         attempt=which_attempt,
     params:
-        options=options(CONFIG.qc),
+        options=as_is(options(CONFIG.qc)),
         code=code("qc_filter"),
         store=subpath(input.store, parent=True),
     message:

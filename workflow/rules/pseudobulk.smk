@@ -27,7 +27,7 @@ rule pseudobulk:
         attempt=which_attempt,
         budget=BUDGET,
     params:
-        options=options(CONFIG.pseudobulk),
+        options=as_is(options(CONFIG.pseudobulk)),
         code=code("pseudobulk"),
         store=subpath(input.store, parent=True),
         sums=subpath(output.sums, parent=True),
@@ -64,7 +64,7 @@ rule merge_pseudobulk:
     params:
         sums=by_plate(f"{OUT}/plates/{{plate}}/pseudobulk.zarr"),
         genes=CONFIG.genes,
-        labels=json.dumps({plate.plate: plate.labels for plate in SHEET}),
+        labels=as_is(json.dumps({plate.plate: plate.labels for plate in SHEET})),
         code=code("merge_pseudobulk"),
     message:
         "merging the sums by group"
