@@ -1,8 +1,8 @@
 # The plate atlas: plates of single-cell counts in, one atlas, a UMAP and a report out.
 #
 #   snakemake                                   the demo: four simulated plates
-#   snakemake --configfile my.yaml              your plates (config/README.md)
-#   snakemake --configfile my.yaml atlas        up to the merged, embedded store alone
+#   snakemake --configfile=my.yaml              your plates (config/README.md)
+#   snakemake --configfile=my.yaml atlas        up to the merged, embedded store alone
 #
 # A missing key of your config takes its value from the demo's config/config.yaml.
 from snakemake.utils import min_version

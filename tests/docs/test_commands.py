@@ -1,0 +1,255 @@
+"""Every command line of the pages works: taken from the text, and run or parsed by its own tool."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from snakemake.cli import parse_args
+
+from scatlas.config import load
+from scatlas.datasets import simulate_plate, write_plate
+from scatlas.plates import read_plates
+from tests.workflow import warm
+
+pytestmark = pytest.mark.workflow
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = (
+    *("README.md", "CONTRIBUTING.md", "config/README.md", "envs/README.md", "Snakefile"),
+    *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))),
+    *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "profiles").rglob("*.yaml"))),
+    *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "config").glob("*.yaml"))),
+)
+# First words of what is a command, in code that says of no language that it is.
+TOOLS = ("snakemake", "S", "make", "python", "pip", "bash", "git", "sbatch", "source", "export")
+TOOLS += (".venv/bin/python", ".venv/bin/pip")
+# Run for real, in this order, on small plates; all other lines of Snakemake are planned with -n.
+RUN = (
+    "snakemake --configfile=my.yaml",
+    "snakemake --configfile=my.yaml --unlock",
+    "snakemake --configfile=my.yaml atlas",
+    "snakemake --configfile=my.yaml --report snakemake-report.html",
+)
+# Even -n asks the programs of these options, which a machine may lack: parsed by Snakemake.
+PROGRAMS = {"--software-deployment-method conda": "conda"}
+# Not run: each with its reason, and with what looks at it instead.
+PARSED = {
+    r"make ": "builds, tests or installs for minutes: planned by make -n",
+    r"(\S*/)?pip install ": "installs packages: parsed by pip, extras and files looked up",
+    r"(\S*/)?python.* -m (scatlas|tests)\.": "writes to the checkout, or runs for minutes: parsed",
+    r"(\S*/)?python -m pytest ": "a test of its own: the file and a test of that name are there",
+    r"python tests/slurm/": "starts a Slurm cluster: the file is there and knows the word",
+    r"python3\.12 -m venv ": "makes an environment: parsed by the shell",
+    r"bash \.ci/run": "runs all tests: parsed by the shell",
+    r"(git clone|cd|source|export) ": "needs a network, or sets up a shell: parsed by it",
+    r"\$\{EDITOR": "opens an editor: parsed by the shell, and the file is there",
+    r"(sbatch|for|done)\b": "needs Slurm: parsed by the shell",
+}
+
+
+@dataclass(frozen=True)
+class Command:
+    page: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}: {self.text}"
+
+
+def code(page: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """Blocks of code with their language, and code within lines."""
+    text = (ROOT / page).read_text("utf-8")
+    if not page.endswith(".md"):
+        lines = re.findall(r"^#   ?(\w+ .*)", text, re.MULTILINE)
+        # Behind two spaces, what it does.
+        return [("", re.split(r" {2,}", line)[0]) for line in lines], re.findall(r"`(.+?)`", text)
+    fence = re.compile(r"^( *)```(\S*)[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+    blocks = [(match[2], match[3]) for match in fence.finditer(text)]
+    return blocks, re.findall(r"`([^`\n]+)`", fence.sub("", text))
+
+
+@cache
+def commands() -> list[Command]:
+    found: dict[str, Command] = {}
+    for page in PAGES:
+        blocks, inline = code(page)
+        lines = [(name, line) for name, block in blocks for line in block.split("\n")]
+        for language, line in [*lines, *(("", text) for text in inline if " " in text)]:
+            if line.startswith("--forcerun "):
+                line = f"S {line}"
+            for text in map(str.strip, re.sub(r"(^|\s)#.*", "", line).split("&&")):
+                known = text.startswith(tuple(f"{tool} " for tool in TOOLS)) or text == "snakemake"
+                if text and (language == "bash" or (not language and known)):
+                    found.setdefault(text, Command(page, text))
+    return list(found.values())
+
+
+def snakemake_lines() -> list[str]:
+    """Those of Snakemake, in full: the text says what S is, and leaves out what is the same."""
+    (short,) = re.findall(r"`S` stands for `(.+?)`", (ROOT / "docs/reruns.md").read_text())
+    texts = [re.sub(r"^S(?= )", short, command.text) for command in commands()]
+    texts = [text.replace(" ... ", f" {short.partition(' ')[2]} ") for text in texts]
+    return [text for text in dict.fromkeys(texts) if text.split()[0] == "snakemake"]
+
+
+PLANNED = [text for text in snakemake_lines() if text not in RUN]
+OTHERS = [command for command in commands() if command.text.split()[0] not in ("snakemake", "S")]
+HELP = [command for command in OTHERS if command.text.endswith("--help")]
+NOT_RUN = [command for command in OTHERS if command not in HELP]
+
+
+def test_the_commands_are_found():
+    """And no list here names what no page says any more."""
+    assert len(commands()) > 50
+    assert set(RUN) <= {*snakemake_lines()}
+    texts = [command.text for command in NOT_RUN]
+    assert [why for why in PARSED if not any(re.match(why, text) for text in texts)] == []
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout with the files that the pages tell to write, as they have them."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for path in ROOT.iterdir():
+        if path.name not in {".snakemake", ".git", "results", "resources", "config", "build"}:
+            (folder / path.name).symlink_to(path)
+    shutil.copytree(ROOT / "config", folder / "config")
+    data = folder / "data"
+    data.mkdir()
+    for page, sheet, config in (
+        ("README.md", "plates.tsv", "my.yaml"),
+        ("config/README.md", "config/my-plates.tsv", "config/mine.yaml"),
+    ):
+        text = "\n".join(block.replace("\n   ", "\n") for _, block in code(page)[0])
+        rows = re.search(r"^ *plate\tpath\n(?: *\w+\t/data/.*\n)+", text, re.MULTILINE)[0]
+        rows = re.sub("^ +", "", rows, flags=re.MULTILINE).replace("/data/", f"{data}/")
+        (folder / sheet).write_text(rows)
+        told = next(block for name, block in code(page)[0] if name == "yaml" and "plates:" in block)
+        assert f"plates: {sheet}" in told
+        (folder / config).write_text(told)
+        for number, plate in enumerate(read_plates(folder / sheet, check_files=False), start=1):
+            write_plate(Path(plate.path), simulate_plate(number, n_cells=120, n_genes=600))
+        assert load(folder / config).plates == sheet
+    return folder
+
+
+def run(text: str, folder: Path) -> str:
+    """Run a line as a user does; ``python`` and ``snakemake`` have imported their libraries."""
+    words = shlex.split(text)
+    if words[0] == "snakemake":
+        words[:1] = ["python", "-m", "snakemake"]
+    if words[0] == "python":
+        words[0] = warm.python()
+    done = subprocess.run(
+        words, cwd=folder, env=warm.environment() | {"COLUMNS": "200"}, text=True, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{text}\n{done.stdout[-4000:]}"
+    assert "Traceback" not in done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def atlas(checkout: Path) -> Path:
+    for text in RUN:
+        run(text, checkout)
+    return checkout
+
+
+def test_the_atlas_of_the_readme_is_made(atlas: Path):
+    results = atlas / load(atlas / "my.yaml").outdir
+    assert (results / "report.html").exists()
+    assert (atlas / "snakemake-report.html").exists()
+
+
+@pytest.mark.parametrize("text", PLANNED)
+def test_a_line_of_snakemake_is_planned(atlas: Path, text: str):
+    if any(part in text and not shutil.which(name) for part, name in PROGRAMS.items()):
+        options = parse_args(shlex.split(text)[1:])[1]
+        assert options.targets == set()
+        return
+    said = run(f"{text} -n", atlas)
+    if "--forcerun" in text:
+        name = text.split()[-1]
+        rule = "load" if "counts.zarr" in name else name
+        assert re.search(rf"^{rule} +\d+$", said, re.MULTILINE), said
+
+
+@pytest.mark.parametrize("command", HELP, ids=str)
+def test_help_is_shown(checkout: Path, command: Command):
+    assert "usage:" in run(command.text, checkout)
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+@pytest.mark.parametrize("command", NOT_RUN, ids=str)
+def test_a_command_that_is_not_run_is_parsed(command: Command, monkeypatch: pytest.MonkeyPatch):
+    text = command.text
+    assert any(re.match(pattern, text) for pattern in PARSED), "run it, or say why not"
+    words = shlex.split(text.replace("<this repository>", "repository"))
+    monkeypatch.chdir(ROOT)
+    if words[0] == "make":
+        subprocess.run(["make", "-n", *words[1:]], check=True, capture_output=True)
+    elif words[0].endswith("pip"):
+        parsed_by_pip(words[2:])
+    elif "pytest" in words:
+        file, _, name = words[3:]
+        assert re.search(rf"^def test_\w*{name}", (ROOT / file).read_text(), re.MULTILINE)
+    elif words[1:2] == ["tests/slurm/cluster.py"]:
+        assert f'"{words[2]}"' in (ROOT / words[1]).read_text()
+    elif words[0].endswith("python"):
+        parsed_by_program(words[2:], monkeypatch)
+    else:
+        parsed_by_shell(command)
+
+
+def parsed_by_pip(words: list[str]) -> None:
+    from pip._internal.commands import create_command
+
+    options, names = create_command("install").parse_args(words)
+    for file in options.requirements:
+        assert (ROOT / file).is_file(), file
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for name in [*names, *options.editables]:
+        path, _, extras = name.removesuffix("]").partition("[")
+        assert path == ".", name
+        assert {*filter(None, extras.split(","))} <= {*known["optional-dependencies"]}, name
+
+
+def parsed_by_program(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module ends when it has understood its options."""
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_and_end(self: argparse.ArgumentParser, *args: object) -> None:
+        parse(self, *args)
+        sys.exit(0)
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_end)
+    monkeypatch.setattr(sys, "argv", words)
+    source = Path(find_spec(words[0]).origin).read_text()
+    assert "parse_args(" in source or "_config_docs import main" in source, "it would be run"
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+    assert ended.value.code == 0
+
+
+def parsed_by_shell(command: Command) -> None:
+    """With the other lines of its blocks: some commands have several."""
+    blocks = [block for _, block in code(command.page)[0] if command.text in block]
+    for block in blocks or [command.text]:
+        words = ["bash", "-n", "-c", block.replace("<this repository>", "repository")]
+        subprocess.run(words, check=True, capture_output=True)
+    for word in shlex.split(command.text):
+        if word.startswith(("profiles/", ".ci/")):
+            assert (ROOT / word).is_file()
