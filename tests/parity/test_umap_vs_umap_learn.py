@@ -113,9 +113,9 @@ def test_layout_bit_for_bit(umap_learn: Any, n_components: int) -> None:
     np.testing.assert_array_equal(adata.obsm["X_umap"], known)
 
 
-@settings(max_examples=25)
+@settings(max_examples=40)
 @given(
-    n_epochs=st.integers(0, 40),
+    n_epochs=st.one_of(st.integers(0, 40), st.integers(41, 700), st.none()),
     gamma=st.sampled_from([-0.5, 0.0, 0.3, 1.0, 4.0]),
     rate=st.integers(1, 9),
     alpha=st.floats(0.01, 3),
@@ -127,7 +127,7 @@ def test_layout_bit_for_bit(umap_learn: Any, n_components: int) -> None:
 )
 def test_layout_options_bit_for_bit(
     umap_learn: Any,
-    n_epochs: int,
+    n_epochs: int | None,
     gamma: float,
     rate: int,
     alpha: float,
@@ -157,6 +157,34 @@ def test_layout_options_bit_for_bit(
     np.testing.assert_array_equal(adata.obsm["X_umap"], known)
     # The same random numbers were drawn.
     assert state.random_sample() == same.random_sample()
+
+
+@pytest.mark.parametrize("n_cells", [300, 10_300])
+def test_default_rounds_bit_for_bit(umap_learn: Any, n_cells: int) -> None:
+    """500 rounds up to 10,000 cells, 200 beyond."""
+    rng = np.random.default_rng(4)
+    half = sp.random_array(
+        (n_cells, n_cells), density=4 / n_cells, rng=rng, data_sampler=rng.random
+    )
+    weights = sp.csr_matrix(half.maximum(half.T), dtype=np.float32)
+    init = rng.normal(size=(n_cells, 2)).astype(np.float32)
+    known = theirs(umap_learn, weights, init, n_epochs=None)
+    adata = annotated(weights)
+    tl.umap(adata, init_pos=init, a=1.2, b=0.8, random_state=np.random.RandomState(3))
+    np.testing.assert_array_equal(adata.obsm["X_umap"], known)
+
+
+@settings(max_examples=50)
+@given(
+    n_epochs=st.integers(1, 2000),
+    dtype=st.sampled_from([np.float32, np.float64]),
+    seed=st.integers(0, 1000),
+)
+def test_rounds_per_use_bit_for_bit(umap_learn: Any, n_epochs: int, dtype: type, seed: int) -> None:
+    weights = np.random.default_rng(seed).random(500).astype(dtype)
+    found = _umap._rounds_per_use(weights, n_epochs)
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, umap_learn.make_epochs_per_sample(weights, n_epochs))
 
 
 def test_layout_takes_wide_and_unsorted_indices() -> None:

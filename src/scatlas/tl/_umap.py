@@ -84,7 +84,7 @@ def umap(
         seed = state.randint(_INT32.min + 1, _INT32.max - 1, 3).astype(np.int64)
         places = _to_ten(places)
         if rounds:
-            every = rounds / (rounds * (edges.data / edges.data.max()).astype(np.float64))
+            every = _rounds_per_use(edges.data, rounds)
             graph_of = edges.indptr, edges.indices
             umap_cpu.move(places, graph_of, curve, every=every, seed=seed, **options)
     used = dict(zip("ab", curve, strict=True))
@@ -173,6 +173,16 @@ def _edges(weights: sp.csr_matrix, rounds: int) -> sp.csr_matrix:
     strong.data[strong.data < strong.data.max() / float(longest)] = 0
     strong.eliminate_zeros()
     return strong
+
+
+def _rounds_per_use(weights: np.ndarray, rounds: int) -> np.ndarray:
+    """Rounds between two uses of each edge, float64: 1 for the heaviest edge.
+
+    umap-learn rounds the number of uses to the type of the weights, float32, before it divides. At
+    the default number of rounds, the same quotient in float64 moves an edge to another round.
+    """
+    uses = rounds * (weights / weights.max())
+    return float(rounds) / uses.astype(np.float64)
 
 
 def _rounds(n_cells: int) -> int:
