@@ -65,6 +65,28 @@ def test_all_index_types(rng, gpu_block, indices, indptr):
     )
 
 
+@pytest.mark.parametrize("indices", ["uint16", "int32", "int64"])
+@pytest.mark.parametrize("replace", [False, True])
+def test_genes_in_any_order(rng, gpu_block, indices, replace):
+    x = some_counts(rng)
+    args = np.arange(300), x.sum(axis=1, dtype=np.int64) // 2
+    options = {"seed": 3, "replace": replace, "dtype": np.uint16}
+    expected = downsample_cpu.draw(sp.csr_matrix(x), *args, **options)
+    unsorted = sp.csr_matrix(x)
+    unsorted.indices = unsorted.indices.astype(indices)
+    for start, stop in zip(unsorted.indptr[:-1], unsorted.indptr[1:], strict=True):
+        order = start + rng.permutation(stop - start)
+        unsorted.data[start:stop] = unsorted.data[order]
+        unsorted.indices[start:stop] = unsorted.indices[order]
+    block = gpu_block(unsorted)
+    before = [part.tobytes() for part in parts(block)]
+    got = downsample_gpu.draw(block, *args, **options)
+    assert got.indices.dtype == indices
+    for a, b in zip(parts(got), parts(expected), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert [part.tobytes() for part in parts(block)] == before
+
+
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (1, 1), (1, 70), (200, 1), (301, 97)])
 def test_shapes(rng, gpu_block, shape):
     x = some_counts(rng, shape, "float32")

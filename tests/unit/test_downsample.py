@@ -123,6 +123,47 @@ def test_draw(case, seed, replace):
     np.testing.assert_array_equal(turned, dense)
 
 
+def scattered(x, rng, index="int32", indptr="int64"):
+    """CSR of the same counts: genes in any order, some in several entries, explicit zeros."""
+    data, indices = [], []
+    for row in x:
+        part = rng.integers(0, row.astype(np.int64), endpoint=True).astype(x.dtype)
+        genes = np.tile(np.arange(row.size), 2)
+        order = rng.permutation(genes.size)
+        data.append(np.concatenate([part, row - part if x.dtype != bool else row & ~part])[order])
+        indices.append(genes[order])
+    ends = np.arange(len(x) + 1) * 2 * x.shape[1]
+    flat = (np.concatenate([*part, np.empty(0)]) for part in (data, indices))
+    data, indices = (part.astype(kind) for part, kind in zip(flat, (x.dtype, index), strict=True))
+    return blocks.csr(data, indices, ends.astype(indptr), x.shape[1])
+
+
+def summed(block):
+    """Dense counts, entries of one gene added up."""
+    out = np.zeros(block.shape, np.int64)
+    rows = np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
+    np.add.at(out, (rows, block.indices), block.data.astype(np.int64))
+    return out
+
+
+@given(case=cases(), seed=st.integers(0, 2**64 - 1), replace=st.booleans())
+@few
+def test_draw_does_not_depend_on_how_rows_are_stored(case, seed, replace):
+    x, block, targets, cells = case
+    if replace:
+        targets = np.where(x.any(axis=1), targets, -1)
+    options = {"seed": seed, "replace": replace, "dtype": np.int64}
+    expected = downsample_cpu.draw(block, cells, targets, **options)
+    same = scattered(x, np.random.default_rng(seed), block.indices.dtype, block.indptr.dtype)
+    np.testing.assert_array_equal(summed(same), x)
+    before = [part.copy() for part in (same.data, same.indices, same.indptr)]
+    got = downsample_cpu.draw(same, cells, targets, **options)
+    for part, old in zip((same.data, same.indices, same.indptr), before, strict=True):
+        np.testing.assert_array_equal(part, old)
+    assert (got.indices.dtype, got.indptr.dtype) == (block.indices.dtype, block.indptr.dtype)
+    np.testing.assert_array_equal(summed(got), expected.toarray())
+
+
 def test_large_counts():
     """Totals whose numbers need all 32 bits, and numbers that are drawn again to have no bias."""
     x = csr(np.array([[3 * 2**29, 0, 5, 3 * 2**29 - 10]], np.int64))
@@ -259,6 +300,19 @@ def test_no_count_depends_on_the_blocks(block_loads, counts, make_adata, dense, 
     downsample_counts(other, **how, random_state=2**64 - 1)
     assert (other.X != expected.X).nnz
     downsample_counts(other, **how, random_state=None)
+
+
+@pytest.mark.parametrize("how", HOW, ids=str)
+def test_no_count_depends_on_how_x_is_stored(block_loads, counts, make_adata, dense, how):
+    expected = make_adata(counts)
+    downsample_counts(expected, **how)
+    rows = scattered(counts.toarray(), np.random.default_rng(0))
+    genes = scattered(counts.T.toarray(), np.random.default_rng(0))
+    columns = sp.csc_matrix((genes.data, genes.indices, genes.indptr), shape=counts.shape)
+    for x in (rows, columns, block_loads.dask(rows, 13)):
+        adata = make_adata(x)
+        downsample_counts(adata, **how)
+        np.testing.assert_array_equal(dense(adata.X), expected.X.toarray())
 
 
 def test_cells_and_data_without_more_stay_as_they_are(counts, make_adata):

@@ -22,6 +22,8 @@ from scipy import sparse
 from scatlas.kernels.cached import njit
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from numpy.typing import DTypeLike, NDArray
 
 # Counts of a cell that numbers of 32 bits can number.
@@ -51,8 +53,8 @@ def draw(
     ----------
     x
         Block ``[n, n_genes]`` of whole numbers from 0 on, at most :data:`MOST_COUNTS` a row; dense
-        or CSR, of any real dtype and index width. Rows of the same counts in the same order get the
-        same ones.
+        or CSR, of any real dtype and index width. How a row is stored does not matter: its genes in
+        any order, a gene in several entries, explicit zeros.
     cells
         int64 ``[n]``: what names the random numbers of each row, beside the seed.
     targets
@@ -67,7 +69,7 @@ def draw(
 
     Returns
     -------
-    A new block, of CSR without explicit zeros.
+    A new block, of CSR with ascending genes and without explicit zeros.
     """
     given = cells.astype(np.uint64), targets, np.uint64(seed), replace
     if not sparse.issparse(x):
@@ -78,13 +80,45 @@ def draw(
         return out
     drawn = np.zeros(x.data.shape, dtype)
     indptr = x.indptr.astype(np.int64, copy=False)
-    _draw_rows(_plain(x.data), indptr, *given, _plain(drawn))
+    values, genes = sort_genes(x.data, x.indices, indptr, x.shape[1], np)
+    _draw_rows(_plain(values), indptr, *given, _plain(drawn))
     kept = drawn != 0
     out = sparse.csr_matrix(x.shape, dtype=dtype)
     before = np.concatenate([[0], np.cumsum(kept)])
-    out.data, out.indices = drawn[kept], x.indices[kept]
+    out.data, out.indices = drawn[kept], genes[kept]
     out.indptr = before[x.indptr].astype(x.indptr.dtype)
     return out
+
+
+def sort_genes(
+    data: NDArray, indices: NDArray, indptr: NDArray[np.int64], n_genes: int, xp: ModuleType
+) -> tuple[NDArray, NDArray]:
+    """Values and genes of CSR rows, sorted by gene within each row; as given where they are.
+
+    Counts are drawn one after another: in another order the same random numbers draw others.
+    (SciPy's ``sort_indices`` takes neither uint16 indices nor GPU arrays.)
+
+    Parameters
+    ----------
+    data, indices, indptr
+        A CSR block, left as it is.
+    n_genes
+        Columns.
+    xp
+        NumPy, or CuPy for arrays on the GPU.
+
+    Returns
+    -------
+    Values and genes; entries of one gene stay in their order.
+    """
+    descends = indices[1:] < indices[:-1]
+    starts = indptr[(indptr > 0) & (indptr < indices.size)]
+    descends[starts - 1] = False  # the next gene belongs to the next row
+    if not descends.any():
+        return data, indices
+    rows = xp.searchsorted(indptr, xp.arange(indices.size), side="right")
+    order = xp.argsort(rows * n_genes + indices, kind="stable")
+    return data[order], indices[order]
 
 
 def _plain(values: NDArray) -> NDArray:

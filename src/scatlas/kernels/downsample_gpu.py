@@ -9,6 +9,7 @@ import numpy as np
 from cupyx.scipy import sparse
 
 from scatlas.kernels import cuda, gpu_blocks
+from scatlas.kernels.downsample_cpu import sort_genes
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -38,9 +39,11 @@ def draw(
         run = cuda.kernel("downsample", "draw_dense", x.dtype, out.dtype)
         run(*threads, (x, *cuda.steps(x), *given))
         return out
-    run = cuda.kernel("downsample", "draw_csr", x.data.dtype, out.dtype)
-    run(*threads, (x.data, cuda.offsets(x), *given))
+    offsets = cuda.offsets(x)
+    values, genes = sort_genes(values, x.indices, offsets, n_genes, cp)
+    run = cuda.kernel("downsample", "draw_csr", values.dtype, out.dtype)
+    run(*threads, (values, offsets, *given))
     kept = out != 0
     before = cp.concatenate([cp.zeros(1, cp.int64), cp.cumsum(kept, dtype=cp.int64)])
-    indptr = before[x.indptr.astype(cp.int64, copy=False)].astype(x.indptr.dtype)
-    return gpu_blocks.csr(out[kept], x.indices[kept], indptr, n_genes)
+    indptr = before[offsets].astype(x.indptr.dtype)
+    return gpu_blocks.csr(out[kept], genes[kept], indptr, n_genes)

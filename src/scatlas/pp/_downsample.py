@@ -33,8 +33,8 @@ def downsample_counts(
 
     Every count of a cell (of all cells) is as likely to be drawn as every other, and as many are
     drawn as asked for. The random numbers of a cell are its own, and follow from the seed and its
-    row: neither blocks nor threads change what is drawn, nor does the GPU. They are not scanpy's,
-    which starts every cell with the same ones.
+    row: what is drawn depends neither on blocks, threads or the order in which X stores its values,
+    nor on the GPU. The numbers are not scanpy's, which starts every cell with the same ones.
 
     Parameters
     ----------
