@@ -93,20 +93,63 @@ def dense_like(x: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return np.empty(shape, dtype)
 
 
-def check(x: Any) -> None:
-    """Refuse a Dask array that is cut along the genes.
+def check(x: Any, name: str = "X") -> None:
+    """Refuse a Dask array that is cut along the genes, or whose blocks are of unknown size.
+
+    Parameters
+    ----------
+    x
+        Array [cells x genes]; anything but a Dask array passes.
+    name
+        Element of the AnnData, for the message.
 
     Raises
     ------
     InputError
         With the call that mends it.
     """
-    if is_dask(x) and len(x.chunks[1]) > 1:
+    if not is_dask(x):
+        return
+    if np.isnan(x.shape).any():
         msg = (
-            f"X is cut into {len(x.chunks[1])} blocks along the genes, but blocks must hold whole "
-            "cells: rechunk it first with adata.X = adata.X.rechunk({1: -1})"
+            f"{name} has blocks of unknown size, as rows chosen by a lazy mask have: call "
+            "compute_chunk_sizes() of the Dask array first"
         )
         raise InputError(msg)
+    if x.ndim > 1 and len(x.chunks[1]) > 1:
+        msg = (
+            f"{name} is cut into {len(x.chunks[1])} blocks along the genes, but blocks must hold "
+            f"whole cells: rechunk it first with adata.{name} = adata.{name}.rechunk({{1: -1}})"
+        )
+        raise InputError(msg)
+
+
+def check_type(x: Any, name: str = "X", *, all_floats: bool = False) -> None:
+    """Refuse values of a type that kernels do not take.
+
+    Parameters
+    ----------
+    x
+        Array or sparse matrix, in memory or Dask.
+    name
+        Element of the AnnData, for the message.
+    all_floats
+        The function takes float16 and longdouble, too.
+
+    Raises
+    ------
+    InputError
+        The values are no integers, booleans, float32 or float64 of this machine's byte order.
+    """
+    dtype = np.dtype(x.dtype)
+    floats = dtype.kind == "f" and (all_floats or dtype.itemsize in (4, 8))
+    if dtype.isnative and (dtype.kind in "biu" or floats):
+        return
+    msg = (
+        f"{name} holds values of type {dtype}, but integers, float32 or float64 are needed: "
+        "convert it first, with .astype('float32') for instance"
+    )
+    raise InputError(msg)
 
 
 def csr(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, n_genes: int) -> sp.csr_matrix:
@@ -185,20 +228,32 @@ def map_blocks(
     row_chunks
         Rows of each block of the result, when ``fn`` changes them.
     """
+    check(x)
+    adjust: dict[int, Any] = {}
+    if n_vars is not None:
+        adjust[1] = (int(n_vars),)
+    if row_chunks is not None:
+        adjust[0] = row_chunks
+    meta = _meta_of(x._meta, dtype) if meta is None else meta
+    return _mapped(fn, x, *rows, dtype=dtype, meta=meta, adjust=adjust)
+
+
+def _mapped(
+    fn: Callable[..., Block],
+    x: da.Array,
+    *rows: Any,
+    dtype: Any,
+    meta: Any,
+    adjust: dict[int, Any],
+) -> da.Array:
+    """As :func:`map_blocks`, of an array of any axes, which may be cut along all of them."""
     import dask.array as da
 
-    check(x)
-    if meta is None:
-        meta = _meta_of(x._meta, dtype)
-    adjust: dict[str, Any] = {}
-    if n_vars is not None:
-        adjust["j"] = (int(n_vars),)
-    if row_chunks is not None:
-        adjust["i"] = row_chunks
-    vectors = [part for row in rows for part in (_aligned(row, x), "i")]
+    axes = tuple(range(x.ndim))
+    vectors = [part for row in rows for part in (_aligned(row, x), (0,))]
     return da.blockwise(
         _OfRows(_Halving(fn, join) if is_gpu(x) else fn),
-        *("ij", x, "ij", *vectors),
+        *(axes, x, axes, *vectors),
         dtype=dtype,
         meta=meta,
         adjust_chunks=adjust or None,
@@ -457,7 +512,7 @@ def select_rows(x: Any, index: np.ndarray) -> Any:
     Parameters
     ----------
     x
-        Array [cells x genes].
+        Array with one row a cell, of any number of axes; a Dask array may be cut along all of them.
     index
         Boolean mask with one entry a cell, or sorted integer positions.
     """
@@ -471,20 +526,17 @@ def select_rows(x: Any, index: np.ndarray) -> Any:
             msg = "cells of an array on disk are taken in storage order: sort the index, no repeats"
             raise InputError(msg)
         index = mask
-    check(x)
-    counts = [int(index[rows].sum()) for rows in row_slices(x)]
-    kept = [i for i, n in enumerate(counts) if n]
+    parts = np.split(index, np.cumsum(x.chunks[0])[:-1])
+    kept = [i for i, part in enumerate(parts) if part.any()]
     if not kept:
         return x[:0]
-    sizes = np.array(x.chunks[0])
-    starts = np.cumsum(np.r_[0, sizes[:-1]])
-    inside = np.concatenate([index[starts[i] : starts[i] + sizes[i]] for i in kept])
-    blocks = x.blocks[kept] if len(kept) < len(counts) else x
+    inside = np.concatenate([parts[i] for i in kept])
+    blocks = x.blocks[kept] if len(kept) < len(parts) else x
     if inside.all():
         return blocks
-    return map_blocks(
-        _take, blocks, inside, dtype=x.dtype, row_chunks=tuple(counts[i] for i in kept)
-    )
+    rows = tuple(int(parts[i].sum()) for i in kept)
+    meta = _meta_of(x._meta, x.dtype)
+    return _mapped(_take, blocks, inside, dtype=x.dtype, meta=meta, adjust={0: rows})
 
 
 def _take(block: Block, mask: np.ndarray) -> Block:
@@ -492,7 +544,7 @@ def _take(block: Block, mask: np.ndarray) -> Block:
 
 
 def _rows_of(x: Any, index: np.ndarray) -> Any:
-    if not is_gpu(x):
+    if not is_gpu(x) or x.ndim != 2:
         return x[index]
     rows = np.flatnonzero(index) if index.dtype == bool else index
     return home("select", x).select_rows(_as_rows(x), rows)

@@ -77,6 +77,38 @@ def test_neighbors_are_scanpys_bit_for_bit(options: dict) -> None:
     assert ours.uns[key] == {k: dict(v) if k == "params" else v for k, v in theirs.uns[key].items()}
 
 
+@pytest.mark.parametrize("kwds", [{}, {"VI": np.diag(np.linspace(1, 2, 60))}], ids=["own", "VI"])
+def test_neighbors_by_mahalanobis(kwds: dict) -> None:
+    ours, theirs = (blobs(300, 3, distance=0.4) for _ in range(2))
+    neighbors(ours, metric="mahalanobis", metric_kwds=kwds)
+    sc.pp.neighbors(theirs, metric="mahalanobis", metric_kwds=kwds)
+    a, b = ours.obsp["distances"], theirs.obsp["distances"]
+    np.testing.assert_array_equal(a.indices, b.indices)
+    np.testing.assert_allclose(a.data, b.data, rtol=1e-12)
+
+
+@pytest.mark.parametrize("metric", ["mahalanobis", "seuclidean"])
+def test_spread_of_all_cells_is_the_measure(metric: str) -> None:
+    """Neither blocks of cells nor NN-descent take another spread."""
+    x = blobs(2500, 3, distance=0.4).obsm["X_pca"].astype(np.float64)[:, :10]
+    x *= np.linspace(1, 30, 10)
+    spread = np.cov(x.T) if metric == "mahalanobis" else np.diag(np.var(x, axis=0, ddof=1))
+    # Distances of cells that are turned and scaled to have spread 1 are euclidean.
+    whitened = ad.AnnData(np.zeros((2500, 55)))
+    whitened.obsm["X_pca"] = x @ np.linalg.cholesky(np.linalg.inv(spread))
+    neighbors(whitened, transformer="sklearn")
+    want = whitened.obsp["distances"]
+    adata = ad.AnnData(np.zeros((2500, 55)))
+    adata.obsm["X_pca"] = x
+    neighbors(adata, metric=metric)
+    np.testing.assert_array_equal(adata.obsp["distances"].indices, want.indices)
+    np.testing.assert_allclose(adata.obsp["distances"].data, want.data, rtol=1e-9)
+    neighbors(adata, metric=metric, transformer="pynndescent")
+    got = adata.obsp["distances"]
+    same = (got.astype(bool).multiply(want.astype(bool))).nnz / want.nnz
+    assert same > 0.9
+
+
 def test_neighbors_by_cosine() -> None:
     """Blocks of another height than scanpy's: products may differ in the last bits."""
     ours, theirs = (blobs(300, 3, distance=0.4) for _ in range(2))

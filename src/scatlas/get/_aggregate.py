@@ -101,9 +101,9 @@ def aggregate(
     over_genes = _over_genes(axis, varm)
     _rep.refuse_backed(adata)
     data = _data(adata, layer=layer, obsm=obsm, varm=varm, over_genes=over_genes)
-    table = adata.var if over_genes else adata.obs
+    table = _rep.table(adata, "var" if over_genes else "obs")
     x = data.to_numpy() if isinstance(data, pd.DataFrame) else data
-    x = checked(x, "the matrix to aggregate")
+    x = checked(x, "the matrix to aggregate", all_floats=True)
     mask = _mask(mask, table, "var" if over_genes else "obs")
     columns = over_genes and varm is None
     labels, layers = _aggregated(x, table, by, func, mask, dof, genes=columns)
@@ -112,7 +112,7 @@ def aggregate(
     elif obsm is not None or varm is not None:
         other = pd.DataFrame(index=pd.RangeIndex(x.shape[1]).astype(str))
     else:
-        other = adata.obs if over_genes else adata.var
+        other = _rep.table(adata, "obs" if over_genes else "var")
     if varm is not None:
         layers = {name: layer.T for name, layer in layers.items()}
     obs, var = (other, labels) if over_genes else (labels, other)
@@ -149,7 +149,7 @@ def aggregate_cells(
     InputError, TooLargeError
         As :func:`aggregate`.
     """
-    x = checked(x, "the matrix to aggregate")
+    x = checked(x, "the matrix to aggregate", all_floats=True)
     return _aggregated(x, cells, by, func, _mask(mask, cells, "obs"), dof, genes=False)
 
 
@@ -165,9 +165,6 @@ def _aggregated(
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Table of the groups, and their layers ``[groups, genes]``, or ``[cells, groups]``."""
     funcs = _functions(func)
-    if np.dtype(x.dtype).kind not in "biuf":
-        msg = f"values of type {x.dtype} cannot be aggregated: convert them to numbers"
-        raise InputError(msg)
     codes, labels = _labels(table, by)
     if mask is not None:
         codes = np.where(mask, codes, -1)
@@ -209,7 +206,7 @@ def _data(
             msg = f"adata.{name} has no {key!r}; it has {sorted(place.keys())}"
             raise InputError(msg)
         return place[key]
-    return _rep.get(adata, layer=layer)
+    return _rep.get(adata, layer=layer, all_floats=True)
 
 
 def _functions(func: AggType | Iterable[AggType]) -> tuple[str, ...]:

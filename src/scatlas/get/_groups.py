@@ -200,7 +200,7 @@ def _part(
     if is_whole(block.dtype) != is_whole(dtype):
         msg = f"X says that it is {dtype}, but a block of it is {block.dtype}: convert it first"
         raise InputError(msg)
-    check_range(block, most, wanted)
+    check_range(block, most, squares=wanted.squares)
     n_groups = np.unique(codes[codes >= 0]).size
     n_values = block.data.size if blocks.is_sparse(block) else block.size
     if first and n_groups * block.shape[1] * wanted.n_arrays(dtype) <= n_values:
@@ -279,7 +279,7 @@ def _columns_of(
 ) -> dict[str, NDArray]:
     """Layers of the columns of a block by group ``[rows, groups]``, and the number of its rows."""
     block = blocks.on_host(block)
-    check_range(block, int(sizes.max(initial=0)), wanted)
+    check_range(block, int(sizes.max(initial=0)), squares=wanted.squares)
     n_rows = block.shape[0]
     layers: dict[str, NDArray] = {}
     if any(wanted):

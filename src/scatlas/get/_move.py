@@ -134,13 +134,13 @@ def _moved(
         raise InputError("convert_all moves every layer: leave out layer")
     if not convert_all:
         # Moved before anything is copied: an error leaves adata as it was.
-        x = move(_rep.get(adata, layer=layer))
+        x = move(_rep.get(adata, layer=layer, all_floats=True))
         adata = adata.copy() if copy else adata
         _rep.make_actual(adata)
         _rep.put(adata, x, layer=layer)
         return adata if copy else None
     layers = {key: move(value) for key, value in adata.layers.items()}
-    x = None if adata.X is None else move(_rep.get(adata))
+    x = None if adata.X is None else move(_rep.get(adata, all_floats=True))
     adata = adata.copy() if copy else adata
     _rep.make_actual(adata)
     adata.X = x

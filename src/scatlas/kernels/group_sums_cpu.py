@@ -126,17 +126,17 @@ def zeros(shape: tuple[int, int], dtype: DTypeLike, wanted: Wanted) -> Sums:
     return Sums.zeros(np, shape, dtype, wanted)
 
 
-def check_range(x: Any, n_cells: int, wanted: Wanted) -> None:
+def check_range(x: Any, n_values: int, *, squares: bool = False) -> None:
     """Refuse integers whose sums may not fit 64 bits, of a block on the CPU or the GPU.
 
     Parameters
     ----------
     x
         Dense or CSR block.
-    n_cells
-        Most cells of a group.
-    wanted
-        What is added up.
+    n_values
+        Most values of one sum.
+    squares
+        Their squares are added up as well.
 
     Raises
     ------
@@ -147,10 +147,10 @@ def check_range(x: Any, n_cells: int, wanted: Wanted) -> None:
     if not is_whole(values.dtype) or values.dtype.itemsize < 4 or not values.size:
         return
     most = max(int(values.max()), -int(values.min()))
-    if (most * most if wanted.squares else most) * max(1, n_cells) >= 2**63:
-        of = "sums of their squares" if wanted.squares else "sums"
+    if (most * most if squares else most) * max(1, n_values) >= 2**63:
+        of = "sums of their squares" if squares else "sums"
         msg = (
-            f"X holds integers up to {most:,}, whose {of} over {n_cells:,} cells do not fit 64 "
+            f"X holds integers up to {most:,}, whose {of} over {n_values:,} values do not fit 64 "
             "bits: convert X to float64"
         )
         raise InputError(msg)

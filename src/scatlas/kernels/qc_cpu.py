@@ -13,6 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from scatlas.kernels.cached import njit
+from scatlas.kernels.group_sums_cpu import check_range
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,7 +121,13 @@ def row_sums(x: Block, genes: np.ndarray | None = None) -> np.ndarray:
     Returns
     -------
     `sum_dtype` [cells].
+
+    Raises
+    ------
+    InputError
+        Totals of integers may not fit 64 bits.
     """
+    check_range(x, x.shape[1])
     out = np.zeros(x.shape[0], sum_dtype(x.dtype))
     if not sp.issparse(x):
         _row_totals_dense(x if genes is None else x[:, genes], out)
@@ -318,7 +325,7 @@ def qc_block(x: Block, masks: np.ndarray, ns: Sequence[int] = ()) -> QCPartial:
     -------
     Totals are int64 when all values of the block are integers, float64 otherwise.
     """
-    masks = np.ascontiguousarray(masks, dtype=bool).reshape(-1, x.shape[1])
+    masks = np.ascontiguousarray(masks, dtype=bool).reshape(len(masks), x.shape[1])
     flagged = masks.any(axis=0)
     n_cells, n_genes = x.shape
     dtype = sum_dtype(x.dtype)

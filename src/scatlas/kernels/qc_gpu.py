@@ -15,6 +15,7 @@ import numpy as np
 from cupyx.scipy import sparse
 
 from scatlas.kernels import cuda
+from scatlas.kernels.group_sums_cpu import check_range
 from scatlas.kernels.qc_cpu import QCPartial, _exact, sum_dtype
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ def row_totals(x: Block) -> np.ndarray:
 
 def row_sums(x: Block, genes: Any = None) -> np.ndarray:
     """As :func:`scatlas.kernels.qc_cpu.row_sums`, for a block on the GPU."""
+    check_range(x, x.shape[1])
     if genes is not None:
         return _sums(x, masks=cp.asnumpy(genes).astype(bool).reshape(1, -1))[:, 0]
     out = cp.empty(x.shape[0], sum_dtype(x.dtype))
@@ -179,7 +181,7 @@ def qc_block(x: Block, masks: Any, ns: Sequence[int] = ()) -> QCPartial:
     Integers are read once, for the totals of the most abundant genes again. Of reals the largest
     is looked for first: it decides the unit of the fixed-point sums.
     """
-    masks = np.ascontiguousarray(cp.asnumpy(masks), dtype=bool).reshape(-1, x.shape[1])
+    masks = np.ascontiguousarray(cp.asnumpy(masks), dtype=bool).reshape(len(masks), x.shape[1])
     n_cells = x.shape[0]
     extent = _extent(x)
     genes = _Genes(x, extent, totals=True, cells=True)

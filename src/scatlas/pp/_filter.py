@@ -61,7 +61,7 @@ def filter_cells(
     Raises
     ------
     InputError
-        When not exactly one bound is given.
+        When not exactly one bound is given, or when totals of integers may not fit 64 bits.
     """
     return _filter(
         data,
@@ -116,7 +116,7 @@ def filter_genes(
     Raises
     ------
     InputError
-        When not exactly one bound is given.
+        When not exactly one bound is given, or when totals of integers may not fit 64 bits.
     """
     return _filter(
         data,
@@ -165,14 +165,19 @@ def _filter(
 
 def _numbers(x: Any, axis: str, *, by_counts: bool) -> np.ndarray:
     """Total, or number of values above zero, of each cell or gene."""
+    from scatlas.kernels.group_sums_cpu import check_range
+
+    x = _rep.as_rows(x)
+    blocks.check_type(x)
     kernels = home("qc", x)
     if axis == "obs":
         of_cells = kernels.row_sums if by_counts else kernels.row_positive
-        parts = blocks.reduce(
-            lambda block: [of_cells(block)],
-            lambda lists: [part for parts in lists for part in parts],
-            _rep.as_rows(x),
-        )
-        return np.concatenate(parts)
-    of_genes = kernels.gene_sums if by_counts else kernels.gene_positive
-    return blocks.reduce(of_genes, sum, _rep.as_rows(x))
+        return np.concatenate(list(blocks.stream(x, of_cells)))
+
+    def of_genes(block: blocks.Block) -> np.ndarray:
+        if not by_counts:
+            return kernels.gene_positive(block)
+        check_range(block, x.shape[0])
+        return kernels.gene_sums(block)
+
+    return blocks.reduce(of_genes, sum, x)

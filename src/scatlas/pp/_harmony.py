@@ -12,6 +12,7 @@ from scatlas.compute.footprints import CELLS_PER_CLUSTER, harmony_bytes
 from scatlas.compute.memory import available_memory
 from scatlas.compute.threads import n_cores
 from scatlas.errors import InputError, TooLargeError
+from scatlas.pp import _rep
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,13 +86,14 @@ def harmony_integrate(
         msg = f"no {basis!r} in obsm: run sa.pp.pca first, or pass basis= one of {[*adata.obsm]}"
         raise InputError(msg)
     keys = [key] if isinstance(key, str) else list(key)
+    obs = _rep.table(adata, "obs")
     for name in keys:
-        if name not in adata.obs:
-            msg = f"obs has no column {name!r} (key); it has {', '.join(adata.obs.columns)}"
+        if name not in obs:
+            msg = f"obs has no column {name!r} (key); it has {', '.join(obs.columns)}"
             raise InputError(msg)
     x = adata.obsm[basis]
     x = blocks.join(list(blocks.stream(x))) if blocks.is_dask(x) else x
-    labels = {name: adata.obs[name] for name in keys}
+    labels = {name: obs[name] for name in keys}
     options: dict[str, Any] = {"theta": theta, "max_iter_harmony": max_iter_harmony}
     moved = harmonized(blocks.on_host(x), labels, random_state=random_state, **options)
     adata = adata.copy() if copy else adata

@@ -9,7 +9,7 @@ import numpy as np
 
 from scatlas import blocks
 from scatlas.errors import InputError
-from scatlas.pp import _hvg_dispersion, _hvg_pearson, _hvg_v3
+from scatlas.pp import _hvg_dispersion, _hvg_pearson, _hvg_v3, _rep
 from scatlas.pp._hvg_dispersion import DEFAULT_CUTOFFS, Cutoffs, hvg_table
 
 if TYPE_CHECKING:
@@ -181,6 +181,8 @@ def highly_variable_genes(
     x = representation(adata, layer)
     if x.shape[0] == 0:
         raise InputError("highly_variable_genes needs at least one cell, but the AnnData has none")
+    if x.shape[1] == 0:
+        raise InputError("highly_variable_genes needs at least one gene, but the AnnData has none")
     codes, batches = _batches(adata, batch_key)
     scales = None if size_factors is None else _scales(adata, size_factors)
     if scales is not None:
@@ -328,10 +330,11 @@ def _batches(adata: AnnData, batch_key: str | None) -> tuple[NDArray[np.int64] |
 
     if batch_key is None:
         return None, []
-    if batch_key not in adata.obs:
-        msg = f"obs has no column {batch_key!r} (batch_key); it has {list(adata.obs.columns)}"
+    obs = _rep.table(adata, "obs")
+    if batch_key not in obs:
+        msg = f"obs has no column {batch_key!r} (batch_key); it has {list(obs.columns)}"
         raise InputError(msg)
-    batch = pd.Categorical(adata.obs[batch_key]).remove_unused_categories()
+    batch = pd.Categorical(obs[batch_key]).remove_unused_categories()
     if len(batch.categories) == 0:
         msg = f"obs[{batch_key!r}] (batch_key) is empty for every cell"
         raise InputError(msg)
@@ -344,10 +347,11 @@ def _scales(adata: AnnData, size_factors: ArrayLike | str) -> NDArray[np.float64
     from scatlas.pp._cut import scales_of
 
     if isinstance(size_factors, str):
-        if size_factors not in adata.obs:
-            msg = f"obs has no column {size_factors!r} (size_factors); it has {list(adata.obs)}"
+        obs = _rep.table(adata, "obs")
+        if size_factors not in obs:
+            msg = f"obs has no column {size_factors!r} (size_factors); it has {list(obs)}"
             raise InputError(msg)
-        size_factors = adata.obs[size_factors].to_numpy()
+        size_factors = obs[size_factors].to_numpy()
     return scales_of(size_factors, adata.n_obs)
 
 

@@ -33,10 +33,14 @@ def representation(adata: AnnData, layer: str | None) -> Any:
     return checked(adata.X if layer is None else adata.layers[layer], name)
 
 
-def checked(x: Any, name: str) -> Any:
-    """Return ``x`` if it is a NumPy, SciPy, CuPy, CuPyX or Dask array cut along the cells only."""
+def checked(x: Any, name: str, *, all_floats: bool = False) -> Any:
+    """Return ``x`` if it is a NumPy, SciPy, CuPy, CuPyX or Dask array cut along the cells only.
+
+    Its values must be of a type that the kernels take (`all_floats`: the caller takes float16 and
+    longdouble, too).
+    """
     if blocks.is_dask(x):
-        blocks.check(x)
+        blocks.check(x, name)
     elif not (x.format in {"csr", "csc"} if blocks.is_sparse(x) else _is_dense(x)):
         msg = (
             f"{name} is {type(x).__name__}, but a NumPy array, a SciPy CSR or CSC matrix, the same "
@@ -46,6 +50,7 @@ def checked(x: Any, name: str) -> Any:
     if x.ndim != 2:
         msg = f"{name} has {x.ndim} dimensions, but cells x genes are needed"
         raise InputError(msg)
+    blocks.check_type(x, name, all_floats=all_floats)
     return x
 
 

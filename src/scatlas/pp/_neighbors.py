@@ -10,6 +10,7 @@ from scatlas import blocks
 from scatlas.errors import InputError
 from scatlas.kernels.homes import is_gpu
 from scatlas.kernels.rapids import library
+from scatlas.pp import _rep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -70,7 +71,9 @@ def neighbors(
         ``"sklearn"`` for the exact search, ``"pynndescent"`` for NN-descent; by the number of
         cells when left out.
     metric, metric_kwds
-        Distance, as scikit-learn and pynndescent name it, and its arguments.
+        Distance, as scikit-learn and pynndescent name it, and its arguments. The covariance
+        (``VI``, inverted) of ``"mahalanobis"`` and the variances (``V``) of ``"seuclidean"`` are
+        those of all cells when left out.
     random_state
         Seed of NN-descent on the CPU; the exact search draws nothing, and cuVS's NN-descent takes
         no seed.
@@ -93,8 +96,8 @@ def neighbors(
     Raises
     ------
     InputError
-        No such representation, too few dimensions in it, values that are not finite, or an
-        option other than those above.
+        No such representation, too few dimensions in it, values that are not finite, a metric that
+        does not suit them, or an option other than those above.
 
     Notes
     -----
@@ -135,16 +138,18 @@ def neighbors(
     if cuvs is None:
         from scatlas.pp import _knn as search
 
-        options, descent, place = {"metric_kwds": metric_kwds}, {"random_state": random_state}, ""
+        options: dict[str, Any] = {"metric_kwds": _with_spread(x, metric, metric_kwds)}
+        descent, place = {"random_state": random_state}, ""
         threads = " on one thread"
     else:
         from scatlas.kernels import knn_gpu as search
 
-        options, descent, place = {"cuvs": cuvs}, {}, " on the GPU"
+        options = {"cuvs": cuvs}
+        descent, place = {}, " on the GPU"
         threads = place
     if transformer == "sklearn" or (transformer is None and adata.n_obs <= search.EXACT_UP_TO):
         logger.info("neighbours of %d cells in %d dimensions: exact search%s", *x.shape, place)
-        indices, distances = search.exact(x, n_neighbors, metric=metric, **options)
+        find = search.exact
     else:
         logger.info(
             "neighbours of %d cells in %d dimensions: NN-descent%s (%s)",
@@ -153,7 +158,20 @@ def neighbors(
             "asked for" if transformer else f"the exact search is for up to {search.EXACT_UP_TO:,}",
         )
         options |= descent
-        indices, distances = search.approximate(x, n_neighbors, metric=metric, **options)
+        find = search.approximate
+    try:
+        indices, distances = find(x, n_neighbors, metric=metric, **options)
+    except InputError:
+        raise
+    except (TypeError, ValueError) as error:  # scikit-learn's, SciPy's or pynndescent's
+        if callable(metric):
+            raise
+        reason = " ".join(str(error).split())[:300]
+        msg = (
+            f"metric={metric!r} with metric_kwds of {list(metric_kwds)} cannot measure cells in "
+            f"{x.shape[1]} dimensions ({reason}): choose another metric or metric_kwds"
+        )
+        raise InputError(msg) from error
 
     prefix = "" if key_added is None else f"{key_added}_"
     params: dict[str, Any] = {
@@ -218,7 +236,7 @@ def _matrix(adata: AnnData, use_rep: str | None, n_pcs: int | None) -> Any:
     """The matrix that distances are taken in, where it lies; blocks of Dask joined in one pass."""
     name = _name(adata, use_rep, n_pcs)
     if name == "X":
-        x = adata.X
+        x = _rep.get(adata, all_floats=True)
     elif name in adata.obsm:
         x = adata.obsm[name]
     else:
@@ -230,7 +248,33 @@ def _matrix(adata: AnnData, use_rep: str | None, n_pcs: int | None) -> Any:
             msg = f"n_pcs is {n_pcs}, but {name!r} has {x.shape[1]} dimensions: lower n_pcs"
             raise InputError(msg)
         x = x[:, :n_pcs]
+    blocks.check(x, name if name == "X" else f"obsm[{name!r}]")
+    if x.shape[1] == 0:
+        msg = f"{name!r} has no dimensions: name another representation with use_rep"
+        raise InputError(msg)
     return blocks.join(list(blocks.stream(x))) if blocks.is_dask(x) else x
+
+
+def _with_spread(x: Any, metric: Any, metric_kwds: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Arguments of a metric that needs the spread of all cells, completed as scikit-learn would.
+
+    It does so itself where all distances are computed at once, not in blocks of cells.
+    """
+    import numpy as np
+
+    if metric not in {"mahalanobis", "seuclidean"} or metric_kwds or blocks.is_sparse(x):
+        return metric_kwds
+    x = x.astype(np.float64)
+    if metric == "seuclidean":
+        return {"V": np.var(x, axis=0, ddof=1)}
+    covariance = np.atleast_2d(np.cov(x.T))
+    if np.linalg.matrix_rank(covariance) < x.shape[1]:
+        msg = (
+            f"metric='mahalanobis' needs an invertible covariance, but the {x.shape[1]} dimensions "
+            "depend on each other: choose fewer with n_pcs, or give metric_kwds={'VI': ...}"
+        )
+        raise InputError(msg)
+    return {"VI": np.linalg.inv(covariance).T}
 
 
 def _on_host(x: Any) -> np.ndarray | sp.csr_matrix:

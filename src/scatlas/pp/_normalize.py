@@ -173,10 +173,11 @@ def normalize_total(
 
 def _known_totals(adata: AnnData, counts_per_cell: ArrayLike | str) -> np.ndarray:
     if isinstance(counts_per_cell, str):
-        if counts_per_cell not in adata.obs:
+        obs = _rep.table(adata, "obs")
+        if counts_per_cell not in obs:
             msg = f"counts_per_cell: adata.obs has no column {counts_per_cell!r}"
             raise InputError(msg)
-        counts_per_cell = adata.obs[counts_per_cell]
+        counts_per_cell = obs[counts_per_cell]
     totals = np.asarray(counts_per_cell)
     if totals.shape != (adata.n_obs,):
         msg = f"counts_per_cell has shape {totals.shape}, but there are {adata.n_obs} cells"
@@ -199,6 +200,7 @@ def cell_totals(x: Any, genes: np.ndarray | None = None) -> np.ndarray:
     -------
     [cells], exact: int64 for integer counts, float64 for floating-point ones.
     """
+    blocks.check_type(x)
     row_sums = home("qc", x).row_sums
     if genes is None and blocks.is_dask(x):
         from scatlas.io.lazy import values_alone
@@ -348,6 +350,8 @@ def log1p(
 def _logged(x: Any, base: float | None) -> Any:
     from scatlas.kernels.normalize_cpu import logged_dtype
 
+    if hasattr(x, "dtype"):
+        blocks.check_type(x)
     if blocks.is_dask(x):
         log_of, dtype = _lazy(x).log1p, logged_dtype(x.dtype)
         return blocks.map_blocks(lambda block: log_of(block, base), x, dtype=dtype)

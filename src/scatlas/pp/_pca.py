@@ -12,6 +12,7 @@ from scatlas import blocks
 from scatlas.compute.threads import blas_on_one_thread
 from scatlas.errors import InputError
 from scatlas.kernels.homes import home, is_gpu
+from scatlas.pp import _rep
 from scatlas.pp._gram import check_size, gram_stats
 
 if TYPE_CHECKING:
@@ -348,10 +349,11 @@ def _mask_var(
     if isinstance(mask, str):
         if adata is None:
             raise InputError("the name of a mask refers to an AnnData, not to an array")
-        if mask not in adata.var:
-            msg = f"var has no column {mask!r} (mask_var); it has {list(adata.var.columns)}"
+        var = _rep.table(adata, "var")
+        if mask not in var:
+            msg = f"var has no column {mask!r} (mask_var); it has {list(var.columns)}"
             raise InputError(msg)
-    genes = np.asarray(adata.var[mask] if isinstance(mask, str) else mask)
+    genes = np.asarray(var[mask] if isinstance(mask, str) else mask)
     if genes.dtype != bool or genes.shape != (n_genes,):
         msg = (
             f"mask_var must be boolean with one entry for each of the {n_genes} genes, but it is "

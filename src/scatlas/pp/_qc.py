@@ -89,7 +89,8 @@ def calculate_qc_metrics(
     ------
     InputError
         When a column of `qc_vars` is missing or not boolean, when `percent_top` holds a number
-        below 1 or above the number of genes, or when `adata.raw` has other genes than `adata`.
+        below 1 or above the number of genes, when `adata.raw` has other genes than `adata`, or when
+        totals of integers may not fit 64 bits.
     """
     x = _rep.get(adata, layer=layer, use_raw=use_raw)
     if x.shape[1] != adata.n_vars:
@@ -98,6 +99,8 @@ def calculate_qc_metrics(
             "adata.raw.to_adata() instead"
         )
         raise InputError(msg)
+    if inplace:
+        _rep.table(adata, "obs"), _rep.table(adata, "var")
     names = [qc_vars] if isinstance(qc_vars, str) else list(qc_vars)
     masks = _masks(adata, names)
     ns = _ranks(percent_top, adata.n_vars)
@@ -116,11 +119,14 @@ def calculate_qc_metrics(
 def _masks(adata: AnnData, names: list[str]) -> np.ndarray:
     """bool [qc_vars, genes]."""
     masks = np.zeros((len(names), adata.n_vars), bool)
+    if not names:
+        return masks
+    var = _rep.table(adata, "var")
     for row, name in zip(masks, names, strict=True):
-        if name not in adata.var:
-            msg = f"qc_vars: adata.var has no column {name!r}; it has {sorted(adata.var.columns)}"
+        if name not in var:
+            msg = f"qc_vars: adata.var has no column {name!r}; it has {sorted(var.columns)}"
             raise InputError(msg)
-        column = adata.var[name]
+        column = var[name]
         if column.isna().any() or not np.isin(column.to_numpy(object), (False, True)).all():
             msg = f"qc_vars: adata.var[{name!r}] must be True or False for every gene"
             raise InputError(msg)
@@ -140,10 +146,16 @@ def _ranks(percent_top: Collection[int] | None, n_genes: int) -> list[int]:
 
 
 def _partial(x: object, masks: np.ndarray, ns: list[int]) -> QCPartial:
+    from scatlas.kernels.group_sums_cpu import check_range
     from scatlas.kernels.qc_cpu import QCPartial
 
-    qc_block = home("qc", x).qc_block
-    return blocks.reduce(lambda block: qc_block(block, masks, ns), QCPartial.merge, _rep.as_rows(x))
+    qc_block, longest = home("qc", x).qc_block, max(x.shape)
+
+    def of_block(block: blocks.Block) -> QCPartial:
+        check_range(block, longest)
+        return qc_block(block, masks, ns)
+
+    return blocks.reduce(of_block, QCPartial.merge, _rep.as_rows(x))
 
 
 def _cells(

@@ -102,11 +102,12 @@ def _columns(adata: AnnData, keys: str | Sequence[str]) -> list[pd.Categorical |
     if not keys:
         raise InputError("regress_out needs a column of obs (keys)")
     columns = []
+    obs = _rep.table(adata, "obs")
     for key in keys:
-        if key not in adata.obs:
-            msg = f"obs has no column {key!r} (keys); it has {list(adata.obs.columns)}"
+        if key not in obs:
+            msg = f"obs has no column {key!r} (keys); it has {list(obs.columns)}"
             raise InputError(msg)
-        column = adata.obs[key]
+        column = obs[key]
         if column.isna().any():
             msg = f"obs[{key!r}] (keys) has no value for {column.isna().sum():,} cells"
             raise InputError(msg)

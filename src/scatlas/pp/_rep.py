@@ -14,6 +14,7 @@ from scatlas.kernels.homes import is_gpu
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pandas as pd
     from anndata import AnnData
 
 
@@ -27,37 +28,65 @@ def refuse_backed(adata: AnnData) -> None:
         raise InputError(msg)
 
 
+def table(adata: AnnData, axis: Literal["obs", "var"]) -> pd.DataFrame:
+    """``obs`` or ``var``, which must be in memory.
+
+    Raises
+    ------
+    InputError
+        Their columns are lazy, as ``anndata.experimental.read_lazy`` leaves them.
+    """
+    import pandas as pd
+
+    found = getattr(adata, axis)
+    if not isinstance(found, pd.DataFrame):
+        msg = (
+            f"adata.{axis} is a {type(found).__name__} with its columns left on disk: open the "
+            "file with scatlas.read_lazy instead, or load all of it with adata.to_memory()"
+        )
+        raise InputError(msg)
+    return found
+
+
 def get(
-    adata: AnnData, *, layer: str | None = None, obsm: str | None = None, use_raw: bool = False
+    adata: AnnData,
+    *,
+    layer: str | None = None,
+    obsm: str | None = None,
+    use_raw: bool = False,
+    all_floats: bool = False,
 ) -> Any:
     """The matrix [cells x genes] that `layer`, `obsm` or `use_raw` name; X when none does.
 
     Raises
     ------
     InputError
-        When more than one is named, when it is not there, or when it is backed by an open h5ad.
+        When more than one is named, when it is not there, when it is backed by an open h5ad, when
+        it is cut along the genes, or when its values are no numbers that the kernels take
+        (`all_floats`: the caller takes float16 and longdouble, too).
     """
     if sum((layer is not None, obsm is not None, use_raw)) > 1:
         msg = f"choose one of {layer=}, {obsm=} and {use_raw=}"
         raise InputError(msg)
     refuse_backed(adata)
-    for name, key, place in (("layers", layer, adata.layers), ("obsm", obsm, adata.obsm)):
+    for where, key, place in (("layers", layer, adata.layers), ("obsm", obsm, adata.obsm)):
         if key is not None:
             if key not in place:
-                msg = f"adata.{name} has no {key!r}; it has {sorted(place.keys())}"
+                msg = f"adata.{where} has no {key!r}; it has {sorted(place.keys())}"
                 raise InputError(msg)
-            x = place[key]
+            x, name = place[key], f"{where}[{key!r}]"
             break
     else:
         if use_raw and adata.raw is None:
             msg = "use_raw=True, but adata.raw is empty"
             raise InputError(msg)
-        x = adata.raw.X if use_raw else adata.X
+        x, name = (adata.raw.X, "raw.X") if use_raw else (adata.X, "X")
     if x is None:
         msg = "adata.X is empty (None): put the counts there or name a layer"
         raise InputError(msg)
-    if blocks.is_dask(x):
-        blocks.check(x)
+    blocks.check(x, name)
+    if hasattr(x, "dtype"):
+        blocks.check_type(x, name, all_floats=all_floats)
     return x
 
 
@@ -119,6 +148,7 @@ def subset(adata: AnnData, index: np.ndarray, axis: Literal["obs", "var"]) -> No
     index
         Boolean mask, or integer positions; sorted ones for the cells of a Dask X.
     """
+    table(adata, "obs"), table(adata, "var")
     make_actual(adata)
     positions = np.flatnonzero(index) if index.dtype == bool else index
     side = adata.obsm if axis == "obs" else adata.varm
@@ -145,6 +175,7 @@ def subset(adata: AnnData, index: np.ndarray, axis: Literal["obs", "var"]) -> No
 
 def subset_copy(adata: AnnData, index: np.ndarray, axis: Literal["obs", "var"]) -> AnnData:
     """A new AnnData of the cells or genes of `index`; `adata` stays as it is."""
+    table(adata, "obs"), table(adata, "var")
     if has_dask(adata):
         adata = adata.copy()
         subset(adata, index, axis)

@@ -72,10 +72,12 @@ def sample(
         msg = f"axis must be 'obs', 'var', 0 or 1, not {axis!r}"
         raise InputError(msg)
     side = "obs" if axis in ("obs", 0) else "var"
+    is_anndata = isinstance(data, AnnData)
+    if not is_anndata:
+        blocks.check(data)
     length = data.shape[0 if side == "obs" else 1]
     weights = _weights(data, p, side, length)
     n = _number(fraction, n, length, weights, replace=replace)
-    is_anndata = isinstance(data, AnnData)
     if is_anndata:
         _rep.refuse_backed(data)
     if replace and (_rep.has_dask(data) if is_anndata else blocks.is_dask(data)):
@@ -109,7 +111,7 @@ def _weights(data: Any, p: str | ArrayLike | None, side: str, length: int) -> np
         if table is None or p not in table:
             msg = f"p={p!r} is not a column of adata.{side}"
             raise InputError(msg)
-        p = table[p]
+        p = _rep.table(data, side)[p]
     weights = np.asarray(p)
     if weights.shape != (length,):
         msg = f"p has shape {weights.shape}, but there are {length} {side}"

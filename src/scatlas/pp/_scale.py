@@ -88,10 +88,11 @@ def scale(
     names = ("mean", "std")
     if isinstance(mask_obs, str):
         names = (f"mean of {mask_obs}", f"std of {mask_obs}")
-        if mask_obs not in adata.obs:
-            msg = f"obs has no column {mask_obs!r} (mask_obs); it has {list(adata.obs.columns)}"
+        obs = _rep.table(adata, "obs")
+        if mask_obs not in obs:
+            msg = f"obs has no column {mask_obs!r} (mask_obs); it has {list(obs.columns)}"
             raise InputError(msg)
-        mask_obs = adata.obs[mask_obs].to_numpy()
+        mask_obs = obs[mask_obs].to_numpy()
     elif mask_obs is not None:
         names = ("mean with mask", "std with mask")
     if obsm is not None:

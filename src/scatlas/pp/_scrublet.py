@@ -10,7 +10,7 @@ import numpy as np
 
 from scatlas import blocks
 from scatlas.errors import InputError
-from scatlas.pp import _doublets
+from scatlas.pp import _doublets, _rep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,10 +101,11 @@ def scrublet(
 
     labels = None
     if batch_key is not None:
-        if batch_key not in adata.obs:
-            msg = f"obs has no column {batch_key!r} (batch_key); it has {list(adata.obs.columns)}"
+        obs = _rep.table(adata, "obs")
+        if batch_key not in obs:
+            msg = f"obs has no column {batch_key!r} (batch_key); it has {list(obs.columns)}"
             raise InputError(msg)
-        labels = adata.obs[batch_key]
+        labels = obs[batch_key]
     found = scrublet_of_counts(
         representation(adata, None),
         adata.var_names,

@@ -276,12 +276,14 @@ def lisi(
         No such column, or no neighbours.
     """
     from scatlas.errors import InputError
+    from scatlas.pp import _rep
     from scatlas.tl import _lisi
 
-    if key not in adata.obs:
-        msg = f"obs has no column {key!r} (key); it has {', '.join(adata.obs.columns)}"
+    obs = _rep.table(adata, "obs")
+    if key not in obs:
+        msg = f"obs has no column {key!r} (key); it has {', '.join(obs.columns)}"
         raise InputError(msg)
-    index = _lisi.lisi(_lisi.neighbors_of(adata, neighbors_key), adata.obs[key])
+    index = _lisi.lisi(_lisi.neighbors_of(adata, neighbors_key), obs[key])
     adata = adata.copy() if copy else adata
     adata.obs[key_added or f"lisi_{key}"] = index
     return adata if copy else None

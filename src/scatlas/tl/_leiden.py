@@ -14,6 +14,7 @@ import pandas as pd
 from scatlas.errors import InputError
 from scatlas.kernels.rapids import library
 from scatlas.natural import natural_key
+from scatlas.pp import _rep
 from scatlas.tl._graph import graph, works_on_gpu
 
 if TYPE_CHECKING:
@@ -157,10 +158,11 @@ def _by_size(labels: np.ndarray) -> np.ndarray:
 
 def _restricted(adata: AnnData, column: str, categories: Sequence[str]) -> np.ndarray:
     """Mask of the cells whose ``column`` is one of ``categories``."""
-    if column not in adata.obs:
+    obs = _rep.table(adata, "obs")
+    if column not in obs:
         msg = f"restrict_to names the column {column!r}, which obs has not"
         raise InputError(msg)
-    labels = adata.obs[column].astype(str)
+    labels = obs[column].astype(str)
     if missing := [name for name in categories if name not in set(labels)]:
         msg = f"restrict_to names {missing[0]!r}, which is not in obs[{column!r}]"
         raise InputError(msg)

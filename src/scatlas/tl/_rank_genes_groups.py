@@ -154,14 +154,12 @@ def rank_genes_groups(
         raise InputError(msg)
     _rep.refuse_backed(adata)
     use_raw = adata.raw is not None if use_raw is None else use_raw
-    x = checked(_rep.get(adata, layer=layer, use_raw=use_raw), "the matrix to rank genes by")
-    if np.dtype(x.dtype).kind not in "biuf":
-        msg = f"genes cannot be ranked by values of type {x.dtype}: convert them to numbers"
-        raise InputError(msg)
+    x = _rep.get(adata, layer=layer, use_raw=use_raw, all_floats=method != "logreg")
+    x = checked(x, "the matrix to rank genes by", all_floats=True)
     names = adata.raw.var_names if use_raw else adata.var_names
-    genes = _masked(adata.var, mask_var, names.size)
+    genes = _masked(_rep.table(adata, "var"), mask_var, names.size)
     names = names if genes is None else names[genes]
-    chosen = _rank_groups.choose(adata.obs, groupby, groups, reference)
+    chosen = _rank_groups.choose(_rep.table(adata, "obs"), groupby, groups, reference)
     base = adata.uns.get("log1p", {}).get("base")
 
     fractions: dict[str, pd.DataFrame] = {}
