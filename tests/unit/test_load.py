@@ -22,7 +22,7 @@ from scatlas.compute.threads import use_threads
 from scatlas.datasets import simulate_plate, write_plate
 from scatlas.errors import InputError
 from scatlas.io.load import load_plate
-from scatlas.io.manifest import checksum
+from scatlas.io.manifest import checksum, values_digest
 from scatlas.io.obs import METRICS
 from scatlas.io.shards import CHUNK_VALUES
 from scatlas.io.writer import CsrWriter
@@ -98,6 +98,7 @@ def test_counts_and_metrics(tmp_path, make_counts, make_adata, suffix, budget):
         "n_mt_genes": 4,
         "n_unsorted_cells": 0,
         "n_stored_zeros": 0,
+        "values_digest": values_digest(tmp_path / "counts.zarr"),
         "notices": [
             "2 cells have no counts",
             "var had columns mt: replaced by new values",
