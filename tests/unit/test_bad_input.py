@@ -583,3 +583,141 @@ def test_repeated_names_are_told_first(path):
     assert names == "obs had 1 repeated cell names: made unique by a number at the end"
     assert column.startswith("obs['when']")
     assert list(loaded(path).obs_names[:3]) == ["c0", "c0-1", "c1"]
+
+
+@pytest.mark.parametrize(
+    ("begin", "hint"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7\nsize 12\n", "git lfs pull"),
+        (b"/annex/objects/MD5E-s12--a.h5ad\n", "git annex get plate.h5ad"),
+        (b"PK\x03\x04\x14\x00", "unzip plate.h5ad -d plate, and give the folder that holds"),
+        (b"BZh91AY", "bunzip2 plate.h5ad"),
+        (b"\xfd7zXZ\x00", "unxz plate.h5ad"),
+        (b"\x28\xb5\x2f\xfd\x04", "unzstd plate.h5ad"),
+        (b"\n<!DOCTYPE html><html>", "it is a web page"),
+        (b"x" * 257 + b"ustar\x00", "it is a tar archive"),
+    ],
+)
+def test_what_stands_in_the_place_of_data_is_named(path, begin, hint):
+    path.write_bytes(begin)
+    message = refused(path)
+    assert message.startswith("neither an HDF5 file nor a Zarr store: it is a")
+    assert hint in message
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_zarr_store_of_lfs_pointers(tmp_path, zarr_format):
+    with ad.settings.override(zarr_write_format=zarr_format):
+        path = write(plate(), tmp_path / "plate.zarr")
+    root = path / {2: ".zgroup", 3: "zarr.json"}[zarr_format]
+    root.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7\nsize 12\n")
+    with pytest.raises(InputError, match=f"{root}: no metadata of a Zarr store: .* git lfs pull"):
+        load(path)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("array", ["obs/_index", "var/_index", "X/data"])
+def test_a_zarr_store_that_lacks_a_chunk_of_names(tmp_path, zarr_format, array):
+    """Which would read as names without a letter, and cells as '', '-1', '-2'."""
+    with ad.settings.override(zarr_write_format=zarr_format):
+        path = write(plate(), tmp_path / "plate.zarr")
+    chunks = [
+        file
+        for file in (path / array).rglob("*")
+        if file.is_file() and file.name not in {"zarr.json", ".zarray", ".zattrs"}
+    ]
+    chunks[0].unlink()
+    assert refused(path).startswith(f"{array} lacks 1 of {len(chunks)} chunk files: copy or")
+
+
+def in_array(file: h5py.File, element: str, name: str) -> None:
+    value = file[element].attrs[name]
+    del file[element].attrs[name]
+    dtype = h5py.string_dtype() if isinstance(value, str) else None
+    file[element].attrs.create(name, np.array([value], dtype))
+
+
+@pytest.mark.parametrize("index", [None, "barcode"])
+def test_attributes_in_arrays_of_one(path, index):
+    """As R writes them."""
+    adata = plate()
+    adata.obs.index.name = index
+    adata.obs["dose"], adata.obs["day"] = 0.5, pd.array([1, None] * 6, "Int64")
+    write(adata, path)
+    wanted = load(path), loaded(path)
+    shutil.rmtree(path.parent / "out")
+    with h5py.File(path, "r+") as file:
+        elements = ["/"]
+        file.visit(elements.append)
+        for element in elements:
+            for name in set(file[element].attrs) - {"shape", "column-order"}:
+                in_array(file, element, name)
+        assert file["obs"].attrs["encoding-type"].shape == (1,), "a premise of this test"
+    assert load(path) == wanted[0]
+    assert_equal(loaded(path), wanted[1])
+
+
+def assert_equal(one: ad.AnnData, other: ad.AnnData) -> None:
+    pd.testing.assert_frame_equal(one.obs, other.obs)
+    pd.testing.assert_frame_equal(one.var, other.var)
+    np.testing.assert_array_equal(one.X.toarray(), other.X.toarray())
+
+
+def test_a_matrix_of_an_old_anndata_beside_tables_of_a_new_one(path):
+    load(path)
+    wanted = loaded(path)
+    with h5py.File(path, "r+") as file:
+        attrs = file["X"].attrs
+        attrs["h5sparse_format"], attrs["h5sparse_shape"] = "csr", attrs["shape"]
+        for name in ("encoding-type", "encoding-version", "shape"):
+            del attrs[name]
+    load(path)
+    assert_equal(loaded(path), wanted)
+
+
+@pytest.mark.parametrize("table", ["obs", "var"])
+@pytest.mark.parametrize("name", ["column-order", "_index"])
+def test_a_table_without_an_attribute_that_it_needs(path, table, name):
+    with h5py.File(path, "r+") as file:
+        del file[table].attrs[name]
+    assert refused(path) == (
+        f"{table} has no attribute {name!r}, without which it cannot be read: write the file again "
+        "with AnnData.write_h5ad or AnnData.write_zarr"
+    )
+
+
+def in_layer(adata: ad.AnnData, counts) -> None:
+    adata.layers["scaled"], adata.layers["umis"] = adata.X * 2, counts
+
+
+def in_dense_layer(adata: ad.AnnData, counts) -> None:
+    adata.layers["umis"] = counts.toarray()
+
+
+def in_raw(adata: ad.AnnData, counts) -> None:
+    adata.raw = ad.AnnData(counts, obs=adata.obs, var=adata.var)
+
+
+def nowhere(adata: ad.AnnData, counts) -> None:
+    adata.layers["scaled"] = adata.X * 2
+    adata.layers["nothing"] = counts * 0
+
+
+@pytest.mark.parametrize(
+    ("put", "mend"),
+    [
+        (in_layer, "layers['umis'] holds whole numbers: set adata.X = adata.layers['umis']"),
+        (in_dense_layer, "layers['umis'] holds whole numbers: set adata.X = adata.layers['umis']"),
+        (in_raw, "raw.X holds whole numbers: set adata = adata.raw.to_adata()"),
+        (nowhere, None),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["h5ad", "zarr"])
+def test_normalised_values_point_to_the_counts(tmp_path, put, mend, suffix):
+    adata = plate()
+    counts, adata.X = adata.X.copy(), adata.X * np.float32(0.37)
+    put(adata, counts)
+    message = refused(write(adata, tmp_path / f"plate.{suffix}"))
+    said = "give raw counts, not normalised or scaled values"
+    wanted = f"{said}; {mend} and write the file again" if mend else said
+    assert message.endswith(wanted)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from scatlas.blocks import csr
 from scatlas.errors import InputError
+from scatlas.io.encodings import attribute
 from scatlas.io.obs import Table, open_tables
 from scatlas.io.rows import RowBlock, row_blocks
 from scatlas.io.source import (
@@ -16,17 +19,19 @@ from scatlas.io.source import (
     convert,
     describe,
     frame_length,
+    is_group,
 )
-from scatlas.io.store import AGAIN, Store, reading
+from scatlas.io.store import AGAIN, Store, load_filters, reading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    import numpy as np
     import pandas as pd
     import scipy.sparse as sp
 
+# Values, and rows of a dense matrix, by which to tell counts from other numbers.
+_LOOK, _LOOK_ROWS = 10_000, 10
 _ZARR_METADATA = frozenset({"zarr.json", ".zarray", ".zattrs"})
 
 
@@ -85,28 +90,50 @@ class CountsSource:
         return Table.of(self.path, self._root, name)
 
     def check_complete(self) -> None:
-        """Refuse a local Zarr store that has lost files of values: they would read as zeros.
+        """Refuse a local Zarr store that has lost files of values or names.
 
-        Remote stores are not listed: that may take longer than reading them. Nor are dense ones
-        counted: a chunk of a dense matrix that holds nothing but zeros has no file.
+        They would read as zeros, and as names without a letter. Remote stores are not listed: that
+        may take longer than reading them. Nor are other arrays counted: of a dense matrix, or of a
+        column, a chunk that holds nothing but zeros has no file.
 
         Raises
         ------
         InputError
             With the number of missing files.
         """
-        if self.kind != "zarr" or "://" in self.path or self.matrix.format == "dense":
+        if self.kind != "zarr" or "://" in self.path:
             return
-        values = self._root["X/data"]
-        cut = values.shards or values.chunks
-        due = -(-values.shape[0] // cut[0])
-        there = sum(
-            file.is_file() and file.name not in _ZARR_METADATA
-            for file in Path(self.path, "X", "data").rglob("*")
-        )
-        if there < due:
-            msg = f"{self.path}: X/data lacks {due - there:,} of {due:,} chunk files: {AGAIN}"
-            raise InputError(msg)
+        arrays = [] if self.matrix.format == "dense" else ["X/data"]
+        for name in ("obs", "var"):
+            index = f"{name}/{attribute(self._root[name], '_index')}"
+            # Text that is missing reads as "". Of an index of categories the codes may be all 0.
+            arrays += [] if is_group(self._root[index]) else [index]
+        for key in arrays:
+            values = self._root[key]
+            cut = values.shards or values.chunks
+            due = -(-values.shape[0] // cut[0])
+            there = sum(
+                file.is_file() and file.name not in _ZARR_METADATA
+                for file in Path(self.path, *key.split("/")).rglob("*")
+            )
+            if there < due:
+                msg = f"{self.path}: {key} lacks {due - there:,} of {due:,} chunk files: {AGAIN}"
+                raise InputError(msg)
+
+    def others_with_counts(self) -> list[str]:
+        """Layers and ``raw.X`` whose first values are whole numbers, as AnnData names them."""
+        keys = {f"layers/{name}": f"layers[{name!r}]" for name in self._root.get("layers", {})}
+        if "raw" in self._root and "X" in self._root["raw"]:
+            keys["raw/X"] = "raw.X"
+        return [name for key, name in keys.items() if self._begins_with_counts(key)]
+
+    def _begins_with_counts(self, key: str) -> bool:
+        with suppress(InputError), reading(self.path, key):
+            load_filters(self.path, self._root[key])
+            matrix = self._root[key]
+            values = np.asarray(matrix["data"][:_LOOK] if is_group(matrix) else matrix[:_LOOK_ROWS])
+            return bool(values.any() and (values >= 0).all() and (values == np.rint(values)).all())
+        return False  # damaged: not what the sentence is about
 
     def check_unchanged(self) -> None:
         """Refuse a local file that was changed since it was opened: parts are read by its path.
@@ -158,10 +185,10 @@ class CountsSource:
 
 def _check_x(path: str, root: Any) -> None:
     """Refuse a file without X, saying where counts may be instead."""
-    if "X" in root and root["X"].attrs.get("encoding-type") != "null":
+    if "X" in root and attribute(root["X"], "encoding-type") != "null":
         return
     others = [f"layers[{name!r}]" for name in sorted(root.get("layers", {}))]
-    if "raw" in root and root["raw"].attrs.get("encoding-type") != "null":
+    if "raw" in root and attribute(root["raw"], "encoding-type") != "null":
         others.append("raw.X")
     if others:
         mend = f"counts may be in {' or '.join(others)}; if so, set adata.X = adata.{others[0]}"

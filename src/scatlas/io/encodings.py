@@ -154,9 +154,15 @@ def _is_text(elem: Any, encoding: tuple[str, str]) -> bool:
 
 def encoding_of(elem: Any) -> tuple[str, str]:
     """Encoding and version of an element; empty where it bears none."""
-    names = ("encoding-type", "encoding-version")
-    kind, version = (elem.attrs.get(name, "") for name in names)
-    return attribute_text(kind), attribute_text(version)
+    return attribute(elem, "encoding-type"), attribute(elem, "encoding-version")
+
+
+def attribute(elem: Any, name: str, default: str = "") -> str:
+    """Text of an attribute, which R stores as an array of one, and old files hold as bytes."""
+    value = elem.attrs.get(name, default)
+    if isinstance(value, np.ndarray | list) and len(value) == 1:
+        value = value[0]
+    return attribute_text(value)
 
 
 def attribute_text(value: Any) -> str:

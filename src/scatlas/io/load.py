@@ -121,9 +121,9 @@ def load_plate(
         path = counts.path
         _check_not_empty(path, counts.shape)
         obs, var = counts.table("obs"), counts.table("var")
+        counts.check_complete()
         genes = var.index()
         _check_genes(path, genes, reference)
-        counts.check_complete()
         obs = obs.storable(notices.add)
         as_given, var = var, var.storable(notices.add)
         if check_obs is not None:
@@ -300,14 +300,17 @@ def _checked_blocks(
         block = check_counts(raw(i), mt, dtype=width)
         width = max(width, block.counts.dtype)
         if block.problem:
-            raise InputError(_sentence(counts.path, block.problem, cut[i][0], cells, genes))
+            raise InputError(_sentence(counts, block.problem, cut[i][0], cells, genes))
         return block
 
     return counted(in_order(checked, len(cut)), [stop - first for first, stop in cut])
 
 
-def _sentence(path: str, problem: Problem, first: int, cells: Table, genes: pd.Index) -> str:
+def _sentence(
+    counts: CountsSource, problem: Problem, first: int, cells: Table, genes: pd.Index
+) -> str:
     """Say which cell and gene hold what is no count, and what to do."""
+    path = counts.path
     row = first + problem.row
     cell = f"cell {row} ({cells.name_of(row)!r})"
     if problem.kind == "out_of_range":
@@ -329,8 +332,17 @@ def _sentence(path: str, problem: Problem, first: int, cells: Table, genes: pd.I
         wrong = f"{problem.value:.10g}, a {problem.kind} value"
     return (
         f"{path}: X holds {wrong}, at {cell}, {gene}: "
-        "give raw counts, not normalised or scaled values"
+        f"give raw counts, not normalised or scaled values{_elsewhere(counts)}"
     )
+
+
+def _elsewhere(counts: CountsSource) -> str:
+    """Say which other element holds whole numbers, and how it becomes X."""
+    other = next(iter(counts.others_with_counts()), None)
+    if other is None:
+        return ""
+    mend = "adata = adata.raw.to_adata()" if other == "raw.X" else f"adata.X = adata.{other}"
+    return f"; {other} holds whole numbers: set {mend} and write the file again"
 
 
 def _note_replaced(

@@ -20,7 +20,7 @@ from scatlas.io.columns import Column, Whole, open_column, pieces
 from scatlas.io.encodings import TABLES, attribute_text, encoding_of
 from scatlas.io.frames import RESERVED, made_text, storable_names
 from scatlas.io.names import NumberedNames
-from scatlas.io.source import STRUCTURE, check_anndata, frame_length
+from scatlas.io.source import STRUCTURE, check_anndata, frame_length, required_attribute
 from scatlas.io.store import AGAIN, Store, load_filters, reading
 
 if TYPE_CHECKING:
@@ -147,8 +147,9 @@ class Table:
             table = root[name]
             load_filters(path, table)
             encoding = encoding_of(table)
-            order = [*map(attribute_text, table.attrs["column-order"])]
-            key = attribute_text(table.attrs["_index"])
+            key = required_attribute(path, root, name, "_index")
+            required_attribute(path, root, name, "column-order")
+            order = [*map(attribute_text, np.atleast_1d(table.attrs["column-order"]))]
         if encoding not in TABLES:
             msg = f"{path}: {name} is stored as {encoding[0]!r}, not as a data frame: {AGAIN}"
             raise InputError(msg)

@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from scatlas.errors import InputError
+from scatlas.io.encodings import attribute
 from scatlas.io.locate import read_plugged
 from scatlas.io.store import AGAIN, load_filters, reading
 from scatlas.io.zarr3 import through_zarr
@@ -59,6 +60,23 @@ def in_memory(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float32) if native == np.float16 else native
 
 
+def required_attribute(path: str, root: Any, key: str, name: str) -> Any:
+    """An attribute without which an element cannot be understood.
+
+    Raises
+    ------
+    InputError
+        It is missing.
+    """
+    if name not in root[key].attrs:
+        msg = (
+            f"{path}: {key} has no attribute {name!r}, without which it cannot be read: write the "
+            "file again with AnnData.write_h5ad or AnnData.write_zarr"
+        )
+        raise InputError(msg)
+    return attribute(root[key], name)
+
+
 def is_group(element: Any) -> bool:
     """Whether an element is a group, in HDF5 or Zarr."""
     return not hasattr(element, "dtype")
@@ -75,7 +93,7 @@ def check_anndata(path: str, root: Any) -> None:
         Naming what is there instead.
     """
     if is_group(root):
-        encoding = root.attrs.get("encoding-type", "anndata")
+        encoding = attribute(root, "encoding-type", "anndata")
         frames = [name for name in ("obs", "var") if name in root and is_group(root[name])]
         if encoding == "anndata" and len(frames) == 2:
             return
@@ -101,7 +119,7 @@ def frame_length(path: str, root: Any, name: str) -> int:
     """Rows of the data frame ``obs`` or ``var``, without reading it."""
     with reading(path, f"the index of {name}"):
         frame = root[name]
-        index = frame[frame.attrs["_index"]]
+        index = frame[required_attribute(path, root, name, "_index")]
         if is_group(index):  # categorical, or strings with missing values
             index = index["codes" if "codes" in index else "values"]
         return int(index.shape[0])
@@ -128,8 +146,11 @@ def describe(path: str, root: Any, key: str, shape: tuple[int, int]) -> Matrix:
     """
     with reading(path, key):
         element = root[key]
-        encoding = element.attrs.get("encoding-type", "array")
+        encoding = attribute(element, "encoding-type", "array")
         load_filters(path, element)
+    shape_name = "shape"
+    if "h5sparse_format" in element.attrs:  # of AnnData before 0.7
+        encoding, shape_name = f"{attribute(element, 'h5sparse_format')}_matrix", "h5sparse_shape"
     if not is_group(element) and len(element.shape) == 2:
         _check_shape(path, key, tuple(element.shape), shape)
         _check_kind(path, key, element.dtype, "biuf")
@@ -142,7 +163,7 @@ def describe(path: str, root: Any, key: str, shape: tuple[int, int]) -> Matrix:
         msg = f"{path}: {key} has no {absent[0]}: the file is not complete; {AGAIN}"
         raise InputError(msg)
     with reading(path, f"the shape of {key}"):
-        n_rows, n_columns = (int(n) for n in element.attrs["shape"])
+        n_rows, n_columns = (int(n) for n in element.attrs[shape_name])
     lengths = {}
     for part, kinds in (("data", "biuf"), ("indices", "iu"), ("indptr", "iu")):
         with reading(path, f"{key}/{part}"):

@@ -30,6 +30,23 @@ _LOOKED_OVER: set[Store] = set()
 # at 10,000 files takes 60 ms: looks may take a fiftieth of the time.
 _NEXT_LOOK: dict[Store, float] = {}
 _PAUSE = 50
+# How files begin that are often met in the place of data, in lower case, and what they are.
+_OTHER_KINDS = {
+    b"version https://git-lfs": "it is a pointer of Git LFS, the data are elsewhere; fetch them "
+    "with: git lfs pull",
+    b"/annex/objects/": "it is a pointer of git-annex, the data are elsewhere; fetch them with: "
+    "git annex get {name}",
+    b"\x1f\x8b": "it is a gzip archive; unpack it with: gunzip {name}",
+    b"pk\x03\x04": "it is a zip archive, of a Zarr store perhaps; unpack it with: "
+    "unzip {name} -d {stem}, and give the folder that holds zarr.json or .zgroup",
+    b"bzh": "it is a bzip2 archive; unpack it with: bunzip2 {name}",
+    b"\xfd7zxz": "it is an xz archive; unpack it with: unxz {name}",
+    b"\x28\xb5\x2f\xfd": "it is a zstd archive; unpack it with: unzstd {name}",
+    b"<!doctype": "it is a web page, as of a download that needs a login; download it again",
+    b"<html": "it is a web page, as of a download that needs a login; download it again",
+}
+_TAR = "it is a tar archive; unpack it with: tar -xf, and give what was in it"
+_LONGEST_BEGIN = 512
 
 
 @contextmanager
@@ -205,29 +222,39 @@ def _local_kind(path: Path) -> Literal["h5ad", "zarr"]:
         msg = f"{path}: no such file: correct the path"
         raise InputError(msg)
     if path.is_dir():
-        if any((path / name).is_file() for name in _ZARR_ROOTS):
-            return "zarr"
-        msg = (
-            f"{path}: a folder with neither zarr.json nor .zgroup is not a Zarr store: "
-            "give the folder that holds one of them, or an h5ad file"
-        )
-        raise InputError(msg)
+        roots = [path / name for name in _ZARR_ROOTS if (path / name).is_file()]
+        if not roots:
+            msg = (
+                f"{path}: a folder with neither zarr.json nor .zgroup is not a Zarr store: "
+                "give the folder that holds one of them, or an h5ad file"
+            )
+            raise InputError(msg)
+        if hint := _other_kind(roots[0]):
+            msg = f"{roots[0]}: no metadata of a Zarr store: {hint}"
+            raise InputError(msg)
+        return "zarr"
+    hint = _other_kind(path)
+    if hint is None and h5py.is_hdf5(path):
+        return "h5ad"
+    hint = hint or "give an AnnData file, as AnnData.write_h5ad or AnnData.write_zarr writes it"
+    msg = f"{path}: neither an HDF5 file nor a Zarr store: {hint}"
+    raise InputError(msg)
+
+
+def _other_kind(path: Path) -> str | None:
+    """Say what a file is that stands in the place of data, and what to do; None if unknown."""
     try:
         with path.open("rb") as file:
-            begin = file.read(2)
+            begin = file.read(_LONGEST_BEGIN)
     except PermissionError as error:
         msg = f"{path}: no permission to read the file: ask the owner for read access"
         raise InputError(msg) from error
-    if h5py.is_hdf5(path):
-        return "h5ad"
     if not begin:
-        hint = "it is empty; copy or download it again"
-    elif begin == b"\x1f\x8b":
-        hint = f"it is a gzip archive; unpack it with: gunzip {path.name}"
-    else:
-        hint = "give an AnnData file, as AnnData.write_h5ad or AnnData.write_zarr writes it"
-    msg = f"{path}: neither an HDF5 file nor a Zarr store: {hint}"
-    raise InputError(msg)
+        return "it is empty; copy or download it again"
+    for sign, hint in _OTHER_KINDS.items():
+        if begin.lstrip().lower().startswith(sign):
+            return hint.format(name=path.name, stem=path.stem)
+    return _TAR if begin[257:262] == b"ustar" else None
 
 
 def _local_stamp(path: Path, kind: str) -> str:
