@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import dask.array as da
@@ -12,6 +13,7 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
 from scatlas.compute.threads import BLOCK_BYTES
 from scatlas.errors import InputError
+from scatlas.io.held import hold
 from scatlas.io.obs import Table
 from scatlas.io.rows import RowBlock, row_blocks
 from scatlas.io.size import csr_blocks, dense_blocks, parse_bytes
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
     import anndata
     import pandas as pd
+
+    from scatlas.io.held import HeldFile
 
 _MAPPINGS = ("obsm", "varm", "obsp", "varp")
 
@@ -68,6 +72,9 @@ def read_lazy(path: Path | str, *, block_budget: str | int = "256MB") -> anndata
     threads, processes or a cluster that sees the same path, and names in the graph depend on the
     path, its time and its size (of a Zarr store, those of every file): equal calls give equal
     names.
+
+    Until the last of its lazy arrays is gone an h5ad file stays open for reading, so that HDF5
+    refuses to let this process write to it. A Zarr store has no such guard.
 
     Raises
     ------
@@ -200,8 +207,9 @@ def _matrix(
         tasks = [(_slice_rows, whole, first, stop) for first, stop in blocks]
     else:
         blocks = csr_blocks(matrix.indptr, budget, largest)
-        read = RowBlock.compact if compact else RowBlock.read
-        tasks = [(read, block) for block in row_blocks(store, root, matrix, blocks)]
+        read, held = RowBlock.compact if compact else RowBlock.read, hold(store)
+        parts = row_blocks(store, root, matrix, blocks)
+        tasks = [(read, replace(part, held=held)) for part in parts]
     meta = sp.csr_matrix((0, 0), dtype=matrix.dtype)
     return _array(store, matrix, blocks, tasks, meta, kind="compact" if compact else "read")
 
@@ -209,7 +217,8 @@ def _matrix(
 def _dense(store: Store, matrix: Matrix, budget: int, largest: int = BLOCK_BYTES) -> da.Array:
     row_bytes = int(np.prod(matrix.shape[1:])) * matrix.dtype.itemsize
     blocks = dense_blocks(matrix.shape[0], row_bytes, budget, largest)
-    tasks = [(_read_dense, store, matrix.key, first, stop) for first, stop in blocks]
+    held = hold(store)
+    tasks = [(_read_dense, store, matrix.key, first, stop, held) for first, stop in blocks]
     return _array(store, matrix, blocks, tasks, np.empty((0, 0), dtype=matrix.dtype))
 
 
@@ -239,7 +248,13 @@ def _small_or_lazy(store: Store, root: Any, key: str, budget: int) -> Any:
     return _dense(store, matrix, budget)
 
 
-def _read_dense(store: Store, key: str, first: int, stop: int) -> np.ndarray:
+def _read_dense(
+    store: Store,
+    key: str,
+    first: int,
+    stop: int,
+    held: HeldFile | None,  # noqa: ARG001  (the task keeps it)
+) -> np.ndarray:
     store.check_unchanged()
     with reading(store.path, STRUCTURE), store.open() as root:
         load_filters(store.path, root[key])

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     import scipy.sparse as sp
 
+    from scatlas.io.held import HeldFile
+
 _INT32 = np.iinfo(np.int32).max
 
 
@@ -40,6 +42,8 @@ class RowBlock:
         Places of the chunks of ``data`` and ``indices``; None for what the library must read.
     uses
         For each of the two, how many blocks of the pass hold its first and its last chunk.
+    held
+        Keeps the file open, in the process that has made the block.
     """
 
     store: Store
@@ -50,6 +54,7 @@ class RowBlock:
     dtypes: tuple[np.dtype, np.dtype]
     arrays: tuple[chunks.ChunkedArray | None, chunks.ChunkedArray | None] = field(repr=False)
     uses: tuple[tuple[int, int], tuple[int, int]] = ((1, 1), (1, 1))
+    held: HeldFile | None = field(default=None, repr=False, compare=False)
 
     @property
     def n_rows(self) -> int:

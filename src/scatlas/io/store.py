@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import h5py
 
 from scatlas.errors import InputError, ScatlasError
+from scatlas.io.held import release_changed
 from scatlas.io.stamps import file_stamp, folder_stamp
 from scatlas.io.zarr3 import AGAIN, open_store
 
@@ -188,6 +189,8 @@ class Store:
             fs, inner = _filesystem(self.path)
             place = stack.enter_context(fs.open(inner, "rb"))
         try:
+            if not self.is_url:
+                release_changed(self.path)
             file = stack.enter_context(h5py.File(place, "r"))
         except PermissionError as error:
             msg = f"{self.path}: no permission to read the file: ask the owner for read access"
