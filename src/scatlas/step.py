@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import fcntl
 import gc
 import json
 import logging
@@ -19,7 +20,7 @@ import re
 import shutil
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -114,39 +115,57 @@ def run(
     from scatlas.io.manifest import checksum_of, file_digests, write_json
 
     name = " ".join([Path(sys.argv[0]).stem, *filter(None, [getattr(args, "plate", None)])])
-    start = time.monotonic()
-    facts: dict[str, Any] = {}
-    # Snakemake tries again with more memory. That mends no input: the sentence is remembered, so
-    # that hours of reading are not spent three times.
-    refused = args.manifest.with_suffix(".refused")
-    if args.attempt > 1 and refused.exists():
-        raise InputError(refused.read_text(encoding="utf-8"))
-    refused.unlink(missing_ok=True)
-    device: dict[str, Any] = {}
-    with (
-        _device(args, device),
-        use_threads(args.threads, **block_sizes(args)),
-        progress(name),
-        _remembered(args, refused),
-    ):
-        yield facts
-    digests = {path: file_digests(path) for path in [*outputs, *(reports or [])]}
-    facts["outputs"] = {path.name: checksum_of(digests[path]) for path in outputs}
-    peak = _peak_memory()
-    seconds = round(time.monotonic() - start, 3)
-    record = {
-        "versions": versions(),
-        "seconds": seconds,
-        "peak_memory_bytes": peak,
-        "threads": args.threads,
-        **device,
-        **stamps(args.manifest, facts, digests),
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-    }
-    with _remembered(args, refused):
-        write_json(run_record(args.manifest), record)
-        write_json(args.manifest, facts)
-    logger.info("%s: done in %.1f s, peak memory %.0f MB", name, seconds, peak / 1e6)
+    with _alone(args.manifest):
+        start = time.monotonic()
+        facts: dict[str, Any] = {}
+        # Snakemake tries again with more memory. That mends no input: the sentence is remembered,
+        # so that hours of reading are not spent three times.
+        refused = args.manifest.with_suffix(".refused")
+        if args.attempt > 1 and refused.exists():
+            raise InputError(refused.read_text(encoding="utf-8"))
+        refused.unlink(missing_ok=True)
+        device: dict[str, Any] = {}
+        with (
+            _device(args, device),
+            use_threads(args.threads, **block_sizes(args)),
+            progress(name),
+            _remembered(args, refused),
+        ):
+            yield facts
+        digests = {path: file_digests(path) for path in [*outputs, *(reports or [])]}
+        facts["outputs"] = {path.name: checksum_of(digests[path]) for path in outputs}
+        peak = _peak_memory()
+        seconds = round(time.monotonic() - start, 3)
+        record = {
+            "versions": versions(),
+            "seconds": seconds,
+            "peak_memory_bytes": peak,
+            "threads": args.threads,
+            **device,
+            **stamps(args.manifest, facts, digests),
+            "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        }
+        with _remembered(args, refused):
+            write_json(run_record(args.manifest), record)
+            write_json(args.manifest, facts)
+        logger.info("%s: done in %.1f s, peak memory %.0f MB", name, seconds, peak / 1e6)
+
+
+@contextmanager
+def _alone(manifest: Path) -> Iterator[None]:
+    """Wait for a process that still works on the same step: one whose Snakemake was killed."""
+    path = run_record(manifest).with_suffix(".lock")
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(path.open("w"))
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            logger.info("%s: a process of an earlier run is still at it, waiting for it", manifest)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:  # a full disk, or a file system without locks
+            logger.info("%s cannot be locked: %s", path, error)
+        yield
 
 
 @contextmanager

@@ -8,6 +8,9 @@ import json
 import logging
 import os
 import shutil
+import subprocess
+import sys
+import threading
 from contextlib import contextmanager
 from importlib.metadata import Distribution, PackageNotFoundError
 from pathlib import Path
@@ -108,7 +111,28 @@ def test_a_failed_step_leaves_no_manifest(tmp_path: Path):
     args = step.parser("doc").parse_args(["--manifest", str(tmp_path / "m.json")])
     with pytest.raises(ZeroDivisionError), step.run(args, outputs=[]):
         raise ZeroDivisionError
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.rglob("*")] == ["runs", "m.lock"]
+
+
+def test_a_step_waits_for_a_process_that_was_left_behind(tmp_path: Path):
+    """Killed alone, Snakemake leaves its jobs running; both would write the same files."""
+    code = (
+        "import sys, time; from scatlas import step\n"
+        "args = step.parser('doc').parse_args(['--manifest', sys.argv[1]])\n"
+        "with step.run(args, outputs=[]) as facts:\n"
+        "    print('begun', flush=True); sys.stdin.readline(); facts['from'] = 'the first'\n"
+    )
+    manifest = tmp_path / "m.json"
+    command = [sys.executable, "-c", code, str(manifest)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        assert first.stdout.readline() == b"begun\n"
+        args = step.parser("doc").parse_args(["--manifest", str(manifest)])
+        go_on = threading.Timer(0.5, first.stdin.close)
+        go_on.start()
+        with step.run(args, outputs=[]) as facts:
+            assert json.loads(manifest.read_text())["from"] == "the first"
+            facts["from"] = "the second"
+    assert json.loads(manifest.read_text())["from"] == "the second"
 
 
 def test_a_disk_too_full_for_the_sentence_says_it_each_time(tmp_path: Path, monkeypatch):
@@ -126,7 +150,7 @@ def test_a_disk_too_full_for_the_sentence_says_it_each_time(tmp_path: Path, monk
         args = step.parser("doc").parse_args(options)
         with pytest.raises(DiskError, match="make room there"), step.run(args, outputs=[]):
             (tmp_path / "output").write_text("values")
-    assert [path.name for path in tmp_path.iterdir()] == ["output"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["output", "runs"]
 
 
 def test_refused_input_is_not_read_again_by_the_next_attempt(tmp_path: Path):
@@ -261,4 +285,4 @@ def test_any_other_error_of_a_step_stays_as_it_is(tmp_path: Path):
     with pytest.raises(OSError, match="Permission denied") as raised, step.run(args, outputs=[]):
         raise PermissionError(errno.EACCES, "Permission denied")
     assert not isinstance(raised.value, DiskError)
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.rglob("*")] == ["runs", "m.lock"]

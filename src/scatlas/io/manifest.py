@@ -6,13 +6,13 @@ import hashlib
 import json
 import math
 import os
+import struct
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from google_crc32c import value as crc32c
 
 from scatlas.compute.threads import n_threads
@@ -21,6 +21,7 @@ from scatlas.io.metadata import VALUES_DIGEST
 
 _DIGEST_BYTES = 16
 _CRC_BYTES = 4
+_NO_CHUNK = 2**64 - 1
 # Snakemake drops it into outputs that are folders; it is no part of the data.
 _NOT_DATA = frozenset({".snakemake_timestamp"})
 # The record of an atlas says how it was made, as run records do; what it is made of is the rest.
@@ -160,8 +161,9 @@ def _shard_digest(file: Path, n_chunks: int, every_byte: bool) -> str:
         if not _fits(index):
             return ""
         whole = hashlib.blake2b(index, digest_size=_DIGEST_BYTES)
-        places = np.frombuffer(index[:-_CRC_BYTES], "<u8").reshape(-1, 2)
-        for begin, size in places[places[:, 0] != np.iinfo(np.uint64).max].tolist():
+        for begin, size in struct.iter_unpack("<QQ", index[:-_CRC_BYTES]):
+            if begin == _NO_CHUNK:
+                continue
             n_read = size if every_byte else _CRC_BYTES
             chunk = os.pread(stream.fileno(), n_read, begin + size - n_read)
             if every_byte and not _fits(chunk):
@@ -203,7 +205,7 @@ def text_digest(text: bytes) -> str:
 
 def _plain(value: Any) -> Any:
     match value:
-        case np.ndarray() | np.generic():
+        case _ if hasattr(value, "tolist"):  # NumPy's, which most steps on tables do without
             return _plain(value.tolist())
         case Mapping():
             return {str(key): _plain(item) for key, item in value.items()}
