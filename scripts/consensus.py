@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pandas as pd
 
 from scatlas import step
+from scatlas.errors import InputError
 from scatlas.io import atomic_path
 from scatlas.pp import consensus_genes
 
@@ -18,12 +20,26 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--min-plates", type=int, default=3, help="how many plates must agree")
     parser.add_argument("--genes", choices=["same", "intersect"], default="same")
+    # Through the environment: other components must not run this step again.
+    parser.add_argument(
+        "--n-comps",
+        type=int,
+        default=os.environ.get("SCATLAS_N_COMPS") or None,
+        help="components that these genes have to be enough for",
+    )
     parser.add_argument("--list", type=Path, required=True, help="consensus_genes.tsv to write")
     parser.add_argument("--table", type=Path, required=True, help="consensus.parquet to write")
     args = parser.parse_args(argv)
     with step.run(args, outputs=[args.list, args.table]) as facts:
         tables = {plate: pd.read_parquet(path) for plate, path in step.pairs(args.hvg).items()}
         table = consensus_genes(tables, min_plates=args.min_plates, genes=args.genes)
+        if args.n_comps is not None and len(table) < args.n_comps:
+            msg = (
+                f"{len(table)} genes are highly variable on {args.min_plates} of {len(tables)} "
+                f"plates, too few for pca.n_comps ({args.n_comps}): compute fewer components, "
+                "lower consensus.min_plates or raise hvg.n_top_genes"
+            )
+            raise InputError(msg)
         facts |= {"n_plates": len(tables), "n_genes": len(table)}
         # The list holds names alone: other plates rerun when it changes, and only then.
         with atomic_path(args.list) as path:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from scatlas import config, step
-from scatlas.errors import InputError
+from scatlas.errors import InputError, about
 from scatlas.io import (
     METRICS,
     atomic_path,
@@ -43,7 +43,10 @@ def main(argv: list[str] | None = None) -> None:
     config.add_options(parser, config.Doublets)
     args = parser.parse_args(argv)
     wanted = config.from_options(args, config.Doublets)
-    with step.run(args, outputs=[args.table, args.summary]) as facts:
+    with (
+        step.run(args, outputs=[args.table, args.summary]) as facts,
+        about(f"plate {args.plate}"),
+    ):
         table = read_cells(args.qc, [*METRICS, "keep"])
         x, var = read_matrix(args.store, compact=True, **step.block_sizes(args))
         keep = table["keep"].to_numpy()

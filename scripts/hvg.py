@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from scatlas import config, step
+from scatlas.errors import about
 from scatlas.get import on_backend
 from scatlas.io import atomic_path, read_cells, read_matrix
 from scatlas.pp import frequent_genes, hvg_of_counts
@@ -26,7 +27,7 @@ def main(argv: list[str] | None = None) -> None:
     config.add_options(parser, config.HVG)
     args = parser.parse_args(argv)
     hvg = config.from_options(args, config.HVG)
-    with step.run(args, outputs=[args.table]) as facts:
+    with step.run(args, outputs=[args.table]) as facts, about(f"plate {args.plate}"):
         cells = read_cells(args.size_factors, ["row", "size_factor"])
         x, var = read_matrix(args.store, compact=True, **step.block_sizes(args))
         x = on_backend(x)

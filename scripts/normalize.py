@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from scatlas import config, step
+from scatlas.errors import about
 from scatlas.io import atomic_path, read_cells, write_cells
 from scatlas.io.cells import kept_names
 from scatlas.pp import size_factors
@@ -26,7 +27,7 @@ def main(argv: list[str] | None = None) -> None:
     config.add_options(parser, config.Normalize)
     args = parser.parse_args(argv)
     normalize = config.from_options(args, config.Normalize)
-    with step.run(args, outputs=[args.table]) as facts:
+    with step.run(args, outputs=[args.table]) as facts, about(f"plate {args.plate}"):
         qc = read_cells(args.qc, ["total_counts", "keep"])
         keep = qc["keep"].to_numpy()
         totals = qc["total_counts"].to_numpy()[keep]

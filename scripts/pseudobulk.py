@@ -9,7 +9,7 @@ import pandas as pd
 from scipy import sparse
 
 from scatlas import config, step
-from scatlas.errors import InputError
+from scatlas.errors import InputError, about
 from scatlas.get import aggregate_cells
 from scatlas.io import CsrWriter, open_tables, read_cells, read_matrix
 
@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> None:
     config.add_options(parser, config.Pseudobulk)
     args = parser.parse_args(argv)
     by = config.from_options(args, config.Pseudobulk).by
-    with step.run(args, outputs=[args.sums]) as facts:
+    with step.run(args, outputs=[args.sums]) as facts, about(f"plate {args.plate}"):
         cells = columns_of(args.store, args.plate, by)
         keep = read_cells(args.qc, ["keep"])["keep"].to_numpy()
         x, var = read_matrix(args.store, compact=True, **step.block_sizes(args))

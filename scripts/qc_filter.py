@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,14 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
     parser.add_argument("--table", type=Path, required=True, help="qc.parquet to write")
     parser.add_argument("--summary", type=Path, required=True, help="qc_summary.json to write")
+    # Through the environment: cells are not chosen anew because others are to be mixed.
+    parser.add_argument(
+        "--mixed-by",
+        type=json.loads,
+        default=os.environ.get("SCATLAS_MIXED_BY") or "{}",
+        metavar="JSON",
+        help="obs columns that all kept cells need, each with the plates that need it (null: all)",
+    )
     config.add_options(parser, config.QC)
     args = parser.parse_args(argv)
     qc = config.from_options(args, config.QC)
@@ -37,6 +47,8 @@ def main(argv: list[str] | None = None) -> None:
         genes_only = {"mt_prefix", "gene_names", "min_cells", "drop_rare_genes"}
         bounds = qc.model_dump(exclude=genes_only)
         keep, removed = qc_filter(obs, source=f"plate {args.plate}", **bounds)
+        for name in columns_to_mix(args.mixed_by, args.plate):
+            check_complete(args.plate, cells, name, keep)
         table = {name: obs[name] for name in METRICS} | {"keep": keep}
         facts |= {
             "plate": args.plate,
@@ -63,6 +75,30 @@ def check_bound(plate: str, genes: Table, qc: config.QC) -> None:
     if qc.max_pct_mt is not None and not genes.columns["mt"].take().any():
         why = useless_bound(genes, qc.mt_prefix, qc.gene_names, qc.max_pct_mt)
         msg = f"plate {plate}: {why}"
+        raise InputError(msg)
+
+
+def columns_to_mix(mixed_by: dict[str, list[str] | None], plate: str) -> list[str]:
+    """Columns of integrate.key that the plate itself has to have: the sheet has no label for it."""
+    return [name for name, plates in mixed_by.items() if plates is None or plate in plates]
+
+
+def check_complete(plate: str, cells: Table, name: str, keep: np.ndarray) -> None:
+    """Refuse gaps, and a missing column, before hours are spent on what Harmony would refuse."""
+    mend = f"give each cell a value, label the plate in the plate sheet (column {name!r}), or"
+    if name not in cells.columns:
+        msg = (
+            f"plate {plate} has no obs column {name!r}, which integrate.key names: {mend} name "
+            f"another column; it has {', '.join(cells.columns)}"
+        )
+        raise InputError(msg)
+    n_missing = int(pd.isna(pd.Series(cells.columns[name].take()))[keep].sum())
+    if n_missing:
+        msg = (
+            f"plate {plate}: obs[{name!r}], which integrate.key names, has no value for "
+            f"{n_missing:,} of the {int(keep.sum()):,} kept cells: {mend} leave them out by "
+            "qc.filter"
+        )
         raise InputError(msg)
 
 

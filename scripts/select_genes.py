@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from scatlas import blocks, step
-from scatlas.errors import InputError
+from scatlas.errors import InputError, about
 from scatlas.get import on_backend
 from scatlas.io import CsrWriter, atomic_path, in_place, open_tables, read_cells, read_matrix
 from scatlas.pp import GramAccumulator, cut_log_normalize
+
+logger = logging.getLogger("scatlas")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -26,6 +29,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     with (
         step.run(args, outputs=[args.selected, args.gram]) as facts,
+        about(f"plate {args.plate}"),
         open_tables(args.store) as (obs, _),
     ):
         cells = read_cells(args.size_factors, ["row", "size_factor"])
@@ -34,6 +38,9 @@ def main(argv: list[str] | None = None) -> None:
         factors = np.full(x.shape[0], np.nan)  # NaN: a cell that QC has taken out
         factors[rows] = kept_factors
         late = {"size_factor": kept_factors, **doublets_of(args.doublets, rows)}
+        obs, notices = obs.with_room_for(late)
+        for notice in notices:
+            logger.warning("plate %s: %s", args.plate, notice)
         genes = genes_in(args.store, var.index, args.genes)
         selected = cut_log_normalize(on_backend(x), genes, size_factors=factors)
         with (
@@ -51,6 +58,7 @@ def main(argv: list[str] | None = None) -> None:
         with atomic_path(args.gram) as path:
             gram.result().save(path)
         facts |= {"plate": args.plate, "n_cells": rows.size, "n_genes": genes.size}
+        facts |= {"notices": notices} if notices else {}
 
 
 def doublets_of(table: Path | None, rows: np.ndarray) -> dict[str, np.ndarray]:

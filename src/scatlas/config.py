@@ -751,13 +751,24 @@ def check_plates(config: Config, plates: Sequence[Plate]) -> None:
     Raises
     ------
     ConfigError
-        ``consensus.min_plates`` asks for more plates than there are.
+        ``consensus.min_plates`` asks for more plates than there are, or ``pca.n_comps`` for more
+        components than so many plates' genes can give.
     """
     if config.consensus.min_plates > len(plates):
         n = len(plates)
         msg = (
             f"consensus.min_plates is {config.consensus.min_plates}, but {config.plates} has "
             f"{n} plate{'s' * (n != 1)}: no gene could be chosen; give at most {n}"
+        )
+        raise ConfigError(msg)
+    # Each gene of the atlas has the votes of so many plates.
+    most = config.hvg.n_top_genes * len(plates) // config.consensus.min_plates
+    if config.pca.n_comps > most:
+        msg = (
+            f"pca.n_comps is {config.pca.n_comps}, but the atlas has at most {most} genes: "
+            f"hvg.n_top_genes ({config.hvg.n_top_genes}) of each of {len(plates)} plates, agreed "
+            f"on by consensus.min_plates ({config.consensus.min_plates}); compute fewer components "
+            "or raise hvg.n_top_genes"
         )
         raise ConfigError(msg)
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 class ScatlasError(Exception):
     """Base of every error that scatlas raises on purpose."""
@@ -9,6 +15,18 @@ class ScatlasError(Exception):
 
 class InputError(ScatlasError, ValueError):
     """Data that cannot be used: the message names the file, the element and the mend."""
+
+
+@contextmanager
+def about(subject: str) -> Iterator[None]:
+    """Name what an `InputError` is about, where its sentence does not: many jobs share a log."""
+    try:
+        yield
+    except InputError as error:
+        if subject in str(error):
+            raise
+        msg = f"{subject}: {error}"
+        raise InputError(msg) from error
 
 
 class ConfigError(ScatlasError, ValueError):

@@ -79,6 +79,19 @@ def refusal(source) -> str:
 # Loading ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("n_plates", "min_plates", "n_top_genes", "most"),
+    [(3, 3, 100, 100), (3, 2, 100, 150), (5, 3, 10, 16), (1, 1, 7, 7)],
+)
+def test_components_beyond_what_votes_allow(n_plates, min_plates, n_top_genes, most):
+    plates = [Plate(plate=f"p{i}", path=f"{i}.h5ad") for i in range(n_plates)]
+    config = {"hvg": {"n_top_genes": n_top_genes}, "consensus": {"min_plates": min_plates}}
+    check_plates(load(config | {"pca": {"n_comps": most}}), plates)
+    refused = rf"pca.n_comps is {most + 1}, but the atlas has at most {most} genes: hvg.n_top_genes"
+    with pytest.raises(ConfigError, match=refused):
+        check_plates(load(config | {"pca": {"n_comps": most + 1}}), plates)
+
+
 def test_home(monkeypatch):
     monkeypatch.setenv("HOME", "/me")
     config = load({"plates": "~/plates.tsv", "outdir": "~/atlas/"})

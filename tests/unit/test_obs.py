@@ -735,3 +735,19 @@ with open_tables({str(path)!r}) as (obs, var):
 assert "anndata" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_columns_give_way_to_others_of_their_names(tmp_path):
+    frame = pd.DataFrame({name: [i] for i, name in enumerate(["a", "b", "source_b", "c"])}, ["x"])
+    ad.AnnData(obs=frame).write_h5ad(tmp_path / "t.h5ad")
+    with open_tables(tmp_path / "t.h5ad") as (obs, _):
+        table, notices = obs.with_room_for(["b", "c", "d"])
+        found = table.read()
+        same, none = obs.with_room_for(["d"])
+    assert list(found.columns) == ["a", "source_source_b", "source_b", "source_c"]
+    assert found.iloc[0].tolist() == [0, 1, 2, 3]
+    assert notices == [
+        "obs had a column 'b': it is 'source_source_b' now",
+        "obs had a column 'c': it is 'source_c' now",
+    ]
+    assert (list(same.columns), none) == (list(frame), [])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import anndata as ad
 import numpy as np
+import pandas as pd
 import pytest
 
 from scatlas.datasets import write_plate
@@ -116,6 +117,77 @@ def left_over(project: Project, plate: str) -> list[str]:
     return sorted(path.relative_to(results).as_posix() for path in places if path.is_file())
 
 
+def one_cell(adata: ad.AnnData) -> ad.AnnData:
+    return adata[np.flatnonzero(adata.obs["pass_filter"] == "full")[:1]].copy()
+
+
+def without_counts(adata: ad.AnnData) -> ad.AnnData:
+    adata.X = adata.X * 0
+    return adata
+
+
+def some_without_a_donor(adata: ad.AnnData) -> ad.AnnData:
+    adata.obs["donor"] = pd.Categorical(["x", "y", None, "x", "y"] * 50)
+    return adata
+
+
+def only_dropped_without_a_donor(adata: ad.AnnData) -> ad.AnnData:
+    adata.obs["donor"] = pd.Categorical(["x"] * 250).set_categories(["x", "y"])
+    adata.obs.loc[adata.obs["pass_filter"] != "full", "donor"] = None
+    return adata
+
+
+def test_steps_that_cannot_use_a_plate_name_it(tmp_path: Path, plates: dict[str, Path]):
+    """And values to be mixed that are missing stop the first step that knows which cells stay."""
+    made = (one_cell, without_counts, some_without_a_donor, only_dropped_without_a_donor)
+    rows = ["plate\tpath\tdonor", f"no_donor\t{plates['p2']}\t"]
+    for make in made:
+        path = tmp_path / f"{make.__name__}.h5ad"
+        write_plate(path, make(ad.read_h5ad(plates["p1"])))
+        donor = "" if "donor" in make.__name__ else "d"
+        rows.append(f"{make.__name__}\t{path}\t{donor}")
+    project = Project(tmp_path / "project", CONFIG | {"integrate": {"key": ["plate", "donor"]}})
+    (project.folder / "plates.tsv").write_text("\n".join([*rows, ""]))
+    last = {"no_donor": "qc", "some_without_a_donor": "qc", "only_dropped_without_a_donor": "qc"}
+    names = [row.split("\t")[0] for row in rows[1:]]
+    tables = [f"results/plates/{name}/{last.get(name, 'hvg')}.parquet" for name in names]
+
+    said = project.run("--keep-going", *tables).stdout
+
+    kept = ad.read_h5ad(tmp_path / "some_without_a_donor.h5ad").obs
+    kept = kept[kept["pass_filter"] == "full"]["donor"]
+    found = {line.strip() for line in said.splitlines() if line.strip().startswith("error: ")}
+    begins = (
+        "error: plate no_donor has no obs column 'donor', which integrate.key names: give each",
+        "error: plate one_cell: no gene has a normalised dispersion",
+        "error: plate some_without_a_donor: obs['donor'], which integrate.key names, has no value",
+        "error: plate without_counts: no cell has counts",
+    )
+    assert any(
+        f" for {kept.isna().sum()} of the {len(kept)} kept" in sentence for sentence in found
+    )
+    assert len(found) == len(begins)
+    for sentence, begin in zip(sorted(found), begins, strict=True):
+        assert sentence.startswith(begin)
+    assert (project.folder / tables[-1]).exists(), "gaps of cells that are dropped do not matter"
+
+
+def test_too_few_genes_for_the_components_are_refused_where_they_are_chosen(
+    tmp_path: Path, two: Project
+):
+    """Without running that step again where other components are asked for."""
+    project = two.copied(tmp_path / "copy")
+    n_genes = len((project.results / "consensus_genes.tsv").read_text().splitlines()) - 1
+    project.config |= {"pca": {"n_comps": n_genes}}
+    project.write_config()
+    assert project.build("results/consensus_genes.tsv") == set()
+    project.config |= {"pca": {"n_comps": n_genes + 1}, "consensus": {"min_plates": 1}}
+    project.write_config()
+    (project.results / "consensus.parquet").unlink()
+    said = project.run("results/consensus_genes.tsv", "--forcerun", "consensus").stdout
+    assert f"error: {n_genes} genes are highly variable on 1 of 2 plates, too few for" in said
+
+
 @pytest.mark.parametrize(
     ("change", "sentences"),
     [
@@ -131,9 +203,13 @@ def left_over(project: Project, plate: str) -> list[str]:
             {"consensus": {"min_plates": 4}},
             ("consensus.min_plates is 4, but plates.tsv has 3 plates", "give at most 3"),
         ),
+        (
+            {"hvg": {"n_top_genes": 100}, "pca": {"n_comps": 151}},
+            ("pca.n_comps is 151, but the atlas has at most 150 genes: hvg.n_top_genes (100)",),
+        ),
         ({"plates": "no-such.tsv"}, ("no-such.tsv: there is no such plate sheet",)),
     ],
-    ids=["two mistakes", "more plates than there are", "no plate sheet"],
+    ids=["two mistakes", "more plates than there are", "too many components", "no plate sheet"],
 )
 def test_a_bad_config_stops_before_any_job(
     project: Project, change: dict, sentences: tuple[str, ...]

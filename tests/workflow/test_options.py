@@ -94,6 +94,7 @@ def odd_plates() -> dict[str, ad.AnnData]:
         names = plates[name].obs_names.to_numpy(dtype=object, copy=True)
         names[passed(plates[name])[: len(cells)]] = cells
         plates[name].obs_names = names
+        plates[name].obs["size_factor"] = np.arange(250) * 0.5  # as others compute them
     return plates
 
 
@@ -177,6 +178,15 @@ def test_values_come_from_all_genes_of_a_plate(run: Run):
     np.testing.assert_array_equal(atlas.X.indices, theirs.indices)
     # One rounding to float32 here, four there (total, factor, product, logarithm).
     np.testing.assert_allclose(atlas.X.data, theirs.data, rtol=5e-7)
+
+
+def test_a_source_column_gives_way_to_ours_and_stays(run: Run):
+    atlas = run.atlas()
+    theirs = run.merged.obs["size_factor"]
+    np.testing.assert_array_equal(atlas.obs["source_size_factor"], theirs)
+    assert (atlas.obs["size_factor"].to_numpy() != theirs.to_numpy()).any()
+    log = (run.project.results / "logs/select_genes/p1.log").read_text()
+    assert "plate p1: obs had a column 'size_factor': it is 'source_size_factor' now" in log
 
 
 def test_cells_that_are_called_alike_get_names_of_their_own(run: Run):

@@ -261,9 +261,10 @@ def test_a_subset_of_all_cells_asks_for_what_the_atlas_needs(ask, default):
 
 
 def test_a_dry_run_prints_the_plan(tmp_path: Path):
-    with (tmp_path / "p.h5ad").open("wb") as file:
-        file.truncate(300_000_000)
-    (tmp_path / "plates.tsv").write_text("plate\tpath\np\tp.h5ad\nq\tp.h5ad\n")
+    for name in ("p.h5ad", "q.h5ad"):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(300_000_000)
+    (tmp_path / "plates.tsv").write_text("plate\tpath\np\tp.h5ad\nq\tq.h5ad\n")
     config = {"plates": "plates.tsv", "consensus": {"min_plates": 2}, "backend": "gpu"}
     (tmp_path / "my.yaml").write_text(yaml.safe_dump(config))
     options = ("-n", "--cores", "16", "--configfile", str(tmp_path / "my.yaml"))

@@ -147,13 +147,36 @@ CLUSTER = CONFIG.compute.cluster
 os.environ.update(
     SCATLAS_CLUSTER=CLUSTER.model_dump_json(exclude_none=True) if CLUSTER else "",
     SCATLAS_QC_FILTER=CONFIG.qc.filter or "",
-    SCATLAS_MAX_PCT_MT="" if CONFIG.qc.max_pct_mt is None else str(CONFIG.qc.max_pct_mt),
+    SCATLAS_MAX_PCT_MT=(
+        "" if CONFIG.qc.max_pct_mt is None else str(CONFIG.qc.max_pct_mt)
+    ),
     # Of stored plates there is one copy at a time: `consensus` compares their genes.
     SCATLAS_REFERENCE_PLATE=(
         placed(SHEET[0])
         if CONFIG.genes == "same" and SHEET[0].plate not in STORED
         else ""
     ),
+)
+
+
+def mixed_by():
+    """Columns of integrate.key that plates have to have themselves, and which plates do: those
+    without a label. Later steps make the columns that are left out, and doublets that are dropped
+    may lack a value. None stands for all plates."""
+    if not CONFIG.integrate or DROPS_DOUBLETS:
+        return {}
+    names = [name for name in CONFIG.integrate.key if name not in MADE_LATER]
+    lack = {name: [p.plate for p in SHEET if not p.labels.get(name)] for name in names}
+    return {
+        name: plates if len(plates) < len(SHEET) else None
+        for name, plates in lack.items()
+        if plates
+    }
+
+
+MADE_LATER = {"plate", "size_factor", "doublet_score", "predicted_doublet", "leiden"}
+os.environ.update(
+    SCATLAS_MIXED_BY=json.dumps(mixed_by()), SCATLAS_N_COMPS=str(CONFIG.pca.n_comps)
 )
 
 
@@ -262,8 +285,9 @@ def source_file(wildcards):
     if is_demo(plate):
         return plate.path
     path = plate.path
+    # It would be taken for a wildcard; a change shows in the stamp all the same.
     if "{" in path:
-        return []  # it would be taken for a wildcard; a change shows in the stamp all the same
+        return []
     if Path(path).is_dir():
         path = next(
             (

@@ -149,7 +149,8 @@ class Table:
             encoding = encoding_of(table)
             key = required_attribute(path, root, name, "_index")
             required_attribute(path, root, name, "column-order")
-            order = [*map(attribute_text, np.atleast_1d(table.attrs["column-order"]))]
+            order = table.attrs["column-order"]
+            order = [order] if isinstance(order, str) else [*map(attribute_text, order)]
         if encoding not in TABLES:
             msg = f"{path}: {name} is stored as {encoding[0]!r}, not as a data frame: {AGAIN}"
             raise InputError(msg)
@@ -273,6 +274,28 @@ class Table:
             index_name=index_name,
             _numbered=NumberedNames(self._stored_names, list(self.spans())),
         )
+
+    def with_room_for(self, names: Iterable[str]) -> tuple[Table, list[str]]:
+        """Give way to further columns: columns of their names get ``source_`` before theirs.
+
+        Parameters
+        ----------
+        names
+            Of the columns that will be written in their place.
+
+        Returns
+        -------
+        The table, and a sentence for each column that was renamed.
+        """
+        names, columns, notices = set(names), {}, []
+        for name, column in self.columns.items():
+            fresh = name
+            while fresh in names or (fresh != name and fresh in self.columns):
+                fresh = f"source_{fresh}"
+            if fresh != name:
+                notices.append(f"{self.name} had a column {name!r}: it is {fresh!r} now")
+            columns[fresh] = column
+        return replace(self, columns=columns), notices
 
     def renamed(self) -> str | None:
         """Sentence on repeated names that `storable` has made unique, if there are any."""
