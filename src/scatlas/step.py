@@ -203,9 +203,10 @@ def _damage(error: Exception, args: argparse.Namespace) -> str | None:
         explain(args.manifest)
     except InputError as damage:
         return str(damage)
-    if not isinstance(error, InputError):
+    # Damage that leaves size and time alone is found by the checksum of a chunk.
+    path = next((part for part in str(error).split(": ") if Path(part).exists()), None)
+    if path is None or not isinstance(error, InputError):
         return None
-    path = str(error).partition(": ")[0]
     mend = f"delete it (rm -r {path}) and give the same command again, which makes it anew"
     return str(error).replace(AGAIN, mend)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,10 @@ import pytest
 import scipy.sparse as sp
 
 from scatlas import integrity, step
-from scatlas.errors import InputError
+from scatlas.errors import InputError, about
 from scatlas.integrity import check, run_record
 from scatlas.io.elements import consolidate
+from scatlas.io.lazy import read_matrix
 from scatlas.io.writer import CsrWriter
 from scatlas.io.zarr3 import open_store
 
@@ -162,6 +164,22 @@ def test_a_step_that_fails_over_a_damaged_input_names_it_and_the_mend(results: P
     args.attempt = 2
     with pytest.raises(InputError, match=r"rm -r .*counts\.zarr"), step.run(args, outputs=[]):
         pytest.fail("the step ran again")
+
+
+def test_damage_that_shows_in_no_listing_is_found_by_the_reader(results: Path):
+    """Bits that rot leave size and time alone."""
+    store = results / "plates/p1/counts.zarr"
+    path = store / "X/data/c/0"
+    damaged, time = bytearray(path.read_bytes()), path.stat().st_mtime_ns
+    damaged[20] ^= 1
+    path.write_bytes(damaged)
+    os.utime(path, ns=(time, time))
+    args = argparse.Namespace(
+        manifest=results / "manifests/next.json", threads=1, attempt=1, block_budget="16MB"
+    )
+    said = re.escape(f"plate p1: {store}: ") + ".*" + re.escape(f"delete it (rm -r {store}) and")
+    with pytest.raises(InputError, match=said), step.run(args, outputs=[]), about("plate p1"):
+        read_matrix(store)[0].compute()
 
 
 def test_a_store_of_ours_that_lost_any_chunk_is_not_opened(results: Path):
