@@ -180,7 +180,7 @@ def row_slices(x: Any) -> list[slice]:
     return [slice(int(a), int(b)) for a, b in pairwise(bounds)]
 
 
-def _view(x: Block, rows: slice) -> Block:
+def view(x: Block, rows: slice) -> Block:
     """Rows of an in-memory array, without copying its values."""
     if rows == slice(0, x.shape[0]):
         return x
@@ -296,7 +296,7 @@ class _Halving:
         _gpu().free_memory()
         n = block.shape[0]
         halves = [slice(0, n // 2), slice(n // 2, n)]
-        done = [self(_view(block, half), *(row[half] for row in rows)) for half in halves]
+        done = [self(view(block, half), *(row[half] for row in rows)) for half in halves]
         return self._combine(done)
 
 
@@ -345,7 +345,7 @@ def stream(
     if (client := cluster_of(x)) is not None:
         yield from counted(_on_cluster(client, x, fn, rows, slices), sizes)
         return
-    blocks = _of_graph(x) if is_dask(x) else (lambda i: _view(_as_rows(x), slices[i]))
+    blocks = _of_graph(x) if is_dask(x) else (lambda i: view(_as_rows(x), slices[i]))
     x = x if is_dask(x) else _as_rows(x)
     parts = [
         _of_graph(row) if is_dask(row) else (lambda i, row=row: row[slices[i]]) for row in rows

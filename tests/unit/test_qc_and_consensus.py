@@ -109,7 +109,8 @@ def store(tmp_path, obs, monkeypatch) -> Path:
     obs["total_counts_mt"] = [5, 20, 3, 0, 250]
     obs["barcode"] = [f"b{i}" for i in range(5)]
     obs.index.name = "BARCODE"
-    with CsrWriter(tmp_path / "counts.zarr", n_vars=3, obs=obs) as writer:
+    var = pd.DataFrame({"mt": [True, False, False]}, index=["MT-A", "B", "C"])
+    with CsrWriter(tmp_path / "counts.zarr", n_vars=3, obs=obs, var=var) as writer:
         writer.append(sp.csr_matrix((5, 3), dtype=np.uint8))
     return tmp_path / "counts.zarr"
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import operator
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -92,6 +92,7 @@ def add_block(
     sums: NDArray[np.float64],
     upper: NDArray[np.float64],
     *,
+    panel: int | None = None,
     threads: int = 1,
     run: Callable[..., Iterable] = map,
 ) -> None:
@@ -106,13 +107,17 @@ def add_block(
     upper
         float64 ``[n_genes, n_genes]``, of which the upper triangle counts; what lies below is
         overwritten with anything.
+    panel
+        Rows whose values decide together between pairs and BLAS, and of which BLAS sees no two
+        panels at once: blocks that begin where panels do give the same bits, however the panels are
+        put into blocks. None: the whole block is one.
     threads
         How many threads `run` has. No bit of the result depends on it.
     run
         ``map``, or one that makes the calls in several threads, where BLAS must be kept to one of
         its own (:func:`scatlas.compute.threads.blas_on_one_thread`).
     """
-    todo = _parts(x)
+    todo = _parts(x, panel or max(1, x.shape[0]))
     at_once = 2 * threads
     for start in range(0, len(todo), at_once):
         parts = list(run(operator.call, todo[start : start + at_once]))
@@ -120,30 +125,52 @@ def add_block(
         list(run(add, _shares(parts, at_once, upper.shape[0])))
 
 
-def _parts(x: Block) -> list[Callable[[], Pairs | NDArray[np.float64]]]:
+def _parts(x: Block, panel: int) -> list[Callable[[], Pairs | NDArray[np.float64]]]:
     """Functions that prepare the parts of a block, in the order of the rows."""
     n_rows, n_genes = x.shape
     if n_genes > MAX_GENES:
         msg = f"{n_genes} genes, more than the {MAX_GENES} that can be numbered"
         raise ValueError(msg)
     rows_at_once = max(64, _DENSE_BYTES // (8 * max(1, n_genes)))
-    bounds = [*range(0, n_rows, rows_at_once), n_rows]
+    panels = list(pairwise([*range(0, n_rows, panel), n_rows]))
     if not sparse.issparse(x):
         x = np.asarray(x)
-        return [functools.partial(_dense, x[a:b]) for a, b in pairwise(bounds)]
+        return [
+            functools.partial(_dense, x[a : min(a + rows_at_once, stop)])
+            for start, stop in panels
+            for a in range(start, stop, rows_at_once)
+        ]
     indptr = x.indptr.astype(np.int64, copy=False)
-    per_row = np.diff(indptr).astype(np.float64)
-    few = _PAIR_COST * (per_row @ per_row) < float(n_rows) * n_genes * n_genes
-    prepare = _scattered
-    if few and _strictly_sorted(x.indices, indptr):
-        step = max(_PART_VALUES, n_genes**2 // _GENES_SQUARED_PER_VALUE)
-        bounds = np.searchsorted(indptr, np.arange(0, indptr[-1], step))
-        bounds = np.unique(np.append(bounds, n_rows)).tolist()
-        prepare = _pairs
-    return [
-        functools.partial(prepare, x.data, x.indices, indptr[a : b + 1], n_genes)
-        for a, b in pairwise(bounds)
-    ]
+    todo = []
+    # Pairs are added row by row, so that panels may share a part; dense rows by BLAS, so that not.
+    for by_pairs, run in groupby(
+        panels, lambda rows: _takes_pairs(x.indices, indptr, *rows, n_genes)
+    ):
+        rows = list(run)
+        if by_pairs:
+            rows = [(rows[0][0], rows[-1][1])]
+        for start, stop in rows:
+            if by_pairs:
+                step = max(_PART_VALUES, n_genes**2 // _GENES_SQUARED_PER_VALUE)
+                wanted = np.arange(indptr[start], indptr[stop], step)
+                bounds = np.unique([start, *np.searchsorted(indptr, wanted), stop]).tolist()
+            else:
+                bounds = [*range(start, stop, rows_at_once), stop]
+            prepare = _pairs if by_pairs else _scattered
+            todo += [
+                functools.partial(prepare, x.data, x.indices, indptr[a : b + 1], n_genes)
+                for a, b in pairwise(bounds)
+            ]
+    return todo
+
+
+def _takes_pairs(
+    indices: NDArray, indptr: NDArray[np.int64], start: int, stop: int, n_genes: int
+) -> bool:
+    """Whether pairs of the values of these rows cost less than BLAS on them."""
+    per_row = np.diff(indptr[start : stop + 1]).astype(np.float64)
+    few = _PAIR_COST * (per_row @ per_row) < float(stop - start) * n_genes * n_genes
+    return few and _strictly_sorted(indices, indptr[start : stop + 1])
 
 
 def _dense(x: NDArray) -> NDArray[np.float64]:
@@ -173,7 +200,7 @@ def _shares(
     parts: list[Pairs | NDArray[np.float64]], n: int, n_genes: int
 ) -> list[tuple[int, int]]:
     """Ranges of genes of about equal work; for dense rows always the same panels."""
-    if not isinstance(parts[0], Pairs):
+    if not all(isinstance(part, Pairs) for part in parts):
         return list(pairwise([*range(0, n_genes, _PANEL), n_genes]))
     counts = sum(np.diff(part.first) for part in parts)
     # As many pairs as if the genes fell into the rows independently.

@@ -3,7 +3,7 @@
 As in :mod:`scatlas.kernels.gram_cpu` the block's own values decide, and one matrix is added to,
 here on the device. No sum depends on the order in which threads finish: each entry is summed by one
 warp over runs of its gene's cells, and these in order (pairs), or by a dgemm of a fixed shape
-(dense rows). It may depend on the blocks in its last bits.
+(dense rows). It depends on where the rows of a block begin in its last bits.
 """
 
 from __future__ import annotations
@@ -55,12 +55,14 @@ def add_block(
     sums: cp.ndarray,
     upper: cp.ndarray,
     *,
+    panel: int | None = None,  # noqa: ARG001
     threads: int = 1,  # noqa: ARG001
     run: Callable[..., Iterable] = map,  # noqa: ARG001
 ) -> None:
     """As :func:`scatlas.kernels.gram_cpu.add_block`, for a block and sums on the GPU.
 
-    The current stream still works on it at the return. `threads` and `run` are for the CPU. Where
+    The current stream still works on it at the return. The block is one panel; `threads` and `run`
+    are for the CPU. Where
     the memory is too small for a part of the rows, its halves are added one after the other.
     """
     n_rows, n_genes = x.shape

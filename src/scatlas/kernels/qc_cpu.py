@@ -6,6 +6,7 @@ values in float64, which holds every integer up to 2^53. (A float32 sum is wrong
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ import scipy.sparse as sp
 
 from scatlas.kernels.cached import njit
 from scatlas.kernels.group_sums_cpu import check_range
+from scatlas.kernels.moments_cpu import moments, pair_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -188,13 +190,56 @@ def _gene_totals_dense(x, out):
 
 
 def gene_sums(x: Block) -> np.ndarray:
-    """Total of each gene over the block's cells, `sum_dtype` [genes]."""
+    """Total of each gene over the block's cells, to be added by :func:`add_gene_sums`.
+
+    Returns
+    -------
+    int64 [genes] when all values of the block are integers; else float64 [2, genes], each total and
+    the rounding error that it leaves.
+    """
     out = np.zeros(x.shape[1], sum_dtype(x.dtype))
     if sp.issparse(x):
         _gene_totals_csr(x.data, x.indices, x.indptr[-1], out)
     else:
         _gene_totals_dense(x, out)
-    return out
+    return _with_errors(x, out)
+
+
+def _with_errors(x: Block, totals: np.ndarray) -> np.ndarray:
+    """The gene totals of a block as :func:`gene_sums` returns them."""
+    values = x.data if sp.issparse(x) else np.ascontiguousarray(x)
+    exact = _exact(totals, integral=is_integral(values))
+    if exact.dtype == np.int64:
+        return exact
+    pairs = np.ascontiguousarray(moments(x).sums[0, :, :2].T)
+    return finite_pairs(pairs, totals)
+
+
+def finite_pairs(pairs: np.ndarray, totals: np.ndarray) -> np.ndarray:
+    """`pairs` [2, genes]; where `totals` [genes] are not finite these, without an error."""
+    return np.where(np.isfinite(totals), pairs, [totals, np.zeros_like(totals)])
+
+
+def add_gene_sums(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Sum of what :func:`gene_sums` returns for blocks that follow each other.
+
+    Reals carry their rounding error, so that the total does not depend on where blocks begin.
+    """
+    return functools.reduce(_add_pair, parts)
+
+
+def _add_pair(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if a.ndim == b.ndim == 1:
+        return a + b
+    (a, a_error), (b, b_error) = (v if v.ndim == 2 else (v, np.zeros(v.size)) for v in (a, b))
+    with np.errstate(invalid="ignore"):
+        pairs = pair_sum(a.astype(np.float64), a_error, b.astype(np.float64), b_error)
+    return finite_pairs(np.array(pairs), a + b)
+
+
+def rounded(sums: np.ndarray) -> np.ndarray:
+    """Totals [genes] of sums with or without their rounding errors."""
+    return sums if sums.ndim == 1 else sums[0] + sums[1]
 
 
 @njit(nogil=True, cache=True)
@@ -222,10 +267,15 @@ class QCPartial:
 
     cells: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]
     """(totals [n], n_genes int64 [n], masked totals [n, masks], top totals float64 [n, ns])."""
-    gene_totals: np.ndarray
-    """int64 (all values integers) or float64 [genes]."""
+    gene_sums: np.ndarray
+    """As of :func:`gene_sums`."""
     n_cells: np.ndarray
     """Cells in which each gene is not zero, int64 [genes]."""
+
+    @property
+    def gene_totals(self) -> np.ndarray:
+        """Total of each gene, int64 (all values integers) or float64 [genes]."""
+        return rounded(self.gene_sums)
 
     @property
     def totals(self) -> np.ndarray:
@@ -252,7 +302,7 @@ class QCPartial:
         """The partial of all cells of `parts`, which follow each other."""
         return QCPartial(
             cells=[cells for part in parts for cells in part.cells],
-            gene_totals=sum((part.gene_totals for part in parts[1:]), parts[0].gene_totals),
+            gene_sums=add_gene_sums([part.gene_sums for part in parts]),
             n_cells=sum((part.n_cells for part in parts[1:]), parts[0].n_cells),
         )
 
@@ -348,7 +398,7 @@ def qc_block(x: Block, masks: np.ndarray, ns: Sequence[int] = ()) -> QCPartial:
         _exact(masked, integral=integral),
         top_totals(x, ns) if len(ns) else np.zeros((n_cells, 0)),
     )
-    return QCPartial([cells], _exact(gene_totals, integral=integral), gene_cells)
+    return QCPartial([cells], _with_errors(x, gene_totals), gene_cells)
 
 
 @njit(nogil=True, cache=True)

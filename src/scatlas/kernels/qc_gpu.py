@@ -16,7 +16,7 @@ from cupyx.scipy import sparse
 
 from scatlas.kernels import cuda
 from scatlas.kernels.group_sums_cpu import check_range
-from scatlas.kernels.qc_cpu import QCPartial, _exact, sum_dtype
+from scatlas.kernels.qc_cpu import QCPartial, _exact, finite_pairs, sum_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +81,7 @@ class _Genes:
         self.lo = cp.zeros(n, cp.int64) if real else cuda.NULL
         self.odd = cp.zeros(n, cp.int32) if real else cuda.NULL
         self.cells = cp.zeros(n, cp.int64) if cells else cuda.NULL
-        self.finite = extent.finite
+        self.finite, self.integral = extent.finite, extent.integral
 
     def args(self) -> tuple:
         coarse = 2.0**self.power if self.dtype == np.float64 else 1.0
@@ -91,13 +91,18 @@ class _Genes:
         hi = self.hi.get()
         if self.dtype == np.int64:
             return hi
-        sums = np.ldexp(hi + self.lo.get() / self.fine, -self.power)
+        # float64 holds 53 of the 63 bits: what it leaves is a part of the error.
+        high = hi.astype(np.float64)
+        low = (hi - high.astype(np.int64)) + self.lo.get() / self.fine
+        pairs = np.ldexp([high, low], -self.power)
+        sums = pairs.sum(axis=0)
         if not self.finite:
             odd = self.odd.get()
             sums[odd == 2] = np.inf
             sums[odd == 4] = -np.inf
             sums[(odd & 1 != 0) | (odd & 6 == 6)] = np.nan
-        return sums
+        exact = _exact(sums, integral=self.integral)
+        return exact if exact.dtype == np.int64 else finite_pairs(pairs, sums)
 
 
 _NOTHING = (cuda.NULL, cuda.NULL, cuda.NULL, cuda.NULL, np.float64(1.0), np.float64(1.0))
@@ -194,8 +199,7 @@ def qc_block(x: Block, masks: Any, ns: Sequence[int] = ()) -> QCPartial:
         _exact(masked, integral=extent.integral),
         top_totals(x, ns) if len(ns) else np.zeros((n_cells, 0)),
     )
-    gene_totals = _exact(genes.totals(), integral=extent.integral)
-    return QCPartial([cells], gene_totals, genes.cells.get())
+    return QCPartial([cells], genes.totals(), genes.cells.get())
 
 
 def top_totals(x: Block, ns: Sequence[int]) -> np.ndarray:

@@ -166,6 +166,7 @@ def _filter(
 def _numbers(x: Any, axis: str, *, by_counts: bool) -> np.ndarray:
     """Total, or number of values above zero, of each cell or gene."""
     from scatlas.kernels.group_sums_cpu import check_range
+    from scatlas.kernels.qc_cpu import add_gene_sums, rounded
 
     x = _rep.as_rows(x)
     blocks.check_type(x)
@@ -180,4 +181,4 @@ def _numbers(x: Any, axis: str, *, by_counts: bool) -> np.ndarray:
         check_range(block, x.shape[0])
         return kernels.gene_sums(block)
 
-    return blocks.reduce(of_genes, sum, x)
+    return rounded(blocks.reduce(of_genes, add_gene_sums, x))

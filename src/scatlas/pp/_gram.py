@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 # A Gram matrix of this many genes takes 7.2 GB, and two are needed.
 MAX_GENES = 30_000
-# Blocks summed into one matrix before it is added to that of the blocks before them.
-_GROUP = 16
+# Values of a panel of rows, and panels summed into one matrix before it is added to that of the
+# panels before them.
+_PANEL_VALUES, _GPU_PANEL_VALUES = 2**22, 2**26
+_GROUP = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,10 +147,12 @@ class GramAccumulator:
                 total.add(block)
         stats = total.result()
 
-    There is one matrix, or two beyond 16 blocks, where the first block lies: in memory, and several
-    threads work on it, or on its GPU. Each entry is summed over the rows of 16 blocks, and these
-    sums are added in order: the result depends on the blocks alone. :meth:`GramStats.fold` over the
-    statistics of groups of 16 blocks, each made elsewhere, gives the same bits.
+    There is one matrix, or two beyond 128 panels, where the first block lies: in memory, and
+    several threads work on it, or on its GPU. Rows are summed in panels (:func:`panel_rows`) that
+    are counted from the first row, however the blocks cut them, each entry over the rows of 128
+    panels, and these sums are added in order: no bit of the result depends on where blocks begin.
+    :meth:`GramStats.fold` over the statistics of groups of 128 panels, each made elsewhere, gives
+    the same bits. (On a GPU whose memory is too small for a panel, halves of it are added.)
 
     Parameters
     ----------
@@ -164,9 +168,11 @@ class GramAccumulator:
     def __init__(self, n_genes: int) -> None:
         check_size(n_genes)
         self._n_genes = n_genes
-        self._n_blocks = 0
-        self._group: GramStats | None = None
-        self._total: GramStats | None = None
+        self._n_cells = 0
+        self._n_panels = 0
+        self._waiting: list[blocks.Block] = []  # rows of a panel that is not full
+        self._sums: tuple[Any, Any] | None = None
+        self._total: tuple[Any, Any] | None = None
         self._open = ExitStack()
 
     def __enter__(self) -> GramAccumulator:
@@ -175,42 +181,52 @@ class GramAccumulator:
         self._run: Callable[..., Iterable] = map
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._open.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._open:
+            if kind is None:
+                self._add_waiting()
 
     def add(self, x: blocks.Block) -> None:
         """Add the cells of a block ``[n, n_genes]``, dense or CSR, of any real dtype.
 
         On the GPU the current stream still reads the block at the return.
         """
-        if self._group is None:
+        if self._sums is None:
             self._begin(x)
         elif homes.is_gpu(x) != self._on_gpu:
             raise InputError("blocks in memory and on the GPU do not add up: copy them to one side")
-        elif self._n_blocks % _GROUP == 0:
-            self._fold()
-        self._n_blocks += 1
-        n_cells, sums, upper = self._group.n_cells, self._group.sums, self._group.gram
+        n_rows = x.shape[0]
+        self._n_cells += n_rows
         with self._device:
-            self._kernels.add_block(x, sums, upper, threads=self._threads, run=self._run)
-        self._group = GramStats(n_cells + x.shape[0], sums, upper)
+            start = 0
+            if self._waiting:
+                due = self._panel - sum(part.shape[0] for part in self._waiting)
+                start = min(due, n_rows)
+                self._waiting.append(blocks.view(x, slice(0, start)).copy())
+                if start == due:
+                    self._add_waiting()
+            stop = n_rows - (n_rows - start) % self._panel
+            self._add_panels(blocks.view(x, slice(start, stop)))
+            if stop < n_rows:
+                self._waiting.append(blocks.view(x, slice(stop, n_rows)).copy())
 
     def result(self) -> GramStats:
         """Sums over all blocks, in memory. The accumulator is used up."""
-        if self._group is None:
+        if self._sums is None:
             return GramStats(0, *self._zeros(np))
-        parts = [self._group] if self._total is None else [self._total, self._group]
+        self._add_waiting()
         with self._device:
-            total = GramStats.fold(parts)
-            self._kernels.mirror(total.gram)
-            if not self._on_gpu:
-                return total
-            return GramStats(total.n_cells, total.sums.get(), total.gram.get())
+            sums, gram = self._folded()
+            self._kernels.mirror(gram)
+            if self._on_gpu:
+                sums, gram = sums.get(), gram.get()
+            return GramStats(self._n_cells, sums, gram)
 
     def _begin(self, x: blocks.Block) -> None:
         """Take the arrays and the kernels where the first block lies."""
         self._on_gpu = homes.is_gpu(x)
         self._kernels = homes.home("gram", x)
+        self._panel = panel_rows(self._n_genes, gpu=self._on_gpu)
         self._device: AbstractContextManager = nullcontext()
         self._arrays: Any = np
         if self._on_gpu:
@@ -222,35 +238,74 @@ class GramAccumulator:
             pool = ThreadPoolExecutor(self._threads, "scatlas-gram")
             self._run = self._open.enter_context(pool).map
         with self._device:
-            self._group = GramStats(0, *self._zeros(self._arrays))
+            self._sums = self._zeros(self._arrays)
 
-    def _fold(self) -> None:
+    def _add_waiting(self) -> None:
+        """Add the rows that wait for a panel, which they fill unless they are the last."""
+        if not self._waiting:
+            return
+        kinds = {blocks.is_sparse(part) for part in self._waiting}
         with self._device:
-            if self._total is None:
-                self._total = self._group
-                self._group = GramStats(0, *self._zeros(self._arrays))
-                return
-            self._total = GramStats.fold([self._total, self._group])
-            self._group.sums[:] = 0.0
-            self._group.gram[:] = 0.0
-        self._group = GramStats(0, self._group.sums, self._group.gram)
+            # Of blocks of both kinds each is summed as it is.
+            for part in [blocks.join(self._waiting)] if len(kinds) == 1 else self._waiting:
+                self._add_to_sums(part)
+        self._n_panels += 1
+        self._waiting = []
+
+    def _add_panels(self, x: blocks.Block) -> None:
+        """Add rows that fill panels."""
+        n_panels = x.shape[0] // self._panel
+        done = 0
+        while done < n_panels:
+            # The GPU takes a call for each, threads as many as there are at once.
+            left = _GROUP - self._n_panels % _GROUP
+            n = 1 if self._on_gpu else min(n_panels - done, left)
+            rows = slice(done * self._panel, (done + n) * self._panel)
+            self._add_to_sums(blocks.view(x, rows))
+            done += n
+            self._n_panels += n
+
+    def _add_to_sums(self, x: blocks.Block) -> None:
+        if self._n_panels and self._n_panels % _GROUP == 0:
+            self._total = self._folded()
+            self._sums = self._zeros(self._arrays)
+        options = {"panel": self._panel, "threads": self._threads, "run": self._run}
+        self._kernels.add_block(x, *self._sums, **options)
+
+    def _folded(self) -> tuple[Any, Any]:
+        if self._total is None:
+            return self._sums
+        for total, part in zip(self._total, self._sums, strict=True):
+            total += part
+        return self._total
 
     def _zeros(self, arrays: Any) -> tuple[Any, Any]:
         """Sums and products of no cells, of NumPy or CuPy."""
         return arrays.zeros(self._n_genes), arrays.zeros((self._n_genes, self._n_genes))
 
 
+def panel_rows(n_genes: int, *, gpu: bool = False) -> int:
+    """Rows of a panel: as many as give 32 MB of float64, a power of two; 16 times that on a GPU."""
+    values = _GPU_PANEL_VALUES if gpu else _PANEL_VALUES
+    return max(64, 2 ** (values // max(1, n_genes)).bit_length() // 2)
+
+
 def gram_stats(x: Any) -> GramStats:
     """Gram statistics of an array ``[n_cells, n_genes]``, in memory or Dask, in one pass.
 
-    On a Dask cluster the workers sum them, a group of blocks each: the same bits, and no block
+    On a Dask cluster the workers sum them, a group of panels each: the same bits, and no block
     comes here.
     """
-    check_size(x.shape[1])
-    of_blocks = partial(_summed, x.shape[1])
+    n_genes = x.shape[1]
+    check_size(n_genes)
+    of_blocks = partial(_summed, n_genes)
     if blocks.cluster_of(x) is None:
         return of_blocks(blocks.stream(x))
-    groups = blocks.stream_groups(x, of_blocks, _GROUP)
+    # Each worker's rows begin where panels do.
+    rows = panel_rows(n_genes, gpu=homes.is_gpu(x._meta))
+    n_panels = min(_GROUP, 2 ** (max(x.chunks[0]) // rows).bit_length() // 2 or 1)
+    x = x.rechunk({0: n_panels * rows})
+    groups = blocks.stream_groups(x, of_blocks, _GROUP // n_panels)
     return reduce(lambda total, group: GramStats.fold([total, group]), groups)
 
 
