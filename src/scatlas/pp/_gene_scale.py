@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scatlas import blocks
+from scatlas.errors import InputError
 from scatlas.kernels.homes import home
 from scatlas.pp._gram import GramStats, gram_stats
 
@@ -42,9 +43,19 @@ class GeneScale:
 
     @classmethod
     def of(cls, stats: GramStats, *, zero_center: bool, max_value: float | None) -> GeneScale:
-        """Scaling of the genes whose sums and products these are: no pass over the cells."""
+        """Scaling of the genes whose sums and products these are: no pass over the cells.
+
+        Raises
+        ------
+        InputError
+            The sums are of no cell, or not finite.
+        """
+        if stats.n_cells == 0:
+            raise InputError("genes cannot be scaled by the sums of no cell: give at least one")
         mean = stats.sums / stats.n_cells
         squares = stats.gram.diagonal()
+        if not (np.isfinite(stats.sums).all() and np.isfinite(squares).all()):
+            raise InputError("genes with NaN or infinite values cannot be scaled: remove them first")
         variance = np.maximum(squares - mean * stats.sums, 0.0) / max(stats.n_cells - 1, 1)
         # Below the rounding of the sums a gene is constant.
         constant = variance <= np.finfo(np.float64).eps * squares

@@ -321,6 +321,13 @@ def _moments_of_counts(
 
     moments = normalized_moments(x, scales, codes, log=flavor == "cell_ranger")
     check_finite(moments, names, "counts where size_factors are given")
+    negative = (moments.mean < 0).any(axis=0)
+    if negative.any():
+        msg = (
+            f"gene {names[int(np.argmax(negative))]!r} has a mean below 0: highly_variable_genes "
+            "expects counts where size_factors are given"
+        )
+        raise InputError(msg)
     return moments
 
 

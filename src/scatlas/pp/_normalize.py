@@ -50,9 +50,7 @@ def size_factors(totals: ArrayLike, *, target_sum: float | None = None) -> tuple
         has counts and no target is given.
     """
     totals = np.asarray(totals)
-    if totals.ndim != 1 or not (np.isfinite(totals).all() and (totals >= 0).all()):
-        msg = "totals of cells must be one finite, non-negative number a cell: are these counts?"
-        raise InputError(msg)
+    _check_totals(totals)
     if target_sum is None:
         filled = totals[totals > 0]
         if filled.size == 0:
@@ -61,6 +59,12 @@ def size_factors(totals: ArrayLike, *, target_sum: float | None = None) -> tuple
         target_sum = float(np.median(filled))
     _check_target(target_sum)
     return totals / np.float64(target_sum), float(target_sum)
+
+
+def _check_totals(totals: np.ndarray) -> None:
+    if totals.ndim != 1 or not (np.isfinite(totals).all() and (totals >= 0).all()):
+        msg = "totals of cells must be one finite, non-negative number a cell: are these counts?"
+        raise InputError(msg)
 
 
 def _check_target(target_sum: float) -> None:
@@ -217,11 +221,13 @@ def cell_totals(x: Any, genes: np.ndarray | None = None) -> np.ndarray:
 def _moderate_genes(adata: AnnData, x: Any, max_fraction: float) -> np.ndarray:
     """True for the genes that exceed `max_fraction` in no cell, in one pass; bool [genes]."""
     kernels = home("qc", x)
-    dominant = blocks.reduce(
-        lambda block: kernels.dominant_genes(block, max_fraction),
-        np.logical_or.reduce,
-        _rep.as_rows(x),
-    )
+
+    def dominant_genes(block: blocks.Block) -> np.ndarray:
+        # No gene holds a fraction of a negative total.
+        _check_totals(kernels.row_sums(block))
+        return kernels.dominant_genes(block, max_fraction)
+
+    dominant = blocks.reduce(dominant_genes, np.logical_or.reduce, _rep.as_rows(x))
     log.info("genes left out of the totals: %s", adata.var_names[dominant].tolist())
     return ~dominant
 

@@ -65,7 +65,7 @@ def regress_out(
     ------
     InputError
         A column is not there, has missing or infinite values, or is of categories beside another;
-        there are no cells.
+        there are no cells, or values of X are not finite.
 
     Notes
     -----
@@ -136,6 +136,13 @@ def _residuals(x: Any, columns: list[pd.Categorical | NDArray]) -> Any:
         codes = columns[0].codes.astype(np.int64)
         means = of_cells(x, codes, np.bincount(codes), ("mean",), 0)["mean"]
         base, weights, slopes = blocks.on_host(means), [], np.empty((0, n_genes))
+    unusable = ~(np.isfinite(base).all(axis=0) & np.isfinite(slopes).all(axis=0))
+    if unusable.any():
+        msg = (
+            f"{unusable.sum():,} genes, the first at position {int(np.argmax(unusable))}, have NaN "
+            "or infinite values, on which nothing can be regressed: remove these genes or cells"
+        )
+        raise InputError(msg)
     narrow = x.dtype == np.float32 or (x.dtype.kind in "iub" and x.dtype.itemsize <= 4)
     dtype = np.dtype(np.float32 if narrow else np.float64)
     residuals = home("regress", x).residuals

@@ -68,8 +68,8 @@ def scale(
     Raises
     ------
     InputError
-        For elements or columns that are absent, or a mask that is not boolean, of another length
-        or empty.
+        For elements or columns that are absent, a mask that is not boolean, of another length or
+        empty, and values of the cells that the mean comes from that are not finite.
 
     References
     ----------
@@ -160,6 +160,14 @@ def _scaled(
         warnings.warn("zero-centering a sparse array/matrix densifies it.", stacklevel=4)
     moments = gene_moments(x, None if mask is None else np.where(mask, 0, -1))
     mean, sd = moments.mean[0], np.sqrt(moments.var[0])
+    unusable = ~(np.isfinite(mean) & np.isfinite(sd))
+    if unusable.any():
+        msg = (
+            f"{unusable.sum():,} genes, the first at position {int(np.argmax(unusable))}, have NaN "
+            "or infinite values (or squares that overflow), so that they have no mean and variance "
+            "to scale by: remove these genes or their cells first"
+        )
+        raise InputError(msg)
     sd[sd == 0] = 1.0
     dtype = x.dtype if x.dtype in (np.float32, np.float64) else np.dtype(np.float64)
     centre = mean if zero_center else None

@@ -1,0 +1,221 @@
+"""What every function promises, whatever X it is handed.
+
+A :class:`Function` says how to call a public function and what it should give. :func:`judge` calls
+it with the same values in two forms and checks that
+
+- the result is the reference's within the tolerance, or both refuse;
+- every form gives the same bits;
+- an error is a :class:`scatlas.errors.ScatlasError` of one sentence, nothing from another library;
+- neither the buffers of X nor anything in the AnnData is changed but what the function writes;
+- what stays lazy for a lazy X is lazy.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from anndata import AnnData, ImplicitModificationWarning
+from hypothesis import strategies as st
+from scipy import sparse
+from scipy.sparse import SparseEfficiencyWarning
+
+from scatlas.errors import ScatlasError
+from tests.adversarial.matrices import (
+    CANONICAL,
+    EXCLUDED,
+    Form,
+    Kind,
+    Values,
+    buffers,
+    forms,
+    values,
+)
+
+Results = Mapping[str, Any]
+
+# Of functions that turn a view into an AnnData of its own, as scanpy's do.
+_EXPECTED_WARNINGS = (ImplicitModificationWarning, SparseEfficiencyWarning)
+
+
+class Refused(Exception):  # noqa: N818 - an outcome, not an error
+    """There is no result that would mean anything: the function has to say so."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A public function, how to call it, and its reference.
+
+    Attributes
+    ----------
+    call
+        Takes an AnnData and returns the results by name: arrays, tables, numbers.
+    reference
+        Takes the values and an AnnData without X that holds obs and var, and returns the results
+        that it knows; raises :class:`Refused`. ``None``: forms are compared with each other alone.
+    values, forms
+        What to draw.
+    rtol
+        Relative to each number, and to the largest of its array: what rounding allows.
+    why
+        Whence the tolerance.
+    same_bits
+        Kinds of values for which all cuts promise the same bits, as long as ``"bits of reals"`` is
+        excluded; all kinds afterwards.
+    any_storage
+        Whether all storages promise the same bits, too: sums of reals follow the order in which
+        a cell's values are stored.
+    scale
+        Size of the numbers that the result is rounded from, if it is not that of the result.
+    lazy
+        Results that are Dask arrays for a lazy X.
+    warns
+        Messages (regular expressions) of documented warnings.
+    """
+
+    call: Callable[[AnnData], Results]
+    reference: Callable[[Values, AnnData], Results | None] | None = None
+    values: st.SearchStrategy[Values] = field(default_factory=values)
+    forms: st.SearchStrategy[Form] = field(default_factory=forms)
+    rtol: float = 0.0
+    why: str = "exact"
+    same_bits: tuple[Kind, ...] = ("counts", "huge", "negative")
+    any_storage: bool = True
+    scale: Callable[[Values], float] | None = None
+    lazy: tuple[str, ...] = ()
+    warns: tuple[str, ...] = ()
+
+
+def judge(function: Function, values: Values, form: Form) -> None:
+    """Fail where a promise does not hold for these values in this form."""
+    found = _outcome(function, values, form)
+    scale = 0.0 if function.scale is None else function.scale(values)
+    exact = values.kind in function.same_bits or "bits of reals" not in EXCLUDED
+    whole = replace(form, cut=None, view="")
+    for other, same in ((whole, exact), (CANONICAL, exact and function.any_storage)):
+        if other == form:
+            continue
+        plain = _outcome(function, values, other)
+        _check_same_kind(plain, found)
+        if not isinstance(found, ScatlasError):
+            rtol = 0.0 if same else max(function.rtol, 1e-12)
+            _check_equal(found, plain, rtol, f"as {other}", scale)
+            _check_types(found, plain)
+    if function.reference is None:
+        return
+    bare = CANONICAL.adata(values)
+    del bare.X
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            expected = function.reference(values, bare)
+    except Refused as refusal:
+        assert isinstance(found, ScatlasError), f"not refused, though {refusal}: {found}"
+        return
+    if expected is None:
+        return
+    assert not isinstance(found, ScatlasError), f"refused: {found!r}, expected {expected}"
+    _check_equal(_known(found, expected), expected, function.rtol, function.why, scale)
+
+
+def _outcome(function: Function, values: Values, form: Form) -> Results | ScatlasError:
+    """Results in memory, or the error."""
+    adata = form.adata(values)
+    whole = adata._adata_ref if adata.is_view else adata
+    held = buffers(whole.X)
+    before = [array.copy() for array in held]
+    beside = _beside(whole)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for category in _EXPECTED_WARNINGS:
+            warnings.simplefilter("ignore", category)
+        for message in function.warns:
+            warnings.filterwarnings("ignore", message)
+        try:
+            results = function.call(adata)
+            if form.cut is not None:
+                for name in function.lazy:
+                    assert hasattr(results[name], "dask"), f"{name} is not lazy"
+            outcome = {name: in_memory(result) for name, result in results.items()}
+        except ScatlasError as error:
+            _check_sentence(error)
+            outcome = error
+    for array, old in zip(held, before, strict=True):
+        np.testing.assert_array_equal(array, old, "a buffer of X was written to")
+    _check_beside(_beside(whole), beside)
+    return outcome
+
+
+def _check_sentence(error: ScatlasError) -> None:
+    text = str(error)
+    assert len(text) > 20, f"no sentence: {text!r}"
+    assert "\n" not in text, f"more than a sentence: {text!r}"
+
+
+def in_memory(result: Any) -> Any:
+    """A result as a NumPy array or a table of these."""
+    if hasattr(result, "compute"):
+        result = result.compute(scheduler="synchronous")
+    if sparse.issparse(result):
+        return result.toarray()
+    if isinstance(result, pd.DataFrame):
+        return {name: np.asarray(column) for name, column in result.items()}
+    if isinstance(result, Mapping):
+        return {name: in_memory(item) for name, item in result.items()}
+    return np.asarray(result)
+
+
+def _beside(adata: AnnData) -> tuple[pd.DataFrame, pd.DataFrame, np.ndarray]:
+    """What is there beside X."""
+    return adata.obs.copy(), adata.var.copy(), np.array(adata.layers["other"])
+
+
+def _check_beside(found: tuple, before: tuple) -> None:
+    for now, old in zip(found[:2], before[:2], strict=True):
+        pd.testing.assert_frame_equal(now[old.columns], old)
+    np.testing.assert_array_equal(found[2], before[2], "a layer was changed")
+
+
+def _check_same_kind(plain: Any, found: Any) -> None:
+    refused = [isinstance(outcome, ScatlasError) for outcome in (plain, found)]
+    assert refused[0] == refused[1], f"plain: {plain!r}; this form: {found!r}"
+    if refused[0]:
+        assert type(plain) is type(found), f"{plain!r} and {found!r}"
+
+
+def _known(found: Any, expected: Any) -> Any:
+    """What the reference knows of the results."""
+    if not isinstance(expected, Mapping):
+        return found
+    return {name: _known(found[name], item) for name, item in expected.items()}
+
+
+def _check_types(found: Any, plain: Any) -> None:
+    if isinstance(plain, Mapping):
+        for key, item in plain.items():
+            _check_types(found[key], item)
+        return
+    assert found.dtype == plain.dtype, f"{found.dtype}, but {plain.dtype} of the plain form"
+
+
+def _check_equal(
+    found: Any, expected: Any, rtol: float, why: str, scale: float, name: str = ""
+) -> None:
+    if isinstance(expected, Mapping):
+        assert found.keys() == expected.keys(), f"{name}: {found.keys()} and {expected.keys()}"
+        for key, item in expected.items():
+            _check_equal(found[key], item, rtol, why, scale, f"{name}{key} ")
+        return
+    found, expected = np.asarray(found), np.asarray(expected)
+    assert found.shape == expected.shape, f"{name}: {found.shape}, not {expected.shape}"
+    message = f"{name}({why})"
+    if rtol == 0.0 or found.dtype.kind != "f":
+        np.testing.assert_array_equal(found, expected, message)
+        return
+    finite = np.abs(expected[np.isfinite(expected)].astype(np.float64))
+    atol = rtol * finite.max(initial=scale)
+    np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol, err_msg=message)
