@@ -10,6 +10,7 @@ example, shrunk, and how many examples each function saw. Ends with exit status 
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 import traceback
@@ -44,6 +45,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="functions whose name holds this text")
     args = parser.parse_args()
     table = {name: function for name, function in FUNCTIONS.items() if args.only in name}
+    logging.disable(logging.WARNING)
     start, turn = time.monotonic(), args.seed
     seen: Counter[str] = Counter()
     failed: dict[str, str] = {}

@@ -150,6 +150,8 @@ def _without_dominant(adata: AnnData) -> dict[str, Any]:
 def _without_dominant_expected(values: Values, bare: AnnData) -> dict[str, Any]:
     x = values.dense
     totals = exact_sums(x, 1)
+    if not (np.isfinite(totals).all() and (totals >= 0).all()):
+        raise Refused("totals of which no gene holds a fraction")
     dominant = (x > (totals * 0.4)[:, None]).any(axis=0)
     totals = exact_sums(x[:, ~dominant], 1)
     if not (np.isfinite(totals).all() and (totals >= 0).all()):

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
-from tests.adversarial import counting, moments
+from tests.adversarial import cells, counting, groups, moments, stores
 
-FUNCTIONS = {**counting.FUNCTIONS, **moments.FUNCTIONS}
+FUNCTIONS = {
+    **counting.FUNCTIONS,
+    **moments.FUNCTIONS,
+    **groups.FUNCTIONS,
+    **cells.FUNCTIONS,
+    **stores.FUNCTIONS,
+}

@@ -15,11 +15,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from anndata import AnnData, ImplicitModificationWarning
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 from scipy.sparse import SparseEfficiencyWarning
@@ -37,6 +38,8 @@ from tests.adversarial.matrices import (
 )
 
 Results = Mapping[str, Any]
+# What is drawn is small; the first call of a kernel compiles it.
+ALL_CHECKS = list(HealthCheck)
 
 # Of functions that turn a view into an AnnData of its own, as scanpy's do.
 _EXPECTED_WARNINGS = (ImplicitModificationWarning, SparseEfficiencyWarning)
@@ -66,9 +69,12 @@ class Function:
     same_bits
         Kinds of values for which all cuts promise the same bits, as long as ``"bits of reals"`` is
         excluded; all kinds afterwards.
-    any_storage
-        Whether all storages promise the same bits, too: sums of reals follow the order in which
-        a cell's values are stored.
+    storages
+        Whether all storages promise the same ``"bits"``, too, or are ``"close"`` (sums of reals
+        follow the order in which a cell's values are stored), or may take one of several results
+        that are as good (``"ties"``).
+    plain
+        The storage that others are compared with.
     scale
         Size of the numbers that the result is rounded from, if it is not that of the result.
     lazy
@@ -84,10 +90,24 @@ class Function:
     rtol: float = 0.0
     why: str = "exact"
     same_bits: tuple[Kind, ...] = ("counts", "huge", "negative")
-    any_storage: bool = True
+    storages: Literal["bits", "close", "ties"] = "bits"
+    plain: Form = CANONICAL
     scale: Callable[[Values], float] | None = None
     lazy: tuple[str, ...] = ()
     warns: tuple[str, ...] = ()
+
+
+def judge_some(function: Function, n: int) -> None:
+    """Judge a few examples: the same each time, unless ``SCATLAS_HYPOTHESIS`` says otherwise."""
+
+    @settings(
+        max_examples=n, phases=[Phase.generate, Phase.shrink], suppress_health_check=ALL_CHECKS
+    )
+    @given(function.values, function.forms)
+    def check(values: Values, form: Form) -> None:
+        judge(function, values, form)
+
+    check()
 
 
 def judge(function: Function, values: Values, form: Form) -> None:
@@ -96,7 +116,10 @@ def judge(function: Function, values: Values, form: Form) -> None:
     scale = 0.0 if function.scale is None else function.scale(values)
     exact = values.kind in function.same_bits or "bits of reals" not in EXCLUDED
     whole = replace(form, cut=None, view="")
-    for other, same in ((whole, exact), (CANONICAL, exact and function.any_storage)):
+    bases = [(whole, exact)]
+    if function.storages != "ties":
+        bases.append((function.plain, exact and function.storages == "bits"))
+    for other, same in bases:
         if other == form:
             continue
         plain = _outcome(function, values, other)
@@ -107,19 +130,26 @@ def judge(function: Function, values: Values, form: Form) -> None:
             _check_types(found, plain)
     if function.reference is None:
         return
-    bare = CANONICAL.adata(values)
-    del bare.X
-    try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
-            expected = function.reference(values, bare)
-    except Refused as refusal:
-        assert isinstance(found, ScatlasError), f"not refused, though {refusal}: {found}"
+    expected = _expected(function, values)
+    if isinstance(expected, Refused):
+        assert isinstance(found, ScatlasError), f"not refused, though {expected}: {found}"
         return
     if expected is None:
         return
     assert not isinstance(found, ScatlasError), f"refused: {found!r}, expected {expected}"
     _check_equal(_known(found, expected), expected, function.rtol, function.why, scale)
+
+
+def _expected(function: Function, values: Values) -> Results | Refused | None:
+    """What the reference knows."""
+    bare = CANONICAL.adata(values)
+    del bare.X
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            return function.reference(values, bare)
+        except Refused as refusal:
+            return refusal
 
 
 def _outcome(function: Function, values: Values, form: Form) -> Results | ScatlasError:
@@ -133,6 +163,8 @@ def _outcome(function: Function, values: Values, form: Form) -> Results | Scatla
         warnings.simplefilter("error")
         for category in _EXPECTED_WARNINGS:
             warnings.simplefilter("ignore", category)
+        if values.kind == "nonfinite":  # of which NumPy says that inf - inf is none
+            warnings.simplefilter("ignore", RuntimeWarning)
         for message in function.warns:
             warnings.filterwarnings("ignore", message)
         try:

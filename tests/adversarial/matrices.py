@@ -10,6 +10,7 @@ kind of error.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import anndata as ad
@@ -30,8 +31,10 @@ EXCLUDED: dict[str, str] = {
     "beyond int64": "totals past 2^63 wrap around (issue 17, point 14)",
     "no genes": "X without genes ends in errors of NumPy (issue 17, point 14)",
     "bits of reals": "sums of reals depend on the blocks (issue 17, point 13)",
-    "bool with factors": "moments of bool counts with size factors end in an error of NumPy",
+    "bool moments": "moments of bool counts end in an error of NumPy: kernels/count_moments_cpu.py",
     "log of zero": "-inf is taken for the logarithm of a count of -1, and not refused",
+    "one cell, many blocks": "a row is repeated for empty blocks: blocks.map_blocks lets Dask "
+    "broadcast (align_arrays=False mends it)",
     "unsorted downsample": "counts are drawn in storage order (issue 17, point 12)",
 }
 
@@ -191,10 +194,7 @@ class Form:
             return self._stored(dense, stored, order)
         sizes = self.chunks(dense.shape[0])
         ends = np.cumsum([0, *sizes])
-        parts = [
-            self._stored(dense[a:b], stored[a:b], order[a:b])
-            for a, b in zip(ends, ends[1:], strict=False)
-        ]
+        parts = [self._stored(dense[a:b], stored[a:b], order[a:b]) for a, b in pairwise(ends)]
         # The very blocks are in the graph, as of a persisted array.
         name = f"x-{id(parts)}-{self.seed}"
         graph = {(name, i, 0): part for i, part in enumerate(parts)}
@@ -205,6 +205,8 @@ class Form:
         """Rows of each block of a Dask X."""
         if self.cut == "whole" or n_cells == 0:
             return (n_cells,)
+        if n_cells == 1 and "one cell, many blocks" in EXCLUDED:
+            return (1,)
         if self.cut == "rows":
             return (1,) * n_cells
         rng = np.random.default_rng(self.seed)
@@ -217,11 +219,10 @@ class Form:
         """An AnnData of these values; obs, var and a layer beside X."""
         dense, rng = values.dense, np.random.default_rng(self.seed)
         plain = _annotated(dense)
-        at = []
-        for axis, n in zip("cg", dense.shape, strict=True):
-            more = 3 if axis in self.view else 0
-            at.append(np.sort(rng.permutation(n + more)[:n]))
-        larger = np.ones([n + 3 * (axis in self.view) for axis, n in zip("cg", dense.shape)], dense.dtype)
+        more = [3 if axis in self.view else 0 for axis in "cg"]
+        lengths = np.add(dense.shape, more)
+        at = [np.sort(rng.permutation(n)[: n - m]) for n, m in zip(lengths, more, strict=True)]
+        larger = np.ones(lengths, dense.dtype)
         larger[np.ix_(*at)] = dense
         other = np.zeros(larger.shape)
         other[np.ix_(*at)] = plain.layers["other"]

@@ -55,7 +55,7 @@ class GeneScale:
         mean = stats.sums / stats.n_cells
         squares = stats.gram.diagonal()
         if not (np.isfinite(stats.sums).all() and np.isfinite(squares).all()):
-            raise InputError("genes with NaN or infinite values cannot be scaled: remove them first")
+            raise InputError("genes of NaN or infinite values have no scale: remove them first")
         variance = np.maximum(squares - mean * stats.sums, 0.0) / max(stats.n_cells - 1, 1)
         # Below the rounding of the sums a gene is constant.
         constant = variance <= np.finfo(np.float64).eps * squares

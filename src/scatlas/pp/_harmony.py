@@ -132,6 +132,8 @@ def harmonized(
     import pandas as pd
     from harmonypy import run_harmony
 
+    if blocks.is_sparse(x):
+        raise InputError("Harmony moves components, which are dense: pass x.toarray() if these are")
     n_cells, n_comps = x.shape
     if n_cells < _FEWEST_CELLS:
         msg = f"Harmony needs {_FEWEST_CELLS} cells and more, but there are {n_cells}"

@@ -1,0 +1,209 @@
+"""Functions of groups of cells: aggregates, ranks of genes, scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+from anndata import AnnData
+
+import scatlas as sa
+from tests.adversarial.counting import exact_sums, held_by_another
+from tests.adversarial.judge import Function, Refused
+from tests.adversarial.matrices import ALL, Values, unless, values
+
+# -- aggregates ----------------------------------------------------------------------------------
+
+SPREAD = ("mean", "var")
+OTHERS = ("count_nonzero", "mean", "median", "sum")
+
+
+def _aggregate(adata: AnnData, funcs: tuple[str, ...] = OTHERS) -> dict[str, Any]:
+    found = sa.get.aggregate(adata, "group", funcs)
+    _, arrays = sa.get.aggregate_cells(adata.X, adata.obs, "group", func=funcs)
+    for name, layer in found.layers.items():
+        np.testing.assert_array_equal(layer, arrays[name])
+    return {**found.layers, "n": found.obs["n_obs_aggregated"].to_numpy()}
+
+
+def _aggregated(values: Values, bare: AnnData) -> dict[str, Any] | None:
+    if values.kind == "nonfinite":
+        return None
+    codes = bare.obs["group"].cat.codes.to_numpy()
+    groups = [values.dense[codes == code] for code in np.unique(codes)]
+    if not groups:
+        return None
+    results = {"n": [len(group) for group in groups]}
+    results["sum"] = [exact_sums(group, 0) for group in groups]
+    results["count_nonzero"] = [(group != 0).sum(axis=0) for group in groups]
+    wide = [group.astype(np.longdouble) for group in groups]
+    results["mean"] = [group.mean(axis=0).astype(float) for group in wide]
+    results["median"] = [np.median(group, axis=0).astype(float) for group in wide]
+    return {name: np.array(result) for name, result in results.items()}
+
+
+def _spread(values: Values, bare: AnnData) -> dict[str, Any] | None:
+    if values.kind == "nonfinite":
+        return None
+    if values.kind == "huge" and values.dense.dtype.kind in "iu":
+        return None  # refused where squares do not fit 64 bits
+    codes = bare.obs["group"].cat.codes.to_numpy()
+    groups = [values.dense[codes == code].astype(np.longdouble) for code in np.unique(codes)]
+    if not groups:
+        return None
+    variances = [np.square(group - group.mean(axis=0)).sum(axis=0) for group in groups]
+    variances = [v / (len(group) - 1) for v, group in zip(variances, groups, strict=True)]
+    return {"var": np.array(variances, float)}
+
+
+def _aggregate_genes(adata: AnnData) -> dict[str, Any]:
+    adata.var["part"] = pd.Categorical(np.where(adata.var["mask"], "in", "out"))
+    found = sa.get.aggregate(adata, "part", ["sum", "mean"], axis="var")
+    del adata.var["part"]
+    return {**found.layers}
+
+
+def _aggregated_genes(values: Values, bare: AnnData) -> dict[str, Any] | None:
+    if values.kind == "nonfinite":
+        return None
+    mask = bare.var["mask"].to_numpy(bool)
+    parts = [values.dense[:, part] for part in (mask, ~mask) if part.any()]
+    return {
+        "sum": np.stack([exact_sums(part, 1) for part in parts], axis=1),
+        "mean": np.stack([part.astype(np.longdouble).mean(axis=1) for part in parts], axis=1),
+    }
+
+
+# -- ranks ---------------------------------------------------------------------------------------
+
+
+def _by_gene(adata: AnnData, key: str = "rank_genes_groups") -> dict[str, np.ndarray]:
+    """Scores and p-values ``[n_groups, n_genes]`` in the order of var."""
+    found = adata.uns[key]
+    groups = found["names"].dtype.names
+    results = {}
+    for name in ("scores", "pvals", "logfoldchanges"):
+        if name in found:
+            of_groups = [
+                pd.Series(found[name][group], index=found["names"][group]) for group in groups
+            ]
+            results[name] = np.array([part.loc[adata.var_names] for part in of_groups])
+    return results
+
+
+def _rank(**options: Any) -> Any:
+    def call(adata: AnnData) -> dict[str, Any]:
+        mine = held_by_another(adata)
+        sa.tl.rank_genes_groups(mine, "batch", **options)
+        order = np.array([[*row] for row in mine.uns["rank_genes_groups"]["names"]])
+        return {**_by_gene(mine), "names": order}
+
+    def expected(values: Values, bare: AnnData) -> dict[str, Any] | None:
+        import scanpy as sc
+
+        x = values.dense.astype(np.float64)
+        if values.shape[0] < 4:
+            raise Refused("a group has fewer than two cells")
+        if not np.isfinite(x).all():
+            raise Refused("values that are not finite")
+        if values.kind == "huge" or options["method"] == "logreg":
+            return None  # expm1 overflows; scikit-learn stops at another point
+        theirs = ad.AnnData(x, obs=bare.obs, var=bare.var)
+        sc.tl.rank_genes_groups(theirs, "batch", **options)
+        results = _by_gene(theirs)
+        # Of genes without a spread, scanpy's are what rounding has left.
+        steady = np.array([np.ptp(x[i::2], axis=0) == 0 for i in range(2)]).any(axis=0)
+        if steady.any():
+            return None
+        return results
+
+    return call, expected
+
+
+def _logreg(adata: AnnData) -> dict[str, Any]:
+    mine = held_by_another(adata)
+    sa.tl.rank_genes_groups_logreg(mine, "batch")
+    return _by_gene(mine)
+
+
+def _few_cells_or_odd(values: Values, bare: AnnData) -> None:
+    if values.shape[0] < 4:
+        raise Refused("a group has fewer than two cells")
+    if not np.isfinite(values.dense.astype(np.float64)).all():
+        raise Refused("values that are not finite")
+
+
+# -- scores --------------------------------------------------------------------------------------
+
+SCORED = {"ctrl_size": 2, "n_bins": 3}
+
+
+def _score(adata: AnnData) -> dict[str, Any]:
+    mine = held_by_another(adata)
+    sa.tl.score_genes(mine, list(mine.var_names[:2]), **SCORED)
+    return {"score": mine.obs["score"].to_numpy()}
+
+
+def _scored(values: Values, bare: AnnData) -> dict[str, Any] | None:
+    import scanpy as sc
+
+    if values.shape[0] == 0:
+        raise Refused("there is no cell")
+    if values.kind == "nonfinite":
+        return None
+    theirs = ad.AnnData(values.dense.astype(np.float64), obs=bare.obs, var=bare.var)
+    try:
+        sc.tl.score_genes(theirs, list(theirs.var_names[:2]), **SCORED)
+    except (RuntimeError, ValueError) as error:
+        raise Refused(str(error)) from error
+    return {"score": theirs.obs["score"].to_numpy()}
+
+
+def _cycle(adata: AnnData) -> dict[str, Any]:
+    mine = held_by_another(adata)
+    names = list(mine.var_names)
+    sa.tl.score_genes_cell_cycle(mine, s_genes=names[:2], g2m_genes=names[2:4], n_bins=3)
+    return {name: mine.obs[name].to_numpy() for name in ("S_score", "G2M_score", "phase")}
+
+
+LOGGED = values(kinds=("counts", "reals", "nonfinite"), cells=(0, 14))
+MANY_GENES = values(cells=(0, 12), genes=(0, 12), kinds=("counts", "huge", "negative", "reals"))
+MANY_GENES = unless("bool moments", MANY_GENES, lambda v: v.dense.dtype == bool)
+# Of 14 values whose sums are exact, scanpy's are not.
+CLOSE = {"rtol": 1e-6, "why": "scores are float32", "same_bits": ALL}
+
+FUNCTIONS = {
+    "get.aggregate": Function(
+        _aggregate, _aggregated, rtol=4e-15, why="roundings of float64", same_bits=ALL
+    ),
+    "get.aggregate of variances": Function(
+        lambda adata: _aggregate(adata, SPREAD),
+        _spread,
+        rtol=1e-13,
+        why="squares less the squared mean, with their errors",
+        same_bits=ALL,
+        scale=lambda v: v.size**2,
+    ),
+    "get.aggregate of genes": Function(
+        _aggregate_genes, _aggregated_genes, rtol=4e-15, why="roundings of float64"
+    ),
+    "tl.rank_genes_groups": Function(*_rank(method="t-test"), LOGGED, **CLOSE),
+    "tl.rank_genes_groups overestimating": Function(
+        *_rank(method="t-test_overestim_var"), LOGGED, **CLOSE
+    ),
+    "tl.rank_genes_groups wilcoxon": Function(
+        *_rank(method="wilcoxon", tie_correct=True), LOGGED, **CLOSE
+    ),
+    "tl.rank_genes_groups_logreg": Function(
+        _logreg, _few_cells_or_odd, LOGGED, rtol=1e-3, why="where the descent stops"
+    ),
+    "tl.score_genes": Function(
+        _score, _scored, MANY_GENES, rtol=1e-12, why="float64 sums",
+        scale=lambda v: v.size, storages="close",
+    ),
+    "tl.score_genes_cell_cycle": Function(
+        _cycle, None, MANY_GENES, storages="close", rtol=1e-12, why="float64 sums",
+    ),
+}  # fmt: skip
