@@ -17,6 +17,7 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
+import scanpy
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,6 +47,7 @@ def main() -> int:
     args = parser.parse_args()
     table = {name: function for name, function in FUNCTIONS.items() if args.only in name}
     logging.disable(logging.WARNING)
+    scanpy.settings.verbosity = "error"
     start, turn = time.monotonic(), args.seed
     seen: Counter[str] = Counter()
     failed: dict[str, str] = {}
