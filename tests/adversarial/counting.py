@@ -21,8 +21,10 @@ def held_by_another(adata: AnnData) -> AnnData:
 def exact_sums(dense: np.ndarray, axis: int) -> np.ndarray:
     """Sums of whole numbers as Python's integers, of others in long double."""
     if dense.dtype.kind in "iub":
-        wide = dense.astype(int).astype(object)
-        return np.asarray(wide.sum(axis=axis), dtype=object).astype(np.int64)
+        sums = np.asarray(dense.astype(object).sum(axis=axis), dtype=object)
+        if any(abs(int(total)) >= 2**63 for total in sums):
+            raise Refused("a total that int64 does not hold")
+        return sums.astype(np.int64)
     return dense.astype(np.longdouble).sum(axis=axis).astype(np.float64)
 
 

@@ -187,8 +187,8 @@ def _hvg(**options: Any) -> Any:
         import scanpy as sc
 
         x = values.dense.astype(np.float64)
-        if values.shape[0] == 0:
-            raise Refused("there is no cell")
+        if min(values.shape) == 0:
+            raise Refused("there is no cell, or no gene")
         if not np.isfinite(x).all():
             raise Refused("values that are not finite")
         if values.kind == "huge":
