@@ -66,7 +66,7 @@ def _aggregate_genes(adata: AnnData) -> dict[str, Any]:
 
 
 def _aggregated_genes(values: Values, bare: AnnData) -> dict[str, Any] | None:
-    if values.kind == "nonfinite":
+    if values.kind == "nonfinite" or values.shape[1] == 0:
         return None
     mask = bare.var["mask"].to_numpy(bool)
     parts = [values.dense[:, part] for part in (mask, ~mask) if part.any()]

@@ -56,15 +56,21 @@ def test_dominant_genes_of_a_negative_total_are_refused(array_type, make_adata, 
 
 
 @pytest.mark.parametrize("flavor", ["seurat", "cell_ranger"])
-@pytest.mark.parametrize("factors", [None, np.ones(N_CELLS)])
-def test_variable_genes_of_scaled_values_are_refused(
-    array_type, make_adata, reals, flavor, factors
-):
+def test_scaled_values_are_no_counts_to_divide(array_type, make_adata, reals, flavor):
     """They ended in NaN and a warning of NumPy's."""
     reals[:, 2] = np.linspace(-0.9, 0.5, N_CELLS)
     adata = make_adata(array_type(reals))
     with pytest.raises(InputError, match="gene 'MT-gene2' has a mean below 0"):
-        sa.pp.highly_variable_genes(adata, flavor=flavor, size_factors=factors)
+        sa.pp.highly_variable_genes(adata, flavor=flavor, size_factors=np.ones(N_CELLS))
+
+
+def test_scaled_genes_are_not_variable_and_nothing_warns(array_type, make_adata, reals):
+    """As with scanpy, they have no dispersion; NumPy's warning is not ours."""
+    reals[:, 2] = np.linspace(-0.9, 0.5, N_CELLS)
+    adata = make_adata(array_type(np.clip(reals, None, 3)))
+    sa.pp.highly_variable_genes(adata, n_top_genes=5)
+    assert np.isnan(adata.var["dispersions"].iloc[2])
+    assert not adata.var["highly_variable"].iloc[2]
 
 
 def test_no_scale_follows_from_sums_of_nothing(reals):

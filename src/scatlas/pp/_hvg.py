@@ -164,9 +164,9 @@ def highly_variable_genes(
     ------
     InputError
         For other flavours, data that hold NaN or infinite values (counts taken for logarithms),
-        genes with a mean below 0 (scaled data), no cells, too many genes of equal mean to form
-        bins, size factors that do not fit, variances that loess cannot fit, a missing scikit-misc,
-        no `n_top_genes`, or a `theta` or `clip` out of range.
+        no cells, too many genes of equal mean to form bins, size factors that do not fit or with
+        which a gene has a mean below 0, variances that loess cannot fit, a missing scikit-misc, no
+        `n_top_genes`, or a `theta` or `clip` out of range.
 
     References
     ----------
@@ -223,7 +223,6 @@ def highly_variable_genes(
             log_base = None if base is None else float(np.log(base))
             moments = gene_moments(x, codes, expm1=flavor == "seurat", log_base=log_base)
             check_finite(moments, names, "log-normalised data")
-            _check_positive(moments, names, "log-normalised data")
         else:
             moments = _moments_of_counts(x, names, scales, flavor, codes)
         table = hvg_table(
@@ -323,19 +322,12 @@ def _moments_of_counts(
     moments = normalized_moments(x, scales, codes, log=flavor == "cell_ranger")
     expected = "counts where size_factors are given"
     check_finite(moments, names, expected)
-    _check_positive(moments, names, expected)
-    return moments
-
-
-def _check_positive(moments: Moments, names: pd.Index, expected: str) -> None:
-    """Refuse genes whose dispersion has no meaning, of scaled values for example."""
     negative = (moments.mean < 0).any(axis=0)
     if negative.any():
-        msg = (
-            f"gene {names[int(np.argmax(negative))]!r} has a mean below 0: highly_variable_genes "
-            f"expects {expected}, before they are scaled"
-        )
+        gene = names[int(np.argmax(negative))]
+        msg = f"gene {gene!r} has a mean below 0: highly_variable_genes expects {expected}"
         raise InputError(msg)
+    return moments
 
 
 def _batches(adata: AnnData, batch_key: str | None) -> tuple[NDArray[np.int64] | None, list[Any]]:

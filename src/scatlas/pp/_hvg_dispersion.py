@@ -83,7 +83,8 @@ def dispersion_table(
     dispersion = np.asarray(var, dtype=np.float64) / mean
     if flavor == "seurat":
         dispersion[dispersion == 0] = np.nan
-        dispersion = np.log(dispersion)
+        with np.errstate(invalid="ignore"):  # none where the mean is below 0, of scaled values
+            dispersion = np.log(dispersion)
         mean = np.log1p(mean)
     if ranked is None:
         ranked = np.ones(mean.size, dtype=bool)
