@@ -99,7 +99,7 @@ def filled(
     rng = np.random.default_rng(seed)
     numbers: Any = rng.integers(0, 2 if dtype == "bool" else top, shape)
     if kind == "huge":
-        numbers = rng.integers(0, _largest(np.dtype(dtype), shape), shape, np.int64, endpoint=True)
+        numbers = rng.integers(0, _largest(np.dtype(dtype), shape), shape, np.uint64, endpoint=True)
     elif kind == "negative":
         numbers = numbers - 4
     elif kind in ("reals", "nonfinite"):

@@ -16,7 +16,7 @@ import scatlas as sa
 from scatlas import blocks
 from tests.adversarial.counting import exact_sums
 from tests.adversarial.judge import Function, Refused, in_memory
-from tests.adversarial.matrices import ALL, Values, forms, values
+from tests.adversarial.matrices import ALL, INTEGERS, Values, forms, values
 
 
 def in_folder(call: Callable[[AnnData, Path], dict[str, Any]]) -> Callable[[AnnData], Any]:
@@ -213,18 +213,23 @@ def _totals(values: Values, bare: AnnData) -> dict[str, Any]:
 
 # AnnData does not write all kinds of Dask arrays, and what it writes has no blocks.
 FILES = {"forms": forms(lazy=False), "same_bits": ALL, "warns": ("Writing zarr v2 data",)}
-WHOLE = values(kinds=("counts", "huge", "negative"))
+# SciPy has no sparse matrix of float16 to append.
+SPARSE = values(dtypes=(*INTEGERS, "float32", "float64"))
+WHOLE = values(kinds=("counts", "huge", "negative"), dtypes=(*INTEGERS, "float32", "float64"))
 
 FUNCTIONS = {
     "read_lazy": Function(in_folder(_read_lazy), _all_read, **FILES),
     "io.CsrWriter": Function(
         in_folder(_written),
         lambda values, bare: {"X": values.dense, "part": values.dense[::2]},
+        SPARSE,
         same_bits=ALL,
     ),
-    "io.CsrWriter of counts": Function(in_folder(_counts_written), _counts_read, same_bits=ALL),
+    "io.CsrWriter of counts": Function(
+        in_folder(_counts_written), _counts_read, SPARSE, same_bits=ALL
+    ),
     "io.load_plate": Function(in_folder(_load), _loaded, **FILES),
-    "io.concat_on_disk": Function(in_folder(_concat), _twice, same_bits=ALL),
+    "io.concat_on_disk": Function(in_folder(_concat), _twice, SPARSE, same_bits=ALL),
     "io.assemble": Function(in_folder(_assemble), _assembled, WHOLE, storages="close", rtol=3e-7),
     "io.write_cells": Function(in_folder(_cells), _totals, WHOLE, forms(views=False)),
 }
