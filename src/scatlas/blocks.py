@@ -257,6 +257,8 @@ def _mapped(
         dtype=dtype,
         meta=meta,
         adjust_chunks=adjust or None,
+        # The cuts agree; where one row is all there is, Dask would repeat it for empty blocks.
+        align_arrays=False,
     )
 
 

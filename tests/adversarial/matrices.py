@@ -26,17 +26,7 @@ Kind = Literal["counts", "huge", "negative", "reals", "nonfinite"]
 ALL: tuple[Kind, ...] = ("counts", "huge", "negative", "reals", "nonfinite")
 
 # Known defects that the strategies leave out. Empty an entry to test it.
-EXCLUDED: dict[str, str] = {
-    "float16": "X of float16 ends in errors of Numba and SciPy (issue 17, point 14)",
-    "beyond int64": "totals past 2^63 wrap around (issue 17, point 14)",
-    "no genes": "X without genes ends in errors of NumPy (issue 17, point 14)",
-    "bits of reals": "sums of reals depend on the blocks (issue 17, point 13)",
-    "bool moments": "moments of bool counts end in an error of NumPy: kernels/count_moments_cpu.py",
-    "log of zero": "-inf is taken for the logarithm of a count of -1, and not refused",
-    "one cell, many blocks": "a row is repeated for empty blocks: blocks.map_blocks lets Dask "
-    "broadcast (align_arrays=False mends it)",
-    "unsorted downsample": "counts are drawn in storage order (issue 17, point 12)",
-}
+EXCLUDED: dict[str, str] = {}
 
 
 def unless(defect: str, strategy: st.SearchStrategy, spared: Any) -> st.SearchStrategy:

@@ -151,6 +151,8 @@ def _exact_rows(
         return max(1, n_rows), 1.0, counts.size
     if counts.dtype == np.float64:
         return none
+    if counts.dtype == bool:
+        counts = counts.view(np.uint8)
     floats = counts.dtype.kind == "f"
     most = _LARGEST_FLOAT32 if floats else min(_LARGEST, np.iinfo(counts.dtype).max)
     whole, highest, n_large = _survey(counts, counts.dtype.type(most))

@@ -41,7 +41,9 @@ template <class V> struct Expm1 {
   using R = typename Wide<V>::type;
   static constexpr bool same = false;  // the compiler may fuse the library's operations
   static __device__ R of(V v, double log_base) {
-    return rounded<R>(expm1(double(rounded<R>(__dmul_rn(double(v), log_base)))));
+    const double exponent = double(rounded<R>(__dmul_rn(double(v), log_base)));
+    // -inf is the logarithm of zero: no count has it, and -1 would go unnoticed.
+    return rounded<R>(isinf(exponent) && exponent < 0 ? nan("") : expm1(exponent));
   }
 };
 

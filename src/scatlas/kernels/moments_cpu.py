@@ -166,16 +166,24 @@ def merge(parts: Sequence[Moments]) -> Moments:
 
 
 def expm1_of(values: NDArray, log_base: float | None) -> NDArray:
-    """``expm1(values * log_base)`` in the precision of the values; of integers in float64."""
+    """``expm1(values * log_base)`` in the precision of the values; of integers in float64.
+
+    NaN of -inf, the logarithm of zero: no count has it, and -1 would go unnoticed.
+    """
     if not np.issubdtype(values.dtype, np.floating):
         values = values.astype(np.float64)
     # Overflow (counts taken for logarithms) shows as an infinite mean.
     with np.errstate(over="ignore"):
         if log_base is None:
-            return np.expm1(values)
-        # The product is taken in float64 and rounded once to the precision of the data.
-        out = (values * np.float64(log_base)).astype(values.dtype, copy=False)
-        return np.expm1(out, out=out)
+            out = np.expm1(values)
+        else:
+            # The product is taken in float64 and rounded once to the precision of the data.
+            out = (values * np.float64(log_base)).astype(values.dtype, copy=False)
+            np.expm1(out, out=out)
+    no_count = values == -np.inf
+    if no_count.any():
+        out[no_count] = np.nan
+    return out
 
 
 @njit(nogil=True, cache=True)
