@@ -55,25 +55,30 @@ sys.exit(answer[0] if answer else "the server of warm processes is gone")
 """
 
 
-def environment() -> dict[str, str]:
+def environment(preload: str = "") -> dict[str, str]:
     """That of this process, where ``python`` is a warm one."""
     if "SCATLAS_COLD_TESTS" in os.environ:
-        return dict(os.environ)
-    return os.environ | {"PATH": os.pathsep.join([str(_folder()), os.environ["PATH"]])}
+        return os.environ | ({"LD_PRELOAD": preload} if preload else {})
+    return os.environ | {"PATH": os.pathsep.join([str(_folder(preload)), os.environ["PATH"]])}
 
 
-def python() -> str:
-    """The warm Python's path."""
-    return sys.executable if "SCATLAS_COLD_TESTS" in os.environ else str(_folder() / "python")
+def python(preload: str = "") -> str:
+    """The warm Python's path; it has loaded the shared library ``preload`` before all others."""
+    if "SCATLAS_COLD_TESTS" in os.environ:
+        return sys.executable
+    return str(_folder(preload) / "python")
 
 
 @cache
-def _folder() -> Path:
+def _folder(preload: str) -> Path:
     """Folder of the client, whose server runs as long as this process."""
     folder = Path(tempfile.mkdtemp(prefix="scatlas-warm-"))
     address = str(folder / "socket")
     server = subprocess.Popen(
-        [sys.executable, __file__, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, __file__, address],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | ({"LD_PRELOAD": preload} if preload else {}),
     )
     assert server.stdout.readline() == b"ready\n", "the server of warm processes did not start"
     client, start = folder / "client.py", folder / "python"

@@ -1,0 +1,149 @@
+"""Spoil a small atlas in thousands of ways: does each end in the right bytes or in a sentence?
+
+    python bench/chaos.py --faults 2000 --workers 2
+    python bench/chaos.py --seed 0 --only 4711
+
+Fault ``i`` of a seed depends on these two numbers alone, as far as processes that run beside each
+other allow. Outcomes are added to a file in the folder, and a run that was cut goes on where it
+was. `tests.chaos.faults` says what is spoilt, `tests.chaos.case` what is a wrong end. Ends with
+exit status 1 if there is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+if __name__ in ("__main__", "__mp_main__"):
+    sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+    os.environ["PYTHONPATH"] = str(ROOT / "src")
+
+from run_side import machine, publish  # noqa: E402
+
+from tests.chaos.atlas import Atlas, code_digest  # noqa: E402
+from tests.chaos.faults import KINDS, kind_of  # noqa: E402
+from tests.chaos.machine import Outcome, attempt  # noqa: E402
+
+ENDS = ("right", "sentence", "wrong", "skipped", "broken")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--faults", type=int, default=100, help="how many")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--only", type=int, nargs="+", help="these faults alone, with all they print"
+    )
+    parser.add_argument("--kind", choices=KINDS, help="faults of this kind alone")
+    parser.add_argument("--workers", type=int, default=1, help="faults at the same time")
+    parser.add_argument(
+        "--quick", action="store_true", help="with few undisturbed builds, as in CI"
+    )
+    parser.add_argument("--folder", type=Path, default=ROOT / "build/chaos", help="for atlases")
+    parser.add_argument("--out", type=Path, help="file for the table")
+    args = parser.parse_args()
+    folder = args.folder / code_digest()
+    folder.mkdir(parents=True, exist_ok=True)
+    journal = folder / f"outcomes-{args.seed}{'-quick' * args.quick}.jsonl"
+    numbers = args.only or range(args.faults)
+    if args.kind:
+        numbers = [number for number in numbers if kind_of(number) == args.kind]
+    known = {} if args.only else read(journal)
+    outcomes = [known[number] for number in numbers if number in known]
+    due = [number for number in numbers if number not in known]
+    if outcomes:
+        print(f"{len(outcomes)} of {len(numbers)} faults are known from before")
+    Atlas(folder).make()
+    with ProcessPoolExecutor(
+        args.workers, multiprocessing.get_context("spawn"), prepare, (folder,)
+    ) as pool:
+        running = [pool.submit(one, args.seed, number, args.quick) for number in due]
+        for done in as_completed(running):
+            outcome = done.result()
+            outcomes.append(outcome)
+            if args.only:
+                print(outcome.log)
+            else:
+                with journal.open("a") as stream:
+                    stream.write(json.dumps(asdict(outcome)) + "\n")
+            print(line(outcome), flush=True)
+    publish(report(outcomes, args.seed), args.out)
+    return any(outcome.end in ("wrong", "broken") for outcome in outcomes)
+
+
+def prepare(folder: Path) -> None:
+    global _atlas
+    _atlas = Atlas(folder)
+
+
+def one(seed: int, number: int, quick: bool) -> Outcome:
+    return attempt(_atlas, _atlas.folder / "cases", seed, number, quick=quick)
+
+
+def read(journal: Path) -> dict[int, Outcome]:
+    """Outcomes of a run that was cut; the last line may be cut as well."""
+    found = {}
+    if journal.exists():
+        for text in journal.read_text().splitlines():
+            try:
+                outcome = Outcome(**json.loads(text))
+            except ValueError:
+                continue
+            found[outcome.number] = outcome
+    return found
+
+
+def line(outcome: Outcome) -> str:
+    what = f"{outcome.number:>5} {outcome.kind:<24}{outcome.end:<9}{outcome.seconds:>6} s"
+    if outcome.end not in ("wrong", "broken"):
+        return what
+    again = f"python bench/chaos.py --seed {outcome.seed} --only {outcome.number}"
+    happened = [
+        text
+        for part in re.split(r"^--- run (.*?)^---$", outcome.log, flags=re.DOTALL | re.MULTILINE)[
+            ::2
+        ]
+        for text in part.splitlines()
+        if text
+    ]
+    return "\n    ".join([what, again, *happened, f"WRONG: {outcome.why}"])
+
+
+def report(outcomes: list[Outcome], seed: int) -> list[str]:
+    """The lines of a result: machine, and by kind how faults ended."""
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    hours = sum(o.seconds for o in outcomes) / 3600
+    ends = [end for end in ENDS if end in ENDS[:3] or any(o.end == end for o in outcomes)]
+    lines = [
+        f"# commit {commit}",
+        f"# python {' '.join(sys.argv)}",
+        machine("scatlas", "anndata", "dask", "h5py", "numba", "numpy", "zarr", "snakemake"),
+        f"# {len(outcomes)} faults of seed {seed}, {hours:.1f} h of work",
+        f"{'':<26}{'faults':>8}" + "".join(f"{end:>10}" for end in ends),
+    ]
+    for kind in [*KINDS, "all"]:
+        these = Counter(o.end for o in outcomes if kind in (o.kind, "all"))
+        if these:
+            row = "".join(f"{these[end]:>10}" for end in ends)
+            lines.append(f"{kind:<26}{these.total():>8}{row}")
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

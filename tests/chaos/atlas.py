@@ -1,0 +1,260 @@
+"""The small atlas that chaos spoils, and what an undisturbed run makes of the same inputs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import anndata as ad
+import numpy as np
+
+from scatlas.datasets import simulate_plate, write_plate
+from tests.chaos import writes
+from tests.workflow import warm
+from tests.workflow.conftest import once
+from tests.workflow.runs import ROOT, VARYING, Project
+
+# Every optional rule; pictures cost the most time, so there is one of each kind.
+CONFIG = {
+    "plates": "plates.tsv",
+    "backend": "cpu",
+    "doublets": {"expected_doublet_rate": 0.06},
+    "hvg": {"n_top_genes": 100},
+    "consensus": {"min_plates": 2},
+    "pca": {"n_comps": 8},
+    "subset": {"n_cells": 200},
+    "pseudobulk": {"by": ["cell_line"]},
+    "integrate": {"key": ["plate"], "cells": "all", "max_iter_harmony": 3},
+    "report": {"colors": ["leiden"]},
+    "compute": {"block_budget": "16MB"},
+}
+SHEET = {"p1": "plates/p1.h5ad", "p2": "plates/p2.h5ad", "p3": "plates/p3.zarr"}
+N_CELLS = {"p1": 120, "p2": 100, "p3": 110}
+# Names that a step writes under before it is done: nobody takes them for a result.
+_HIDDEN = re.compile(r"(^|/)\.[^/]+\.(partial|old)(/|$)|\.refused$")
+
+
+class Write(NamedTuple):
+    """A write of the undisturbed build: the how many-eth to which file, and the step's manifest."""
+
+    path: str
+    nth: int
+    manifest: str
+
+
+@dataclass(frozen=True)
+class Reference:
+    """How an undisturbed build of some inputs ends: digests of its files, or of why it fails."""
+
+    files: dict[str, str]
+    said: str
+
+
+@dataclass(frozen=True)
+class Atlas:
+    """A finished atlas in a folder that all workers share: look, do not touch."""
+
+    folder: Path
+
+    @property
+    def base(self) -> Project:
+        return Project(self.folder / "base", dict(CONFIG))
+
+    @property
+    def plates(self) -> Path:
+        """Other plates, good and bad ones."""
+        return self.folder / "plates"
+
+    @cached_property
+    def library(self) -> str:
+        return writes.library(self.folder)
+
+    def make(self) -> None:
+        """Plates, and the atlas of three of them with a trace of what was written."""
+        with once(self.folder / "plates.done") as first:
+            if first:
+                make_plates(self.plates)
+        with once(self.folder / "base.done") as first:
+            if not first:
+                return
+            shutil.rmtree(self.base.folder)
+            new = self.base
+            new.write_plates(SHEET)
+            for path in SHEET.values():
+                copy(self.plates / Path(path).name, new.folder / path)
+            trace = {"CHAOS_TRACE": str(self.folder / "trace")} if self.library else {}
+            code, said = run(new, self.library, trace)
+            assert code == 0, said[-6000:]
+
+    @cached_property
+    def writes(self) -> list[Write]:
+        """Each write of a step to a file of its own, in the undisturbed build."""
+        owners = {}
+        for record in self.base.results.rglob("runs/*.json"):
+            manifest = record.parent.parent / record.name
+            for output in json.loads(record.read_bytes())["outputs"]:
+                path = Path(os.path.normpath(record.parent / output))
+                owners[path.relative_to(self.base.results).as_posix()] = manifest
+            for path in (manifest, record):
+                owners[path.relative_to(self.base.results).as_posix()] = manifest
+        seen: Counter[str] = Counter()
+        found = []
+        for line in (self.folder / "trace").read_text().splitlines():
+            path = line.rpartition("results/")[2]
+            seen[path] += 1
+            final = re.sub(r"(^|/)\.([^/]+)\.partial", r"\1\2", path)
+            manifest = next((owners[unit] for unit in lineage(final) if unit in owners), None)
+            if manifest is not None and not path.startswith(("logs/", "benchmarks/")):
+                name = manifest.relative_to(self.base.results).as_posix()
+                found.append(Write(path, seen[path], name))
+        return found
+
+    def reference(self, project: Project) -> Reference:
+        """What an undisturbed build makes of a project's inputs, built once."""
+        inputs = digests(project.folder, but=("results", ".snakemake"))
+        key = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:24]
+        path = self.folder / "references" / f"{key}.json"
+        path.parent.mkdir(exist_ok=True)
+        with once(path.with_suffix(".done")) as first:
+            if first:
+                new = Project(self.folder / "references" / key, {})
+                for item in project.folder.iterdir():
+                    if item.name not in ("results", ".snakemake"):
+                        copy(item, new.folder / item.name)
+                code, said = run(new, self.library, {})
+                files = {} if code else outputs(new)
+                path.write_text(json.dumps({"files": files, "said": said}))
+                shutil.rmtree(new.folder)
+        return Reference(**json.loads(path.read_text()))
+
+
+def run(project: Project, library: str, environment: dict[str, str]) -> tuple[int, str]:
+    """Run the workflow undisturbed: exit code, and what was printed."""
+    done = subprocess.run(
+        [warm.python(library), *project.command()[1:]],
+        env=warm.environment(library) | {"COLUMNS": "200"} | environment,
+        cwd=ROOT, text=True, check=False, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    return done.returncode, done.stdout
+
+
+def copy(old: Path, new: Path) -> None:
+    """A file, link or folder with its times, in place of what was there."""
+    remove(new)
+    new.parent.mkdir(parents=True, exist_ok=True)
+    if old.is_dir() and not old.is_symlink():
+        shutil.copytree(old, new, symlinks=True)
+    else:
+        shutil.copy2(old, new, follow_symlinks=False)
+
+
+def remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def lineage(path: str) -> list[str]:
+    """A relative path and the folders it is in, innermost first."""
+    return [path, *map(str, Path(path).parents)][:-1]
+
+
+def digests(folder: Path, but: tuple[str, ...] = ()) -> dict[str, str]:
+    """Digest of each file, link or empty folder below a folder."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if name.split("/")[0] in but or (path.is_dir() and not path.is_symlink()):
+            continue
+        if path.is_symlink():
+            found[name] = f"link to {path.readlink()}"
+        else:
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def outputs(project: Project) -> dict[str, str]:
+    """Digests of a project's results, as far as they are the same in each undisturbed build."""
+    found = {
+        name: hashlib.sha256(data).hexdigest()
+        for name, data in project.outputs().items()
+        if not _HIDDEN.search(name)
+    }
+    for name in VARYING:
+        path = project.results / name
+        if path.is_file():
+            text = path.read_bytes()
+            found[name] = hashlib.sha256(_without_times(name, text)).hexdigest()
+    return found
+
+
+def _without_times(name: str, text: bytes) -> bytes:
+    """Of the page, all but its table of times; of the table of times, its header."""
+    if name.endswith(".html"):
+        return re.sub(rb"<table\b(?:(?!</table>).)*>load<.*?</table>", b"", text, flags=re.DOTALL)
+    return text.partition(b"\n")[0]
+
+
+def code_digest() -> str:
+    """Of all that decides a build: the workflow, the package, and this small atlas."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard",
+         "Snakefile", "workflow", "scripts", "src", "config", "profiles", "tests/chaos/atlas.py"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    whole = hashlib.sha256()
+    for name in sorted(filter(None, listed.split("\0"))):
+        path = ROOT / name
+        whole.update(f"{name}\0".encode() + (path.read_bytes() if path.exists() else b""))
+    return whole.hexdigest()[:12]
+
+
+# --- plates ---------------------------------------------------------------------------------------
+
+
+def make_plates(folder: Path) -> None:
+    """The three plates, one more, others of the same names, and bad ones."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for number, (name, path) in enumerate(SHEET.items(), start=1):
+        end = Path(path).suffix
+        plate = simulated(number, N_CELLS[name])
+        save(plate, folder / f"{name}{end}")
+        save(simulated(number + 10, N_CELLS[name] - 7), folder / f"{name}-other{end}")
+        one_more = plate.copy()
+        one_more.X.data[one_more.X.indptr[5]] += 1
+        save(one_more, folder / f"{name}-count{end}")
+        relabelled = plate.copy()
+        lines = relabelled.obs["cell_line"]
+        relabelled.obs["cell_line"] = lines.cat.rename_categories(list(lines.cat.categories)[::-1])
+        save(relabelled, folder / f"{name}-obs{end}")
+        for kind, value in (("fractional", 1.5), ("negative", -1), ("nan", np.nan)):
+            bad = plate.copy()
+            bad.X = bad.X.astype(np.float32)
+            bad.X.data[7] = value
+            save(bad, folder / f"{name}-{kind}{end}")
+    save(simulated(4, 90), folder / "p4.h5ad")
+    save(simulated(5, 80, n_genes=310), folder / "p5.h5ad")
+
+
+def simulated(number: int, n_cells: int, n_genes: int = 300) -> ad.AnnData:
+    return simulate_plate(number, n_cells=n_cells, n_genes=n_genes, n_lines=3, n_drugs=2)
+
+
+def save(plate: ad.AnnData, path: Path) -> None:
+    if path.suffix == ".h5ad":
+        write_plate(path, plate)
+    else:
+        with ad.settings.override(zarr_write_format=3):
+            plate.write_zarr(path)

@@ -1,0 +1,280 @@
+"""One fault: a copy of the finished atlas, a user who runs it again, and what may come of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from tests.chaos.atlas import Atlas, outputs, remove
+from tests.workflow import warm
+from tests.workflow.runs import ROOT, Project
+
+RUNS = 3
+_SECONDS = 300  # no run of so small an atlas takes longer, on however busy a machine
+# Marks the processes of one case in their environment.
+_MARK = "CHAOS_CASE"
+# Results that people look at; without the others an atlas is finished, too.
+_PRODUCTS = ("atlas.zarr", "umap.h5ad", "integrated.h5ad", "pseudobulk.h5ad", "report.html")
+_PRODUCTS += ("manifests/", "figures/", "tables/")
+
+
+class WrongEnd(Exception):  # noqa: N818
+    """Neither the right bytes nor a sentence."""
+
+
+class Done(NamedTuple):
+    """How a run ended."""
+
+    code: int
+    said: str
+
+
+@dataclass
+class Case:
+    """A project that a fault may spoil.
+
+    Attributes
+    ----------
+    atlas
+        What the project is a copy of.
+    project
+        Its inputs and results.
+    rng
+        Decides the fault.
+    quick
+        Whether it has to do with few undisturbed builds.
+    log
+        What happened, in words, with what runs have printed.
+    said
+        Last sentences of the workflow.
+    """
+
+    atlas: Atlas
+    project: Project
+    rng: Random
+    quick: bool = False
+    log: list[str] = field(default_factory=list)
+    said: set[str] = field(default_factory=set)
+    n_runs: int = 0
+
+    @property
+    def results(self) -> Path:
+        return self.project.results
+
+    @property
+    def mark(self) -> str:
+        return f"{_MARK}={self.project.folder}"
+
+    def note(self, what: str) -> None:
+        self.log.append(what)
+
+    # --- runs -------------------------------------------------------------------------------------
+
+    def start(self, *targets: str, environment: dict[str, str] | None = None) -> Run:
+        """Begin a run."""
+        self.n_runs += 1
+        cores = self.rng.choice([1, 2])
+        log = self.project.folder.parent / f"{self.project.folder.name}-{self.n_runs}.txt"
+        command = self.project.command(*targets, cores=cores)
+        command[0] = warm.python(self.atlas.library)
+        name, _, value = self.mark.partition("=")
+        own = {"COLUMNS": "200", name: value}
+        with log.open("wb") as stream:
+            process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=warm.environment(self.atlas.library) | own | (environment or {}),
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+            )
+        return Run(self, process, log, " ".join(targets))
+
+    def run(self, *targets: str, environment: dict[str, str] | None = None) -> Done:
+        return self.start(*targets, environment=environment).end()
+
+    def settle(self) -> str:
+        """What a user does: the same command, up to three times, and what its sentence asks for.
+
+        Returns
+        -------
+        How it ended: ``right`` or ``sentence``.
+
+        Raises
+        ------
+        WrongEnd
+            In neither way.
+        """
+        before = set()
+        for _ in range(RUNS):
+            done = self.run()
+            if done.code == 0:
+                self.judge()
+                return "right"
+            self.check_sentence(done)
+            if not self.obey(done) and self.said == before:
+                break
+            before = self.said
+        return "sentence"
+
+    def disturbed(self, done: Done) -> None:
+        """A run that met a fault may end well or say what was wrong."""
+        if done.code == 0:
+            self.judge()
+        else:
+            self.check_sentence(done)
+            self.obey(done)
+
+    def obey(self, done: Done) -> bool:
+        """Do what was asked for; returns whether anything was."""
+        asked = False
+        for paths in re.findall(r"\(rm -r (.*?)\)", done.said):
+            for path in map(self.project.folder.joinpath, shlex.split(paths)):
+                if not path.resolve().is_relative_to(self.results.resolve()):
+                    raise WrongEnd(f"asks to remove what is not its own: {path}")
+                self.note(f"user: rm -r {path.relative_to(self.project.folder)}")
+                asked |= path.exists() or path.is_symlink()
+                remove(path)
+        if "--unlock" in done.said:
+            self.note("user: --unlock")
+            asked = True
+            unlocked = self.run("--unlock")
+            if unlocked.code:
+                raise WrongEnd("cannot be unlocked")
+        return asked
+
+    def check_sentence(self, done: Done) -> None:
+        """A run that fails says why, in one sentence for each thing that is wrong."""
+        self.said = sentences(done.said)
+        if "Traceback (most recent call last)" in done.said:
+            last = re.findall(
+                r"^\s*(\w[\w.]*(?:Error|Exception|Exit)\b.*)$", done.said, re.MULTILINE
+            )
+            raise WrongEnd(f"traceback: {last[0] if last else ''}")
+        if not self.said or not all(self.said):
+            raise WrongEnd("no sentence")
+        for sentence in sorted(self.said):
+            self.note(f"said: {sentence}")
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def judge(self) -> None:
+        """Compare the results of a run that succeeded with those of an undisturbed one."""
+        self.wait_for_orphans()
+        ours, theirs = outputs(self.project), self.atlas.reference(self.project)
+        if not theirs.files:
+            said = sorted(sentences(theirs.said))
+            raise WrongEnd(f"stale success: an undisturbed build fails ({'; '.join(said)})")
+        wrong = differences(ours, theirs.files)
+        if wrong:
+            raise WrongEnd(
+                "; ".join(wrong[:4]) + (f" and {len(wrong) - 4} more" * (len(wrong) > 4))
+            )
+
+    def kill(self) -> None:
+        """SIGKILL for every process of this case at once, as a power cut."""
+        for pid in self.processes():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    def processes(self) -> list[int]:
+        """Processes that were started for this case and live."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                environment = (entry / "environ").read_bytes()
+            except OSError:  # ended, or somebody else's
+                continue
+            if self.mark.encode() in environment.split(b"\0"):
+                found.append(int(entry.name))
+        return found
+
+    def wait_for_orphans(self) -> None:
+        """Until jobs that have outlived their Snakemake are done."""
+        deadline = time.monotonic() + _SECONDS
+        while self.processes():
+            if time.monotonic() > deadline:
+                self.kill()
+                raise WrongEnd("a job never ends")
+            time.sleep(0.05)
+
+
+@dataclass
+class Run:
+    """A run that is under way."""
+
+    case: Case
+    process: subprocess.Popen[bytes]
+    log: Path
+    targets: str
+
+    def kill(self) -> None:
+        """SIGKILL for Snakemake alone: its jobs run on."""
+        self.process.kill()
+
+    def end(self) -> Done:
+        try:
+            code = self.process.wait(_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.case.kill()
+            self.process.wait()
+            self.case.note(self.log.read_text(errors="replace"))
+            raise WrongEnd("hangs") from None
+        said = self.log.read_text(errors="replace")
+        self.case.note(f"--- run {self.targets}: exit {code}\n{said}---")
+        return Done(code, said)
+
+
+def sentences(said: str) -> set[str]:
+    """What a run gives as its reason to fail."""
+    found = {text.strip() for text in re.findall(r"^\s*error:(.*)$", said, re.MULTILINE)}
+    found |= {
+        text.strip()
+        for text in re.findall(
+            r"^\w+(?:Error|Exception)(?: in (?:file|rule) .*?)?:\n(.+)$", said, re.MULTILINE
+        )
+    }
+    return {text for text in found if not text.startswith("At least one job did not complete")}
+
+
+def unit_of(name: str) -> str:
+    """The store, folder of pictures or file that a file of the results belongs to."""
+    store = re.match(r".*?\.zarr(?=/)|figures/[^/]+(?=/)", name)
+    return store[0] if store else name
+
+
+def differences(ours: dict[str, str], theirs: dict[str, str]) -> list[str]:
+    """What is wrong with results that are to be those of an undisturbed build.
+
+    Results of a plate or a rule that is no longer asked for may stay; those that nothing needs any
+    more may be gone, as a whole: a store without its root metadata cannot be opened.
+    """
+    wrong = []
+    units = {unit_of(name) for name in theirs}
+    kept = {unit_of(name) for name in ours}
+    kept -= {unit for unit in kept if unit.endswith(".zarr") and f"{unit}/zarr.json" not in ours}
+    lost = sorted(unit for unit in units - kept if unit.startswith(_PRODUCTS))
+    wrong += [f"{unit} is missing" for unit in lost]
+    for name in sorted(ours.keys() | theirs.keys()):
+        unit = unit_of(name)
+        if unit not in units or unit not in kept or name.startswith(("logs/", "benchmarks/")):
+            continue
+        if name not in ours:
+            wrong.append(f"{name} is lost")
+        elif name not in theirs:
+            wrong.append(f"{name} is from elsewhere")
+        elif ours[name] != theirs[name]:
+            wrong.append(f"{name} has other bytes")
+    return wrong

@@ -1,0 +1,546 @@
+"""The kinds of fault. Each spoils a case; what a user does then is `Case.settle`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.chaos import writes
+from tests.chaos.atlas import SHEET, Write, copy, remove
+from tests.chaos.case import Case, WrongEnd, unit_of
+
+# Changes that make results of their own; those of the first work on what is stored behind.
+PROBES: list[dict[str, Any]] = [
+    {"pca": {"n_comps": 7}},
+    {"hvg": {"n_top_genes": 90}},
+    {"umap": {"min_dist": 0.3}},
+    {"normalize": {"target_sum": 1000}},
+    {"qc": {"min_genes": 60}},
+]
+VALID: list[dict[str, Any]] = [
+    *PROBES,
+    {"seed": 1},
+    {"qc": {"filter": None}},
+    {"qc": {"max_genes": 120}},
+    {"qc": {"min_counts": 90}},
+    {"qc": {"max_counts": 400}},
+    {"qc": {"max_pct_mt": 20}},
+    {"qc": {"max_pct_mt": 20, "mt_prefix": "G"}},
+    {"qc": {"min_cells": 8}},
+    {"qc": {"drop_rare_genes": 5}},
+    {"genes": "intersect"},
+    {"doublets": None},
+    {"doublets": {"expected_doublet_rate": 0.2}},
+    {"doublets": {"expected_doublet_rate": 0.06, "filter": True, "threshold": 0.2}},
+    {"doublets": {"expected_doublet_rate": 0.06, "by": "sublibrary"}},
+    {"hvg": {"n_top_genes": 100, "flavor": "cell_ranger"}},
+    {"hvg": {"n_top_genes": 100, "flavor": "seurat_v3"}},
+    {"consensus": {"min_plates": 1}},
+    {"consensus": {"min_plates": 3}},
+    {"scale": {"max_value": 2.5}},
+    {"scale": {"zero_center": True}},
+    {"pca": {"n_comps": 8, "zero_center": False}},
+    {"subset": {"n_cells": 150}},
+    {"subset": {"n_cells": None}},
+    {"neighbors": {"n_neighbors": 10}},
+    {"neighbors": {"n_pcs": 5}},
+    {"leiden": {"resolution": 0.4}},
+    {"pseudobulk": None},
+    {"pseudobulk": {"by": ["cell_line", "drug"]}},
+    {"integrate": None},
+    {"integrate": {"key": ["plate"], "max_iter_harmony": 3}},
+    {"integrate": {"key": ["donor"], "cells": "all", "max_iter_harmony": 3, "theta": 1.0}},
+    {"integrate": {"key": ["plate"], "cells": "all", "max_iter_harmony": 3, "umap": False}},
+    {"integrate": {"key": ["plate"], "cells": "all", "max_iter_harmony": 3, "label": None}},
+    {"integrate": {"key": ["plate"], "cells": "all", "max_iter_harmony": 2, "n_pcs": 6}},
+    {"report": {"colors": ["cell_line"]}},
+    {"compute": {"block_budget": "32MB"}},
+]
+FAILING: list[dict[str, Any]] = [
+    {"qc": {"filter": "no_such_column == 1"}},
+    {"qc": {"min_genes": 10_000}},
+    {"qc": {"max_pct_mt": 20, "mt_prefix": "no-such-"}},
+    {"qc": {"drop_rare_genes": 1000}},
+    {"doublets": {"expected_doublet_rate": 0.06, "by": "no_such_column"}},
+    {"pca": {"n_comps": 10_000}},
+    {"hvg": {"n_top_genes": 0}},
+    {"consensus": {"min_plates": 4}},
+    {"neighbors": {"n_pcs": 100}},
+    {"pseudobulk": {"by": ["no_such_column"]}},
+    {"integrate": {"key": ["no_such_column"]}},
+    {"integrate": {"key": ["no_such_column"], "cells": "all"}},
+    {"compute": {"block_budget": "many"}},
+    {"outdir": "my.yaml/results"},
+    {"plates": "no-such-sheet.tsv"},
+    {"no_such_key": 1},
+]
+
+# --- helpers --------------------------------------------------------------------------------------
+
+
+def change_config(case: Case, change: dict[str, Any]) -> None:
+    case.note(f"config: {change}")
+    case.project.config = case.atlas.base.config | change
+    case.project.write_config()
+
+
+def probe(case: Case) -> None:
+    """A change of the config that works on what is stored."""
+    change_config(case, PROBES[0] if case.quick else case.rng.choice(PROBES))
+
+
+def maybe_probe(case: Case, share: float = 0.4) -> None:
+    if case.rng.random() < share:
+        probe(case)
+
+
+def back(case: Case) -> None:
+    """The inputs of the beginning; times of files tell nothing about when."""
+    case.note("back to the first inputs")
+    base = case.atlas.base
+    change_config(case, {})
+    for name in ("plates", "plates.tsv"):
+        copy(base.folder / name, case.project.folder / name)
+
+
+def settle_and_maybe_back(case: Case) -> str:
+    """Results of changed inputs cost an undisturbed build of their own."""
+    if case.quick or case.rng.random() < 0.4:
+        run_without_judging(case)
+        back(case)
+    return case.settle()
+
+
+def run_without_judging(case: Case) -> None:
+    done = case.run()
+    if done.code:
+        case.check_sentence(done)
+        case.obey(done)
+
+
+def files_of(case: Case) -> list[str]:
+    """Files of the results: each kind of output is as likely as another, whatever its files."""
+    found = sorted(path for path in case.results.rglob("*") if path.is_file())
+    return [path.relative_to(case.results).as_posix() for path in found]
+
+
+def some_files(case: Case) -> list[Path]:
+    kinds: dict[str, dict[str, list[str]]] = {}
+    for name in files_of(case):
+        unit = unit_of(name)
+        kind = "record" if "/runs/" in name else unit.split("/")[0]
+        if kind == "plates":
+            kind = unit.split("/")[-1]
+        kinds.setdefault(kind, {}).setdefault(unit, []).append(name)
+    chosen = []
+    for _ in range(case.rng.choice([1, 1, 1, 2, 3])):
+        units = case.rng.choice(list(kinds.values()))
+        names = case.rng.choice(list(units.values()))
+        large = [name for name in names if "/c/" in name]
+        chosen.append(case.rng.choice(large if large and case.rng.random() < 0.5 else names))
+    return [case.results / name for name in dict.fromkeys(chosen)]
+
+
+def spoil(case: Case, path: Path, data: bytes | None) -> None:
+    path.unlink()  # as a hard link it may have another name
+    if data is not None:
+        path.write_bytes(data)
+
+
+def step_again(case: Case, write: Write) -> None:
+    """Make the step of a write run: what it left is gone, or its manifest alone."""
+    manifest = case.results / write.manifest
+    steps = [manifest]
+    if case.rng.random() < 0.4:  # more to do
+        others = sorted(path for path in case.results.rglob("manifests/**/*.json"))
+        steps += case.rng.sample([path for path in others if path.parent.name != "runs"], 2)
+    for path in steps:
+        case.note(f"removed {path.relative_to(case.results)}")
+        path.unlink(missing_ok=True)
+    if case.rng.random() < 0.3:
+        unit = unit_of(write.path.replace(".partial", "").replace("/.", "/").lstrip("."))
+        case.note(f"removed {unit}")
+        remove(case.results / unit)
+
+
+def some_write(case: Case) -> Write:
+    """A write of a step; each file is as likely as another, and each step."""
+    manifests = sorted({write.manifest for write in case.atlas.writes})
+    manifest = case.rng.choice(manifests)
+    return case.rng.choice([write for write in case.atlas.writes if write.manifest == manifest])
+
+
+def state_file(case: Case) -> Path:
+    return case.project.folder.with_name(f"{case.project.folder.name}.state")
+
+
+def told(case: Case, kind: str, write: Write, root: str = "") -> dict[str, str]:
+    case.note(f"{kind} at write {write.nth} of {write.path}{' and later ones' if root else ''}")
+    return writes.environment(state_file(case), kind, write.path, write.nth, root)
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def remove_files(case: Case) -> str:
+    for path in some_files(case):
+        case.note(f"removed {path.relative_to(case.results)}")
+        spoil(case, path, None)
+    maybe_probe(case)
+    return case.settle()
+
+
+def truncate_files(case: Case) -> str:
+    for path in some_files(case):
+        data = path.read_bytes()
+        n = case.rng.randrange(len(data)) if data else 0
+        case.note(f"cut {path.relative_to(case.results)} to {n} of {len(data)} bytes")
+        spoil(case, path, data[:n])
+    maybe_probe(case)
+    return case.settle()
+
+
+def empty_files(case: Case) -> str:
+    for path in some_files(case):
+        case.note(f"emptied {path.relative_to(case.results)}")
+        spoil(case, path, b"")
+    maybe_probe(case)
+    return case.settle()
+
+
+def flip_bytes(case: Case) -> str:
+    for path in some_files(case):
+        data = bytearray(path.read_bytes())
+        if not data:
+            continue
+        at = case.rng.randrange(len(data))
+        data[at] ^= 1 << case.rng.randrange(8)
+        case.note(f"flipped a bit of byte {at} of {path.relative_to(case.results)}")
+        spoil(case, path, bytes(data))
+    maybe_probe(case)
+    return case.settle()
+
+
+def remove_store(case: Case) -> str:
+    folders = [path for path in sorted(case.results.rglob("*")) if path.is_dir()]
+    named = [path for path in folders if ".zarr" not in str(path.parent)]
+    inner = [path for path in folders if ".zarr" in str(path.parent)]
+    path = case.rng.choice(named if case.rng.random() < 0.7 else inner)
+    if case.rng.random() < 0.05 and not case.quick:
+        path = case.results
+    case.note(f"removed folder {path.relative_to(case.project.folder)}")
+    shutil.rmtree(path)
+    maybe_probe(case)
+    return case.settle()
+
+
+def touch_results(case: Case) -> str:
+    """As a copy does that keeps no times."""
+    paths = [path for path in sorted(case.results.rglob("*")) if path.is_file()]
+    case.rng.shuffle(paths)
+    n = len(paths) if case.rng.random() < 0.5 else case.rng.randrange(1, len(paths))
+    case.note(f"touched {n} files of the results")
+    for path in paths[:n]:
+        path.touch()
+    maybe_probe(case)
+    return case.settle()
+
+
+def purge(case: Case) -> str:
+    """A scratch file system removes what is older than a date."""
+    folder = case.project.folder if case.rng.random() < 0.4 else case.results
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    inputs = (case.project.folder / "plates", case.project.folder / "plates.tsv")
+    inputs += (case.project.folder / "my.yaml",)
+    paths = [path for path in paths if not any(path.is_relative_to(kept) for kept in inputs)]
+    ages = sorted(path.stat().st_mtime_ns for path in paths)
+    cut = ages[case.rng.randrange(len(ages))]
+    old = [path for path in paths if path.stat().st_mtime_ns <= cut]
+    case.note(f"purged {len(old)} of {len(paths)} files of {folder.name}")
+    for path in old:
+        path.unlink()
+    if case.rng.random() < 0.5:
+        for path in sorted(folder.rglob("*"), reverse=True):
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
+    maybe_probe(case)
+    return case.settle()
+
+
+def forget(case: Case) -> str:
+    """Snakemake's memory is lost, or a part of it."""
+    folder = case.project.folder / ".snakemake"
+    if case.rng.random() < 0.5:
+        case.note("removed .snakemake")
+        shutil.rmtree(folder)
+    else:
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        chosen = case.rng.sample(files, case.rng.randrange(1, len(files)))
+        how = case.rng.choice(["removed", "emptied"])
+        case.note(f"{how} {len(chosen)} of {len(files)} files of .snakemake")
+        for path in chosen:
+            spoil(case, path, None if how == "removed" else b"")
+    maybe_probe(case, 0.6)
+    return case.settle()
+
+
+# --- kills, and disks that fail -------------------------------------------------------------------
+
+
+def kill_job(case: Case) -> str:
+    write = some_write(case)
+    step_again(case, write)
+    done = case.run(environment=told(case, "KILL", write))
+    if done.code == 0:  # Snakemake tries a step again
+        case.judge()
+    return case.settle()
+
+
+def full_disk(case: Case) -> str:
+    return failing_write(case, "ENOSPC")
+
+
+def io_error(case: Case) -> str:
+    return failing_write(case, "EIO")
+
+
+def failing_write(case: Case, kind: str) -> str:
+    write = some_write(case)
+    step_again(case, write)
+    root = str(case.results) + "/" if case.rng.random() < 0.5 else ""
+    case.disturbed(case.run(environment=told(case, kind, write, root and "results/")))
+    return case.settle()
+
+
+def kill_snakemake(case: Case) -> str:
+    """At a write of a job, or at any moment; its jobs die with it, or run on."""
+    write = some_write(case)
+    step_again(case, write)
+    alone = case.rng.random() < 0.5
+    if case.atlas.library and case.rng.random() < 0.6:
+        running = case.start(environment=told(case, "WAIT", write))
+        while not writes.is_hit(state_file(case)) and running.process.poll() is None:
+            time.sleep(0.005)
+    else:
+        seconds = case.rng.uniform(0, 4)
+        case.note(f"after {seconds:.2f} s")
+        running = case.start()
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and running.process.poll() is None:
+            time.sleep(0.005)
+    case.note(f"killed Snakemake {'alone' if alone else 'and its jobs'}")
+    running.kill() if alone else case.kill()
+    running.end()
+    if alone and case.rng.random() < 0.5:
+        case.note("user: waits for the jobs that run on")
+        case.wait_for_orphans()
+    maybe_probe(case, 0.2)
+    return case.settle()
+
+
+def meanwhile(case: Case) -> tuple[Any, Any]:
+    """A run that is at a write of a job."""
+    write = some_write(case)
+    step_again(case, write)
+    running = case.start(environment=told(case, "WAIT", write))
+    while not writes.is_hit(state_file(case)) and running.process.poll() is None:
+        time.sleep(0.005)
+    return running, write
+
+
+def two_runs(case: Case) -> str:
+    first, _ = meanwhile(case)
+    changed = case.rng.random() < 0.4
+    if changed:
+        probe(case)
+    second = case.start()
+    ends = [first.end(), second.end()]
+    for done in ends:
+        if done.code:
+            case.check_sentence(done)
+    if not changed and any(done.code == 0 for done in ends):
+        case.judge()
+    return case.settle()
+
+
+def inputs_change_in_a_run(case: Case) -> str:
+    """What the jobs read is not what Snakemake has planned with."""
+    running, _ = meanwhile(case)
+    if case.rng.random() < 0.5:
+        probe(case)
+    else:
+        replace_source(case, case.rng.choice(list(SHEET)), "other")
+    done = running.end()
+    if done.code:
+        case.check_sentence(done)
+    return settle_and_maybe_back(case)
+
+
+# --- plates ---------------------------------------------------------------------------------------
+
+
+def source(case: Case, plate: str) -> Path:
+    return case.project.folder / SHEET[plate]
+
+
+def replace_source(case: Case, plate: str, kind: str) -> None:
+    case.note(f"source of {plate}: {kind}")
+    path = source(case, plate)
+    copy(case.atlas.plates / f"{plate}-{kind}{path.suffix}", path)
+
+
+def new_source(case: Case) -> str:
+    """Other data under the same name; its times may be any."""
+    plate = case.rng.choice(list(SHEET))
+    kind = case.rng.choice(["other", "count", "obs"])
+    replace_source(case, plate, kind)
+    when = case.rng.choice(["now", "as it is", "long ago"])
+    case.note(f"its time: {when}")
+    if when != "as it is":
+        path = source(case, plate)
+        for file in [path, *path.rglob("*")]:
+            os.utime(file, None if when == "now" else (10**9, 10**9))
+    return settle_and_maybe_back(case)
+
+
+def source_in_place(case: Case) -> str:
+    """Files of the Zarr plate are written over, its root metadata stays."""
+    path = source(case, "p3")
+    kind, part = case.rng.choice([("count", "X/data"), ("obs", "obs/cell_line")])
+    case.note(f"source of p3: {part} changed in place")
+    new = case.atlas.plates / f"p3-{kind}.zarr"
+    for file in sorted((new / part).rglob("*")):
+        if file.is_file():
+            shutil.copy(file, path / part / file.relative_to(new / part))
+    return settle_and_maybe_back(case)
+
+
+def touch_source(case: Case) -> str:
+    plate = case.rng.choice(list(SHEET))
+    path = source(case, plate)
+    files = [file for file in [path, *sorted(path.rglob("*"))] if file.is_file()]
+    time_ns = case.rng.choice([time.time_ns(), 10**18])
+    chosen = files if case.rng.random() < 0.5 else [case.rng.choice(files)]
+    case.note(f"touched {len(chosen)} files of the source of {plate}")
+    for file in chosen:
+        os.utime(file, ns=(time_ns, time_ns))
+    maybe_probe(case, 0.2)
+    return case.settle()
+
+
+def bad_source(case: Case) -> str:
+    """A source that cannot be read, or holds no counts; later it is put right."""
+    plate = case.rng.choice(list(SHEET))
+    path = source(case, plate)
+    kind = case.rng.choice(
+        ["fractional", "negative", "nan", "cut", "empty", "gone", "dangling", "folder", "closed"]
+    )
+    if kind in ("fractional", "negative", "nan"):
+        replace_source(case, plate, kind)
+    else:
+        case.note(f"source of {plate}: {kind}")
+        if kind == "gone":
+            remove(path)
+        elif kind == "dangling":
+            remove(path)
+            path.symlink_to("no-such-plate")
+        elif kind == "folder":
+            remove(path)
+            path.mkdir()
+        elif kind == "closed":
+            (path if path.is_file() else path / "zarr.json").chmod(0)
+        else:
+            file = path if path.is_file() else path / "X/data/zarr.json"
+            spoil(case, file, b"" if kind == "empty" else file.read_bytes()[:-40])
+    end = case.settle()
+    if case.rng.random() < 0.7:
+        back(case)
+        end = case.settle()
+    return end
+
+
+def sheet(case: Case) -> str:
+    """Plates come, go, are renamed, or change places."""
+    plates = dict(SHEET)
+    what = case.rng.choice(["add", "drop", "rename", "rows", "files", "other genes", "twice"])
+    names = list(plates)
+    case.rng.shuffle(names)
+    one, two = names[:2]
+    if what in ("add", "other genes"):
+        number = 4 if what == "add" else 5
+        copy(case.atlas.plates / f"p{number}.h5ad", case.project.folder / f"plates/p{number}.h5ad")
+        plates[f"p{number}"] = f"plates/p{number}.h5ad"
+    elif what == "drop":
+        del plates[one]
+    elif what == "rename":
+        plates = {("renamed" if name == one else name): path for name, path in plates.items()}
+    elif what == "rows":
+        plates[one] = plates.pop(one)
+    elif what == "files":
+        plates[one], plates[two] = plates[two], plates[one]
+    else:
+        plates["again"] = plates[one]
+    case.note(f"plate sheet, {what}: {plates}")
+    case.project.write_plates(plates)
+    return settle_and_maybe_back(case)
+
+
+# --- config ---------------------------------------------------------------------------------------
+
+
+def valid_config(case: Case) -> str:
+    change_config(case, case.rng.choice(VALID))
+    return settle_and_maybe_back(case)
+
+
+def failing_config(case: Case) -> str:
+    change_config(case, case.rng.choice(FAILING))
+    end = case.settle()
+    if end == "right":
+        raise WrongEnd("a config that cannot work has worked")
+    back(case)
+    if not case.quick and case.rng.random() < 0.3:
+        change_config(case, case.rng.choice(VALID))
+    return case.settle()
+
+
+KINDS: dict[str, Callable[[Case], str]] = {
+    "file removed": remove_files,
+    "file truncated": truncate_files,
+    "file emptied": empty_files,
+    "byte flipped": flip_bytes,
+    "folder removed": remove_store,
+    "results touched": touch_results,
+    "old files purged": purge,
+    "Snakemake's memory lost": forget,
+    "job killed": kill_job,
+    "Snakemake killed": kill_snakemake,
+    "disk full": full_disk,
+    "I/O error": io_error,
+    "two runs at once": two_runs,
+    "inputs change in a run": inputs_change_in_a_run,
+    "source replaced": new_source,
+    "source changed in place": source_in_place,
+    "source touched": touch_source,
+    "source bad": bad_source,
+    "plate sheet": sheet,
+    "config changed": valid_config,
+    "config that fails": failing_config,
+}
+# Of these a run of the workflow writes what a shared library spoils.
+NEED_COMPILER = {
+    "job killed",
+    "disk full",
+    "I/O error",
+    "two runs at once",
+    "inputs change in a run",
+}
+
+
+def kind_of(number: int) -> str:
+    """Kinds take turns."""
+    return list(KINDS)[number % len(KINDS)]
