@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
@@ -256,5 +257,6 @@ def save(plate: ad.AnnData, path: Path) -> None:
     if path.suffix == ".h5ad":
         write_plate(path, plate)
     else:
-        with ad.settings.override(zarr_write_format=3):
+        # zarr-python and anndata speak of what they will do one day.
+        with warnings.catch_warnings(action="ignore"), ad.settings.override(zarr_write_format=3):
             plate.write_zarr(path)
