@@ -31,10 +31,12 @@ from pathlib import Path
 
 # What scripts import, and Snakemake with its plugins.
 LIBRARIES = (
-    *("anndata", "dask.array", "h5py", "hdf5plugin", "matplotlib.figure", "numba", "numpy"),
-    *("pandas", "pyarrow.parquet", "scipy.sparse", "scipy.sparse.csgraph", "zarr"),
+    *("anndata", "dask.array", "docutils.core", "docutils.writers.html5_polyglot", "h5py"),
+    *("harmonypy", "hdf5plugin", "igraph", "matplotlib.backends.backend_agg", "matplotlib.figure"),
+    *("numba", "numpy", "pandas", "pyarrow.dataset", "pyarrow.parquet", "scipy.sparse"),
+    *("scipy.sparse.csgraph", "sklearn.neighbors", "zarr"),
     *("snakemake.cli", "snakemake.report.html_reporter", "snakemake_executor_plugin_slurm"),
-    *("snakemake_storage_plugin_s3",),
+    *("snakemake_storage_plugin_http", "snakemake_storage_plugin_s3"),
 )
 START = """#!/bin/sh
 exec '{python}' -IS '{client}' "$0" "$@"
