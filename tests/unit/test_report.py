@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -320,6 +321,20 @@ def test_runs_table(run) -> None:
     assert np.isnan(table.loc["own_rule", "peak memory, MiB"])
     assert np.isnan(table.loc["own_rule", "CPU seconds"])
     assert _tables.runs(results.benchmarks / "nothing here").empty
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", b"s\n", b"\xff\x00\t\n1\t2\t3\n", b"s\tmax_rss\nx\n"]
+)
+def test_a_damaged_benchmark_is_left_out(run, tmp_path, content) -> None:
+    _, results, _ = run
+    benchmarks = shutil.copytree(results.benchmarks, tmp_path / "benchmarks")
+    whole = _tables.runs(benchmarks)
+    (benchmarks / "damaged").mkdir()
+    (benchmarks / "damaged/p1.tsv").write_bytes(content)
+    table = _tables.runs(benchmarks)
+    assert set(table.index) - set(whole.index) <= {"damaged"}
+    assert table.loc[whole.index].equals(whole)
 
 
 def test_settings_table() -> None:

@@ -107,20 +107,22 @@ def runs(folder: Path) -> pd.DataFrame:
     """Time and memory of each rule, from Snakemake's benchmark files in pipeline order.
 
     Snakemake writes ``NA`` or ``-`` for what it could not sample in a short job: those cells are
-    left out of the largest value, and stay empty where nothing was sampled.
+    left out of the largest value, and stay empty where nothing was sampled. So does what a damaged
+    file does not tell: it is no result.
     """
     rows = []
     for path in folder.glob("*/*.tsv"):
-        table = pd.read_csv(path, sep="\t", na_values=["-", "NA"])
+        lines = path.read_text("utf-8", errors="replace").splitlines()
+        head, *values = [line.split("\t") for line in lines or [""]]
         # A file holds a line for each repetition.
         rows.extend(
             {
                 "rule": path.parent.name,
-                "seconds": row["s"],
-                "memory": row["max_rss"],
-                "cpu": row.get("cpu_time", np.nan),
+                "seconds": row.get("s"),
+                "memory": row.get("max_rss"),
+                "cpu": row.get("cpu_time"),
             }
-            for row in table.to_dict("records")
+            for row in (dict(zip(head, line, strict=False)) for line in values)
         )
     jobs = pd.DataFrame(rows, columns=["rule", "seconds", "memory", "cpu"])
     numbers = jobs.drop(columns="rule").apply(pd.to_numeric, errors="coerce").astype(float)
