@@ -79,6 +79,8 @@ FAILING: list[dict[str, Any]] = [
     {"no_such_key": 1},
 ]
 
+TIMES = ["now", "long ago", "tomorrow"]
+
 # --- helpers --------------------------------------------------------------------------------------
 
 
@@ -145,6 +147,12 @@ def some_files(case: Case) -> list[Path]:
     return [case.results / name for name in dict.fromkeys(chosen)]
 
 
+def set_time(path: Path, when: str) -> None:
+    """Clocks of file systems differ, copies lose times."""
+    seconds = {"now": time.time(), "long ago": 1e9, "tomorrow": time.time() + 86_400}[when]
+    os.utime(path, (seconds, seconds))
+
+
 def spoil(case: Case, path: Path, data: bytes | None) -> None:
     path.unlink()  # as a hard link it may have another name
     if data is not None:
@@ -152,7 +160,13 @@ def spoil(case: Case, path: Path, data: bytes | None) -> None:
 
 
 def step_again(case: Case, write: Write) -> None:
-    """Make the step of a write run: what it left is gone, or its manifest alone."""
+    """Make the step of a write run: what it left is gone, its manifest alone, or everything."""
+    if not case.quick and case.rng.random() < 0.1:
+        case.note("a first run")
+        remove(case.results)
+        remove(case.project.folder / ".snakemake")
+        return
+    maybe_probe(case, 0.3)
     manifest = case.results / write.manifest
     steps = [manifest]
     if case.rng.random() < 0.4:  # more to do
@@ -165,6 +179,12 @@ def step_again(case: Case, write: Write) -> None:
         unit = unit_of(write.path.replace(".partial", "").replace("/.", "/").lstrip("."))
         case.note(f"removed {unit}")
         remove(case.results / unit)
+
+
+def maybe_back(case: Case, share: float = 0.4) -> None:
+    """What the disturbed run was to make is not wanted any more."""
+    if case.rng.random() < share:
+        back(case)
 
 
 def some_write(case: Case) -> Write:
@@ -243,9 +263,10 @@ def touch_results(case: Case) -> str:
     paths = [path for path in sorted(case.results.rglob("*")) if path.is_file()]
     case.rng.shuffle(paths)
     n = len(paths) if case.rng.random() < 0.5 else case.rng.randrange(1, len(paths))
-    case.note(f"touched {n} files of the results")
+    when = case.rng.choice(TIMES)
+    case.note(f"touched {n} files of the results: {when}")
     for path in paths[:n]:
-        path.touch()
+        set_time(path, when)
     maybe_probe(case)
     return case.settle()
 
@@ -297,6 +318,7 @@ def kill_job(case: Case) -> str:
     done = case.run(environment=told(case, "KILL", write))
     if done.code == 0:  # Snakemake tries a step again
         case.judge()
+    maybe_back(case)
     return case.settle()
 
 
@@ -313,6 +335,7 @@ def failing_write(case: Case, kind: str) -> str:
     step_again(case, write)
     root = str(case.results) + "/" if case.rng.random() < 0.5 else ""
     case.disturbed(case.run(environment=told(case, kind, write, root and "results/")))
+    maybe_back(case)
     return case.settle()
 
 
@@ -339,6 +362,7 @@ def kill_snakemake(case: Case) -> str:
         case.note("user: waits for the jobs that run on")
         case.wait_for_orphans()
     maybe_probe(case, 0.2)
+    maybe_back(case, 0.3)
     return case.settle()
 
 
@@ -398,12 +422,12 @@ def new_source(case: Case) -> str:
     plate = case.rng.choice(list(SHEET))
     kind = case.rng.choice(["other", "count", "obs"])
     replace_source(case, plate, kind)
-    when = case.rng.choice(["now", "as it is", "long ago"])
+    when = case.rng.choice(["as it is", *TIMES])
     case.note(f"its time: {when}")
-    if when != "as it is":
+    if when in TIMES:
         path = source(case, plate)
         for file in [path, *path.rglob("*")]:
-            os.utime(file, None if when == "now" else (10**9, 10**9))
+            set_time(file, when)
     return settle_and_maybe_back(case)
 
 
@@ -423,11 +447,11 @@ def touch_source(case: Case) -> str:
     plate = case.rng.choice(list(SHEET))
     path = source(case, plate)
     files = [file for file in [path, *sorted(path.rglob("*"))] if file.is_file()]
-    time_ns = case.rng.choice([time.time_ns(), 10**18])
+    when = case.rng.choice(TIMES)
     chosen = files if case.rng.random() < 0.5 else [case.rng.choice(files)]
-    case.note(f"touched {len(chosen)} files of the source of {plate}")
+    case.note(f"touched {len(chosen)} files of the source of {plate}: {when}")
     for file in chosen:
-        os.utime(file, ns=(time_ns, time_ns))
+        set_time(file, when)
     maybe_probe(case, 0.2)
     return case.settle()
 
@@ -494,6 +518,8 @@ def sheet(case: Case) -> str:
 
 def valid_config(case: Case) -> str:
     change_config(case, case.rng.choice(VALID))
+    if case.rng.random() < 0.3:
+        case.run("atlas")  # and what is behind it later
     return settle_and_maybe_back(case)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 import traceback
@@ -49,7 +50,8 @@ def attempt(atlas: Atlas, folder: Path, seed: int, number: int, *, quick: bool =
 
     if kind in NEED_COMPILER and not atlas.library:
         return outcome("skipped", "no C compiler makes writes fail here", [])
-    place = folder / f"{seed}-{number}"
+    # A run that was cut may have left a worker at the same fault.
+    place = folder / f"{seed}-{number}-{os.getpid()}"
     shutil.rmtree(place, ignore_errors=True)
     project = atlas.base.copied(place / "project")
     case = Case(atlas, project, Random(f"{seed}/{number}"), quick)
