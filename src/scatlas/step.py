@@ -176,7 +176,10 @@ def _remembered(args: argparse.Namespace, refused: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        sentence = _damage(error, args) or _no_space(error, refused.parent)
+        full = _no_space(error, refused.parent)
+        if not full and (failed := _failed_disk(error)):
+            raise DiskError(failed) from error  # the next attempt may fare better
+        sentence = full or _damage(error, args)
         if sentence is None and isinstance(error, InputError):
             sentence = str(error)
         if sentence is None:
@@ -187,8 +190,7 @@ def _remembered(args: argparse.Namespace, refused: Path) -> Iterator[None]:
             partial.write_text(sentence, encoding="utf-8")
         if isinstance(error, InputError) and sentence == str(error):
             raise
-        kind = DiskError if _no_space(error, refused.parent) else InputError
-        raise kind(sentence) from error
+        raise (DiskError if full else InputError)(sentence) from error
 
 
 def _damage(error: Exception, args: argparse.Namespace) -> str | None:
@@ -213,15 +215,11 @@ def _damage(error: Exception, args: argparse.Namespace) -> str | None:
 
 def _no_space(error: BaseException | None, folder: Path) -> str | None:
     """A sentence that names the disk, if an error says that a disk is full."""
-    chain = []
-    while error is not None and error not in chain:
-        chain.append(error)
-        error = error.__cause__ or error.__context__
-    for error in chain:
-        code = error.errno if isinstance(error, OSError) else None
+    for cause in _chain(error):
+        code = cause.errno if isinstance(cause, OSError) else None
         # HDF5 gives the words, and no number.
-        if code in _FULL or os.strerror(errno.ENOSPC) in str(error):
-            name = error.filename if isinstance(error, OSError) else None
+        if code in _FULL or os.strerror(errno.ENOSPC) in str(cause):
+            name = cause.filename if isinstance(cause, OSError) else None
             named = isinstance(name, str | os.PathLike)
             place = (Path(name) if named else folder).absolute()
             while not place.is_mount() and place != place.parent:
@@ -234,6 +232,29 @@ def _no_space(error: BaseException | None, folder: Path) -> str | None:
                 "another disk, and run again"
             )
     return None
+
+
+def _failed_disk(error: BaseException) -> str | None:
+    """A sentence, if an error says that a disk failed, or that what is being written is gone."""
+    for cause in _chain(error):
+        name = str(getattr(cause, "filename", None) or "")
+        # Of a file that is written by several threads another may tell first that it is gone.
+        if os.strerror(errno.EIO) in str(cause) or ".partial" in name:
+            why = " ".join(str(cause).split())
+            return (
+                f"the disk did not take what was written ({why}): look after the disk, and give "
+                "the same command again"
+            )
+    return None
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    """An error, what caused it, and so on."""
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
+        error = error.__cause__ or error.__context__
+    return chain
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from scatlas.errors import InputError, ScatlasError
 from scatlas.get import X_to_GPU
 from scatlas.kernels import gram_cpu, project_cpu
-from scatlas.pp import GramAccumulator, GramStats, components, pca
+from scatlas.pp import GramAccumulator, GramStats, _gram, components, pca
 
 cp = pytest.importorskip("cupy")
 
@@ -195,17 +195,25 @@ def test_accumulator_equals_the_cpu(dense, logged, gpu_block):
     np.testing.assert_allclose(again.gram, expected.gram, rtol=1e-12, atol=1e-12)
 
 
-def test_accumulator_folds_groups_of_16_blocks(logged, gpu_block):
+def test_no_bit_depends_on_where_blocks_begin(logged, gpu_block, monkeypatch):
+    """Nor on which groups of panels are summed elsewhere."""
+    monkeypatch.setattr(_gram, "panel_rows", lambda *_, **__: 32)
+    monkeypatch.setattr(_gram, "_GROUP", 4)
+
     def stats(rows):
         with GramAccumulator(40) as total:
             for part in rows:
                 total.add(gpu_block(logged[part]))
         return total.result()
 
-    rows = [slice(i, i + 10) for i in range(0, 400, 10)]
-    whole, apart = stats(rows), GramStats.fold([stats(rows[i : i + 16]) for i in (0, 16, 32)])
-    assert whole.gram.tobytes() == apart.gram.tobytes()
-    assert whole.sums.tobytes() == apart.sums.tobytes()
+    def cut(start, stop, size):
+        return [slice(i, min(i + size, stop)) for i in range(start, stop, size)]
+
+    whole = stats([slice(0, 400)])
+    groups = [stats(cut(a, min(a + 128, 400), 10)) for a in range(0, 400, 128)]
+    for other in (*(stats(cut(0, 400, size)) for size in (1, 10, 33)), GramStats.fold(groups)):
+        assert other.gram.tobytes() == whole.gram.tobytes()
+        assert other.sums.tobytes() == whole.sums.tobytes()
 
 
 def test_accumulator_refuses_blocks_of_both_sides(logged, gpu_block):

@@ -280,6 +280,24 @@ def test_a_full_disk_is_named_and_not_filled_again(tmp_path: Path, error: Except
     assert attempt(2) == sentence
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EIO, os.strerror(errno.EIO), "results/.merged.zarr.partial/X/c/0"),
+        OSError("Unable to open file (file write failed: error message = 'Input/output error')"),
+        FileNotFoundError(errno.ENOENT, "No such file", "results/.merged.zarr.partial/obs/c"),
+    ],
+)
+def test_a_disk_that_fails_is_told_in_one_sentence_and_tried_again(tmp_path: Path, error: OSError):
+    for attempt in ("1", "2"):
+        options = ["--manifest", str(tmp_path / "m.json"), "--attempt", attempt]
+        args = step.parser("doc").parse_args(options)
+        with pytest.raises(DiskError) as raised, step.run(args, outputs=[]):
+            raise RuntimeError("whatever") from error
+        assert "\n" not in str(raised.value)
+        assert "give the same command again" in str(raised.value)
+
+
 def test_any_other_error_of_a_step_stays_as_it_is(tmp_path: Path):
     args = step.parser("doc").parse_args(["--manifest", str(tmp_path / "m.json")])
     with pytest.raises(OSError, match="Permission denied") as raised, step.run(args, outputs=[]):

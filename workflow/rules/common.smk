@@ -243,7 +243,9 @@ def source_path(wildcards, input):
     return str(input.source) if stored else placed(PLATES[wildcards.plate])
 
 
-# What workflow/rules/integrity.smk finds, once all rules are known.
+# What workflow/rules/integrity.smk finds, once all rules are known: the outputs of each step by its
+# manifest, and their state.
+OUTPUTS = {}
 FOUND = []
 
 
@@ -256,9 +258,12 @@ def run_unfinished():
         return
     for findings in FOUND:
         forgotten = [
-            path
-            for path in map(str, findings.sound)
-            if workflow.persistence.metadata(IOFile(path)) is None
+            str(manifest)
+            for manifest in findings.sound
+            if any(
+                workflow.persistence.metadata(IOFile(path)) is None
+                for path in OUTPUTS[manifest]
+            )
         ]
         if forgotten:
             logger.info(

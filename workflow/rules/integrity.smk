@@ -1,18 +1,26 @@
 # Outputs of earlier runs, compared with what their steps have left (scatlas.integrity).
 # in:  manifests/*.json, manifests/*/{plate}.json with their run records
 # out: nothing; steps that failed or whose outputs are damaged are told to Snakemake
+from functools import partial
+
 from snakemake.io import apply_wildcards
 
 from scatlas.integrity import Findings, check
 
 
-def manifests():
-    """Each step's manifest, of optional rules as of others."""
+def outputs_of_steps():
+    """Each step's manifest and all its outputs, of optional rules as of others."""
+    found = {}
     for rule in workflow.rules:
         if "manifest" in rule.output.keys() and str(HERE) in str(rule.snakefile):
-            pattern = str(rule.output.manifest)
-            paths = [apply_wildcards(pattern, {"plate": plate}) for plate in PLATES]
-            yield from map(Path, dict.fromkeys(paths))
+            for plate in PLATES:
+                of_plate = partial(apply_wildcards, wildcards={"plate": plate})
+                manifest = Path(of_plate(str(rule.output.manifest)))
+                found[manifest] = [of_plate(str(path)) for path in rule.output]
+    return found
+
+
+OUTPUTS.update(outputs_of_steps())
 
 
 def checked():
@@ -24,7 +32,7 @@ def checked():
     if not Path(prefixed(OUT)).exists():  # a first run
         return Findings()
     try:
-        return check(manifests())
+        return check(OUTPUTS)
     except ScatlasError as error:
         raise WorkflowError(str(error)) from error
 
