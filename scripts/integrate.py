@@ -13,6 +13,7 @@ from scatlas import config, step
 from scatlas.errors import InputError
 from scatlas.get import on_backend
 from scatlas.io import atomic_path
+from scatlas.io.h5ad import write_h5ad
 from scatlas.pp import harmony_integrate
 from scatlas.pp import neighbors as find_neighbors
 from scatlas.tl import leiden, lisi
@@ -56,7 +57,7 @@ def main(argv: list[str] | None = None) -> None:
             logger.info("%s should be %s: %.3f before, %.3f after", *row[:2], *row[-2:])
         adata.uns["integrate"] = {"scores": table}
         with atomic_path(args.integrated) as path:
-            adata.write_h5ad(path, compression="gzip")
+            write_h5ad(path, adata)
         facts |= {"n_cells": adata.n_obs, "n_comps": cells.shape[1]}
         facts["scores"] = table[["score before", "score after"]].to_dict("index")
 

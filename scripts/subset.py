@@ -9,6 +9,7 @@ import numpy as np
 
 from scatlas import config, step
 from scatlas.io import atomic_path, read_subset
+from scatlas.io.h5ad import write_h5ad
 from scatlas.io.zarr3 import open_through_zarr
 
 logger = logging.getLogger("scatlas")
@@ -33,7 +34,7 @@ def main(argv: list[str] | None = None) -> None:
         # It may change while the atlas stays the same, and this step is not run again for that.
         adata.uns.pop("scatlas", None)
         with atomic_path(args.subset) as path:
-            adata.write_h5ad(path, compression="gzip")
+            write_h5ad(path, adata)
         facts |= {"n_cells": adata.n_obs, "n_cells_of_atlas": n_cells}
 
 

@@ -10,6 +10,7 @@ import anndata as ad
 from scatlas import config, step
 from scatlas.get import on_backend
 from scatlas.io import atomic_path
+from scatlas.io.h5ad import write_h5ad
 from scatlas.pp import neighbors as find_neighbors
 from scatlas.tl import leiden as find_clusters
 from scatlas.tl import umap as draw
@@ -54,7 +55,7 @@ def main(argv: list[str] | None = None) -> None:
         )
         adata.obsm["X_pca"] = cells
         with atomic_path(args.umap) as path:
-            adata.write_h5ad(path, compression="gzip")
+            write_h5ad(path, adata)
         n_clusters = adata.obs["leiden"].nunique()
         logger.info("%d clusters of %s cells", n_clusters, f"{adata.n_obs:,}")
         facts |= {"n_cells": adata.n_obs, "n_clusters": n_clusters}

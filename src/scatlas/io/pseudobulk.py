@@ -6,20 +6,23 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import h5py
 import numpy as np
 from anndata import AnnData
+from anndata.io import write_elem
 from scipy import sparse
 
 from scatlas import blocks
 from scatlas.io.atomic import atomic_path
 from scatlas.io.concat import concat_on_disk
+from scatlas.io.h5ad import open_h5
 from scatlas.io.lazy import read_matrix
 from scatlas.io.obs import open_tables
 from scatlas.io.writer import CsrWriter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import h5py
 
 # Values that are compressed together.
 _CHUNK = 2**16
@@ -107,10 +110,11 @@ def _to_h5ad(store: Path, path: Path, block_budget: str | int) -> None:
     x, var = read_matrix(store, block_budget=block_budget)
     with open_tables(store) as (table, _):
         obs = table.read()
-    empty = sparse.csr_matrix(x.shape, dtype=x.dtype)
-    AnnData(X=empty, obs=obs, var=var).write_h5ad(path)
-    with h5py.File(path, "r+") as file:
-        # AnnData has written the frame: its X, which is empty, is filled.
+    empty = AnnData(X=sparse.csr_matrix(x.shape, dtype=x.dtype), obs=obs, var=var)
+    empty.strings_to_categoricals()
+    with open_h5(path) as file:
+        # AnnData writes the frame: its X, which is empty, is filled.
+        write_elem(file, "/", empty)
         group, ends = file["X"], [np.zeros(1, dtype=np.int64)]
         for name, dtype in (("data", x.dtype), ("indices", np.int32), ("indptr", np.int64)):
             del group[name]

@@ -1,0 +1,63 @@
+"""A disk that fails once, anywhere in an h5ad file, never leaves a file that looks whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+from scatlas.io import h5ad
+from scatlas.io.h5ad import write_h5ad
+
+
+def adata() -> ad.AnnData:
+    rng = np.random.default_rng(0)
+    new = ad.AnnData(sp.random(200, 50, 0.3, format="csr", dtype=np.float32, rng=rng))
+    new.obs["plate"] = np.array(["p", "q"])[np.arange(200) % 2]
+    new.obs["share"] = rng.random(200)
+    new.obs["kept"] = pd.array([True, False, None, True] * 50, dtype="boolean")
+    new.obsm["X_pca"] = rng.random((200, 10)).astype(np.float32)
+    new.uns["pca"] = {"variance": rng.random(10), "params": {"zero_center": True}}
+    return new
+
+
+def test_it_is_what_anndata_writes(tmp_path: Path):
+    first, second = adata(), adata()
+    write_h5ad(tmp_path / "ours.h5ad", first)
+    second.write_h5ad(tmp_path / "theirs.h5ad", compression="gzip")
+    ours, theirs = (ad.read_h5ad(tmp_path / f"{name}.h5ad") for name in ("ours", "theirs"))
+    pd.testing.assert_frame_equal(ours.obs, theirs.obs)
+    pd.testing.assert_frame_equal(ours.var, theirs.var)
+    assert (ours.X != theirs.X).nnz == 0
+    np.testing.assert_array_equal(ours.obsm["X_pca"], theirs.obsm["X_pca"])
+    np.testing.assert_array_equal(ours.uns["pca"]["variance"], theirs.uns["pca"]["variance"])
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("lasting", [False, True])
+def test_no_failed_write_goes_unnoticed(tmp_path: Path, monkeypatch, code: int, lasting: bool):
+    write_some = h5ad._RememberingFile._write_some
+    disk = SimpleNamespace(count=0, nth=0)
+
+    def write(file, data: memoryview) -> int:
+        disk.count += 1
+        if disk.count == disk.nth or (lasting and disk.count > disk.nth > 0):
+            raise OSError(code, os.strerror(code))
+        return write_some(file, data[: max(1, len(data) // 2)])  # as little as a system call may
+
+    monkeypatch.setattr(h5ad._RememberingFile, "_write_some", write)
+    write_h5ad(tmp_path / "whole.h5ad", adata())
+    n_writes = disk.count
+    assert n_writes > 20
+    for nth in [*range(1, 60), *range(60, n_writes + 1, 37), n_writes]:
+        disk.count, disk.nth = 0, nth
+        with pytest.raises(OSError, match=os.strerror(code)) as raised:
+            write_h5ad(tmp_path / "failed.h5ad", adata())
+        assert raised.value.errno == code
