@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from base64 import b64encode
 from pathlib import Path
 
 import anndata as ad
@@ -147,6 +148,28 @@ def test_results_whose_making_snakemake_forgot_are_made_again(atlas: Project):
     atlas.write_config()
     assert "pca" in atlas.build("atlas")
     assert ad.read_zarr(atlas.results / "atlas.zarr").obsm["X_pca"].shape[1] == 5
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_step_of_which_snakemake_forgot_one_output_runs_again(atlas: Project, damaged: bool):
+    """It compares nothing then, not even the config."""
+    name = b64encode(b"results/plates/p1/qc_summary.json").decode()
+    record = atlas.folder / ".snakemake/metadata" / name
+    assert record.exists()
+    record.write_bytes(b"") if damaged else record.unlink()
+    atlas.config["qc"] = {"min_genes": 60}
+    atlas.write_config()
+    assert {"qc_filter/p1", "qc_filter/p2"} <= atlas.build("atlas")
+
+
+@pytest.mark.parametrize("outdir", ["plates.tsv", "plates.tsv/results"])
+def test_results_in_a_file_are_refused(project: Project, outdir: str):
+    project.config["outdir"] = outdir
+    project.write_config()
+    failed = project.run("-n")
+    assert failed.returncode == 1
+    assert "outdir: plates.tsv is a file, not a folder: name another" in failed.stdout
+    assert "Traceback" not in failed.stdout
 
 
 def test_an_emptied_manifest_is_written_again(atlas: Project):

@@ -29,7 +29,11 @@ def checked():
     elsewhere = workflow.storage_settings.default_storage_provider
     if not workflow.is_main_process or elsewhere:
         return Findings()
-    if not Path(prefixed(OUT)).exists():  # a first run
+    results = Path(prefixed(OUT))
+    above = next(path for path in (results, *results.parents) if path.exists())
+    if not above.is_dir():
+        raise WorkflowError(f"outdir: {above} is a file, not a folder: name another")
+    if above != results:  # a first run
         return Findings()
     try:
         return check(OUTPUTS)
