@@ -258,6 +258,20 @@ def remove_store(case: Case) -> str:
     return case.settle()
 
 
+def mix_up_plates(case: Case) -> str:
+    """What belongs to one plate lies where another's should, with its times."""
+    one, two = case.rng.sample(list(SHEET), 2)
+    pattern = case.rng.choice(["plates/{}/*", "manifests/*/{}.json", "manifests/*/runs/{}.json"])
+    paths = sorted(case.results.glob(pattern.format(one)))
+    path = case.rng.choice(paths)
+    name = path.relative_to(case.results).as_posix()
+    other = case.results / name.replace(f"/{one}", f"/{two}")
+    case.note(f"{name} written over that of {two}")
+    copy(path, other)
+    maybe_probe(case)
+    return case.settle()
+
+
 def touch_results(case: Case) -> str:
     """As a copy does that keeps no times."""
     paths = [path for path in sorted(case.results.rglob("*")) if path.is_file()]
@@ -540,6 +554,7 @@ KINDS: dict[str, Callable[[Case], str]] = {
     "file emptied": empty_files,
     "byte flipped": flip_bytes,
     "folder removed": remove_store,
+    "plates mixed up": mix_up_plates,
     "results touched": touch_results,
     "old files purged": purge,
     "Snakemake's memory lost": forget,
