@@ -98,7 +98,7 @@ def prepare(folder: Path) -> None:
 
 
 def one(seed: int, number: int, quick: bool) -> Outcome:
-    return attempt(_atlas, _atlas.folder / "cases", seed, number, quick=quick)
+    return attempt(_atlas, seed, number, quick=quick)
 
 
 def read(journal: Path) -> dict[int, Outcome]:

@@ -13,6 +13,8 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from shutil import disk_usage
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import anndata as ad
@@ -42,6 +44,7 @@ SHEET = {"p1": "plates/p1.h5ad", "p2": "plates/p2.h5ad", "p3": "plates/p3.zarr"}
 N_CELLS = {"p1": 120, "p2": 100, "p3": 110}
 # Each column is files of eight stores.
 OBS = ["pass_filter", "cell_line", "drug", "sublibrary", "mread_count"]
+_ROOM = 10**9
 # Names that a step writes under before it is done: nobody takes them for a result.
 _HIDDEN = re.compile(r"(^|/)\.[^/]+\.(partial|old)(/|$)|\.refused$")
 
@@ -129,15 +132,26 @@ class Atlas:
         path.parent.mkdir(exist_ok=True)
         with once(path.with_suffix(".done")) as first:
             if first:
-                new = Project(self.folder / "references" / key, {})
-                for item in project.folder.iterdir():
-                    if item.name not in ("results", ".snakemake"):
-                        copy(item, new.folder / item.name)
-                code, said = run(new, self.library, {})
-                files = {} if code else outputs(new)
+                with TemporaryDirectory(prefix="scatlas-chaos-", dir=scratch()) as folder:
+                    files, said = self._build(project, Path(folder))
                 path.write_text(json.dumps({"files": files, "said": said}))
-                shutil.rmtree(new.folder)
         return Reference(**json.loads(path.read_text()))
+
+    def _build(self, project: Project, folder: Path) -> tuple[dict[str, str], str]:
+        for item in project.folder.iterdir():
+            if item.name not in ("results", ".snakemake"):
+                copy(item, folder / item.name)
+        new = Project(folder, project.config)
+        code, said = run(new, self.library, {})
+        return {} if code else outputs(new), said
+
+
+def scratch() -> Path | None:
+    """Where many small files cost least: in memory, where there is room, else on disk."""
+    memory = Path("/dev/shm")  # noqa: S108
+    if memory.is_dir() and os.access(memory, os.W_OK) and disk_usage(memory).free > _ROOM:
+        return memory
+    return None
 
 
 def run(project: Project, library: str, environment: dict[str, str]) -> tuple[int, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 import traceback
@@ -10,8 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from tempfile import mkdtemp
 
-from tests.chaos.atlas import Atlas
+from tests.chaos.atlas import Atlas, scratch
 from tests.chaos.case import Case, WrongEnd
 from tests.chaos.faults import KINDS, NEED_COMPILER, kind_of
 
@@ -39,7 +39,7 @@ class Outcome:
     log: str
 
 
-def attempt(atlas: Atlas, folder: Path, seed: int, number: int, *, quick: bool = False) -> Outcome:
+def attempt(atlas: Atlas, seed: int, number: int, *, quick: bool = False) -> Outcome:
     """Run a fault in a folder of its own, which is removed; it depends on its numbers alone."""
     kind = kind_of(number)
     start = time.monotonic()
@@ -50,9 +50,7 @@ def attempt(atlas: Atlas, folder: Path, seed: int, number: int, *, quick: bool =
 
     if kind in NEED_COMPILER and not atlas.library:
         return outcome("skipped", "no C compiler makes writes fail here", [])
-    # A run that was cut may have left a worker at the same fault.
-    place = folder / f"{seed}-{number}-{os.getpid()}"
-    shutil.rmtree(place, ignore_errors=True)
+    place = Path(mkdtemp(prefix=f"scatlas-chaos-{seed}-{number}-", dir=scratch()))
     project = atlas.base.copied(place / "project")
     case = Case(atlas, project, Random(f"{seed}/{number}"), quick)
     try:

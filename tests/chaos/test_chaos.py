@@ -29,8 +29,8 @@ def atlas(shared: Path) -> Atlas:
 
 
 @pytest.mark.parametrize("number", FAULTS, ids=lambda n: f"{n}-{kind_of(n).replace(' ', '-')}")
-def test_the_right_bytes_or_a_sentence(atlas: Atlas, tmp_path: Path, number: int):
-    outcome = attempt(atlas, tmp_path, SEED, number, quick=True)
+def test_the_right_bytes_or_a_sentence(atlas: Atlas, number: int):
+    outcome = attempt(atlas, SEED, number, quick=True)
     if outcome.end == "skipped":
         pytest.skip(outcome.why)
     assert outcome.end in ("right", "sentence"), f"{outcome.log}\n{outcome.why}"
