@@ -148,7 +148,7 @@ class Atlas:
 
 def scratch() -> Path | None:
     """Where many small files cost least: in memory, where there is room, else on disk."""
-    memory = Path("/dev/shm")  # noqa: S108
+    memory = Path("/dev/shm")
     if memory.is_dir() and os.access(memory, os.W_OK) and disk_usage(memory).free > _ROOM:
         return memory
     return None
