@@ -89,6 +89,7 @@ rule report:
         umap=rules.umap.output.manifest,
         tables=ancient(
             all_plates(f"{OUT}/plates/{{plate}}/{KEPT_TABLE}")
+            + all_plates(f"{OUT}/plates/{{plate}}/{KEPT_SUMMARY}")
             + all_plates(f"{OUT}/plates/{{plate}}/hvg.parquet")
         ),
         pca_store=ancient(rules.pca.output.pca),

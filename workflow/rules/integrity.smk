@@ -11,12 +11,12 @@ from scatlas.integrity import Findings, check
 def outputs_of_steps():
     """Each step's manifest and all its outputs, of optional rules as of others."""
     found = {}
-    for rule in workflow.rules:
-        if "manifest" in rule.output.keys() and str(HERE) in str(rule.snakefile):
+    for step in workflow.rules:
+        if "manifest" in step.output.keys() and str(HERE) in str(step.snakefile):
             for plate in PLATES:
                 of_plate = partial(apply_wildcards, wildcards={"plate": plate})
-                manifest = Path(of_plate(str(rule.output.manifest)))
-                found[manifest] = [of_plate(str(path)) for path in rule.output]
+                manifest = Path(of_plate(str(step.output.manifest)))
+                found[manifest] = [of_plate(str(path)) for path in step.output]
     return found
 
 
