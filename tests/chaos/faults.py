@@ -173,7 +173,8 @@ def step_again(case: Case, write: Write) -> None:
     steps = [manifest]
     if case.rng.random() < 0.4:  # more to do
         others = sorted(path for path in case.results.rglob("manifests/**/*.json"))
-        steps += case.rng.sample([path for path in others if path.parent.name != "runs"], 2)
+        others = [path for path in others if path.parent.name != "runs"]
+        steps += case.rng.sample(others, 2)
     for path in steps:
         case.note(f"removed {path.relative_to(case.results)}")
         path.unlink(missing_ok=True)
@@ -191,7 +192,7 @@ def maybe_back(case: Case, share: float = 0.4) -> None:
 
 def some_write(case: Case) -> Write:
     """A write of a step; each file is as likely as another, and each step."""
-    manifests = sorted({write.manifest for write in case.atlas.writes})
+    manifests = sorted({w.manifest for w in case.atlas.writes if case.is_asked_for(w.manifest)})
     manifest = case.rng.choice(manifests)
     return case.rng.choice([write for write in case.atlas.writes if write.manifest == manifest])
 
