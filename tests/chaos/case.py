@@ -75,7 +75,7 @@ class Case:
     n_runs: int = 0
 
     def __post_init__(self) -> None:
-        if self.rng.random() < (0.6 if self.quick else 0.2):
+        if self.rng.random() < (0.8 if self.quick else 0.2):
             self.targets = ("atlas",)
             self.note("asked for: atlas")
 
