@@ -50,6 +50,7 @@ PARSED = {
     r"(\S*/)?pip install ": "installs packages: parsed by pip, extras and files looked up",
     r"(\S*/)?python.* -m (scatlas|tests)\.": "writes to the checkout, or runs for minutes: parsed",
     r"(\S*/)?python -m pytest ": "a test of its own: the file and a test of that name are there",
+    r"python bench/\w+\.py": "runs for minutes to hours: its --help knows the options",
     r"python tests/slurm/": "starts a Slurm cluster: the file is there and knows the word",
     r"python3\.12 -m venv ": "makes an environment: parsed by the shell",
     r"bash \.ci/run": "runs all tests: parsed by the shell",
@@ -208,6 +209,10 @@ def test_a_command_that_is_not_run_is_parsed(command: Command, monkeypatch: pyte
         assert re.search(rf"^def test_\w*{name}", (ROOT / file).read_text(), re.MULTILINE)
     elif words[1:2] == ["tests/slurm/cluster.py"]:
         assert f'"{words[2]}"' in (ROOT / words[1]).read_text()
+    elif words[1].startswith("bench/"):
+        told = [sys.executable, words[1], "--help"]
+        options = subprocess.run(told, check=True, capture_output=True, text=True).stdout
+        assert [word for word in words if word.startswith("--") and word not in options] == []
     elif words[0].endswith("python"):
         parsed_by_program(words[2:], monkeypatch)
     else:
