@@ -209,7 +209,7 @@ def test_a_command_that_is_not_run_is_parsed(command: Command, monkeypatch: pyte
         assert re.search(rf"^def test_\w*{name}", (ROOT / file).read_text(), re.MULTILINE)
     elif words[1:2] == ["tests/slurm/cluster.py"]:
         assert f'"{words[2]}"' in (ROOT / words[1]).read_text()
-    elif words[1].startswith("bench/"):
+    elif words[1:] and words[1].startswith("bench/"):
         told = [sys.executable, words[1], "--help"]
         options = subprocess.run(told, check=True, capture_output=True, text=True).stdout
         assert [word for word in words if word.startswith("--") and word not in options] == []
