@@ -41,14 +41,15 @@ class Findings:
     incomplete
         Stores that lack files, and the first of these.
     sound
-        Manifests whose outputs, as far as they are there, are as their steps left them.
+        Run records by manifest, where outputs, as far as they are there, are as their step left
+        them.
     records
         Run records, by path, with the new times of files that only were touched.
     """
 
     to_run: dict[Path, str] = field(default_factory=dict)
     incomplete: dict[Path, str] = field(default_factory=dict)
-    sound: list[Path] = field(default_factory=list)
+    sound: dict[Path, dict[str, Any]] = field(default_factory=dict)
     records: dict[Path, dict[str, Any]] = field(default_factory=dict)
 
     def withdraw(self) -> None:
@@ -149,7 +150,7 @@ def check(manifests: Iterable[Path]) -> Findings:
             if _check_output(manifest, output, files, found, changed):
                 found.records[path] = record
         if manifest not in found.to_run:
-            found.sound.append(manifest)
+            found.sound[manifest] = record
     if changed:
         raise InputError(_sentence(changed))
     return found

@@ -113,10 +113,12 @@ def run(
     from scatlas.compute.progress import progress
     from scatlas.compute.threads import use_threads
     from scatlas.io.manifest import checksum_of, file_digests, write_json
+    from scatlas.io.stamps import stamp
 
     name = " ".join([Path(sys.argv[0]).stem, *filter(None, [getattr(args, "plate", None)])])
     with _alone(args.manifest):
         start = time.monotonic()
+        source = {"source": stamp(args.source)} if hasattr(args, "source") else {}
         facts: dict[str, Any] = {}
         # Snakemake tries again with more memory. That mends no input: the sentence is remembered,
         # so that hours of reading are not spent three times.
@@ -143,6 +145,8 @@ def run(
             "threads": args.threads,
             **device,
             **stamps(args.manifest, facts, digests),
+            **source,
+            "plan": os.environ.get("SCATLAS_PLAN"),
             "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }
         with _remembered(args, refused):

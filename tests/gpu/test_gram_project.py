@@ -195,15 +195,19 @@ def test_accumulator_equals_the_cpu(dense, logged, gpu_block):
     np.testing.assert_allclose(again.gram, expected.gram, rtol=1e-12, atol=1e-12)
 
 
-def test_no_bit_depends_on_where_blocks_begin(logged, gpu_block, monkeypatch):
+@pytest.mark.parametrize("dtype", ["float32", "float64", "uint8"])
+@pytest.mark.parametrize("dense", [False, True], ids=["csr", "dense"])
+def test_no_bit_depends_on_where_blocks_begin(dtype, dense, rng, gpu_block, monkeypatch):
     """Nor on which groups of panels are summed elsewhere."""
+    x = matrix(rng, (600, 41), 0.3, dtype)
+    x = x.toarray() if dense else x
     monkeypatch.setattr(_gram, "panel_rows", lambda *_, **__: 32)
     monkeypatch.setattr(_gram, "_GROUP", 4)
 
     def stats(rows):
-        with GramAccumulator(40) as total:
+        with GramAccumulator(41) as total:
             for part in rows:
-                total.add(gpu_block(logged[part]))
+                total.add(gpu_block(x[part]))
         return total.result()
 
     def cut(start, stop, size):

@@ -55,7 +55,8 @@ def every_file(folder: Path) -> list[Path]:
 
 def test_what_nobody_touched_is_sound(results: Path):
     found = check([manifest(results)])
-    assert found == integrity.Findings(sound=[manifest(results)])
+    record = json.loads(run_record(manifest(results)).read_bytes())
+    assert found == integrity.Findings(sound={manifest(results): record})
 
 
 def test_every_single_file_is_missed(results: Path):
@@ -109,7 +110,7 @@ def test_files_that_were_only_touched_are_read_once(results: Path, monkeypatch):
     for path in every_file(results / "plates"):
         os.utime(path)
     found = check([manifest(results)])
-    assert found.sound == [manifest(results)]
+    assert list(found.sound) == [manifest(results)]
     assert found.to_run == found.incomplete == {}
     found.withdraw()
     monkeypatch.setattr(integrity, "digest_of", lambda *_, **__: pytest.fail("read once more"))
@@ -124,7 +125,7 @@ def test_a_lost_or_damaged_manifest_makes_its_step_run_again(results: Path, whic
     found = check([manifest(results)])
     (why,) = found.to_run.values()
     assert str(path) in why or str(manifest(results)) in why
-    assert found.sound == []
+    assert found.sound == {}
 
 
 def test_outputs_that_are_gone_as_a_whole_are_left_to_snakemake(results: Path):
@@ -146,7 +147,7 @@ def test_incomplete_stores_are_withdrawn(results: Path):
 def test_results_may_be_moved(results: Path, tmp_path_factory):
     moved = tmp_path_factory.mktemp("other") / "moved"
     results.rename(moved)
-    assert check([manifest(moved)]).sound == [manifest(moved)]
+    assert list(check([manifest(moved)]).sound) == [manifest(moved)]
     (moved / "plates/p1/counts.zarr/X/data/c/0").unlink()
     assert len(check([manifest(moved)]).incomplete) == 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from base64 import b64encode
@@ -148,6 +149,30 @@ def test_results_whose_making_snakemake_forgot_are_made_again(atlas: Project):
     atlas.write_config()
     assert "pca" in atlas.build("atlas")
     assert ad.read_zarr(atlas.results / "atlas.zarr").obsm["X_pca"].shape[1] == 5
+
+
+def test_results_that_would_be_made_as_they_were_stay_though_snakemake_forgot_them(
+    full: Project, tmp_path: Path
+):
+    """A cluster's job may end well after the Snakemake that submitted it was killed."""
+    project = full.copied(tmp_path / "project")
+    shutil.rmtree(project.folder / ".snakemake")
+    assert project.build() == set()
+
+
+def test_a_plate_replaced_by_an_older_file_is_loaded_though_snakemake_forgot(
+    atlas: Project, tmp_path: Path
+):
+    shutil.rmtree(atlas.folder / ".snakemake")
+    plate = tmp_path / "p2.h5ad"
+    before = plate.stat()
+    other = ad.read_h5ad(plate)[::-1].copy()
+    plate.unlink()
+    other.write_h5ad(plate)
+    os.utime(plate, ns=(before.st_atime_ns, before.st_mtime_ns - 10**12))
+    ran = atlas.build("atlas")
+    assert "load/p2" in ran
+    assert "load/p1" not in ran
 
 
 @pytest.mark.parametrize("damaged", [False, True])

@@ -39,7 +39,7 @@ from scatlas.errors import ScatlasError
 from scatlas.fingerprint import fingerprint
 from scatlas.integrity import run_record
 from scatlas.io.size import parse_bytes
-from scatlas.io.stamps import file_stamp, folder_stamp
+from scatlas.io.stamps import stamp
 from scatlas.plates import read_plates
 from scatlas.resources import (
     COUNT_BYTES,
@@ -189,9 +189,13 @@ def script(name):
     return str(HERE / "scripts" / f"{name}.py")
 
 
+CODE = {}
+
+
 def code(name):
     """Content hash of the package's modules behind a script: changed code reruns its steps."""
-    return fingerprint(HERE / "scripts" / f"{name}.py")
+    CODE[name] = fingerprint(HERE / "scripts" / f"{name}.py")
+    return CODE[name]
 
 
 def all_plates(pattern):
@@ -249,6 +253,15 @@ OUTPUTS = {}
 FOUND = []
 
 
+def is_current(manifest, record):
+    """Whether a step ran as it would run now. Snakemake does not know it of a job that outlived it
+    on a cluster; the run record does."""
+    plate = PLATES.get(manifest.stem)
+    # Only `load` reads what is no output of another step, whose age Snakemake compares.
+    source = stamp_of(placed(plate)) if record.get("source") and plate else ""
+    return (record.get("plan"), record.get("source", "")) == (PLAN, source)
+
+
 @cache
 def run_unfinished():
     """Tell Snakemake, while it asks for the inputs of `load`, which every target needs, what has to
@@ -259,17 +272,18 @@ def run_unfinished():
     for findings in FOUND:
         forgotten = [
             str(manifest)
-            for manifest in findings.sound
+            for manifest, record in findings.sound.items()
             if any(
                 workflow.persistence.metadata(IOFile(path)) is None
                 for path in OUTPUTS[manifest]
             )
+            and not is_current(manifest, record)
         ]
         if forgotten:
             logger.info(
                 f"Snakemake does not remember how {len(forgotten):,} steps ran, {forgotten[0]} "
-                "the first: they run again. If neither plates nor config have changed since, "
-                "the same command with --touch keeps their results"
+                "the first, and config, plates or code have changed since: they run again. If the "
+                "change does not concern them, the same command with --touch keeps their results"
             )
         for manifest, why in findings.to_run.items():
             if run_record(manifest).exists():
@@ -322,12 +336,7 @@ def source_stamp(wildcards):
     return None if plate.is_remote or is_demo(plate) else stamp_of(plate.path)
 
 
-@cache
-def stamp_of(path):
-    try:
-        return folder_stamp(path) if Path(path).is_dir() else file_stamp(path)
-    except OSError as error:
-        return str(error)  # `load` says in its sentence what is wrong
+stamp_of = cache(stamp)
 
 
 def consensus_genes(wildcards):

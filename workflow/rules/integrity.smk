@@ -6,6 +6,13 @@ from functools import partial
 from snakemake.io import apply_wildcards
 
 from scatlas.integrity import Findings, check
+from scatlas.io.manifest import text_digest
+
+# What decides the bytes of all results, but for the plates' own files. Run records keep it.
+PLAN = text_digest(
+    repr([CONFIG.model_dump(exclude={"backend", "compute"}), SHEET, CODE]).encode()
+)
+os.environ.update(SCATLAS_PLAN=PLAN)
 
 
 def outputs_of_steps():

@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+def stamp(path: Path | str) -> str:
+    """Stamp of a plate: a file's, or a store's over all its files."""
+    try:
+        return folder_stamp(path) if Path(path).is_dir() else file_stamp(path)
+    except OSError as error:
+        return str(error)  # who reads the plate says in a sentence what is wrong
+
+
 def file_stamp(path: Path | str) -> str:
     """Modification time (ns) and size (bytes) of one file."""
     return _stamp(Path(path).stat())

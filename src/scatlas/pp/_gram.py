@@ -202,13 +202,13 @@ class GramAccumulator:
             if self._waiting:
                 due = self._panel - sum(part.shape[0] for part in self._waiting)
                 start = min(due, n_rows)
-                self._waiting.append(blocks.view(x, slice(0, start)).copy())
+                self._waiting.append(_copied(blocks.view(x, slice(0, start))))
                 if start == due:
                     self._add_waiting()
             stop = n_rows - (n_rows - start) % self._panel
             self._add_panels(blocks.view(x, slice(start, stop)))
             if stop < n_rows:
-                self._waiting.append(blocks.view(x, slice(stop, n_rows)).copy())
+                self._waiting.append(_copied(blocks.view(x, slice(stop, n_rows))))
 
     def result(self) -> GramStats:
         """Sums over all blocks, in memory. The accumulator is used up."""
@@ -282,6 +282,13 @@ class GramAccumulator:
     def _zeros(self, arrays: Any) -> tuple[Any, Any]:
         """Sums and products of no cells, of NumPy or CuPy."""
         return arrays.zeros(self._n_genes), arrays.zeros((self._n_genes, self._n_genes))
+
+
+def _copied(x: blocks.Block) -> blocks.Block:
+    """The block in memory of its own; CuPyX would not copy one of integers."""
+    if not blocks.is_sparse(x):
+        return x.copy()
+    return blocks.csr(x.data.copy(), x.indices.copy(), x.indptr.copy(), x.shape[1])
 
 
 def panel_rows(n_genes: int, *, gpu: bool = False) -> int:
