@@ -40,7 +40,7 @@ demo: env ## Build the demo atlas of four simulated plates
 
 .PHONY: reproduce
 reproduce: env ## Make an atlas again: make reproduce ATLAS=atlas.zarr DIRECTORY=new
-	@$(WITH_VENV) python -m scatlas.reproduce "$(ATLAS)" --directory "$(DIRECTORY)"
+	@$(WITH_VENV) python -m scatlas.workflow.reproduce "$(ATLAS)" --directory "$(DIRECTORY)"
 
 .PHONY: test
 test: test-env ## Run every test

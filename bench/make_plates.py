@@ -28,7 +28,7 @@ from anndata.io import write_elem
 from numba import njit
 
 from scatlas.datasets import MT_GENES, tahoe_obs
-from scatlas.io.atomic import atomic_path
+from scatlas.io.files.atomic import atomic_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

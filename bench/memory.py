@@ -25,7 +25,7 @@ from pathlib import Path
 from run_side import ROOT, machine, publish
 from workflow_run import by_rule, make_plates, run_workflow
 
-from scatlas.io.size import parse_bytes
+from scatlas._util.byte_sizes import parse_bytes
 
 
 def main() -> None:

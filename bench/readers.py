@@ -34,7 +34,7 @@ from workflow_run import make_plates
 
 from scatlas import blocks
 from scatlas.io import load_plate, read_matrix
-from scatlas.io.shards import CHUNK_VALUES, SHARD_VALUES
+from scatlas.io.zarr_writer.sharded_array import CHUNK_VALUES, SHARD_VALUES
 
 warnings.filterwarnings("ignore")
 TAHOE = 100_000  # values a chunk

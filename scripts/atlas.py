@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from scatlas import provenance, step
 from scatlas.io import assemble
+from scatlas.workflow import provenance, script
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = step.parser(__doc__)
+    parser = script.parser(__doc__)
     parser.add_argument("--merged", type=Path, required=True, help="merged.zarr")
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
     parser.add_argument("--harmony", type=Path, help="harmony.zarr, if all cells were mixed")
@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--recipe", required=True, help="settings and plates, as JSON")
     parser.add_argument("--manifests", type=Path, required=True, help="folder of all manifests")
     args = parser.parse_args(argv)
-    with step.run(args, outputs=[args.atlas]) as facts:
+    with script.run(args, outputs=[args.atlas]) as facts:
         genes = pd.read_parquet(args.genes)
         uns = {"scatlas": provenance.record(args.recipe, args.manifests)}
         obsm = {"X_pca_harmony": args.harmony} if args.harmony else {}
@@ -28,4 +28,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    step.execute(main)
+    script.execute(main)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from scatlas import step
 from scatlas.io import concat_on_disk
+from scatlas.workflow import script
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = step.parser(__doc__)
+    parser = script.parser(__doc__)
     parser.add_argument(
         "--selected", nargs="+", required=True, metavar="PLATE=PATH", help="selected.zarr of each"
     )
@@ -23,9 +23,9 @@ def main(argv: list[str] | None = None) -> None:
         help="by plate, the values of further obs columns: {PLATE: {COLUMN: VALUE}}",
     )
     args = parser.parse_args(argv)
-    with step.run(args, outputs=[args.merged]) as facts:
+    with script.run(args, outputs=[args.merged]) as facts:
         facts |= concat_on_disk(
-            step.pairs(args.selected),
+            script.pairs(args.selected),
             args.merged,
             label="plate",
             labels=args.labels,
@@ -34,4 +34,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    step.execute(main, blocks=False)
+    script.execute(main, blocks=False)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from scatlas import step
 from scatlas.errors import InputError
 from scatlas.io import atomic_path
-from scatlas.pp import consensus_genes
+from scatlas.workflow import script
+from scatlas.workflow.consensus import consensus_genes
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = step.parser(__doc__)
+    parser = script.parser(__doc__)
     parser.add_argument(
         "--hvg", nargs="+", required=True, metavar="PLATE=PATH", help="hvg.parquet of each plate"
     )
@@ -30,8 +30,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--list", type=Path, required=True, help="consensus_genes.tsv to write")
     parser.add_argument("--table", type=Path, required=True, help="consensus.parquet to write")
     args = parser.parse_args(argv)
-    with step.run(args, outputs=[args.list, args.table]) as facts:
-        tables = {plate: pd.read_parquet(path) for plate, path in step.pairs(args.hvg).items()}
+    with script.run(args, outputs=[args.list, args.table]) as facts:
+        tables = {plate: pd.read_parquet(path) for plate, path in script.pairs(args.hvg).items()}
         table = consensus_genes(tables, min_plates=args.min_plates, genes=args.genes)
         if args.n_comps is not None and len(table) < args.n_comps:
             msg = (
@@ -49,4 +49,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    step.execute(main)
+    script.execute(main)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from scatlas import config, step
 from scatlas.errors import InputError, about
 from scatlas.io import (
     METRICS,
@@ -20,18 +19,20 @@ from scatlas.io import (
     write_cells,
     write_json,
 )
-from scatlas.io.cells import kept_names
-from scatlas.pp import scrublet_of_counts
+from scatlas.io.tables.cell_parquet import kept_names
+from scatlas.matrix.scrublet import scrublet_of_counts
+from scatlas.workflow import script
+from scatlas.workflow.config import model
 
 if TYPE_CHECKING:
-    from scatlas.pp._scrublet import Capture, Doublets
+    from scatlas.matrix.scrublet import Capture, Doublets
 
 # Of the histograms that the report shows.
 BINS = np.linspace(0, 1, 101)
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = step.parser(__doc__)
+    parser = script.parser(__doc__)
     parser.add_argument("--plate", required=True, help="name of the plate")
     parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
     parser.add_argument("--qc", type=Path, required=True, help="the plate's qc.parquet")
@@ -40,15 +41,15 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--table", type=Path, required=True, help="doublets.parquet to write")
     parser.add_argument("--summary", type=Path, required=True, help="doublets.json to write")
-    config.add_options(parser, config.Doublets)
+    model.add_options(parser, model.Doublets)
     args = parser.parse_args(argv)
-    wanted = config.from_options(args, config.Doublets)
+    wanted = model.from_options(args, model.Doublets)
     with (
-        step.run(args, outputs=[args.table, args.summary]) as facts,
+        script.run(args, outputs=[args.table, args.summary]) as facts,
         about(f"plate {args.plate}"),
     ):
         table = read_cells(args.qc, [*METRICS, "keep"])
-        x, var = read_matrix(args.store, compact=True, **step.block_sizes(args))
+        x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))
         keep = table["keep"].to_numpy()
         found = scrublet_of_counts(
             x,
@@ -89,7 +90,7 @@ def captures(store: Path, plate: str, by: str | None) -> pd.Series | None:
 
 
 def summarised(
-    summary: dict[str, Any], table: pd.DataFrame, found: Doublets, wanted: config.Doublets
+    summary: dict[str, Any], table: pd.DataFrame, found: Doublets, wanted: model.Doublets
 ) -> dict[str, Any]:
     """The plate's QC summary with its doublets; those that are left out are a rule of QC."""
     n_doublets = int(found.predicted.sum())
@@ -126,4 +127,4 @@ def of_capture(capture: Capture, score: np.ndarray) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    step.execute(main)
+    script.execute(main)

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scatlas import config, step
 from scatlas.errors import InputError
 from scatlas.io import open_tables, read_components, write_embedding
-from scatlas.pp import harmonized
+from scatlas.matrix.harmony import harmonized
+from scatlas.workflow import script
+from scatlas.workflow.config import model
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = step.parser(__doc__)
+    parser = script.parser(__doc__)
     parser.add_argument("--merged", type=Path, required=True, help="merged.zarr")
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--harmony", type=Path, required=True, help="harmony.zarr to write")
-    config.add_options(parser, config.Harmony)
+    model.add_options(parser, model.Harmony)
     args = parser.parse_args(argv)
-    options = config.from_options(args, config.Harmony).model_dump()
+    options = model.from_options(args, model.Harmony).model_dump()
     key, n_pcs = options.pop("key"), options.pop("n_pcs")
-    with step.run(args, outputs=[args.harmony]) as facts:
+    with script.run(args, outputs=[args.harmony]) as facts:
         with open_tables(args.merged) as (obs, _):
             for name in key:
                 if name not in obs.columns:
@@ -37,4 +38,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    step.execute(main)
+    script.execute(main)

@@ -7,15 +7,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from scatlas import config, step
 from scatlas.errors import about
 from scatlas.get import on_backend
 from scatlas.io import atomic_path, read_cells, read_matrix
-from scatlas.pp import frequent_genes, hvg_of_counts
+from scatlas.matrix.hvg import hvg_of_counts
+from scatlas.workflow import script
+from scatlas.workflow.cell_filter import frequent_genes
+from scatlas.workflow.config import model
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = step.parser(__doc__, gpu=True)
+    parser = script.parser(__doc__, gpu=True)
     parser.add_argument("--plate", required=True, help="name of the plate")
     parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
     parser.add_argument("--size-factors", type=Path, required=True, help="size_factors.parquet")
@@ -24,12 +26,12 @@ def main(argv: list[str] | None = None) -> None:
         "--drop-rare-genes", type=int, help="leave out genes seen in fewer of all cells"
     )
     parser.add_argument("--table", type=Path, required=True, help="hvg.parquet to write")
-    config.add_options(parser, config.HVG)
+    model.add_options(parser, model.HVG)
     args = parser.parse_args(argv)
-    hvg = config.from_options(args, config.HVG)
-    with step.run(args, outputs=[args.table]) as facts, about(f"plate {args.plate}"):
+    hvg = model.from_options(args, model.HVG)
+    with script.run(args, outputs=[args.table]) as facts, about(f"plate {args.plate}"):
         cells = read_cells(args.size_factors, ["row", "size_factor"])
-        x, var = read_matrix(args.store, compact=True, **step.block_sizes(args))
+        x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))
         x = on_backend(x)
         factors = np.full(x.shape[0], np.nan)  # NaN: a cell that QC has taken out
         factors[cells["row"]] = cells["size_factor"]
@@ -49,4 +51,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    step.execute(main)
+    script.execute(main)

@@ -9,33 +9,34 @@ from pathlib import Path
 import anndata as ad
 import pandas as pd
 
-from scatlas import config, step
 from scatlas.errors import InputError
 from scatlas.get import on_backend
 from scatlas.io import atomic_path
-from scatlas.io.h5ad import write_h5ad
+from scatlas.io.files.hdf5_writing import write_h5ad
 from scatlas.pp import harmony_integrate
 from scatlas.pp import neighbors as find_neighbors
 from scatlas.tl import leiden, lisi
 from scatlas.tl import umap as map_cells
+from scatlas.workflow import script
+from scatlas.workflow.config import model
 
 logger = logging.getLogger("scatlas")
 MIXED = "X_pca_harmony"
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = step.parser(__doc__, gpu=True)
+    parser = script.parser(__doc__, gpu=True)
     parser.set_defaults(cluster="")  # works in this process, on one GPU
     parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--integrated", type=Path, required=True, help="integrated.h5ad to write")
-    config.add_options(parser, config.Integrate, prefix="integrate")
-    for section in (config.Neighbors, config.UMAP, config.Leiden):
-        config.add_options(parser, section)
+    model.add_options(parser, model.Integrate, prefix="integrate")
+    for section in (model.Neighbors, model.UMAP, model.Leiden):
+        model.add_options(parser, section)
     args = parser.parse_args(argv)
-    wanted = config.from_options(args, config.Integrate, prefix="integrate")
-    neighbors = config.from_options(args, config.Neighbors)
-    with step.run(args, outputs=[args.integrated]) as facts:
+    wanted = model.from_options(args, model.Integrate, prefix="integrate")
+    neighbors = model.from_options(args, model.Neighbors)
+    with script.run(args, outputs=[args.integrated]) as facts:
         adata = ad.read_h5ad(args.umap)
         label = wanted.label if wanted.label in adata.obs else None
         mix(adata, wanted, args.seed)
@@ -62,7 +63,7 @@ def main(argv: list[str] | None = None) -> None:
         facts["scores"] = table[["score before", "score after"]].to_dict("index")
 
 
-def mix(adata: ad.AnnData, wanted: config.Integrate, seed: int) -> None:
+def mix(adata: ad.AnnData, wanted: model.Integrate, seed: int) -> None:
     """Add the mixed components of the sample, unless those of all cells are there."""
     if wanted.cells == "all":
         return
@@ -80,8 +81,8 @@ def mix(adata: ad.AnnData, wanted: config.Integrate, seed: int) -> None:
 
 def draw(adata: ad.AnnData, args: argparse.Namespace) -> None:
     """Map and clusters of the mixed cells, beside those that are there."""
-    min_dist = config.from_options(args, config.UMAP).min_dist
-    resolution = config.from_options(args, config.Leiden).resolution
+    min_dist = model.from_options(args, model.UMAP).min_dist
+    resolution = model.from_options(args, model.Leiden).resolution
     keys = {"random_state": args.seed, "neighbors_key": "harmony"}
     map_cells(adata, min_dist=min_dist, key_added="X_umap_harmony", **keys)
     leiden(
@@ -119,4 +120,4 @@ def scores(adata: ad.AnnData, keys: list[str], label: str | None) -> pd.DataFram
 
 
 if __name__ == "__main__":
-    step.execute(main)
+    script.execute(main)

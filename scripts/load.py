@@ -8,19 +8,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scatlas import step
-from scatlas.config import query_columns
 from scatlas.io import METRICS, load_plate
-from scatlas.pp import evaluate_filter
+from scatlas.workflow import script
+from scatlas.workflow.cell_filter import evaluate_filter
+from scatlas.workflow.config.model import query_columns
 
 if TYPE_CHECKING:
-    from scatlas.io.obs import Table
+    from scatlas.io.tables.table import Table
 
 logger = logging.getLogger("scatlas")
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = step.parser(__doc__)
+    parser = script.parser(__doc__)
     parser.add_argument("--plate", required=True, help="name of the plate")
     parser.add_argument("--source", required=True, help="h5ad or Zarr store, path or URL")
     parser.add_argument("--store", type=Path, required=True, help="counts.zarr to write")
@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> None:
             args.source,
         )
     check = partial(check_filter, args.filter, args.source) if args.filter else None
-    with step.run(args, outputs=[args.store]) as facts:
+    with script.run(args, outputs=[args.store]) as facts:
         facts |= load_plate(
             args.source,
             args.store,
@@ -80,4 +80,4 @@ def check_filter(expression: str, source: str, obs: Table) -> None:
 
 
 if __name__ == "__main__":
-    step.execute(main)
+    script.execute(main)

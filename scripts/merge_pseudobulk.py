@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from scatlas import step
 from scatlas.io import merge_sums
+from scatlas.workflow import script
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = step.parser(__doc__)
+    parser = script.parser(__doc__)
     parser.add_argument(
         "--sums", nargs="+", required=True, metavar="PLATE=PATH", help="pseudobulk.zarr of each"
     )
@@ -24,9 +24,9 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--pseudobulk", type=Path, required=True, help="pseudobulk.h5ad to write")
     args = parser.parse_args(argv)
-    with step.run(args, outputs=[args.pseudobulk]) as facts:
+    with script.run(args, outputs=[args.pseudobulk]) as facts:
         facts |= merge_sums(
-            step.pairs(args.sums),
+            script.pairs(args.sums),
             args.pseudobulk,
             labels=args.labels,
             genes=args.genes,
@@ -35,4 +35,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    step.execute(main)
+    script.execute(main)

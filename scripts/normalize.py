@@ -8,15 +8,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from scatlas import config, step
 from scatlas.errors import about
 from scatlas.io import atomic_path, read_cells, write_cells
-from scatlas.io.cells import kept_names
-from scatlas.pp import size_factors
+from scatlas.io.tables.cell_parquet import kept_names
+from scatlas.matrix.size_factors import size_factors
+from scatlas.workflow import script
+from scatlas.workflow.config import model
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = step.parser(__doc__)
+    parser = script.parser(__doc__)
     parser.add_argument("--plate", required=True, help="name of the plate")
     parser.add_argument("--qc", type=Path, required=True, help="the plate's qc.parquet")
     parser.add_argument("--table", type=Path, required=True, help="size_factors.parquet to write")
@@ -24,10 +25,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--drop-rare-genes", type=int, help="do not count genes seen in fewer of all cells"
     )
-    config.add_options(parser, config.Normalize)
+    model.add_options(parser, model.Normalize)
     args = parser.parse_args(argv)
-    normalize = config.from_options(args, config.Normalize)
-    with step.run(args, outputs=[args.table]) as facts, about(f"plate {args.plate}"):
+    normalize = model.from_options(args, model.Normalize)
+    with script.run(args, outputs=[args.table]) as facts, about(f"plate {args.plate}"):
         qc = read_cells(args.qc, ["total_counts", "keep"])
         keep = qc["keep"].to_numpy()
         totals = qc["total_counts"].to_numpy()[keep]
@@ -48,9 +49,10 @@ def in_rare_genes(args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
     """Genes that are dropped, bool [genes], and each cell's counts in them, [cells]."""
     # Most runs work on tables alone and start without what reads counts.
     from scatlas.io import read_matrix
-    from scatlas.pp import cell_totals, frequent_genes
+    from scatlas.matrix.size_factors import cell_totals
+    from scatlas.workflow.cell_filter import frequent_genes
 
-    x, var = read_matrix(args.store, compact=True, **step.block_sizes(args))
+    x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))
     n_cells = var["n_cells_by_counts"].to_numpy()
     rare = ~frequent_genes(n_cells, args.drop_rare_genes, source=f"plate {args.plate}")
     if not n_cells[rare].any():  # nothing to take off, and no pass for it
@@ -59,4 +61,4 @@ def in_rare_genes(args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
 
 
 if __name__ == "__main__":
-    step.execute(main, blocks=False)
+    script.execute(main, blocks=False)

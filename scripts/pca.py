@@ -4,31 +4,35 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scatlas import blocks, config, step
+from scatlas import blocks
 from scatlas.get import on_backend
 from scatlas.io import read_matrix, write_pca
-from scatlas.kernels.homes import is_gpu
-from scatlas.pp import GeneScale, GramStats, components
+from scatlas.kernels.dispatch import is_gpu
+from scatlas.matrix.components import components
+from scatlas.matrix.gene_scale import GeneScale
+from scatlas.matrix.gram import GramStats
+from scatlas.workflow import script
+from scatlas.workflow.config import model
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = step.parser(__doc__, gpu=True)
+    parser = script.parser(__doc__, gpu=True)
     parser.add_argument("--merged", type=Path, required=True, help="merged.zarr")
     parser.add_argument("--grams", nargs="+", type=Path, required=True, help="gram.npz of each")
     parser.add_argument("--scale", action="store_true", help="scale the genes first")
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr to write")
-    config.add_options(parser, config.PCA)
-    config.add_options(parser, config.Scale, prefix="scale")
+    model.add_options(parser, model.PCA)
+    model.add_options(parser, model.Scale, prefix="scale")
     args = parser.parse_args(argv)
-    pca = config.from_options(args, config.PCA)
-    with step.run(args, outputs=[args.pca]) as facts:
-        sizes = step.block_sizes(args)
+    pca = model.from_options(args, model.PCA)
+    with script.run(args, outputs=[args.pca]) as facts:
+        sizes = script.block_sizes(args)
         # Smaller blocks: a projected cell takes more than its counts, here and in the writer.
-        sizes["block_budget"] //= 4 if step.on_gpu(args) else 8
+        sizes["block_budget"] //= 4 if script.on_gpu(args) else 8
         x, var = read_matrix(args.merged, **sizes)
         x, stats, zeros = on_backend(x), summed(args.grams), None
         if args.scale:
-            wanted = config.from_options(args, config.Scale, prefix="scale")
+            wanted = model.from_options(args, model.Scale, prefix="scale")
             scale = GeneScale.of(stats, **wanted.model_dump())
             x, zeros = scale.shifted(x), scale.zeros
             stats = scale.stats(stats, x)
@@ -55,4 +59,4 @@ def summed(paths: list[Path]) -> GramStats:
 
 
 if __name__ == "__main__":
-    step.execute(main)
+    script.execute(main)

@@ -8,28 +8,29 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from scatlas import config, step
 from scatlas.errors import InputError, about
 from scatlas.get import aggregate_cells
 from scatlas.io import CsrWriter, open_tables, read_cells, read_matrix
+from scatlas.workflow import script
+from scatlas.workflow.config import model
 
 # Sums that are made sparse at once.
 AT_ONCE = 2**22
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = step.parser(__doc__)
+    parser = script.parser(__doc__)
     parser.add_argument("--plate", required=True, help="name of the plate")
     parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
     parser.add_argument("--qc", type=Path, required=True, help="the plate's qc.parquet")
     parser.add_argument("--sums", type=Path, required=True, help="pseudobulk.zarr to write")
-    config.add_options(parser, config.Pseudobulk)
+    model.add_options(parser, model.Pseudobulk)
     args = parser.parse_args(argv)
-    by = config.from_options(args, config.Pseudobulk).by
-    with step.run(args, outputs=[args.sums]) as facts, about(f"plate {args.plate}"):
+    by = model.from_options(args, model.Pseudobulk).by
+    with script.run(args, outputs=[args.sums]) as facts, about(f"plate {args.plate}"):
         cells = columns_of(args.store, args.plate, by)
         keep = read_cells(args.qc, ["keep"])["keep"].to_numpy()
-        x, var = read_matrix(args.store, compact=True, **step.block_sizes(args))
+        x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))
         groups, layers = aggregate_cells(x, cells, by, func="sum", mask=keep)
         some = np.flatnonzero(groups["n_obs_aggregated"] > 0)  # else QC has taken all its cells
         sums, rows = layers["sum"], max(1, AT_ONCE // max(1, len(var)))
@@ -55,4 +56,4 @@ def columns_of(store: Path, plate: str, by: list[str]) -> pd.DataFrame:
 
 
 if __name__ == "__main__":
-    step.execute(main)
+    script.execute(main)

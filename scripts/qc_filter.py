@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from scatlas import config, step
 from scatlas.errors import InputError
 from scatlas.io import METRICS, atomic_path, open_tables, write_cells, write_json
-from scatlas.io.mitochondrial import useless_bound
-from scatlas.pp import qc_filter
+from scatlas.io.tables.mitochondrial import useless_bound
+from scatlas.workflow import script
+from scatlas.workflow.cell_filter import qc_filter
+from scatlas.workflow.config import model
 
 if TYPE_CHECKING:
-    from scatlas.io.obs import Table
+    from scatlas.io.tables.table import Table
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = step.parser(__doc__)
+    parser = script.parser(__doc__)
     parser.add_argument("--plate", required=True, help="name of the plate")
     parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
     parser.add_argument("--table", type=Path, required=True, help="qc.parquet to write")
@@ -34,12 +35,12 @@ def main(argv: list[str] | None = None) -> None:
         metavar="JSON",
         help="obs columns that all kept cells need, each with the plates that need it (null: all)",
     )
-    config.add_options(parser, config.QC)
+    model.add_options(parser, model.QC)
     args = parser.parse_args(argv)
-    qc = config.from_options(args, config.QC)
-    wanted = [*METRICS, *(config.query_columns(qc.filter) if qc.filter else ())]
+    qc = model.from_options(args, model.QC)
+    wanted = [*METRICS, *(model.query_columns(qc.filter) if qc.filter else ())]
     with (
-        step.run(args, outputs=[args.table, args.summary]) as facts,
+        script.run(args, outputs=[args.table, args.summary]) as facts,
         open_tables(args.store) as (cells, genes),
     ):
         check_bound(args.plate, genes, qc)
@@ -70,7 +71,7 @@ def main(argv: list[str] | None = None) -> None:
         write_json(args.summary, facts)
 
 
-def check_bound(plate: str, genes: Table, qc: config.QC) -> None:
+def check_bound(plate: str, genes: Table, qc: model.QC) -> None:
     """Refuse a bound that cannot act; `load` has looked only if it stood in the config then."""
     if qc.max_pct_mt is not None and not genes.columns["mt"].take().any():
         why = useless_bound(genes, qc.mt_prefix, qc.gene_names, qc.max_pct_mt)
@@ -108,4 +109,4 @@ def median(metric: pd.Series, keep: np.ndarray) -> float:
 
 
 if __name__ == "__main__":
-    step.execute(main, blocks=False)
+    script.execute(main, blocks=False)

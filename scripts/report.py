@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from scatlas import report, step
+from scatlas.workflow import report, script
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = step.parser(__doc__)
+    parser = script.parser(__doc__)
     for option, file in (
         ("qc", "qc.parquet"),
         ("summaries", "qc_summary.json"),
@@ -40,16 +40,16 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     # Run times are part of the page, so that its checksum is no fact about the results.
     reports = [args.report, args.figures, args.tables]
-    with step.run(args, outputs=[], reports=reports) as facts:
+    with script.run(args, outputs=[], reports=reports) as facts:
         results = report.Results(
-            qc=step.pairs(args.qc),
-            summaries=step.pairs(args.summaries),
-            hvg=step.pairs(args.hvg),
+            qc=script.pairs(args.qc),
+            summaries=script.pairs(args.summaries),
+            hvg=script.pairs(args.hvg),
             genes=args.genes,
             pca=args.pca,
             umap=args.umap,
             integrated=args.integrated,
-            doublets=step.pairs(args.doublets or []),
+            doublets=script.pairs(args.doublets or []),
             benchmarks=args.benchmarks,
         )
         facts |= report.build(
@@ -63,4 +63,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    step.execute(main)
+    script.execute(main)

@@ -8,17 +8,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from scatlas import blocks, step
+from scatlas import blocks
 from scatlas.errors import InputError, about
 from scatlas.get import on_backend
 from scatlas.io import CsrWriter, atomic_path, in_place, open_tables, read_cells, read_matrix
-from scatlas.pp import GramAccumulator, cut_log_normalize
+from scatlas.matrix.gram import GramAccumulator
+from scatlas.matrix.select_normalize import cut_log_normalize
+from scatlas.workflow import script
 
 logger = logging.getLogger("scatlas")
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = step.parser(__doc__, gpu=True)
+    parser = script.parser(__doc__, gpu=True)
     parser.add_argument("--plate", required=True, help="name of the plate")
     parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
     parser.add_argument("--size-factors", type=Path, required=True, help="size_factors.parquet")
@@ -28,13 +30,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--gram", type=Path, required=True, help="gram.npz to write")
     args = parser.parse_args(argv)
     with (
-        step.run(args, outputs=[args.selected, args.gram]) as facts,
+        script.run(args, outputs=[args.selected, args.gram]) as facts,
         about(f"plate {args.plate}"),
         open_tables(args.store) as (obs, _),
     ):
         cells = read_cells(args.size_factors, ["row", "size_factor"])
         rows, kept_factors = cells["row"].to_numpy(), cells["size_factor"].to_numpy()
-        x, var = read_matrix(args.store, compact=True, **step.block_sizes(args))
+        x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))
         factors = np.full(x.shape[0], np.nan)  # NaN: a cell that QC has taken out
         factors[rows] = kept_factors
         late = {"size_factor": kept_factors, **doublets_of(args.doublets, rows)}
@@ -81,4 +83,4 @@ def genes_in(store: Path, names: pd.Index, wanted: Path) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    step.execute(main)
+    script.execute(main)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from scatlas import step
 from scatlas.datasets import simulate_plate, write_plate
+from scatlas.workflow import script
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -22,4 +22,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    step.execute(main)
+    script.execute(main)

@@ -7,23 +7,24 @@ from pathlib import Path
 
 import numpy as np
 
-from scatlas import config, step
 from scatlas.io import atomic_path, read_subset
-from scatlas.io.h5ad import write_h5ad
-from scatlas.io.zarr3 import open_through_zarr
+from scatlas.io.files.hdf5_writing import write_h5ad
+from scatlas.io.files.local_zarr import open_through_zarr
+from scatlas.workflow import script
+from scatlas.workflow.config import model
 
 logger = logging.getLogger("scatlas")
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = step.parser(__doc__)
+    parser = script.parser(__doc__)
     parser.add_argument("--atlas", type=Path, required=True, help="atlas.zarr")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--subset", type=Path, required=True, help="subset.h5ad to write")
-    config.add_options(parser, config.Subset)
+    model.add_options(parser, model.Subset)
     args = parser.parse_args(argv)
-    wanted = config.from_options(args, config.Subset).n_cells
-    with step.run(args, outputs=[args.subset]) as facts:
+    wanted = model.from_options(args, model.Subset).n_cells
+    with script.run(args, outputs=[args.subset]) as facts:
         n_cells = open_through_zarr(args.atlas)["X"].attrs["shape"][0]
         if wanted is None or wanted >= n_cells:
             logger.info("the atlas has %s cells: all of them are taken", f"{n_cells:,}")
@@ -39,4 +40,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    step.execute(main)
+    script.execute(main)

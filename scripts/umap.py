@@ -7,30 +7,31 @@ from pathlib import Path
 
 import anndata as ad
 
-from scatlas import config, step
 from scatlas.get import on_backend
 from scatlas.io import atomic_path
-from scatlas.io.h5ad import write_h5ad
+from scatlas.io.files.hdf5_writing import write_h5ad
 from scatlas.pp import neighbors as find_neighbors
 from scatlas.tl import leiden as find_clusters
 from scatlas.tl import umap as draw
+from scatlas.workflow import script
+from scatlas.workflow.config import model
 
 logger = logging.getLogger("scatlas")
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = step.parser(__doc__, gpu=True)
+    parser = script.parser(__doc__, gpu=True)
     parser.set_defaults(cluster="")  # works in this process, on one GPU
     parser.add_argument("--subset", type=Path, required=True, help="subset.h5ad")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad to write")
-    for section in (config.Neighbors, config.UMAP, config.Leiden):
-        config.add_options(parser, section)
+    for section in (model.Neighbors, model.UMAP, model.Leiden):
+        model.add_options(parser, section)
     args = parser.parse_args(argv)
-    neighbors = config.from_options(args, config.Neighbors)
-    umap = config.from_options(args, config.UMAP)
-    leiden = config.from_options(args, config.Leiden)
-    with step.run(args, outputs=[args.umap]) as facts:
+    neighbors = model.from_options(args, model.Neighbors)
+    umap = model.from_options(args, model.UMAP)
+    leiden = model.from_options(args, model.Leiden)
+    with script.run(args, outputs=[args.umap]) as facts:
         adata = ad.read_h5ad(args.subset)
         cells = adata.obsm["X_pca"]
         # All three work where the components are, and say so where a library for that is missing.
@@ -62,4 +63,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    step.execute(main)
+    script.execute(main)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from scatlas.io.frames import as_text, made_text, storable_names
+from scatlas.io.tables.storable_columns import as_text, made_text, storable_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from anndata.io import read_elem
 
 import scatlas as sa
 from scatlas.errors import ScatlasError
-from scatlas.io.load import load_plate
+from scatlas.io.products.load_plate import load_plate
 from tests.fuzz import BASES, N_CELLS, N_GENES, Base, Damage, counts, damage
 from tests.layouts import frames, plain
 

@@ -25,10 +25,10 @@ from harness import head
 from make_plates import Study
 from run_side import publish
 
+from scatlas.arrays import cupy_arrays
 from scatlas.compute import backend
-from scatlas.kernels import gpu_blocks
-from scatlas.kernels.homes import home
-from scatlas.kernels.select_cpu import gene_places
+from scatlas.kernels.counts.select_cpu import gene_places
+from scatlas.kernels.dispatch import kernels_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,7 @@ def counts(n_genes: int, clusters: float, n_values: int, data: str, indices: str
     a_cell = plate.draw(2**16, 2000).genes.size / 2000
     cells = plate.draw(0, max(1, int(n_values / a_cell)))
     values = cp.minimum(cells.counts, 255).astype(data)
-    return gpu_blocks.csr(values, cells.genes.astype(indices), cells.indptr, n_genes)
+    return cupy_arrays.csr(values, cells.genes.astype(indices), cells.indptr, n_genes)
 
 
 def copies(n_bytes: int, rounds: int) -> tuple[list[str], float]:
@@ -80,7 +80,7 @@ def copies(n_bytes: int, rounds: int) -> tuple[list[str], float]:
 def kernels(n_values: int) -> list[tuple[str, str, Any, Callable[[Any, Any], object]]]:
     """Name, operation, block, and the call of the operation's module with the block."""
     small = counts(_GENES, 2200, n_values, "uint8", "uint16")
-    wide = gpu_blocks.csr(
+    wide = cupy_arrays.csr(
         small.data.astype("float32"), small.indices.astype("int32"), small.indptr, _GENES
     )
     few = counts(_SELECTED, 285, n_values, "float32", "int32")
@@ -94,14 +94,14 @@ def kernels(n_values: int) -> list[tuple[str, str, Any, Callable[[Any, Any], obj
     masks[0, ::5000] = True
     sd = rng.uniform(0.5, 2, _GENES)
     half = np.arange(0, n, 2)
-    logged = home("normalize", wide).log1p(wide)
+    logged = kernels_for("counts.normalize", wide).log1p(wide)
     sums, upper = cp.zeros(_SELECTED), cp.zeros((_SELECTED, _SELECTED))
     found, offset = rng.normal(size=(_SELECTED, _COMPS)), np.zeros(_COMPS)
 
     def projected(module: Any, x: Any, loadings: Any) -> object:
         return module.project(x, loadings, offset)
 
-    loadings = home("project", few).Loadings(found)
+    loadings = kernels_for("linalg.project", few).Loadings(found)
     of_counts = {
         "totals of cells": ("qc", lambda m, x: m.row_totals(x)),
         "QC of cells and genes, MT": ("qc", lambda m, x: m.qc_block(x, masks)),
@@ -144,7 +144,7 @@ def main() -> None:
         lines += [*told, f"{'kernel':<42}{'ms':>8}{'G values/s':>12}{'GB/s':>8}{'of copy':>9}"]
         for name, operation, x, call in kernels(args.values):
             try:
-                work = partial(call, home(operation, x), x)
+                work = partial(call, kernels_for(operation, x), x)
                 took = seconds(work, args.rounds)
             except Exception as error:  # noqa: BLE001 - the others are still worth their time
                 failed.append(name)

@@ -29,11 +29,12 @@ from harness import gpu_memory, head, size_of
 from make_plates import Study
 from run_side import publish
 
+from scatlas.arrays import cupy_arrays
 from scatlas.compute import backend
 from scatlas.io import write_pca
-from scatlas.kernels import gpu_blocks
-from scatlas.kernels.project_gpu import Loadings, project
-from scatlas.pp import GramAccumulator, components
+from scatlas.kernels.linalg.project_gpu import Loadings, project
+from scatlas.matrix.components import components
+from scatlas.matrix.gram import GramAccumulator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +85,7 @@ class Atlas:
         totals = cp.diff(ends[cells.indptr])
         row = cp.searchsorted(cells.indptr[1:], cp.arange(cells.counts.size), side="right")
         data = cp.log1p(cells.counts * (_TOTAL / totals[row])).astype(np.float32)
-        return gpu_blocks.csr(data, cells.genes.astype(np.int32), cells.indptr, self.n_genes)
+        return cupy_arrays.csr(data, cells.genes.astype(np.int32), cells.indptr, self.n_genes)
 
 
 def fit(atlas: Atlas, n_comps: int, clock: Clock) -> tuple[Any, int]:

@@ -25,6 +25,12 @@ from side import step
 import scatlas as sa
 from scatlas import blocks
 from scatlas.compute.memory import reuse_memory
+from scatlas.matrix.components import components
+from scatlas.matrix.gram import GramAccumulator
+from scatlas.matrix.hvg import hvg_of_counts
+from scatlas.matrix.select_normalize import cut_log_normalize
+from scatlas.matrix.size_factors import cell_totals, size_factors
+from scatlas.workflow.consensus import consensus_genes
 
 
 def main() -> None:
@@ -42,29 +48,29 @@ def main() -> None:
                 obs = table.read()
             keep = (obs["pass_filter"] == "full").to_numpy()
         with step("normalize"):
-            totals = sa.pp.cell_totals(x)
+            totals = cell_totals(x)
             factors = np.full(totals.size, np.nan)  # NaN: a cell that is left out
-            factors[keep] = sa.pp.size_factors(totals[keep])[0]
+            factors[keep] = size_factors(totals[keep])[0]
         with step("hvg"):
-            tables[plate] = sa.pp.hvg_of_counts(x, var.index, factors, n_top_genes=2000)
+            tables[plate] = hvg_of_counts(x, var.index, factors, n_top_genes=2000)
         plates[plate] = x, var, obs[keep], factors
     with step("consensus"):
-        genes = sa.pp.consensus_genes(tables, min_plates=args.min_plates).index
+        genes = consensus_genes(tables, min_plates=args.min_plates).index
     with step("write"):
         merged = args.out / "merged.zarr"
         with (
             sa.io.CsrWriter(merged, n_vars=genes.size, data_dtype=np.float32) as writer,
-            sa.pp.GramAccumulator(genes.size) as gram,
+            GramAccumulator(genes.size) as gram,
         ):
             for x, var, _, factors in plates.values():
                 at = var.index.get_indexer(genes)
-                for block in blocks.stream(sa.pp.cut_log_normalize(x, at, size_factors=factors)):
+                for block in blocks.stream(cut_log_normalize(x, at, size_factors=factors)):
                     gram.add(block)
                     writer.append(block)
             kept = [obs.assign(plate=plate) for plate, (_, _, obs, _) in plates.items()]
             writer.obs, writer.var = pd.concat(kept), var.loc[genes]
     with step("pca"):
-        found = sa.pp.components(gram.result(), args.comps)
+        found = components(gram.result(), args.comps)
         x, _ = sa.io.read_matrix(merged, block_budget="32MB")
         sa.io.write_pca(
             args.out / "pca.zarr",

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from scatlas import datasets, get, io, pl, pp, tl
     from scatlas.compute.cluster import cluster
     from scatlas.compute.device_memory import memory
-    from scatlas.io.lazy import read_lazy
+    from scatlas.io.matrices.lazy import read_lazy
 
 __all__ = ["__version__", "cluster", "datasets", "get", "io", "memory"]
 __all__ += ["pl", "pp", "read_lazy", "tl"]
 _HOMES = {
     "cluster": "scatlas.compute.cluster",
     "memory": "scatlas.compute.device_memory",
-    "read_lazy": "scatlas.io.lazy",
+    "read_lazy": "scatlas.io.matrices.lazy",
 }
 
 

@@ -246,7 +246,7 @@ def write_plate(path: Path | str, adata: AnnData) -> None:
     adata
         The plate. It is left as it is.
     """
-    from scatlas.io.atomic import atomic_path
+    from scatlas.io.files.atomic import atomic_path
 
     with atomic_path(Path(path)) as partial:
         adata.write_h5ad(partial, compression="gzip", convert_strings_to_categoricals=False)

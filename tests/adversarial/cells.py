@@ -11,6 +11,9 @@ from anndata import AnnData
 import scatlas as sa
 from scatlas import blocks
 from scatlas.errors import GpuError
+from scatlas.matrix.harmony import harmonized
+from scatlas.matrix.scrublet import scrublet_of_counts
+from scatlas.workflow.cell_filter import evaluate_filter, frequent_genes, qc_filter
 from tests.adversarial.counting import exact_sums, held_by_another
 from tests.adversarial.judge import Function, Refused, in_memory
 from tests.adversarial.matrices import ALL, Form, Values, forms, unless, values
@@ -58,7 +61,7 @@ def _downsampled(values: Values, bare: AnnData) -> dict[str, Any]:
 def _scrublet(adata: AnnData) -> dict[str, Any]:
     mine = held_by_another(adata)
     sa.pp.scrublet(mine, n_prin_comps=3, n_top_genes=10)
-    found = sa.pp.scrublet_of_counts(adata.X, adata.var_names, n_prin_comps=3, n_top_genes=10)
+    found = scrublet_of_counts(adata.X, adata.var_names, n_prin_comps=3, n_top_genes=10)
     np.testing.assert_array_equal(found.score, mine.obs["doublet_score"])
     return {"score": mine.obs["doublet_score"].to_numpy()}
 
@@ -120,9 +123,7 @@ def _umap(adata: AnnData) -> dict[str, Any]:
 def _harmony(adata: AnnData) -> dict[str, Any]:
     mine = AnnData(obs=adata.obs.copy(), obsm={"X_pca": adata.X})
     sa.pp.harmony_integrate(mine, "batch", max_iter_harmony=2)
-    of_array = sa.pp.harmonized(
-        in_memory(adata.X), {"batch": adata.obs["batch"]}, max_iter_harmony=2
-    )
+    of_array = harmonized(in_memory(adata.X), {"batch": adata.obs["batch"]}, max_iter_harmony=2)
     np.testing.assert_array_equal(of_array, mine.obsm["X_pca_harmony"])
     return {"cells": mine.obsm["X_pca_harmony"]}
 
@@ -139,7 +140,7 @@ def _harmony_expected(values: Values, bare: AnnData) -> None:
 
 def _bounds(adata: AnnData) -> dict[str, Any]:
     obs, var = sa.pp.calculate_qc_metrics(adata, qc_vars=["mt"], percent_top=None, log1p=False)
-    keep, taken = sa.pp.qc_filter(
+    keep, taken = qc_filter(
         obs.assign(mine=adata.obs["batch"]),
         source="x.h5ad",
         filter="mine == 'b0'",
@@ -147,8 +148,8 @@ def _bounds(adata: AnnData) -> dict[str, Any]:
         max_counts=40,
         max_pct_mt=60.0,
     )
-    mask = sa.pp.evaluate_filter(adata.obs, "batch == 'b0'", source="x.h5ad")
-    genes = sa.pp.frequent_genes(var["n_cells_by_counts"].to_numpy(), 1, source="x.h5ad")
+    mask = evaluate_filter(adata.obs, "batch == 'b0'", source="x.h5ad")
+    genes = frequent_genes(var["n_cells_by_counts"].to_numpy(), 1, source="x.h5ad")
     return {"keep": keep, "taken": np.array([*taken.values()]), "mask": mask, "genes": genes}
 
 

@@ -11,6 +11,10 @@ from anndata import AnnData
 
 import scatlas as sa
 from scatlas import blocks
+from scatlas.matrix.gene_scale import GeneScale
+from scatlas.matrix.gram import GramAccumulator
+from scatlas.matrix.hvg import hvg_of_counts
+from scatlas.workflow.consensus import consensus_genes
 from tests.adversarial.counting import held_by_another
 from tests.adversarial.judge import Function, Refused, in_memory
 from tests.adversarial.matrices import ALL, Values, unless, values
@@ -153,11 +157,11 @@ def _pca_expected(values: Values, bare: AnnData) -> dict[str, Any]:
 
 
 def _gram(adata: AnnData) -> dict[str, Any]:
-    with sa.pp.GramAccumulator(adata.n_vars) as total:
+    with GramAccumulator(adata.n_vars) as total:
         for block in blocks.stream(adata.X):
             total.add(block)
     stats = total.result()
-    scale = sa.pp.GeneScale.of(stats, zero_center=True, max_value=None)
+    scale = GeneScale.of(stats, zero_center=True, max_value=None)
     return {"n": stats.n_cells, "sums": stats.sums, "gram": stats.gram, "mean": scale.mean}
 
 
@@ -220,15 +224,15 @@ def _hvg(**options: Any) -> Any:
 def _hvg_of_counts(adata: AnnData) -> dict[str, Any]:
     factors = np.arange(adata.n_obs) % 3 + 0.5
     options = {"flavor": "seurat", "n_top_genes": 2}
-    table = sa.pp.hvg_of_counts(adata.X, adata.var_names, factors, **options)
+    table = hvg_of_counts(adata.X, adata.var_names, factors, **options)
     return {"table": table[["means", "dispersions", "highly_variable"]]}
 
 
 def _consensus(adata: AnnData) -> dict[str, Any]:
     options = {"flavor": "seurat", "n_top_genes": 2}
     factors = np.ones(adata.n_obs)
-    table = sa.pp.hvg_of_counts(adata.X, adata.var_names, factors, **options)
-    found = sa.pp.consensus_genes({"p1": table, "p2": table[::-1]}, min_plates=2, genes="intersect")
+    table = hvg_of_counts(adata.X, adata.var_names, factors, **options)
+    found = consensus_genes({"p1": table, "p2": table[::-1]}, min_plates=2, genes="intersect")
     chosen = table[table["highly_variable"]]
     assert list(found.index) == list(chosen.index)
     return {"means": found["means"].to_numpy()}
@@ -272,7 +276,7 @@ FUNCTIONS = {
     "pp.pca of reals": Function(
         _pca_of_reals, _pca_expected, values(kinds=("huge", "reals")), same_bits=(), **PROJECTED
     ),
-    "pp.GramAccumulator": Function(
+    "blocks.GramAccumulator": Function(
         _gram, _gram_expected, rtol=1e-14, why="float64 sums", same_bits=("counts", "negative")
     ),
     "pp.highly_variable_genes": Function(*_hvg(), LOGS, **_HVG),

@@ -14,6 +14,9 @@ from anndata import AnnData
 
 import scatlas as sa
 from scatlas import blocks
+from scatlas.matrix.components import components
+from scatlas.matrix.gram import GramAccumulator
+from scatlas.matrix.size_factors import cell_totals
 from tests.adversarial.counting import exact_sums
 from tests.adversarial.judge import Function, Refused, in_memory
 from tests.adversarial.matrices import ALL, INTEGERS, Values, forms, values
@@ -159,10 +162,10 @@ def _twice(values: Values, bare: AnnData) -> dict[str, Any]:
 def _assemble(adata: AnnData, folder: Path) -> dict[str, Any]:
     merged, pca = folder / "merged.zarr", folder / "pca.zarr"
     _write(adata, merged, data_dtype=np.float32)
-    with sa.pp.GramAccumulator(adata.n_vars) as total:
+    with GramAccumulator(adata.n_vars) as total:
         for block in blocks.stream(adata.X):
             total.add(block)
-    found = sa.pp.components(total.result(), 1)
+    found = components(total.result(), 1)
     x_pca = found.project(adata.X)
     sa.io.write_pca(
         pca,
@@ -192,7 +195,7 @@ def _assembled(values: Values, bare: AnnData) -> dict[str, Any]:
 
 
 def _cells(adata: AnnData, folder: Path) -> dict[str, Any]:
-    table = pd.DataFrame({"total": sa.pp.cell_totals(adata.X)})
+    table = pd.DataFrame({"total": cell_totals(adata.X)})
     names = adata.obs_names.to_numpy(dtype=object)
     half = len(names) // 2
     sa.io.write_cells(folder / "cells.parquet", table, [names[:half], names[half:]])

@@ -20,7 +20,6 @@ PAGE = HERE.parents[1] / "docs/api/index.md"
 # Public, but nothing is handed to them.
 NOT_CALLED = {
     "pp.Components": "what pp.components gives",
-    "pp.GramStats": "what pp.GramAccumulator gives",
     "io.CountsSource": "what io.open_counts gives",
     "io.read_lazy": "sa.read_lazy",
     "io.METRICS": "names of columns",

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 from snakemake.cli import parse_args
 
-from scatlas.config import load
 from scatlas.datasets import simulate_plate, write_plate
-from scatlas.plates import read_plates
+from scatlas.workflow.config.model import load
+from scatlas.workflow.config.plate_sheet import read_plates
 from tests.workflow import warm
 
 pytestmark = pytest.mark.workflow

@@ -58,11 +58,11 @@ def gpu_block() -> Callable[..., Any]:
     def copied(x: Any, data: Any = None, indices: Any = None, indptr: Any = None) -> Any:
         import cupy as cp
 
-        from scatlas.kernels import gpu_blocks
+        from scatlas.arrays import cupy_arrays
 
         if not sp.issparse(x):
             return cp.asarray(x if data is None else np.asarray(x).astype(data))
-        return gpu_blocks.csr(
+        return cupy_arrays.csr(
             cp.asarray(x.data if data is None else x.data.astype(data)),
             cp.asarray(x.indices if indices is None else x.indices.astype(indices)),
             cp.asarray(x.indptr if indptr is None else x.indptr.astype(indptr)),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from scatlas.compute import devices
+from scatlas.compute import gpu_devices
 from tests.gpu.shared import needs
 
 cp = pytest.importorskip("cupy")
@@ -30,7 +30,7 @@ def run(program: str, *args: str, **env: str) -> Any:
 
 
 def test_nvml_tells_what_cuda_tells():
-    found = devices.ask()
+    found = gpu_devices.ask()
     assert found.driver == cp.cuda.runtime.driverGetVersion()
     assert len(found.devices) == cp.cuda.runtime.getDeviceCount()
     for ordinal, device in enumerate(found.devices):
@@ -135,7 +135,7 @@ def test_cuda_is_not_started_by_asking():
 
 @pytest.mark.parametrize("name", ["auto", "gpu"])
 def test_a_job_waits_for_a_claimed_gpu_until_its_process_dies(tmp_path: Path, name: str):
-    uuid = devices.ask().devices[0].uuid
+    uuid = gpu_devices.ask().devices[0].uuid
     env = os.environ | {"SCATLAS_CLAIMS_DIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": uuid}
 
     def start(backend: str) -> subprocess.Popen[str]:

@@ -14,8 +14,11 @@ cp = pytest.importorskip("cupy")
 
 import scatlas as sa  # noqa: E402
 from scatlas import blocks  # noqa: E402
-from scatlas.kernels import downsample_cpu, downsample_gpu  # noqa: E402
-from scatlas.kernels.homes import is_gpu  # noqa: E402
+from scatlas.kernels.counts import (
+    downsample_cpu,
+    downsample_gpu,  # noqa: E402
+)
+from scatlas.kernels.dispatch import is_gpu  # noqa: E402
 
 INTEGERS = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 

@@ -23,7 +23,7 @@ from scipy.spatial.distance import cdist
 cp = pytest.importorskip("cupy")
 
 import scatlas as sa  # noqa: E402
-from scatlas.pp import _knn  # noqa: E402
+from scatlas.matrix import knn
 from tests.gpu.shared import needs  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +80,7 @@ def true_distances(x: np.ndarray, indices: np.ndarray) -> np.ndarray:
 def gpu_exact(x: np.ndarray, k: int, metric: str = "euclidean"):
     from cuvs import neighbors
 
-    from scatlas.kernels import knn_gpu
+    from scatlas.kernels.graphs import knn_gpu
 
     return knn_gpu.exact(cp.asarray(x), k, metric=metric, cuvs=neighbors)
 
@@ -94,7 +94,7 @@ def gpu_exact(x: np.ndarray, k: int, metric: str = "euclidean"):
 def test_neighbours_are_the_cpus(metric, k):
     x = points(5000, 30, np.float64)
     indices, distances = gpu_exact(x, k, metric)
-    expected = _knn.exact(x, k, metric=metric, metric_kwds={})
+    expected = knn.exact(x, k, metric=metric, metric_kwds={})
     np.testing.assert_array_equal(indices, expected[0])
     np.testing.assert_allclose(distances, expected[1], rtol=1e-11, atol=1e-13)
 
@@ -103,7 +103,7 @@ def test_neighbours_are_the_cpus(metric, k):
 def test_distances_of_float32_cells_are_exact():
     x = points(5000, 30)
     indices, distances = gpu_exact(x, 15)
-    expected = _knn.exact(x, 15, metric="euclidean", metric_kwds={})
+    expected = knn.exact(x, 15, metric="euclidean", metric_kwds={})
     np.testing.assert_array_equal(indices, expected[0])
     np.testing.assert_allclose(distances, true_distances(x, indices), rtol=1e-12)
 

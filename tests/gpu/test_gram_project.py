@@ -11,12 +11,20 @@ import scipy.sparse as sp
 
 from scatlas.errors import InputError, ScatlasError
 from scatlas.get import X_to_GPU
-from scatlas.kernels import gram_cpu, project_cpu
-from scatlas.pp import GramAccumulator, GramStats, _gram, components, pca
+from scatlas.kernels.linalg import gram_cpu, project_cpu
+from scatlas.matrix import gram
+from scatlas.matrix.components import components
+from scatlas.matrix.gram import GramAccumulator, GramStats
+from scatlas.pp import pca
 
 cp = pytest.importorskip("cupy")
 
-from scatlas.kernels import eigh_cpu, eigh_gpu, gram_gpu, project_gpu  # noqa: E402
+from scatlas.kernels.linalg import (
+    eigh_cpu,
+    eigh_gpu,
+    gram_gpu,
+    project_gpu,  # noqa: E402
+)
 
 DTYPES = ["bool", "uint8", "int16", "float32", "float64"]
 TYPES = [
@@ -201,8 +209,8 @@ def test_no_bit_depends_on_where_blocks_begin(dtype, dense, rng, gpu_block, monk
     """Nor on which groups of panels are summed elsewhere."""
     x = matrix(rng, (600, 41), 0.3, dtype)
     x = x.toarray() if dense else x
-    monkeypatch.setattr(_gram, "panel_rows", lambda *_, **__: 32)
-    monkeypatch.setattr(_gram, "_GROUP", 4)
+    monkeypatch.setattr(gram, "panel_rows", lambda *_, **__: 32)
+    monkeypatch.setattr(gram, "_GROUP", 4)
 
     def stats(rows):
         with GramAccumulator(41) as total:

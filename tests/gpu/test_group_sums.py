@@ -14,8 +14,11 @@ import anndata as ad  # noqa: E402
 import scatlas as sa  # noqa: E402
 from scatlas import blocks  # noqa: E402
 from scatlas.errors import InputError  # noqa: E402
-from scatlas.kernels import group_sums_cpu, group_sums_gpu  # noqa: E402
-from scatlas.kernels.group_sums_cpu import Wanted  # noqa: E402
+from scatlas.kernels.moments import (
+    group_sums_cpu,
+    group_sums_gpu,  # noqa: E402
+)
+from scatlas.kernels.moments.group_sums_cpu import Wanted  # noqa: E402
 
 INTEGERS = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 FUNCS = ("sum", "mean", "var", "count_nonzero", "median")

@@ -14,8 +14,12 @@ from tests.gpu.shared import parts
 cp = pytest.importorskip("cupy")
 
 import scatlas as sa  # noqa: E402
-from scatlas.kernels import moments_cpu, pearson_cpu, pearson_gpu  # noqa: E402
-from scatlas.kernels.pearson_cpu import Model  # noqa: E402
+from scatlas.kernels.moments import (
+    moments_cpu,
+    pearson_cpu,
+    pearson_gpu,  # noqa: E402
+)
+from scatlas.kernels.moments.pearson_cpu import Model  # noqa: E402
 
 
 def some_counts(rng, shape=(300, 70), dtype="uint16"):

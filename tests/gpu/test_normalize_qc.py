@@ -8,7 +8,12 @@ import scipy.sparse as sp
 
 cp = pytest.importorskip("cupy")
 
-from scatlas.kernels import normalize_cpu, normalize_gpu, qc_cpu, qc_gpu  # noqa: E402
+from scatlas.kernels.counts import (
+    normalize_cpu,
+    normalize_gpu,
+    qc_cpu,
+    qc_gpu,  # noqa: E402
+)
 from tests.gpu.shared import parts  # noqa: E402
 
 TYPES = [

@@ -14,8 +14,9 @@ cp = pytest.importorskip("cupy")
 import scatlas as sa  # noqa: E402
 from scatlas import blocks  # noqa: E402
 from scatlas.errors import ScatlasError  # noqa: E402
-from scatlas.kernels.homes import is_gpu  # noqa: E402
-from scatlas.pp import cut_log_normalize, hvg_of_counts  # noqa: E402
+from scatlas.kernels.dispatch import is_gpu  # noqa: E402
+from scatlas.matrix.hvg import hvg_of_counts
+from scatlas.matrix.select_normalize import cut_log_normalize
 
 N_CELLS, N_GENES = 700, 300
 KINDS = ["dense", "csr", "csc", "dask-dense", "dask-csr", "exact-dask-csr"]
@@ -252,9 +253,9 @@ def test_more_values_than_32_bits_count():
 
 
 def _repeated(block, n: int) -> da.Array:
-    from scatlas.kernels import gpu_blocks
+    from scatlas.arrays import cupy_arrays
 
-    name, meta = f"repeated-{n}", gpu_blocks.empty_like(block, np.uint8)
+    name, meta = f"repeated-{n}", cupy_arrays.empty_like(block, np.uint8)
     graph = {(name, i, 0): block for i in range(n)}
     return da.Array(graph, name, chunks=((block.shape[0],) * n, (block.shape[1],)), meta=meta)
 
@@ -267,7 +268,7 @@ def test_one_matrix_beyond_32_bits():
     genes = cp.tile(cp.arange(0, n_genes, n_genes // per_row, dtype=cp.uint16), n_rows)
     offsets = cp.arange(0, n_values + 1, per_row, dtype=cp.int64)
     x = blocks.csr(cp.ones(n_values, cp.uint8), genes, offsets, n_genes)
-    from scatlas.kernels import qc_gpu
+    from scatlas.kernels.counts import qc_gpu
 
     partial = qc_gpu.qc_block(x, np.zeros((0, n_genes), bool), [])
     assert (partial.totals == per_row).all()
@@ -276,7 +277,7 @@ def test_one_matrix_beyond_32_bits():
 
 
 def test_a_full_gpu_halves_the_block(counts, caplog, monkeypatch):
-    from scatlas.kernels import count_moments_gpu
+    from scatlas.kernels.moments import count_moments_gpu
 
     names = pd.Index([f"gene{i}" for i in range(N_GENES)])
     totals = np.asarray(counts.sum(axis=1)).ravel()

@@ -15,8 +15,11 @@ cp = pytest.importorskip("cupy")
 
 import scatlas as sa  # noqa: E402
 from scatlas import blocks  # noqa: E402
-from scatlas.kernels import regress_cpu, regress_gpu  # noqa: E402
-from scatlas.kernels.homes import is_gpu  # noqa: E402
+from scatlas.kernels.dispatch import is_gpu  # noqa: E402
+from scatlas.kernels.linalg import (
+    regress_cpu,
+    regress_gpu,  # noqa: E402
+)
 
 TYPES = [
     ("bool", "int32", "int32"),

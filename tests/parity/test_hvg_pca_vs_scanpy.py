@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
+from scatlas.matrix.size_factors import size_factors
 from scatlas.pp._hvg import highly_variable_genes
-from scatlas.pp._normalize import size_factors
 from scatlas.pp._pca import pca
 from scatlas.pp._scale import scale
 from tests.marked import marked_counts

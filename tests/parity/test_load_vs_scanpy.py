@@ -6,7 +6,7 @@ import anndata as ad
 import numpy as np
 import pytest
 
-from scatlas.io.load import load_plate
+from scatlas.io.products.load_plate import load_plate
 
 
 @pytest.mark.real

@@ -21,8 +21,8 @@ import scipy.sparse as sp
 import yaml
 from sklearn.metrics import adjusted_rand_score
 
-from scatlas.config import load
 from scatlas.datasets import simulate_plate
+from scatlas.workflow.config.model import load
 from tests.workflow.runs import ROOT, Project
 
 pytestmark = pytest.mark.workflow

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 import scatlas as sa
 from scatlas.datasets import simulate_plate
-from scatlas.pp import _doublets
+from scatlas.matrix import doublet_scores
 
 N_DOUBLETS = 80
 
@@ -88,7 +88,7 @@ def test_doublets_are_found(plate: ad.AnnData, most: int, monkeypatch: pytest.Mo
     """In all cells at once, and in three parts."""
     from sklearn.metrics import roc_auc_score
 
-    monkeypatch.setattr(_doublets.score, "__kwdefaults__", {"most": most})
+    monkeypatch.setattr(doublet_scores.score, "__kwdefaults__", {"most": most})
     found = sa.pp.scrublet(plate, expected_doublet_rate=0.08, copy=True).obs.dropna()
     assert roc_auc_score(found["doublet"], found["doublet_score"]) > 0.95
     assert found.loc[found["doublet"], "predicted_doublet"].mean() > 0.7

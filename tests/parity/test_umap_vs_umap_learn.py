@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from scatlas import tl
 from scatlas.errors import InputError
-from scatlas.kernels import umap_cpu
+from scatlas.kernels.graphs import umap_cpu
 from scatlas.tl import _umap
 
 

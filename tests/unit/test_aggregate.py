@@ -19,9 +19,9 @@ import scatlas as sa
 from scatlas.compute import memory
 from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError, TooLargeError
-from scatlas.get import _groups, _medians
-from scatlas.kernels import group_sums_cpu, medians_cpu
-from scatlas.kernels.group_sums_cpu import Wanted
+from scatlas.kernels.moments import group_sums_cpu, medians_cpu
+from scatlas.kernels.moments.group_sums_cpu import Wanted
+from scatlas.matrix import group_medians, group_sums
 
 FUNCS = ("sum", "mean", "var", "count_nonzero", "median")
 ALL = Wanted(sums=True, squares=True, nonzero=True)
@@ -381,11 +381,15 @@ def test_medians_in_several_passes(dask_type, counts, make_adata, block_loads, m
     assert block_loads.passes() == 1
     block_loads.reset()
     row = counts.nnz / 60 * 8 + 8 if "csr" in dask_type.name else 50 * 4
-    monkeypatch.setattr(_medians, "available_memory", lambda: int(33 * row / _medians._PART))
+    monkeypatch.setattr(
+        group_medians, "available_memory", lambda: int(33 * row / group_medians._PART)
+    )
     found = sa.get.aggregate(adata, "batch", "median").layers["median"]
     np.testing.assert_array_equal(found, expected)
     assert block_loads.passes() == 3
-    monkeypatch.setattr(_medians, "available_memory", lambda: int(10 * row / _medians._PART))
+    monkeypatch.setattr(
+        group_medians, "available_memory", lambda: int(10 * row / group_medians._PART)
+    )
     with pytest.raises(TooLargeError, match=r"all cells of a group at once, and the 20 of one"):
         sa.get.aggregate(adata, "batch", "median")
 
@@ -394,7 +398,7 @@ def test_a_result_that_does_not_fit_is_refused_before_a_pass(
     dask_type, counts, make_adata, block_loads, monkeypatch
 ):
     adata = make_adata(dask_type(counts))
-    monkeypatch.setattr(_groups, "available_memory", lambda: 3 * 50 * 8 * 2 - 1)
+    monkeypatch.setattr(group_sums, "available_memory", lambda: 3 * 50 * 8 * 2 - 1)
     sa.get.aggregate(adata, "batch", "sum")
     block_loads.reset()
     match = r"result of sum and count_nonzero is 3 x 50 values in 2 arrays of 8 bytes"

@@ -16,15 +16,15 @@ import scipy.sparse as sp
 import zarr
 from anndata.io import read_elem
 
-import scatlas.io.columns as columns
-import scatlas.io.shards as shards
-import scatlas.io.subset as subset
+import scatlas.io.matrices.subset as subset
+import scatlas.io.tables.column as columns
+import scatlas.io.zarr_writer.sharded_array as shards
 from scatlas.errors import InputError
-from scatlas.io.atlas import assemble
-from scatlas.io.manifest import checksum
-from scatlas.io.pca import read_components, write_embedding, write_pca
-from scatlas.io.subset import read_subset
-from scatlas.io.writer import CsrWriter
+from scatlas.io.files.checksums import checksum
+from scatlas.io.matrices.csr_writer import CsrWriter
+from scatlas.io.matrices.subset import read_subset
+from scatlas.io.products.assemble_atlas import assemble
+from scatlas.io.products.embeddings import read_components, write_embedding, write_pca
 from tests.frames import assert_same_frame
 
 N, GENES, COMPS = 120, 30, 6
@@ -147,7 +147,7 @@ def assert_is_atlas(adata):
 
 @pytest.mark.parametrize("n_comps", [None, 1, 4, COMPS])
 def test_components_are_read_in_pieces(built, n_comps, monkeypatch):
-    monkeypatch.setattr("scatlas.io.pca._VALUES_AT_ONCE", 5)
+    monkeypatch.setattr("scatlas.io.products.embeddings._VALUES_AT_ONCE", 5)
     found = read_components(built.pca, n_comps)
     assert found.dtype == np.float64
     np.testing.assert_array_equal(found, projected()[:, :n_comps].astype(np.float64))
@@ -225,7 +225,7 @@ def test_atlas_survives_its_sources(tmp_path):
 
 
 class _Os:
-    """The os module of scatlas.io.atlas alone (zarr makes links, too), where links fail."""
+    """The os module of scatlas.io.products.assemble_atlas alone (zarr makes links, too), where links fail."""
 
     strerror = os.strerror
 
@@ -237,7 +237,7 @@ class _Os:
 
 
 def test_copies_where_links_are_impossible(built, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("scatlas.io.atlas.os", _Os(errno.EXDEV))
+    monkeypatch.setattr("scatlas.io.products.assemble_atlas.os", _Os(errno.EXDEV))
     with caplog.at_level(logging.INFO, "scatlas"):
         assemble(
             built.merged,
@@ -253,7 +253,7 @@ def test_copies_where_links_are_impossible(built, tmp_path, monkeypatch, caplog)
 
 
 def test_other_errors_of_links_are_not_hidden(built, tmp_path, monkeypatch):
-    monkeypatch.setattr("scatlas.io.atlas.os", _Os(errno.ENOSPC))
+    monkeypatch.setattr("scatlas.io.products.assemble_atlas.os", _Os(errno.ENOSPC))
     with pytest.raises(OSError, match="No space"):
         assemble(built.merged, built.pca, tmp_path / "new.zarr", var=gene_facts())
     assert not (tmp_path / "new.zarr").exists()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from scatlas.io.atomic import atomic_path
-from scatlas.io.manifest import checksum
+from scatlas.io.files.atomic import atomic_path
+from scatlas.io.files.checksums import checksum
 
 
 def fill(folder: Path, text: str) -> None:
@@ -101,8 +101,8 @@ def test_leftovers_of_a_killed_run_are_removed_first(tmp_path):
 WRITE = """
 import sys, time
 import numpy as np, scipy.sparse as sp
-from scatlas.io.writer import CsrWriter
-import scatlas.io.shards as shards
+from scatlas.io.matrices.csr_writer import CsrWriter
+import scatlas.io.zarr_writer.sharded_array as shards
 
 shards.CHUNK_VALUES, shards.SHARD_VALUES = 64, 128
 x = sp.random(200, 50, 0.3, format="csr", random_state=0)

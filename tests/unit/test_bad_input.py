@@ -18,12 +18,12 @@ import pytest
 import scipy.sparse as sp
 import zarr
 
-from scatlas.config import query_columns
 from scatlas.errors import InputError
-from scatlas.io.load import load_plate
-from scatlas.io.obs import Table
-from scatlas.kernels.check_cpu import check_counts
-from scatlas.pp import evaluate_filter
+from scatlas.io.products.load_plate import load_plate
+from scatlas.io.tables.table import Table
+from scatlas.kernels.counts.check_cpu import check_counts
+from scatlas.workflow.cell_filter import evaluate_filter
+from scatlas.workflow.config.model import query_columns
 
 N_CELLS, N_GENES = 12, 5
 
@@ -567,7 +567,7 @@ def test_damaged_columns_are_refused_beside_the_counts(path, name, monkeypatch):
         blocks.append(args)
         return check_counts(*args, **options)
 
-    monkeypatch.setattr("scatlas.io.load.check_counts", slowly)
+    monkeypatch.setattr("scatlas.io.products.load_plate.check_counts", slowly)
     with dask.config.set(num_workers=1):
         assert refused(path, block_budget=1).startswith(f"obs/{name} cannot be read (")
     assert len(blocks) < N_CELLS

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 import scatlas as sa
 from scatlas import blocks
 from scatlas.compute.threads import use_threads
-from scatlas.pp import GramAccumulator, GramStats, _gram
+from scatlas.matrix import gram
+from scatlas.matrix.gram import GramAccumulator, GramStats
 
 N_CELLS, N_GENES = 400, 40
 GROUPS = np.array(["a", "b", "c"])[np.arange(N_CELLS) % 3]
@@ -161,8 +162,8 @@ def test_gram_sums_do_not_depend_on_the_blocks(density, dtype, bounds, threads):
         x = sp.csr_matrix(x * (rng.random(x.shape) < share[:, None]))
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_gram, "panel_rows", lambda *_, **__: 64)
-        patch.setattr(_gram, "_GROUP", 4)
+        patch.setattr(gram, "panel_rows", lambda *_, **__: 64)
+        patch.setattr(gram, "_GROUP", 4)
         for n_threads, ends in ((1, []), (threads, bounds)):
             with use_threads(n_threads), GramAccumulator(30) as total:
                 for a, b in pairwise(np.unique([0, *ends, 3000]).tolist()):
@@ -178,7 +179,7 @@ def test_gram_sums_do_not_depend_on_the_blocks(density, dtype, bounds, threads):
 
 def test_panels_of_real_size():
     """A sparse matrix of 2,000 genes as the workflow's: panels of 2,048 cells."""
-    assert _gram.panel_rows(2000) == 2048
+    assert gram.panel_rows(2000) == 2048
     x = sp.random(9000, 2000, 0.03, format="csr", dtype=np.float64, rng=np.random.default_rng(0))
     found = []
     for bounds in ([0, 9000], [0, 1, 2048, 2049, 7000, 7001, 9000], [*range(0, 9000, 999), 9000]):
@@ -193,8 +194,8 @@ def test_panels_of_real_size():
 
 
 def test_groups_of_panels_made_elsewhere_give_the_same_bits(monkeypatch):
-    monkeypatch.setattr(_gram, "panel_rows", lambda *_, **__: 64)
-    monkeypatch.setattr(_gram, "_GROUP", 4)
+    monkeypatch.setattr(gram, "panel_rows", lambda *_, **__: 64)
+    monkeypatch.setattr(gram, "_GROUP", 4)
     x = matrix(0, "float64", "dense", 1000, 20)
     whole = GramStats.from_block(x)
     parts = [GramStats.from_block(x[a : a + 256]) for a in range(0, 1000, 256)]

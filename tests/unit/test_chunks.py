@@ -17,15 +17,18 @@ import zarr
 
 import scatlas as sa
 from scatlas import blocks
+from scatlas.arrays import buffer_pool
+from scatlas.blocks.block_sizes import csr_blocks
 from scatlas.errors import InputError
-from scatlas.io import buffers, chunks, load, load_plate, open_counts
-from scatlas.io.borders import Borders
-from scatlas.io.lazy import read_matrix
-from scatlas.io.locate import in_hdf5
-from scatlas.io.native import run_decoder
-from scatlas.io.size import csr_blocks
-from scatlas.io.writer import CsrWriter
-from scatlas.io.zarr3 import open_store
+from scatlas.io import load_plate, open_counts
+from scatlas.io.chunks import chunked_array
+from scatlas.io.chunks.native_codecs import run_decoder
+from scatlas.io.chunks.shared_chunks import Borders
+from scatlas.io.files.chunk_locations import in_hdf5
+from scatlas.io.files.local_zarr import open_store
+from scatlas.io.matrices.csr_writer import CsrWriter
+from scatlas.io.matrices.lazy import read_matrix
+from scatlas.io.products.load_plate import _Tally
 
 N_CELLS, N_GENES = 300, 90
 
@@ -53,7 +56,7 @@ def decodes(monkeypatch) -> Counter:
     """How often each chunk is decoded."""
     seen: Counter = Counter()
     lock = threading.Lock()
-    alone, read_runs = chunks._decode, chunks._raw_runs
+    alone, read_runs = chunked_array._decode, chunked_array._raw_runs
     # Of a run that is decoded as a whole only places are told: its number follows from them.
     runs = threading.local()
 
@@ -82,9 +85,9 @@ def decodes(monkeypatch) -> Counter:
 
         return decode_run
 
-    monkeypatch.setattr(chunks, "_decode", counting)
-    monkeypatch.setattr(chunks, "_raw_runs", noting)
-    monkeypatch.setattr(chunks, "run_decoder", counting_runs)
+    monkeypatch.setattr(chunked_array, "_decode", counting)
+    monkeypatch.setattr(chunked_array, "_raw_runs", noting)
+    monkeypatch.setattr(chunked_array, "run_decoder", counting_runs)
     return seen
 
 
@@ -121,7 +124,7 @@ def test_a_pass_over_lazy_blocks_decodes_each_chunk_once(counts, tmp_path, decod
     np.testing.assert_array_equal(found.toarray(), counts.toarray())
     assert each_once(path, decodes)
     # Passes of other tests that stopped half way may have left theirs.
-    assert not [key for key in chunks._borders._entries if key[0].path == str(path)]
+    assert not [key for key in chunked_array._borders._entries if key[0].path == str(path)]
 
 
 def sa_threads(n: int):
@@ -197,14 +200,14 @@ def test_uncompressed_chunks_that_lie_side_by_side_are_read_at_once(
     assert array.is_raw
     apart = 1 + np.count_nonzero(np.diff(array.places.offsets) != 64 * 4)
     assert apart < 5 if side_by_side else apart == 16
-    calls, fill = [], chunks._fill
-    monkeypatch.setattr(chunks, "_fill", lambda *args: calls.append(args) or fill(*args))
+    calls, fill = [], chunked_array._fill
+    monkeypatch.setattr(chunked_array, "_fill", lambda *args: calls.append(args) or fill(*args))
     for begin, end in [(0, 1000), (1, 999), (63, 65), (64, 128), (100, 110), (5, 5), (990, 1000)]:
         np.testing.assert_array_equal(
-            chunks.read(array, begin, end, dtype=np.int32), values[begin:end]
+            chunked_array.read(array, begin, end, dtype=np.int32), values[begin:end]
         )
     calls.clear()
-    chunks.read(array, 0, 1000, dtype=np.int32)
+    chunked_array.read(array, 0, 1000, dtype=np.int32)
     assert len(calls) == apart
 
 
@@ -218,7 +221,7 @@ def test_chunks_of_a_zarr_array_that_were_never_written_hold_its_fill_value(tmp_
     expected = np.repeat([7, 1, 1, 7, 2], 10)
     for begin, end in [(0, 50), (5, 35), (12, 18), (31, 39), (3, 9)]:
         np.testing.assert_array_equal(
-            chunks.read(array, begin, end, dtype=np.int32), expected[begin:end]
+            chunked_array.read(array, begin, end, dtype=np.int32), expected[begin:end]
         )
 
 
@@ -272,14 +275,14 @@ def test_borders_that_nobody_fetches_do_not_pile_up():
 
 
 def test_memory_of_a_block_is_used_again_when_no_view_is_left():
-    first = buffers.empty(1_000_000, np.int32)
+    first = buffer_pool.empty(1_000_000, np.int32)
     place = first.ctypes.data
     view = first[10:20]
     del first
-    other = buffers.empty(1_000_000, np.int32)
+    other = buffer_pool.empty(1_000_000, np.int32)
     assert other.ctypes.data != place
     del view
-    again = buffers.empty(1_000_000, np.float32)
+    again = buffer_pool.empty(1_000_000, np.float32)
     assert again.ctypes.data == place
     assert again.flags.writeable
 
@@ -312,8 +315,8 @@ def test_a_source_that_is_replaced_after_its_last_block_is_refused(counts, tmp_p
     """Its tables may be those of the new file."""
     path = write(counts, tmp_path / "p.h5ad", 100, compression="gzip")
     new = write(counts, tmp_path / "new.h5ad", 70, compression="gzip")
-    tell = load._Tally.tell
-    monkeypatch.setattr(load._Tally, "tell", lambda *args: new.replace(path) and tell(*args))
+    tell = _Tally.tell
+    monkeypatch.setattr(_Tally, "tell", lambda *args: new.replace(path) and tell(*args))
     with pytest.raises(InputError, match="has changed since it was opened"):
         load_plate(path, tmp_path / "counts.zarr", plate="p", mt_prefix=None)
     assert not (tmp_path / "counts.zarr").exists()

@@ -28,10 +28,10 @@ from typing import Any
 import pytest
 
 import scatlas as sa
-from scatlas import step
-from scatlas.compute import backend, claims, cluster, device_memory, devices
-from scatlas.compute.devices import VISIBLE, Device, Machine
+from scatlas.compute import backend, cluster, device_memory, gpu_devices, gpu_locks
+from scatlas.compute.gpu_devices import VISIBLE, Device, Machine
 from scatlas.errors import ConfigError, GpuError
+from scatlas.workflow import script
 
 GB = 10**9
 ONE, TWO, THREE = (
@@ -50,8 +50,8 @@ def own_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(VISIBLE, raising=False)
     monkeypatch.delenv("SCATLAS_CLUSTER", raising=False)
     monkeypatch.setattr(backend, "_started", None)
-    monkeypatch.setattr(claims, "_kept", set())
-    monkeypatch.setattr(claims, "_held", {})
+    monkeypatch.setattr(gpu_locks, "_kept", set())
+    monkeypatch.setattr(gpu_locks, "_held", {})
 
 
 # CuPy and RMM as they behave -------------------------------------------------------------------
@@ -363,14 +363,14 @@ def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     library = tmp_path / "libnvidia-ml.so.1"
     command = ["cc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "nvml.c")]
     subprocess.run(command, check=True)
-    monkeypatch.setattr(devices, "_NVML", str(library))
-    devices._nvml.cache_clear()
+    monkeypatch.setattr(gpu_devices, "_NVML", str(library))
+    gpu_devices._nvml.cache_clear()
     yield
-    devices._nvml.cache_clear()
+    gpu_devices._nvml.cache_clear()
 
 
 def test_the_driver_tells_all_that_is_needed(nvml: None):
-    found = devices.ask()
+    found = gpu_devices.ask()
     assert found.driver == 12040
     assert [device.uuid for device in found.devices] == SHOWN
     one, part, _, last = found.devices
@@ -395,7 +395,7 @@ def test_the_driver_tells_all_that_is_needed(nvml: None):
 )
 def test_devices_that_are_listed_are_shown_in_that_order(nvml, monkeypatch, listed, shown):
     monkeypatch.setenv(VISIBLE, listed)
-    assert [device.uuid for device in devices.ask().devices] == [SHOWN[i] for i in shown]
+    assert [device.uuid for device in gpu_devices.ask().devices] == [SHOWN[i] for i in shown]
 
 
 @pytest.mark.parametrize(
@@ -410,17 +410,17 @@ def test_devices_that_are_listed_are_shown_in_that_order(nvml, monkeypatch, list
 def test_a_driver_that_fails_is_a_sentence(nvml, monkeypatch, name, value, message):
     monkeypatch.setenv(name, value)
     with pytest.raises(GpuError, match=message):
-        devices.ask()
+        gpu_devices.ask()
 
 
 def test_no_driver_and_one_that_is_too_old(monkeypatch):
-    devices._nvml.cache_clear()
-    monkeypatch.setattr(devices, "_NVML", "libno-such.so.1")
+    gpu_devices._nvml.cache_clear()
+    monkeypatch.setattr(gpu_devices, "_NVML", "libno-such.so.1")
     with pytest.raises(GpuError, match=r"no NVIDIA driver \(libno-such.so.1\).*compute,utility"):
-        devices.ask()
-    monkeypatch.setattr(devices, "_nvml", SimpleNamespace)
+        gpu_devices.ask()
+    monkeypatch.setattr(gpu_devices, "_nvml", SimpleNamespace)
     with pytest.raises(GpuError, match="the NVIDIA driver is too old: install a newer one"):
-        devices.ask()
+        gpu_devices.ask()
 
 
 def _raising(error: Exception) -> Any:
@@ -435,7 +435,7 @@ def _raising(error: Exception) -> Any:
 HOLD = """
 import logging, os, sys, time
 from scatlas.compute import claims
-from scatlas.compute.devices import Device, Machine
+from scatlas.compute.gpu_devices import Device, Machine
 
 def ask():
     free = [float(gigabytes) for gigabytes in open(sys.argv[3]).read().split()]
@@ -538,7 +538,7 @@ def test_several_are_taken_together_and_none_is_held_meanwhile(job):
     assert first.has() == "GPU-0 GPU-1"
     both = job(2, of=3)
     assert both.says().startswith("waiting for 2 GPUs: GPU-0 (H200) is claimed by process")
-    with claims.claim(None, ask=three) as mine:
+    with gpu_locks.claim(None, ask=three) as mine:
         assert [device.uuid for device in mine] == ["GPU-2"]
         assert os.environ[VISIBLE] == "GPU-2"
     assert job(1, of=3).has() == "GPU-2"
@@ -593,7 +593,7 @@ def test_a_waiting_job_can_be_ended(job):
 
 @pytest.mark.parametrize("name", ["auto", "gpu"])
 def test_a_backend_does_not_depend_on_what_else_runs(cupy, rmm, job, monkeypatch, caplog, name):
-    monkeypatch.setattr(claims, "_TELL", 0.5)
+    monkeypatch.setattr(gpu_locks, "_TELL", 0.5)
     first = job(1, of=1)
     assert first.has() == "GPU-0"
     assert backend.choose(name, ask=lambda: machine(ONE)) == "gpu", "without waiting"
@@ -612,7 +612,7 @@ def test_a_backend_does_not_depend_on_what_else_runs(cupy, rmm, job, monkeypatch
 def test_more_gpus_than_there_are(job):
     with (
         pytest.raises(GpuError, match="4 GPUs are wanted and 3 can be had"),
-        claims.claim(4, ask=three),
+        gpu_locks.claim(4, ask=three),
     ):
         pass
 
@@ -634,37 +634,37 @@ def test_many_jobs_that_start_at_once_never_share(job):
 
 
 def test_a_gpu_for_one_process_is_held_until_that_ends(cupy: Cupy, rmm: Any, job):
-    alone = Device(**vars(ONE) | {"compute_mode": devices.EXCLUSIVE})
+    alone = Device(**vars(ONE) | {"compute_mode": gpu_devices.EXCLUSIVE})
     with backend.use("gpu", ask=lambda: machine(alone)):
         pass
     other = job(1, of=1)
     assert f"is claimed by process {os.getpid()}" in other.says()
     with backend.use("gpu", ask=lambda: machine(alone)) as found:
         assert found == "gpu"
-    for kept in claims._held.values():
+    for kept in gpu_locks._held.values():
         kept.close()
     assert other.has() == "GPU-0"
 
 
 def test_a_claim_inside_a_claim_is_of_the_same_gpus():
-    with claims.claim(2, ask=three) as outer:
-        with claims.claim(1, ask=three) as inner:
+    with gpu_locks.claim(2, ask=three) as outer:
+        with gpu_locks.claim(1, ask=three) as inner:
             assert inner[0] in outer
-        with claims.claim(None, ask=lambda: machine(*outer)) as inner:
+        with gpu_locks.claim(None, ask=lambda: machine(*outer)) as inner:
             assert inner == outer
         assert os.environ[VISIBLE] == "GPU-0,GPU-1"
     assert VISIBLE not in os.environ
-    assert claims._held == {}
+    assert gpu_locks._held == {}
 
 
 def test_the_one_with_most_free_memory_is_taken_and_then_alone_visible(monkeypatch):
     monkeypatch.setenv(VISIBLE, "5,7")
     two = machine(*(Device(f"GPU-{n}", "H200", 10**11, n * GB) for n in (2, 3)))
-    with claims.claim(1, ask=lambda: two):
+    with gpu_locks.claim(1, ask=lambda: two):
         assert os.environ[VISIBLE] == "GPU-3"
     assert os.environ[VISIBLE] == "5,7"
     unknown = Device("MIG-9", "H200 MIG 1g", 0, None)
-    with claims.claim(1, ask=lambda: machine(unknown)):
+    with gpu_locks.claim(1, ask=lambda: machine(unknown)):
         assert os.environ[VISIBLE] == "MIG-9"
 
 
@@ -673,15 +673,15 @@ def test_a_folder_for_claims_that_is_not_ours(monkeypatch, tmp_path: Path):
     monkeypatch.setenv("SCATLAS_CLAIMS_DIR", str(tmp_path / "file"))
     with (
         pytest.raises(GpuError, match="where claims on GPUs lie, cannot be made: File exists"),
-        claims.claim(ask=three),
+        gpu_locks.claim(ask=three),
     ):
         pass
     monkeypatch.delenv("SCATLAS_CLAIMS_DIR")
-    monkeypatch.setattr(claims.os, "getuid", lambda: 12345678)
+    monkeypatch.setattr(gpu_locks.os, "getuid", lambda: 12345678)
     try:
         with (
             pytest.raises(GpuError, match="is not yours: set SCATLAS_CLAIMS_DIR to another"),
-            claims.claim(ask=three),
+            gpu_locks.claim(ask=three),
         ):
             pass
     finally:
@@ -691,7 +691,7 @@ def test_a_folder_for_claims_that_is_not_ours(monkeypatch, tmp_path: Path):
 def test_no_gpu_cannot_be_claimed():
     with (
         pytest.raises(GpuError, match="0 GPUs cannot be claimed"),
-        claims.claim(0, ask=three),
+        gpu_locks.claim(0, ask=three),
     ):
         pass
 
@@ -839,10 +839,10 @@ def test_workers_of_gpus_are_started_on_claimed_ones(monkeypatch):
     fake = ModuleType("dask_cuda")
     fake.LocalCUDACluster = lambda **options: made.update(options)
     monkeypatch.setitem(sys.modules, "dask_cuda", fake)
-    monkeypatch.setattr(devices, "ask", three)
+    monkeypatch.setattr(gpu_devices, "ask", three)
     with ExitStack() as stack:
         cluster._gpu_workers(stack, devices=[2, 0], device_memory_limit="10GB")
-        assert set(claims._held) == {"GPU-0", "GPU-2"}
+        assert set(gpu_locks._held) == {"GPU-0", "GPU-2"}
     assert made == {
         "CUDA_VISIBLE_DEVICES": ["GPU-0", "GPU-2"],
         "host": "127.0.0.1",
@@ -899,6 +899,7 @@ import numpy as np
 import scipy.sparse as sp
 import scatlas as sa
 from scatlas import blocks
+from scatlas.matrix.gram import GramAccumulator
 
 def found(persisted):
     rng = np.random.default_rng(0)
@@ -925,7 +926,7 @@ if __name__ == "__main__":
     here = found(False)
     with sa.cluster("local-cpu", n_workers=2, threads_per_worker=1) as client:
         called = []
-        add, sa.pp.GramAccumulator.add = sa.pp.GramAccumulator.add, lambda *a: called.append(a)
+        add, GramAccumulator.add = GramAccumulator.add, lambda *a: called.append(a)
         there = found(True)
     print(json.dumps({"same": here == there, "harmed": there[1], "blocks_here": len(called)}))
 """
@@ -966,10 +967,10 @@ def test_a_scheduler_that_does_not_answer(monkeypatch, tmp_path: Path):
 def run(folder: Path, *options: str) -> dict[str, Any]:
     """The run record of a step with these options."""
     manifest = folder / "m.json"
-    args = step.parser("doc", gpu=True).parse_args(["--manifest", str(manifest), *options])
-    with step.run(args, outputs=[]) as facts:
+    args = script.parser("doc", gpu=True).parse_args(["--manifest", str(manifest), *options])
+    with script.run(args, outputs=[]) as facts:
         facts["on"] = backend.current()
-    record = json.loads(step.run_record(manifest).read_text())
+    record = json.loads(script.run_record(manifest).read_text())
     assert json.loads(manifest.read_text()) == {"on": record["backend"], "outputs": {}}
     return record
 
@@ -996,7 +997,7 @@ def test_a_step_without_a_gpu(monkeypatch, tmp_path: Path, caplog):
 
 def test_only_steps_that_can_use_a_gpu_have_the_options():
     with pytest.raises(SystemExit):
-        step.parser("doc").parse_args(["--manifest", "m.json", "--backend", "cpu"])
+        script.parser("doc").parse_args(["--manifest", "m.json", "--backend", "cpu"])
 
 
 def test_a_step_on_a_cluster(tmp_path: Path):
@@ -1025,4 +1026,4 @@ def test_a_step_on_a_cluster(tmp_path: Path):
         env=os.environ | {"SCATLAS_CLUSTER": cluster}, check=True, timeout=120,
     )  # fmt: skip
     assert json.loads(manifest.read_text())["workers"] == 1
-    assert json.loads(step.run_record(manifest).read_text())["backend"] == "cpu"
+    assert json.loads(script.run_record(manifest).read_text())["backend"] == "cpu"

@@ -13,15 +13,15 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-import scatlas.io.columns as columns
-import scatlas.io.concat as concat
-import scatlas.io.shards as shards
+import scatlas.io.products.concat_plates as concat
+import scatlas.io.tables.column as columns
+import scatlas.io.zarr_writer.sharded_array as shards
 from scatlas.errors import InputError
-from scatlas.io.concat import concat_on_disk
-from scatlas.io.elements import create_group, open_to_write, write_elem
-from scatlas.io.manifest import checksum
-from scatlas.io.names import UniqueNames
-from scatlas.io.writer import CsrWriter
+from scatlas.io.files.checksums import checksum
+from scatlas.io.matrices.csr_writer import CsrWriter
+from scatlas.io.products.concat_plates import concat_on_disk
+from scatlas.io.tables.cell_names import UniqueNames
+from scatlas.io.zarr_writer.elements import create_group, open_to_write, write_elem
 from tests.frames import assert_same_frame
 
 GENES = [f"g{i}" for i in range(40)]
@@ -153,7 +153,7 @@ def test_a_damaged_chunk_is_not_copied_on(tmp_path):
 
 def test_offsets_beyond_int32(tmp_path, monkeypatch):
     """As from 2^31 values on, with the limit put at 100."""
-    monkeypatch.setattr("scatlas.io.writer._INT32_VALUES", 100)
+    monkeypatch.setattr("scatlas.io.matrices.csr_writer._INT32_VALUES", 100)
     plates = {"a": plate(45, 0), "b": plate(31, 1)}
     actual, _ = merged(tmp_path, plates)
     assert actual.X.indptr.dtype == actual.X.indices.dtype == np.int64

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, create_model
 
 import scatlas as sa
-from scatlas import _config_docs
-from scatlas.config import (
+from scatlas.errors import ConfigError
+from scatlas.workflow.config import generate
+from scatlas.workflow.config.model import (
     HVG,
     PCA,
     QC,
@@ -38,8 +39,7 @@ from scatlas.config import (
     options,
     query_columns,
 )
-from scatlas.errors import ConfigError
-from scatlas.plates import Plate, read_plates
+from scatlas.workflow.config.plate_sheet import Plate, read_plates
 
 ROOT = Path(__file__).parents[2]
 
@@ -471,19 +471,26 @@ def test_types_without_an_option_are_refused(kind):
 
 
 def test_generated_files_are_in_step():
-    diff = _config_docs.differences(ROOT)
-    assert not diff, f"run `{_config_docs.COMMAND}`:\n{diff}"
+    diff = generate.differences(ROOT)
+    assert not diff, f"run `{generate.COMMAND}`:\n{diff}"
 
 
 def test_check_and_write(tmp_path):
     def run(task):
-        command = [sys.executable, "-m", "scatlas.config", task, "--root", str(tmp_path)]
+        command = [
+            sys.executable,
+            "-m",
+            "scatlas.workflow.config.model",
+            task,
+            "--root",
+            str(tmp_path),
+        ]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert "is not the repository" in run("--check").stderr
     (tmp_path / "config").mkdir()
     readme = tmp_path / "config/README.md"
-    readme.write_text(f"before\n{_config_docs.BEGIN}\nold\n{_config_docs.END}\nafter\n")
+    readme.write_text(f"before\n{generate.BEGIN}\nold\n{generate.END}\nafter\n")
     found = run("--check")
     assert found.returncode == 1
     assert "-old\n" in found.stdout
@@ -501,7 +508,7 @@ def test_readme_without_markers_is_refused(tmp_path):
     (tmp_path / "config").mkdir()
     (tmp_path / "config/README.md").write_text("text\n")
     with pytest.raises(ConfigError, match="must hold the lines"):
-        _config_docs.documents(tmp_path)
+        generate.documents(tmp_path)
 
 
 def test_commented_config_holds_every_default():

@@ -14,12 +14,13 @@ import scipy.sparse as sp
 
 import scatlas as sa
 from scatlas import blocks
-from scatlas.compute.graph import Shared
-from scatlas.io.rows import RowBlock
-from scatlas.kernels import deferred, normalize_cpu
-from scatlas.kernels.deferred import Normalized, deferring
-from scatlas.kernels.moments_cpu import moments
-from scatlas.pp._moments import gene_moments
+from scatlas.blocks.dask_graph import Shared
+from scatlas.io.matrices.csr_row_block import RowBlock
+from scatlas.kernels.counts import lazy_normalized, normalize_cpu
+from scatlas.kernels.counts.lazy_normalized import Normalized, deferring
+from scatlas.kernels.moments.moments_cpu import moments
+from scatlas.matrix.gene_moments import gene_moments
+from scatlas.matrix.size_factors import cell_totals
 
 
 def same(a: sp.csr_matrix, b: sp.csr_matrix) -> None:
@@ -34,8 +35,8 @@ def normalized(counts: sp.csr_matrix, *, log: bool) -> tuple[Normalized, sp.csr_
     totals = np.asarray(counts.sum(axis=1)).ravel()
     scales = 1 / np.where(totals == 0, 1, totals / np.median(totals))
     with deferring():
-        block = deferred.scale_rows(counts, scales)
-        block = deferred.log1p(block) if log else block
+        block = lazy_normalized.scale_rows(counts, scales)
+        block = lazy_normalized.log1p(block) if log else block
     expected = normalize_cpu.scale_rows(counts, scales)
     return block, normalize_cpu.log1p(expected) if log else expected
 
@@ -92,7 +93,7 @@ def test_another_thread_may_work_a_shared_block_out_at_any_moment(counts):
         lambda block: block[:, columns].toarray(),
         lambda block: block[5:9].toarray(),
         lambda block: block.data,
-        lambda block: deferred.log1p(block).toarray(),
+        lambda block: lazy_normalized.log1p(block).toarray(),
     ):
         block = Settling.of(*plain.pending[:2], log=True)
         np.testing.assert_array_equal(use(block), use(expected))
@@ -113,17 +114,17 @@ def test_genes_that_are_not_wanted_are_not_normalised(counts, monkeypatch):
 
 def test_only_plain_counts_in_our_own_passes_are_deferred(counts):
     scales = np.ones(counts.shape[0])
-    assert type(deferred.scale_rows(counts, scales)) is sp.csr_matrix
+    assert type(lazy_normalized.scale_rows(counts, scales)) is sp.csr_matrix
     with deferring():
-        block = deferred.scale_rows(counts, scales)
+        block = lazy_normalized.scale_rows(counts, scales)
         assert type(block) is Normalized
-        assert isinstance(deferred.scale_rows(counts.toarray(), scales), np.ndarray)
-        twice = deferred.log1p(deferred.log1p(block))
-        other = deferred.log1p(block, 2)
+        assert isinstance(lazy_normalized.scale_rows(counts.toarray(), scales), np.ndarray)
+        twice = lazy_normalized.log1p(lazy_normalized.log1p(block))
+        other = lazy_normalized.log1p(block, 2)
         with deferring():
             pass
-        assert type(deferred.scale_rows(counts, scales)) is Normalized
-    assert type(deferred.scale_rows(counts, scales)) is sp.csr_matrix
+        assert type(lazy_normalized.scale_rows(counts, scales)) is Normalized
+    assert type(lazy_normalized.scale_rows(counts, scales)) is sp.csr_matrix
     plain = normalize_cpu.scale_rows(counts, scales)
     same(twice, normalize_cpu.log1p(normalize_cpu.log1p(plain)))
     same(other, normalize_cpu.log1p(plain, 2))
@@ -260,14 +261,14 @@ def test_totals_read_no_indices(counts, tmp_path, monkeypatch):
     adata = sa.read_lazy(path, block_budget=8 * 700)
     assert adata.X.npartitions > 2
     genes = np.arange(counts.shape[1]) % 2 == 0
-    of_some = sa.pp.cell_totals(adata.X, genes)
+    of_some = cell_totals(adata.X, genes)
     parts = []
     read = RowBlock._read
     monkeypatch.setattr(
         RowBlock, "_read", lambda self, i, *a, **k: (parts.append(i), read(self, i, *a, **k))[1]
     )
-    np.testing.assert_array_equal(sa.pp.cell_totals(adata.X), counts.sum(axis=1).A1)
+    np.testing.assert_array_equal(cell_totals(adata.X), counts.sum(axis=1).A1)
     assert set(parts) == {0}
     np.testing.assert_array_equal(of_some, counts[:, genes].sum(axis=1).A1)
     halved = adata.X * 0.5
-    np.testing.assert_array_equal(sa.pp.cell_totals(halved), counts.sum(axis=1).A1 / 2)
+    np.testing.assert_array_equal(cell_totals(halved), counts.sum(axis=1).A1 / 2)

@@ -11,7 +11,7 @@ from scipy import stats
 
 from scatlas import blocks
 from scatlas.errors import InputError
-from scatlas.kernels import downsample_cpu
+from scatlas.kernels.counts import downsample_cpu
 from scatlas.pp import downsample_counts
 from scatlas.pp._downsample import _with_replacement, _without
 

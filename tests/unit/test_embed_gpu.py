@@ -23,8 +23,9 @@ import scipy.sparse as sp
 import scatlas.kernels
 from scatlas import blocks, tl
 from scatlas.errors import InputError
-from scatlas.kernels.rapids import library
-from scatlas.pp import _knn, _neighbors, neighbors
+from scatlas.kernels.build.rapids import library
+from scatlas.matrix import knn
+from scatlas.pp import _neighbors, neighbors
 from scatlas.tl import _leiden, _umap
 
 ROOT = Path(__file__).parents[2]
@@ -74,7 +75,7 @@ def kernel_of_pairs(file: str, name: str, dtype: Any) -> Any:
         assert (x.dtype, n_dims) == (dtype, x.shape[1])
         assert (rows.dtype, rows.shape) == (np.int64, (n_rows,))
         assert (out.dtype, out.shape) == (np.float64, (n_rows, n_columns))
-        if columns is scatlas.kernels.cuda.NULL:
+        if columns is scatlas.kernels.build.cuda.NULL:
             columns = np.broadcast_to(np.arange(n_columns), out.shape)
         else:
             assert columns.flags.c_contiguous
@@ -139,7 +140,7 @@ def knn_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "cupy", as_cupy())
         patch.setattr(blocks, "on_host", np.asarray)
-        module = importlib.import_module("scatlas.kernels.knn_gpu")
+        module = importlib.import_module("scatlas.kernels.graphs.knn_gpu")
         patch.setattr(module.cuda, "kernel", kernel_of_pairs)
         yield module
     forget()
@@ -417,7 +418,7 @@ def test_which_search_a_gpu_makes(knn_gpu, monkeypatch, caplog):
     caplog.set_level("INFO")
     monkeypatch.setattr(_neighbors, "library", lambda *_: CUVS)
     monkeypatch.setattr(knn_gpu, "EXACT_UP_TO", 80)
-    monkeypatch.setattr(_knn, "EXACT_UP_TO", 0)
+    monkeypatch.setattr(knn, "EXACT_UP_TO", 0)
     neighbors(moved(cells(81)), n_neighbors=5)
     assert "NN-descent on the GPU (the exact search is for up to 80)" in caplog.messages[-1]
     neighbors(moved(cells(81)), n_neighbors=5, transformer="sklearn")

@@ -16,9 +16,9 @@ import scipy.sparse as sp
 from threadpoolctl import threadpool_limits
 
 from scatlas import tl
+from scatlas._util.natural_sort import natural_key
 from scatlas.errors import InputError
-from scatlas.natural import natural_key
-from scatlas.pp import _knn
+from scatlas.matrix import knn
 from scatlas.pp._neighbors import connectivities, neighbors
 from scatlas.tl import _spectral
 
@@ -95,13 +95,13 @@ def test_blocks_and_threads_do_not_change_neighbours(monkeypatch: pytest.MonkeyP
     x = np.random.default_rng(1).normal(size=(700, 20)).astype(np.float32)
     x[500:540] = x[3]  # ties
     kwargs = {"metric": "euclidean", "metric_kwds": {}}
-    monkeypatch.setattr(_knn, "_ROWS_PER_BLOCK", 256)
+    monkeypatch.setattr(knn, "_ROWS_PER_BLOCK", 256)
     with with_threads(1):
-        one = _knn.exact(x, 15, **kwargs)
+        one = knn.exact(x, 15, **kwargs)
     with with_threads(4):
-        four = _knn.exact(x, 15, **kwargs)
-    monkeypatch.setattr(_knn, "_ROWS_PER_BLOCK", 2048)
-    whole = _knn.exact(x, 15, **kwargs)
+        four = knn.exact(x, 15, **kwargs)
+    monkeypatch.setattr(knn, "_ROWS_PER_BLOCK", 2048)
+    whole = knn.exact(x, 15, **kwargs)
     for a, b in zip(one, four, strict=True):
         np.testing.assert_array_equal(a, b)
     np.testing.assert_array_equal(one[1], whole[1])
@@ -128,7 +128,7 @@ def test_threads_change_neither_graph_nor_picture() -> None:
 
 def test_twins_keep_themselves_as_first_neighbour() -> None:
     x = np.repeat(np.random.default_rng(0).normal(size=(3, 5)), 20, axis=0)
-    indices, distances = _knn.exact(x, 6, metric="euclidean", metric_kwds={})
+    indices, distances = knn.exact(x, 6, metric="euclidean", metric_kwds={})
     np.testing.assert_array_equal(indices[:, 0], np.arange(60))
     assert all(len(set(row)) == 6 for row in indices)
     np.testing.assert_allclose(distances, 0, atol=1e-6)
@@ -322,8 +322,8 @@ def test_dask_cut_along_the_components_is_refused() -> None:
 def test_more_cells_than_the_exact_search_takes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(_knn, "EXACT_UP_TO", 20)
-    monkeypatch.setattr(_knn, "approximate", lambda x, n, **_: plain_neighbours(x, n))
+    monkeypatch.setattr(knn, "EXACT_UP_TO", 20)
+    monkeypatch.setattr(knn, "approximate", lambda x, n, **_: plain_neighbours(x, n))
     caplog.set_level("INFO")
     neighbors(blobs(30, 2, distance=1.0), n_neighbors=5)
     assert "NN-descent on one thread (the exact search is for up to 20)" in caplog.text

@@ -9,8 +9,11 @@ import pytest
 import scipy.sparse as sp
 
 from scatlas import blocks
-from scatlas.kernels.project_cpu import project
-from scatlas.pp import GeneScale, GramStats, components, scale
+from scatlas.kernels.linalg.project_cpu import project
+from scatlas.matrix.components import components
+from scatlas.matrix.gene_scale import GeneScale
+from scatlas.matrix.gram import GramStats
+from scatlas.pp import scale
 
 N_CELLS, N_GENES, N_COMPS = 300, 12, 5
 

@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-from scatlas.io import h5ad
-from scatlas.io.h5ad import write_h5ad
+from scatlas.io.files import hdf5_writing
+from scatlas.io.files.hdf5_writing import write_h5ad
 
 
 def adata() -> ad.AnnData:
@@ -43,7 +43,7 @@ def test_it_is_what_anndata_writes(tmp_path: Path):
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("lasting", [False, True])
 def test_no_failed_write_goes_unnoticed(tmp_path: Path, monkeypatch, code: int, lasting: bool):
-    write_some = h5ad._RememberingFile._write_some
+    write_some = hdf5_writing._RememberingFile._write_some
     disk = SimpleNamespace(count=0, nth=0)
 
     def write(file, data: memoryview) -> int:
@@ -52,7 +52,7 @@ def test_no_failed_write_goes_unnoticed(tmp_path: Path, monkeypatch, code: int, 
             raise OSError(code, os.strerror(code))
         return write_some(file, data[: max(1, len(data) // 2)])  # as little as a system call may
 
-    monkeypatch.setattr(h5ad._RememberingFile, "_write_some", write)
+    monkeypatch.setattr(hdf5_writing._RememberingFile, "_write_some", write)
     write_h5ad(tmp_path / "whole.h5ad", adata())
     n_writes = disk.count
     assert n_writes > 20

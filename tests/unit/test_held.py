@@ -19,7 +19,7 @@ from dask.base import tokenize
 
 import scatlas as sa
 from scatlas.errors import InputError
-from scatlas.io import held
+from scatlas.io.files import open_h5ad
 
 FDS = Path("/proc/self/fd")
 
@@ -86,7 +86,7 @@ def test_this_process_cannot_write_to_what_it_reads_lazily(name: str, path: Path
         assert path.read_bytes() == before
     del lazy
     gc.collect()
-    assert not held._HELD
+    assert not open_h5ad._HELD
     writes(path)[0]()
     assert path.read_bytes() != before
 
@@ -133,7 +133,7 @@ def test_nothing_stays_open_for_a_file_that_cannot_be_read(path: Path) -> None:
         with pytest.raises(InputError):
             sa.read_lazy(path)
     gc.collect()
-    assert not held._HELD
+    assert not open_h5ad._HELD
     some_adata().write_h5ad(path)
 
 
@@ -163,7 +163,7 @@ def test_pickled_arrays_are_read_by_other_processes(path: Path, tmp_path: Path) 
     del lazy, arrays
     gc.collect()
     arrays = pickle.loads((tmp_path / "arrays").read_bytes())
-    assert not held._HELD
+    assert not open_h5ad._HELD
     assert [float(x.compute().sum()) for x in arrays] == [total, 2 * total]
 
 

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from scatlas import blocks
 from scatlas.errors import InputError
-from scatlas.kernels import moments_cpu, pearson_cpu
-from scatlas.kernels.pearson_cpu import Model
-from scatlas.pp import _hvg_pearson, highly_variable_genes, hvg_of_counts
+from scatlas.kernels.moments import moments_cpu, pearson_cpu
+from scatlas.kernels.moments.pearson_cpu import Model
+from scatlas.matrix import hvg_pearson
+from scatlas.matrix.hvg import hvg_of_counts
+from scatlas.pp import highly_variable_genes
 
 WIDTHS = [(i, p) for i in ("uint16", "int32", "int64") for p in ("int32", "int64")]
 few = settings(max_examples=25, deadline=None, derandomize=True)
@@ -162,7 +164,7 @@ def test_a_gene_of_large_counts(make_adata):
 
 @pytest.mark.parametrize("dtype", ["int32", "float64"])
 def test_blocks_of_any_size_give_the_same_bits(block_loads, counts, make_adata, dtype, monkeypatch):
-    monkeypatch.setattr(_hvg_pearson, "_GENES_AT_ONCE", 7)
+    monkeypatch.setattr(hvg_pearson, "_GENES_AT_ONCE", 7)
     x = counts.astype(dtype)
     if x.dtype.kind == "f":
         x.data *= np.random.default_rng(0).gamma(2.0, 0.5, x.nnz)

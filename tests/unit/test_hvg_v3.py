@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from scatlas import blocks
 from scatlas.errors import InputError
-from scatlas.kernels import clipped_moments_cpu, moments_cpu
-from scatlas.kernels.clipped_moments_cpu import clipped_squares, holds_counts, moments_above
-from scatlas.kernels.count_moments_cpu import moments_of_counts
-from scatlas.pp import highly_variable_genes, hvg_of_counts
+from scatlas.kernels.moments import clipped_moments_cpu, moments_cpu
+from scatlas.kernels.moments.clipped_moments_cpu import clipped_squares, holds_counts, moments_above
+from scatlas.kernels.moments.count_moments_cpu import moments_of_counts
+from scatlas.matrix.hvg import hvg_of_counts
+from scatlas.pp import highly_variable_genes
 
 WIDTHS = [(i, p) for i in ("uint16", "int32", "int64") for p in ("int32", "int64")]
 V3 = ["seurat_v3", "seurat_v3_paper"]

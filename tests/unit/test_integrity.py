@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from scatlas import integrity, step
 from scatlas.errors import InputError, about
-from scatlas.integrity import check, run_record
-from scatlas.io.elements import consolidate
-from scatlas.io.lazy import read_matrix
-from scatlas.io.writer import CsrWriter
-from scatlas.io.zarr3 import open_store
+from scatlas.io.files.local_zarr import open_store
+from scatlas.io.matrices.csr_writer import CsrWriter
+from scatlas.io.matrices.lazy import read_matrix
+from scatlas.io.zarr_writer.elements import consolidate
+from scatlas.workflow import integrity, script
+from scatlas.workflow.integrity import check, run_record
 
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr("scatlas.io.shards.CHUNK_VALUES", 64)
-    monkeypatch.setattr("scatlas.io.shards.SHARD_VALUES", 256)
+    monkeypatch.setattr("scatlas.io.zarr_writer.sharded_array.CHUNK_VALUES", 64)
+    monkeypatch.setattr("scatlas.io.zarr_writer.sharded_array.SHARD_VALUES", 256)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def results(tmp_path, small_chunks, monkeypatch) -> Path:
     outputs = [tmp_path / "plates/p1/counts.zarr", tmp_path / "plates/p1/table.tsv"]
     manifest = tmp_path / "manifests/made/p1.json"
     args = argparse.Namespace(manifest=manifest, threads=1, attempt=1, block_budget="16MB")
-    with step.run(args, outputs=outputs, reports=[tmp_path / "figures"]):
+    with script.run(args, outputs=outputs, reports=[tmp_path / "figures"]):
         with CsrWriter(outputs[0], n_vars=20) as writer:
             writer.append(x)
         outputs[1].write_text("table")
@@ -159,11 +159,11 @@ def test_a_step_that_fails_over_a_damaged_input_names_it_and_the_mend(results: P
     args = argparse.Namespace(
         manifest=results / "manifests/next.json", threads=1, attempt=1, block_budget="16MB"
     )
-    with pytest.raises(InputError, match=r"rm -r .*counts\.zarr"), step.run(args, outputs=[]):
+    with pytest.raises(InputError, match=r"rm -r .*counts\.zarr"), script.run(args, outputs=[]):
         raise KeyError("whatever")
     # And says the same when it is tried again.
     args.attempt = 2
-    with pytest.raises(InputError, match=r"rm -r .*counts\.zarr"), step.run(args, outputs=[]):
+    with pytest.raises(InputError, match=r"rm -r .*counts\.zarr"), script.run(args, outputs=[]):
         pytest.fail("the step ran again")
 
 
@@ -179,7 +179,7 @@ def test_damage_that_shows_in_no_listing_is_found_by_the_reader(results: Path):
         manifest=results / "manifests/next.json", threads=1, attempt=1, block_budget="16MB"
     )
     said = re.escape(f"plate p1: {store}: ") + ".*" + re.escape(f"delete it (rm -r {store}) and")
-    with pytest.raises(InputError, match=said), step.run(args, outputs=[]), about("plate p1"):
+    with pytest.raises(InputError, match=said), script.run(args, outputs=[]), about("plate p1"):
         read_matrix(store)[0].compute()
 
 

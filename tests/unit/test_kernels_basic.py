@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import sparse
 
-from scatlas.kernels import normalize_cpu, qc_cpu, select_cpu
+from scatlas.kernels.counts import normalize_cpu, qc_cpu, select_cpu
 
 # Every width of data, indices and indptr at least once; each pair of data and indices is one more
 # variant to compile.

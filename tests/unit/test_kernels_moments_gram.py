@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from scatlas import blocks
 from scatlas.compute.threads import blas_on_one_thread
-from scatlas.kernels import gram_cpu, moments_cpu, project_cpu, scale_cpu
+from scatlas.kernels.linalg import gram_cpu, project_cpu, scale_cpu
+from scatlas.kernels.moments import moments_cpu
 
 WIDTHS = [(i, p) for i in ("uint16", "int32", "int64") for p in ("int32", "int64")]
 few = settings(max_examples=25, deadline=None, derandomize=True)

@@ -21,12 +21,12 @@ from scatlas.blocks import csr
 from scatlas.compute.threads import use_threads
 from scatlas.datasets import simulate_plate, write_plate
 from scatlas.errors import InputError
-from scatlas.io.load import load_plate
-from scatlas.io.manifest import checksum, values_digest
-from scatlas.io.obs import METRICS
-from scatlas.io.shards import CHUNK_VALUES
-from scatlas.io.writer import CsrWriter
-from scatlas.kernels.check_cpu import check_counts
+from scatlas.io.files.checksums import checksum, values_digest
+from scatlas.io.matrices.csr_writer import CsrWriter
+from scatlas.io.products.load_plate import load_plate
+from scatlas.io.tables.table import METRICS
+from scatlas.io.zarr_writer.sharded_array import CHUNK_VALUES
+from scatlas.kernels.counts.check_cpu import check_counts
 from tests.frames import writable
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from scatlas.io.manifest import checksum, write_json
-from scatlas.io.writer import CsrWriter
+from scatlas.io.files.checksums import checksum, write_json
+from scatlas.io.matrices.csr_writer import CsrWriter
 
 
 def store(folder, files):
@@ -67,8 +67,8 @@ def test_checksum_of_a_store_sees_each_value(tmp_path, monkeypatch):
     """Though it reads the checksums of the chunks alone."""
     x = sp.random(60, 20, 0.5, format="csr", rng=np.random.default_rng(0))
     x.data = np.ceil(x.data * 9)
-    monkeypatch.setattr("scatlas.io.shards.CHUNK_VALUES", 64)
-    monkeypatch.setattr("scatlas.io.shards.SHARD_VALUES", 256)
+    monkeypatch.setattr("scatlas.io.zarr_writer.sharded_array.CHUNK_VALUES", 64)
+    monkeypatch.setattr("scatlas.io.zarr_writer.sharded_array.SHARD_VALUES", 256)
 
     def stored(name, x):
         with CsrWriter(tmp_path / name, n_vars=20) as writer:

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numcodecs import blosc
 
-from scatlas.io import chunks, native
-from scatlas.io.codecs import Blosc, ChunkError, Crc32c, Deflate, Zstd, decode
-from scatlas.io.locate import in_hdf5
+from scatlas.io.chunks import chunked_array, native_codecs
+from scatlas.io.chunks.codecs import Blosc, ChunkError, Crc32c, Deflate, Zstd, decode
+from scatlas.io.files.chunk_locations import in_hdf5
 
 
 def _checked(raw: bytes) -> bytes:
@@ -58,7 +58,7 @@ def test_a_run_equals_its_chunks(data, name, seed):
         except Exception:  # noqa: BLE001 - each library has a class of its own
             break
     out = np.full(n * size + 1, 7, dtype)
-    found = native.run_decoder(pipeline)(
+    found = native_codecs.run_decoder(pipeline)(
         np.frombuffer(raw, np.uint8), starts, sizes, out[:-1], size * dtype.itemsize
     )
     assert found == len(alone)
@@ -68,13 +68,13 @@ def test_a_run_equals_its_chunks(data, name, seed):
 
 
 def test_pipelines_without_a_run_decoder():
-    assert native.run_decoder(()) is None
-    assert native.run_decoder((Zstd(),)) is None
-    assert native.run_decoder((Deflate(), Blosc())) is None
+    assert native_codecs.run_decoder(()) is None
+    assert native_codecs.run_decoder((Zstd(),)) is None
+    assert native_codecs.run_decoder((Deflate(), Blosc())) is None
 
 
 @pytest.fixture
-def array(tmp_path) -> chunks.ChunkedArray:
+def array(tmp_path) -> chunked_array.ChunkedArray:
     values = np.arange(10_000, dtype=np.int64) % 977
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=values, chunks=(300,), compression="gzip")
@@ -83,19 +83,19 @@ def array(tmp_path) -> chunks.ChunkedArray:
 
 
 def test_without_the_symbols_chunks_are_decoded_one_by_one(array, monkeypatch, caplog):
-    expected = chunks.read(array, 100, 9_900, dtype=np.int64)
+    expected = chunked_array.read(array, 100, 9_900, dtype=np.int64)
 
     def missing(module, name):
         raise AttributeError(f"{module}: undefined symbol: {name}")
 
-    monkeypatch.setattr(native, "_address", missing)
-    native._inflate.cache_clear()
-    native._say_once.cache_clear()
+    monkeypatch.setattr(native_codecs, "_address", missing)
+    native_codecs._inflate.cache_clear()
+    native_codecs._say_once.cache_clear()
     try:
         with caplog.at_level(logging.INFO):
-            found = chunks.read(array, 100, 9_900, dtype=np.int64)
+            found = chunked_array.read(array, 100, 9_900, dtype=np.int64)
     finally:
-        native._inflate.cache_clear()
+        native_codecs._inflate.cache_clear()
     assert "one by one" in caplog.text
     np.testing.assert_array_equal(found, expected)
 
@@ -106,10 +106,10 @@ def test_a_damaged_chunk_of_a_run_is_named(array):
     raw[int(array.places.offsets[17]) + 30] ^= 255
     path.write_bytes(raw)
     with pytest.raises(Exception, match=r"(?i)deflate|decompress|data"):
-        chunks.read(array, 0, 10_000, dtype=np.int64)
+        chunked_array.read(array, 0, 10_000, dtype=np.int64)
     np.testing.assert_array_equal(
-        chunks.read(array, 0, 17 * 300, dtype=np.int64), np.arange(17 * 300) % 977
+        chunked_array.read(array, 0, 17 * 300, dtype=np.int64), np.arange(17 * 300) % 977
     )
-    with pytest.raises(chunks.IndexRangeError):
-        chunks.read(array, 0, 17 * 300, dtype=np.int64, limit=900)
-    assert issubclass(chunks.IndexRangeError, ChunkError)
+    with pytest.raises(chunked_array.IndexRangeError):
+        chunked_array.read(array, 0, 17 * 300, dtype=np.int64, limit=900)
+    assert issubclass(chunked_array.IndexRangeError, ChunkError)

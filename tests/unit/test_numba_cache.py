@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import scatlas
-from scatlas.kernels import cached
+from scatlas.kernels.build import numba_cache
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ PACKAGE = Path(scatlas.__file__).parent
 DTYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "float32", "float64"]
 KERNEL = """
 import numpy as np
-from scatlas.kernels.cached import njit
+from scatlas.kernels.build.numba_cache import njit
 from scatlas.kernels.other import offset
 
 @njit(nogil=True, cache=True)
@@ -34,7 +34,7 @@ def total(x):
     return s + offset()
 """
 OTHER = """
-from scatlas.kernels.cached import njit
+from scatlas.kernels.build.numba_cache import njit
 
 @njit(cache=True)
 def offset():
@@ -80,7 +80,7 @@ def package(tmp_path: Path) -> Path:
     kernels.mkdir(parents=True)
     (kernels.parent / "__init__.py").write_text("")
     (kernels / "__init__.py").write_text("")
-    shutil.copy(cached.__file__, kernels)
+    shutil.copy(numba_cache.__file__, kernels)
     (kernels / "sums.py").write_text(KERNEL)
     (kernels / "other.py").write_text(OTHER)
     return kernels
@@ -171,8 +171,8 @@ def test_code_is_loaded_without_the_compiler(run):
 def test_code_that_lacks_an_address_gets_the_compiler(run):
     """As if a name that the code takes from outside were one that Numba has not told LLVM yet."""
     unknown = """
-import scatlas.kernels.cached
-scatlas.kernels.cached._has_address = lambda name: False
+import scatlas.kernels.build.numba_cache
+scatlas.kernels.build.numba_cache._has_address = lambda name: False
 """
     assert used(run(USE, "int32")) == compiled(dtypes=["int32"])
     assert used(done := run(unknown + USE + COMPILER, "int32")) == loaded(dtypes=["int32"])
@@ -205,8 +205,8 @@ def test_where_nothing_can_be_written_each_process_compiles_and_says_so(run, pac
 
 
 def test_a_full_disk_does_not_end_the_job(tmp_path, monkeypatch, caplog):
-    cached._warn_once.cache_clear()
-    files = cached._Files(str(tmp_path), "f", "stamp")
+    numba_cache._warn_once.cache_clear()
+    files = numba_cache._Files(str(tmp_path), "f", "stamp")
     files.save("key", 3)
     assert files.load("key") == 3
 

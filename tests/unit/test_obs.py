@@ -22,11 +22,11 @@ from anndata.utils import make_index_unique
 from hypothesis import given
 from hypothesis import strategies as st
 
-import scatlas.io.columns as columns
+import scatlas.io.tables.column as columns
 from scatlas.errors import InputError
 from scatlas.io import CsrWriter
-from scatlas.io.names import NumberedNames
-from scatlas.io.obs import open_tables
+from scatlas.io.tables.cell_names import NumberedNames
+from scatlas.io.tables.table import open_tables
 from tests.frames import assert_same_frame, writable
 
 N = 57
@@ -202,7 +202,7 @@ def test_a_table_without_columns(tmp_path):
 
 
 def test_bytes_do_not_depend_on_pieces(tmp_path, monkeypatch):
-    from scatlas.io.manifest import checksum
+    from scatlas.io.files.checksums import checksum
 
     obs = pd.DataFrame(KINDS, index=[f"c{i % 50}" for i in range(N)])
     sums = set()
@@ -668,8 +668,8 @@ MEMORY = r"""
 import re, sys
 from pathlib import Path
 import h5py
-import scatlas.io.column_writer
-from scatlas.io.obs import Table
+import scatlas.io.tables.column_writer
+from scatlas.io.tables.table import Table
 
 def peak():
     # Not getrusage, which counts the process that has started this one.
@@ -729,7 +729,7 @@ def test_reading_needs_no_anndata(path):
     """It takes a second to import."""
     code = f"""
 import sys
-from scatlas.io.obs import open_tables
+from scatlas.io.tables.table import open_tables
 with open_tables({str(path)!r}) as (obs, var):
     obs.storable(print).read()
 assert "anndata" not in sys.modules

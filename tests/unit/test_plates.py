@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scatlas.errors import ConfigError
-from scatlas.plates import Plate, read_plates
+from scatlas.workflow.config.plate_sheet import Plate, read_plates
 
 
 @pytest.fixture

@@ -9,15 +9,10 @@ import scipy.sparse as sp
 
 from scatlas import blocks
 from scatlas.errors import InputError
-from scatlas.pp import (
-    cell_totals,
-    cut_log_normalize,
-    highly_variable_genes,
-    hvg_of_counts,
-    log1p,
-    normalize_total,
-    size_factors,
-)
+from scatlas.matrix.hvg import hvg_of_counts
+from scatlas.matrix.select_normalize import cut_log_normalize
+from scatlas.matrix.size_factors import cell_totals, size_factors
+from scatlas.pp import highly_variable_genes, log1p, normalize_total
 
 
 def factors_of(counts, left_out=()):

@@ -12,10 +12,12 @@ import scipy.sparse as sp
 
 from scatlas import blocks
 from scatlas.errors import InputError
-from scatlas.pp import GramAccumulator, GramStats, _gram
+from scatlas.matrix import gram
+from scatlas.matrix.components import components
+from scatlas.matrix.gram import GramAccumulator, GramStats
+from scatlas.matrix.hvg_dispersion import dispersion_table
 from scatlas.pp._hvg import highly_variable_genes
-from scatlas.pp._hvg_dispersion import dispersion_table
-from scatlas.pp._pca import components, pca
+from scatlas.pp._pca import pca
 from scatlas.pp._scale import scale
 
 
@@ -509,7 +511,7 @@ def test_pca_refuses(logged, make_adata, monkeypatch):
         pca(bad, 2)
     with pytest.raises(InputError, match=r"31000 genes.*7\.7 GB.*mask_var"):
         pca(sp.csr_matrix((60, 31_000), dtype=np.float32))
-    monkeypatch.setattr(_gram, "MAX_GENES", 49)
+    monkeypatch.setattr(gram, "MAX_GENES", 49)
     with pytest.raises(InputError, match="at most 49"):
         GramStats.from_block(logged)
 
@@ -525,8 +527,8 @@ def test_gram_stats_merge_equals_one_block(logged):
     assert merged.n_cells == whole.n_cells == 61
     np.testing.assert_allclose(merged.sums, whole.sums, rtol=1e-14)
     np.testing.assert_allclose(merged.gram, whole.gram, rtol=1e-13)
-    for part, gram in zip(parts, before, strict=True):
-        np.testing.assert_array_equal(part.gram, gram)
+    for part, unchanged in zip(parts, before, strict=True):
+        np.testing.assert_array_equal(part.gram, unchanged)
     expected = pca(logged, 5, return_info=True)
     got = components(merged, 5)
     np.testing.assert_allclose(got.PCs.T, expected[1], atol=1e-12)

@@ -17,9 +17,9 @@ import pytest
 from numba.core.compiler_lock import global_compiler_lock
 
 from scatlas.errors import InputError
-from scatlas.io import probe as module
-from scatlas.io.probe import probe
-from scatlas.io.store import Store
+from scatlas.io.files import hdf5_probe as module
+from scatlas.io.files.anndata_file import Store
+from scatlas.io.files.hdf5_probe import probe
 
 
 @pytest.fixture

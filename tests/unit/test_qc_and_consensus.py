@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-import scatlas.io.columns as columns
+import scatlas.io.tables.column as columns
 from scatlas.errors import InputError
 from scatlas.io import METRICS, CsrWriter
-from scatlas.io.cells import kept_names, read_cells, write_cells
-from scatlas.pp import consensus_genes, evaluate_filter, frequent_genes, qc_filter
-from scatlas.pp._qc_bounds import RULES
+from scatlas.io.tables.cell_parquet import kept_names, read_cells, write_cells
+from scatlas.workflow.cell_filter import RULES, evaluate_filter, frequent_genes, qc_filter
+from scatlas.workflow.consensus import consensus_genes
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_script_filters_by_name(store):
 
 @pytest.mark.parametrize("index_name", ["BARCODE", None])
 def test_tables_of_cells(tmp_path, index_name, monkeypatch):
-    monkeypatch.setattr("scatlas.io.cells.ROWS", 3)
+    monkeypatch.setattr("scatlas.io.tables.cell_parquet.ROWS", 3)
     names = pd.Index([f"µ{i}" for i in range(10)], name=index_name)
     frame = pd.DataFrame({"n": np.arange(10), "x": np.linspace(0, 1, 10)}, index=names)
     path, whole = tmp_path / "cells.parquet", tmp_path / "whole.parquet"

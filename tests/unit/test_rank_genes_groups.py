@@ -219,7 +219,7 @@ def test_wilcoxon_in_several_passes(
 
 
 def test_less_at_a_time_where_there_is_no_memory(counts, make_adata, monkeypatch, caplog):
-    from scatlas.kernels import rank_sums_cpu
+    from scatlas.kernels.ranking import rank_sums_cpu
 
     adata = make_adata(logged(counts))
     expected = bits(ranked(adata, "wilcoxon"))
@@ -240,7 +240,7 @@ def test_less_at_a_time_where_there_is_no_memory(counts, make_adata, monkeypatch
 
 def test_what_does_not_fit_is_refused(counts, make_adata, monkeypatch):
     monkeypatch.setattr(memory, "available_memory", lambda: 1000)
-    monkeypatch.setattr("scatlas.get._groups.available_memory", lambda: 1000)
+    monkeypatch.setattr("scatlas.matrix.group_sums.available_memory", lambda: 1000)
     with pytest.raises(TooLargeError, match="the result of the ranked genes is 3 x 50 values"):
         ranked(make_adata(logged(counts)))
 

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse, stats
 
-from scatlas.kernels import group_sums_cpu, rank_sums_cpu
-from scatlas.kernels.group_sums_cpu import Wanted
-from scatlas.kernels.rest_sums_cpu import rest_sums
+from scatlas.kernels.moments import group_sums_cpu
+from scatlas.kernels.moments.group_sums_cpu import Wanted
+from scatlas.kernels.moments.other_group_sums_cpu import rest_sums
+from scatlas.kernels.ranking import rank_sums_cpu
 
 DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 DTYPES += ["float32", "float64"]

@@ -15,7 +15,7 @@ from scipy import sparse
 import scatlas as sa
 from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError
-from scatlas.kernels import logreg_cpu
+from scatlas.kernels.ranking import logreg_cpu
 from scatlas.tl import _rank_groups, _rank_logreg
 
 KEY = "rank_genes_groups"

@@ -23,11 +23,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import scatlas as sa
+from scatlas._util.byte_sizes import parse_bytes
+from scatlas.blocks.block_sizes import csr_blocks, dense_blocks
 from scatlas.errors import ConfigError, InputError
-from scatlas.io import store as store_module
-from scatlas.io.counts import open_counts
-from scatlas.io.size import csr_blocks, dense_blocks, parse_bytes
-from scatlas.io.store import Store
+from scatlas.io.files import anndata_file as store_module
+from scatlas.io.files.anndata_file import Store
+from scatlas.io.matrices.counts_source import open_counts
 
 LAYOUTS = (
     *("none", "gzip", "lzf", "zstd", "blosc"),

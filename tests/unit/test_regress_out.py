@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from scatlas import blocks
 from scatlas.errors import InputError
-from scatlas.kernels import regress_cpu
+from scatlas.kernels.linalg import regress_cpu
 from scatlas.pp import regress_out
 from scatlas.pp._regress import _orthonormal
 

@@ -17,10 +17,10 @@ import pytest
 import zarr
 
 from scatlas.errors import InputError
-from scatlas.io.manifest import write_json
-from scatlas.report import Results, _tables, build
-from scatlas.report._build import _cells, _milestones
-from scatlas.report._captions import caption
+from scatlas.io.files.checksums import write_json
+from scatlas.workflow.report import Results, _tables, build
+from scatlas.workflow.report._build import _cells, _milestones
+from scatlas.workflow.report._captions import caption
 
 ROOT = Path(__file__).parents[2]
 CAPTIONS = ROOT / "workflow" / "report"

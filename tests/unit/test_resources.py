@@ -8,8 +8,8 @@ import anndata as ad
 import pytest
 from scipy import sparse
 
-from scatlas.plates import Plate
-from scatlas.resources import (
+from scatlas.workflow.config.plate_sheet import Plate
+from scatlas.workflow.resources import (
     BASE_MB,
     BYTES_PER_CELL,
     VALUES_PER_CELL,

@@ -12,7 +12,9 @@ import scipy.sparse as sp
 
 import scatlas as sa
 from scatlas.errors import InputError
-from scatlas.pp import _doublets, _scrublet, scrublet, scrublet_of_counts
+from scatlas.matrix import doublet_scores
+from scatlas.matrix.scrublet import scrublet_of_counts
+from scatlas.pp import _scrublet, scrublet
 
 N, GENES, COMPS = 240, 120, 6
 
@@ -100,13 +102,13 @@ def test_a_doublet_lies_where_its_counts_do():
         return (counts / np.where(total == 0, 1, total)) @ matrix - offset
 
     pairs = np.array([[0, 1], [3, 5], [5, 3], [3, 9], [7, 7], [20, 30]])
-    between = _doublets._between(place(x), totals, pairs)
+    between = doublet_scores._between(place(x), totals, pairs)
     np.testing.assert_allclose(between, place(x[pairs[:, 0]] + x[pairs[:, 1]]), atol=1e-13)
 
 
 def test_many_cells_are_scored_in_parts(counts, monkeypatch, caplog):
     whole = scored(counts)
-    monkeypatch.setattr(_doublets.score, "__kwdefaults__", {"most": 100})
+    monkeypatch.setattr(doublet_scores.score, "__kwdefaults__", {"most": 100})
     with caplog.at_level(logging.INFO):
         parts = scored(counts)
     assert "237 cells are scored in 3 parts, dealt at random" in caplog.text
@@ -158,11 +160,11 @@ def test_the_threshold_lies_between_two_modes():
         np.full(7, 0.25),
         np.empty(0),
     ]
-    assert [_doublets.threshold_of(array) for array in arrays] == THRESHOLDS
+    assert [doublet_scores.threshold_of(array) for array in arrays] == THRESHOLDS
 
 
 def test_no_threshold_takes_no_cell(counts, monkeypatch, caplog):
-    monkeypatch.setattr(_doublets, "threshold_of", lambda scores: None)
+    monkeypatch.setattr(doublet_scores, "threshold_of", lambda scores: None)
     with caplog.at_level(logging.WARNING):
         found = scored(counts)
     assert not found.predicted.any()

@@ -19,12 +19,12 @@ import dask
 import pytest
 
 import scatlas
-from scatlas import fingerprint as module
-from scatlas import step
 from scatlas.compute import backend, threads
 from scatlas.errors import DiskError, InputError
-from scatlas.fingerprint import fingerprint
-from scatlas.report._tables import versions
+from scatlas.workflow import code_hash as module
+from scatlas.workflow import script
+from scatlas.workflow.code_hash import fingerprint
+from scatlas.workflow.report._tables import versions
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -32,8 +32,8 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 def test_a_step_leaves_a_manifest_without_times_and_a_record_with_them(tmp_path: Path):
     def run(folder: Path) -> bytes:
         folder.mkdir()
-        args = step.parser("doc").parse_args(["--manifest", str(folder / "m.json")])
-        with step.run(args, outputs=[folder / "out.txt"]) as facts:
+        args = script.parser("doc").parse_args(["--manifest", str(folder / "m.json")])
+        with script.run(args, outputs=[folder / "out.txt"]) as facts:
             (folder / "out.txt").write_text("same")
             facts["n_cells"] = 3
         return (folder / "m.json").read_bytes()
@@ -43,7 +43,7 @@ def test_a_step_leaves_a_manifest_without_times_and_a_record_with_them(tmp_path:
     manifest = json.loads(first)
     assert manifest["n_cells"] == 3
     assert set(manifest["outputs"]) == {"out.txt"}
-    record = json.loads(step.run_record(tmp_path / "a/m.json").read_text())
+    record = json.loads(script.run_record(tmp_path / "a/m.json").read_text())
     assert record["peak_memory_bytes"] > 1e7
     assert "anndata" in record["versions"]
 
@@ -58,10 +58,10 @@ def test_steps_run_from_a_checkout_without_snakemake(tmp_path: Path, monkeypatch
         return found(name)
 
     monkeypatch.setattr(Distribution, "from_name", from_name)
-    args = step.parser("doc").parse_args(["--manifest", str(tmp_path / "m.json")])
-    with step.run(args, outputs=[]):
+    args = script.parser("doc").parse_args(["--manifest", str(tmp_path / "m.json")])
+    with script.run(args, outputs=[]):
         pass
-    record = json.loads(step.run_record(args.manifest).read_text())
+    record = json.loads(script.run_record(args.manifest).read_text())
     assert record["versions"]["scatlas"] == scatlas.__version__
     assert versions().loc["scatlas", "version"] == scatlas.__version__
 
@@ -98,9 +98,9 @@ def test_a_step_with_a_gpu_has_larger_blocks(tmp_path, monkeypatch, gpu):
     monkeypatch.setattr(backend, "use", use)
     monkeypatch.setattr(backend, "record", dict)
     options = ["--manifest", str(tmp_path / "m.json"), "--threads", "99", "--backend", "auto"]
-    args = step.parser("doc", gpu=True).parse_args(options)
-    with step.run(args, outputs=[]):
-        sizes, n_threads = step.block_sizes(args), threads.n_threads()
+    args = script.parser("doc", gpu=True).parse_args(options)
+    with script.run(args, outputs=[]):
+        sizes, n_threads = script.block_sizes(args), threads.n_threads()
     of_gpu = {"block_budget": 16 * 128_000_000, "largest_block": 128_000_000}
     of_cpu = {"block_budget": 256_000_000, "largest_block": 32_000_000}
     assert sizes == (of_gpu if gpu else of_cpu)
@@ -108,8 +108,8 @@ def test_a_step_with_a_gpu_has_larger_blocks(tmp_path, monkeypatch, gpu):
 
 
 def test_a_failed_step_leaves_no_manifest(tmp_path: Path):
-    args = step.parser("doc").parse_args(["--manifest", str(tmp_path / "m.json")])
-    with pytest.raises(ZeroDivisionError), step.run(args, outputs=[]):
+    args = script.parser("doc").parse_args(["--manifest", str(tmp_path / "m.json")])
+    with pytest.raises(ZeroDivisionError), script.run(args, outputs=[]):
         raise ZeroDivisionError
     assert [path.name for path in tmp_path.rglob("*")] == ["runs", "m.lock"]
 
@@ -126,10 +126,10 @@ def test_a_step_waits_for_a_process_that_was_left_behind(tmp_path: Path):
     command = [sys.executable, "-c", code, str(manifest)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
         assert first.stdout.readline() == b"begun\n"
-        args = step.parser("doc").parse_args(["--manifest", str(manifest)])
+        args = script.parser("doc").parse_args(["--manifest", str(manifest)])
         go_on = threading.Timer(0.5, first.stdin.close)
         go_on.start()
-        with step.run(args, outputs=[]) as facts:
+        with script.run(args, outputs=[]) as facts:
             assert json.loads(manifest.read_text())["from"] == "the first"
             facts["from"] = "the second"
     assert json.loads(manifest.read_text())["from"] == "the second"
@@ -147,8 +147,8 @@ def test_a_disk_too_full_for_the_sentence_says_it_each_time(tmp_path: Path, monk
     monkeypatch.setattr(Path, "write_text", full)
     for attempt in (1, 2, 3):
         options = ["--manifest", str(tmp_path / "m.json"), "--attempt", str(attempt)]
-        args = step.parser("doc").parse_args(options)
-        with pytest.raises(DiskError, match="make room there"), step.run(args, outputs=[]):
+        args = script.parser("doc").parse_args(options)
+        with pytest.raises(DiskError, match="make room there"), script.run(args, outputs=[]):
             (tmp_path / "output").write_text("values")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["output", "runs"]
 
@@ -158,7 +158,7 @@ def test_refused_input_is_not_read_again_by_the_next_attempt(tmp_path: Path):
         """What a step says whose input is bad in this way."""
         options = ["--manifest", str(tmp_path / "m.json"), "--attempt", str(number)]
         try:
-            with step.run(step.parser("doc").parse_args(options), outputs=[]):
+            with script.run(script.parser("doc").parse_args(options), outputs=[]):
                 if sentence:
                     raise InputError(sentence)
         except InputError as error:
@@ -176,13 +176,13 @@ def test_bad_input_ends_a_script_with_one_sentence():
         raise InputError("p.h5ad: no cell is left")
 
     with pytest.raises(SystemExit) as exit_:
-        step.execute(main)
+        script.execute(main)
     assert exit_.value.code == "error: p.h5ad: no cell is left"
     logging.captureWarnings(capture=False)
 
 
 def test_pairs_keep_their_order():
-    assert step.pairs(["b=x/y=z", "a=q"]) == {"b": Path("x/y=z"), "a": Path("q")}
+    assert script.pairs(["b=x/y=z", "a=q"]) == {"b": Path("x/y=z"), "a": Path("q")}
 
 
 def test_fingerprints_follow_the_imports(tmp_path: Path):
@@ -268,8 +268,8 @@ def test_a_full_disk_is_named_and_not_filled_again(tmp_path: Path, error: Except
 
     def attempt(number: int) -> str:
         options = ["--manifest", str(tmp_path / "m.json"), "--attempt", str(number)]
-        args = step.parser("doc").parse_args(options)
-        with pytest.raises((DiskError, InputError)) as raised, step.run(args, outputs=[]):
+        args = script.parser("doc").parse_args(options)
+        with pytest.raises((DiskError, InputError)) as raised, script.run(args, outputs=[]):
             raise error if number == 1 else AssertionError("the work is not done twice")
         return str(raised.value)
 
@@ -291,16 +291,16 @@ def test_a_full_disk_is_named_and_not_filled_again(tmp_path: Path, error: Except
 def test_a_disk_that_fails_is_told_in_one_sentence_and_tried_again(tmp_path: Path, error: OSError):
     for attempt in ("1", "2"):
         options = ["--manifest", str(tmp_path / "m.json"), "--attempt", attempt]
-        args = step.parser("doc").parse_args(options)
-        with pytest.raises(DiskError) as raised, step.run(args, outputs=[]):
+        args = script.parser("doc").parse_args(options)
+        with pytest.raises(DiskError) as raised, script.run(args, outputs=[]):
             raise RuntimeError("whatever") from error
         assert "\n" not in str(raised.value)
         assert "give the same command again" in str(raised.value)
 
 
 def test_any_other_error_of_a_step_stays_as_it_is(tmp_path: Path):
-    args = step.parser("doc").parse_args(["--manifest", str(tmp_path / "m.json")])
-    with pytest.raises(OSError, match="Permission denied") as raised, step.run(args, outputs=[]):
+    args = script.parser("doc").parse_args(["--manifest", str(tmp_path / "m.json")])
+    with pytest.raises(OSError, match="Permission denied") as raised, script.run(args, outputs=[]):
         raise PermissionError(errno.EACCES, "Permission denied")
     assert not isinstance(raised.value, DiskError)
     assert [path.name for path in tmp_path.rglob("*")] == ["runs", "m.lock"]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scatlas.io import encodings, texts
-from scatlas.io.texts import read_texts, references_of
+from scatlas.io.tables import encodings, hdf5_strings
+from scatlas.io.tables.hdf5_strings import read_texts, references_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ def direct(dataset: h5py.Dataset, lo: int, hi: int) -> np.ndarray | None:
 
 def write(path: Path, texts: list[str], **options: object) -> None:
     with h5py.File(path, "w") as file:
-        file.create_dataset("t", data=np.array(texts, object), dtype=UTF8, **options)
+        file.create_dataset("t", data=np.array(hdf5_strings, object), dtype=UTF8, **options)
 
 
 @settings(max_examples=60, deadline=None)
@@ -39,43 +39,45 @@ def write(path: Path, texts: list[str], **options: object) -> None:
 )
 def test_any_text(tmp_path_factory, texts, chunk, gzip, ends):
     path = tmp_path_factory.mktemp("t") / "t.h5"
-    options = {} if chunk is None else {"chunks": (min(chunk, len(texts)),)}
-    write(path, texts, **options, **({"compression": "gzip", "shuffle": True} if gzip else {}))
-    lo, hi = sorted(min(end, len(texts)) for end in ends)
+    options = {} if chunk is None else {"chunks": (min(chunk, len(hdf5_strings)),)}
+    write(
+        path, hdf5_strings, **options, **({"compression": "gzip", "shuffle": True} if gzip else {})
+    )
+    lo, hi = sorted(min(end, len(hdf5_strings)) for end in ends)
     with h5py.File(path) as file:
         found = direct(file["t"], lo, hi)
         assert found is not None
         assert found.dtype == object
-        assert found.tolist() == texts[lo:hi] == file["t"].asstr()[lo:hi].tolist()
+        assert found.tolist() == hdf5_strings[lo:hi] == file["t"].asstr()[lo:hi].tolist()
 
 
 @pytest.mark.parametrize("length", [4_000, 65_000, 70_000, 1_000_000])
 def test_long_text(tmp_path, length):
-    texts = ["a", "é" * length, "b", "c" * length, ""]
-    write(tmp_path / "t.h5", texts)
+    hdf5_strings = ["a", "é" * length, "b", "c" * length, ""]
+    write(tmp_path / "t.h5", hdf5_strings)
     with h5py.File(tmp_path / "t.h5") as file:
-        assert direct(file["t"], 0, 5).tolist() == texts
+        assert direct(file["t"], 0, 5).tolist() == hdf5_strings
 
 
 def test_text_that_was_written_over_and_grown(tmp_path):
     """Objects of a collection are freed and used again, out of order."""
     rng = np.random.default_rng(0)
-    texts = [f"text {i}" for i in range(3_000)]
-    write(tmp_path / "t.h5", texts, chunks=(100,), maxshape=(None,))
+    hdf5_strings = [f"text {i}" for i in range(3_000)]
+    write(tmp_path / "t.h5", hdf5_strings, chunks=(100,), maxshape=(None,))
     with h5py.File(tmp_path / "t.h5", "r+") as file:
         for i in rng.permutation(3_000)[:1_500].tolist():
-            texts[i] = "x" * int(rng.integers(0, 300))
-            file["t"][i] = texts[i]
+            hdf5_strings[i] = "x" * int(rng.integers(0, 300))
+            file["t"][i] = hdf5_strings[i]
         file["t"].resize((3_500,))
         file["t"][3_400] = "last"
     with h5py.File(tmp_path / "t.h5") as file:
         wanted = file["t"].asstr()[:].tolist()
-        assert wanted[:3_000] == texts
+        assert wanted[:3_000] == hdf5_strings
         assert direct(file["t"], 0, 3_500) is None  # a chunk was never written
     with h5py.File(tmp_path / "t.h5", "r+") as file:
         file["t"].resize((3_000,))
     with h5py.File(tmp_path / "t.h5") as file:
-        assert direct(file["t"], 0, 3_000).tolist() == texts
+        assert direct(file["t"], 0, 3_000).tolist() == hdf5_strings
 
 
 def other(path: Path, kind: str) -> None:
@@ -135,7 +137,7 @@ def test_columns_are_read_so(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(encodings, "_FEW", 2)
     monkeypatch.setattr(
-        texts, "read_texts", lambda *args: calls.append(args[2:]) or read_texts(*args)
+        hdf5_strings, "read_texts", lambda *args: calls.append(args[2:]) or read_texts(*args)
     )
     write(tmp_path / "t.h5", ["a", "b", "c", "d"])
     with h5py.File(tmp_path / "t.h5", "r+") as file:

@@ -14,6 +14,8 @@ import scipy.sparse as sp
 
 import scatlas as sa
 from scatlas.errors import InputError, ScatlasError
+from scatlas.matrix.hvg import hvg_of_counts
+from scatlas.matrix.size_factors import cell_totals
 
 # Functions that compute with X of an AnnData; those that take float16 and longdouble apart.
 CALLS = {
@@ -116,8 +118,8 @@ def test_types_of_a_matrix_without_an_anndata() -> None:
             sa.pp.log1p,
             lambda x: sa.pp.pca(x, n_comps=2),
             sa.pp.scale,
-            sa.pp.cell_totals,
-            lambda x: sa.pp.hvg_of_counts(x, pd.RangeIndex(40).astype(str), np.ones(60)),
+            cell_totals,
+            lambda x: hvg_of_counts(x, pd.RangeIndex(40).astype(str), np.ones(60)),
         ):
             with pytest.raises(InputError, match="holds values of type float16"):
                 call(x)
@@ -148,9 +150,9 @@ def test_blocks_of_unknown_size() -> None:
             sa.pp.log1p,
             lambda x: sa.pp.pca(x, n_comps=2),
             sa.pp.scale,
-            sa.pp.cell_totals,
+            cell_totals,
             lambda x: sa.pp.sample(x, 0.5),
-            lambda x: sa.pp.hvg_of_counts(x, pd.RangeIndex(40).astype(str), np.ones(60)),
+            lambda x: hvg_of_counts(x, pd.RangeIndex(40).astype(str), np.ones(60)),
         ):
             with pytest.raises(InputError, match=r"unknown size.*compute_chunk_sizes\(\)"):
                 call(x)

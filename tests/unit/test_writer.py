@@ -16,13 +16,25 @@ from anndata.experimental import read_lazy
 from anndata.io import sparse_dataset
 from numcodecs import blosc
 
-import scatlas.io.shards as shards
+import scatlas.io.zarr_writer.sharded_array as shards
 from scatlas.errors import InputError
-from scatlas.io.elements import DICT, create_group, open_to_write, write_elem, write_flags
-from scatlas.io.manifest import checksum
-from scatlas.io.metadata import VALUES_DIGEST
-from scatlas.io.shards import COUNTS, DENSE, INDICES, NORMALIZED, PROJECTED, ShardedArray
-from scatlas.io.writer import CsrWriter, index_dtype
+from scatlas.io.files.checksums import VALUES_DIGEST, checksum
+from scatlas.io.matrices.csr_writer import CsrWriter, index_dtype
+from scatlas.io.zarr_writer.elements import (
+    DICT,
+    create_group,
+    open_to_write,
+    write_elem,
+    write_flags,
+)
+from scatlas.io.zarr_writer.sharded_array import (
+    COUNTS,
+    DENSE,
+    INDICES,
+    NORMALIZED,
+    PROJECTED,
+    ShardedArray,
+)
 from tests.frames import assert_same_frame
 
 # Nearly two chunks of real size.
@@ -185,7 +197,7 @@ def test_scanpy_computes_on_the_store(tmp_path, kind):
 @pytest.mark.parametrize("announced", [False, True])
 def test_index_widths_grow_together(tmp_path, small_chunks, monkeypatch, announced):
     """As from 2^31 values on, with the limit put at 1,000."""
-    monkeypatch.setattr("scatlas.io.writer._INT32_VALUES", 1_000)
+    monkeypatch.setattr("scatlas.io.matrices.csr_writer._INT32_VALUES", 1_000)
     x = count_matrix(200)
     assert x.nnz > 2_000
     kwargs = {"data_dtype": np.float32, "n_values": x.nnz if announced else 0}

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
 from scatlas.errors import InputError
-from scatlas.io.column_writer import write_frame
-from scatlas.io.elements import consolidate, create_group
-from scatlas.io.obs import open_tables
-from scatlas.io.zarr3 import LocalArray, LocalGroup, open_store, through_zarr
+from scatlas.io.files.local_zarr import LocalArray, LocalGroup, open_store, through_zarr
+from scatlas.io.tables.column_writer import write_frame
+from scatlas.io.tables.table import open_tables
+from scatlas.io.zarr_writer.elements import consolidate, create_group
 from tests.frames import assert_same_frame
 
 if TYPE_CHECKING:

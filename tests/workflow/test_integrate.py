@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import scatlas as sa
-from scatlas.provenance import read_record
+from scatlas.workflow.provenance import read_record
 from tests.workflow.runs import Project
 
 pytestmark = pytest.mark.workflow

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scatlas import step
+from scatlas.workflow import script
 from tests.workflow.runs import ROOT, Project
 
 pytestmark = pytest.mark.workflow
@@ -36,7 +36,8 @@ def peaks(folder: Path, cells: int) -> tuple[dict[str, float], int]:
     manifests = project.results / "manifests"
     names = [*(f"{rule}/p" for rule in STEPS), "concat_on_disk", "pca", "atlas"]
     records = {
-        name: json.loads(step.run_record(manifests / f"{name}.json").read_text()) for name in names
+        name: json.loads(script.run_record(manifests / f"{name}.json").read_text())
+        for name in names
     }
     values = json.loads((manifests / "load/p.json").read_text())["n_values"]
     return {name: r["peak_memory_bytes"] / 1e6 for name, r in records.items()}, values

@@ -14,11 +14,11 @@ import zarr
 from anndata.io import write_elem
 
 import scatlas
-from scatlas import reproduce, step
 from scatlas.datasets import write_plate
 from scatlas.errors import InputError
-from scatlas.io.manifest import checksum, values_digest
-from scatlas.provenance import KEYS, read_record
+from scatlas.io.files.checksums import checksum, values_digest
+from scatlas.workflow import reproduce, script
+from scatlas.workflow.provenance import KEYS, read_record
 from tests.workflow import warm
 from tests.workflow.conftest import PLATES
 from tests.workflow.runs import ROOT, Project
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.workflow
 
 def make_again(atlas: Path, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [warm.python(), "-m", "scatlas.reproduce", str(atlas),
+        [warm.python(), "-m", "scatlas.workflow.reproduce", str(atlas),
          "--directory", str(folder), *options],
         cwd=ROOT, env=warm.environment() | {"COLUMNS": "200"}, text=True, check=False,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
@@ -47,7 +47,7 @@ def again(two: Project, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
 def test_an_atlas_says_how_it_was_made(built: Project, plates: dict[str, Path]):
     found = read_record(built.results / "atlas.zarr")
     assert (found["version"], found["seed"], found["backend"]) == (scatlas.__version__, 0, "cpu")
-    assert found["versions"] == step.versions()
+    assert found["versions"] == script.versions()
     assert tuple(found["config"]) == tuple(sorted(KEYS))
     assert found["config"]["hvg"] == {"flavor": "seurat", "n_top_genes": 150}
     assert [plate["plate"] for plate in found["plates"]] == list(PLATES)
@@ -137,7 +137,7 @@ def test_a_record_that_cannot_be_followed_is_refused(built: Project, tmp_path: P
 
 
 def test_other_versions_are_told():
-    now = step.versions()
+    now = script.versions()
     then = {"version": "0.0.1", "versions": {**now, "numpy": "1.0", "cupy": "13"}}
     assert sorted(reproduce.notes(then)) == [
         f"numpy is {now['numpy']}, the atlas was made with 1.0: results may differ",

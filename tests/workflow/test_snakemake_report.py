@@ -11,7 +11,7 @@ import browser as browser_tools
 import pytest
 from markupsafe import Markup
 
-from scatlas.report._captions import caption
+from scatlas.workflow.report._captions import caption
 from tests.workflow.conftest import CONFIG
 from tests.workflow.runs import ROOT, Project
 

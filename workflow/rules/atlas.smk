@@ -1,7 +1,7 @@
 # One atlas of all plates.
 # in:  plates/{plate}/{selected.zarr,gram.npz}, consensus.parquet
 # out: merged.zarr, pca.zarr, atlas.zarr
-from scatlas.provenance import recipe
+from scatlas.workflow.provenance import recipe
 
 
 rule concat_on_disk:

@@ -34,14 +34,14 @@ os.environ.update(
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 from scatlas.compute.footprints import harmony_bytes
-from scatlas.config import Harmony, check_plates, load, options
+from scatlas.workflow.config.model import Harmony, check_plates, load, options
 from scatlas.errors import ScatlasError
-from scatlas.fingerprint import fingerprint
-from scatlas.integrity import run_record
-from scatlas.io.size import parse_bytes
-from scatlas.io.stamps import stamp
-from scatlas.plates import read_plates
-from scatlas.resources import (
+from scatlas.workflow.code_hash import fingerprint
+from scatlas.workflow.integrity import run_record
+from scatlas._util.byte_sizes import parse_bytes
+from scatlas.io.files.stamps import stamp
+from scatlas.workflow.config.plate_sheet import read_plates
+from scatlas.workflow.resources import (
     COUNT_BYTES,
     GPU_MB,
     SECONDS_PER_CELL,

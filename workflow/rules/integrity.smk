@@ -1,12 +1,12 @@
-# Outputs of earlier runs, compared with what their steps have left (scatlas.integrity).
+# Outputs of earlier runs, compared with what their steps have left (scatlas.workflow.integrity).
 # in:  manifests/*.json, manifests/*/{plate}.json with their run records
 # out: nothing; steps that failed or whose outputs are damaged are told to Snakemake
 from functools import partial
 
 from snakemake.io import apply_wildcards
 
-from scatlas.integrity import Findings, check
-from scatlas.io.manifest import text_digest
+from scatlas.workflow.integrity import Findings, check
+from scatlas.io.files.checksums import text_digest
 
 # What decides the bytes of all results, but for the plates' own files. Run records keep it.
 PLAN = text_digest(

@@ -14,16 +14,16 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
-from scatlas.compute import devices
-from scatlas.compute.claims import check, claim, keep
+from scatlas.compute import gpu_devices
 from scatlas.compute.cluster import choice, cluster
 from scatlas.compute.device_memory import current_mode, memory, peak_bytes
+from scatlas.compute.gpu_locks import check, claim, keep
 from scatlas.errors import ConfigError, GpuError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from scatlas.compute.devices import Device, Machine
+    from scatlas.compute.gpu_devices import Device, Machine
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _client: Any = None
 
 
 def choose(
-    backend: Literal["auto", "cpu", "gpu"] = "auto", *, ask: Callable[[], Machine] = devices.ask
+    backend: Literal["auto", "cpu", "gpu"] = "auto", *, ask: Callable[[], Machine] = gpu_devices.ask
 ) -> Literal["cpu", "gpu"]:
     """What a backend means on this machine at this moment; nothing is claimed or started.
 
@@ -73,7 +73,7 @@ def use(
     memory_mode: str = "pool",
     memory_limit: str | None = None,
     on: Mapping[str, Any] | None = None,
-    ask: Callable[[], Machine] = devices.ask,
+    ask: Callable[[], Machine] = gpu_devices.ask,
 ) -> Iterator[Literal["cpu", "gpu"]]:
     """Context in which work runs on the CPU, or on a GPU that no other job has.
 
@@ -146,8 +146,8 @@ def record() -> dict[str, Any]:
         "memory_mode": current_mode(),
         "peak_memory_bytes": max(peaks.values()),
         "versions": {
-            "driver_cuda": devices.version(runtime.driverGetVersion()),
-            "cuda": devices.version(runtime.runtimeGetVersion()),
+            "driver_cuda": gpu_devices.version(runtime.driverGetVersion()),
+            "cuda": gpu_devices.version(runtime.runtimeGetVersion()),
             "cupy": cupy.__version__,
             "rmm": _rmm_version(),
         },
@@ -170,7 +170,7 @@ def _gpus(
         # What is quick to find out comes first.
         _check_installed()
         machine = ask()
-        devices.usable(machine)
+        gpu_devices.usable(machine)
         _check_version(machine)
         n, only = choice(wanted, machine)
         only = {_started} if _started and n == 1 and only is None else only
@@ -202,7 +202,7 @@ def _check_version(machine: Machine) -> None:
         msg = f"CuPy is installed and does not load ({_first(error)}): install it anew"
         raise GpuError(msg) from None
     if built // 1000 > machine.driver // 1000:
-        has = f"the NVIDIA driver runs CUDA up to {devices.version(machine.driver)}"
+        has = f"the NVIDIA driver runs CUDA up to {gpu_devices.version(machine.driver)}"
         extra = _EXTRAS.get(machine.driver // 1000)
         if extra is None:
             msg = f"{has}, which is too old: install a driver for CUDA {built // 1000} or newer"

@@ -8,9 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from scatlas.compute import devices as gpus
-from scatlas.compute.claims import claim
-from scatlas.compute.options import RMM_OPTIONS, check_cluster
+from scatlas.compute import gpu_devices as gpus
+from scatlas.compute.cluster_options import RMM_OPTIONS, check_cluster
+from scatlas.compute.gpu_locks import claim
 from scatlas.errors import ConfigError, GpuError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from distributed import Client
 
-    from scatlas.compute.devices import Machine
+    from scatlas.compute.gpu_devices import Machine
 
 # What we start is for this machine alone.
 LOOPBACK = "127.0.0.1"

@@ -7,9 +7,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
-from scatlas.compute.options import MEMORY_MODES, refuse_managed
+from scatlas._util.byte_sizes import parse_bytes
+from scatlas.compute.cluster_options import MEMORY_MODES, refuse_managed
 from scatlas.errors import ConfigError, GpuError
-from scatlas.io.size import parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

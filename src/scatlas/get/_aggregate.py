@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from scatlas import blocks
+from scatlas import blocks, elements
 from scatlas.errors import InputError
-from scatlas.get import _groups
-from scatlas.kernels.homes import is_gpu
-from scatlas.pp import _rep
-from scatlas.pp._moments import checked
+from scatlas.kernels.dispatch import is_gpu
+from scatlas.matrix import group_sums
+from scatlas.matrix.gene_moments import checked
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -99,9 +98,9 @@ def aggregate(
     from anndata import AnnData
 
     over_genes = _over_genes(axis, varm)
-    _rep.refuse_backed(adata)
+    elements.refuse_backed(adata)
     data = _data(adata, layer=layer, obsm=obsm, varm=varm, over_genes=over_genes)
-    table = _rep.table(adata, "var" if over_genes else "obs")
+    table = elements.table(adata, "var" if over_genes else "obs")
     x = data.to_numpy() if isinstance(data, pd.DataFrame) else data
     x = checked(x, "the matrix to aggregate", all_floats=True)
     mask = _mask(mask, table, "var" if over_genes else "obs")
@@ -112,7 +111,7 @@ def aggregate(
     elif obsm is not None or varm is not None:
         other = pd.DataFrame(index=pd.RangeIndex(x.shape[1]).astype(str))
     else:
-        other = _rep.table(adata, "obs" if over_genes else "var")
+        other = elements.table(adata, "obs" if over_genes else "var")
     if varm is not None:
         layers = {name: layer.T for name, layer in layers.items()}
     obs, var = (other, labels) if over_genes else (labels, other)
@@ -170,7 +169,7 @@ def _aggregated(
         codes = np.where(mask, codes, -1)
     sizes = np.bincount(codes[codes >= 0], minlength=len(labels)).astype(np.int64)
     labels[N_CELLS] = sizes
-    layers = (_groups.of_genes if genes else _groups.of_cells)(x, codes, sizes, funcs, dof)
+    layers = (group_sums.of_genes if genes else group_sums.of_cells)(x, codes, sizes, funcs, dof)
     if is_gpu(x):
         import cupy
 
@@ -206,7 +205,7 @@ def _data(
             msg = f"adata.{name} has no {key!r}; it has {sorted(place.keys())}"
             raise InputError(msg)
         return place[key]
-    return _rep.get(adata, layer=layer, all_floats=True)
+    return elements.get(adata, layer=layer, all_floats=True)
 
 
 def _functions(func: AggType | Iterable[AggType]) -> tuple[str, ...]:

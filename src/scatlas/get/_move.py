@@ -8,7 +8,7 @@ import numpy as np
 
 from scatlas import blocks
 from scatlas.errors import GpuError, InputError
-from scatlas.kernels.homes import is_gpu
+from scatlas.kernels.dispatch import is_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,10 +44,10 @@ def X_to_GPU(x: Any, *, exact: bool = False) -> Any:  # noqa: N802 - rapids-sing
     _check_gpu()
     if not blocks.is_dask(x):
         return _to_gpu(x, exact)
-    from scatlas.kernels import gpu_blocks
+    from scatlas.arrays import cupy_arrays
 
     dtype = x.dtype if exact or not blocks.is_sparse(x) else _floating(x.dtype)
-    meta = gpu_blocks.empty_like(_kind(blocks.is_sparse(x)), dtype)
+    meta = cupy_arrays.empty_like(_kind(blocks.is_sparse(x)), dtype)
     return blocks.map_blocks(lambda block: _to_gpu(block, exact), x, dtype=dtype, meta=meta)
 
 
@@ -128,21 +128,21 @@ def _moved(
     convert_all: bool,
     copy: bool,
 ) -> AnnData | None:
-    from scatlas.pp import _rep
+    from scatlas import elements
 
     if convert_all and layer is not None:
         raise InputError("convert_all moves every layer: leave out layer")
     if not convert_all:
         # Moved before anything is copied: an error leaves adata as it was.
-        x = move(_rep.get(adata, layer=layer, all_floats=True))
+        x = move(elements.get(adata, layer=layer, all_floats=True))
         adata = adata.copy() if copy else adata
-        _rep.make_actual(adata)
-        _rep.put(adata, x, layer=layer)
+        elements.make_actual(adata)
+        elements.put(adata, x, layer=layer)
         return adata if copy else None
     layers = {key: move(value) for key, value in adata.layers.items()}
-    x = None if adata.X is None else move(_rep.get(adata, all_floats=True))
+    x = None if adata.X is None else move(elements.get(adata, all_floats=True))
     adata = adata.copy() if copy else adata
-    _rep.make_actual(adata)
+    elements.make_actual(adata)
     adata.X = x
     adata.layers.update(layers)
     return adata if copy else None
@@ -174,23 +174,23 @@ def _floating(dtype: np.dtype) -> np.dtype:
 
 
 def _to_gpu(x: Any, exact: bool) -> Any:
-    from scatlas.kernels import gpu_blocks
+    from scatlas.arrays import cupy_arrays
 
     if not blocks.is_sparse(x):
-        return gpu_blocks.on_gpu(np.asarray(x))
+        return cupy_arrays.on_gpu(np.asarray(x))
     if x.format == "csc":
         from cupyx.scipy import sparse as cupy_sparse
 
         return cupy_sparse.csc_matrix(x.astype(_floating(x.dtype)))
     if x.format != "csr":
         x = x.tocsr()
-    moved = gpu_blocks.on_gpu(x)
+    moved = cupy_arrays.on_gpu(x)
     if exact:
         return moved
     # Widened on the GPU: fewer bytes cross the bus.
     narrow = x.indptr[-1] <= np.iinfo(np.int32).max
     index = np.int32 if narrow else np.int64
-    return gpu_blocks.csr(
+    return cupy_arrays.csr(
         moved.data.astype(_floating(x.dtype), copy=False),
         moved.indices.astype(index, copy=False),
         moved.indptr.astype(index, copy=False),

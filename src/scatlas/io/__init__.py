@@ -4,48 +4,46 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scatlas._lazy import exports
+from scatlas._util.lazy_exports import exports
 
 if TYPE_CHECKING:
-    from scatlas.io.atlas import assemble
-    from scatlas.io.atomic import atomic_path
-    from scatlas.io.cells import read_cells, write_cells
-    from scatlas.io.concat import concat_on_disk
-    from scatlas.io.counts import CountsSource, open_counts
-    from scatlas.io.lazy import read_lazy, read_matrix
-    from scatlas.io.load import load_plate
-    from scatlas.io.manifest import checksum, write_json
-    from scatlas.io.obs import METRICS, open_tables
-    from scatlas.io.pca import read_components, write_embedding, write_pca
-    from scatlas.io.pseudobulk import merge_sums
-    from scatlas.io.size import parse_bytes
-    from scatlas.io.subset import read_subset
-    from scatlas.io.writer import CsrWriter, in_place
+    from scatlas.io.files.atomic import atomic_path
+    from scatlas.io.files.checksums import checksum, write_json
+    from scatlas.io.matrices.counts_source import CountsSource, open_counts
+    from scatlas.io.matrices.csr_writer import CsrWriter, in_place
+    from scatlas.io.matrices.lazy import read_lazy, read_matrix
+    from scatlas.io.matrices.subset import read_subset
+    from scatlas.io.products.assemble_atlas import assemble
+    from scatlas.io.products.concat_plates import concat_on_disk
+    from scatlas.io.products.embeddings import read_components, write_embedding, write_pca
+    from scatlas.io.products.load_plate import load_plate
+    from scatlas.io.products.pseudobulk import merge_sums
+    from scatlas.io.tables.cell_parquet import read_cells, write_cells
+    from scatlas.io.tables.table import METRICS, open_tables
 
 # Loaded on first use: importing scatlas stays quick.
 _HOMES = {
-    "METRICS": "obs",
-    "CountsSource": "counts",
-    "CsrWriter": "writer",
-    "assemble": "atlas",
-    "atomic_path": "atomic",
-    "checksum": "manifest",
-    "concat_on_disk": "concat",
-    "in_place": "writer",
-    "load_plate": "load",
-    "merge_sums": "pseudobulk",
-    "open_counts": "counts",
-    "open_tables": "obs",
-    "parse_bytes": "size",
-    "read_cells": "cells",
-    "read_components": "pca",
-    "read_lazy": "lazy",
-    "read_matrix": "lazy",
-    "read_subset": "subset",
-    "write_cells": "cells",
-    "write_embedding": "pca",
-    "write_json": "manifest",
-    "write_pca": "pca",
+    "METRICS": "tables.table",
+    "CountsSource": "matrices.counts_source",
+    "CsrWriter": "matrices.csr_writer",
+    "assemble": "products.assemble_atlas",
+    "atomic_path": "files.atomic",
+    "checksum": "files.checksums",
+    "concat_on_disk": "products.concat_plates",
+    "in_place": "matrices.csr_writer",
+    "load_plate": "products.load_plate",
+    "merge_sums": "products.pseudobulk",
+    "open_counts": "matrices.counts_source",
+    "open_tables": "tables.table",
+    "read_cells": "tables.cell_parquet",
+    "read_components": "products.embeddings",
+    "read_lazy": "matrices.lazy",
+    "read_matrix": "matrices.lazy",
+    "read_subset": "matrices.subset",
+    "write_cells": "tables.cell_parquet",
+    "write_embedding": "products.embeddings",
+    "write_json": "files.checksums",
+    "write_pca": "products.embeddings",
 }
 __all__ = [
     "METRICS",
@@ -60,7 +58,6 @@ __all__ = [
     "merge_sums",
     "open_counts",
     "open_tables",
-    "parse_bytes",
     "read_cells",
     "read_components",
     "read_lazy",

@@ -11,7 +11,7 @@ from matplotlib import style
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from scatlas.io.atomic import atomic_path
+from scatlas.io.files.atomic import atomic_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

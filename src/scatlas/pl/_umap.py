@@ -9,8 +9,8 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
+from scatlas._util.natural_sort import natural_key
 from scatlas.errors import InputError
-from scatlas.natural import natural_key
 from scatlas.pl._style import INK, colours, figure, short, styled
 
 if TYPE_CHECKING:

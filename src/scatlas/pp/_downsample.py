@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas import blocks
+from scatlas import blocks, elements
 from scatlas.errors import InputError
-from scatlas.kernels.homes import home
-from scatlas.pp import _rep
+from scatlas.kernels.dispatch import kernels_for
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -69,12 +68,12 @@ def downsample_counts(
     References
     ----------
     Semantics: scanpy 1.11.5, ``preprocessing/_simple.py``. The random numbers:
-    :mod:`scatlas.kernels.downsample_cpu`.
+    :mod:`scatlas.kernels.counts.downsample_cpu`.
     """
     if (counts_per_cell is None) == (total_counts is None):
         raise InputError("give either counts_per_cell or total_counts")
     seed = _seed(random_state)
-    x = _rep.as_rows(_rep.get(adata))
+    x = elements.as_rows(elements.get(adata))
     if total_counts is None:
         drawn = _drawn(x, _per_cell(counts_per_cell, adata.n_obs), seed, replace, whole=False)
     else:
@@ -95,8 +94,8 @@ def downsample_counts(
     elif getattr(adata.X, "format", None) == "csc":
         drawn = drawn.tocsc()
     adata = adata.copy() if copy else adata
-    _rep.make_actual(adata)
-    _rep.put(adata, drawn)
+    elements.make_actual(adata)
+    elements.put(adata, drawn)
     return adata if copy else None
 
 
@@ -125,12 +124,12 @@ def _per_cell(counts_per_cell: Any, n_cells: int) -> NDArray[np.int64]:
 
 def _checked_totals(block: Any) -> NDArray[np.int64]:
     """Total of each row of a block of counts."""
-    from scatlas.kernels.downsample_cpu import MOST_COUNTS
+    from scatlas.kernels.counts.downsample_cpu import MOST_COUNTS
 
-    if not home("clipped_moments", block).holds_counts(block):
+    if not kernels_for("moments.clipped_moments", block).holds_counts(block):
         msg = "downsample_counts needs counts, but X holds fractions, negative or missing values"
         raise InputError(msg)
-    totals = home("qc", block).row_sums(block)
+    totals = kernels_for("counts.qc", block).row_sums(block)
     if (totals > MOST_COUNTS).any():
         msg = f"a cell has {totals.max():,.0f} counts, more than the {MOST_COUNTS:,} that can be"
         raise InputError(msg)
@@ -146,7 +145,7 @@ def _drawn(x: Any, targets: NDArray[np.int64], seed: int, replace: bool, *, whol
     dtype = np.dtype(x.dtype)
     if replace and dtype.kind in "iub":
         dtype = np.result_type(dtype, np.min_scalar_type(int(targets.max(initial=0))))
-    draw = home("downsample", x).draw
+    draw = kernels_for("counts.downsample", x).draw
 
     def of_block(block: Any, cells: NDArray, targets: NDArray) -> Any:
         few = _checked_totals(block) <= targets
@@ -157,7 +156,7 @@ def _drawn(x: Any, targets: NDArray[np.int64], seed: int, replace: bool, *, whol
     if blocks.is_dask(x):
         return blocks.map_blocks(of_block, x, *rows, dtype=dtype)
     if not blocks.is_sparse(x):
-        return _rep.dense_rows(x, of_block, *rows, dtype=dtype)
+        return elements.dense_rows(x, of_block, *rows, dtype=dtype)
     return blocks.join(list(blocks.stream(x, of_block, *rows)))
 
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas import blocks
+from scatlas import blocks, elements
 from scatlas.errors import InputError
-from scatlas.kernels.homes import home
-from scatlas.pp import _rep
+from scatlas.kernels.dispatch import kernels_for
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -147,7 +146,7 @@ def _filter(
     by_counts = items == (None, None)
     low, high = counts if by_counts else items
     is_anndata = isinstance(data, AnnData)
-    x = _rep.get(data) if is_anndata else data
+    x = elements.get(data) if is_anndata else data
     number = _numbers(x, axis, by_counts=by_counts)
     keep = number >= low if low is not None else number <= high
     log.info("keeping %d of %d %s", keep.sum(), keep.size, "cells" if axis == "obs" else "genes")
@@ -155,22 +154,22 @@ def _filter(
         return keep, number
     column = "n_counts" if by_counts else f"n_{item}"
     if copy:
-        kept = _rep.subset_copy(data, keep, axis)
+        kept = elements.subset_copy(data, keep, axis)
     else:
         kept = data
-        _rep.subset(kept, keep, axis)
+        elements.subset(kept, keep, axis)
     getattr(kept, axis)[column] = number[keep]
     return kept if copy else None
 
 
 def _numbers(x: Any, axis: str, *, by_counts: bool) -> np.ndarray:
     """Total, or number of values above zero, of each cell or gene."""
-    from scatlas.kernels.group_sums_cpu import check_range
-    from scatlas.kernels.qc_cpu import add_gene_sums, rounded
+    from scatlas.kernels.counts.qc_cpu import add_gene_sums, rounded
+    from scatlas.kernels.moments.group_sums_cpu import check_range
 
-    x = _rep.as_rows(x)
+    x = elements.as_rows(x)
     blocks.check_type(x)
-    kernels = home("qc", x)
+    kernels = kernels_for("counts.qc", x)
     if axis == "obs":
         of_cells = kernels.row_sums if by_counts else kernels.row_positive
         return np.concatenate(list(blocks.stream(x, of_cells)))

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from scatlas import blocks
-from scatlas.compute.footprints import CELLS_PER_CLUSTER, harmony_bytes
-from scatlas.compute.memory import available_memory
-from scatlas.compute.threads import n_cores
-from scatlas.errors import InputError, TooLargeError
-from scatlas.pp import _rep
+from scatlas import blocks, elements
+from scatlas.errors import InputError
+from scatlas.matrix.harmony import harmonized
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    import pandas as pd
     from anndata import AnnData
-    from numpy.typing import NDArray
-
-logger = logging.getLogger(__name__)
-
-# Fewer make no clusters to speak of.
-_FEWEST_CELLS = 2 * CELLS_PER_CLUSTER
 
 
 @blocks.passes(1, "the components are computed when they are a Dask array")
@@ -86,7 +73,7 @@ def harmony_integrate(
         msg = f"no {basis!r} in obsm: run sa.pp.pca first, or pass basis= one of {[*adata.obsm]}"
         raise InputError(msg)
     keys = [key] if isinstance(key, str) else list(key)
-    obs = _rep.table(adata, "obs")
+    obs = elements.table(adata, "obs")
     for name in keys:
         if name not in obs:
             msg = f"obs has no column {name!r} (key); it has {', '.join(obs.columns)}"
@@ -99,81 +86,3 @@ def harmony_integrate(
     adata = adata.copy() if copy else adata
     adata.obsm[adjusted_basis] = moved
     return adata if copy else None
-
-
-def harmonized(
-    x: NDArray[np.floating],
-    labels: Mapping[str, pd.Series | pd.Categorical],
-    *,
-    theta: float = 2.0,
-    max_iter_harmony: int = 10,
-    random_state: int = 0,
-) -> NDArray[np.float32]:
-    """:func:`harmony_integrate` of an array, without an AnnData around it.
-
-    Parameters
-    ----------
-    x
-        Components [cells x components].
-    labels
-        By name, the values of each column that is to be mixed [cells].
-    theta, max_iter_harmony, random_state
-        As in :func:`harmony_integrate`.
-
-    Returns
-    -------
-    float32 [cells x components].
-
-    Raises
-    ------
-    InputError, TooLargeError
-        As :func:`harmony_integrate`.
-    """
-    import pandas as pd
-    from harmonypy import run_harmony
-
-    if blocks.is_sparse(x):
-        raise InputError("Harmony moves components, which are dense: pass x.toarray() if these are")
-    n_cells, n_comps = x.shape
-    if n_cells < _FEWEST_CELLS:
-        msg = f"Harmony needs {_FEWEST_CELLS} cells and more, but there are {n_cells}"
-        raise InputError(msg)
-    if not np.isfinite(x).all():
-        raise InputError("the components hold values that are not finite: remove those cells first")
-    batches = {}
-    for name, column in labels.items():
-        values = pd.Categorical(column).remove_unused_categories()
-        if (values.codes < 0).any():
-            n_missing = int((values.codes < 0).sum())
-            msg = f"obs[{name!r}] has no value for {n_missing:,} cells: label or remove them"
-            raise InputError(msg)
-        if len(values.categories) < 2:
-            msg = (
-                f"obs[{name!r}] has the same value, {values.categories[0]!r}, for all cells, so "
-                "there is nothing to mix: name another column, or do not integrate"
-            )
-            raise InputError(msg)
-        batches[name] = values
-    needed, left = harmony_bytes(n_cells, n_comps), available_memory()
-    if left is not None and needed > left:
-        msg = (
-            f"Harmony of {n_cells:,} cells in {n_comps} components takes {needed / 1e9:,.1f} GB, "
-            f"but {left / 1e9:,.1f} GB of memory are left: use fewer components or fewer cells"
-        )
-        raise TooLargeError(msg)
-    logger.info("Harmony of %s cells in %d components", f"{n_cells:,}", n_comps)
-    found = run_harmony(
-        # Components x cells, as harmonypy tells the two apart by the number of cells; this is
-        # the order in which it wants them in memory, so that nothing is copied.
-        np.ascontiguousarray(x, dtype=np.float64).T,
-        batches,
-        list(batches),
-        theta=theta,
-        max_iter_harmony=max_iter_harmony,
-        random_state=random_state,
-        ncores=n_cores(),
-        verbose=False,
-    )
-    rounds = len(found.objective_harmony) - 1
-    logger.info("Harmony: %d rounds, %d clusters", rounds, found.K)
-    return np.ascontiguousarray(found.Z_corr, dtype=np.float32)

@@ -7,26 +7,24 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from scatlas import blocks
+from scatlas import blocks, elements
 from scatlas.errors import InputError
-from scatlas.pp import _hvg_dispersion, _hvg_pearson, _hvg_v3, _rep
-from scatlas.pp._hvg_dispersion import DEFAULT_CUTOFFS, Cutoffs, hvg_table
+from scatlas.matrix import hvg_dispersion, hvg_pearson, hvg_v3
+from scatlas.matrix.hvg import check_cells, check_flavor, moments_of_counts
+from scatlas.matrix.hvg_dispersion import DEFAULT_CUTOFFS, Cutoffs, hvg_table
 
 if TYPE_CHECKING:
     import pandas as pd
     from anndata import AnnData
     from numpy.typing import ArrayLike, NDArray
 
-    from scatlas.kernels.moments_cpu import Moments
-
     Flavor = Literal["seurat", "cell_ranger", "seurat_v3", "seurat_v3_paper", "pearson_residuals"]
 
-FLAVORS = (*_hvg_dispersion.FLAVORS, *_hvg_v3.FLAVORS, _hvg_pearson.FLAVOR)
 # What an AnnData gets of a table.
 _COLUMNS = (
-    dict.fromkeys(_hvg_dispersion.FLAVORS, _hvg_dispersion.COLUMNS)
-    | dict.fromkeys(_hvg_v3.FLAVORS, _hvg_v3.COLUMNS)
-    | {_hvg_pearson.FLAVOR: _hvg_pearson.COLUMNS}
+    dict.fromkeys(hvg_dispersion.FLAVORS, hvg_dispersion.COLUMNS)
+    | dict.fromkeys(hvg_v3.FLAVORS, hvg_v3.COLUMNS)
+    | {hvg_pearson.FLAVOR: hvg_pearson.COLUMNS}
 )
 
 
@@ -175,9 +173,9 @@ def highly_variable_genes(
     Biology 22 (2021): pearson_residuals. Reference implementation: scanpy 1.11.5,
     ``preprocessing/_highly_variable_genes.py`` and that of ``experimental/pp``.
     """
-    from scatlas.pp._moments import check_finite, gene_moments, representation
+    from scatlas.matrix.gene_moments import check_finite, gene_moments, representation
 
-    _check_flavor(flavor)
+    check_flavor(flavor)
     x = representation(adata, layer)
     if x.shape[0] == 0:
         raise InputError("highly_variable_genes needs at least one cell, but the AnnData has none")
@@ -186,10 +184,10 @@ def highly_variable_genes(
     codes, batches = _batches(adata, batch_key)
     scales = None if size_factors is None else _scales(adata, size_factors)
     if scales is not None:
-        _check_cells(~np.isnan(scales), codes, len(batches))
+        check_cells(~np.isnan(scales), codes, len(batches))
     names = adata.var_names
-    if flavor == _hvg_pearson.FLAVOR:
-        table = _hvg_pearson.hvg_table(
+    if flavor == hvg_pearson.FLAVOR:
+        table = hvg_pearson.hvg_table(
             x,
             names,
             codes,
@@ -201,8 +199,8 @@ def highly_variable_genes(
             check_values=check_values,
             min_cells=min_cells,
         )
-    elif flavor in _hvg_v3.FLAVORS:
-        table = _hvg_v3.hvg_table(
+    elif flavor in hvg_v3.FLAVORS:
+        table = hvg_v3.hvg_table(
             x,
             names,
             codes,
@@ -224,7 +222,7 @@ def highly_variable_genes(
             moments = gene_moments(x, codes, expm1=flavor == "seurat", log_base=log_base)
             check_finite(moments, names, "log-normalised data")
         else:
-            moments = _moments_of_counts(x, names, scales, flavor, codes)
+            moments = moments_of_counts(x, names, scales, flavor, codes)
         table = hvg_table(
             moments,
             names,
@@ -238,7 +236,7 @@ def highly_variable_genes(
     if not inplace:
         return table[table["highly_variable"]] if subset else table
     adata.uns["hvg"] = {"flavor": flavor}
-    if flavor == _hvg_pearson.FLAVOR:
+    if flavor == hvg_pearson.FLAVOR:
         adata.uns["hvg"]["computed_on"] = layer or "adata.X"
     for column in _COLUMNS[flavor]:
         if column not in table:  # of batches
@@ -250,93 +248,13 @@ def highly_variable_genes(
     return None
 
 
-def hvg_of_counts(
-    x: Any,
-    names: pd.Index,
-    size_factors: ArrayLike,
-    *,
-    flavor: Flavor = "seurat",
-    n_top_genes: int | None = None,
-    n_bins: int = 20,
-    min_cells: int | None = None,
-    genes: NDArray[np.bool_] | None = None,
-) -> pd.DataFrame:
-    """Table of :func:`highly_variable_genes` for counts without an AnnData around them.
-
-    An AnnData names its cells, which takes sixty bytes a cell and more than the pass itself.
-
-    Parameters
-    ----------
-    x
-        Counts ``[n_cells, n_genes]``, in memory or Dask.
-    names
-        Genes.
-    size_factors
-        One a cell; NaN leaves the cell out.
-    flavor, n_top_genes, n_bins, min_cells
-        As in :func:`highly_variable_genes`.
-    genes
-        Boolean ``[n_genes]``: the genes that are ranked; the others are left out as those below
-        `min_cells` are. None for all.
-
-    Raises
-    ------
-    InputError
-        As :func:`highly_variable_genes` with size factors.
-    """
-    from scatlas.pp._cut import scales_of
-    from scatlas.pp._moments import checked
-
-    _check_flavor(flavor)
-    x, scales = checked(x, "the array"), scales_of(size_factors, x.shape[0])
-    kept = ~np.isnan(scales)
-    _check_cells(kept, None, 0)
-    if flavor == _hvg_pearson.FLAVOR:
-        options = {"n_top_genes": n_top_genes, "min_cells": min_cells}
-        return _hvg_pearson.hvg_table(x, names, None, None, kept=kept, genes=genes, **options)
-    if flavor in _hvg_v3.FLAVORS:
-        options = {"flavor": flavor, "n_top_genes": n_top_genes, "min_cells": min_cells}
-        return _hvg_v3.hvg_table(x, names, None, None, kept=kept, genes=genes, **options)
-    moments = _moments_of_counts(x, names, scales, flavor, None)
-    return hvg_table(
-        moments,
-        names,
-        n_batches=None,
-        flavor=flavor,
-        n_bins=n_bins,
-        n_top_genes=n_top_genes,
-        min_cells=min_cells,
-        genes=genes,
-    )
-
-
-def _moments_of_counts(
-    x: Any,
-    names: pd.Index,
-    scales: NDArray[np.float64],
-    flavor: str,
-    codes: NDArray[np.int64] | None,
-) -> Moments:
-    from scatlas.pp._moments import check_finite, normalized_moments
-
-    moments = normalized_moments(x, scales, codes, log=flavor == "cell_ranger")
-    expected = "counts where size_factors are given"
-    check_finite(moments, names, expected)
-    negative = (moments.mean < 0).any(axis=0)
-    if negative.any():
-        gene = names[int(np.argmax(negative))]
-        msg = f"gene {gene!r} has a mean below 0: highly_variable_genes expects {expected}"
-        raise InputError(msg)
-    return moments
-
-
 def _batches(adata: AnnData, batch_key: str | None) -> tuple[NDArray[np.int64] | None, list[Any]]:
     """Code of each cell's batch (cells of no batch: one past the last) and the batches in use."""
     import pandas as pd
 
     if batch_key is None:
         return None, []
-    obs = _rep.table(adata, "obs")
+    obs = elements.table(adata, "obs")
     if batch_key not in obs:
         msg = f"obs has no column {batch_key!r} (batch_key); it has {list(obs.columns)}"
         raise InputError(msg)
@@ -350,25 +268,12 @@ def _batches(adata: AnnData, batch_key: str | None) -> tuple[NDArray[np.int64] |
 
 
 def _scales(adata: AnnData, size_factors: ArrayLike | str) -> NDArray[np.float64]:
-    from scatlas.pp._cut import scales_of
+    from scatlas.matrix.select_normalize import scales_of
 
     if isinstance(size_factors, str):
-        obs = _rep.table(adata, "obs")
+        obs = elements.table(adata, "obs")
         if size_factors not in obs:
             msg = f"obs has no column {size_factors!r} (size_factors); it has {list(obs)}"
             raise InputError(msg)
         size_factors = obs[size_factors].to_numpy()
     return scales_of(size_factors, adata.n_obs)
-
-
-def _check_cells(kept: NDArray[np.bool_], codes: NDArray[np.int64] | None, n_batches: int) -> None:
-    if not kept.any():
-        raise InputError("size_factors are NaN for every cell, so that none is left")
-    if codes is not None and not (codes[kept] < n_batches).any():
-        raise InputError("size_factors leave no cell that belongs to a batch (batch_key)")
-
-
-def _check_flavor(flavor: str) -> None:
-    if flavor not in FLAVORS:
-        msg = f"flavor={flavor!r} is not supported: choose one of {', '.join(FLAVORS)}"
-        raise InputError(msg)

@@ -6,11 +6,10 @@ import logging
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from scatlas import blocks
+from scatlas import blocks, elements
 from scatlas.errors import InputError
-from scatlas.kernels.homes import is_gpu
-from scatlas.kernels.rapids import library
-from scatlas.pp import _rep
+from scatlas.kernels.build.rapids import library
+from scatlas.kernels.dispatch import is_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 logger = logging.getLogger(__name__)
-
-# scanpy's settings.N_PCS: with at most this many genes, X itself is the representation.
-_MAX_GENES_AS_THEY_ARE = 50
 
 
 @blocks.passes(1, "the representation (X_pca, or X) is computed when it is a Dask array")
@@ -130,19 +126,19 @@ def neighbors(
         n_neighbors = 1 + adata.n_obs // 2
         logger.warning("only %d cells: n_neighbors is now %d", adata.n_obs, n_neighbors)
 
-    x = _matrix(adata, use_rep, n_pcs)
+    x = elements.representation_in_place(adata, use_rep, n_pcs)
     cuvs = _cuvs(x, metric, metric_kwds) if is_gpu(x) else None
-    x = _on_host(x) if cuvs is None else x
-    _check_finite(x, _name(adata, use_rep, n_pcs))
+    x = elements.contiguous(x) if cuvs is None else x
+    elements.check_finite_values(x, elements.representation_name(adata, use_rep, n_pcs))
     search: Any
     if cuvs is None:
-        from scatlas.pp import _knn as search
+        from scatlas.matrix import knn
 
         options: dict[str, Any] = {"metric_kwds": _with_spread(x, metric, metric_kwds)}
         descent, place = {"random_state": random_state}, ""
         threads = " on one thread"
     else:
-        from scatlas.kernels import knn_gpu as search
+        from scatlas.kernels.graphs import knn_gpu as search
 
         options = {"cuvs": cuvs}
         descent, place = {}, " on the GPU"
@@ -197,64 +193,6 @@ def neighbors(
     return adata if copy else None
 
 
-def representation(
-    adata: AnnData, *, use_rep: str | None, n_pcs: int | None
-) -> np.ndarray | sp.csr_matrix:
-    """The matrix that distances are taken in, in the main memory, chosen by scanpy's rules.
-
-    Parameters
-    ----------
-    adata
-        Annotated data [cells x genes].
-    use_rep, n_pcs
-        As in :func:`neighbors`.
-
-    Raises
-    ------
-    InputError
-        See :func:`neighbors`.
-    """
-    x = _on_host(_matrix(adata, use_rep, n_pcs))
-    _check_finite(x, _name(adata, use_rep, n_pcs))
-    return x
-
-
-def is_on_gpu(adata: AnnData, *, use_rep: str | None, n_pcs: int | None) -> bool:
-    """Whether the matrix that distances are taken in is there, and lies on the GPU."""
-    name = _name(adata, use_rep, n_pcs)
-    return is_gpu(adata.X if name == "X" else adata.obsm.get(name))
-
-
-def _name(adata: AnnData, use_rep: str | None, n_pcs: int | None) -> str:
-    """``"X"``, or the key of ``obsm``."""
-    if use_rep is not None:
-        return use_rep
-    return "X" if n_pcs == 0 or adata.n_vars <= _MAX_GENES_AS_THEY_ARE else "X_pca"
-
-
-def _matrix(adata: AnnData, use_rep: str | None, n_pcs: int | None) -> Any:
-    """The matrix that distances are taken in, where it lies; blocks of Dask joined in one pass."""
-    name = _name(adata, use_rep, n_pcs)
-    if name == "X":
-        x = _rep.get(adata, all_floats=True)
-    elif name in adata.obsm:
-        x = adata.obsm[name]
-    else:
-        mend = "run sa.pp.pca first" if name == "X_pca" else f"there are {list(adata.obsm)}"
-        msg = f"no {name!r} in obsm: {mend}, or pass use_rep='X' for the genes as they are"
-        raise InputError(msg)
-    if n_pcs is not None and name != "X":
-        if n_pcs > x.shape[1]:
-            msg = f"n_pcs is {n_pcs}, but {name!r} has {x.shape[1]} dimensions: lower n_pcs"
-            raise InputError(msg)
-        x = x[:, :n_pcs]
-    blocks.check(x, name if name == "X" else f"obsm[{name!r}]")
-    if x.shape[1] == 0:
-        msg = f"{name!r} has no dimensions: name another representation with use_rep"
-        raise InputError(msg)
-    return blocks.join(list(blocks.stream(x))) if blocks.is_dask(x) else x
-
-
 def _with_spread(x: Any, metric: Any, metric_kwds: Mapping[str, Any]) -> Mapping[str, Any]:
     """Arguments of a metric that needs the spread of all cells, completed as scikit-learn would.
 
@@ -277,27 +215,9 @@ def _with_spread(x: Any, metric: Any, metric_kwds: Mapping[str, Any]) -> Mapping
     return {"VI": np.linalg.inv(covariance).T}
 
 
-def _on_host(x: Any) -> np.ndarray | sp.csr_matrix:
-    """CSR, or contiguous, in the main memory."""
-    import numpy as np
-    import scipy.sparse as sp
-
-    x = blocks.on_host(x)
-    return sp.csr_matrix(x) if sp.issparse(x) else np.ascontiguousarray(x)
-
-
-def _check_finite(x: Any, name: str) -> None:
-    import numpy as np
-
-    values = x.data if blocks.is_sparse(x) else x
-    if not np.isfinite(values).all():  # CuPy's own isfinite, for its arrays
-        msg = f"{name!r} holds values that are not finite: remove those cells first"
-        raise InputError(msg)
-
-
 def _cuvs(x: Any, metric: Any, metric_kwds: Mapping[str, Any]) -> ModuleType | None:
     """cuVS, if it can search this matrix on the GPU; why not is logged."""
-    from scatlas.kernels import knn_gpu
+    from scatlas.kernels.graphs import knn_gpu
 
     if blocks.is_sparse(x):
         logger.warning("cuVS takes dense cells, these are sparse: neighbours on the CPU")
@@ -344,7 +264,7 @@ def connectivities(indices: np.ndarray, distances: np.ndarray) -> sp.csr_matrix:
     McInnes, Healy, Melville (2018), section 3.1: fuzzy union of each cell's own weights, in
     umap-learn's order of operations. No sum runs over cells: nothing depends on threads.
     """
-    from scatlas.kernels import umap_cpu
+    from scatlas.kernels.graphs import umap_cpu
 
     own = _neighbor_matrix(indices, umap_cpu.memberships(distances))
     own.eliminate_zeros()

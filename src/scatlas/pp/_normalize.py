@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas import blocks
+from scatlas import blocks, elements
 from scatlas.errors import InputError
-from scatlas.kernels import deferred
-from scatlas.kernels.homes import home, is_gpu
-from scatlas.pp import _rep
+from scatlas.kernels.counts import lazy_normalized
+from scatlas.kernels.dispatch import is_gpu, kernels_for
+from scatlas.matrix.size_factors import (
+    cell_totals,
+    check_target,
+    check_totals,
+    reciprocal,
+    size_factors,
+)
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -21,56 +27,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 log = logging.getLogger(__name__)
-
-
-def size_factors(totals: ArrayLike, *, target_sum: float | None = None) -> tuple[np.ndarray, float]:
-    """Size factor of each cell: its total over the target.
-
-    Dividing a cell's counts by its size factor gives the cell the total `target_sum`.
-
-    Parameters
-    ----------
-    totals
-        Total of each cell [cells], finite and not negative.
-    target_sum
-        The common total; None for the median over the cells that are not empty. (scanpy 1.11
-        leaves empty cells out of the median for a Dask or dense X, and counts them in for CSR.)
-
-    Returns
-    -------
-    factors
-        float64 [cells]; 0 for an empty cell.
-    target_sum
-        The target used.
-
-    Raises
-    ------
-    InputError
-        When a total is negative or not finite, when the target is not positive, or when no cell
-        has counts and no target is given.
-    """
-    totals = np.asarray(totals)
-    _check_totals(totals)
-    if target_sum is None:
-        filled = totals[totals > 0]
-        if filled.size == 0:
-            msg = "no cell has counts, so there is no median to normalise to: give target_sum"
-            raise InputError(msg)
-        target_sum = float(np.median(filled))
-    _check_target(target_sum)
-    return totals / np.float64(target_sum), float(target_sum)
-
-
-def _check_totals(totals: np.ndarray) -> None:
-    if totals.ndim != 1 or not (np.isfinite(totals).all() and (totals >= 0).all()):
-        msg = "totals of cells must be one finite, non-negative number a cell: are these counts?"
-        raise InputError(msg)
-
-
-def _check_target(target_sum: float) -> None:
-    if not 0 < target_sum < np.inf:
-        msg = f"target_sum must be a positive number, not {target_sum}"
-        raise InputError(msg)
 
 
 @blocks.passes(
@@ -148,11 +104,11 @@ def normalize_total(
         msg = f"max_fraction must lie within 0 and 1, not {max_fraction}"
         raise InputError(msg)
     if target_sum is not None:
-        _check_target(target_sum)
+        check_target(target_sum)
     if exclude_highly_expressed and counts_per_cell is not None:
         msg = "counts_per_cell fixes the totals: exclude_highly_expressed cannot change them"
         raise InputError(msg)
-    x = _rep.get(adata, layer=layer)
+    x = elements.get(adata, layer=layer)
     genes = _moderate_genes(adata, x, max_fraction) if exclude_highly_expressed else None
     totals = None
     if counts_per_cell is not None:
@@ -177,7 +133,7 @@ def normalize_total(
 
 def _known_totals(adata: AnnData, counts_per_cell: ArrayLike | str) -> np.ndarray:
     if isinstance(counts_per_cell, str):
-        obs = _rep.table(adata, "obs")
+        obs = elements.table(adata, "obs")
         if counts_per_cell not in obs:
             msg = f"counts_per_cell: adata.obs has no column {counts_per_cell!r}"
             raise InputError(msg)
@@ -189,79 +145,45 @@ def _known_totals(adata: AnnData, counts_per_cell: ArrayLike | str) -> np.ndarra
     return totals
 
 
-@blocks.passes(1)
-def cell_totals(x: Any, genes: np.ndarray | None = None) -> np.ndarray:
-    """Total of each cell over some genes, in one pass.
-
-    Parameters
-    ----------
-    x
-        Counts [cells x genes], in memory or Dask.
-    genes
-        bool [genes]; None for all.
-
-    Returns
-    -------
-    [cells], exact: int64 for integer counts, float64 for floating-point ones.
-    """
-    blocks.check_type(x)
-    row_sums = home("qc", x).row_sums
-    if genes is None and blocks.is_dask(x):
-        from scatlas.io.lazy import values_alone
-
-        x = values_alone(x)
-    parts = blocks.reduce(
-        lambda block: [row_sums(block, genes)],
-        lambda lists: [part for parts in lists for part in parts],
-        _rep.as_rows(x),
-    )
-    return np.concatenate(parts)
-
-
 def _moderate_genes(adata: AnnData, x: Any, max_fraction: float) -> np.ndarray:
     """True for the genes that exceed `max_fraction` in no cell, in one pass; bool [genes]."""
-    kernels = home("qc", x)
+    kernels = kernels_for("counts.qc", x)
 
     def dominant_genes(block: blocks.Block) -> np.ndarray:
         # No gene holds a fraction of a negative total.
-        _check_totals(kernels.row_sums(block))
+        check_totals(kernels.row_sums(block))
         return kernels.dominant_genes(block, max_fraction)
 
-    dominant = blocks.reduce(dominant_genes, np.logical_or.reduce, _rep.as_rows(x))
+    dominant = blocks.reduce(dominant_genes, np.logical_or.reduce, elements.as_rows(x))
     log.info("genes left out of the totals: %s", adata.var_names[dominant].tolist())
     return ~dominant
 
 
-def _reciprocal(factors: np.ndarray) -> np.ndarray:
-    """1/factor, and 1 for the cells without counts: they stay as they are."""
-    return 1.0 / np.where(factors == 0, 1.0, factors)
-
-
 def _divided(x: Any, factors: np.ndarray) -> Any:
-    from scatlas.kernels.normalize_cpu import scaled_dtype
+    from scatlas.kernels.counts.normalize_cpu import scaled_dtype
 
-    scales = _reciprocal(factors)
+    scales = reciprocal(factors)
     if blocks.is_dask(x):
         return blocks.map_blocks(_lazy(x).scale_rows, x, scales, dtype=scaled_dtype(x.dtype))
-    return _detached(home("normalize", x).scale_rows(x, scales))
+    return _detached(kernels_for("counts.normalize", x).scale_rows(x, scales))
 
 
 def _lazy(x: Any) -> ModuleType:
     """Kernels for the blocks of a Dask array."""
-    return home("normalize", x) if is_gpu(x) else deferred
+    return kernels_for("counts.normalize", x) if is_gpu(x) else lazy_normalized
 
 
 def _normalised_lazily(x: Any, genes: np.ndarray | None, target_sum: float) -> tuple[Any, Any]:
     """Normalised Dask X and its size factors; the totals are taken inside each block."""
-    from scatlas.kernels.normalize_cpu import scaled_dtype
+    from scatlas.kernels.counts.normalize_cpu import scaled_dtype
 
-    scale_rows, row_sums = _lazy(x).scale_rows, home("qc", x).row_sums
+    scale_rows, row_sums = _lazy(x).scale_rows, kernels_for("counts.qc", x).row_sums
 
     def factors(block: blocks.Block) -> np.ndarray:
-        return size_factors(row_sums(_rep.as_rows(block), genes), target_sum=target_sum)[0]
+        return size_factors(row_sums(elements.as_rows(block), genes), target_sum=target_sum)[0]
 
     normalised = blocks.map_blocks(
-        lambda block: scale_rows(block, _reciprocal(factors(block))),
+        lambda block: scale_rows(block, reciprocal(factors(block))),
         x,
         dtype=scaled_dtype(x.dtype),
     )
@@ -286,8 +208,8 @@ def _with(
     if copy:
         adata = adata.copy()
     else:
-        _rep.make_actual(adata)
-    _rep.put(adata, x, layer=layer, obsm=obsm)
+        elements.make_actual(adata)
+    elements.put(adata, x, layer=layer, obsm=obsm)
     return adata
 
 
@@ -347,14 +269,14 @@ def log1p(
     if "log1p" in data.uns:
         message = "adata.X seems to be already log-transformed."
         warnings.warn(message, UserWarning, stacklevel=2)
-    x = _logged(_rep.get(data, layer=layer, obsm=obsm), base)
+    x = _logged(elements.get(data, layer=layer, obsm=obsm), base)
     adata = _with(data, x, layer=layer, obsm=obsm, copy=copy)
     adata.uns["log1p"] = {"base": base}
     return adata if copy else None
 
 
 def _logged(x: Any, base: float | None) -> Any:
-    from scatlas.kernels.normalize_cpu import logged_dtype
+    from scatlas.kernels.counts.normalize_cpu import logged_dtype
 
     if hasattr(x, "dtype"):
         blocks.check_type(x)
@@ -363,4 +285,4 @@ def _logged(x: Any, base: float | None) -> Any:
         return blocks.map_blocks(lambda block: log_of(block, base), x, dtype=dtype)
     if hasattr(x, "tocsr") and x.format not in {"csr", "csc"}:
         x = x.tocsr()
-    return _detached(home("normalize", x).log1p(x, base))
+    return _detached(kernels_for("counts.normalize", x).log1p(x, base))

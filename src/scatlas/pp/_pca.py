@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import warnings
-from operator import index as as_integer
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas import blocks
-from scatlas.compute.threads import blas_on_one_thread
+from scatlas import blocks, elements
 from scatlas.errors import InputError
-from scatlas.kernels.homes import home, is_gpu
-from scatlas.pp import _rep
-from scatlas.pp._gram import check_size, gram_stats
+from scatlas.kernels.dispatch import is_gpu
+from scatlas.matrix.components import DEFAULT_N_COMPS, check_n_comps, components
+from scatlas.matrix.gram import check_size, gram_stats
 
 if TYPE_CHECKING:
     from anndata import AnnData
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-    from scatlas.pp._gram import GramStats
 
 # scanpy's solvers, all of which approximate or equal what the eigen-decomposition gives.
 SOLVERS = ("arpack", "auto", "covariance_eigh", "full", "randomized", "tsqr")
-_DEFAULT_COMPS = 50
 
 
 class _Unset:
@@ -34,151 +30,6 @@ class _Unset:
 
 
 _UNSET = _Unset()
-
-
-class Components(NamedTuple):
-    """Result of :func:`components`.
-
-    Attributes
-    ----------
-    mean
-        float64 ``[n_genes]``, mean per gene.
-    PCs
-        float64 ``[n_genes, n_comps]``, orthonormal loadings, the one of largest magnitude positive
-        in each component.
-    variance
-        float64 ``[n_comps]``, variance along each component.
-    variance_ratio
-        float64 ``[n_comps]``, the same over the variance of all genes.
-    """
-
-    mean: NDArray[np.float64]
-    PCs: NDArray[np.float64]
-    variance: NDArray[np.float64]
-    variance_ratio: NDArray[np.float64]
-
-    def offset(
-        self, *, zero_center: bool, zeros: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64]:
-        """What to subtract from projected cells, float64 ``[n_comps]``: the projected mean.
-
-        Parameters
-        ----------
-        zero_center
-            Whether the components are centred.
-        zeros
-            For cells that come less a row (:class:`scatlas.pp.GeneScale`), that row
-            ``[n_genes]``.
-        """
-        mean = self.mean if zero_center else np.zeros_like(self.mean)
-        return _dot(mean if zeros is None else mean - zeros, self.PCs)
-
-    def project(
-        self,
-        x: Any,
-        *,
-        zero_center: bool = True,
-        zeros: NDArray[np.float64] | None = None,
-        dtype: DTypeLike = np.float32,
-    ) -> Any:
-        """Project cells on the components.
-
-        Parameters
-        ----------
-        x
-            Array ``[n_cells, n_genes]``, in memory or Dask.
-        zero_center, zeros
-            As for :meth:`offset`.
-        dtype
-            Type of the result; the sums are float64.
-
-        Returns
-        -------
-        ``[n_cells, n_comps]``: NumPy or CuPy for an array in memory, lazy with the row blocks of a
-        Dask array.
-        """
-        offset = self.offset(zero_center=zero_center, zeros=zeros)
-        kernels = home("project", x)
-        PCs = kernels.prepared(self.PCs)
-
-        def of_block(block: Any) -> Any:
-            return kernels.project(block, PCs, offset, dtype=dtype)
-
-        if blocks.is_dask(x):
-            meta = blocks.dense_like(x, (0, 0), dtype)
-            return blocks.map_blocks(of_block, x, dtype=dtype, n_vars=offset.size, meta=meta)
-        out = blocks.dense_like(x, (x.shape[0], offset.size), dtype)
-        for cells, block in zip(blocks.row_slices(x), blocks.stream(x, of_block), strict=True):
-            out[cells] = block
-        return out
-
-
-def _dot(mean: NDArray[np.float64], PCs: NDArray[np.float64]) -> NDArray[np.float64]:
-    with blas_on_one_thread():
-        return mean @ PCs
-
-
-def components(
-    stats: GramStats, n_comps: int, *, zero_center: bool = True, gpu: bool = False
-) -> Components:
-    """Principal components from sums alone.
-
-    With centring, the eigenvectors of ``(G - n mu mu^T) / (n - 1)`` and their eigenvalues; without,
-    those of ``G`` (the right singular vectors of X, as a truncated SVD gives them) and the variance
-    (divided by n, as scikit-learn reports it) of the cells projected on them.
-
-    All in float64, with LAPACK on one thread, so the result depends on `stats` alone. The
-    subtraction loses ``(mean / sd)**2`` of the 2**-53 of float64: a gene of mean 8 and standard
-    deviation 0.05 keeps 11 digits. Variances below the rounding of the sums are 0: beyond the rank
-    of X the components are an orthonormal completion.
-
-    Parameters
-    ----------
-    stats
-        Sums over the cells.
-    n_comps
-        At most the number of cells and of genes.
-    zero_center
-        Centre the genes.
-    gpu
-        Decompose on the current GPU instead, all the rest being the same: other rounding.
-
-    Raises
-    ------
-    InputError
-        For too many components or genes, fewer than two cells, or values that are not finite.
-    """
-    n, n_genes = stats.n_cells, stats.sums.size
-    n_comps = _check_comps(n_comps, n, n_genes)
-    check_size(n_genes)
-    if not (np.isfinite(stats.sums).all() and np.isfinite(stats.gram.diagonal()).all()):
-        raise InputError("PCA needs finite values, but X holds NaN or infinite ones")
-    mean = stats.sums / n
-    squares = stats.gram.diagonal() / n
-    matrix = stats.gram.copy()
-    if zero_center:
-        for gene in range(n_genes):  # by rows: an outer product would take a third matrix
-            matrix[gene] -= mean[gene] * stats.sums
-        matrix /= n - 1
-    total = float(np.maximum(matrix.diagonal(), 0.0).sum())
-    # What rounding of the sums themselves leaves in an eigenvalue; of few genes, what LAPACK does.
-    noise = max(n_genes, 32) * np.finfo(np.float64).eps * float(squares.sum())
-    if gpu:
-        from scatlas.kernels.eigh_gpu import eigh_top
-    else:
-        from scatlas.kernels.eigh_cpu import eigh_top
-    with blas_on_one_thread():
-        values, PCs = eigh_top(matrix, n_comps)
-    largest = np.abs(PCs).argmax(axis=0)
-    PCs *= np.where(PCs[largest, np.arange(n_comps)] < 0, -1.0, 1.0)
-    if zero_center:
-        variance = values
-    else:
-        variance = values / n - _dot(mean, PCs) ** 2
-        total = float(np.maximum(squares - mean**2, 0.0).sum())
-    variance = np.where(variance > noise, variance, 0.0)
-    ratio = variance / total if total > noise else np.zeros(n_comps)
-    return Components(mean, PCs, variance, ratio)
 
 
 @blocks.passes(1, "the Gram matrix; the projection is lazy and takes one more when computed")
@@ -267,7 +118,7 @@ def pca(
     """
     from anndata import AnnData
 
-    from scatlas.pp._moments import checked, representation
+    from scatlas.matrix.gene_moments import checked, representation
 
     if chunked or chunk_size is not None:
         raise InputError(
@@ -294,8 +145,8 @@ def pca(
         x = blocks.select_genes(x, np.flatnonzero(mask))
     if n_comps is None:
         smaller = min(x.shape)
-        n_comps = smaller - 1 if smaller <= _DEFAULT_COMPS else _DEFAULT_COMPS
-    n_comps = _check_comps(n_comps, *x.shape)
+        n_comps = smaller - 1 if smaller <= DEFAULT_N_COMPS else DEFAULT_N_COMPS
+    n_comps = check_n_comps(n_comps, *x.shape)
     check_size(x.shape[1])
     found = components(gram_stats(x), n_comps, zero_center=zero_center, gpu=is_gpu(x))
     x_pca = found.project(x, zero_center=zero_center, dtype=dtype)
@@ -349,7 +200,7 @@ def _mask_var(
     if isinstance(mask, str):
         if adata is None:
             raise InputError("the name of a mask refers to an AnnData, not to an array")
-        var = _rep.table(adata, "var")
+        var = elements.table(adata, "var")
         if mask not in var:
             msg = f"var has no column {mask!r} (mask_var); it has {list(var.columns)}"
             raise InputError(msg)
@@ -361,17 +212,3 @@ def _mask_var(
         )
         raise InputError(msg)
     return (mask if isinstance(mask, str) else genes), genes
-
-
-def _check_comps(n_comps: int, n_cells: int, n_genes: int) -> int:
-    n = as_integer(n_comps)
-    if n_cells < 2:
-        msg = f"PCA needs at least two cells, but there are {n_cells}"
-        raise InputError(msg)
-    if not 1 <= n <= min(n_cells, n_genes):
-        msg = (
-            f"n_comps={n} is not possible for {n_cells} cells x {n_genes} genes: choose 1 to "
-            f"{min(n_cells, n_genes)}"
-        )
-        raise InputError(msg)
-    return n

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scatlas import blocks
+from scatlas import blocks, elements
 from scatlas.errors import InputError
-from scatlas.kernels.homes import home
-from scatlas.pp import _rep
+from scatlas.kernels.dispatch import kernels_for
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from anndata import AnnData
 
-    from scatlas.kernels.qc_cpu import QCPartial
+    from scatlas.kernels.counts.qc_cpu import QCPartial
 
 
 @blocks.passes(1)
@@ -92,7 +91,7 @@ def calculate_qc_metrics(
         below 1 or above the number of genes, when `adata.raw` has other genes than `adata`, or when
         totals of integers may not fit 64 bits.
     """
-    x = _rep.get(adata, layer=layer, use_raw=use_raw)
+    x = elements.get(adata, layer=layer, use_raw=use_raw)
     if x.shape[1] != adata.n_vars:
         msg = (
             f"adata.raw has {x.shape[1]} genes but adata has {adata.n_vars}: take the metrics of "
@@ -100,7 +99,7 @@ def calculate_qc_metrics(
         )
         raise InputError(msg)
     if inplace:
-        _rep.table(adata, "obs"), _rep.table(adata, "var")
+        elements.table(adata, "obs"), elements.table(adata, "var")
     names = [qc_vars] if isinstance(qc_vars, str) else list(qc_vars)
     masks = _masks(adata, names)
     ns = _ranks(percent_top, adata.n_vars)
@@ -110,7 +109,7 @@ def calculate_qc_metrics(
     var = _genes(adata, partial, expr_type, x.dtype, log1p=log1p)
     if not inplace:
         return obs, var
-    _rep.make_actual(adata)
+    elements.make_actual(adata)
     adata.obs[obs.columns] = obs
     adata.var[var.columns] = var
     return None
@@ -121,7 +120,7 @@ def _masks(adata: AnnData, names: list[str]) -> np.ndarray:
     masks = np.zeros((len(names), adata.n_vars), bool)
     if not names:
         return masks
-    var = _rep.table(adata, "var")
+    var = elements.table(adata, "var")
     for row, name in zip(masks, names, strict=True):
         if name not in var:
             msg = f"qc_vars: adata.var has no column {name!r}; it has {sorted(var.columns)}"
@@ -146,16 +145,16 @@ def _ranks(percent_top: Collection[int] | None, n_genes: int) -> list[int]:
 
 
 def _partial(x: object, masks: np.ndarray, ns: list[int]) -> QCPartial:
-    from scatlas.kernels.group_sums_cpu import check_range
-    from scatlas.kernels.qc_cpu import QCPartial
+    from scatlas.kernels.counts.qc_cpu import QCPartial
+    from scatlas.kernels.moments.group_sums_cpu import check_range
 
-    qc_block, longest = home("qc", x).qc_block, max(x.shape)
+    qc_block, longest = kernels_for("counts.qc", x).qc_block, max(x.shape)
 
     def of_block(block: blocks.Block) -> QCPartial:
         check_range(block, longest)
         return qc_block(block, masks, ns)
 
-    return blocks.reduce(of_block, QCPartial.merge, _rep.as_rows(x))
+    return blocks.reduce(of_block, QCPartial.merge, elements.as_rows(x))
 
 
 def _cells(
@@ -171,7 +170,7 @@ def _cells(
     log1p: bool,
 ) -> pd.DataFrame:
     """Table of the cells, columns in scanpy's order."""
-    from scatlas.kernels.qc_cpu import sum_dtype
+    from scatlas.kernels.counts.qc_cpu import sum_dtype
 
     totals = partial.totals.astype(sum_dtype(dtype))
     masked = partial.masked.astype(sum_dtype(dtype))
@@ -192,7 +191,7 @@ def _genes(
     adata: AnnData, partial: QCPartial, expr: str, dtype: np.dtype, *, log1p: bool
 ) -> pd.DataFrame:
     """Table of the genes, columns in scanpy's order."""
-    from scatlas.kernels.qc_cpu import sum_dtype
+    from scatlas.kernels.counts.qc_cpu import sum_dtype
 
     with np.errstate(invalid="ignore"):  # no cells at all: 0/0 is NaN
         columns = {

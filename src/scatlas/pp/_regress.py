@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas import blocks
+from scatlas import blocks, elements
 from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError
-from scatlas.kernels.homes import home
-from scatlas.pp import _rep
+from scatlas.kernels.dispatch import kernels_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,17 +79,17 @@ def regress_out(
     Gram-Schmidt with reorthogonalisation. Reference implementation: scanpy 1.11.5,
     ``preprocessing/_simple.py``.
     """
-    from scatlas.pp._moments import representation
+    from scatlas.matrix.gene_moments import representation
 
     x = representation(adata, layer)
     if x.shape[0] == 0:
         raise InputError("regress_out needs at least one cell, but the AnnData has none")
     columns = _columns(adata, keys)
     with nullcontext() if n_jobs is None else use_threads(n_jobs):
-        left = _residuals(_rep.as_rows(x), columns)
+        left = _residuals(elements.as_rows(x), columns)
     adata = adata.copy() if copy else adata
-    _rep.make_actual(adata)
-    _rep.put(adata, left, layer=layer)
+    elements.make_actual(adata)
+    elements.put(adata, left, layer=layer)
     return adata if copy else None
 
 
@@ -102,7 +101,7 @@ def _columns(adata: AnnData, keys: str | Sequence[str]) -> list[pd.Categorical |
     if not keys:
         raise InputError("regress_out needs a column of obs (keys)")
     columns = []
-    obs = _rep.table(adata, "obs")
+    obs = elements.table(adata, "obs")
     for key in keys:
         if key not in obs:
             msg = f"obs has no column {key!r} (keys); it has {list(obs.columns)}"
@@ -131,7 +130,7 @@ def _residuals(x: Any, columns: list[pd.Categorical | NDArray]) -> Any:
         sums = _weighted_sums(x, [np.ones(n_cells), *weights])
         codes, base, slopes = np.zeros(n_cells, np.int64), sums[:1] / n_cells, sums[1:]
     else:
-        from scatlas.get._groups import of_cells
+        from scatlas.matrix.group_sums import of_cells
 
         codes = columns[0].codes.astype(np.int64)
         means = of_cells(x, codes, np.bincount(codes), ("mean",), 0)["mean"]
@@ -145,7 +144,7 @@ def _residuals(x: Any, columns: list[pd.Categorical | NDArray]) -> Any:
         raise InputError(msg)
     narrow = x.dtype == np.float32 or (x.dtype.kind in "iub" and x.dtype.itemsize <= 4)
     dtype = np.dtype(np.float32 if narrow else np.float64)
-    residuals = home("regress", x).residuals
+    residuals = kernels_for("linalg.regress", x).residuals
 
     def of_block(block: Any, codes: NDArray, *weights: NDArray) -> Any:
         of_rows = np.stack([*weights], axis=1) if weights else np.empty((codes.size, 0))
@@ -154,14 +153,14 @@ def _residuals(x: Any, columns: list[pd.Categorical | NDArray]) -> Any:
     if blocks.is_dask(x):
         meta = blocks.dense_like(x, (0, 0), dtype)
         return blocks.map_blocks(of_block, x, codes, *weights, dtype=dtype, meta=meta)
-    return _rep.dense_rows(x, of_block, codes, *weights, dtype=dtype)
+    return elements.dense_rows(x, of_block, codes, *weights, dtype=dtype)
 
 
 def _weighted_sums(x: Any, weights: list[NDArray[np.float64]]) -> NDArray[np.float64]:
     """Sum over the cells of each gene times each of the weights ``[n_weights, n_genes]``."""
-    from scatlas.kernels import regress_cpu
+    from scatlas.kernels.linalg import regress_cpu
 
-    weighted_sums = home("regress", x).weighted_sums
+    weighted_sums = kernels_for("linalg.regress", x).weighted_sums
 
     def of_block(block: Any, *weights: NDArray) -> NDArray[np.float64]:
         return weighted_sums(block, np.stack(weights, axis=1))

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from scatlas import blocks
+from scatlas import blocks, elements
 from scatlas.errors import InputError
-from scatlas.pp import _rep
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -79,8 +78,8 @@ def sample(
     weights = _weights(data, p, side, length)
     n = _number(fraction, n, length, weights, replace=replace)
     if is_anndata:
-        _rep.refuse_backed(data)
-    if replace and (_rep.has_dask(data) if is_anndata else blocks.is_dask(data)):
+        elements.refuse_backed(data)
+    if replace and (elements.has_dask(data) if is_anndata else blocks.is_dask(data)):
         msg = "drawing with replacement needs the data in memory, not Dask: call to_memory() first"
         raise InputError(msg)
     rng = np.random.default_rng(0 if rng is None else rng)
@@ -93,10 +92,10 @@ def sample(
         if replace:  # the names are made unique below
             warnings.filterwarnings("ignore", ".* names are not unique", UserWarning)
         if copy:
-            taken = _rep.subset_copy(data, index, side)
+            taken = elements.subset_copy(data, index, side)
         else:
             taken = data
-            _rep.subset(taken, index, side)
+            elements.subset(taken, index, side)
     if replace:
         getattr(taken, f"{side}_names_make_unique")()
     return taken if copy else None
@@ -111,7 +110,7 @@ def _weights(data: Any, p: str | ArrayLike | None, side: str, length: int) -> np
         if table is None or p not in table:
             msg = f"p={p!r} is not a column of adata.{side}"
             raise InputError(msg)
-        p = _rep.table(data, side)[p]
+        p = elements.table(data, side)[p]
     weights = np.asarray(p)
     if weights.shape != (length,):
         msg = f"p has shape {weights.shape}, but there are {length} {side}"

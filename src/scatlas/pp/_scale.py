@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from scatlas import blocks
+from scatlas import blocks, elements
 from scatlas.errors import InputError
-from scatlas.kernels.homes import home
-from scatlas.pp import _rep
+from scatlas.kernels.dispatch import kernels_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +79,7 @@ def scale(
     if not isinstance(data, AnnData):
         return _scale_array(data, zero_center, max_value, layer, obsm, mask_obs)
 
-    from scatlas.pp._moments import checked, representation
+    from scatlas.matrix.gene_moments import checked, representation
 
     adata = data.copy() if copy else data
     if adata.is_view:  # a view would write through to its parent's X
@@ -88,7 +87,7 @@ def scale(
     names = ("mean", "std")
     if isinstance(mask_obs, str):
         names = (f"mean of {mask_obs}", f"std of {mask_obs}")
-        obs = _rep.table(adata, "obs")
+        obs = elements.table(adata, "obs")
         if mask_obs not in obs:
             msg = f"obs has no column {mask_obs!r} (mask_obs); it has {list(obs.columns)}"
             raise InputError(msg)
@@ -125,7 +124,7 @@ def _scale_array(
     obsm: str | None,
     mask_obs: ArrayLike | str | None,
 ) -> Any:
-    from scatlas.pp._moments import checked
+    from scatlas.matrix.gene_moments import checked
 
     if layer is not None or obsm is not None or isinstance(mask_obs, str):
         raise InputError("layer, obsm and the name of a mask refer to an AnnData, not to an array")
@@ -152,7 +151,7 @@ def _scaled(
     x: Any, zero_center: bool, max_value: float | None, mask: NDArray[np.bool_] | None
 ) -> tuple[Any, NDArray[np.float64], NDArray[np.float64]]:
     """Scaled array, mean and standard deviation (1 for constant genes)."""
-    from scatlas.pp._moments import gene_moments
+    from scatlas.matrix.gene_moments import gene_moments
 
     if x.shape[0] == 0:
         raise InputError("scale needs at least one cell, but there is none")
@@ -181,7 +180,7 @@ def _scaled(
 def _block_scaler(
     x: Any, mean: NDArray | None, sd: NDArray, max_value: float | None, dtype: np.dtype
 ) -> Callable[..., Any]:
-    kernels = home("scale", x)
+    kernels = kernels_for("linalg.scale", x)
 
     def of_block(block: Any, rows: NDArray[np.bool_] | None = None) -> Any:
         return kernels.scale(block, mean, sd, max_value, rows, dtype=dtype)
@@ -204,4 +203,4 @@ def _apply(
     if blocks.is_sparse(x) and not zero_center:
         scaled = of_block(x.tocsr(), *rows)
         return scaled.tocsc() if x.format == "csc" else scaled
-    return _rep.dense_rows(x, of_block, *rows, dtype=dtype)
+    return elements.dense_rows(x, of_block, *rows, dtype=dtype)

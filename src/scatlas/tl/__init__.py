@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from scatlas import blocks
-from scatlas._lazy import exports
+from scatlas._util.lazy_exports import exports
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -275,11 +275,11 @@ def lisi(
     InputError
         No such column, or no neighbours.
     """
+    from scatlas import elements
     from scatlas.errors import InputError
-    from scatlas.pp import _rep
     from scatlas.tl import _lisi
 
-    obs = _rep.table(adata, "obs")
+    obs = elements.table(adata, "obs")
     if key not in obs:
         msg = f"obs has no column {key!r} (key); it has {', '.join(obs.columns)}"
         raise InputError(msg)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from scatlas.elements import is_on_gpu
 from scatlas.errors import InputError
-from scatlas.pp._neighbors import is_on_gpu
 
 if TYPE_CHECKING:
     import scipy.sparse as sp

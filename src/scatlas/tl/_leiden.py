@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from scatlas import elements
+from scatlas._util.natural_sort import natural_key
 from scatlas.errors import InputError
-from scatlas.kernels.rapids import library
-from scatlas.natural import natural_key
-from scatlas.pp import _rep
+from scatlas.kernels.build.rapids import library
 from scatlas.tl._graph import graph, works_on_gpu
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def leiden(
 
     args = {**clustering_args, "n_iterations": n_iterations}
     if cugraph is not None:
-        from scatlas.kernels import leiden_gpu
+        from scatlas.kernels.graphs import leiden_gpu
 
         logger.info("Leiden of %d cells: on the GPU", adjacency.shape[0])
         membership = _by_size(
@@ -158,7 +158,7 @@ def _by_size(labels: np.ndarray) -> np.ndarray:
 
 def _restricted(adata: AnnData, column: str, categories: Sequence[str]) -> np.ndarray:
     """Mask of the cells whose ``column`` is one of ``categories``."""
-    obs = _rep.table(adata, "obs")
+    obs = elements.table(adata, "obs")
     if column not in obs:
         msg = f"restrict_to names the column {column!r}, which obs has not"
         raise InputError(msg)

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from scatlas import blocks
+from scatlas import blocks, elements
 from scatlas.errors import InputError
-from scatlas.kernels.group_sums_cpu import Wanted
-from scatlas.pp import _rep
-from scatlas.pp._moments import checked
+from scatlas.kernels.moments.group_sums_cpu import Wanted
+from scatlas.matrix.gene_moments import checked
 from scatlas.tl import _rank_groups, _rank_moments, _rank_table
 
 if TYPE_CHECKING:
@@ -152,14 +151,14 @@ def rank_genes_groups(
     if n_genes is not None and n_genes < 1:
         msg = f"n_genes={n_genes} must be 1 or more"
         raise InputError(msg)
-    _rep.refuse_backed(adata)
+    elements.refuse_backed(adata)
     use_raw = adata.raw is not None if use_raw is None else use_raw
-    x = _rep.get(adata, layer=layer, use_raw=use_raw, all_floats=method != "logreg")
+    x = elements.get(adata, layer=layer, use_raw=use_raw, all_floats=method != "logreg")
     x = checked(x, "the matrix to rank genes by", all_floats=True)
     names = adata.raw.var_names if use_raw else adata.var_names
-    genes = _masked(_rep.table(adata, "var"), mask_var, names.size)
+    genes = _masked(elements.table(adata, "var"), mask_var, names.size)
     names = names if genes is None else names[genes]
-    chosen = _rank_groups.choose(_rep.table(adata, "obs"), groupby, groups, reference)
+    chosen = _rank_groups.choose(elements.table(adata, "obs"), groupby, groups, reference)
     base = adata.uns.get("log1p", {}).get("base")
 
     fractions: dict[str, pd.DataFrame] = {}

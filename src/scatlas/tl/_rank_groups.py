@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
+from scatlas._util.natural_sort import natural_key
 from scatlas.errors import InputError
-from scatlas.natural import natural_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from scatlas import blocks
+from scatlas import blocks, elements
 from scatlas.compute.threads import blas_on_one_thread
 from scatlas.errors import InputError
-from scatlas.kernels import logreg_cpu
-from scatlas.kernels.homes import home, is_gpu
-from scatlas.pp import _rep
+from scatlas.kernels.dispatch import is_gpu, kernels_for
+from scatlas.kernels.ranking import logreg_cpu
 from scatlas.tl._rank_sums import memory_budget
 from scatlas.tl._rank_table import Ranked
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from scatlas.kernels.logreg_cpu import Partial
+    from scatlas.kernels.ranking.logreg_cpu import Partial
     from scatlas.tl._rank_groups import Groups
 
 logger = logging.getLogger(__name__)
@@ -121,7 +120,7 @@ class _Cells:
     def __init__(self, x: Any, codes: NDArray[np.int64], genes: NDArray[np.int64] | None) -> None:
         if genes is not None:
             x = blocks.select_genes(x, genes)
-        self._x, self._codes = _rep.as_rows(x), codes
+        self._x, self._codes = elements.as_rows(x), codes
         self.shape = int((codes >= 0).sum()), x.shape[1]
         self.passes = 0
         self.most = np.zeros(x.shape[1])
@@ -161,7 +160,7 @@ class _Cells:
 
     def evaluate(self, model: logreg_cpu.Model) -> Partial:
         """Loss and gradient of all cells."""
-        kernels = home("logreg", self._x)
+        kernels = kernels_for("ranking.logreg", self._x)
         work = partial(kernels.evaluate, model=model)
         if self._held is None:
             self.passes += 1
@@ -173,9 +172,9 @@ class _Cells:
             return work(*held[i])
 
         if is_gpu(self._x):
-            from scatlas.kernels import gpu_blocks
+            from scatlas.arrays import cupy_arrays
 
-            of_block, settle = gpu_blocks.on_own_stream(of_block), gpu_blocks.settle
+            of_block, settle = cupy_arrays.on_own_stream(of_block), cupy_arrays.settle
         return _folded(blocks.in_order(of_block, len(held), settle))
 
 
@@ -236,12 +235,12 @@ def _looked_at(
     block: Any, codes: NDArray[np.int64], *, keep: bool
 ) -> tuple[NDArray[np.float64], list[tuple[Any, NDArray[np.int64]]]]:
     """Largest magnitudes of a block's genes, and its cells that have a class if they are kept."""
-    most = home("logreg", block).most(block, codes)
+    most = kernels_for("ranking.logreg", block).most(block, codes)
     if not keep:
         return most, []
     chosen = codes >= 0
     if not chosen.all():
-        block, codes = home("select", block).select_rows(block, chosen), codes[chosen]
+        block, codes = kernels_for("counts.select", block).select_rows(block, chosen), codes[chosen]
     return most, [(block, codes)]
 
 

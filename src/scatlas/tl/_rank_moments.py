@@ -9,10 +9,10 @@ import numpy as np
 
 from scatlas import blocks
 from scatlas.errors import InputError
-from scatlas.get._groups import added, refuse_too_large
-from scatlas.kernels import group_sums_cpu
-from scatlas.kernels.group_sums_cpu import Sums, Wanted
-from scatlas.kernels.rest_sums_cpu import rest_sums
+from scatlas.kernels.moments import group_sums_cpu
+from scatlas.kernels.moments.group_sums_cpu import Sums, Wanted
+from scatlas.kernels.moments.other_group_sums_cpu import rest_sums
+from scatlas.matrix.group_sums import added, refuse_too_large
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ from scatlas import blocks
 from scatlas.compute.memory import available_memory
 from scatlas.compute.threads import n_threads
 from scatlas.errors import InputError, TooLargeError
-from scatlas.kernels.homes import home, is_gpu
-from scatlas.kernels.rank_sums_cpu import MOST_CELLS, scores_of
+from scatlas.kernels.dispatch import is_gpu, kernels_for
+from scatlas.kernels.ranking.rank_sums_cpu import MOST_CELLS, scores_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,7 +94,7 @@ def _scores(
     if sizes.sum() >= MOST_CELLS:
         msg = f"{sizes.sum():,} cells are too many to rank: method='wilcoxon' takes fewer than 2^31"
         raise InputError(msg)
-    kernels = home("rank_sums", x)
+    kernels = kernels_for("ranking.rank_sums", x)
     counts = nonzero.sum(axis=0)
     ranked = (sizes.sum(), counts) if reference is None else (sizes[reference], nonzero[reference])
     zeros = ranked[0] - ranked[1]
@@ -147,9 +147,9 @@ def _joined(parts: list[list]) -> list:
 def memory_budget(x: Any) -> int:
     """Bytes that may be kept beside a matrix, where it is."""
     if is_gpu(x):
-        from scatlas.kernels import gpu_blocks
+        from scatlas.arrays import cupy_arrays
 
-        left = gpu_blocks.total_memory()
+        left = cupy_arrays.total_memory()
     else:
         left = available_memory()
     return _NO_BOUND if left is None else int(_PART * left)

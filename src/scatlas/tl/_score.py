@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from scatlas import blocks
+from scatlas import blocks, elements
 from scatlas.errors import InputError
-from scatlas.kernels.homes import home
-from scatlas.pp import _rep
-from scatlas.pp._moments import checked
+from scatlas.kernels.dispatch import kernels_for
+from scatlas.matrix.gene_moments import checked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from numpy.typing import NDArray
 
-    from scatlas.kernels.moments_cpu import Moments
+    from scatlas.kernels.moments.moments_cpu import Moments
 
 logger = logging.getLogger(__name__)
 
@@ -193,7 +192,9 @@ def _scores(
         raise InputError(msg)
     if use_raw is None:
         use_raw = layer is None and adata.raw is not None
-    x = _rep.as_rows(checked(_rep.get(adata, layer=layer, use_raw=use_raw), "the matrix to score"))
+    x = elements.as_rows(
+        checked(elements.get(adata, layer=layer, use_raw=use_raw), "the matrix to score")
+    )
     if x.shape[0] == 0:
         raise InputError("score_genes needs at least one cell, but the AnnData has none")
     names = (adata.raw if use_raw else adata).var_names
@@ -301,9 +302,12 @@ def _mask(positions: NDArray[np.intp], n: int) -> NDArray[np.bool_]:
 
 def _means_of_genes(x: Any) -> NDArray[np.float64]:
     """Mean of each gene over the cells where it is not NaN, in one pass."""
-    from scatlas.kernels import moments_cpu
+    from scatlas.kernels.moments import moments_cpu
 
-    moments, gene_sums = home("count_moments", x), home("qc", x).gene_sums
+    moments, gene_sums = (
+        kernels_for("moments.count_moments", x),
+        kernels_for("counts.qc", x).gene_sums,
+    )
 
     def of_block(block: Any) -> tuple[Moments, NDArray[np.int64]]:
         known, missing = _without_nan(block)
@@ -321,7 +325,7 @@ def _means_of_genes(x: Any) -> NDArray[np.float64]:
 
 def _means_of_cells(x: Any, masks: list[NDArray[np.bool_]]) -> NDArray[np.float64]:
     """Mean over the genes of each mask that are not NaN, ``[n_cells, n_masks]``, in one pass."""
-    row_sums = home("qc", x).row_sums
+    row_sums = kernels_for("counts.qc", x).row_sums
 
     def of_block(block: Any) -> NDArray[np.float64]:
         known, missing = _without_nan(block)

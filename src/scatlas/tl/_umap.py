@@ -10,10 +10,10 @@ import numpy as np
 
 from scatlas import blocks
 from scatlas.compute.threads import blas_on_one_thread
+from scatlas.elements import representation
 from scatlas.errors import InputError
-from scatlas.kernels import umap_cpu
-from scatlas.kernels.rapids import library
-from scatlas.pp._neighbors import representation
+from scatlas.kernels.build.rapids import library
+from scatlas.kernels.graphs import umap_cpu
 from scatlas.tl._graph import graph, works_on_gpu
 from scatlas.tl._spectral import start as _spectral_start
 
@@ -67,7 +67,7 @@ def umap(
     }
     gpu = rounds > 0 and works_on_gpu(adata, params)
     if gpu and (cuml := library("cuml.manifold.umap", "UMAP")) is not None:
-        from scatlas.kernels import umap_gpu
+        from scatlas.kernels.graphs import umap_gpu
 
         logger.info("UMAP of %d cells: on the GPU", adata.n_obs)
         if not isinstance(init, str):

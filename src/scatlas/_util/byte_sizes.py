@@ -1,0 +1,32 @@
+"""Byte sizes as people write them."""
+
+from __future__ import annotations
+
+import re
+
+from scatlas.errors import ConfigError
+
+
+def parse_bytes(size: str | int) -> int:
+    """Bytes of a size as written in a config.
+
+    Parameters
+    ----------
+    size
+        A number of bytes, or a number with a unit, in any case: ``"256MB"`` (10^6 bytes a MB),
+        ``"1.5 GiB"`` (2^30 bytes a GiB), ``"100000"``.
+
+    Raises
+    ------
+    ConfigError
+        The size cannot be understood, or is not positive.
+    """
+    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(?:([kmgt])(i?))?b?\s*", str(size).lower())
+    n_bytes = 0
+    if match:
+        power = " kmgt".index(match[2] or " ")
+        n_bytes = int(float(match[1]) * (1024 if match[3] else 1000) ** power)
+    if n_bytes < 1:
+        msg = f"a size of {size!r} is not understood: write a number and a unit, such as 256MB"
+        raise ConfigError(msg)
+    return n_bytes

@@ -1,0 +1,154 @@
+"""Row blocks on the GPU: made of arrays, joined, moved, and worked on by several threads."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import cupy as cp
+import numpy as np
+import scipy.sparse
+from cupyx.scipy import sparse
+
+from scatlas.arrays import pinned_copies
+from scatlas.errors import ScatlasError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import DTypeLike
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+Block = cp.ndarray | sparse.csr_matrix
+
+
+def csr(data: Any, indices: Any, indptr: Any, n_genes: int) -> sparse.csr_matrix:
+    """CuPyX CSR matrix over these very device arrays, of any types: no copy, no check.
+
+    CuPyX itself holds floating-point values and int32 indices alone. Kernels take all: uint8
+    counts, uint16 indices, int64 offsets.
+    """
+    matrix = sparse.csr_matrix((int(indptr.size) - 1, n_genes), dtype=np.float32)
+    matrix.data, matrix.indices, matrix.indptr = data, indices, indptr
+    return matrix
+
+
+def empty_like(meta: Any, dtype: DTypeLike) -> Any:
+    """Block without cells or genes of the same kind as `meta`."""
+    if isinstance(meta, cp.ndarray):
+        return cp.empty((0, 0), dtype)
+    none = [cp.empty(0, dtype), cp.empty(0, np.int32), cp.zeros(1, np.int32)]
+    return csr(*none, 0)
+
+
+def join(parts: Sequence[Any]) -> Any:
+    """One block of blocks whose cells follow each other; also arrays of one dimension."""
+    if isinstance(parts[0], cp.ndarray):
+        return cp.concatenate(parts)
+    starts = np.cumsum([0, *(int(part.indptr[-1]) for part in parts)])
+    offsets = [part.indptr[1:] + start for part, start in zip(parts, starts[:-1], strict=True)]
+    return csr(
+        cp.concatenate([part.data for part in parts]),
+        cp.concatenate([part.indices for part in parts]),
+        cp.concatenate([cp.zeros(1, np.int64), *offsets]),
+        parts[0].shape[1],
+    )
+
+
+def on_host(x: Any) -> Any:
+    """Block or array in the main memory, of the same types."""
+    if isinstance(x, cp.ndarray):
+        return pinned_copies.to_host(x)
+    if x.format != "csr":
+        return x.get()
+    matrix = scipy.sparse.csr_matrix(x.shape, dtype=x.data.dtype)
+    matrix.data, matrix.indices, matrix.indptr = map(
+        pinned_copies.to_host, (x.data, x.indices, x.indptr)
+    )
+    return matrix
+
+
+def on_gpu(x: Any) -> Any:
+    """A dense or CSR block, or an array, in the memory of the current GPU, of the same types.
+
+    It is complete on return: `x` may change.
+    """
+    if not scipy.sparse.issparse(x):
+        return pinned_copies.to_gpu(x)
+    return csr(*map(pinned_copies.to_gpu, (x.data, x.indices, x.indptr)), x.shape[1])
+
+
+def check_halves(shape: tuple[int, int], error: MemoryError) -> None:
+    """Log that a block is to be worked on in halves, as the memory is too small for it.
+
+    Raises
+    ------
+    ScatlasError
+        One cell has no halves.
+    """
+    n_cells, n_genes = shape
+    if n_cells < 2:
+        msg = (
+            f"the GPU's memory is too small for one cell of {n_genes:,} genes ({error}): free it, "
+            "or use the CPU"
+        )
+        raise ScatlasError(msg) from error
+    logger.warning("the GPU's memory is full: %s cells are worked on in halves", f"{n_cells:,}")
+
+
+def free_memory() -> None:
+    """Give memory that nothing uses back, so that other threads and libraries can have it."""
+    cp.get_default_memory_pool().free_all_blocks()
+
+
+# Streams that no thread uses at present, by device. CuPy's pool keeps memory for each stream, so
+# that streams of one pass alone would keep it for ever.
+_idle: dict[int, list[cp.cuda.Stream]] = {}
+
+
+@contextmanager
+def own_stream(device: int) -> Iterator[None]:
+    """Work on a stream that no other thread uses, and wait for it at the end."""
+    with cp.cuda.Device(device):
+        idle = _idle.setdefault(device, [])
+        try:
+            stream = idle.pop()
+        except IndexError:
+            stream = cp.cuda.Stream(non_blocking=True)
+        try:
+            with stream:
+                yield
+        finally:
+            stream.synchronize()
+            idle.append(stream)
+
+
+def on_own_stream(work: Callable[..., Result]) -> Callable[..., Result]:
+    """`work` for other threads: on this thread's device, each call on a stream of its own.
+
+    What is made is complete when the call returns. What this thread has begun is waited for here.
+    """
+    device = cp.cuda.Device()
+    device.synchronize()
+
+    @wraps(work)
+    def call(*args: Any) -> Result:
+        with own_stream(device.id):
+            return work(*args)
+
+    return call
+
+
+def settle() -> None:
+    """Wait for this thread's kernels, before memory that they read goes back to other streams."""
+    cp.cuda.get_current_stream().synchronize()
+
+
+def total_memory() -> int:
+    """Bytes of memory that the current GPU has, free or not."""
+    return int(cp.cuda.runtime.memGetInfo()[1])

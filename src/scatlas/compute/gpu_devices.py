@@ -1,0 +1,197 @@
+"""The GPUs that CUDA shows to this job, looked at without starting CUDA.
+
+NVML, which comes with the driver, knows all that is needed. CUDA could not be asked here: a
+process that has started it once keeps the GPUs of that moment, and
+:func:`scatlas.compute.gpu_locks.claim` has to choose before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from scatlas.errors import GpuError
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+# Volta: the first that nvrtc of CUDA 12 and our kernels (64-bit atomics, warp shuffles) share.
+OLDEST_CAPABILITY = (7, 0)
+# A context, the kernels and a few blocks.
+LEAST_FREE = 10**9
+# Of CUDA's compute modes.
+_PROHIBITED, EXCLUSIVE = 2, 3
+_NVML = "libnvidia-ml.so.1"
+_LONGEST = 96  # NVML's names and UUIDs
+# Of nvmlReturn_t, by what a user can do about it.
+_STARTS = {
+    4: "this user may not use the NVIDIA driver: ask the machine's admin",
+    9: "the NVIDIA driver is not loaded: load it, or restart the machine",
+    12: "there is no CUDA library (libcuda.so.1) on this machine, or not in this container",
+    18: "the NVIDIA driver and its libraries are of different versions: restart the machine",
+    999: "the NVIDIA driver failed to start: restart the machine, and see its log (dmesg)",
+}
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU, or one part of a divided GPU (MIG), as NVML shows it."""
+
+    uuid: str
+    """``GPU-...`` or ``MIG-...``, the same in every process; CUDA_VISIBLE_DEVICES takes it."""
+    name: str
+    total: int
+    """Bytes of memory; 0 where NVML does not tell."""
+    free: int | None
+    """Bytes of memory that nobody uses, where NVML tells."""
+    capability: tuple[int, int] = (9, 0)
+    compute_mode: int = 0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What NVML says of this machine."""
+
+    driver: int
+    """Newest CUDA version that the driver runs, 12040 for 12.4."""
+    devices: tuple[Device, ...] = ()
+    """Those that ``CUDA_VISIBLE_DEVICES`` shows, in its order."""
+
+
+def ask() -> Machine:
+    """Ask NVML; CUDA is not started.
+
+    Numbers in ``CUDA_VISIBLE_DEVICES`` are read in the order of nvidia-smi, which is CUDA's own
+    with ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` and on machines whose GPUs are all of one model.
+
+    Raises
+    ------
+    GpuError
+        There is no driver, or it does not start.
+    """
+    driver, count = ctypes.c_int(), ctypes.c_uint()
+    try:
+        nvml = _nvml()
+        _check(nvml.nvmlSystemGetCudaDriverVersion_v2(ctypes.byref(driver)))
+        _check(nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)))
+        gpus = [_parts(nvml, handle) for handle in _handles(nvml, count.value)]
+    except AttributeError:
+        msg = "the NVIDIA driver is too old: install a newer one"
+        raise GpuError(msg) from None
+    return Machine(driver.value, _visible(gpus))
+
+
+@cache
+def _nvml() -> ctypes.CDLL:
+    try:
+        nvml = ctypes.CDLL(_NVML)
+    except OSError:
+        msg = (
+            f"there is no NVIDIA driver ({_NVML}) on this machine, or not in this container, which "
+            "needs NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        )
+        raise GpuError(msg) from None
+    _check(nvml.nvmlInit_v2())
+    return nvml
+
+
+def _check(status: int) -> None:
+    if status:
+        raise GpuError(_STARTS.get(status, f"the NVIDIA driver does not start (error {status})"))
+
+
+def _handles(nvml: ctypes.CDLL, count: int) -> list[ctypes.c_void_p]:
+    """GPUs, without those that are lost or not for this user: CUDA does not count them either."""
+    handles = [ctypes.c_void_p() for _ in range(count)]
+    get = nvml.nvmlDeviceGetHandleByIndex_v2
+    return [handle for i, handle in enumerate(handles) if get(i, ctypes.byref(handle)) == 0]
+
+
+def _parts(nvml: ctypes.CDLL, gpu: ctypes.c_void_p) -> list[Device]:
+    """The devices of one GPU: itself, or the parts into which it is divided."""
+    major, minor, mode = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    nvml.nvmlDeviceGetCudaComputeCapability(gpu, ctypes.byref(major), ctypes.byref(minor))
+    nvml.nvmlDeviceGetComputeMode(gpu, ctypes.byref(mode))
+    divided, count = ctypes.c_uint(), ctypes.c_uint()
+    # Fails where a GPU cannot be divided.
+    nvml.nvmlDeviceGetMigMode(gpu, ctypes.byref(divided), ctypes.byref(ctypes.c_uint()))
+    parts = [gpu]
+    if divided.value:
+        nvml.nvmlDeviceGetMaxMigDeviceCount(gpu, ctypes.byref(count))
+        handles = [ctypes.c_void_p() for _ in range(count.value)]
+        get = nvml.nvmlDeviceGetMigDeviceHandleByIndex
+        parts = [part for i, part in enumerate(handles) if get(gpu, i, ctypes.byref(part)) == 0]
+    return [_device(nvml, part, (major.value, minor.value), mode.value) for part in parts]
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
+
+
+def _device(nvml: ctypes.CDLL, handle: ctypes.c_void_p, *rest: Any) -> Device:
+    uuid, name = ctypes.create_string_buffer(_LONGEST), ctypes.create_string_buffer(_LONGEST)
+    memory = _Memory()
+    nvml.nvmlDeviceGetUUID(handle, uuid, _LONGEST)
+    nvml.nvmlDeviceGetName(handle, name, _LONGEST)
+    told = nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0
+    return Device(
+        uuid.value.decode(),
+        name.value.decode(errors="replace"),
+        memory.total if told else 0,
+        memory.free if told else None,
+        *rest,
+    )
+
+
+def _visible(gpus: list[list[Device]]) -> tuple[Device, ...]:
+    """The devices that CUDA shows: all, or those listed by number or (begin of their) UUID."""
+    every = [device for parts in gpus for device in parts]
+    if VISIBLE not in os.environ:
+        return tuple(every)
+    shown: list[Device] = []
+    for token in map(str.strip, os.environ[VISIBLE].split(",")):
+        if token.isdecimal():
+            fits = [parts[0] for parts in gpus[int(token) :][:1] if parts]
+        else:
+            fits = [device for device in every if token and device.uuid.startswith(token)]
+        # CUDA shows none behind one that is not there or could be several.
+        if len(fits) != 1 or fits[0] in shown:
+            break
+        shown += fits
+    return tuple(shown)
+
+
+def usable(machine: Machine) -> tuple[Device, ...]:
+    """The GPUs that this job may use and that can run the kernels.
+
+    Raises
+    ------
+    GpuError
+        There is none; the sentence says why.
+    """
+    if not machine.devices:
+        msg = "the NVIDIA driver shows no GPU to this job"
+        hidden = os.environ.get(VISIBLE)
+        if hidden is not None:
+            msg += f": {VISIBLE} is {hidden!r}; unset it, or ask the scheduler for a GPU"
+        raise GpuError(msg)
+    good = tuple(
+        device
+        for device in machine.devices
+        if device.capability >= OLDEST_CAPABILITY and device.compute_mode != _PROHIBITED
+    )
+    if not good:
+        device = machine.devices[0]
+        if device.compute_mode == _PROHIBITED:
+            msg = f"{device.name} is closed to CUDA (compute mode 'prohibited'): ask its admin"
+        else:
+            has, needed = (f"{a}.{b}" for a, b in (device.capability, OLDEST_CAPABILITY))
+            msg = f"{device.name} is too old: it has compute capability {has}, {needed} is needed"
+        raise GpuError(msg)
+    return good
+
+
+def version(number: int) -> str:
+    """A CUDA version in words: 12040 is 12.4."""
+    return f"{number // 1000}.{number % 1000 // 10}"

@@ -1,0 +1,1 @@
+"""Files and stores found, opened, checked, guarded and replaced."""

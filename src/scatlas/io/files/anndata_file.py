@@ -1,0 +1,339 @@
+"""Where an AnnData file lies and how it is opened: h5ad or Zarr, local path or URL."""
+
+from __future__ import annotations
+
+import re
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import h5py
+
+from scatlas.errors import InputError, ScatlasError
+from scatlas.io.files.local_zarr import AGAIN, open_store
+from scatlas.io.files.open_h5ad import release_changed
+from scatlas.io.files.stamps import file_stamp, folder_stamp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_ZARR_ROOTS = ("zarr.json", ".zgroup", ".zmetadata")
+# Files whose time and size change when an AnnData Zarr store is written anew: all that is asked of
+# remote stores, and of local ones between two looks at all files.
+_ZARR_STAMPS = (*_ZARR_ROOTS, "X/zarr.json", "X/.zattrs", "X/.zarray")
+# Filters that every HDF5 build of h5py has; all others come with hdf5plugin.
+_HDF5_FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})
+# Files whose text can be read without libhdf5 hanging, see :mod:`scatlas.io.files.hdf5_heaps`.
+_LOOKED_OVER: set[Store] = set()
+# When all files of a Zarr store may be looked at again. A reader asks before each block, and a look
+# at 10,000 files takes 60 ms: looks may take a fiftieth of the time.
+_NEXT_LOOK: dict[Store, float] = {}
+_PAUSE = 50
+# How files begin that are often met in the place of data, in lower case, and what they are.
+_OTHER_KINDS = {
+    b"version https://git-lfs": "it is a pointer of Git LFS, the data are elsewhere; fetch them "
+    "with: git lfs pull",
+    b"/annex/objects/": "it is a pointer of git-annex, the data are elsewhere; fetch them with: "
+    "git annex get {name}",
+    b"\x1f\x8b": "it is a gzip archive; unpack it with: gunzip {name}",
+    b"pk\x03\x04": "it is a zip archive, of a Zarr store perhaps; unpack it with: "
+    "unzip {name} -d {stem}, and give the folder that holds zarr.json or .zgroup",
+    b"bzh": "it is a bzip2 archive; unpack it with: bunzip2 {name}",
+    b"\xfd7zxz": "it is an xz archive; unpack it with: unxz {name}",
+    b"\x28\xb5\x2f\xfd": "it is a zstd archive; unpack it with: unzstd {name}",
+    b"<!doctype": "it is a web page, as of a download that needs a login; download it again",
+    b"<html": "it is a web page, as of a download that needs a login; download it again",
+}
+_TAR = "it is a tar archive; unpack it with: tar -xf, and give what was in it"
+_LONGEST_BEGIN = 512
+
+
+@contextmanager
+def reading(path: str, what: str) -> Iterator[None]:
+    """Turn any failure to decode an element into one sentence that names it."""
+    try:
+        yield
+    except ScatlasError:
+        raise
+    except MemoryError as error:
+        # A damaged length, nearly always: what is read at once is bounded.
+        msg = (
+            f"{path}: {what} needs more memory than there is: the data are damaged, or the job "
+            f"has too little memory; {AGAIN}"
+        )
+        raise InputError(msg) from error
+    except PermissionError as error:
+        msg = f"{path}: no permission to read {what}: ask the owner for read access"
+        raise InputError(msg) from error
+    # h5py, zarr, numcodecs and anndata raise a dozen classes here, some of them private.
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        msg = f"{path}: {what} cannot be read ({reason}): the data are damaged; {AGAIN}"
+        raise InputError(msg) from error
+
+
+@dataclass(frozen=True)
+class Store:
+    """An AnnData file that exists, not opened yet; small and picklable.
+
+    Attributes
+    ----------
+    path
+        As the user gave it: a local path or a URL.
+    kind
+        ``"h5ad"`` or ``"zarr"``.
+    stamp
+        Changes when the file does: time and size, of a local Zarr store those of every file. Of a
+        remote store it changes when the store is written anew.
+    """
+
+    path: str
+    kind: Literal["h5ad", "zarr"]
+    stamp: str
+
+    @classmethod
+    def at(cls, path: Path | str) -> Store:
+        """Find out what lies at ``path``.
+
+        Raises
+        ------
+        InputError
+            Nothing is there, it is neither HDF5 nor Zarr, or no package reads such URLs.
+        """
+        if "://" in str(path):
+            url = str(path)
+            kind = _remote_kind(url)
+            return cls(url, kind, _remote_stamp(url, kind))
+        path = Path(path)
+        kind = _local_kind(path)
+        with reading(str(path), "the list of its files"):
+            return cls(str(path), kind, _local_stamp(path, kind))
+
+    @property
+    def is_url(self) -> bool:
+        """Whether the file is opened through fsspec."""
+        return "://" in self.path
+
+    def check_unchanged(self, *, at_end: bool = False) -> None:
+        """Refuse a local file that was changed after it was opened lazily.
+
+        Parameters
+        ----------
+        at_end
+            Look at every file of a Zarr store, however short ago that was done.
+
+        Raises
+        ------
+        InputError
+            The row offsets in hand would not fit the new file.
+        """
+        if self.is_url:
+            return
+        try:
+            changed = self._is_changed(at_end)
+        except FileNotFoundError:
+            changed = True
+        if changed:
+            msg = f"{self.path}: the file has changed since it was opened: open it again"
+            raise InputError(msg)
+
+    def _is_changed(self, at_end: bool) -> bool:
+        path = Path(self.path)
+        if self.kind == "h5ad":
+            return file_stamp(path) != self.stamp
+        if not self.stamp.startswith(_root_stamp(path)):
+            return True
+        start = time.monotonic()
+        if start < _NEXT_LOOK.get(self, 0) and not at_end:
+            return False
+        now = _local_stamp(path, self.kind)
+        end = time.monotonic()
+        _NEXT_LOOK[self] = end + _PAUSE * (end - start)
+        return now != self.stamp
+
+    @contextmanager
+    def open(self) -> Iterator[Any]:
+        """Open the file for reading.
+
+        Yields
+        ------
+        Its root: ``h5py.File``, `scatlas.io.files.local_zarr.LocalGroup` or ``zarr.Group``.
+        """
+        with ExitStack() as stack:
+            yield self.enter(stack)
+
+    def enter(self, stack: ExitStack) -> Any:
+        """Open the file and leave the closing to ``stack``."""
+        if self.kind == "h5ad":
+            return self._open_h5(stack)
+        with reading(self.path, "the Zarr metadata"):
+            if not self.is_url:
+                return open_store(Path(self.path))
+            import zarr
+
+            place = zarr.storage.FsspecStore.from_url(self.path, read_only=True)
+            return zarr.open_group(place, mode="r")
+
+    def _open_h5(self, stack: ExitStack) -> h5py.File:
+        place: Any = self.path
+        is_new = not self.is_url and self not in _LOOKED_OVER
+        text_is_sound = False
+        if is_new:
+            # With Numba, half a second to import, which Zarr stores do without.
+            from scatlas.io.files.hdf5_probe import probe
+
+            text_is_sound = probe(self.path)
+        if self.is_url:
+            fs, inner = _filesystem(self.path)
+            place = stack.enter_context(fs.open(inner, "rb"))
+        try:
+            if not self.is_url:
+                release_changed(self.path)
+            file = stack.enter_context(h5py.File(place, "r"))
+        except PermissionError as error:
+            msg = f"{self.path}: no permission to read the file: ask the owner for read access"
+            raise InputError(msg) from error
+        except (OSError, RuntimeError, KeyError) as error:
+            cut = re.search(r"truncated file: eof = (\d+),.*stored_eof = (\d+)", str(error))
+            if cut:
+                what = f"the file is truncated ({int(cut[1]):,} of {int(cut[2]):,} bytes)"
+                msg = f"{self.path}: {what}: copy or download it again"
+            else:
+                reason = " ".join(str(error).split())
+                msg = f"{self.path}: cannot be opened as HDF5 ({reason}): {AGAIN}"
+            raise InputError(msg) from error
+        if is_new:
+            if not text_is_sound:
+                self._look_over(file)
+            _LOOKED_OVER.add(self)
+        return file
+
+    def _look_over(self, file: h5py.File) -> None:
+        from scatlas.io.files.hdf5_heaps import damaged_text
+
+        with reading(self.path, "the structure of the file"):
+            at = damaged_text(self.path, file)
+        if at is not None:
+            msg = f"{self.path}: the text at byte {at:,} is damaged: {AGAIN}"
+            raise InputError(msg)
+
+
+def _local_kind(path: Path) -> Literal["h5ad", "zarr"]:
+    if not path.exists():
+        msg = f"{path}: no such file: correct the path"
+        raise InputError(msg)
+    if path.is_dir():
+        roots = [path / name for name in _ZARR_ROOTS if (path / name).is_file()]
+        if not roots:
+            msg = (
+                f"{path}: a folder with neither zarr.json nor .zgroup is not a Zarr store: "
+                "give the folder that holds one of them, or an h5ad file"
+            )
+            raise InputError(msg)
+        if hint := _other_kind(roots[0]):
+            msg = f"{roots[0]}: no metadata of a Zarr store: {hint}"
+            raise InputError(msg)
+        return "zarr"
+    hint = _other_kind(path)
+    if hint is None and h5py.is_hdf5(path):
+        return "h5ad"
+    hint = hint or "give an AnnData file, as AnnData.write_h5ad or AnnData.write_zarr writes it"
+    msg = f"{path}: neither an HDF5 file nor a Zarr store: {hint}"
+    raise InputError(msg)
+
+
+def _other_kind(path: Path) -> str | None:
+    """Say what a file is that stands in the place of data, and what to do; None if unknown."""
+    try:
+        with path.open("rb") as file:
+            begin = file.read(_LONGEST_BEGIN)
+    except PermissionError as error:
+        msg = f"{path}: no permission to read the file: ask the owner for read access"
+        raise InputError(msg) from error
+    if not begin:
+        return "it is empty; copy or download it again"
+    for sign, hint in _OTHER_KINDS.items():
+        if begin.lstrip().lower().startswith(sign):
+            return hint.format(name=path.name, stem=path.stem)
+    return _TAR if begin[257:262] == b"ustar" else None
+
+
+def _local_stamp(path: Path, kind: str) -> str:
+    return file_stamp(path) if kind == "h5ad" else f"{_root_stamp(path)} {folder_stamp(path)}"
+
+
+def _root_stamp(path: Path) -> str:
+    files = (path / name for name in _ZARR_STAMPS)
+    return " ".join(file_stamp(file) for file in files if file.exists())
+
+
+def _filesystem(url: str) -> tuple[Any, str]:
+    import fsspec
+
+    try:
+        return fsspec.url_to_fs(url)
+    except ImportError as error:
+        msg = f"{url}: a package that reads such addresses is missing ({error}): install it"
+        raise InputError(msg) from error
+    except ValueError as error:
+        protocol = url.partition("://")[0]
+        known = "file, http, https, s3 and gs are known"
+        msg = f"{url}: no package reads {protocol!r} addresses: {known}"
+        raise InputError(msg) from error
+
+
+def _remote_kind(url: str) -> Literal["h5ad", "zarr"]:
+    fs, inner = _filesystem(url)
+    with reading(url, "the address"):
+        roots = [] if inner.endswith((".h5ad", ".h5")) else _ZARR_ROOTS
+        if any(fs.exists(f"{inner.rstrip('/')}/{name}") for name in roots):
+            return "zarr"
+        found = fs.exists(inner)
+    if not found:
+        msg = f"{url}: no such file: correct the address"
+        raise InputError(msg)
+    return "h5ad"
+
+
+def _remote_stamp(url: str, kind: str) -> str:
+    fs, inner = _filesystem(url)
+    files = [inner] if kind == "h5ad" else [f"{inner.rstrip('/')}/{n}" for n in _ZARR_STAMPS]
+    with reading(url, "the address"):
+        return " ".join(str(fs.ukey(file)) for file in files if fs.exists(file))
+
+
+def load_filters(path: str, element: Any) -> None:
+    """Make the HDF5 filters that ``element`` was compressed with available.
+
+    Parameters
+    ----------
+    path
+        File, for the message.
+    element
+        HDF5 dataset, or group of datasets; Zarr elements need nothing.
+
+    Raises
+    ------
+    InputError
+        hdf5plugin does not bring the filter either.
+    """
+    if isinstance(element, h5py.Group):
+        for child in element.values():
+            load_filters(path, child)
+    if not isinstance(element, h5py.Dataset):
+        return
+    properties = element.id.get_create_plist()
+    used = {properties.get_filter(i)[0] for i in range(properties.get_nfilters())}
+    if used <= _HDF5_FILTERS:
+        return
+    import hdf5plugin  # noqa: F401  (importing it registers its filters)
+
+    missing = sorted(code for code in used if not h5py.h5z.filter_avail(code))
+    if missing:
+        msg = (
+            f"{path}: {element.name} is compressed with HDF5 filter {missing[0]}, which is not "
+            "installed: write the file again with compression='gzip'"
+        )
+        raise InputError(msg)

@@ -1,0 +1,1 @@
+"""X, layers and obsm, row block by row block."""

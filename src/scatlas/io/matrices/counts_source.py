@@ -1,0 +1,224 @@
+"""A plate's counts: the file opened, its structure checked, rows read by range."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scatlas.blocks import csr
+from scatlas.errors import InputError
+from scatlas.io.files.anndata_checks import (
+    STRUCTURE,
+    attribute,
+    check_anndata,
+    frame_length,
+    is_group,
+)
+from scatlas.io.files.anndata_file import AGAIN, Store, load_filters, reading
+from scatlas.io.matrices.csr_row_block import RowBlock, row_blocks
+from scatlas.io.matrices.layout import convert, describe
+from scatlas.io.tables.table import Table, open_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    import pandas as pd
+    import scipy.sparse as sp
+
+# Values, and rows of a dense matrix, by which to tell counts from other numbers.
+_LOOK, _LOOK_ROWS = 10_000, 10
+_ZARR_METADATA = frozenset({"zarr.json", ".zarray", ".zattrs"})
+
+
+class CountsSource:
+    """Counts of one AnnData file, opened for reading by ranges of cells.
+
+    Made by :func:`open_counts`; a context manager.
+
+    Attributes
+    ----------
+    path
+        As given.
+    matrix
+        How X is stored; ``shape``, ``n_values`` and ``indptr`` (int64, for CSR) are its.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.path = store.path
+        self.kind = store.kind
+        with ExitStack() as stack, reading(self.path, STRUCTURE):
+            self._root = store.enter(stack)
+            check_anndata(self.path, self._root)
+            shape = tuple(frame_length(self.path, self._root, name) for name in ("obs", "var"))
+            _check_x(self.path, self._root)
+            self.matrix = describe(self.path, self._root, "X", shape)
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> CountsSource:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stack.close()
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Cells, genes."""
+        return self.matrix.shape
+
+    @property
+    def n_values(self) -> int:
+        """Stored values of X."""
+        return self.matrix.n_values
+
+    @property
+    def indptr(self) -> np.ndarray | None:
+        """Offsets of the rows of X, int64 [n_cells + 1]; None when X is dense."""
+        return self.matrix.indptr
+
+    def table(self, name: str) -> Table:
+        """``obs`` or ``var``, left on disk."""
+        return Table.of(self.path, self._root, name)
+
+    def check_complete(self) -> None:
+        """Refuse a local Zarr store that has lost files of values or names.
+
+        They would read as zeros, and as names without a letter. Remote stores are not listed: that
+        may take longer than reading them. Nor are other arrays counted: of a dense matrix, or of a
+        column, a chunk that holds nothing but zeros has no file.
+
+        Raises
+        ------
+        InputError
+            With the number of missing files.
+        """
+        if self.kind != "zarr" or "://" in self.path:
+            return
+        arrays = [] if self.matrix.format == "dense" else ["X/data"]
+        for name in ("obs", "var"):
+            index = f"{name}/{attribute(self._root[name], '_index')}"
+            # Text that is missing reads as "". Of an index of categories the codes may be all 0.
+            arrays += [] if is_group(self._root[index]) else [index]
+        for key in arrays:
+            values = self._root[key]
+            cut = values.shards or values.chunks
+            due = -(-values.shape[0] // cut[0])
+            there = sum(
+                file.is_file() and file.name not in _ZARR_METADATA
+                for file in Path(self.path, *key.split("/")).rglob("*")
+            )
+            if there < due:
+                msg = f"{self.path}: {key} lacks {due - there:,} of {due:,} chunk files: {AGAIN}"
+                raise InputError(msg)
+
+    def others_with_counts(self) -> list[str]:
+        """Layers and ``raw.X`` whose first values are whole numbers, as AnnData names them."""
+        keys = {f"layers/{name}": f"layers[{name!r}]" for name in self._root.get("layers", {})}
+        if "raw" in self._root and "X" in self._root["raw"]:
+            keys["raw/X"] = "raw.X"
+        return [name for key, name in keys.items() if self._begins_with_counts(key)]
+
+    def _begins_with_counts(self, key: str) -> bool:
+        with suppress(InputError), reading(self.path, key):
+            load_filters(self.path, self._root[key])
+            matrix = self._root[key]
+            values = np.asarray(matrix["data"][:_LOOK] if is_group(matrix) else matrix[:_LOOK_ROWS])
+            return bool(values.any() and (values >= 0).all() and (values == np.rint(values)).all())
+        return False  # damaged: not what the sentence is about
+
+    def check_unchanged(self) -> None:
+        """Refuse a local file that was changed since it was opened: parts are read by its path.
+
+        Raises
+        ------
+        InputError
+            It was.
+        """
+        self._store.check_unchanged(at_end=True)
+
+    def read_rows(self, first: int, stop: int) -> sp.csr_matrix:
+        """Rows ``first`` to ``stop - 1`` of a CSR X; value and index types as stored.
+
+        The indices are not checked: see :func:`scatlas.kernels.counts.check_cpu.check_counts`.
+        """
+        (block,) = self.row_blocks([(first, stop)])
+        data, indices = block.raw()
+        return csr(data, indices, block.offsets, self.shape[1])
+
+    def row_blocks(self, cut: Sequence[tuple[int, int]]) -> list[RowBlock]:
+        """Blocks of a CSR X for one pass.
+
+        Parameters
+        ----------
+        cut
+            ``(first, stop)`` rows of each block, ascending and apart.
+        """
+        if self.matrix.format != "csr":
+            msg = f"{self.path}: rows are read from a CSR X, this one is {self.matrix.format}"
+            raise InputError(msg)
+        return row_blocks(self._store, self._root, self.matrix, cut)
+
+    def convert(self, budget: int) -> sp.csr_matrix:
+        """Read a dense or CSC X whole, as CSR, when it fits the block budget.
+
+        Parameters
+        ----------
+        budget
+            Bytes that the matrix may take as it is stored.
+
+        Raises
+        ------
+        InputError
+            It does not fit; the message holds the command that converts the file.
+        """
+        return convert(self.path, self.kind, self._root, self.matrix, budget)
+
+
+def _check_x(path: str, root: Any) -> None:
+    """Refuse a file without X, saying where counts may be instead."""
+    if "X" in root and attribute(root["X"], "encoding-type") != "null":
+        return
+    others = [f"layers[{name!r}]" for name in sorted(root.get("layers", {}))]
+    if "raw" in root and attribute(root["raw"], "encoding-type") != "null":
+        others.append("raw.X")
+    if others:
+        mend = f"counts may be in {' or '.join(others)}; if so, set adata.X = adata.{others[0]}"
+    else:
+        mend = "there are no layers and no raw either; put the counts in adata.X"
+    msg = f"{path}: X is missing: {mend} and write the file again"
+    raise InputError(msg)
+
+
+def open_counts(path: Path | str) -> CountsSource:
+    """Open the counts (X) of an AnnData file and check their structure.
+
+    Parameters
+    ----------
+    path
+        h5ad file or Zarr store (v2 or v3), a local path or a URL that fsspec opens.
+
+    Returns
+    -------
+    The source; close it, or use it in a ``with``.
+
+    Raises
+    ------
+    InputError
+        The file does not exist, is no AnnData file, is truncated, has no X, or X's parts do not
+        agree with each other or with ``obs`` and ``var``.
+    """
+    return CountsSource(Store.at(path))
+
+
+def gene_names(path: Path | str) -> pd.Index:
+    """Gene names of an AnnData file, without looking at its counts."""
+    with open_tables(path) as (_, var):
+        return var.index()

@@ -1,0 +1,211 @@
+"""Row blocks of a CSR matrix on disk, which any thread or process can read on its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scatlas.blocks import csr
+from scatlas.errors import InputError
+from scatlas.io.chunks import chunked_array
+from scatlas.io.files.anndata_checks import STRUCTURE
+from scatlas.io.files.anndata_file import AGAIN, Store, load_filters, reading
+from scatlas.io.files.chunk_locations import locate
+from scatlas.io.matrices.layout import Matrix, check_indices, in_memory, read_range
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import scipy.sparse as sp
+
+    from scatlas.io.files.open_h5ad import HeldFile
+
+_INT32 = np.iinfo(np.int32).max
+
+
+@dataclass(frozen=True)
+class RowBlock:
+    """Rows of a CSR element. Small and picklable: it knows its own chunks only.
+
+    Attributes
+    ----------
+    store, key
+        Where the matrix is.
+    first
+        Number of the first row.
+    indptr
+        int64 offsets of the rows in the whole matrix.
+    n_genes
+        Columns.
+    arrays
+        Places of the chunks of ``data`` and ``indices``; None for what the library must read.
+    uses
+        For each of the two, how many blocks of the pass hold its first and its last chunk.
+    held
+        Keeps the file open, in the process that has made the block.
+    """
+
+    store: Store
+    key: str
+    first: int
+    indptr: np.ndarray = field(repr=False)
+    n_genes: int
+    dtypes: tuple[np.dtype, np.dtype]
+    arrays: tuple[chunked_array.ChunkedArray | None, chunked_array.ChunkedArray | None] = field(
+        repr=False
+    )
+    uses: tuple[tuple[int, int], tuple[int, int]] = ((1, 1), (1, 1))
+    held: HeldFile | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def n_rows(self) -> int:
+        """Rows."""
+        return self.indptr.size - 1
+
+    @property
+    def offsets(self) -> np.ndarray:
+        """Offsets of the rows within the block, int64."""
+        return self.indptr - self.indptr[0]
+
+    @property
+    def _rows(self) -> str:
+        return f"cells {self.first} to {self.first + self.n_rows - 1}"
+
+    def raw(self) -> tuple[np.ndarray, np.ndarray]:
+        """Values and column indices, types as stored (:func:`in_memory`), indices not checked."""
+        self.store.check_unchanged()
+        return self._read(0, in_memory(self.dtypes[0])), self._read(1, in_memory(self.dtypes[1]))
+
+    def read(self) -> sp.csr_matrix:
+        """Read the block as SciPy wants it: int32 indices and offsets, int64 if it needs them.
+
+        Raises
+        ------
+        InputError
+            The file was replaced, the data are damaged, or an index lies outside the genes.
+        """
+        n_values = int(self.indptr[-1] - self.indptr[0])
+        width = np.int32 if max(n_values, self.n_genes) <= _INT32 else np.int64
+        return self._matrix(width, self.offsets.astype(width, copy=False))
+
+    def compact(self) -> sp.csr_matrix:
+        """Read the block with indices as stored and int64 offsets, for our own kernels.
+
+        Raises
+        ------
+        InputError
+            As :meth:`read`.
+        """
+        return self._matrix(in_memory(self.dtypes[1]), self.offsets)
+
+    def values(self) -> sp.csr_matrix:
+        """Read the values alone, for sums of rows: every index is 0.
+
+        Raises
+        ------
+        InputError
+            As :meth:`read`, but for the indices, at which nobody has looked.
+        """
+        self.store.check_unchanged()
+        data = self._read(0, in_memory(self.dtypes[0]))
+        return csr(data, np.broadcast_to(np.int32(0), data.shape), self.offsets, self.n_genes)
+
+    def _matrix(self, width: Any, offsets: np.ndarray) -> sp.csr_matrix:
+        self.store.check_unchanged()
+        data = self._read(0, in_memory(self.dtypes[0]))
+        indices = self._read(1, np.dtype(width), limit=self.n_genes)
+        return csr(data, indices, offsets, self.n_genes)
+
+    def _read(self, which: int, dtype: np.dtype, *, limit: int | None = None) -> np.ndarray:
+        part = ("data", "indices")[which]
+        begin, end = int(self.indptr[0]), int(self.indptr[-1])
+        array = self.arrays[which]
+        if array is None:
+            return self._plain(part, begin, end, dtype, limit)
+        try:
+            with reading(self.store.path, f"{self.key}/{part} of {self._rows}"):
+                return chunked_array.read(
+                    array,
+                    begin,
+                    end,
+                    dtype=dtype,
+                    store=self.store,
+                    uses=self.uses[which],
+                    limit=limit,
+                )
+        except InputError as error:
+            worst = error.__cause__
+            if not isinstance(worst, chunked_array.IndexRangeError):
+                raise
+            msg = (
+                f"{self.store.path}: {self.key}/{part} of {self._rows} hold {worst.found}, "
+                f"but must be 0 to {self.n_genes - 1}: {AGAIN}"
+            )
+            raise InputError(msg) from worst
+
+    def _plain(
+        self, part: str, begin: int, end: int, dtype: np.dtype, limit: int | None
+    ) -> np.ndarray:
+        """Read through h5py or zarr: layouts that are rare, and the reference of the tests."""
+        store, key = self.store, f"{self.key}/{part}"
+        with reading(store.path, STRUCTURE), store.open() as root:
+            load_filters(store.path, root[key])  # a fresh process has not loaded them yet
+            values = read_range(store.path, root, key, begin, end, self._rows)
+        if limit is not None:
+            check_indices(store.path, self.key, values, limit, self._rows)
+        return values.astype(dtype, copy=False)
+
+
+def row_blocks(
+    store: Store, root: Any, matrix: Matrix, cut: Sequence[tuple[int, int]], *, direct: bool = True
+) -> list[RowBlock]:
+    """Blocks of a CSR matrix for one pass, in order.
+
+    Parameters
+    ----------
+    store, root
+        The file, and the same opened.
+    matrix
+        Its description, ``format == "csr"``.
+    cut
+        ``(first, stop)`` rows of each block, ascending and apart.
+    direct
+        Look for the chunks on disk; otherwise read everything through the library.
+    """
+    keys = [f"{matrix.key}/{part}" for part in ("data", "indices")]
+    arrays = []
+    for key in keys:
+        with reading(store.path, f"the table of the chunks of {key}"):
+            arrays.append(locate(store, root, key) if direct else None)
+    dtypes = tuple(np.dtype(root[key].dtype) for key in keys)
+    bounds = np.array([(matrix.indptr[first], matrix.indptr[stop]) for first, stop in cut])
+    uses = [_uses(array, bounds) for array in arrays]
+    return [
+        RowBlock(
+            store,
+            matrix.key,
+            first,
+            matrix.indptr[first : stop + 1],
+            matrix.shape[1],
+            dtypes,
+            tuple(array and array.part(int(begin), int(end)) for array in arrays),
+            (uses[0][i], uses[1][i]),
+        )
+        for i, ((first, stop), (begin, end)) in enumerate(zip(cut, bounds, strict=True))
+    ]
+
+
+def _uses(array: chunked_array.ChunkedArray | None, bounds: np.ndarray) -> list[tuple[int, int]]:
+    """How many blocks hold the first and the last chunk of each block."""
+    if array is None or array.is_raw:
+        return [(1, 1)] * len(bounds)
+    first, stop = bounds[:, 0] // array.chunk_values, -(-bounds[:, 1] // array.chunk_values)
+    filled = bounds[:, 0] < bounds[:, 1]
+    starts, ends = first[filled], stop[filled] - 1
+
+    def holders(chunk: np.ndarray) -> np.ndarray:
+        return np.searchsorted(starts, chunk, "right") - np.searchsorted(ends, chunk, "left")
+
+    return list(zip(holders(first).tolist(), holders(stop - 1).tolist(), strict=True))

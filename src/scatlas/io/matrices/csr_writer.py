@@ -1,0 +1,312 @@
+"""Write the canonical store: AnnData over Zarr v3, X as CSR, block by block."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import pandas as pd
+
+from scatlas.errors import InputError
+from scatlas.io.chunks.chunked_array import encoded
+from scatlas.io.files.atomic import atomic_path
+from scatlas.io.tables.column_writer import write_frame
+from scatlas.io.zarr_writer.elements import (
+    ANNDATA,
+    CSR,
+    DICT,
+    MAPPINGS,
+    consolidate,
+    create_group,
+    open_to_write,
+    write_elem,
+)
+from scatlas.io.zarr_writer.sharded_array import (
+    CHUNK_VALUES,
+    COUNTS,
+    DENSE,
+    INDICES,
+    NORMALIZED,
+    ShardedArray,
+    encoding_pool,
+)
+from scatlas.kernels import COUNT_DTYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import zarr
+    from scipy import sparse
+
+    from scatlas.io.chunks.chunked_array import ChunkedArray
+    from scatlas.io.files.local_zarr import LocalGroup
+
+
+# Offsets that int32 holds.
+_INT32_VALUES = np.iinfo(np.int32).max
+
+
+def index_dtype(n_vars: int) -> np.dtype:
+    """Smallest dtype of the column indices of counts: uint16 where it holds all genes."""
+    return np.dtype(np.uint16 if n_vars <= 2**16 else np.int32)
+
+
+def in_place(folder: Path) -> None:
+    """``obs`` or ``var`` of a `CsrWriter` for a table that lies below its folder already."""
+
+
+class CsrWriter:
+    """Write an AnnData store with a sparse X, one row block after another.
+
+    The store appears under its name when the ``with`` block ends without an error, and not
+    before. ``anndata.read_zarr``, ``anndata.experimental.read_lazy`` and
+    ``anndata.io.sparse_dataset`` open it. Memory in use is a few chunks, whatever is written. The
+    bytes on disk depend on the values alone, not on how they were cut into blocks.
+
+    Stores of counts are for passes over their blocks and are as small as may be: indices uint16
+    (int32 above 65,536 genes) and offsets int64. Stores of other values are for people, who load
+    them: SciPy's in-place methods, which slicing and scanpy use, need indices and offsets of one
+    width, so both are int32, or both int64 from 2^31 values on. ``anndata.read_zarr`` keeps the
+    widths it finds; ``anndata.experimental.read_lazy(path).to_memory()`` unites them.
+
+    ``obs``, ``var`` and ``uns`` may be given at any time before the end, as attributes as well.
+    Tables of another length are a ``ValueError``.
+
+    Parameters
+    ----------
+    path
+        The store to write; an older one is replaced at the end.
+    n_vars
+        Number of columns (genes).
+    data_dtype
+        ``None`` stores counts: non-negative whole numbers of any input dtype, in the smallest of
+        uint8, uint16 and uint32 that holds the largest of them. Otherwise values are cast to this
+        dtype.
+    obs, var
+        Tables of ``n_obs`` and ``n_vars`` rows; without them rows are named by their number.
+        Each may be a function that writes the table itself, as the folder it is given.
+    uns
+        Small unstructured elements.
+    n_values
+        Number of stored values, where it is known beforehand; saves a rewrite at 2^31 values.
+
+    Examples
+    --------
+    >>> with CsrWriter("counts.zarr", n_vars=62_710) as store:
+    ...     for block in blocks:
+    ...         store.append(block)
+    ...     store.obs = obs
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        n_vars: int,
+        data_dtype: np.dtype | type | None = None,
+        obs: pd.DataFrame | Callable[[Path], None] | None = None,
+        var: pd.DataFrame | Callable[[Path], None] | None = None,
+        uns: Mapping[str, Any] | None = None,
+        n_values: int = 0,
+    ) -> None:
+        self.path = Path(path)
+        self.n_vars = n_vars
+        self.obs = obs
+        self.var = var
+        self.uns = uns
+        self.n_obs = 0
+        self.n_values = 0
+        self._indptr_end = 0
+        self._counts = data_dtype is None
+        self._data_dtype = np.dtype(COUNT_DTYPES[0] if data_dtype is None else data_dtype)
+        self._n_values_due = n_values
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._partial = stack.enter_context(atomic_path(self.path))
+            pool = stack.enter_context(encoding_pool())
+            x = self._partial / "X"
+            if self._counts:
+                compression, indices, indptr = COUNTS, index_dtype(self.n_vars), np.int64
+            else:
+                indices = indptr = np.int32 if self._n_values_due <= _INT32_VALUES else np.int64
+                compression = NORMALIZED if self._data_dtype.kind == "f" else COUNTS
+            # Values of a merged store are copied as they are encoded, and have no digest.
+            array = partial(ShardedArray, pool=pool, digest=self._counts)
+            self._data = array(x / "data", self._data_dtype, compression=compression)
+            self._indices = array(x / "indices", indices, compression=INDICES)
+            self._indptr = array(x / "indptr", indptr, compression=DENSE)
+            stack.callback(lambda: [part.abandon() for part in self._parts])
+            self._stack = stack.pop_all()
+        self._indptr.append(np.zeros(1, np.int64))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *details: Any) -> bool | None:
+        if kind is not None:
+            return self._stack.__exit__(kind, *details)
+        with self._stack:
+            self._finish()
+        return None
+
+    @property
+    def folder(self) -> Path:
+        """Where the store lies until it is complete."""
+        return self._partial
+
+    @property
+    def data_dtype(self) -> np.dtype:
+        """Dtype of the stored values; for counts the smallest that holds those seen so far."""
+        return self._data.dtype
+
+    def append(self, block: sparse.csr_matrix | sparse.csr_array) -> None:
+        """Append the rows of a CSR block with ``n_vars`` columns. The block is not changed.
+
+        Raises
+        ------
+        InputError
+            A count is negative, fractional, not finite or above 2^32 - 1.
+        """
+        if block.format != "csr" or block.shape[1] != self.n_vars:
+            msg = f"a CSR block of {self.n_vars} columns is due, not {block.format} {block.shape}"
+            raise ValueError(msg)
+        lo, hi = int(block.indptr[0]), int(block.indptr[-1])
+        self.append_values(block.data[lo:hi], block.indices[lo:hi])
+        self.append_rows(np.diff(block.indptr))
+
+    def append_values(self, data: np.ndarray, indices: np.ndarray) -> None:
+        """Append stored values and their columns; `append_rows` says later how rows divide them.
+
+        For copies from store to store, where the cuts need not follow rows.
+        """
+        if len(data) != len(indices):
+            msg = f"{len(data)} values with {len(indices)} column indices"
+            raise ValueError(msg)
+        self._widen_offsets(len(data))
+        # In pieces that stay in a core's cache from the check to the copy.
+        for start in range(0, len(data), CHUNK_VALUES):
+            piece = slice(start, start + CHUNK_VALUES)
+            if int(indices[piece].max()) >= self.n_vars or int(indices[piece].min()) < 0:
+                msg = f"a column index is out of range for {self.n_vars} columns"
+                raise ValueError(msg)
+            self._indices.append(indices[piece])
+            # First the conversion: it may put a wider array in the place of `self._data`.
+            values = self._to_counts(data[piece]) if self._counts else data[piece]
+            self._data.append(values)
+
+    def append_checked(self, counts: np.ndarray, indices: np.ndarray, highest: int) -> None:
+        """As :meth:`append_values`, for unsigned counts up to ``highest`` that need no check.
+
+        Neither array may change before the store is complete: whole chunks are not copied.
+        """
+        self._widen_offsets(len(counts))
+        self._widen_counts(highest)
+        self._indices.append(indices, lasting=True)
+        self._data.append(counts, lasting=True)
+
+    def _widen_offsets(self, n_more: int) -> None:
+        self.n_values += n_more
+        if self.n_values > _INT32_VALUES and self._indptr.dtype == np.int32:
+            self._indices = self._indices.widened(np.int64)
+            self._indptr = self._indptr.widened(np.int64)
+
+    def _widen_counts(self, highest: float) -> None:
+        if highest > np.iinfo(self._data.dtype).max:
+            wider = next(d for d in COUNT_DTYPES if highest <= np.iinfo(d).max)
+            self._data = self._data.widened(wider)
+
+    def append_chunks(self, x: LocalGroup | zarr.Group, arrays: Mapping[str, ChunkedArray]) -> int:
+        """Append the whole chunks of another store's values as they are encoded, where that fits.
+
+        It fits where a chunk begins here, too, and both stores encode alike.
+
+        Parameters
+        ----------
+        x
+            X of the other store.
+        arrays
+            Where the chunks of its ``data`` and ``indices`` lie.
+
+        Returns
+        -------
+        Number of values appended; those after them are left to :meth:`append_values`.
+        """
+        parts = {"data": self._data, "indices": self._indices}
+        if not all(part.takes_chunks_of(x[name]) for name, part in parts.items()):
+            return 0
+        n_chunks = arrays["data"].n_values // arrays["data"].chunk_values
+        for name, part in parts.items():
+            for chunk in encoded(arrays[name], 0, n_chunks):
+                part.append_encoded(chunk)
+        n_values = n_chunks * arrays["data"].chunk_values
+        self.n_values += n_values
+        return n_values
+
+    def append_rows(self, lengths: np.ndarray) -> None:
+        """Append rows of so many stored values each."""
+        ends = np.cumsum(lengths, dtype=np.int64)
+        ends += self._indptr_end
+        self._indptr.append(ends)
+        if len(ends):
+            self._indptr_end = int(ends[-1])
+        self.n_obs += len(lengths)
+
+    def _to_counts(self, values: np.ndarray) -> np.ndarray:
+        low, high = values.min(), values.max()
+        # Written so that NaN, which compares as false, is refused as well.
+        if not (low >= 0 and high <= np.iinfo(np.uint32).max):
+            worst = high if low >= 0 else low
+            msg = (
+                f"{self.path}: X holds {worst}, which is no count; "
+                f"counts are whole numbers from 0 to {np.iinfo(np.uint32).max}"
+            )
+            raise InputError(msg)
+        self._widen_counts(high)
+        counts = values.astype(self._data.dtype)
+        if values.dtype.kind == "f" and not np.array_equal(counts, values):
+            first = values[counts != values][0]
+            msg = f"{self.path}: X holds {first}, a fraction; counts are whole numbers"
+            raise InputError(msg)
+        return counts
+
+    @property
+    def _parts(self) -> tuple[ShardedArray, ShardedArray, ShardedArray]:
+        return self._data, self._indices, self._indptr
+
+    def _finish(self) -> None:
+        if self._indptr_end != self.n_values:
+            msg = f"rows of {self._indptr_end} values in all, but {self.n_values} were appended"
+            raise ValueError(msg)
+        tables = {
+            "obs": _table(self.obs, self.n_obs, "obs"),
+            "var": _table(self.var, self.n_vars, "var"),
+        }
+        for part in self._parts:
+            part.close()
+        for name, write in tables.items():
+            write(self._partial / name)
+        create_group(self._partial, ANNDATA)
+        create_group(self._partial / "X", {**CSR, "shape": [self.n_obs, self.n_vars]})
+        for name in MAPPINGS:
+            if name == "uns" and self.uns:
+                write_elem(open_to_write(self._partial), name, dict(self.uns))
+            else:
+                create_group(self._partial / name, DICT)
+        consolidate(self._partial)
+
+
+def _table(
+    table: pd.DataFrame | Callable[[Path], None] | None, length: int, name: str
+) -> Callable[[Path], None]:
+    """Function that writes a table as the folder it is given."""
+    if callable(table):
+        return table
+    if table is None:
+        table = pd.DataFrame(index=pd.RangeIndex(length).astype(str))
+    if len(table) != length:
+        msg = f"{name} has {len(table)} rows, X has {length}"
+        raise ValueError(msg)
+    return partial(write_frame, frame=table)

@@ -1,0 +1,264 @@
+"""Matrices of an AnnData file as they lie on disk: their structure, checked, and plain reading."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import h5py
+import numpy as np
+import scipy.sparse as sp
+
+from scatlas.errors import InputError
+from scatlas.io.files.anndata_checks import attribute, is_group
+from scatlas.io.files.anndata_file import AGAIN, load_filters, reading
+from scatlas.io.files.chunk_locations import read_plugged
+from scatlas.io.files.local_zarr import through_zarr
+
+logger = logging.getLogger(__name__)
+_SPARSE = {"csr_matrix": "csr", "csc_matrix": "csc"}
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix [cells x genes] in an AnnData file.
+
+    Attributes
+    ----------
+    key
+        Element in the file, such as ``X`` or ``layers/counts``.
+    format
+        How it is stored.
+    shape
+        Cells, genes.
+    dtype
+        Type of the values when read, see :func:`in_memory`.
+    indptr
+        int64 offsets of the rows (of the columns for ``csc``); None for ``dense``.
+    """
+
+    key: str
+    format: Literal["csr", "csc", "dense"]
+    shape: tuple[int, int]
+    dtype: np.dtype
+    indptr: np.ndarray | None = field(repr=False, default=None)
+
+    @property
+    def n_values(self) -> int:
+        """Stored values."""
+        return self.shape[0] * self.shape[1] if self.indptr is None else int(self.indptr[-1])
+
+
+def in_memory(dtype: np.dtype) -> np.dtype:
+    """Type that SciPy and Numba take for values stored as ``dtype``.
+
+    The stored type, but in this machine's byte order and with float32 for float16.
+    """
+    native = np.dtype(dtype).newbyteorder("=")
+    return np.dtype(np.float32) if native == np.float16 else native
+
+
+def describe(path: str, root: Any, key: str, shape: tuple[int, int]) -> Matrix:
+    """Find how a matrix is stored and check that its parts agree.
+
+    Parameters
+    ----------
+    path
+        File, for the messages.
+    root
+        Opened file.
+    key
+        Element, such as ``X``.
+    shape
+        Lengths of ``obs`` and ``var``.
+
+    Raises
+    ------
+    InputError
+        The encoding is unknown, or lengths, offsets or types do not agree.
+    """
+    with reading(path, key):
+        element = root[key]
+        encoding = attribute(element, "encoding-type", "array")
+        load_filters(path, element)
+    shape_name = "shape"
+    if "h5sparse_format" in element.attrs:  # of AnnData before 0.7
+        encoding, shape_name = f"{attribute(element, 'h5sparse_format')}_matrix", "h5sparse_shape"
+    if not is_group(element) and len(element.shape) == 2:
+        _check_shape(path, key, tuple(element.shape), shape)
+        _check_kind(path, key, element.dtype, "biuf")
+        return Matrix(key, "dense", shape, in_memory(element.dtype))
+    if encoding not in _SPARSE or not is_group(element):
+        msg = f"{path}: {key} is stored as {encoding!r}: store counts as a CSR matrix"
+        raise InputError(msg)
+    absent = [part for part in ("data", "indices", "indptr") if part not in element]
+    if absent:
+        msg = f"{path}: {key} has no {absent[0]}: the file is not complete; {AGAIN}"
+        raise InputError(msg)
+    with reading(path, f"the shape of {key}"):
+        n_rows, n_columns = (int(n) for n in element.attrs[shape_name])
+    lengths = {}
+    for part, kinds in (("data", "biuf"), ("indices", "iu"), ("indptr", "iu")):
+        with reading(path, f"{key}/{part}"):
+            _check_line(path, f"{key}/{part}", element[part])
+            _check_kind(path, f"{key}/{part}", element[part].dtype, kinds)
+            lengths[part] = int(element[part].shape[0])
+    _check_shape(path, key, (n_rows, n_columns), shape)
+    kind = _SPARSE[encoding]
+    n_rows = shape[0 if kind == "csr" else 1]
+    # Before memory is set aside for it: a damaged length may ask for terabytes.
+    _check_length(path, key, lengths["indptr"], n_rows, kind)
+    with reading(path, f"{key}/indptr"):
+        offsets = element["indptr"]
+        offsets = read_plugged(offsets) if isinstance(offsets, h5py.Dataset) else offsets[:]
+        indptr = np.asarray(offsets).astype(np.int64, copy=False)
+    _check_offsets(path, key, indptr, lengths, kind)
+    return Matrix(key, kind, shape, in_memory(element["data"].dtype), indptr)
+
+
+def _check_shape(path: str, key: str, stored: tuple[int, ...], shape: tuple[int, int]) -> None:
+    if stored != shape:
+        msg = (
+            f"{path}: {key} has {stored[0]:,} rows and {stored[1]:,} columns, but obs has "
+            f"{shape[0]:,} cells and var {shape[1]:,} genes: {AGAIN}"
+        )
+        raise InputError(msg)
+
+
+def _check_line(path: str, part: str, element: Any) -> None:
+    """Refuse what is not an array of one dimension: a group, one value, nothing, a table."""
+    # HDF5 has data sets without any extent; their shape is None.
+    shape = None if is_group(element) else element.shape
+    if shape is not None and len(shape) == 1:
+        return
+    found = "a group" if is_group(element) else "empty"
+    if shape is not None:
+        found = f"an array of {len(shape)} dimensions" if shape else "a single number"
+    msg = f"{path}: {part} is {found} instead of an array of one dimension: {AGAIN}"
+    raise InputError(msg)
+
+
+def _check_kind(path: str, part: str, dtype: np.dtype, kinds: str) -> None:
+    if dtype.kind not in kinds:
+        wanted = "integers" if kinds == "iu" else "real numbers"
+        msg = f"{path}: {part} holds {dtype} instead of {wanted}: {AGAIN}"
+        raise InputError(msg)
+
+
+def _check_length(path: str, key: str, n_offsets: int, n_rows: int, kind: str) -> None:
+    if n_offsets != n_rows + 1:
+        row = "cell" if kind == "csr" else "gene"
+        msg = (
+            f"{path}: {key}/indptr has {n_offsets:,} entries for {n_rows:,} {row}s "
+            f"({n_rows + 1:,} expected): {AGAIN}"
+        )
+        raise InputError(msg)
+
+
+def _check_offsets(
+    path: str, key: str, indptr: np.ndarray, lengths: dict[str, int], kind: str
+) -> None:
+    row = "cell" if kind == "csr" else "gene"
+    trouble = None
+    if indptr[0] != 0:
+        trouble = f"starts at {indptr[0]} instead of 0"
+    # Compared, not subtracted: damaged offsets of 63 bits would wrap around.
+    elif (falls := np.flatnonzero(indptr[1:] < indptr[:-1])).size:
+        i = int(falls[0])
+        trouble = f"falls from {indptr[i]} to {indptr[i + 1]} at {row} {i}"
+    else:
+        for part in ("data", "indices"):
+            if lengths[part] != indptr[-1]:
+                trouble = f"ends at {indptr[-1]:,}, but {key}/{part} has {lengths[part]:,} values"
+                break
+    if trouble:
+        msg = f"{path}: {key}/indptr {trouble}: {AGAIN}"
+        raise InputError(msg)
+
+
+def read_values(
+    path: str, root: Any, key: str, first: int, stop: int, rows: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Values ``first`` to ``stop - 1`` of a sparse matrix and their indices, types as stored."""
+    return (
+        read_range(path, root, f"{key}/data", first, stop, rows),
+        read_range(path, root, f"{key}/indices", first, stop, rows),
+    )
+
+
+def read_dense(path: str, root: Any, key: str, first: int, stop: int) -> np.ndarray:
+    """Rows ``first`` to ``stop - 1`` of a dense matrix."""
+    return read_range(path, root, key, first, stop, cells(first, stop))
+
+
+def read_range(path: str, root: Any, key: str, first: int, stop: int, rows: str) -> np.ndarray:
+    """Part of an array along its first axis, read by the library; types as :func:`in_memory`."""
+    with reading(path, f"{key} of {rows}"):
+        stored = np.asarray(root[key][first:stop])
+    return stored.astype(in_memory(stored.dtype), copy=False)
+
+
+def cells(first: int, stop: int) -> str:
+    """Words for a range of rows."""
+    return f"cells {first} to {stop - 1}"
+
+
+def check_indices(path: str, key: str, indices: np.ndarray, size: int, rows: str) -> None:
+    """Refuse indices that point outside the matrix; compiled code would follow them.
+
+    Raises
+    ------
+    InputError
+        Naming the index.
+    """
+    if indices.size == 0:
+        return
+    worst = int(indices.max())
+    if worst < size and indices.dtype.kind == "i":
+        worst = int(indices.min())
+    if not 0 <= worst < size:
+        msg = f"{path}: {key}/indices of {rows} hold {worst}, but must be 0 to {size - 1}: {AGAIN}"
+        raise InputError(msg)
+
+
+def convert(path: str, kind: str, root: Any, matrix: Matrix, budget: int) -> sp.csr_matrix:
+    """CSR matrix of a dense or CSC element, see :meth:`scatlas.io.CountsSource.convert`."""
+    key, stored = matrix.key, root[matrix.key]
+    n_bytes = matrix.n_values * matrix.dtype.itemsize
+    if matrix.format == "csc":
+        n_bytes += matrix.n_values * stored["indices"].dtype.itemsize
+    if n_bytes > budget:
+        msg = (
+            f"{path}: {key} is a {matrix.format.upper() if matrix.format == 'csc' else 'dense'} "
+            f"matrix of {n_bytes / 1e6:,.1f} MB, more than the block budget of "
+            f"{budget / 1e6:,.1f} MB: convert it to CSR with: {_conversion(path, kind, matrix)}"
+        )
+        raise InputError(msg)
+    logger.info("%s: %s is %s: converted to CSR", path, key, matrix.format)
+    if matrix.format == "dense":
+        return sp.csr_matrix(read_dense(path, root, key, 0, matrix.shape[0]))
+    data, indices = read_values(path, root, key, 0, matrix.n_values, "all genes")
+    check_indices(path, key, indices, matrix.shape[0], "all genes")
+    return sp.csc_matrix((data, indices, matrix.indptr), shape=matrix.shape).tocsr()
+
+
+def _conversion(path: str, kind: str, matrix: Matrix) -> str:
+    suffix = "h5ad" if kind == "h5ad" else "zarr"
+    name = path.rstrip("/").rpartition("/")[2] if "://" in path else path
+    target = f"{name.removesuffix('.' + suffix)}.csr.{suffix}"
+    holder = "a.X" if matrix.key == "X" else f"a.layers[{matrix.key.split('/', 1)[1]!r}]"
+    code = (
+        f"import anndata, scipy.sparse; a = anndata.read_{suffix}({name!r}); "
+        f"{holder} = scipy.sparse.csr_matrix({holder}); a.write_{suffix}({target!r})"
+    )
+    return f'python -c "{code}"'
+
+
+def read_element(path: str, root: Any, name: str) -> Any:
+    """Read an element whole, as anndata decodes it."""
+    from anndata.io import read_elem
+
+    with reading(path, name):
+        load_filters(path, root[name])
+        return read_elem(through_zarr(root[name]))

@@ -1,0 +1,263 @@
+"""Open an AnnData file with its matrices left on disk, as Dask arrays of row blocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import dask.array as da
+import numpy as np
+import scipy.sparse as sp
+from dask.base import tokenize
+from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
+
+from scatlas._util.byte_sizes import parse_bytes
+from scatlas.blocks.block_sizes import csr_blocks, dense_blocks
+from scatlas.compute.threads import BLOCK_BYTES
+from scatlas.errors import InputError
+from scatlas.io.files.anndata_checks import STRUCTURE, check_anndata, frame_length, is_group
+from scatlas.io.files.anndata_file import Store, load_filters, reading
+from scatlas.io.files.open_h5ad import hold
+from scatlas.io.matrices.csr_row_block import RowBlock, row_blocks
+from scatlas.io.matrices.layout import (
+    Matrix,
+    convert,
+    describe,
+    in_memory,
+    read_dense,
+    read_element,
+)
+from scatlas.io.tables.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import anndata
+    import pandas as pd
+
+    from scatlas.io.files.open_h5ad import HeldFile
+
+_MAPPINGS = ("obsm", "varm", "obsp", "varp")
+
+
+def read_lazy(path: Path | str, *, block_budget: str | int = "256MB") -> anndata.AnnData:
+    """Open an AnnData file without reading its matrices.
+
+    Parameters
+    ----------
+    path
+        h5ad file (any compression that h5py or hdf5plugin decodes) or Zarr store (v2 or v3,
+        sharded or not); a local path or a URL that fsspec opens.
+    block_budget
+        Memory for blocks in work, as ``"256MB"``. A block of X takes at most an eighth of it, and
+        32 MB (at 8 bytes a value, at least one cell). The cut depends on the file and on this
+        value alone.
+
+    Returns
+    -------
+    ``AnnData`` with
+
+    - ``X`` and ``layers``: Dask arrays [cells x genes], cut along the cells. Blocks of a sparse
+      matrix are ``scipy.sparse.csr_matrix`` with the values' type as stored and int32 indices
+      (int64 when a block needs them); blocks of a dense matrix are ``numpy.ndarray``. A CSC
+      matrix that fits the budget is converted. X is None when the file has none.
+    - ``obs``, ``var``, ``uns``: in memory.
+    - ``obsm``, ``varm``, ``obsp``, ``varp``: in memory, but dense arrays larger than the budget
+      are Dask arrays too.
+
+    ``raw`` is left out. Each block opens the file for itself, so the arrays can be computed by
+    threads, processes or a cluster that sees the same path, and names in the graph depend on the
+    path, its time and its size (of a Zarr store, those of every file): equal calls give equal
+    names.
+
+    Until the last of its lazy arrays is gone an h5ad file stays open for reading, so that HDF5
+    refuses to let this process write to it. A Zarr store has no such guard.
+
+    Raises
+    ------
+    InputError
+        The file does not exist, is no AnnData file, its parts do not agree, or a CSC matrix is
+        larger than the budget. When a block is computed: its values cannot be decoded, an index
+        points outside the genes, or the file was replaced meanwhile.
+    """
+    import anndata
+
+    budget = parse_bytes(block_budget)
+    store = Store.at(path)
+    with reading(store.path, STRUCTURE), store.open() as root:
+        check_anndata(store.path, root)
+        shape = tuple(frame_length(store.path, root, name) for name in ("obs", "var"))
+        parts: dict[str, Any] = {}
+        # Whatever has another length than the rest is refused before it is read: damaged lengths
+        # may ask for terabytes of memory.
+        if _present(root, "X"):
+            parts["X"] = _matrix(store, root, "X", shape, budget)
+        for name in ("obs", "var"):
+            Table.of(store.path, root, name)
+        parts |= {
+            name: read_element(store.path, root, name)
+            for name in ("obs", "var", "uns")
+            if name in root
+        }
+        parts["layers"] = {
+            name: _matrix(store, root, f"layers/{name}", shape, budget)
+            for name in sorted(root.get("layers", {}))
+        }
+        for group in _MAPPINGS:
+            parts[group] = {
+                name: _small_or_lazy(store, root, f"{group}/{name}", budget)
+                for name in sorted(root.get(group, {}))
+            }
+    return anndata.AnnData(**parts)
+
+
+def read_matrix(
+    path: Path | str,
+    *,
+    compact: bool = False,
+    block_budget: str | int = "256MB",
+    largest_block: int = BLOCK_BYTES,
+) -> tuple[da.Array, pd.DataFrame]:
+    """X of an AnnData file as :func:`read_lazy` gives it, and var, without reading obs.
+
+    An atlas's obs takes a hundred times the memory of its blocks, and most steps need none of it.
+
+    Parameters
+    ----------
+    path, block_budget
+        As for :func:`read_lazy`.
+    compact
+        Leave the indices of CSR blocks as narrow as they are stored (uint16, say). Our kernels
+        take them, and they are half the memory; SciPy's functions do not.
+    largest_block
+        Bytes that a block of X takes at most, in place of 32 MB.
+
+    Returns
+    -------
+    Dask X [cells x genes] and var.
+
+    Raises
+    ------
+    InputError
+        As :func:`read_lazy`, or the file has no X.
+    """
+    store = Store.at(path)
+    with store.open() as root:
+        check_anndata(store.path, root)
+        if not _present(root, "X"):
+            msg = f"{path}: there is no X: give a file that holds a matrix"
+            raise InputError(msg)
+        shape = tuple(frame_length(store.path, root, name) for name in ("obs", "var"))
+        budget = parse_bytes(block_budget)
+        x = _matrix(store, root, "X", shape, budget, largest_block, compact=compact)
+        return x, Table.of(store.path, root, "var").read()
+
+
+def values_alone(x: da.Array) -> da.Array:
+    """The same blocks for a pass that asks no value for its gene: indices are not read.
+
+    They are half the bytes, and more than half of what there is to decode.
+
+    Parameters
+    ----------
+    x
+        Dask array [cells x genes].
+
+    Returns
+    -------
+    ``x`` itself where it is anything but a CSR matrix as :func:`read_lazy` or :func:`read_matrix`
+    gives it; otherwise an array with the same rows whose blocks have 0 for every index.
+    """
+    layer = getattr(x.dask, "layers", {}).get(x.name)
+    tasks = layer.mapping if isinstance(layer, MaterializedLayer) else {}
+    readers = (RowBlock.read, RowBlock.compact)
+    ours = [isinstance(task, tuple) and task[0] in readers for task in tasks.values()]
+    if not ours or not all(ours):
+        return x
+    name = f"values-{x.name}"
+    graph = {(name, *key[1:]): (RowBlock.values, task[1]) for key, task in tasks.items()}
+    layers = HighLevelGraph.from_collections(name, graph, dependencies=[])
+    return da.Array(layers, name, chunks=x.chunks, meta=x._meta, dtype=x.dtype)
+
+
+def _present(root: Any, key: str) -> bool:
+    return key in root and root[key].attrs.get("encoding-type") != "null"
+
+
+def _matrix(
+    store: Store,
+    root: Any,
+    key: str,
+    shape: tuple[int, int],
+    budget: int,
+    largest: int = BLOCK_BYTES,
+    *,
+    compact: bool = False,
+) -> da.Array:
+    """Dask array of an X-like element."""
+    matrix = describe(store.path, root, key, shape)
+    if matrix.format == "dense":
+        return _dense(store, matrix, budget, largest)
+    if matrix.format == "csc":
+        whole = convert(store.path, store.kind, root, matrix, budget)
+        blocks = csr_blocks(whole.indptr, budget, largest)
+        tasks = [(_slice_rows, whole, first, stop) for first, stop in blocks]
+    else:
+        blocks = csr_blocks(matrix.indptr, budget, largest)
+        read, held = RowBlock.compact if compact else RowBlock.read, hold(store)
+        parts = row_blocks(store, root, matrix, blocks)
+        tasks = [(read, replace(part, held=held)) for part in parts]
+    meta = sp.csr_matrix((0, 0), dtype=matrix.dtype)
+    return _array(store, matrix, blocks, tasks, meta, kind="compact" if compact else "read")
+
+
+def _dense(store: Store, matrix: Matrix, budget: int, largest: int = BLOCK_BYTES) -> da.Array:
+    row_bytes = int(np.prod(matrix.shape[1:])) * matrix.dtype.itemsize
+    blocks = dense_blocks(matrix.shape[0], row_bytes, budget, largest)
+    held = hold(store)
+    tasks = [(_read_dense, store, matrix.key, first, stop, held) for first, stop in blocks]
+    return _array(store, matrix, blocks, tasks, np.empty((0, 0), dtype=matrix.dtype))
+
+
+def _array(
+    store: Store,
+    matrix: Matrix,
+    blocks: list[tuple[int, int]],
+    tasks: list[tuple[Callable, Any]],
+    meta: Any,
+    *,
+    kind: str = "read",
+) -> da.Array:
+    name = f"{kind}-{matrix.key.replace('/', '-')}-{tokenize(store, matrix.key, blocks)}"
+    graph = {(name, i, 0): task for i, task in enumerate(tasks)}
+    chunks = (tuple(stop - first for first, stop in blocks), (matrix.shape[1],))
+    layers = HighLevelGraph.from_collections(name, graph, dependencies=[])
+    return da.Array(layers, name, chunks=chunks, meta=meta, dtype=matrix.dtype)
+
+
+def _small_or_lazy(store: Store, root: Any, key: str, budget: int) -> Any:
+    element = root[key]
+    dense = not is_group(element) and len(element.shape) == 2 and element.dtype.kind in "biuf"
+    if not dense or element.dtype.itemsize * int(np.prod(element.shape)) <= budget:
+        return read_element(store.path, root, key)
+    load_filters(store.path, element)
+    matrix = Matrix(key, "dense", tuple(element.shape), in_memory(element.dtype))
+    return _dense(store, matrix, budget)
+
+
+def _read_dense(
+    store: Store,
+    key: str,
+    first: int,
+    stop: int,
+    held: HeldFile | None,  # noqa: ARG001  (the task keeps it)
+) -> np.ndarray:
+    store.check_unchanged()
+    with reading(store.path, STRUCTURE), store.open() as root:
+        load_filters(store.path, root[key])
+        return read_dense(store.path, root, key, first, stop)
+
+
+def _slice_rows(whole: sp.csr_matrix, first: int, stop: int) -> sp.csr_matrix:
+    return whole[first:stop]

@@ -1,0 +1,154 @@
+"""The product: one AnnData store, put together from chunks that exist already."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from anndata.io import read_elem
+
+from scatlas.errors import InputError
+from scatlas.io.files.atomic import atomic_path
+from scatlas.io.files.local_zarr import open_through_zarr
+from scatlas.io.zarr_writer.elements import (
+    ANNDATA,
+    DICT,
+    consolidate,
+    create_group,
+    open_to_write,
+    write_elem,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pandas as pd
+    import zarr
+
+logger = logging.getLogger(__name__)
+
+# What os.link answers where a hard link cannot be made, though a copy can.
+_NO_LINK = {
+    errno.EXDEV,  # another file system
+    errno.EPERM,  # a file system without hard links, or links to others' files are forbidden
+    errno.EOPNOTSUPP,
+    errno.ENOSYS,
+    errno.EMLINK,  # too many links to one file
+}
+
+
+def assemble(
+    merged: Path | str,
+    pca: Path | str,
+    out: Path | str,
+    *,
+    var: pd.DataFrame,
+    obsm: Mapping[str, Path | str] | None = None,
+    uns: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Write the atlas: X and obs of the merged plates with their components.
+
+    The chunks of X, obs and ``X_pca`` are hard links to those of ``merged`` and ``pca`` where the
+    file system allows it, else copies, and a line in the log says why. Both stay valid whatever
+    becomes of the other: a link keeps the data when ``merged`` is deleted, and scatlas replaces
+    stores as a whole (new files, then a rename) and never writes into a file that exists. Only a
+    program that changes chunks in place would change both.
+
+    Parameters
+    ----------
+    merged
+        Store of :func:`scatlas.io.concat_on_disk`.
+    pca
+        Store of :func:`scatlas.io.write_pca`, of the same cells and genes.
+    out
+        Store to write: ``X``, ``obs``, ``var``, ``varm['PCs']``, ``obsm['X_pca']`` and
+        ``uns['pca']`` with ``params``, ``variance`` and ``variance_ratio``, as scanpy names them.
+    var
+        Facts about the genes, by name; those of ``merged`` are added to the genes' facts there.
+    obsm
+        By name, stores of :func:`scatlas.io.write_embedding` with further coordinates of the cells.
+    uns
+        Further small elements of ``uns``.
+
+    Returns
+    -------
+    ``n_cells``, ``n_genes``, ``n_comps``.
+
+    Raises
+    ------
+    InputError
+        The components or coordinates are not of these cells and genes, or ``var`` lacks a gene.
+    """
+    merged, pca = Path(merged), Path(pca)
+    source = open_through_zarr(merged)
+    found = open_through_zarr(pca)
+    facts = read_elem(source["var"])
+    n_cells = source["X"].attrs["shape"][0]
+    _check(merged, pca, n_cells, facts.index, found)
+    for name, store in (obsm or {}).items():
+        _check_cells(merged, Path(store), n_cells, open_through_zarr(store)[name])
+    missing = facts.index.difference(var.index)
+    if len(missing):
+        msg = f"{merged}: gene {missing[0]!r} is not in the table of consensus genes"
+        raise InputError(msg)
+    facts = facts.drop(columns=facts.columns.intersection(var.columns))
+    facts = facts.join(var.loc[facts.index])
+
+    components = {name: read_elem(found[name]) for name in ("params", "variance", "variance_ratio")}
+    with atomic_path(out) as partial:
+        for name in ("X", "obs"):
+            _place(merged / name, partial / name)
+        for name, store in {"X_pca": pca, **(obsm or {})}.items():
+            _place(Path(store) / name, partial / "obsm" / name)
+        create_group(partial, ANNDATA)
+        root = open_to_write(partial)
+        create_group(partial / "obsm", DICT)
+        write_elem(root, "var", facts)
+        write_elem(root, "varm", {"PCs": read_elem(found["PCs"])})
+        write_elem(root, "uns", {**(uns or {}), "pca": components})
+        for name in ("layers", "obsp", "varp"):
+            write_elem(root, name, {})
+        consolidate(partial)
+    return {"n_cells": n_cells, "n_genes": len(facts), "n_comps": found["PCs"].shape[1]}
+
+
+def _check_cells(merged: Path, store: Path, n_cells: int, cells: zarr.Array) -> None:
+    if cells.shape[0] != n_cells:
+        n = cells.shape[0]
+        msg = f"{store} holds {n:,} cells, {merged} {n_cells:,}: make the components anew"
+        raise InputError(msg)
+
+
+def _check(merged: Path, pca: Path, n_cells: int, genes: pd.Index, found: zarr.Group) -> None:
+    _check_cells(merged, pca, n_cells, found["X_pca"])
+    names = np.asarray(read_elem(found["genes"]))
+    if len(names) != len(genes) or (names != np.asarray(genes)).any():
+        msg = f"{pca} is of other genes than {merged}: make the components anew"
+        raise InputError(msg)
+
+
+def _place(source: Path, target: Path) -> None:
+    """Put a part of a store into another: link its chunks, copy its metadata."""
+    can_link = True
+    for file in sorted(source.rglob("*")):
+        if not file.is_file():
+            continue
+        here = target / file.relative_to(source)
+        here.parent.mkdir(parents=True, exist_ok=True)
+        if can_link and file.name != "zarr.json":
+            try:
+                os.link(file, here)
+            except OSError as error:
+                if error.errno not in _NO_LINK:
+                    raise
+                can_link = False
+                logger.info(
+                    "%s: chunks are copied, not linked: %s", source, os.strerror(error.errno)
+                )
+        if not here.exists():
+            shutil.copyfile(file, here)

@@ -1,0 +1,362 @@
+"""Plates merged on disk, in bounded memory."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scatlas._util.gene_lists import first_difference
+from scatlas.blocks import in_order
+from scatlas.compute.progress import meter
+from scatlas.errors import InputError
+from scatlas.io.chunks import chunked_array
+from scatlas.io.files.anndata_checks import STRUCTURE
+from scatlas.io.files.anndata_file import Store, reading
+from scatlas.io.files.chunk_locations import locate
+from scatlas.io.files.local_zarr import open_store
+from scatlas.io.matrices.csr_writer import CsrWriter, in_place
+from scatlas.io.tables.cell_names import UniqueNames
+from scatlas.io.tables.column import Column
+from scatlas.io.tables.column_writer import ColumnWriter, Target
+from scatlas.io.tables.encodings import Stored
+from scatlas.io.tables.storable_columns import RESERVED
+from scatlas.io.tables.table import Table
+from scatlas.io.zarr_writer.elements import DATAFRAME, create_group
+from scatlas.io.zarr_writer.sharded_array import CHUNK_VALUES, encoding_pool, piece_values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pandas as pd
+    import zarr
+
+    from scatlas.io.files.local_zarr import LocalArray, LocalGroup
+
+logger = logging.getLogger(__name__)
+
+# Columns that hold one value on each plate: by column and plate.
+_Constants = dict[str, dict[str, str]]
+
+
+def concat_on_disk(
+    stores: Mapping[str, Path | str],
+    out: Path | str,
+    *,
+    label: str = "plate",
+    labels: Mapping[str, Mapping[str, str]] | None = None,
+    block_budget: str | int = "256MB",
+) -> dict[str, Any]:
+    """Merge the stores of several plates with equal genes into one, plate after plate.
+
+    The result equals ``anndata.concat(plates, label=label, merge="same")``, but for the names of
+    cells that occur on several plates and for the order of categories. Memory does not grow with
+    the plates, except for 16 bytes a cell to compare names, and the categories of one column.
+    Whatever is refused is refused before values are copied.
+
+    Parameters
+    ----------
+    stores
+        AnnData Zarr stores by plate; their order is that of the result. X is CSR.
+    out
+        Store to write.
+    label
+        obs column that gets the plate's name; categories in the order of ``stores``.
+    labels
+        By plate, further obs columns and the value that all its cells get there: the same columns
+        for each plate, as categories in order of first appearance. They replace columns of their
+        names, with a notice where values differ. ``""`` is no label: such a plate keeps its own
+        column of that name, or has a gap where it has none.
+    block_budget
+        Memory for the values in flight, as in ``"256MB"``.
+
+    Returns
+    -------
+    ``n_cells``, ``n_genes``, ``n_values``, ``plates`` (``n_cells`` and ``n_values`` of each),
+    ``obs_columns``, ``dropped_columns``, ``renamed_cells`` and ``notices``.
+
+    Raises
+    ------
+    InputError
+        A plate's genes differ from the first plate's; X is not CSR; a cell name occurs twice on
+        one plate; an obs column cannot be merged; a label's name cannot be stored.
+    ValueError
+        There are no plates, or ``labels`` lacks a plate or one of its columns.
+
+    Notes
+    -----
+    Columns of obs that are not on all plates are left out, and a cell name that occurs on more
+    than one plate gets the suffix ``-{plate}`` (and a number where that name is taken as well),
+    both with a notice in the log. Numbers of different dtypes take NumPy's common dtype; other
+    mixtures become text, without ``nan`` where a value is missing.
+    """
+    plates = [_Plate(name, Path(path)) for name, path in stores.items()]
+    if not plates:
+        msg = "no plates to merge"
+        raise ValueError(msg)
+    for plate in plates[1:]:
+        plate.check_genes(plates[0])
+    n_values = sum(plate.n_values for plate in plates)
+    piece = piece_values(block_budget)
+    obs = _Obs(plates, _constants(plates, label, labels or {}))
+    for notice in obs.notices:
+        logger.warning("%s", notice)
+    writer = CsrWriter(
+        out,
+        n_vars=plates[0].shape[1],
+        data_dtype=np.result_type(*(plate.data.dtype for plate in plates)),
+        obs=in_place,
+        var=_common(plates),
+        n_values=n_values,
+    )
+    with (
+        writer,
+        ThreadPoolExecutor(1, "scatlas-obs") as thread,
+        closing(meter(sum(plate.shape[0] for plate in plates))) as passed,
+    ):
+        # The table keeps the processor busy while the counts keep the disk busy.
+        written = thread.submit(obs.write, writer.folder / "obs")
+        for plate in plates:
+            plate.copy_x(writer, piece)
+            passed.update(plate.shape[0])
+        written.result()
+    return {
+        "n_cells": writer.n_obs,
+        "n_genes": writer.n_vars,
+        "n_values": n_values,
+        "plates": {
+            plate.name: {"n_cells": plate.shape[0], "n_values": plate.n_values} for plate in plates
+        },
+        "obs_columns": obs.columns,
+        "dropped_columns": obs.dropped,
+        "renamed_cells": obs.n_renamed,
+        "notices": obs.notices,
+    }
+
+
+@dataclass(frozen=True)
+class _Plate:
+    """One plate's store, open for reading."""
+
+    name: str
+    path: Path
+
+    def __post_init__(self) -> None:
+        encoding = self.root["X"].attrs.get("encoding-type")
+        if encoding != "csr_matrix":
+            msg = f"{self.path}: X of plate {self.name} is stored as {encoding!r}, not as CSR"
+            raise InputError(msg)
+
+    @cached_property
+    def root(self) -> LocalGroup | zarr.Group:
+        with reading(str(self.path), STRUCTURE):
+            return open_store(self.path)
+
+    @cached_property
+    def shape(self) -> tuple[int, int]:
+        n_cells, n_genes = self.root["X"].attrs["shape"]
+        return n_cells, n_genes
+
+    @cached_property
+    def data(self) -> LocalArray | zarr.Array:
+        return self.root["X/data"]
+
+    @property
+    def n_values(self) -> int:
+        return self.data.shape[0]
+
+    @cached_property
+    def var(self) -> pd.DataFrame:
+        return Table.of(self.path, self.root, "var").read()
+
+    @cached_property
+    def obs_columns(self) -> list[str]:
+        return list(self.root["obs"].attrs["column-order"])
+
+    @cached_property
+    def index_name(self) -> str:
+        return self.root["obs"].attrs["_index"]
+
+    def column(self, name: str) -> Column:
+        return Column.of(self.path, self.root["obs"], name)
+
+    def check_genes(self, first: _Plate) -> None:
+        differing = first_difference(self.var.index, first.var.index)
+        if differing is None:
+            return
+        here, there = (repr(n) if n is not None else "missing" for n in differing[1:])
+        msg = (
+            f"{self.path}: gene {differing.at + 1} of plate {self.name} is {here}, of plate "
+            f"{first.name} {there}: plates to be merged need the same genes in the same order"
+        )
+        raise InputError(msg)
+
+    def copy_x(self, writer: CsrWriter, piece: int) -> None:
+        """Append X, cut by values and never by rows: no piece can be larger than it should."""
+        with reading(str(self.path), "X"):
+            store = Store.at(self.path)
+            arrays = {part: locate(store, self.root, f"X/{part}") for part in ("data", "indices")}
+            done = writer.append_chunks(self.root["X"], arrays) if all(arrays.values()) else 0
+            starts = range(done, self.n_values, piece)
+
+            def read(i: int) -> list[np.ndarray]:
+                lo, hi = starts[i], min(starts[i] + piece, self.n_values)
+                return [
+                    self.root[f"X/{part}"][lo:hi]
+                    if array is None
+                    else chunked_array.read(array, lo, hi, dtype=array.dtype, store=store)
+                    for part, array in arrays.items()
+                ]
+
+            with closing(in_order(read, len(starts))) as pieces:
+                for data, indices in pieces:
+                    writer.append_values(data, indices)
+            indptr = self.root["X/indptr"]
+            for lo, hi in _spans(self.shape[0]):
+                writer.append_rows(np.diff(indptr[lo : hi + 1]))
+
+
+class _Obs:
+    """The merged table: which columns it has, what becomes of them, and how it is written.
+
+    All that can be refused, and all there is to say, is found before the hours of copying.
+    """
+
+    def __init__(self, plates: list[_Plate], constants: _Constants) -> None:
+        self._plates = plates
+        self._constants = constants
+        self.notices: list[str] = []
+        common = set(plates[0].obs_columns).intersection(*(p.obs_columns for p in plates))
+        self.columns = [name for name in plates[0].obs_columns if name in common]
+        seen = dict.fromkeys(name for plate in plates for name in plate.obs_columns)
+        self.dropped = [name for name in seen if name not in common and name not in constants]
+        if self.dropped:
+            names = ", ".join(map(repr, self.dropped))
+            self.notices.append(f"obs columns that are not on all plates are left out: {names}")
+        self.columns += [name for name in constants if name not in common]
+        own = [name for name in self.columns if name not in constants]
+        self._targets = {name: Target.of(self._columns(name)) for name in [*own, *constants]}
+        self.notices += [
+            f"obs[{name!r}]: {target.note}" for name, target in self._targets.items() if target.note
+        ]
+        self._indexes = {plate.name: plate.column(plate.index_name) for plate in plates}
+        self._names = UniqueNames(self._indexes)
+        self._note_names()
+        for name in constants:
+            self._compare(name)
+
+    @property
+    def n_renamed(self) -> int:
+        """Cells that do not keep their name."""
+        return self._names.n_changed
+
+    def write(self, path: Path) -> None:
+        """Write the table, one column at a time."""
+        with encoding_pool() as pool:
+            index = self._write_index(path, pool)
+            for name, target in self._targets.items():
+                with ColumnWriter(path / name, target, pool) as column:
+                    for own in self._columns(name):
+                        column.append_column(own)
+        create_group(path, {**DATAFRAME, "column-order": self.columns, "_index": index})
+
+    def _write_index(self, path: Path, pool: ThreadPoolExecutor) -> str:
+        named = {plate.index_name for plate in self._plates}
+        # A name that a column of the result bears as well would clash with it.
+        name = named.pop() if len(named) == 1 else "_index"
+        name = "_index" if name in self.columns else name
+        with ColumnWriter(path / name, Target("text", np.dtype(object)), pool) as column:
+            for plate, own in self._indexes.items():
+                for lo, hi in own.spans():
+                    column.append(self._names.of(plate, lo, hi))
+        return name
+
+    def _columns(self, name: str) -> list[Column]:
+        """What makes a column of the result, plate by plate."""
+        if name not in self._constants:
+            return [plate.column(name) for plate in self._plates]
+        return [self._label(plate, name) for plate in self._plates]
+
+    def _label(self, plate: _Plate, name: str) -> Column:
+        """The plate's label, for each of its cells; without one, its own column or gaps."""
+        value = self._constants[name][plate.name]
+        if not value and name in plate.obs_columns:
+            return plate.column(name)
+        codes = np.broadcast_to(np.int8(0 if value else -1), plate.shape[0])
+        categories = np.array([value] if value else [], object)
+        stored = Stored("categorical", codes.dtype, codes.size, codes, 1, categories=categories)
+        return Column(str(plate.path), f"obs/{name}", stored)
+
+    def _note_names(self) -> None:
+        if not self.n_renamed:
+            return
+        notice = (
+            f"{self.n_renamed:,} cells have a name that occurs on more than one plate: "
+            "the plate's name was appended to it"
+        )
+        if self._names.n_numbered:
+            notice += f", and a number to {self._names.n_numbered:,} whose new name was taken"
+        self.notices.append(notice)
+
+    def _compare(self, name: str) -> None:
+        for plate in self._plates:
+            if name not in plate.obs_columns:
+                continue
+            old, new = plate.column(name), self._constants[name][plate.name]
+            if not new:
+                self.notices.append(f"obs[{name!r}] of plate {plate.name} has no label: kept")
+            elif not _holds_only(old, new):
+                self.notices.append(
+                    f"obs[{name!r}] of plate {plate.name} held other values: replaced by {new!r}"
+                )
+
+
+def _holds_only(column: Column, text: str) -> bool:
+    """Whether all rows are this text."""
+    if column.kind != "categorical":
+        return all((column.text(lo, hi) == text).all() for lo, hi in column.spans())
+    # The last is for code -1, a gap.
+    same = np.append(column.categories.astype(str) == text, [False])
+    return all(same[column.values(lo, hi)].all() for lo, hi in column.spans(wide=True))
+
+
+def _constants(
+    plates: list[_Plate], label: str, labels: Mapping[str, Mapping[str, str]]
+) -> _Constants:
+    """Columns that hold one value on a plate: the label with its name, and the given ones."""
+    constants = {label: {plate.name: plate.name for plate in plates}}
+    names = labels.get(plates[0].name, {}).keys()
+    for plate in plates if labels else ():
+        if labels.get(plate.name, {}).keys() != names:
+            msg = f"plates {plates[0].name} and {plate.name} have different labels"
+            raise ValueError(msg)
+    for name in names:
+        if name == label or name in RESERVED or "/" in name:
+            msg = (
+                f"obs cannot have a column {name!r} for a label of the plates: "
+                "rename that column of the plate sheet"
+            )
+            raise InputError(msg)
+        constants[name] = {plate.name: labels[plate.name][name] for plate in plates}
+    return constants
+
+
+def _spans(n_rows: int) -> Iterator[tuple[int, int]]:
+    return ((lo, min(lo + CHUNK_VALUES, n_rows)) for lo in range(0, n_rows, CHUNK_VALUES))
+
+
+def _common(plates: list[_Plate]) -> pd.DataFrame:
+    """The first plate's var, with the columns that are equal on all plates."""
+    first = plates[0].var
+    same = [
+        name
+        for name in first.columns
+        if all(name in p.var.columns and p.var[name].equals(first[name]) for p in plates)
+    ]
+    return first[same]

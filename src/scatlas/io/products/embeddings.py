@@ -1,0 +1,153 @@
+"""Stores of what cells are on components: ``pca.zarr``, ``harmony.zarr``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from scatlas.io.files.atomic import atomic_path
+from scatlas.io.files.local_zarr import open_through_zarr
+from scatlas.io.zarr_writer.elements import (
+    ARRAY,
+    DICT,
+    STRING_ARRAY,
+    consolidate,
+    create_group,
+    write_flags,
+)
+from scatlas.io.zarr_writer.sharded_array import PROJECTED, ShardedArray, encoding_pool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+_VALUES_AT_ONCE = 2**24
+
+
+class _Components(Protocol):
+    mean: np.ndarray
+    PCs: np.ndarray
+    variance: np.ndarray
+    variance_ratio: np.ndarray
+
+
+def write_pca(
+    path: Path | str,
+    *,
+    x_pca: Iterable[np.ndarray],
+    n_cells: int,
+    components: _Components,
+    genes: Sequence[str],
+    params: Mapping[str, bool],
+) -> None:
+    """Write components and the projected cells, block by block; atomic.
+
+    The store is a mapping in AnnData's encoding (``anndata.io.read_elem`` reads it) of ``X_pca``
+    (float32 [n_cells, n_comps], chunks of whole rows), ``PCs`` [n_genes, n_comps], ``mean``
+    [n_genes], ``variance`` and ``variance_ratio`` [n_comps] (float64), ``genes`` and ``params``.
+
+    Parameters
+    ----------
+    path
+        Store to write.
+    x_pca
+        Blocks of projected cells in order, [rows, n_comps], which nobody changes afterwards; the
+        bytes written do not depend on how many rows a block has.
+    n_cells
+        Rows of all blocks together.
+    components
+        Mean of the genes, loadings, variance of the components and its share of the whole.
+    genes
+        Names of the rows of ``PCs``.
+    params
+        What ``uns['pca']['params']`` will hold.
+
+    Raises
+    ------
+    ValueError
+        The blocks have more or fewer rows than ``n_cells``, or the genes do not fit.
+    """
+    n_genes, n_comps = components.PCs.shape
+    if len(genes) != n_genes:
+        msg = f"{len(genes)} gene names for loadings of {n_genes} genes"
+        raise ValueError(msg)
+    with atomic_path(path) as partial, encoding_pool() as pool:
+        cells = ShardedArray(
+            partial / "X_pca",
+            np.float32,
+            pool,
+            compression=PROJECTED,
+            row_shape=(n_comps,),
+            attributes=ARRAY,
+        )
+        with cells:
+            for block in x_pca:
+                cells.append(block, lasting=True)
+            if cells.n_rows != n_cells:
+                msg = f"{cells.n_rows} cells were projected, {n_cells} are due"
+                raise ValueError(msg)
+        create_group(partial, DICT)
+        for name in ("PCs", "mean", "variance", "variance_ratio"):
+            values = np.asarray(getattr(components, name))
+            row = values.shape[1:]
+            with ShardedArray(
+                partial / name, values.dtype, pool, row_shape=row, attributes=ARRAY
+            ) as array:
+                array.append(values)
+        with ShardedArray(partial / "genes", object, pool, attributes=STRING_ARRAY) as array:
+            array.append(np.asarray(genes, dtype=object))
+        write_flags(partial / "params", params)
+        consolidate(partial)
+
+
+def write_embedding(path: Path | str, name: str, x: np.ndarray) -> None:
+    """Write coordinates of cells; atomic.
+
+    The store is a mapping in AnnData's encoding of ``name`` (float32, chunks of whole rows).
+
+    Parameters
+    ----------
+    path
+        Store to write.
+    name
+        What ``obsm`` will call it.
+    x
+        float32 [cells, dimensions].
+    """
+    with atomic_path(path) as partial, encoding_pool() as pool:
+        cells = ShardedArray(
+            partial / name,
+            np.float32,
+            pool,
+            compression=PROJECTED,
+            row_shape=x.shape[1:],
+            attributes=ARRAY,
+        )
+        with cells:
+            cells.append(x, lasting=True)
+        create_group(partial, DICT)
+        consolidate(partial)
+
+
+def read_components(path: Path | str, n_comps: int | None = None) -> np.ndarray:
+    """Cells of such a store on the first components, a piece at a time.
+
+    Parameters
+    ----------
+    path
+        Store of :func:`write_pca`.
+    n_comps
+        So many; None for all.
+
+    Returns
+    -------
+    float64 [cells, n_comps].
+    """
+    array = open_through_zarr(path)["X_pca"]
+    n_cells, width = array.shape
+    out = np.empty((n_cells, width if n_comps is None else n_comps))
+    rows = max(1, _VALUES_AT_ONCE // width // array.chunks[0]) * array.chunks[0]
+    for first in range(0, n_cells, rows):
+        out[first : first + rows] = array[first : first + rows][:, : out.shape[1]]
+    return out

@@ -1,0 +1,355 @@
+"""The only door in: validate a plate and store its counts in the canonical form, in one pass."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scatlas._util.byte_sizes import parse_bytes
+from scatlas._util.gene_lists import first_difference
+from scatlas.blocks import counted, csr, in_order
+from scatlas.blocks.block_sizes import csr_blocks
+from scatlas.errors import InputError
+from scatlas.io.files.anndata_file import AGAIN
+from scatlas.io.files.checksums import values_digest
+from scatlas.io.matrices.counts_source import CountsSource, gene_names, open_counts
+from scatlas.io.matrices.csr_writer import CsrWriter, in_place
+from scatlas.io.tables.mitochondrial import mitochondrial_genes, useless_bound
+from scatlas.io.tables.table import GENE_METRICS, METRICS
+from scatlas.kernels import COUNT_DTYPES
+from scatlas.kernels.counts.check_cpu import MAX_COUNT, Checked, Problem, check_counts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Iterator
+    from pathlib import Path
+
+    import pandas as pd
+    import scipy.sparse as sp
+
+    from scatlas.io.tables.table import Table
+
+logger = logging.getLogger(__name__)
+
+
+class _Notices(list):
+    """Facts that the user should know but that stop nothing: logged, and kept for the manifest."""
+
+    def __init__(self, plate: str) -> None:
+        super().__init__()
+        self._plate = plate
+
+    def add(self, notice: str) -> None:
+        logger.info("plate %s: %s", self._plate, notice)
+        self.append(notice)
+
+    def add_first(self, notice: str) -> None:
+        """Add what is known late, and told before all others."""
+        self.add(notice)
+        self.insert(0, self.pop())
+
+
+def load_plate(
+    source: Path | str,
+    out: Path,
+    *,
+    plate: str,
+    check_obs: Callable[[Table], object] | None = None,
+    reference: Path | str | None = None,
+    mt_prefix: str | None = "MT-",
+    gene_names: str | None = None,
+    max_pct_mt: float | None = None,
+    block_budget: str | int = "256MB",
+) -> dict[str, Any]:
+    """Validate a plate and write its counts and QC metrics as ``counts.zarr``.
+
+    The counts are read once, in row blocks whose size the budget bounds: several threads read,
+    check and sum one block each, while those before are encoded in order. The tables are checked
+    and written beside them. Layers, ``raw``, ``uns``, ``obsm`` and the other slots of the source
+    are not carried over.
+
+    Parameters
+    ----------
+    source
+        h5ad file or Zarr store, local path or URL.
+    out
+        Store to write; it appears when it is complete, and not at all after an error.
+    plate
+        Name, for messages. A column ``plate`` of the source stays as it is.
+    check_obs
+        Called with ``obs`` as it will be stored, but for the metrics, before any count is read;
+        it reads the columns that it needs, and may raise `InputError`.
+    reference
+        AnnData file whose genes this plate must have, in the same order.
+    mt_prefix
+        Genes whose names begin with it are mitochondrial; None for no such genes.
+    gene_names
+        Column of ``var`` that holds these names; None for its index.
+    max_pct_mt
+        The bound that will be put on ``pct_counts_mt``. It drops nothing here, but a plate without
+        mitochondrial genes, where it could not act, is refused.
+    block_budget
+        Memory for blocks in work, as ``"256MB"``.
+
+    Returns
+    -------
+    ``plate``, ``n_cells``, ``n_genes``, ``n_values``, ``total_counts``, ``max_count``,
+    ``n_empty_cells``, ``n_mt_genes``, ``n_unsorted_cells``, ``n_stored_zeros`` (int),
+    ``values_digest`` (:func:`scatlas.io.files.checksums.values_digest` of the store), and
+    ``notices`` (list of str): what was mended on the way, each also logged.
+
+    Notes
+    -----
+    The store holds ``X`` (CSR; sorted, no duplicates, no stored zeros), the source's ``obs`` and
+
+    - ``obs['total_counts']``, ``obs['n_genes_by_counts']``, ``obs['total_counts_mt']``: int64,
+      ``obs['pct_counts_mt']``: float64 in percent. An empty cell has NaN, which passes no bound.
+    - ``var['mt']``: bool; ``var['n_cells_by_counts']``, ``var['total_counts']``: int64.
+
+    Names and values are those of ``scanpy.pp.calculate_qc_metrics(qc_vars=['mt'])`` on integer
+    counts, without its log1p columns.
+
+    Raises
+    ------
+    InputError
+        One sentence that names the file, the element and the mend.
+    """
+    budget = parse_bytes(block_budget)
+    notices = _Notices(plate)
+    with open_counts(source) as counts:
+        path = counts.path
+        _check_not_empty(path, counts.shape)
+        obs, var = counts.table("obs"), counts.table("var")
+        counts.check_complete()
+        genes = var.index()
+        _check_genes(path, genes, reference)
+        obs = obs.storable(notices.add)
+        as_given, var = var, var.storable(notices.add)
+        if check_obs is not None:
+            check_obs(obs)
+        mt = _mitochondrial(as_given, mt_prefix, gene_names, max_pct_mt, notices)
+
+        tally = _Tally(counts.shape[1])
+        checked = _checked_blocks(counts, budget, obs, genes, mt, notices)
+        with (
+            CsrWriter(out, n_vars=counts.shape[1]) as writer,
+            obs.writing(writer.folder / "obs", late=METRICS) as finish_obs,
+            var.writing(writer.folder / "var", late=GENE_METRICS) as finish_var,
+            closing(checked),
+        ):
+            for block in checked:
+                finish_obs.check()  # not after hours
+                writer.append_checked(block.counts, block.indices, block.highest)
+                writer.append_rows(np.diff(block.indptr))
+                tally.add(block)
+            tally.tell(notices)
+            cell_metrics, gene_metrics = tally.cell_metrics(), tally.gene_metrics(mt)
+            _note_replaced("obs", obs.columns, cell_metrics, notices)
+            _note_replaced("var", var.columns, gene_metrics, notices)
+            finish_obs(cell_metrics)
+            if renamed := obs.renamed():
+                notices.add_first(renamed)
+            finish_var(gene_metrics)
+            counts.check_unchanged()  # the tables may have been read after the last block
+            writer.obs = writer.var = in_place
+    return {
+        "plate": plate,
+        "n_cells": counts.shape[0],
+        "n_genes": counts.shape[1],
+        "n_values": tally.n_values,
+        "total_counts": int(tally.per_gene[:, 0].sum()),
+        "max_count": tally.max_count,
+        "n_empty_cells": tally.n_empty,
+        "n_mt_genes": int(mt.sum()),
+        "n_unsorted_cells": tally.n_unsorted,
+        "n_stored_zeros": tally.n_zeros,
+        "values_digest": values_digest(out),
+        "notices": list(notices),
+    }
+
+
+class _Tally:
+    """What the pass over the blocks adds up."""
+
+    def __init__(self, n_genes: int) -> None:
+        self.totals: list[np.ndarray] = []
+        self.masked: list[np.ndarray] = []
+        self.n_genes: list[np.ndarray] = []
+        self.per_gene = np.zeros((n_genes, 2), np.int64)
+        self.n_values = self.max_count = self.n_unsorted = self.n_zeros = 0
+
+    def add(self, block: Checked) -> None:
+        """Count a block that follows those before."""
+        self.totals.append(block.totals)
+        self.masked.append(block.masked)
+        self.n_genes.append(np.diff(block.indptr))
+        self.per_gene += block.per_gene
+        self.n_values += block.counts.size
+        self.max_count = max(self.max_count, block.highest)
+        self.n_unsorted += block.n_unsorted
+        self.n_zeros += block.n_zeros
+
+    @property
+    def n_empty(self) -> int:
+        """Cells without counts."""
+        return sum(int((totals == 0).sum()) for totals in self.totals)
+
+    def cell_metrics(self) -> dict[str, np.ndarray]:
+        """Columns of obs."""
+        totals, mt = np.concatenate(self.totals), np.concatenate(self.masked)
+        with np.errstate(invalid="ignore"):  # 0/0 in empty cells: NaN, as in scanpy
+            share = mt / totals * 100
+        columns = (totals, np.concatenate(self.n_genes), mt, share)
+        return dict(zip(METRICS, columns, strict=True))
+
+    def gene_metrics(self, mt: np.ndarray) -> dict[str, np.ndarray]:
+        """Columns of var."""
+        totals, n_cells = self.per_gene.T
+        return dict(zip(GENE_METRICS, (mt, n_cells.copy(), totals.copy()), strict=True))
+
+    def tell(self, notices: _Notices) -> None:
+        """Say what was mended, and what is odd."""
+        if self.n_unsorted:
+            notices.add(f"X/indices of {self.n_unsorted:,} cells were not sorted: sorted")
+        if self.n_zeros:
+            notices.add(f"X held {self.n_zeros:,} stored zeros: dropped")
+        if self.n_empty:
+            notices.add(f"{self.n_empty:,} cells have no counts")
+
+
+def _check_not_empty(path: str, shape: tuple[int, int]) -> None:
+    for n, name, frame in zip(shape, ("cells", "genes"), ("obs", "var"), strict=True):
+        if n == 0:
+            msg = f"{path}: {frame} is empty, the plate has no {name}: take it off the plate sheet"
+            raise InputError(msg)
+
+
+def _check_genes(path: str, names: pd.Index, reference: Path | str | None) -> None:
+    """Refuse genes that are named twice or differ from the reference plate's."""
+    if not names.is_unique:
+        second = int(np.flatnonzero(names.duplicated())[0])
+        first = int(np.flatnonzero(names == names[second])[0])
+        msg = (
+            f"{path}: the gene name {names[second]!r} stands twice in var (genes {first} and "
+            f"{second}): make the names unique (adata.var_names_make_unique()), alike on all plates"
+        )
+        raise InputError(msg)
+    if reference is None:
+        return
+    differing = first_difference(names, gene_names(reference))
+    if differing is None:
+        return
+    here, there = (repr(n) if n is not None else "missing" for n in differing[1:])
+    msg = (
+        f"{path}: gene {differing.at} of var is {here}, but {there} on {reference}: give all "
+        "plates the same genes in the same order, or set 'genes: intersect' in the config"
+    )
+    raise InputError(msg)
+
+
+def _mitochondrial(
+    var: Table,
+    prefix: str | None,
+    column: str | None,
+    max_pct_mt: float | None,
+    notices: _Notices,
+) -> np.ndarray:
+    """Mask of the mitochondrial genes, bool [genes]."""
+    if not prefix:
+        return np.zeros(var.n_rows, bool)
+    mt = mitochondrial_genes(var, prefix, column)
+    if not mt.any():
+        if max_pct_mt is not None:
+            msg = f"{var.path}: {useless_bound(var, prefix, column, max_pct_mt)}"
+            raise InputError(msg)
+        notices.add(f"no gene name begins with {prefix!r}: mitochondrial counts are all zero")
+    return mt
+
+
+def _checked_blocks(
+    counts: CountsSource,
+    budget: int,
+    cells: Table,
+    genes: pd.Index,
+    mt: np.ndarray,
+    notices: _Notices,
+) -> Iterator[Checked]:
+    """Yield the row blocks of X checked and in canonical form, several in the making at once."""
+    if counts.matrix.format == "csr":
+        cut = csr_blocks(counts.indptr, budget)
+        rows = counts.row_blocks(cut)
+
+        def raw(i: int) -> sp.csr_matrix:
+            data, indices = rows[i].raw()
+            return csr(data, indices, rows[i].offsets, counts.shape[1])
+    else:
+        whole = counts.convert(budget)
+        notices.add(f"X was stored as {counts.matrix.format}: converted to CSR")
+        cut = csr_blocks(whole.indptr, budget)
+
+        def raw(i: int) -> sp.csr_matrix:
+            first, stop = cut[i]
+            return whole[first:stop]
+
+    # The width that blocks so far needed; which they are does not show in the result.
+    width = np.dtype(COUNT_DTYPES[0])
+
+    def checked(i: int) -> Checked:
+        nonlocal width
+        block = check_counts(raw(i), mt, dtype=width)
+        width = max(width, block.counts.dtype)
+        if block.problem:
+            raise InputError(_sentence(counts, block.problem, cut[i][0], cells, genes))
+        return block
+
+    return counted(in_order(checked, len(cut)), [stop - first for first, stop in cut])
+
+
+def _sentence(
+    counts: CountsSource, problem: Problem, first: int, cells: Table, genes: pd.Index
+) -> str:
+    """Say which cell and gene hold what is no count, and what to do."""
+    path = counts.path
+    row = first + problem.row
+    cell = f"cell {row} ({cells.name_of(row)!r})"
+    if problem.kind == "out_of_range":
+        return (
+            f"{path}: X/indices of {cell} hold {problem.index}, but there are {len(genes)} genes, "
+            f"0 to {len(genes) - 1}: {AGAIN}"
+        )
+    gene = f"gene {problem.index} ({genes[problem.index]!r})"
+    if problem.kind == "duplicate":
+        return (
+            f"{path}: X/indices of {cell} hold {gene} twice: add the values up "
+            "(adata.X.sum_duplicates()) if they are parts of one count, and write the file again"
+        )
+    if problem.kind == "too_large":
+        wrong = f"{int(problem.value)}, above {MAX_COUNT}"
+    elif problem.kind in ("nan", "infinite"):
+        wrong = f"{problem.value}, which is no count"
+    else:
+        wrong = f"{problem.value:.10g}, a {problem.kind} value"
+    return (
+        f"{path}: X holds {wrong}, at {cell}, {gene}: "
+        f"give raw counts, not normalised or scaled values{_elsewhere(counts)}"
+    )
+
+
+def _elsewhere(counts: CountsSource) -> str:
+    """Say which other element holds whole numbers, and how it becomes X."""
+    other = next(iter(counts.others_with_counts()), None)
+    if other is None:
+        return ""
+    mend = "adata = adata.raw.to_adata()" if other == "raw.X" else f"adata.X = adata.{other}"
+    return f"; {other} holds whole numbers: set {mend} and write the file again"
+
+
+def _note_replaced(
+    name: str, columns: Container[str], metrics: Iterable[str], notices: _Notices
+) -> None:
+    """Tell which columns of a table the metrics replace."""
+    replaced = [metric for metric in metrics if metric in columns]
+    if replaced:
+        notices.add(f"{name} had columns {', '.join(replaced)}: replaced by new values")

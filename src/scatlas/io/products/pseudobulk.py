@@ -1,0 +1,133 @@
+"""Sums by group of several plates in one h5ad, which R and Python read."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from anndata import AnnData
+from anndata.io import write_elem
+from scipy import sparse
+
+from scatlas import blocks
+from scatlas.io.files.atomic import atomic_path
+from scatlas.io.files.hdf5_writing import open_h5
+from scatlas.io.matrices.csr_writer import CsrWriter
+from scatlas.io.matrices.lazy import read_matrix
+from scatlas.io.products.concat_plates import concat_on_disk
+from scatlas.io.tables.table import open_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import h5py
+
+# Values that are compressed together.
+_CHUNK = 2**16
+
+
+def merge_sums(
+    stores: Mapping[str, Path | str],
+    out: Path | str,
+    *,
+    labels: Mapping[str, Mapping[str, str]] | None = None,
+    genes: Literal["same", "intersect"] = "same",
+    block_budget: str | int = "256MB",
+) -> dict[str, Any]:
+    """Put the sums of several plates together, in memory that does not grow with them.
+
+    Parameters
+    ----------
+    stores
+        AnnData Zarr stores by plate, X as CSR and obs with a row a group; their order is that of
+        the result.
+    out
+        h5ad to write, with what :func:`scatlas.io.concat_on_disk` makes of obs and var: obs gets
+        the column ``plate`` and those of `labels`, and a name that occurs on several plates the
+        suffix ``-{plate}``.
+    labels
+        As for :func:`scatlas.io.concat_on_disk`.
+    genes
+        ``"same"`` refuses plates of other genes; ``"intersect"`` takes the genes that every plate
+        has, in the order of the first.
+    block_budget
+        Memory for the values in flight.
+
+    Returns
+    -------
+    ``n_groups``, ``n_genes``, ``n_values``, and ``plates`` with the ``n_groups`` of each.
+
+    Raises
+    ------
+    InputError
+        As :func:`scatlas.io.concat_on_disk`.
+    """
+    out = Path(out)
+    work = out.with_name(f".{out.name}.work")
+    # A fixed name, so that the next run finds what a killed one has left.
+    shutil.rmtree(work, ignore_errors=True)
+    try:
+        if genes == "intersect":
+            stores = _cut(stores, work, block_budget)
+        merged = work / "merged.zarr"
+        facts = concat_on_disk(stores, merged, labels=labels, block_budget=block_budget)
+        with atomic_path(out) as path:
+            _to_h5ad(merged, path, block_budget)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return {
+        "n_groups": facts["n_cells"],
+        "n_genes": facts["n_genes"],
+        "n_values": facts["n_values"],
+        "plates": {plate: found["n_cells"] for plate, found in facts["plates"].items()},
+    }
+
+
+def _cut(
+    stores: Mapping[str, Path | str], work: Path, block_budget: str | int
+) -> dict[str, Path | str]:
+    """The stores cut to the genes that all of them have."""
+    found = {plate: read_matrix(path, block_budget=block_budget) for plate, path in stores.items()}
+    shared = next(iter(found.values()))[1].index
+    for _, var in found.values():
+        shared = shared[shared.isin(var.index)]
+    cut: dict[str, Path | str] = {}
+    for plate, (x, var) in found.items():
+        cut[plate] = work / f"{plate}.zarr"
+        table = var.loc[shared]
+        with CsrWriter(cut[plate], n_vars=len(shared), data_dtype=x.dtype, var=table) as writer:
+            for block in blocks.stream(blocks.select_genes(x, var.index.get_indexer(shared))):
+                writer.append(block)
+            with open_tables(stores[plate]) as (obs, _):
+                writer.obs = obs.read()
+    return cut
+
+
+def _to_h5ad(store: Path, path: Path, block_budget: str | int) -> None:
+    """Write obs, var and X of a Zarr store as h5ad, X a block at a time."""
+    x, var = read_matrix(store, block_budget=block_budget)
+    with open_tables(store) as (table, _):
+        obs = table.read()
+    empty = AnnData(X=sparse.csr_matrix(x.shape, dtype=x.dtype), obs=obs, var=var)
+    empty.strings_to_categoricals()
+    with open_h5(path) as file:
+        # AnnData writes the frame: its X, which is empty, is filled.
+        write_elem(file, "/", empty)
+        group, ends = file["X"], [np.zeros(1, dtype=np.int64)]
+        for name, dtype in (("data", x.dtype), ("indices", np.int32), ("indptr", np.int64)):
+            del group[name]
+            size = {"shape": (0,), "maxshape": (None,), "chunks": (_CHUNK,)}
+            group.create_dataset(name, dtype=dtype, compression="gzip", shuffle=True, **size)
+        for block in blocks.stream(x):
+            _append(group["data"], block.data)
+            _append(group["indices"], block.indices)
+            ends.append(ends[-1][-1] + block.indptr[1:].astype(np.int64))
+        _append(group["indptr"], np.concatenate(ends))
+
+
+def _append(dataset: h5py.Dataset, values: np.ndarray) -> None:
+    first = dataset.shape[0]
+    dataset.resize(first + values.size, axis=0)
+    dataset[first:] = values

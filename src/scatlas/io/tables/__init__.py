@@ -1,0 +1,1 @@
+"""Tables: obs and var, column by column."""

@@ -1,0 +1,275 @@
+"""Cell names made unique, in one table or across plates, without holding them all."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from scatlas.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from scatlas.io.tables.column import Column
+
+# The hashes are sorted one part at a time, by their highest bits.
+_PARTS = 16
+
+
+class UniqueNames:
+    """Names of the cells of several plates, with a suffix where they occur on more than one.
+
+    A name that occurs on several plates becomes ``{name}-{plate}`` on each of them, as
+    ``anndata.concat(..., index_unique="-")`` names all cells. Where a cell bears that name
+    already, it keeps it, and the renamed one gets a number as well, the first that is free, as
+    ``AnnData.obs_names_make_unique`` does: ``{name}-{plate}-1``. All other cells keep their names.
+
+    Names are compared by 64-bit hashes (SipHash with a fixed key), 16 bytes a cell in memory
+    instead of a Python string each; one byte a cell stays. Each number takes 100 bytes more. Among
+    100 million names two different ones share a hash with a probability of 3e-4; both would get
+    their suffix then, which is harmless.
+
+    Parameters
+    ----------
+    columns
+        The names on each plate, as text; unique within a plate.
+
+    Raises
+    ------
+    InputError
+        A name occurs twice on one plate.
+    """
+
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        self._columns = dict(columns)
+        sizes = [column.n_rows for column in self._columns.values()]
+        self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        self._changed = np.zeros(self._starts[-1], bool)
+        self._numbered = np.empty(0, np.int64)
+        self._numbers = np.empty(0, np.int64)
+        hashes = np.empty(self._changed.size, np.uint64)
+        self._hash(hashes, np.ones(hashes.size, bool))
+        repeated = np.zeros(hashes.size, bool)
+        for rows, first in self._shared(hashes):
+            self._refuse_twins(rows, first)
+            repeated[rows] = True
+        self._changed = repeated
+        if self.n_changed:
+            self._hash(hashes, repeated)
+            self._number(hashes)
+
+    @property
+    def n_changed(self) -> int:
+        """Cells whose name has got a suffix."""
+        return int(np.count_nonzero(self._changed))
+
+    @property
+    def n_numbered(self) -> int:
+        """Cells whose name has got a number as well."""
+        return self._numbers.size
+
+    def of(self, plate: str, lo: int, hi: int) -> np.ndarray:
+        """Names of rows ``lo`` to ``hi`` of a plate, ``object`` array of ``str``."""
+        names = self._columns[plate].text(lo, hi)
+        start = int(self._starts[list(self._columns).index(plate)])
+        names[self._changed[start + lo : start + hi]] += f"-{plate}"
+        _append_numbers(names, start + lo, self._numbered, self._numbers)
+        return names
+
+    def _spans(self) -> Iterator[tuple[str, int, int, slice]]:
+        """Plate, range of its rows, and where they are among all cells."""
+        for start, (plate, column) in zip(self._starts, self._columns.items(), strict=False):
+            for lo, hi in column.spans():
+                yield plate, lo, hi, slice(int(start) + lo, int(start) + hi)
+
+    def _hash(self, hashes: np.ndarray, wanted: np.ndarray) -> None:
+        """Fill in the hashes of the wanted cells' present names."""
+        for plate, lo, hi, cells in self._spans():
+            rows = np.flatnonzero(wanted[cells])
+            if rows.size:
+                hashes[cells.start + rows] = _hashes(self.of(plate, lo, hi)[rows])
+
+    def _shared(self, hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Cells whose name another cell bears too, part by part.
+
+        Yields
+        ------
+        Their rows, group by group, in each first the one that has its own name and then in order;
+        and a mask of the first of each group.
+        """
+        part_of = np.empty(hashes.size, np.uint8)
+        np.right_shift(hashes, np.uint64(60), out=part_of, casting="unsafe")
+        for part in range(_PARTS):
+            rows = np.flatnonzero(part_of == part)
+            own = hashes[rows]
+            # Of most names there is one: values alone are sorted in a tenth of the time.
+            rows = rows[np.isin(own, _repeated(np.sort(own)))]
+            rows = rows[np.lexsort((self._changed[rows], hashes[rows]))]
+            first = np.ones(rows.size, bool)
+            first[1:] = hashes[rows[1:]] != hashes[rows[:-1]]
+            yield rows, first
+
+    def _refuse_twins(self, rows: np.ndarray, first: np.ndarray) -> None:
+        plates = np.searchsorted(self._starts, rows, side="right") - 1
+        for at in np.flatnonzero(~first[1:] & (plates[1:] == plates[:-1])):
+            plate = list(self._columns)[plates[at]]
+            twins = rows[at : at + 2] - self._starts[plates[at]]
+            # Of different names with one hash none is refused.
+            name, other = (self._columns[plate].text(row, row + 1)[0] for row in twins.tolist())
+            if name == other:
+                msg = (
+                    f"plate {plate}: the cell name {name!r} occurs more than once: "
+                    "make the names of a plate's cells unique (AnnData.obs_names_make_unique)"
+                )
+                raise InputError(msg)
+
+    def _number(self, hashes: np.ndarray) -> None:
+        """Find numbers for the renamed cells whose new name is another's."""
+        pending = np.zeros(hashes.size, bool)
+        for rows, first in self._shared(hashes):
+            pending[rows[~first]] = True
+        if not pending.any():
+            return
+        hashes.sort()
+        given: set[int] = set()
+        numbers = []
+        for plate, lo, hi, cells in self._spans():
+            rows = np.flatnonzero(pending[cells])
+            names = self.of(plate, lo, hi)[rows] if rows.size else ()
+            for name in names:
+                number = 1
+                while (value := _hash_of(f"{name}-{number}")) in given or _holds(hashes, value):
+                    number += 1
+                given.add(value)
+                numbers.append(number)
+        self._numbered, self._numbers = np.flatnonzero(pending), np.array(numbers, np.int64)
+
+
+class NumberedNames:
+    """Names of one table's rows, made unique as AnnData does: a second ``A`` becomes ``A-1``.
+
+    The same names as ``anndata.utils.make_index_unique``: a repeated name takes the next number
+    that makes a name which no row bears. Repeats are looked for when something is asked that hangs
+    on them, or while :meth:`stored` gives the names. Meanwhile 9 bytes a row are in memory; where
+    there are any, each row that gets a number takes 16 bytes, and each name that repeats some 200.
+
+    Parameters
+    ----------
+    names
+        Gives the names of rows ``lo`` to ``hi``, an ``object`` array of ``str``.
+    spans
+        Ranges of rows to read at once, in order.
+    """
+
+    def __init__(
+        self, names: Callable[[int, int], np.ndarray], spans: list[tuple[int, int]]
+    ) -> None:
+        self._names = names
+        self._spans = spans
+        self._found: tuple[np.ndarray, np.ndarray] | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether repeats have been looked for."""
+        return self._found is not None
+
+    @property
+    def n_changed(self) -> int:
+        """Rows whose name has got a number."""
+        return self._numbered()[0].size
+
+    def of(self, lo: int, hi: int) -> np.ndarray:
+        """Names of rows ``lo`` to ``hi``, ``object`` array of ``str``."""
+        numbered = self._numbered()
+        names = self._names(lo, hi)
+        _append_numbers(names, lo, *numbered)
+        return names
+
+    def stored(self) -> Iterator[np.ndarray]:
+        """Names without numbers, range after range; at the end it is known which repeat."""
+        # Python's own hashes differ from run to run, which nothing that follows shows.
+        hashes = np.empty(self._spans[-1][1] if self._spans else 0, np.int64)
+        for lo, hi in self._spans:
+            names = self._names(lo, hi)
+            hashes[lo:hi] = np.fromiter(map(hash, names), np.int64, hi - lo)
+            yield names
+        hashes.sort()
+        shared = _repeated(hashes)
+        del hashes
+        none = np.empty(0, np.int64)
+        self._found = self._number(shared) if shared.size else (none, none)
+
+    def _numbered(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows that get a number, ascending, and their numbers."""
+        if self._found is None:
+            for _ in self.stored():
+                pass
+        return self._found
+
+    def _number(self, shared: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Find the numbers; ``shared`` are hashes of more than one row, ascending."""
+        spans = self._spans
+        seen: dict[str, int] = {}  # name: position among the names that repeat, or -1 so far
+        rows, bases = array("q"), array("q")
+        repeats: dict[str, set[int]] = {}  # name: the numbers that other rows bear behind it
+        for lo, hi in spans:
+            names = self._names(lo, hi)
+            own = np.fromiter(map(hash, names), np.int64, hi - lo)
+            at = np.minimum(np.searchsorted(shared, own), shared.size - 1)
+            for row in np.flatnonzero(shared[at] == own):
+                name = names[row]
+                if name not in seen:
+                    seen[name] = -1
+                    continue
+                if seen[name] < 0:
+                    seen[name] = len(repeats)
+                    repeats[name] = set()
+                rows.append(lo + int(row))
+                bases.append(seen[name])
+        for lo, hi in spans if repeats else ():
+            for name in self._names(lo, hi):
+                base, _, number = name.rpartition("-")
+                if base in repeats and _is_number(number):
+                    repeats[base].add(int(number))
+        last = [0] * len(repeats)
+        taken = list(repeats.values())
+        numbers = np.empty(len(rows), np.int64)
+        for i, base in enumerate(bases):
+            last[base] += 1
+            while last[base] in taken[base]:
+                last[base] += 1
+            numbers[i] = last[base]
+        return np.array(rows, np.int64), numbers
+
+
+def _repeated(ascending: np.ndarray) -> np.ndarray:
+    """Values that stand there more than once, ascending, one time less each."""
+    return ascending[1:][ascending[1:] == ascending[:-1]]
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is how a row number is written: no leading zero, no other digits than ASCII's."""
+    return text.isascii() and text.isdecimal() and text[0] != "0" and len(text) < 19
+
+
+def _append_numbers(names: np.ndarray, lo: int, rows: np.ndarray, numbers: np.ndarray) -> None:
+    """Append their numbers to those of the names, from row ``lo`` on, that have one."""
+    first, last = np.searchsorted(rows, [lo, lo + names.size])
+    for row, number in zip(rows[first:last], numbers[first:last], strict=True):
+        names[row - lo] += f"-{number}"
+
+
+def _hashes(names: np.ndarray) -> np.ndarray:
+    return pd.util.hash_array(names, categorize=False)
+
+
+def _hash_of(name: str) -> int:
+    return int(_hashes(np.array([name], object))[0])
+
+
+def _holds(ascending: np.ndarray, value: int) -> bool:
+    at = int(np.searchsorted(ascending, np.uint64(value)))
+    return at < ascending.size and int(ascending[at]) == value

@@ -1,0 +1,293 @@
+"""The obs table of an AnnData file, one column at a time and a range of rows at a time.
+
+A merged atlas has 100 million rows, and its table does not fit where its blocks do. A `Column`
+reads ranges; a `ColumnWriter` (`scatlas.io.tables.column_writer`) appends them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from scatlas.errors import InputError
+from scatlas.io.files.anndata_file import AGAIN, reading
+from scatlas.io.tables.encodings import Stored, element_of, read_column
+from scatlas.io.tables.storable_columns import as_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from scatlas.io.tables.encodings import Kind
+
+# Rows in hand at once, or one chunk of the file: 2^15 names take about 2.5 MB as Python strings,
+# and as many bytes are so many times more numbers.
+ROWS = 2**15
+_NUMBERS = 8
+
+# Float64 holds all whole numbers up to here.
+_EXACT = 2**53
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of an AnnData table on disk.
+
+    Attributes
+    ----------
+    path, element
+        File and element in it, for messages.
+    """
+
+    path: str
+    element: str
+    _stored: Stored
+
+    @classmethod
+    def of(cls, path: Path | str, table: Any, name: str) -> Column:
+        """Open a column that is to be merged.
+
+        Raises
+        ------
+        InputError
+            Its encoding has no place in a merged table.
+        """
+        column = cls.find(path, table, name)
+        if column is None:
+            encoding = table[name].attrs.get("encoding-type")
+            msg = (
+                f"{path}: obs column {name!r} is stored as {encoding!r}, which cannot be merged: "
+                "remove the column or make it numbers, text or categories"
+            )
+            raise InputError(msg)
+        return column
+
+    @classmethod
+    def find(cls, path: Path | str, table: Any, name: str) -> Column | None:
+        """Open a column of an ``h5py.Group`` or ``zarr.Group``; None if it is of another kind.
+
+        Raises
+        ------
+        InputError
+            It is not there, or its categories cannot be read.
+        """
+        element = element_of(table, name)
+        with reading(str(path), element):
+            stored = Stored.find(table, name)
+        return None if stored is None else cls(str(path), element, stored)
+
+    @property
+    def kind(self) -> Kind:
+        """Numbers (and bool), text, categories, or numbers with gaps. Text may have gaps too."""
+        return self._stored.kind
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the numbers; of the codes for categories; ``object`` for text."""
+        return self._stored.dtype
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the table."""
+        return self._stored.n_rows
+
+    @property
+    def categories(self) -> np.ndarray | None:
+        """In order; None unless the column is categorical."""
+        return self._stored.categories
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the categories are in order of size."""
+        return self._stored.ordered
+
+    def values(self, lo: int, hi: int) -> np.ndarray:
+        """Rows ``lo`` to ``hi``: numbers, text as ``object``, codes of categories (-1: a gap).
+
+        Raises
+        ------
+        InputError
+            They cannot be decoded, or a code is that of no category.
+        """
+        with reading(self.path, self.element):
+            values = np.asarray(self._stored.values[lo:hi]).astype(self.dtype, copy=False)
+            if self.kind == "categorical" and values.size:
+                low, high = int(values.min()), int(values.max())
+                if low < -1 or high >= len(self.categories):
+                    wrong = low if low < -1 else high
+                    msg = f"its codes hold {wrong}, of {len(self.categories)} categories"
+                    raise ValueError(msg)
+        return values
+
+    def gaps(self, lo: int, hi: int) -> np.ndarray:
+        """Which of the rows have no value; NaN is none."""
+        if self._stored.mask is not None:
+            with reading(self.path, self.element):
+                return np.asarray(self._stored.mask[lo:hi])
+        if self.kind == "categorical":
+            return self.values(lo, hi) < 0
+        if self.dtype.kind == "f":
+            return np.isnan(self.values(lo, hi))
+        return np.zeros(hi - lo, bool)
+
+    def text(self, lo: int, hi: int) -> np.ndarray:
+        """The rows as ``object`` array of ``str``; ``""`` where there is a gap."""
+        values = self.values(lo, hi)
+        if self.kind == "categorical":
+            labels = np.append(self.categories.astype(str).astype(object), "")
+            return labels[values]
+        out = values if self.kind == "text" else values.astype(str).astype(object)
+        gaps = self.gaps(lo, hi)
+        if gaps.any():
+            out[gaps] = ""
+        return out
+
+    def check(self) -> None:
+        """Decode everything once.
+
+        Raises
+        ------
+        InputError
+            As `values`.
+        """
+        for lo, hi in self.spans(wide=True):
+            self.values(lo, hi)
+            if self._stored.mask is not None:
+                self.gaps(lo, hi)
+
+    def spans(self, *, wide: bool = False) -> Iterator[tuple[int, int]]:
+        """Ranges of rows that are read at once, in order; no chunk is in two of them.
+
+        Parameters
+        ----------
+        wide
+            More rows at once, unless they are text: for what makes no text of them.
+        """
+        rows = ROWS if self.kind == "text" or not wide else ROWS * _NUMBERS
+        step = max(1, rows // self._stored.chunk) * self._stored.chunk
+        return ((lo, min(lo + step, self.n_rows)) for lo in range(0, self.n_rows, step))
+
+    @property
+    def is_plain_text(self) -> bool:
+        """Whether it is text that cannot have gaps."""
+        return self.kind == "text" and self._stored.mask is None
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether any row has no value; reads the column."""
+        if self.kind in {"number", "text"} and self._stored.mask is None and self.dtype.kind != "f":
+            return False
+        return any(self.gaps(lo, hi).any() for lo, hi in self.spans(wide=True))
+
+    def fits(self, dtype: np.dtype) -> bool:
+        """Whether a common dtype of numbers holds all of them; reads 64-bit whole numbers."""
+        if dtype.kind != "f" or self.dtype.kind not in "iu" or self.dtype.itemsize < 8:
+            return True
+        for lo, hi in self.spans(wide=True):
+            values = self.values(lo, hi)[~self.gaps(lo, hi)]
+            if ((values > _EXACT) | (values < -_EXACT)).any():
+                return False
+        return True
+
+    def take(self, rows: np.ndarray | None = None) -> Any:
+        """Return rows (sorted, int64; all by default) as the array that pandas keeps in a column.
+
+        Those are: ``numpy.ndarray`` of numbers, or of ``object`` for text; ``pandas.Categorical``;
+        and pandas' arrays with a mask for numbers and text with gaps.
+        """
+        values, gaps = [np.empty(0, self.dtype)], [np.empty(0, bool)]
+        for lo, hi, picked in pieces(self.spans(wide=True), rows):
+            values.append(self.values(lo, hi)[picked])
+            if self._stored.mask is not None:
+                gaps.append(self.gaps(lo, hi)[picked])
+        return self._as_pandas(np.concatenate(values), np.concatenate(gaps))
+
+    def array(self, lo: int, hi: int) -> Any:
+        """Rows ``lo`` to ``hi``, as `take` returns them."""
+        gaps = np.empty(0, bool) if self._stored.mask is None else self.gaps(lo, hi)
+        return self._as_pandas(self.values(lo, hi), gaps)
+
+    def _as_pandas(self, values: np.ndarray, gaps: np.ndarray) -> Any:
+        if self.kind == "categorical":
+            return pd.Categorical.from_codes(values, self.categories, ordered=self.ordered)
+        if self._stored.mask is None:
+            return values
+        if self.kind == "nullable":
+            masked = pd.arrays.BooleanArray if self.dtype == bool else pd.arrays.IntegerArray
+            return masked(values, gaps)
+        values[gaps] = pd.NA
+        return pd.array(values, dtype=pd.StringDtype())
+
+
+def pieces(
+    spans: Iterator[tuple[int, int]], rows: np.ndarray | None
+) -> Iterator[tuple[int, int, slice | np.ndarray]]:
+    """Ranges of rows, each with what picks those of it that are wanted.
+
+    Ranges without any of ``rows`` (sorted, int64) are left out; None wants all.
+    """
+    for lo, hi in spans:
+        if rows is None:
+            yield lo, hi, slice(None)
+            continue
+        first, last = np.searchsorted(rows, [lo, hi])
+        if first < last:
+            yield lo, hi, rows[first:last] - lo
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A column of a kind that is read whole, alone, by anndata: dates, bytes, and rarer ones.
+
+    The interface of `Column`, as far as a `scatlas.io.tables.table.Table` needs it.
+    """
+
+    path: str
+    element: str
+    n_rows: int
+    _table: Any
+    _name: str
+    as_text: bool = False
+
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """All rows at once."""
+        return iter([(0, self.n_rows)] if self.n_rows else [])
+
+    def series(self) -> pd.Series:
+        """All rows, as anndata reads them in a data frame."""
+        with reading(self.path, self.element):
+            values = read_column(self._table, self._name)
+            series = pd.DataFrame({0: values}, index=range(self.n_rows))[0]
+        return as_text(series) if self.as_text else series
+
+    def dtype_made_text(self) -> Any:
+        """Return pandas' dtype, if AnnData can write the column only as text."""
+        series = self.series()
+        return None if as_text(series) is None else series.dtype
+
+    def take(self) -> Any:
+        """All rows, as `Column.take` returns them."""
+        return self.series().array
+
+
+def open_column(path: str, table: Any, name: str, n_rows: int) -> Column | Whole:
+    """Open a column of a table of so many rows.
+
+    Raises
+    ------
+    InputError
+        It is not there, or has another length.
+    """
+    column = Column.find(path, table, name)
+    if column is None:
+        return Whole(path, element_of(table, name), n_rows, table, name)
+    if column.n_rows != n_rows:
+        msg = (
+            f"{path}: {column.element} has {column.n_rows:,} rows, but the index of "
+            f"{table.name.strip('/')} has {n_rows:,}: {AGAIN}"
+        )
+        raise InputError(msg)
+    return column

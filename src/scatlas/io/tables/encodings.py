@@ -1,0 +1,188 @@
+"""How AnnData stores a column of a table, in HDF5 and Zarr, now and in old versions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import h5py
+import numpy as np
+import pandas as pd
+
+from scatlas.io.files.anndata_checks import attribute
+from scatlas.io.files.chunk_locations import read_plugged
+from scatlas.io.files.local_zarr import through_zarr
+
+if TYPE_CHECKING:
+    from scatlas.io.chunks.chunked_array import ChunkedArray
+
+Kind = Literal["number", "text", "categorical", "nullable"]
+
+# Encoding and version that an element bears; what was written before anndata 0.8 bears none.
+_NONE = ("", "")
+_ARRAY = ("array", "0.2.0")
+_STRINGS = ("string-array", "0.2.0")
+_CATEGORICAL = ("categorical", "0.2.0")
+# With the kinds of NumPy's dtypes that their values have.
+_NULLABLE = {
+    ("nullable-integer", "0.1.0"): "iu",
+    ("nullable-boolean", "0.1.0"): "b",
+    ("nullable-string-array", "0.1.0"): "O",
+}
+# Of anndata 0.7, and later.
+TABLES = (("dataframe", "0.1.0"), ("dataframe", "0.2.0"))
+
+
+# Texts that libhdf5 reads as quickly.
+_FEW = 1000
+
+
+class Stored(NamedTuple):
+    """Where the values of a column are, and what they are.
+
+    Attributes
+    ----------
+    kind, dtype, n_rows, categories, ordered
+        As in `scatlas.io.tables.column.Column`.
+    values
+        What to slice for them: numbers, text, or codes.
+    mask
+        What to slice for the gaps, bool; None where these are marked otherwise.
+    chunk
+        Rows that the file decodes at once; 1 where any range can be read.
+    """
+
+    kind: Kind
+    dtype: np.dtype
+    n_rows: int
+    values: Any
+    chunk: int
+    mask: Any = None
+    categories: np.ndarray | None = None
+    ordered: bool = False
+
+    @classmethod
+    def find(cls, table: Any, name: str) -> Stored | None:
+        """Look at a column of an ``h5py.Group`` or ``zarr.Group``; None if it is of another kind.
+
+        Whatever the libraries raise is passed on, and what pandas raises for categories that are
+        missing or equal.
+        """
+        elem = table[name]
+        encoding = encoding_of(elem)
+        if _is_old_categorical(table, elem) or encoding == _CATEGORICAL:
+            codes, labels, ordered = _categorical(table, elem)
+            codes, labels = cls._plain(codes), cls._plain(labels)
+            if codes is None or labels is None or codes.dtype.kind not in "iu":
+                return None
+            categories = np.asarray(labels.values[:]).astype(labels.dtype, copy=False)
+            pd.Categorical.from_codes(np.empty(0, np.int8), categories, ordered=ordered)
+            return codes._replace(kind="categorical", categories=categories, ordered=ordered)
+        if encoding in _NULLABLE:
+            values, mask = cls._plain(elem["values"]), cls._plain(elem["mask"])
+            if values is None or values.dtype.kind not in _NULLABLE[encoding]:
+                return None
+            if mask is None or mask.dtype != bool or mask.n_rows != values.n_rows:
+                return None
+            kind = "text" if values.kind == "text" else "nullable"
+            return values._replace(kind=kind, mask=mask.values)
+        return cls._plain(elem)
+
+    @classmethod
+    def _plain(cls, elem: Any) -> Stored | None:
+        """Whatever anndata reads as one-dimensional numbers or text."""
+        encoding = encoding_of(elem)
+        if getattr(elem, "ndim", None) != 1 or encoding not in {_ARRAY, _STRINGS, _NONE}:
+            return None
+        text = _is_text(elem, encoding)
+        if text:
+            dtype = np.dtype(object)
+        # Zarr has no wider numbers.
+        elif encoding != _STRINGS and elem.dtype.kind in "biuf" and elem.dtype.itemsize <= 8:
+            # Without what HDF5 says of enumerations, and in this machine's byte order.
+            dtype = np.dtype(elem.dtype.str).newbyteorder("=")
+        else:
+            return None
+        in_hdf5 = isinstance(elem, h5py.Dataset)
+        return cls(
+            kind="text" if text else "number",
+            dtype=dtype,
+            n_rows=int(elem.shape[0]),
+            values=_InHDF5(elem.file, elem.name, text) if in_hdf5 else elem,
+            chunk=int((elem.chunks or (1,))[0]),
+        )
+
+
+@dataclass(frozen=True)
+class _InHDF5:
+    """A data set that is open only while it is read: HDF5 keeps 8 MB of each that is open."""
+
+    file: h5py.File
+    name: str
+    text: bool
+
+    @cached_property
+    def _references(self) -> ChunkedArray | None:
+        from scatlas.io.tables.hdf5_strings import references_of
+
+        return references_of(self.file[self.name])
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        elem = self.file[self.name]
+        if not self.text:
+            return read_plugged(elem, rows) if elem.dtype.kind in "biuf" else elem[rows]
+        lo, hi, _ = rows.indices(elem.shape[0])
+        if hi - lo > _FEW and self._references is not None:
+            # With Numba, half a second to import, which Zarr stores do without.
+            from scatlas.io.tables.hdf5_strings import read_texts
+
+            texts = read_texts(self._references, self.file.filename, lo, hi)
+            if texts is not None:
+                return texts
+        return elem.asstr()[rows]
+
+
+def _is_text(elem: Any, encoding: tuple[str, str]) -> bool:
+    """Whether anndata reads an array as text, and not as bytes."""
+    if not isinstance(elem, h5py.Dataset):
+        return elem.dtype.kind in "TU"
+    found = h5py.check_string_dtype(elem.dtype)
+    if found is None or encoding != _NONE:
+        return found is not None and encoding == _STRINGS
+    return found.encoding == "utf-8" or found.length is not None
+
+
+def encoding_of(elem: Any) -> tuple[str, str]:
+    """Encoding and version of an element; empty where it bears none."""
+    return attribute(elem, "encoding-type"), attribute(elem, "encoding-version")
+
+
+def element_of(table: Any, name: str) -> str:
+    """Where a column is in its file, for messages."""
+    return f"{table.name.strip('/')}/{name}"
+
+
+def read_column(table: Any, name: str) -> Any:
+    """Read a column whole, of any kind that anndata reads."""
+    from anndata.io import read_elem
+
+    elem = table[name]
+    if not _is_old_categorical(table, elem):
+        return read_elem(through_zarr(elem))
+    codes, labels, ordered = _categorical(table, elem)
+    codes, labels = read_elem(through_zarr(codes)), read_elem(through_zarr(labels))
+    return pd.Categorical.from_codes(codes, labels, ordered=ordered)
+
+
+def _is_old_categorical(table: Any, elem: Any) -> bool:
+    return encoding_of(table) == TABLES[0] and "categories" in elem.attrs
+
+
+def _categorical(table: Any, elem: Any) -> tuple[Any, Any, bool]:
+    """Codes, categories, and whether these are in order."""
+    if not _is_old_categorical(table, elem):
+        return elem["codes"], elem["categories"], bool(elem.attrs["ordered"])
+    # The codes bear a reference to their categories, in Zarr a path.
+    labels = table[elem.attrs["categories"]]
+    return elem, labels, bool(labels.attrs.get("ordered", False))

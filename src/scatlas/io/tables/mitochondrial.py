@@ -1,0 +1,109 @@
+"""Which genes of a plate are mitochondrial, by their names."""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scatlas.errors import InputError
+from scatlas.io.tables.column import Column, Whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from scatlas.io.tables.table import Table
+
+
+def mitochondrial_genes(var: Table, prefix: str, column: str | None = None) -> np.ndarray:
+    """Find the genes whose names begin with ``prefix``.
+
+    Parameters
+    ----------
+    var
+        Table of the genes.
+    prefix
+        As ``"MT-"``.
+    column
+        Column of ``var`` that holds the names; None for its index.
+
+    Returns
+    -------
+    Mask, bool [genes].
+
+    Raises
+    ------
+    InputError
+        There is no such column.
+    """
+    if column is not None and column not in var.columns:
+        there = ", ".join(var.columns) or "none"
+        msg = (
+            f"{var.path}: {var.name} has no column {column!r}, which qc.gene_names asks for; its "
+            f"columns are: {there}; name one of them, or null for the index"
+        )
+        raise InputError(msg)
+    return _begin(_names(var, column), prefix)
+
+
+def useless_bound(var: Table, prefix: str, column: str | None, max_pct_mt: float) -> str:
+    """Say that a bound on mitochondrial counts would drop no cell, and what to set instead.
+
+    Gene ids in place of symbols in the index, and symbols of another species, are the usual
+    reasons: every column of text, and both cases of the prefix, are tried.
+
+    Parameters
+    ----------
+    var, prefix, column
+        As for :func:`mitochondrial_genes`, which has found no gene.
+    max_pct_mt
+        The bound.
+
+    Returns
+    -------
+    A sentence, to stand behind the plate's name.
+    """
+    first = next(iter(_names(var, column)), "")
+    fact = (
+        f"qc.max_pct_mt is {max_pct_mt:g}, but would drop no cell: no gene name in "
+        f"{_place(var, column)} begins with {prefix!r} (the first is {str(first)!r})"
+    )
+    best, mend = 0, "set qc.max_pct_mt to null"
+    for spelling in dict.fromkeys([prefix, prefix.upper(), prefix.lower()]):
+        for name in (None, *_text_columns(var)):
+            n = int(_begin(_names(var, name), spelling).sum())
+            if n > best:
+                change = [] if name == column else [f"qc.gene_names: {name or 'null'}"]
+                change += [] if spelling == prefix else [f"qc.mt_prefix: {spelling}"]
+                best, mend = n, f"{n:,} in {_place(var, name)} begin with {spelling!r}: set "
+                mend += " and ".join(change)
+    return f"{fact}; {mend}"
+
+
+def _place(var: Table, column: str | None) -> str:
+    return f"{var.name}[{column!r}]" if column else f"the index of {var.name}"
+
+
+def _text_columns(var: Table) -> Iterator[str]:
+    """Columns of text, and of categories that are text."""
+    for name, column in var.columns.items():
+        if not isinstance(column, Column):
+            continue
+        if column.kind == "text" or (
+            column.kind == "categorical" and column.categories.dtype == object
+        ):
+            yield name
+
+
+def _names(var: Table, column: str | None) -> Iterable[str]:
+    if column is None:
+        return var.index()
+    values = var.columns[column]
+    if isinstance(values, Whole):
+        return values.series().astype(str)
+    return np.concatenate([np.empty(0, object), *(values.text(*span) for span in values.spans())])
+
+
+def _begin(names: Iterable[str], prefix: str) -> np.ndarray:
+    return np.fromiter(map(str.startswith, names, repeat(prefix)), bool)

@@ -1,0 +1,452 @@
+"""An obs or var table that stays on disk: read, mended and written column by column.
+
+A plate's obs takes up to 1.5 kB a cell as a data frame; here a range of rows of one column is in
+memory at a time.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from scatlas.errors import InputError
+from scatlas.io.files.anndata_checks import (
+    STRUCTURE,
+    attribute_text,
+    check_anndata,
+    frame_length,
+    required_attribute,
+)
+from scatlas.io.files.anndata_file import AGAIN, Store, load_filters, reading
+from scatlas.io.tables.cell_names import NumberedNames
+from scatlas.io.tables.column import Column, Whole, open_column, pieces
+from scatlas.io.tables.encodings import TABLES, encoding_of
+from scatlas.io.tables.storable_columns import RESERVED, made_text, storable_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+
+# Names are read several times: to be compared, asked for and written. Of tables of so many rows,
+# which take up to 10 MB, they are kept meanwhile.
+_HELD_NAMES = 2**17
+
+# The obs columns that load adds.
+METRICS = ("total_counts", "n_genes_by_counts", "total_counts_mt", "pct_counts_mt")
+# And those of var.
+GENE_METRICS = ("mt", "n_cells_by_counts", "total_counts")
+
+
+@contextmanager
+def open_tables(path: Path | str) -> Iterator[tuple[Table, Table]]:
+    """Open obs and var of an AnnData file; neither is read, nor is X looked at.
+
+    Parameters
+    ----------
+    path
+        h5ad file or Zarr store (v2 or v3), a local path or a URL that fsspec opens.
+
+    Yields
+    ------
+    obs and var, to be read while the file is open.
+
+    Raises
+    ------
+    InputError
+        The file does not exist, is no AnnData file, or a table's parts do not agree.
+    """
+    store = Store.at(path)
+    with store.open() as root:
+        with reading(store.path, STRUCTURE):
+            check_anndata(store.path, root)
+        yield Table.of(store.path, root, "obs"), Table.of(store.path, root, "var")
+
+
+class Writing:
+    """A table that a thread is writing: see `Table.writing`."""
+
+    def __init__(
+        self, thread: ThreadPoolExecutor, write: Callable[..., None], late: Iterable[str]
+    ) -> None:
+        self._values: Future[Mapping[str, np.ndarray]] = Future()
+        # Columns of these names are looked for, the others written, before a value is asked for.
+        extra = {name: partial(self._late, name) for name in late}
+        self._written = thread.submit(write, extra=extra)
+
+    def __call__(self, columns: Mapping[str, np.ndarray]) -> None:
+        """Write the further columns, and return when the table is written.
+
+        Raises
+        ------
+        InputError, ValueError
+            As `Table.write`.
+        """
+        self._values.set_result(columns)
+        self._written.result()
+
+    def check(self) -> None:
+        """Raise what has stopped the thread, if anything has."""
+        if self._written.done():
+            self._written.result()
+
+    def abandon(self) -> None:
+        """Let the thread end after an error: nobody gives the values that it waits for."""
+        self._values.cancel()
+
+    def _late(self, name: str) -> np.ndarray:
+        return self._values.result()[name]
+
+
+@dataclass(frozen=True)
+class Table:
+    """obs or var of an opened AnnData file.
+
+    Attributes
+    ----------
+    path, name
+        File and table, for messages.
+    n_rows
+        Cells (or genes).
+    index_name
+        Name of the index, as pandas has it.
+    columns
+        By name, in order.
+    """
+
+    path: str
+    name: str
+    n_rows: int
+    index_name: str | None
+    columns: Mapping[str, Column | Whole]
+    _index: Column | Whole
+    _numbered: NumberedNames | None = None
+    _held: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, path: Path | str, root: Any, name: str) -> Table:
+        """Open a table.
+
+        Parameters
+        ----------
+        path
+            File, for messages.
+        root
+            Opened file, ``h5py.File`` or ``zarr.Group``; stays open while the table is in use.
+        name
+            ``"obs"`` or ``"var"``.
+
+        Raises
+        ------
+        InputError
+            It is no table, a column is missing, or columns differ in length.
+        """
+        path = str(path)
+        n_rows = frame_length(path, root, name)
+        with reading(path, name):
+            table = root[name]
+            load_filters(path, table)
+            encoding = encoding_of(table)
+            key = required_attribute(path, root, name, "_index")
+            required_attribute(path, root, name, "column-order")
+            order = table.attrs["column-order"]
+            order = [order] if isinstance(order, str) else [*map(attribute_text, order)]
+        if encoding not in TABLES:
+            msg = f"{path}: {name} is stored as {encoding[0]!r}, not as a data frame: {AGAIN}"
+            raise InputError(msg)
+        return cls(
+            path=path,
+            name=name,
+            n_rows=n_rows,
+            index_name=None if key == "_index" else key,
+            columns={column: open_column(path, table, column, n_rows) for column in order},
+            _index=open_column(path, table, key, n_rows),
+        )
+
+    def names(self, lo: int, hi: int) -> np.ndarray:
+        """Names of rows ``lo`` to ``hi``, ``object`` array of ``str``."""
+        if self._numbered is not None:
+            return self._numbered.of(lo, hi)
+        return self._stored_names(lo, hi)
+
+    def _stored_names(self, lo: int, hi: int) -> np.ndarray:
+        if self.n_rows > _HELD_NAMES:
+            return self._read_names(lo, hi)
+        if (lo, hi) not in self._held:
+            self._held[lo, hi] = self._read_names(lo, hi)
+        return self._held[lo, hi].copy()
+
+    def _read_names(self, lo: int, hi: int) -> np.ndarray:
+        index = self._index
+        if isinstance(index, Whole):
+            names = index.series().iloc[lo:hi]
+        elif index.is_plain_text:
+            return index.values(lo, hi)
+        else:
+            names = index.array(lo, hi)
+        with reading(self.path, index.element):
+            return np.array(pd.Index(names).astype(str), dtype=object)
+
+    def index(self) -> pd.Index:
+        """Names of all rows, of 60 to 100 bytes each."""
+        names = [self.names(lo, hi) for lo, hi in self.spans()]
+        joined = np.concatenate([np.empty(0, object), *names])
+        return pd.Index(joined, dtype=object, name=self.index_name)
+
+    def name_of(self, row: int) -> str:
+        """Name of one row."""
+        return str(self.names(row, row + 1)[0])
+
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """Ranges of rows whose names are read at once, in order."""
+        return self._index.spans()
+
+    def read(self, columns: Iterable[str] | None = None, *, index: bool = True) -> pd.DataFrame:
+        """Read some columns, or all, whole.
+
+        Parameters
+        ----------
+        columns
+            Their names, in the order wanted.
+        index
+            Whether to read the names of the rows; without them rows are numbered.
+
+        Returns
+        -------
+        The same as anndata reads, but that names are always text.
+        """
+        wanted = list(self.columns if columns is None else columns)
+        rows = self.index() if index else pd.RangeIndex(self.n_rows)
+        taken = {name: self.columns[name].take() for name in wanted}
+        return pd.DataFrame(taken, index=rows, columns=wanted or None, copy=False)
+
+    def for_query(self, names: Iterable[str]) -> pd.DataFrame:
+        """Frame on which a query over these names, as `query_columns` finds them, can be evaluated.
+
+        It has the columns of these names, whole, and the index where the query names it. If one is
+        neither, it has all columns and no row: pandas then raises its error, and all that a user
+        might have meant can be named.
+        """
+        names = list(dict.fromkeys(names))
+        index = {"index", "ilevel_0", self.index_name}
+        columns = [name for name in names if name in self.columns]
+        if any(name not in self.columns and name not in index for name in names):
+            return pd.DataFrame(columns=list(self.columns))
+        return self.read(columns, index=len(columns) < len(names))
+
+    def storable(self, notify: Callable[[str], None]) -> Table:
+        """Find what AnnData can store of the table.
+
+        Repeated names are made unique as AnnData does (:meth:`renamed` says so), columns of kinds
+        that it cannot write become text, and names that it does not take are changed, or their
+        columns dropped.
+
+        Only what is not written is read here: whatever else is damaged, :meth:`write` finds.
+
+        Parameters
+        ----------
+        notify
+            Called with a sentence for each change of a column.
+
+        Returns
+        -------
+        The table as :meth:`write` writes it; this one stays as it is.
+
+        Raises
+        ------
+        InputError
+            A column cannot be decoded.
+        """
+        columns = dict(self.columns)
+        for name, column in columns.items():
+            if isinstance(column, Whole) and (dtype := column.dtype_made_text()) is not None:
+                notify(made_text(self.name, name, dtype))
+                columns[name] = replace(column, as_text=True)
+        stored = storable_names(columns, self.name, notify)
+        for name in columns:
+            if name not in stored:
+                _check(columns[name])
+        index_name = (self.index_name or "").replace("/", "_")
+        index_name = None if index_name in RESERVED else index_name
+        return replace(
+            self,
+            columns={fresh: columns[name] for name, fresh in stored.items()},
+            index_name=index_name,
+            _numbered=NumberedNames(self._stored_names, list(self.spans())),
+        )
+
+    def with_room_for(self, names: Iterable[str]) -> tuple[Table, list[str]]:
+        """Give way to further columns: columns of their names get ``source_`` before theirs.
+
+        Parameters
+        ----------
+        names
+            Of the columns that will be written in their place.
+
+        Returns
+        -------
+        The table, and a sentence for each column that was renamed.
+        """
+        names, columns, notices = set(names), {}, []
+        for name, column in self.columns.items():
+            fresh = name
+            while fresh in names or (fresh != name and fresh in self.columns):
+                fresh = f"source_{fresh}"
+            if fresh != name:
+                notices.append(f"{self.name} had a column {name!r}: it is {fresh!r} now")
+            columns[fresh] = column
+        return replace(self, columns=columns), notices
+
+    def renamed(self) -> str | None:
+        """Sentence on repeated names that `storable` has made unique, if there are any."""
+        n = 0 if self._numbered is None else self._numbered.n_changed
+        if not n:
+            return None
+        return f"{self.name} had {n:,} repeated cell names: made unique by a number at the end"
+
+    def write(
+        self,
+        folder: Path,
+        *,
+        rows: np.ndarray | None = None,
+        extra: Mapping[str, np.ndarray | Callable[[], np.ndarray]] | None = None,
+    ) -> None:
+        """Write the table in AnnData's encoding for Zarr v3.
+
+        Parameters
+        ----------
+        folder
+            Where; made here.
+        rows
+            The rows to write (int64, ascending); all by default.
+        extra
+            Further columns of numbers or bool, one value for each row written, or functions that
+            give them when all other columns are written. They take the place of columns of their
+            names, which are read all the same: none may be damaged.
+
+        Raises
+        ------
+        InputError
+            A column cannot be decoded.
+        ValueError
+            ``rows`` do not ascend within the table, or ``extra`` has another length.
+        """
+        from scatlas.io.tables.column_writer import ColumnWriter, Target
+        from scatlas.io.zarr_writer.elements import DATAFRAME, create_group
+        from scatlas.io.zarr_writer.sharded_array import encoding_pool
+
+        extra = dict(extra or {})
+        n_rows = self._check_rows(rows)
+        order = [*self.columns, *(name for name in extra if name not in self.columns)]
+        key = self._index_key(order, extra)
+        with encoding_pool() as pool:
+            self._write_names(folder / key, rows, pool)
+            create_group(folder, {**DATAFRAME, "column-order": order, "_index": key})
+            for name in order:
+                if name in extra:
+                    _check(self.columns.get(name))
+                elif name != key:
+                    self._write_column(name, folder, rows, pool)
+            for name, given in extra.items():
+                values = given() if callable(given) else given
+                if len(values) != n_rows:
+                    msg = f"{name} has {len(values)} values for {n_rows} rows of {self.name}"
+                    raise ValueError(msg)
+                with ColumnWriter(folder / name, Target("number", values.dtype), pool) as column:
+                    column.append(values)
+
+    @contextmanager
+    def writing(
+        self, folder: Path, *, late: Iterable[str], rows: np.ndarray | None = None
+    ) -> Iterator[Writing]:
+        """Write the table in a thread of its own, while the body works on the counts.
+
+        Parameters
+        ----------
+        folder, rows
+            As for :meth:`write`.
+        late
+            Names of the further columns, which are known when the body has ended.
+
+        Yields
+        ------
+        What takes the further columns at the end, and tells of errors before.
+        """
+        with ThreadPoolExecutor(1, "scatlas-obs") as thread:
+            writing = Writing(thread, partial(self.write, folder, rows=rows), late)
+            try:
+                yield writing
+            finally:
+                writing.abandon()
+
+    def _write_names(self, path: Path, rows: np.ndarray | None, pool: ThreadPoolExecutor) -> None:
+        from scatlas.io.tables.column_writer import ColumnWriter, Target
+
+        text, numbered = Target("text", np.dtype(object)), self._numbered
+        if rows is None and numbered is not None and not numbered.is_known:
+            # Names hardly ever repeat, which shows while they are written; else they are once more.
+            with ColumnWriter(path, text, pool) as column:
+                for names in numbered.stored():
+                    column.append(names)
+            if not numbered.n_changed:
+                return
+        with ColumnWriter(path, text, pool) as column:
+            for lo, hi, picked in pieces(self.spans(), rows):
+                column.append(self.names(lo, hi)[picked])
+
+    def _write_column(
+        self,
+        name: str,
+        folder: Path,
+        rows: np.ndarray | None,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        from scatlas.io.tables.column_writer import ColumnWriter, Target
+        from scatlas.io.zarr_writer.elements import open_to_write, writable_frame, write_elem
+
+        column = self.columns[name]
+        if isinstance(column, Whole):
+            values = column.series()
+            frame = pd.DataFrame({name: values if rows is None else values.iloc[rows]})
+            write_elem(open_to_write(folder), name, writable_frame(frame)[name].values)
+            return
+        target = Target.of([column])
+        if column.kind == "text" and target.kind == "categorical":
+            # Text with gaps: as pandas makes categories of it.
+            target = Target.categorical(np.sort(target.categories))
+        with ColumnWriter(folder / name, target, pool) as writer:
+            writer.append_column(column, rows)
+
+    def _check_rows(self, rows: np.ndarray | None) -> int:
+        if rows is None:
+            return self.n_rows
+        if rows.size and (rows[0] < 0 or rows[-1] >= self.n_rows or (np.diff(rows) <= 0).any()):
+            msg = f"rows have to ascend, without repeats, from 0 to at most {self.n_rows - 1}"
+            raise ValueError(msg)
+        return rows.size
+
+    def _index_key(self, order: list[str], extra: Mapping[str, np.ndarray]) -> str:
+        """Element of the index. It may be a column as well only while both hold the same."""
+        if self.index_name is None or self.index_name not in order:
+            return self.index_name or "_index"
+        column = self.columns.get(self.index_name)
+        same = (
+            self.index_name not in extra
+            and isinstance(column, Column)
+            and column.element == self._index.element
+            and column.is_plain_text
+            and not self.renamed()
+        )
+        return self.index_name if same else "_index"
+
+
+def _check(column: Column | Whole | None) -> None:
+    """Refuse a column that cannot be decoded, where it is not written."""
+    if isinstance(column, Column):
+        column.check()

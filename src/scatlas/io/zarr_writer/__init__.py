@@ -1,0 +1,1 @@
+"""Numbers as Zarr v3 arrays, front to back and to the same bytes on every run."""

@@ -1,0 +1,1 @@
+"""Kernels that check, choose, scale and count the values of one block of counts."""

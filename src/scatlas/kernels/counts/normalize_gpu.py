@@ -1,0 +1,68 @@
+"""Elementwise steps of one block on the GPU: scaling each cell, log(1 + x).
+
+As in :mod:`scatlas.kernels.counts.normalize_cpu` the values are new, the structure of a sparse result is
+the input's own. The bits are the CPU's: same operations, same order, no fused multiply-adds.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import cupy as cp
+import numpy as np
+from cupyx.scipy import sparse
+
+from scatlas.kernels.build import cuda
+from scatlas.kernels.counts.normalize_cpu import logged_dtype, scaled_dtype
+
+Block = cp.ndarray | sparse.csr_matrix | sparse.csc_matrix
+
+
+def with_data(x: Any, data: cp.ndarray) -> Any:
+    """As :func:`scatlas.kernels.counts.normalize_cpu.with_data`, for a block on the GPU."""
+    block = copy.copy(x)
+    block.data = data
+    return block
+
+
+def scale_rows(x: Block, factors: Any) -> Block:
+    """As :func:`scatlas.kernels.counts.normalize_cpu.scale_rows`, for a block on the GPU."""
+    factors = cuda.vector(factors)
+    if factors.shape != x.shape[:1]:
+        msg = f"{factors.size} factors for {x.shape[0]} cells"
+        raise ValueError(msg)
+    dtype = scaled_dtype(x.dtype)
+    n_rows, n_genes = map(np.int64, x.shape)
+    if not sparse.issparse(x):
+        out = cp.empty(x.shape, dtype)
+        run = cuda.kernel("counts/normalize", "scale_dense", x.dtype, dtype)
+        run(*cuda.grid_of_warps(int(n_rows)), (x, *cuda.steps(x), factors, n_rows, n_genes, out))
+        return out
+    out = cp.empty(x.data.shape, dtype)
+    if x.format == "csr":
+        pointers = cuda.offsets(x)
+        run = cuda.kernel("counts/normalize", "scale_csr", x.dtype, dtype)
+        run(*cuda.grid_of_warps(int(n_rows)), (x.data, pointers, factors, n_rows, out))
+    else:
+        run = cuda.kernel("counts/normalize", "scale_csc", x.dtype, x.indices.dtype, dtype)
+        n = np.int64(x.data.size)
+        run(*cuda.grid_of_threads(int(n)), (x.data, x.indices, factors, n, out))
+    return with_data(x, out)
+
+
+def log1p(x: Block, base: float | None = None) -> Block:
+    """As :func:`scatlas.kernels.counts.normalize_cpu.log1p`, for a block on the GPU."""
+    values = x.data if sparse.issparse(x) else cp.ascontiguousarray(x)
+    out = cp.empty(values.shape, logged_dtype(values.dtype))
+    log1p_into(values, out, base)
+    return with_data(x, out) if sparse.issparse(x) else out
+
+
+def log1p_into(values: cp.ndarray, out: cp.ndarray, base: float | None = None) -> None:
+    """Put log(1 + x) of contiguous `values` into `out`, which may be the same array."""
+    log_base = np.float64(1.0 if base is None else math.log(base))
+    run = cuda.kernel("counts/normalize", "log1p_flat", values.dtype, out.dtype)
+    n = np.int64(values.size)
+    run(*cuda.grid_of_threads(int(n)), (values, n, log_base, out))

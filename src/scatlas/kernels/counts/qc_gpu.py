@@ -1,0 +1,213 @@
+"""Totals of one block on the GPU: per cell, per gene, per set of genes, of the most abundant genes.
+
+All come back as NumPy arrays, of the same types as those of :mod:`scatlas.kernels.counts.qc_cpu`, and are
+the same every run. Sums of integers are exact, also of integers stored as reals. Other reals are
+summed in double in a fixed order within a cell, and over cells in fixed point, two int64 a gene.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import cupy as cp
+import numpy as np
+from cupyx.scipy import sparse
+
+from scatlas.kernels.build import cuda
+from scatlas.kernels.counts.qc_cpu import QCPartial, _exact, finite_pairs, sum_dtype
+from scatlas.kernels.moments.group_sums_cpu import check_range
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scatlas.arrays.cupy_arrays import Block
+
+MASKS = 4  # as in qc.cu
+_LEAST = -800  # exponents below are not followed: the powers of two would leave float64
+
+
+class _Extent(NamedTuple):
+    """What the values of a block are like."""
+
+    most: float  # largest finite magnitude
+    integral: bool
+    finite: bool
+
+
+def _extent(x: Block) -> _Extent:
+    if x.dtype.kind in "iub":
+        return _Extent(0.0, integral=True, finite=True)
+    if sparse.issparse(x):
+        values = x.data
+    else:
+        values = cp.ascontiguousarray(x.T if x.flags.f_contiguous else x).reshape(-1)
+    out = cp.zeros(3, cp.uint64)
+    n = np.int64(values.size)
+    run = cuda.kernel("counts/qc", "extent", values.dtype)
+    run(*cuda.grid_of_threads(int(n)), (values, n, out))
+    out = out.get()
+    return _Extent(float(out[:1].view(np.float64)[0]), integral=not out[1], finite=not out[2])
+
+
+def _run(name: str, x: Block, *args: Any) -> None:
+    """Run a kernel of qc.cu over the rows of `x`, CSR or dense."""
+    values = x.data if sparse.issparse(x) else x
+    if values.dtype == bool:
+        values = values.view(cp.uint8)
+    if sparse.issparse(x):
+        of, types = "csr", (values.dtype, x.indices.dtype)
+        block = values, x.indices, cuda.offsets(x)
+    else:
+        of, types = "dense", (values.dtype,)
+        block = values, *cuda.steps(values), np.int64(x.shape[1])
+    run = cuda.kernel("counts/qc", f"{name}_{of}", *types)
+    run(*cuda.grid_of_warps(x.shape[0]), (*block, np.int64(x.shape[0]), *args))
+
+
+class _Genes:
+    """Sums of genes in fixed point, being added up on the device (``Genes`` of qc.cu)."""
+
+    def __init__(self, x: Block, extent: _Extent, *, totals: bool, cells: bool) -> None:
+        n_values = x.data.size if sparse.issparse(x) else x.shape[0]
+        bits = int(n_values).bit_length()  # no gene has 2^bits values
+        self.dtype = sum_dtype(x.dtype)
+        # |value| < 2^exponent, so that |value * 2^power| < 2^62 / 2^bits: no sum can overflow.
+        self.power = 62 - bits - max(math.frexp(extent.most)[1], _LEAST)
+        self.fine = 2.0 ** (62 - bits)
+        n = x.shape[1]
+        real = totals and self.dtype == np.float64
+        self.hi = cp.zeros(n, cp.int64) if totals else cuda.NULL
+        self.lo = cp.zeros(n, cp.int64) if real else cuda.NULL
+        self.odd = cp.zeros(n, cp.int32) if real else cuda.NULL
+        self.cells = cp.zeros(n, cp.int64) if cells else cuda.NULL
+        self.finite, self.integral = extent.finite, extent.integral
+
+    def args(self) -> tuple:
+        coarse = 2.0**self.power if self.dtype == np.float64 else 1.0
+        return self.hi, self.lo, self.cells, self.odd, np.float64(coarse), np.float64(self.fine)
+
+    def totals(self) -> np.ndarray:
+        hi = self.hi.get()
+        if self.dtype == np.int64:
+            return hi
+        # float64 holds 53 of the 63 bits: what it leaves is a part of the error.
+        high = hi.astype(np.float64)
+        low = (hi - high.astype(np.int64)) + self.lo.get() / self.fine
+        pairs = np.ldexp([high, low], -self.power)
+        sums = pairs.sum(axis=0)
+        if not self.finite:
+            odd = self.odd.get()
+            sums[odd == 2] = np.inf
+            sums[odd == 4] = -np.inf
+            sums[(odd & 1 != 0) | (odd & 6 == 6)] = np.nan
+        exact = _exact(sums, integral=self.integral)
+        return exact if exact.dtype == np.int64 else finite_pairs(pairs, sums)
+
+
+_NOTHING = (cuda.NULL, cuda.NULL, cuda.NULL, cuda.NULL, np.float64(1.0), np.float64(1.0))
+
+
+def _sums(
+    x: Block,
+    genes: tuple = _NOTHING,
+    *,
+    positive: bool = False,
+    totals: cp.ndarray = cuda.NULL,
+    n_genes: cp.ndarray = cuda.NULL,
+    masks: np.ndarray | None = None,
+) -> np.ndarray:
+    """Fill `genes`, `totals` and `n_genes` in one pass; the totals over `masks` [cells, masks].
+
+    More than :data:`MASKS` masks take a pass more for each so many.
+    """
+    n_masks = 0 if masks is None else masks.shape[0]
+    masked = cp.empty((x.shape[0], n_masks), sum_dtype(x.dtype))
+    for first in range(0, max(n_masks, 1), MASKS):
+        sets, of_sets = cuda.NULL, cuda.NULL
+        some = () if masks is None else masks[first : first + MASKS]
+        if len(some):
+            bits = np.zeros(x.shape[1], np.uint8)
+            for k, mask in enumerate(some):
+                bits |= mask.astype(np.uint8) << np.uint8(k)
+            sets, of_sets = cp.asarray(bits), masked[:, first:]
+        rest = sets, np.int32(len(some)), of_sets, np.int64(n_masks)
+        _run("sums", x, *genes, np.int32(positive), totals, n_genes, *rest)
+        genes, totals, n_genes = _NOTHING, cuda.NULL, cuda.NULL
+    return masked.get()
+
+
+def row_totals(x: Block) -> np.ndarray:
+    """As :func:`scatlas.kernels.counts.qc_cpu.row_totals`, for a block on the GPU."""
+    return _exact(row_sums(x), integral=_extent(x).integral)
+
+
+def row_sums(x: Block, genes: Any = None) -> np.ndarray:
+    """As :func:`scatlas.kernels.counts.qc_cpu.row_sums`, for a block on the GPU."""
+    check_range(x, x.shape[1])
+    if genes is not None:
+        return _sums(x, masks=cp.asnumpy(genes).astype(bool).reshape(1, -1))[:, 0]
+    out = cp.empty(x.shape[0], sum_dtype(x.dtype))
+    _sums(x, totals=out)
+    return out.get()
+
+
+def dominant_genes(x: Block, max_fraction: float) -> np.ndarray:
+    """As :func:`scatlas.kernels.counts.qc_cpu.dominant_genes`, for a block on the GPU."""
+    out = cp.zeros(x.shape[1], bool)
+    _run("dominant", x, np.float64(max_fraction), out)
+    return out.get()
+
+
+def row_positive(x: Block) -> np.ndarray:
+    """As :func:`scatlas.kernels.counts.qc_cpu.row_positive`, for a block on the GPU."""
+    out = cp.empty(x.shape[0], cp.int64)
+    _sums(x, positive=True, n_genes=out)
+    return out.get()
+
+
+def gene_sums(x: Block) -> np.ndarray:
+    """As :func:`scatlas.kernels.counts.qc_cpu.gene_sums`, for a block on the GPU."""
+    genes = _Genes(x, _extent(x), totals=True, cells=False)
+    _sums(x, genes.args())
+    return genes.totals()
+
+
+def gene_positive(x: Block) -> np.ndarray:
+    """As :func:`scatlas.kernels.counts.qc_cpu.gene_positive`, for a block on the GPU."""
+    genes = _Genes(x, _Extent(0.0, integral=True, finite=True), totals=False, cells=True)
+    _sums(x, genes.args(), positive=True)
+    return genes.cells.get()
+
+
+def qc_block(x: Block, masks: Any, ns: Sequence[int] = ()) -> QCPartial:
+    """As :func:`scatlas.kernels.counts.qc_cpu.qc_block`, for a block on the GPU.
+
+    Integers are read once, for the totals of the most abundant genes again. Of reals the largest
+    is looked for first: it decides the unit of the fixed-point sums.
+    """
+    masks = np.ascontiguousarray(cp.asnumpy(masks), dtype=bool).reshape(len(masks), x.shape[1])
+    n_cells = x.shape[0]
+    extent = _extent(x)
+    genes = _Genes(x, extent, totals=True, cells=True)
+    totals = cp.empty(n_cells, sum_dtype(x.dtype))
+    expressed = cp.empty(n_cells, cp.int64)
+    masked = _sums(x, genes.args(), totals=totals, n_genes=expressed, masks=masks)
+    cells = (
+        _exact(totals.get(), integral=extent.integral),
+        expressed.get(),
+        _exact(masked, integral=extent.integral),
+        top_totals(x, ns) if len(ns) else np.zeros((n_cells, 0)),
+    )
+    return QCPartial([cells], genes.totals(), genes.cells.get())
+
+
+def top_totals(x: Block, ns: Sequence[int]) -> np.ndarray:
+    """As :func:`scatlas.kernels.counts.qc_cpu.top_totals`, for a block on the GPU."""
+    wanted = np.asarray(ns, dtype=np.int64)
+    if wanted.size == 0 or wanted[0] < 1 or wanted[-1] > x.shape[1] or (np.diff(wanted) < 0).any():
+        msg = f"numbers of genes must ascend within 1 and {x.shape[1]}, not {list(ns)}"
+        raise ValueError(msg)
+    out = cp.empty((x.shape[0], wanted.size), cp.float64)
+    _run("top", x, np.int64(x.shape[1]), cp.asarray(wanted), np.int32(wanted.size), out)
+    return out.get()

@@ -1,0 +1,145 @@
+"""Cutting cells and genes out of one block on the GPU; the result stays there."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import cupy as cp
+import numpy as np
+from cupyx.scipy import sparse
+
+from scatlas.arrays.cupy_arrays import Block, csr
+from scatlas.kernels.build import cuda
+from scatlas.kernels.counts.select_cpu import gene_places, index_dtype, row_positions
+
+SORTED_AT_ONCE = 1 << 26  # values, 32 bytes each while they are sorted
+
+
+def raw(values: cp.ndarray) -> cp.ndarray:
+    """`values` as unsigned integers of their size: fewer kernels to compile for mere copies."""
+    return values.view(np.dtype(f"u{values.itemsize}"))
+
+
+class Counted(NamedTuple):
+    """Rows and genes to be cut out of a CSR block, and the row offsets of the result."""
+
+    rows: Any
+    place: cp.ndarray
+    indptr: cp.ndarray
+    n_values: int
+    in_order: bool  # whether values come sorted without being sorted
+
+
+def count_genes(x: sparse.csr_matrix, place: np.ndarray, rows: Any, n_rows: int) -> Counted:
+    """Find out how many values of each row have a place [genes]; `rows` on the device or NULL."""
+    wanted = place[place >= 0]
+    on_device = cp.asarray(place.astype(np.int32))
+    indptr = cp.zeros(n_rows + 1, cp.int64)
+    unsorted = cp.zeros(1, cp.int32)
+    run = cuda.kernel("counts/select", "count_genes", x.indices.dtype)
+    pointers = cuda.offsets(x)
+    args = x.indices, pointers, rows, np.int64(n_rows), on_device, indptr, unsorted
+    run(*cuda.grid_of_warps(n_rows), args)
+    indptr = cp.cumsum(indptr)
+    in_order = bool((np.diff(wanted) > 0).all()) and not int(unsorted.get()[0])
+    return Counted(rows, on_device, indptr, int(indptr[-1].get()), in_order)
+
+
+def take_genes(
+    x: sparse.csr_matrix, counted: Counted, data: cp.ndarray, indices: cp.ndarray, scales: Any
+) -> tuple[cp.ndarray, cp.ndarray]:
+    """Fill `data` and `indices` with the counted values, times the `scales` of their rows.
+
+    Returns both, or others with the values of each row sorted.
+    """
+    values = x.data
+    if values.dtype == data.dtype and scales is cuda.NULL:
+        values, data = raw(values), raw(data)
+    n_rows = counted.indptr.size - 1
+    types = values.dtype, x.indices.dtype, data.dtype, indices.dtype
+    run = cuda.kernel("counts/select", "take_genes", *types)
+    source = values, x.indices, cuda.offsets(x)
+    how = counted.rows, np.int64(n_rows), counted.place, scales
+    run(*cuda.grid_of_warps(n_rows), (*source, *how, counted.indptr, data, indices))
+    if not counted.in_order:
+        data, indices = _sorted(data, indices, counted.indptr)
+    return data, indices
+
+
+def _sorted(
+    data: cp.ndarray, indices: cp.ndarray, indptr: cp.ndarray
+) -> tuple[cp.ndarray, cp.ndarray]:
+    """The values with each row sorted by gene; equal genes keep their order, as on the CPU."""
+    offsets = indptr.get()
+    out_data, out_indices = cp.empty_like(data), cp.empty_like(indices)
+    run = cuda.kernel("counts/select", "sort_keys", indices.dtype)
+    row = 0
+    while row < offsets.size - 1:
+        last = np.searchsorted(offsets, offsets[row] + SORTED_AT_ONCE, side="right") - 1
+        after = max(int(last), row + 1)
+        start, stop = int(offsets[row]), int(offsets[after])
+        if start < stop:
+            keys = cp.empty(stop - start, cp.int64)
+            args = indices, indptr[row : after + 1], np.int64(after - row), keys
+            run(*cuda.grid_of_warps(after - row), args)
+            order = cp.argsort(keys)  # stable
+            out_data[start:stop] = data[start:stop][order]
+            out_indices[start:stop] = indices[start:stop][order]
+        row = after
+    return out_data, out_indices
+
+
+def take_dense(x: cp.ndarray, rows: Any, genes: Any, scales: Any, out: cp.ndarray) -> None:
+    """Fill `out` with rows and genes of a dense block, times the `scales` of the rows."""
+    to = out
+    if x.dtype == out.dtype and scales is cuda.NULL:
+        x, to = raw(x), raw(out)
+    n_rows, n_genes = map(np.int64, out.shape)
+    run = cuda.kernel("counts/select", "take_dense", x.dtype, to.dtype)
+    args = x, *cuda.steps(x), rows, n_rows, genes, n_genes, scales, to
+    run(*cuda.grid_of_warps(int(n_rows)), args)
+
+
+def select_genes(x: Block, index: Any, n_genes: int | None = None) -> Block:
+    """As :func:`scatlas.kernels.counts.select_cpu.select_genes`, for a block on the GPU."""
+    index = np.asarray(cp.asnumpy(index), dtype=np.int64)
+    width = x.shape[1]
+    if n_genes is not None and n_genes != width:
+        msg = f"the block has {width} genes, not {n_genes}"
+        raise ValueError(msg)
+    place = gene_places(index, width)
+    n_rows = x.shape[0]
+    if not sparse.issparse(x):
+        out = cp.empty((n_rows, index.size), x.dtype)
+        take_dense(x, cuda.NULL, cp.asarray(index), cuda.NULL, out)
+        return out
+    counted = count_genes(x, place, cuda.NULL, n_rows)
+    dtype = index_dtype(counted.n_values, index.size)
+    data = cp.empty(counted.n_values, x.dtype)
+    indices = cp.empty(counted.n_values, dtype)
+    data, indices = take_genes(x, counted, data, indices, cuda.NULL)
+    return csr(data.view(x.dtype), indices, counted.indptr.astype(dtype), index.size)
+
+
+def select_rows(x: Block, rows: Any) -> Block:
+    """As :func:`scatlas.kernels.counts.select_cpu.select_rows`, for a block on the GPU."""
+    rows = row_positions(cp.asnumpy(rows), x.shape[0])
+    n_rows = rows.size
+    rows = cp.asarray(rows)
+    if not sparse.issparse(x):
+        out = cp.empty((n_rows, x.shape[1]), x.dtype)
+        take_dense(x, rows, cuda.NULL, cuda.NULL, out)
+        return out
+    pointers = cuda.offsets(x)
+    indptr = cp.zeros(n_rows + 1, cp.int64)
+    indptr[1:] = pointers[rows + 1] - pointers[rows]
+    indptr = cp.cumsum(indptr)
+    n_values = int(indptr[-1].get())
+    dtype = index_dtype(n_values, x.shape[1])
+    data = cp.empty(n_values, x.dtype)
+    indices = cp.empty(n_values, dtype)
+    values = raw(x.data)
+    run = cuda.kernel("counts/select", "take_rows", values.dtype, x.indices.dtype, dtype)
+    source = values, x.indices, pointers, rows, np.int64(n_rows)
+    run(*cuda.grid_of_warps(n_rows), (*source, indptr, raw(data), indices))
+    return csr(data, indices, indptr.astype(dtype), x.shape[1])

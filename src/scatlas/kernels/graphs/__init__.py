@@ -1,0 +1,1 @@
+"""Kernels of neighbour graphs, their layout and their clusters."""

@@ -1,0 +1,1 @@
+"""Kernels of matrix products, eigenvectors, scaling and regression of one block."""

@@ -1,0 +1,240 @@
+"""Gram matrix of row blocks on the GPU: pairs of stored values, or BLAS on dense rows.
+
+As in :mod:`scatlas.kernels.linalg.gram_cpu` the block's own values decide, and one matrix is added to,
+here on the device. No sum depends on the order in which threads finish: each entry is summed by one
+warp over runs of its gene's cells, and these in order (pairs), or by a dgemm of a fixed shape
+(dense rows). It depends on where the rows of a block begin in its last bits.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import cupy as cp
+import numpy as np
+from cupyx.scipy import sparse
+
+from scatlas.arrays.cupy_arrays import Block, check_halves, free_memory
+from scatlas.kernels.build import cuda
+from scatlas.kernels.linalg.gram_cpu import MAX_GENES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+# A pair of stored values costs as much as this many multiply-adds of dgemm: about 31 T/s of these
+# against 450 G/s, counted in squares (twice the pairs).
+_PAIR_COST = 40.0
+# Values that are put in the order of their genes at a time: with their indices they stay in L2.
+_PART_VALUES = 2**22
+# Genes that a warp has products with in shared memory: 20 kB, so that 11 warps share a processor.
+_PANEL = 2560
+# Genes that a warp counts in shared memory, and at most so many warps and numbers in all.
+_COUNTED = 8192
+_CHUNKS, _COUNTS = 2048, 2**23
+# Values of a gene that one warp takes; more where the warps' products would take more bytes.
+_RUN = 1024
+_RUN_BYTES = 2**27
+# Bytes of dense rows at a time, genes that one dgemm adds to, and runs that columns are summed in.
+_DENSE_BYTES = 2**28
+_DENSE_PANEL = 2560
+_COLUMN_RUNS = 64
+
+
+def gram(x: Block) -> tuple[int, cp.ndarray, cp.ndarray]:
+    """As :func:`scatlas.kernels.linalg.gram_cpu.gram`, for a block on the GPU, where the result stays."""
+    n_rows, n_genes = x.shape
+    sums, upper = cp.zeros(n_genes), cp.zeros((n_genes, n_genes))
+    add_block(x, sums, upper)
+    mirror(upper)
+    return n_rows, sums, upper
+
+
+def add_block(
+    x: Block,
+    sums: cp.ndarray,
+    upper: cp.ndarray,
+    *,
+    panel: int | None = None,  # noqa: ARG001
+    threads: int = 1,  # noqa: ARG001
+    run: Callable[..., Iterable] = map,  # noqa: ARG001
+) -> None:
+    """As :func:`scatlas.kernels.linalg.gram_cpu.add_block`, for a block and sums on the GPU.
+
+    The current stream still works on it at the return. The block is one panel; `threads` and `run`
+    are for the CPU. Where
+    the memory is too small for a part of the rows, its halves are added one after the other.
+    """
+    n_rows, n_genes = x.shape
+    if n_genes > MAX_GENES:
+        msg = f"{n_genes} genes, more than the {MAX_GENES} that can be numbered"
+        raise ValueError(msg)
+    if n_rows == 0 or n_genes == 0:
+        return
+    rows_at_once = max(64, _DENSE_BYTES // (8 * n_genes))
+    bounds = [*range(0, n_rows, rows_at_once), n_rows]
+    if not sparse.issparse(x):
+
+        def add(a: int, b: int) -> None:
+            _add_dense(cp.ascontiguousarray(x[a:b], dtype=cp.float64), sums, upper)
+
+        _each(add, bounds, n_genes)
+        return
+    if x.data.size == 0:
+        return
+    indptr = cuda.offsets(x)
+    squares, is_sorted, cuts = _inspected(x.indices, indptr)
+    if is_sorted and _PAIR_COST * squares < float(n_rows) * n_genes * n_genes:
+        known = dict(cuts)
+
+        def add(a: int, b: int) -> None:
+            ends = (known[row] if row in known else int(indptr[row].get()) for row in (a, b))
+            part = slice(*ends)
+            _add_pairs(x.data[part], x.indices[part], indptr[a : b + 1], sums, upper)
+
+        _each(add, list(known), n_genes)
+        return
+    name = "scatter" if is_sorted else "scatter_any"
+    scatter = cuda.kernel("linalg/gram", name, x.data.dtype, x.indices.dtype)
+
+    def add(a: int, b: int) -> None:
+        rows = cp.zeros((b - a, n_genes))
+        grid = cuda.grid_of_warps(b - a) if is_sorted else cuda.grid_of_threads(b - a)
+        pointers = indptr[a : b + 1]
+        scatter(*grid, (x.data, x.indices, pointers, np.int64(b - a), np.int64(n_genes), rows))
+        _add_dense(rows, sums, upper)
+
+    _each(add, bounds, n_genes)
+
+
+def _each(add: Callable[[int, int], None], bounds: list[int], n_genes: int) -> None:
+    """Call ``add(first, last + 1)`` for the rows between bounds, for halves where memory is full.
+
+    It takes all memory that it needs before it adds anything.
+    """
+    for a, b in pairwise(bounds):
+        try:
+            add(a, b)
+            continue
+        except MemoryError as error:
+            check_halves((b - a, n_genes), error)
+        free_memory()
+        _each(add, [a, (a + b) // 2, b], n_genes)
+
+
+def _inspected(indices: cp.ndarray, indptr: cp.ndarray) -> tuple[int, bool, list[tuple[int, int]]]:
+    """Sum of the squared values per row, whether rows are sorted and without repeats, and where the
+    parts begin and end: rows and positions of the first value.
+    """
+    n_rows = indptr.size - 1
+    n_cuts = indices.size // _PART_VALUES
+    info = cp.zeros((2 + n_cuts, 2), cp.int64)
+    inspect = cuda.kernel("linalg/gram", "inspect", indices.dtype)
+    (grid, *_), block = cuda.grid_of_warps(n_rows)
+    step = np.int64(_PART_VALUES)
+    inspect((min(grid, 1056),), block, (indices, indptr, np.int64(n_rows), step, info))
+    (squares, unsorted), (origin, end), *cuts = info.get().tolist()
+    cuts = [(0, origin), *((row, at) for row, at in cuts if row), (n_rows, end)]
+    kept = [cuts[0]]
+    for row, at in cuts[1:]:
+        if at > kept[-1][1]:
+            kept.append((row, at))
+    return squares, not unsorted, kept
+
+
+def _add_pairs(
+    data: cp.ndarray,
+    indices: cp.ndarray,
+    indptr: cp.ndarray,
+    sums: cp.ndarray,
+    upper: cp.ndarray,
+) -> None:
+    """Add the rows of a part, whose first value is the first of `data`."""
+    n_rows, n_values, n_genes = indptr.size - 1, data.size, sums.size
+    index = indices.dtype
+    n_chunks = max(1, min(n_rows, _CHUNKS, max(64, _COUNTS // n_genes)))
+    each = -(-n_rows // n_chunks)
+    n_chunks = -(-n_rows // each)
+    width, panels = _panels(n_genes, _COUNTED)
+    counts = cp.empty((n_chunks, n_genes), cp.uint32)
+    rows = (indices, indptr, np.int64(n_rows), np.int64(each), np.int32(n_genes), np.int32(width))
+    grid, warp = (n_chunks, panels), (32,)
+    cuda.kernel("linalg/gram", "count", index)(grid, warp, (*rows, counts), shared_mem=4 * width)
+
+    totals = cp.empty(n_genes, cp.int64)
+    before = cuda.kernel("linalg/gram", "before")
+    before((-(-n_genes // 32),), (32, 32), (counts, np.int32(n_chunks), np.int32(n_genes), totals))
+    run = max(_RUN, -(-8 * n_values * n_genes // _RUN_BYTES))
+    first, tasks = cp.empty(n_genes + 1, cp.int64), cp.empty(n_genes + 1, cp.int64)
+    starts = cuda.kernel("linalg/gram", "starts")
+    starts((1,), (1024,), (totals, np.int32(n_genes), np.int64(run), first, tasks))
+    entries = cp.empty(n_values, cp.uint64)
+    by_gene = cuda.kernel("linalg/gram", "by_gene", index)
+    by_gene(grid, warp, (*rows, counts, first, entries), shared_mem=4 * width)
+
+    # At most: a task for each gene, and one for each full run of values.
+    n_more = n_values // run
+    more, more_sums = cp.empty((n_more, n_genes)), cp.empty(n_more)
+    width, panels = _panels(n_genes, _PANEL)
+    sizes = (np.int32(n_genes), np.int64(run), np.int32(width))
+    args = (data, indices, entries, first, tasks, *sizes, sums, upper, more, more_sums)
+    pairs = cuda.kernel("linalg/gram", "pairs", data.dtype, index)
+    pairs((n_genes + n_more, panels), warp, args, shared_mem=8 * width)
+    if n_more:
+        further = cuda.kernel("linalg/gram", "further")
+        args = (tasks, np.int32(n_genes), more, more_sums, sums, upper)
+        further((n_genes, -(-n_genes // cuda.THREADS)), (cuda.THREADS,), args)
+
+
+def _panels(n_genes: int, most: int) -> tuple[int, int]:
+    """Genes of a panel, and how many panels there are."""
+    n = -(-n_genes // most)
+    return -(-n_genes // n), n
+
+
+def _add_dense(rows: cp.ndarray, sums: cp.ndarray, upper: cp.ndarray) -> None:
+    """``upper += rows.T @ rows`` in place, by panels that lie on or above the diagonal."""
+    n_rows, n_genes = rows.shape
+    each = -(-n_rows // _COLUMN_RUNS)
+    n_parts = -(-n_rows // each)
+    parts = cp.empty((n_parts, n_genes))
+    grid = -(-n_genes // cuda.THREADS)
+    genes, threads = np.int32(n_genes), (cuda.THREADS,)
+    column_sums = cuda.kernel("linalg/gram", "column_sums")
+    column_sums((grid, n_parts), threads, (rows, np.int64(n_rows), genes, np.int64(each), parts))
+    cuda.kernel("linalg/gram", "add_parts")(
+        (grid,), threads, (parts, np.int32(n_parts), genes, sums)
+    )
+    for lo in range(0, n_genes, _DENSE_PANEL):
+        _dgemm(rows, upper, lo, min(lo + _DENSE_PANEL, n_genes))
+
+
+def _dgemm(rows: cp.ndarray, upper: cp.ndarray, lo: int, hi: int) -> None:
+    """``upper[lo:hi, lo:] += rows[:, lo:hi].T @ rows[:, lo:]``."""
+    # CuPy's own functions would copy such parts of matrices.
+    from cupy.cuda import cublas, device
+
+    n_rows, n_genes = rows.shape
+    one = np.ones(1)
+    handle = device.get_cublas_handle()
+    mode = cublas.getPointerMode(handle)
+    cublas.setPointerMode(handle, cublas.CUBLAS_POINTER_MODE_HOST)
+    of_rows = rows.data.ptr + 8 * lo
+    of_upper = upper.data.ptr + 8 * (lo * n_genes + lo)
+    try:
+        # In Fortran's eyes all matrices are transposed.
+        cublas.dgemm(
+            *(handle, cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_T, n_genes - lo, hi - lo, n_rows),
+            *(one.ctypes.data, of_rows, n_genes, of_rows, n_genes),
+            *(one.ctypes.data, of_upper, n_genes),
+        )
+    finally:
+        cublas.setPointerMode(handle, mode)
+
+
+def mirror(upper: cp.ndarray) -> None:
+    """As :func:`scatlas.kernels.linalg.gram_cpu.mirror`, for a matrix on the GPU."""
+    n = upper.shape[0]
+    tiles = -(-n // 32)
+    if tiles:
+        cuda.kernel("linalg/gram", "mirror")((tiles, tiles), (32, 32), (upper, np.int32(n)))

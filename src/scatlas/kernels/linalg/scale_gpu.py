@@ -1,0 +1,67 @@
+"""Centring, scaling and clipping of one row block on the GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cupy as cp
+import numpy as np
+from cupyx.scipy import sparse
+
+from scatlas.arrays.cupy_arrays import csr
+from scatlas.kernels.build import cuda
+
+
+def scale(
+    x: cp.ndarray | sparse.csr_matrix,
+    mean: Any,
+    sd: Any,
+    max_value: float | None,
+    rows: Any = None,
+    *,
+    dtype: Any,
+) -> cp.ndarray | sparse.csr_matrix:
+    """As :func:`scatlas.kernels.linalg.scale_cpu.scale`, for a block on the GPU; the CPU's bits."""
+    n_rows, n_genes = map(np.int64, x.shape)
+    high = np.float64(np.inf if max_value is None else max_value)
+    low = np.float64(-np.inf) if mean is None else -high
+    dtype = np.dtype(dtype)
+    sd = cuda.vector(sd)
+    mean = None if mean is None else cuda.vector(mean)
+    mask = cuda.NULL if rows is None else cp.ascontiguousarray(cp.asarray(rows, dtype=bool))
+    warps = cuda.grid_of_warps(int(n_rows))
+    if not sparse.issparse(x):
+        out = cp.empty(x.shape, dtype)
+        run = cuda.kernel("linalg/scale", "scale_dense", x.dtype, dtype)
+        centre = cuda.NULL if mean is None else mean
+        run(*warps, (x, *cuda.steps(x), n_rows, n_genes, centre, sd, low, high, mask, out))
+        return out
+    pointers = cuda.offsets(x)
+    types = x.dtype, x.indices.dtype, dtype
+    block = x.data, x.indices, pointers, n_rows
+    if mean is None:
+        data = cp.empty(x.data.shape, dtype)
+        cuda.kernel("linalg/scale", "scale_csr", *types)(
+            *warps, (*block, sd, low, high, mask, data)
+        )
+        # Index arrays of its own: a later in-place edit must not reach the source block.
+        return csr(data, x.indices.copy(), x.indptr.copy(), x.shape[1])
+    out = cp.empty(x.shape, dtype)
+    zeros = -mean / sd
+    zeros = cp.where(zeros > high, high, cp.where(zeros < low, low, zeros)).astype(dtype)
+    run = cuda.kernel("linalg/scale", "scale_csr_to_dense", *types)
+    run(*warps, (*block, n_genes, mean, sd, low, high, mask, zeros, out))
+    return out
+
+
+def shift(
+    x: sparse.csr_matrix, mean: Any, sd: Any, zeros: Any, bounds: tuple[float, float]
+) -> sparse.csr_matrix:
+    """As :func:`scatlas.kernels.linalg.scale_cpu.shift`, for a block on the GPU; the CPU's bits."""
+    data = cp.empty(x.data.shape, cp.float32)
+    n = np.int64(data.size)
+    low, high = map(np.float64, bounds)
+    run = cuda.kernel("linalg/scale", "shift", x.dtype, x.indices.dtype)
+    of_genes = cuda.vector(mean), cuda.vector(sd), cuda.vector(zeros)
+    run(*cuda.grid_of_threads(int(n)), (x.data, x.indices, n, *of_genes, low, high, data))
+    return csr(data, x.indices.copy(), x.indptr.copy(), x.shape[1])

@@ -1,0 +1,1 @@
+"""Kernels of sums, means, variances and medians per gene and group of one block."""

@@ -1,0 +1,42 @@
+"""Moments of normalised counts, straight from the counts of one row block, on the GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import cupy as cp
+import numpy as np
+
+from scatlas.kernels.moments.moments_gpu import exact_moments, moments
+
+if TYPE_CHECKING:
+    from cupyx.scipy import sparse
+
+    from scatlas.kernels.moments.moments_cpu import Moments
+
+
+def normalized_moments(
+    x: cp.ndarray | sparse.csr_matrix,
+    scales: Any,
+    codes: Any = None,
+    *,
+    log: bool = False,
+) -> Moments:
+    """As :func:`scatlas.kernels.moments.count_moments_cpu.normalized_moments`, for a block on the GPU.
+
+    The values are the very same, so that the exact sums are too.
+    """
+    n_rows = x.shape[0]
+    scales = np.ascontiguousarray(cp.asnumpy(scales), dtype=np.float64)
+    if scales.shape != (n_rows,):
+        msg = f"{scales.size} scales for {n_rows} cells"
+        raise ValueError(msg)
+    kept = ~np.isnan(scales)
+    if not kept.all():
+        codes = np.where(kept, 0 if codes is None else cp.asnumpy(codes), -1)
+    return exact_moments(x, codes, "logged" if log else "scaled", cp.asarray(scales))
+
+
+def moments_of_counts(x: cp.ndarray | sparse.csr_matrix, codes: Any = None) -> Moments:
+    """As :func:`scatlas.kernels.moments.count_moments_cpu.moments_of_counts`, for a block on the GPU."""
+    return moments(x, codes)

@@ -1,0 +1,93 @@
+"""Sums, sums of squares and nonzero values per group of cells and gene, added in place on the GPU.
+
+Integers are added by 64-bit atomics, whose order does not matter. Reals are added as on the CPU,
+each group's cells in their order, to the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import cupy as cp
+import numpy as np
+from cupyx.scipy import sparse
+
+from scatlas.kernels.build import cuda
+from scatlas.kernels.moments.group_sums_cpu import Sums, Wanted
+from scatlas.kernels.moments.moments_cpu import local_groups, mean_deviations
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+    from scatlas.arrays.cupy_arrays import Block
+
+
+def zeros(shape: tuple[int, int], dtype: DTypeLike, wanted: Wanted) -> Sums:
+    """As :func:`scatlas.kernels.moments.group_sums_cpu.zeros`, on the current device."""
+    return Sums.zeros(cp, shape, dtype, wanted)
+
+
+def add(x: Block, codes: NDArray[np.integer], into: Sums) -> None:
+    """As :func:`scatlas.kernels.moments.group_sums_cpu.add`, for a block on the GPU.
+
+    `codes` are in the main memory; `into` is on the GPU. One thread at a time.
+    """
+    n_rows, n_genes = map(int, x.shape)
+    if sparse.issparse(x):
+        values = x.data.view(cp.uint8) if x.data.dtype == bool else x.data
+        kind, types = "csr", (values.dtype, x.indices.dtype)
+        block = values, x.indices, cuda.offsets(x)
+    else:
+        values = x.view(cp.uint8) if x.dtype == bool else x
+        kind, types = "dense", (values.dtype,)
+        block = values, *cuda.steps(values)
+    nonzero = _pointer(into.nonzero)
+    if into.whole:
+        grid, threads = cuda.grid_of_warps(n_rows)
+        where = cp.asarray(codes.astype(np.int32)), np.int64(n_rows), np.int64(n_genes)
+        sums = _pointer(into.sums), _pointer(into.squares)
+        name = f"add_whole_{kind}"
+    else:
+        rows = np.flatnonzero(codes >= 0)
+        rows = rows[np.argsort(codes[rows], kind="stable")]
+        groups, starts = np.unique(codes[rows], return_index=True)
+        starts = np.append(starts, rows.size)
+        grid, threads = (max(1, groups.size),), (cuda.THREADS,)
+        order = (cp.asarray(part.astype(np.int64)) for part in (rows, starts, groups))
+        where = *order, np.int64(groups.size), np.int64(n_genes)
+        arrays = into.sums, into.errors, into.squares, into.square_errors
+        sums = tuple(map(_pointer, arrays))
+        name = f"add_real_{kind}"
+    cuda.kernel("moments/group_sums", name, *types)(grid, threads, (*block, *where, *sums, nonzero))
+
+
+def group_sums(x: Block, codes: NDArray[np.integer], wanted: Wanted) -> tuple[cp.ndarray, Sums]:
+    """As :func:`scatlas.kernels.moments.group_sums_cpu.group_sums`, for a block on the GPU."""
+    groups, local = local_groups(codes, int(x.shape[0]))
+    sums = zeros((groups.size, int(x.shape[1])), x.dtype, wanted)
+    add(x, local, sums)
+    return cp.asarray(groups), sums
+
+
+def mean_var(total: Sums, n: NDArray[np.int64], dof: int, mean: Any, var: Any) -> None:
+    """As :func:`scatlas.kernels.moments.group_sums_cpu.mean_var`: its operations, one after another."""
+    of = cp.asarray(n).astype(cp.float64)
+    sums, low = _pair(total.sums, total.errors)
+    if var is not None:
+        squares = _pair(total.squares, total.square_errors)
+        _, deviations = mean_deviations(sums, low, *squares, of)
+        var[...] = deviations / cp.where(of > dof, of - dof, cp.nan)
+    if mean is not None:
+        mean[...] = sums / of
+
+
+def _pair(high: cp.ndarray, low: cp.ndarray | None) -> tuple[cp.ndarray, cp.ndarray]:
+    """Sums as pairs of float64: integers of 54 bits and more need two."""
+    if low is not None:
+        return high, low
+    rounded = high.astype(cp.float64)
+    return rounded, (high - rounded.astype(cp.int64)).astype(cp.float64)
+
+
+def _pointer(array: Any) -> Any:
+    return cuda.NULL if array is None else array

@@ -1,0 +1,116 @@
+"""Per-gene sums, sums of squares and expressed cells of one row block on the GPU.
+
+The sums are exact and rounded once, at the end. A first sweep over the values finds the powers of
+two between which all of them lie; a second adds their digits, to a base that no number of rows can
+make overflow, to 64-bit integers. Integer additions may happen in any order: the result depends
+neither on the schedule nor on how the rows were cut into blocks.
+
+References
+----------
+U. Kulisch, W. L. Miranker, "The arithmetic of the digital computer: a new approach", SIAM Review 28
+(1986): exact sums in a long fixed-point number.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import cupy as cp
+import numpy as np
+from cupyx.scipy import sparse
+
+from scatlas.kernels.build import cuda
+from scatlas.kernels.moments.moments_cpu import Moments, group_sizes, local_groups
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def moments(
+    x: cp.ndarray | sparse.csr_matrix,
+    codes: Any = None,
+    *,
+    expm1: bool = False,
+    log_base: float | None = None,
+) -> Moments:
+    """As :func:`scatlas.kernels.moments.moments_cpu.moments`, for a block on the GPU.
+
+    The sums have no rounding but that of the result, 2**-106. ``expm1`` of float32 values is taken
+    in float64 and rounded once, which NumPy's may miss by a unit in the last place.
+    """
+    factors = cp.full(1, 1.0 if log_base is None or not expm1 else float(log_base))
+    return exact_moments(x, codes, "expm1" if expm1 else "plain", factors)
+
+
+def exact_moments(
+    x: cp.ndarray | sparse.csr_matrix,
+    codes: Any,
+    value: Literal["plain", "expm1", "scaled", "logged"],
+    factors: cp.ndarray,
+) -> Moments:
+    """Moments of what the values of a block count as.
+
+    Parameters
+    ----------
+    x, codes
+        As in :func:`moments`.
+    value
+        The value itself; ``expm1(value * factor)``; ``value * factor``;
+        ``log1p(value * factor)``.
+    factors
+        float64 on the GPU: one a row, or a single one for all.
+    """
+    n_rows, n_genes = map(int, x.shape)
+    groups, local = local_groups(None if codes is None else cp.asnumpy(codes), n_rows)
+    rows = (
+        cp.asarray(local.astype(np.int32)),
+        factors,
+        np.int64(factors.size > 1),
+        np.int64(n_rows),
+    )
+    if sparse.issparse(x):
+        kind, types = "csr", (x.data.dtype, x.indices.dtype)
+        values = x.data, cuda.offsets(x)
+        bounded, added = (*values, *rows), (*values, x.indices, *rows)
+    else:
+        kind, types = "dense", (x.dtype,)
+        values = x, *cuda.steps(x)
+        bounded, added = (*values, np.int64(n_genes), *rows), (*values, *rows)
+    grid, block = cuda.grid_of_warps(n_rows)
+
+    bounds = cp.asarray(np.array([2**30, -(2**30)], dtype=np.int32))
+    cuda.kernel("moments/moments", f"bounds_{value}_{kind}", types[0])(
+        grid, block, (*bounded, bounds)
+    )
+    frame = _frame(cp.asnumpy(bounds), n_rows)
+    _, _, n_sum, n_square = frame
+    shape = groups.size, n_genes
+    limbs = cp.zeros((*shape, int(n_sum + 1 + n_square)), dtype=np.uint64)
+    cuda.kernel("moments/moments", f"add_{value}_{kind}", *types)(
+        grid, block, (*added, np.int64(n_genes), *frame, limbs)
+    )
+    sums = cp.empty((*shape, 4), dtype=np.float64)
+    expressed = cp.empty(shape, dtype=np.int64)
+    n = groups.size * n_genes
+    grid, block = cuda.grid_of_threads(n)
+    cuda.kernel("moments/moments", "close_sums", expressed.dtype)(
+        grid, block, (limbs, np.int64(n), *frame, sums, expressed)
+    )
+    sizes = group_sizes(local, groups.size)
+    return Moments(groups, sizes, cp.asnumpy(sums), cp.asnumpy(expressed))
+
+
+def _frame(bounds: NDArray[np.int32], n_rows: int) -> tuple[np.int32, np.int32, np.int32, np.int32]:
+    """Least bit of all values, bits a digit, digits kept of a value and of a square.
+
+    ``bounds`` are the exponents of a power of two that all values are multiples of, and of one that
+    they stay below. ``n_rows`` digits add up to less than 2**63.
+    """
+    bottom, top = (int(bound) for bound in bounds)
+    if top < bottom:  # no value but zeros
+        bottom, top = 0, 1
+    width = 63 - n_rows.bit_length()
+    n_sum, n_square = -(-(top - bottom) // width), -(-2 * (top - bottom) // width)
+    # Limbs of a gene fill whole sectors of 32 bytes, which are added to in one go.
+    n_square += -(n_sum + 1 + n_square) % 4
+    return np.int32(bottom), np.int32(width), np.int32(n_sum), np.int32(n_square)

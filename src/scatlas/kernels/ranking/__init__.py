@@ -1,0 +1,1 @@
+"""Kernels that compare groups of cells gene by gene."""

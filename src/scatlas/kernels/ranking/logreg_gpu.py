@@ -1,0 +1,65 @@
+"""Loss and gradient of multinomial logistic regression, of one row block on the GPU.
+
+As on the CPU the gradient is added up in fixed point, here by atomics: the same on every run, and
+of any blocks. A cell's own arithmetic differs from the CPU's in its last bits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import cupy as cp
+import numpy as np
+from cupyx.scipy import sparse
+
+from scatlas.kernels.build import cuda
+from scatlas.kernels.ranking.logreg_cpu import Model, Partial, total
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from scatlas.arrays.cupy_arrays import Block
+
+# Warps at work, each with scratch for a row's scores.
+_BLOCKS = 132 * 8
+
+
+def most(x: Block, codes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """As :func:`scatlas.kernels.ranking.logreg_cpu.most`, in the main memory as well."""
+    kind, types, block = _rows(x)
+    out = cp.zeros(int(x.shape[1]), cp.float64)
+    n_genes = () if kind == "csr" else (np.int64(x.shape[1]),)
+    args = *block, *n_genes, np.int64(x.shape[0]), cp.asarray(codes.astype(np.int32)), out
+    cuda.kernel("ranking/logreg", f"most_{kind}", *types)(
+        *cuda.grid_of_warps(int(x.shape[0])), args
+    )
+    return out.get()
+
+
+def evaluate(x: Block, codes: NDArray[np.int64], model: Model) -> Partial:
+    """As :func:`scatlas.kernels.ranking.logreg_cpu.evaluate`; the gradient stays on the GPU."""
+    kind, types, block = _rows(x)
+    n_rows, n_columns = int(x.shape[0]), model.coef.shape[1]
+    per_block = cuda.THREADS // 32
+    n_blocks = max(1, min(-(-n_rows // per_block), _BLOCKS))
+    gradient = cp.zeros(model.coef.shape, cp.int64)
+    losses = cp.zeros(n_rows, cp.float64)
+    width = min(32, 1 << (n_columns - 1).bit_length())
+    args = (
+        *(*block, np.int64(n_rows), np.int64(x.shape[1]), cp.asarray(codes.astype(np.int32))),
+        *(np.int32(n_columns), np.int32(width)),
+        *map(cuda.vector, (model.coef, model.scales, model.weights)),
+        *(cp.empty((n_blocks * per_block, n_columns), cp.float64), gradient, losses),
+    )
+    run = cuda.kernel("ranking/logreg", f"evaluate_{kind}", *types)
+    run((n_blocks,), (cuda.THREADS,), args)
+    return Partial(gradient, *total(losses.get()))
+
+
+def _rows(x: Block) -> tuple[str, tuple, tuple[Any, ...]]:
+    """Kind of a block, the types of its kernel, and its arrays."""
+    if sparse.issparse(x):
+        values = x.data.view(cp.uint8) if x.data.dtype == bool else x.data
+        return "csr", (values.dtype, x.indices.dtype), (values, x.indices, cuda.offsets(x))
+    values = x.view(cp.uint8) if x.dtype == bool else x
+    return "dense", (values.dtype,), (values, *cuda.steps(values))

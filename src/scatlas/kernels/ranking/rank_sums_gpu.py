@@ -1,0 +1,159 @@
+"""Exact rank sums of groups of cells on the GPU: the integers of the CPU.
+
+Values are gathered as keys of gene, value and group, in any order, and sorted together; each key
+then finds its ties by a search, and integers are added up by atomics.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import cupy as cp
+import numpy as np
+from cupyx.scipy import sparse
+
+from scatlas.kernels.build import cuda
+from scatlas.kernels.ranking.rank_sums_cpu import RankSums
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+    from scatlas.arrays.cupy_arrays import Block
+
+    Parts = list["Taken"]
+
+_WIDE = np.dtype(np.int64), np.dtype(np.float64)
+# Blocks that keep a GPU busy.
+_BLOCKS = 132 * 16
+
+
+class Taken(NamedTuple):
+    """Keys of the values of a block, in any order; of values of 64 bits apart from their places."""
+
+    keys: cp.ndarray
+    places: cp.ndarray | None
+
+
+def bytes_per_value(dtype: DTypeLike, n_groups: int) -> int:  # noqa: ARG001
+    """Memory that a gathered value takes, with what sorting it needs."""
+    return 96 if _stored(dtype) in _WIDE else 40
+
+
+def most_genes(n_groups: int) -> int:
+    """Genes that can be ranked together: their numbers fill what groups leave of a key."""
+    return 2 ** (32 - _bits(n_groups))
+
+
+def take(x: Block, codes: NDArray[np.int64], *, place: NDArray[np.int64], n_groups: int) -> Parts:
+    """As :func:`scatlas.kernels.ranking.rank_sums_cpu.take`, for a block on the GPU.
+
+    `codes` and `place` are in the main memory.
+    """
+    n_rows = int(x.shape[0])
+    if sparse.issparse(x):
+        values = _plain(x.data)
+        kind, types = "csr", (values.dtype, x.indices.dtype)
+        block = values, x.indices, cuda.offsets(x)
+    else:
+        values = _plain(x)
+        kind, types = "dense", (values.dtype,)
+        block = values, *cuda.steps(values), np.int64(x.shape[1])
+    wide = values.dtype in _WIDE
+    keys = cp.empty(values.size, cp.uint64)
+    places = cp.empty(values.size, cp.uint64) if wide else cuda.NULL
+    n_taken = cp.zeros(1, cp.uint64)
+    which = cp.asarray(codes.astype(np.int32)), cp.asarray(place.astype(np.int32))
+    args = *block, np.int64(n_rows), *which, np.int32(_bits(n_groups)), n_taken, keys, places
+    cuda.kernel("ranking/rank_sums", f"take_{kind}", *types)(*cuda.grid_of_warps(n_rows), args)
+    n = int(n_taken.get()[0])
+    return [Taken(keys[:n].copy(), places[:n].copy() if wide else None)]
+
+
+class Gathered:
+    """As :class:`scatlas.kernels.ranking.rank_sums_cpu.Gathered`, on the GPU; keys in any order."""
+
+    def __init__(self, counts: NDArray[np.int64], dtype: DTypeLike, n_groups: int) -> None:
+        self._starts, self._n_groups = np.append(0, np.cumsum(counts)), n_groups
+        n, wide = int(self._starts[-1]), _stored(dtype) in _WIDE
+        if n >= 2**31:
+            raise MemoryError(f"{n:,} values: 32 bits number fewer")
+        # All that sorting will need, before a pass is made in vain; the allocator keeps it.
+        cp.empty(n * bytes_per_value(dtype, n_groups), cp.uint8)
+        self._keys = cp.empty(n, cp.uint64)
+        self._places = cp.empty(n, cp.uint64) if wide else None
+        self._n = 0
+
+    def add(self, taken: Taken) -> None:
+        """Add what was taken of a block."""
+        into = slice(self._n, self._n + taken.keys.size)
+        self._keys[into] = taken.keys
+        if self._places is not None:
+            self._places[into] = taken.places
+        self._n = into.stop
+
+    def rank_sums(
+        self,
+        zeros: NDArray[np.int64],
+        reference: int | None,
+        n_threads: int,  # noqa: ARG002
+    ) -> RankSums:
+        """As on the CPU, back in the main memory; the keys are lost."""
+        assert self._n == self._keys.size, "the values of a gene are those counted"
+        bits, n_genes = _bits(self._n_groups), self._starts.size - 1
+        keys = self._keys
+        if keys.size and self._places is not None:
+            keys, self._places = _numbered(keys, self._places, bits), None
+        keys.sort()
+        before = cuda.NULL
+        if reference is not None:
+            before = cp.zeros(keys.size + 1, cp.int32)
+            of_reference = (keys & np.uint64(2**bits - 1)) == np.uint64(reference)
+            before[1:] = cp.cumsum(of_reference, dtype=cp.int32)
+            del of_reference
+        ranks = cp.zeros((n_genes, self._n_groups), cp.int64)
+        ties = cp.zeros((n_genes, self._n_groups, 2), cp.int64)
+        below = cp.zeros(n_genes, cp.int64)
+        args = (
+            *(keys, cp.asarray(self._starts), cp.asarray(zeros.astype(np.int64)), before),
+            *(np.int64(n_genes), np.int64(self._n_groups), np.int32(bits)),
+            *(np.int32(-1 if reference is None else reference), ranks, ties, below),
+        )
+        grid = n_genes, max(1, _BLOCKS // n_genes)
+        cuda.kernel("ranking/rank_sums", "walk")(grid, (cuda.THREADS,), args)
+        return RankSums(ranks.get(), ties.get(), below.get())
+
+
+def _numbered(values: cp.ndarray, places: cp.ndarray, bits: int) -> cp.ndarray:
+    """Keys of values of 64 bits, which are numbered in their order."""
+    order = cp.argsort(values)  # stable
+    values, places = values[order], places[order]
+    half = np.uint64(32)
+    order = cp.argsort(places >> half)
+    values, places = values[order], places[order]
+    del order
+    new = values[1:] != values[:-1]
+    new |= (places[1:] >> half) != (places[:-1] >> half)
+    keys = cp.zeros(values.size, cp.uint64)
+    keys[1:] = cp.cumsum(new, dtype=cp.uint64)
+    keys |= (values >> np.uint64(63)) << np.uint64(31)
+    keys |= (places >> half) << half
+    return (keys << np.uint64(bits)) | (places & np.uint64(2**32 - 1))
+
+
+def _bits(n_groups: int) -> int:
+    """Bits that number the groups."""
+    return max(1, (n_groups - 1).bit_length())
+
+
+def _stored(dtype: DTypeLike) -> np.dtype:
+    """Type in which values are taken, which has an order of 32 or 64 bits."""
+    dtype = np.dtype(dtype)
+    if dtype in (np.uint32, np.uint64):
+        return np.dtype(np.int64)
+    return np.dtype(np.uint8) if dtype.kind == "b" else dtype
+
+
+def _plain(values: cp.ndarray) -> cp.ndarray:
+    """Values as :func:`_stored` types them, without a copy if they have as many bits."""
+    dtype = _stored(values.dtype)
+    return values.view(dtype) if values.itemsize == dtype.itemsize else values.astype(dtype)

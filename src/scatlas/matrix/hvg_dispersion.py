@@ -1,0 +1,316 @@
+"""Genes ranked by normalised dispersion, from their moments: flavours seurat and cell_ranger."""
+
+from __future__ import annotations
+
+import warnings
+from operator import index as as_integer
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from scatlas.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import ArrayLike, NDArray
+
+    from scatlas.kernels.moments.moments_cpu import Moments
+
+FLAVORS = ("seurat", "cell_ranger")
+# What an AnnData gets of a table, in scanpy's order; the last two with batches.
+COLUMNS = (
+    *("highly_variable", "means", "dispersions", "dispersions_norm"),
+    *("highly_variable_nbatches", "highly_variable_intersection"),
+)
+
+
+class Cutoffs(NamedTuple):
+    min_mean: float
+    max_mean: float
+    min_disp: float
+    max_disp: float
+
+    def keep(self, mean: NDArray, dispersion_norm: NDArray) -> NDArray[np.bool_]:
+        return (
+            (mean > self.min_mean)
+            & (mean < self.max_mean)
+            & (dispersion_norm > self.min_disp)
+            & (dispersion_norm < self.max_disp)
+        )
+
+
+DEFAULT_CUTOFFS = Cutoffs(min_mean=0.0125, max_mean=3, min_disp=0.5, max_disp=np.inf)
+
+
+def dispersion_table(
+    mean: ArrayLike,
+    var: ArrayLike,
+    *,
+    flavor: Literal["seurat", "cell_ranger"] = "seurat",
+    n_bins: int = 20,
+    n_top_genes: int | None = None,
+    min_mean: float = 0.0125,
+    max_mean: float = 3,
+    min_disp: float = 0.5,
+    max_disp: float = np.inf,
+    ranked: NDArray[np.bool_] | None = None,
+    index: pd.Index | None = None,
+) -> pd.DataFrame:
+    """Normalised dispersions of genes, and which of them are highly variable, from moments alone.
+
+    Parameters
+    ----------
+    mean, var
+        float64 ``[n_genes]``, mean and variance (n - 1) over the cells: of normalised counts for
+        flavour seurat, of their logarithms for cell_ranger.
+    flavor, n_bins, n_top_genes, min_mean, max_mean, min_disp, max_disp
+        As in :func:`highly_variable_genes`.
+    ranked
+        Boolean ``[n_genes]``: the genes that take part. The others get a mean and a dispersion, no
+        bin, a normalised dispersion of NaN, and are not highly variable.
+    index
+        Names of the genes.
+
+    Returns
+    -------
+    Columns ``means``, ``dispersions`` (flavour seurat: ``log1p`` of the mean and logarithm of the
+    dispersion), ``mean_bin``, ``dispersions_norm``, ``highly_variable``.
+    """
+    import pandas as pd
+
+    mean = np.array(mean, dtype=np.float64)
+    mean[mean == 0] = 1e-12
+    dispersion = np.asarray(var, dtype=np.float64) / mean
+    if flavor == "seurat":
+        dispersion[dispersion == 0] = np.nan
+        with np.errstate(invalid="ignore"):  # none where the mean is below 0, of scaled values
+            dispersion = np.log(dispersion)
+        mean = np.log1p(mean)
+    if ranked is None:
+        ranked = np.ones(mean.size, dtype=bool)
+    table = pd.DataFrame({"means": mean, "dispersions": dispersion}, index=index)
+    bins = _mean_bins(pd.Series(mean[ranked]), flavor, n_bins)
+    norm = np.full(mean.size, np.nan)
+    norm[ranked] = _normalised(dispersion[ranked], bins.cat.codes.to_numpy(), flavor)
+    all_bins = pd.Series(pd.Categorical.from_codes(np.full(mean.size, -1), dtype=bins.dtype))
+    all_bins[ranked] = bins.array
+    table["mean_bin"] = all_bins.array
+    table["dispersions_norm"] = norm
+    selected = np.zeros(mean.size, dtype=bool)
+    if n_top_genes is None:
+        # Seurat's rule: a gene without a normalised dispersion counts as average.
+        cutoffs = Cutoffs(min_mean, max_mean, min_disp, max_disp)
+        selected[ranked] = cutoffs.keep(mean[ranked], np.nan_to_num(norm[ranked]))
+    else:
+        selected[ranked] = _top(norm[ranked], at_least_one(n_top_genes))
+    table["highly_variable"] = selected
+    return table
+
+
+def hvg_table(
+    moments: Moments,
+    names: pd.Index,
+    *,
+    n_batches: int | None,
+    flavor: Literal["seurat", "cell_ranger"],
+    n_bins: int,
+    n_top_genes: int | None,
+    cutoffs: tuple[float, float, float, float] = DEFAULT_CUTOFFS,
+    min_cells: int | None = None,
+    genes: NDArray[np.bool_] | None = None,
+) -> pd.DataFrame:
+    """Table of :func:`highly_variable_genes` from the moments of one pass.
+
+    Parameters
+    ----------
+    moments
+        One group, or groups ``0 .. n_batches - 1`` and, as group ``n_batches``, cells of no batch.
+    names
+        Genes.
+    n_batches
+        ``None``: no batches.
+    cutoffs
+        ``(min_mean, max_mean, min_disp, max_disp)``.
+    flavor, n_bins, n_top_genes, min_cells
+        As in :func:`highly_variable_genes`.
+    genes
+        As in :func:`ranked_genes`.
+    """
+    cutoffs = Cutoffs(*cutoffs)
+    ranked = ranked_genes(moments.expressed.sum(axis=0), min_cells, genes)
+    options: dict[str, Any] = {
+        "flavor": flavor,
+        "n_bins": n_bins,
+        "n_top_genes": n_top_genes,
+        **cutoffs._asdict(),
+    }
+    if n_batches is None:
+        return dispersion_table(
+            moments.mean[0], moments.var[0], ranked=ranked, index=names, **options
+        )
+    tables = [
+        _batch_table(mean, var, ranked, expressed > 0, names, options)
+        for group, mean, var, expressed in zip(
+            moments.groups, moments.mean, moments.var, moments.expressed, strict=True
+        )
+        if group < n_batches
+    ]
+    return _merge_batches(tables, ranked, n_top_genes, cutoffs)
+
+
+def ranked_genes(
+    expressed: NDArray[np.integer], min_cells: int | None, genes: NDArray[np.bool_] | None
+) -> NDArray[np.bool_]:
+    """Genes that take part in the ranking, bool ``[n_genes]``.
+
+    Parameters
+    ----------
+    expressed
+        Cells that express each gene ``[n_genes]``.
+    min_cells
+        At least so many; None for no bound.
+    genes
+        bool ``[n_genes]``, those that may take part; None for all.
+
+    Raises
+    ------
+    InputError
+        No gene is left.
+    """
+    ranked = np.ones(expressed.size, dtype=bool) if genes is None else genes.copy()
+    if min_cells is not None:
+        ranked &= expressed >= min_cells
+        if not ranked.any():
+            msg = f"no gene is expressed in min_cells={min_cells} cells: lower it"
+            raise InputError(msg)
+    return ranked
+
+
+def _batch_table(
+    mean: NDArray,
+    var: NDArray,
+    ranked: NDArray[np.bool_],
+    expressed: NDArray[np.bool_],
+    names: pd.Index,
+    options: dict[str, Any],
+) -> pd.DataFrame:
+    """Table of one batch, where a gene that no cell of it expresses counts as 0 in the averages."""
+    if not (ranked & expressed).any():
+        raise InputError("a batch has no expressed gene: leave it out, or merge it with another")
+    table = dispersion_table(mean, var, ranked=ranked & expressed, index=names, **options)
+    table.loc[~expressed, ["means", "dispersions", "dispersions_norm"]] = 0.0
+    return table
+
+
+def _merge_batches(
+    tables: list[pd.DataFrame],
+    ranked: NDArray[np.bool_],
+    n_top_genes: int | None,
+    cutoffs: Cutoffs,
+) -> pd.DataFrame:
+    import pandas as pd
+
+    names = tables[0].index
+    # Genes are grouped by position, which survives duplicated names.
+    stacked = pd.concat([table.reset_index(drop=True) for table in tables])
+    merged = (
+        stacked.groupby(level=0)[["means", "dispersions", "dispersions_norm"]]
+        .mean()
+        .set_index(names)
+    )
+    n_selected = np.sum([table["highly_variable"].to_numpy() for table in tables], axis=0)
+    merged["highly_variable"] = False
+    merged["highly_variable_nbatches"] = n_selected.astype(np.int64)
+    merged["highly_variable_intersection"] = n_selected == len(tables)
+    # Copies: under copy-on-write these views are read-only.
+    norm = merged["dispersions_norm"].to_numpy(copy=True)
+    if n_top_genes is None:
+        norm = np.where(np.isnan(norm), 0.0, norm)
+        selected = cutoffs.keep(merged["means"].to_numpy(), norm)
+    else:
+        # Ties that remain go by gene name, as scanpy's grouping by name leaves them.
+        by_name = np.argsort(names.to_numpy(dtype=object), kind="stable")
+        by_name = by_name[ranked[by_name]]
+        down = np.where(np.isnan(norm), np.inf, -norm)[by_name]
+        order = by_name[np.lexsort((down, -n_selected[by_name]))]
+        selected = np.zeros(names.size, dtype=bool)
+        selected[order[: at_least_one(n_top_genes)]] = True
+    norm[~ranked] = np.nan
+    merged["dispersions_norm"] = norm
+    merged["highly_variable"] = selected & ranked
+    return merged
+
+
+def _mean_bins(
+    means: pd.Series, flavor: Literal["seurat", "cell_ranger"], n_bins: int
+) -> pd.Series:
+    import pandas as pd
+
+    if flavor == "seurat":
+        return pd.cut(means, bins=n_bins)
+    edges = np.r_[-np.inf, np.percentile(means, np.arange(10, 105, 5)), np.inf]
+    if np.unique(edges).size < edges.size:
+        msg = (
+            "flavor='cell_ranger' bins genes at percentiles of their mean, but too many genes have "
+            "the same mean (genes that no cell expresses, most often): leave them out with "
+            "min_cells=1 (config: qc.min_cells)"
+        )
+        raise InputError(msg)
+    return pd.cut(means, bins=edges)
+
+
+def _normalised(
+    dispersion: NDArray[np.float64], codes: NDArray[np.integer], flavor: str
+) -> NDArray[np.float64]:
+    """Dispersion less its bin's average, in units of its bin's spread."""
+    import pandas as pd
+
+    grouped = pd.Series(dispersion).groupby(codes)
+    if flavor == "seurat":
+        # pandas' own compensated sums: a bin of equal dispersions must get scanpy's spread of 0.
+        stats = grouped.agg(["mean", "std"])
+        centre, spread = stats["mean"].to_numpy(copy=True), stats["std"].to_numpy(copy=True)
+        alone = np.isnan(spread)  # at most one gene of the bin has a dispersion
+        spread[alone], centre[alone] = centre[alone], 0.0
+    else:
+        centre = grouped.median().to_numpy()
+        spread = grouped.agg(_mad).to_numpy()
+    at = np.searchsorted(np.unique(codes), codes)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return (dispersion - centre[at]) / spread[at]
+
+
+def _mad(values: pd.Series) -> float:
+    """Median absolute deviation over that of the standard normal, as in statsmodels."""
+    from scipy.special import ndtri
+
+    return float(np.median(np.abs(values - np.median(values)) / ndtri(0.75)))
+
+
+def _top(norm: NDArray[np.float64], n_top_genes: int) -> NDArray[np.bool_]:
+    """Genes at least as dispersed as the n-th, so that all that tie with it are kept."""
+    known = np.sort(norm[~np.isnan(norm)])[::-1]
+    if known.size == 0:
+        msg = (
+            "no gene has a normalised dispersion, so n_top_genes cannot be ranked: at least two "
+            "cells that differ are needed (in each batch)"
+        )
+        raise InputError(msg)
+    # scanpy warns only when genes without a dispersion are the reason.
+    if min(n_top_genes, norm.size) > known.size:
+        warnings.warn(
+            "`n_top_genes` > number of normalized dispersions, "
+            "returning all genes with normalized dispersions.",
+            stacklevel=2,
+        )
+    cut = known[min(n_top_genes, known.size) - 1]
+    # nan_to_num makes infinities finite, so a cut at infinity keeps no gene: as scanpy has it.
+    return np.nan_to_num(norm, nan=-np.inf) >= cut
+
+
+def at_least_one(n_top_genes: int) -> int:
+    n = as_integer(n_top_genes)
+    if n < 1:
+        msg = f"n_top_genes={n} must be at least 1"
+        raise InputError(msg)
+    return n

@@ -1,0 +1,1 @@
+"""What only scripts and rules import: config, plate sheet, run of a script, estimates, records, report."""

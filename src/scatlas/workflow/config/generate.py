@@ -1,0 +1,187 @@
+"""Write what follows from the config's models: schemas, commented config, key table."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from scatlas.errors import ConfigError
+from scatlas.workflow.config.messages import allowed, branches, inline, properties
+from scatlas.workflow.config.model import Config
+from scatlas.workflow.config.plate_sheet import Plate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from scatlas.workflow.config.messages import Schema
+
+COMMAND = "python -m scatlas.workflow.config.generate --write"
+BEGIN, END = f"<!-- keys: written by `{COMMAND}` -->", "<!-- end of keys -->"
+WIDTH = 96
+
+
+def config_schema() -> Schema:
+    """JSON schema of the config."""
+    schema = inline(Config.model_json_schema())
+    for section in schema["properties"].values():
+        if section.get("type") == "object":
+            # A section whose keys are all commented out is null, and takes its defaults.
+            section["type"] = ["object", "null"]
+    return _document(schema)
+
+
+def plates_schema() -> Schema:
+    """JSON schema of one row of the plate sheet."""
+    schema = inline(Plate.model_json_schema())
+    labels = schema["properties"].pop("labels")
+    schema["additionalProperties"] = {
+        "description": labels["description"],
+        "type": ["string", "number", "boolean", "null"],
+    }
+    return _document(schema)
+
+
+def config_yaml() -> str:
+    """Every key with its default, and comments that say how to choose a value."""
+    head = [
+        f"# Every key of the config with its default. Written by `{COMMAND}`: copy it, or",
+        "# better, write a config of your own with the few keys that differ (see README.md).",
+    ]
+    return "\n".join([*head, *_yaml_lines(inline(Config.model_json_schema()))]) + "\n"
+
+
+def key_table() -> str:
+    """Every key, its default and its meaning as a Markdown table."""
+    lines = ["| key | default | meaning |", "|---|---|---|"]
+    for key, default, schema in _leaves(inline(Config.model_json_schema())):
+        lines.append(f"| `{key}` | `{_scalar(default)}` | {_meaning(schema)} |")
+    return "\n".join(lines)
+
+
+def documents(root: Path) -> dict[Path, str]:
+    """The generated files and what they should hold."""
+    readme = root / "config" / "README.md"
+    text = readme.read_text("utf-8")
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        msg = f"{readme} must hold the lines {BEGIN} and {END} once, around its key table"
+        raise ConfigError(msg)
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    schemas = root / "workflow" / "schemas"
+    return {
+        schemas / "config.schema.yaml": _yaml(config_schema()),
+        schemas / "plates.schema.yaml": _yaml(plates_schema()),
+        root / "config" / "config.yaml": config_yaml(),
+        readme: f"{before}{BEGIN}\n\n{key_table()}\n\n{END}{after}",
+    }
+
+
+def differences(root: Path) -> str:
+    """What ``--write`` would change, as a diff; empty when all is in step."""
+    parts: list[str] = []
+    for path, wanted in documents(root).items():
+        found = path.read_text("utf-8") if path.exists() else ""
+        name = path.relative_to(root).as_posix()
+        parts += difflib.unified_diff(
+            found.splitlines(keepends=True),
+            wanted.splitlines(keepends=True),
+            f"{name} (as it is)",
+            f"{name} (as the models say)",
+        )
+    return "".join(parts)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run ``python -m scatlas.workflow.config.generate``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m scatlas.workflow.config.generate",
+        description="Keep schemas, config/config.yaml and its key table in step with the models.",
+    )
+    task = parser.add_mutually_exclusive_group(required=True)
+    task.add_argument("--write", action="store_true", help="write the generated files")
+    task.add_argument("--check", action="store_true", help="print what differs; fail if any does")
+    parser.add_argument(
+        "--root", type=Path, default=Path(), help="the repository (default: the working folder)"
+    )
+    args = parser.parse_args(arguments)
+    if not (args.root / "config" / "README.md").exists():
+        parser.error(f"{args.root.resolve()} is not the repository: it has no config/README.md")
+    if args.check:
+        diff = differences(args.root)
+        sys.stdout.write(diff)
+        sys.exit(1 if diff else 0)
+    for path, text in documents(args.root).items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+
+
+def _document(schema: Schema) -> Schema:
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _yaml(data: Schema) -> str:
+    head = f"# Written by `{COMMAND}`; edit src/scatlas/config.py or plates.py instead.\n"
+    return head + yaml.safe_dump(data, sort_keys=False, width=WIDTH, allow_unicode=True)
+
+
+def _yaml_lines(schema: Schema) -> Iterator[str]:
+    for key, part in schema["properties"].items():
+        yield ""
+        if part.get("type") == "object":
+            yield from _comment(part["description"])
+            yield f"{key}:"
+            for name, leaf in part["properties"].items():
+                yield from _key_lines(name, leaf, "  ")
+            continue
+        yield from _key_lines(key, part)
+
+
+def _key_lines(key: str, part: Schema, indent: str = "") -> Iterator[str]:
+    yield from _comment(_meaning(part), indent)
+    if section := properties(part):  # off by default
+        defaults = {name: leaf["default"] for name, leaf in section.items()}
+        values = (f"{name}: {_scalar(v)}" for name, v in defaults.items() if v is not None)
+        yield from _comment(f"To switch it on: {key}: {{{', '.join(values)}}}", indent)
+        for name, leaf in section.items():
+            yield from _comment(f"{name}: {_meaning(leaf)}", indent)
+        # Where there is a null, Snakemake takes another config's {} for null as well.
+        yield f"{indent}# {key}: null"
+    else:
+        yield f"{indent}{key}: {_scalar(part['default'])}"
+
+
+def _meaning(schema: Schema) -> str:
+    values = allowed(schema)
+    note = "" if values == "text" else f" Allowed: {values}."
+    return f"{schema['description']}{note}"
+
+
+def _comment(text: str, indent: str = "") -> list[str]:
+    mark = f"{indent}# "
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=mark, subsequent_indent=mark, break_on_hyphens=False
+    )
+
+
+def _leaves(schema: Schema, above: str = "") -> Iterator[tuple[str, Any, Schema]]:
+    for key, part in properties(schema).items():
+        name = f"{above}{key}"
+        if part.get("type") != "object":
+            yield name, part["default"], part
+        if any("properties" in branch for branch in branches(part)):
+            yield from _leaves(part, f"{name}.")
+
+
+def _scalar(value: Any) -> str:
+    """A value as YAML on one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000).strip()
+    return text.removesuffix("...").strip()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Genes that are highly variable on enough plates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pandas as pd
+
+from scatlas._util.gene_lists import first_difference
+from scatlas.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+# Of the tables of all flavours; a rank has a meaning on its plate alone.
+_AVERAGED = ["means", "dispersions", "dispersions_norm", "variances", "variances_norm"]
+
+
+def consensus_genes(
+    tables: Mapping[str, pd.DataFrame],
+    *,
+    min_plates: int = 3,
+    genes: Literal["same", "intersect"] = "same",
+) -> pd.DataFrame:
+    """Genes highly variable on at least ``min_plates`` plates.
+
+    The published 100M-cell notebook takes genes that occur in more than two plates' lists, and
+    orders them by a set's hash; here they stand in the first plate's order.
+
+    Parameters
+    ----------
+    tables
+        Per plate, in the order of the plate sheet: a table indexed by gene, in the plate's gene
+        order, with the column ``highly_variable`` and numbers of its flavour
+        (:func:`scatlas.pp.highly_variable_genes`), which are the same for all plates.
+    min_plates
+        How many plates must agree.
+    genes
+        ``same``: every plate has the same genes in the same order. ``intersect``: genes that some
+        plate lacks are left out.
+
+    Returns
+    -------
+    Table indexed by gene, in the first plate's order: ``highly_variable_nbatches`` (plates that
+    agree), ``highly_variable_intersection`` (all do), and the means over plates of the numbers that
+    the tables hold: ``means``, ``dispersions`` and ``dispersions_norm``, or ``means``,
+    ``variances`` and ``variances_norm``, named as scanpy's ``batch_key`` names them.
+
+    Raises
+    ------
+    InputError
+        The plates' genes differ, or no gene reaches ``min_plates``.
+    """
+    first, *others = tables
+    order = tables[first].index
+    for plate in others:
+        index = tables[plate].index
+        if genes == "intersect":
+            order = order[order.isin(index)]
+        elif differing := first_difference(index, order):
+            ours, theirs = (repr(n) if n is not None else "no gene" for n in differing[1:])
+            msg = (
+                f"plate {plate} has {ours} as gene {differing.at + 1} where plate {first} has "
+                f"{theirs}; give all plates the same genes in the same order, or set genes: "
+                "intersect"
+            )
+            raise InputError(msg)
+    if order.empty:
+        msg = "the plates have no gene in common: are their genes named alike (symbols, Ensembl)?"
+        raise InputError(msg)
+    aligned = [table if genes == "same" else table.loc[order] for table in tables.values()]
+    n_plates = np.sum([table["highly_variable"].to_numpy(bool) for table in aligned], axis=0)
+    chosen = n_plates >= min_plates
+    if not chosen.any():
+        msg = (
+            f"no gene is highly variable on {min_plates} of {len(tables)} plates (at most "
+            f"{n_plates.max()} agree): lower consensus.min_plates or raise hvg.n_top_genes"
+        )
+        raise InputError(msg)
+    table = pd.DataFrame(
+        {
+            "highly_variable_nbatches": n_plates,
+            "highly_variable_intersection": n_plates == len(tables),
+        },
+        index=pd.Index(order, name="gene"),
+    )
+    for column in tables[first].columns.intersection(_AVERAGED, sort=False):
+        # A gene without a value on some plates has the mean of the others, or none.
+        values = pd.DataFrame(dict(enumerate(t[column].to_numpy() for t in aligned)))
+        table[column] = values.mean(axis=1).to_numpy()
+    return table[chosen]

@@ -1,0 +1,287 @@
+"""Draw the figures, write the tables, and bind both into one page."""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from jinja2 import Environment, StrictUndefined
+
+from scatlas import pl
+from scatlas.io.files.atomic import atomic_path
+from scatlas.workflow.report import _tables
+from scatlas.workflow.report._captions import caption
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from markupsafe import Markup
+    from matplotlib.figure import Figure
+
+    from scatlas.workflow.report._results import Results
+
+_HERE = Path(__file__).parent
+_MOST_ROWS = 60  # of a table on the page; the TSV beside it has all
+
+
+@dataclass(frozen=True)
+class _Picture:
+    name: str
+    alt: str
+    caption: Markup
+    data: str
+
+
+@dataclass(frozen=True)
+class _Table:
+    name: str
+    title: str
+    caption: Markup
+    head: list[str]
+    rows: list[list[str]]
+    numeric: list[bool]
+    left_out: int
+    last_is_total: bool
+
+
+def build(
+    results: Results,
+    config: Mapping[str, Any],
+    *,
+    captions: Path,
+    figures: Path,
+    tables: Path,
+    page: Path,
+) -> dict[str, int]:
+    """Write ``figures/*.png``, ``tables/*.tsv`` and the page that holds them all.
+
+    Parameters
+    ----------
+    results
+        Files of a finished run.
+    config
+        The whole config, as JSON would hold it.
+    captions
+        Folder with a ``.rst`` for each figure and table and ``workflow.rst``, the page's opening.
+    figures
+        Folder for ``qc_violins.png``, ``cells_kept.png``, ``hvg_overlap.png``, ``pca_scree.png``
+        and, for each column of ``config['report']['colors']`` that the cells have,
+        ``umap/{column}.png``; of doublets ``doublets.png``, of mixed cells
+        ``integration/{column}.png``.
+    tables
+        Folder for ``cells.tsv``, ``thresholds.tsv``, ``consensus.tsv``, ``pca.tsv``,
+        ``clusters.tsv`` and ``runs.tsv``; of doublets ``doublet_rates.tsv``, of mixed cells
+        ``mixing.tsv``.
+    page
+        HTML file, complete in itself: images inside, nothing fetched.
+
+    Returns
+    -------
+    ``n_figures`` and ``n_tables`` on the page.
+
+    Raises
+    ------
+    InputError
+        A caption is missing, or the results do not belong together.
+    """
+    book = _Book(captions, figures, tables)
+    summaries = results.qc_summaries
+    n_in = sum(plate["n_cells"] for plate in summaries.values())
+    n_kept = sum(plate["n_kept"] for plate in summaries.values())
+    cells, variance = results.cells, results.variance
+    min_plates = config["consensus"]["min_plates"]
+    bounds = next(iter(summaries.values()))["thresholds"]
+
+    quality = [
+        book.picture(
+            "cells_kept",
+            lambda: pl.cells_kept(summaries),
+            f"Bars of the cells kept and removed of {len(summaries)} plates; "
+            f"{n_kept:,} of {n_in:,} cells were kept.",
+        ),
+        book.picture(
+            "qc_violins",
+            lambda: pl.qc_violins(results.qc_tables, bounds),
+            "Violins of counts, genes and mitochondrial share of the cells of each plate, "
+            "all and kept, with the bounds as dashed lines.",
+        ),
+        book.table("cells", "Cells of each plate", _tables.cells(summaries), total=True),
+        book.table("thresholds", "Bounds", _tables.thresholds(summaries)),
+        *(_doublets(book, results.doublet_facts) if results.doublets else []),
+    ]
+    genes = [
+        book.picture(
+            "hvg_overlap",
+            lambda: pl.hvg_overlap(results.variable_genes, min_plates=min_plates),
+            "Heat map of the highly variable genes that each two plates share, and bars of the "
+            f"genes by number of plates; {len(results.consensus):,} genes make the atlas.",
+        ),
+        book.table(
+            "consensus",
+            "Genes by number of plates",
+            _tables.consensus(results.variable_genes, results.consensus),
+        ),
+    ]
+    components = [
+        book.picture(
+            "pca_scree",
+            lambda: pl.pca_scree(variance["variance_ratio"]),
+            f"Curves of the variance of {len(variance)} components and of their running sum, "
+            f"which ends at {100 * variance['cumulative'].iloc[-1]:.1f} per cent.",
+        ),
+        book.table("pca", "Variance of the components", variance, shown=_milestones),
+    ]
+    maps = [
+        book.picture(
+            "umap",
+            lambda color=color: pl.umap(cells, color),
+            f"Map of {cells.n_obs:,} cells coloured by {color}, "
+            f"which has {cells.obs[color].nunique()} values.",
+            color=color,
+        )
+        for color in config["report"]["colors"]
+        if color in cells.obs
+    ]
+    maps.append(book.table("clusters", "Clusters", _tables.clusters(cells.obs)))
+    mixed = _integration(book, results, config) if results.integrated else []
+    run = [
+        book.table("runs", "Time and memory", _tables.runs(results.benchmarks)),
+        book.table("settings", "Config", _tables.settings(config), most=None),
+        book.table("versions", "Versions", _tables.versions()),
+    ]
+    headline = {
+        "plates": f"{len(summaries):,}",
+        "cells read": f"{n_in:,}",
+        "cells kept": f"{n_kept:,}",
+        "genes measured": f"{max(plate['n_genes'] for plate in summaries.values()):,}",
+        "genes in the atlas": f"{len(results.consensus):,}",
+        "components": f"{len(variance):,}",
+        "cells on the map": f"{cells.n_obs:,}",
+        "clusters": f"{cells.obs['leiden'].nunique():,}",
+    }
+    sections = {
+        "Cells": quality,
+        "Genes": genes,
+        "Components": components,
+        "Map": maps,
+        "Integration": mixed,
+        "Run": run,
+    }
+    sections = {name: items for name, items in sections.items() if items}
+    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(
+        (_HERE / "page.html").read_text("utf-8")
+    )
+    text = template.render(
+        opening=caption(captions, "workflow"),
+        headline=headline,
+        sections=sections,
+        style=(_HERE / "page.css").read_text("utf-8"),
+    )
+    with atomic_path(page) as path:
+        path.write_text(text, "utf-8")
+    items = [item for section in sections.values() for item in section]
+    n_figures = sum(isinstance(item, _Picture) for item in items)
+    return {"n_figures": n_figures, "n_tables": len(items) - n_figures}
+
+
+def _doublets(book: _Book, facts: Mapping[str, Mapping[str, Any]]) -> list[_Picture | _Table]:
+    """Histograms and rates of doublets."""
+    found = sum(capture["n_doublets"] for capture in facts.values())
+    picture = book.picture(
+        "doublets",
+        lambda: pl.doublet_scores(facts),
+        f"Histograms of the doublet scores of the cells and of simulated doublets in {len(facts)} "
+        f"captures; {found:,} cells are taken for doublets.",
+    )
+    return [picture, book.table("doublet_rates", "Doublets", _tables.doublets(facts))]
+
+
+def _integration(
+    book: _Book, results: Results, config: Mapping[str, Any]
+) -> list[_Picture | _Table]:
+    """Pictures and scores of the mixed cells."""
+    cells, wanted = results.mixed_cells, config["integrate"]
+    colors = dict.fromkeys([*wanted["key"], wanted["label"]])
+    pictures = [
+        book.picture(
+            "integration",
+            lambda color=color: pl.before_after(cells, color),
+            f"Two maps of {cells.n_obs:,} cells coloured by {color}: before mixing and after.",
+            color=color,
+        )
+        for color in colors
+        if color in cells.obs and "X_umap_harmony" in cells.obsm
+    ]
+    return [*pictures, book.table("mixing", "Mixing", results.mixing)]
+
+
+@dataclass(frozen=True)
+class _Book:
+    """Writes figures and tables and keeps what the page shows of them."""
+
+    captions: Path
+    figures: Path
+    tables: Path
+
+    def picture(
+        self, name: str, draw: Callable[[], Figure], alt: str, *, color: str | None = None
+    ) -> _Picture:
+        if color is None:
+            file, title, words = f"{name}.png", name, caption(self.captions, name)
+        else:
+            # A column may be called anything, a file may not.
+            title = re.sub(r"[^\w.-]+", "_", color)
+            file, words = f"{name}/{title}.png", caption(self.captions, name, color=color)
+        path = self.figures / file
+        pl.save(draw(), path)
+        data = base64.b64encode(path.read_bytes()).decode()
+        return _Picture(name if color is None else f"{name}-{title}", alt, words, data)
+
+    def table(
+        self,
+        name: str,
+        title: str,
+        table: pd.DataFrame,
+        *,
+        shown: Callable[[pd.DataFrame], pd.DataFrame] | None = None,
+        most: int | None = _MOST_ROWS,
+        total: bool = False,
+    ) -> _Table:
+        with atomic_path(self.tables / f"{name}.tsv") as path:
+            table.to_csv(path, sep="\t", lineterminator="\n")
+        seen = table if shown is None else shown(table)
+        seen = seen if most is None or len(seen) <= most else seen.iloc[:most]
+        flat = seen.reset_index()
+        columns = [_cells(flat[column]) for column in flat]
+        return _Table(
+            name,
+            title,
+            caption(self.captions, name),
+            [str(column) for column in flat],
+            [list(row) for row in zip(*columns, strict=True)],
+            [pd.api.types.is_numeric_dtype(flat[column]) for column in flat],
+            0 if shown else len(table) - len(seen),
+            total,
+        )
+
+
+def _cells(column: pd.Series) -> list[str]:
+    """A column as it is read: thousands apart, as few decimals as all its numbers need."""
+    if not pd.api.types.is_numeric_dtype(column):
+        return [str(value) for value in column]
+    numbers = column.dropna()
+    for decimals in (0, 1, 2):
+        if np.allclose(numbers, numbers.round(decimals), rtol=0, atol=1e-9):
+            return ["" if np.isnan(value) else f"{value:,.{decimals}f}" for value in column]
+    return ["" if np.isnan(v) else f"{v:,.1f}" if abs(v) >= 1000 else f"{v:.4g}" for v in column]
+
+
+def _milestones(variance: pd.DataFrame) -> pd.DataFrame:
+    """The rows that tell the curve: 1, 2, 5, 10, 20, 50, ... and the last."""
+    wanted = [step * 10**power for power in range(6) for step in (1, 2, 5)]
+    return variance.loc[variance.index.isin([*wanted, len(variance)])]

@@ -1,0 +1,162 @@
+"""What the report reads of a finished run, a plate at a time where plates are large."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from scatlas.errors import InputError
+from scatlas.io import read_cells
+from scatlas.io.files.local_zarr import open_through_zarr
+from scatlas.workflow.cell_filter import RULES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from anndata import AnnData
+
+QC_COLUMNS = ["total_counts", "n_genes_by_counts", "pct_counts_mt", "keep"]
+
+
+class CellTables(Mapping[str, pd.DataFrame]):
+    """QC metrics of the cells by plate, read when asked for and not kept."""
+
+    def __init__(self, paths: Mapping[str, Path]) -> None:
+        self._paths = dict(paths)
+
+    def __getitem__(self, plate: str) -> pd.DataFrame:
+        return read_cells(self._paths[plate], QC_COLUMNS)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+
+@dataclass(frozen=True)
+class Results:
+    """Where the files of a run are, and what they hold.
+
+    Attributes
+    ----------
+    qc
+        ``qc.parquet`` of each plate, in the order of the plate sheet.
+    summaries
+        ``qc_summary.json`` of each plate.
+    hvg
+        ``hvg.parquet`` of each plate.
+    genes
+        ``consensus_genes.tsv``.
+    pca
+        ``pca.zarr``.
+    umap
+        ``umap.h5ad``.
+    benchmarks
+        Folder of Snakemake's benchmark files, ``{rule}/{plate or atlas}.tsv``.
+    integrated
+        ``integrated.h5ad``, if the config asks for it.
+    doublets
+        ``doublets.json`` of each plate, if the config asks for it.
+    """
+
+    qc: Mapping[str, Path]
+    summaries: Mapping[str, Path]
+    hvg: Mapping[str, Path]
+    genes: Path
+    pca: Path
+    umap: Path
+    benchmarks: Path
+    integrated: Path | None = None
+    doublets: Mapping[str, Path] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("summaries", "hvg"):
+            if list(getattr(self, name)) != list(self.qc):
+                msg = (
+                    f"the plates of {name} ({', '.join(getattr(self, name))}) are not those of qc "
+                    f"({', '.join(self.qc)}): give each plate to all three, in one order"
+                )
+                raise InputError(msg)
+
+    @property
+    def qc_tables(self) -> CellTables:
+        """QC metrics of each plate's cells."""
+        return CellTables(self.qc)
+
+    @cached_property
+    def qc_summaries(self) -> dict[str, dict[str, Any]]:
+        """Cells in, kept and removed, thresholds and medians of each plate; rules in their turn."""
+        summaries = {p: json.loads(path.read_text("utf-8")) for p, path in self.summaries.items()}
+        for summary in summaries.values():
+            for facts in ("removed", "thresholds"):
+                summary[facts] = {
+                    rule: summary[facts][rule]
+                    for rule in (*RULES, "doublets")
+                    if rule in summary[facts]
+                }
+        return summaries
+
+    @cached_property
+    def doublet_facts(self) -> dict[str, dict[str, Any]]:
+        """What was found in each capture, by plate and capture: rates and histograms of scores."""
+        found = {p: json.loads(path.read_text("utf-8")) for p, path in self.doublets.items()}
+        return {
+            f"{plate}, {capture}" if capture else plate: facts
+            for plate, summary in found.items()
+            for capture, facts in summary["captures"].items()
+        }
+
+    @cached_property
+    def variable_genes(self) -> dict[str, pd.Index]:
+        """Highly variable genes of each plate, in the plate's order."""
+        return {
+            plate: pd.read_parquet(path, columns=["highly_variable"]).query("highly_variable").index
+            for plate, path in self.hvg.items()
+        }
+
+    @cached_property
+    def consensus(self) -> pd.Index:
+        """Genes of the atlas."""
+        return pd.Index(pd.read_csv(self.genes, sep="\t", dtype=str, keep_default_na=False)["gene"])
+
+    @cached_property
+    def variance(self) -> pd.DataFrame:
+        """Variance of each component, its share of the whole, and the running sum of shares."""
+        group = open_through_zarr(self.pca)
+        found = pd.DataFrame({key: group[key][:] for key in ("variance", "variance_ratio")})
+        found.index = pd.RangeIndex(1, len(found) + 1, name="component")
+        return found.assign(cumulative=found["variance_ratio"].cumsum())
+
+    @cached_property
+    def cells(self) -> AnnData:
+        """The subset's ``obs`` and ``obsm['X_umap']``, without its counts."""
+        return _cells(self.umap)
+
+    @cached_property
+    def mixed_cells(self) -> AnnData | None:
+        """The same of the mixed cells, with ``X_umap_harmony`` if there is a map of them."""
+        return _cells(self.integrated) if self.integrated else None
+
+    @cached_property
+    def mixing(self) -> pd.DataFrame:
+        """Scores of the mixed cells."""
+        import anndata as ad
+        import h5py
+
+        with h5py.File(self.integrated) as file:
+            return ad.io.read_elem(file["uns/integrate/scores"])
+
+
+def _cells(path: Path) -> AnnData:
+    import anndata as ad
+    import h5py
+
+    with h5py.File(path) as file:
+        maps = {name: file["obsm"][name][:] for name in file["obsm"] if name.startswith("X_umap")}
+        return ad.AnnData(obs=ad.io.read_elem(file["obs"]), obsm=maps)

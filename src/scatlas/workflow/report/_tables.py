@@ -1,0 +1,173 @@
+"""The report's tables: one function each, plain numbers in, a DataFrame out."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from scatlas._util.natural_sort import natural_key
+from scatlas._version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from pathlib import Path
+
+_STEPS = (
+    *("simulate", "load", "qc_filter", "doublets", "normalize", "hvg", "consensus", "select_genes"),
+    *("concat_on_disk", "pca", "harmony", "atlas", "subset", "umap", "integrate"),
+)
+_PACKAGES = (
+    *("anndata", "zarr", "numpy", "scipy", "pandas", "numba", "dask", "scikit-learn"),
+    *("umap-learn", "pynndescent", "igraph", "leidenalg", "matplotlib"),
+)
+
+
+def cells(summaries: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """Cells in and kept, what each rule took, and medians of those kept, by plate and in all."""
+    rules = list(dict.fromkeys(rule for plate in summaries.values() for rule in plate["removed"]))
+    rows = {}
+    for name, plate in summaries.items():
+        rows[name] = {
+            "cells": plate["n_cells"],
+            "kept": plate["n_kept"],
+            **{f"removed by {rule}": plate["removed"].get(rule, 0) for rule in rules},
+        }
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("plate")
+    # With a space, which no plate's name has.
+    table.loc["all plates"] = table.sum()
+    table.insert(2, "kept %", (100 * table["kept"] / table["cells"].clip(lower=1)).round(1))
+    for key in ("median_counts", "median_genes"):
+        values = [plate[key] for plate in summaries.values()]
+        table[key.replace("_", " ")] = [*values, np.nan]
+    return table
+
+
+def thresholds(summaries: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """Each QC rule with its bound and the cells it took on all plates; only rules that are set."""
+    n_cells = sum(plate["n_cells"] for plate in summaries.values())
+    first = next(iter(summaries.values()))["thresholds"]
+    rows = {}
+    for rule, bound in first.items():
+        if bound is not None:
+            taken = sum(plate["removed"].get(rule, 0) for plate in summaries.values())
+            share = round(100 * taken / max(1, n_cells), 1)
+            rows[rule] = {"bound": bound, "cells removed": taken, "% of all cells": share}
+    columns = ["bound", "cells removed", "% of all cells"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("rule")
+
+
+def doublets(captures: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """Doublets of each capture: predicted, detectable among simulated ones, and so in all."""
+    rows = {}
+    for name, facts in captures.items():
+        rate = facts["n_doublets"] / max(1, facts["n_cells"])
+        detectable = facts["detectable"]
+        rows[name] = {
+            "cells": facts["n_cells"],
+            "threshold": np.nan if facts["threshold"] is None else facts["threshold"],
+            "predicted doublets": facts["n_doublets"],
+            "predicted %": round(100 * rate, 2),
+            "detectable %": np.nan if detectable is None else round(100 * detectable, 1),
+            "in all %": round(100 * rate / detectable, 2) if detectable else np.nan,
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("capture")
+
+
+def consensus(variable: Mapping[str, Collection[str]], chosen: Collection[str]) -> pd.DataFrame:
+    """Genes that are highly variable on exactly so many plates, and those of them in the atlas."""
+    times: dict[str, int] = {}
+    for genes in variable.values():
+        for gene in genes:
+            times[gene] = times.get(gene, 0) + 1
+    n_plates = len(variable)
+    n_genes = np.bincount(list(times.values()), minlength=n_plates + 1)
+    taken = np.bincount([times.get(gene, 0) for gene in chosen], minlength=n_plates + 1)
+    plates = pd.RangeIndex(1, n_plates + 1, name="plates")
+    return pd.DataFrame({"genes": n_genes[1:], "in the atlas": taken[1:]}, index=plates)
+
+
+def clusters(obs: pd.DataFrame) -> pd.DataFrame:
+    """Cells of each cluster in each cell line, or on each plate when there is no cell line."""
+    column = "cell_line" if "cell_line" in obs else "plate"
+    names = obs[column].astype(str)
+    table = pd.crosstab(obs["leiden"].astype(str), names)
+    table = table.loc[sorted(table.index, key=natural_key), sorted(table, key=natural_key)]
+    table.columns.name = None
+    largest = table.idxmax(axis=1)
+    total = table.sum(axis=1)
+    share = (100 * table.max(axis=1) / total).round(1)
+    facts = {"cells": total, f"most common {column}": largest, "its %": share}
+    return pd.concat([pd.DataFrame(facts), table], axis=1).rename_axis("leiden")
+
+
+def runs(folder: Path) -> pd.DataFrame:
+    """Time and memory of each rule, from Snakemake's benchmark files in pipeline order.
+
+    Snakemake writes ``NA`` or ``-`` for what it could not sample in a short job: those cells are
+    left out of the largest value, and stay empty where nothing was sampled. So does what a damaged
+    file does not tell: it is no result.
+    """
+    rows = []
+    for path in folder.glob("*/*.tsv"):
+        lines = path.read_text("utf-8", errors="replace").splitlines()
+        head, *values = [line.split("\t") for line in lines or [""]]
+        # A file holds a line for each repetition.
+        rows.extend(
+            {
+                "rule": path.parent.name,
+                "seconds": row.get("s"),
+                "memory": row.get("max_rss"),
+                "cpu": row.get("cpu_time"),
+            }
+            for row in (dict(zip(head, line, strict=False)) for line in values)
+        )
+    jobs = pd.DataFrame(rows, columns=["rule", "seconds", "memory", "cpu"])
+    numbers = jobs.drop(columns="rule").apply(pd.to_numeric, errors="coerce").astype(float)
+    by_rule = jobs[["rule"]].join(numbers).groupby("rule", sort=False)
+    table = pd.DataFrame(
+        {
+            "jobs": by_rule.size(),
+            "seconds, all jobs": by_rule["seconds"].sum().round(1),
+            "seconds, longest job": by_rule["seconds"].max().round(1),
+            "CPU seconds": by_rule["cpu"].sum(min_count=1).round(1),
+            "peak memory, MiB": by_rule["memory"].max().round(0),
+        }
+    )
+    order = {step: i for i, step in enumerate(_STEPS)}
+    return table.loc[sorted(table.index, key=lambda rule: (order.get(rule, len(order)), rule))]
+
+
+def settings(config: Mapping[str, Any]) -> pd.DataFrame:
+    """Every key of the config, its sections spelled out as ``qc.min_genes``."""
+    rows: dict[str, str] = {}
+
+    def walk(section: Mapping[str, Any], prefix: str) -> None:
+        for key, value in section.items():
+            if isinstance(value, dict):
+                walk(value, f"{prefix}{key}.")
+            else:
+                rows[f"{prefix}{key}"] = _written(value)
+
+    walk(config, "")
+    return pd.DataFrame({"value": rows}).rename_axis("key")
+
+
+def _written(value: Any) -> str:
+    """A value as it stands in YAML, roughly: for eyes only."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ", ".join(map(_written, value))
+    return str(value)
+
+
+def versions() -> pd.DataFrame:
+    """Versions of the packages behind the results."""
+    # scatlas itself may be run from a checkout, not installed.
+    found = {"scatlas": __version__} | {package: version(package) for package in _PACKAGES}
+    return pd.DataFrame({"version": found}).rename_axis("package")
