@@ -4,7 +4,7 @@
 
 Case ``i`` depends on its number alone: a defect of case 4711 is seen again with ``--n 1 --seed
 4711``. Worker processes run many cases each; one that crashes, or takes longer than the limit for
-one case, is replaced, and the case that it was at is blamed. See `tests.fuzz_cases` for what is a
+one case, is replaced, and the case that it was at is blamed. See `tests.helpers.fuzz_cases` for what is a
 defect. Ends with exit status 1 if there is one.
 """
 
@@ -31,8 +31,8 @@ ROOT = Path(__file__).resolve().parents[1]
 if __name__ in ("__main__", "__mp_main__"):
     sys.path.insert(0, str(ROOT))
 
-from tests.fuzz import BASES, Damage, damage, make  # noqa: E402
-from tests.fuzz_cases import DEFECTS, FINE, Cases, Outcome, Result, base_of  # noqa: E402
+from tests.helpers.fuzz import BASES, Damage, damage, make  # noqa: E402
+from tests.helpers.fuzz_cases import DEFECTS, FINE, Cases, Outcome, Result, base_of  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -113,7 +113,7 @@ def run(
         What runs the cases in the workers.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.fuzz_cases", "hdf5plugin"])
+    context.set_forkserver_preload(["tests.helpers.fuzz_cases", "hdf5plugin"])
     due = iter(seeds)
     slow: dict[int, dict[str, Outcome]] = {}  # where the threads were when a case took too long
     numbers = itertools.count()

@@ -23,7 +23,7 @@ NOT_CALLED = {
     "io.CountsSource": "what io.open_counts gives",
     "io.read_lazy": "sa.read_lazy",
     "io.METRICS": "names of columns",
-    "io.in_place": "stands for a table that is written already: tests/unit/test_writer.py",
+    "io.in_place": "stands for a table that is written already: tests/unit/io/test_csr_writer.py",
     "get.anndata_to_GPU": "as get.X_to_GPU; where there is a GPU: tests/gpu",
     "get.X_to_GPU": "refused where there is no GPU; where there is one: tests/gpu",
 }

@@ -238,16 +238,16 @@ def test_a_step_on_the_gpu_says_so_in_its_run_record(tmp_path: Path):
     program = """
         import json, sys
         from pathlib import Path
-        from scatlas import step
+        from scatlas.workflow import script
         from scatlas.compute import backend
-        args = step.parser("", gpu=True).parse_args(
+        args = script.parser("", gpu=True).parse_args(
             ["--manifest", sys.argv[1], "--backend", "gpu", "--memory", "pool"]
         )
-        with step.run(args, outputs=[]) as facts:
+        with script.run(args, outputs=[]) as facts:
             import cupy as cp
             facts["sum"] = float(cp.ones(1000).sum())
             facts["on"] = backend.current()
-        record = json.loads(step.run_record(Path(sys.argv[1])).read_text())
+        record = json.loads(script.run_record(Path(sys.argv[1])).read_text())
         print(json.dumps(record["gpu"] | {"on": facts["on"], "backend": record["backend"]}))
     """
     found = run(program, str(tmp_path / "m.json"), SCATLAS_CLAIMS_DIR=str(tmp_path / "claims"))

@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import scatlas as sa
-from tests.marked import marked_counts
+from tests.helpers.marked import marked_counts
 
 sc = pytest.importorskip("scanpy")
 

@@ -14,7 +14,7 @@ from scatlas.matrix.size_factors import size_factors
 from scatlas.pp._hvg import highly_variable_genes
 from scatlas.pp._pca import pca
 from scatlas.pp._scale import scale
-from tests.marked import marked_counts
+from tests.helpers.marked import marked_counts
 
 PLATES = [f"mix_plate{i}" for i in range(1, 6)]
 

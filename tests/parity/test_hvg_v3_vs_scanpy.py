@@ -12,8 +12,8 @@ import pytest
 import scipy.sparse as sp
 
 from scatlas.pp import highly_variable_genes
-from tests.marked import marked_counts
-from tests.stable_sort import numpy_with_stable_argsort
+from tests.helpers.marked import marked_counts
+from tests.helpers.stable_sort import numpy_with_stable_argsort
 
 FLAVORS = ["seurat_v3", "seurat_v3_paper"]
 PLATES = [f"mix_plate{i}" for i in range(1, 6)]

@@ -16,7 +16,7 @@ import pytest
 from scipy import sparse
 
 import scatlas as sa
-from tests.marked import marked_counts
+from tests.helpers.marked import marked_counts
 
 sc = pytest.importorskip("scanpy")
 

@@ -343,77 +343,9 @@ def test_a_python_that_can_is_preferred_to_a_newer_one_that_cannot(create, tmp_p
 
 # --- the package ---------------------------------------------------------------------------------
 
-# Ground up. A module imports from its own floor and from those below.
-FLOORS = [
-    {"_lazy", "_version", "errors", "fingerprint", "genes", "natural"},
-    {"kernels"},
-    {
-        "_config_docs",
-        "_config_errors",
-        "_config_options",
-        "blocks",
-        "compute",
-        "config",
-        "datasets",
-        "io",
-        "plates",
-        "resources",
-    },
-    {"get", "pp", "tl"},
-    {"pl"},
-    {"report"},
-    {"integrity"},
-    {"step"},
-    {"provenance"},
-    {"reproduce"},
-]
-FLOOR_OF = {name: height for height, names in enumerate(FLOORS) for name in names}
-
-
-def _imports(path: Path) -> set[str]:
-    """Modules of the package that a file imports, at the top or inside functions: 'pp._pca'."""
-    # The dotted name of the package that relative imports start from.
-    here = path.relative_to(PACKAGE.parent).parent.parts
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = here[: len(here) - node.level + 1] if node.level else ()
-            module = ".".join([*base, *([node.module] if node.module else [])])
-            if module == "scatlas":
-                found |= {f"scatlas.{alias.name}" for alias in node.names}
-            else:
-                found.add(module)
-    return {name.removeprefix("scatlas.") for name in found if name.split(".")[0] == "scatlas"}
-
 
 def _package_files() -> list[Path]:
     return [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"]
-
-
-def test_nothing_imports_upward():
-    upward = []
-    for path in _package_files():
-        home = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        assert home in FLOOR_OF, f"give {home} its floor in {Path(__file__).name}"
-        for module in _imports(path):
-            target = {"__version__": "_version", "read_lazy": "io"}.get(
-                module, module.split(".")[0]
-            )
-            if target not in FLOOR_OF or FLOOR_OF[target] > FLOOR_OF[home]:
-                upward.append(f"{path.relative_to(PACKAGE)} imports {module}")
-    assert upward == []
-
-
-@pytest.mark.parametrize("source", ["from scatlas.tl import umap", "from ..tl._umap import umap"])
-def test_an_upward_import_is_seen(tmp_path, monkeypatch, source):
-    package = tmp_path / "scatlas"
-    (package / "io").mkdir(parents=True)
-    (package / "io" / "bad.py").write_text(f"def f():\n    {source}\n")
-    monkeypatch.setattr(sys.modules[__name__], "PACKAGE", package)
-    with pytest.raises(AssertionError, match=r"io/bad.py imports tl"):
-        test_nothing_imports_upward()
 
 
 def test_nothing_imports_scanpy():

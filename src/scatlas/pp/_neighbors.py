@@ -132,7 +132,7 @@ def neighbors(
     elements.check_finite_values(x, elements.representation_name(adata, use_rep, n_pcs))
     search: Any
     if cuvs is None:
-        from scatlas.matrix import knn
+        from scatlas.matrix import knn as search
 
         options: dict[str, Any] = {"metric_kwds": _with_spread(x, metric, metric_kwds)}
         descent, place = {"random_state": random_state}, ""

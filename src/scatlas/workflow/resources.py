@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scatlas.blocks.block_sizes import block_bytes
+from scatlas.compute.block_sizes import block_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

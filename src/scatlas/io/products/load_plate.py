@@ -11,7 +11,7 @@ import numpy as np
 from scatlas._util.byte_sizes import parse_bytes
 from scatlas._util.gene_lists import first_difference
 from scatlas.blocks import counted, csr, in_order
-from scatlas.blocks.block_sizes import csr_blocks
+from scatlas.compute.block_sizes import csr_blocks
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_file import AGAIN
 from scatlas.io.files.checksums import values_digest

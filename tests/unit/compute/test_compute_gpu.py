@@ -1,0 +1,1029 @@
+"""Where work runs, on machines without a GPU: what is refused and how, claims, clusters.
+
+The driver's answers are played: by a function that is asked in its place, by a library
+``libnvidia-ml.so.1`` compiled here, and by stand-ins for CuPy and RMM that raise what the real ones
+do.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import scatlas as sa
+from scatlas.compute import backend, cluster, device_memory, gpu_devices, gpu_locks
+from scatlas.compute.gpu_devices import VISIBLE, Device, Machine
+from scatlas.errors import ConfigError, GpuError
+from scatlas.workflow import script
+
+GB = 10**9
+ONE, TWO, THREE = (
+    Device(uuid=f"GPU-{n}", name=f"H20{n}", total=141 * GB, free=140 * GB) for n in range(3)
+)
+
+
+def machine(*shown: Device, driver: int = 13020) -> Machine:
+    return Machine(driver=driver, devices=shown)
+
+
+@pytest.fixture(autouse=True)
+def own_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No claim of other tests, nothing left of a GPU that was used before."""
+    monkeypatch.setenv("SCATLAS_CLAIMS_DIR", str(tmp_path / "claims"))
+    monkeypatch.delenv(VISIBLE, raising=False)
+    monkeypatch.delenv("SCATLAS_CLUSTER", raising=False)
+    monkeypatch.setattr(backend, "_started", None)
+    monkeypatch.setattr(gpu_locks, "_kept", set())
+    monkeypatch.setattr(gpu_locks, "_held", {})
+
+
+# CuPy and RMM as they behave -------------------------------------------------------------------
+
+
+class CUDARuntimeError(RuntimeError):
+    """CuPy's, of which code reads ``status``."""
+
+    def __init__(self, status: int, text: str = "") -> None:
+        super().__init__(text or f"cudaErrorX: error {status}")
+        self.status = status
+
+
+class Cupy(ModuleType):
+    """What the package asks of CuPy; ``fails`` maps a function to the error that it raises."""
+
+    def __init__(self, version: int = 13020) -> None:
+        super().__init__("cupy")
+        self.__spec__ = ModuleSpec("cupy", None)
+        self.__version__ = "14.2.0"
+        self.fails: dict[str, Exception] = {}
+        self.free, self.total, self.n_devices = 100 * GB, 141 * GB, 1
+        self.allocator: Any = None
+        self.limit = 0
+
+        def call(name: str, answer: Any) -> Any:
+            def function(*_: Any) -> Any:
+                if name in self.fails:
+                    raise self.fails[name]
+                return answer() if callable(answer) else answer
+
+            return function
+
+        runtime = SimpleNamespace(
+            CUDARuntimeError=CUDARuntimeError,
+            runtimeGetVersion=call("runtimeGetVersion", version),
+            driverGetVersion=call("driverGetVersion", 13020),
+            getDeviceCount=call("getDeviceCount", lambda: self.n_devices),
+            memGetInfo=call("memGetInfo", lambda: (self.free, self.total)),
+            getDevice=call("getDevice", 0),
+            getDeviceProperties=call("getDeviceProperties", {"name": b"H200"}),
+        )
+        nvrtc = SimpleNamespace(getVersion=call("nvrtc", (13, 0)))
+        self.pool = SimpleNamespace(
+            malloc="pool's malloc",
+            free_all_blocks=call("free_all_blocks", None),
+            set_limit=lambda size: setattr(self, "limit", size),
+            total_bytes=lambda: 7,
+        )
+        self.cuda = SimpleNamespace(
+            runtime=runtime,
+            nvrtc=nvrtc,
+            Device=_Device,
+            set_allocator=lambda allocator: setattr(self, "allocator", allocator),
+        )
+
+    def get_default_memory_pool(self) -> Any:
+        return self.pool
+
+
+class _Device:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> Cupy:
+    fake = Cupy()
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    return fake
+
+
+@pytest.fixture
+def rmm(monkeypatch: pytest.MonkeyPatch, cupy: Cupy) -> Any:
+    """Stand-in for RMM whose resources say how they were made, innermost last."""
+    fake = ModuleType("rmm")
+    fake.__spec__ = ModuleSpec("rmm", None)
+    fake.set = {}
+
+    def resource(name: str) -> Any:
+        class Resource:
+            allocation_counts = SimpleNamespace(peak_bytes=11)
+
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                self.made = (name, *(getattr(a, "made", a) for a in args), kwargs or None)
+
+        Resource.__name__ = name
+        return Resource
+
+    names = ("CudaMemoryResource", "PoolMemoryResource", "ManagedMemoryResource")
+    names += ("CudaAsyncMemoryResource", "LimitingResourceAdaptor", "StatisticsResourceAdaptor")
+    fake.mr = SimpleNamespace(
+        **{name: resource(name) for name in names}, set_per_device_resource=fake.set.__setitem__
+    )
+    home = ModuleType("rmm.allocators.cupy")
+    home.rmm_cupy_allocator = "RMM's allocator"
+    for name, module in {"rmm": fake, "rmm.allocators.cupy": home}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    yield fake
+    device_memory._counting.clear()
+    monkeypatch.setattr(device_memory, "_mode", "default")
+
+
+# CPU or GPU ---------------------------------------------------------------------------------------
+
+
+def refusal(ask: Any, call: Any = backend.choose) -> str:
+    with pytest.raises(GpuError) as caught:
+        call("gpu", ask=ask)
+    text = str(caught.value)
+    assert text.startswith("backend: gpu cannot be used, as ")
+    assert "\n" not in text
+    return text
+
+
+BUSY = machine(Device(**vars(ONE) | {"free": GB // 5}))
+OLD = machine(Device(**vars(ONE) | {"capability": (6, 1)}))
+CLOSED = machine(Device(**vars(ONE) | {"compute_mode": 2}))
+
+
+@pytest.mark.parametrize(
+    "found, message",
+    [
+        (machine(), "the NVIDIA driver shows no GPU to this job"),
+        (
+            machine(ONE, driver=12040),
+            "CuPy is for CUDA 13 and the NVIDIA driver runs CUDA up to 12.4: install scatlas[gpu-",
+        ),
+        (
+            machine(ONE, driver=11080),
+            "driver runs CUDA up to 11.8, which is too old: install a driver for CUDA 13 or newer",
+        ),
+        (BUSY, "no GPU is free (GPU-0 (H200) has 0.2 of 141 GB free, as others use it): wait"),
+        (OLD, "H200 is too old: it has compute capability 6.1, 7.0 is needed"),
+        (CLOSED, "H200 is closed to CUDA (compute mode 'prohibited')"),
+    ],
+)
+def test_each_reason_is_a_sentence_and_auto_falls_back_with_it(
+    cupy: Cupy, caplog: pytest.LogCaptureFixture, found: Machine, message: str
+):
+    text = refusal(lambda: found)
+    assert message in text
+    with caplog.at_level(logging.INFO, "scatlas"):
+        assert backend.choose("auto", ask=lambda: found) == "cpu"
+    (line,) = caplog.messages
+    assert line == text.replace("backend: gpu cannot be used", "backend: auto works on the CPU")
+
+
+def test_a_hidden_gpu_is_told_apart_from_none(cupy: Cupy, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(VISIBLE, "")
+    assert "CUDA_VISIBLE_DEVICES is ''; unset it" in refusal(machine)
+
+
+def test_without_cupy_nothing_is_asked(monkeypatch: pytest.MonkeyPatch, caplog):
+    def ask() -> Machine:
+        raise AssertionError
+
+    monkeypatch.setattr(backend, "find_spec", lambda name: None)
+    assert "CuPy is not installed: install scatlas[gpu-cu12] or" in refusal(ask)
+    with caplog.at_level(logging.INFO, "scatlas"):
+        assert backend.choose("auto", ask=ask) == "cpu"
+    assert "backend: auto works on the CPU, as CuPy is not installed" in caplog.text
+    assert backend.choose("cpu", ask=ask) == "cpu"
+
+
+def test_a_cupy_that_does_not_load(cupy: Cupy):
+    cupy.fails["runtimeGetVersion"] = ImportError("libcudart.so.13: cannot open\nshared file")
+    assert "CuPy is installed and does not load (libcudart.so.13: cannot open)" in refusal(
+        lambda: machine(ONE)
+    )
+
+
+def test_a_cupy_without_its_compiler(cupy: Cupy):
+    error = "CuPy failed to load libnvrtc.so.13: OSError: libnvrtc.so.13: cannot open"
+    cupy.fails["nvrtc"] = RuntimeError(error)
+    assert "does not find that version's compiler, nvrtc (CuPy failed to load" in (
+        text := refusal(lambda: machine(ONE))
+    )
+    assert "install cupy-cuda13x[ctk]" in text
+
+
+@pytest.mark.parametrize(
+    "status, message",
+    [
+        (2, "has no memory left even to start: others use it"),
+        (35, "the NVIDIA driver is too old for this CuPy"),
+        (46, "is taken by another process, which has it alone (compute mode)"),
+        (802, "start the machine's NVIDIA Fabric Manager service"),
+        (803, "of different versions: restart the machine"),
+        (719, "CUDA does not start: cudaErrorX: error 719"),
+    ],
+)
+def test_a_gpu_that_does_not_start(cupy: Cupy, rmm: Any, caplog, status: int, message: str):
+    def use(name: str, ask: Any) -> None:
+        with backend.use(name, ask=ask) as found:
+            assert found == backend.current() == "cpu"
+            assert VISIBLE not in os.environ, "the claim was given up"
+
+    cupy.fails["memGetInfo"] = CUDARuntimeError(status)
+    assert message in refusal(lambda: machine(ONE, TWO), use)
+    with caplog.at_level(logging.INFO, "scatlas"):
+        use("auto", lambda: machine(ONE, TWO))
+    assert message in caplog.text
+
+
+def test_a_newer_driver_than_cupy_is_fine(cupy: Cupy):
+    cupy.cuda.runtime.runtimeGetVersion = lambda: 12090
+    assert backend.choose("gpu", ask=lambda: machine(ONE)) == "gpu"
+
+
+def test_work_runs_on_a_claimed_gpu_with_one_allocator(cupy: Cupy, rmm: Any):
+    assert backend.current() == "cpu"
+    with backend.use("gpu", ask=lambda: machine(ONE, TWO)) as found:
+        assert found == backend.current() == "gpu"
+        assert os.environ[VISIBLE] == "GPU-0"
+        assert cupy.allocator == "RMM's allocator"
+        assert rmm.set[0].made[1][0] == "PoolMemoryResource"
+        record = backend.record()
+    assert backend.current() == "cpu"
+    assert VISIBLE not in os.environ
+    assert cupy.allocator == "pool's malloc"
+    assert record["name"] == "H200"
+    assert (record["memory_mode"], record["peak_memory_bytes"]) == ("pool", 11)
+    versions = {"driver_cuda": "13.2", "cuda": "13.2", "cupy": "14.2.0"}
+    assert record["versions"].items() >= versions.items()
+
+
+def test_a_process_stays_on_the_gpu_on_which_cuda_has_started(cupy: Cupy, rmm: Any):
+    with backend.use("gpu", ask=lambda: machine(ONE, TWO)):
+        pass
+    less = Device(**vars(ONE) | {"free": 90 * GB})
+    with backend.use("gpu", ask=lambda: machine(less, TWO)):
+        assert os.environ[VISIBLE] == "GPU-0"
+
+
+def test_cuda_that_was_started_before_is_seen(cupy: Cupy, rmm: Any):
+    cupy.n_devices = 2
+    with (
+        pytest.raises(GpuError, match="choose the backend before the first CuPy array"),
+        backend.use("gpu", ask=lambda: machine(ONE, TWO)),
+    ):
+        pass
+
+
+def test_an_error_inside_is_not_hidden_by_those_that_follow(cupy: Cupy, rmm: Any):
+    def work() -> None:
+        with backend.use("gpu", ask=lambda: machine(ONE)):
+            cupy.fails["free_all_blocks"] = CUDARuntimeError(700)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+
+
+def test_missing_rmm_is_said_before_work_begins(cupy: Cupy, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "rmm", None)
+    monkeypatch.setattr(
+        device_memory, "find_spec", lambda name: None if name == "rmm" else ModuleSpec(name, None)
+    )
+    with (
+        caplog.at_level(logging.INFO, "scatlas"),
+        backend.use("auto", ask=lambda: machine(ONE)) as found,
+    ):
+        assert found == "cpu"
+    assert "memory mode 'pool' needs RMM, which is not installed: install rmm-cu12" in caplog.text
+    with backend.use("gpu", memory_mode="default", ask=lambda: machine(ONE)) as found:
+        assert found == "gpu"
+        assert cupy.allocator == "pool's malloc"
+
+
+# Asking the driver --------------------------------------------------------------------------------
+
+# GPU 1 is not for this user; GPU 2 is divided, and its part 1 does not exist.
+NVML = r"""
+#include <stdlib.h>
+#include <stdio.h>
+#define AT(h) ((long)(h) & 0xff)
+typedef struct { unsigned long long total, free, used; } memory;
+int nvmlInit_v2(void) { char *s = getenv("FAKE_STATUS"); return s ? atoi(s) : 0; }
+int nvmlSystemGetCudaDriverVersion_v2(int *v) { *v = 12040; return getenv("NO_CUDA") ? 12 : 0; }
+int nvmlDeviceGetCount_v2(unsigned *n) { *n = 4; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) {
+    *h = (void *)(0x100000000ul + i); return i == 1 ? 4 : 0; }
+int nvmlDeviceGetCudaComputeCapability(void *h, int *a, int *b) { *a = 9; *b = AT(h); return 0; }
+int nvmlDeviceGetComputeMode(void *h, int *m) { *m = AT(h) == 3 ? 3 : 0; return 0; }
+int nvmlDeviceGetMigMode(void *h, unsigned *now, unsigned *then) {
+    if (AT(h) == 0) return 3; *now = *then = AT(h) == 2; return 0; }
+int nvmlDeviceGetMaxMigDeviceCount(void *h, unsigned *n) { *n = 3; return 0; }
+int nvmlDeviceGetMigDeviceHandleByIndex(void *h, unsigned i, void **part) {
+    *part = (void *)(0x200000010ul + i); return i == 1 ? 6 : 0; }
+int nvmlDeviceGetUUID(void *h, char *s, unsigned n) {
+    snprintf(s, n, "%s-%02lx-f00d", AT(h) < 0x10 ? "GPU" : "MIG", AT(h)); return 0; }
+int nvmlDeviceGetName(void *h, char *s, unsigned n) { snprintf(s, n, "H%ld", AT(h)); return 0; }
+int nvmlDeviceGetMemoryInfo(void *h, memory *m) {
+    m->total = 80000000000ul; m->free = 79000000000ul; return AT(h) == 3 ? 3 : 0; }
+"""
+SHOWN = ["GPU-00-f00d", "MIG-10-f00d", "MIG-12-f00d", "GPU-03-f00d"]
+
+
+@pytest.fixture
+def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler, with which to make a library that answers as the driver's")
+    (tmp_path / "nvml.c").write_text(NVML)
+    library = tmp_path / "libnvidia-ml.so.1"
+    command = ["cc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "nvml.c")]
+    subprocess.run(command, check=True)
+    monkeypatch.setattr(gpu_devices, "_NVML", str(library))
+    gpu_devices._nvml.cache_clear()
+    yield
+    gpu_devices._nvml.cache_clear()
+
+
+def test_the_driver_tells_all_that_is_needed(nvml: None):
+    found = gpu_devices.ask()
+    assert found.driver == 12040
+    assert [device.uuid for device in found.devices] == SHOWN
+    one, part, _, last = found.devices
+    assert (one.name, one.total, one.free, one.capability) == ("H0", 80 * GB, 79 * GB, (9, 0))
+    assert (part.name, part.capability, part.compute_mode) == ("H16", (9, 2), 0)
+    assert (last.total, last.free, last.compute_mode) == (0, None, 3), "NVML knows no memory"
+
+
+@pytest.mark.parametrize(
+    "listed, shown",
+    [
+        (" 2,0", [3, 0]),
+        ("1", [1]),  # the first part of a divided GPU
+        ("GPU-03-f00d, MIG-12", [3, 2]),
+        ("MIG-1", []),  # could be several
+        ("0,7,2", [0]),
+        ("0,-1,2", [0]),
+        ("2,2", [3]),
+        ("", []),
+        ("NoDevFiles", []),
+    ],
+)
+def test_devices_that_are_listed_are_shown_in_that_order(nvml, monkeypatch, listed, shown):
+    monkeypatch.setenv(VISIBLE, listed)
+    assert [device.uuid for device in gpu_devices.ask().devices] == [SHOWN[i] for i in shown]
+
+
+@pytest.mark.parametrize(
+    "name, value, message",
+    [
+        ("FAKE_STATUS", "9", "the NVIDIA driver is not loaded"),
+        ("FAKE_STATUS", "18", "of different versions: restart the machine"),
+        ("FAKE_STATUS", "7", r"the NVIDIA driver does not start \(error 7\)"),
+        ("NO_CUDA", "", r"there is no CUDA library \(libcuda.so.1\) on this machine"),
+    ],
+)
+def test_a_driver_that_fails_is_a_sentence(nvml, monkeypatch, name, value, message):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(GpuError, match=message):
+        gpu_devices.ask()
+
+
+def test_no_driver_and_one_that_is_too_old(monkeypatch):
+    gpu_devices._nvml.cache_clear()
+    monkeypatch.setattr(gpu_devices, "_NVML", "libno-such.so.1")
+    with pytest.raises(GpuError, match=r"no NVIDIA driver \(libno-such.so.1\).*compute,utility"):
+        gpu_devices.ask()
+    monkeypatch.setattr(gpu_devices, "_nvml", SimpleNamespace)
+    with pytest.raises(GpuError, match="the NVIDIA driver is too old: install a newer one"):
+        gpu_devices.ask()
+
+
+def _raising(error: Exception) -> Any:
+    def function(*_: Any, **__: Any) -> None:
+        raise error
+
+    return function
+
+
+# Claims -------------------------------------------------------------------------------------------
+
+HOLD = """
+import logging, os, sys, time
+from scatlas.compute import gpu_locks
+from scatlas.compute.gpu_devices import Device, Machine
+
+def ask():
+    free = [float(gigabytes) for gigabytes in open(sys.argv[3]).read().split()]
+    named = enumerate(free[: int(sys.argv[1])])
+    return Machine(13020, tuple(Device(f"GPU-{n}", "H200", 10**11, int(f * 1e9)) for n, f in named))
+
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+with gpu_locks.claim(int(sys.argv[2]), ask=ask) as mine:
+    print(*(device.uuid for device in mine), flush=True)
+    time.sleep(600)
+"""
+
+
+class Job:
+    """A process that claims n of so many GPUs, waits for them, and then holds them."""
+
+    def __init__(self, n: int, of: int, memory: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(of), str(n), str(memory)], stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.pid = self.process.pid
+
+    def has(self) -> str:
+        """The GPUs that it has got, when it has them, or nothing when it was refused."""
+        return self.process.stdout.readline().strip()
+
+    def says(self) -> str:
+        """A line of its log, when there is one."""
+        return self.process.stderr.readline().strip()
+
+    def waits(self, seconds: float = 0.5) -> bool:
+        return not select.select([self.process.stdout], [], [], seconds)[0]
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Any:
+    """Function that sets how many GB are free of each GPU, for all jobs."""
+
+    def free(gigabytes: str) -> None:
+        (tmp_path / "next").write_text(gigabytes)
+        (tmp_path / "next").rename(tmp_path / "memory")
+
+    free("100 100 100")
+    return free
+
+
+@pytest.fixture
+def job(memory: Any, tmp_path: Path) -> Iterator[Any]:
+    """``job(n, of=m)`` starts one, which ends with the test."""
+    jobs = []
+
+    def start(n: int, of: int) -> Job:
+        jobs.append(Job(n, of, tmp_path / "memory"))
+        return jobs[-1]
+
+    yield start
+    for each in jobs:
+        each.kill()
+        each.process.communicate()
+
+
+def three() -> Machine:
+    return machine(*(Device(f"GPU-{n}", "H200", 10**11, 10**11) for n in range(3)))
+
+
+def test_a_job_waits_for_the_gpu_of_another_until_that_dies(job):
+    first = job(1, of=1)
+    assert first.has() == "GPU-0"
+    second = job(1, of=1)
+    said = f"waiting for a GPU: GPU-0 (H200) is claimed by process {first.pid} (-c)"
+    assert second.says() == said
+    assert second.waits()
+    first.kill()
+    assert second.has() == "GPU-0"
+
+
+def test_two_gpus_and_four_jobs(job):
+    first, second = job(1, of=2), job(1, of=2)
+    assert {mine := first.has(), second.has()} == {"GPU-0", "GPU-1"}
+    third, fourth = job(1, of=2), job(1, of=2)
+    for waiting in (third, fourth):
+        line = waiting.says()
+        assert line.startswith("waiting for a GPU: ")
+        assert {str(pid) for pid in (first.pid, second.pid)} <= set(re.findall(r"\d+", line))
+        assert waiting.waits()
+    first.kill()
+    (got,), _, _ = select.select([third.process.stdout, fourth.process.stdout], [], [], 20)
+    assert got.readline().strip() == mine
+    left = fourth if got is third.process.stdout else third
+    assert left.waits()
+
+
+def test_several_are_taken_together_and_none_is_held_meanwhile(job):
+    first = job(2, of=3)
+    assert first.has() == "GPU-0 GPU-1"
+    both = job(2, of=3)
+    assert both.says().startswith("waiting for 2 GPUs: GPU-0 (H200) is claimed by process")
+    with gpu_locks.claim(None, ask=three) as mine:
+        assert [device.uuid for device in mine] == ["GPU-2"]
+        assert os.environ[VISIBLE] == "GPU-2"
+    assert job(1, of=3).has() == "GPU-2"
+    assert both.waits()
+    first.kill()
+    assert both.has() == "GPU-0 GPU-1"
+
+
+def test_a_holders_memory_is_not_that_of_others(job, memory):
+    first = job(1, of=1)
+    assert first.has() == "GPU-0"
+    memory("0.1")
+    second = job(1, of=1)
+    assert "is claimed by process" in second.says()
+    first.kill()
+    assert second.waits(1), "the driver gives memory back a little after the lock"
+    memory("100")
+    assert second.has() == "GPU-0"
+
+
+def test_memory_that_others_use_is_not_waited_for(job, memory):
+    first = job(1, of=1)
+    assert first.has() == "GPU-0"
+    second = job(1, of=1)
+    second.says()
+    memory("0.1")
+    first.kill()
+    assert second.has() == "", "it has ended"
+    last = second.process.stderr.read().splitlines()[-1]
+    assert "no GPU is free (GPU-0 (H200) has 0.1 of 100 GB free, as others use it)" in last
+
+
+def test_a_gpu_that_others_use_is_passed_over_while_another_is_awaited(job, memory):
+    memory("0.1 100")
+    first = job(1, of=2)
+    assert first.has() == "GPU-1"
+    second = job(1, of=2)
+    assert "GPU-1 (H200) is claimed by process" in second.says()
+    assert second.waits(4)
+    memory("100 100")
+    assert second.has() == "GPU-0", "those others have ended"
+
+
+def test_a_waiting_job_can_be_ended(job):
+    first = job(1, of=1)
+    first.has()
+    second = job(1, of=1)
+    second.says()
+    second.process.terminate()
+    assert second.process.wait(timeout=5) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("name", ["auto", "gpu"])
+def test_a_backend_does_not_depend_on_what_else_runs(cupy, rmm, job, monkeypatch, caplog, name):
+    monkeypatch.setattr(gpu_locks, "_TELL", 0.5)
+    first = job(1, of=1)
+    assert first.has() == "GPU-0"
+    assert backend.choose(name, ask=lambda: machine(ONE)) == "gpu", "without waiting"
+    end = threading.Timer(1.5, first.kill)
+    with caplog.at_level(logging.INFO, "scatlas"):
+        end.start()
+        with backend.use(name, ask=lambda: machine(ONE)) as found:
+            assert found == "gpu"
+    said = f"GPU-0 (H200) is claimed by process {first.pid} (-c)"
+    first_line, *more, last = caplog.messages
+    assert first_line == f"waiting for a GPU: {said}"
+    assert more[0] == f"waiting for a GPU, for 0 min by now: {said}"
+    assert last == "working on H200, 141 GB"
+
+
+def test_more_gpus_than_there_are(job):
+    with (
+        pytest.raises(GpuError, match="4 GPUs are wanted and 3 can be had"),
+        gpu_locks.claim(4, ask=three),
+    ):
+        pass
+
+
+def test_many_jobs_that_start_at_once_never_share(job):
+    jobs = [job(1, of=3) for _ in range(6)]
+    outputs = [each.process.stdout for each in jobs]
+    got: dict[Any, str] = {}
+    for n in (3, 4, 5, 6):
+        while len(got) < n:
+            for output in select.select(set(outputs) - set(got), [], [])[0]:
+                got[output] = output.readline().strip()
+        assert len(got) == n
+        holding = [
+            each for each in jobs if each.process.poll() is None and each.process.stdout in got
+        ]
+        assert sorted(got[each.process.stdout] for each in holding) == ["GPU-0", "GPU-1", "GPU-2"]
+        holding[0].kill()
+
+
+def test_a_gpu_for_one_process_is_held_until_that_ends(cupy: Cupy, rmm: Any, job):
+    alone = Device(**vars(ONE) | {"compute_mode": gpu_devices.EXCLUSIVE})
+    with backend.use("gpu", ask=lambda: machine(alone)):
+        pass
+    other = job(1, of=1)
+    assert f"is claimed by process {os.getpid()}" in other.says()
+    with backend.use("gpu", ask=lambda: machine(alone)) as found:
+        assert found == "gpu"
+    for kept in gpu_locks._held.values():
+        kept.close()
+    assert other.has() == "GPU-0"
+
+
+def test_a_claim_inside_a_claim_is_of_the_same_gpus():
+    with gpu_locks.claim(2, ask=three) as outer:
+        with gpu_locks.claim(1, ask=three) as inner:
+            assert inner[0] in outer
+        with gpu_locks.claim(None, ask=lambda: machine(*outer)) as inner:
+            assert inner == outer
+        assert os.environ[VISIBLE] == "GPU-0,GPU-1"
+    assert VISIBLE not in os.environ
+    assert gpu_locks._held == {}
+
+
+def test_the_one_with_most_free_memory_is_taken_and_then_alone_visible(monkeypatch):
+    monkeypatch.setenv(VISIBLE, "5,7")
+    two = machine(*(Device(f"GPU-{n}", "H200", 10**11, n * GB) for n in (2, 3)))
+    with gpu_locks.claim(1, ask=lambda: two):
+        assert os.environ[VISIBLE] == "GPU-3"
+    assert os.environ[VISIBLE] == "5,7"
+    unknown = Device("MIG-9", "H200 MIG 1g", 0, None)
+    with gpu_locks.claim(1, ask=lambda: machine(unknown)):
+        assert os.environ[VISIBLE] == "MIG-9"
+
+
+def test_a_folder_for_claims_that_is_not_ours(monkeypatch, tmp_path: Path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SCATLAS_CLAIMS_DIR", str(tmp_path / "file"))
+    with (
+        pytest.raises(GpuError, match="where claims on GPUs lie, cannot be made: File exists"),
+        gpu_locks.claim(ask=three),
+    ):
+        pass
+    monkeypatch.delenv("SCATLAS_CLAIMS_DIR")
+    monkeypatch.setattr(gpu_locks.os, "getuid", lambda: 12345678)
+    try:
+        with (
+            pytest.raises(GpuError, match="is not yours: set SCATLAS_CLAIMS_DIR to another"),
+            gpu_locks.claim(ask=three),
+        ):
+            pass
+    finally:
+        shutil.rmtree("/tmp/scatlas-12345678")
+
+
+def test_no_gpu_cannot_be_claimed():
+    with (
+        pytest.raises(GpuError, match="0 GPUs cannot be claimed"),
+        gpu_locks.claim(0, ask=three),
+    ):
+        pass
+
+
+# Memory -------------------------------------------------------------------------------------------
+
+PLAIN = ("CudaMemoryResource", None)
+
+
+@pytest.mark.parametrize(
+    "options, made",
+    [
+        ({}, ("PoolMemoryResource", PLAIN, {
+            "initial_pool_size": 50 * GB // 256 * 256, "maximum_pool_size": 90 * GB // 256 * 256})),
+        ({"initial": "2GB", "maximum": 0.5}, ("PoolMemoryResource", PLAIN, {
+            "initial_pool_size": 2 * GB // 256 * 256,
+            "maximum_pool_size": 141 * GB // 2 // 256 * 256})),
+        ({"maximum": "1GiB"}, ("PoolMemoryResource", PLAIN, {
+            "initial_pool_size": 2**30, "maximum_pool_size": 2**30})),
+        ({"mode": "managed"}, (
+            "LimitingResourceAdaptor", ("ManagedMemoryResource", None), 100 * GB, None)),
+        ({"mode": "managed", "maximum": "300GB"}, (
+            "LimitingResourceAdaptor", ("ManagedMemoryResource", None), 300 * GB // 256 * 256,
+            None)),
+        ({"mode": "async"}, ("CudaAsyncMemoryResource", {"initial_pool_size": None})),
+        ({"mode": "async", "initial": "1GiB", "maximum": "2GiB"}, (
+            "LimitingResourceAdaptor",
+            ("CudaAsyncMemoryResource", {"initial_pool_size": 2**30}), 2**31, None)),
+    ],
+)  # fmt: skip
+def test_modes(cupy: Cupy, rmm: Any, options: dict, made: tuple):
+    sa.memory(**options)
+    assert rmm.set[0].made == ("StatisticsResourceAdaptor", made, None)
+    assert cupy.allocator == "RMM's allocator"
+    assert device_memory.current_mode() == options.get("mode", "pool")
+    assert device_memory.peak_bytes() == 11
+    sa.memory("default", maximum="3GB")
+    assert rmm.set[0].made == PLAIN
+    assert (cupy.allocator, cupy.limit) == ("pool's malloc", 3 * GB // 256 * 256)
+    assert device_memory.peak_bytes() == 7
+
+
+def test_each_of_several_devices(cupy: Cupy, rmm: Any):
+    sa.memory("pool", devices=[0, 1])
+    assert set(rmm.set) == {0, 1}
+    assert device_memory.peak_bytes() == 22
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"mode": "pool+managed"}, "'pool+managed' is unknown (a pool of managed memory is not"),
+        ({"mode": "huge"}, "'huge' is unknown: use pool, managed, async or default"),
+        (
+            {"mode": "managed", "initial": "1GB"},
+            "managed memory and a pool exclude each other: a pool would take all its memory at",
+        ),
+        ({"mode": "default", "initial": "1GB"}, "takes nothing at once: leave out initial"),
+        ({"maximum": "142GB"}, "maximum is '142GB': give more than 0 and at most the GPU's 141"),
+        ({"maximum": 0.0}, "maximum is 0.0: give more than 0"),
+        ({"maximum": "lots"}, "a size of 'lots' is not understood"),
+        ({"initial": "3GB", "maximum": "2GB"}, "initial (3,000,000,000 bytes) is above maximum"),
+    ],
+)
+def test_refused_memory(cupy: Cupy, rmm: Any, options: dict, message: str):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        sa.memory(**options)
+
+
+def test_memory_that_the_gpu_has_not(cupy: Cupy, rmm: Any):
+    rmm.mr.PoolMemoryResource = _raising(MemoryError("std::bad_alloc: out_of_memory: CUDA error"))
+    with pytest.raises(GpuError, match=r"'pool' does not start on GPU 0 \(std::bad_alloc: out_of"):
+        sa.memory("pool")
+
+
+def test_memory_without_a_gpu(cupy: Cupy, rmm: Any):
+    cupy.fails["getDevice"] = CUDARuntimeError(100, "cudaErrorNoDevice: no CUDA-capable device")
+    with pytest.raises(GpuError, match=r"'pool' needs a GPU, and CUDA does not start \(cudaErrorN"):
+        sa.memory("pool")
+
+
+def test_missing_packages_for_memory(monkeypatch):
+    monkeypatch.setattr(device_memory, "find_spec", lambda name: None)
+    with pytest.raises(GpuError, match="memory mode 'default' needs CuPy: install scatlas"):
+        sa.memory("default")
+
+
+# Clusters -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"kind": "slurm"}, "kind 'slurm' is unknown: use in-process, local-gpu, local-cpu or"),
+        ({"kind": "in-process", "n_workers": 2}, "kind 'in-process', which takes no option"),
+        ({"kind": "local-cpu", "protocol": "ucx"}, "protocol does not belong to a cluster of kind"),
+        ({"kind": "local-gpu", "protocol": "udp"}, "protocol 'udp' is unknown: use tcp or ucx"),
+        (
+            {"kind": "local-gpu", "rmm_managed_memory": True, "protocol": "ucx"},
+            "managed memory and protocol 'ucx' exclude each other: UCX hands GPU memory",
+        ),
+        (
+            {"kind": "local-gpu", "rmm_managed_memory": True, "rmm_pool_size": "1GB"},
+            "managed memory and a pool exclude each other",
+        ),
+        ({"kind": "existing"}, "needs either its address or its scheduler_file"),
+        (
+            {"kind": "existing", "address": "tcp://127.0.0.1:1", "scheduler_file": "x"},
+            "needs either its address or its scheduler_file",
+        ),
+    ],
+)
+def test_refused_clusters(options: dict, message: str):
+    with pytest.raises(ConfigError, match=re.escape(message)), sa.cluster(**options):
+        pass
+
+
+def test_clusters_name_the_packages_that_they_lack(monkeypatch):
+    def lacking(*names: str) -> None:
+        present = ModuleSpec("x", None)
+        monkeypatch.setattr(cluster, "find_spec", lambda n: None if n in names else present)
+
+    for names, options, message in (
+        (("distributed",), {"kind": "local-cpu"}, "needs distributed, which is not installed"),
+        (("dask_cuda",), {"kind": "local-gpu"}, "install dask-cuda (scatlas[gpu-cu12] or"),
+        (
+            ("distributed_ucxx",),
+            {"kind": "local-gpu", "protocol": "ucx"},
+            "protocol 'ucx' needs distributed-ucxx",
+        ),
+    ):
+        lacking(*names)
+        with pytest.raises(ConfigError, match=re.escape(message)), sa.cluster(**options):
+            pass
+
+
+def test_no_cluster_needs_nothing():
+    with sa.cluster() as client:
+        assert client is None
+
+
+def test_workers_of_gpus_are_started_on_claimed_ones(monkeypatch):
+    """Its arguments; tests/gpu starts it."""
+    made = {}
+    fake = ModuleType("dask_cuda")
+    fake.LocalCUDACluster = lambda **options: made.update(options)
+    monkeypatch.setitem(sys.modules, "dask_cuda", fake)
+    monkeypatch.setattr(gpu_devices, "ask", three)
+    with ExitStack() as stack:
+        cluster._gpu_workers(stack, devices=[2, 0], device_memory_limit="10GB")
+        assert set(gpu_locks._held) == {"GPU-0", "GPU-2"}
+    assert made == {
+        "CUDA_VISIBLE_DEVICES": ["GPU-0", "GPU-2"],
+        "host": "127.0.0.1",
+        "dashboard_address": None,
+        "threads_per_worker": 1,
+        "protocol": "tcp",
+        "device_memory_limit": "10GB",
+    }
+    for wrong in ([3], [0, 0], [-1]):
+        with (
+            pytest.raises(GpuError, match="give numbers from 0 to 2, each once"),
+            ExitStack() as stack,
+        ):
+            cluster._gpu_workers(stack, devices=wrong)
+
+
+USE = """
+import json, sys
+import dask.array as da
+import scatlas as sa
+
+if __name__ == "__main__":
+    with sa.cluster("local-cpu", n_workers=2, threads_per_worker=1) as client:
+        address = client.scheduler_info()["address"]
+        client.write_scheduler_file(sys.argv[1])
+        found = {"address": address, "workers": len(client.scheduler_info(n_workers=-1)["workers"])}
+        found["sum"] = int(da.arange(10, chunks=5).sum().compute())
+        with sa.cluster("existing", scheduler_file=sys.argv[1]) as other:
+            found["existing"] = other.submit(sum, [1, 2]).result()
+        with sa.cluster("existing", address=address) as other:
+            found["by address"] = other.submit(sum, [1, 2]).result()
+    print(json.dumps(found))
+"""
+
+
+def test_a_cluster_of_this_machines_cpus(tmp_path: Path):
+    pytest.importorskip("distributed")
+    (tmp_path / "use.py").write_text(USE)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "use.py"), str(tmp_path / "scheduler.json")],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found.pop("address").startswith("tcp://127.0.0.1:")
+    assert found == {"workers": 2, "sum": 45, "existing": 3, "by address": 3}
+
+
+FUNCTIONS = """
+import hashlib, json, sys
+import anndata as ad
+import dask.array as da
+import numpy as np
+import scipy.sparse as sp
+import scatlas as sa
+from scatlas import blocks
+from scatlas.matrix.gram import GramAccumulator
+
+def found(persisted):
+    rng = np.random.default_rng(0)
+    counts = sp.csr_matrix(rng.poisson(rng.gamma(0.3, 2.0, 60), (900, 60)).astype(np.float32))
+    x = da.from_array(counts, chunks=(25, 60), asarray=False)
+    adata = ad.AnnData(X=x.persist() if persisted else x)
+    sa.pp.calculate_qc_metrics(adata, percent_top=None, inplace=True)
+    sa.pp.filter_cells(adata, min_counts=1)
+    sa.pp.normalize_total(adata)
+    sa.pp.log1p(adata)
+    sa.pp.highly_variable_genes(adata, n_top_genes=30)
+    adata.obs["g"] = np.arange(adata.n_obs) % 3
+    groups = sa.get.aggregate(adata, "g", ["mean", "var", "count_nonzero", "median"]).layers
+    groups["sum"] = sa.get.aggregate(adata, "g", "sum").layers["sum"]  # few: block by block
+    sa.pp.scale(adata, zero_center=False)
+    sa.pp.pca(adata, n_comps=5)
+    places = np.concatenate([*blocks.stream(adata.obsm["X_pca"])])
+    arrays = [adata.obs["total_counts"], adata.var["dispersions_norm"], adata.varm["PCs"], places]
+    arrays += [groups[name] for name in sorted(groups)]
+    harmed = any((a != b).nnz for a, b in zip(blocks.stream(x), blocks.stream(x)))
+    return [hashlib.sha256(np.ascontiguousarray(a).tobytes()).hexdigest() for a in arrays], harmed
+
+if __name__ == "__main__":
+    here = found(False)
+    with sa.cluster("local-cpu", n_workers=2, threads_per_worker=1) as client:
+        called = []
+        add, GramAccumulator.add = GramAccumulator.add, lambda *a: called.append(a)
+        there = found(True)
+    print(json.dumps({"same": here == there, "harmed": there[1], "blocks_here": len(called)}))
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_functions_on_a_cluster_give_the_bits_of_one_process(tmp_path: Path):
+    """36 blocks, more than two groups; none of them is summed in the process that asks."""
+    pytest.importorskip("distributed")
+    (tmp_path / "use.py").write_text(FUNCTIONS)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "use.py")],
+        capture_output=True, text=True, check=False, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == {"same": True, "harmed": False, "blocks_here": 0}
+
+
+def test_a_scheduler_that_does_not_answer(monkeypatch, tmp_path: Path):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(cluster, "_SECONDS", 1)
+    with (
+        pytest.raises(ConfigError, match=r"no Dask scheduler answers at tcp://127.0.0.1:9"),
+        sa.cluster("existing", address="tcp://127.0.0.1:9"),
+    ):
+        pass
+    with (
+        pytest.raises(ConfigError, match=r"no\.json: there is no such scheduler file"),
+        sa.cluster("existing", scheduler_file=tmp_path / "no.json"),
+    ):
+        pass
+
+
+# Steps --------------------------------------------------------------------------------------------
+
+
+def run(folder: Path, *options: str) -> dict[str, Any]:
+    """The run record of a step with these options."""
+    manifest = folder / "m.json"
+    args = script.parser("doc", gpu=True).parse_args(["--manifest", str(manifest), *options])
+    with script.run(args, outputs=[]) as facts:
+        facts["on"] = backend.current()
+    record = json.loads(script.run_record(manifest).read_text())
+    assert json.loads(manifest.read_text()) == {"on": record["backend"], "outputs": {}}
+    return record
+
+
+def test_the_run_record_says_what_a_step_worked_on(cupy: Cupy, rmm: Any, monkeypatch, tmp_path):
+    # A default argument is bound when the function is made.
+    monkeypatch.setitem(backend.use.__wrapped__.__kwdefaults__, "ask", lambda: machine(ONE))
+    record = run(tmp_path, "--backend", "gpu", "--memory", "async", "--memory-limit", "20GB")
+    assert record["backend"] == "gpu"
+    assert record["gpu"]["memory_mode"] == "async"
+    assert record["gpu"]["peak_memory_bytes"] == 11
+    assert "gpu" not in run(tmp_path, "--backend", "cpu")
+
+
+def test_a_step_without_a_gpu(monkeypatch, tmp_path: Path, caplog):
+    monkeypatch.setattr(backend, "find_spec", lambda name: None)
+    with caplog.at_level(logging.INFO, "scatlas"):
+        assert run(tmp_path, "--backend", "auto")["backend"] == "cpu"
+    assert "backend: auto works on the CPU, as CuPy is not installed" in caplog.text
+    with pytest.raises(GpuError, match="backend: gpu cannot be used, as CuPy is not installed"):
+        run(tmp_path, "--backend", "gpu")
+    assert not (tmp_path / "m.refused").exists(), "a GPU may be free at the next attempt"
+
+
+def test_only_steps_that_can_use_a_gpu_have_the_options():
+    with pytest.raises(SystemExit):
+        script.parser("doc").parse_args(["--manifest", "m.json", "--backend", "cpu"])
+
+
+def test_a_step_on_a_cluster(tmp_path: Path):
+    pytest.importorskip("distributed")
+    program = tmp_path / "step.py"
+    program.write_text(
+        textwrap.dedent("""
+            import sys
+            from scatlas.workflow import script
+            from scatlas.compute import backend
+
+            def main():
+                args = script.parser("doc", gpu=True).parse_args()
+                with script.run(args, outputs=[]) as facts:
+                    from distributed import default_client
+                    facts["workers"] = len(default_client().scheduler_info()["workers"])
+
+            if __name__ == "__main__":
+                script.execute(main)
+        """)
+    )
+    cluster = json.dumps({"kind": "local-cpu", "n_workers": 1, "threads_per_worker": 1})
+    manifest = tmp_path / "m.json"
+    subprocess.run(
+        [sys.executable, str(program), "--manifest", str(manifest)],
+        env=os.environ | {"SCATLAS_CLUSTER": cluster}, check=True, timeout=120,
+    )  # fmt: skip
+    assert json.loads(manifest.read_text())["workers"] == 1
+    assert json.loads(script.run_record(manifest).read_text())["backend"] == "cpu"

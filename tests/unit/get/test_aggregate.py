@@ -1,0 +1,483 @@
+"""aggregate on every kind of X against plain NumPy: sums, labels, masks, medians, memory.
+
+tests/parity compares it with scanpy; the memory of many groups is measured in
+tests/unit/get/test_aggregate_memory.py.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+import scatlas as sa
+from scatlas.compute import memory
+from scatlas.compute.threads import use_threads
+from scatlas.errors import InputError, TooLargeError
+from scatlas.kernels.moments import group_sums_cpu, medians_cpu
+from scatlas.kernels.moments.group_sums_cpu import Wanted
+from scatlas.matrix import group_medians, group_sums
+
+FUNCS = ("sum", "mean", "var", "count_nonzero", "median")
+ALL = Wanted(sums=True, squares=True, nonzero=True)
+
+
+def reals(rng: np.random.Generator, shape: tuple[int, int], dtype: Any = np.float64) -> np.ndarray:
+    """Of both signs and many sizes, a third of them not zero."""
+    x = rng.normal(size=shape) * 10.0 ** rng.integers(-3, 4, shape)
+    return np.where(rng.random(shape) < 0.3, x, 0).astype(dtype)
+
+
+def plain(x: np.ndarray, codes: np.ndarray, n: int, dof: int = 1) -> dict[str, np.ndarray]:
+    """Layers by NumPy, exact where they can be."""
+    of = [x[codes == g].astype(np.int64 if x.dtype.kind in "iu" else np.float64) for g in range(n)]
+    layers = {
+        "sum": np.array([rows.sum(axis=0) for rows in of]),
+        "mean": np.array([rows.mean(axis=0) for rows in of]),
+        "count_nonzero": np.array([(rows != 0).sum(axis=0) for rows in of]),
+        "median": np.array([np.median(rows, axis=0) for rows in of]),
+    }
+    deviations = [((rows - rows.mean(axis=0)) ** 2).sum(axis=0) for rows in of]
+    with np.errstate(invalid="ignore"):
+        n_rows = [np.float64(len(rows) - dof) for rows in of]
+        layers["var"] = np.array([d / k for d, k in zip(deviations, n_rows, strict=True)])
+    return layers
+
+
+def bits(layers: Any) -> list[bytes]:
+    return [np.ascontiguousarray(layers[name]).tobytes() for name in FUNCS]
+
+
+# --- every kind of X --------------------------------------------------------------------------
+
+
+def test_all_functions(array_type, count_dtype, counts, make_adata, block_loads):
+    adata = make_adata(array_type(counts.astype(count_dtype)))
+    adata.obs["half"] = np.where(np.arange(60) < 33, "x", "y")
+    found = sa.get.aggregate(adata, ["half", "batch"], FUNCS)
+    names = ["x_b0", "x_b1", "x_b2", "y_b0", "y_b1", "y_b2"]
+    assert found.obs_names.tolist() == names
+    codes = np.array(
+        [
+            names.index(f"{h}_{b}")
+            for h, b in zip(*map(adata.obs.get, ("half", "batch")), strict=True)
+        ]
+    )
+    assert found.obs["n_obs_aggregated"].tolist() == np.bincount(codes).tolist()
+    assert found.obs["half"].tolist() == list("xxxyyy")
+    pd.testing.assert_frame_equal(found.var, adata.var)
+    expected = plain(counts.toarray(), codes, 6)
+    whole = np.dtype(count_dtype).kind in "iu"
+    assert list(found.layers) == list(FUNCS)
+    for name, layer in found.layers.items():
+        assert type(layer) is np.ndarray
+        exact = name == "count_nonzero" or (name == "sum" and whole)
+        assert layer.dtype == (np.int64 if exact else np.float64)
+        rtol = 1e-13 if name == "var" else 0
+        np.testing.assert_allclose(layer, expected[name], rtol=rtol, atol=0, err_msg=name)
+    block_loads.assert_unchanged()
+
+
+@pytest.mark.parametrize("funcs", [[name] for name in FUNCS[:4]] + [list(FUNCS[:4])])
+def test_one_pass_for_all_functions(dask_type, counts, make_adata, block_loads, funcs):
+    adata = make_adata(dask_type(counts))
+    alone = sa.get.aggregate(adata, "batch", funcs)
+    assert block_loads.passes() == sa.get.aggregate.passes == sa.get.aggregate_cells.passes
+    together = sa.get.aggregate(make_adata(counts), "batch", FUNCS)
+    assert list(alone.layers) == funcs
+    for name in funcs:
+        np.testing.assert_array_equal(alone.layers[name], together.layers[name])
+
+
+@pytest.mark.parametrize("n_groups", [2, 40])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_neither_blocks_nor_threads_nor_the_layout_show(dtype, n_groups, block_loads, make_adata):
+    """Few groups are added up block by block, many are not."""
+    rng = np.random.default_rng(1)
+    x = reals(rng, (300, 40), dtype) if dtype != "int32" else rng.poisson(0.5, (300, 40))
+    x = x.astype(dtype)
+    codes = rng.integers(0, n_groups, 300)
+    found = []
+    layouts = (
+        lambda: x,
+        lambda: np.asfortranarray(x),
+        lambda: sparse.csr_matrix(x),
+        lambda: sparse.csc_matrix(x),
+        lambda: sparse.csr_array(x),
+        lambda: block_loads.dask(sparse.csr_matrix(x), 1),
+        lambda: block_loads.dask(sparse.csr_matrix(x), 11),
+        lambda: block_loads.dask(sparse.csr_matrix(x), 299),
+        lambda: block_loads.dask(x, 13),
+    )
+    for i, make in enumerate(layouts):
+        adata = make_adata(make())
+        adata.obs["g"] = codes
+        with use_threads(1 + 2 * (i % 2)):
+            found.append(bits(sa.get.aggregate(adata, "g", FUNCS).layers))
+    assert all(one == found[0] for one in found[1:])
+
+
+def test_reals_are_added_exactly():
+    """Sums that plain float64 gets wrong: rounded once, from the sum of the fractions."""
+    x = np.array([[1e16, 0.1], [1.0, 0.2], [-1e16, 0.3], [1.0, 1e30], [3.0, -1e30]])
+    adata = ad.AnnData(
+        X=sparse.csr_matrix(x), obs=pd.DataFrame({"g": ["a"] * 5}, index=list("vwxyz"))
+    )
+    layers = sa.get.aggregate(adata, "g", ["sum", "mean"]).layers
+    wanted = [float(sum(map(Fraction, column))) for column in x.T]
+    assert layers["sum"].tolist() == [wanted]
+    assert wanted != x.sum(axis=0).tolist(), "a premise of this test"
+    assert layers["mean"].tolist() == [[total / 5 for total in wanted]]
+
+
+def test_a_large_mean_with_a_small_spread_keeps_its_variance():
+    rng = np.random.default_rng(0)
+    x = 1e6 + rng.normal(size=(500, 3))
+    x[:, 2] = 12345.678
+    obs = pd.DataFrame({"g": ["a"] * 500}, index=[f"{i}" for i in range(500)])
+    for made in (x, np.round(x).astype(np.int64)):
+        found = sa.get.aggregate(ad.AnnData(X=made, obs=obs), "g", "var").layers["var"][0]
+        exact = [np.var([Fraction(v.item()) for v in column], ddof=1) for column in made.T]
+        np.testing.assert_allclose(found, np.array(exact, dtype=np.float64), rtol=1e-13)
+        assert found[2] == 0
+
+
+@pytest.mark.parametrize("dof", [0, 1, 2, 5])
+def test_degrees_of_freedom(counts, make_adata, dof):
+    adata = make_adata(counts)
+    adata.obs["g"] = ["a"] * 40 + ["b"] * 18 + ["c", "d"]
+    found = sa.get.aggregate(adata, "g", "var", dof=dof).layers["var"]
+    sizes = np.array([40, 18, 1, 1])
+    codes = np.repeat(np.arange(4), sizes)
+    expected = plain(counts.toarray(), codes, 4, dof)["var"]
+    expected[sizes <= dof] = np.nan
+    np.testing.assert_allclose(found, expected, rtol=1e-13)
+
+
+def test_values_that_are_not_finite():
+    x = np.array([[np.inf, np.nan, 1.0], [1.0, 2.0, np.inf], [2.0, 1.0, -np.inf]])
+    expected = {"sum": [[np.inf, np.nan, np.nan]], "count_nonzero": [[3, 3, 3]]}
+    obs = pd.DataFrame({"g": ["a"] * 3}, index=list("xyz"))
+    for made in (x, sparse.csr_matrix(x)):
+        adata = ad.AnnData(X=made, obs=obs)
+        layers = sa.get.aggregate(adata, "g", ["sum", "mean", "count_nonzero", "median"]).layers
+        for name, values in expected.items():
+            np.testing.assert_array_equal(layers[name], values)
+        np.testing.assert_array_equal(layers["median"], [[2.0, np.nan, 1.0]])
+
+
+def test_wide_integers_are_refused_where_sums_may_not_fit():
+    obs = pd.DataFrame({"g": ["a", "a"]}, index=["x", "y"])
+    adata = ad.AnnData(X=np.array([[2**61], [2**61 - 1]]), obs=obs)
+    assert sa.get.aggregate(adata, "g", "sum").layers["sum"] == 2**62 - 1
+    with pytest.raises(InputError, match=r"sums of their squares over 2 values do not fit 64 bits"):
+        sa.get.aggregate(adata, "g", "var")
+    adata.X = np.array([[2**62], [2**62]])
+    with pytest.raises(InputError, match=r"whose sums over 2 values .* convert X to float64"):
+        sa.get.aggregate(adata, "g", "mean")
+
+
+# --- kernels ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("indptr", ["int32", "int64"])
+@pytest.mark.parametrize("indices", ["uint16", "int32", "uint32", "int64"])
+@pytest.mark.parametrize(
+    "data", ["bool", "uint8", "int16", "uint32", "int64", "float16", "float32"]
+)
+def test_index_and_value_types(data, indices, indptr):
+    rng = np.random.default_rng(0)
+    dense = (rng.integers(0, 2, (23, 9)) * rng.integers(0, 2, (23, 9))).astype(data)
+    block = sparse.csr_matrix(dense.astype(np.float64))
+    block.data, block.indices = block.data.astype(data), block.indices.astype(indices)
+    block.indptr = block.indptr.astype(indptr)
+    codes = rng.integers(-1, 4, 23)
+    groups, sums = group_sums_cpu.group_sums(block, codes, ALL)
+    assert groups.tolist() == [0, 1, 2, 3]
+    for group in range(4):
+        rows = dense[codes == group].astype(np.float64)
+        np.testing.assert_array_equal(sums.sums[group], rows.sum(axis=0))
+        np.testing.assert_array_equal(sums.squares[group], (rows**2).sum(axis=0))
+        np.testing.assert_array_equal(sums.nonzero[group], (rows != 0).sum(axis=0))
+    assert sums.whole == (data[0] != "f")
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0), (1, 1), (1, 70), (200, 1)])
+def test_shapes(shape):
+    rng = np.random.default_rng(0)
+    x = reals(rng, shape)
+    codes = rng.integers(-1, 3, shape[0])
+    for block in (x, sparse.csr_matrix(x)):
+        total = group_sums_cpu.zeros((3, shape[1]), x.dtype, ALL)
+        group_sums_cpu.add(block, codes, total)
+        for group in range(3):
+            expected = x[codes == group].sum(axis=0)
+            np.testing.assert_allclose(total.sums[group], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_what_is_not_wanted_takes_no_memory():
+    for dtype in (np.uint8, np.float32):
+        for wanted in (ALL, Wanted(True, False, False), Wanted(False, False, True)):
+            total = group_sums_cpu.zeros((4, 5), dtype, wanted)
+            arrays = [value for value in vars(total).values() if isinstance(value, np.ndarray)]
+            assert len(arrays) == wanted.n_arrays(dtype)
+            assert {(array.itemsize, array.shape) for array in arrays} == {(8, (4, 5))}
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, 2, 7, 8])
+def test_medians_of_a_block(n_rows):
+    rng = np.random.default_rng(n_rows)
+    x = reals(rng, (n_rows, 30))
+    x[:, 3] = -1.0
+    stored_zeros = sparse.csr_matrix(x)
+    stored_zeros.data[::5] = 0
+    x = stored_zeros.toarray()
+    expected = np.median(x, axis=0) if n_rows else np.full(30, np.nan)
+    for block in (x, stored_zeros):
+        np.testing.assert_array_equal(medians_cpu.medians(block, 30), expected)
+
+
+# --- labels -----------------------------------------------------------------------------------
+
+
+def frame(**columns: Any) -> ad.AnnData:
+    n = len(next(iter(columns.values())))
+    obs = pd.DataFrame(columns, index=[f"c{i}" for i in range(n)])
+    return ad.AnnData(X=np.arange(n, dtype=np.float32)[:, None], obs=obs)
+
+
+def test_groups_come_in_the_order_of_the_categories():
+    adata = frame(
+        a=pd.Categorical(list("yxyxz"), categories=list("zyxw")),
+        b=[2, 10, 10, 2, 2],
+    )
+    found = sa.get.aggregate(adata, ["a", "b"], "sum")
+    assert found.obs_names.tolist() == ["z_2", "y_2", "y_10", "x_2", "x_10"]
+    assert found.obs["a"].cat.categories.tolist() == ["z", "y", "x"]  # w has no cell
+    assert found.obs["b"].tolist() == [2, 2, 10, 2, 10]
+    assert found.layers["sum"].ravel().tolist() == [4, 0, 2, 3, 1]
+    assert found.obs.columns.tolist() == ["a", "b", "n_obs_aggregated"]
+
+
+def test_cells_without_a_value_are_left_out():
+    adata = frame(a=["x", None, "y", "x", np.nan], b=pd.Categorical(["p", "p", None, "q", None]))
+    one = sa.get.aggregate(adata, "a", "sum")
+    assert one.obs_names.tolist() == ["x", "y"]
+    assert one.layers["sum"].ravel().tolist() == [3, 2]
+    both = sa.get.aggregate(adata, ["b", "a"], ["sum", "median"])
+    assert both.obs_names.tolist() == ["p_x", "q_x"]
+    assert both.obs["n_obs_aggregated"].tolist() == [1, 1]
+    assert both.layers["sum"].ravel().tolist() == both.layers["median"].ravel().tolist() == [0, 3]
+    none = frame(a=[None, None])
+    assert sa.get.aggregate(none, "a", FUNCS).shape == (0, 1)
+
+
+def test_names_that_come_out_alike_are_numbered():
+    adata = frame(a=["x_y", "x"], b=["z", "y_z"])
+    assert sa.get.aggregate(adata, ["a", "b"], "sum").obs_names.tolist() == ["x_y_z", "x_y_z-1"]
+
+
+def test_many_columns_of_many_categories():
+    """2**72 combinations: numbers that do not fit an int64."""
+    n = 512
+    adata = frame(**{f"c{i}": np.roll(np.arange(n), i) for i in range(8)})
+    found = sa.get.aggregate(adata, list(adata.obs.columns), "sum")
+    assert found.n_obs == n
+    assert found.layers["sum"].ravel().tolist() == list(range(n))
+
+
+# --- masks ------------------------------------------------------------------------------------
+
+
+def test_masked_cells_count_in_no_function(array_type, counts, make_adata):
+    mask = np.arange(60) % 4 > 0
+    mask[np.arange(60) % 3 == 2] = False  # nothing is left of the third batch
+    adata = make_adata(array_type(counts))
+    adata.obs["mask"] = mask
+    found = sa.get.aggregate(adata, "batch", FUNCS, mask=mask)
+    assert bits(sa.get.aggregate(adata, "batch", FUNCS, mask="mask").layers) == bits(found.layers)
+    codes = np.where(mask, np.arange(60) % 3, -1)
+    expected = plain(counts.toarray(), codes, 2)
+    assert found.obs["n_obs_aggregated"].tolist() == [*np.bincount(codes[mask]).tolist(), 0]
+    for name in FUNCS:
+        np.testing.assert_allclose(found.layers[name][:2], expected[name], rtol=1e-13)
+    for name, value in {"sum": 0, "count_nonzero": 0, "mean": np.nan, "median": np.nan}.items():
+        np.testing.assert_array_equal(found.layers[name][2], np.full(50, value))
+
+
+# --- genes, obsm, varm ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "float32"])
+def test_genes_by_group(array_type, counts, make_adata, block_loads, dtype):
+    rng = np.random.default_rng(0)
+    x = (
+        counts.astype(dtype)
+        if dtype == "uint16"
+        else sparse.csr_matrix(reals(rng, (60, 50), dtype))
+    )
+    adata = make_adata(array_type(x))
+    adata.var["set"] = pd.Categorical.from_codes(np.arange(50) % 4 - 1, list("pqr"))
+    mask = np.arange(50) % 7 > 0
+    found = sa.get.aggregate(adata, "set", FUNCS, axis=1, mask=mask)
+    assert found.shape == (60, 3)
+    assert found.var_names.tolist() == list("pqr")
+    pd.testing.assert_frame_equal(found.obs, adata.obs)
+    codes = np.where(mask, np.arange(50) % 4 - 1, -1)
+    assert found.var["n_obs_aggregated"].tolist() == np.bincount(codes[codes >= 0]).tolist()
+    expected = plain(x.toarray().T, codes, 3)
+    for name, layer in found.layers.items():
+        np.testing.assert_allclose(layer, expected[name].T, rtol=1e-12, atol=1e-9, err_msg=name)
+    if array_type.is_dask:
+        assert block_loads.passes() == 1  # with the median
+
+
+def test_obsm_varm_and_layers(counts, make_adata, block_loads):
+    adata = make_adata(counts)
+    rng = np.random.default_rng(0)
+    values = reals(rng, (60, 4))
+    adata.obsm["table"] = pd.DataFrame(values, index=adata.obs_names, columns=list("wxyz"))
+    adata.obsm["array"] = values
+    adata.obsm["lazy"] = block_loads.dask(values)
+    adata.layers["twice"] = counts * 2
+    adata.varm["loadings"] = reals(rng, (50, 2))
+    adata.var["set"] = ["p", "q"] * 25
+    table, array, lazy = (
+        sa.get.aggregate(adata, "batch", FUNCS, obsm=key) for key in ("table", "array", "lazy")
+    )
+    assert table.var_names.tolist() == list("wxyz")
+    assert array.var_names.tolist() == list("0123")
+    assert bits(table.layers) == bits(array.layers) == bits(lazy.layers)
+    np.testing.assert_allclose(table.layers["sum"][1], values[1::3].sum(axis=0), rtol=1e-12)
+    layer = sa.get.aggregate(adata, "batch", "sum", layer="twice").layers["sum"]
+    once = sa.get.aggregate(adata, "batch", "sum").layers["sum"]
+    np.testing.assert_array_equal(layer, 2 * once)
+    loadings = sa.get.aggregate(adata, "set", "mean", varm="loadings")
+    assert loadings.shape == (2, 2)
+    assert loadings.var_names.tolist() == ["p", "q"]
+    expected = adata.varm["loadings"][1::2].mean(axis=0)
+    np.testing.assert_allclose(loadings.layers["mean"][:, 1], expected, rtol=1e-12)
+
+
+def test_a_matrix_and_a_table(counts, make_adata):
+    adata = make_adata(counts)
+    groups, layers = sa.get.aggregate_cells(counts, adata.obs.reset_index(), "batch", func="sum")
+    expected = sa.get.aggregate(adata, "batch", "sum")
+    pd.testing.assert_frame_equal(groups, expected.obs)
+    np.testing.assert_array_equal(layers["sum"], expected.layers["sum"])
+
+
+# --- medians and memory -----------------------------------------------------------------------
+
+
+def test_medians_in_several_passes(dask_type, counts, make_adata, block_loads, monkeypatch):
+    adata = make_adata(dask_type(counts))
+    expected = sa.get.aggregate(adata, "batch", "median").layers["median"]
+    assert block_loads.passes() == 1
+    block_loads.reset()
+    row = counts.nnz / 60 * 8 + 8 if "csr" in dask_type.name else 50 * 4
+    monkeypatch.setattr(
+        group_medians, "available_memory", lambda: int(33 * row / group_medians._PART)
+    )
+    found = sa.get.aggregate(adata, "batch", "median").layers["median"]
+    np.testing.assert_array_equal(found, expected)
+    assert block_loads.passes() == 3
+    monkeypatch.setattr(
+        group_medians, "available_memory", lambda: int(10 * row / group_medians._PART)
+    )
+    with pytest.raises(TooLargeError, match=r"all cells of a group at once, and the 20 of one"):
+        sa.get.aggregate(adata, "batch", "median")
+
+
+def test_a_result_that_does_not_fit_is_refused_before_a_pass(
+    dask_type, counts, make_adata, block_loads, monkeypatch
+):
+    adata = make_adata(dask_type(counts))
+    monkeypatch.setattr(group_sums, "available_memory", lambda: 3 * 50 * 8 * 2 - 1)
+    sa.get.aggregate(adata, "batch", "sum")
+    block_loads.reset()
+    match = r"result of sum and count_nonzero is 3 x 50 values in 2 arrays of 8 bytes"
+    with pytest.raises(TooLargeError, match=match):
+        sa.get.aggregate(adata, "batch", ["sum", "count_nonzero"])
+    with pytest.raises(TooLargeError, match=r"60 x 2 values in 3 arrays"):
+        sa.get.aggregate(adata, "mt", ["sum", "mean", "var"], axis=1)
+    assert block_loads.passes() == 0
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A machine's files: 4,000 kB available, and control groups."""
+
+    def write(path: str, text: str) -> None:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+
+    write("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:    4000 kB\n")
+    write("proc/self/cgroup", "0::/job/step\n")
+    return tmp_path, write
+
+
+def test_memory_that_is_left(machine):
+    root, write = machine
+    assert memory.available_memory(root) == 4_096_000
+    write("sys/fs/cgroup/job/memory.max", "3000000\n")
+    write("sys/fs/cgroup/job/memory.current", "1000000\n")
+    write("sys/fs/cgroup/job/memory.stat", "anon 3\ninactive_file 200000\n")
+    assert memory.available_memory(root) == 2_200_000
+    for name, text in (("max", "max\n"), ("current", "5\n"), ("stat", "")):
+        write(f"sys/fs/cgroup/job/step/memory.{name}", text)
+    assert memory.available_memory(root) == 2_200_000
+    write("sys/fs/cgroup/job/memory.current", "4000000\n")
+    assert memory.available_memory(root) == 0
+    assert memory.available_memory(root / "nowhere") is None
+    assert memory.available_memory() > 2**20
+
+
+# --- what is refused --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("by", "options", "sentence"),
+    [
+        ("nosuch", {}, "there is no column 'nosuch' to group by; there are ['batch']"),
+        ([], {}, "by names no column"),
+        ("batch", {"func": "total"}, "func 'total' is unknown: use sum, mean, var, count_nonzero"),
+        ("batch", {"func": []}, "func names no function"),
+        ("batch", {"axis": 2}, "axis must be 'obs', 'var', 0 or 1, not 2"),
+        ("mt", {"axis": 1, "obsm": "X_pca"}, "obsm can only be aggregated over cells"),
+        ("batch", {"axis": 0, "varm": "PCs"}, "varm can only be aggregated over genes"),
+        ("batch", {"layer": "a", "obsm": "b"}, "give one of layer, obsm and varm"),
+        ("batch", {"layer": "a"}, "adata.layers has no 'a'"),
+        ("batch", {"obsm": "a"}, "adata.obsm has no 'a'; it has []"),
+        ("batch", {"mask": "a"}, "mask 'a' is not a column of adata.obs"),
+        ("batch", {"mask": np.ones(59, bool)}, "mask is bool of shape (59,), but 60 booleans are"),
+        ("batch", {"mask": np.ones(60)}, "mask is float64 of shape (60,), but 60 booleans are"),
+        ("batch", {"mask": "batch"}, "but 60 booleans are needed"),
+    ],
+)
+def test_one_sentence(counts, make_adata, by, options, sentence):
+    with pytest.raises(InputError) as error:
+        sa.get.aggregate(make_adata(counts), by, **({"func": "sum"} | options))
+    assert sentence in str(error.value)
+
+
+def test_values_that_are_no_numbers(make_adata):
+    adata = make_adata(np.zeros((3, 2), dtype=np.complex128))
+    with pytest.raises(InputError, match=r"values of type complex128"):
+        sa.get.aggregate(adata, "batch", "sum")
+    with pytest.raises(InputError, match=r"adata.X is empty"):
+        sa.get.aggregate(ad.AnnData(obs=adata.obs), "batch", "sum")
+
+
+def test_blocks_of_another_type_than_x_says(make_adata, counts):
+    import dask.array as da
+
+    x = da.from_array(counts.toarray(), chunks=(10, 50))
+    lying = x.map_blocks(lambda block: block + 0.5, dtype=np.int32, meta=np.empty((0, 0), np.int32))
+    with pytest.raises(InputError, match=r"X says that it is int32, but a block of it is float64"):
+        sa.get.aggregate(make_adata(lying), "batch", "sum")

@@ -1,0 +1,322 @@
+"""Chunks are decoded once in a pass, by any thread, and what is damaged is refused."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import anndata as ad
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+
+import scatlas as sa
+from scatlas import blocks
+from scatlas.arrays import buffer_pool
+from scatlas.compute.block_sizes import csr_blocks
+from scatlas.errors import InputError
+from scatlas.io import load_plate, open_counts
+from scatlas.io.chunks import chunked_array
+from scatlas.io.chunks.native_codecs import run_decoder
+from scatlas.io.chunks.shared_chunks import Borders
+from scatlas.io.files.chunk_locations import in_hdf5
+from scatlas.io.files.local_zarr import open_store
+from scatlas.io.matrices.csr_writer import CsrWriter
+from scatlas.io.matrices.lazy import read_matrix
+from scatlas.io.products.load_plate import _Tally
+
+N_CELLS, N_GENES = 300, 90
+
+
+@pytest.fixture(scope="module")
+def counts() -> sp.csr_matrix:
+    rng = np.random.default_rng(5)
+    return sp.random(N_CELLS, N_GENES, 0.3, "csr", np.float32, rng, lambda n: rng.integers(1, 9, n))
+
+
+def write(counts: sp.csr_matrix, path: Path, chunk: int, **options: object) -> Path:
+    """A plate whose values lie in chunks of this size, and their indices in smaller ones."""
+    ad.AnnData(counts).write_h5ad(path)
+    with h5py.File(path, "r+") as file:
+        for part, size in (("data", chunk), ("indices", max(1, chunk - 3))):
+            values = file["X"][part][:]
+            del file["X"][part]
+            size = min(size, values.size)
+            file["X"].create_dataset(part, data=values, chunks=(size,), **options)
+    return path
+
+
+@pytest.fixture
+def decodes(monkeypatch) -> Counter:
+    """How often each chunk is decoded."""
+    seen: Counter = Counter()
+    lock = threading.Lock()
+    alone, read_runs = chunked_array._decode, chunked_array._raw_runs
+    # Of a run that is decoded as a whole only places are told: its number follows from them.
+    runs = threading.local()
+
+    def counting(array, chunk, *rest):
+        with lock:
+            seen[array.key, chunk] += 1
+        return alone(array, chunk, *rest)
+
+    def noting(array, first, stop):
+        for run in read_runs(array, first, stop):
+            runs.last = array.key, run
+            yield run
+
+    def counting_runs(pipeline):
+        decode = run_decoder(pipeline)
+        if decode is None:
+            return None
+
+        def decode_run(raw, starts, *rest):
+            n_done = decode(raw, starts, *rest)
+            key, run = runs.last
+            with lock:
+                for start in starts[:n_done]:
+                    seen[key, run.first + int(np.searchsorted(run.starts, start))] += 1
+            return n_done
+
+        return decode_run
+
+    monkeypatch.setattr(chunked_array, "_decode", counting)
+    monkeypatch.setattr(chunked_array, "_raw_runs", noting)
+    monkeypatch.setattr(chunked_array, "run_decoder", counting_runs)
+    return seen
+
+
+def each_once(path: Path, seen: Counter) -> bool:
+    with h5py.File(path) as file:
+        due = {
+            (f"X/{part}", i)
+            for part in ("data", "indices")
+            for i in range(file["X"][part].id.get_num_chunks())
+        }
+    return seen == Counter(due)
+
+
+# Chunks smaller than a block, about as large, and of several blocks.
+@pytest.mark.parametrize("chunk", [50, 700, 100_000])
+@pytest.mark.parametrize("threads", [1, 5])
+def test_load_decodes_each_chunk_of_the_source_once(counts, tmp_path, decodes, chunk, threads):
+    path = write(counts, tmp_path / "p.h5ad", chunk, compression="gzip")
+    with sa_threads(threads):
+        load_plate(path, tmp_path / "counts.zarr", plate="p", mt_prefix=None, block_budget="50kB")
+    assert each_once(path, decodes)
+    np.testing.assert_array_equal(
+        ad.read_zarr(tmp_path / "counts.zarr").X.toarray(), counts.toarray()
+    )
+
+
+@pytest.mark.parametrize("chunk", [50, 700, 100_000])
+def test_a_pass_over_lazy_blocks_decodes_each_chunk_once(counts, tmp_path, decodes, chunk):
+    path = write(counts, tmp_path / "p.h5ad", chunk, compression="gzip")
+    x, _ = read_matrix(path, block_budget="50kB")
+    assert x.numblocks[0] > 10
+    with sa_threads(4):
+        found = sp.vstack(list(blocks.stream(x)))
+    np.testing.assert_array_equal(found.toarray(), counts.toarray())
+    assert each_once(path, decodes)
+    # Passes of other tests that stopped half way may have left theirs.
+    assert not [key for key in chunked_array._borders._entries if key[0].path == str(path)]
+
+
+def sa_threads(n: int):
+    import dask
+
+    return dask.config.set(num_workers=n)
+
+
+def test_the_next_pass_after_one_that_stopped_half_way(counts, tmp_path, decodes):
+    path = write(counts, tmp_path / "p.h5ad", 700, compression="gzip")
+    x, _ = read_matrix(path, block_budget="50kB")
+    first = blocks.stream(x)
+    next(first)
+    first.close()
+    found = sp.vstack(list(blocks.stream(x)))
+    np.testing.assert_array_equal(found.toarray(), counts.toarray())
+
+
+def test_two_passes_at_once(counts, tmp_path):
+    path = write(counts, tmp_path / "p.h5ad", 333, compression="lzf")
+    x, _ = read_matrix(path, block_budget="50kB")
+
+    def whole(_: int) -> np.ndarray:
+        return sp.vstack(list(blocks.stream(x))).toarray()
+
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(whole, range(8)):
+            np.testing.assert_array_equal(found, counts.toarray())
+
+
+def test_rows_of_a_block_too_large_for_int32_indices_stay_exact(counts, tmp_path):
+    """An index beyond 2^32 must not wrap to a gene."""
+    path = write(counts, tmp_path / "p.h5ad", 100)
+    with h5py.File(path, "r+") as file:
+        indices = file["X/indices"][:].astype(np.int64)
+        indices[500] += 2**32
+        del file["X/indices"]
+        file["X"].create_dataset("indices", data=indices, chunks=(64,), compression="gzip")
+    with pytest.raises(InputError, match=r"hold 42949673\d\d, but must be 0 to 89"):
+        sa.read_lazy(path).X.compute()
+
+
+def test_a_chunk_that_was_never_written_is_refused(counts, tmp_path):
+    path = write(counts, tmp_path / "p.h5ad", 100)
+    with h5py.File(path, "r+") as file:
+        n = file["X/data"].shape[0]
+        del file["X/data"]
+        data = file["X"].create_dataset("data", (n,), np.float32, chunks=(100,))
+        data[: n // 2] = 1
+    with pytest.raises(InputError, match="was never written"):
+        sa.read_lazy(path).X.compute()
+
+
+@pytest.mark.parametrize("side_by_side", [True, False])
+def test_uncompressed_chunks_that_lie_side_by_side_are_read_at_once(
+    tmp_path, monkeypatch, side_by_side
+):
+    """One call for each would leave and take the interpreter's lock a hundred times a block."""
+    values = np.arange(1000, dtype=np.int32)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        if side_by_side:
+            file.create_dataset("x", data=values, chunks=(64,))
+        else:
+            x = file.create_dataset("x", (1000,), np.int32, chunks=(64,))
+            other = file.create_dataset("other", (1000,), np.int32, chunks=(64,))
+            for start in range(0, 1000, 64):
+                x[start : start + 64] = values[start : start + 64]
+                file.flush()  # a chunk takes its place in the file now
+                other[start : start + 64] = 1
+                file.flush()
+    with h5py.File(tmp_path / "x.h5") as file:
+        array = in_hdf5(str(tmp_path / "x.h5"), "x", file["x"])
+    assert array.is_raw
+    apart = 1 + np.count_nonzero(np.diff(array.places.offsets) != 64 * 4)
+    assert apart < 5 if side_by_side else apart == 16
+    calls, fill = [], chunked_array._fill
+    monkeypatch.setattr(chunked_array, "_fill", lambda *args: calls.append(args) or fill(*args))
+    for begin, end in [(0, 1000), (1, 999), (63, 65), (64, 128), (100, 110), (5, 5), (990, 1000)]:
+        np.testing.assert_array_equal(
+            chunked_array.read(array, begin, end, dtype=np.int32), values[begin:end]
+        )
+    calls.clear()
+    chunked_array.read(array, 0, 1000, dtype=np.int32)
+    assert len(calls) == apart
+
+
+def test_chunks_of_a_zarr_array_that_were_never_written_hold_its_fill_value(tmp_path):
+    group = zarr.open_group(tmp_path / "x.zarr", mode="w")
+    x = group.create_array("x", shape=(50,), chunks=(10,), dtype="int32", fill_value=7,
+                           compressors=None)  # fmt: skip
+    x[10:30], x[40:] = 1, 2
+    array = open_store(tmp_path / "x.zarr")["x"].places
+    assert array.is_raw
+    expected = np.repeat([7, 1, 1, 7, 2], 10)
+    for begin, end in [(0, 50), (5, 35), (12, 18), (31, 39), (3, 9)]:
+        np.testing.assert_array_equal(
+            chunked_array.read(array, begin, end, dtype=np.int32), expected[begin:end]
+        )
+
+
+def test_blocks_cut_by_rows_need_no_more_than_their_own_chunks(counts, tmp_path):
+    import pickle
+
+    path = write(counts, tmp_path / "p.h5ad", 10, compression="gzip")
+    with open_counts(path) as source:
+        rows = source.row_blocks(csr_blocks(source.indptr, 50_000))
+    for block in rows:
+        assert len(pickle.dumps(block)) < 8000
+    again = pickle.loads(pickle.dumps(rows[3])).read()
+    np.testing.assert_array_equal(
+        again.toarray(), counts[rows[3].first : rows[3].first + rows[3].n_rows].toarray()
+    )
+
+
+def test_borders_decode_once_for_callers_at_the_same_time():
+    borders, made = Borders(), []
+
+    def decode() -> np.ndarray:
+        time.sleep(0.05)
+        made.append(1)
+        return np.arange(5)
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: borders.get("chunk", 4, decode), range(4)))
+    assert len(made) == 1
+    assert all(values is found[0] for values in found)
+    assert not borders._entries
+
+
+def test_borders_hand_on_an_error_and_forget_it():
+    borders = Borders()
+
+    def fail() -> np.ndarray:
+        raise OSError("disk")
+
+    for _ in range(2):
+        with pytest.raises(OSError, match="disk"):
+            borders.get("chunk", 2, fail)
+    assert borders.get("chunk", 1, lambda: np.ones(1)) == 1
+
+
+def test_borders_that_nobody_fetches_do_not_pile_up():
+    borders = Borders()
+    for i in range(100):
+        borders.get(i, 2, lambda: np.zeros(1_000_000))
+    held = sum(entry.values.nbytes for entry in borders._entries.values())
+    assert held <= 64_000_000
+
+
+def test_memory_of_a_block_is_used_again_when_no_view_is_left():
+    first = buffer_pool.empty(1_000_000, np.int32)
+    place = first.ctypes.data
+    view = first[10:20]
+    del first
+    other = buffer_pool.empty(1_000_000, np.int32)
+    assert other.ctypes.data != place
+    del view
+    again = buffer_pool.empty(1_000_000, np.float32)
+    assert again.ctypes.data == place
+    assert again.flags.writeable
+
+
+def test_a_chunk_file_that_was_written_again_is_read_again(counts, tmp_path):
+    """Though a pass that stopped half way has kept what it held before."""
+    path = tmp_path / "p.zarr"
+    with CsrWriter(path, n_vars=N_GENES) as writer:
+        writer.append(counts)
+    for block in blocks.stream(read_matrix(path, block_budget="50kB")[0]):
+        assert block.nnz
+        break
+    with CsrWriter(tmp_path / "other.zarr", n_vars=N_GENES) as writer:
+        writer.append(counts * 2)
+    (path / "X/data/c/0").write_bytes((tmp_path / "other.zarr/X/data/c/0").read_bytes())
+    found = sp.vstack(list(blocks.stream(read_matrix(path, block_budget="50kB")[0])))
+    np.testing.assert_array_equal(found.toarray(), 2 * counts.toarray())
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_refused(counts, tmp_path):
+    path = write(counts, tmp_path / "p.h5ad", 100, compression="gzip")
+    with open_counts(path) as source:
+        (block,) = source.row_blocks([(0, N_CELLS)])
+        write(counts * 2, tmp_path / "new.h5ad", 70, compression="gzip").replace(path)
+        with pytest.raises(InputError, match="has changed since it was opened"):
+            block.raw()
+
+
+def test_a_source_that_is_replaced_after_its_last_block_is_refused(counts, tmp_path, monkeypatch):
+    """Its tables may be those of the new file."""
+    path = write(counts, tmp_path / "p.h5ad", 100, compression="gzip")
+    new = write(counts, tmp_path / "new.h5ad", 70, compression="gzip")
+    tell = _Tally.tell
+    monkeypatch.setattr(_Tally, "tell", lambda *args: new.replace(path) and tell(*args))
+    with pytest.raises(InputError, match="has changed since it was opened"):
+        load_plate(path, tmp_path / "counts.zarr", plate="p", mt_prefix=None)
+    assert not (tmp_path / "counts.zarr").exists()

@@ -1,0 +1,462 @@
+"""The canonical store: what AnnData reads from it, its bytes, its refusals."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import zarr
+from anndata.experimental import read_lazy
+from anndata.io import sparse_dataset
+from numcodecs import blosc
+
+import scatlas.io.zarr_writer.sharded_array as shards
+from scatlas.errors import InputError
+from scatlas.io.files.checksums import VALUES_DIGEST, checksum
+from scatlas.io.matrices.csr_writer import CsrWriter, index_dtype
+from scatlas.io.zarr_writer.elements import (
+    DICT,
+    create_group,
+    open_to_write,
+    write_elem,
+    write_flags,
+)
+from scatlas.io.zarr_writer.sharded_array import (
+    COUNTS,
+    DENSE,
+    INDICES,
+    NORMALIZED,
+    PROJECTED,
+    ShardedArray,
+)
+from tests.helpers.frames import assert_same_frame
+
+# Nearly two chunks of real size.
+NOISE = np.random.default_rng(0).poisson(2, 2 * shards.CHUNK_VALUES - 1000)
+VALUES = {
+    **dict.fromkeys(("u1", "i1", "u2", "u4", "i4", "i8", "f4", "f8"), NOISE),
+    "?": NOISE > 2,
+    "O": np.array([f"cell {i}" for i in NOISE[:60_000]], dtype=object),
+}
+
+
+@pytest.mark.parametrize("compression", [COUNTS, INDICES, DENSE, NORMALIZED, PROJECTED])
+@pytest.mark.parametrize("kind", VALUES)
+def test_the_last_chunk_has_the_same_bytes_each_time(tmp_path, monkeypatch, kind, compression):
+    """Of real size it is several blocks to Blosc, whose own threads finish them in any order."""
+    monkeypatch.setattr(blosc, "use_threads", True)  # whoever has set it: zarr-python unsets it
+    digests = set()
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(20):
+            with ShardedArray(tmp_path / "x", kind, pool, compression=compression) as array:
+                array.append(VALUES[kind].astype(kind))
+            digests.add(checksum(tmp_path / "x"))
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("in_runs", [True, False])
+def test_the_digest_of_values_does_not_depend_on_their_encoding(tmp_path, monkeypatch, in_runs):
+    if not in_runs:
+        monkeypatch.setattr(shards, "run_encoder", lambda *_: None)
+    values = np.arange(3 * shards.CHUNK_VALUES + 5, dtype=np.uint16)
+    digests = {}
+    with ThreadPoolExecutor(2) as pool:
+        for name, compression in {"a": COUNTS, "b": NORMALIZED}.items():
+            path = tmp_path / name
+            with ShardedArray(path, "u2", pool, compression=compression, digest=True) as array:
+                array.append(values, lasting=True)
+            metadata = json.loads((path / "zarr.json").read_text())
+            digests[name] = metadata["attributes"][VALUES_DIGEST]
+    assert checksum(tmp_path / "a") != checksum(tmp_path / "b")
+    assert digests["a"] == digests["b"] == "8d17754372008b4e"
+    values[-1] += 1
+    with (
+        ThreadPoolExecutor(2) as pool,
+        ShardedArray(tmp_path / "c", "u2", pool, digest=True) as array,
+    ):
+        array.append(values)
+    metadata = json.loads((tmp_path / "c" / "zarr.json").read_text())
+    assert metadata["attributes"][VALUES_DIGEST] != digests["a"]
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Chunks of 64 and shards of 256 values, so that small matrices have many of them."""
+    monkeypatch.setattr(shards, "CHUNK_VALUES", 64)
+    monkeypatch.setattr(shards, "SHARD_VALUES", 256)
+
+
+def count_matrix(n=97, genes=60, *, largest=200, dtype=np.float32, seed=0):
+    rng = np.random.default_rng(seed)
+    dense = rng.poisson(1.0, (n, genes)) * rng.integers(0, 2, (n, genes))
+    dense[[n // 9, n - 1]] = 0  # empty cells, also the last
+    dense[n // 2, 7] = largest
+    return sp.csr_matrix(dense.astype(dtype))
+
+
+def table(n):
+    return pd.DataFrame(
+        {
+            "n": np.arange(n),
+            "share": np.linspace(0, 1, n),
+            "kept": np.arange(n) % 2 == 0,
+            "line": pd.Categorical.from_codes(np.arange(n) % 3 - 1, ["b", "a"]),
+            "name": [f"name {i} µ" for i in range(n)],
+        },
+        index=pd.Index([f"cell{i}" for i in range(n)], name="BARCODE"),
+    )
+
+
+def write(path, x, step, **kwargs):
+    with CsrWriter(path, n_vars=x.shape[1], **kwargs) as store:
+        for i in range(0, x.shape[0], step):
+            store.append(x[i : i + step])
+    return path
+
+
+def assert_same_csr(actual, expected):
+    np.testing.assert_array_equal(actual.indptr, expected.indptr)
+    np.testing.assert_array_equal(actual.indices, expected.indices)
+    np.testing.assert_array_equal(actual.data, expected.data)
+    assert actual.shape == expected.shape
+
+
+@pytest.mark.parametrize(
+    "largest, dtype",
+    [(200, np.uint8), (256, np.uint16), (65535, np.uint16), (65536, np.uint32)],
+)
+def test_anndata_opens_the_store(tmp_path, small_chunks, largest, dtype):
+    x = count_matrix(largest=largest)
+    obs = table(97)
+    path = write(tmp_path / "a.zarr", x, 10, obs=obs, uns={"source": "a", "n": 3})
+
+    adata = ad.read_zarr(path)
+    assert_same_csr(adata.X, x)
+    assert adata.X.data.dtype == dtype
+    assert adata.X.indices.dtype == np.uint16
+    assert adata.X.indptr.dtype == np.int64
+    assert_same_frame(adata.obs, obs)
+    assert list(adata.var_names) == [str(i) for i in range(60)]
+    assert adata.uns == {"source": "a", "n": 3}
+
+    group = zarr.open_group(path, mode="r")
+    assert group["X/data"].shards == (256,)
+    assert group["X/data"].chunks == (64,)
+    backed = sparse_dataset(group["X"])
+    assert (backed[5:40] != x[5:40]).nnz == 0
+    assert (backed[np.array([1, 3, 60])] != x[[1, 3, 60]]).nnz == 0
+    assert_same_csr(backed.to_memory(), x)
+
+    lazy = read_lazy(path)
+    assert lazy.X.dtype == dtype
+    assert_same_csr(lazy.X.compute(scheduler="synchronous"), x)
+    assert_same_frame(lazy.to_memory().obs, obs)
+
+
+def scanpy_steps(adata):
+    import scanpy as sc
+
+    sc.pp.calculate_qc_metrics(adata, inplace=True, percent_top=None)
+    sc.pp.filter_genes(adata, min_cells=3)
+    sc.pp.normalize_total(adata)
+    sc.pp.log1p(adata)
+    sc.pp.highly_variable_genes(adata, n_top_genes=40)
+    sc.pp.pca(adata, n_comps=5)
+    return adata
+
+
+@pytest.mark.parametrize("kind", ["counts", "values"])
+def test_scanpy_computes_on_the_store(tmp_path, kind):
+    """Small dtypes give what float32 and int32 give; index widths are those SciPy works with."""
+    housekeeping = sp.csr_matrix(np.ones((300, 1), np.float32))  # no empty cells
+    x = sp.hstack([housekeeping, count_matrix(300, 80)], format="csr")
+    x.indices, x.indptr = x.indices.astype(np.int32), x.indptr.astype(np.int32)
+    if kind == "counts":
+        stored = read_lazy(write(tmp_path / "a.zarr", x, 50)).to_memory()
+        assert stored.X.dtype == np.uint8
+    else:
+        stored = ad.read_zarr(write(tmp_path / "a.zarr", x, 50, data_dtype=np.float32))
+    assert stored.X.indices.dtype == stored.X.indptr.dtype == np.int32
+    for rows, columns in [([5, 2, 9], [7, 3, 60]), (slice(None, None, 2), np.arange(81) % 3 == 0)]:
+        np.testing.assert_array_equal(
+            stored[rows, columns].copy().X.toarray(), x[rows][:, columns].toarray()
+        )
+    stored, plain = scanpy_steps(stored), scanpy_steps(ad.AnnData(x))
+    assert_same_frame(stored.obs, plain.obs, check_dtype=False)
+    assert_same_frame(stored.var, plain.var, check_dtype=False)
+    assert_same_csr(stored.X, plain.X)
+    np.testing.assert_array_equal(stored.obsm["X_pca"], plain.obsm["X_pca"])
+
+
+@pytest.mark.parametrize("announced", [False, True])
+def test_index_widths_grow_together(tmp_path, small_chunks, monkeypatch, announced):
+    """As from 2^31 values on, with the limit put at 1,000."""
+    monkeypatch.setattr("scatlas.io.matrices.csr_writer._INT32_VALUES", 1_000)
+    x = count_matrix(200)
+    assert x.nnz > 2_000
+    kwargs = {"data_dtype": np.float32, "n_values": x.nnz if announced else 0}
+    adata = ad.read_zarr(write(tmp_path / "a.zarr", x, 9, **kwargs))
+    assert adata.X.indices.dtype == adata.X.indptr.dtype == np.int64
+    assert_same_csr(adata.X, x)
+    write(tmp_path / "b.zarr", x, 200, data_dtype=np.float32)
+    assert checksum(tmp_path / "a.zarr") == checksum(tmp_path / "b.zarr")
+
+
+def test_bytes_do_not_depend_on_blocks_or_threads(tmp_path, small_chunks, monkeypatch):
+    """The late large value widens uint8 to uint16 after several shards are written."""
+    x = count_matrix(300, largest=1)
+    x.data[-5] = 999
+    kwargs = {"obs": table(300), "var": table(60)}
+    reference = checksum(write(tmp_path / "whole.zarr", x, 300, **kwargs))
+    for step, threads in [(1, 1), (7, 2), (300, 5)]:
+        monkeypatch.setattr(shards, "n_threads", lambda threads=threads: threads)
+        path = write(tmp_path / f"{step}.zarr", x, step, **kwargs)
+        assert checksum(path) == reference
+    assert_same_csr(ad.read_zarr(tmp_path / "1.zarr").X, x)
+    assert len(list((tmp_path / "1.zarr/X/data/c").iterdir())) == -(-x.nnz // 256)
+
+
+def test_widening_equals_the_wide_dtype_from_the_start(tmp_path, small_chunks):
+    early, late = count_matrix(300, largest=1), count_matrix(300, largest=1)
+    early.data[0] = late.data[-1] = 70_000
+    stores = [write(tmp_path / name, m, 9) for name, m in [("e", early), ("l", late)]]
+    assert [ad.read_zarr(s).X.dtype for s in stores] == [np.uint32] * 2
+    folders = [s / "X/data/c" for s in stores]
+    n_shards = len(list(folders[0].iterdir()))
+    assert n_shards == len(list(folders[1].iterdir())) > 4
+    # Between the first and the last shard the two hold the same values.
+    for number in range(1, n_shards - 1):
+        one, other = (folder / str(number) for folder in folders)
+        assert one.read_bytes() == other.read_bytes()
+    assert not (stores[1] / "X/data.narrow").exists()
+
+
+def test_float_values_are_kept(tmp_path, small_chunks):
+    x = count_matrix().astype(np.float32)
+    x.data = np.log1p(x.data)
+    path = write(tmp_path / "a.zarr", x, 13, data_dtype=np.float32)
+    adata = ad.read_zarr(path)
+    assert adata.X.dtype == np.float32
+    assert_same_csr(adata.X, x)
+
+
+def test_blocks_of_every_width_and_kind(tmp_path):
+    x = count_matrix()
+    reference = checksum(write(tmp_path / "a.zarr", x, 97))
+    for name, block in {
+        "int64": sp.csr_matrix(x, dtype=np.int64),
+        "array": sp.csr_array(x),
+        "float64": x.astype(np.float64),
+    }.items():
+        block.indices = block.indices.astype(np.int64)
+        before = block.copy()
+        assert checksum(write(tmp_path / name, block, 97)) == reference
+        assert_same_csr(block, before)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (4, 5), (0, 0)])
+def test_nothing_stored(tmp_path, shape):
+    x = sp.csr_matrix(shape, dtype=np.float32)
+    with CsrWriter(tmp_path / "a.zarr", n_vars=shape[1]) as store:
+        store.append(x)
+    adata = ad.read_zarr(tmp_path / "a.zarr")
+    assert adata.shape == shape
+    assert_same_csr(adata.X, x)
+
+
+def test_index_dtype_by_genes(tmp_path):
+    assert index_dtype(62_710) == index_dtype(65_536) == np.uint16
+    assert index_dtype(65_537) == np.int32
+    x = sp.csr_matrix(([1, 2], [0, 65_535], [0, 2]), shape=(1, 65_536))
+    assert_same_csr(ad.read_zarr(write(tmp_path / "a.zarr", x, 1)).X, x)
+    x = sp.csr_matrix(([1, 2], [0, 65_536], [0, 2]), shape=(1, 65_537))
+    assert_same_csr(ad.read_zarr(write(tmp_path / "b.zarr", x, 1)).X, x)
+
+
+@pytest.mark.parametrize("value", [-1, 0.5, np.nan, np.inf, 2.0**32])
+def test_what_is_no_count_is_refused(tmp_path, value):
+    x = count_matrix(dtype=np.float64)
+    x.data[17] = value
+    with pytest.raises(InputError, match=r"a\.zarr: X holds"):
+        write(tmp_path / "a.zarr", x, 10)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_misuse_leaves_nothing(tmp_path):
+    x = count_matrix()
+    with pytest.raises(ValueError, match="obs has 96 rows, X has 97"):
+        write(tmp_path / "a.zarr", x, 10, obs=table(96))
+    with pytest.raises(ValueError, match="60 columns is due, not csc"):
+        write(tmp_path / "a.zarr", x.tocsc(), 97)
+    x.indices[5] = 60
+    with pytest.raises(ValueError, match="out of range"):
+        write(tmp_path / "a.zarr", x, 97)
+
+    def write_rows_and_values_that_differ() -> None:
+        with CsrWriter(tmp_path / "a.zarr", n_vars=3) as store:
+            store.append_values(np.ones(2), np.arange(2))
+            store.append_rows(np.array([1]))
+
+    with pytest.raises(ValueError, match="rows of 1 values in all, but 2"):
+        write_rows_and_values_that_differ()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_metadata_hold_no_times_and_are_consolidated(tmp_path):
+    path = write(tmp_path / "a.zarr", count_matrix(), 10, obs=table(97))
+    root = json.loads((path / "zarr.json").read_text())
+    nodes = root["consolidated_metadata"]["metadata"]
+    assert list(nodes) == sorted(nodes, key=lambda name: (name.count("/"), name))
+    files = {p.parent.relative_to(path).as_posix() for p in path.rglob("zarr.json")} - {"."}
+    assert set(nodes) == files
+    # That no chunk is left out, which by the format would mean zeros.
+    assert root["attributes"] == {
+        "encoding-type": "anndata",
+        "encoding-version": "0.1.0",
+        "written_by": "scatlas",
+    }
+
+
+def test_text_columns_of_every_kind(tmp_path):
+    obs = pd.DataFrame(
+        {
+            "string": pd.array(["a", "b", "c"], dtype="string"),
+            "gaps": pd.array(["a", None, "a"], dtype="string"),
+            "object": ["x", "y", None],
+        }
+    )
+    obs.index = pd.Index(["1", "2", "3"], dtype="string")
+    before = obs.copy()
+    path = write(tmp_path / "a.zarr", count_matrix(3, 9), 3, obs=obs)
+    assert_same_frame(obs, before)
+    got = ad.read_zarr(path).obs
+    assert list(got["string"]) == ["a", "b", "c"]
+    assert list(got["gaps"].cat.codes) == [0, -1, 0]
+    assert list(got["object"].cat.codes) == [0, 1, -1]
+    assert list(got.index) == ["1", "2", "3"]
+
+
+def test_anndata_settings_stay_as_they_are(tmp_path):
+    names = ("zarr_write_format", "auto_shard_zarr_v3", "allow_write_nullable_strings")
+    before = [getattr(ad.settings, name) for name in names]
+    write(tmp_path / "a.zarr", count_matrix(), 10, obs=table(97))
+    assert [getattr(ad.settings, name) for name in names] == before
+
+
+def files_of(folder):
+    return {f.relative_to(folder): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+
+
+@pytest.mark.parametrize("n", [0, 1, 63, 64, 65, 255, 256, 257, 1000])
+@pytest.mark.parametrize("kind", ["counts", "indices", "offsets", "float", "dense", "text", "bool"])
+def test_shards_equal_zarr_pythons(tmp_path, small_chunks, n, kind):
+    """The streamed files are those that zarr-python writes in one go."""
+    rng = np.random.default_rng(n)
+    values, compression = {
+        "counts": (rng.poisson(1, n).astype(np.uint8) + 1, COUNTS),
+        "indices": (rng.integers(1, 60_000, n).astype(np.uint16), INDICES),
+        "offsets": (np.cumsum(rng.integers(1, 9, n)).astype(np.int64), DENSE),
+        "float": (rng.random(n).astype(np.float32) + 1, NORMALIZED),
+        "dense": (rng.random((n, 5)).astype(np.float32) + 1, DENSE),
+        "text": (np.array([f"µ{i}" * (i % 9 + 1) for i in range(n)], object), DENSE),
+        "bool": (np.ones(n, bool), DENSE),
+    }[kind]
+    with ThreadPoolExecutor(2) as pool:
+        array = ShardedArray(
+            tmp_path / "a",
+            values.dtype,
+            pool,
+            compression=compression,
+            row_shape=values.shape[1:],
+            attributes={"k": 1},
+        )
+        for lo in range(0, n, 37):
+            array.append(values[lo : lo + 37])
+        array.close()
+    ours = zarr.open_array(tmp_path / "a", mode="r")
+    np.testing.assert_array_equal(ours[...], values)
+    theirs = zarr.create_array(
+        tmp_path / "b",
+        shape=values.shape,
+        dtype=str if kind == "text" else values.dtype,
+        chunks=ours.chunks,
+        shards=ours.shards,
+        compressors=ours.metadata.codecs[0].codecs[1:],
+        attributes={"k": 1},
+    )
+    if n:
+        theirs[...] = values
+    assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
+
+
+def test_memory_stays_bounded(tmp_path):
+    """40M values pass through; what is held at any time is chunks, not the array."""
+    import tracemalloc
+
+    block = count_matrix(2_000, 1_000, largest=9)
+    block = sp.vstack([block] * 2, format="csr")
+    tracemalloc.start()
+    with CsrWriter(tmp_path / "a.zarr", n_vars=1_000) as store:
+        for _ in range(10):
+            store.append(block)
+        _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    n = block.nnz * 10
+    assert n > 10_000_000
+    assert peak < 16e6 < 3 * n  # bytes; the values and indices take 3 bytes each
+
+
+def test_metadata_is_what_zarr_python_consolidates(tmp_path):
+    line = pd.Categorical(["a", "b", None])
+    obs = pd.DataFrame({"line": line, "n": [1, 2, 3]}, index=list("xyz"))
+    with CsrWriter(tmp_path / "a.zarr", n_vars=4, obs=obs) as writer:
+        writer.append(sp.csr_matrix(np.eye(3, 4)))
+    ours = json.loads((tmp_path / "a.zarr/zarr.json").read_text())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Consolidated metadata", category=UserWarning)
+        zarr.consolidate_metadata(tmp_path / "a.zarr")
+    assert ours == json.loads((tmp_path / "a.zarr/zarr.json").read_text())
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
+@pytest.mark.parametrize("width", [(), (3,)])
+def test_chunks_encoded_together_have_the_bytes_of_chunks_encoded_alone(
+    tmp_path, monkeypatch, dtype, width
+):
+    monkeypatch.setattr(shards, "CHUNK_VALUES", 2**8)
+    monkeypatch.setattr(shards, "SHARD_VALUES", 2**11)
+    values = np.random.default_rng(3).integers(0, 9, (2**11 * 3 + 77, *width)).astype(dtype)
+    files = {}
+    for name, lasting, most in (("alone", False, 2**21), ("runs", True, 2**21), ("few", True, 999)):
+        monkeypatch.setattr(shards, "_RUN_BYTES", most)
+        with shards.encoding_pool() as pool:
+            array = shards.ShardedArray(tmp_path / name, dtype, pool, row_shape=width)
+            with array:
+                for piece in np.split(values, [100, 3_000, 3_001, 5_000]):
+                    array.append(np.ascontiguousarray(piece), lasting=lasting)
+        files[name] = {
+            path.relative_to(tmp_path / name): path.read_bytes()
+            for path in sorted((tmp_path / name).rglob("*"))
+            if path.is_file()
+        }
+    assert files["alone"] == files["runs"] == files["few"]
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "runs", mode="r")[...], values)
+
+
+def test_flags_are_written_as_anndata_writes_them(tmp_path):
+    flags = {"zero_center": True, "use_highly_variable": False}
+    create_group(tmp_path / "whole", DICT)
+    write_elem(open_to_write(tmp_path / "whole"), "params", flags)
+    write_flags(tmp_path / "own" / "params", flags)
+    found = []
+    for folder in (tmp_path / "whole" / "params", tmp_path / "own" / "params"):
+        files = [file for file in folder.rglob("*") if file.is_file()]
+        found.append({file.relative_to(folder): file.read_bytes() for file in files})
+    assert found[0] == found[1]
+    assert len(found[0]) == 4

@@ -1,0 +1,147 @@
+"""Text of HDF5 read without libhdf5 is what libhdf5 reads, or is left to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scatlas.io.tables import encodings, hdf5_strings
+from scatlas.io.tables.hdf5_strings import read_texts, references_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+UTF8 = h5py.string_dtype()
+TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
+
+
+def direct(dataset: h5py.Dataset, lo: int, hi: int) -> np.ndarray | None:
+    references = references_of(dataset)
+    return None if references is None else read_texts(references, dataset.file.filename, lo, hi)
+
+
+def write(path: Path, texts: list[str], **options: object) -> None:
+    with h5py.File(path, "w") as file:
+        file.create_dataset("t", data=np.array(texts, object), dtype=UTF8, **options)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    texts=st.lists(TEXTS, min_size=1, max_size=400),
+    chunk=st.sampled_from([None, 1, 7, 64]),
+    gzip=st.booleans(),
+    ends=st.tuples(st.integers(0, 400), st.integers(0, 400)),
+)
+def test_any_text(tmp_path_factory, texts, chunk, gzip, ends):
+    path = tmp_path_factory.mktemp("t") / "t.h5"
+    options = {} if chunk is None else {"chunks": (min(chunk, len(texts)),)}
+    write(path, texts, **options, **({"compression": "gzip", "shuffle": True} if gzip else {}))
+    lo, hi = sorted(min(end, len(texts)) for end in ends)
+    with h5py.File(path) as file:
+        found = direct(file["t"], lo, hi)
+        assert found is not None
+        assert found.dtype == object
+        assert found.tolist() == texts[lo:hi] == file["t"].asstr()[lo:hi].tolist()
+
+
+@pytest.mark.parametrize("length", [4_000, 65_000, 70_000, 1_000_000])
+def test_long_text(tmp_path, length):
+    texts = ["a", "é" * length, "b", "c" * length, ""]
+    write(tmp_path / "t.h5", texts)
+    with h5py.File(tmp_path / "t.h5") as file:
+        assert direct(file["t"], 0, 5).tolist() == texts
+
+
+def test_text_that_was_written_over_and_grown(tmp_path):
+    """Objects of a collection are freed and used again, out of order."""
+    rng = np.random.default_rng(0)
+    texts = [f"text {i}" for i in range(3_000)]
+    write(tmp_path / "t.h5", texts, chunks=(100,), maxshape=(None,))
+    with h5py.File(tmp_path / "t.h5", "r+") as file:
+        for i in rng.permutation(3_000)[:1_500].tolist():
+            texts[i] = "x" * int(rng.integers(0, 300))
+            file["t"][i] = texts[i]
+        file["t"].resize((3_500,))
+        file["t"][3_400] = "last"
+    with h5py.File(tmp_path / "t.h5") as file:
+        wanted = file["t"].asstr()[:].tolist()
+        assert wanted[:3_000] == texts
+        assert direct(file["t"], 0, 3_500) is None  # a chunk was never written
+    with h5py.File(tmp_path / "t.h5", "r+") as file:
+        file["t"].resize((3_000,))
+    with h5py.File(tmp_path / "t.h5") as file:
+        assert direct(file["t"], 0, 3_000).tolist() == texts
+
+
+def other(path: Path, kind: str) -> None:
+    """Text that is left to libhdf5."""
+    with h5py.File(path, "w", userblock_size=512 if kind == "user block" else 0) as file:
+        values = np.array(["a", "b"], object)
+        if kind == "ascii":
+            file.create_dataset("t", data=values, dtype=h5py.string_dtype("ascii"))
+        elif kind == "fixed":
+            file.create_dataset("t", data=np.array([b"a", b"b"]))
+        else:
+            file.create_dataset("t", data=values, dtype=UTF8)
+
+
+@pytest.mark.parametrize("kind", ["ascii", "fixed", "user block"])
+def test_what_is_left_to_the_library(tmp_path, kind):
+    other(tmp_path / "t.h5", kind)
+    with h5py.File(tmp_path / "t.h5") as file:
+        assert references_of(file["t"]) is None
+
+
+def spoil(path: Path, find: bytes, replace: bytes, *, back: int = 0) -> None:
+    raw = bytearray(path.read_bytes())
+    at = raw.index(find) - back
+    raw[at : at + len(replace)] = replace
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize(
+    "find, replace, back",
+    [
+        (b"needle", b"nee\0le", 0),  # where libhdf5 takes it to end
+        (b"needle", b"\x09", 8),  # longer than its reference says
+        (b"needle", b"\xff\xff", 16),  # another number
+        (b"GCOL", b"GCOX", 0),
+        (b"GCOL", b"GCOL\x02", 0),
+        (b"GCOL", b"\xff" * 8, -8),  # size of the collection
+    ],
+)
+def test_unusual_text_is_left_to_the_library(tmp_path, find, replace, back):
+    write(tmp_path / "t.h5", ["one", "needle", "two"])
+    with h5py.File(tmp_path / "t.h5") as file:
+        assert direct(file["t"], 0, 3).tolist() == ["one", "needle", "two"]
+    spoil(tmp_path / "t.h5", find, replace, back=back)
+    with h5py.File(tmp_path / "t.h5") as file:
+        assert direct(file["t"], 0, 3) is None
+
+
+def test_text_that_is_no_utf8(tmp_path):
+    write(tmp_path / "t.h5", ["one", "needle"])
+    spoil(tmp_path / "t.h5", b"needle", b"\xff")
+    with h5py.File(tmp_path / "t.h5") as file, pytest.raises(UnicodeDecodeError):
+        direct(file["t"], 0, 2)
+
+
+def test_columns_are_read_so(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(encodings, "_FEW", 2)
+    monkeypatch.setattr(
+        hdf5_strings, "read_texts", lambda *args: calls.append(args[2:]) or read_texts(*args)
+    )
+    write(tmp_path / "t.h5", ["a", "b", "c", "d"])
+    with h5py.File(tmp_path / "t.h5", "r+") as file:
+        file["t"].attrs.update({"encoding-type": "string-array", "encoding-version": "0.2.0"})
+    with h5py.File(tmp_path / "t.h5") as file:
+        stored = encodings.Stored.find(file, "t")
+        assert stored.values[1:3].tolist() == ["b", "c"]  # few: by the library
+        assert stored.values[0:4].tolist() == ["a", "b", "c", "d"]
+    assert calls == [(0, 4)]

@@ -1,0 +1,409 @@
+"""load_plate writes the source's counts exactly, with QC metrics, whatever layout and budget."""
+
+from __future__ import annotations
+
+import tracemalloc
+import warnings
+from pathlib import Path
+
+import anndata as ad
+import dask
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numcodecs import blosc
+
+from scatlas.blocks import csr
+from scatlas.compute.threads import use_threads
+from scatlas.datasets import simulate_plate, write_plate
+from scatlas.errors import InputError
+from scatlas.io.files.checksums import checksum, values_digest
+from scatlas.io.matrices.csr_writer import CsrWriter
+from scatlas.io.products.load_plate import load_plate
+from scatlas.io.tables.table import METRICS
+from scatlas.io.zarr_writer.sharded_array import CHUNK_VALUES
+from scatlas.kernels.counts.check_cpu import check_counts
+from tests.helpers.frames import writable
+
+
+def write(adata: ad.AnnData, path: Path) -> Path:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # anndata announces that Zarr v3 becomes its default
+        getattr(adata, f"write_{path.suffix[1:]}")(path)
+    return path
+
+
+def source(make_counts, make_adata, folder: Path, suffix: str = "h5ad") -> ad.AnnData:
+    adata = make_adata(make_counts(60, 50).astype(np.float32))
+    adata.obs["plate"] = "as given"
+    adata.obs.index.name = "BARCODE"
+    adata.var["gene_id"] = [f"E{i}" for i in range(50)]
+    adata.uns["not carried"] = 1
+    write(adata, folder / f"plate.{suffix}")
+    return adata
+
+
+def load(folder: Path, suffix: str = "h5ad", **options) -> tuple[dict, ad.AnnData]:
+    out = folder / "counts.zarr"
+    facts = load_plate(folder / f"plate.{suffix}", out, plate="P1", **options)
+    return facts, ad.read_zarr(out)
+
+
+@pytest.mark.parametrize("suffix", ["h5ad", "zarr"])
+@pytest.mark.parametrize("budget", [1, 3000, "256MB"])
+def test_counts_and_metrics(tmp_path, make_counts, make_adata, suffix, budget):
+    wanted = source(make_counts, make_adata, tmp_path, suffix)
+    facts, plate = load(tmp_path, suffix, block_budget=budget)
+    dense = wanted.X.toarray().astype(np.int64)
+    np.testing.assert_array_equal(plate.X.toarray(), dense)
+    assert plate.X.dtype.kind == "u"
+    assert plate.X.has_canonical_format
+
+    mt = np.arange(50) < 4
+    total, n_genes, total_mt = dense.sum(1), (dense > 0).sum(1), dense[:, mt].sum(1)
+    with np.errstate(invalid="ignore"):
+        share = total_mt / total * 100
+    metrics = {
+        "total_counts": total,
+        "n_genes_by_counts": n_genes,
+        "total_counts_mt": total_mt,
+        "pct_counts_mt": share,
+    }
+    for name, values in metrics.items():
+        np.testing.assert_array_equal(plate.obs[name], values)
+        assert plate.obs[name].dtype == (np.float64 if name.startswith("pct") else np.int64)
+    assert np.isnan(plate.obs["pct_counts_mt"].iloc[3])  # an empty cell, as in scanpy
+    np.testing.assert_array_equal(plate.var["mt"], mt)
+    np.testing.assert_array_equal(plate.var["n_cells_by_counts"], (dense > 0).sum(0))
+    np.testing.assert_array_equal(plate.var["total_counts"], dense.sum(0))
+
+    assert list(plate.obs_names) == list(wanted.obs_names)
+    assert plate.obs.index.name == "BARCODE"
+    assert list(plate.obs.columns) == ["batch", "plate", *metrics]
+    assert set(plate.obs["plate"]) == {"as given"}
+    assert list(plate.var["gene_id"]) == list(wanted.var["gene_id"])
+    assert not plate.uns
+    assert facts == {
+        "plate": "P1",
+        "n_cells": 60,
+        "n_genes": 50,
+        "n_values": wanted.X.nnz,
+        "total_counts": int(dense.sum()),
+        "max_count": int(dense.max()),
+        "n_empty_cells": 2,
+        "n_mt_genes": 4,
+        "n_unsorted_cells": 0,
+        "n_stored_zeros": 0,
+        "values_digest": values_digest(tmp_path / "counts.zarr"),
+        "notices": [
+            "2 cells have no counts",
+            "var had columns mt: replaced by new values",
+        ],
+    }
+
+
+def test_same_bytes_for_any_budget_and_source(tmp_path, make_counts, make_adata):
+    sums = set()
+    for suffix in ("h5ad", "zarr"):
+        source(make_counts, make_adata, tmp_path, suffix)
+        for budget in (1, 5000, "256MB"):
+            load(tmp_path, suffix, block_budget=budget)
+            sums.add(checksum(tmp_path / "counts.zarr"))
+    assert len(sums) == 1
+
+
+@pytest.mark.parametrize("largest", [200, 60_000, 100_000])
+def test_same_bytes_each_time(tmp_path, monkeypatch, largest):
+    """At the sizes of the demo's plates: chunks of several blocks, the last of each array cut."""
+    plate = simulate_plate(1, n_cells=2000, n_genes=3000)
+    plate.X.data[7] = largest
+    write_plate(tmp_path / "plate.h5ad", plate)
+    # Blosc's own threads, which zarr-python forbids in a process that has imported it.
+    monkeypatch.setattr(blosc, "use_threads", True)
+    found = set()
+    for n in range(20):
+        with use_threads(1 + n % 2):
+            facts = load_plate(tmp_path / "plate.h5ad", tmp_path / "counts.zarr", plate="p")
+        found.add((checksum(tmp_path / "counts.zarr"), facts["values_digest"]))
+    assert len(found) == 1
+
+
+def test_a_loaded_plate_loads_again(tmp_path, make_counts, make_adata):
+    """The canonical store is an AnnData store like any other."""
+    source(make_counts, make_adata, tmp_path)
+    _, once = load(tmp_path)
+    facts = load_plate(tmp_path / "counts.zarr", tmp_path / "again.zarr", plate="P1")
+    again = ad.read_zarr(tmp_path / "again.zarr")
+    np.testing.assert_array_equal(once.X.toarray(), again.X.toarray())
+    pd.testing.assert_frame_equal(once.obs, again.obs)
+    assert any(notice.startswith("obs had columns total_counts") for notice in facts["notices"])
+
+
+def test_memory_follows_the_budget_not_the_plate(tmp_path, make_adata):
+    """Ten times the cells, the same peak but for what is kept per cell."""
+    peaks = []
+    sizes = (100, 4_000, 40_000)  # the first compiles the kernels
+    threads = 2
+    for n_cells in sizes:
+        n_values = n_cells * 300
+        rng = np.random.default_rng(0)
+        indices = np.tile(np.arange(0, 600, 2, dtype=np.int32), n_cells)
+        data = rng.integers(1, 200, n_values).astype(np.float32)
+        x = csr(data, indices, np.arange(0, n_values + 1, 300), 600)
+        write(make_adata(x), tmp_path / "plate.h5ad")
+        tracemalloc.start()
+        try:
+            with dask.config.set(num_workers=threads):
+                load_plate(
+                    tmp_path / "plate.h5ad",
+                    tmp_path / "counts.zarr",
+                    plate="P1",
+                    block_budget="2MB",
+                )
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    further = sizes[2] - sizes[1]
+    per_cell = further * 300  # names, offsets and metrics of the further cells
+    # Up to two chunks a thread wait for their encoder, of 1 and of 2 bytes a value, and as many
+    # encoded ones to be written: how many do depends on the other work of the machine.
+    waiting = 2 * 2 * threads * CHUNK_VALUES * 3
+    assert peaks[2] - peaks[1] < per_cell + waiting
+    assert per_cell + waiting < 8 * 300 * further / 4
+
+
+@pytest.mark.parametrize("data_dtype", [bool, np.int8, np.uint16, np.uint64, np.float16, ">f4"])
+@pytest.mark.parametrize("index_dtype", [np.uint16, np.int64])
+def test_types_on_disk(tmp_path, make_counts, make_adata, data_dtype, index_dtype):
+    wanted = source(make_counts, make_adata, tmp_path)
+    limit = 1 if data_dtype is bool else 100
+    data = np.minimum(wanted.X.data, limit)
+    with h5py.File(tmp_path / "plate.h5ad", "r+") as file:
+        for part, values, dtype in (
+            ("X/data", data, data_dtype),
+            ("X/indices", wanted.X.indices, index_dtype),
+        ):
+            del file[part]
+            file[part] = values.astype(dtype)
+    _, plate = load(tmp_path)
+    wanted.X.data[:] = data
+    np.testing.assert_array_equal(plate.X.toarray(), wanted.X.toarray())
+
+
+def test_mt_prefix(tmp_path, make_counts, make_adata):
+    source(make_counts, make_adata, tmp_path)
+    facts, plate = load(tmp_path, mt_prefix="mt-")
+    assert facts["n_mt_genes"] == 0
+    assert "no gene name begins with 'mt-': mitochondrial counts are all zero" in facts["notices"]
+    facts, plate = load(tmp_path, mt_prefix=None)
+    assert facts["n_mt_genes"] == 0
+    assert not plate.obs["total_counts_mt"].any()
+    assert not any("begins" in notice for notice in facts["notices"])
+
+
+@pytest.fixture
+def by_id(tmp_path, make_counts, make_adata) -> ad.AnnData:
+    """A plate whose genes are called by ids; symbols, human and mouse, stand in columns of var."""
+    adata = source(make_counts, make_adata, tmp_path)
+    symbols = adata.var_names
+    assert symbols.str.startswith("MT-").any()
+    adata.var["symbols"] = pd.Categorical(symbols)
+    adata.var["mouse"] = symbols.str.lower()
+    adata.var["number"] = np.arange(adata.n_vars)
+    adata.var_names = [f"ENSG{i:05}" for i in range(adata.n_vars)]
+    write(adata, tmp_path / "plate.h5ad")
+    return adata
+
+
+@pytest.mark.usefixtures("by_id")
+def test_mitochondrial_genes_are_found_in_a_column(tmp_path, make_counts, make_adata):
+    """As in the index of the same plate whose genes are called by their symbols."""
+    (tmp_path / "named").mkdir()
+    source(make_counts, make_adata, tmp_path / "named")
+    wanted, named = load(tmp_path / "named")
+    for options in ({"gene_names": "symbols"}, {"gene_names": "mouse", "mt_prefix": "mt-"}):
+        facts, plate = load(tmp_path, **options, max_pct_mt=5.0)
+        assert facts["n_mt_genes"] == wanted["n_mt_genes"] > 0
+        assert list(plate.var_names[:2]) == ["ENSG00000", "ENSG00001"]
+        for metric in METRICS:
+            np.testing.assert_array_equal(plate.obs[metric], named.obs[metric])
+
+
+@pytest.mark.parametrize(
+    ("options", "mend"),
+    [
+        ({}, "begin with 'MT-': set qc.gene_names: symbols"),
+        ({"mt_prefix": "mt-"}, "in var['mouse'] begin with 'mt-': set qc.gene_names: mouse"),
+        ({"mt_prefix": "mt-", "gene_names": "symbols"}, "set qc.gene_names: mouse"),
+        ({"mt_prefix": "grch38_"}, "set qc.max_pct_mt to null"),
+    ],
+)
+@pytest.mark.usefixtures("by_id")
+def test_a_bound_that_could_not_act_is_refused(tmp_path, options, mend):
+    """With the setting that would find mitochondrial genes, before any count is read."""
+    with pytest.raises(InputError) as caught:
+        load(tmp_path, **options, max_pct_mt=5.0)
+    assert str(caught.value).startswith(f"{tmp_path}/plate.h5ad: qc.max_pct_mt is 5, but would")
+    assert str(caught.value).endswith(mend)
+    assert load(tmp_path, **options)[0]["n_mt_genes"] == 0, "without the bound it is no error"
+
+
+def test_the_case_of_the_prefix_is_tried(tmp_path, make_counts, make_adata):
+    source(make_counts, make_adata, tmp_path)
+    with pytest.raises(InputError, match=r"begin with 'MT-': set qc.mt_prefix: MT-$"):
+        load(tmp_path, mt_prefix="mt-", max_pct_mt=5.0)
+
+
+@pytest.mark.usefixtures("by_id")
+def test_a_column_of_gene_names_that_is_not_there(tmp_path):
+    columns = "mt, gene_id, symbols, mouse, number"
+    with pytest.raises(InputError, match=f"no column 'symbol', .* its columns are: {columns};"):
+        load(tmp_path, gene_names="symbol")
+
+
+def test_counts_beyond_float32(tmp_path, make_adata):
+    """The largest count, and a total that float32 cannot hold."""
+    x = sp.csr_matrix(np.array([[2**32 - 1, 0, 1], [2**24, 1, 0]], np.float64))
+    write(make_adata(x, mt=1), tmp_path / "plate.h5ad")
+    facts, plate = load(tmp_path)
+    assert plate.X.dtype == np.uint32
+    np.testing.assert_array_equal(plate.X.toarray(), x.toarray())
+    assert list(plate.obs["total_counts"]) == [2**32, 2**24 + 1]
+    assert facts["max_count"] == 2**32 - 1
+    assert facts["total_counts"] == 2**32 + 2**24 + 1
+
+
+def test_obs_that_anndata_cannot_write(tmp_path, make_counts, make_adata):
+    """A column named with a slash can be read from a file, but not written again."""
+    source(make_counts, make_adata, tmp_path)
+    with h5py.File(tmp_path / "plate.h5ad", "r+") as file:
+        column = file.create_dataset("obs/dose/uM", data=np.arange(60))
+        column.attrs.update({"encoding-type": "array", "encoding-version": "0.2.0"})
+        file["obs"].attrs["column-order"] = ["batch", "plate", "dose/uM"]
+    facts, plate = load(tmp_path)
+    np.testing.assert_array_equal(plate.obs["dose_uM"], np.arange(60))
+    assert any("obs['dose/uM'] was renamed to 'dose_uM'" in n for n in facts["notices"])
+
+
+# -- the kernel ----------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(
+        st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3)), max_size=8), max_size=6
+    ),
+    data_dtype=st.sampled_from([np.float32, np.float64, np.int32, np.int64, np.uint8]),
+    index_dtype=st.sampled_from([np.int32, np.int64, np.uint16]),
+)
+def test_check_counts_against_scipy(rows, data_dtype, index_dtype):
+    """Rows in any order, with zeros and repeats."""
+    indices = np.array([gene for row in rows for gene, _ in row], index_dtype)
+    data = np.array([value for row in rows for _, value in row], data_dtype)
+    indptr = np.cumsum([0, *map(len, rows)])
+    before = data.copy(), indices.copy()
+    flagged = np.arange(7) % 3 == 0
+    checked = check_counts(csr(data, indices, indptr, 7), flagged)
+    np.testing.assert_array_equal(data, before[0])
+    np.testing.assert_array_equal(indices, before[1])
+
+    repeats = [len({gene for gene, _ in row}) < len(row) for row in rows]
+    if any(repeats):
+        assert checked.problem.kind == "duplicate"
+        assert checked.problem.row == repeats.index(True)
+        genes = [gene for gene, _ in rows[checked.problem.row]]
+        assert genes.count(checked.problem.index) > 1
+        return
+    assert checked.problem is None
+    wanted = sp.csr_matrix(
+        (data.astype(np.int64), indices.astype(np.int32), indptr), (len(rows), 7)
+    )
+    wanted.sort_indices()
+    wanted.eliminate_zeros()
+    np.testing.assert_array_equal(checked.counts, wanted.data)
+    np.testing.assert_array_equal(checked.indices, wanted.indices)
+    np.testing.assert_array_equal(checked.indptr, wanted.indptr)
+    wanted_dtype = np.uint8 if wanted.data.max(initial=0) < 256 else np.uint16
+    assert (checked.counts.dtype, checked.indices.dtype) == (wanted_dtype, np.uint16)
+    dense = wanted.toarray()
+    np.testing.assert_array_equal(checked.totals, dense.sum(axis=1))
+    np.testing.assert_array_equal(checked.masked, dense[:, flagged].sum(axis=1))
+    np.testing.assert_array_equal(checked.per_gene[:, 0], dense.sum(axis=0))
+    np.testing.assert_array_equal(checked.per_gene[:, 1], (dense > 0).sum(axis=0))
+    assert checked.n_unsorted == sum(
+        [g for g, _ in row] != sorted(g for g, _ in row) for row in rows
+    )
+    assert checked.n_zeros == sum(value == 0 for row in rows for _, value in row)
+
+
+@pytest.mark.parametrize("at", range(9))
+@pytest.mark.parametrize(
+    "value, kind",
+    [
+        *[(-1, "negative"), (1.5, "fractional"), (2.0**31 + 0.5, "fractional")],
+        *[(np.nan, "nan"), (np.inf, "infinite"), (-np.inf, "infinite"), (2.0**32, "too_large")],
+    ],
+)
+def test_check_counts_finds_each_problem_anywhere(value, kind, at):
+    data = np.arange(1.0, 10)
+    data[at] = value
+    indices = np.tile([1, 4, 5], 3).astype(np.int32)
+    problem = check_counts(csr(data, indices, np.array([0, 3, 6, 9]), 6)).problem
+    assert (problem.kind, problem.row, problem.index) == (kind, at // 3, indices[at])
+    np.testing.assert_equal(problem.value, value)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int64, np.uint32])
+def test_check_counts_takes_all_counts(dtype):
+    data = np.array([1, 2**31 - 1, 2**31, 2**32 - 1], dtype)
+    checked = check_counts(csr(data, np.arange(4), np.array([0, 4]), 4))
+    np.testing.assert_array_equal(checked.counts, data)
+
+
+# -- obs and var ---------------------------------------------------------------------------------
+
+
+def test_writable_columns(tmp_path):
+    frame = pd.DataFrame(
+        {
+            "mixed": np.array([1, "x", None], dtype=object),
+            "bytes": np.array([b"a", b"b", b"c"], dtype=object),
+            "day": pd.to_datetime(["2020-01-01", "2020-01-02", None]),
+            "bins": pd.cut([1, 2, 3], 2),
+            "fine": ["a", "b", None],
+            "whole": pd.array([1, None, 3], dtype="Int64"),
+            "nothing": np.array([None, np.nan, None], dtype=object),
+            "a/b": [1, 2, 3],
+            7: [1, 2, 3],
+        },
+        index=["x", "y", "z"],
+    )
+    before = frame.copy(deep=True)
+    notices = []
+    new = writable(frame, "obs", notices.append)
+    pd.testing.assert_frame_equal(frame, before)
+    with CsrWriter(tmp_path / "a.zarr", n_vars=1, obs=new) as writer:
+        writer.append(sp.csr_matrix((3, 1), dtype=np.uint8))
+    back = ad.read_zarr(tmp_path / "a.zarr").obs
+    assert [None if pd.isna(v) else v for v in back["mixed"]] == ["1", "x", None]
+    assert list(back["bytes"]) == ["a", "b", "c"]
+    assert back["day"].iloc[1].startswith("2020-01-02")
+    assert pd.isna(back["day"].iloc[2])
+    assert back["bins"].iloc[0] == str(frame["bins"].iloc[0])
+    assert back["whole"].dtype == "Int64"
+    assert back["nothing"].isna().all()
+    assert list(back.columns[-2:]) == ["a_b", "7"]
+    assert [n.split("]")[0] for n in notices] == [
+        *["obs['mixed'", "obs['bytes'", "obs['day'", "obs['bins'", "obs['a/b'", "obs[7"]
+    ]
+
+
+def test_writable_drops_a_name_that_is_taken():
+    notices = []
+    new = writable(pd.DataFrame({"a/b": [1], "a_b": [2]}), "obs", notices.append)
+    assert new.to_dict("list") == {"a_b": [2]}
+    assert notices == ["obs['a/b'] was dropped: its name cannot be stored and 'a_b' exists"]

@@ -1,0 +1,219 @@
+"""A file that is read lazily is not emptied by a write to it: what is guarded, and what is not."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import anndata as ad
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from dask.base import tokenize
+
+import scatlas as sa
+from scatlas.errors import InputError
+from scatlas.io.files import open_h5ad
+from scatlas.io.matrices.lazy import values_alone
+
+FDS = Path("/proc/self/fd")
+
+
+def some_adata(seed: int = 0, shape: tuple[int, int] = (300, 40)) -> ad.AnnData:
+    rng = np.random.default_rng(seed)
+    counts = rng.poisson(1.0, shape).astype(np.float32)
+    layers = {"dense": counts * 2, "csc": sp.csc_matrix(counts)}
+    return ad.AnnData(sp.csr_matrix(counts), layers=layers, obsm={"side": rng.random((300, 100))})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """An h5ad file, with nothing left open by other tests."""
+    gc.collect()
+    some_adata().write_h5ad(tmp_path / "a.h5ad")
+    return tmp_path / "a.h5ad"
+
+
+def in_another_process(code: str, path: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, str(path)]
+    return subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | env, check=False
+    )
+
+
+def n_open(path: Path) -> int:
+    return sum(os.path.realpath(link) == str(path) for link in FDS.iterdir())
+
+
+def writes(path: Path) -> list:
+    other = some_adata(1)
+    return [
+        lambda: other.write_h5ad(path),
+        lambda: h5py.File(path, "w"),
+        lambda: h5py.File(path, "a"),
+        lambda: h5py.File(path, "r+"),
+    ]
+
+
+# What is read lazily from it, and so has to keep the file open, however it was derived.
+READERS = {
+    "all": lambda path: sa.read_lazy(path, block_budget="200kB"),
+    "X": lambda path: sa.read_lazy(path).X,
+    "dense layer": lambda path: sa.read_lazy(path).layers["dense"],
+    "side array": lambda path: sa.read_lazy(path, block_budget="200kB").obsm["side"],
+    "matrix": lambda path: sa.io.read_matrix(path, compact=True)[0],
+    "rows of X": lambda path: sa.read_lazy(path).X[10:20],
+    "view": lambda path: sa.read_lazy(path)[10:20],
+    "logarithms": lambda path: sa.pp.log1p(sa.read_lazy(path), copy=True).X,
+    "delayed": lambda path: sa.read_lazy(path).X.to_delayed(),
+    "values": lambda path: values_alone(sa.read_lazy(path).X),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_this_process_cannot_write_to_what_it_reads_lazily(name: str, path: Path) -> None:
+    before = path.read_bytes()
+    lazy = READERS[name](path)
+    gc.collect()
+    for write in writes(path):
+        with pytest.raises(OSError, match="already open"):
+            write()
+        assert path.read_bytes() == before
+    del lazy
+    gc.collect()
+    assert not open_h5ad._HELD
+    writes(path)[0]()
+    assert path.read_bytes() != before
+
+
+def test_writing_an_adata_over_its_own_file(path: Path) -> None:
+    lazy = sa.read_lazy(path)
+    with pytest.raises(OSError, match="already open"):
+        lazy.write_h5ad(path)
+    expected = some_adata()
+    assert (lazy.X.compute() != expected.X).nnz == 0
+    np.testing.assert_array_equal(lazy.layers["dense"].compute(), expected.layers["dense"])
+    # What the page says to do instead.
+    sa.pp.log1p(lazy)
+    with sa.io.atomic_path(path) as new:
+        lazy.write_h5ad(new)
+    again = sa.read_lazy(path)
+    np.testing.assert_allclose(again.X.compute().toarray(), np.log1p(expected.X.toarray()))
+    with pytest.raises(InputError, match="has changed since it was opened"):
+        lazy.X.compute()
+
+
+@pytest.mark.skipif(not FDS.is_dir(), reason="the open files are listed by Linux alone")
+def test_files_are_closed_with_the_last_array(path: Path) -> None:
+    many = [sa.read_lazy(path) for _ in range(20)]
+    assert n_open(path) == 1, "HDF5 opens a file once"
+    assert many[0].X.compute().sum() > 0
+    one = many[7].X
+    del many
+    gc.collect()
+    assert n_open(path) == 1
+    del one
+    gc.collect()
+    assert n_open(path) == 0
+    memory = sa.read_lazy(path).to_memory()
+    gc.collect()
+    assert n_open(path) == 0
+    memory.write_h5ad(path)
+
+
+def test_nothing_stays_open_for_a_file_that_cannot_be_read(path: Path) -> None:
+    with h5py.File(path, "a") as file:
+        del file["obs"].attrs["_index"]
+    for _ in range(3):
+        with pytest.raises(InputError):
+            sa.read_lazy(path)
+    gc.collect()
+    assert not open_h5ad._HELD
+    some_adata().write_h5ad(path)
+
+
+def test_names_do_not_depend_on_what_is_open(path: Path) -> None:
+    one, two = sa.read_lazy(path), sa.read_lazy(path)
+    for x, y in ((one.X, two.X), (one.layers["dense"], two.layers["dense"])):
+        assert x.name == y.name
+        assert tokenize(x) == tokenize(y)
+    del one, two
+    gc.collect()
+    code = "import sys, scatlas as sa; print(sa.read_lazy(sys.argv[1]).X.name)"
+    assert in_another_process(code, path).stdout.strip() == sa.read_lazy(path).X.name
+
+
+def test_pickled_arrays_are_read_by_other_processes(path: Path, tmp_path: Path) -> None:
+    lazy = sa.read_lazy(path)
+    arrays = [lazy.X, lazy.layers["dense"]]
+    (tmp_path / "arrays").write_bytes(pickle.dumps(arrays))
+    code = (
+        "import pickle, sys; arrays = pickle.load(open(sys.argv[1], 'rb'));"
+        "print(*[float(x.compute().sum()) for x in arrays])"
+    )
+    done = in_another_process(code, tmp_path / "arrays")
+    total = float(some_adata().X.sum())
+    assert done.stdout.split() == [str(total), str(2 * total)], done.stderr
+    # Nor does a copy that was pickled keep the file open here.
+    del lazy, arrays
+    gc.collect()
+    arrays = pickle.loads((tmp_path / "arrays").read_bytes())
+    assert not open_h5ad._HELD
+    assert [float(x.compute().sum()) for x in arrays] == [total, 2 * total]
+
+
+WRITE = """
+import sys, anndata, numpy as np
+anndata.AnnData(np.full((300, 40), 7, "f4")).write_h5ad(sys.argv[1])
+"""
+
+
+def test_another_process_cannot_change_it_in_place(path: Path) -> None:
+    before = path.read_bytes()
+    lazy = sa.read_lazy(path)
+    code = "import sys, h5py; h5py.File(sys.argv[1], 'r+')['X'].attrs['new'] = 1"
+    locked = in_another_process(code, path, HDF5_USE_FILE_LOCKING="TRUE")
+    assert "unable to lock file" in locked.stderr
+    assert path.read_bytes() == before
+    assert lazy.X.compute().sum() > 0
+
+
+@pytest.mark.parametrize("locking", ["TRUE", "FALSE"])
+def test_what_another_process_empties_is_noticed(path: Path, locking: str) -> None:
+    """HDF5 truncates before it asks for the lock: there is no guard, but no wrong value either."""
+    lazy = sa.read_lazy(path)
+    done = in_another_process(WRITE, path, HDF5_USE_FILE_LOCKING=locking)
+    assert (done.returncode == 0) == (locking == "FALSE")
+    for x in (lazy.X, lazy.layers["dense"]):
+        with pytest.raises(InputError, match="has changed since it was opened: open it again"):
+            x.compute()
+    if locking == "FALSE":
+        # The old file is still held: the new one is not taken for it.
+        again = sa.read_lazy(path)
+        np.testing.assert_array_equal(again.X.compute(), np.full((300, 40), 7))
+    else:
+        assert path.stat().st_size == 0
+
+
+def test_zarr_stores_are_written_beside(tmp_path: Path) -> None:
+    """Nothing guards a Zarr store: what is lost is noticed, and the page says how to write."""
+    path = tmp_path / "a.zarr"
+    expected = some_adata()
+    with warnings.catch_warnings(action="ignore"):  # of other defaults in the future
+        expected.write_zarr(path)
+        lazy = sa.read_lazy(path)
+        sa.pp.log1p(lazy)
+        with sa.io.atomic_path(path) as new:
+            lazy.write_zarr(new)
+        again = sa.read_lazy(path)
+        np.testing.assert_allclose(again.X.compute().toarray(), np.log1p(expected.X.toarray()))
+        with pytest.raises(InputError, match="has changed since it was opened"):
+            lazy.X.compute()
+        with pytest.raises(InputError, match="has changed since it was opened"):
+            again.write_zarr(path)

@@ -1,0 +1,437 @@
+"""read_lazy gives what anndata's own readers give, whatever the layout on disk."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import anndata as ad
+import dask
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import zarr
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import scatlas as sa
+from scatlas._util.byte_sizes import parse_bytes
+from scatlas.compute.block_sizes import csr_blocks, dense_blocks
+from scatlas.errors import ConfigError, InputError
+from scatlas.io.files import anndata_file as store_module
+from scatlas.io.files.anndata_file import Store
+from scatlas.io.matrices.counts_source import open_counts
+
+LAYOUTS = (
+    *("none", "gzip", "lzf", "zstd", "blosc"),
+    *("zarr2", "zarr3", "zarr3-sharded"),
+)
+
+
+def write(adata: ad.AnnData, folder: Path, layout: str, index_dtype: type = np.int32) -> Path:
+    """Store ``adata`` in one of the layouts, with small chunks so that there are several."""
+    path = folder / (f"{layout}.zarr" if layout.startswith("zarr") else f"{layout}.h5ad")
+    with warnings.catch_warnings():
+        # anndata announces that Zarr v3 becomes its default.
+        warnings.simplefilter("ignore")
+        if layout.startswith("zarr"):
+            with ad.settings.override(zarr_write_format=int(layout[4])):
+                adata.write_zarr(path)
+        else:
+            adata.write_h5ad(path)
+    if not sp.issparse(adata.X):
+        return path
+    options = {"gzip": {"compression": "gzip"}, "lzf": {"compression": "lzf"}, "none": {}}
+    if layout in ("zstd", "blosc"):
+        import hdf5plugin
+
+        options |= {"zstd": hdf5plugin.Zstd(), "blosc": hdf5plugin.Blosc()}
+    n_chunk = max(1, adata.X.nnz // 5)
+    with h5py.File(path, "r+") if path.suffix == ".h5ad" else zarr_root(path) as root:
+        for part in ("data", "indices"):
+            values = getattr(adata.X, part)
+            values = values.astype(index_dtype) if part == "indices" else values
+            name = f"X/{part}"
+            attributes = dict(root[name].attrs)
+            del root[name]
+            if path.suffix == ".h5ad":
+                chunks = (n_chunk,) if values.size else None
+                extra = options[layout] if values.size else {}
+                new = root.create_dataset(name, data=values, chunks=chunks, **extra)
+            else:
+                shards = (3 * n_chunk,) if layout.endswith("sharded") else None
+                new = root.create_array(name, data=values, chunks=(n_chunk,), shards=shards)
+            new.attrs.update(attributes)
+    if path.suffix == ".zarr":  # the arrays were replaced under the consolidated metadata
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            zarr.consolidate_metadata(path)
+    return path
+
+
+class zarr_root:  # noqa: N801  (used like h5py.File)
+    def __init__(self, path: Path) -> None:
+        self.group = zarr.open_group(path, mode="r+", use_consolidated=False)
+
+    def __enter__(self) -> zarr.Group:
+        return self.group
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def reference(path: Path) -> ad.AnnData:
+    return ad.read_h5ad(path) if path.suffix == ".h5ad" else ad.read_zarr(path)
+
+
+def example(n_cells: int, n_genes: int, *, seed: int = 0, dtype: type = np.float32) -> ad.AnnData:
+    """Counts with empty rows."""
+    rng = np.random.default_rng(seed)
+    x = sp.random(n_cells, n_genes, 0.4, format="csr", rng=rng, dtype=np.float64)
+    x.data = np.ceil(x.data * 9)
+    keep = np.repeat(rng.random(n_cells) < 0.7, np.diff(x.indptr))
+    x.data[~keep] = 0
+    x.eliminate_zeros()
+    obs = pd.DataFrame(
+        {"line": pd.Categorical(rng.choice(["a", "b"], n_cells)), "n": rng.random(n_cells)},
+        index=[f"c{i}" for i in range(n_cells)],
+    )
+    var = pd.DataFrame({"id": [f"E{i}" for i in range(n_genes)]}, [f"g{i}" for i in range(n_genes)])
+    return ad.AnnData(x.astype(dtype), obs=obs, var=var)
+
+
+def assert_same(lazy: ad.AnnData, eager: ad.AnnData) -> None:
+    x, wanted = lazy.X.compute(scheduler="threads"), eager.X
+    assert x.dtype == wanted.dtype == lazy.X.dtype
+    assert x.shape == wanted.shape == lazy.X.shape
+    if sp.issparse(wanted):
+        assert sp.issparse(x)
+        assert x.format == "csr"
+        np.testing.assert_array_equal(x.indptr, wanted.indptr)
+        np.testing.assert_array_equal(x.indices, wanted.indices)
+        np.testing.assert_array_equal(x.data, wanted.data)
+    else:
+        np.testing.assert_array_equal(x, wanted)
+    pd.testing.assert_frame_equal(lazy.obs, eager.obs)
+    pd.testing.assert_frame_equal(lazy.var, eager.var)
+
+
+@pytest.mark.parametrize("index_dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout(tmp_path, layout, index_dtype):
+    path = write(example(40, 12), tmp_path, layout, index_dtype)
+    lazy = sa.read_lazy(path, block_budget=1200)
+    assert lazy.X.numblocks[0] > 5
+    assert lazy.X.numblocks[1] == 1
+    assert_same(lazy, reference(path))
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    n_cells=st.integers(0, 30),
+    n_genes=st.integers(1, 8),
+    seed=st.integers(0, 99),
+    budget=st.integers(1, 3000),
+    layout=st.sampled_from(["none", "gzip", "zarr3"]),
+    dtype=st.sampled_from([np.float32, np.float64, np.uint16, np.int64]),
+)
+def test_any_matrix_and_budget(tmp_path_factory, n_cells, n_genes, seed, budget, layout, dtype):
+    folder = tmp_path_factory.mktemp("plate")
+    path = write(example(n_cells, n_genes, seed=seed, dtype=dtype), folder, layout)
+    assert_same(sa.read_lazy(path, block_budget=budget), reference(path))
+
+
+@pytest.mark.parametrize("layout", ["none", "zarr2"])
+def test_dense(tmp_path, layout):
+    adata = example(20, 6)
+    adata.X = adata.X.toarray()
+    path = write(adata, tmp_path, layout)
+    lazy = sa.read_lazy(path, block_budget=8 * 3 * 6 * 4)
+    assert lazy.X.chunks == ((3,) * 6 + (2,), (6,))
+    assert isinstance(lazy.X.blocks[0].compute(), np.ndarray)
+    assert_same(lazy, reference(path))
+
+
+def test_csc_is_converted_within_the_budget_only(tmp_path, caplog):
+    adata = example(20, 6)
+    wanted = adata.X.copy()
+    adata.X = adata.X.tocsc()
+    path = tmp_path / "a.h5ad"
+    adata.write_h5ad(path)
+    with caplog.at_level("INFO"):
+        x = sa.read_lazy(path, block_budget="1MB").X.compute()
+    assert (x != wanted).nnz == 0
+    assert "converted to CSR" in caplog.text
+    with pytest.raises(InputError, match="more than the block budget"):
+        sa.read_lazy(path, block_budget=100)
+
+
+def test_layers_mappings_and_uns(tmp_path):
+    adata = example(20, 6)
+    adata.layers["raw"] = adata.X.copy()
+    adata.layers["dense"] = adata.X.toarray()
+    adata.obsm["small"] = np.arange(20.0).reshape(20, 1)
+    adata.obsm["large"] = np.random.default_rng(0).random((20, 30))
+    adata.obsp["graph"] = sp.eye_array(20, format="csr")
+    adata.uns["about"] = {"a": 1, "b": np.arange(3)}
+    path = tmp_path / "a.h5ad"
+    adata.write_h5ad(path)
+    lazy = sa.read_lazy(path, block_budget=1000)
+    assert (lazy.layers["raw"].compute() != adata.X).nnz == 0
+    np.testing.assert_array_equal(lazy.layers["dense"].compute(), adata.layers["dense"])
+    assert isinstance(lazy.obsm["small"], np.ndarray)
+    assert lazy.obsm["large"].numblocks[0] > 1
+    np.testing.assert_array_equal(lazy.obsm["large"].compute(), adata.obsm["large"])
+    assert (lazy.obsp["graph"] != adata.obsp["graph"]).nnz == 0
+    assert lazy.uns["about"]["a"] == 1
+
+
+def test_no_x(tmp_path):
+    adata = example(5, 4)
+    adata.layers["counts"] = adata.X.copy()
+    adata.X = None
+    adata.write_h5ad(tmp_path / "a.h5ad")
+    lazy = sa.read_lazy(tmp_path / "a.h5ad")
+    assert lazy.X is None
+    assert (lazy.layers["counts"].compute() != adata.layers["counts"]).nnz == 0
+
+
+def test_file_without_root_encoding(tmp_path):
+    """Files of anndata 0.7 have encodings on their elements, but none at the root."""
+    path = write(example(9, 4), tmp_path, "none")
+    with h5py.File(path, "r+") as file:
+        del file.attrs["encoding-type"], file.attrs["encoding-version"]
+    assert_same(sa.read_lazy(path), reference(path))
+
+
+def test_blocks_leave_no_file_open(tmp_path):
+    path = write(example(9, 4), tmp_path, "none")
+    lazy = sa.read_lazy(path)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    lazy.X.compute()
+    assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208
+
+
+@pytest.mark.parametrize("layout", ["gzip", "zarr3"])
+def test_replaced_file_is_refused(tmp_path, layout):
+    path = write(example(9, 4), tmp_path, layout)
+    lazy = sa.read_lazy(path)
+    (tmp_path / "new").mkdir()
+    other = write(example(9, 4, seed=5), tmp_path / "new", layout)
+    if path.is_dir():
+        path.rename(tmp_path / "old")
+    other.rename(path)
+    with pytest.raises(InputError, match="has changed since it was opened"):
+        lazy.X.compute()
+
+
+def rewrite(path: Path) -> None:
+    path.write_bytes(path.read_bytes())
+
+
+def shorten(path: Path) -> None:
+    stat = path.stat()
+    path.write_bytes(path.read_bytes()[:-1])
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def rename(path: Path) -> None:
+    path.rename(path.with_name("other"))
+
+
+@pytest.mark.parametrize("layout", ["zarr2", "zarr3", "zarr3-sharded"])
+@pytest.mark.parametrize("change", [rewrite, shorten, rename, Path.unlink])
+def test_a_store_changed_in_place_is_another(tmp_path, layout, change):
+    """Whichever file it is: root metadata say nothing of the chunks."""
+    path = write(example(9, 4), tmp_path, layout)
+    names = [file.relative_to(path) for file in path.rglob("*") if file.is_file()]
+    kinds = {name.parts[0]: name for name in names}  # the last of X, obs, var, layers ...
+    assert len(kinds) > 5
+    for name in kinds.values():
+        copy = Path(shutil.copytree(path, tmp_path / "copy"))
+        stores = [Store.at(copy), Store.at(copy)]
+        stores[0].check_unchanged()
+        change(copy / name)
+        for store in stores:
+            with pytest.raises(InputError, match="has changed since it was opened"):
+                store.check_unchanged(at_end=True)
+        shutil.rmtree(copy)
+
+
+def test_looks_at_all_files_of_a_large_store_take_little_of_the_time(tmp_path, monkeypatch):
+    """A reader asks before each block."""
+    path = write(example(9, 4), tmp_path, "zarr3")
+    looks = []
+    slow = lambda folder: looks.append(folder) or time.sleep(0.05) or "same"  # noqa: E731
+    monkeypatch.setattr(store_module, "folder_stamp", slow)
+    store = Store.at(path)
+    for _ in range(100):
+        store.check_unchanged()
+    assert len(looks) == 2, "one at the beginning, and one since"
+    store.check_unchanged(at_end=True)
+    assert len(looks) == 3
+
+
+@pytest.mark.parametrize("layout", ["gzip", "zarr3"])
+def test_names_are_deterministic(tmp_path, layout):
+    path = write(example(30, 4), tmp_path, layout)
+    one, two = (sa.read_lazy(path, block_budget=800) for _ in range(2))
+    assert one.X.name == two.X.name
+    assert sa.read_lazy(path, block_budget=4000).X.name != one.X.name
+    target = path if path.is_file() else path / "zarr.json"
+    stat = target.stat()
+    os.utime(target, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    assert sa.read_lazy(path, block_budget=800).X.name != one.X.name
+
+
+def _total(pickled: bytes) -> float:
+    return float(pickle.loads(pickled).compute(scheduler="synchronous").sum())
+
+
+def test_blocks_can_be_read_in_another_process(tmp_path):
+    """Tasks are picklable and load the compression filters themselves."""
+    path = write(example(30, 4), tmp_path, "zstd")
+    x = sa.read_lazy(path, block_budget=800).X
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        assert pool.submit(_total, pickle.dumps(x)).result() == x.compute().sum()
+
+
+def test_graph_holds_no_whole_indptr(tmp_path):
+    path = write(example(1000, 4), tmp_path, "none")
+    x = sa.read_lazy(path, block_budget=8 * 8 * 10).X
+    sizes = [len(pickle.dumps(task)) for task in dict(x.__dask_graph__()).values()]
+    assert len(sizes) > 100
+    assert max(sizes) < 2000
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_same_blocks_for_any_number_of_threads(tmp_path, workers):
+    path = write(example(30, 4), tmp_path, "gzip")
+    wanted = csr_blocks(reference(path).X.indptr.astype(np.int64), 800)
+    with dask.config.set(num_workers=workers):
+        assert sa.read_lazy(path, block_budget=800).X.chunks[0] == tuple(b - a for a, b in wanted)
+
+
+@pytest.mark.parametrize("bad", [-1, 4, 2**31 - 1])
+@pytest.mark.parametrize("layout", ["none", "zarr3"])
+def test_index_out_of_range_does_not_reach_compiled_code(tmp_path, layout, bad):
+    path = write(example(30, 4), tmp_path, layout)
+    with h5py.File(path, "r+") if layout == "none" else zarr_root(path) as root:
+        root["X/indices"][3] = bad
+    with pytest.raises(
+        InputError, match=rf"X/indices of cells \d+ to \d+ hold {bad}, but must be 0"
+    ):
+        sa.read_lazy(path, block_budget=800).X.compute()
+
+
+def test_url(tmp_path):
+    for layout in ("gzip", "zarr3", "zarr2"):
+        path = write(example(9, 4), tmp_path, layout)
+        assert_same(sa.read_lazy(path.as_uri()), reference(path))
+
+
+def test_url_in_memory():
+    """A file system without local files behind it."""
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    with memory.open("/plates/a.h5ad", "wb") as file, h5py.File(file, "w") as root:
+        ad.io.write_elem(root, "/", example(9, 4))
+    lazy = sa.read_lazy("memory://plates/a.h5ad", block_budget=300)
+    assert lazy.X.numblocks[0] > 1
+    assert (lazy.X.compute() != example(9, 4).X).nnz == 0
+    with pytest.raises(InputError, match="no such file"):
+        sa.read_lazy("memory://plates/b.h5ad")
+    memory.rm("/plates", recursive=True)
+
+
+def test_url_of_a_web_server(tmp_path):
+    pytest.importorskip("aiohttp", reason="fsspec reads http addresses through aiohttp")
+    import functools
+    import http.server
+    import threading
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    paths = [write(example(9, 4), tmp_path, layout) for layout in ("gzip", "zarr3")]
+    serve = functools.partial(Quiet, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for path in paths:
+            url = f"http://127.0.0.1:{server.server_port}/{path.name}"
+            assert_same(sa.read_lazy(url), reference(path))
+        server.shutdown()
+
+
+def test_url_without_its_package():
+    import fsspec
+
+    fsspec.register_implementation(
+        "absent", "no_such_package.FileSystem", errtxt="Install no_such_package"
+    )
+    with pytest.raises(InputError, match=r"is missing \(Install no_such_package\): install it"):
+        sa.read_lazy("absent://bucket/a.h5ad")
+    with pytest.raises(InputError, match="no package reads 'nosuch' addresses"):
+        sa.read_lazy("nosuch://bucket/a.h5ad")
+
+
+@pytest.mark.parametrize("layout", ["none", "gzip", "zarr3"])
+def test_open_counts(tmp_path, layout):
+    adata = example(30, 6)
+    path = write(adata, tmp_path, layout, np.int64)
+    with open_counts(path) as source:
+        assert source.shape == (30, 6)
+        assert source.n_values == adata.X.nnz
+        assert source.indptr.dtype == np.int64
+        rows = source.read_rows(4, 17)
+        assert rows.indices.dtype == np.int64
+        assert (rows != adata.X[4:17]).nnz == 0
+        assert source.read_rows(5, 5).shape == (0, 6)
+
+
+def test_blocks_fit_their_share():
+    rng = np.random.default_rng(0)
+    indptr = np.r_[0, np.cumsum(rng.integers(0, 50, 1000))]
+    blocks = csr_blocks(indptr, 8 * 1000)
+    assert blocks[0][0] == 0
+    assert blocks[-1][1] == 1000
+    for (first, stop), (following, _) in zip(blocks, [*blocks[1:], (1000, 0)], strict=True):
+        assert stop == following
+        size = 8 * (indptr[stop] - indptr[first]) + 8 * (stop - first)
+        assert size <= 1000
+        if stop < 1000:  # and one row more would not fit
+            assert 8 * (indptr[stop + 1] - indptr[first]) + 8 * (stop + 1 - first) > 1000
+    assert csr_blocks(indptr, 1) == [(i, i + 1) for i in range(1000)]
+    assert csr_blocks(indptr, 10**9, 1000) == blocks
+    assert csr_blocks(np.zeros(1, np.int64), 100) == [(0, 0)]
+    assert dense_blocks(5, 10, 8 * 25) == [(0, 2), (2, 4), (4, 5)]
+    assert dense_blocks(0, 10, 80) == [(0, 0)]
+
+
+@pytest.mark.parametrize(
+    "text, wanted",
+    [
+        *[("256MB", 256 * 10**6), ("1.5 GiB", 3 * 2**29), ("100", 100), (77, 77)],
+        *[("2kb", 2000), (".5 k", 500), ("3T", 3 * 10**12), ("8B", 8)],
+    ],
+)
+def test_parse_bytes(text, wanted):
+    assert parse_bytes(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["", "MB", "12 parsecs", "-5MB", "0", "1e9", "nan", "1ib"])
+def test_parse_bytes_refuses(text):
+    with pytest.raises(ConfigError, match="such as 256MB"):
+        parse_bytes(text)

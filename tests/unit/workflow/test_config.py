@@ -1,0 +1,582 @@
+"""The config: what is refused and how, options of scripts, generated files."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, create_model
+
+import scatlas as sa
+from scatlas.errors import ConfigError
+from scatlas.workflow.config import generate
+from scatlas.workflow.config.model import (
+    HVG,
+    PCA,
+    QC,
+    UMAP,
+    Cluster,
+    Config,
+    Neighbors,
+    Report,
+    Scale,
+    Subset,
+    add_options,
+    check_plates,
+    from_options,
+    load,
+    options,
+    query_columns,
+)
+from scatlas.workflow.config.plate_sheet import Plate, read_plates
+
+ROOT = Path(__file__).parents[3]
+
+# DESIGN's contract: every key and its default.
+DEFAULTS = yaml.safe_load("""
+plates: config/plates.tsv
+outdir: results
+backend: auto
+seed: 0
+qc: {filter: "pass_filter == 'full'", min_genes: null, max_genes: null, min_counts: null,
+     max_counts: null, max_pct_mt: null, mt_prefix: "MT-", gene_names: null, min_cells: null,
+     drop_rare_genes: null}
+genes: same
+doublets: null
+normalize: {target_sum: null}
+hvg: {flavor: seurat, n_top_genes: 2000}
+consensus: {min_plates: 3}
+scale: null
+pca: {n_comps: 300, zero_center: true}
+subset: {n_cells: 1000000}
+neighbors: {n_neighbors: 15, n_pcs: null}
+umap: {min_dist: 0.5}
+leiden: {resolution: 1.0}
+pseudobulk: null
+integrate: null
+report: {colors: [cell_line, plate, drug, leiden]}
+compute: {block_budget: 256MB, memory: pool, memory_limit: null, cluster: null}
+""")
+
+
+def refusal(source) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(source)
+    return str(caught.value)
+
+
+# Loading ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n_plates", "min_plates", "n_top_genes", "most"),
+    [(3, 3, 100, 100), (3, 2, 100, 150), (5, 3, 10, 16), (1, 1, 7, 7)],
+)
+def test_components_beyond_what_votes_allow(n_plates, min_plates, n_top_genes, most):
+    plates = [Plate(plate=f"p{i}", path=f"{i}.h5ad") for i in range(n_plates)]
+    config = {"hvg": {"n_top_genes": n_top_genes}, "consensus": {"min_plates": min_plates}}
+    check_plates(load(config | {"pca": {"n_comps": most}}), plates)
+    refused = rf"pca.n_comps is {most + 1}, but the atlas has at most {most} genes: hvg.n_top_genes"
+    with pytest.raises(ConfigError, match=refused):
+        check_plates(load(config | {"pca": {"n_comps": most + 1}}), plates)
+
+
+def test_home(monkeypatch):
+    monkeypatch.setenv("HOME", "/me")
+    config = load({"plates": "~/plates.tsv", "outdir": "~/atlas/"})
+    assert (config.plates, config.outdir) == ("/me/plates.tsv", "/me/atlas")
+    assert load({"outdir": "./~"}).outdir == "~"
+    unknown = "outdir: '~nobody-of-this-name/x': the home of ~nobody-of-this-name is not known"
+    with pytest.raises(ConfigError, match=unknown):
+        load({"outdir": "~nobody-of-this-name/x"})
+
+
+def test_defaults_are_those_of_the_contract():
+    assert load({}).model_dump() == DEFAULTS
+    assert load(DEFAULTS).model_dump() == DEFAULTS
+
+
+def test_few_lines_are_a_config(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("\ufeffoutdir: ./out/\r\nqc:\r\n  # min_genes: 5\r\nscale: {}\r\n", "utf-8")
+    config = load(path)
+    assert config.outdir == "out"
+    assert config.qc == QC()
+    assert config.scale == Scale(zero_center=False, max_value=None)
+    assert load(str(path)) == config
+
+
+def test_every_backend_and_cluster_is_a_config():
+    for backend in ("auto", "cpu", "gpu"):
+        assert load({"backend": backend}).backend == backend
+    made = load({"backend": "gpu", "compute": {"cluster": {"devices": 2, "protocol": "ucx"}}})
+    told = {"kind": "local-gpu", "devices": 2, "protocol": "ucx"}
+    assert made.compute.cluster.model_dump(exclude_none=True) == told
+
+
+def test_the_cluster_of_the_config_takes_the_options_of_the_function():
+    takes = set(inspect.signature(sa.cluster).parameters) - {"local_directory"}
+    assert set(Cluster.model_fields) == takes
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "config").glob("*.yaml")), ids=lambda p: p.name)
+def test_presets_load(path):
+    config = load(path)
+    plates = read_plates(ROOT / config.plates, check_files=False)
+    check_plates(config, plates)
+
+
+def test_tahoe_preset_is_the_published_notebook():
+    config = load(ROOT / "config/tahoe-100m.yaml")
+    expected = DEFAULTS | {"plates": "config/tahoe-100m.tsv", "outdir": "results/tahoe-100m"}
+    assert config.model_dump() == expected
+    plates = read_plates(ROOT / config.plates, check_files=False)
+    assert [p.plate for p in plates] == [f"plate{i}" for i in range(1, 15)]
+    assert sum(p.n_cells for p in plates) == 100_648_790  # the published number of cells
+
+
+def test_the_presets_of_one_plate_are_the_published_notebooks():
+    same = {
+        "normalize": {"target_sum": 10_000},
+        "hvg": {"flavor": "cell_ranger", "n_top_genes": 5000},
+        "consensus": {"min_plates": 1},
+        "scale": {"zero_center": False, "max_value": None},
+        "pca": {"n_comps": 100, "zero_center": True},
+        "report": {"colors": ["leiden"]},
+    }
+    bounds = DEFAULTS["qc"] | {"filter": None, "min_genes": 200, "max_genes": 10_000}
+    cluster = {"kind": "local-gpu", "devices": 8, "rmm_managed_memory": True}
+    own = {
+        "brain-1.3m": {
+            "qc": bounds | {"mt_prefix": "mt-"},
+            "subset": {"n_cells": None},
+            "neighbors": {"n_neighbors": 15, "n_pcs": 50},
+        },
+        "cell-atlas-11m": {
+            "qc": bounds | {"drop_rare_genes": 10},
+            "compute": DEFAULTS["compute"] | {"cluster": Cluster(**cluster).model_dump()},
+        },
+    }
+    for name, n_cells in {"brain-1.3m": 1_306_127, "cell-atlas-11m": 11_441_407}.items():
+        config = load(ROOT / f"config/{name}.yaml")
+        places = {"plates": f"config/{name}.tsv", "outdir": f"results/{name}"}
+        assert config.model_dump() == DEFAULTS | same | own[name] | places
+        (plate,) = read_plates(ROOT / config.plates, check_files=False)
+        assert plate.n_cells == n_cells
+
+
+KNOWN = ", ".join(DEFAULTS)
+QC_KEYS = ", ".join(DEFAULTS["qc"])
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        # Keys
+        (
+            {"qc": {"min_gene": 5}},
+            f"unknown key 'min_gene' in qc: did you mean 'min_genes'? known keys: {QC_KEYS}",
+        ),
+        ({"leidn": {}}, f"unknown key 'leidn': did you mean 'leiden'? known keys: {KNOWN}"),
+        ({"QC": {}}, f"unknown key 'QC': did you mean 'qc'? known keys: {KNOWN}"),
+        ({"n_comps": 5}, f"unknown key 'n_comps': it belongs in section pca; known keys: {KNOWN}"),
+        ({"hvg": {"seed": 1}}, "it belongs at the top level; known keys: flavor, n_top_genes"),
+        ({"zzzzzzz": 1}, f"unknown key 'zzzzzzz': known keys: {KNOWN}"),
+        ({1: 2}, f"unknown key '1': known keys: {KNOWN}"),
+        ({"scale": {"centre": 1}}, "unknown key 'centre' in scale: "),
+        (
+            {"compute": {"clusters": {}}},
+            "unknown key 'clusters' in compute: did you mean 'cl",
+        ),
+        (
+            {"compute": {"cluster": {"worker": 1}}},
+            "unknown key 'worker' in compute.cluster: ",
+        ),
+        # Types
+        ({"qc": 5}, f"qc is 5; it must be a section with the keys {QC_KEYS}"),
+        ({"scale": [1]}, "scale is a list; it must be a section with the keys zero_center, "),
+        ({"seed": {}}, "seed is a section; it must be a whole number from 0 to 4294967295"),
+        ({"qc": {"min_genes": True}}, "qc.min_genes is true; it must be a whole number"),
+        ({"pca": {"n_comps": 3.0}}, "pca.n_comps is 3.0; it must be a whole number of at least 1"),
+        ({"pca": {"zero_center": 1}}, "pca.zero_center is 1; it must be true or false"),
+        ({"qc": {"mt_prefix": None}}, "qc.mt_prefix is empty (null); it must be text"),
+        ({"plates": ["a"]}, "plates is a list; it must be text"),
+        (
+            {"subset": {"n_cells": "1e6"}},
+            "at least 1, or null (this is read as text: write 1000000 without quotes)",
+        ),
+        ({"qc": {"min_counts": "1,000"}}, "write 1000 without quotes"),
+        ({"report": {"colors": "plate"}}, "report.colors is 'plate'; it must be a list, each"),
+        ({"report": {"colors": ["plate", 2]}}, "report.colors.1 is 2; it must be text"),
+        # Bounds
+        (
+            {"qc": {"max_pct_mt": 140}},
+            "qc.max_pct_mt is 140; it must be a number from 0 to 100",
+        ),
+        ({"qc": {"min_genes": -1}}, "qc.min_genes is -1; it must be a whole number of at least 0"),
+        ({"hvg": {"n_top_genes": 0}}, "hvg.n_top_genes is 0; it must be a whole number of at"),
+        ({"pca": {"n_comps": 0}}, "pca.n_comps is 0; it must be a whole number of at least 1"),
+        ({"subset": {"n_cells": 0}}, "subset.n_cells is 0;"),
+        ({"consensus": {"min_plates": 0}}, "consensus.min_plates is 0;"),
+        ({"neighbors": {"n_neighbors": 1}}, "neighbors.n_neighbors is 1; it must be a whole"),
+        (
+            {"normalize": {"target_sum": 0}},
+            "normalize.target_sum is 0; it must be a number above",
+        ),
+        ({"normalize": {"target_sum": float("inf")}}, "normalize.target_sum is .inf;"),
+        ({"umap": {"min_dist": float("nan")}}, "umap.min_dist is .nan; it must be a number from"),
+        ({"leiden": {"resolution": 0}}, "leiden.resolution is 0;"),
+        ({"scale": {"max_value": -1}}, "scale.max_value is -1; it must be a number above 0, or"),
+        ({"seed": 2**32}, "seed is 4294967296;"),
+        ({"pseudobulk": {"by": []}}, "pseudobulk.by is a list; it must be a list of at least one"),
+        ({"pseudobulk": {"by": "drug"}}, "pseudobulk.by is 'drug'; it must be a list of at least"),
+        ({"outdir": ""}, "outdir is ''; it must be text"),
+        # Choices
+        ({"hvg": {"flavor": "v3"}}, "hvg.flavor is 'v3'; it must be seurat, cell_ranger or seur"),
+        ({"genes": "union"}, "genes is 'union'; it must be same or intersect"),
+        ({"backend": "cuda"}, "backend is 'cuda'; it must be auto, cpu or gpu"),
+        ({"compute": {"memory": "rmm"}}, "memory is 'rmm'; it must be pool, managed, async or"),
+        ({"compute": {"cluster": {"kind": "gpu"}}}, "it must be local-gpu, local-cpu or existing"),
+        # Meaning
+        (
+            {"qc": {"min_genes": 9, "max_genes": 2}},
+            "qc: min_genes (9) is above max_genes (2), so no cell could stay: lower one",
+        ),
+        ({"qc": {"min_counts": 9, "max_counts": 2}}, "qc: min_counts (9) is above max_counts (2)"),
+        ({"neighbors": {"n_pcs": 301}}, "neighbors.n_pcs (301) is above pca.n_comps (300)"),
+        ({"compute": {"block_budget": "15MB"}}, "'15MB' is too small to work with: give at least"),
+        ({"compute": {"block_budget": "lots"}}, "'lots' is not a size: write for example 256MB"),
+        ({"compute": {"block_budget": 256}}, "is 256; it must be text such as 256MB or 1GB"),
+        ({"compute": {"memory_limit": 4}}, "is 4; it must be text such as 20GB or 60GB, or null"),
+        ({"compute": {"memory_limit": "1MB"}}, "'1MB' is too little for a GPU to work with"),
+        ({"compute": {"memory_limit": "x"}}, "'x' is not a size: write for example 20GB"),
+        (
+            {"compute": {"cluster": {"kind": "local-cpu", "devices": 2}}},
+            "compute.cluster: devices does not belong to a cluster of kind 'local-cpu'",
+        ),
+        (
+            {"compute": {"cluster": {"rmm_managed_memory": True, "protocol": "ucx"}}},
+            "compute.cluster: managed memory and protocol 'ucx' exclude each other: UCX hands GPU",
+        ),
+        (
+            {"compute": {"cluster": {"kind": "existing"}}},
+            "compute.cluster: a cluster of kind 'existing' needs either its address or its",
+        ),
+        (
+            {"pca": {"n_comps": 50}, "integrate": {"n_pcs": 51}},
+            "integrate.n_pcs (51) is above pca.n_comps (50)",
+        ),
+        (
+            {"neighbors": {"n_pcs": 50}, "integrate": {"n_pcs": 20}},
+            "neighbors.n_pcs (50) is above integrate.n_pcs (20)",
+        ),
+        (
+            {"doublets": {"expected_doublet_rate": 5}},
+            "doublets.expected_doublet_rate is 5; it must be a number above 0 and below 1",
+        ),
+        ({"integrate": {"key": []}}, "integrate.key is a list; it must be a list of at least one"),
+        (
+            {"backend": "cpu", "compute": {"cluster": {}}},
+            "compute.cluster.kind is local-gpu, but backend is cpu: change one",
+        ),
+        ({"qc": {"filter": "a = 'b'"}}, "qc.filter: \"a = 'b'\" is not a query: compare with =="),
+        ({"qc": {"filter": "pass full"}}, "qc.filter: 'pass full' is not a query: write for"),
+        ({"qc": {"filter": "1 == 1"}}, "qc.filter: '1 == 1' asks for no obs column"),
+        ({"outdir": "s3://bucket"}, "outdir: 's3://bucket' is an address: results are written"),
+    ],
+)
+def test_refusals(data, message):
+    text = refusal(data)
+    assert message in text
+    assert "\n" not in text, "one problem is one sentence"
+
+
+def test_every_problem_is_named():
+    text = refusal({"seed": -1, "qc": {"min_gene": 1, "max_pct_mt": 101}})
+    head, *problems = text.split("\n- ")
+    assert head == "config has 3 problems:"
+    assert [p.split()[0] for p in sorted(problems)] == ["qc.max_pct_mt", "seed", "unknown"]
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("qc: {min_gene: 1}\n", "c.yaml: unknown key 'min_gene' in qc"),
+        ("seed: 1\nqc: {}\nseed: 2\n", "c.yaml: key 'seed' is given twice, on lines 1 and 3; keep"),
+        ("qc:\n  min_genes: 1\n  min_genes: 2\n", "key 'min_genes' is given twice, on lines 2 and"),
+        ("qc:\n\tmin_genes: 5\n", "c.yaml, line 2: not valid YAML"),
+        ("qc:\n\tmin_genes: 5\n", "indent with spaces, not tabs"),
+        ("qc: {\n", "not valid YAML"),
+        ("- a\n- b\n", "c.yaml: a config is a list of 'key: value' lines, not list"),
+        (b"\xff\xfe\x00", "c.yaml is not a text file: save the config as plain text (UTF-8)"),
+        (None, "c.yaml: there is no such config file"),
+    ],
+)
+def test_refused_files(tmp_path, text, message):
+    path = tmp_path / "c.yaml"
+    if text is not None:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert message in refusal(path)
+
+
+def test_folder_is_no_config(tmp_path):
+    assert "is a folder: give a config file" in refusal(tmp_path)
+
+
+def test_more_plates_wanted_than_there_are():
+    plates = [Plate(plate=name, path="x") for name in "abc"]
+    check_plates(load({}), plates)
+    with pytest.raises(ConfigError, match=r"min_plates is 3, but config/plates.tsv has 2 plates"):
+        check_plates(load({}), plates[:2])
+    with pytest.raises(ConfigError, match="has 1 plate: no gene could be chosen; give at most 1"):
+        check_plates(load({}), plates[:1])
+
+
+@pytest.mark.parametrize(
+    "query, columns",
+    [
+        ("pass_filter == 'full'", ["pass_filter"]),
+        ("b > 1 and a in ['x', 'y'] or b < 0", ["b", "a"]),
+        ("a == 'it\\'s = `b`' | c == '\"' or d == \"=\"", ["a", "c", "d"]),
+        ("`cell line` == 'A=B' & not `x-y`", ["cell line", "x-y"]),
+        ("name.str.startswith('S') and n <= 3 and m >= 3 and k != 2", ["name", "n", "m", "k"]),
+    ],
+)
+def test_query_columns(query, columns):
+    assert query_columns(query) == columns
+    assert load({"qc": {"filter": query}}).qc.filter == query
+
+
+# Options of scripts -----------------------------------------------------------------------------
+
+
+class Anything(BaseModel):
+    """All kinds of options."""
+
+    text: str = Field("a", description="100% text")
+    maybe: str | None = Field(None, description="text or nothing")
+    given: str | None = Field("x", description="text or nothing")
+    number: Annotated[int, Field(ge=-5)] = Field(3, description="whole")
+    real: Annotated[float, Field(strict=True)] | None = Field(None, description="real")
+    choice: Literal["a", "b"] = Field("a", description="choice")
+    level: Literal[1, 2] = Field(1, description="choice")
+    folder: Path = Field(Path("x"), description="folder")
+    yes: bool = Field(True, description="switch")
+    no: bool = Field(False, description="switch")
+    names: list[str] = Field(["a", "b"], description="list")
+    counts: list[Annotated[int, Field(ge=0)]] = Field([], description="list")
+
+
+def parsed(model, words, prefix=""):
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_options(parser, model, prefix=prefix)
+    return from_options(parser.parse_args(words), model, prefix=prefix)
+
+
+text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+real = st.floats(allow_nan=False, allow_infinity=False)
+anything = st.builds(
+    Anything,
+    text=text,
+    maybe=st.none() | text,
+    given=st.none() | text,
+    number=st.integers(-5),
+    real=st.none() | real,
+    choice=st.sampled_from("ab"),
+    level=st.sampled_from([1, 2]),
+    folder=text.map(Path),
+    yes=st.booleans(),
+    no=st.booleans(),
+    names=st.lists(text),
+    counts=st.lists(st.integers(0)),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(anything, st.sampled_from(["", "scale"]))
+def test_options_round_trip(instance, prefix):
+    words = shlex.split(options(instance, prefix=prefix))
+    assert parsed(Anything, words, prefix) == instance
+
+
+@pytest.mark.parametrize(
+    "instance",
+    [
+        QC(),
+        QC(filter=None, min_genes=200, max_pct_mt=5.5, mt_prefix="mt-"),
+        QC(filter="drug == \"a's\" and `x y` != '$HOME'"),
+        HVG(flavor="cell_ranger"),
+        PCA(zero_center=False),
+        UMAP(min_dist=0.1),
+        Subset(n_cells=5),
+        Subset(n_cells=None),
+        Neighbors(n_pcs=7),
+        Report(colors=["-a", "b c"]),
+        Report(colors=[]),
+        Scale(zero_center=True, max_value=10),
+    ],
+)
+def test_sections_round_trip_through_a_shell(instance):
+    shown = subprocess.run(
+        ["sh", "-c", f"printf '%s\\0' {options(instance)}"], capture_output=True, check=True
+    ).stdout.decode()
+    assert parsed(type(instance), shown.split("\0")[:-1]) == instance
+
+
+def test_every_default_is_reached_without_options():
+    for model in (QC, HVG, PCA, UMAP, Subset, Neighbors, Report, Scale, Anything):
+        assert parsed(model, []) == model()
+
+
+def test_help_says_what_the_model_says(capsys):
+    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    add_options(parser, Anything)
+    shown = " ".join(parser.format_help().split())
+    assert "--text TEXT 100% text (default: a)" in shown
+    assert "--no-given empty --given" in shown
+    assert "--yes, --no-yes switch (default: True)" in shown
+    assert "--choice {a,b} choice (default: a)" in shown
+    assert shown.count("(default:") == len(Anything.model_fields)
+    assert "--no-maybe" not in shown
+
+
+def test_options_out_of_bounds_are_named_as_options():
+    with pytest.raises(ConfigError, match=r"^--max-pct-mt is 300.0; it must be a number from 0"):
+        parsed(QC, ["--max-pct-mt", "300"])
+    with pytest.raises(ConfigError, match=r"^--scale-max-value is -1.0; it must be"):
+        parsed(Scale, ["--scale-max-value=-1"], "scale")
+    with pytest.raises(ConfigError, match=r"^min_genes \(3\) is above max_genes \(2\)"):
+        parsed(QC, ["--min-genes", "3", "--max-genes", "2"])
+
+
+@pytest.mark.parametrize("kind", [dict, list[str] | None, int | str, bool | None, list[bool]])
+def test_types_without_an_option_are_refused(kind):
+    model = create_model("Odd", x=(kind, Field(None, description="odd")))
+    with pytest.raises(TypeError, match="no option can hold a value of type"):
+        add_options(argparse.ArgumentParser(), model)
+
+
+# Generated files --------------------------------------------------------------------------------
+
+
+def test_generated_files_are_in_step():
+    diff = generate.differences(ROOT)
+    assert not diff, f"run `{generate.COMMAND}`:\n{diff}"
+
+
+def test_check_and_write(tmp_path):
+    def run(task):
+        command = [
+            sys.executable,
+            "-m",
+            "scatlas.workflow.config.generate",
+            task,
+            "--root",
+            str(tmp_path),
+        ]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert "is not the repository" in run("--check").stderr
+    (tmp_path / "config").mkdir()
+    readme = tmp_path / "config/README.md"
+    readme.write_text(f"before\n{generate.BEGIN}\nold\n{generate.END}\nafter\n")
+    found = run("--check")
+    assert found.returncode == 1
+    assert "-old\n" in found.stdout
+    assert "+seed: 0\n" in found.stdout
+    assert not (tmp_path / "workflow").exists()
+    assert run("--write").returncode == 0
+    assert run("--check").returncode == 0
+    assert readme.read_text().startswith("before\n")
+    assert readme.read_text().endswith("\nafter\n")
+    for name in ("config/config.yaml", "workflow/schemas/config.schema.yaml"):
+        assert (tmp_path / name).read_text() == (ROOT / name).read_text()
+
+
+def test_readme_without_markers_is_refused(tmp_path):
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/README.md").write_text("text\n")
+    with pytest.raises(ConfigError, match="must hold the lines"):
+        generate.documents(tmp_path)
+
+
+def test_commented_config_holds_every_default():
+    text = (ROOT / "config/config.yaml").read_text()
+    assert load(yaml.safe_load(text)).model_dump() == DEFAULTS
+    # Sections that are off are comments: of null and a user's {} Snakemake makes null.
+    off = re.compile(r"^( *)# (\w+: null)$", re.MULTILINE)
+    assert yaml.safe_load(off.sub(r"\1\2", text)) == DEFAULTS
+    assert len(off.findall(text)) == text.count("To switch it on:") == 5
+
+
+def test_every_key_is_described():
+    def walk(model):
+        for name, field in model.model_fields.items():
+            assert field.description, name
+            for part in (field.annotation, *getattr(field.annotation, "__args__", ())):
+                if isinstance(part, type) and issubclass(part, BaseModel):
+                    walk(part)
+
+    walk(Config)
+    walk(Plate)
+
+
+@pytest.mark.parametrize(
+    "data, good",
+    [
+        ({}, True),
+        (DEFAULTS, True),
+        ({"qc": None}, True),
+        ({"scale": {"max_value": 3}}, True),
+        ({"qc": {"max_pct_mt": 5}}, True),
+        ({"qc": {"min_gene": 1}}, False),
+        ({"seed": -1}, False),
+        ({"scale": {"zero_center": "x"}}, False),
+        ({"hvg": {"flavor": "x"}}, False),
+        ({"umap": {"min_dist": 2}}, False),
+        ({"leiden": {"resolution": 0}}, False),
+        ({"pca": []}, False),
+        ({"report": {"colors": [1]}}, False),
+        ({"pseudobulk": {}}, True),
+        ({"pseudobulk": {"by": ["drug"]}}, True),
+        ({"pseudobulk": {"by": []}}, False),
+        ({"outdir": ""}, False),
+        ({"normalize": {"target_sum": None}, "zz": 1}, False),
+    ],
+)
+def test_schema_agrees_with_the_loader(data, good):
+    schema = yaml.safe_load((ROOT / "workflow/schemas/config.schema.yaml").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert jsonschema.Draft202012Validator(schema).is_valid(data) is good
+    if good:
+        load(data)
+    else:
+        refusal(data)
+
+
+@pytest.mark.parametrize(
+    "row, good",
+    [
+        ({"plate": "p.1-a_B", "path": "x"}, True),
+        ({"plate": "p", "path": "x", "n_cells": 3, "donor": "d", "day": 2}, True),
+        ({"plate": "p", "path": "x", "n_cells": 0}, False),
+        ({"plate": "a b", "path": "x"}, False),
+        ({"plate": ".p", "path": "x"}, False),
+        ({"plate": "p"}, False),
+    ],
+)
+def test_plate_schema(row, good):
+    schema = yaml.safe_load((ROOT / "workflow/schemas/plates.schema.yaml").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert jsonschema.Draft202012Validator(schema).is_valid(row) is good

@@ -1,0 +1,255 @@
+"""Which cells stay, and which genes the plates agree on."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+import scatlas.io.tables.column as columns
+from scatlas.errors import InputError
+from scatlas.io import METRICS, CsrWriter
+from scatlas.io.tables.cell_parquet import kept_names, read_cells, write_cells
+from scatlas.workflow.cell_filter import RULES, evaluate_filter, frequent_genes, qc_filter
+from scatlas.workflow.consensus import consensus_genes
+
+
+@pytest.fixture
+def obs() -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "pass_filter": pd.Categorical(["full", "full", "minimal", "full", "full"]),
+            "reads": pd.array([1, None, 3, 4, 5], "Int64"),
+            "ok": pd.array([True, None, True, False, True], "boolean"),
+            "drug dose": ["a", "b", "a", "b", "a"],
+            "total_counts": [100, 200, 300, 0, 500],
+            "n_genes_by_counts": [10, 20, 30, 0, 50],
+            "pct_counts_mt": [5.0, 10.0, 1.0, np.nan, 50.0],
+        },
+        index=list("abcde"),
+    )
+
+
+@pytest.mark.parametrize(
+    "expression, kept",
+    [
+        ("pass_filter == 'full'", "abde"),
+        ("reads > 1", "cde"),
+        ("ok", "ace"),
+        ("ok == True and pass_filter == 'full'", "ae"),
+        ("`drug dose` in ['b']", "bd"),
+        ("pass_filter == 'full' and total_counts > 150", "be"),
+    ],
+)
+def test_a_filter_keeps_what_query_keeps(obs, expression, kept):
+    mask = evaluate_filter(obs, expression, source="p")
+    assert mask.dtype == bool
+    assert "".join(obs.index[mask]) == kept == "".join(obs.query(expression).index)
+
+
+@pytest.mark.parametrize(
+    "expression, sentence",
+    [
+        ("nothing > 1", r"^p: obs has no column 'nothing'.*use one of: pass_filter, reads"),
+        ("total_counts", r"^p: .*gives no true or false"),
+        ("total_counts > 9999", r"^p: .*keeps none of the 5 cells"),
+        ("pass_filter ==", r"^p: .*cannot be evaluated"),
+        ("reads if ok else total_counts", r"^p: .*cannot be evaluated"),
+        ("1 / 0 > total_counts", r"^p: .*cannot be evaluated"),
+        ("pass_filter > 3", r"^p: .*cannot be evaluated"),
+    ],
+)
+def test_a_filter_that_cannot_work_ends_with_one_sentence(obs, expression, sentence):
+    with pytest.raises(InputError, match=sentence) as caught:
+        evaluate_filter(obs, expression, source="p")
+    assert "\n" not in str(caught.value)
+
+
+def test_bounds_are_inclusive_and_rules_take_in_turn(obs):
+    keep, removed = qc_filter(
+        obs, source="p", filter="pass_filter == 'full'", min_genes=10, max_counts=500, max_pct_mt=10
+    )
+    assert "".join(obs.index[keep]) == "ab"
+    # d fails min_genes and has no percentage: the first rule that it fails counts it.
+    assert removed == {"filter": 1, "min_genes": 1, "max_counts": 0, "max_pct_mt": 1}
+    assert sum(removed.values()) == len(obs) - keep.sum()
+    assert list(removed) == [rule for rule in RULES if rule in removed]
+
+
+def test_an_empty_cell_does_not_pass_a_mitochondrial_bound(obs):
+    keep, _ = qc_filter(obs, source="p", max_pct_mt=100)
+    assert "".join(obs.index[keep]) == "abce"
+
+
+def test_no_bound_keeps_every_cell(obs):
+    keep, removed = qc_filter(obs, source="p")
+    assert keep.all()
+    assert removed == {}
+
+
+def test_no_cell_left_names_the_rules(obs):
+    with pytest.raises(InputError, match=r"no cell is left of 5 \(min_genes took 4, max_genes"):
+        qc_filter(obs, source="p", min_genes=50, max_genes=49)
+
+
+# -- the script ----------------------------------------------------------------------------------
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "qc_filter.py"
+
+
+@pytest.fixture
+def store(tmp_path, obs, monkeypatch) -> Path:
+    """A plate's store with what `load` adds, read in pieces of two cells."""
+    monkeypatch.setattr(columns, "ROWS", 2)
+    obs["total_counts_mt"] = [5, 20, 3, 0, 250]
+    obs["barcode"] = [f"b{i}" for i in range(5)]
+    obs.index.name = "BARCODE"
+    var = pd.DataFrame({"mt": [True, False, False]}, index=["MT-A", "B", "C"])
+    with CsrWriter(tmp_path / "counts.zarr", n_vars=3, obs=obs, var=var) as writer:
+        writer.append(sp.csr_matrix((5, 3), dtype=np.uint8))
+    return tmp_path / "counts.zarr"
+
+
+def run(store: Path, *options: str) -> tuple[pd.DataFrame, dict]:
+    spec = importlib.util.spec_from_file_location("qc_filter_script", SCRIPT)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    table, summary = store.with_name("qc.parquet"), store.with_name("qc_summary.json")
+    paths = [f"--table={table}", f"--summary={summary}", f"--manifest={store.with_name('m.json')}"]
+    script.main(["--plate", "p", "--store", str(store), *paths, *options])
+    return pd.read_parquet(table), json.loads(summary.read_text())
+
+
+@pytest.mark.parametrize("expression", ["pass_filter == 'full'", "`drug dose` == 'a'", "ok"])
+@pytest.mark.parametrize("bounds", [{}, {"min_genes": 10, "max_pct_mt": 10.0}])
+def test_script(store, obs, expression, bounds):
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in bounds.items()]
+    table, summary = run(store, f"--filter={expression}", *options)
+    keep, removed = qc_filter(obs, source="p", filter=expression, **bounds)
+    wanted = obs[list(METRICS)].assign(keep=keep)
+    # As if it had been written whole.
+    wanted.to_parquet(store.with_name("whole.parquet"))
+    pd.testing.assert_frame_equal(table, pd.read_parquet(store.with_name("whole.parquet")))
+    assert summary["removed"] == removed
+    assert (summary["n_cells"], summary["n_kept"], summary["n_genes"]) == (5, keep.sum(), 3)
+    assert summary["median_counts"] == obs.loc[keep, "total_counts"].median()
+    assert summary["median_genes"] == obs.loc[keep, "n_genes_by_counts"].median()
+
+
+def test_script_reads_no_more_than_it_needs(store):
+    """Neither the offsets of X nor columns that no rule asks for."""
+    for part in ("X/indptr", "obs/barcode"):
+        for chunk in (store / part / "c").iterdir():
+            chunk.write_bytes(b"damaged")
+    table, _ = run(store, "--filter=reads > 1")
+    assert list(table["keep"]) == [False, False, True, True, True]
+
+
+def test_script_names_all_columns_when_one_is_missing(store):
+    columns = "pass_filter, reads, ok, drug dose, total_counts, n_genes_by_counts, pct_counts_mt"
+    with pytest.raises(InputError, match=f"no column 'nothing'.* use one of: {columns}, total_"):
+        run(store, "--filter=nothing > 1")
+
+
+def test_script_filters_by_name(store):
+    table, _ = run(store, "--filter=index in ['b', 'd'] and BARCODE != 'd'")
+    assert list(table.index[table["keep"]]) == ["b"]
+
+
+@pytest.mark.parametrize("index_name", ["BARCODE", None])
+def test_tables_of_cells(tmp_path, index_name, monkeypatch):
+    monkeypatch.setattr("scatlas.io.tables.cell_parquet.ROWS", 3)
+    names = pd.Index([f"µ{i}" for i in range(10)], name=index_name)
+    frame = pd.DataFrame({"n": np.arange(10), "x": np.linspace(0, 1, 10)}, index=names)
+    path, whole = tmp_path / "cells.parquet", tmp_path / "whole.parquet"
+    pieces = [names.to_numpy(object)[i : i + 4] for i in range(0, 10, 4)]
+    write_cells(path, frame.reset_index(drop=True), pieces, index_name=index_name)
+    frame.to_parquet(whole)
+    pd.testing.assert_frame_equal(pd.read_parquet(path), pd.read_parquet(whole))
+    for file in (path, whole):
+        read = read_cells(file, ["x"])
+        assert list(read.columns) == ["x"]
+        assert list(read.index) == list(range(10))
+        np.testing.assert_array_equal(read["x"], frame["x"])
+        keep = np.array([True, False, True] + [False] * 3 + [True] * 4)
+        name, found = kept_names(file, keep)
+        assert name == index_name
+        assert [piece.to_pylist() for piece in found] == [["µ0", "µ2"], ["µ6", "µ7", "µ8"], ["µ9"]]
+    with pytest.raises(ValueError, match="4 names for 10 cells"):
+        write_cells(path, frame, pieces[:1])
+
+
+# -- the genes that plates agree on --------------------------------------------------------------
+
+
+def table(genes: str, chosen: str, mean: float = 1.0) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "means": mean,
+            "dispersions": 2 * mean,
+            "dispersions_norm": [np.nan if g == "x" else 3 * mean for g in genes],
+            "highly_variable": [g in chosen for g in genes],
+        },
+        index=list(genes),
+    )
+
+
+def test_frequent_genes_are_those_of_filter_genes():
+    n_cells = np.array([0, 9, 10, 11])
+    assert frequent_genes(n_cells, 10, source="p").tolist() == [False, False, True, True]
+    assert frequent_genes(n_cells, 1, source="p").tolist() == [False, True, True, True]
+    sentence = r"^plate p: no gene is expressed in 12 cells \(at most in 11\), which qc.drop_rare"
+    with pytest.raises(InputError, match=sentence):
+        frequent_genes(n_cells, 12, source="plate p")
+
+
+def test_consensus_counts_plates_and_keeps_the_first_plates_order():
+    tables = {
+        "p1": table("dcbax", "dbx", 1),
+        "p2": table("dcbax", "bax", 2),
+        "p3": table("dcbax", "bcx", 6),
+    }
+    found = consensus_genes(tables, min_plates=2)
+    assert list(found.index) == ["b", "x"]
+    assert found.index.name == "gene"
+    assert list(found["highly_variable_nbatches"]) == [3, 3]
+    assert found["highly_variable_intersection"].all()
+    np.testing.assert_allclose(found["means"], 3)
+    np.testing.assert_allclose(found["dispersions_norm"], [9, np.nan])
+    assert list(consensus_genes(tables, min_plates=1).index) == list("dcbax")
+
+
+def test_consensus_averages_what_the_flavour_has():
+    tables = {"p1": table("abc", "ab", 1), "p2": table("abc", "ab", 3)}
+    renamed = {"dispersions": "variances", "dispersions_norm": "variances_norm"}
+    v3 = {plate: t.rename(columns=renamed) for plate, t in tables.items()}
+    found = consensus_genes(v3, min_plates=2)
+    expected = consensus_genes(tables, min_plates=2).rename(columns=renamed)
+    pd.testing.assert_frame_equal(found, expected)
+    assert {"means", "variances", "variances_norm"} < set(found)
+
+
+def test_intersect_takes_the_genes_of_all_plates_in_the_first_plates_order():
+    tables = {"p1": table("abcd", "abcd"), "p2": table("dca", "dca"), "p3": table("acde", "acde")}
+    found = consensus_genes(tables, min_plates=3, genes="intersect")
+    assert list(found.index) == list("acd")
+
+
+@pytest.mark.parametrize(
+    "tables, options, sentence",
+    [
+        (("ab", "ba"), {}, "plate p2 has 'b' as gene 1 where plate p1 has 'a'"),
+        (("ab", "a"), {}, "plate p2 has no gene as gene 2 where plate p1 has 'b'"),
+        (("ab", "cd"), {"genes": "intersect"}, "no gene in common"),
+        (("ab", "ab"), {"min_plates": 3}, "no gene is highly variable on 3 of 2 plates"),
+    ],
+)
+def test_plates_without_a_consensus(tables, options, sentence):
+    named = {f"p{i}": table(genes, genes) for i, genes in enumerate(tables, start=1)}
+    with pytest.raises(InputError, match=sentence):
+        consensus_genes(named, **options)

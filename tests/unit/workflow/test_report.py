@@ -1,0 +1,421 @@
+"""report.html and its tables: the right numbers, complete in itself, readable in a browser."""
+
+from __future__ import annotations
+
+import base64
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anndata as ad
+import browser as browser_tools
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+
+from scatlas.errors import InputError
+from scatlas.io.files.checksums import write_json
+from scatlas.workflow.report import Results, _tables, build
+from scatlas.workflow.report._build import _cells, _milestones
+from scatlas.workflow.report._captions import caption
+
+ROOT = Path(__file__).parents[3]
+CAPTIONS = ROOT / "workflow" / "report"
+browser = browser_tools.browser
+
+CONFIG = {
+    "plates": "config/plates.tsv",
+    "seed": 0,
+    "qc": {"filter": "pass_filter == 'full'", "min_genes": 200, "max_pct_mt": 20.0},
+    "consensus": {"min_plates": 2},
+    "scale": None,
+    "report": {"colors": ["cell_line", "plate", "no such column", "leiden"]},
+}
+FIGURES = ["cells_kept", "qc_violins", "hvg_overlap", "pca_scree"]
+MAPS = ["cell_line", "plate", "leiden"]
+OPTIONAL = ["doublets", "doublet_rates", "integration", "mixing"]
+TABLES = ["cells", "thresholds", "consensus", "pca", "clusters", "runs"]
+
+
+def make_results(
+    folder: Path,
+    *,
+    n_plates: int = 3,
+    n_cells: int = 200,
+    n_lines: int = 4,
+    n_comps: int = 12,
+    cell_line: bool = True,
+) -> Results:
+    """Files of a run as the workflow's steps write them."""
+    rng = np.random.default_rng(0)
+    plates = [f"plate{i + 1}" for i in range(n_plates)]
+    genes = [f"gene{i}" for i in range(60)]
+    paths: dict[str, dict[str, Path]] = {"qc": {}, "summaries": {}, "hvg": {}}
+    for i, plate in enumerate(plates):
+        at = folder / "plates" / plate
+        at.mkdir(parents=True)
+        counts = np.exp(rng.normal(8, 0.7, n_cells)).astype(np.int64)
+        n_genes = (counts**0.8).astype(np.int64)
+        mt = rng.gamma(3, 2, n_cells).clip(0, 100)
+        keep = (n_genes >= 200) & (mt <= 20)
+        table = pd.DataFrame(
+            {
+                "total_counts": counts,
+                "n_genes_by_counts": n_genes,
+                "total_counts_mt": (counts * mt / 100).astype(np.int64),
+                "pct_counts_mt": mt,
+                "keep": keep,
+            },
+            index=[f"{plate}-{j}" for j in range(n_cells)],
+        )
+        few = int((n_genes < 200).sum())
+        summary = {
+            "plate": plate,
+            "n_cells": n_cells,
+            "n_kept": int(keep.sum()),
+            "n_genes": 60,
+            "removed": {"min_genes": few, "max_pct_mt": int((~keep).sum()) - few},
+            "thresholds": {"filter": None, "min_genes": 200, "max_pct_mt": 20.0},
+            "median_counts": float(table.loc[keep, "total_counts"].median()),
+            "median_genes": float(table.loc[keep, "n_genes_by_counts"].median()),
+        }
+        hvg = pd.DataFrame({"means": 1.0, "dispersions": 1.0, "dispersions_norm": 1.0}, index=genes)
+        hvg["highly_variable"] = np.arange(60) % (i + 2) == 0
+        paths["qc"][plate] = at / "qc.parquet"
+        paths["summaries"][plate] = at / "qc_summary.json"
+        paths["hvg"][plate] = at / "hvg.parquet"
+        table.to_parquet(paths["qc"][plate])
+        write_json(paths["summaries"][plate], summary)  # as the step does: keys are sorted
+        hvg.rename_axis("gene").to_parquet(paths["hvg"][plate])
+    sets = [
+        set(pd.read_parquet(path).query("highly_variable").index) for path in paths["hvg"].values()
+    ]
+    chosen = [gene for gene in genes if sum(gene in one for one in sets) >= 2]
+    (folder / "consensus_genes.tsv").write_text("gene\n" + "".join(f"{g}\n" for g in chosen))
+
+    store = zarr.open_group(folder / "pca.zarr", mode="w")
+    ratio = 0.3 / np.arange(1, n_comps + 1) ** 1.5
+    store["variance_ratio"] = ratio
+    store["variance"] = ratio * 50
+
+    n = n_plates * n_cells
+    which = rng.integers(0, n_lines, n)
+    obs = pd.DataFrame(index=[f"c{i}" for i in range(n)])
+    obs["plate"] = pd.Categorical(rng.choice(plates, n), categories=plates)
+    if cell_line:
+        obs["cell_line"] = pd.Categorical([f"CVCL_{100 + i}" for i in which])
+    obs["leiden"] = pd.Categorical(which.astype(str), sorted(set(which.astype(str)), key=int))
+    adata = ad.AnnData(np.ones((n, 3), np.float32), obs=obs)
+    centres = rng.normal(size=(n_lines, 2)) * 10
+    adata.obsm["X_umap"] = (centres[which] + rng.normal(size=(n, 2))).astype(np.float32)
+    adata.write_h5ad(folder / "umap.h5ad")
+
+    line = "s\th:m:s\tmax_rss\tmax_vms\tmax_uss\tmax_pss\tio_in\tio_out\tmean_load\tcpu_time\n"
+    for rule, names in {"umap": ["atlas"], "load": plates, "own_rule": ["atlas"]}.items():
+        (folder / "benchmarks" / rule).mkdir(parents=True)
+        for i, name in enumerate(names):
+            rest = (
+                "NA\tNA\tNA\tNA\tNA\tNA\tNA\tNA"
+                if rule == "own_rule"
+                else (f"{100 + i}.5\t1\t1\t1\t1\t1\t99\t{2 + i}.0")
+            )
+            text = f"{line}{1.5 + i}\t0:00:01\t{rest}\n"
+            (folder / "benchmarks" / rule / f"{name}.tsv").write_text(text)
+    return Results(
+        **paths,
+        genes=folder / "consensus_genes.tsv",
+        pca=folder / "pca.zarr",
+        umap=folder / "umap.h5ad",
+        benchmarks=folder / "benchmarks",
+    )
+
+
+def make_report(folder: Path, results: Results, config: dict[str, Any] = CONFIG) -> dict[str, int]:
+    return build(
+        results,
+        config,
+        captions=CAPTIONS,
+        figures=folder / "figures",
+        tables=folder / "tables",
+        page=folder / "report.html",
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results, dict[str, int]]:
+    folder = tmp_path_factory.mktemp("run")
+    results = make_results(folder)
+    return folder, results, make_report(folder, results)
+
+
+def test_everything_is_written(run) -> None:
+    folder, _, facts = run
+    assert facts == {"n_figures": 7, "n_tables": 8}
+    figures = sorted(
+        str(p.relative_to(folder / "figures")) for p in folder.rglob("figures/**/*.png")
+    )
+    assert figures == sorted([f"{f}.png" for f in FIGURES] + [f"umap/{m}.png" for m in MAPS])
+    tables = {path.stem for path in (folder / "tables").iterdir()}
+    assert tables == {*TABLES, "settings", "versions"}
+    assert not list(folder.rglob(".*")), "no half-written file stays"
+
+
+def test_page_is_complete_in_itself(run) -> None:
+    folder, _, _ = run
+    page = (folder / "report.html").read_text()
+    sources = re.findall(r"""(?:src|href)=["']?([^"'\s>]+)""", page)
+    assert all(s.startswith(("data:", "#")) for s in sources)
+    assert "url(" not in page
+    assert "@import" not in page
+    assert "<script" not in page
+    images = re.findall(r'src="data:image/png;base64,([^"]+)"', page)
+    names = [f"{f}.png" for f in FIGURES] + [f"umap/{m}.png" for m in MAPS]
+    on_disk = {(folder / "figures" / name).read_bytes() for name in names}
+    assert {base64.b64decode(image) for image in images} == on_disk
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+def test_mixed_cells_have_a_section_of_their_own(run, tmp_path: Path, drawn: bool) -> None:
+    _, results, facts = run
+    adata = ad.read_h5ad(results.umap)
+    if drawn:
+        adata.obsm["X_umap_harmony"] = adata.obsm["X_umap"][::-1].copy()
+    scores = pd.DataFrame({"should be": ["mixed"], "score after": [0.75]}, index=["plate"])
+    adata.uns["integrate"] = {"scores": scores.rename_axis("column")}
+    adata.write_h5ad(tmp_path / "integrated.h5ad")
+    config = CONFIG | {"integrate": {"key": ["plate"], "label": "no such column"}}
+    more = make_report(tmp_path, replace(results, integrated=tmp_path / "integrated.h5ad"), config)
+    n_figures = facts["n_figures"] + drawn
+    assert more == {"n_figures": n_figures, "n_tables": facts["n_tables"] + 1}
+    assert (tmp_path / "figures/integration/plate.png").is_file() == drawn
+    table = pd.read_csv(tmp_path / "tables/mixing.tsv", sep="\t", index_col="column")
+    assert table.loc["plate", "score after"] == 0.75
+
+
+def test_doublets_have_their_histograms_and_rates(run, tmp_path: Path) -> None:
+    _, results, facts = run
+    histogram = {"observed": [90, 10, 0], "simulated": [60, 20, 20]}
+    lane = {"n_cells": 100, "threshold": 0.5, "n_doublets": 8, "detectable": 0.4}
+    none = {"n_cells": 40, "threshold": None, "n_doublets": 0, "detectable": None}
+    files = {}
+    for plate, captures in {"plate1": {"a": lane, "b": none}, "plate2": {"": lane}}.items():
+        captures = {name: {**found, "histogram": histogram} for name, found in captures.items()}
+        files[plate] = tmp_path / f"{plate}.json"
+        write_json(files[plate], {"captures": captures})
+    more = make_report(tmp_path, replace(results, doublets=files))
+    assert more == {name: n + 1 for name, n in facts.items()}
+    assert (tmp_path / "figures/doublets.png").is_file()
+    table = pd.read_csv(tmp_path / "tables/doublet_rates.tsv", sep="\t", index_col="capture")
+    assert list(table.index) == ["plate1, a", "plate1, b", "plate2"]
+    assert table.loc["plate1, a"].tolist() == [100, 0.5, 8, 8.0, 40.0, 20.0]
+    assert table.loc["plate1, b"].isna().tolist() == [False, True, False, False, True, True]
+
+
+def test_page_is_the_same_again(run, tmp_path: Path) -> None:
+    folder, results, _ = run
+    make_report(tmp_path, results)
+    assert (tmp_path / "report.html").read_bytes() == (folder / "report.html").read_bytes()
+
+
+def test_headline_and_tables_hold_the_numbers(run) -> None:
+    folder, results, _ = run
+    page = (folder / "report.html").read_text()
+    kept = sum(plate["n_kept"] for plate in results.qc_summaries.values())
+    assert 400 < kept < 600
+    headline = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page))
+    assert headline == {
+        "plates": "3",
+        "cells read": "600",
+        "cells kept": str(kept),
+        "genes measured": "60",
+        "genes in the atlas": str(len(results.consensus)),
+        "components": "12",
+        "cells on the map": "600",
+        "clusters": "4",
+    }
+    cells = pd.read_csv(folder / "tables" / "cells.tsv", sep="\t", index_col="plate")
+    assert cells.loc["all plates", "kept"] == kept == cells["kept"].iloc[:-1].sum()
+    columns = ["removed by min_genes", "removed by max_pct_mt"]  # in their turn, not by name
+    assert [column for column in cells if column.startswith("removed by")] == columns
+    removed = cells[columns].sum(axis=1)
+    pd.testing.assert_series_equal(cells["cells"], cells["kept"] + removed, check_names=False)
+
+
+def test_plates_must_agree(run) -> None:
+    _, results, _ = run
+    fewer = {plate: path for plate, path in results.hvg.items() if plate != "plate2"}
+    with pytest.raises(InputError, match="the plates of hvg"):
+        replace(results, hvg=fewer)
+
+
+def test_qc_tables_are_read_one_at_a_time(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, results, _ = run
+    tables = results.qc_tables
+    assert list(tables) == ["plate1", "plate2", "plate3"]
+    assert len(tables) == 3
+    assert list(tables["plate1"].columns) == [
+        *("total_counts", "n_genes_by_counts", "pct_counts_mt", "keep")
+    ]
+    assert tables["plate1"] is not tables["plate1"]
+
+
+def test_genes_named_like_missing_values_stay(run, tmp_path: Path) -> None:
+    _, results, _ = run
+    path = tmp_path / "genes.tsv"
+    path.write_text("gene\nNA\nnull\n7SK\n")
+    assert list(replace(results, genes=path).consensus) == ["NA", "null", "7SK"]
+
+
+def test_thresholds_table() -> None:
+    plates = {
+        "a": {
+            "n_cells": 80,
+            "removed": {"min_genes": 8},
+            "thresholds": {"min_genes": 5, "filter": None},
+        },
+        "b": {
+            "n_cells": 20,
+            "removed": {"min_genes": 1},
+            "thresholds": {"min_genes": 5, "filter": None},
+        },
+    }
+    table = _tables.thresholds(plates)
+    assert table.to_dict("index") == {
+        "min_genes": {"bound": 5, "cells removed": 9, "% of all cells": 9.0}
+    }
+    plates["a"]["thresholds"] = {"min_genes": None}
+    assert list(_tables.thresholds(plates).columns) == list(table.columns)
+
+
+def test_consensus_table() -> None:
+    table = _tables.consensus({"a": ["x", "y"], "b": ["y", "z"], "c": ["y", "z"]}, ["y", "z"])
+    assert table["genes"].to_dict() == {1: 1, 2: 1, 3: 1}
+    assert table["in the atlas"].to_dict() == {1: 0, 2: 1, 3: 1}
+
+
+def test_clusters_table() -> None:
+    obs = pd.DataFrame(
+        {"leiden": ["10", "9", "9", "9"], "plate": ["p", "p", "q", "q"], "cell_line": list("abbc")}
+    )
+    table = _tables.clusters(obs)
+    assert list(table.index) == ["9", "10"]
+    row = {"cells": 3, "most common cell_line": "b", "its %": 66.7, "a": 0, "b": 2, "c": 1}
+    assert table.loc["9"].to_dict() == row
+    assert list(_tables.clusters(obs.drop(columns="cell_line")).columns[-2:]) == ["p", "q"]
+
+
+def test_runs_table(run) -> None:
+    _, results, _ = run
+    table = _tables.runs(results.benchmarks)
+    assert list(table.index) == ["load", "umap", "own_rule"]  # as the steps follow, then others
+    assert table.loc["load"].to_dict() == {
+        "jobs": 3,
+        "seconds, all jobs": 7.5,
+        "seconds, longest job": 3.5,
+        "CPU seconds": 9.0,
+        "peak memory, MiB": 102.0,  # of 102.5: to even
+    }
+    assert np.isnan(table.loc["own_rule", "peak memory, MiB"])
+    assert np.isnan(table.loc["own_rule", "CPU seconds"])
+    assert _tables.runs(results.benchmarks / "nothing here").empty
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", b"s\n", b"\xff\x00\t\n1\t2\t3\n", b"s\tmax_rss\nx\n"]
+)
+def test_a_damaged_benchmark_is_left_out(run, tmp_path, content) -> None:
+    _, results, _ = run
+    benchmarks = shutil.copytree(results.benchmarks, tmp_path / "benchmarks")
+    whole = _tables.runs(benchmarks)
+    (benchmarks / "damaged").mkdir()
+    (benchmarks / "damaged/p1.tsv").write_bytes(content)
+    table = _tables.runs(benchmarks)
+    assert set(table.index) - set(whole.index) <= {"damaged"}
+    assert table.loc[whole.index].equals(whole)
+
+
+def test_settings_table() -> None:
+    table = _tables.settings({"a": {"b": None, "c": [1, "x"]}, "d": True, "e": 1.5})
+    assert table["value"].to_dict() == {"a.b": "null", "a.c": "1, x", "d": "true", "e": "1.5"}
+
+
+@pytest.mark.parametrize(
+    ("values", "written"),
+    [
+        ([1234567, 5], ["1,234,567", "5"]),
+        ([2.0, np.nan, 1000.0], ["2", "", "1,000"]),
+        ([97.5, 100.0], ["97.5", "100.0"]),
+        ([0.123456, 12345.678], ["0.1235", "12,345.7"]),
+        (["x", 5, True], ["x", "5", "True"]),
+    ],
+)
+def test_columns_are_readable(values: list, written: list[str]) -> None:
+    assert _cells(pd.Series(values)) == written
+
+
+def test_milestones() -> None:
+    table = pd.DataFrame({"variance": range(33)}, index=pd.RangeIndex(1, 34))
+    assert list(_milestones(table).index) == [1, 2, 5, 10, 20, 33]
+
+
+@pytest.mark.parametrize("path", sorted(CAPTIONS.glob("*.rst")), ids=lambda path: path.stem)
+def test_captions_are_sound_for_snakemake_too(path: Path) -> None:
+    """Every caption is shown somewhere, and Snakemake's way of rendering takes it."""
+    from docutils.core import publish_parts
+    from docutils.writers.html4css1 import Writer
+
+    text = caption(CAPTIONS, path.stem, color="drug")
+    assert text.startswith("<")
+    assert "{{" not in text
+    shown = {"workflow", "umap", "settings", "versions", *FIGURES, *TABLES, *OPTIONAL}
+    assert path.stem in shown
+    strict = {"halt_level": 2, "report_level": 5}
+    publish_parts(path.read_text(), writer=Writer(), settings_overrides=strict)
+
+
+def test_bad_captions(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no caption .*pca\.rst"):
+        caption(tmp_path, "pca")
+    (tmp_path / "pca.rst").write_text("An *open emphasis")
+    with pytest.raises(InputError, match="is not reStructuredText"):
+        caption(tmp_path, "pca")
+
+
+def test_names_of_the_data_are_escaped(tmp_path: Path) -> None:
+    results = make_results(tmp_path, n_plates=2, n_cells=40)
+    file = ad.read_h5ad(results.umap)
+    file.obs["a b <i>"] = pd.Categorical(["<script>alert(1)</script>"] * file.n_obs)
+    file.obs["cell_line"] = file.obs["a b <i>"]
+    file.write_h5ad(results.umap)
+    make_report(tmp_path, results, {**CONFIG, "report": {"colors": ["a b <i>"]}})
+    page = (tmp_path / "report.html").read_text()
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert [path.name for path in (tmp_path / "figures" / "umap").iterdir()] == ["a_b_i_.png"]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1280, 390], ids=["desktop", "phone"])
+def test_browser_finds_every_figure_and_table(run, browser, width: int) -> None:
+    folder, results, _ = run
+    page = browser_tools.look(browser, folder / "report.html", width=width)
+    assert set(page.figures) == {
+        *("figure-cells_kept", "figure-qc_violins", "figure-hvg_overlap", "figure-pca_scree"),
+        *(f"figure-umap-{name}" for name in MAPS),
+    }
+    assert all(len(alt) > 30 for alt in page.figures.values())
+    assert page.tables == {
+        "table-cells": 4,
+        "table-thresholds": 2,
+        "table-consensus": 3,
+        "table-pca": len(_milestones(results.variance)),
+        "table-clusters": 4,
+        "table-runs": 3,
+        "table-settings": 8,
+        "table-versions": 14,
+    }
+    assert page.broken == page.untitled == page.fetched == page.errors == []
+    assert page.width <= page.window, "the page itself must not scroll sideways"
