@@ -23,6 +23,8 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from run_side import machine, publish  # noqa: E402
+
 from tests.workflow.runs import Project  # noqa: E402
 
 
@@ -30,11 +32,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--times", type=int, default=20, help="builds")
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--out", type=Path, help="file for the table")
     args = parser.parse_args()
     config = yaml.safe_load((ROOT / "config/demo.yaml").read_text()) | {"outdir": "results"}
     config["plates"] = str(ROOT / config.get("plates", "config/plates.tsv"))
     first: dict[str, str] = {}
     unequal: set[str] = set()
+    lines = [machine("scatlas", "anndata", "dask", "h5py", "numba", "numcodecs", "numpy", "zarr")]
     for n in range(args.times):
         folder = Path(tempfile.mkdtemp(prefix="scatlas-repeat-"))
         begin = time.monotonic()
@@ -46,15 +50,15 @@ def main() -> int:
         }
         first = first or digests
         differ = {name for name in {*first, *digests} if first.get(name) != digests.get(name)}
-        print(
+        lines.append(
             f"build {n + 1}: {len(digests):,} files, {len(differ)} unlike the first build's, "
-            f"{time.monotonic() - begin:.0f} s",
-            flush=True,
+            f"{time.monotonic() - begin:.0f} s"
         )
+        print(lines[-1], flush=True)
         unequal |= differ
         shutil.rmtree(folder)
-    for name in sorted(unequal):
-        print(f"differs: {name}")
+    lines += [f"differs: {name}" for name in sorted(unequal)]
+    publish(lines, args.out)
     return int(bool(unequal))
 
 
