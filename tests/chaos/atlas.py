@@ -124,24 +124,27 @@ class Atlas:
                 found.append(Write(path, seen[path], name))
         return found
 
-    def reference(self, project: Project) -> Reference:
-        """What an undisturbed build makes of a project's inputs, built once."""
+    def reference(self, project: Project, *, but: str | None = None) -> Reference:
+        """What an undisturbed build makes of a project's inputs, built once.
+
+        `but` is a section of the config that it is built without.
+        """
         inputs = digests(project.folder, but=("results", ".snakemake"))
-        key = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:24]
+        key = hashlib.sha256(json.dumps([inputs, but]).encode()).hexdigest()[:24]
         path = self.folder / "references" / f"{key}.json"
         path.parent.mkdir(exist_ok=True)
         with once(path.with_suffix(".done")) as first:
             if first:
                 with TemporaryDirectory(prefix="scatlas-chaos-", dir=scratch()) as folder:
-                    files, said = self._build(project, Path(folder))
+                    files, said = self._build(project, Path(folder), but)
                 path.write_text(json.dumps({"files": files, "said": said}))
         return Reference(**json.loads(path.read_text()))
 
-    def _build(self, project: Project, folder: Path) -> tuple[dict[str, str], str]:
+    def _build(self, project: Project, folder: Path, but: str | None) -> tuple[dict[str, str], str]:
         for item in project.folder.iterdir():
             if item.name not in ("results", ".snakemake"):
                 copy(item, folder / item.name)
-        new = Project(folder, project.config)
+        new = Project(folder, {k: v for k, v in project.config.items() if k != but})
         code, said = run(new, self.library, {})
         return {} if code else outputs(new), said
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
+import subprocess
 from base64 import b64encode
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import anndata as ad
 import pytest
 
 from tests.workflow.conftest import EACH, made_once
-from tests.workflow.runs import Project, assert_same_outputs
+from tests.workflow.runs import ROOT, Project, assert_same_outputs
 
 pytestmark = pytest.mark.workflow
 
@@ -185,6 +187,40 @@ def test_a_step_of_which_snakemake_forgot_one_output_runs_again(atlas: Project, 
     atlas.config["qc"] = {"min_genes": 60}
     atlas.write_config()
     assert {"qc_filter/p1", "qc_filter/p2"} <= atlas.build("atlas")
+
+
+def test_a_second_run_in_the_folder_is_refused(atlas: Project):
+    """However the first one ends, the system frees its lock."""
+    atlas.config["umap"] = {"min_dist": 0.3}
+    atlas.write_config()
+    with (atlas.folder / ".snakemake/scatlas.lock").open("w") as first:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        assert atlas.run("-n").returncode == 0, "which changes nothing"
+        second = atlas.run()
+    assert second.returncode == 1
+    assert f"another Snakemake is running in {atlas.folder}: wait until it" in second.stdout
+    assert "Traceback" not in second.stdout
+    assert "umap" in atlas.build()
+
+
+def test_a_run_that_begins_as_another_ends_makes_its_folder_of_locks_again(atlas: Project):
+    """Snakemake makes it when it starts, and removes it when it ends."""
+    atlas.config["umap"] = {"min_dist": 0.3}
+    atlas.write_config()
+    snakefile = atlas.folder / "Snakefile"
+    snakefile.write_text(
+        "import shutil\n"
+        f"include: {str(ROOT / 'Snakefile')!r}\n"
+        "def after_its_removal(wildcards):\n"
+        "    shutil.rmtree('.snakemake/locks')\n"
+        "    return 'results/umap.h5ad'\n"
+        "rule afterwards:\n"
+        "    input: after_its_removal\n"
+    )
+    command = atlas.command("afterwards")
+    command[command.index("--snakefile") + 1] = str(snakefile)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("outdir", ["plates.tsv", "plates.tsv/results"])

@@ -1,6 +1,7 @@
 # Config, plate sheet, and what the rules ask of a machine. Nothing here opens a plate: on a
 # cluster each job parses this file again.
 import atexit
+import fcntl
 import json
 import os
 import shlex
@@ -251,6 +252,7 @@ def source_path(wildcards, input):
 # manifest, and their state.
 OUTPUTS = {}
 FOUND = []
+RUNNING = []
 
 
 def is_current(manifest, record):
@@ -292,7 +294,27 @@ def run_unfinished():
             logger.info(f"{why}: it is made again where it is needed")
         workflow.dag.forcefiles.update([*forgotten, *map(str, findings.to_run)])
         if workflow.execution_settings and not workflow.dryrun:
+            be_the_only_run()
             findings.withdraw()
+
+
+def be_the_only_run():
+    """Refuse a second Snakemake in this folder. Snakemake's own lock ends in a traceback where the
+    first one ends at that moment, as it removes the folder of the locks. The system frees this
+    one, however a process ends."""
+    locks = Path(".snakemake/locks")
+    file = locks.with_name("scatlas.lock").open("w")
+    RUNNING.append(file)  # open, and so locked, as long as this process lives
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        # Snakemake would print a traceback for any other exception here.
+        raise SystemExit(
+            f"error: another Snakemake is running in {Path.cwd()}: wait until it has ended"
+        ) from None
+    except OSError as error:
+        logger.info(f"{file.name} cannot be locked ({error}): start one run at a time")
+    locks.mkdir(exist_ok=True)
 
 
 def source_file(wildcards):
