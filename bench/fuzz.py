@@ -4,8 +4,8 @@
 
 Case ``i`` depends on its number alone: a defect of case 4711 is seen again with ``--n 1 --seed
 4711``. Worker processes run many cases each; one that crashes, or takes longer than the limit for
-one case, is replaced, and the case that it was at is blamed. See `tests.helpers.fuzz_cases` for what is a
-defect. Ends with exit status 1 if there is one.
+one case, is replaced, and the case that it was at is blamed. See `tests.helpers.fuzz_cases` for
+what is a defect. Ends with exit status 1 if there is one.
 """
 
 from __future__ import annotations

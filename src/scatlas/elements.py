@@ -254,6 +254,7 @@ def contiguous(x: Any) -> np.ndarray | sp.csr_matrix:
 
 
 def check_finite_values(x: Any, name: str) -> None:
+    """Raise an InputError where a value is NaN or infinite."""
     values = x.data if blocks.is_sparse(x) else x
     if not np.isfinite(values).all():  # CuPy's own isfinite, for its arrays
         msg = f"{name!r} holds values that are not finite: remove those cells first"

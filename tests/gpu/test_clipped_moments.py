@@ -14,7 +14,7 @@ from tests.gpu.shared import needs, parts
 cp = pytest.importorskip("cupy")
 
 import scatlas as sa  # noqa: E402
-from scatlas.kernels.moments import (
+from scatlas.kernels.moments import (  # noqa: E402
     clipped_moments_cpu,
     clipped_moments_gpu,
     count_moments_cpu,

@@ -14,9 +14,9 @@ cp = pytest.importorskip("cupy")
 
 import scatlas as sa  # noqa: E402
 from scatlas import blocks  # noqa: E402
-from scatlas.kernels.counts import (
+from scatlas.kernels.counts import (  # noqa: E402
     downsample_cpu,
-    downsample_gpu,  # noqa: E402
+    downsample_gpu,
 )
 from scatlas.kernels.dispatch import is_gpu  # noqa: E402
 

@@ -23,7 +23,7 @@ from scipy.spatial.distance import cdist
 cp = pytest.importorskip("cupy")
 
 import scatlas as sa  # noqa: E402
-from scatlas.matrix import knn
+from scatlas.matrix import knn  # noqa: E402
 from tests.gpu.shared import needs  # noqa: E402
 
 ROOT = Path(__file__).parents[2]

@@ -19,11 +19,11 @@ from scatlas.pp import pca
 
 cp = pytest.importorskip("cupy")
 
-from scatlas.kernels.linalg import (
+from scatlas.kernels.linalg import (  # noqa: E402
     eigh_cpu,
     eigh_gpu,
     gram_gpu,
-    project_gpu,  # noqa: E402
+    project_gpu,
 )
 
 DTYPES = ["bool", "uint8", "int16", "float32", "float64"]

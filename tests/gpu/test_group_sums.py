@@ -14,9 +14,9 @@ import anndata as ad  # noqa: E402
 import scatlas as sa  # noqa: E402
 from scatlas import blocks  # noqa: E402
 from scatlas.errors import InputError  # noqa: E402
-from scatlas.kernels.moments import (
+from scatlas.kernels.moments import (  # noqa: E402
     group_sums_cpu,
-    group_sums_gpu,  # noqa: E402
+    group_sums_gpu,
 )
 from scatlas.kernels.moments.group_sums_cpu import Wanted  # noqa: E402
 

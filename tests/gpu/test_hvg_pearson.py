@@ -14,10 +14,10 @@ from tests.gpu.shared import parts
 cp = pytest.importorskip("cupy")
 
 import scatlas as sa  # noqa: E402
-from scatlas.kernels.moments import (
+from scatlas.kernels.moments import (  # noqa: E402
     moments_cpu,
     pearson_cpu,
-    pearson_gpu,  # noqa: E402
+    pearson_gpu,
 )
 from scatlas.kernels.moments.pearson_cpu import Model  # noqa: E402
 

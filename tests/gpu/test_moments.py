@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 cp = pytest.importorskip("cupy")
 
-from scatlas.kernels.moments import count_moments_cpu, count_moments_gpu, moments_cpu, moments_gpu
+from scatlas.kernels.moments import count_moments_cpu, count_moments_gpu, moments_cpu, moments_gpu  # noqa: E402
 
 INTEGERS = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 

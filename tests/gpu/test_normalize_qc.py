@@ -8,11 +8,11 @@ import scipy.sparse as sp
 
 cp = pytest.importorskip("cupy")
 
-from scatlas.kernels.counts import (
+from scatlas.kernels.counts import (  # noqa: E402
     normalize_cpu,
     normalize_gpu,
     qc_cpu,
-    qc_gpu,  # noqa: E402
+    qc_gpu,
 )
 from tests.gpu.shared import parts  # noqa: E402
 

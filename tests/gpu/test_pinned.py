@@ -10,9 +10,9 @@ import scipy.sparse as sp
 
 cp = pytest.importorskip("cupy")
 
-from scatlas.arrays import (
+from scatlas.arrays import (  # noqa: E402
     cupy_arrays,
-    pinned_copies,  # noqa: E402
+    pinned_copies,
 )
 
 SIZES = [

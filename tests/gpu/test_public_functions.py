@@ -15,8 +15,8 @@ import scatlas as sa  # noqa: E402
 from scatlas import blocks  # noqa: E402
 from scatlas.errors import ScatlasError  # noqa: E402
 from scatlas.kernels.dispatch import is_gpu  # noqa: E402
-from scatlas.matrix.hvg import hvg_of_counts
-from scatlas.matrix.select_normalize import cut_log_normalize
+from scatlas.matrix.hvg import hvg_of_counts  # noqa: E402
+from scatlas.matrix.select_normalize import cut_log_normalize  # noqa: E402
 
 N_CELLS, N_GENES = 700, 300
 KINDS = ["dense", "csr", "csc", "dask-dense", "dask-csr", "exact-dask-csr"]

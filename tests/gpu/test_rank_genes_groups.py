@@ -16,7 +16,7 @@ import anndata as ad  # noqa: E402
 
 import scatlas as sa  # noqa: E402
 from scatlas.errors import InputError  # noqa: E402
-from scatlas.kernels.ranking import logreg_cpu, logreg_gpu, rank_sums_cpu, rank_sums_gpu
+from scatlas.kernels.ranking import logreg_cpu, logreg_gpu, rank_sums_cpu, rank_sums_gpu  # noqa: E402
 from scatlas.tl import _rank_logreg, _rank_sums  # noqa: E402
 
 KEY = "rank_genes_groups"

@@ -16,9 +16,9 @@ cp = pytest.importorskip("cupy")
 import scatlas as sa  # noqa: E402
 from scatlas import blocks  # noqa: E402
 from scatlas.kernels.dispatch import is_gpu  # noqa: E402
-from scatlas.kernels.linalg import (
+from scatlas.kernels.linalg import (  # noqa: E402
     regress_cpu,
-    regress_gpu,  # noqa: E402
+    regress_gpu,
 )
 
 TYPES = [

@@ -8,13 +8,13 @@ import scipy.sparse as sp
 
 cp = pytest.importorskip("cupy")
 
-from scatlas.kernels.counts import (
+from scatlas.kernels.counts import (  # noqa: E402
     select_cpu,
     select_gpu,
     select_normalize_cpu,
     select_normalize_gpu,
 )
-from scatlas.kernels.linalg import scale_cpu, scale_gpu
+from scatlas.kernels.linalg import scale_cpu, scale_gpu  # noqa: E402
 from tests.gpu.shared import parts  # noqa: E402
 
 TYPES = [

@@ -1,1 +1,1 @@
-"""Small things without a subject of their own; they import nothing of the package but its errors."""
+"""Small helpers without another subject; they import nothing of the package but its errors."""

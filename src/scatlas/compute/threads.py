@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     from threadpoolctl import ThreadpoolController
 
-# A block takes an eighth of the block budget, and no more than this (see scatlas._util.byte_sizes): a larger
-# budget is for more blocks in flight at once, on machines of more cores, not for larger ones.
+# A block takes an eighth of the block budget, and no more than this (see scatlas._util.byte_sizes):
+# a larger budget is for more blocks in flight at once, on machines of more cores, not for larger
+# ones.
 BLOCK_BYTES = 32_000_000
 # A GPU is busy with larger blocks, and enough of them must be in the making at once. They are
 # counted at 8 bytes a value too, but compact counts take 3.

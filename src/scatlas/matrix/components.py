@@ -168,6 +168,7 @@ def components(
 
 
 def check_n_comps(n_comps: int, n_cells: int, n_genes: int) -> int:
+    """Return the number of components as an int; raise an InputError for too many or too few."""
     n = as_integer(n_comps)
     if n_cells < 2:
         msg = f"PCA needs at least two cells, but there are {n_cells}"

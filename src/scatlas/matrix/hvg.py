@@ -87,6 +87,7 @@ def moments_of_counts(
     flavor: str,
     codes: NDArray[np.int64] | None,
 ) -> Moments:
+    """Moments of normalised counts; raise an InputError where they cannot be those of counts."""
     from scatlas.matrix.gene_moments import check_finite, normalized_moments
 
     moments = normalized_moments(x, scales, codes, log=flavor == "cell_ranger")
@@ -101,6 +102,7 @@ def moments_of_counts(
 
 
 def check_cells(kept: NDArray[np.bool_], codes: NDArray[np.int64] | None, n_batches: int) -> None:
+    """Raise an InputError where no cell is left to count."""
     if not kept.any():
         raise InputError("size_factors are NaN for every cell, so that none is left")
     if codes is not None and not (codes[kept] < n_batches).any():
@@ -108,6 +110,7 @@ def check_cells(kept: NDArray[np.bool_], codes: NDArray[np.int64] | None, n_batc
 
 
 def check_flavor(flavor: str) -> None:
+    """Raise an InputError for an unknown flavor."""
     if flavor not in FLAVORS:
         msg = f"flavor={flavor!r} is not supported: choose one of {', '.join(FLAVORS)}"
         raise InputError(msg)

@@ -25,12 +25,15 @@ COLUMNS = (
 
 
 class Cutoffs(NamedTuple):
+    """Bounds of the mean and of the normalised dispersion of a highly variable gene."""
+
     min_mean: float
     max_mean: float
     min_disp: float
     max_disp: float
 
     def keep(self, mean: NDArray, dispersion_norm: NDArray) -> NDArray[np.bool_]:
+        """Which genes lie within the bounds, bool ``[n_genes]``."""
         return (
             (mean > self.min_mean)
             & (mean < self.max_mean)
@@ -309,6 +312,7 @@ def _top(norm: NDArray[np.float64], n_top_genes: int) -> NDArray[np.bool_]:
 
 
 def at_least_one(n_top_genes: int) -> int:
+    """Return the number of genes as an int; raise an InputError below 1."""
     n = as_integer(n_top_genes)
     if n < 1:
         msg = f"n_top_genes={n} must be at least 1"

@@ -191,6 +191,7 @@ def pooled(moments: Moments) -> Moments:
 
 
 def of_groups(moments: Moments, wanted: NDArray[np.bool_]) -> Moments:
+    """Moments of some of the groups, bool ``[n_groups]``."""
     from scatlas.kernels.moments.moments_cpu import Moments
 
     arrays = moments.groups, moments.n_cells, moments.sums, moments.expressed

@@ -53,12 +53,14 @@ def size_factors(totals: ArrayLike, *, target_sum: float | None = None) -> tuple
 
 
 def check_totals(totals: np.ndarray) -> None:
+    """Raise an InputError where a total cannot be that of counts."""
     if totals.ndim != 1 or not (np.isfinite(totals).all() and (totals >= 0).all()):
-        msg = "totals of cells must be one finite, non-negative number a cell: are these counts?"
+        msg = "totals of cells must be one finite, non-negative number per cell: are these counts?"
         raise InputError(msg)
 
 
 def check_target(target_sum: float) -> None:
+    """Raise an InputError for a target sum that is not positive and finite."""
     if not 0 < target_sum < np.inf:
         msg = f"target_sum must be a positive number, not {target_sum}"
         raise InputError(msg)

@@ -1,1 +1,1 @@
-"""What only scripts and rules import: config, plate sheet, run of a script, estimates, records, report."""
+"""Modules for scripts and rules alone: config, run of a script, estimates, records, report."""

@@ -84,7 +84,8 @@ def stamps(
     facts
         What it will hold.
     outputs
-        By output, the digests of its files by name (:func:`scatlas.io.files.checksums.file_digests`).
+        By output, the digests of its files by name
+        (:func:`scatlas.io.files.checksums.file_digests`).
 
     Returns
     -------

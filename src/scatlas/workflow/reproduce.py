@@ -1,8 +1,8 @@
 """Make an atlas again from its own record, and say exactly where the two differ.
 
-``python -m scatlas.workflow.reproduce atlas.zarr --directory NEW`` writes config and plate sheet of the
-record to ``NEW``, loads the plates and compares what is in them with the record, builds the atlas,
-and compares its arrays with those of the given one. What follows ``--`` goes to Snakemake.
+``python -m scatlas.workflow.reproduce atlas.zarr --directory NEW`` writes config and plate sheet of
+the record to ``NEW``, loads the plates and compares what is in them with the record, builds the
+atlas, and compares its arrays with those of the given one. What follows ``--`` goes to Snakemake.
 """
 
 from __future__ import annotations

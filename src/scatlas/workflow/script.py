@@ -2,8 +2,8 @@
 
 A step leaves two small JSON files beside its outputs. The *manifest* says what was made (counts,
 checksums) and nothing that changes from run to run, so that a step which makes the same thing
-again reruns nothing after it. The *run record* (:func:`scatlas.workflow.integrity.run_record`) says how:
-versions, seconds, peak memory, and the files that were written.
+again reruns nothing after it. The *run record* (:func:`scatlas.workflow.integrity.run_record`) says
+how: versions, seconds, peak memory, and the files that were written.
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ def test_atlas_survives_its_sources(tmp_path):
 
 
 class _Os:
-    """The os module of scatlas.io.products.assemble_atlas alone (zarr makes links, too), where links fail."""
+    """The os module of one module alone (zarr makes links, too), where links fail."""
 
     strerror = os.strerror
 

@@ -1,4 +1,4 @@
-"""Whether a file is AnnData: attributes and lengths of its elements, checked before they are read."""
+"""Check that a file is AnnData: attributes and lengths of its elements, before they are read."""
 
 from __future__ import annotations
 

@@ -31,9 +31,9 @@ def checksum(path: Path | str) -> str:
     """BLAKE2b of a file, or of a folder: its sorted relative paths and their files' digests.
 
     Times, owners, empty folders and the record of an atlas (``uns/scatlas``, see
-    :mod:`scatlas.workflow.provenance`) do not count. Of shards of Zarr arrays whose chunks carry checksums,
-    which are all that scatlas writes, the index and these checksums (CRC-32C) are read, a
-    ten-thousandth of the bytes.
+    :mod:`scatlas.workflow.provenance`) do not count. Of shards of Zarr arrays whose chunks carry
+    checksums, which are all that scatlas writes, the index and these checksums (CRC-32C) are read,
+    a ten-thousandth of the bytes.
 
     Returns
     -------

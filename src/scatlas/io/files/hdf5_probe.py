@@ -42,8 +42,8 @@ def probe(path: str) -> bool:
 
     Returns
     -------
-    Whether the text is sound as well. If not, `scatlas.io.files.hdf5_heaps.damaged_text` says where it is
-    damaged, or raises what came in the way.
+    Whether the text is sound as well. If not, `scatlas.io.files.hdf5_heaps.damaged_text` says where
+    it is damaged, or raises what came in the way.
 
     Raises
     ------

@@ -1,7 +1,8 @@
 """CUDA C kernels, compiled when they are first used; CuPy keeps what it has compiled on disk.
 
 The sources ``<operation>.cu`` stand beside their callers ``<operation>_gpu.py``, templates in the
-types of values, indices and row offsets. They are named by folder and operation: ``linalg/gram``. Set ``CUPY_CACHE_DIR`` to choose where compiled code lies.
+types of values, indices and row offsets. They are named by folder and operation: ``linalg/gram``.
+Set ``CUPY_CACHE_DIR`` to choose where compiled code lies.
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@ at: a change in another file that a kernel calls into leaves the old code in use
 
 Here each signature has a file, named by it and the processor and replaced as a whole. Its checksum
 covers content, that name, Numba's version, the sources of all kernels and those beside the
-function: what does not agree is compiled anew. The folder is Numba's choice: ``NUMBA_CACHE_DIR`` if set, else ``__pycache__`` beside
-the kernels, else the user's cache folder. Different processors and versions of Python may share it.
+function: what does not agree is compiled anew. The folder is Numba's choice: ``NUMBA_CACHE_DIR`` if
+set, else ``__pycache__`` beside the kernels, else the user's cache folder. Different processors and
+versions of Python may share it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Elementwise steps of one block on the GPU: scaling each cell, log(1 + x).
 
-As in :mod:`scatlas.kernels.counts.normalize_cpu` the values are new, the structure of a sparse result is
-the input's own. The bits are the CPU's: same operations, same order, no fused multiply-adds.
+As in :mod:`scatlas.kernels.counts.normalize_cpu` the values are new, the structure of a sparse
+result is the input's own. The bits are the CPU's: same operations, same order, no fused
+multiply-adds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Totals of one block on the GPU: per cell, per gene, per set of genes, of the most abundant genes.
 
-All come back as NumPy arrays, of the same types as those of :mod:`scatlas.kernels.counts.qc_cpu`, and are
-the same every run. Sums of integers are exact, also of integers stored as reals. Other reals are
-summed in double in a fixed order within a cell, and over cells in fixed point, two int64 a gene.
+All come back as NumPy arrays, of the same types as those of :mod:`scatlas.kernels.counts.qc_cpu`,
+and are the same every run. Sums of integers are exact, also of integers stored as reals. Other
+reals are summed in double in a fixed order within a cell, and over cells in fixed point, two int64
+a gene.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Gram matrix of row blocks on the GPU: pairs of stored values, or BLAS on dense rows.
 
-As in :mod:`scatlas.kernels.linalg.gram_cpu` the block's own values decide, and one matrix is added to,
-here on the device. No sum depends on the order in which threads finish: each entry is summed by one
-warp over runs of its gene's cells, and these in order (pairs), or by a dgemm of a fixed shape
+As in :mod:`scatlas.kernels.linalg.gram_cpu` the block's own values decide, and one matrix is added
+to, here on the device. No sum depends on the order in which threads finish: each entry is summed by
+one warp over runs of its gene's cells, and these in order (pairs), or by a dgemm of a fixed shape
 (dense rows). It depends on where the rows of a block begin in its last bits.
 """
 
@@ -42,7 +42,7 @@ _COLUMN_RUNS = 64
 
 
 def gram(x: Block) -> tuple[int, cp.ndarray, cp.ndarray]:
-    """As :func:`scatlas.kernels.linalg.gram_cpu.gram`, for a block on the GPU, where the result stays."""
+    """As :func:`~scatlas.kernels.linalg.gram_cpu.gram` on the GPU, where the result stays."""
     n_rows, n_genes = x.shape
     sums, upper = cp.zeros(n_genes), cp.zeros((n_genes, n_genes))
     add_block(x, sums, upper)

@@ -81,7 +81,8 @@ def project(
     *,
     dtype: Any = np.float32,
 ) -> cp.ndarray:
-    """As :func:`scatlas.kernels.linalg.project_cpu.project`, for a block on the GPU, where it stays.
+    """As :func:`scatlas.kernels.linalg.project_cpu.project`, for a block on the GPU, where it
+    stays.
 
     CSR gives the CPU's bits; of a dense block the order of the sums is that of cuBLAS. Where many
     blocks are projected, give the components as :func:`prepared` returns them.

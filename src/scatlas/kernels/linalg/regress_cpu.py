@@ -3,8 +3,8 @@ left of its values (Numba).
 
 The numbers that genes are regressed on (weights) are orthonormal over all cells, so that the
 coefficient of a gene is the sum of its values times the weights. The products are rounded to
-float64; their sums carry their error, as in :mod:`scatlas.kernels.moments.moments_cpu`, and do not depend
-on how the cells were cut into blocks.
+float64; their sums carry their error, as in :mod:`scatlas.kernels.moments.moments_cpu`, and do not
+depend on how the cells were cut into blocks.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def weighted_sums(x: Block, weights: Any) -> NDArray[np.float64]:
 def residuals(
     x: Block, codes: Any, base: Any, weights: Any, slopes: Any, *, dtype: Any
 ) -> cp.ndarray:
-    """As :func:`scatlas.kernels.linalg.regress_cpu.residuals`, for a block on the GPU; the CPU's bits."""
+    """As :func:`~scatlas.kernels.linalg.regress_cpu.residuals` on the GPU: the same bits."""
     n_rows, n_genes = map(int, x.shape)
     out = cp.empty((n_rows, n_genes), dtype)
     weights = cuda.vector(weights)

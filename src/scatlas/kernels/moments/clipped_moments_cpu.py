@@ -3,9 +3,9 @@
 Clipped at a bound, a value above it counts as the bound. So what there is to know of the clipped
 values of a gene are the moments of all its values, which an earlier pass has taken, and these: how
 many are above the bound, their sum, and their sum of squares. All of it is exact for counts (see
-:mod:`scatlas.kernels.moments.moments_cpu`), and the bound is multiplied by a whole number once, at the end:
-no result depends on how the rows were cut into blocks. Values above a bound are few, so that a
-block costs one comparison a value.
+:mod:`scatlas.kernels.moments.moments_cpu`), and the bound is multiplied by a whole number once, at
+the end: no result depends on how the rows were cut into blocks. Values above a bound are few, so
+that a block costs one comparison a value.
 """
 
 from __future__ import annotations

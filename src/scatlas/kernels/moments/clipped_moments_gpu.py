@@ -1,7 +1,8 @@
 """Moments of the values above a bound of their gene and group, of one row block on the GPU.
 
 The values above are taken out into a CSR block of their own, row by row, and that goes through the
-exact sums of :mod:`scatlas.kernels.moments.moments_gpu`: they are few, and nothing depends on the schedule.
+exact sums of :mod:`scatlas.kernels.moments.moments_gpu`: they are few, and nothing depends on the
+schedule.
 """
 
 from __future__ import annotations

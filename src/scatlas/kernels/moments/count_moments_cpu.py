@@ -62,9 +62,9 @@ def normalized_moments(
     """Moments per gene of the normalised counts of a block, by group.
 
     The values are those of :func:`~scatlas.kernels.counts.normalize_cpu.scale_rows` and
-    :func:`~scatlas.kernels.counts.normalize_cpu.log1p`: float32, but float64 for float64 counts. CSR
-    blocks of whole counts are taken as they are. Dense blocks, and values that differ so much in
-    size that the quick sums would round, are normalised first.
+    :func:`~scatlas.kernels.counts.normalize_cpu.log1p`: float32, but float64 for float64 counts.
+    CSR blocks of whole counts are taken as they are. Dense blocks, and values that differ so much
+    in size that the quick sums would round, are normalised first.
 
     Parameters
     ----------
@@ -79,7 +79,8 @@ def normalized_moments(
     log
         Take the moments of the natural logarithm of 1 + the normalised count.
     expm1
-        Take those of ``expm1`` of that, as :func:`~scatlas.kernels.moments.moments_cpu.moments` does.
+        Take those of ``expm1`` of that, as :func:`~scatlas.kernels.moments.moments_cpu.moments`
+        does.
 
     Returns
     -------
@@ -110,7 +111,8 @@ def moments_of_counts(
     x: NDArray | sparse.csr_matrix | sparse.csr_array,
     codes: NDArray[np.integer] | None = None,
 ) -> Moments:
-    """As :func:`~scatlas.kernels.moments.moments_cpu.moments`, to the same bits; quicker for counts.
+    """As :func:`~scatlas.kernels.moments.moments_cpu.moments`, to the same bits; quicker for
+    counts.
 
     Counts that float32 holds are normalised ones with a size factor of 1.
     """

@@ -22,7 +22,8 @@ def normalized_moments(
     *,
     log: bool = False,
 ) -> Moments:
-    """As :func:`scatlas.kernels.moments.count_moments_cpu.normalized_moments`, for a block on the GPU.
+    """As :func:`scatlas.kernels.moments.count_moments_cpu.normalized_moments`, for a block on the
+    GPU.
 
     The values are the very same, so that the exact sums are too.
     """
@@ -38,5 +39,5 @@ def normalized_moments(
 
 
 def moments_of_counts(x: cp.ndarray | sparse.csr_matrix, codes: Any = None) -> Moments:
-    """As :func:`scatlas.kernels.moments.count_moments_cpu.moments_of_counts`, for a block on the GPU."""
+    """As :func:`~scatlas.kernels.moments.count_moments_cpu.moments_of_counts`, on the GPU."""
     return moments(x, codes)

@@ -70,7 +70,7 @@ def group_sums(x: Block, codes: NDArray[np.integer], wanted: Wanted) -> tuple[cp
 
 
 def mean_var(total: Sums, n: NDArray[np.int64], dof: int, mean: Any, var: Any) -> None:
-    """As :func:`scatlas.kernels.moments.group_sums_cpu.mean_var`: its operations, one after another."""
+    """As :func:`~scatlas.kernels.moments.group_sums_cpu.mean_var`: the same operations in order."""
     of = cp.asarray(n).astype(cp.float64)
     sums, low = _pair(total.sums, total.errors)
     if var is not None:

@@ -3,8 +3,8 @@
 ``load`` turns a config file (or Snakemake's ``config``) into a `Config`, or raises one
 `ConfigError` that says in plain words what is wrong with which key. Everything else that knows
 about the config is generated from the models here: the JSON schemas, ``config/config.yaml`` and
-the key table of ``config/README.md`` (``python -m scatlas.workflow.config.generate --write``), and the options of
-the scripts (`add_options`, `from_options`, `options`).
+the key table of ``config/README.md`` (``python -m scatlas.workflow.config.generate --write``), and
+the options of the scripts (`add_options`, `from_options`, `options`).
 """
 
 from __future__ import annotations
