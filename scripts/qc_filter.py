@@ -12,7 +12,7 @@ import pandas as pd
 
 from scatlas.errors import InputError
 from scatlas.io import METRICS, atomic_path, open_tables, write_cells, write_json
-from scatlas.io.tables.mitochondrial import useless_bound
+from scatlas.io.tables.mitochondrial import why_bound_cannot_act
 from scatlas.workflow import script
 from scatlas.workflow.cell_filter import qc_filter
 from scatlas.workflow.config import model
@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> None:
 def check_bound(plate: str, genes: Table, qc: model.QC) -> None:
     """Refuse a bound that cannot act; `load` has looked only if it stood in the config then."""
     if qc.max_pct_mt is not None and not genes.columns["mt"].take().any():
-        why = useless_bound(genes, qc.mt_prefix, qc.gene_names, qc.max_pct_mt)
+        why = why_bound_cannot_act(genes, qc.mt_prefix, qc.gene_names, qc.max_pct_mt)
         msg = f"plate {plate}: {why}"
         raise InputError(msg)
 

@@ -13,7 +13,7 @@ from scatlas.errors import InputError, about
 from scatlas.get import on_backend
 from scatlas.io import CsrWriter, atomic_path, in_place, open_tables, read_cells, read_matrix
 from scatlas.matrix.gram import GramAccumulator
-from scatlas.matrix.select_normalize import cut_log_normalize
+from scatlas.matrix.select_normalize import select_and_log_normalize
 from scatlas.workflow import script
 
 logger = logging.getLogger("scatlas")
@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> None:
         for notice in notices:
             logger.warning("plate %s: %s", args.plate, notice)
         genes = genes_in(args.store, var.index, args.genes)
-        selected = cut_log_normalize(on_backend(x), genes, size_factors=factors)
+        selected = select_and_log_normalize(on_backend(x), genes, size_factors=factors)
         with (
             CsrWriter(
                 args.selected, n_vars=genes.size, data_dtype=np.float32, var=var.iloc[genes]

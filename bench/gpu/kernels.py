@@ -27,7 +27,7 @@ from run_side import publish
 
 from scatlas.arrays import cupy_arrays
 from scatlas.compute import backend
-from scatlas.kernels.counts.select_cpu import gene_places
+from scatlas.kernels.counts.select_cpu import new_column_of_gene
 from scatlas.kernels.dispatch import kernels_for
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def kernels(n_values: int) -> list[tuple[str, str, Any, Callable[[Any, Any], obj
     n = small.shape[0]
     scales = rng.uniform(0.5, 2, n)
     genes = np.sort(rng.choice(_GENES, _SELECTED, replace=False))
-    place = gene_places(genes, _GENES)
+    place = new_column_of_gene(genes, _GENES)
     masks = np.zeros((1, _GENES), bool)
     masks[0, ::5000] = True
     sd = rng.uniform(0.5, 2, _GENES)
@@ -113,7 +113,7 @@ def kernels(n_values: int) -> list[tuple[str, str, Any, Callable[[Any, Any], obj
         "normalise": ("normalize", lambda m, x: m.scale_rows(x, scales)),
         "cut to 2,304 genes, log-normalise": (
             "cut",
-            lambda m, x: m.cut_log_normalize(x, scales, place),
+            lambda m, x: m.select_and_log_normalize(x, scales, place),
         ),
         "select 2,304 genes": ("select", lambda m, x: m.select_genes(x, genes)),
         "select every second cell": ("select", lambda m, x: m.select_rows(x, half)),

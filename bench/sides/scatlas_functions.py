@@ -28,7 +28,7 @@ from scatlas.compute.memory import reuse_memory
 from scatlas.matrix.components import components
 from scatlas.matrix.gram import GramAccumulator
 from scatlas.matrix.hvg import hvg_of_counts
-from scatlas.matrix.select_normalize import cut_log_normalize
+from scatlas.matrix.select_normalize import select_and_log_normalize
 from scatlas.matrix.size_factors import cell_totals, size_factors
 from scatlas.workflow.consensus import consensus_genes
 
@@ -64,7 +64,7 @@ def main() -> None:
         ):
             for x, var, _, factors in plates.values():
                 at = var.index.get_indexer(genes)
-                for block in blocks.stream(cut_log_normalize(x, at, size_factors=factors)):
+                for block in blocks.stream(select_and_log_normalize(x, at, size_factors=factors)):
                     gram.add(block)
                     writer.append(block)
             kept = [obs.assign(plate=plate) for plate, (_, _, obs, _) in plates.items()]

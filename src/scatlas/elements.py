@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MAX_GENES_WITHOUT_PCA = 50
 
 
-def refuse_backed(adata: AnnData) -> None:
+def check_not_backed(adata: AnnData) -> None:
     """Raise an InputError when X is the open h5ad file's, or when there is no AnnData at all."""
     if not hasattr(adata, "isbacked"):
         msg = f"an AnnData is needed, not a {type(adata).__name__}: wrap it in anndata.AnnData"
@@ -52,7 +52,7 @@ def table(adata: AnnData, axis: Literal["obs", "var"]) -> pd.DataFrame:
     return found
 
 
-def get(
+def get_matrix(
     adata: AnnData,
     *,
     layer: str | None = None,
@@ -72,7 +72,7 @@ def get(
     if sum((layer is not None, obsm is not None, use_raw)) > 1:
         msg = f"choose one of {layer=}, {obsm=} and {use_raw=}"
         raise InputError(msg)
-    refuse_backed(adata)
+    check_not_backed(adata)
     for where, key, place in (("layers", layer, adata.layers), ("obsm", obsm, adata.obsm)):
         if key is not None:
             if key not in place:
@@ -94,8 +94,10 @@ def get(
     return x
 
 
-def put(adata: AnnData, x: Any, *, layer: str | None = None, obsm: str | None = None) -> None:
-    """Store `x` where :func:`get` found the matrix."""
+def set_matrix(
+    adata: AnnData, x: Any, *, layer: str | None = None, obsm: str | None = None
+) -> None:
+    """Store `x` where :func:`get_matrix` found the matrix."""
     if layer is not None:
         adata.layers[layer] = x
     elif obsm is not None:
@@ -122,7 +124,7 @@ def dense_rows(x: Any, fn: Callable[..., Any], *rows: Any, dtype: Any) -> Any:
     return out
 
 
-def make_actual(adata: AnnData) -> None:
+def copy_if_view(adata: AnnData) -> None:
     """Turn a view into an AnnData of its own before it is written to, with anndata's warning.
 
     (Assigning to ``X`` of a view writes into the AnnData that it is a view of.)
@@ -153,7 +155,7 @@ def subset(adata: AnnData, index: np.ndarray, axis: Literal["obs", "var"]) -> No
         Boolean mask, or integer positions; sorted ones for the cells of a Dask X.
     """
     table(adata, "obs"), table(adata, "var")
-    make_actual(adata)
+    copy_if_view(adata)
     positions = np.flatnonzero(index) if index.dtype == bool else index
     side = adata.obsm if axis == "obs" else adata.varm
     cut = blocks.select_rows if axis == "obs" else blocks.select_genes
@@ -226,7 +228,7 @@ def representation_in_place(adata: AnnData, use_rep: str | None, n_pcs: int | No
     """The matrix that distances are taken in, where it lies; blocks of Dask joined in one pass."""
     name = representation_name(adata, use_rep, n_pcs)
     if name == "X":
-        x = get(adata, all_floats=True)
+        x = get_matrix(adata, all_floats=True)
     elif name in adata.obsm:
         x = adata.obsm[name]
     else:

@@ -161,7 +161,7 @@ def _gram(adata: AnnData) -> dict[str, Any]:
         for block in blocks.stream(adata.X):
             total.add(block)
     stats = total.result()
-    scale = GeneScale.of(stats, zero_center=True, max_value=None)
+    scale = GeneScale.from_stats(stats, zero_center=True, max_value=None)
     return {"n": stats.n_cells, "sums": stats.sums, "gram": stats.gram, "mean": scale.mean}
 
 

@@ -30,7 +30,7 @@ def run(program: str, *args: str, **env: str) -> Any:
 
 
 def test_nvml_tells_what_cuda_tells():
-    found = gpu_devices.ask()
+    found = gpu_devices.query_gpus()
     assert found.driver == cp.cuda.runtime.driverGetVersion()
     assert len(found.devices) == cp.cuda.runtime.getDeviceCount()
     for ordinal, device in enumerate(found.devices):
@@ -119,9 +119,9 @@ def test_cuda_is_not_started_by_asking():
         import ctypes, json, time
         from scatlas.compute import backend, devices
         start = time.perf_counter()
-        devices.ask()
+        devices.query_gpus()
         asked = time.perf_counter()
-        devices.ask()
+        devices.query_gpus()
         again = time.perf_counter()
         assert backend.choose("gpu") == "gpu"
         count = ctypes.c_int()
@@ -135,7 +135,7 @@ def test_cuda_is_not_started_by_asking():
 
 @pytest.mark.parametrize("name", ["auto", "gpu"])
 def test_a_job_waits_for_a_claimed_gpu_until_its_process_dies(tmp_path: Path, name: str):
-    uuid = gpu_devices.ask().devices[0].uuid
+    uuid = gpu_devices.query_gpus().devices[0].uuid
     env = os.environ | {"SCATLAS_CLAIMS_DIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": uuid}
 
     def start(backend: str) -> subprocess.Popen[str]:

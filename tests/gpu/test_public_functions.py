@@ -16,7 +16,7 @@ from scatlas import blocks  # noqa: E402
 from scatlas.errors import ScatlasError  # noqa: E402
 from scatlas.kernels.dispatch import is_gpu  # noqa: E402
 from scatlas.matrix.hvg import hvg_of_counts  # noqa: E402
-from scatlas.matrix.select_normalize import cut_log_normalize  # noqa: E402
+from scatlas.matrix.select_normalize import select_and_log_normalize  # noqa: E402
 
 N_CELLS, N_GENES = 700, 300
 KINDS = ["dense", "csr", "csc", "dask-dense", "dask-csr", "exact-dask-csr"]
@@ -152,8 +152,8 @@ def test_hvg_of_counts_and_cut(counts):
         mine = hvg_of_counts(x, names, factors, n_top_genes=40)
         same_table(mine, hvg_of_counts(counts, names, factors, n_top_genes=40), 1e-12)
         genes = np.flatnonzero(mine["highly_variable"])[::-1]
-        cut = cut_log_normalize(x, genes, size_factors=factors)
-        same(cut, cut_log_normalize(counts, genes, size_factors=factors), rtol=2e-7)
+        cut = select_and_log_normalize(x, genes, size_factors=factors)
+        same(cut, select_and_log_normalize(counts, genes, size_factors=factors), rtol=2e-7)
 
 
 @pytest.mark.filterwarnings("ignore:zero-centering a sparse")

@@ -45,7 +45,7 @@ def rank_sums(kernels, parts, dense, codes, wanted, n_groups, reference):
         zeros = sizes[reference] - nonzero[reference]
     place = np.full(dense.shape[1], -1)
     place[wanted] = np.arange(wanted.size)
-    gathered = kernels.Gathered(nonzero.sum(axis=0), dense.dtype, n_groups)
+    gathered = kernels.NonzerosByGene(nonzero.sum(axis=0), dense.dtype, n_groups)
     for block, block_codes in parts:
         for part in kernels.take(block, block_codes, place=place, n_groups=n_groups):
             gathered.add(part)

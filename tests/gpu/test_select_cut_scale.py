@@ -111,24 +111,24 @@ def test_rows_that_are_not_sorted_or_name_a_gene_twice(rng, gpu_block, monkeypat
         monkeypatch.setattr(select_gpu, "SORTED_AT_ONCE", at_once)
         for index in (np.arange(5, 35), rng.permutation(40)[:25]):
             same(select_gpu.select_genes(block, index), select_cpu.select_genes(x, index))
-            place = select_cpu.gene_places(index, 40)
-            got = select_normalize_gpu.cut_log_normalize(block, scales, place)
-            same(got, select_normalize_cpu.cut_log_normalize(x, scales, place))
+            place = select_cpu.new_column_of_gene(index, 40)
+            got = select_normalize_gpu.select_and_log_normalize(block, scales, place)
+            same(got, select_normalize_cpu.select_and_log_normalize(x, scales, place))
 
 
 def test_dense_of_any_layout(rng):
     host = rng.integers(0, 50, (30, 40)).astype(np.uint16)
     index, rows = rng.permutation(40)[:20], np.array([4, 1, 20])
     scales = np.where(rng.random(30) < 0.3, np.nan, rng.random(30))
-    place = select_cpu.gene_places(index, 40)
+    place = select_cpu.new_column_of_gene(index, 40)
     mean, sd = rng.random(40), rng.random(40) + 0.5
     wide = cp.zeros((60, 40), cp.uint16)
     wide[::2] = cp.asarray(host)
     for block in (cp.asarray(host.T.copy()).T, wide[::2]):
         same(select_gpu.select_genes(block, index), select_cpu.select_genes(host, index))
         same(select_gpu.select_rows(block, rows), select_cpu.select_rows(host, rows))
-        got = select_normalize_gpu.cut_log_normalize(block, scales, place)
-        same(got, select_normalize_cpu.cut_log_normalize(host, scales, place))
+        got = select_normalize_gpu.select_and_log_normalize(block, scales, place)
+        same(got, select_normalize_cpu.select_and_log_normalize(host, scales, place))
         got = scale_gpu.scale(block, mean, sd, 2.0, dtype=np.float32)
         same(got, scale_cpu.scale(host, mean, sd, 2.0, dtype=np.float32))
 
@@ -146,7 +146,7 @@ def test_bad_positions(gpu_block):
     with pytest.raises(ValueError, match="within 0 and 2"):
         select_gpu.select_rows(block, [-1])
     with pytest.raises(ValueError, match="2 scales and 5 genes"):
-        select_normalize_gpu.cut_log_normalize(block, np.ones(2), np.arange(5))
+        select_normalize_gpu.select_and_log_normalize(block, np.ones(2), np.arange(5))
 
 
 def test_cut(rng, gpu_block, types, shape, dense):
@@ -157,13 +157,17 @@ def test_cut(rng, gpu_block, types, shape, dense):
     scales = np.where(rng.random(shape[0]) < 0.3, np.nan, rng.random(shape[0]) * 3)
     some = np.flatnonzero(rng.random(shape[1]) < 0.4)
     for index in (some, rng.permutation(some), some[:0]):
-        place = select_cpu.gene_places(index, shape[1])
-        got = [select_normalize_gpu.cut_log_normalize(block, scales, place) for _ in range(3)]
+        place = select_cpu.new_column_of_gene(index, shape[1])
+        got = [
+            select_normalize_gpu.select_and_log_normalize(block, scales, place) for _ in range(3)
+        ]
         for one in got:
-            same(one, select_normalize_cpu.cut_log_normalize(host, scales, place))
+            same(one, select_normalize_cpu.select_and_log_normalize(host, scales, place))
     nothing = np.full(shape[0], np.nan)
-    got = select_normalize_gpu.cut_log_normalize(block, cp.asarray(nothing), cp.asarray(place))
-    same(got, select_normalize_cpu.cut_log_normalize(host, nothing, place))
+    got = select_normalize_gpu.select_and_log_normalize(
+        block, cp.asarray(nothing), cp.asarray(place)
+    )
+    same(got, select_normalize_cpu.select_and_log_normalize(host, nothing, place))
     unchanged(block, before)
 
 

@@ -37,7 +37,7 @@ os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 from scatlas.compute.footprints import harmony_bytes
 from scatlas.workflow.config.model import Harmony, check_plates, load, options
 from scatlas.errors import ScatlasError
-from scatlas.workflow.code_hash import fingerprint
+from scatlas.workflow.code_hash import code_hash
 from scatlas.workflow.integrity import run_record
 from scatlas._util.byte_sizes import parse_bytes
 from scatlas.io.files.stamps import stamp
@@ -52,7 +52,7 @@ from scatlas.workflow.resources import (
     SECONDS_PER_VALUE,
     SELECTED_BYTES,
     SELECTED_SHARE,
-    Ask,
+    JobRequest,
     Size,
     block_threads,
     memory_mb,
@@ -195,7 +195,7 @@ CODE = {}
 
 def code(name):
     """Content hash of the package's modules behind a script: changed code reruns its steps."""
-    CODE[name] = fingerprint(HERE / "scripts" / f"{name}.py")
+    CODE[name] = code_hash(HERE / "scripts" / f"{name}.py")
     return CODE[name]
 
 
@@ -605,7 +605,7 @@ def ask(job):
     # Rules that say nothing of their disk have a guess of Snakemake's.
     disk_mb = asked.disk_mb if job.rule.name in STORES else 0
     gpu = asked.get("gpu", 0)
-    return Ask(job.rule.name, job.threads, asked.mem_mb, asked.runtime, gpu, disk_mb)
+    return JobRequest(job.rule.name, job.threads, asked.mem_mb, asked.runtime, gpu, disk_mb)
 
 
 def print_plan():

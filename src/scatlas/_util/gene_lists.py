@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Difference(NamedTuple):
+class GeneDifference(NamedTuple):
     """The first place at which two lists of genes differ."""
 
     at: int
@@ -21,11 +21,11 @@ class Difference(NamedTuple):
     """Gene there in the second list, likewise."""
 
 
-def first_difference(own: pd.Index, other: pd.Index) -> Difference | None:
+def first_difference(own: pd.Index, other: pd.Index) -> GeneDifference | None:
     """Where two lists of gene names first differ in name, order or length; None if nowhere."""
     n = min(len(own), len(other))
     differing = np.flatnonzero(np.asarray(own[:n]) != np.asarray(other[:n]))
     if not differing.size and len(own) == len(other):
         return None
     at = int(differing[0]) if differing.size else n
-    return Difference(at, *(names[at] if at < len(names) else None for names in (own, other)))
+    return GeneDifference(at, *(names[at] if at < len(names) else None for names in (own, other)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import dask
 from dask.core import flatten, get_dependencies
 
-from scatlas.kernels.counts.lazy_normalized import deferring
+from scatlas.kernels.counts.lazy_normalized import defer_normalization
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,14 +29,14 @@ def block_maker(x: da.Array) -> Callable[[int], Any]:
     keys = list(flatten(x.__dask_keys__()))
     shared = Shared(below, keys)
 
-    def of(key: Any) -> Any:
+    def compute(key: Any) -> Any:
         needed = {k: graph[k] for k in shared.reach(key)}
         # A task in the place of each block that another one needs as well.
-        needed |= {k: (partial(shared.get, k, of),) for k in shared.requests(key)}
-        with deferring():
+        needed |= {k: (partial(shared.get, k, compute),) for k in shared.requests(key)}
+        with defer_normalization():
             return dask.get(needed, key)
 
-    return lambda i: of(keys[i])
+    return lambda i: compute(keys[i])
 
 
 class Shared:

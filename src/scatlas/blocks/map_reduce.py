@@ -24,7 +24,7 @@ import scipy.sparse as sp
 from scatlas.compute.progress import meter
 from scatlas.compute.threads import blas_on_one_thread, n_threads
 from scatlas.errors import InputError
-from scatlas.kernels.counts.lazy_normalized import Normalized, settled
+from scatlas.kernels.counts.lazy_normalized import LazyNormalizedCsr, materialize
 from scatlas.kernels.dispatch import is_gpu, kernels_for
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def _mapped(
     axes = tuple(range(x.ndim))
     vectors = [part for row in rows for part in (_aligned(row, x), (0,))]
     return da.blockwise(
-        _OfRows(_Halving(fn, join) if is_gpu(x) else fn),
+        _OnRows(_Halving(fn, join) if is_gpu(x) else fn),
         *(axes, x, axes, *vectors),
         dtype=dtype,
         meta=meta,
@@ -302,7 +302,7 @@ class _Halving:
         return self._combine(done)
 
 
-class _OfRows:
+class _OnRows:
     """A function of blocks that is handed rows: other tools' lazy arrays may have CSC blocks.
 
     What the array says of its blocks is not asked, for it may be wrong: an index that is taken for
@@ -343,18 +343,19 @@ def stream(
     sizes = [rows.stop - rows.start for rows in slices]
     if fn is not None and is_gpu(x):
         fn = _Halving(fn, combine)
-    fn = _OfRows(fn)
+    fn = _OnRows(fn)
     if (client := cluster_of(x)) is not None:
         yield from counted(_on_cluster(client, x, fn, rows, slices), sizes)
         return
-    blocks = _of_graph(x) if is_dask(x) else (lambda i: view(_as_rows(x), slices[i]))
+    blocks = _block_function(x) if is_dask(x) else (lambda i: view(_as_rows(x), slices[i]))
     x = x if is_dask(x) else _as_rows(x)
     parts = [
-        _of_graph(row) if is_dask(row) else (lambda i, row=row: row[slices[i]]) for row in rows
+        _block_function(row) if is_dask(row) else (lambda i, row=row: row[slices[i]])
+        for row in rows
     ]
 
     def work(i: int) -> T:
-        return settled(fn(blocks(i), *(part(i) for part in parts)))
+        return materialize(fn(blocks(i), *(part(i) for part in parts)))
 
     settle = None
     if is_gpu(x):
@@ -469,7 +470,7 @@ def _as_rows(x: Any) -> Block:
     return x if is_gpu(x) else np.asarray(x)
 
 
-def _of_graph(x: da.Array) -> Callable[[int], Any]:
+def _block_function(x: da.Array) -> Callable[[int], Any]:
     from scatlas.blocks.dask_graph import block_maker  # it imports Dask
 
     return block_maker(x)
@@ -570,7 +571,7 @@ def select_genes(x: Any, index: np.ndarray) -> Any:
     kernels, n_genes = kernels_for("counts.select", x), x.shape[1]
 
     def of_block(block: Block) -> Block:
-        if isinstance(block, Normalized) and block.shape[1] == n_genes:
+        if isinstance(block, LazyNormalizedCsr) and block.shape[1] == n_genes:
             return block[:, index]
         return kernels.select_genes(block, index, n_genes)
 

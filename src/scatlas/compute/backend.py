@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from scatlas.compute import gpu_devices
 from scatlas.compute.cluster import choice, cluster
 from scatlas.compute.device_memory import current_mode, memory, peak_bytes
-from scatlas.compute.gpu_locks import check, claim, keep
+from scatlas.compute.gpu_locks import check, hold_until_exit, lock_gpus
 from scatlas.errors import ConfigError, GpuError
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ _client: Any = None
 
 
 def choose(
-    backend: Literal["auto", "cpu", "gpu"] = "auto", *, ask: Callable[[], Machine] = gpu_devices.ask
+    backend: Literal["auto", "cpu", "gpu"] = "auto",
+    *,
+    query_gpus: Callable[[], Machine] = gpu_devices.query_gpus,
 ) -> Literal["cpu", "gpu"]:
     """What a backend means on this machine at this moment; nothing is claimed or started.
 
@@ -50,7 +52,7 @@ def choose(
     backend
         ``"gpu"`` refuses to go on without a GPU that CuPy can use; ``"auto"`` takes the CPU then
         and says why in the log.
-    ask
+    query_gpus
         Asks for the driver's CUDA version and the GPUs.
 
     Raises
@@ -58,7 +60,7 @@ def choose(
     GpuError
         ``"gpu"`` is wanted and cannot be had; one sentence says why.
     """
-    return "gpu" if _gpus(backend, ask, 1, check) else "cpu"
+    return "gpu" if _gpus(backend, query_gpus, 1, check) else "cpu"
 
 
 def current() -> Literal["cpu", "gpu"]:
@@ -73,7 +75,7 @@ def use(
     memory_mode: str = "pool",
     memory_limit: str | None = None,
     on: Mapping[str, Any] | None = None,
-    ask: Callable[[], Machine] = gpu_devices.ask,
+    query_gpus: Callable[[], Machine] = gpu_devices.query_gpus,
 ) -> Iterator[Literal["cpu", "gpu"]]:
     """Context in which work runs on the CPU, or on a GPU that no other job has.
 
@@ -82,7 +84,7 @@ def use(
 
     Parameters
     ----------
-    backend, ask
+    backend, query_gpus
         As for :func:`choose`.
     memory_mode, memory_limit
         ``mode`` and ``maximum`` of :func:`scatlas.memory`, for this process. Workers have the
@@ -107,9 +109,9 @@ def use(
     with ExitStack() as stack:
 
         def take(n: int | None, **options: Any) -> list[Device]:
-            return stack.enter_context(claim(n, **options))
+            return stack.enter_context(lock_gpus(n, **options))
 
-        claimed = _gpus(backend, ask, wanted, take)
+        claimed = _gpus(backend, query_gpus, wanted, take)
         if claimed:
             try:
                 _start(claimed)
@@ -156,7 +158,7 @@ def record() -> dict[str, Any]:
 
 def _gpus(
     backend: str,
-    ask: Callable[[], Machine],
+    query_gpus: Callable[[], Machine],
     wanted: int | Sequence[int] | None,
     take: Callable[..., list[Device]],
 ) -> list[Device]:
@@ -169,12 +171,12 @@ def _gpus(
     try:
         # What is quick to find out comes first.
         _check_installed()
-        machine = ask()
+        machine = query_gpus()
         gpu_devices.usable(machine)
         _check_version(machine)
         n, only = choice(wanted, machine)
         only = {_started} if _started and n == 1 and only is None else only
-        return take(n, only=only, ask=ask)
+        return take(n, only=only, query_gpus=query_gpus)
     except GpuError as error:
         _fall_back(backend, error)
         return []
@@ -251,7 +253,7 @@ def _start(claimed: Sequence[Device]) -> None:
         )
         raise GpuError(msg)
     _started = device.uuid
-    keep(claimed)
+    hold_until_exit(claimed)
 
 
 def _rmm_version() -> str | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from scatlas.compute import gpu_devices as gpus
 from scatlas.compute.cluster_options import RMM_OPTIONS, check_cluster
-from scatlas.compute.gpu_locks import claim
+from scatlas.compute.gpu_locks import lock_gpus
 from scatlas.errors import ConfigError, GpuError
 
 if TYPE_CHECKING:
@@ -184,8 +184,8 @@ def choice(
 def _gpu_workers(
     stack: ExitStack, *, devices: int | Sequence[int] | None = None, **options: Any
 ) -> Any:
-    n, only = choice(devices, gpus.ask())
-    claimed = stack.enter_context(claim(n, only=only, ask=gpus.ask))
+    n, only = choice(devices, gpus.query_gpus())
+    claimed = stack.enter_context(lock_gpus(n, only=only, query_gpus=gpus.query_gpus))
     return import_module("dask_cuda").LocalCUDACluster(
         CUDA_VISIBLE_DEVICES=[device.uuid for device in claimed],
         host=LOOPBACK,

@@ -44,7 +44,7 @@ def check_cluster(kind: str, given: Mapping[str, Any]) -> None:
             msg = f"{name} does not belong to a cluster of kind {kind!r}, which {takes}"
             raise ConfigError(msg)
     if given.get("rmm_managed_memory"):
-        refuse_managed(pool="rmm_pool_size" in given, ucx=given.get("protocol") == "ucx")
+        check_managed_memory(pool="rmm_pool_size" in given, ucx=given.get("protocol") == "ucx")
     if given.get("protocol", "tcp") not in ("tcp", "ucx"):
         msg = f"protocol {given['protocol']!r} is unknown: use tcp or ucx"
         raise ConfigError(msg)
@@ -53,7 +53,7 @@ def check_cluster(kind: str, given: Mapping[str, Any]) -> None:
         raise ConfigError(msg)
 
 
-def refuse_managed(*, pool: bool, ucx: bool) -> None:
+def check_managed_memory(*, pool: bool, ucx: bool) -> None:
     """Refuse what does not go with managed memory, with the reason.
 
     Raises

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from scatlas._util.byte_sizes import parse_bytes
-from scatlas.compute.cluster_options import MEMORY_MODES, refuse_managed
+from scatlas.compute.cluster_options import MEMORY_MODES, check_managed_memory
 from scatlas.errors import ConfigError, GpuError
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _check(mode: str, initial: Size | None) -> None:
         msg = f"memory mode {mode!r} is unknown{hint}: use {', '.join(first)} or {last}"
         raise ConfigError(msg)
     if mode == "managed":
-        refuse_managed(pool=initial is not None, ucx=False)
+        check_managed_memory(pool=initial is not None, ucx=False)
     if mode == "default" and initial is not None:
         msg = "memory mode 'default' takes nothing at once: leave out initial or use mode 'pool'"
         raise ConfigError(msg)

@@ -2,7 +2,7 @@
 
 NVML, which comes with the driver, knows all that is needed. CUDA could not be asked here: a
 process that has started it once keeps the GPUs of that moment, and
-:func:`scatlas.compute.gpu_locks.claim` has to choose before.
+:func:`scatlas.compute.gpu_locks.lock_gpus` has to choose before.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Machine:
     """Those that ``CUDA_VISIBLE_DEVICES`` shows, in its order."""
 
 
-def ask() -> Machine:
+def query_gpus() -> Machine:
     """Ask NVML; CUDA is not started.
 
     Numbers in ``CUDA_VISIBLE_DEVICES`` are read in the order of nvidia-smi, which is CUDA's own

@@ -42,11 +42,11 @@ _SETTLED, _SHORT = 0.5, 3
 
 
 @contextmanager
-def claim(
+def lock_gpus(
     n: int | None = 1,
     *,
     only: Collection[str] | None = None,
-    ask: Callable[[], Machine] = gpu_devices.ask,
+    query_gpus: Callable[[], Machine] = gpu_devices.query_gpus,
 ) -> Iterator[list[Device]]:
     """Context in which ``n`` GPUs are this process's alone, and are all that CUDA shows it.
 
@@ -64,7 +64,7 @@ def claim(
         How many; None for all that are free, at least one.
     only
         Names (``GPU-...``) among which to choose.
-    ask
+    query_gpus
         Asks for the GPUs and their free memory.
 
     Raises
@@ -73,11 +73,11 @@ def claim(
         There are fewer than ``n``, also when all jobs of scatlas have ended; one sentence says why.
     """
     start = tell = time.monotonic()
-    visible = _visible(n, only, ask)
-    returning = _Returning()
+    visible = _visible(n, only, query_gpus)
+    returning = _FreeMemoryWait()
     while True:
         with ExitStack() as locks:
-            taken, awaited = _take(n, visible, ask, locks, returning)
+            taken, awaited = _take(n, visible, query_gpus, locks, returning)
             if taken:
                 locks.enter_context(_shown([device.uuid for device in taken]))
                 yield taken
@@ -94,16 +94,16 @@ def check(
     n: int | None = 1,
     *,
     only: Collection[str] | None = None,
-    ask: Callable[[], Machine] = gpu_devices.ask,
+    query_gpus: Callable[[], Machine] = gpu_devices.query_gpus,
 ) -> list[Device]:
-    """The GPUs among which :func:`claim` would choose; it refuses the same, and never waits."""
-    visible = _visible(n, only, ask)
+    """The GPUs among which :func:`lock_gpus` would choose; it refuses the same, and never waits."""
+    visible = _visible(n, only, query_gpus)
     with ExitStack() as locks:
-        _take(n, visible, ask, locks)
+        _take(n, visible, query_gpus, locks)
     return visible
 
 
-def keep(taken: Collection[Device]) -> None:
+def hold_until_exit(taken: Collection[Device]) -> None:
     """Hold claimed GPUs on until this process ends, where no other could use them before.
 
     A GPU in CUDA's mode for one process is that process's until it ends.
@@ -112,7 +112,7 @@ def keep(taken: Collection[Device]) -> None:
 
 
 @dataclass
-class _Returning:
+class _FreeMemoryWait:
     """Tells whether a GPU may still get back memory from a job that has ended."""
 
     most: dict[str, tuple[int, float]] = field(default_factory=dict)
@@ -129,20 +129,20 @@ class _Returning:
 
 
 def _visible(
-    n: int | None, only: Collection[str] | None, ask: Callable[[], Machine]
+    n: int | None, only: Collection[str] | None, query_gpus: Callable[[], Machine]
 ) -> list[Device]:
     if n is not None and n < 1:
         msg = f"{n} GPUs cannot be claimed: ask for at least 1"
         raise GpuError(msg)
-    return [device for device in usable(ask()) if only is None or device.uuid in only]
+    return [device for device in usable(query_gpus()) if only is None or device.uuid in only]
 
 
 def _take(
     n: int | None,
     visible: list[Device],
-    ask: Callable[[], Machine],
+    query_gpus: Callable[[], Machine],
     locks: ExitStack,
-    returning: _Returning | None = None,
+    returning: _FreeMemoryWait | None = None,
 ) -> tuple[list[Device], list[str]]:
     """Lock ``n`` GPUs until ``locks`` is left, or none; then, whom to wait for.
 
@@ -167,7 +167,9 @@ def _take(
                 else:
                     won.add(device.uuid)
             # Anew, as it may have been claimed when it was looked at before.
-            now_free = [device for device in ask().devices if device.uuid in won] if won else []
+            now_free = (
+                [device for device in query_gpus().devices if device.uuid in won] if won else []
+            )
             for device in sorted(now_free, key=lambda d: -(d.total if d.free is None else d.free)):
                 if returning and returning(device):
                     has = f"{_memory(device)}, perhaps more when a job that has ended gives it back"

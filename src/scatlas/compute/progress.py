@@ -27,7 +27,7 @@ def progress(description: str) -> Iterator[None]:
         _description.reset(token)
 
 
-class _Silent:
+class _SilentLog:
     def update(self, n: int) -> None:
         """Do nothing: nobody asked for progress."""
 
@@ -62,11 +62,11 @@ class _LogLines:
         logger.info("%s: %s cells in %.1f s", self._description, f"{self._done:,}", spent)
 
 
-def meter(total: int) -> _Silent | _LogLines:
+def meter(total: int) -> _SilentLog | _LogLines:
     """Counter of the cells of one pass: ``update(n)`` as they pass, ``close()`` at the end."""
     description = _description.get()
     if description is None:
-        return _Silent()
+        return _SilentLog()
     if sys.stderr.isatty():
         from tqdm import tqdm
 

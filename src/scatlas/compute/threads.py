@@ -39,7 +39,7 @@ def n_threads() -> int:
 
 def n_cores() -> int:
     """Threads that may work at once, where no blocks are held."""
-    return int(_asked or _of_dask() or len(os.sched_getaffinity(0)))
+    return int(_asked or _dask_num_workers() or len(os.sched_getaffinity(0)))
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def use_threads(
         _asked, _in_flight = before
 
 
-def _of_dask() -> int | None:
+def _dask_num_workers() -> int | None:
     # Not imported for this (0.1 s): where nobody has, nobody has set it.
     if "dask" not in sys.modules:
         return None

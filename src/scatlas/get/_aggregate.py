@@ -98,7 +98,7 @@ def aggregate(
     from anndata import AnnData
 
     over_genes = _over_genes(axis, varm)
-    elements.refuse_backed(adata)
+    elements.check_not_backed(adata)
     data = _data(adata, layer=layer, obsm=obsm, varm=varm, over_genes=over_genes)
     table = elements.table(adata, "var" if over_genes else "obs")
     x = data.to_numpy() if isinstance(data, pd.DataFrame) else data
@@ -205,7 +205,7 @@ def _data(
             msg = f"adata.{name} has no {key!r}; it has {sorted(place.keys())}"
             raise InputError(msg)
         return place[key]
-    return elements.get(adata, layer=layer, all_floats=True)
+    return elements.get_matrix(adata, layer=layer, all_floats=True)
 
 
 def _functions(func: AggType | Iterable[AggType]) -> tuple[str, ...]:

@@ -134,15 +134,15 @@ def _moved(
         raise InputError("convert_all moves every layer: leave out layer")
     if not convert_all:
         # Moved before anything is copied: an error leaves adata as it was.
-        x = move(elements.get(adata, layer=layer, all_floats=True))
+        x = move(elements.get_matrix(adata, layer=layer, all_floats=True))
         adata = adata.copy() if copy else adata
-        elements.make_actual(adata)
-        elements.put(adata, x, layer=layer)
+        elements.copy_if_view(adata)
+        elements.set_matrix(adata, x, layer=layer)
         return adata if copy else None
     layers = {key: move(value) for key, value in adata.layers.items()}
-    x = None if adata.X is None else move(elements.get(adata, all_floats=True))
+    x = None if adata.X is None else move(elements.get_matrix(adata, all_floats=True))
     adata = adata.copy() if copy else adata
-    elements.make_actual(adata)
+    elements.copy_if_view(adata)
     adata.X = x
     adata.layers.update(layers)
     return adata if copy else None

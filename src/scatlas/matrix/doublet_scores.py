@@ -22,7 +22,7 @@ FEWEST_CELLS = 50
 _BINS, _MOST_ROUNDS = 256, 10_000
 
 
-class Scored(NamedTuple):
+class ScoredCells(NamedTuple):
     """Scores of the cells of a capture.
 
     Attributes
@@ -52,7 +52,7 @@ def score(
     n_neighbors: int | None,
     random_state: int,
     most: int = MOST_CELLS,
-) -> Scored:
+) -> ScoredCells:
     """Simulate doublets of cells and score both by how many of their neighbours are simulated.
 
     The coordinates are linear in the share that each gene has of a cell's counts. A doublet, whose
@@ -76,7 +76,7 @@ def score(
     n = len(cells)
     obs = np.full(n, np.nan)
     if n < FEWEST_CELLS:
-        return Scored(obs, np.empty(0), np.empty((0, 2), np.int64), 0)
+        return ScoredCells(obs, np.empty(0), np.empty((0, 2), np.int64), 0)
     sims, parents, used = [], [], 0
     for number, part in enumerate(_parts(n, most, random_state)):
         k = n_neighbors or round(0.5 * np.sqrt(part.size))
@@ -87,7 +87,7 @@ def score(
         obs[part] = of_both[: part.size]
         sims.append(of_both[part.size :])
         parents.append(part[pairs])
-    return Scored(obs, np.concatenate(sims), np.concatenate(parents), used)
+    return ScoredCells(obs, np.concatenate(sims), np.concatenate(parents), used)
 
 
 def _parts(n: int, most: int, seed: int) -> Iterator[NDArray[np.int64]]:

@@ -42,7 +42,9 @@ class GeneScale:
     max_value: float | None
 
     @classmethod
-    def of(cls, stats: GramStats, *, zero_center: bool, max_value: float | None) -> GeneScale:
+    def from_stats(
+        cls, stats: GramStats, *, zero_center: bool, max_value: float | None
+    ) -> GeneScale:
         """Scaling of the genes whose sums and products these are: no pass over the cells.
 
         Raises

@@ -46,7 +46,7 @@ def of_cells(x: Any, codes: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDAr
     budget = _NO_BOUND if left is None else int(_PART * left)
     first = 0
     while first < sizes.size:
-        held = _Held(first, sizes, budget, x.shape[1])
+        held = _HeldGroups(first, sizes, budget, x.shape[1])
         # By value: workers of a cluster must not be sent what is held.
         for pieces in blocks.stream(x, partial(_sorted_rows, first=first), codes, combine=_joined):
             for piece in pieces:
@@ -72,7 +72,7 @@ def of_columns(block: Any, codes: NDArray[np.int64], n_groups: int) -> NDArray[n
     return out
 
 
-class _Held:
+class _HeldGroups:
     """Rows of the groups from `first` to `last`, which comes down when the memory is full."""
 
     def __init__(self, first: int, sizes: NDArray[np.int64], budget: int, n_columns: int) -> None:

@@ -68,7 +68,7 @@ def of_cells(
     shape, dtype, wanted = (sizes.size, x.shape[1]), np.dtype(x.dtype), _wanted(funcs)
     if not is_gpu(x) or "median" in funcs:
         n_arrays = wanted.n_arrays(dtype) + ("median" in funcs) + ({"sum", "mean"} <= set(funcs))
-        refuse_too_large(shape, n_arrays, " and ".join(funcs))
+        check_result_size(shape, n_arrays, " and ".join(funcs))
     layers: dict[str, Any] = {}
     if any(wanted):
         total = added(x, codes, sizes.size, wanted, most=int(sizes.max(initial=0)))
@@ -104,7 +104,7 @@ def of_genes(
         As :func:`of_cells`.
     """
     shape, dtype, wanted = (x.shape[0], sizes.size), np.dtype(x.dtype), _wanted(funcs)
-    refuse_too_large(shape, len(funcs), " and ".join(funcs))
+    check_result_size(shape, len(funcs), " and ".join(funcs))
     work = partial(_columns_of, codes=codes, sizes=sizes, funcs=funcs, dof=dof, wanted=wanted)
     whole = is_whole(dtype)
     kinds = {"sum": np.int64 if whole else np.float64, "count_nonzero": np.int64}
@@ -126,7 +126,7 @@ def _wanted(funcs: tuple[str, ...]) -> Wanted:
     )
 
 
-def refuse_too_large(shape: tuple[int, int], n_arrays: int, what: str) -> None:
+def check_result_size(shape: tuple[int, int], n_arrays: int, what: str) -> None:
     """Refuse a result that, with what it is computed from, is larger than the memory left.
 
     Raises

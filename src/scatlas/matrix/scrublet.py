@@ -168,7 +168,7 @@ def _embedded(
     from scatlas.matrix.hvg import hvg_of_counts
     from scatlas.matrix.size_factors import size_factors
 
-    seen = blocks.reduce(_seen, _Seen.merge, x, mask).without_rare()
+    seen = blocks.reduce(_seen, _DetectionCounts.merge, x, mask).without_rare()
     enough = seen.n_genes >= _MIN_GENES
     takes_part = mask.copy()
     takes_part[mask] = enough
@@ -192,7 +192,7 @@ def _embedded(
             totals.append(part)
             gram.add(block)
     stats = gram.result()
-    scale = GeneScale.of(stats, zero_center=True, max_value=None)
+    scale = GeneScale.from_stats(stats, zero_center=True, max_value=None)
     found = components(scale.stats(stats, None), n_comps)
     loadings = found.PCs / scale.std[:, None]
     place = _projected(genes, loadings, scale.mean @ loadings)
@@ -201,7 +201,7 @@ def _embedded(
 
 
 @dataclass
-class _Seen:
+class _DetectionCounts:
     """Cells and genes of a run of cells; adds up with the runs that follow it."""
 
     totals: NDArray[np.number]
@@ -218,37 +218,37 @@ class _Seen:
         return self.n_cells >= _MIN_CELLS
 
     @staticmethod
-    def merge(parts: list[_Seen]) -> _Seen:
+    def merge(parts: list[_DetectionCounts]) -> _DetectionCounts:
         firsts = np.cumsum([0, *(part.totals.size for part in parts[:-1])])
         n_cells = np.sum([part.n_cells for part in parts], axis=0)
         cells = [part.rare[0] + first for part, first in zip(parts, firsts, strict=True)]
         moved = [(at, *part.rare[1:]) for at, part in zip(cells, parts, strict=True)]
         rare = tuple(np.concatenate(column) for column in zip(*moved, strict=True))
         still = n_cells[rare[1]] < _MIN_CELLS
-        return _Seen(
+        return _DetectionCounts(
             np.concatenate([part.totals for part in parts]),
             np.concatenate([part.n_genes for part in parts]),
             n_cells,
             tuple(column[still] for column in rare),
         )
 
-    def without_rare(self) -> _Seen:
+    def without_rare(self) -> _DetectionCounts:
         """The same with totals and numbers of genes over the frequent genes alone."""
         cells, _, counts = self.rare
         totals, n_genes = self.totals.copy(), self.n_genes.copy()
         np.subtract.at(totals, cells, counts.astype(totals.dtype))
         np.subtract.at(n_genes, cells, 1)
-        return _Seen(totals, n_genes, self.n_cells, self.rare)
+        return _DetectionCounts(totals, n_genes, self.n_cells, self.rare)
 
 
-def _seen(block: Any, mask: NDArray[np.bool_]) -> _Seen:
+def _seen(block: Any, mask: NDArray[np.bool_]) -> _DetectionCounts:
     from scatlas.kernels.counts import qc_cpu, select_cpu
 
     block = _as_csr(select_cpu.select_rows(blocks.on_host(block), mask))
     n_cells = qc_cpu.gene_positive(block)
     few = np.flatnonzero((n_cells[block.indices] < _MIN_CELLS) & (block.data > 0))
     cells = np.searchsorted(block.indptr, few, side="right") - 1
-    return _Seen(
+    return _DetectionCounts(
         qc_cpu.row_sums(block),
         qc_cpu.row_positive(block),
         n_cells,

@@ -34,7 +34,7 @@ def scales_of(size_factors: ArrayLike, n_cells: int) -> NDArray[np.float64]:
 
 
 @blocks.passes(0, "lazy for a Dask array; blocks without a kept cell are never computed")
-def cut_log_normalize(x: Any, genes: ArrayLike, *, size_factors: ArrayLike) -> Any:
+def select_and_log_normalize(x: Any, genes: ArrayLike, *, size_factors: ArrayLike) -> Any:
     """Log-normalised counts of some genes of some cells, in one sweep over the counts.
 
     The values have the bits that selecting the cells and genes, :func:`normalize_total` with
@@ -65,7 +65,7 @@ def cut_log_normalize(x: Any, genes: ArrayLike, *, size_factors: ArrayLike) -> A
         negative or infinite.
     """
     from scatlas.kernels.counts.normalize_cpu import scaled_dtype
-    from scatlas.kernels.counts.select_cpu import gene_places
+    from scatlas.kernels.counts.select_cpu import new_column_of_gene
 
     x = checked(x, "the array")
     n_cells, n_genes = x.shape
@@ -77,14 +77,14 @@ def cut_log_normalize(x: Any, genes: ArrayLike, *, size_factors: ArrayLike) -> A
             raise InputError(msg)
         genes = np.flatnonzero(genes)
     try:
-        place = gene_places(genes, n_genes)
+        place = new_column_of_gene(genes, n_genes)
     except ValueError as error:
         raise InputError(str(error)) from error
 
     kernels = kernels_for("counts.select_normalize", x)
 
     def of_block(block: blocks.Block, scales: NDArray[np.float64]) -> blocks.Block:
-        return kernels.cut_log_normalize(block, scales, place)
+        return kernels.select_and_log_normalize(block, scales, place)
 
     if not blocks.is_dask(x):
         return blocks.join(list(blocks.stream(x, of_block, scales)))

@@ -8,7 +8,7 @@ import numpy as np
 
 from scatlas.errors import InputError
 from scatlas.pl._style import colours, figure, styled
-from scatlas.pl._umap import categories, legend, mark_gatherings, scatter
+from scatlas.pl._umap import categories, label_clusters, legend, scatter
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -55,6 +55,6 @@ def before_after(
         scatter(ax, xy, codes, palette, order)
         ax.set_title(f"{color}, {title}")
         # Each value keeps one mark on both maps.
-        marks |= mark_gatherings(ax, xy, codes, names)
+        marks |= label_clusters(ax, xy, codes, names)
     legend(ax, codes, names, palette, marks)
     return made

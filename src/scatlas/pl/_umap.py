@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
-from scatlas._util.natural_sort import natural_key
+from scatlas._util.natural_sort import natural_sort_key
 from scatlas.errors import InputError
 from scatlas.pl._style import INK, colours, figure, short, styled
 
@@ -66,7 +66,7 @@ def umap(adata: AnnData, color: str, *, basis: str = "X_umap") -> Figure:
     ax = made.add_axes((0.06, 0.05, 0.9, 0.9))
     scatter(ax, xy, codes, palette, np.random.default_rng(0).permutation(adata.n_obs))
     ax.set_title(f"{color}: {_count(len(names), 'category', 'categories')}, {adata.n_obs:,} cells")
-    legend(ax, codes, names, palette, mark_gatherings(ax, xy, codes, names))
+    legend(ax, codes, names, palette, label_clusters(ax, xy, codes, names))
     return made
 
 
@@ -78,9 +78,7 @@ def scatter(
     _scatter(ax, xy[order], c=point[order])
 
 
-def mark_gatherings(
-    ax: Axes, xy: np.ndarray, codes: np.ndarray, names: list[str]
-) -> dict[int, str]:
+def label_clusters(ax: Axes, xy: np.ndarray, codes: np.ndarray, names: list[str]) -> dict[int, str]:
     """Write on the map where categories gather, if colours alone do not tell them apart.
 
     Returns
@@ -89,7 +87,7 @@ def mark_gatherings(
     """
     if not _FEW < len(names) <= _NAMED:
         return {}
-    places = _gatherings(xy, codes, len(names))
+    places = _label_positions(xy, codes, len(names))
     # Clusters are called by number already.
     brief = max(map(len, names)) <= 3
     marks = {i: names[i] if brief else str(i + 1) for i in places}
@@ -142,12 +140,12 @@ def categories(column: pd.Series) -> tuple[np.ndarray, list[str]]:
     if isinstance(column.dtype, pd.CategoricalDtype):
         names = [str(c) for c in column.cat.remove_unused_categories().cat.categories]
     if names == sorted(names):  # nobody's own order, only pandas's: plate10 before plate9
-        names.sort(key=natural_key)
+        names.sort(key=natural_sort_key)
     codes = pd.Categorical(text.astype(object), categories=names).codes
     return np.asarray(codes, np.int64), names
 
 
-def _gatherings(xy: np.ndarray, codes: np.ndarray, n: int) -> dict[int, np.ndarray]:
+def _label_positions(xy: np.ndarray, codes: np.ndarray, n: int) -> dict[int, np.ndarray]:
     """Place where each category gathers; empty when most are spread over the map.
 
     A category gathers when a window an eighth of the map wide holds a quarter of its cells, and

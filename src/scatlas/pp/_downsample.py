@@ -73,7 +73,7 @@ def downsample_counts(
     if (counts_per_cell is None) == (total_counts is None):
         raise InputError("give either counts_per_cell or total_counts")
     seed = _seed(random_state)
-    x = elements.as_rows(elements.get(adata))
+    x = elements.as_rows(elements.get_matrix(adata))
     if total_counts is None:
         drawn = _drawn(x, _per_cell(counts_per_cell, adata.n_obs), seed, replace, whole=False)
     else:
@@ -94,8 +94,8 @@ def downsample_counts(
     elif getattr(adata.X, "format", None) == "csc":
         drawn = drawn.tocsc()
     adata = adata.copy() if copy else adata
-    elements.make_actual(adata)
-    elements.put(adata, drawn)
+    elements.copy_if_view(adata)
+    elements.set_matrix(adata, drawn)
     return adata if copy else None
 
 

@@ -108,7 +108,7 @@ def normalize_total(
     if exclude_highly_expressed and counts_per_cell is not None:
         msg = "counts_per_cell fixes the totals: exclude_highly_expressed cannot change them"
         raise InputError(msg)
-    x = elements.get(adata, layer=layer)
+    x = elements.get_matrix(adata, layer=layer)
     genes = _moderate_genes(adata, x, max_fraction) if exclude_highly_expressed else None
     totals = None
     if counts_per_cell is not None:
@@ -208,8 +208,8 @@ def _with(
     if copy:
         adata = adata.copy()
     else:
-        elements.make_actual(adata)
-    elements.put(adata, x, layer=layer, obsm=obsm)
+        elements.copy_if_view(adata)
+    elements.set_matrix(adata, x, layer=layer, obsm=obsm)
     return adata
 
 
@@ -269,7 +269,7 @@ def log1p(
     if "log1p" in data.uns:
         message = "adata.X seems to be already log-transformed."
         warnings.warn(message, UserWarning, stacklevel=2)
-    x = _logged(elements.get(data, layer=layer, obsm=obsm), base)
+    x = _logged(elements.get_matrix(data, layer=layer, obsm=obsm), base)
     adata = _with(data, x, layer=layer, obsm=obsm, copy=copy)
     adata.uns["log1p"] = {"base": base}
     return adata if copy else None

@@ -91,7 +91,7 @@ def calculate_qc_metrics(
         below 1 or above the number of genes, when `adata.raw` has other genes than `adata`, or when
         totals of integers may not fit 64 bits.
     """
-    x = elements.get(adata, layer=layer, use_raw=use_raw)
+    x = elements.get_matrix(adata, layer=layer, use_raw=use_raw)
     if x.shape[1] != adata.n_vars:
         msg = (
             f"adata.raw has {x.shape[1]} genes but adata has {adata.n_vars}: take the metrics of "
@@ -109,7 +109,7 @@ def calculate_qc_metrics(
     var = _genes(adata, partial, expr_type, x.dtype, log1p=log1p)
     if not inplace:
         return obs, var
-    elements.make_actual(adata)
+    elements.copy_if_view(adata)
     adata.obs[obs.columns] = obs
     adata.var[var.columns] = var
     return None

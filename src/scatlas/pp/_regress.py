@@ -88,8 +88,8 @@ def regress_out(
     with nullcontext() if n_jobs is None else use_threads(n_jobs):
         left = _residuals(elements.as_rows(x), columns)
     adata = adata.copy() if copy else adata
-    elements.make_actual(adata)
-    elements.put(adata, left, layer=layer)
+    elements.copy_if_view(adata)
+    elements.set_matrix(adata, left, layer=layer)
     return adata if copy else None
 
 

@@ -78,7 +78,7 @@ def sample(
     weights = _weights(data, p, side, length)
     n = _number(fraction, n, length, weights, replace=replace)
     if is_anndata:
-        elements.refuse_backed(data)
+        elements.check_not_backed(data)
     if replace and (elements.has_dask(data) if is_anndata else blocks.is_dask(data)):
         msg = "drawing with replacement needs the data in memory, not Dask: call to_memory() first"
         raise InputError(msg)

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from scatlas import elements
-from scatlas._util.natural_sort import natural_key
+from scatlas._util.natural_sort import natural_sort_key
 from scatlas.errors import InputError
 from scatlas.kernels.build.rapids import library
 from scatlas.tl._graph import graph, works_on_gpu
@@ -112,7 +112,9 @@ def leiden(
         within = names
         names = adata.obs[restrict_to[0]].astype(str).to_numpy(object, copy=True)
         names[chosen] = [f"{'-'.join(restrict_to[1])},{name}" for name in within]
-    adata.obs[key_added] = pd.Categorical(names, categories=sorted(set(names), key=natural_key))
+    adata.obs[key_added] = pd.Categorical(
+        names, categories=sorted(set(names), key=natural_sort_key)
+    )
     adata.uns[key_added] = {
         "params": {
             "resolution": resolution,

@@ -151,9 +151,9 @@ def rank_genes_groups(
     if n_genes is not None and n_genes < 1:
         msg = f"n_genes={n_genes} must be 1 or more"
         raise InputError(msg)
-    elements.refuse_backed(adata)
+    elements.check_not_backed(adata)
     use_raw = adata.raw is not None if use_raw is None else use_raw
-    x = elements.get(adata, layer=layer, use_raw=use_raw, all_floats=method != "logreg")
+    x = elements.get_matrix(adata, layer=layer, use_raw=use_raw, all_floats=method != "logreg")
     x = checked(x, "the matrix to rank genes by", all_floats=True)
     names = adata.raw.var_names if use_raw else adata.var_names
     genes = _masked(elements.table(adata, "var"), mask_var, names.size)

@@ -11,8 +11,8 @@ from scatlas import blocks
 from scatlas.errors import InputError
 from scatlas.kernels.moments import group_sums_cpu
 from scatlas.kernels.moments.group_sums_cpu import Sums, Wanted
-from scatlas.kernels.moments.other_group_sums_cpu import rest_sums
-from scatlas.matrix.group_sums import added, refuse_too_large
+from scatlas.kernels.moments.other_group_sums_cpu import other_group_sums
+from scatlas.matrix.group_sums import added, check_result_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +85,7 @@ def moments(
         msg = f"all cells belong to {groups.names[0]!r}: there is no rest to compare it with"
         raise InputError(msg)
     # Sums, what is made of them for both sides, scores and p-values.
-    refuse_too_large((sizes.size, x.shape[1]), 3 * wanted.n_arrays(np.float64), "the ranked genes")
+    check_result_size((sizes.size, x.shape[1]), 3 * wanted.n_arrays(np.float64), "the ranked genes")
     total = _on_host(added(x, codes, sizes.size, wanted, most=int(sizes.sum())), genes)
     _check_finite(total, names)
     mean, var = _mean_var(total, sizes, rest=False)
@@ -185,7 +185,7 @@ def _mean_var(
                 for array in (total.sums, total.errors, total.squares, total.square_errors, None)
             ),
         )
-        part = rest_sums(part) if rest else part
+        part = other_group_sums(part) if rest else part
         part_mean = np.empty(part.sums.shape)
         part_var = None if var is None else np.empty(part.sums.shape)
         group_sums_cpu.mean_var(part, n[:, None], 1, part_mean, part_var)

@@ -107,7 +107,7 @@ def _scores(
         last = int(np.searchsorted(ends, start + budget, side="right"))
         chosen = slice(first, min(max(last, first + 1), first + most))
         try:
-            gathered = kernels.Gathered(counts[chosen], x.dtype, sizes.size)
+            gathered = kernels.NonzerosByGene(counts[chosen], x.dtype, sizes.size)
         except MemoryError as error:  # CuPy's and RMM's are kinds of it
             budget = _less(budget, int(ends[chosen.stop - 1] - start), chosen, error)
             continue

@@ -193,7 +193,7 @@ def _scores(
     if use_raw is None:
         use_raw = layer is None and adata.raw is not None
     x = elements.as_rows(
-        checked(elements.get(adata, layer=layer, use_raw=use_raw), "the matrix to score")
+        checked(elements.get_matrix(adata, layer=layer, use_raw=use_raw), "the matrix to score")
     )
     if x.shape[0] == 0:
         raise InputError("score_genes needs at least one cell, but the AnnData has none")

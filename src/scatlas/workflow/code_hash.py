@@ -34,7 +34,7 @@ _SOURCES = {".py", ".cu", ".html", ".css"}
 _KERNELS = ("scatlas.kernels.{}_cpu", "scatlas.kernels.{}_gpu")
 
 
-def fingerprint(script: Path) -> str:
+def code_hash(script: Path) -> str:
     """Hash of the package's sources that ``script`` imports, directly or not.
 
     Parameters

@@ -58,7 +58,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Ask:
+class JobRequest:
     """What one job asks for; memory and disk in MB, time in minutes."""
 
     rule: str
@@ -136,9 +136,9 @@ def minutes(seconds: float, threads: int = 1) -> int:
     return int(START_MINUTES + SLACK * seconds / 60 / threads)
 
 
-def plan(asks: Iterable[Ask]) -> str:
+def plan(asks: Iterable[JobRequest]) -> str:
     """Table of what jobs ask for, a row a rule in the order of their first job."""
-    rules: dict[str, list[Ask]] = defaultdict(list)
+    rules: dict[str, list[JobRequest]] = defaultdict(list)
     for ask in asks:
         rules[ask.rule].append(ask)
     every = [ask for jobs in rules.values() for ask in jobs]
@@ -158,7 +158,7 @@ def plan(asks: Iterable[Ask]) -> str:
     )
 
 
-def _row(name: str, jobs: list[Ask]) -> list[str]:
+def _row(name: str, jobs: list[JobRequest]) -> list[str]:
     hours = sum(job.runtime for job in jobs) / 60
     gpu_hours = sum(job.runtime * job.gpu for job in jobs) / 60
     return [

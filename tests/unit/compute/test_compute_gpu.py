@@ -162,9 +162,9 @@ def rmm(monkeypatch: pytest.MonkeyPatch, cupy: Cupy) -> Any:
 # CPU or GPU ---------------------------------------------------------------------------------------
 
 
-def refusal(ask: Any, call: Any = backend.choose) -> str:
+def refusal(query_gpus: Any, call: Any = backend.choose) -> str:
     with pytest.raises(GpuError) as caught:
-        call("gpu", ask=ask)
+        call("gpu", query_gpus=query_gpus)
     text = str(caught.value)
     assert text.startswith("backend: gpu cannot be used, as ")
     assert "\n" not in text
@@ -199,7 +199,7 @@ def test_each_reason_is_a_sentence_and_auto_falls_back_with_it(
     text = refusal(lambda: found)
     assert message in text
     with caplog.at_level(logging.INFO, "scatlas"):
-        assert backend.choose("auto", ask=lambda: found) == "cpu"
+        assert backend.choose("auto", query_gpus=lambda: found) == "cpu"
     (line,) = caplog.messages
     assert line == text.replace("backend: gpu cannot be used", "backend: auto works on the CPU")
 
@@ -210,15 +210,15 @@ def test_a_hidden_gpu_is_told_apart_from_none(cupy: Cupy, monkeypatch: pytest.Mo
 
 
 def test_without_cupy_nothing_is_asked(monkeypatch: pytest.MonkeyPatch, caplog):
-    def ask() -> Machine:
+    def query_gpus() -> Machine:
         raise AssertionError
 
     monkeypatch.setattr(backend, "find_spec", lambda name: None)
-    assert "CuPy is not installed: install scatlas[gpu-cu12] or" in refusal(ask)
+    assert "CuPy is not installed: install scatlas[gpu-cu12] or" in refusal(query_gpus)
     with caplog.at_level(logging.INFO, "scatlas"):
-        assert backend.choose("auto", ask=ask) == "cpu"
+        assert backend.choose("auto", query_gpus=query_gpus) == "cpu"
     assert "backend: auto works on the CPU, as CuPy is not installed" in caplog.text
-    assert backend.choose("cpu", ask=ask) == "cpu"
+    assert backend.choose("cpu", query_gpus=query_gpus) == "cpu"
 
 
 def test_a_cupy_that_does_not_load(cupy: Cupy):
@@ -249,8 +249,8 @@ def test_a_cupy_without_its_compiler(cupy: Cupy):
     ],
 )
 def test_a_gpu_that_does_not_start(cupy: Cupy, rmm: Any, caplog, status: int, message: str):
-    def use(name: str, ask: Any) -> None:
-        with backend.use(name, ask=ask) as found:
+    def use(name: str, query_gpus: Any) -> None:
+        with backend.use(name, query_gpus=query_gpus) as found:
             assert found == backend.current() == "cpu"
             assert VISIBLE not in os.environ, "the claim was given up"
 
@@ -263,12 +263,12 @@ def test_a_gpu_that_does_not_start(cupy: Cupy, rmm: Any, caplog, status: int, me
 
 def test_a_newer_driver_than_cupy_is_fine(cupy: Cupy):
     cupy.cuda.runtime.runtimeGetVersion = lambda: 12090
-    assert backend.choose("gpu", ask=lambda: machine(ONE)) == "gpu"
+    assert backend.choose("gpu", query_gpus=lambda: machine(ONE)) == "gpu"
 
 
 def test_work_runs_on_a_claimed_gpu_with_one_allocator(cupy: Cupy, rmm: Any):
     assert backend.current() == "cpu"
-    with backend.use("gpu", ask=lambda: machine(ONE, TWO)) as found:
+    with backend.use("gpu", query_gpus=lambda: machine(ONE, TWO)) as found:
         assert found == backend.current() == "gpu"
         assert os.environ[VISIBLE] == "GPU-0"
         assert cupy.allocator == "RMM's allocator"
@@ -284,10 +284,10 @@ def test_work_runs_on_a_claimed_gpu_with_one_allocator(cupy: Cupy, rmm: Any):
 
 
 def test_a_process_stays_on_the_gpu_on_which_cuda_has_started(cupy: Cupy, rmm: Any):
-    with backend.use("gpu", ask=lambda: machine(ONE, TWO)):
+    with backend.use("gpu", query_gpus=lambda: machine(ONE, TWO)):
         pass
     less = Device(**vars(ONE) | {"free": 90 * GB})
-    with backend.use("gpu", ask=lambda: machine(less, TWO)):
+    with backend.use("gpu", query_gpus=lambda: machine(less, TWO)):
         assert os.environ[VISIBLE] == "GPU-0"
 
 
@@ -295,14 +295,14 @@ def test_cuda_that_was_started_before_is_seen(cupy: Cupy, rmm: Any):
     cupy.n_devices = 2
     with (
         pytest.raises(GpuError, match="choose the backend before the first CuPy array"),
-        backend.use("gpu", ask=lambda: machine(ONE, TWO)),
+        backend.use("gpu", query_gpus=lambda: machine(ONE, TWO)),
     ):
         pass
 
 
 def test_an_error_inside_is_not_hidden_by_those_that_follow(cupy: Cupy, rmm: Any):
     def work() -> None:
-        with backend.use("gpu", ask=lambda: machine(ONE)):
+        with backend.use("gpu", query_gpus=lambda: machine(ONE)):
             cupy.fails["free_all_blocks"] = CUDARuntimeError(700)
             raise ZeroDivisionError
 
@@ -317,11 +317,11 @@ def test_missing_rmm_is_said_before_work_begins(cupy: Cupy, monkeypatch, caplog)
     )
     with (
         caplog.at_level(logging.INFO, "scatlas"),
-        backend.use("auto", ask=lambda: machine(ONE)) as found,
+        backend.use("auto", query_gpus=lambda: machine(ONE)) as found,
     ):
         assert found == "cpu"
     assert "memory mode 'pool' needs RMM, which is not installed: install rmm-cu12" in caplog.text
-    with backend.use("gpu", memory_mode="default", ask=lambda: machine(ONE)) as found:
+    with backend.use("gpu", memory_mode="default", query_gpus=lambda: machine(ONE)) as found:
         assert found == "gpu"
         assert cupy.allocator == "pool's malloc"
 
@@ -370,7 +370,7 @@ def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_the_driver_tells_all_that_is_needed(nvml: None):
-    found = gpu_devices.ask()
+    found = gpu_devices.query_gpus()
     assert found.driver == 12040
     assert [device.uuid for device in found.devices] == SHOWN
     one, part, _, last = found.devices
@@ -395,7 +395,7 @@ def test_the_driver_tells_all_that_is_needed(nvml: None):
 )
 def test_devices_that_are_listed_are_shown_in_that_order(nvml, monkeypatch, listed, shown):
     monkeypatch.setenv(VISIBLE, listed)
-    assert [device.uuid for device in gpu_devices.ask().devices] == [SHOWN[i] for i in shown]
+    assert [device.uuid for device in gpu_devices.query_gpus().devices] == [SHOWN[i] for i in shown]
 
 
 @pytest.mark.parametrize(
@@ -410,17 +410,17 @@ def test_devices_that_are_listed_are_shown_in_that_order(nvml, monkeypatch, list
 def test_a_driver_that_fails_is_a_sentence(nvml, monkeypatch, name, value, message):
     monkeypatch.setenv(name, value)
     with pytest.raises(GpuError, match=message):
-        gpu_devices.ask()
+        gpu_devices.query_gpus()
 
 
 def test_no_driver_and_one_that_is_too_old(monkeypatch):
     gpu_devices._nvml.cache_clear()
     monkeypatch.setattr(gpu_devices, "_NVML", "libno-such.so.1")
     with pytest.raises(GpuError, match=r"no NVIDIA driver \(libno-such.so.1\).*compute,utility"):
-        gpu_devices.ask()
+        gpu_devices.query_gpus()
     monkeypatch.setattr(gpu_devices, "_nvml", SimpleNamespace)
     with pytest.raises(GpuError, match="the NVIDIA driver is too old: install a newer one"):
-        gpu_devices.ask()
+        gpu_devices.query_gpus()
 
 
 def _raising(error: Exception) -> Any:
@@ -437,13 +437,13 @@ import logging, os, sys, time
 from scatlas.compute import gpu_locks
 from scatlas.compute.gpu_devices import Device, Machine
 
-def ask():
+def query_gpus():
     free = [float(gigabytes) for gigabytes in open(sys.argv[3]).read().split()]
     named = enumerate(free[: int(sys.argv[1])])
     return Machine(13020, tuple(Device(f"GPU-{n}", "H200", 10**11, int(f * 1e9)) for n, f in named))
 
 logging.basicConfig(level=logging.INFO, format="%(message)s")
-with gpu_locks.claim(int(sys.argv[2]), ask=ask) as mine:
+with gpu_locks.lock_gpus(int(sys.argv[2]), query_gpus=query_gpus) as mine:
     print(*(device.uuid for device in mine), flush=True)
     time.sleep(600)
 """
@@ -538,7 +538,7 @@ def test_several_are_taken_together_and_none_is_held_meanwhile(job):
     assert first.has() == "GPU-0 GPU-1"
     both = job(2, of=3)
     assert both.says().startswith("waiting for 2 GPUs: GPU-0 (H200) is claimed by process")
-    with gpu_locks.claim(None, ask=three) as mine:
+    with gpu_locks.lock_gpus(None, query_gpus=three) as mine:
         assert [device.uuid for device in mine] == ["GPU-2"]
         assert os.environ[VISIBLE] == "GPU-2"
     assert job(1, of=3).has() == "GPU-2"
@@ -596,11 +596,11 @@ def test_a_backend_does_not_depend_on_what_else_runs(cupy, rmm, job, monkeypatch
     monkeypatch.setattr(gpu_locks, "_TELL", 0.5)
     first = job(1, of=1)
     assert first.has() == "GPU-0"
-    assert backend.choose(name, ask=lambda: machine(ONE)) == "gpu", "without waiting"
+    assert backend.choose(name, query_gpus=lambda: machine(ONE)) == "gpu", "without waiting"
     end = threading.Timer(1.5, first.kill)
     with caplog.at_level(logging.INFO, "scatlas"):
         end.start()
-        with backend.use(name, ask=lambda: machine(ONE)) as found:
+        with backend.use(name, query_gpus=lambda: machine(ONE)) as found:
             assert found == "gpu"
     said = f"GPU-0 (H200) is claimed by process {first.pid} (-c)"
     first_line, *more, last = caplog.messages
@@ -612,7 +612,7 @@ def test_a_backend_does_not_depend_on_what_else_runs(cupy, rmm, job, monkeypatch
 def test_more_gpus_than_there_are(job):
     with (
         pytest.raises(GpuError, match="4 GPUs are wanted and 3 can be had"),
-        gpu_locks.claim(4, ask=three),
+        gpu_locks.lock_gpus(4, query_gpus=three),
     ):
         pass
 
@@ -635,11 +635,11 @@ def test_many_jobs_that_start_at_once_never_share(job):
 
 def test_a_gpu_for_one_process_is_held_until_that_ends(cupy: Cupy, rmm: Any, job):
     alone = Device(**vars(ONE) | {"compute_mode": gpu_devices.EXCLUSIVE})
-    with backend.use("gpu", ask=lambda: machine(alone)):
+    with backend.use("gpu", query_gpus=lambda: machine(alone)):
         pass
     other = job(1, of=1)
     assert f"is claimed by process {os.getpid()}" in other.says()
-    with backend.use("gpu", ask=lambda: machine(alone)) as found:
+    with backend.use("gpu", query_gpus=lambda: machine(alone)) as found:
         assert found == "gpu"
     for kept in gpu_locks._held.values():
         kept.close()
@@ -647,10 +647,10 @@ def test_a_gpu_for_one_process_is_held_until_that_ends(cupy: Cupy, rmm: Any, job
 
 
 def test_a_claim_inside_a_claim_is_of_the_same_gpus():
-    with gpu_locks.claim(2, ask=three) as outer:
-        with gpu_locks.claim(1, ask=three) as inner:
+    with gpu_locks.lock_gpus(2, query_gpus=three) as outer:
+        with gpu_locks.lock_gpus(1, query_gpus=three) as inner:
             assert inner[0] in outer
-        with gpu_locks.claim(None, ask=lambda: machine(*outer)) as inner:
+        with gpu_locks.lock_gpus(None, query_gpus=lambda: machine(*outer)) as inner:
             assert inner == outer
         assert os.environ[VISIBLE] == "GPU-0,GPU-1"
     assert VISIBLE not in os.environ
@@ -660,11 +660,11 @@ def test_a_claim_inside_a_claim_is_of_the_same_gpus():
 def test_the_one_with_most_free_memory_is_taken_and_then_alone_visible(monkeypatch):
     monkeypatch.setenv(VISIBLE, "5,7")
     two = machine(*(Device(f"GPU-{n}", "H200", 10**11, n * GB) for n in (2, 3)))
-    with gpu_locks.claim(1, ask=lambda: two):
+    with gpu_locks.lock_gpus(1, query_gpus=lambda: two):
         assert os.environ[VISIBLE] == "GPU-3"
     assert os.environ[VISIBLE] == "5,7"
     unknown = Device("MIG-9", "H200 MIG 1g", 0, None)
-    with gpu_locks.claim(1, ask=lambda: machine(unknown)):
+    with gpu_locks.lock_gpus(1, query_gpus=lambda: machine(unknown)):
         assert os.environ[VISIBLE] == "MIG-9"
 
 
@@ -673,7 +673,7 @@ def test_a_folder_for_claims_that_is_not_ours(monkeypatch, tmp_path: Path):
     monkeypatch.setenv("SCATLAS_CLAIMS_DIR", str(tmp_path / "file"))
     with (
         pytest.raises(GpuError, match="where claims on GPUs lie, cannot be made: File exists"),
-        gpu_locks.claim(ask=three),
+        gpu_locks.lock_gpus(query_gpus=three),
     ):
         pass
     monkeypatch.delenv("SCATLAS_CLAIMS_DIR")
@@ -681,7 +681,7 @@ def test_a_folder_for_claims_that_is_not_ours(monkeypatch, tmp_path: Path):
     try:
         with (
             pytest.raises(GpuError, match="is not yours: set SCATLAS_CLAIMS_DIR to another"),
-            gpu_locks.claim(ask=three),
+            gpu_locks.lock_gpus(query_gpus=three),
         ):
             pass
     finally:
@@ -691,7 +691,7 @@ def test_a_folder_for_claims_that_is_not_ours(monkeypatch, tmp_path: Path):
 def test_no_gpu_cannot_be_claimed():
     with (
         pytest.raises(GpuError, match="0 GPUs cannot be claimed"),
-        gpu_locks.claim(0, ask=three),
+        gpu_locks.lock_gpus(0, query_gpus=three),
     ):
         pass
 
@@ -839,7 +839,7 @@ def test_workers_of_gpus_are_started_on_claimed_ones(monkeypatch):
     fake = ModuleType("dask_cuda")
     fake.LocalCUDACluster = lambda **options: made.update(options)
     monkeypatch.setitem(sys.modules, "dask_cuda", fake)
-    monkeypatch.setattr(gpu_devices, "ask", three)
+    monkeypatch.setattr(gpu_devices, "query_gpus", three)
     with ExitStack() as stack:
         cluster._gpu_workers(stack, devices=[2, 0], device_memory_limit="10GB")
         assert set(gpu_locks._held) == {"GPU-0", "GPU-2"}
@@ -977,7 +977,7 @@ def run(folder: Path, *options: str) -> dict[str, Any]:
 
 def test_the_run_record_says_what_a_step_worked_on(cupy: Cupy, rmm: Any, monkeypatch, tmp_path):
     # A default argument is bound when the function is made.
-    monkeypatch.setitem(backend.use.__wrapped__.__kwdefaults__, "ask", lambda: machine(ONE))
+    monkeypatch.setitem(backend.use.__wrapped__.__kwdefaults__, "query_gpus", lambda: machine(ONE))
     record = run(tmp_path, "--backend", "gpu", "--memory", "async", "--memory-limit", "20GB")
     assert record["backend"] == "gpu"
     assert record["gpu"]["memory_mode"] == "async"

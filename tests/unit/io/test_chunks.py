@@ -23,12 +23,12 @@ from scatlas.errors import InputError
 from scatlas.io import load_plate, open_counts
 from scatlas.io.chunks import chunked_array
 from scatlas.io.chunks.native_codecs import run_decoder
-from scatlas.io.chunks.shared_chunks import Borders
+from scatlas.io.chunks.shared_chunks import SharedChunkCache
 from scatlas.io.files.chunk_locations import in_hdf5
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.matrices.csr_writer import CsrWriter
 from scatlas.io.matrices.lazy import read_matrix
-from scatlas.io.products.load_plate import _Tally
+from scatlas.io.products.load_plate import _LoadStatistics
 
 N_CELLS, N_GENES = 300, 90
 
@@ -124,7 +124,7 @@ def test_a_pass_over_lazy_blocks_decodes_each_chunk_once(counts, tmp_path, decod
     np.testing.assert_array_equal(found.toarray(), counts.toarray())
     assert each_once(path, decodes)
     # Passes of other tests that stopped half way may have left theirs.
-    assert not [key for key in chunked_array._borders._entries if key[0].path == str(path)]
+    assert not [key for key in chunked_array._shared_chunks._entries if key[0].path == str(path)]
 
 
 def sa_threads(n: int):
@@ -240,7 +240,7 @@ def test_blocks_cut_by_rows_need_no_more_than_their_own_chunks(counts, tmp_path)
 
 
 def test_borders_decode_once_for_callers_at_the_same_time():
-    borders, made = Borders(), []
+    borders, made = SharedChunkCache(), []
 
     def decode() -> np.ndarray:
         time.sleep(0.05)
@@ -255,7 +255,7 @@ def test_borders_decode_once_for_callers_at_the_same_time():
 
 
 def test_borders_hand_on_an_error_and_forget_it():
-    borders = Borders()
+    borders = SharedChunkCache()
 
     def fail() -> np.ndarray:
         raise OSError("disk")
@@ -267,7 +267,7 @@ def test_borders_hand_on_an_error_and_forget_it():
 
 
 def test_borders_that_nobody_fetches_do_not_pile_up():
-    borders = Borders()
+    borders = SharedChunkCache()
     for i in range(100):
         borders.get(i, 2, lambda: np.zeros(1_000_000))
     held = sum(entry.values.nbytes for entry in borders._entries.values())
@@ -315,8 +315,8 @@ def test_a_source_that_is_replaced_after_its_last_block_is_refused(counts, tmp_p
     """Its tables may be those of the new file."""
     path = write(counts, tmp_path / "p.h5ad", 100, compression="gzip")
     new = write(counts, tmp_path / "new.h5ad", 70, compression="gzip")
-    tell = _Tally.tell
-    monkeypatch.setattr(_Tally, "tell", lambda *args: new.replace(path) and tell(*args))
+    tell = _LoadStatistics.tell
+    monkeypatch.setattr(_LoadStatistics, "tell", lambda *args: new.replace(path) and tell(*args))
     with pytest.raises(InputError, match="has changed since it was opened"):
         load_plate(path, tmp_path / "counts.zarr", plate="p", mt_prefix=None)
     assert not (tmp_path / "counts.zarr").exists()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scatlas.io.tables import encodings, hdf5_strings
-from scatlas.io.tables.hdf5_strings import read_texts, references_of
+from scatlas.io.tables.hdf5_strings import read_strings, references_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 
 def direct(dataset: h5py.Dataset, lo: int, hi: int) -> np.ndarray | None:
     references = references_of(dataset)
-    return None if references is None else read_texts(references, dataset.file.filename, lo, hi)
+    return None if references is None else read_strings(references, dataset.file.filename, lo, hi)
 
 
 def write(path: Path, texts: list[str], **options: object) -> None:
@@ -135,7 +135,7 @@ def test_columns_are_read_so(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(encodings, "_FEW", 2)
     monkeypatch.setattr(
-        hdf5_strings, "read_texts", lambda *args: calls.append(args[2:]) or read_texts(*args)
+        hdf5_strings, "read_strings", lambda *args: calls.append(args[2:]) or read_strings(*args)
     )
     write(tmp_path / "t.h5", ["a", "b", "c", "d"])
     with h5py.File(tmp_path / "t.h5", "r+") as file:

@@ -476,7 +476,7 @@ def test_repeated_names_take_anndatas_numbers(names, step):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected = make_index_unique(pd.Index(array, dtype=object))
-    actual = [name for lo, hi in spans for name in numbered.of(lo, hi)]
+    actual = [name for lo, hi in spans for name in numbered.read(lo, hi)]
     assert actual == list(expected)
     assert list(array) == names
     assert numbered.n_changed == int(pd.Series(names, dtype=object).duplicated().sum())
@@ -491,7 +491,7 @@ def test_names_of_one_hash_are_told_apart():
 
     names = np.array([*map(Name, "abcab"), "d"], object)
     numbered = NumberedNames(lambda lo, hi: names[lo:hi].copy(), [(0, 4), (4, 6)])
-    assert [*numbered.of(0, 4), *numbered.of(4, 6)] == ["a", "b", "c", "a-1", "b-1", "d"]
+    assert [*numbered.read(0, 4), *numbered.read(4, 6)] == ["a", "b", "c", "a-1", "b-1", "d"]
 
 
 # -- rows, further columns, queries --------------------------------------------------------------
@@ -678,9 +678,9 @@ def peak():
 import dask
 dask.config.set(num_workers=2)
 with h5py.File(sys.argv[1]) as file:
-    Table.of(sys.argv[1], file, "obs").names(0, 2_000)  # loads a kernel
+    Table.open(sys.argv[1], file, "obs").names(0, 2_000)  # loads a kernel
     start = peak()
-    Table.of(sys.argv[1], file, "obs").storable(print).write(Path(sys.argv[2]))
+    Table.open(sys.argv[1], file, "obs").storable(print).write(Path(sys.argv[2]))
 print(peak() - start)
 """
 

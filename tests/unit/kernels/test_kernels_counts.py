@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from scatlas import blocks
 from scatlas.kernels.counts import normalize_cpu, select_cpu, select_normalize_cpu
-from scatlas.kernels.counts.select_cpu import gene_places
-from scatlas.kernels.counts.select_normalize_cpu import cut_log_normalize
+from scatlas.kernels.counts.select_cpu import new_column_of_gene
+from scatlas.kernels.counts.select_normalize_cpu import select_and_log_normalize
 from scatlas.kernels.moments import count_moments_cpu, moments_cpu
 from scatlas.kernels.moments.count_moments_cpu import normalized_moments
 
@@ -203,19 +203,19 @@ def test_cut_has_the_bits_of_one_step_after_another(pair, data):
     x, block = pair
     scale = data.draw(scales(len(x)))
     genes = data.draw(st.lists(st.integers(0, x.shape[1] - 1), unique=True))
-    place = gene_places(genes, x.shape[1])
+    place = new_column_of_gene(genes, x.shape[1])
     kept = ~np.isnan(scale)
     selected = select_cpu.select_genes(select_cpu.select_rows(block, kept), genes)
     expected = normalize_cpu.log1p(normalize_cpu.scale_rows(selected, scale[kept]))
     before = block.data.copy()
-    got = cut_log_normalize(block, scale, place)
+    got = select_and_log_normalize(block, scale, place)
     assert type(got) is type(block)
     assert got.shape == (kept.sum(), len(genes))
     assert got.data.dtype == np.float32
     assert got.indices.dtype == got.indptr.dtype == np.int32
     for name in ("data", "indices", "indptr"):
         np.testing.assert_array_equal(getattr(got, name), getattr(expected, name))
-    dense = cut_log_normalize(x, scale, place)
+    dense = select_and_log_normalize(x, scale, place)
     np.testing.assert_array_equal(dense, got.toarray())
     assert dense.dtype == np.float32
     np.testing.assert_array_equal(block.data, before)
@@ -223,7 +223,7 @@ def test_cut_has_the_bits_of_one_step_after_another(pair, data):
 
 def test_cut_of_float64_keeps_its_precision():
     x = np.array([[1.0, 0.0, 2.0], [3.0, 1.0, 0.0]])
-    got = cut_log_normalize(csr(x), np.array([0.1, np.nan]), gene_places([2, 0], 3))
+    got = select_and_log_normalize(csr(x), np.array([0.1, np.nan]), new_column_of_gene([2, 0], 3))
     assert got.dtype == np.float64
     np.testing.assert_array_equal(got.indices, [0, 1])
     np.testing.assert_allclose(got.toarray(), np.log1p([[0.2, 0.1]]), rtol=3e-16)
@@ -231,10 +231,10 @@ def test_cut_of_float64_keeps_its_precision():
 
 def test_cut_keeps_the_kind_and_widens_only_where_it_must(monkeypatch):
     x = sp.csr_array(np.eye(3, dtype=np.uint8))
-    place = gene_places([1], 3)
-    assert type(cut_log_normalize(x, np.ones(3), place)) is sp.csr_array
+    place = new_column_of_gene([1], 3)
+    assert type(select_and_log_normalize(x, np.ones(3), place)) is sp.csr_array
     monkeypatch.setattr(select_cpu, "_INT32", 2)
-    wide = cut_log_normalize(x, np.ones(3), place)
+    wide = select_and_log_normalize(x, np.ones(3), place)
     assert wide.indices.dtype == wide.indptr.dtype == np.int64
 
 
@@ -242,7 +242,7 @@ def test_cut_refuses_what_does_not_fit():
     x = csr(np.ones((3, 2), np.uint8))
     for scale, place in ((np.ones(2), np.zeros(2, int)), (np.ones(3), np.zeros(3, int))):
         with pytest.raises(ValueError, match=r"for a block of \(3, 2\)"):
-            cut_log_normalize(x, scale, place)
+            select_and_log_normalize(x, scale, place)
 
 
 def test_kernels_let_other_threads_run_and_are_cached():

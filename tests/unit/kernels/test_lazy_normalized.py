@@ -17,7 +17,7 @@ from scatlas import blocks
 from scatlas.blocks.dask_graph import Shared
 from scatlas.io.matrices.csr_row_block import RowBlock
 from scatlas.kernels.counts import lazy_normalized, normalize_cpu
-from scatlas.kernels.counts.lazy_normalized import Normalized, deferring
+from scatlas.kernels.counts.lazy_normalized import LazyNormalizedCsr, defer_normalization
 from scatlas.kernels.moments.moments_cpu import moments
 from scatlas.matrix.gene_moments import gene_moments
 from scatlas.matrix.size_factors import cell_totals
@@ -30,11 +30,11 @@ def same(a: sp.csr_matrix, b: sp.csr_matrix) -> None:
         np.testing.assert_array_equal(getattr(a, part), getattr(b, part))
 
 
-def normalized(counts: sp.csr_matrix, *, log: bool) -> tuple[Normalized, sp.csr_matrix]:
+def normalized(counts: sp.csr_matrix, *, log: bool) -> tuple[LazyNormalizedCsr, sp.csr_matrix]:
     """A block that is not worked out yet, and what it stands for."""
     totals = np.asarray(counts.sum(axis=1)).ravel()
     scales = 1 / np.where(totals == 0, 1, totals / np.median(totals))
-    with deferring():
+    with defer_normalization():
         block = lazy_normalized.scale_rows(counts, scales)
         block = lazy_normalized.log1p(block) if log else block
     expected = normalize_cpu.scale_rows(counts, scales)
@@ -72,7 +72,7 @@ def test_columns_are_those_that_scipy_takes(counts, key):
 
 
 def test_another_thread_may_work_a_shared_block_out_at_any_moment(counts):
-    class Settling(Normalized):
+    class Settling(LazyNormalizedCsr):
         """As if another thread had worked it out just after each look at what is pending."""
 
         @property
@@ -95,7 +95,7 @@ def test_another_thread_may_work_a_shared_block_out_at_any_moment(counts):
         lambda block: block.data,
         lambda block: lazy_normalized.log1p(block).toarray(),
     ):
-        block = Settling.of(*plain.pending[:2], log=True)
+        block = Settling.from_counts(*plain.pending[:2], log=True)
         np.testing.assert_array_equal(use(block), use(expected))
 
 
@@ -115,15 +115,15 @@ def test_genes_that_are_not_wanted_are_not_normalised(counts, monkeypatch):
 def test_only_plain_counts_in_our_own_passes_are_deferred(counts):
     scales = np.ones(counts.shape[0])
     assert type(lazy_normalized.scale_rows(counts, scales)) is sp.csr_matrix
-    with deferring():
+    with defer_normalization():
         block = lazy_normalized.scale_rows(counts, scales)
-        assert type(block) is Normalized
+        assert type(block) is LazyNormalizedCsr
         assert isinstance(lazy_normalized.scale_rows(counts.toarray(), scales), np.ndarray)
         twice = lazy_normalized.log1p(lazy_normalized.log1p(block))
         other = lazy_normalized.log1p(block, 2)
-        with deferring():
+        with defer_normalization():
             pass
-        assert type(lazy_normalized.scale_rows(counts, scales)) is Normalized
+        assert type(lazy_normalized.scale_rows(counts, scales)) is LazyNormalizedCsr
     assert type(lazy_normalized.scale_rows(counts, scales)) is sp.csr_matrix
     plain = normalize_cpu.scale_rows(counts, scales)
     same(twice, normalize_cpu.log1p(normalize_cpu.log1p(plain)))

@@ -13,7 +13,7 @@ from scipy import sparse, stats
 
 from scatlas.kernels.moments import group_sums_cpu
 from scatlas.kernels.moments.group_sums_cpu import Wanted
-from scatlas.kernels.moments.other_group_sums_cpu import rest_sums
+from scatlas.kernels.moments.other_group_sums_cpu import other_group_sums
 from scatlas.kernels.ranking import rank_sums_cpu
 
 DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
@@ -33,7 +33,7 @@ def rank_sums(
         zeros = sizes[reference] - nonzero[reference]
     place = np.full(x.shape[1], -1)
     place[wanted] = np.arange(wanted.size)
-    gathered = rank_sums_cpu.Gathered(nonzero.sum(axis=0), x.dtype, n_groups)
+    gathered = rank_sums_cpu.NonzerosByGene(nonzero.sum(axis=0), x.dtype, n_groups)
     for block, block_codes in blocks:
         for part in rank_sums_cpu.take(block, block_codes, place=place, n_groups=n_groups):
             gathered.add(part)
@@ -208,7 +208,7 @@ def test_sums_of_the_rest(dtype, wanted):
     codes[codes == 3] = 2  # a group without a cell
     total = group_sums_cpu.zeros((5, 9), dtype, wanted)
     group_sums_cpu.add(x, codes, total)
-    rest = rest_sums(total)
+    rest = other_group_sums(total)
     for group in range(5):
         others = x[codes != group]
         for gene in range(9):

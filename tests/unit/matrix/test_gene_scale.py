@@ -49,7 +49,7 @@ def test_equals_pca_of_scaled_values(x, zero_center, max_value, pca_zero_center)
     reference = components(GramStats.from_block(wanted), N_COMPS, zero_center=pca_zero_center)
 
     unscaled = GramStats.from_block(x)
-    gene_scale = GeneScale.of(unscaled, zero_center=zero_center, max_value=max_value)
+    gene_scale = GeneScale.from_stats(unscaled, zero_center=zero_center, max_value=max_value)
     shifted = gene_scale.shifted(lazily(x))
     stats = gene_scale.stats(unscaled, shifted)
     found = components(stats, N_COMPS, zero_center=pca_zero_center)
@@ -74,6 +74,6 @@ def test_without_clipping_no_cell_is_read(x):
         raise AssertionError
 
     unscaled = GramStats.from_block(x)
-    gene_scale = GeneScale.of(unscaled, zero_center=True, max_value=None)
+    gene_scale = GeneScale.from_stats(unscaled, zero_center=True, max_value=None)
     never = lazily(x).map_blocks(refuse, dtype=x.dtype, meta=sp.csr_matrix((0, 0)))
     assert gene_scale.stats(unscaled, never).n_cells == N_CELLS

@@ -16,7 +16,7 @@ from matplotlib.colors import to_rgb
 from scatlas import pl
 from scatlas.errors import InputError
 from scatlas.pl._style import colours, short
-from scatlas.pl._umap import _apart, _gatherings, categories
+from scatlas.pl._umap import _apart, _label_positions, categories
 
 THRESHOLDS = {"min_genes": 200, "max_genes": None, "max_counts": 40000, "max_pct_mt": 20.0}
 
@@ -276,14 +276,14 @@ def test_categories_keep_an_order_that_somebody_chose() -> None:
 def test_marks_stand_where_categories_gather() -> None:
     adata = mapped(2000, 10)
     codes = np.arange(2000) % 10
-    places = _gatherings(adata.obsm["X_umap"], codes, 10)
+    places = _label_positions(adata.obsm["X_umap"], codes, 10)
     assert set(places) == set(range(10))
     for code, place in places.items():
         np.testing.assert_allclose(
             place, np.median(adata.obsm["X_umap"][codes == code], axis=0), atol=1.0
         )
     mixed = np.random.default_rng(0).integers(0, 10, 2000)
-    assert _gatherings(adata.obsm["X_umap"], mixed, 10) == {}
+    assert _label_positions(adata.obsm["X_umap"], mixed, 10) == {}
 
 
 def test_marks_are_moved_apart() -> None:

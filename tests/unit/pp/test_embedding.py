@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from threadpoolctl import threadpool_limits
 
 from scatlas import tl
-from scatlas._util.natural_sort import natural_key
+from scatlas._util.natural_sort import natural_sort_key
 from scatlas.errors import InputError
 from scatlas.matrix import knn
 from scatlas.pp._neighbors import connectivities, neighbors
@@ -281,7 +281,7 @@ def test_leiden_takes_other_graphs(graph: ad.AnnData) -> None:
 
 def test_natural_order() -> None:
     names = ["10", "9", "a,10", "a,2", "1"]
-    assert sorted(names, key=natural_key) == ["1", "9", "10", "a,2", "a,10"]
+    assert sorted(names, key=natural_sort_key) == ["1", "9", "10", "a,2", "a,10"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Steps that take counts and size factors at once: highly_variable_genes, cut_log_normalize."""
+"""Steps that take counts and size factors at once: highly_variable_genes, select_and_log_normalize."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from scatlas import blocks
 from scatlas.errors import InputError
 from scatlas.matrix.hvg import hvg_of_counts
-from scatlas.matrix.select_normalize import cut_log_normalize
+from scatlas.matrix.select_normalize import select_and_log_normalize
 from scatlas.matrix.size_factors import cell_totals, size_factors
 from scatlas.pp import highly_variable_genes, log1p, normalize_total
 
@@ -150,7 +150,7 @@ def test_cut_is_each_step_after_the_other(
     factors = factors_of(counts, left_out=[0, *range(7, 14), 30, 59])
     genes = np.arange(1, 50, 3) if ascending else np.random.default_rng(0).permutation(50)[:20]
     expected = normalised(counts, factors, make_adata)[:, genes].X
-    got = cut_log_normalize(array_type(counts), genes, size_factors=factors)
+    got = select_and_log_normalize(array_type(counts), genes, size_factors=factors)
     if array_type.is_dask:
         assert block_loads.per_block() == [0] * 9
         assert got.chunks == ((6, 7, 7, 6, 7, 7, 7, 3), (genes.size,))
@@ -159,7 +159,7 @@ def test_cut_is_each_step_after_the_other(
     np.testing.assert_array_equal(dense(got), expected.toarray())
     if array_type.is_dask:
         assert block_loads.per_block() == [1, 0, *[1] * 7]
-        assert cut_log_normalize.passes == 0
+        assert select_and_log_normalize.passes == 0
         parts = list(blocks.stream(got))
         assert [part.shape[0] for part in parts] == list(got.chunks[0])
         assert {sp.issparse(part) for part in parts} == {array_type.is_sparse}
@@ -168,23 +168,23 @@ def test_cut_is_each_step_after_the_other(
     block_loads.assert_unchanged()
     mask = np.zeros(50, bool)
     mask[genes] = True
-    masked = cut_log_normalize(counts, mask, size_factors=factors)
+    masked = select_and_log_normalize(counts, mask, size_factors=factors)
     np.testing.assert_array_equal(masked.toarray(), expected.toarray()[:, np.argsort(genes)])
 
 
 def test_cut_of_no_cell(block_loads, counts):
     nothing = np.full(60, np.nan)
     for x in (counts, block_loads.dask(counts)):
-        got = cut_log_normalize(x, [3, 4], size_factors=nothing)
+        got = select_and_log_normalize(x, [3, 4], size_factors=nothing)
         assert got.shape == (0, 2)
         assert (got.compute() if blocks.is_dask(got) else got).nnz == 0
 
 
 def test_cut_in_memory_takes_several_blocks(monkeypatch, counts):
-    whole = cut_log_normalize(counts, [3, 4], size_factors=factors_of(counts))
+    whole = select_and_log_normalize(counts, [3, 4], size_factors=factors_of(counts))
     monkeypatch.setattr("scatlas.blocks.map_reduce.VALUES_PER_BLOCK", 50)
     assert len(blocks.row_slices(counts)) > 3
-    got = cut_log_normalize(counts, [3, 4], size_factors=factors_of(counts))
+    got = select_and_log_normalize(counts, [3, 4], size_factors=factors_of(counts))
     assert (got != whole).nnz == 0
 
 
@@ -199,9 +199,9 @@ def test_cut_in_memory_takes_several_blocks(monkeypatch, counts):
 )
 def test_cut_refuses(counts, genes, n_factors, message):
     with pytest.raises(InputError, match=message):
-        cut_log_normalize(counts, genes, size_factors=np.ones(n_factors))
+        select_and_log_normalize(counts, genes, size_factors=np.ones(n_factors))
 
 
 def test_cut_refuses_an_anndata(counts, make_adata):
     with pytest.raises(InputError, match="the array is AnnData"):
-        cut_log_normalize(make_adata(counts), [1], size_factors=np.ones(60))
+        select_and_log_normalize(make_adata(counts), [1], size_factors=np.ones(60))

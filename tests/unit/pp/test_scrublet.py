@@ -84,7 +84,9 @@ def test_what_the_first_pass_sees(counts, block_loads):
     assert set(np.flatnonzero(~frequent)) == {10, 11, 12, 13}
     for rows in (1, 9, N):
         x = block_loads.dask(counts, rows)
-        seen = blocks.reduce(on_matrix._seen, on_matrix._Seen.merge, x, mask).without_rare()
+        seen = blocks.reduce(
+            on_matrix._seen, on_matrix._DetectionCounts.merge, x, mask
+        ).without_rare()
         np.testing.assert_array_equal(seen.frequent, frequent)
         np.testing.assert_array_equal(seen.totals, dense[:, frequent].sum(axis=1))
         np.testing.assert_array_equal(seen.n_genes, (dense[:, frequent] > 0).sum(axis=1))

@@ -81,7 +81,7 @@ def test_no_scale_follows_from_sums_of_nothing(reals):
         with GramAccumulator(N_GENES) as total:
             total.add(cells)
         with pytest.raises(InputError, match=message):
-            GeneScale.of(total.result(), zero_center=True, max_value=None)
+            GeneScale.from_stats(total.result(), zero_center=True, max_value=None)
 
 
 def test_harmony_of_sparse_components_is_refused():

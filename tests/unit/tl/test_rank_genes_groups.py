@@ -223,17 +223,17 @@ def test_less_at_a_time_where_there_is_no_memory(counts, make_adata, monkeypatch
 
     adata = make_adata(logged(counts))
     expected = bits(ranked(adata, "wilcoxon"))
-    whole = rank_sums_cpu.Gathered
+    whole = rank_sums_cpu.NonzerosByGene
 
     def small(counts: np.ndarray, *args: Any) -> Any:
         if counts.sum() > 200:
             raise MemoryError
         return whole(counts, *args)
 
-    monkeypatch.setattr(rank_sums_cpu, "Gathered", small)
+    monkeypatch.setattr(rank_sums_cpu, "NonzerosByGene", small)
     assert bits(ranked(adata, "wilcoxon")) == expected
     assert "half" in caplog.text
-    monkeypatch.setattr(rank_sums_cpu, "Gathered", lambda *args: small(np.array([201])))
+    monkeypatch.setattr(rank_sums_cpu, "NonzerosByGene", lambda *args: small(np.array([201])))
     with pytest.raises(TooLargeError, match="values of one gene take"):
         ranked(adata, "wilcoxon")
 

@@ -13,7 +13,7 @@ from scatlas.workflow.resources import (
     BASE_MB,
     BYTES_PER_CELL,
     VALUES_PER_CELL,
-    Ask,
+    JobRequest,
     Size,
     block_threads,
     memory_mb,
@@ -90,9 +90,9 @@ def test_time_has_slack_for_slow_disks():
 
 def test_the_plan_adds_up():
     asks = [
-        Ask("load", 4, 2000, 30, disk_mb=1500),
-        Ask("load", 2, 3000, 60, disk_mb=500),
-        Ask("hvg", 8, 5000, 90, gpu=2),
+        JobRequest("load", 4, 2000, 30, disk_mb=1500),
+        JobRequest("load", 2, 3000, 60, disk_mb=500),
+        JobRequest("hvg", 8, 5000, 90, gpu=2),
     ]
     lines = plan(asks).splitlines()
     rows = {line.split()[0]: line.split()[1:] for line in lines[3:]}

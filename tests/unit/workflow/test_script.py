@@ -23,7 +23,7 @@ from scatlas.compute import backend, threads
 from scatlas.errors import DiskError, InputError
 from scatlas.workflow import code_hash as module
 from scatlas.workflow import script
-from scatlas.workflow.code_hash import fingerprint
+from scatlas.workflow.code_hash import code_hash
 from scatlas.workflow.report._tables import versions
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
@@ -196,10 +196,10 @@ def test_fingerprints_follow_the_imports(tmp_path: Path):
         patch.setattr(module, "_found", module._found.__wrapped__)  # else that of the real tree
 
         def differing(name: str) -> set[str]:
-            before = {s.stem: fingerprint(s) for s in SCRIPTS.glob("*.py")}
+            before = {s.stem: code_hash(s) for s in SCRIPTS.glob("*.py")}
             file = root / name
             file.write_text(file.read_text() + "\n# changed\n")
-            return {s.stem for s in SCRIPTS.glob("*.py") if fingerprint(s) != before[s.stem]}
+            return {s.stem for s in SCRIPTS.glob("*.py") if code_hash(s) != before[s.stem]}
 
         assert differing("kernels/linalg/gram_cpu.py") >= {"select_genes", "pca"}
         on_moments = {"doublets", "hvg", "select_genes", "pseudobulk"}

@@ -25,7 +25,7 @@ from scatlas.io.chunks.codecs import (
     decode,
 )
 from scatlas.io.chunks.native_codecs import run_decoder
-from scatlas.io.chunks.shared_chunks import Borders
+from scatlas.io.chunks.shared_chunks import SharedChunkCache
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ _GAP_BYTES = 2**14
 _FEWEST_TOGETHER = 4
 _ABSENT = np.iinfo(np.uint64).max
 _local = threading.local()
-_borders = Borders()
+_shared_chunks = SharedChunkCache()
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ def read(
         # The chunks at the ends of the range: shared with the block before or after, or not.
         if n > 1 and first <= chunk < stop:
             key = (store, array.key, chunk, array.places.stamp(chunk))
-            put(chunk, _borders.get(key, n, lambda chunk=chunk: _decoded(array, chunk)))
+            put(chunk, _shared_chunks.get(key, n, lambda chunk=chunk: _decoded(array, chunk)))
             first, stop = (first + 1, stop) if chunk == first else (first, stop - 1)
     # A few chunks are decoded before the kernel for runs of them is even loaded.
     many = stop - first >= _FEWEST_TOGETHER and out.dtype == array.dtype

@@ -25,7 +25,7 @@ class _Entry:
     values: np.ndarray | None = None
 
 
-class Borders:
+class SharedChunkCache:
     """Chunks at the borders of blocks.
 
     A cut of rows hardly ever falls between two chunks, so that the chunk there belongs to two

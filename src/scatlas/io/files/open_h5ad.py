@@ -15,10 +15,10 @@ import h5py
 if TYPE_CHECKING:
     from scatlas.io.files.anndata_file import Store
 
-_HELD: weakref.WeakSet[HeldFile] = weakref.WeakSet()
+_HELD: weakref.WeakSet[OpenFile] = weakref.WeakSet()
 
 
-class HeldFile:
+class OpenFile:
     """Keeps a local h5ad file open for as long as something refers to this object.
 
     Parameters
@@ -42,9 +42,9 @@ class HeldFile:
             self._close()
 
 
-def hold(store: Store) -> HeldFile | None:
+def hold(store: Store) -> OpenFile | None:
     """Keep a store open; None for what HDF5 does not open from a local disk."""
-    return HeldFile(store.path) if store.kind == "h5ad" and not store.is_url else None
+    return OpenFile(store.path) if store.kind == "h5ad" and not store.is_url else None
 
 
 def release_changed(path: str) -> None:

@@ -86,7 +86,7 @@ class CountsSource:
 
     def table(self, name: str) -> Table:
         """``obs`` or ``var``, left on disk."""
-        return Table.of(self.path, self._root, name)
+        return Table.open(self.path, self._root, name)
 
     def check_complete(self) -> None:
         """Refuse a local Zarr store that has lost files of values or names.

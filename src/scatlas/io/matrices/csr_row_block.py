@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import scipy.sparse as sp
 
-    from scatlas.io.files.open_h5ad import HeldFile
+    from scatlas.io.files.open_h5ad import OpenFile
 
 _INT32 = np.iinfo(np.int32).max
 
@@ -57,7 +57,7 @@ class RowBlock:
         repr=False
     )
     uses: tuple[tuple[int, int], tuple[int, int]] = ((1, 1), (1, 1))
-    held: HeldFile | None = field(default=None, repr=False, compare=False)
+    held: OpenFile | None = field(default=None, repr=False, compare=False)
 
     @property
     def n_rows(self) -> int:
@@ -181,7 +181,7 @@ def row_blocks(
             arrays.append(locate(store, root, key) if direct else None)
     dtypes = tuple(np.dtype(root[key].dtype) for key in keys)
     bounds = np.array([(matrix.indptr[first], matrix.indptr[stop]) for first, stop in cut])
-    uses = [_uses(array, bounds) for array in arrays]
+    uses = [_readers_of_edge_chunks(array, bounds) for array in arrays]
     return [
         RowBlock(
             store,
@@ -197,7 +197,9 @@ def row_blocks(
     ]
 
 
-def _uses(array: chunked_array.ChunkedArray | None, bounds: np.ndarray) -> list[tuple[int, int]]:
+def _readers_of_edge_chunks(
+    array: chunked_array.ChunkedArray | None, bounds: np.ndarray
+) -> list[tuple[int, int]]:
     """How many blocks hold the first and the last chunk of each block."""
     if array is None or array.is_raw:
         return [(1, 1)] * len(bounds)

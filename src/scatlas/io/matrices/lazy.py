@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import anndata
     import pandas as pd
 
-    from scatlas.io.files.open_h5ad import HeldFile
+    from scatlas.io.files.open_h5ad import OpenFile
 
 _MAPPINGS = ("obsm", "varm", "obsp", "varp")
 
@@ -94,7 +94,7 @@ def read_lazy(path: Path | str, *, block_budget: str | int = "256MB") -> anndata
         if _present(root, "X"):
             parts["X"] = _matrix(store, root, "X", shape, budget)
         for name in ("obs", "var"):
-            Table.of(store.path, root, name)
+            Table.open(store.path, root, name)
         parts |= {
             name: read_element(store.path, root, name)
             for name in ("obs", "var", "uns")
@@ -151,7 +151,7 @@ def read_matrix(
         shape = tuple(frame_length(store.path, root, name) for name in ("obs", "var"))
         budget = parse_bytes(block_budget)
         x = _matrix(store, root, "X", shape, budget, largest_block, compact=compact)
-        return x, Table.of(store.path, root, "var").read()
+        return x, Table.open(store.path, root, "var").read()
 
 
 def values_alone(x: da.Array) -> da.Array:
@@ -251,7 +251,7 @@ def _read_dense(
     key: str,
     first: int,
     stop: int,
-    held: HeldFile | None,  # noqa: ARG001  (the task keeps it)
+    held: OpenFile | None,  # noqa: ARG001  (the task keeps it)
 ) -> np.ndarray:
     store.check_unchanged()
     with reading(store.path, STRUCTURE), store.open() as root:

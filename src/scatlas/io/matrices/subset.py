@@ -139,9 +139,9 @@ def _take_dense(array: zarr.Array, rows: np.ndarray, piece: int) -> np.ndarray:
 
 def _take_table(path: Path, table: zarr.Group, rows: np.ndarray) -> pd.DataFrame:
     index_name = table.attrs["_index"]
-    index = pd.Index(Column.of(path, table, index_name).take(rows))
+    index = pd.Index(Column.open(path, table, index_name).take(rows))
     columns: dict[str, Any] = {
-        name: Column.of(path, table, name).take(rows) for name in table.attrs["column-order"]
+        name: Column.open(path, table, name).take(rows) for name in table.attrs["column-order"]
     }
     frame = pd.DataFrame(columns, index=index)
     frame.index.name = None if index_name == "_index" else index_name

@@ -173,7 +173,7 @@ class _Plate:
 
     @cached_property
     def var(self) -> pd.DataFrame:
-        return Table.of(self.path, self.root, "var").read()
+        return Table.open(self.path, self.root, "var").read()
 
     @cached_property
     def obs_columns(self) -> list[str]:
@@ -184,7 +184,7 @@ class _Plate:
         return self.root["obs"].attrs["_index"]
 
     def column(self, name: str) -> Column:
-        return Column.of(self.path, self.root["obs"], name)
+        return Column.open(self.path, self.root["obs"], name)
 
     def check_genes(self, first: _Plate) -> None:
         differing = first_difference(self.var.index, first.var.index)
@@ -241,7 +241,9 @@ class _Obs:
             self.notices.append(f"obs columns that are not on all plates are left out: {names}")
         self.columns += [name for name in constants if name not in common]
         own = [name for name in self.columns if name not in constants]
-        self._targets = {name: Target.of(self._columns(name)) for name in [*own, *constants]}
+        self._targets = {
+            name: Target.narrowest_for(self._columns(name)) for name in [*own, *constants]
+        }
         self.notices += [
             f"obs[{name!r}]: {target.note}" for name, target in self._targets.items() if target.note
         ]
@@ -274,7 +276,7 @@ class _Obs:
         with ColumnWriter(path / name, Target("text", np.dtype(object)), pool) as column:
             for plate, own in self._indexes.items():
                 for lo, hi in own.spans():
-                    column.append(self._names.of(plate, lo, hi))
+                    column.append(self._names.read(plate, lo, hi))
         return name
 
     def _columns(self, name: str) -> list[Column]:

@@ -17,7 +17,7 @@ from scatlas.io.files.anndata_file import AGAIN
 from scatlas.io.files.checksums import values_digest
 from scatlas.io.matrices.counts_source import CountsSource, gene_names, open_counts
 from scatlas.io.matrices.csr_writer import CsrWriter, in_place
-from scatlas.io.tables.mitochondrial import mitochondrial_genes, useless_bound
+from scatlas.io.tables.mitochondrial import mitochondrial_genes, why_bound_cannot_act
 from scatlas.io.tables.table import GENE_METRICS, METRICS
 from scatlas.kernels import COUNT_DTYPES
 from scatlas.kernels.counts.check_cpu import MAX_COUNT, Checked, Problem, check_counts
@@ -131,7 +131,7 @@ def load_plate(
             check_obs(obs)
         mt = _mitochondrial(as_given, mt_prefix, gene_names, max_pct_mt, notices)
 
-        tally = _Tally(counts.shape[1])
+        tally = _LoadStatistics(counts.shape[1])
         checked = _checked_blocks(counts, budget, obs, genes, mt, notices)
         with (
             CsrWriter(out, n_vars=counts.shape[1]) as writer,
@@ -170,7 +170,7 @@ def load_plate(
     }
 
 
-class _Tally:
+class _LoadStatistics:
     """What the pass over the blocks adds up."""
 
     def __init__(self, n_genes: int) -> None:
@@ -262,7 +262,7 @@ def _mitochondrial(
     mt = mitochondrial_genes(var, prefix, column)
     if not mt.any():
         if max_pct_mt is not None:
-            msg = f"{var.path}: {useless_bound(var, prefix, column, max_pct_mt)}"
+            msg = f"{var.path}: {why_bound_cannot_act(var, prefix, column, max_pct_mt)}"
             raise InputError(msg)
         notices.add(f"no gene name begins with {prefix!r}: mitochondrial counts are all zero")
     return mt

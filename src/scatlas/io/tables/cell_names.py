@@ -54,7 +54,7 @@ class UniqueNames:
         self._hash(hashes, np.ones(hashes.size, bool))
         repeated = np.zeros(hashes.size, bool)
         for rows, first in self._shared(hashes):
-            self._refuse_twins(rows, first)
+            self._check_distinct_cells(rows, first)
             repeated[rows] = True
         self._changed = repeated
         if self.n_changed:
@@ -71,7 +71,7 @@ class UniqueNames:
         """Cells whose name has got a number as well."""
         return self._numbers.size
 
-    def of(self, plate: str, lo: int, hi: int) -> np.ndarray:
+    def read(self, plate: str, lo: int, hi: int) -> np.ndarray:
         """Names of rows ``lo`` to ``hi`` of a plate, ``object`` array of ``str``."""
         names = self._columns[plate].text(lo, hi)
         start = int(self._starts[list(self._columns).index(plate)])
@@ -90,7 +90,7 @@ class UniqueNames:
         for plate, lo, hi, cells in self._spans():
             rows = np.flatnonzero(wanted[cells])
             if rows.size:
-                hashes[cells.start + rows] = _hashes(self.of(plate, lo, hi)[rows])
+                hashes[cells.start + rows] = _hashes(self.read(plate, lo, hi)[rows])
 
     def _shared(self, hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Cells whose name another cell bears too, part by part.
@@ -112,7 +112,7 @@ class UniqueNames:
             first[1:] = hashes[rows[1:]] != hashes[rows[:-1]]
             yield rows, first
 
-    def _refuse_twins(self, rows: np.ndarray, first: np.ndarray) -> None:
+    def _check_distinct_cells(self, rows: np.ndarray, first: np.ndarray) -> None:
         plates = np.searchsorted(self._starts, rows, side="right") - 1
         for at in np.flatnonzero(~first[1:] & (plates[1:] == plates[:-1])):
             plate = list(self._columns)[plates[at]]
@@ -138,7 +138,7 @@ class UniqueNames:
         numbers = []
         for plate, lo, hi, cells in self._spans():
             rows = np.flatnonzero(pending[cells])
-            names = self.of(plate, lo, hi)[rows] if rows.size else ()
+            names = self.read(plate, lo, hi)[rows] if rows.size else ()
             for name in names:
                 number = 1
                 while (value := _hash_of(f"{name}-{number}")) in given or _holds(hashes, value):
@@ -181,7 +181,7 @@ class NumberedNames:
         """Rows whose name has got a number."""
         return self._numbered()[0].size
 
-    def of(self, lo: int, hi: int) -> np.ndarray:
+    def read(self, lo: int, hi: int) -> np.ndarray:
         """Names of rows ``lo`` to ``hi``, ``object`` array of ``str``."""
         numbered = self._numbered()
         names = self._names(lo, hi)

@@ -47,7 +47,7 @@ class Column:
     _stored: Stored
 
     @classmethod
-    def of(cls, path: Path | str, table: Any, name: str) -> Column:
+    def open(cls, path: Path | str, table: Any, name: str) -> Column:
         """Open a column that is to be merged.
 
         Raises
@@ -239,7 +239,7 @@ def pieces(
 
 
 @dataclass(frozen=True)
-class Whole:
+class InMemoryColumn:
     """A column of a kind that is read whole, alone, by anndata: dates, bytes, and rarer ones.
 
     The interface of `Column`, as far as a `scatlas.io.tables.table.Table` needs it.
@@ -273,7 +273,7 @@ class Whole:
         return self.series().array
 
 
-def open_column(path: str, table: Any, name: str, n_rows: int) -> Column | Whole:
+def open_column(path: str, table: Any, name: str, n_rows: int) -> Column | InMemoryColumn:
     """Open a column of a table of so many rows.
 
     Raises
@@ -283,7 +283,7 @@ def open_column(path: str, table: Any, name: str, n_rows: int) -> Column | Whole
     """
     column = Column.find(path, table, name)
     if column is None:
-        return Whole(path, element_of(table, name), n_rows, table, name)
+        return InMemoryColumn(path, element_of(table, name), n_rows, table, name)
     if column.n_rows != n_rows:
         msg = (
             f"{path}: {column.element} has {column.n_rows:,} rows, but the index of "

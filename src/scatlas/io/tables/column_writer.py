@@ -51,7 +51,7 @@ class Target:
     note: str = ""
 
     @classmethod
-    def of(cls, columns: list[Column]) -> Target:
+    def narrowest_for(cls, columns: list[Column]) -> Target:
         """Find the narrowest kind that holds all columns without loss.
 
         Equal kinds stay: numbers take NumPy's common dtype (true and false become 1 and 0),

@@ -135,9 +135,9 @@ class _InHDF5:
         lo, hi, _ = rows.indices(elem.shape[0])
         if hi - lo > _FEW and self._references is not None:
             # With Numba, half a second to import, which Zarr stores do without.
-            from scatlas.io.tables.hdf5_strings import read_texts
+            from scatlas.io.tables.hdf5_strings import read_strings
 
-            texts = read_texts(self._references, self.file.filename, lo, hi)
+            texts = read_strings(self._references, self.file.filename, lo, hi)
             if texts is not None:
                 return texts
         return elem.asstr()[rows]

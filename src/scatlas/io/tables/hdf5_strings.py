@@ -45,7 +45,7 @@ def references_of(dataset: h5py.Dataset) -> ChunkedArray | None:
     return None if (found.places.offsets < 0).any() else found
 
 
-def read_texts(references: ChunkedArray, path: str, lo: int, hi: int) -> np.ndarray | None:
+def read_strings(references: ChunkedArray, path: str, lo: int, hi: int) -> np.ndarray | None:
     """Texts ``lo`` to ``hi``, ``object`` array of ``str``; None where libhdf5 should read them.
 
     Raises

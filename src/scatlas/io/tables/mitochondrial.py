@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scatlas.errors import InputError
-from scatlas.io.tables.column import Column, Whole
+from scatlas.io.tables.column import Column, InMemoryColumn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -47,7 +47,7 @@ def mitochondrial_genes(var: Table, prefix: str, column: str | None = None) -> n
     return _begin(_names(var, column), prefix)
 
 
-def useless_bound(var: Table, prefix: str, column: str | None, max_pct_mt: float) -> str:
+def why_bound_cannot_act(var: Table, prefix: str, column: str | None, max_pct_mt: float) -> str:
     """Say that a bound on mitochondrial counts would drop no cell, and what to set instead.
 
     Gene ids in place of symbols in the index, and symbols of another species, are the usual
@@ -100,7 +100,7 @@ def _names(var: Table, column: str | None) -> Iterable[str]:
     if column is None:
         return var.index()
     values = var.columns[column]
-    if isinstance(values, Whole):
+    if isinstance(values, InMemoryColumn):
         return values.series().astype(str)
     return np.concatenate([np.empty(0, object), *(values.text(*span) for span in values.spans())])
 

@@ -25,7 +25,7 @@ from scatlas.io.files.anndata_checks import (
 )
 from scatlas.io.files.anndata_file import AGAIN, Store, load_filters, reading
 from scatlas.io.tables.cell_names import NumberedNames
-from scatlas.io.tables.column import Column, Whole, open_column, pieces
+from scatlas.io.tables.column import Column, InMemoryColumn, open_column, pieces
 from scatlas.io.tables.encodings import TABLES, encoding_of
 from scatlas.io.tables.storable_columns import RESERVED, made_text, storable_names
 
@@ -66,7 +66,7 @@ def open_tables(path: Path | str) -> Iterator[tuple[Table, Table]]:
     with store.open() as root:
         with reading(store.path, STRUCTURE):
             check_anndata(store.path, root)
-        yield Table.of(store.path, root, "obs"), Table.of(store.path, root, "var")
+        yield Table.open(store.path, root, "obs"), Table.open(store.path, root, "var")
 
 
 class Writing:
@@ -77,7 +77,7 @@ class Writing:
     ) -> None:
         self._values: Future[Mapping[str, np.ndarray]] = Future()
         # Columns of these names are looked for, the others written, before a value is asked for.
-        extra = {name: partial(self._late, name) for name in late}
+        extra = {name: partial(self._deferred_columns, name) for name in late}
         self._written = thread.submit(write, extra=extra)
 
     def __call__(self, columns: Mapping[str, np.ndarray]) -> None:
@@ -100,7 +100,7 @@ class Writing:
         """Let the thread end after an error: nobody gives the values that it waits for."""
         self._values.cancel()
 
-    def _late(self, name: str) -> np.ndarray:
+    def _deferred_columns(self, name: str) -> np.ndarray:
         return self._values.result()[name]
 
 
@@ -124,13 +124,13 @@ class Table:
     name: str
     n_rows: int
     index_name: str | None
-    columns: Mapping[str, Column | Whole]
-    _index: Column | Whole
+    columns: Mapping[str, Column | InMemoryColumn]
+    _index: Column | InMemoryColumn
     _numbered: NumberedNames | None = None
     _held: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, path: Path | str, root: Any, name: str) -> Table:
+    def open(cls, path: Path | str, root: Any, name: str) -> Table:
         """Open a table.
 
         Parameters
@@ -172,7 +172,7 @@ class Table:
     def names(self, lo: int, hi: int) -> np.ndarray:
         """Names of rows ``lo`` to ``hi``, ``object`` array of ``str``."""
         if self._numbered is not None:
-            return self._numbered.of(lo, hi)
+            return self._numbered.read(lo, hi)
         return self._stored_names(lo, hi)
 
     def _stored_names(self, lo: int, hi: int) -> np.ndarray:
@@ -184,7 +184,7 @@ class Table:
 
     def _read_names(self, lo: int, hi: int) -> np.ndarray:
         index = self._index
-        if isinstance(index, Whole):
+        if isinstance(index, InMemoryColumn):
             names = index.series().iloc[lo:hi]
         elif index.is_plain_text:
             return index.values(lo, hi)
@@ -265,7 +265,10 @@ class Table:
         """
         columns = dict(self.columns)
         for name, column in columns.items():
-            if isinstance(column, Whole) and (dtype := column.dtype_made_text()) is not None:
+            if (
+                isinstance(column, InMemoryColumn)
+                and (dtype := column.dtype_made_text()) is not None
+            ):
                 notify(made_text(self.name, name, dtype))
                 columns[name] = replace(column, as_text=True)
         stored = storable_names(columns, self.name, notify)
@@ -411,12 +414,12 @@ class Table:
         from scatlas.io.zarr_writer.elements import open_to_write, writable_frame, write_elem
 
         column = self.columns[name]
-        if isinstance(column, Whole):
+        if isinstance(column, InMemoryColumn):
             values = column.series()
             frame = pd.DataFrame({name: values if rows is None else values.iloc[rows]})
             write_elem(open_to_write(folder), name, writable_frame(frame)[name].values)
             return
-        target = Target.of([column])
+        target = Target.narrowest_for([column])
         if column.kind == "text" and target.kind == "categorical":
             # Text with gaps: as pandas makes categories of it.
             target = Target.categorical(np.sort(target.categories))
@@ -446,7 +449,7 @@ class Table:
         return self.index_name if same else "_index"
 
 
-def _check(column: Column | Whole | None) -> None:
+def _check(column: Column | InMemoryColumn | None) -> None:
     """Refuse a column that cannot be decoded, where it is not written."""
     if isinstance(column, Column):
         column.check()

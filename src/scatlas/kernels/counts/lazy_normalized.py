@@ -21,7 +21,7 @@ _local = threading.local()
 
 
 @contextmanager
-def deferring() -> Iterator[None]:
+def defer_normalization() -> Iterator[None]:
     """Let :func:`scale_rows` and :func:`log1p` defer in this thread.
 
     For passes of our own, where a block's maker and its only user are known. Blocks that others
@@ -53,7 +53,7 @@ class Pending(NamedTuple):
     log: bool
 
 
-class Normalized(sp.csr_matrix):
+class LazyNormalizedCsr(sp.csr_matrix):
     """A CSR block like any other, but for when its values are computed.
 
     Its structure is that of the counts and belongs to them. Threads may share a block, and each
@@ -68,7 +68,9 @@ class Normalized(sp.csr_matrix):
     pending: Pending | None = None
 
     @classmethod
-    def of(cls, counts: sp.csr_matrix, scales: np.ndarray, *, log: bool) -> Normalized:
+    def from_counts(
+        cls, counts: sp.csr_matrix, scales: np.ndarray, *, log: bool
+    ) -> LazyNormalizedCsr:
         """Block of these counts; nothing is computed."""
         from scatlas.kernels.counts.normalize_cpu import scaled_dtype
 
@@ -115,19 +117,19 @@ class Normalized(sp.csr_matrix):
 
 def _columns(
     counts: sp.csr_matrix, scales: np.ndarray, log: bool, columns: np.ndarray
-) -> Normalized:
+) -> LazyNormalizedCsr:
     from scatlas.kernels.counts.select_cpu import select_genes
 
     # Else as SciPy does it, which takes twice as long: columns that are wanted twice.
     ascending = columns.ndim == 1 and (np.diff(columns) > 0).all() and (columns[:1] >= 0).all()
     cut = select_genes(counts, columns) if ascending else counts[:, columns]
-    return Normalized.of(cut, scales, log=log)
+    return LazyNormalizedCsr.from_counts(cut, scales, log=log)
 
 
 def scale_rows(x: Any, scales: np.ndarray) -> Any:
     """As :func:`~scatlas.kernels.counts.normalize_cpu.scale_rows`, where it may be deferred later."""
     if getattr(_local, "on", False) and type(x) is sp.csr_matrix:
-        return Normalized.of(x, scales, log=False)
+        return LazyNormalizedCsr.from_counts(x, scales, log=False)
     from scatlas.kernels.counts.normalize_cpu import scale_rows
 
     return scale_rows(x, scales)
@@ -135,16 +137,16 @@ def scale_rows(x: Any, scales: np.ndarray) -> Any:
 
 def log1p(x: Any, base: float | None = None) -> Any:
     """As :func:`scatlas.kernels.counts.normalize_cpu.log1p`, where it may be deferred later."""
-    pending = x.pending if isinstance(x, Normalized) and base is None else None
+    pending = x.pending if isinstance(x, LazyNormalizedCsr) and base is None else None
     if pending is not None and not pending.log:
-        return Normalized.of(pending.counts, pending.scales, log=True)
+        return LazyNormalizedCsr.from_counts(pending.counts, pending.scales, log=True)
     from scatlas.kernels.counts.normalize_cpu import log1p
 
     return log1p(x, base)
 
 
-def settled(x: Any) -> Any:
+def materialize(x: Any) -> Any:
     """The block with its values computed."""
-    if isinstance(x, Normalized):
+    if isinstance(x, LazyNormalizedCsr):
         x.data  # noqa: B018
     return x

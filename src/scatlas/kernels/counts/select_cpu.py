@@ -68,7 +68,7 @@ def index_dtype(n_values: int, n_genes: int) -> type:
     return np.int32 if max(n_values, n_genes) <= _INT32 else np.int64
 
 
-def gene_places(index: np.ndarray, n_genes: int) -> np.ndarray:
+def new_column_of_gene(index: np.ndarray, n_genes: int) -> np.ndarray:
     """Where each of `n_genes` genes goes when those of `index` are cut out: int64, -1 for nowhere.
 
     Raises
@@ -110,7 +110,7 @@ def select_genes(x: Block, index: np.ndarray, n_genes: int | None = None) -> Blo
     if n_genes is not None and n_genes != width:
         msg = f"the block has {width} genes, not {n_genes}"
         raise ValueError(msg)
-    place = gene_places(index, width)
+    place = new_column_of_gene(index, width)
     if not sp.issparse(x):
         return np.ascontiguousarray(x[:, index])
     # int64 pointers: a copy of one number a cell, for one compiled variant instead of two.

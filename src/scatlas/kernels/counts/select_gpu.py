@@ -10,7 +10,7 @@ from cupyx.scipy import sparse
 
 from scatlas.arrays.cupy_arrays import Block, csr
 from scatlas.kernels.build import cuda
-from scatlas.kernels.counts.select_cpu import gene_places, index_dtype, row_positions
+from scatlas.kernels.counts.select_cpu import index_dtype, new_column_of_gene, row_positions
 
 SORTED_AT_ONCE = 1 << 26  # values, 32 bytes each while they are sorted
 
@@ -107,7 +107,7 @@ def select_genes(x: Block, index: Any, n_genes: int | None = None) -> Block:
     if n_genes is not None and n_genes != width:
         msg = f"the block has {width} genes, not {n_genes}"
         raise ValueError(msg)
-    place = gene_places(index, width)
+    place = new_column_of_gene(index, width)
     n_rows = x.shape[0]
     if not sparse.issparse(x):
         out = cp.empty((n_rows, index.size), x.dtype)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Block = np.ndarray | sp.csr_matrix | sp.csr_array
 
 
-def cut_log_normalize(x: Block, scales: np.ndarray, place: np.ndarray) -> Block:
+def select_and_log_normalize(x: Block, scales: np.ndarray, place: np.ndarray) -> Block:
     """log(1 + normalised count) of the wanted genes of the kept cells.
 
     The bits are those of :func:`~scatlas.kernels.counts.select_cpu.select_genes`,
@@ -30,7 +30,7 @@ def cut_log_normalize(x: Block, scales: np.ndarray, place: np.ndarray) -> Block:
         float64 [cells], one over the size factor of each cell. NaN leaves the cell out.
     place
         Integer [genes], where each gene goes; negative for genes that are not wanted
-        (:func:`~scatlas.kernels.counts.select_cpu.gene_places`).
+        (:func:`~scatlas.kernels.counts.select_cpu.new_column_of_gene`).
 
     Returns
     -------

@@ -18,8 +18,8 @@ from scatlas.kernels.counts.select_gpu import count_genes, take_dense, take_gene
 _INT32 = np.iinfo(np.int32).max
 
 
-def cut_log_normalize(x: Block, scales: Any, place: Any) -> Block:
-    """As :func:`scatlas.kernels.counts.select_normalize_cpu.cut_log_normalize`, for a block on the
+def select_and_log_normalize(x: Block, scales: Any, place: Any) -> Block:
+    """As :func:`scatlas.kernels.counts.select_normalize_cpu.select_and_log_normalize`, for a block on the
     GPU.
 
     The same bits. A pass over the indices counts what stays, a second one writes it.

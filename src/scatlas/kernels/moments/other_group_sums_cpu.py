@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def rest_sums(total: Sums) -> Sums:
+def other_group_sums(total: Sums) -> Sums:
     """What the groups beside it add up to, for each group.
 
     Integers are subtracted from the sum of all. Reals are not: what they would leave of a group

@@ -19,7 +19,7 @@ from scatlas.kernels.build.numba_cache import njit
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
-    Parts = list["Taken"]
+    Parts = list["BlockNonzeros"]
 
 # Sums of doubled ranks and of cubes fit 64 and 94 bits for fewer cells than this.
 MOST_CELLS = 2**31
@@ -28,7 +28,7 @@ _LOW = 2**32 - 1
 _GENES = 32
 
 
-class Taken(NamedTuple):
+class BlockNonzeros(NamedTuple):
     """Nonzero values of a block, gene after gene."""
 
     counts: NDArray[np.int64]  # of each gene
@@ -106,10 +106,10 @@ def take(
     out_codes = np.empty(out.size, dtype=groups.dtype)
     starts = ends - counts
     _take(values, x.indices, indptr, rows, groups, place, starts, out, out_codes)
-    return [Taken(counts, out, out_codes)]
+    return [BlockNonzeros(counts, out, out_codes)]
 
 
-class Gathered:
+class NonzerosByGene:
     """Values of some genes of all cells, gene after gene.
 
     Parameters
@@ -129,7 +129,7 @@ class Gathered:
         self._values = np.empty(self._starts[-1], dtype=_stored(dtype))
         self._codes = np.empty(self._starts[-1], dtype=_code_type(n_groups))
 
-    def add(self, taken: Taken) -> None:
+    def add(self, taken: BlockNonzeros) -> None:
         """Add what was taken of a block."""
         values = taken.values.astype(self._values.dtype, copy=False)
         _append(taken.counts, values, taken.codes, self._next, self._values, self._codes)

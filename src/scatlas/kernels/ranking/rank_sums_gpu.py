@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
     from scatlas.arrays.cupy_arrays import Block
 
-    Parts = list["Taken"]
+    Parts = list["BlockNonzeros"]
 
 _WIDE = np.dtype(np.int64), np.dtype(np.float64)
 # Blocks that keep a GPU busy.
 _BLOCKS = 132 * 16
 
 
-class Taken(NamedTuple):
+class BlockNonzeros(NamedTuple):
     """Keys of the values of a block, in any order; of values of 64 bits apart from their places."""
 
     keys: cp.ndarray
@@ -66,11 +66,11 @@ def take(x: Block, codes: NDArray[np.int64], *, place: NDArray[np.int64], n_grou
     args = *block, np.int64(n_rows), *which, np.int32(_bits(n_groups)), n_taken, keys, places
     cuda.kernel("ranking/rank_sums", f"take_{kind}", *types)(*cuda.grid_of_warps(n_rows), args)
     n = int(n_taken.get()[0])
-    return [Taken(keys[:n].copy(), places[:n].copy() if wide else None)]
+    return [BlockNonzeros(keys[:n].copy(), places[:n].copy() if wide else None)]
 
 
-class Gathered:
-    """As :class:`scatlas.kernels.ranking.rank_sums_cpu.Gathered`, on the GPU; keys in any order."""
+class NonzerosByGene:
+    """As :class:`scatlas.kernels.ranking.rank_sums_cpu.NonzerosByGene`, on the GPU; keys in any order."""
 
     def __init__(self, counts: NDArray[np.int64], dtype: DTypeLike, n_groups: int) -> None:
         self._starts, self._n_groups = np.append(0, np.cumsum(counts)), n_groups
@@ -83,7 +83,7 @@ class Gathered:
         self._places = cp.empty(n, cp.uint64) if wide else None
         self._n = 0
 
-    def add(self, taken: Taken) -> None:
+    def add(self, taken: BlockNonzeros) -> None:
         """Add what was taken of a block."""
         into = slice(self._n, self._n + taken.keys.size)
         self._keys[into] = taken.keys
