@@ -103,30 +103,38 @@ def kernels(n_values: int) -> list[tuple[str, str, Any, Callable[[Any, Any], obj
 
     loadings = kernels_for("linalg.project", few).Loadings(found)
     of_counts = {
-        "totals of cells": ("qc", lambda m, x: m.row_totals(x)),
-        "QC of cells and genes, MT": ("qc", lambda m, x: m.qc_block(x, masks)),
-        "moments, normalised": ("count_moments", lambda m, x: m.normalized_moments(x, scales)),
+        "totals of cells": ("counts.qc", lambda m, x: m.row_totals(x)),
+        "QC of cells and genes, MT": ("counts.qc", lambda m, x: m.qc_block(x, masks)),
+        "moments, normalised": (
+            "moments.count_moments",
+            lambda m, x: m.normalized_moments(x, scales),
+        ),
         "moments, log-normalised": (
-            "count_moments",
+            "moments.count_moments",
             lambda m, x: m.normalized_moments(x, scales, log=True),
         ),
-        "normalise": ("normalize", lambda m, x: m.scale_rows(x, scales)),
+        "normalise": ("counts.normalize", lambda m, x: m.scale_rows(x, scales)),
         "cut to 2,304 genes, log-normalise": (
-            "cut",
+            "counts.select_normalize",
             lambda m, x: m.select_and_log_normalize(x, scales, place),
         ),
-        "select 2,304 genes": ("select", lambda m, x: m.select_genes(x, genes)),
-        "select every second cell": ("select", lambda m, x: m.select_rows(x, half)),
+        "select 2,304 genes": ("counts.select", lambda m, x: m.select_genes(x, genes)),
+        "select every second cell": ("counts.select", lambda m, x: m.select_rows(x, half)),
     }
     return [
         *((f"{name}, u8/u16", op, small, call) for name, (op, call) in of_counts.items()),
         *((f"{name}, f32/i32", op, wide, call) for name, (op, call) in of_counts.items()),
-        ("log1p, f32", "normalize", wide, lambda m, x: m.log1p(x)),
-        ("moments of values, f32", "moments", logged, lambda m, x: m.moments(x)),
-        ("moments of expm1, f32", "moments", logged, lambda m, x: m.moments(x, expm1=True)),
-        ("scale, clip", "scale", logged, lambda m, x: m.scale(x, None, sd, 10.0, dtype="f4")),
-        ("Gram of 2,304 genes", "gram", few, lambda m, x: m.add_block(x, sums, upper)),
-        ("project on 300", "project", few, partial(projected, loadings=loadings)),
+        ("log1p, f32", "counts.normalize", wide, lambda m, x: m.log1p(x)),
+        ("moments of values, f32", "moments.moments", logged, lambda m, x: m.moments(x)),
+        ("moments of expm1, f32", "moments.moments", logged, lambda m, x: m.moments(x, expm1=True)),
+        (
+            "scale, clip",
+            "linalg.scale",
+            logged,
+            lambda m, x: m.scale(x, None, sd, 10.0, dtype="f4"),
+        ),
+        ("Gram of 2,304 genes", "linalg.gram", few, lambda m, x: m.add_block(x, sums, upper)),
+        ("project on 300", "linalg.project", few, partial(projected, loadings=loadings)),
     ]
 
 

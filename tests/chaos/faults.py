@@ -24,7 +24,7 @@ PROBES: list[dict[str, Any]] = [
 VALID: list[dict[str, Any]] = [
     *PROBES,
     {"seed": 1},
-    {"qc": {"filter": None}},
+    {"qc": {"filter": "pass_filter == 'full'"}},
     {"qc": {"max_genes": 120}},
     {"qc": {"min_counts": 90}},
     {"qc": {"max_counts": 400}},

@@ -1,6 +1,6 @@
 """A headless Chromium for tests of pages.
 
-    import browser as browser_tools
+    from tests.helpers import browser as browser_tools
     browser = browser_tools.browser  # the fixture
 
     @pytest.mark.browser

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.workflow
 # A user's config of ten lines.
 CONFIG = {
     "plates": "plates.tsv",
+    "qc": {"filter": "pass_filter == 'full'"},
     "hvg": {"n_top_genes": 2000},
     "consensus": {"min_plates": 3},
     "pca": {"n_comps": 50},

@@ -141,3 +141,37 @@ def test_an_upward_import_is_seen(source):
 def test_a_circle_is_seen():
     with pytest.raises(CycleError):
         TopologicalSorter({"a": {"b"}, "b": {"a"}}).prepare()
+
+
+def _calls(name: str) -> list[tuple[Path, ast.Call]]:
+    """Calls of a function in the package, by its last name, with a literal first argument."""
+    found = []
+    for path in modules().values():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and node.args):
+                continue
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if called == name and isinstance(node.args[0], ast.Constant):
+                found.append((path, node))
+    return found
+
+
+def test_each_operation_that_is_dispatched_has_kernels():
+    calls = _calls("kernels_for")
+    assert len(calls) > 20
+    for path, call in calls:
+        module = PACKAGE / "kernels" / call.args[0].value.replace(".", "/")
+        for device in ("cpu", "gpu"):
+            assert module.with_name(f"{module.name}_{device}.py").is_file(), (path, call.lineno)
+
+
+def test_each_cuda_kernel_is_in_its_source_and_each_source_is_used():
+    calls = [(path, call) for path, call in _calls("kernel") if len(call.args) > 1]
+    assert len(calls) > 20
+    for path, call in calls:
+        source = (PACKAGE / "kernels" / f"{call.args[0].value}.cu").read_text()
+        if isinstance(call.args[1], ast.Constant):
+            assert re.search(rf"\b{call.args[1].value}\(", source), (path, call.lineno)
+    used = {call.args[0].value for _, call in calls}
+    folder = PACKAGE / "kernels"
+    assert used == {p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.cu")}

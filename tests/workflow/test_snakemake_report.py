@@ -7,11 +7,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-import browser as browser_tools
 import pytest
 from markupsafe import Markup
 
 from scatlas.workflow.report._captions import caption
+from tests.helpers import browser as browser_tools
 from tests.workflow.conftest import CONFIG
 from tests.workflow.runs import ROOT, Project
 

@@ -35,7 +35,7 @@ os.environ.update(
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 from scatlas.compute.footprints import harmony_bytes
-from scatlas.workflow.config.model import Harmony, check_plates, load, options
+from scatlas.workflow.config.model import Harmony, fit_to_plates, load, options
 from scatlas.errors import ScatlasError
 from scatlas.workflow.code_hash import code_hash
 from scatlas.workflow.integrity import run_record
@@ -65,7 +65,7 @@ from scatlas.workflow.resources import (
 try:
     CONFIG = load(config)
     SHEET = read_plates(CONFIG.plates, generated=DEMO)
-    check_plates(CONFIG, SHEET)
+    CONFIG = fit_to_plates(CONFIG, SHEET)
 except ScatlasError as error:
     raise WorkflowError(str(error)) from error
 
@@ -605,7 +605,9 @@ def ask(job):
     # Rules that say nothing of their disk have a guess of Snakemake's.
     disk_mb = asked.disk_mb if job.rule.name in STORES else 0
     gpu = asked.get("gpu", 0)
-    return JobRequest(job.rule.name, job.threads, asked.mem_mb, asked.runtime, gpu, disk_mb)
+    return JobRequest(
+        job.rule.name, job.threads, asked.mem_mb, asked.runtime, gpu, disk_mb
+    )
 
 
 def print_plan():

@@ -1,1 +1,1 @@
-"""Analyses of a matrix [cells x genes] without an AnnData: `sa.pp` wraps them, scripts call them."""
+"""Analyses of a matrix [cells x genes] without an AnnData, for `sa.pp` and the scripts."""

@@ -1,4 +1,4 @@
-"""Steps that take counts and size factors at once: highly_variable_genes, select_and_log_normalize."""
+"""Steps on counts and size factors: highly_variable_genes, select_and_log_normalize."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from scatlas.workflow.config.model import (
     Scale,
     Subset,
     add_options,
-    check_plates,
+    fit_to_plates,
     from_options,
     load,
     options,
@@ -49,14 +49,14 @@ plates: config/plates.tsv
 outdir: results
 backend: auto
 seed: 0
-qc: {filter: "pass_filter == 'full'", min_genes: null, max_genes: null, min_counts: null,
+qc: {filter: null, min_genes: null, max_genes: null, min_counts: null,
      max_counts: null, max_pct_mt: null, mt_prefix: "MT-", gene_names: null, min_cells: null,
      drop_rare_genes: null}
 genes: same
 doublets: null
 normalize: {target_sum: null}
 hvg: {flavor: seurat, n_top_genes: 2000}
-consensus: {min_plates: 3}
+consensus: {min_plates: null}
 scale: null
 pca: {n_comps: 300, zero_center: true}
 subset: {n_cells: 1000000}
@@ -86,10 +86,10 @@ def refusal(source) -> str:
 def test_components_beyond_what_votes_allow(n_plates, min_plates, n_top_genes, most):
     plates = [Plate(plate=f"p{i}", path=f"{i}.h5ad") for i in range(n_plates)]
     config = {"hvg": {"n_top_genes": n_top_genes}, "consensus": {"min_plates": min_plates}}
-    check_plates(load(config | {"pca": {"n_comps": most}}), plates)
+    fit_to_plates(load(config | {"pca": {"n_comps": most}}), plates)
     refused = rf"pca.n_comps is {most + 1}, but the atlas has at most {most} genes: hvg.n_top_genes"
     with pytest.raises(ConfigError, match=refused):
-        check_plates(load(config | {"pca": {"n_comps": most + 1}}), plates)
+        fit_to_plates(load(config | {"pca": {"n_comps": most + 1}}), plates)
 
 
 def test_home(monkeypatch):
@@ -134,12 +134,17 @@ def test_the_cluster_of_the_config_takes_the_options_of_the_function():
 def test_presets_load(path):
     config = load(path)
     plates = read_plates(ROOT / config.plates, check_files=False)
-    check_plates(config, plates)
+    fit_to_plates(config, plates)
 
 
 def test_tahoe_preset_is_the_published_notebook():
     config = load(ROOT / "config/tahoe-100m.yaml")
-    expected = DEFAULTS | {"plates": "config/tahoe-100m.tsv", "outdir": "results/tahoe-100m"}
+    expected = DEFAULTS | {
+        "plates": "config/tahoe-100m.tsv",
+        "outdir": "results/tahoe-100m",
+        "qc": DEFAULTS["qc"] | {"filter": "pass_filter == 'full'"},
+        "consensus": {"min_plates": 3},
+    }
     assert config.model_dump() == expected
     plates = read_plates(ROOT / config.plates, check_files=False)
     assert [p.plate for p in plates] == [f"plate{i}" for i in range(1, 15)]
@@ -334,13 +339,19 @@ def test_folder_is_no_config(tmp_path):
     assert "is a folder: give a config file" in refusal(tmp_path)
 
 
+@pytest.mark.parametrize(("n_plates", "expected"), [(1, 1), (2, 2), (3, 3), (500, 3)])
+def test_consensus_of_any_number_of_plates_by_default(n_plates, expected):
+    plates = [Plate(plate=f"p{i}", path="x") for i in range(n_plates)]
+    assert fit_to_plates(load({}), plates).consensus.min_plates == expected
+
+
 def test_more_plates_wanted_than_there_are():
-    plates = [Plate(plate=name, path="x") for name in "abc"]
-    check_plates(load({}), plates)
+    plates = [Plate(plate=name, path="x") for name in "ab"]
+    three = load({"consensus": {"min_plates": 3}})
     with pytest.raises(ConfigError, match=r"min_plates is 3, but config/plates.tsv has 2 plates"):
-        check_plates(load({}), plates[:2])
+        fit_to_plates(three, plates)
     with pytest.raises(ConfigError, match="has 1 plate: no gene could be chosen; give at most 1"):
-        check_plates(load({}), plates[:1])
+        fit_to_plates(three, plates[:1])
 
 
 @pytest.mark.parametrize(

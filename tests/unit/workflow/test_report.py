@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import anndata as ad
-import browser as browser_tools
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,6 +20,7 @@ from scatlas.io.files.checksums import write_json
 from scatlas.workflow.report import Results, _tables, build
 from scatlas.workflow.report._build import _cells, _milestones
 from scatlas.workflow.report._captions import caption
+from tests.helpers import browser as browser_tools
 
 ROOT = Path(__file__).parents[3]
 CAPTIONS = ROOT / "workflow" / "report"

@@ -127,7 +127,7 @@ def _columns(
 
 
 def scale_rows(x: Any, scales: np.ndarray) -> Any:
-    """As :func:`~scatlas.kernels.counts.normalize_cpu.scale_rows`, where it may be deferred later."""
+    """As :func:`~scatlas.kernels.counts.normalize_cpu.scale_rows`, where it may be deferred."""
     if getattr(_local, "on", False) and type(x) is sp.csr_matrix:
         return LazyNormalizedCsr.from_counts(x, scales, log=False)
     from scatlas.kernels.counts.normalize_cpu import scale_rows

@@ -19,7 +19,7 @@ _INT32 = np.iinfo(np.int32).max
 
 
 def select_and_log_normalize(x: Block, scales: Any, place: Any) -> Block:
-    """As :func:`scatlas.kernels.counts.select_normalize_cpu.select_and_log_normalize`, for a block on the
+    """As :func:`~scatlas.kernels.counts.select_normalize_cpu.select_and_log_normalize`, on the
     GPU.
 
     The same bits. A pass over the indices counts what stays, a second one writes it.

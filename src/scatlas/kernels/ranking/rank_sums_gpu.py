@@ -70,7 +70,7 @@ def take(x: Block, codes: NDArray[np.int64], *, place: NDArray[np.int64], n_grou
 
 
 class NonzerosByGene:
-    """As :class:`scatlas.kernels.ranking.rank_sums_cpu.NonzerosByGene`, on the GPU; keys in any order."""
+    """As :class:`~scatlas.kernels.ranking.rank_sums_cpu.NonzerosByGene`; keys in any order."""
 
     def __init__(self, counts: NDArray[np.int64], dtype: DTypeLike, n_groups: int) -> None:
         self._starts, self._n_groups = np.append(0, np.cumsum(counts)), n_groups

@@ -56,7 +56,7 @@ __all__ = [
     "Scale",
     "Subset",
     "add_options",
-    "check_plates",
+    "fit_to_plates",
     "from_options",
     "load",
     "options",
@@ -167,6 +167,10 @@ def _folder(text: str) -> str:
     ).as_posix()  # "results/" and "./results" name the same outputs as "results"
 
 
+# On more than two plates, as Tahoe's notebook has it.
+DEFAULT_MIN_PLATES = 3
+
+
 # Sections ---------------------------------------------------------------------------------------
 
 
@@ -178,7 +182,7 @@ class QC(_Section):
     """Which cells and genes stay."""
 
     filter: Annotated[Text, AfterValidator(_query)] | None = Field(
-        "pass_filter == 'full'",
+        None,
         description=(
             "Keep the cells for which this is true of their obs columns, for example "
             "pass_filter == 'full', or phase == 'G1' and cell_line in ['A549', 'HepG2']. Names "
@@ -286,11 +290,12 @@ class HVG(_Section):
 class Consensus(_Section):
     """Which plates' genes make the atlas."""
 
-    min_plates: Positive = Field(
-        3,
+    min_plates: Positive | None = Field(
+        None,
         description=(
             "The atlas keeps the genes that are highly variable on at least this many plates. "
-            "Higher keeps fewer, more reproducible genes; never more than the number of plates."
+            "Higher keeps fewer, more reproducible genes; never more than the number of plates. "
+            "null takes 3, or all plates if there are fewer."
         ),
     )
 
@@ -745,8 +750,8 @@ def load(source: Mapping[str, Any] | Path | str) -> Config:
         raise ConfigError(msg) from None
 
 
-def check_plates(config: Config, plates: Sequence[Plate]) -> None:
-    """Refuse a config that cannot give an atlas of these plates.
+def fit_to_plates(config: Config, plates: Sequence[Plate]) -> Config:
+    """Return the config with the defaults that depend on the number of plates.
 
     Raises
     ------
@@ -754,23 +759,27 @@ def check_plates(config: Config, plates: Sequence[Plate]) -> None:
         ``consensus.min_plates`` asks for more plates than there are, or ``pca.n_comps`` for more
         components than so many plates' genes can give.
     """
-    if config.consensus.min_plates > len(plates):
-        n = len(plates)
+    n = len(plates)
+    if config.consensus.min_plates is None:
+        consensus = config.consensus.model_copy(update={"min_plates": min(DEFAULT_MIN_PLATES, n)})
+        config = config.model_copy(update={"consensus": consensus})
+    if config.consensus.min_plates > n:
         msg = (
             f"consensus.min_plates is {config.consensus.min_plates}, but {config.plates} has "
             f"{n} plate{'s' * (n != 1)}: no gene could be chosen; give at most {n}"
         )
         raise ConfigError(msg)
     # Each gene of the atlas has the votes of so many plates.
-    most = config.hvg.n_top_genes * len(plates) // config.consensus.min_plates
-    if config.pca.n_comps > most:
+    max_genes = config.hvg.n_top_genes * n // config.consensus.min_plates
+    if config.pca.n_comps > max_genes:
         msg = (
-            f"pca.n_comps is {config.pca.n_comps}, but the atlas has at most {most} genes: "
-            f"hvg.n_top_genes ({config.hvg.n_top_genes}) of each of {len(plates)} plates, agreed "
+            f"pca.n_comps is {config.pca.n_comps}, but the atlas has at most {max_genes} genes: "
+            f"hvg.n_top_genes ({config.hvg.n_top_genes}) of each of {n} plates, agreed "
             f"on by consensus.min_plates ({config.consensus.min_plates}); compute fewer components "
             "or raise hvg.n_top_genes"
         )
         raise ConfigError(msg)
+    return config
 
 
 class _Loader(yaml.SafeLoader):
