@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import zarr
 
 logger = logging.getLogger("scatlas")
-_CHECKOUT = Path(__file__).parents[2]
+_CHECKOUT = Path(__file__).parents[3]
 # Plates that the workflow simulates where they are missing.
 _GENERATED = Path("resources/demo")
 # Values compared at once.
