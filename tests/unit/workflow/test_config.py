@@ -21,25 +21,23 @@ from pydantic import BaseModel, Field, create_model
 import scatlas as sa
 from scatlas.errors import ConfigError
 from scatlas.workflow.config import generate
-from scatlas.workflow.config.model import (
+from scatlas.workflow.config.cell_query import query_columns
+from scatlas.workflow.config.cli_options import add_options, from_options, options
+from scatlas.workflow.config.loading import check_plates, load
+from scatlas.workflow.config.plate_sheet import Plate, read_plates
+from scatlas.workflow.config.sections import (
     HVG,
     PCA,
     QC,
     UMAP,
     Cluster,
     Config,
+    Harmony,
     Neighbors,
     Report,
     Scale,
     Subset,
-    add_options,
-    check_plates,
-    from_options,
-    load,
-    options,
-    query_columns,
 )
-from scatlas.workflow.config.plate_sheet import Plate, read_plates
 
 ROOT = Path(__file__).parents[3]
 
@@ -49,14 +47,14 @@ plates: config/plates.tsv
 outdir: results
 backend: auto
 seed: 0
-qc: {filter: "pass_filter == 'full'", min_genes: null, max_genes: null, min_counts: null,
+qc: {filter: null, min_genes: null, max_genes: null, min_counts: null,
      max_counts: null, max_pct_mt: null, mt_prefix: "MT-", gene_names: null, min_cells: null,
      drop_rare_genes: null}
 genes: same
 doublets: null
 normalize: {target_sum: null}
 hvg: {flavor: seurat, n_top_genes: 2000}
-consensus: {min_plates: 3}
+consensus: {min_plates: null}
 scale: null
 pca: {n_comps: 300, zero_center: true}
 subset: {n_cells: 1000000}
@@ -139,8 +137,12 @@ def test_presets_load(path):
 
 def test_tahoe_preset_is_the_published_notebook():
     config = load(ROOT / "config/tahoe-100m.yaml")
-    expected = DEFAULTS | {"plates": "config/tahoe-100m.tsv", "outdir": "results/tahoe-100m"}
-    assert config.model_dump() == expected
+    assert config.model_dump() == DEFAULTS | {
+        "plates": "config/tahoe-100m.tsv",
+        "outdir": "results/tahoe-100m",
+        "qc": DEFAULTS["qc"] | {"filter": "pass_filter == 'full'"},
+        "consensus": {"min_plates": 3},
+    }
     plates = read_plates(ROOT / config.plates, check_files=False)
     assert [p.plate for p in plates] == [f"plate{i}" for i in range(1, 15)]
     assert sum(p.n_cells for p in plates) == 100_648_790  # the published number of cells
@@ -155,7 +157,7 @@ def test_the_presets_of_one_plate_are_the_published_notebooks():
         "pca": {"n_comps": 100, "zero_center": True},
         "report": {"colors": ["leiden"]},
     }
-    bounds = DEFAULTS["qc"] | {"filter": None, "min_genes": 200, "max_genes": 10_000}
+    bounds = DEFAULTS["qc"] | {"min_genes": 200, "max_genes": 10_000}
     cluster = {"kind": "local-gpu", "devices": 8, "rmm_managed_memory": True}
     own = {
         "brain-1.3m": {
@@ -251,15 +253,15 @@ QC_KEYS = ", ".join(DEFAULTS["qc"])
         # Meaning
         (
             {"qc": {"min_genes": 9, "max_genes": 2}},
-            "qc: min_genes (9) is above max_genes (2), so no cell could stay: lower one",
+            "qc: min_genes (9) is above max_genes (2), so no cell would be kept: lower one",
         ),
         ({"qc": {"min_counts": 9, "max_counts": 2}}, "qc: min_counts (9) is above max_counts (2)"),
         ({"neighbors": {"n_pcs": 301}}, "neighbors.n_pcs (301) is above pca.n_comps (300)"),
-        ({"compute": {"block_budget": "15MB"}}, "'15MB' is too small to work with: give at least"),
+        ({"compute": {"block_budget": "15MB"}}, "'15MB' is too small: give at least"),
         ({"compute": {"block_budget": "lots"}}, "'lots' is not a size: write for example 256MB"),
         ({"compute": {"block_budget": 256}}, "is 256; it must be text such as 256MB or 1GB"),
         ({"compute": {"memory_limit": 4}}, "is 4; it must be text such as 20GB or 60GB, or null"),
-        ({"compute": {"memory_limit": "1MB"}}, "'1MB' is too little for a GPU to work with"),
+        ({"compute": {"memory_limit": "1MB"}}, "'1MB' is too little for a GPU: give"),
         ({"compute": {"memory_limit": "x"}}, "'x' is not a size: write for example 20GB"),
         (
             {"compute": {"cluster": {"kind": "local-cpu", "devices": 2}}},
@@ -292,7 +294,7 @@ QC_KEYS = ", ".join(DEFAULTS["qc"])
         ),
         ({"qc": {"filter": "a = 'b'"}}, "qc.filter: \"a = 'b'\" is not a query: compare with =="),
         ({"qc": {"filter": "pass full"}}, "qc.filter: 'pass full' is not a query: write for"),
-        ({"qc": {"filter": "1 == 1"}}, "qc.filter: '1 == 1' asks for no obs column"),
+        ({"qc": {"filter": "1 == 1"}}, "qc.filter: '1 == 1' names no obs column"),
         ({"outdir": "s3://bucket"}, "outdir: 's3://bucket' is an address: results are written"),
     ],
 )
@@ -336,11 +338,30 @@ def test_folder_is_no_config(tmp_path):
 
 def test_more_plates_wanted_than_there_are():
     plates = [Plate(plate=name, path="x") for name in "abc"]
-    check_plates(load({}), plates)
+    three = load({"consensus": {"min_plates": 3}})
+    check_plates(three, plates)
     with pytest.raises(ConfigError, match=r"min_plates is 3, but config/plates.tsv has 2 plates"):
-        check_plates(load({}), plates[:2])
+        check_plates(three, plates[:2])
     with pytest.raises(ConfigError, match="has 1 plate: no gene could be chosen; give at most 1"):
-        check_plates(load({}), plates[:1])
+        check_plates(three, plates[:1])
+
+
+@pytest.mark.parametrize(("n_plates", "min_plates"), [(1, 1), (2, 2), (3, 3), (4, 3), (500, 3)])
+def test_a_config_without_min_plates_suits_any_number_of_plates(n_plates, min_plates):
+    plates = [Plate(plate=f"p{i}", path=f"{i}.h5ad") for i in range(n_plates)]
+    config = load({})
+    check_plates(config, plates)
+    assert config.consensus.min_plates_of(n_plates) == min_plates
+    assert load({"consensus": {"min_plates": 2}}).consensus.min_plates_of(n_plates) == 2
+
+
+def test_harmony_and_doublets_that_other_rules_depend_on():
+    assert load({}).harmony is None
+    assert load({"integrate": {}}).harmony is None
+    whole = load({"integrate": {"cells": "all", "key": ["donor"], "theta": 1.5, "label": None}})
+    assert whole.harmony == Harmony(key=["donor"], theta=1.5)
+    doublets = [None, {}, {"filter": True}]
+    assert [load({"doublets": d}).drops_doublets for d in doublets] == [False, False, True]
 
 
 @pytest.mark.parametrize(
