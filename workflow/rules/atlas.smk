@@ -1,19 +1,6 @@
 # One atlas of all plates.
 # in:  plates/{plate}/{selected.zarr,gram.npz}, consensus.parquet
 # out: merged.zarr, pca.zarr, atlas.zarr
-from scatlas.workflow.provenance import recipe
-
-
-def scale_options():
-    """Options of pca for the section scale, which may be null."""
-    scale = CONFIG.scale
-    return f"--scale {options(scale, prefix='scale')}" if scale else ""
-
-
-def harmony_option():
-    """The store with the corrected components of all cells."""
-    store = with_prefix(f"{OUT}/harmony.zarr")
-    return f"--harmony {shlex.quote(store)}" if CONFIG.harmony else ""
 
 
 rule concat_on_disk:
@@ -47,7 +34,8 @@ rule concat_on_disk:
         "merging the plates"
     shell:
         "python {input.script:q} --selected {params.selected:q} --merged {params.merged:q}"
-        " --labels {params.labels:q}" + BLOCK_OPTIONS + STEP_TAIL
+        " --labels {params.labels:q}"
+        f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
 
 rule pca:
@@ -77,7 +65,7 @@ rule pca:
         budget=BUDGET,
     params:
         options=options(CONFIG.pca),
-        scale=scale_options(),
+        scale=scale_option(),
         code=code("pca"),
         merged=subpath(input.merged, parent=True),
         pca=subpath(output.pca, parent=True),
@@ -86,9 +74,7 @@ rule pca:
     shell:
         "python {input.script:q} --merged {params.merged:q} --grams {input.grams:q}"
         " {params.options} {params.scale} --pca {params.pca:q}"
-        + BLOCK_OPTIONS
-        + DEVICE_OPTIONS
-        + STEP_TAIL
+        f"{BLOCK_OPTIONS}{DEVICE_OPTIONS}{STEP_TAIL}"
 
 
 rule atlas:
@@ -119,7 +105,7 @@ rule atlas:
         runtime=runtime("atlas"),
         attempt=which_attempt,
     params:
-        recipe=as_is(recipe(CONFIG, SHEET)),
+        recipe=as_is(RECIPE),
         code=code("atlas"),
         manifests=subpath(output.manifest, parent=True),
         merged=subpath(input.merged, parent=True),
@@ -131,4 +117,5 @@ rule atlas:
     shell:
         "python {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
         " {params.harmony} --genes {input.table:q} --atlas {params.atlas:q}"
-        " --recipe {params.recipe:q} --manifests {params.manifests:q}" + STEP_TAIL
+        " --recipe {params.recipe:q} --manifests {params.manifests:q}"
+        f"{STEP_TAIL}"

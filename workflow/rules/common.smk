@@ -1,6 +1,5 @@
 # Config, plate sheet, paths and options for all rules. On a cluster each job parses the rules again:
 # nothing here opens a plate or imports more than pydantic.
-import json
 import os
 import shlex
 import sys
@@ -42,7 +41,6 @@ except ScatlasError as error:
 
 PLATES = {plate.plate: plate for plate in SHEET}
 OUT = CONFIG.outdir
-LABELS = json.dumps({plate.plate: plate.labels for plate in SHEET})
 
 # The last step that filters the cells of a plate, and its outputs.
 LAST_CELL_FILTER = "doublets" if CONFIG.drops_doublets else "qc_filter"

@@ -3,17 +3,6 @@
 # out: consensus_genes.tsv, consensus.parquet, plates/{plate}/{selected.zarr,gram.npz}
 
 
-def consensus_genes(wildcards):
-    """The gene list, which Snakemake compares again after the checkpoint."""
-    return checkpoints.consensus.get().output.genes
-
-
-def doublets_option(wildcards):
-    """Doublet columns for the cells of the atlas."""
-    table = with_prefix(f"{OUT}/plates/{wildcards.plate}/doublets.parquet")
-    return f"--doublets {shlex.quote(table)}" if CONFIG.doublets else ""
-
-
 # A checkpoint, so that Snakemake compares the list after it is made: if a new plate does not change
 # it, no other plate is selected again.
 checkpoint consensus:
@@ -47,7 +36,7 @@ checkpoint consensus:
     shell:
         "python {input.script:q} --hvg {params.hvg:q} --min-plates {params.min_plates}"
         " --genes {params.genes} --list {output.genes:q} --table {output.table:q}"
-        + STEP_TAIL
+        f"{STEP_TAIL}"
 
 
 rule select_genes:
@@ -96,6 +85,4 @@ rule select_genes:
         "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --size-factors {input.size_factors:q} {params.doublets} --genes {input.genes:q}"
         " --selected {params.selected:q} --gram {output.gram:q}"
-        + BLOCK_OPTIONS
-        + DEVICE_OPTIONS
-        + STEP_TAIL
+        f"{BLOCK_OPTIONS}{DEVICE_OPTIONS}{STEP_TAIL}"

@@ -33,7 +33,8 @@ rule subset:
         "sampling cells"
     shell:
         "python {input.script:q} --atlas {params.atlas:q} {params.options}"
-        " --seed {params.seed} --subset {output.subset:q}" + BLOCK_OPTIONS + STEP_TAIL
+        " --seed {params.seed} --subset {output.subset:q}"
+        f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
 
 rule umap:
@@ -68,5 +69,4 @@ rule umap:
     shell:
         "python {input.script:q} --subset {input.subset:q} {params.neighbors} {params.umap}"
         " {params.leiden} --seed {params.seed} --umap {output.umap:q}"
-        + DEVICE_OPTIONS
-        + STEP_TAIL
+        f"{DEVICE_OPTIONS}{STEP_TAIL}"

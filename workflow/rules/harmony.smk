@@ -38,4 +38,4 @@ rule harmony:
     shell:
         "python {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
         " {params.options} --seed {params.seed} --harmony {params.harmony:q}"
-        + STEP_TAIL
+        f"{STEP_TAIL}"

@@ -36,4 +36,5 @@ rule integrate:
     shell:
         "python {input.script:q} --umap {input.umap:q} {params.options} {params.neighbors}"
         " {params.umap} {params.leiden} --seed {params.seed}"
-        " --integrated {output.integrated:q}" + DEVICE_OPTIONS + STEP_TAIL
+        " --integrated {output.integrated:q}"
+        f"{DEVICE_OPTIONS}{STEP_TAIL}"

@@ -5,20 +5,6 @@
 # Rules depend on manifests, which hold checksums and are compared by content; the stores themselves
 # only have to exist (ancient). The root metadata file stands for a store: with directory() Snakemake
 # would write into it.
-MIN_CELLS_OF_GENE = CONFIG.qc.drop_rare_genes
-RARE_GENE_OPTION = f"--drop-rare-genes {MIN_CELLS_OF_GENE}" if MIN_CELLS_OF_GENE else ""
-
-
-def rare_gene_counts(wildcards):
-    """RARE_GENE_OPTION with the counts of the rare genes, for normalize."""
-    store = with_prefix(f"{OUT}/plates/{wildcards.plate}/counts.zarr")
-    return RARE_GENE_OPTION and f"--store {shlex.quote(store)} {RARE_GENE_OPTION}"
-
-
-def gene_names_option():
-    """The var column of load, in which mitochondrial genes are found."""
-    column = CONFIG.qc.gene_names
-    return f"--gene-names {shlex.quote(column)}" if column else ""
 
 
 rule load:
@@ -47,7 +33,7 @@ rule load:
         source=source_path,
         stamp=source_stamp,
         mt_prefix=as_is(CONFIG.qc.mt_prefix),
-        gene_names=as_is(gene_names_option()),
+        gene_names=as_is(GENE_NAMES_OPTION),
         code=code("load"),
         store=subpath(output.store, parent=True),
     message:
@@ -55,8 +41,7 @@ rule load:
     shell:
         "python {input.script:q} --plate {wildcards.plate} --source {params.source:q}"
         " --store {params.store:q} --mt-prefix {params.mt_prefix:q} {params.gene_names}"
-        + BLOCK_OPTIONS
-        + STEP_TAIL
+        f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
 
 rule qc_filter:
@@ -89,7 +74,7 @@ rule qc_filter:
     shell:
         "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " {params.options} --table {output.table:q} --summary {output.summary:q}"
-        + STEP_TAIL
+        f"{STEP_TAIL}"
 
 
 rule normalize:
@@ -124,7 +109,8 @@ rule normalize:
         "size factors of {wildcards.plate}"
     shell:
         "python {input.script:q} --plate {wildcards.plate} --qc {input.qc:q} {params.options}"
-        " {params.rare} --table {output.table:q}" + BLOCK_OPTIONS + STEP_TAIL
+        " {params.rare} --table {output.table:q}"
+        f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
 
 rule hvg:
@@ -163,6 +149,4 @@ rule hvg:
         "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --size-factors {input.size_factors:q} {params.options}"
         " --min-cells {params.min_cells} {params.rare} --table {output.table:q}"
-        + BLOCK_OPTIONS
-        + DEVICE_OPTIONS
-        + STEP_TAIL
+        f"{BLOCK_OPTIONS}{DEVICE_OPTIONS}{STEP_TAIL}"

@@ -36,8 +36,7 @@ rule pseudobulk:
     shell:
         "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --qc {input.qc:q} {params.options} --sums {params.sums:q}"
-        + BLOCK_OPTIONS
-        + STEP_TAIL
+        f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
 
 rule merge_pseudobulk:
@@ -71,5 +70,4 @@ rule merge_pseudobulk:
     shell:
         "python {input.script:q} --sums {params.sums:q} --genes {params.genes}"
         " --labels {params.labels:q} --pseudobulk {output.pseudobulk:q}"
-        + BLOCK_OPTIONS
-        + STEP_TAIL
+        f"{BLOCK_OPTIONS}{STEP_TAIL}"

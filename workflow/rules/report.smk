@@ -4,16 +4,6 @@
 # out: figures/*.png, tables/*.tsv, report.html
 
 
-def optional_inputs():
-    """Options of the script for the outputs of optional rules."""
-    words = []
-    if CONFIG.doublets:
-        words += ["--doublets", *by_plate(f"{OUT}/plates/{{plate}}/doublets.json")]
-    if CONFIG.integrate:
-        words += ["--integrated", with_prefix(f"{OUT}/integrated.h5ad")]
-    return shlex.join(words)
-
-
 rule report:
     input:
         qc=all_plates(f"{OUT}/manifests/{LAST_CELL_FILTER}/{{plate}}.json"),
@@ -186,7 +176,7 @@ rule report:
         summaries=by_plate(f"{OUT}/plates/{{plate}}/{KEPT_CELLS_SUMMARY}"),
         hvg=by_plate(f"{OUT}/plates/{{plate}}/hvg.parquet"),
         config=as_is(CONFIG.model_dump_json()),
-        optional=optional_inputs(),
+        optional=report_options(),
         code=code("report"),
         pca=subpath(input.pca_store, parent=True),
         captions=subpath(input.opening, parent=True),
@@ -201,4 +191,5 @@ rule report:
         " --umap {input.umap_file:q} --benchmarks {params.benchmarks:q}"
         " --config {params.config:q} --captions {params.captions:q}"
         " --figures {params.figures:q} --tables {params.tables:q} {params.optional}"
-        " --report {output.page:q}" + STEP_TAIL
+        " --report {output.page:q}"
+        f"{STEP_TAIL}"
