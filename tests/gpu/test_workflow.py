@@ -17,7 +17,7 @@ pytestmark = needs("snakemake")
 
 CONFIG = {
     "plates": "plates.tsv",
-    "qc": {"min_genes": 250, "max_pct_mt": 25},
+    "qc": {"filter": "pass_filter == 'full'", "min_genes": 250, "max_pct_mt": 25},
     "hvg": {"n_top_genes": 800},
     "pca": {"n_comps": 50},
 }

@@ -20,9 +20,10 @@ from tests.workflow.runs import Project
 
 pytestmark = pytest.mark.workflow
 
-# A user's config of ten lines.
+# A user's config of some ten lines.
 CONFIG = {
     "plates": "plates.tsv",
+    "qc": {"filter": "pass_filter == 'full'"},
     "hvg": {"n_top_genes": 2000},
     "consensus": {"min_plates": 3},
     "pca": {"n_comps": 50},

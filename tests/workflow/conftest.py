@@ -16,6 +16,7 @@ from tests.workflow.runs import Project
 PLATES = ("p1", "p2", "p3")
 CONFIG = {
     "plates": "plates.tsv",
+    "qc": {"filter": "pass_filter == 'full'"},
     "hvg": {"n_top_genes": 150},
     "consensus": {"min_plates": 2},
     "pca": {"n_comps": 10},
