@@ -148,23 +148,22 @@ def requests_of(rule: str) -> dict[str, str]:
 # At the end of the Snakefile, where it sees what the rules see.
 ASK = """
 import json
-from snakemake.io import Wildcards
 
 
-def tell(request, rule, plate):
-    wildcards = Wildcards(fromdict={"plate": plate} if rule in PLATE_RULES else {})
-    return [request(rule)(wildcards, attempt, threads=4) for attempt in (1, 2, 3)]
+def tell(request, name, plate):
+    wildcards = {"plate": plate} if name in PLATE_RULES else {}
+    return [request(name)(wildcards, attempt, threads=4) for attempt in (1, 2, 3)]
 
 
 PLATE_RULES = os.environ["TEST_PLATE_RULES"].split()
 with open(os.environ["TEST_ANSWERS"], "w") as file:
     json.dump(
         {
-            rule: {
-                name: {plate: tell(request, rule, plate) for plate in PLATES}
-                for name, request in (("mem_mb", memory), ("runtime", runtime))
+            name: {
+                resource: {plate: tell(request, name, plate) for plate in PLATES}
+                for resource, request in (("mem_mb", memory), ("runtime", runtime))
             }
-            for rule in os.environ["TEST_RULES"].split()
+            for name in os.environ["TEST_RULES"].split()
         },
         file,
     )
