@@ -14,6 +14,9 @@ configfile: "config/config.yaml"
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/options.smk"
+include: "workflow/rules/resources.smk"
+include: "workflow/rules/sources.smk"
 include: "workflow/rules/demo.smk"
 include: "workflow/rules/plates.smk"
 include: "workflow/rules/consensus.smk"
@@ -25,9 +28,12 @@ if CONFIG.doublets:
     include: "workflow/rules/doublets.smk"
 
 
-if HARMONY:
+if CONFIG.harmony:
 
     include: "workflow/rules/harmony.smk"
+
+
+include: "workflow/rules/embedding.smk"
 
 
 if CONFIG.integrate:
@@ -35,7 +41,7 @@ if CONFIG.integrate:
     include: "workflow/rules/integrate.smk"
 
 
-include: "workflow/rules/embedding.smk"
+include: "workflow/rules/report.smk"
 
 
 if CONFIG.pseudobulk:

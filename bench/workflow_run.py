@@ -60,6 +60,7 @@ def run_workflow(
     sheet.write_text("\n".join(["plate\tpath", *rows, ""]))
     config = {
         "plates": "plates.tsv",
+        "qc": {"filter": "pass_filter == 'full'"},
         "consensus": {"min_plates": min_plates},
         "subset": {"n_cells": subset},
         **settings,

@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--recipe", required=True, help="settings and plates, as JSON")
     parser.add_argument("--manifests", type=Path, required=True, help="folder of all manifests")
     args = parser.parse_args(argv)
-    with script.run(args, outputs=[args.atlas]) as facts:
+    with script.run_script(args, outputs=[args.atlas]) as facts:
         genes = pd.read_parquet(args.genes)
         uns = {"scatlas": provenance.record(args.recipe, args.manifests)}
         obsm = {"X_pca_harmony": args.harmony} if args.harmony else {}
@@ -28,4 +28,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    script.execute(main)
+    script.run_main(main)

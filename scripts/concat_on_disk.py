@@ -23,9 +23,9 @@ def main(argv: list[str] | None = None) -> None:
         help="by plate, the values of further obs columns: {PLATE: {COLUMN: VALUE}}",
     )
     args = parser.parse_args(argv)
-    with script.run(args, outputs=[args.merged]) as facts:
+    with script.run_script(args, outputs=[args.merged]) as facts:
         facts |= concat_on_disk(
-            script.pairs(args.selected),
+            script.plate_paths(args.selected),
             args.merged,
             label="plate",
             labels=args.labels,
@@ -34,4 +34,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    script.execute(main, blocks=False)
+    script.run_main(main, blocks=False)

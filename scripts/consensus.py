@@ -1,4 +1,4 @@
-"""Choose the genes that are highly variable on enough plates."""
+"""Choose the consensus genes: those that are highly variable on enough plates."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--min-plates", type=int, default=3, help="how many plates must agree")
     parser.add_argument("--genes", choices=["same", "intersect"], default="same")
-    # Through the environment: other components must not run this step again.
+    # From the environment: a change of pca.n_comps must not rerun this step.
     parser.add_argument(
         "--n-comps",
         type=int,
         default=os.environ.get("SCATLAS_N_COMPS") or None,
-        help="components that these genes have to be enough for",
+        help="refuse fewer genes than this number of components",
     )
     parser.add_argument("--list", type=Path, required=True, help="consensus_genes.tsv to write")
     parser.add_argument("--table", type=Path, required=True, help="consensus.parquet to write")
     args = parser.parse_args(argv)
-    with script.run(args, outputs=[args.list, args.table]) as facts:
-        tables = {plate: pd.read_parquet(path) for plate, path in script.pairs(args.hvg).items()}
+    with script.run_script(args, outputs=[args.list, args.table]) as facts:
+        paths = script.plate_paths(args.hvg)
+        tables = {plate: pd.read_parquet(path) for plate, path in paths.items()}
         table = consensus_genes(tables, min_plates=args.min_plates, genes=args.genes)
         if args.n_comps is not None and len(table) < args.n_comps:
             msg = (
@@ -41,7 +42,7 @@ def main(argv: list[str] | None = None) -> None:
             )
             raise InputError(msg)
         facts |= {"n_plates": len(tables), "n_genes": len(table)}
-        # The list holds names alone: other plates rerun when it changes, and only then.
+        # Names alone: plates rerun only when this list changes.
         with atomic_path(args.list) as path:
             table.index.to_frame().to_csv(path, sep="\t", index=False)
         with atomic_path(args.table) as path:
@@ -49,4 +50,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    script.execute(main)
+    script.run_main(main)

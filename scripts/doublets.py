@@ -22,10 +22,12 @@ from scatlas.io import (
 from scatlas.io.tables.cell_parquet import kept_names
 from scatlas.matrix.scrublet import scrublet_of_counts
 from scatlas.workflow import script
-from scatlas.workflow.config import model
+from scatlas.workflow.config.cli_options import add_options, from_options
+from scatlas.workflow.config.sections import Doublets
 
 if TYPE_CHECKING:
-    from scatlas.matrix.scrublet import Capture, Doublets
+    from scatlas.matrix.scrublet import Capture
+    from scatlas.matrix.scrublet import Doublets as DoubletScores
 
 # Of the histograms that the report shows.
 BINS = np.linspace(0, 1, 101)
@@ -41,11 +43,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--table", type=Path, required=True, help="doublets.parquet to write")
     parser.add_argument("--summary", type=Path, required=True, help="doublets.json to write")
-    model.add_options(parser, model.Doublets)
+    add_options(parser, Doublets)
     args = parser.parse_args(argv)
-    wanted = model.from_options(args, model.Doublets)
+    wanted = from_options(args, Doublets)
     with (
-        script.run(args, outputs=[args.table, args.summary]) as facts,
+        script.run_script(args, outputs=[args.table, args.summary]) as facts,
         about(f"plate {args.plate}"),
     ):
         table = read_cells(args.qc, [*METRICS, "keep"])
@@ -90,7 +92,7 @@ def captures(store: Path, plate: str, by: str | None) -> pd.Series | None:
 
 
 def summarised(
-    summary: dict[str, Any], table: pd.DataFrame, found: Doublets, wanted: model.Doublets
+    summary: dict[str, Any], table: pd.DataFrame, found: DoubletScores, wanted: Doublets
 ) -> dict[str, Any]:
     """The plate's QC summary with its doublets; those that are left out are a rule of QC."""
     n_doublets = int(found.predicted.sum())
@@ -127,4 +129,4 @@ def of_capture(capture: Capture, score: np.ndarray) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    script.execute(main)
+    script.run_main(main)

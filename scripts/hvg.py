@@ -13,7 +13,8 @@ from scatlas.io import atomic_path, read_cells, read_matrix
 from scatlas.matrix.hvg import hvg_of_counts
 from scatlas.workflow import script
 from scatlas.workflow.cell_filter import frequent_genes
-from scatlas.workflow.config import model
+from scatlas.workflow.config.cli_options import add_options, from_options
+from scatlas.workflow.config.sections import HVG
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -26,10 +27,10 @@ def main(argv: list[str] | None = None) -> None:
         "--drop-rare-genes", type=int, help="leave out genes seen in fewer of all cells"
     )
     parser.add_argument("--table", type=Path, required=True, help="hvg.parquet to write")
-    model.add_options(parser, model.HVG)
+    add_options(parser, HVG)
     args = parser.parse_args(argv)
-    hvg = model.from_options(args, model.HVG)
-    with script.run(args, outputs=[args.table]) as facts, about(f"plate {args.plate}"):
+    hvg = from_options(args, HVG)
+    with script.run_script(args, outputs=[args.table]) as facts, about(f"plate {args.plate}"):
         cells = read_cells(args.size_factors, ["row", "size_factor"])
         x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))
         x = on_backend(x)
@@ -51,4 +52,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    script.execute(main)
+    script.run_main(main)

@@ -18,7 +18,8 @@ from scatlas.pp import neighbors as find_neighbors
 from scatlas.tl import leiden, lisi
 from scatlas.tl import umap as map_cells
 from scatlas.workflow import script
-from scatlas.workflow.config import model
+from scatlas.workflow.config.cli_options import add_options, from_options
+from scatlas.workflow.config.sections import UMAP, Integrate, Leiden, Neighbors
 
 logger = logging.getLogger("scatlas")
 MIXED = "X_pca_harmony"
@@ -30,13 +31,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--integrated", type=Path, required=True, help="integrated.h5ad to write")
-    model.add_options(parser, model.Integrate, prefix="integrate")
-    for section in (model.Neighbors, model.UMAP, model.Leiden):
-        model.add_options(parser, section)
+    add_options(parser, Integrate, prefix="integrate")
+    for section in (Neighbors, UMAP, Leiden):
+        add_options(parser, section)
     args = parser.parse_args(argv)
-    wanted = model.from_options(args, model.Integrate, prefix="integrate")
-    neighbors = model.from_options(args, model.Neighbors)
-    with script.run(args, outputs=[args.integrated]) as facts:
+    wanted = from_options(args, Integrate, prefix="integrate")
+    neighbors = from_options(args, Neighbors)
+    with script.run_script(args, outputs=[args.integrated]) as facts:
         adata = ad.read_h5ad(args.umap)
         label = wanted.label if wanted.label in adata.obs else None
         mix(adata, wanted, args.seed)
@@ -63,7 +64,7 @@ def main(argv: list[str] | None = None) -> None:
         facts["scores"] = table[["score before", "score after"]].to_dict("index")
 
 
-def mix(adata: ad.AnnData, wanted: model.Integrate, seed: int) -> None:
+def mix(adata: ad.AnnData, wanted: Integrate, seed: int) -> None:
     """Add the mixed components of the sample, unless those of all cells are there."""
     if wanted.cells == "all":
         return
@@ -81,8 +82,8 @@ def mix(adata: ad.AnnData, wanted: model.Integrate, seed: int) -> None:
 
 def draw(adata: ad.AnnData, args: argparse.Namespace) -> None:
     """Map and clusters of the mixed cells, beside those that are there."""
-    min_dist = model.from_options(args, model.UMAP).min_dist
-    resolution = model.from_options(args, model.Leiden).resolution
+    min_dist = from_options(args, UMAP).min_dist
+    resolution = from_options(args, Leiden).resolution
     keys = {"random_state": args.seed, "neighbors_key": "harmony"}
     map_cells(adata, min_dist=min_dist, key_added="X_umap_harmony", **keys)
     leiden(
@@ -120,4 +121,4 @@ def scores(adata: ad.AnnData, keys: list[str], label: str | None) -> pd.DataFram
 
 
 if __name__ == "__main__":
-    script.execute(main)
+    script.run_main(main)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from scatlas.io import METRICS, load_plate
 from scatlas.workflow import script
 from scatlas.workflow.cell_filter import evaluate_filter
-from scatlas.workflow.config.model import query_columns
+from scatlas.workflow.config.cell_query import query_columns
 
 if TYPE_CHECKING:
     from scatlas.io.tables.table import Table
@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> None:
             args.source,
         )
     check = partial(check_filter, args.filter, args.source) if args.filter else None
-    with script.run(args, outputs=[args.store]) as facts:
+    with script.run_script(args, outputs=[args.store]) as facts:
         facts |= load_plate(
             args.source,
             args.store,
@@ -80,4 +80,4 @@ def check_filter(expression: str, source: str, obs: Table) -> None:
 
 
 if __name__ == "__main__":
-    script.execute(main)
+    script.run_main(main)

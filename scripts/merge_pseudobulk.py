@@ -24,9 +24,9 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--pseudobulk", type=Path, required=True, help="pseudobulk.h5ad to write")
     args = parser.parse_args(argv)
-    with script.run(args, outputs=[args.pseudobulk]) as facts:
+    with script.run_script(args, outputs=[args.pseudobulk]) as facts:
         facts |= merge_sums(
-            script.pairs(args.sums),
+            script.plate_paths(args.sums),
             args.pseudobulk,
             labels=args.labels,
             genes=args.genes,
@@ -35,4 +35,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    script.execute(main)
+    script.run_main(main)

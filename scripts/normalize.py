@@ -13,7 +13,8 @@ from scatlas.io import atomic_path, read_cells, write_cells
 from scatlas.io.tables.cell_parquet import kept_names
 from scatlas.matrix.size_factors import size_factors
 from scatlas.workflow import script
-from scatlas.workflow.config import model
+from scatlas.workflow.config.cli_options import add_options, from_options
+from scatlas.workflow.config.sections import Normalize
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -25,10 +26,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--drop-rare-genes", type=int, help="do not count genes seen in fewer of all cells"
     )
-    model.add_options(parser, model.Normalize)
+    add_options(parser, Normalize)
     args = parser.parse_args(argv)
-    normalize = model.from_options(args, model.Normalize)
-    with script.run(args, outputs=[args.table]) as facts, about(f"plate {args.plate}"):
+    normalize = from_options(args, Normalize)
+    with script.run_script(args, outputs=[args.table]) as facts, about(f"plate {args.plate}"):
         qc = read_cells(args.qc, ["total_counts", "keep"])
         keep = qc["keep"].to_numpy()
         totals = qc["total_counts"].to_numpy()[keep]
@@ -61,4 +62,4 @@ def in_rare_genes(args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
 
 
 if __name__ == "__main__":
-    script.execute(main, blocks=False)
+    script.run_main(main, blocks=False)

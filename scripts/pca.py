@@ -12,7 +12,8 @@ from scatlas.matrix.components import components
 from scatlas.matrix.gene_scale import GeneScale
 from scatlas.matrix.gram import GramStats
 from scatlas.workflow import script
-from scatlas.workflow.config import model
+from scatlas.workflow.config.cli_options import add_options, from_options
+from scatlas.workflow.config.sections import PCA, Scale
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -21,19 +22,19 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--grams", nargs="+", type=Path, required=True, help="gram.npz of each")
     parser.add_argument("--scale", action="store_true", help="scale the genes first")
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr to write")
-    model.add_options(parser, model.PCA)
-    model.add_options(parser, model.Scale, prefix="scale")
+    add_options(parser, PCA)
+    add_options(parser, Scale, prefix="scale")
     args = parser.parse_args(argv)
-    pca = model.from_options(args, model.PCA)
-    with script.run(args, outputs=[args.pca]) as facts:
+    pca = from_options(args, PCA)
+    with script.run_script(args, outputs=[args.pca]) as facts:
         sizes = script.block_sizes(args)
         # Smaller blocks: a projected cell takes more than its counts, here and in the writer.
         sizes["block_budget"] //= 4 if script.on_gpu(args) else 8
         x, var = read_matrix(args.merged, **sizes)
         x, stats, zeros = on_backend(x), summed(args.grams), None
         if args.scale:
-            wanted = model.from_options(args, model.Scale, prefix="scale")
-            scale = GeneScale.from_stats(stats, **wanted.model_dump())
+            wanted = from_options(args, Scale, prefix="scale")
+            scale = GeneScale.of(stats, **wanted.model_dump())
             x, zeros = scale.shifted(x), scale.zeros
             stats = scale.stats(stats, x)
         found = components(stats, pca.n_comps, zero_center=pca.zero_center, gpu=is_gpu(x))
@@ -59,4 +60,4 @@ def summed(paths: list[Path]) -> GramStats:
 
 
 if __name__ == "__main__":
-    script.execute(main)
+    script.run_main(main)

@@ -12,7 +12,8 @@ from scatlas.errors import InputError, about
 from scatlas.get import aggregate_cells
 from scatlas.io import CsrWriter, open_tables, read_cells, read_matrix
 from scatlas.workflow import script
-from scatlas.workflow.config import model
+from scatlas.workflow.config.cli_options import add_options, from_options
+from scatlas.workflow.config.sections import Pseudobulk
 
 # Sums that are made sparse at once.
 AT_ONCE = 2**22
@@ -24,10 +25,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
     parser.add_argument("--qc", type=Path, required=True, help="the plate's qc.parquet")
     parser.add_argument("--sums", type=Path, required=True, help="pseudobulk.zarr to write")
-    model.add_options(parser, model.Pseudobulk)
+    add_options(parser, Pseudobulk)
     args = parser.parse_args(argv)
-    by = model.from_options(args, model.Pseudobulk).by
-    with script.run(args, outputs=[args.sums]) as facts, about(f"plate {args.plate}"):
+    by = from_options(args, Pseudobulk).by
+    with script.run_script(args, outputs=[args.sums]) as facts, about(f"plate {args.plate}"):
         cells = columns_of(args.store, args.plate, by)
         keep = read_cells(args.qc, ["keep"])["keep"].to_numpy()
         x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))
@@ -56,4 +57,4 @@ def columns_of(store: Path, plate: str, by: list[str]) -> pd.DataFrame:
 
 
 if __name__ == "__main__":
-    script.execute(main)
+    script.run_main(main)

@@ -15,7 +15,9 @@ from scatlas.io import METRICS, atomic_path, open_tables, write_cells, write_jso
 from scatlas.io.tables.mitochondrial import why_bound_cannot_act
 from scatlas.workflow import script
 from scatlas.workflow.cell_filter import qc_filter
-from scatlas.workflow.config import model
+from scatlas.workflow.config.cell_query import query_columns
+from scatlas.workflow.config.cli_options import add_options, from_options
+from scatlas.workflow.config.sections import QC
 
 if TYPE_CHECKING:
     from scatlas.io.tables.table import Table
@@ -35,12 +37,12 @@ def main(argv: list[str] | None = None) -> None:
         metavar="JSON",
         help="obs columns that all kept cells need, each with the plates that need it (null: all)",
     )
-    model.add_options(parser, model.QC)
+    add_options(parser, QC)
     args = parser.parse_args(argv)
-    qc = model.from_options(args, model.QC)
-    wanted = [*METRICS, *(model.query_columns(qc.filter) if qc.filter else ())]
+    qc = from_options(args, QC)
+    wanted = [*METRICS, *(query_columns(qc.filter) if qc.filter else ())]
     with (
-        script.run(args, outputs=[args.table, args.summary]) as facts,
+        script.run_script(args, outputs=[args.table, args.summary]) as facts,
         open_tables(args.store) as (cells, genes),
     ):
         check_bound(args.plate, genes, qc)
@@ -71,7 +73,7 @@ def main(argv: list[str] | None = None) -> None:
         write_json(args.summary, facts)
 
 
-def check_bound(plate: str, genes: Table, qc: model.QC) -> None:
+def check_bound(plate: str, genes: Table, qc: QC) -> None:
     """Refuse a bound that cannot act; `load` has looked only if it stood in the config then."""
     if qc.max_pct_mt is not None and not genes.columns["mt"].take().any():
         why = why_bound_cannot_act(genes, qc.mt_prefix, qc.gene_names, qc.max_pct_mt)
@@ -109,4 +111,4 @@ def median(metric: pd.Series, keep: np.ndarray) -> float:
 
 
 if __name__ == "__main__":
-    script.execute(main, blocks=False)
+    script.run_main(main, blocks=False)

@@ -40,16 +40,16 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     # Run times are part of the page, so that its checksum is no fact about the results.
     reports = [args.report, args.figures, args.tables]
-    with script.run(args, outputs=[], reports=reports) as facts:
+    with script.run_script(args, outputs=[], reports=reports) as facts:
         results = report.Results(
-            qc=script.pairs(args.qc),
-            summaries=script.pairs(args.summaries),
-            hvg=script.pairs(args.hvg),
+            qc=script.plate_paths(args.qc),
+            summaries=script.plate_paths(args.summaries),
+            hvg=script.plate_paths(args.hvg),
             genes=args.genes,
             pca=args.pca,
             umap=args.umap,
             integrated=args.integrated,
-            doublets=script.pairs(args.doublets or []),
+            doublets=script.plate_paths(args.doublets or []),
             benchmarks=args.benchmarks,
         )
         facts |= report.build(
@@ -63,4 +63,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    script.execute(main)
+    script.run_main(main)

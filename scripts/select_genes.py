@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--gram", type=Path, required=True, help="gram.npz to write")
     args = parser.parse_args(argv)
     with (
-        script.run(args, outputs=[args.selected, args.gram]) as facts,
+        script.run_script(args, outputs=[args.selected, args.gram]) as facts,
         about(f"plate {args.plate}"),
         open_tables(args.store) as (obs, _),
     ):
@@ -83,4 +83,4 @@ def genes_in(store: Path, names: pd.Index, wanted: Path) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    script.execute(main)
+    script.run_main(main)

@@ -11,7 +11,8 @@ from scatlas.io import atomic_path, read_subset
 from scatlas.io.files.hdf5_writing import write_h5ad
 from scatlas.io.files.local_zarr import open_through_zarr
 from scatlas.workflow import script
-from scatlas.workflow.config import model
+from scatlas.workflow.config.cli_options import add_options, from_options
+from scatlas.workflow.config.sections import Subset
 
 logger = logging.getLogger("scatlas")
 
@@ -21,10 +22,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--atlas", type=Path, required=True, help="atlas.zarr")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--subset", type=Path, required=True, help="subset.h5ad to write")
-    model.add_options(parser, model.Subset)
+    add_options(parser, Subset)
     args = parser.parse_args(argv)
-    wanted = model.from_options(args, model.Subset).n_cells
-    with script.run(args, outputs=[args.subset]) as facts:
+    wanted = from_options(args, Subset).n_cells
+    with script.run_script(args, outputs=[args.subset]) as facts:
         n_cells = open_through_zarr(args.atlas)["X"].attrs["shape"][0]
         if wanted is None or wanted >= n_cells:
             logger.info("the atlas has %s cells: all of them are taken", f"{n_cells:,}")
@@ -40,4 +41,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    script.execute(main)
+    script.run_main(main)

@@ -14,7 +14,8 @@ from scatlas.pp import neighbors as find_neighbors
 from scatlas.tl import leiden as find_clusters
 from scatlas.tl import umap as draw
 from scatlas.workflow import script
-from scatlas.workflow.config import model
+from scatlas.workflow.config.cli_options import add_options, from_options
+from scatlas.workflow.config.sections import UMAP, Leiden, Neighbors
 
 logger = logging.getLogger("scatlas")
 
@@ -25,13 +26,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--subset", type=Path, required=True, help="subset.h5ad")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad to write")
-    for section in (model.Neighbors, model.UMAP, model.Leiden):
-        model.add_options(parser, section)
+    for section in (Neighbors, UMAP, Leiden):
+        add_options(parser, section)
     args = parser.parse_args(argv)
-    neighbors = model.from_options(args, model.Neighbors)
-    umap = model.from_options(args, model.UMAP)
-    leiden = model.from_options(args, model.Leiden)
-    with script.run(args, outputs=[args.umap]) as facts:
+    neighbors = from_options(args, Neighbors)
+    umap = from_options(args, UMAP)
+    leiden = from_options(args, Leiden)
+    with script.run_script(args, outputs=[args.umap]) as facts:
         adata = ad.read_h5ad(args.subset)
         cells = adata.obsm["X_pca"]
         # All three work where the components are, and say so where a library for that is missing.
@@ -63,4 +64,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    script.execute(main)
+    script.run_main(main)

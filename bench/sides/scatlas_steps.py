@@ -82,7 +82,7 @@ def main() -> None:
     start = time.perf_counter()
     for name in STEPS:  # as the peer's imports, before its first step
         script(name)
-    reuse_memory()  # this and the next as the scripts do when they run alone (`script.execute`)
+    reuse_memory()  # this and the next as the scripts do when they run alone (`script.run_main`)
     gc.freeze()
     print(json.dumps({"step": "start", "seconds": time.perf_counter() - start}), flush=True)
     names = [f"plate{i}" for i in range(1, len(args.plates) + 1)]

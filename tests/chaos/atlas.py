@@ -30,6 +30,7 @@ from tests.workflow.runs import ROOT, VARYING, Project
 CONFIG = {
     "plates": "plates.tsv",
     "backend": "cpu",
+    "qc": {"filter": "pass_filter == 'full'"},
     "doublets": {"expected_doublet_rate": 0.06},
     "hvg": {"n_top_genes": 100},
     "consensus": {"min_plates": 2},

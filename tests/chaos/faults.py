@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos import writes
-from tests.chaos.atlas import SHEET, Write, copy, remove
+from tests.chaos.atlas import CONFIG, SHEET, Write, copy, remove
 from tests.chaos.case import Case, WrongEnd, unit_of
 
 # Changes that make results of their own; those of the first work on what is stored behind.
@@ -19,19 +19,19 @@ PROBES: list[dict[str, Any]] = [
     {"hvg": {"n_top_genes": 90}},
     {"umap": {"min_dist": 0.3}},
     {"normalize": {"target_sum": 1000}},
-    {"qc": {"min_genes": 60}},
+    {"qc": CONFIG["qc"] | {"min_genes": 60}},
 ]
 VALID: list[dict[str, Any]] = [
     *PROBES,
     {"seed": 1},
-    {"qc": {"filter": "pass_filter == 'full'"}},
-    {"qc": {"max_genes": 120}},
-    {"qc": {"min_counts": 90}},
-    {"qc": {"max_counts": 400}},
-    {"qc": {"max_pct_mt": 20}},
-    {"qc": {"max_pct_mt": 20, "mt_prefix": "G"}},
-    {"qc": {"min_cells": 8}},
-    {"qc": {"drop_rare_genes": 5}},
+    {"qc": {"filter": None}},
+    {"qc": CONFIG["qc"] | {"max_genes": 120}},
+    {"qc": CONFIG["qc"] | {"min_counts": 90}},
+    {"qc": CONFIG["qc"] | {"max_counts": 400}},
+    {"qc": CONFIG["qc"] | {"max_pct_mt": 20}},
+    {"qc": CONFIG["qc"] | {"max_pct_mt": 20, "mt_prefix": "G"}},
+    {"qc": CONFIG["qc"] | {"min_cells": 8}},
+    {"qc": CONFIG["qc"] | {"drop_rare_genes": 5}},
     {"genes": "intersect"},
     {"doublets": None},
     {"doublets": {"expected_doublet_rate": 0.2}},
@@ -62,9 +62,9 @@ VALID: list[dict[str, Any]] = [
 ]
 FAILING: list[dict[str, Any]] = [
     {"qc": {"filter": "no_such_column == 1"}},
-    {"qc": {"min_genes": 10_000}},
-    {"qc": {"max_pct_mt": 20, "mt_prefix": "no-such-"}},
-    {"qc": {"drop_rare_genes": 1000}},
+    {"qc": CONFIG["qc"] | {"min_genes": 10_000}},
+    {"qc": CONFIG["qc"] | {"max_pct_mt": 20, "mt_prefix": "no-such-"}},
+    {"qc": CONFIG["qc"] | {"drop_rare_genes": 1000}},
     {"doublets": {"expected_doublet_rate": 0.06, "by": "no_such_column"}},
     {"pca": {"n_comps": 10_000}},
     {"hvg": {"n_top_genes": 0}},

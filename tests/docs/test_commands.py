@@ -19,7 +19,7 @@ import pytest
 from snakemake.cli import parse_args
 
 from scatlas.datasets import simulate_plate, write_plate
-from scatlas.workflow.config.model import load
+from scatlas.workflow.config.loading import load
 from scatlas.workflow.config.plate_sheet import read_plates
 from tests.workflow import warm
 

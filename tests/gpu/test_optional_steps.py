@@ -57,6 +57,7 @@ def test_mixed_cells_have_the_cpus_neighbours(tmp_path_factory: pytest.TempPathF
     config = {
         "plates": "plates.tsv",
         "backend": "cpu",
+        "qc": {"filter": "pass_filter == 'full'"},
         "hvg": {"n_top_genes": 400},
         "consensus": {"min_plates": 2},
         "pca": {"n_comps": 30},

@@ -22,7 +22,7 @@ import yaml
 from sklearn.metrics import adjusted_rand_score
 
 from scatlas.datasets import simulate_plate
-from scatlas.workflow.config.model import load
+from scatlas.workflow.config.loading import load
 from tests.workflow.runs import ROOT, Project
 
 pytestmark = pytest.mark.workflow

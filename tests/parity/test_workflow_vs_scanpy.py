@@ -20,7 +20,7 @@ from tests.workflow.runs import Project
 
 pytestmark = pytest.mark.workflow
 
-# A user's config of ten lines.
+# A user's config of some ten lines.
 CONFIG = {
     "plates": "plates.tsv",
     "qc": {"filter": "pass_filter == 'full'"},

@@ -14,11 +14,10 @@ from scatlas.datasets import simulate_plate, write_plate
 from tests.workflow.runs import Project
 
 PLATES = ("p1", "p2", "p3")
-# The cells that Tahoe's provider calls good.
-FILTER = {"filter": "pass_filter == 'full'"}
 CONFIG = {
     "plates": "plates.tsv",
-    "qc": FILTER,
+    # The cells that Tahoe's provider calls good.
+    "qc": {"filter": "pass_filter == 'full'"},
     "hvg": {"n_top_genes": 150},
     "consensus": {"min_plates": 2},
     "pca": {"n_comps": 10},

@@ -13,7 +13,7 @@ from pathlib import Path
 import anndata as ad
 import pytest
 
-from tests.workflow.conftest import EACH, FILTER, made_once
+from tests.workflow.conftest import CONFIG, EACH, made_once
 from tests.workflow.runs import ROOT, Project, assert_same_outputs
 
 pytestmark = pytest.mark.workflow
@@ -184,7 +184,7 @@ def test_a_step_of_which_snakemake_forgot_one_output_runs_again(atlas: Project, 
     record = atlas.folder / ".snakemake/metadata" / name
     assert record.exists()
     record.write_bytes(b"") if damaged else record.unlink()
-    atlas.config["qc"] = FILTER | {"min_genes": 60}
+    atlas.config["qc"] = CONFIG["qc"] | {"min_genes": 60}
     atlas.write_config()
     assert {"qc_filter/p1", "qc_filter/p2"} <= atlas.build("atlas")
 

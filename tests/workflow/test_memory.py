@@ -25,6 +25,7 @@ def peaks(folder: Path, cells: int) -> tuple[dict[str, float], int]:
     subprocess.run(make, check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
     config = {
         "plates": "plates.tsv",
+        "qc": {"filter": "pass_filter == 'full'"},
         "hvg": {"n_top_genes": 500},
         "consensus": {"min_plates": 1},
         "pca": {"n_comps": 20},

@@ -18,7 +18,7 @@ import zarr
 
 import scatlas as sa
 from scatlas.datasets import simulate_plate, write_plate
-from tests.workflow.conftest import CONFIG, FILTER
+from tests.workflow.conftest import CONFIG
 from tests.workflow.runs import Project
 
 pytestmark = [
@@ -35,7 +35,7 @@ FLAVOR = "cell_ranger"
 OPTIONS = {
     "backend": "cpu",
     "genes": "intersect",
-    "qc": FILTER | {"min_cells": MIN_CELLS},
+    "qc": CONFIG["qc"] | {"min_cells": MIN_CELLS},
     "hvg": {"n_top_genes": N_TOP, "flavor": FLAVOR},
     "scale": {"max_value": MAX_VALUE},
 }
@@ -285,7 +285,7 @@ def test_zarr_stores_changed_in_place_are_loaded_again(run: Run, tmp_path: Path)
 def test_seurat_v3_ranks_the_counts_of_the_kept_cells(
     tmp_path: Path, two: Project, plates: dict[str, Path]
 ):
-    bounds = {"qc": FILTER | {"min_genes": 60, "min_cells": MIN_CELLS}}
+    bounds = {"qc": CONFIG["qc"] | {"min_genes": 60, "min_cells": MIN_CELLS}}
     hvg = {"n_top_genes": N_TOP, "flavor": "seurat_v3"}
     project = two.copied(tmp_path / "copy")
     project.config |= CONFIG | bounds | {"backend": "cpu", "hvg": hvg}

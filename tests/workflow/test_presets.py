@@ -120,42 +120,56 @@ def test_every_rule_says_what_it_needs_and_where_it_reports(rule: str):
     assert parts["conda"] == '"../../envs/cpu.yaml"'
     assert (ROOT / "workflow/rules" / parts["conda"].strip('"')).resolve().is_file()
     assert int(parts["retries"]) == 2
-    assert parts["threads"] in ("1", "4") or parts["threads"].endswith("_threads")
-    assert {"mem_mb", "runtime"} <= set(asked_by(rule))
+    assert parts["threads"] in ("1", "4", f'threads_for("{rule}")')
+    requests = requests_of(rule)
+    assert requests["mem_mb"] == f'memory("{rule}")'
+    assert requests["runtime"] in ("10", f'runtime("{rule}")')
+    assert requests.get("disk_mb") in (None, f'disk("{rule}")')
+    # A rule on GPUs takes its backend and memory from resources, and its command says so.
+    assert (f'**device("{rule}")' in parts["resources"]) == ("{DEVICE_OPTIONS}" in parts["shell"])
     if rule != "simulate":
         assert parts["log"].startswith('f"{OUT}/logs/')
         assert parts["benchmark"].startswith('f"{OUT}/benchmarks/')
-    assert "{log:q}" in parts["shell"]
-    assert ("--threads {threads}" in parts["shell"]) == (rule != "simulate")
+    assert parts["shell"].endswith('{log:q}"' if rule == "simulate" else '{STEP_TAIL}"')
 
 
-def asked_by(rule: str) -> dict[str, str]:
-    """The resources of a rule, as they are written: ``{"mem_mb": "plate_memory"}``."""
-    return dict(re.findall(r"(\w+)=(\w+)", DIRECTIVES[rule]["resources"]))
+def test_the_end_of_all_commands_has_manifest_threads_attempt_and_log():
+    text = (ROOT / "workflow/rules/common.smk").read_text()
+    tail = re.search(r"^STEP_TAIL = \((.*?)^\)", text, re.MULTILINE | re.DOTALL)[1]
+    for part in ("{output.manifest:q}", "{threads}", "{resources.attempt}", "tee {log:q}"):
+        assert part in tail
+
+
+def requests_of(rule: str) -> dict[str, str]:
+    """The resources of a rule, as they are written: ``{"mem_mb": 'memory("load")'}``."""
+    return dict(re.findall(r"(\w+)=([^,]+),", DIRECTIVES[rule]["resources"]))
 
 
 # At the end of the Snakefile, where it sees what the rules see.
 ASK = """
-import inspect
 import json
-from types import SimpleNamespace
 
 
-def tell(name, plate, attempt):
-    given = {"wildcards": SimpleNamespace(plate=plate), "attempt": attempt, "threads": 4}
-    wanted = inspect.signature(globals()[name]).parameters
-    return globals()[name](**{key: given[key] for key in wanted})
+def tell(request, name, plate):
+    wildcards = {"plate": plate} if name in PLATE_RULES else {}
+    return [request(name)(wildcards, attempt, threads=4) for attempt in (1, 2, 3)]
 
 
+PLATE_RULES = os.environ["TEST_PLATE_RULES"].split()
 with open(os.environ["TEST_ANSWERS"], "w") as file:
     json.dump(
         {
-            name: {plate: [tell(name, plate, attempt) for attempt in (1, 2, 3)] for plate in PLATES}
-            for name in os.environ["TEST_QUESTIONS"].split()
+            name: {
+                resource: {plate: tell(request, name, plate) for plate in PLATES}
+                for resource, request in (("mem_mb", memory), ("runtime", runtime))
+            }
+            for name in os.environ["TEST_RULES"].split()
         },
         file,
     )
 """
+# `simulate` and `consensus` ask for ten minutes in each attempt.
+ASKED = [rule for rule in DIRECTIVES if requests_of(rule)["runtime"] != "10"]
 
 
 @pytest.fixture(scope="module")
@@ -178,24 +192,16 @@ def ask(tmp_path_factory: pytest.TempPathFactory):
 
     def answers(**config: object) -> dict[str, dict[str, dict[str, list[int]]]]:
         (folder / "my.yaml").write_text(yaml.safe_dump({"plates": "plates.tsv"} | config))
-        wanted = {name: asked_by(name) for name in DIRECTIVES}
-        functions = {f for rule in wanted.values() for f in (rule["mem_mb"], rule["runtime"])}
         snakemake(
             "--list-rules",
             *("--configfile", str(folder / "my.yaml")),
             folder=folder,
             snakefile=folder / "Snakefile",
             TEST_ANSWERS=str(folder / "answers.json"),
-            TEST_QUESTIONS=" ".join(f for f in functions if not f.isdecimal()),
+            TEST_RULES=" ".join(ASKED),
+            TEST_PLATE_RULES=" ".join((*PLATE_RULES, "doublets", "pseudobulk")),
         )
-        told = json.loads((folder / "answers.json").read_text())
-        constant = {plate: [0, 0, 0] for plate in ("small", "large", "unsaid")}
-        for number in (f for f in functions if f.isdecimal()):
-            told[number] = {plate: [int(number)] * 3 for plate in constant}
-        return {
-            rule: {name: told[wanted[rule][name]] for name in ("mem_mb", "runtime")}
-            for rule in wanted
-        }
+        return json.loads((folder / "answers.json").read_text())
 
     return answers
 
@@ -235,11 +241,11 @@ def test_the_atlas_asks_for_what_all_plates_need(ask, default):
 
 def test_jobs_that_hold_blocks_ask_for_the_budget(ask, default):
     more = ask(compute={"block_budget": "1256MB"})
-    holding = [rule for rule in DIRECTIVES if "--block-budget" in DIRECTIVES[rule]["shell"]]
+    holding = [rule for rule in DIRECTIVES if "{BLOCK_OPTIONS}" in DIRECTIVES[rule]["shell"]]
     kept = {"load", "normalize", "hvg", "select_genes", "concat_on_disk", "pca", "subset"}
     assert set(holding) == kept | {"pseudobulk", "merge_pseudobulk", "doublets"}
     for rule in holding:
-        assert asked_by(rule)["budget"] == "BUDGET"
+        assert requests_of(rule)["budget"] == "BUDGET"
         (before, *_), (after, *_) = (told[rule]["mem_mb"]["small"] for told in (default, more))
         assert after >= before + 1000, f"{rule}: blocks of 1 GB more are in flight"
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from scatlas.datasets import write_plate
-from tests.workflow.conftest import CONFIG, FILTER, PLATES
+from tests.workflow.conftest import CONFIG, PLATES
 from tests.workflow.runs import ROOT, Project, assert_same_outputs
 
 pytestmark = pytest.mark.workflow
@@ -72,7 +72,7 @@ def test_a_changed_plate_that_leaves_the_consensus_touches_no_other_plate(
 def test_changed_qc_bounds_do_not_load_again(copy: Project):
     tables = [pd.read_parquet(copy.results / f"plates/{p}/qc.parquet") for p in PLATES]
     bound = int(max(table["total_counts"].quantile(0.1) for table in tables))
-    copy.config["qc"] = FILTER | {"min_counts": bound}
+    copy.config["qc"] = CONFIG["qc"] | {"min_counts": bound}
     copy.write_config()
     planned = copy.run("consensus", "--dry-run").stdout
     jobs = re.findall(r"^(load|qc_filter|hvg) +(\d+)$", planned, re.MULTILINE)
@@ -92,7 +92,7 @@ def test_a_bound_on_genes_that_are_called_by_ids_names_the_column_to_set(
     tables = "results/plates/p1/qc.parquet"
     assert project.build(tables) == {"load/p1", "qc_filter/p1"}
 
-    project.config["qc"] = FILTER | {"max_pct_mt": 4.0}
+    project.config["qc"] = CONFIG["qc"] | {"max_pct_mt": 4.0}
     project.write_config()
     failed = project.run(tables)
 
@@ -115,14 +115,14 @@ def test_a_bound_on_genes_that_are_called_by_ids_names_the_column_to_set(
 def test_rare_genes_are_dropped_without_loading_again(copy: Project, plates: dict[str, Path]):
     facts = copy.results / "manifests/normalize/p1.json"
     assert json.loads(facts.read_text())["n_genes_dropped"] == 0
-    copy.config["qc"] = FILTER | {"drop_rare_genes": 30}
+    copy.config["qc"] = CONFIG["qc"] | {"drop_rare_genes": 30}
     copy.write_config()
     ran = copy.build("consensus")
     steps = ("qc_filter", "normalize", "hvg")
     assert ran == {f"{step}/{p}" for step in steps for p in PLATES} | {"consensus"}
     n_rare = (ad.read_h5ad(plates["p1"]).X.getnnz(axis=0) < 30).sum()
     assert json.loads(facts.read_text())["n_genes_dropped"] == n_rare > 0
-    copy.config["qc"] = FILTER | {"drop_rare_genes": 251}
+    copy.config["qc"] = CONFIG["qc"] | {"drop_rare_genes": 251}
     copy.write_config()
     done = copy.run("consensus")
     assert done.returncode != 0
@@ -132,7 +132,7 @@ def test_rare_genes_are_dropped_without_loading_again(copy: Project, plates: dic
 
 def test_qc_bounds_that_take_no_cell_change_no_byte_of_the_stores(copy: Project):
     old = copy.outputs()
-    copy.config["qc"] = FILTER | {"min_genes": 1}
+    copy.config["qc"] = CONFIG["qc"] | {"min_genes": 1}
     copy.write_config()
     ran = copy.build("results/umap.h5ad")
     assert {f"qc_filter/{p}" for p in PLATES} <= ran

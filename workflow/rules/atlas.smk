@@ -1,7 +1,6 @@
 # One atlas of all plates.
 # in:  plates/{plate}/{selected.zarr,gram.npz}, consensus.parquet
 # out: merged.zarr, pca.zarr, atlas.zarr
-from scatlas.workflow.provenance import recipe
 
 
 rule concat_on_disk:
@@ -19,25 +18,24 @@ rule concat_on_disk:
     retries: 2
     conda:
         "../../envs/cpu.yaml"
-    threads: atlas_threads
+    threads: threads_for("concat_on_disk")
     resources:
-        mem_mb=atlas_memory,
-        runtime=concat_runtime,
-        disk_mb=merged_disk,
+        mem_mb=memory("concat_on_disk"),
+        runtime=runtime("concat_on_disk"),
+        disk_mb=disk("concat_on_disk"),
         attempt=which_attempt,
         budget=BUDGET,
     params:
         selected=by_plate(f"{OUT}/plates/{{plate}}/selected.zarr"),
-        labels=as_is(json.dumps({plate.plate: plate.labels for plate in SHEET})),
+        labels=as_is(LABELS),
         code=code("concat_on_disk"),
         merged=subpath(output.merged, parent=True),
     message:
         "merging the plates"
     shell:
         "python {input.script:q} --selected {params.selected:q} --merged {params.merged:q}"
-        " --labels {params.labels:q} --manifest {output.manifest:q} --threads {threads}"
-        " --attempt {resources.attempt} --block-budget {resources.budget}"
-        " 2>&1 | tee {log:q}"
+        " --labels {params.labels:q}"
+        f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
 
 rule pca:
@@ -57,20 +55,17 @@ rule pca:
     retries: 2
     conda:
         "../../envs/cpu.yaml"
-    threads: pca_threads
+    threads: threads_for("pca")
     resources:
-        mem_mb=pca_memory,
-        runtime=pca_runtime,
-        disk_mb=pca_disk,
+        **device("pca"),
+        mem_mb=memory("pca"),
+        runtime=runtime("pca"),
+        disk_mb=disk("pca"),
         attempt=which_attempt,
         budget=BUDGET,
-        gpu=GPUS,
-        backend=BACKEND,
-        device_memory=DEVICE_MEMORY,
-        device_limit=DEVICE_LIMIT,
     params:
         options=options(CONFIG.pca),
-        scale=scale_options(CONFIG.scale),
+        scale=scale_option(),
         code=code("pca"),
         merged=subpath(input.merged, parent=True),
         pca=subpath(output.pca, parent=True),
@@ -78,11 +73,8 @@ rule pca:
         "principal components"
     shell:
         "python {input.script:q} --merged {params.merged:q} --grams {input.grams:q}"
-        " {params.options} {params.scale} --pca {params.pca:q} --manifest {output.manifest:q}"
-        " --threads {threads}"
-        " --attempt {resources.attempt} --block-budget {resources.budget}"
-        " --backend {resources.backend} --memory {resources.device_memory}"
-        " --memory-limit {resources.device_limit} 2>&1 | tee {log:q}"
+        " {params.options} {params.scale} --pca {params.pca:q}"
+        f"{BLOCK_OPTIONS}{DEVICE_OPTIONS}{STEP_TAIL}"
 
 
 rule atlas:
@@ -91,8 +83,8 @@ rule atlas:
         merged=ancient(rules.concat_on_disk.output.merged),
         pca_manifest=rules.pca.output.manifest,
         pca=ancient(rules.pca.output.pca),
-        harmony_manifest=[f"{OUT}/manifests/harmony.json"] if HARMONY else [],
-        harmony=[ancient(f"{OUT}/harmony.zarr/zarr.json")] if HARMONY else [],
+        harmony_manifest=[f"{OUT}/manifests/harmony.json"] if CONFIG.harmony else [],
+        harmony=[ancient(f"{OUT}/harmony.zarr/zarr.json")] if CONFIG.harmony else [],
         load=all_plates(f"{OUT}/manifests/load/{{plate}}.json"),
         consensus=f"{OUT}/manifests/consensus.json",
         table=ancient(f"{OUT}/consensus.parquet"),
@@ -109,22 +101,21 @@ rule atlas:
         "../../envs/cpu.yaml"
     threads: 1
     resources:
-        mem_mb=atlas_memory,
-        runtime=atlas_runtime,
+        mem_mb=memory("atlas"),
+        runtime=runtime("atlas"),
         attempt=which_attempt,
     params:
-        recipe=as_is(recipe(CONFIG, SHEET)),
+        recipe=as_is(RECIPE),
         code=code("atlas"),
         manifests=subpath(output.manifest, parent=True),
         merged=subpath(input.merged, parent=True),
         pca=subpath(input.pca, parent=True),
-        harmony=mixed_option(HARMONY),
+        harmony=harmony_option(),
         atlas=subpath(output.atlas, parent=True),
     message:
         "putting the atlas together"
     shell:
         "python {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
         " {params.harmony} --genes {input.table:q} --atlas {params.atlas:q}"
-        " --manifest {output.manifest:q}"
-        " --recipe {params.recipe:q} --manifests {params.manifests:q} --threads {threads}"
-        " --attempt {resources.attempt} 2>&1 | tee {log:q}"
+        " --recipe {params.recipe:q} --manifests {params.manifests:q}"
+        f"{STEP_TAIL}"

@@ -1,10 +1,10 @@
-# Where the plates meet: the genes they agree on, and each plate cut to them.
+# The consensus genes of all plates, and each plate reduced to them.
 # in:  plates/{plate}/hvg.parquet of all plates; plates/{plate}/counts.zarr
 # out: consensus_genes.tsv, consensus.parquet, plates/{plate}/{selected.zarr,gram.npz}
 
 
-# A checkpoint, so that Snakemake looks at the list again once it is made: if a new plate leaves
-# it byte-identical, no other plate is cut again.
+# A checkpoint, so that Snakemake compares the list after it is made: if a new plate does not change
+# it, no other plate is selected again.
 checkpoint consensus:
     input:
         hvg=all_plates(f"{OUT}/manifests/hvg/{{plate}}.json"),
@@ -23,12 +23,12 @@ checkpoint consensus:
         "../../envs/cpu.yaml"
     threads: 1
     resources:
-        mem_mb=table_memory,
+        mem_mb=memory("consensus"),
         runtime=10,
         attempt=which_attempt,
     params:
         hvg=by_plate(f"{OUT}/plates/{{plate}}/hvg.parquet"),
-        min_plates=CONFIG.consensus.min_plates,
+        min_plates=CONFIG.consensus.min_plates_of(len(PLATES)),
         genes=CONFIG.genes,
         code=code("consensus"),
     message:
@@ -36,8 +36,7 @@ checkpoint consensus:
     shell:
         "python {input.script:q} --hvg {params.hvg:q} --min-plates {params.min_plates}"
         " --genes {params.genes} --list {output.genes:q} --table {output.table:q}"
-        " --manifest {output.manifest:q} --threads {threads}"
-        " --attempt {resources.attempt} 2>&1 | tee {log:q}"
+        f"{STEP_TAIL}"
 
 
 rule select_genes:
@@ -50,7 +49,11 @@ rule select_genes:
         doublets_manifest=(
             [f"{OUT}/manifests/doublets/{{plate}}.json"] if CONFIG.doublets else []
         ),
-        doublets=[ancient(table) for table in doublets_table("{plate}")],
+        doublets=(
+            [ancient(f"{OUT}/plates/{{plate}}/doublets.parquet")]
+            if CONFIG.doublets
+            else []
+        ),
         script=script("select_genes"),
     output:
         selected=f"{OUT}/plates/{{plate}}/selected.zarr/zarr.json",
@@ -63,17 +66,14 @@ rule select_genes:
     retries: 2
     conda:
         "../../envs/cpu.yaml"
-    threads: gpu_threads
+    threads: threads_for("select_genes")
     resources:
-        mem_mb=select_memory,
-        runtime=select_runtime,
-        disk_mb=selected_disk,
+        **device("select_genes"),
+        mem_mb=memory("select_genes"),
+        runtime=runtime("select_genes"),
+        disk_mb=disk("select_genes"),
         attempt=which_attempt,
         budget=BUDGET,
-        gpu=GPUS,
-        backend=BACKEND,
-        device_memory=DEVICE_MEMORY,
-        device_limit=DEVICE_LIMIT,
     params:
         doublets=doublets_option,
         code=code("select_genes"),
@@ -84,8 +84,5 @@ rule select_genes:
     shell:
         "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --size-factors {input.size_factors:q} {params.doublets} --genes {input.genes:q}"
-        " --selected {params.selected:q} --gram {output.gram:q} --manifest {output.manifest:q}"
-        " --threads {threads}"
-        " --attempt {resources.attempt} --block-budget {resources.budget}"
-        " --backend {resources.backend} --memory {resources.device_memory}"
-        " --memory-limit {resources.device_limit} 2>&1 | tee {log:q}"
+        " --selected {params.selected:q} --gram {output.gram:q}"
+        f"{BLOCK_OPTIONS}{DEVICE_OPTIONS}{STEP_TAIL}"

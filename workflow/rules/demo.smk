@@ -1,4 +1,4 @@
-# The demo's plates, made where the plate sheet names them and no file is.
+# The demo's plates, simulated if their files do not exist.
 # in:  nothing
 # out: resources/demo/{plate}.h5ad
 
@@ -7,17 +7,17 @@ rule simulate:
     input:
         script=script("simulate"),
     output:
-        f"{DEMO}/plate{{n}}.h5ad",
+        f"{DEMO_FOLDER}/plate{{n}}.h5ad",
     log:
-        f"{DEMO}/logs/plate{{n}}.log",
+        f"{DEMO_FOLDER}/logs/plate{{n}}.log",
     benchmark:
-        f"{DEMO}/benchmarks/plate{{n}}.tsv"
+        f"{DEMO_FOLDER}/benchmarks/plate{{n}}.tsv"
     retries: 2
     conda:
         "../../envs/cpu.yaml"
     threads: 1
     resources:
-        mem_mb=table_memory,
+        mem_mb=memory("simulate"),
         runtime=10,
     params:
         code=code("simulate"),

@@ -1,7 +1,6 @@
-# Cells of each plate that are two, for those who ask for it (config: doublets).
+# Doublets of each plate (config: doublets).
 # in:  plates/{plate}/{counts.zarr,qc.parquet,qc_summary.json}
-# out: plates/{plate}/{doublets.parquet,doublets.json}, obs of the atlas; in the report
-#      figures/doublets.png and tables/doublet_rates.tsv
+# out: plates/{plate}/{doublets.parquet,doublets.json}
 
 
 rule doublets:
@@ -23,10 +22,10 @@ rule doublets:
     retries: 2
     conda:
         "../../envs/cpu.yaml"
-    threads: plate_threads
+    threads: threads_for("doublets")
     resources:
-        mem_mb=doublets_memory,
-        runtime=doublets_runtime,
+        mem_mb=memory("doublets"),
+        runtime=runtime("doublets"),
         attempt=which_attempt,
         budget=BUDGET,
     params:
@@ -41,28 +40,5 @@ rule doublets:
         "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --qc {input.qc:q} --qc-summary {input.qc_summary:q} {params.options}"
         " --n-top-genes {params.n_top_genes} --seed {params.seed} --table {output.table:q}"
-        " --summary {output.summary:q} --manifest {output.manifest:q} --threads {threads}"
-        " --attempt {resources.attempt} --block-budget {resources.budget} 2>&1 | tee {log:q}"
-
-
-REPORT_INPUT |= {
-    "doublets_manifests": all_plates(f"{OUT}/manifests/doublets/{{plate}}.json"),
-    "doublets": ancient(all_plates(f"{OUT}/plates/{{plate}}/doublets.json")),
-}
-REPORT_OPTIONS.append(
-    f"--doublets {shlex.join(by_plate(f'{OUT}/plates/{{plate}}/doublets.json'))}"
-)
-REPORT_OUTPUT |= {
-    "doublets_figure": report(
-        f"{OUT}/figures/doublets.png",
-        caption="../report/doublets.rst",
-        category="Cells",
-        labels={"result": "Doublet scores"},
-    ),
-    "doublet_rates": report(
-        f"{OUT}/tables/doublet_rates.tsv",
-        caption="../report/doublet_rates.rst",
-        category="Cells",
-        labels={"result": "Doublets (table)"},
-    ),
-}
+        " --summary {output.summary:q}"
+        f"{BLOCK_OPTIONS}{STEP_TAIL}"

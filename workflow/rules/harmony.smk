@@ -1,6 +1,6 @@
-# All cells of the plates mixed, for those who ask for it (config: integrate, with cells: all).
+# Batch correction of all cells of the atlas (config: integrate, with cells: all).
 # in:  merged.zarr, pca.zarr
-# out: harmony.zarr, which atlas.zarr takes in
+# out: harmony.zarr, which becomes a part of atlas.zarr
 
 
 rule harmony:
@@ -20,14 +20,14 @@ rule harmony:
     retries: 2
     conda:
         "../../envs/cpu.yaml"
-    threads: harmony_threads
+    threads: threads_for("harmony")
     resources:
-        mem_mb=harmony_memory,
-        runtime=harmony_runtime,
-        disk_mb=harmony_disk,
+        mem_mb=memory("harmony"),
+        runtime=runtime("harmony"),
+        disk_mb=disk("harmony"),
         attempt=which_attempt,
     params:
-        options=as_is(options(HARMONY)),
+        options=as_is(options(CONFIG.harmony)),
         seed=CONFIG.seed,
         code=code("harmony"),
         merged=subpath(input.merged, parent=True),
@@ -36,6 +36,6 @@ rule harmony:
     message:
         "mixing the plates' cells"
     shell:
-        "python {input.script:q} --merged {params.merged:q} --pca {params.pca:q} {params.options}"
-        " --seed {params.seed} --harmony {params.harmony:q} --manifest {output.manifest:q}"
-        " --threads {threads} --attempt {resources.attempt} 2>&1 | tee {log:q}"
+        "python {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
+        " {params.options} --seed {params.seed} --harmony {params.harmony:q}"
+        f"{STEP_TAIL}"

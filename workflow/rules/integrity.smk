@@ -1,25 +1,23 @@
-# Outputs of earlier runs, compared with what their steps have left (scatlas.workflow.integrity).
+# Outputs of earlier runs, compared with the run records of their steps (scatlas.workflow.integrity).
 # in:  manifests/*.json, manifests/*/{plate}.json with their run records
-# out: nothing; steps that failed or whose outputs are damaged are told to Snakemake
+# out: nothing; Snakemake learns which steps failed or lost outputs
+import fcntl
 from functools import partial
 
-from snakemake.io import apply_wildcards
+from snakemake.io import IOFile, apply_wildcards
+from snakemake.logging import logger
 
-from scatlas.workflow.integrity import Findings, check
 from scatlas.io.files.checksums import text_digest
+from scatlas.workflow.integrity import Findings, check_outputs, run_record
 
-# What decides the bytes of all results, but for the plates' own files. Run records keep it.
-PLAN = text_digest(
-    repr([CONFIG.model_dump(exclude={"backend", "compute"}), SHEET, CODE]).encode()
-)
-os.environ.update(SCATLAS_PLAN=PLAN)
+OWN_RULES = [rule for rule in workflow.rules if str(HERE) in str(rule.snakefile)]
 
 
-def outputs_of_steps():
-    """Each step's manifest and all its outputs, of optional rules as of others."""
+def outputs_by_manifest():
+    """All outputs of each step of this workflow, by its manifest."""
     found = {}
-    for step in workflow.rules:
-        if "manifest" in step.output.keys() and str(HERE) in str(step.snakefile):
+    for step in OWN_RULES:
+        if "manifest" in step.output.keys():
             for plate in PLATES:
                 of_plate = partial(apply_wildcards, wildcards={"plate": plate})
                 manifest = Path(of_plate(str(step.output.manifest)))
@@ -27,25 +25,94 @@ def outputs_of_steps():
     return found
 
 
-OUTPUTS.update(outputs_of_steps())
-
-
-def checked():
-    # Jobs on a cluster, each a Snakemake of its own, run what was planned; results in a storage
-    # are Snakemake's to look at.
-    elsewhere = workflow.storage_settings.default_storage_provider
-    if not workflow.is_main_process or elsewhere:
+def compare_outputs():
+    # Cluster jobs, each with its own Snakemake, run as planned. Snakemake itself checks results in
+    # a storage.
+    in_storage = workflow.storage_settings.default_storage_provider
+    if not workflow.is_main_process or in_storage:
         return Findings()
-    results = Path(prefixed(OUT))
-    above = next(path for path in (results, *results.parents) if path.exists())
-    if not above.is_dir():
-        raise WorkflowError(f"outdir: {above} is a file, not a folder: name another")
-    if above != results:  # a first run
+    results = Path(with_prefix(OUT))
+    existing = next(path for path in (results, *results.parents) if path.exists())
+    if not existing.is_dir():
+        raise WorkflowError(f"outdir: {existing} is a file, not a folder: name another")
+    if existing != results:  # a first run
         return Findings()
     try:
-        return check(OUTPUTS)
+        return check_outputs(OUTPUTS)
     except ScatlasError as error:
         raise WorkflowError(str(error)) from error
 
 
-FOUND.append(checked())
+# Digest of everything that decides the bytes of the results, except for the plates' files. Run
+# records hold it.
+CODE = [str(rule.params.code) for rule in OWN_RULES if "code" in rule.params.keys()]
+PLAN = text_digest(
+    repr([CONFIG.model_dump(exclude={"backend", "compute"}), SHEET, CODE]).encode()
+)
+os.environ.update(SCATLAS_PLAN=PLAN)
+OUTPUTS = outputs_by_manifest()
+FINDINGS = compare_outputs()
+
+
+def is_current(manifest, record):
+    """Whether a step would make the same outputs again, by its run record. Snakemake does not know
+    this of a cluster job that outlived it."""
+    plate = PLATES.get(manifest.stem)
+    # Only `load` reads a file that is no output of a step; Snakemake compares the ages of those.
+    source = stamp_of(plate_path(plate)) if record.get("source") and plate else ""
+    return (record.get("plan"), record.get("source", "")) == (PLAN, source)
+
+
+@cache
+def rerun_unfinished_steps():
+    """Make Snakemake rerun failed steps, whose outputs are missing: it ignores a missing output
+    while all outputs after it exist. The input function of `load`, which every target needs, calls
+    this."""
+    if workflow.dag is None:
+        return
+    forgotten = [
+        str(manifest)
+        for manifest, record in FINDINGS.intact.items()
+        if any(
+            workflow.persistence.metadata(IOFile(path)) is None
+            for path in OUTPUTS[manifest]
+        )
+        and not is_current(manifest, record)
+    ]
+    if forgotten:
+        logger.info(
+            f"Snakemake does not remember how {len(forgotten):,} steps ran, {forgotten[0]} "
+            "the first, and config, plates or code have changed since: they run again. If the "
+            "change does not concern them, the same command with --touch keeps their results"
+        )
+    for manifest, reason in FINDINGS.to_rerun.items():
+        if run_record(manifest).exists():
+            logger.info(f"{reason}: its step runs again")
+    for reason in FINDINGS.incomplete.values():
+        logger.info(f"{reason}: it is made again where it is needed")
+    workflow.dag.forcefiles.update([*forgotten, *map(str, FINDINGS.to_rerun)])
+    if workflow.execution_settings and not workflow.dryrun:
+        lock_working_folder()
+        FINDINGS.apply()
+
+
+@cache
+def lock_working_folder():
+    """Refuse a second Snakemake in this folder; returns the lock, which the cache keeps open.
+
+    Snakemake's own lock ends in a traceback if the first run ends at that moment, because it
+    removes the folder of the locks. The system frees this one, however a process ends.
+    """
+    locks = Path(".snakemake/locks")
+    file = locks.with_name("scatlas.lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        # Snakemake would print a traceback for any other exception here.
+        raise SystemExit(
+            f"error: another Snakemake is running in {Path.cwd()}: wait until it has ended"
+        ) from None
+    except OSError as error:
+        logger.info(f"{file.name} cannot be locked ({error}): start one run at a time")
+    locks.mkdir(exist_ok=True)
+    return file

@@ -1,10 +1,10 @@
-# One plate, alone: every rule here depends on its own plate and no other.
+# One plate alone: no rule here depends on another plate, except that load compares their genes.
 # in:  the plate sheet's files
 # out: plates/{plate}/{counts.zarr,qc.parquet,qc_summary.json,size_factors.parquet,hvg.parquet}
 #
-# Rules are chained by manifests, which hold checksums and are compared by content; the stores
-# themselves only have to be there (ancient). A store is named by its root metadata file: with
-# directory() Snakemake would write into it.
+# Rules depend on manifests, which hold checksums and are compared by content; the stores themselves
+# only have to exist (ancient). The root metadata file stands for a store: with directory() Snakemake
+# would write into it.
 
 
 rule load:
@@ -22,18 +22,18 @@ rule load:
     retries: 2
     conda:
         "../../envs/cpu.yaml"
-    threads: plate_threads
+    threads: threads_for("load")
     resources:
-        mem_mb=plate_memory,
-        runtime=load_runtime,
-        disk_mb=counts_disk,
+        mem_mb=memory("load"),
+        runtime=runtime("load"),
+        disk_mb=disk("load"),
         attempt=which_attempt,
         budget=BUDGET,
     params:
         source=source_path,
         stamp=source_stamp,
         mt_prefix=as_is(CONFIG.qc.mt_prefix),
-        gene_names=as_is(GENE_NAMES),
+        gene_names=as_is(GENE_NAMES_OPTION),
         code=code("load"),
         store=subpath(output.store, parent=True),
     message:
@@ -41,9 +41,7 @@ rule load:
     shell:
         "python {input.script:q} --plate {wildcards.plate} --source {params.source:q}"
         " --store {params.store:q} --mt-prefix {params.mt_prefix:q} {params.gene_names}"
-        " --manifest {output.manifest:q}"
-        " --threads {threads}"
-        " --attempt {resources.attempt} --block-budget {resources.budget} 2>&1 | tee {log:q}"
+        f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
 
 rule qc_filter:
@@ -64,8 +62,8 @@ rule qc_filter:
         "../../envs/cpu.yaml"
     threads: 1
     resources:
-        mem_mb=plate_memory,
-        runtime=table_runtime,
+        mem_mb=memory("qc_filter"),
+        runtime=runtime("qc_filter"),
         attempt=which_attempt,
     params:
         options=as_is(options(CONFIG.qc)),
@@ -76,17 +74,16 @@ rule qc_filter:
     shell:
         "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " {params.options} --table {output.table:q} --summary {output.summary:q}"
-        " --manifest {output.manifest:q} --threads {threads}"
-        " --attempt {resources.attempt} 2>&1 | tee {log:q}"
+        f"{STEP_TAIL}"
 
 
 rule normalize:
     input:
-        kept=f"{OUT}/manifests/{KEPT}/{{plate}}.json",
-        qc=ancient(f"{OUT}/plates/{{plate}}/{KEPT_TABLE}"),
-        # The counts are read only to take those of rare genes off.
-        load=[rules.load.output.manifest] if RARE else [],
-        store=[ancient(rules.load.output.store)] if RARE else [],
+        kept=f"{OUT}/manifests/{LAST_CELL_FILTER}/{{plate}}.json",
+        qc=ancient(f"{OUT}/plates/{{plate}}/{KEPT_CELLS}"),
+        # Counts are read only to subtract those of rare genes.
+        load=[rules.load.output.manifest] if RARE_GENE_OPTION else [],
+        store=[ancient(rules.load.output.store)] if RARE_GENE_OPTION else [],
         script=script("normalize"),
     output:
         table=f"{OUT}/plates/{{plate}}/size_factors.parquet",
@@ -98,23 +95,22 @@ rule normalize:
     retries: 2
     conda:
         "../../envs/cpu.yaml"
-    threads: normalize_threads
+    threads: threads_for("normalize")
     resources:
-        mem_mb=plate_memory,
-        runtime=normalize_runtime,
+        mem_mb=memory("normalize"),
+        runtime=runtime("normalize"),
         attempt=which_attempt,
         budget=BUDGET,
     params:
         options=options(CONFIG.normalize),
-        rare=rare_counts,
+        rare=rare_gene_counts,
         code=code("normalize"),
     message:
         "size factors of {wildcards.plate}"
     shell:
         "python {input.script:q} --plate {wildcards.plate} --qc {input.qc:q} {params.options}"
-        " {params.rare} --table {output.table:q} --manifest {output.manifest:q}"
-        " --threads {threads} --attempt {resources.attempt}"
-        " --block-budget {resources.budget} 2>&1 | tee {log:q}"
+        " {params.rare} --table {output.table:q}"
+        f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
 
 rule hvg:
@@ -134,29 +130,23 @@ rule hvg:
     retries: 2
     conda:
         "../../envs/cpu.yaml"
-    threads: gpu_threads
+    threads: threads_for("hvg")
     resources:
-        mem_mb=hvg_memory,
-        runtime=hvg_runtime,
+        **device("hvg"),
+        mem_mb=memory("hvg"),
+        runtime=runtime("hvg"),
         attempt=which_attempt,
         budget=BUDGET,
-        gpu=GPUS,
-        backend=BACKEND,
-        device_memory=DEVICE_MEMORY,
-        device_limit=DEVICE_LIMIT,
     params:
         options=options(CONFIG.hvg),
         min_cells=CONFIG.qc.min_cells or 0,
-        rare=RARE,
+        rare=RARE_GENE_OPTION,
         code=code("hvg"),
         store=subpath(input.store, parent=True),
     message:
         "highly variable genes of {wildcards.plate}"
     shell:
         "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
-        " --size-factors {input.size_factors:q} {params.options} --min-cells {params.min_cells}"
-        " {params.rare} --table {output.table:q} --manifest {output.manifest:q}"
-        " --threads {threads} --attempt {resources.attempt}"
-        " --block-budget {resources.budget}"
-        " --backend {resources.backend} --memory {resources.device_memory}"
-        " --memory-limit {resources.device_limit} 2>&1 | tee {log:q}"
+        " --size-factors {input.size_factors:q} {params.options}"
+        " --min-cells {params.min_cells} {params.rare} --table {output.table:q}"
+        f"{BLOCK_OPTIONS}{DEVICE_OPTIONS}{STEP_TAIL}"

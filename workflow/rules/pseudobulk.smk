@@ -1,4 +1,4 @@
-# Counts summed over the cells that are alike, for those who ask for it (config: pseudobulk).
+# Counts summed by plate and group of cells (config: pseudobulk).
 # in:  plates/{plate}/{counts.zarr,qc.parquet}
 # out: plates/{plate}/pseudobulk.zarr, pseudobulk.h5ad
 
@@ -7,8 +7,8 @@ rule pseudobulk:
     input:
         load=rules.load.output.manifest,
         store=ancient(rules.load.output.store),
-        kept=f"{OUT}/manifests/{KEPT}/{{plate}}.json",
-        qc=ancient(f"{OUT}/plates/{{plate}}/{KEPT_TABLE}"),
+        kept=f"{OUT}/manifests/{LAST_CELL_FILTER}/{{plate}}.json",
+        qc=ancient(f"{OUT}/plates/{{plate}}/{KEPT_CELLS}"),
         script=script("pseudobulk"),
     output:
         sums=f"{OUT}/plates/{{plate}}/pseudobulk.zarr/zarr.json",
@@ -20,10 +20,10 @@ rule pseudobulk:
     retries: 2
     conda:
         "../../envs/cpu.yaml"
-    threads: plate_threads
+    threads: threads_for("pseudobulk")
     resources:
-        mem_mb=pseudobulk_memory,
-        runtime=hvg_runtime,
+        mem_mb=memory("pseudobulk"),
+        runtime=runtime("pseudobulk"),
         attempt=which_attempt,
         budget=BUDGET,
     params:
@@ -36,8 +36,7 @@ rule pseudobulk:
     shell:
         "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --qc {input.qc:q} {params.options} --sums {params.sums:q}"
-        " --manifest {output.manifest:q} --threads {threads}"
-        " --attempt {resources.attempt} --block-budget {resources.budget} 2>&1 | tee {log:q}"
+        f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
 
 rule merge_pseudobulk:
@@ -57,19 +56,18 @@ rule merge_pseudobulk:
         "../../envs/cpu.yaml"
     threads: 4
     resources:
-        mem_mb=merge_memory,
-        runtime=atlas_runtime,
+        mem_mb=memory("merge_pseudobulk"),
+        runtime=runtime("merge_pseudobulk"),
         attempt=which_attempt,
         budget=BUDGET,
     params:
         sums=by_plate(f"{OUT}/plates/{{plate}}/pseudobulk.zarr"),
         genes=CONFIG.genes,
-        labels=as_is(json.dumps({plate.plate: plate.labels for plate in SHEET})),
+        labels=as_is(LABELS),
         code=code("merge_pseudobulk"),
     message:
         "merging the sums by group"
     shell:
         "python {input.script:q} --sums {params.sums:q} --genes {params.genes}"
         " --labels {params.labels:q} --pseudobulk {output.pseudobulk:q}"
-        " --manifest {output.manifest:q} --threads {threads}"
-        " --attempt {resources.attempt} --block-budget {resources.budget} 2>&1 | tee {log:q}"
+        f"{BLOCK_OPTIONS}{STEP_TAIL}"

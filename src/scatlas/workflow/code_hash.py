@@ -1,8 +1,8 @@
 """Content hash of the code behind a script.
 
-Snakemake notices a changed script but not a changed package. Each rule therefore carries the hash
-of the ``scatlas`` modules that its script reaches: a changed kernel reruns the steps that use it,
-and a changed figure reruns the report alone.
+Snakemake notices a changed script but not a changed package. Each rule therefore has a parameter
+with the hash of the ``scatlas`` modules that its script imports: a changed kernel reruns the steps
+that use it, and a changed figure reruns the report alone.
 """
 
 from __future__ import annotations
@@ -17,77 +17,79 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ROOT = Path(__file__).parents[1]
-# Snakemake asks at each start, and on a cluster each job starts one: Python's parser would take
-# most of a second for the package. The tests hold what is found here against what that finds.
+# Regexes, because `ast` takes most of a second for the package at each start, and each cluster job
+# starts Snakemake again. A test compares the imports that both find.
 _IMPORT = re.compile(
     r"^ *(?:from (scatlas[\w.]*) import (?:\(([^)]*)\)|(.+))|import (scatlas[\w.]*))", re.MULTILINE
 )
-# What only type checkers and ``python -m`` run: no script does.
+# Blocks that only type checkers and ``python -m`` run.
 _NOT_EXECUTED = re.compile(
     r"^( *)if (?:TYPE_CHECKING|__name__ == \"__main__\"):\n(?:\1 +.*\n|\n)*", re.MULTILINE
 )
 _COMMENT = re.compile("#.*")
-# Kernels that a file asks for, as "linalg.gram", and CUDA sources, as "linalg/gram".
-_CHOSEN = re.compile(r"\b(kernels_for|kernel)\(\s*\"([\w./]+)\"")
-_SOURCES = {".py", ".cu", ".html", ".css"}
-# Modules of an operation, of which `scatlas.kernels.dispatch.kernels_for` chooses one.
-_KERNELS = ("scatlas.kernels.{}_cpu", "scatlas.kernels.{}_gpu")
+# Kernels that a file dispatches to ("linalg.gram"), and CUDA sources that it loads ("linalg/gram").
+_KERNEL_CALL = re.compile(r"\b(kernels_for|kernel)\(\s*\"([\w./]+)\"")
+_SUFFIXES = {".py", ".cu", ".html", ".css"}
+# Modules of an operation; `scatlas.kernels.dispatch.kernels_for` chooses between them.
+_KERNEL_MODULES = ("scatlas.kernels.{}_cpu", "scatlas.kernels.{}_gpu")
 
 
 def code_hash(script: Path) -> str:
-    """Hash of the package's sources that ``script`` imports, directly or not.
+    """Hash of the package's sources that a script imports, directly or through other modules.
 
     Parameters
     ----------
     script
-        Python file. A function that it imports by name (``from scatlas.pp import pca``) counts
-        with the module that holds it; a subpackage (``from scatlas import pp``) counts as a whole.
+        Python file. A function (``from scatlas.pp import pca``) adds the module that defines it,
+        a subpackage (``from scatlas import pp``) all its modules.
 
     Returns
     -------
-    16 hexadecimal digits; the script's own text is not part of it.
+    16 hexadecimal digits, without the script's own text.
     """
-    seen: set[Path] = set()
-    todo = {script}
-    while todo:
-        for path in _imports(todo.pop()) - seen:
-            seen.add(path)
-            todo.add(path)
+    files: set[Path] = set()
+    unvisited = {script}
+    while unvisited:
+        new = _imports(unvisited.pop()) - files
+        files |= new
+        unvisited |= new
     digest = hashlib.blake2b(digest_size=8)
-    for path in sorted(seen, key=lambda p: p.relative_to(_ROOT).as_posix()):
+    for path in sorted(files, key=lambda p: p.relative_to(_ROOT).as_posix()):
         digest.update(path.relative_to(_ROOT).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 
 def _imports(path: Path) -> frozenset[Path]:
     """Files of the package that a file imports, at the top or inside functions."""
-    return _found(path, path.stat().st_mtime_ns) if path.suffix == ".py" else frozenset()
+    return _imported_files(path, path.stat().st_mtime_ns) if path.suffix == ".py" else frozenset()
 
 
 @cache
-def _found(path: Path, changed: int) -> frozenset[Path]:
-    read = _read(path, changed)
-    found: set[Path] = set()
-    for module, name in read.imports:
-        files = _files(f"{module}.{name}") if name else _files(module)
-        found |= files or (_files_behind(module, name) if name else files)
+def _imported_files(path: Path, changed: int) -> frozenset[Path]:
+    source = _parse(path, changed)
+    files: set[Path] = set()
+    for module, name in source.imports:
+        if name:
+            files |= _module_files(f"{module}.{name}") or _files_of_name(module, name)
+        else:
+            files |= _module_files(module)
     folder = _ROOT / "kernels"
-    sources = {folder / f"{name}.cu" for name in read.kernels}
-    sources |= {folder / "build/common.cuh"} if read.kernels else set()
-    return frozenset(found | {file for file in sources if file.is_file()})
+    cuda_files = {folder / f"{name}.cu" for name in source.kernels}
+    cuda_files |= {folder / "build/common.cuh"} if source.kernels else set()
+    return frozenset(files | {file for file in cuda_files if file.is_file()})
 
 
-class _Read(NamedTuple):
-    """What a file says of others.
+class _Source(NamedTuple):
+    """Imports of a file.
 
     Attributes
     ----------
     imports
-        Module and name of each import that runs; no name where the module itself is imported.
+        Module and name of each import that runs; the name is empty for an imported module.
     kernels
-        Operations whose CUDA sources it takes.
+        CUDA sources that it loads.
     origins
-        By name, the module that a name is imported from, also if for type checkers alone.
+        Module of each imported name, also of names for type checkers alone.
     """
 
     imports: list[tuple[str, str]]
@@ -96,23 +98,22 @@ class _Read(NamedTuple):
 
 
 @cache
-def _read(path: Path, _changed: int) -> _Read:
+def _parse(path: Path, _changed: int) -> _Source:
     text = path.read_text(encoding="utf-8")
     executed = _NOT_EXECUTED.sub("", text)
-    chosen = [match.groups() for match in _CHOSEN.finditer(executed)]
-    kernels = [
-        module.format(name) for kind, name in chosen if kind == "kernels_for" for module in _KERNELS
-    ]
-    return _Read(
-        imports=[*_statements(executed), *((module, "") for module in kernels)],
-        kernels=[name for kind, name in chosen if kind == "kernel"],
-        # Of several, the first.
-        origins={name: module for module, name in reversed([*_statements(text)])},
+    calls = [match.groups() for match in _KERNEL_CALL.finditer(executed)]
+    operations = [name for function, name in calls if function == "kernels_for"]
+    modules = [module.format(name) for name in operations for module in _KERNEL_MODULES]
+    return _Source(
+        imports=[*_import_statements(executed), *((module, "") for module in modules)],
+        kernels=[name for function, name in calls if function == "kernel"],
+        # The first of several.
+        origins={name: module for module, name in reversed([*_import_statements(text)])},
     )
 
 
-def _statements(text: str) -> Iterator[tuple[str, str]]:
-    """Module and name of each import of the package; no name where the module is imported."""
+def _import_statements(text: str) -> Iterator[tuple[str, str]]:
+    """Module and name of each import of the package; the name is empty for an imported module."""
     for source, several, line, module in _IMPORT.findall(text):
         if module:
             yield module, ""
@@ -121,28 +122,28 @@ def _statements(text: str) -> Iterator[tuple[str, str]]:
                 yield source, words[0]
 
 
-def _path(module: str) -> Path | None:
+def _module_path(module: str) -> Path | None:
     top, *parts = module.split(".")
     return _ROOT.joinpath(*parts) if top == "scatlas" and parts else None
 
 
-def _files(module: str) -> set[Path]:
-    """Files of a module of this package, or of a whole subpackage; none for anything else."""
-    path = _path(module)
+def _module_files(module: str) -> set[Path]:
+    """Files of a module or of a whole subpackage; none for names outside the package."""
+    path = _module_path(module)
     if path is None:
         return set()
     if path.with_suffix(".py").is_file():
         return {path.with_suffix(".py")}
     if (path / "__init__.py").is_file():
-        return {p for p in path.rglob("*") if p.suffix in _SOURCES}
+        return {p for p in path.rglob("*") if p.suffix in _SUFFIXES}
     return set()
 
 
-def _files_behind(module: str, name: str) -> set[Path]:
-    """Files behind a name that a module defines or a subpackage passes on."""
-    path = _path(module)
+def _files_of_name(module: str, name: str) -> set[Path]:
+    """Files of the module that defines a name, which a subpackage may export."""
+    path = _module_path(module)
     if path is None or not (path / "__init__.py").is_file():
-        return _files(module)
+        return _module_files(module)
     init = path / "__init__.py"
-    origin = _read(init, init.stat().st_mtime_ns).origins.get(name)
-    return {init} if origin is None else _files(origin)
+    origin = _parse(init, init.stat().st_mtime_ns).origins.get(name)
+    return {init} if origin is None else _module_files(origin)

@@ -1,11 +1,10 @@
-"""Whether the outputs of earlier steps are still as their steps left them.
+"""Comparison of the outputs of earlier steps with the files that the steps have written.
 
-Snakemake looks at the one file by which a rule names a store, and takes a missing output for no
-work while everything behind it is there. Two things escape it: a store that lost or changed one of
-its other files, and a step that failed, whose outputs are gone while an older atlas still stands.
-So each step lists its files with size, time and digest in its run record
-(:func:`run_record`), and the workflow compares them when it starts: a directory
-listing, and a digest where a time has changed.
+Snakemake checks one file per store, and ignores a missing output while all later outputs exist. It
+misses two cases: a store that lost or changed another of its files, and a failed step, whose
+outputs are gone while an older atlas still exists. Therefore each step lists its files with size,
+time and digest in its run record (:func:`run_record`), and the workflow compares them at its start:
+sizes and times, and the digest of a file whose time has changed.
 """
 
 from __future__ import annotations
@@ -24,65 +23,64 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 logger = logging.getLogger(__name__)
-# Outputs named in one sentence.
-_NAMED = 20
-# Bytes to read anew from which on the log says so.
-_LONG = 10**9
+# Outputs that one message names at most.
+_MAX_NAMED = 20
+# Log before more bytes than this are read again.
+_LOG_ABOVE_BYTES = 10**9
 
 
 @dataclass
 class Findings:
-    """What :func:`check` has found.
+    """Result of :func:`check_outputs`.
 
     Attributes
     ----------
-    to_run
-        Manifests whose steps have to run again, and why.
+    to_rerun
+        Manifests whose steps have to run again, with the reason.
     incomplete
-        Stores that lack files, and the first of these.
-    sound
-        Run records by manifest, where outputs, as far as they are there, are as their step left
-        them.
-    records
-        Run records, by path, with the new times of files that only were touched.
+        Stores that lack files, with a text that names the first one.
+    intact
+        Run records by manifest, of steps whose existing outputs are unchanged.
+    touched
+        Run records by path, with the new times of files whose bytes are unchanged.
     """
 
-    to_run: dict[Path, str] = field(default_factory=dict)
+    to_rerun: dict[Path, str] = field(default_factory=dict)
     incomplete: dict[Path, str] = field(default_factory=dict)
-    sound: dict[Path, dict[str, Any]] = field(default_factory=dict)
-    records: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    intact: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    touched: dict[Path, dict[str, Any]] = field(default_factory=dict)
 
-    def withdraw(self) -> None:
-        """Remove the root metadata of incomplete stores, so that Snakemake takes them for missing.
+    def apply(self) -> None:
+        """Remove the root metadata of incomplete stores, and update the times in run records.
 
-        It makes them again where a step needs them, and in a run that needs nothing of them
-        leaves them.
+        Without root metadata a store is missing to Snakemake, which makes it again if a step of
+        the run needs it.
         """
         for store in self.incomplete:
             (store / "zarr.json").unlink(missing_ok=True)
-        for path, record in self.records.items():
+        for path, record in self.touched.items():
             try:
                 write_json(path, record)
             except OSError as error:
-                logger.info("%s: the times of its files cannot be noted: %s", path, error)
+                logger.info("%s: new times of its files cannot be written: %s", path, error)
 
 
 def run_record(manifest: Path) -> Path:
-    """Where the run record of a step lies."""
+    """Path of the run record of a step."""
     return manifest.parent / "runs" / manifest.name
 
 
-def stamps(
+def file_records(
     manifest: Path, facts: Mapping[str, Any], outputs: Mapping[Path, Mapping[str, str]]
 ) -> dict[str, Any]:
-    """What a run record says of a step's files, to be compared later.
+    """Entries of a run record about the files of a step, for later comparison.
 
     Parameters
     ----------
     manifest
         Manifest of the step, not written yet.
     facts
-        What it will hold.
+        Its content.
     outputs
         By output, the digests of its files by name
         (:func:`scatlas.io.files.checksums.file_digests`).
@@ -102,8 +100,8 @@ def stamps(
     return {"manifest": text_digest(json_text(facts)), "outputs": listed}
 
 
-def explain(manifest: Path) -> None:
-    """After a failure: whether it is one of the step's inputs, an output of another step.
+def refuse_damaged_inputs(manifest: Path) -> None:
+    """After the failure of a step, compare the outputs of all other steps, which may be its inputs.
 
     Parameters
     ----------
@@ -113,52 +111,52 @@ def explain(manifest: Path) -> None:
     Raises
     ------
     InputError
-        An output is damaged; the sentence says how to have it made again.
+        An output is damaged; the message gives the repair.
     """
     root = next((folder for folder in manifest.parents if folder.name == "manifests"), None)
     if root is None:
         return
     steps = (path for path in root.rglob("*.json") if path.parent.name != "runs")
-    found = check(path for path in steps if path != manifest)
+    found = check_outputs(path for path in steps if path != manifest)
     for store, lacks in found.incomplete.items():
         msg = f"{lacks}: delete it (rm -r {store}) and give the same command again"
         raise InputError(msg)
 
 
-def check(manifests: Iterable[Path]) -> Findings:
-    """Compare the outputs of steps with what the steps have left.
+def check_outputs(manifests: Iterable[Path]) -> Findings:
+    """Compare the outputs of steps with their run records.
 
     Parameters
     ----------
     manifests
-        Manifest of each step of a workflow, whether it is there or not.
+        Manifest of each step of a workflow, whether it exists or not.
 
     Raises
     ------
     InputError
-        Files have other bytes than their step wrote: they are damaged, or somebody's work.
+        Files have other bytes than their step wrote: they are damaged, or were edited.
     """
     found = Findings()
     changed: dict[Path, str] = {}
     for manifest in manifests:
         record = _read_record(manifest)
         if isinstance(record, str):
-            found.to_run[manifest] = record
+            found.to_rerun[manifest] = record
             continue
         path = run_record(manifest)
         for name, files in record["outputs"].items():
             output = Path(os.path.normpath(path.parent / name))
             if _check_output(manifest, output, files, found, changed):
-                found.records[path] = record
-        if manifest not in found.to_run:
-            found.sound[manifest] = record
+                found.touched[path] = record
+        if manifest not in found.to_rerun:
+            found.intact[manifest] = record
     if changed:
-        raise InputError(_sentence(changed))
+        raise InputError(_damage_message(changed))
     return found
 
 
 def _read_record(manifest: Path) -> dict[str, Any] | str:
-    """The run record that belongs to a manifest, or why its step has to run again."""
+    """The run record of a manifest, or the reason why its step has to run again."""
     path = run_record(manifest)
     try:
         text = manifest.read_bytes()
@@ -178,9 +176,9 @@ def _check_output(
     found: Findings,
     changed: dict[Path, str],
 ) -> bool:
-    """Compare one file or folder; whether times of its files changed, which are noted anew."""
+    """Compare one output; return whether times of its files changed, which are then updated."""
     is_store = "zarr.json" in files
-    # An output that is gone as a whole is Snakemake's to miss, where it is needed.
+    # Snakemake itself notices an output that is missing as a whole, if a step needs it.
     if not (output / "zarr.json" if is_store else output).exists():
         return False
     missing = []
@@ -200,11 +198,11 @@ def _check_output(
         if is_store:
             found.incomplete[output] = lacks
         else:
-            found.to_run[manifest] = lacks
+            found.to_rerun[manifest] = lacks
         return False
     n_bytes = sum(files[name][0] for name in touched)
-    if n_bytes > _LONG:
-        logger.info("%s: times have changed, reading %.1f GB anew", output, n_bytes / 1e9)
+    if n_bytes > _LOG_ABOVE_BYTES:
+        logger.info("%s: times have changed, reading %.1f GB again", output, n_bytes / 1e9)
     for name in touched:
         if digest_of(output / name, root=output, every_byte=True) != files[name][2]:
             changed.setdefault(output, name)
@@ -217,11 +215,11 @@ def _size_and_time(file: Path) -> tuple[int, int]:
     return stat.st_size, stat.st_mtime_ns
 
 
-def _sentence(changed: Mapping[Path, str]) -> str:
+def _damage_message(changed: Mapping[Path, str]) -> str:
     output, name = next(iter(changed.items()))
     where = f"{output}: {name} is" if name else f"{output} is"
     more = f" (and {len(changed) - 1:,} more)" if len(changed) > 1 else ""
-    paths = " ".join(map(str, list(changed)[:_NAMED]))
+    paths = " ".join(map(str, list(changed)[:_MAX_NAMED]))
     return (
         f"{where} not what its step has written{more}: it is damaged, or was edited; move it away "
         f"to keep it, or delete it (rm -r {paths}), and give the same command again, which makes "

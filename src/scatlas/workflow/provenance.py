@@ -1,8 +1,9 @@
-"""What an atlas says of its own making: ``uns['scatlas']``.
+"""The record of an atlas about its origin: ``uns['scatlas']``.
 
-The record holds what decides the atlas (settings, plates, versions) and nothing else: no times, and
-no setting of a later step, so that equal runs give equal bytes and a change of the UMAP leaves the
-atlas alone. Checksums of stores leave it out (:func:`scatlas.io.checksum`): it says how, not what.
+The record holds everything that decides the atlas (settings, plates, versions) and nothing else: no
+times and no settings of later steps. Equal runs therefore write equal bytes, and a change of the
+UMAP does not change the atlas. Checksums of stores exclude the record
+(:func:`scatlas.io.checksum`).
 """
 
 from __future__ import annotations
@@ -19,66 +20,64 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from scatlas.workflow.config.model import Config
     from scatlas.workflow.config.plate_sheet import Plate
+    from scatlas.workflow.config.sections import Config
 
 logger = logging.getLogger(__name__)
 
-# Keys of the config that reach the atlas, and the seed of what is made from it. Where files lie and
-# what a job may use do not show in an atlas; neither does anything after it.
-KEYS = ("seed", "qc", "doublets", "genes", "normalize", "hvg", "consensus", "scale", "pca")
-# What the step `load` has found in a plate; the digest is that of its values, whatever the bytes in
-# which this version stores them.
-CONTENT = ("n_cells", "n_genes", "n_values", "total_counts", "max_count", "values_digest")
+# Config keys that affect the atlas, and the seed of later steps.
+ATLAS_KEYS = ("seed", "qc", "doublets", "genes", "normalize", "hvg", "consensus", "scale", "pca")
+# Facts of the step `load` about a plate. The digest is that of its values, not of the stored bytes.
+CONTENT_FACTS = ("n_cells", "n_genes", "n_values", "total_counts", "max_count", "values_digest")
 PLATE_STEPS = ("load", "qc_filter", "normalize", "hvg", "select_genes")
 ATLAS_STEPS = ("consensus", "concat_on_disk", "pca")
 
 
 def recipe(config: Config, plates: Sequence[Plate]) -> str:
-    """What decides an atlas, as the workflow hands it to the step ``atlas``.
+    """Settings and plates that decide an atlas, as an option of the step ``atlas``.
 
     Returns
     -------
-    JSON in one line: ``config``, every key of :data:`KEYS` with its value, and of ``integrate``
-    what decides the mixed components if the atlas has them, and ``plates`` in the order of the
+    JSON in one line: ``config``, every key of :data:`ATLAS_KEYS` with its value, and the keys of
+    ``integrate`` that decide ``X_pca_harmony`` if the atlas has it; ``plates`` in the order of the
     sheet, each with ``plate``, ``path`` and ``labels``. Equal settings give equal text.
     """
     rows = [{"plate": p.plate, "path": p.path, "labels": p.labels} for p in plates]
-    settings = config.model_dump(mode="json", include=set(KEYS))
+    settings = config.model_dump(mode="json", include=set(ATLAS_KEYS))
     if config.integrate and config.integrate.cells == "all":
-        # What mixes the cells; how they are looked at is a later step's.
+        # The other keys belong to a later step.
         settings["integrate"] = config.integrate.model_dump(exclude={"umap", "label"})
-    return _line({"config": settings, "plates": rows})
+    return _json_line({"config": settings, "plates": rows})
 
 
-def record(made_by: str, manifests: Path) -> dict[str, Any]:
-    """The record of an atlas whose steps have left their manifests.
+def record(settings_json: str, manifests: Path) -> dict[str, Any]:
+    """Record of an atlas, from its settings and the manifests of its steps.
 
     Parameters
     ----------
-    made_by
-        Text of :func:`recipe`.
+    settings_json
+        Result of :func:`recipe`.
     manifests
         Folder of the manifests of a run.
 
     Returns
     -------
     For ``uns['scatlas']``: ``version``, ``seed``, ``backend`` (``cpu``, ``gpu``, or both), and as
-    JSON ``config``, ``plates`` (with the content of each as loaded, :data:`CONTENT`) and
-    ``versions`` of the packages. Where steps ran with several versions all of them are named.
+    JSON ``config``, ``plates`` (each with its :data:`CONTENT_FACTS`) and ``versions`` of the
+    packages. If steps ran with several versions, all of them are listed.
     """
-    decided = json.loads(made_by)
+    decided = json.loads(settings_json)
     plates = []
     for row in decided["plates"]:
         loaded = json.loads((manifests / "load" / f"{row['plate']}.json").read_text("utf-8"))
-        plates.append({**row, **{name: loaded[name] for name in CONTENT}})
+        plates.append({**row, **{name: loaded[name] for name in CONTENT_FACTS}})
     names = [row["plate"] for row in plates]
     plate_steps, atlas_steps = list(PLATE_STEPS), list(ATLAS_STEPS)
     if decided["config"]["doublets"]:
         plate_steps.append("doublets")
     if "integrate" in decided["config"]:
         atlas_steps.append("harmony")
-    runs = list(_runs(manifests, names, plate_steps, atlas_steps))
+    runs = list(_run_records(manifests, names, plate_steps, atlas_steps))
     versions = [
         pair
         for run in runs
@@ -89,21 +88,21 @@ def record(made_by: str, manifests: Path) -> dict[str, Any]:
         "version": __version__,
         "seed": decided["config"]["seed"],
         "backend": ", ".join(sorted({run["backend"] for run in runs if "backend" in run})),
-        "config": _line(decided["config"]),
-        "plates": _line(plates),
-        "versions": _line({name: _all_of(name, versions) for name, _ in versions}),
+        "config": _json_line(decided["config"]),
+        "plates": _json_line(plates),
+        "versions": _json_line({name: _joined_versions(name, versions) for name, _ in versions}),
     }
 
 
 def read_record(atlas: Path) -> dict[str, Any]:
-    """The record of an atlas, its JSON decoded.
+    """Read the record of an atlas and decode its JSON.
 
     Raises
     ------
     InputError
         There is no atlas, or one without a record.
     """
-    # Half a second to import, which the workflow does without while it reads its rules.
+    # Half a second to import, which parsing the rules does not need.
     import zarr
     from anndata.io import read_elem
 
@@ -113,8 +112,8 @@ def read_record(atlas: Path) -> dict[str, Any]:
     root = zarr.open_group(atlas, mode="r")
     if "uns/scatlas" not in root:
         msg = (
-            f"{atlas} does not say how it was made (no uns['scatlas']): only an atlas.zarr of the "
-            "workflow does"
+            f"{atlas} has no record of its origin (uns['scatlas']): give an atlas.zarr of the "
+            "workflow"
         )
         raise InputError(msg)
     found = read_elem(root["uns/scatlas"])
@@ -122,13 +121,13 @@ def read_record(atlas: Path) -> dict[str, Any]:
     return {**found, "seed": int(found["seed"]), **decoded}
 
 
-def _runs(
+def _run_records(
     manifests: Path,
     plates: Iterable[str],
     plate_steps: Iterable[str],
     atlas_steps: Iterable[str],
 ) -> Iterable[dict[str, Any]]:
-    """Run records of the steps behind an atlas."""
+    """Run records of the steps that make an atlas."""
     names = [f"{step}/{plate}" for plate in plates for step in plate_steps]
     for name in (*names, *atlas_steps):
         file = run_record(manifests / f"{name}.json")
@@ -138,9 +137,9 @@ def _runs(
             logger.info("%s is missing: the record leaves out the versions of this step", file)
 
 
-def _all_of(name: str, versions: Iterable[tuple[str, str]]) -> str:
+def _joined_versions(name: str, versions: Iterable[tuple[str, str]]) -> str:
     return ", ".join(sorted({str(version) for known, version in versions if known == name}))
 
 
-def _line(value: Any) -> str:
+def _json_line(value: Any) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False)

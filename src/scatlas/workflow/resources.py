@@ -1,8 +1,7 @@
-"""What a step asks of a machine, from the sizes of the plates: memory, time, threads, disk.
+"""Memory, run time, threads and disk that the jobs request, estimated from the sizes of the plates.
 
-Nothing here opens a plate: a file's size is asked for, or the few bytes of metadata in which a Zarr
-store says its shape. Estimates err upwards, and a job that needs more all the same is tried again
-with twice, then three times as much.
+The estimates open no plate: they use the size of a file, or the shape in the metadata of a Zarr
+store. They err upwards; a job that needs more runs again with twice, then three times as much.
 """
 
 from __future__ import annotations
@@ -10,48 +9,70 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scatlas._util.byte_sizes import parse_bytes
 from scatlas.compute.block_sizes import block_bytes
+from scatlas.compute.footprints import harmony_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from scatlas.workflow.config.plate_sheet import Plate
+    from scatlas.workflow.config.sections import Config
 
-# Tahoe-100M's plates, in gzip: denser files than most, so others are taken for larger than they
-# are. An address, and a folder that is no Zarr store, say nothing of their size.
+# Values and bytes per cell of Tahoe-100M's plates, in gzip: denser files than most, so the estimate
+# for others is too large. UNKNOWN_BYTES: an address, or a folder that is not a Zarr store.
 VALUES_PER_CELL = 1451
 BYTES_PER_CELL = 3000
 UNKNOWN_BYTES = 10e9
 
-# Memory: Python with its libraries and compiled kernels, and the two Snakemakes that a job of a
-# cluster has around it; four times the blocks in flight (raw, normalised, encoded, partial
-# results); twice what was seen of the tables with a row a cell.
+# MB of memory. BASE_MB: Python with its libraries and compiled kernels, and two Snakemake processes
+# around each job of a cluster. TABLE_MB_PER_CELL: twice the measured size of tables with one row
+# per cell. GPU_MB: CUDA's libraries, its context, pinned memory, larger blocks (docs/memory.md).
 BASE_MB = 900
 TABLE_MB_PER_CELL = 3e-4
-# On a GPU: CUDA's libraries, its context, pinned memory, and larger blocks (docs/memory.md).
 GPU_MB = 3000
+# Per cell on 30 components, with scores and simulated doublets; and neighbours of one part.
+DOUBLETS_MB_PER_CELL, DOUBLETS_MB = 0.35e-3, 500
+# Sums of 60,000 genes, 8 bytes each, with one group per 1,000 cells.
+PSEUDOBULK_MB_PER_CELL = 0.5e-3
+# The subset in memory with its neighbours: 20 kB per cell.
+SUBSET_MB_PER_CELL = 20e-3
+# The merged obs is written by column: an atlas needs a tenth of the memory of its plates' tables.
+MERGED_OBS_SHARE = 0.1
+# Four blocks' worth of memory per block in flight: raw, normalised, encoded, partial results.
+BLOCK_COPIES = 4
 
-# Time: seconds on one core as measured (docs/performance.md), of a stored value or of a cell, and
-# how much slower a disk or a core may be before the limit ends a job.
+# Seconds of one core as measured (docs/performance.md). SLACK: how much slower a disk or a core may
+# be before the time limit ends the job.
 SECONDS_PER_VALUE = {"load": 20e-9, "hvg": 4e-9, "select_genes": 14e-9}
 SECONDS_PER_CELL = {"tables": 0.7e-6, "concat_on_disk": 2e-6, "atlas": 1e-6, "doublets": 0.5e-3}
-SECONDS_PER_COMPONENT = 20e-9  # of a cell in the projection
+SECONDS_PER_COMPONENT = 20e-9  # per cell, to project
 SECONDS_PER_GENE_CUBED = 1e-9  # eigenvectors
-SECONDS_PER_MIXED = 2e-6  # of a cell's component, for the few rounds that Harmony takes
+SECONDS_PER_HARMONY_COMPONENT = 2e-6  # per cell, for Harmony's usual number of rounds
+SUBSET_MINUTES, SUBSET_CELLS_PER_MINUTE = 15, 2_000  # neighbours, UMAP, figures
 SLACK = 20
 START_MINUTES = 10
 
-# Disk: bytes of a count in counts.zarr, of a value of the consensus genes (float32 and its index),
-# and the share of a cell's values that those genes have.
+# Bytes per count in counts.zarr, bytes per value of the consensus genes (float32 and its index),
+# and the share of a cell's values that these genes have.
 COUNT_BYTES, SELECTED_BYTES, SELECTED_SHARE = 1.9, 5, 0.11
+
+# Rules that hold neither blocks nor tables of a plate.
+_SMALL_RULES = {"simulate", "consensus"}
+_CLUSTER_RULES = {"hvg", "select_genes", "pca"}  # on all GPUs of compute.cluster
+_ONE_GPU_RULES = {"umap", "integrate"}
+# Rules that write stores. Snakemake guesses the disk of all others.
+STORE_RULES = {"load", "select_genes", "concat_on_disk", "pca", "harmony"}
 
 
 @dataclass(frozen=True)
 class Size:
-    """Cells and stored values of a plate, or of several."""
+    """Cells and stored values of one plate or several."""
 
     cells: float
     values: float
@@ -59,7 +80,7 @@ class Size:
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What one job asks for; memory and disk in MB, time in minutes."""
+    """Resources that one job requests; memory and disk in MB, run time in minutes."""
 
     rule: str
     threads: int
@@ -69,11 +90,171 @@ class JobRequest:
     disk_mb: int = 0
 
 
-def plate_size(plate: Plate) -> Size:
-    """Size of a plate: as the sheet says, else of a Zarr store its shape, else by its bytes.
+class Estimates:
+    """Resources that the jobs of a run request, by rule and plate, on their first attempt.
 
-    ``n_cells`` of the plate sheet is believed, and files are taken to hold cells like Tahoe's.
+    Parameters
+    ----------
+    config, plates
+        Config of the run and all its plates.
     """
+
+    def __init__(self, config: Config, plates: Sequence[Plate]) -> None:
+        self._config = config
+        self._plates = {plate.plate: plate for plate in plates}
+        self._budget = parse_bytes(config.compute.block_budget)
+        self.plate = cache(self._plate_size)
+
+    def _plate_size(self, name: str) -> Size:
+        return plate_size(self._plates[name])
+
+    @cached_property
+    def atlas(self) -> Size:
+        """Size of all plates together."""
+        return total(self.plate(name) for name in self._plates)
+
+    @cached_property
+    def subset_cells(self) -> float:
+        """Cells of the sample."""
+        return min(self._config.subset.n_cells or self.atlas.cells, self.atlas.cells)
+
+    @cached_property
+    def gram_mb(self) -> float:
+        """MB of one Gram matrix of the consensus genes."""
+        return 8e-6 * self.max_consensus_genes**2
+
+    @cached_property
+    def max_consensus_genes(self) -> float:
+        """Largest number of consensus genes to expect.
+
+        Each needs the votes of ``min_plates`` plates, and plates that are alike agree on at most
+        twice ``n_top_genes``.
+        """
+        n_top, n_plates = self._config.hvg.n_top_genes, len(self._plates)
+        votes = n_top * n_plates
+        return min(votes / self._config.consensus.min_plates_of(n_plates), 2 * n_top)
+
+    @cached_property
+    def _cluster_gpus(self) -> int:
+        """GPUs per job of the rules that may use a Dask cluster.
+
+        With ``backend: auto`` jobs request GPUs only if their Python has CuPy.
+        """
+        backend, cluster = self._config.backend, self._config.compute.cluster
+        if backend == "cpu" or (backend == "auto" and find_spec("cupy") is None):
+            return 0
+        if cluster is None:
+            return 1
+        return 0 if cluster.kind == "local-cpu" else cluster.devices or 1
+
+    def gpus(self, rule: str) -> int:
+        """GPUs of a job."""
+        if rule in _CLUSTER_RULES:
+            return self._cluster_gpus
+        return min(self._cluster_gpus, 1) if rule in _ONE_GPU_RULES else 0
+
+    def memory(self, rule: str, plate: str | None = None, threads: int = 1) -> int:
+        """MB of memory of a job, which grows with its threads for ``select_genes``."""
+        budget = 0 if rule in _SMALL_RULES else self._budget
+        cells = self.plate(plate).cells if plate else 0
+        extra_mb = 0.0
+        match rule:
+            case "doublets":
+                gram_mb = 8e-6 * self._config.hvg.n_top_genes**2
+                extra_mb = DOUBLETS_MB_PER_CELL * cells + 4 * gram_mb + DOUBLETS_MB
+            case "select_genes":
+                # One Gram matrix per block in flight, and one to add another to.
+                extra_mb = (threads + 3) * self.gram_mb
+            case "pseudobulk":
+                extra_mb = PSEUDOBULK_MB_PER_CELL * cells
+            case "concat_on_disk" | "pca" | "atlas":
+                cells = MERGED_OBS_SHARE * self.atlas.cells
+                extra_mb = 4 * self.gram_mb
+            case "harmony":
+                extra_mb = self._harmony_mb(self.atlas.cells)
+            case "integrate":
+                extra_mb = SUBSET_MB_PER_CELL * self.subset_cells
+                if not self._config.harmony:  # else the rule harmony has corrected all cells
+                    extra_mb += self._harmony_mb(self.subset_cells)
+            case "subset" | "umap" | "report":
+                extra_mb = SUBSET_MB_PER_CELL * self.subset_cells
+        return memory_mb(cells, budget, extra_mb=extra_mb, gpus=self.gpus(rule))
+
+    def runtime(self, rule: str, plate: str | None = None, threads: int = 1) -> int:
+        """Minutes of a job."""
+        size = self.plate(plate) if plate else self.atlas
+        match rule:
+            case "normalize" if self._config.qc.drop_rare_genes:
+                return self.runtime("hvg", plate, threads)
+            case "qc_filter" | "normalize":
+                return minutes(size.cells * SECONDS_PER_CELL["tables"])
+            case "pseudobulk":
+                return self.runtime("hvg", plate, threads)
+            case "merge_pseudobulk":
+                return self.runtime("atlas")
+            case "doublets":
+                passes = 4 * size.values * SECONDS_PER_VALUE["hvg"]
+                return minutes(passes + size.cells * SECONDS_PER_CELL["doublets"], threads)
+            case "concat_on_disk" | "atlas":
+                return minutes(size.cells * SECONDS_PER_CELL[rule])
+            case "pca":
+                projection = size.cells * self._config.pca.n_comps * SECONDS_PER_COMPONENT
+                eigenvectors = self.max_consensus_genes**3 * SECONDS_PER_GENE_CUBED
+                return minutes(projection + eigenvectors, threads)
+            case "harmony":
+                return minutes(self._harmony_seconds(size.cells), threads)
+            case "integrate":
+                seconds = self._harmony_seconds(self.subset_cells)
+                harmony = 0 if self._config.harmony else minutes(seconds, threads)
+                return self.runtime("umap") + harmony
+            case "subset" | "umap" | "report":
+                return int(SUBSET_MINUTES + self.subset_cells / SUBSET_CELLS_PER_MINUTE)
+        return minutes(size.values * SECONDS_PER_VALUE[rule], threads)
+
+    def threads(self, rule: str, plate: str | None = None) -> int:
+        """Threads of a job of a rule that reads blocks, or of ``harmony``."""
+        if rule == "harmony":
+            return 16 if self.atlas.cells > 1e6 else 4
+        if rule == "normalize" and not self._config.qc.drop_rare_genes:
+            return 1
+        values = self.plate(plate).values if plate else self.atlas.values * SELECTED_SHARE
+        return block_threads(self._budget, values, gpu=self.gpus(rule) > 0)
+
+    def disk(self, rule: str, plate: str | None = None) -> int:
+        """MB of the store that a job writes."""
+        size = self.plate(plate) if plate else self.atlas
+        match rule:
+            case "load":
+                n_bytes = size.values * COUNT_BYTES
+            case "select_genes" | "concat_on_disk":
+                n_bytes = size.values * SELECTED_SHARE * SELECTED_BYTES
+            case "pca":
+                n_bytes = size.cells * self._config.pca.n_comps * 4
+            case "harmony":
+                n_bytes = size.cells * self._harmony_comps * 4
+            case _:
+                n_bytes = 0
+        return int(n_bytes / 1e6)
+
+    @property
+    def _harmony_comps(self) -> int:
+        integrate = self._config.integrate
+        return (integrate and integrate.n_pcs) or self._config.pca.n_comps
+
+    def _harmony_mb(self, n_cells: float) -> float:
+        return harmony_bytes(n_cells, self._harmony_comps) / 1e6
+
+    def _harmony_seconds(self, n_cells: float) -> float:
+        return n_cells * self._harmony_comps * SECONDS_PER_HARMONY_COMPONENT
+
+
+def plate_size(plate: Plate) -> Size:
+    """Size of a plate: ``n_cells`` of the sheet, else the shape of a Zarr store, else by its bytes.
+
+    The estimate by bytes assumes cells like Tahoe's.
+    """
+    if plate.is_simulated:
+        return Size(2000, 2000 * 3000)
     path = Path(plate.path)
     shape = None if plate.is_remote else _zarr_shape(path)
     if shape:
@@ -84,39 +265,39 @@ def plate_size(plate: Plate) -> Size:
 
 
 def _zarr_shape(store: Path) -> Size | None:
-    """Shape of X as the store's metadata say it; None where they do not."""
-    dense, values, offsets = (_shape(store / name) for name in ("X", "X/data", "X/indptr"))
+    """Size of X by the metadata of a store; None if they lack its shape."""
+    dense, values, offsets = (_array_shape(store / name) for name in ("X", "X/data", "X/indptr"))
     if values and offsets:
         return Size(offsets[0] - 1, values[0])
     return Size(dense[0], dense[0] * dense[1]) if dense and len(dense) == 2 else None
 
 
-def _shape(array: Path) -> list[int] | None:
+def _array_shape(array: Path) -> list[int] | None:
     for name in ("zarr.json", ".zarray"):
         try:
             return json.loads((array / name).read_text(encoding="utf-8")).get("shape")
         except (OSError, ValueError, AttributeError):
-            continue  # not there or damaged: `load` refuses a damaged store with its own sentence
+            continue  # missing or damaged: `load` refuses a damaged store with a message
     return None
 
 
 def total(sizes: Iterable[Size]) -> Size:
-    """Size of several plates together."""
+    """Sum of the sizes of several plates."""
     sizes = list(sizes)
     return Size(sum(size.cells for size in sizes), sum(size.values for size in sizes))
 
 
 def block_threads(budget: int, values: float | None = None, *, gpu: bool = False) -> int:
-    """Threads that a pass over blocks puts to use.
+    """Threads that a pass over blocks can use.
 
     Parameters
     ----------
     budget
         ``compute.block_budget`` in bytes. One block of it waits for its consumer.
     values
-        Stored values to pass over; a plate of few blocks has work for few threads.
+        Stored values to read; a plate of few blocks occupies few threads.
     gpu
-        Whether a GPU computes: then threads read, and eight keep it busy.
+        Whether a GPU computes: then threads only read, and eight keep it busy.
     """
     block = block_bytes(budget)
     fit = budget // block - 1
@@ -125,40 +306,40 @@ def block_threads(budget: int, values: float | None = None, *, gpu: bool = False
     return int(min(wanted, max(blocks, 2)))
 
 
-def memory_mb(cells: float, budget: int, *, gram_mb: float = 0, gpus: int = 0) -> int:
-    """MB of a step that holds blocks in flight, tables of ``cells`` and Gram matrices."""
-    mb = BASE_MB + 4 * budget / 1e6 + TABLE_MB_PER_CELL * cells + gram_mb + GPU_MB * gpus
-    return int(mb)
+def memory_mb(cells: float, budget: int, *, extra_mb: float = 0, gpus: int = 0) -> int:
+    """MB of a job with blocks in flight, tables of ``cells``, further matrices, and GPUs."""
+    blocks_mb = BLOCK_COPIES * budget / 1e6
+    return int(BASE_MB + blocks_mb + TABLE_MB_PER_CELL * cells + extra_mb + GPU_MB * gpus)
 
 
 def minutes(seconds: float, threads: int = 1) -> int:
-    """Minutes to ask for where a step was seen to take so many seconds of one core."""
+    """Minutes to request for work that was measured to take ``seconds`` of one core."""
     return int(START_MINUTES + SLACK * seconds / 60 / threads)
 
 
-def plan(asks: Iterable[JobRequest]) -> str:
-    """Table of what jobs ask for, a row a rule in the order of their first job."""
+def resource_table(requests: Iterable[JobRequest]) -> str:
+    """Table of requested resources with one row per rule, in the order of their first jobs."""
     rules: dict[str, list[JobRequest]] = defaultdict(list)
-    for ask in asks:
-        rules[ask.rule].append(ask)
-    every = [ask for jobs in rules.values() for ask in jobs]
+    for request in requests:
+        rules[request.rule].append(request)
+    all_requests = [request for jobs in rules.values() for request in jobs]
     rows = [["rule", "jobs", "threads", "GPUs", "GB each", "hours", "GPU hours", "disk GB"]]
-    rows += [_row(rule, jobs) for rule, jobs in rules.items()]
-    rows.append(_row("all", every))
+    rows += [_table_row(rule, jobs) for rule, jobs in rules.items()]
+    rows.append(_table_row("all", all_requests))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
         "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
     ]
     return "\n".join(
         [
-            "Plan: what the jobs ask for at most. Threads, GPUs and GB are of the largest job,",
-            "hours and disk of all jobs together. Most jobs take a tenth of their time.",
+            "Plan: resources that the jobs request. Threads, GPUs and GB are of the largest job,",
+            "hours and disk of all jobs together. Most jobs take a tenth of their hours.",
             *lines,
         ]
     )
 
 
-def _row(name: str, jobs: list[JobRequest]) -> list[str]:
+def _table_row(name: str, jobs: list[JobRequest]) -> list[str]:
     hours = sum(job.runtime for job in jobs) / 60
     gpu_hours = sum(job.runtime * job.gpu for job in jobs) / 60
     return [

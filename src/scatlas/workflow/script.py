@@ -1,9 +1,10 @@
-"""What every script of the workflow shares: options, log, one-sentence errors, manifest.
+"""Options, log, one-sentence errors and manifest of all scripts of the workflow.
 
-A step leaves two small JSON files beside its outputs. The *manifest* says what was made (counts,
-checksums) and nothing that changes from run to run, so that a step which makes the same thing
-again reruns nothing after it. The *run record* (:func:`scatlas.workflow.integrity.run_record`) says
-how: versions, seconds, peak memory, and the files that were written.
+A script writes two small JSON files beside its outputs. The *manifest* holds facts about the
+outputs (counts, checksums) and nothing that differs between equal runs: a step that makes equal
+outputs again reruns no later step. The *run record*
+(:func:`scatlas.workflow.integrity.run_record`) holds versions, seconds, peak memory, and the files
+that were written.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from scatlas._version import __version__
 from scatlas.errors import DiskError, InputError, ScatlasError
-from scatlas.workflow.integrity import explain, run_record, stamps
+from scatlas.workflow.integrity import file_records, refuse_damaged_inputs, run_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,48 +38,50 @@ if TYPE_CHECKING:
 logger = logging.getLogger("scatlas")
 _PACKAGES = ("anndata", "dask", "h5py", "numba", "numpy", "pandas", "scipy", "zarr")
 _NO_LIMIT = "none"
-# What the system answers where nothing more can be written.
-_FULL = {errno.ENOSPC, errno.EDQUOT}
+_FULL_DISK_ERRNOS = {errno.ENOSPC, errno.EDQUOT}
 
 
 def parser(doc: str | None, *, gpu: bool = False) -> argparse.ArgumentParser:
-    """Option parser of a script with the options all of them share.
+    """Option parser with the options that all scripts share.
 
     Parameters
     ----------
     doc
         Description of the script.
     gpu
-        Whether the step can work on a GPU; :func:`run` then claims one as the options say.
+        Add the options of scripts that can compute on a GPU, which :func:`run_script` then locks.
     """
     new = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     new.add_argument(
-        "--manifest", type=Path, required=True, help="JSON file that says what was made"
+        "--manifest",
+        type=Path,
+        required=True,
+        help="JSON file to write: facts about the outputs",
     )
     new.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads")
-    new.add_argument("--attempt", type=int, default=1, help="above 1, after a failure: which one")
+    new.add_argument("--attempt", type=int, default=1, help="number of the attempt")
     new.add_argument(
-        "--block-budget", default="256MB", help="memory for the row blocks in flight, as 256MB"
+        "--block-budget", default="256MB", help="memory for the blocks in flight, such as 256MB"
     )
     if gpu:
         new.add_argument(
             "--backend",
             choices=["auto", "cpu", "gpu"],
             default="auto",
-            help="what to work on; auto: a GPU where one can be used, else the CPU",
+            help="device; auto: a GPU if one can be used, else the CPU",
         )
         new.add_argument(
             "--memory",
             choices=["pool", "managed", "async", "default"],
             default="pool",
-            help="how memory of the GPU is handed out",
+            help="allocator of GPU memory",
         )
         new.add_argument(
             "--memory-limit",
             default=_NO_LIMIT,
-            help="the most memory of the GPU that is handed out, as 60GB",
+            help="maximum of GPU memory, such as 60GB",
         )
         new.add_argument(
             "--cluster",
@@ -89,26 +92,23 @@ def parser(doc: str | None, *, gpu: bool = False) -> argparse.ArgumentParser:
 
 
 @contextmanager
-def run(
+def run_script(
     args: argparse.Namespace, *, outputs: list[Path], reports: list[Path] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Run a step: use its threads, report its passes, and write its manifest when it ends well.
-
-    A step that can work on a GPU finds out with :func:`scatlas.compute.backend.current` whether it
-    has one.
+    """Context of a script's work: set threads and device, then write manifest and run record.
 
     Parameters
     ----------
     args
         Options of :func:`parser`.
     outputs
-        Files and stores that the step writes; the manifest holds their checksums.
+        Files and stores that the script writes; the manifest holds their checksums.
     reports
-        Files and folders that it writes besides, which tell of the run and differ from run to run.
+        Further files and folders that it writes, which differ between equal runs.
 
     Yields
     ------
-    Facts for the manifest, to be filled by the step.
+    Facts for the manifest; the script fills them.
     """
     from scatlas.compute.progress import progress
     from scatlas.compute.threads import use_threads
@@ -116,22 +116,22 @@ def run(
     from scatlas.io.files.stamps import stamp
 
     name = " ".join([Path(sys.argv[0]).stem, *filter(None, [getattr(args, "plate", None)])])
-    with _alone(args.manifest):
+    with _lock_step(args.manifest):
         start = time.monotonic()
         source = {"source": stamp(args.source)} if hasattr(args, "source") else {}
         facts: dict[str, Any] = {}
-        # Snakemake tries again with more memory. That mends no input: the sentence is remembered,
-        # so that hours of reading are not spent three times.
-        refused = args.manifest.with_suffix(".refused")
-        if args.attempt > 1 and refused.exists():
-            raise InputError(refused.read_text(encoding="utf-8"))
-        refused.unlink(missing_ok=True)
-        device: dict[str, Any] = {}
+        # Snakemake tries again with more memory. That repairs no input: the next attempt repeats
+        # the stored message instead of hours of reading.
+        refusal = args.manifest.with_suffix(".refused")
+        if args.attempt > 1 and refusal.exists():
+            raise InputError(refusal.read_text(encoding="utf-8"))
+        refusal.unlink(missing_ok=True)
+        device_record: dict[str, Any] = {}
         with (
-            _device(args, device),
+            _use_device(args, device_record),
             use_threads(args.threads, **block_sizes(args)),
             progress(name),
-            _remembered(args, refused),
+            _store_refusal(args, refusal),
         ):
             yield facts
         digests = {path: file_digests(path) for path in [*outputs, *(reports or [])]}
@@ -143,21 +143,21 @@ def run(
             "seconds": seconds,
             "peak_memory_bytes": peak,
             "threads": args.threads,
-            **device,
-            **stamps(args.manifest, facts, digests),
+            **device_record,
+            **file_records(args.manifest, facts, digests),
             **source,
             "plan": os.environ.get("SCATLAS_PLAN"),
             "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }
-        with _remembered(args, refused):
+        with _store_refusal(args, refusal):
             write_json(run_record(args.manifest), record)
             write_json(args.manifest, facts)
         logger.info("%s: done in %.1f s, peak memory %.0f MB", name, seconds, peak / 1e6)
 
 
 @contextmanager
-def _alone(manifest: Path) -> Iterator[None]:
-    """Wait for a process that still works on the same step: one whose Snakemake was killed."""
+def _lock_step(manifest: Path) -> Iterator[None]:
+    """Wait for a process of the same step that outlived its killed Snakemake."""
     path = run_record(manifest).with_suffix(".lock")
     with ExitStack() as stack:
         try:
@@ -165,7 +165,7 @@ def _alone(manifest: Path) -> Iterator[None]:
             file = stack.enter_context(path.open("w"))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            logger.info("%s: a process of an earlier run is still at it, waiting for it", manifest)
+            logger.info("%s: waiting for the process of an earlier run", manifest)
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError as error:  # a full disk, or a file system without locks
             logger.info("%s cannot be locked: %s", path, error)
@@ -173,108 +173,108 @@ def _alone(manifest: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _remembered(args: argparse.Namespace, refused: Path) -> Iterator[None]:
-    """Write down the sentence of what more memory cannot mend: bad input, and a full disk."""
+def _store_refusal(args: argparse.Namespace, refusal: Path) -> Iterator[None]:
+    """Store the message of errors that more memory cannot repair: bad input, and a full disk."""
     from scatlas.io.files.atomic import atomic_path
 
     try:
         yield
     except Exception as error:
-        full = _no_space(error, refused.parent)
-        if not full and (failed := _failed_disk(error)):
-            raise DiskError(failed) from error  # the next attempt may fare better
-        sentence = full or _damage(error, args)
-        if sentence is None and isinstance(error, InputError):
-            sentence = str(error)
-        if sentence is None:
+        full_disk = _full_disk_message(error, refusal.parent)
+        if not full_disk and (failed_disk := _failed_disk_message(error)):
+            raise DiskError(failed_disk) from error  # the next attempt may succeed
+        message = full_disk or _damaged_input_message(error, args)
+        if message is None and isinstance(error, InputError):
+            message = str(error)
+        if message is None:
             raise
-        # Where the disk is full, what was written in part is gone by now, which makes room for it;
-        # if it does not, the step is tried again in vain.
-        with suppress(OSError), atomic_path(refused) as partial:
-            partial.write_text(sentence, encoding="utf-8")
-        if isinstance(error, InputError) and sentence == str(error):
+        # The partial output is already deleted, so this file usually fits on a full disk. If not,
+        # the next attempt fails, too.
+        with suppress(OSError), atomic_path(refusal) as partial:
+            partial.write_text(message, encoding="utf-8")
+        if isinstance(error, InputError) and message == str(error):
             raise
-        raise (DiskError if full else InputError)(sentence) from error
+        raise (DiskError if full_disk else InputError)(message) from error
 
 
-def _damage(error: Exception, args: argparse.Namespace) -> str | None:
-    """A sentence that names the output of an earlier step that is damaged, and how to mend it."""
+def _damaged_input_message(error: Exception, args: argparse.Namespace) -> str | None:
+    """Message that names a damaged output of an earlier step, and the repair; None without one."""
     from scatlas.io.files.anndata_file import AGAIN
 
     if isinstance(error, InputError) and AGAIN not in str(error):
         return None
-    if hasattr(args, "source"):  # what `load` reads is no output of ours
+    if hasattr(args, "source"):  # `load` reads no output of the workflow
         return None
     try:
-        explain(args.manifest)
+        refuse_damaged_inputs(args.manifest)
     except InputError as damage:
         return str(damage)
-    # Damage that leaves size and time alone is found by the checksum of a chunk.
+    # The checksum of a chunk finds damage that leaves size and time unchanged.
     path = next((part for part in str(error).split(": ") if Path(part).exists()), None)
     if path is None or not isinstance(error, InputError):
         return None
-    mend = f"delete it (rm -r {path}) and give the same command again, which makes it anew"
-    return str(error).replace(AGAIN, mend)
+    repair = f"delete it (rm -r {path}) and give the same command again, which makes it anew"
+    return str(error).replace(AGAIN, repair)
 
 
-def _no_space(error: BaseException | None, folder: Path) -> str | None:
-    """A sentence that names the disk, if an error says that a disk is full."""
-    for cause in _chain(error):
+def _full_disk_message(error: BaseException | None, folder: Path) -> str | None:
+    """Message that names the full disk, if an error reports one."""
+    for cause in _causes(error):
         code = cause.errno if isinstance(cause, OSError) else None
-        # HDF5 gives the words, and no number.
-        if code in _FULL or os.strerror(errno.ENOSPC) in str(cause):
+        # HDF5 reports the text of the error alone, without its number.
+        if code in _FULL_DISK_ERRNOS or os.strerror(errno.ENOSPC) in str(cause):
             name = cause.filename if isinstance(cause, OSError) else None
-            named = isinstance(name, str | os.PathLike)
-            place = (Path(name) if named else folder).absolute()
-            while not place.is_mount() and place != place.parent:
-                place = place.parent
-            free = shutil.disk_usage(place).free / 1e6
-            why = "your quota on it is used up" if code == errno.EDQUOT else "it is full"
+            is_path = isinstance(name, str | os.PathLike)
+            mount = (Path(name) if is_path else folder).absolute()
+            while not mount.is_mount() and mount != mount.parent:
+                mount = mount.parent
+            free_mb = shutil.disk_usage(mount).free / 1e6
+            reason = "your quota on it is used up" if code == errno.EDQUOT else "it is full"
             return (
-                f"no space left on the disk mounted at {place} ({why}; without what this step had "
-                f"begun, {free:,.0f} MB are free): make room there, or set outdir to a folder on "
-                "another disk, and run again"
+                f"no space left on the disk mounted at {mount} ({reason}; without the partial "
+                f"output of this step {free_mb:,.0f} MB are free): make room there, or set outdir "
+                "to a folder on another disk, and run again"
             )
     return None
 
 
-def _failed_disk(error: BaseException) -> str | None:
-    """A sentence, if an error says that a disk failed, or that what is being written is gone."""
-    for cause in _chain(error):
+def _failed_disk_message(error: BaseException) -> str | None:
+    """Message, if an error reports that a disk failed or that a partial output is gone."""
+    for cause in _causes(error):
         name = str(getattr(cause, "filename", None) or "")
-        # Of a file that is written by several threads another may tell first that it is gone.
+        # Several threads write a file: the first error may come from one that finds it missing.
         if os.strerror(errno.EIO) in str(cause) or ".partial" in name:
-            why = " ".join(str(cause).split())
+            reason = " ".join(str(cause).split())
             return (
-                f"the disk did not take what was written ({why}): look after the disk, and give "
+                f"the disk failed while an output was written ({reason}): check the disk, and give "
                 "the same command again"
             )
     return None
 
 
-def _chain(error: BaseException | None) -> list[BaseException]:
-    """An error, what caused it, and so on."""
-    chain: list[BaseException] = []
-    while error is not None and error not in chain:
-        chain.append(error)
+def _causes(error: BaseException | None) -> list[BaseException]:
+    """An error and the chain of its causes."""
+    causes: list[BaseException] = []
+    while error is not None and error not in causes:
+        causes.append(error)
         error = error.__cause__ or error.__context__
-    return chain
+    return causes
 
 
 @contextmanager
-def _device(args: argparse.Namespace, record: dict[str, Any]) -> Iterator[None]:
-    """Context in which a step has the GPU that its options ask for; the record says which."""
-    asked = getattr(args, "backend", None)
-    if asked is None or (asked == "cpu" and not args.cluster):
-        record |= {"backend": "cpu"} if asked else {}
+def _use_device(args: argparse.Namespace, record: dict[str, Any]) -> Iterator[None]:
+    """Context with the GPU that the options request; its facts are added to the record."""
+    requested = getattr(args, "backend", None)
+    if requested is None or (requested == "cpu" and not args.cluster):
+        record |= {"backend": "cpu"} if requested else {}
         yield
         return
     backend = _backend()
     limit = None if args.memory_limit == _NO_LIMIT else args.memory_limit
     cluster = json.loads(args.cluster) if args.cluster else None
     if cluster and cluster["kind"] == "local-cpu":
-        asked = "cpu"
-    with backend.use(asked, memory_mode=args.memory, memory_limit=limit, on=cluster) as found:
+        requested = "cpu"
+    with backend.use(requested, memory_mode=args.memory, memory_limit=limit, on=cluster) as found:
         record["backend"] = found
         yield
         if found == "gpu":
@@ -282,10 +282,7 @@ def _device(args: argparse.Namespace, record: dict[str, Any]) -> Iterator[None]:
 
 
 def block_sizes(args: argparse.Namespace) -> dict[str, int]:
-    """``block_budget`` and ``largest_block`` of a running step: larger where it has a GPU.
-
-    They depend on the step's options and on where it works alone.
-    """
+    """``block_budget`` and ``largest_block`` of a running script, which are larger on a GPU."""
     from scatlas._util.byte_sizes import parse_bytes
     from scatlas.compute import threads
 
@@ -296,19 +293,19 @@ def block_sizes(args: argparse.Namespace) -> dict[str, int]:
 
 
 def on_gpu(args: argparse.Namespace) -> bool:
-    """Whether a running step works on a GPU."""
+    """Whether a running script computes on a GPU."""
     return hasattr(args, "backend") and _backend().current() == "gpu"
 
 
 def _backend() -> ModuleType:
-    # Not an import statement: where a step works is no part of what it makes, and a change there
-    # must not run every step again (scatlas.workflow.code_hash).
+    # Not an import statement, so not in the code hash (scatlas.workflow.code_hash): the device does
+    # not decide the outputs, and a change of that module must not rerun every step.
     return import_module("scatlas.compute.backend")
 
 
 @cache
 def versions() -> dict[str, str]:
-    """Versions of Python, of scatlas and of the packages that results may depend on."""
+    """Versions of Python, of scatlas and of the packages that results depend on."""
     from importlib.metadata import version
 
     packages = {package: version(package) for package in _PACKAGES}
@@ -316,29 +313,34 @@ def versions() -> dict[str, str]:
 
 
 def _peak_memory() -> int:
-    """Bytes that this process had resident at most."""
-    # getrusage would count the process that has started this one as well.
+    """Largest resident memory of this process, in bytes."""
+    # getrusage would include the process that has started this one.
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return 1024 * int(re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[1])
 
 
-def execute(main: Callable[[], None], *, blocks: bool = True) -> None:
-    """Run a script's main: log to standard error, and end on bad input with one sentence.
+def run_main(main: Callable[[], None], *, blocks: bool = True) -> None:
+    """Run the main function of a script: log to standard error, end on bad input with one sentence.
 
-    ``blocks`` says whether its memory holds row blocks or, if not, tables
-    (:func:`scatlas.compute.memory.reuse_memory`).
+    Parameters
+    ----------
+    main
+        Parses the options and runs the script.
+    blocks
+        Whether its memory holds row blocks rather than tables
+        (:func:`scatlas.compute.memory.reuse_memory`).
     """
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
     )
     logging.captureWarnings(capture=True)
-    # Python puts a script's folder first on the path, where umap.py hides the package umap.
+    # Python puts the script's folder first on the path, where umap.py hides the package umap.
     folder = str(Path(sys.argv[0]).resolve().parent)
     sys.path[:] = [path for path in sys.path if path != folder]
     from scatlas.compute.memory import reuse_memory
 
     reuse_memory(blocks=blocks)
-    # What is imported stays: a look through it for garbage takes a tenth of a second.
+    # Imported objects stay; searching them for garbage would take a tenth of a second.
     gc.freeze()
     try:
         main()
@@ -346,6 +348,6 @@ def execute(main: Callable[[], None], *, blocks: bool = True) -> None:
         sys.exit(f"error: {error}")
 
 
-def pairs(values: list[str]) -> dict[str, Path]:
-    """``PLATE=PATH`` options as a mapping, in their order."""
+def plate_paths(values: list[str]) -> dict[str, Path]:
+    """Paths by plate from ``PLATE=PATH`` options, in their order."""
     return {plate: Path(path) for plate, _, path in (value.partition("=") for value in values)}

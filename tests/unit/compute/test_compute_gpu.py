@@ -968,7 +968,7 @@ def run(folder: Path, *options: str) -> dict[str, Any]:
     """The run record of a step with these options."""
     manifest = folder / "m.json"
     args = script.parser("doc", gpu=True).parse_args(["--manifest", str(manifest), *options])
-    with script.run(args, outputs=[]) as facts:
+    with script.run_script(args, outputs=[]) as facts:
         facts["on"] = backend.current()
     record = json.loads(script.run_record(manifest).read_text())
     assert json.loads(manifest.read_text()) == {"on": record["backend"], "outputs": {}}
@@ -1011,12 +1011,12 @@ def test_a_step_on_a_cluster(tmp_path: Path):
 
             def main():
                 args = script.parser("doc", gpu=True).parse_args()
-                with script.run(args, outputs=[]) as facts:
+                with script.run_script(args, outputs=[]) as facts:
                     from distributed import default_client
                     facts["workers"] = len(default_client().scheduler_info()["workers"])
 
             if __name__ == "__main__":
-                script.execute(main)
+                script.run_main(main)
         """)
     )
     cluster = json.dumps({"kind": "local-cpu", "n_workers": 1, "threads_per_worker": 1})

@@ -21,25 +21,23 @@ from pydantic import BaseModel, Field, create_model
 import scatlas as sa
 from scatlas.errors import ConfigError
 from scatlas.workflow.config import generate
-from scatlas.workflow.config.model import (
+from scatlas.workflow.config.cell_query import query_columns
+from scatlas.workflow.config.cli_options import add_options, from_options, options
+from scatlas.workflow.config.loading import check_plates, load
+from scatlas.workflow.config.plate_sheet import Plate, read_plates
+from scatlas.workflow.config.sections import (
     HVG,
     PCA,
     QC,
     UMAP,
     Cluster,
     Config,
+    Harmony,
     Neighbors,
     Report,
     Scale,
     Subset,
-    add_options,
-    fit_to_plates,
-    from_options,
-    load,
-    options,
-    query_columns,
 )
-from scatlas.workflow.config.plate_sheet import Plate, read_plates
 
 ROOT = Path(__file__).parents[3]
 
@@ -86,10 +84,10 @@ def refusal(source) -> str:
 def test_components_beyond_what_votes_allow(n_plates, min_plates, n_top_genes, most):
     plates = [Plate(plate=f"p{i}", path=f"{i}.h5ad") for i in range(n_plates)]
     config = {"hvg": {"n_top_genes": n_top_genes}, "consensus": {"min_plates": min_plates}}
-    fit_to_plates(load(config | {"pca": {"n_comps": most}}), plates)
+    check_plates(load(config | {"pca": {"n_comps": most}}), plates)
     refused = rf"pca.n_comps is {most + 1}, but the atlas has at most {most} genes: hvg.n_top_genes"
     with pytest.raises(ConfigError, match=refused):
-        fit_to_plates(load(config | {"pca": {"n_comps": most + 1}}), plates)
+        check_plates(load(config | {"pca": {"n_comps": most + 1}}), plates)
 
 
 def test_home(monkeypatch):
@@ -134,18 +132,17 @@ def test_the_cluster_of_the_config_takes_the_options_of_the_function():
 def test_presets_load(path):
     config = load(path)
     plates = read_plates(ROOT / config.plates, check_files=False)
-    fit_to_plates(config, plates)
+    check_plates(config, plates)
 
 
 def test_tahoe_preset_is_the_published_notebook():
     config = load(ROOT / "config/tahoe-100m.yaml")
-    expected = DEFAULTS | {
+    assert config.model_dump() == DEFAULTS | {
         "plates": "config/tahoe-100m.tsv",
         "outdir": "results/tahoe-100m",
         "qc": DEFAULTS["qc"] | {"filter": "pass_filter == 'full'"},
         "consensus": {"min_plates": 3},
     }
-    assert config.model_dump() == expected
     plates = read_plates(ROOT / config.plates, check_files=False)
     assert [p.plate for p in plates] == [f"plate{i}" for i in range(1, 15)]
     assert sum(p.n_cells for p in plates) == 100_648_790  # the published number of cells
@@ -160,7 +157,7 @@ def test_the_presets_of_one_plate_are_the_published_notebooks():
         "pca": {"n_comps": 100, "zero_center": True},
         "report": {"colors": ["leiden"]},
     }
-    bounds = DEFAULTS["qc"] | {"filter": None, "min_genes": 200, "max_genes": 10_000}
+    bounds = DEFAULTS["qc"] | {"min_genes": 200, "max_genes": 10_000}
     cluster = {"kind": "local-gpu", "devices": 8, "rmm_managed_memory": True}
     own = {
         "brain-1.3m": {
@@ -256,15 +253,15 @@ QC_KEYS = ", ".join(DEFAULTS["qc"])
         # Meaning
         (
             {"qc": {"min_genes": 9, "max_genes": 2}},
-            "qc: min_genes (9) is above max_genes (2), so no cell could stay: lower one",
+            "qc: min_genes (9) is above max_genes (2), so no cell would be kept: lower one",
         ),
         ({"qc": {"min_counts": 9, "max_counts": 2}}, "qc: min_counts (9) is above max_counts (2)"),
         ({"neighbors": {"n_pcs": 301}}, "neighbors.n_pcs (301) is above pca.n_comps (300)"),
-        ({"compute": {"block_budget": "15MB"}}, "'15MB' is too small to work with: give at least"),
+        ({"compute": {"block_budget": "15MB"}}, "'15MB' is too small: give at least"),
         ({"compute": {"block_budget": "lots"}}, "'lots' is not a size: write for example 256MB"),
         ({"compute": {"block_budget": 256}}, "is 256; it must be text such as 256MB or 1GB"),
         ({"compute": {"memory_limit": 4}}, "is 4; it must be text such as 20GB or 60GB, or null"),
-        ({"compute": {"memory_limit": "1MB"}}, "'1MB' is too little for a GPU to work with"),
+        ({"compute": {"memory_limit": "1MB"}}, "'1MB' is too little for a GPU: give"),
         ({"compute": {"memory_limit": "x"}}, "'x' is not a size: write for example 20GB"),
         (
             {"compute": {"cluster": {"kind": "local-cpu", "devices": 2}}},
@@ -297,7 +294,7 @@ QC_KEYS = ", ".join(DEFAULTS["qc"])
         ),
         ({"qc": {"filter": "a = 'b'"}}, "qc.filter: \"a = 'b'\" is not a query: compare with =="),
         ({"qc": {"filter": "pass full"}}, "qc.filter: 'pass full' is not a query: write for"),
-        ({"qc": {"filter": "1 == 1"}}, "qc.filter: '1 == 1' asks for no obs column"),
+        ({"qc": {"filter": "1 == 1"}}, "qc.filter: '1 == 1' names no obs column"),
         ({"outdir": "s3://bucket"}, "outdir: 's3://bucket' is an address: results are written"),
     ],
 )
@@ -342,16 +339,37 @@ def test_folder_is_no_config(tmp_path):
 @pytest.mark.parametrize(("n_plates", "expected"), [(1, 1), (2, 2), (3, 3), (500, 3)])
 def test_consensus_of_any_number_of_plates_by_default(n_plates, expected):
     plates = [Plate(plate=f"p{i}", path="x") for i in range(n_plates)]
-    assert fit_to_plates(load({}), plates).consensus.min_plates == expected
+    config = load({})
+    check_plates(config, plates)
+    assert config.consensus.min_plates_of(n_plates) == expected
 
 
 def test_more_plates_wanted_than_there_are():
-    plates = [Plate(plate=name, path="x") for name in "ab"]
+    plates = [Plate(plate=name, path="x") for name in "abc"]
     three = load({"consensus": {"min_plates": 3}})
+    check_plates(three, plates)
     with pytest.raises(ConfigError, match=r"min_plates is 3, but config/plates.tsv has 2 plates"):
-        fit_to_plates(three, plates)
+        check_plates(three, plates[:2])
     with pytest.raises(ConfigError, match="has 1 plate: no gene could be chosen; give at most 1"):
-        fit_to_plates(three, plates[:1])
+        check_plates(three, plates[:1])
+
+
+@pytest.mark.parametrize(("n_plates", "min_plates"), [(1, 1), (2, 2), (3, 3), (4, 3), (500, 3)])
+def test_a_config_without_min_plates_suits_any_number_of_plates(n_plates, min_plates):
+    plates = [Plate(plate=f"p{i}", path=f"{i}.h5ad") for i in range(n_plates)]
+    config = load({})
+    check_plates(config, plates)
+    assert config.consensus.min_plates_of(n_plates) == min_plates
+    assert load({"consensus": {"min_plates": 2}}).consensus.min_plates_of(n_plates) == 2
+
+
+def test_harmony_and_doublets_that_other_rules_depend_on():
+    assert load({}).harmony is None
+    assert load({"integrate": {}}).harmony is None
+    whole = load({"integrate": {"cells": "all", "key": ["donor"], "theta": 1.5, "label": None}})
+    assert whole.harmony == Harmony(key=["donor"], theta=1.5)
+    doublets = [None, {}, {"filter": True}]
+    assert [load({"doublets": d}).drops_doublets for d in doublets] == [False, False, True]
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ from scatlas.io.files.local_zarr import open_store
 from scatlas.io.matrices.csr_writer import CsrWriter
 from scatlas.io.matrices.lazy import read_matrix
 from scatlas.io.zarr_writer.elements import consolidate
-from scatlas.workflow import integrity, script
-from scatlas.workflow.integrity import check, run_record
+from scatlas.workflow import integrity
+from scatlas.workflow.integrity import check_outputs, run_record
+from scatlas.workflow.script import run_script
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def results(tmp_path, small_chunks, monkeypatch) -> Path:
     outputs = [tmp_path / "plates/p1/counts.zarr", tmp_path / "plates/p1/table.tsv"]
     manifest = tmp_path / "manifests/made/p1.json"
     args = argparse.Namespace(manifest=manifest, threads=1, attempt=1, block_budget="16MB")
-    with script.run(args, outputs=outputs, reports=[tmp_path / "figures"]):
+    with run_script(args, outputs=outputs, reports=[tmp_path / "figures"]):
         with CsrWriter(outputs[0], n_vars=20) as writer:
             writer.append(x)
         outputs[1].write_text("table")
@@ -54,9 +55,9 @@ def every_file(folder: Path) -> list[Path]:
 
 
 def test_what_nobody_touched_is_sound(results: Path):
-    found = check([manifest(results)])
+    found = check_outputs([manifest(results)])
     record = json.loads(run_record(manifest(results)).read_bytes())
-    assert found == integrity.Findings(sound={manifest(results): record})
+    assert found == integrity.Findings(intact={manifest(results): record})
 
 
 def test_every_single_file_is_missed(results: Path):
@@ -64,21 +65,21 @@ def test_every_single_file_is_missed(results: Path):
     for path in every_file(results / "plates"):
         kept = path.read_bytes(), path.stat().st_mtime_ns
         path.unlink()
-        found = check([manifest(results)])
+        found = check_outputs([manifest(results)])
         name = path.relative_to(results / "plates/p1").as_posix()
         if name in ("counts.zarr/zarr.json", "table.tsv"):
             assert found.incomplete == {}
         else:
             (lacks,) = found.incomplete.values()
             assert f"lacks {path.relative_to(results / 'plates/p1/counts.zarr')} (1 of" in lacks
-        assert found.to_run == {}
+        assert found.to_rerun == {}
         path.write_bytes(kept[0])
         os.utime(path, ns=(kept[1], kept[1]))
 
 
 def test_a_folder_that_lacks_a_picture_is_made_again(results: Path):
     (results / "figures/one.png").unlink()
-    assert list(check([manifest(results)]).to_run) == [manifest(results)]
+    assert list(check_outputs([manifest(results)]).to_rerun) == [manifest(results)]
 
 
 def test_each_flipped_byte_is_noticed(results: Path):
@@ -90,10 +91,10 @@ def test_each_flipped_byte_is_noticed(results: Path):
             damaged[at] ^= 1
             path.write_bytes(damaged)
             with pytest.raises(InputError, match="is not what its step has written") as error:
-                check([manifest(results)])
+                check_outputs([manifest(results)])
             assert f"rm -r {results}" in str(error.value)
         path.write_bytes(kept)
-    check([manifest(results)])
+    check_outputs([manifest(results)])
 
 
 def test_a_shortened_file_is_noticed_whatever_its_time(results: Path):
@@ -102,19 +103,19 @@ def test_a_shortened_file_is_noticed_whatever_its_time(results: Path):
         path.write_bytes(kept[:-1])
         os.utime(path, ns=(time, time))
         with pytest.raises(InputError, match="is not what its step has written"):
-            check([manifest(results)])
+            check_outputs([manifest(results)])
         path.write_bytes(kept)
 
 
 def test_files_that_were_only_touched_are_read_once(results: Path, monkeypatch):
     for path in every_file(results / "plates"):
         os.utime(path)
-    found = check([manifest(results)])
-    assert list(found.sound) == [manifest(results)]
-    assert found.to_run == found.incomplete == {}
-    found.withdraw()
+    found = check_outputs([manifest(results)])
+    assert list(found.intact) == [manifest(results)]
+    assert found.to_rerun == found.incomplete == {}
+    found.apply()
     monkeypatch.setattr(integrity, "digest_of", lambda *_, **__: pytest.fail("read once more"))
-    assert check([manifest(results)]).records == {}
+    assert check_outputs([manifest(results)]).touched == {}
 
 
 @pytest.mark.parametrize("which", ["manifest", "record"])
@@ -122,10 +123,10 @@ def test_files_that_were_only_touched_are_read_once(results: Path, monkeypatch):
 def test_a_lost_or_damaged_manifest_makes_its_step_run_again(results: Path, which, content):
     path = manifest(results) if which == "manifest" else run_record(manifest(results))
     path.unlink() if content is None else path.write_bytes(content)
-    found = check([manifest(results)])
-    (why,) = found.to_run.values()
+    found = check_outputs([manifest(results)])
+    (why,) = found.to_rerun.values()
     assert str(path) in why or str(manifest(results)) in why
-    assert found.sound == {}
+    assert found.intact == {}
 
 
 def test_outputs_that_are_gone_as_a_whole_are_left_to_snakemake(results: Path):
@@ -133,23 +134,23 @@ def test_outputs_that_are_gone_as_a_whole_are_left_to_snakemake(results: Path):
         path.unlink()
     (results / "figures/one.png").unlink()
     (results / "figures").rmdir()
-    found = check([manifest(results)])
-    assert found.to_run == found.incomplete == {}
+    found = check_outputs([manifest(results)])
+    assert found.to_rerun == found.incomplete == {}
 
 
 def test_incomplete_stores_are_withdrawn(results: Path):
     (results / "plates/p1/counts.zarr/X/data/c/0").unlink()
-    check([manifest(results)]).withdraw()
+    check_outputs([manifest(results)]).apply()
     assert not (results / "plates/p1/counts.zarr/zarr.json").exists()
-    assert check([manifest(results)]).incomplete == {}
+    assert check_outputs([manifest(results)]).incomplete == {}
 
 
 def test_results_may_be_moved(results: Path, tmp_path_factory):
     moved = tmp_path_factory.mktemp("other") / "moved"
     results.rename(moved)
-    assert list(check([manifest(moved)]).sound) == [manifest(moved)]
+    assert list(check_outputs([manifest(moved)]).intact) == [manifest(moved)]
     (moved / "plates/p1/counts.zarr/X/data/c/0").unlink()
-    assert len(check([manifest(moved)]).incomplete) == 1
+    assert len(check_outputs([manifest(moved)]).incomplete) == 1
 
 
 def test_a_step_that_fails_over_a_damaged_input_names_it_and_the_mend(results: Path):
@@ -159,11 +160,17 @@ def test_a_step_that_fails_over_a_damaged_input_names_it_and_the_mend(results: P
     args = argparse.Namespace(
         manifest=results / "manifests/next.json", threads=1, attempt=1, block_budget="16MB"
     )
-    with pytest.raises(InputError, match=r"rm -r .*counts\.zarr"), script.run(args, outputs=[]):
+    with (
+        pytest.raises(InputError, match=r"rm -r .*counts\.zarr"),
+        run_script(args, outputs=[]),
+    ):
         raise KeyError("whatever")
     # And says the same when it is tried again.
     args.attempt = 2
-    with pytest.raises(InputError, match=r"rm -r .*counts\.zarr"), script.run(args, outputs=[]):
+    with (
+        pytest.raises(InputError, match=r"rm -r .*counts\.zarr"),
+        run_script(args, outputs=[]),
+    ):
         pytest.fail("the step ran again")
 
 
@@ -179,7 +186,11 @@ def test_damage_that_shows_in_no_listing_is_found_by_the_reader(results: Path):
         manifest=results / "manifests/next.json", threads=1, attempt=1, block_budget="16MB"
     )
     said = re.escape(f"plate p1: {store}: ") + ".*" + re.escape(f"delete it (rm -r {store}) and")
-    with pytest.raises(InputError, match=said), script.run(args, outputs=[]), about("plate p1"):
+    with (
+        pytest.raises(InputError, match=said),
+        run_script(args, outputs=[]),
+        about("plate p1"),
+    ):
         read_matrix(store)[0].compute()
 
 

@@ -1,4 +1,4 @@
-"""What a step asks of a machine follows from what is stored, without opening a plate."""
+"""Resources that jobs request: estimated from the sizes of plates, without opening them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import anndata as ad
 import pytest
 from scipy import sparse
 
+from scatlas.workflow.config.loading import load
 from scatlas.workflow.config.plate_sheet import Plate
 from scatlas.workflow.resources import (
     BASE_MB,
     BYTES_PER_CELL,
     VALUES_PER_CELL,
+    Estimates,
     JobRequest,
     Size,
     block_threads,
     memory_mb,
     minutes,
-    plan,
     plate_size,
+    resource_table,
     total,
 )
 
@@ -79,7 +81,7 @@ def test_memory_follows_from_the_budget_and_not_from_the_counts():
     assert memory_mb(0, 0) == BASE_MB
     assert memory_mb(0, BUDGET) == BASE_MB + 1024
     assert memory_mb(1e6, BUDGET) == BASE_MB + 1024 + 300
-    assert memory_mb(1e6, BUDGET, gpus=2, gram_mb=50) == BASE_MB + 1024 + 300 + 50 + 6000
+    assert memory_mb(1e6, BUDGET, gpus=2, extra_mb=50) == BASE_MB + 1024 + 300 + 50 + 6000
 
 
 def test_time_has_slack_for_slow_disks():
@@ -88,13 +90,150 @@ def test_time_has_slack_for_slow_disks():
     assert minutes(60, threads=4) == 15
 
 
+# Of three plates with 10,000,000, 1,000 and 10,000,000 cells, by config and rule: threads, MB of
+# memory, minutes, MB of disk and GPUs. Rules of a plate: those of the first.
+REQUESTS = {
+    "default": {
+        "load": (4, 4924, 34, 27569, 0),
+        "qc_filter": (1, 4924, 12, 0, 0),
+        "normalize": (1, 4924, 12, 0, 0),
+        "hvg": (4, 4924, 14, 0, 0),
+        "select_genes": (4, 5148, 26, 7980, 0),
+        "concat_on_disk": (4, 2652, 23, 15961, 0),
+        "pca": (4, 2652, 20, 24001, 0),
+        "atlas": (1, 2652, 16, 0, 0),
+        "subset": (1, 21924, 515, 0, 0),
+        "umap": (4, 21924, 515, 0, 0),
+        "report": (1, 21924, 515, 0, 0),
+        "consensus": (1, 900, None, 0, 0),
+        "simulate": (1, 900, None, 0, 0),
+    },
+    "two GPUs, a large budget, integration of the sample": {
+        "load": (38, 8924, 12, 27569, 0),
+        "qc_filter": (1, 8924, 12, 0, 0),
+        "normalize": (1, 8924, 12, 0, 0),
+        "doublets": (38, 13052, 55, 0, 0),
+        "hvg": (8, 14924, 12, 0, 2),
+        "select_genes": (8, 15276, 18, 7980, 2),
+        "pseudobulk": (38, 13924, 10, 0, 0),
+        "merge_pseudobulk": (4, 5924, 16, 0, 0),
+        "concat_on_disk": (38, 6652, 23, 15961, 0),
+        "pca": (8, 12652, 15, 24001, 2),
+        "atlas": (1, 6652, 16, 0, 0),
+        "subset": (1, 25924, 515, 0, 0),
+        "umap": (4, 28924, 515, 0, 1),
+        "integrate": (4, 41988, 575, 0, 1),
+        "report": (1, 25924, 515, 0, 0),
+    },
+    "all cells, no rare genes, many variable genes": {
+        "load": (4, 4924, 34, 27569, 0),
+        "qc_filter": (1, 4924, 12, 0, 0),
+        "normalize": (4, 4924, 14, 0, 0),
+        "doublets": (4, 10076, 446, 0, 0),
+        "hvg": (4, 4924, 14, 0, 0),
+        "select_genes": (4, 12988, 26, 7980, 0),
+        "pseudobulk": (4, 9924, 14, 0, 0),
+        "merge_pseudobulk": (4, 1924, 16, 0, 0),
+        "concat_on_disk": (4, 7132, 23, 15961, 0),
+        "pca": (4, 7132, 155, 4000, 0),
+        "harmony": (16, 39205, 26, 1600, 0),
+        "atlas": (1, 7132, 16, 0, 0),
+        "subset": (1, 401944, 10015, 0, 0),
+        "umap": (4, 401944, 10015, 0, 0),
+        "integrate": (4, 401944, 10015, 0, 0),
+        "report": (1, 401944, 10015, 0, 0),
+    },
+}
+CONFIGS = {
+    "default": {"backend": "cpu"},
+    "two GPUs, a large budget, integration of the sample": {
+        "backend": "gpu",
+        "compute": {"block_budget": "1256MB", "cluster": {"devices": 2}},
+        "doublets": {},
+        "pseudobulk": {},
+        "integrate": {},
+    },
+    "all cells, no rare genes, many variable genes": {
+        "backend": "cpu",
+        "qc": {"drop_rare_genes": 5},
+        "hvg": {"n_top_genes": 6000},
+        "consensus": {"min_plates": 1},
+        "pca": {"n_comps": 50},
+        "subset": {"n_cells": None},
+        "doublets": {"filter": True},
+        "pseudobulk": {},
+        "integrate": {"cells": "all", "n_pcs": 20},
+    },
+}
+PLATES = [
+    Plate(plate=name, path=f"{name}.h5ad", n_cells=n_cells)
+    for name, n_cells in {"first": 10_000_000, "small": 1000, "third": 10_000_000}.items()
+]
+CONSTANT_THREADS = {"qc_filter", "consensus", "atlas", "subset", "umap", "integrate", "report"}
+CONSTANT_THREADS |= {"simulate", "merge_pseudobulk"}
+PLATE_RULES = {"load", "qc_filter", "normalize", "doublets", "hvg", "select_genes", "pseudobulk"}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_requests_of_each_rule(name: str):
+    estimates = Estimates(load(CONFIGS[name]), PLATES)
+    for rule, (threads, mem_mb, runtime, disk_mb, gpus) in REQUESTS[name].items():
+        plate = "first" if rule in PLATE_RULES else None
+        if rule not in CONSTANT_THREADS:
+            assert estimates.threads(rule, plate) == threads, rule
+        assert estimates.memory(rule, plate, threads) == mem_mb, rule
+        if runtime is not None:
+            assert estimates.runtime(rule, plate, threads) == runtime, rule
+        assert estimates.disk(rule, plate) == disk_mb, rule
+        assert estimates.gpus(rule) == gpus, rule
+
+
+def test_a_small_plate_requests_less():
+    estimates = Estimates(load({"backend": "cpu"}), PLATES)
+    assert estimates.threads("load", "small") == 2
+    assert estimates.threads("normalize", "small") == 1
+    assert estimates.memory("load", "small", 2) == 1924
+    assert estimates.memory("select_genes", "small", 2) == 2084
+    assert estimates.runtime("load", "small", 2) == 10
+    assert estimates.disk("load", "small") == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "gpus"),
+    [
+        ({"backend": "cpu"}, (0, 0)),
+        ({"backend": "gpu"}, (1, 1)),
+        ({"backend": "auto"}, (0, 0)),  # without CuPy
+        ({"backend": "gpu", "compute": {"cluster": {"devices": 3}}}, (3, 1)),
+        ({"backend": "auto", "compute": {"cluster": {"kind": "local-cpu"}}}, (0, 0)),
+    ],
+)
+def test_gpus_follow_from_backend_and_cluster(config, gpus, monkeypatch):
+    monkeypatch.setattr("scatlas.workflow.resources.find_spec", lambda name: None)
+    estimates = Estimates(load(config), PLATES)
+    assert (estimates.gpus("hvg"), estimates.gpus("umap")) == gpus
+    assert estimates.gpus("load") == 0
+
+
+def test_a_python_with_cupy_requests_a_gpu(monkeypatch):
+    monkeypatch.setattr("scatlas.workflow.resources.find_spec", lambda name: name)
+    assert Estimates(load({"backend": "auto"}), PLATES).gpus("pca") == 1
+
+
+def test_plates_of_the_demo_have_a_size_before_they_exist():
+    plate = Plate(plate="p", path="resources/demo/plate1.h5ad")
+    assert plate.is_simulated
+    assert plate_size(plate) == Size(2000, 6_000_000)
+    assert not PLATES[0].is_simulated
+
+
 def test_the_plan_adds_up():
-    asks = [
+    requests = [
         JobRequest("load", 4, 2000, 30, disk_mb=1500),
         JobRequest("load", 2, 3000, 60, disk_mb=500),
         JobRequest("hvg", 8, 5000, 90, gpu=2),
     ]
-    lines = plan(asks).splitlines()
+    lines = resource_table(requests).splitlines()
     rows = {line.split()[0]: line.split()[1:] for line in lines[3:]}
     assert list(rows) == ["load", "hvg", "all"]
     assert rows["load"] == ["2", "4", "0", "3.0", "1.5", "0.0", "2.0"]
@@ -104,4 +243,13 @@ def test_the_plan_adds_up():
 
 
 def test_nothing_to_do_is_no_error():
-    assert plan([]).splitlines()[-1].split() == ["all", "0", "0", "0", "0.0", "0.0", "0.0", "0.0"]
+    assert resource_table([]).splitlines()[-1].split() == [
+        "all",
+        "0",
+        "0",
+        "0",
+        "0.0",
+        "0.0",
+        "0.0",
+        "0.0",
+    ]

@@ -25,6 +25,7 @@ from scatlas.workflow import code_hash as module
 from scatlas.workflow import script
 from scatlas.workflow.code_hash import code_hash
 from scatlas.workflow.report._tables import versions
+from scatlas.workflow.script import run_script
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
 
@@ -33,7 +34,7 @@ def test_a_step_leaves_a_manifest_without_times_and_a_record_with_them(tmp_path:
     def run(folder: Path) -> bytes:
         folder.mkdir()
         args = script.parser("doc").parse_args(["--manifest", str(folder / "m.json")])
-        with script.run(args, outputs=[folder / "out.txt"]) as facts:
+        with run_script(args, outputs=[folder / "out.txt"]) as facts:
             (folder / "out.txt").write_text("same")
             facts["n_cells"] = 3
         return (folder / "m.json").read_bytes()
@@ -59,7 +60,7 @@ def test_steps_run_from_a_checkout_without_snakemake(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(Distribution, "from_name", from_name)
     args = script.parser("doc").parse_args(["--manifest", str(tmp_path / "m.json")])
-    with script.run(args, outputs=[]):
+    with run_script(args, outputs=[]):
         pass
     record = json.loads(script.run_record(args.manifest).read_text())
     assert record["versions"]["scatlas"] == scatlas.__version__
@@ -99,7 +100,7 @@ def test_a_step_with_a_gpu_has_larger_blocks(tmp_path, monkeypatch, gpu):
     monkeypatch.setattr(backend, "record", dict)
     options = ["--manifest", str(tmp_path / "m.json"), "--threads", "99", "--backend", "auto"]
     args = script.parser("doc", gpu=True).parse_args(options)
-    with script.run(args, outputs=[]):
+    with run_script(args, outputs=[]):
         sizes, n_threads = script.block_sizes(args), threads.n_threads()
     of_gpu = {"block_budget": 16 * 128_000_000, "largest_block": 128_000_000}
     of_cpu = {"block_budget": 256_000_000, "largest_block": 32_000_000}
@@ -109,7 +110,7 @@ def test_a_step_with_a_gpu_has_larger_blocks(tmp_path, monkeypatch, gpu):
 
 def test_a_failed_step_leaves_no_manifest(tmp_path: Path):
     args = script.parser("doc").parse_args(["--manifest", str(tmp_path / "m.json")])
-    with pytest.raises(ZeroDivisionError), script.run(args, outputs=[]):
+    with pytest.raises(ZeroDivisionError), run_script(args, outputs=[]):
         raise ZeroDivisionError
     assert [path.name for path in tmp_path.rglob("*")] == ["runs", "m.lock"]
 
@@ -119,7 +120,7 @@ def test_a_step_waits_for_a_process_that_was_left_behind(tmp_path: Path):
     code = (
         "import sys, time; from scatlas.workflow import script\n"
         "args = script.parser('doc').parse_args(['--manifest', sys.argv[1]])\n"
-        "with script.run(args, outputs=[]) as facts:\n"
+        "with script.run_script(args, outputs=[]) as facts:\n"
         "    print('begun', flush=True); sys.stdin.readline(); facts['from'] = 'the first'\n"
     )
     manifest = tmp_path / "m.json"
@@ -129,7 +130,7 @@ def test_a_step_waits_for_a_process_that_was_left_behind(tmp_path: Path):
         args = script.parser("doc").parse_args(["--manifest", str(manifest)])
         go_on = threading.Timer(0.5, first.stdin.close)
         go_on.start()
-        with script.run(args, outputs=[]) as facts:
+        with run_script(args, outputs=[]) as facts:
             assert json.loads(manifest.read_text())["from"] == "the first"
             facts["from"] = "the second"
     assert json.loads(manifest.read_text())["from"] == "the second"
@@ -148,7 +149,7 @@ def test_a_disk_too_full_for_the_sentence_says_it_each_time(tmp_path: Path, monk
     for attempt in (1, 2, 3):
         options = ["--manifest", str(tmp_path / "m.json"), "--attempt", str(attempt)]
         args = script.parser("doc").parse_args(options)
-        with pytest.raises(DiskError, match="make room there"), script.run(args, outputs=[]):
+        with pytest.raises(DiskError, match="make room there"), run_script(args, outputs=[]):
             (tmp_path / "output").write_text("values")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["output", "runs"]
 
@@ -158,7 +159,7 @@ def test_refused_input_is_not_read_again_by_the_next_attempt(tmp_path: Path):
         """What a step says whose input is bad in this way."""
         options = ["--manifest", str(tmp_path / "m.json"), "--attempt", str(number)]
         try:
-            with script.run(script.parser("doc").parse_args(options), outputs=[]):
+            with run_script(script.parser("doc").parse_args(options), outputs=[]):
                 if sentence:
                     raise InputError(sentence)
         except InputError as error:
@@ -176,16 +177,16 @@ def test_bad_input_ends_a_script_with_one_sentence():
         raise InputError("p.h5ad: no cell is left")
 
     with pytest.raises(SystemExit) as exit_:
-        script.execute(main)
+        script.run_main(main)
     assert exit_.value.code == "error: p.h5ad: no cell is left"
     logging.captureWarnings(capture=False)
 
 
-def test_pairs_keep_their_order():
-    assert script.pairs(["b=x/y=z", "a=q"]) == {"b": Path("x/y=z"), "a": Path("q")}
+def test_plate_paths_keep_their_order():
+    assert script.plate_paths(["b=x/y=z", "a=q"]) == {"b": Path("x/y=z"), "a": Path("q")}
 
 
-def test_fingerprints_follow_the_imports(tmp_path: Path):
+def test_code_hashes_follow_the_imports(tmp_path: Path):
     """A kernel belongs to the steps that reach it; a figure to the report alone."""
 
     # Nothing is written in the real tree: the package is copied, and hashed there.
@@ -193,7 +194,8 @@ def test_fingerprints_follow_the_imports(tmp_path: Path):
     shutil.copytree(module._ROOT, root, ignore=shutil.ignore_patterns("__pycache__"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_ROOT", root)
-        patch.setattr(module, "_found", module._found.__wrapped__)  # else that of the real tree
+        uncached = module._imported_files.__wrapped__  # the cache holds the real tree
+        patch.setattr(module, "_imported_files", uncached)
 
         def differing(name: str) -> set[str]:
             before = {s.stem: code_hash(s) for s in SCRIPTS.glob("*.py")}
@@ -238,7 +240,7 @@ def _parsed_imports(text: str) -> set[tuple[str, str]]:
             called = getattr(node.func, "id", getattr(node.func, "attr", None))
             if called == "kernels_for":
                 operation = node.args[0].value
-                found |= {(kernels.format(operation), "") for kernels in module._KERNELS}
+                found |= {(kernels.format(operation), "") for kernels in module._KERNEL_MODULES}
             elif called == "kernel":
                 found.add(("kernel", node.args[0].value))
     return {names for names in found if names[0].split(".")[0] in ("scatlas", "kernel")}
@@ -249,8 +251,8 @@ PACKAGE = sorted(module._ROOT.rglob("*.py"))
 
 @pytest.mark.parametrize("path", [*SCRIPTS.glob("*.py"), *PACKAGE], ids=lambda path: path.stem)
 def test_imports_are_those_that_python_finds(path: Path):
-    read = module._read(path, 0)
-    found = {*read.imports, *(("kernel", name) for name in read.kernels)}
+    source = module._parse(path, 0)
+    found = {*source.imports, *(("kernel", name) for name in source.kernels)}
     assert found == _parsed_imports(path.read_text())
 
 
@@ -270,7 +272,7 @@ def test_a_full_disk_is_named_and_not_filled_again(tmp_path: Path, error: Except
     def attempt(number: int) -> str:
         options = ["--manifest", str(tmp_path / "m.json"), "--attempt", str(number)]
         args = script.parser("doc").parse_args(options)
-        with pytest.raises((DiskError, InputError)) as raised, script.run(args, outputs=[]):
+        with pytest.raises((DiskError, InputError)) as raised, run_script(args, outputs=[]):
             raise error if number == 1 else AssertionError("the work is not done twice")
         return str(raised.value)
 
@@ -293,7 +295,7 @@ def test_a_disk_that_fails_is_told_in_one_sentence_and_tried_again(tmp_path: Pat
     for attempt in ("1", "2"):
         options = ["--manifest", str(tmp_path / "m.json"), "--attempt", attempt]
         args = script.parser("doc").parse_args(options)
-        with pytest.raises(DiskError) as raised, script.run(args, outputs=[]):
+        with pytest.raises(DiskError) as raised, run_script(args, outputs=[]):
             raise RuntimeError("whatever") from error
         assert "\n" not in str(raised.value)
         assert "give the same command again" in str(raised.value)
@@ -301,7 +303,10 @@ def test_a_disk_that_fails_is_told_in_one_sentence_and_tried_again(tmp_path: Pat
 
 def test_any_other_error_of_a_step_stays_as_it_is(tmp_path: Path):
     args = script.parser("doc").parse_args(["--manifest", str(tmp_path / "m.json")])
-    with pytest.raises(OSError, match="Permission denied") as raised, script.run(args, outputs=[]):
+    with (
+        pytest.raises(OSError, match="Permission denied") as raised,
+        run_script(args, outputs=[]),
+    ):
         raise PermissionError(errno.EACCES, "Permission denied")
     assert not isinstance(raised.value, DiskError)
     assert [path.name for path in tmp_path.rglob("*")] == ["runs", "m.lock"]

@@ -1,4 +1,4 @@
-"""The options of a script from a section of the config, and back."""
+"""Sections of the config as command-line options of the scripts, and back."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ def add_options(
     """Add one option for each field of a model, with its type, default and description.
 
     ``min_genes: int | None`` becomes ``--min-genes N``; a boolean becomes ``--x`` and ``--no-x``;
-    a list takes its option once for each entry. A field that may be None, or a list, whose
-    default is not empty, gets ``--no-x`` to empty it.
+    a list repeats its option per entry. A list or optional field with a non-empty default gets
+    ``--no-x``, which empties it.
 
     Parameters
     ----------
     parser
         The script's parser.
     model
-        A section of the config, such as `scatlas.workflow.config.model.QC`.
+        A section of the config, such as `scatlas.workflow.config.sections.QC`.
     prefix
-        Put before each name (``--scale-zero-center``) where two models share names.
+        Prefix of each option (``--scale-zero-center``), for models that share names.
     """
     group = parser.add_argument_group(model.__name__, model.__doc__)
     for name, field in model.model_fields.items():
-        kind = _kind(field)
-        flag, dest = _flag(name, prefix), _dest(name, prefix)
+        kind = _option_type(field)
+        flag, dest = _option_flag(name, prefix), _option_dest(name, prefix)
         default = _default(field)
         text = (field.description or "").replace("%", "%%") + " (default: %(default)s)"
         if kind.type is bool:
-            # Python 3.11 and 3.12 would add the default to the help once more.
+            # Else Python 3.11 and 3.12 would add the default to the help twice.
             action, hidden = argparse.BooleanOptionalAction, argparse.SUPPRESS
             group.add_argument(flag, dest=dest, action=action, default=hidden, help=text)
             parser.set_defaults(**{dest: default})
@@ -61,12 +61,12 @@ def add_options(
             default=default,
             choices=kind.choices,
             metavar=None if kind.choices else _METAVARS[kind.type],
-            action=_Append if kind.is_list else "store",
+            action=_ReplaceDefault if kind.is_list else "store",
             help=text,
         )
         if (kind.optional or kind.is_list) and not _is_empty(default):
             group.add_argument(
-                _flag(name, prefix, no=True),
+                _option_flag(name, prefix, no=True),
                 dest=dest,
                 action="store_const",
                 const=[] if kind.is_list else None,
@@ -76,41 +76,41 @@ def add_options(
 
 
 def from_options(namespace: argparse.Namespace, model: type[Model], *, prefix: str = "") -> Model:
-    """Read a model back from parsed options.
+    """Read a model from parsed options.
 
     Raises
     ------
     ConfigError
         With one sentence for each option that is out of bounds.
     """
-    values = {name: getattr(namespace, _dest(name, prefix)) for name in model.model_fields}
+    values = {name: getattr(namespace, _option_dest(name, prefix)) for name in model.model_fields}
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        problems = explain(error, model, name=lambda loc: _flag(loc[0], prefix))
+        problems = explain(error, model, name=lambda loc: _option_flag(loc[0], prefix))
         raise ConfigError("; ".join(problems)) from None
 
 
 def options(instance: BaseModel, *, prefix: str = "") -> str:
-    """Write a model as shell-quoted options that `from_options` reads back as the same model."""
+    """Write a model as shell-quoted options, which `from_options` turns into an equal model."""
     words: list[str] = []
     for name, field in type(instance).model_fields.items():
         value = getattr(instance, name)
-        flag = _flag(name, prefix)
+        flag = _option_flag(name, prefix)
         if isinstance(value, bool):
-            words.append(_flag(name, prefix, no=not value))
+            words.append(_option_flag(name, prefix, no=not value))
         elif _is_empty(value):
             if not _is_empty(_default(field)):
-                words.append(_flag(name, prefix, no=True))
+                words.append(_option_flag(name, prefix, no=True))
         else:
             entries = value if isinstance(value, list) else [value]
-            # `=` keeps values that begin with a dash from being taken for options.
+            # With `=`, argparse does not read a value that begins with a dash as an option.
             words += [f"{flag}={entry}" for entry in entries]
     return shlex.join(words)
 
 
-class _Append(argparse.Action):
-    """Collect a list, in place of the default rather than after it."""
+class _ReplaceDefault(argparse.Action):
+    """Collect a list without the entries of its default."""
 
     def __call__(
         self,
@@ -124,32 +124,33 @@ class _Append(argparse.Action):
         setattr(namespace, self.dest, [*given, values])
 
 
-class _Kind(NamedTuple):
+class _OptionType(NamedTuple):
     type: type
     optional: bool
     is_list: bool
     choices: Sequence[Any] | None
 
 
-def _kind(field: FieldInfo) -> _Kind:
-    annotation, optional, is_list, choices = _bare(field.annotation), False, False, None
+def _option_type(field: FieldInfo) -> _OptionType:
+    annotation = _without_annotations(field.annotation)
+    optional, is_list, choices = False, False, None
     if get_origin(annotation) in {Union, UnionType}:
-        parts = [_bare(part) for part in get_args(annotation)]
+        parts = [_without_annotations(part) for part in get_args(annotation)]
         optional = NoneType in parts
         others = [part for part in parts if part is not NoneType]
         annotation = others[0] if len(others) == 1 else annotation
     if get_origin(annotation) is list and not optional:  # None and [] would read the same
-        is_list, annotation = True, _bare(get_args(annotation)[0])
+        is_list, annotation = True, _without_annotations(get_args(annotation)[0])
     if get_origin(annotation) is Literal:
         choices = get_args(annotation)
         annotation = type(choices[0])
     if annotation not in {*_METAVARS, bool} or (annotation is bool and (optional or is_list)):
         msg = f"no option can hold a value of type {field.annotation}"
         raise TypeError(msg)
-    return _Kind(annotation, optional, is_list, choices)
+    return _OptionType(annotation, optional, is_list, choices)
 
 
-def _bare(annotation: Any) -> Any:
+def _without_annotations(annotation: Any) -> Any:
     while get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     return annotation
@@ -163,9 +164,9 @@ def _is_empty(value: Any) -> bool:
     return value is None or value == []
 
 
-def _dest(name: str, prefix: str) -> str:
+def _option_dest(name: str, prefix: str) -> str:
     return f"{prefix}_{name}" if prefix else name
 
 
-def _flag(name: str, prefix: str, *, no: bool = False) -> str:
-    return f"--{'no-' * no}{_dest(name, prefix).replace('_', '-')}"
+def _option_flag(name: str, prefix: str, *, no: bool = False) -> str:
+    return f"--{'no-' * no}{_option_dest(name, prefix).replace('_', '-')}"

@@ -1,4 +1,4 @@
-"""Write what follows from the config's models: schemas, commented config, key table."""
+"""Write the files that follow from the sections of the config: schemas, config.yaml, key table."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import yaml
 
 from scatlas.errors import ConfigError
 from scatlas.workflow.config.messages import allowed, branches, inline, properties
-from scatlas.workflow.config.model import Config
 from scatlas.workflow.config.plate_sheet import Plate
+from scatlas.workflow.config.sections import Config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,9 +31,9 @@ def config_schema() -> Schema:
     schema = inline(Config.model_json_schema())
     for section in schema["properties"].values():
         if section.get("type") == "object":
-            # A section whose keys are all commented out is null, and takes its defaults.
+            # YAML reads a section whose keys are all commented out as null.
             section["type"] = ["object", "null"]
-    return _document(schema)
+    return _with_draft(schema)
 
 
 def plates_schema() -> Schema:
@@ -44,28 +44,28 @@ def plates_schema() -> Schema:
         "description": labels["description"],
         "type": ["string", "number", "boolean", "null"],
     }
-    return _document(schema)
+    return _with_draft(schema)
 
 
 def config_yaml() -> str:
-    """Every key with its default, and comments that say how to choose a value."""
+    """Text of config.yaml: every key with its default and a comment with its meaning."""
     head = [
-        f"# Every key of the config with its default. Written by `{COMMAND}`: copy it, or",
-        "# better, write a config of your own with the few keys that differ (see README.md).",
+        "# Every key of the config with its default. Your config needs only the keys that differ",
+        f"# (see README.md). Written by `{COMMAND}`.",
     ]
     return "\n".join([*head, *_yaml_lines(inline(Config.model_json_schema()))]) + "\n"
 
 
 def key_table() -> str:
-    """Every key, its default and its meaning as a Markdown table."""
+    """Markdown table of every key, its default and its meaning."""
     lines = ["| key | default | meaning |", "|---|---|---|"]
     for key, default, schema in _leaves(inline(Config.model_json_schema())):
-        lines.append(f"| `{key}` | `{_scalar(default)}` | {_meaning(schema)} |")
+        lines.append(f"| `{key}` | `{_inline_yaml(default)}` | {_meaning(schema)} |")
     return "\n".join(lines)
 
 
 def documents(root: Path) -> dict[Path, str]:
-    """The generated files and what they should hold."""
+    """Generated files and the text that each should have."""
     readme = root / "config" / "README.md"
     text = readme.read_text("utf-8")
     if text.count(BEGIN) != 1 or text.count(END) != 1:
@@ -74,24 +74,24 @@ def documents(root: Path) -> dict[Path, str]:
     before, after = text.split(BEGIN)[0], text.split(END)[1]
     schemas = root / "workflow" / "schemas"
     return {
-        schemas / "config.schema.yaml": _yaml(config_schema()),
-        schemas / "plates.schema.yaml": _yaml(plates_schema()),
+        schemas / "config.schema.yaml": _schema_yaml(config_schema()),
+        schemas / "plates.schema.yaml": _schema_yaml(plates_schema()),
         root / "config" / "config.yaml": config_yaml(),
         readme: f"{before}{BEGIN}\n\n{key_table()}\n\n{END}{after}",
     }
 
 
 def differences(root: Path) -> str:
-    """What ``--write`` would change, as a diff; empty when all is in step."""
+    """Diff that ``--write`` would make; empty when all files are up to date."""
     parts: list[str] = []
-    for path, wanted in documents(root).items():
-        found = path.read_text("utf-8") if path.exists() else ""
+    for path, text in documents(root).items():
+        current = path.read_text("utf-8") if path.exists() else ""
         name = path.relative_to(root).as_posix()
         parts += difflib.unified_diff(
-            found.splitlines(keepends=True),
-            wanted.splitlines(keepends=True),
-            f"{name} (as it is)",
-            f"{name} (as the models say)",
+            current.splitlines(keepends=True),
+            text.splitlines(keepends=True),
+            f"{name} (current)",
+            f"{name} (generated)",
         )
     return "".join(parts)
 
@@ -100,11 +100,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run ``python -m scatlas.workflow.config.generate``."""
     parser = argparse.ArgumentParser(
         prog="python -m scatlas.workflow.config.generate",
-        description="Keep schemas, config/config.yaml and its key table in step with the models.",
+        description="Write schemas, config/config.yaml and the key table of its README.",
     )
     task = parser.add_mutually_exclusive_group(required=True)
     task.add_argument("--write", action="store_true", help="write the generated files")
-    task.add_argument("--check", action="store_true", help="print what differs; fail if any does")
+    task.add_argument("--check", action="store_true", help="fail if a file differs, and say how")
     parser.add_argument(
         "--root", type=Path, default=Path(), help="the repository (default: the working folder)"
     )
@@ -120,12 +120,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         path.write_text(text, "utf-8")
 
 
-def _document(schema: Schema) -> Schema:
+def _with_draft(schema: Schema) -> Schema:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def _yaml(data: Schema) -> str:
-    head = f"# Written by `{COMMAND}`; edit src/scatlas/config.py or plates.py instead.\n"
+def _schema_yaml(data: Schema) -> str:
+    sources = "src/scatlas/workflow/config/sections.py or plate_sheet.py"
+    head = f"# Written by `{COMMAND}`: edit\n# {sources} instead.\n"
     return head + yaml.safe_dump(data, sort_keys=False, width=WIDTH, allow_unicode=True)
 
 
@@ -145,14 +146,14 @@ def _key_lines(key: str, part: Schema, indent: str = "") -> Iterator[str]:
     yield from _comment(_meaning(part), indent)
     if section := properties(part):  # off by default
         defaults = {name: leaf["default"] for name, leaf in section.items()}
-        values = (f"{name}: {_scalar(v)}" for name, v in defaults.items() if v is not None)
+        values = (f"{name}: {_inline_yaml(v)}" for name, v in defaults.items() if v is not None)
         yield from _comment(f"To switch it on: {key}: {{{', '.join(values)}}}", indent)
         for name, leaf in section.items():
             yield from _comment(f"{name}: {_meaning(leaf)}", indent)
-        # Where there is a null, Snakemake takes another config's {} for null as well.
+        # A comment: if this config had null, Snakemake would read {} of a user's config as null.
         yield f"{indent}# {key}: null"
     else:
-        yield f"{indent}{key}: {_scalar(part['default'])}"
+        yield f"{indent}{key}: {_inline_yaml(part['default'])}"
 
 
 def _meaning(schema: Schema) -> str:
@@ -177,7 +178,7 @@ def _leaves(schema: Schema, above: str = "") -> Iterator[tuple[str, Any, Schema]
             yield from _leaves(part, f"{name}.")
 
 
-def _scalar(value: Any) -> str:
+def _inline_yaml(value: Any) -> str:
     """A value as YAML on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000).strip()
     return text.removesuffix("...").strip()

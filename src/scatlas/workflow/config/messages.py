@@ -1,4 +1,4 @@
-"""Say what is wrong with a config in words: one sentence for each problem."""
+"""Sentences for users about the problems of a config."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def explain(
     Parameters
     ----------
     error
-        What ``model.model_validate`` has raised.
+        Error of ``model.model_validate``.
     model
-        The model, whose schema says what is allowed.
+        The model; its schema has the allowed values.
     name
-        How a key is written for the user; by default dotted (``qc.min_genes``).
+        Turns the path of a key into its name for users; by default dotted (``qc.min_genes``).
 
     Returns
     -------
@@ -37,26 +37,26 @@ def explain(
     sentences: dict[tuple[str, ...], str] = {}
     for item in error.errors(include_url=False):
         loc = tuple(str(part) for part in item["loc"])
-        if loc in sentences:  # one of several branches of the same value
+        if loc in sentences:  # another branch of the same value
             continue
         if item["type"] in {"extra_forbidden", "invalid_key"}:
-            sentences[loc] = _unknown(loc, schema, name)
+            sentences[loc] = _unknown_key(loc, schema, name)
         elif item["type"] == "value_error":
             prefix = f"{name(loc)}: " if loc else ""
             sentences[loc] = f"{prefix}{item['ctx']['error']}"
         elif item["type"] == "missing":
-            sentences[loc] = f"{name(loc)} is missing; it must be {allowed(at(schema, loc))}"
+            sentences[loc] = f"{name(loc)} is missing; it must be {allowed(subschema(schema, loc))}"
         else:
-            value = item["input"]
+            value, key_schema = item["input"], subschema(schema, loc)
             sentences[loc] = (
-                f"{name(loc)} is {_shown(value)}; it must be {allowed(at(schema, loc))}"
-                f"{_number_hint(value, at(schema, loc))}"
+                f"{name(loc)} is {_format_value(value)}; it must be {allowed(key_schema)}"
+                f"{_number_hint(value, key_schema)}"
             )
     return list(sentences.values())
 
 
 def inline(schema: Schema) -> Schema:
-    """Replace references by what they refer to and drop pydantic's titles."""
+    """Replace references by their definitions and drop pydantic's titles."""
     definitions = schema.get("$defs", {})
 
     def walk(node: Any, *, names: bool = False) -> Any:
@@ -70,7 +70,7 @@ def inline(schema: Schema) -> Schema:
         return {
             key: walk(value, names=key == "properties")
             for key, value in node.items()
-            # `names`: the keys of this node are the user's, and one could be called title.
+            # `names`: the keys of this node are config keys, and one could be called title.
             if names or key not in {"title", "$defs"}
         }
 
@@ -86,14 +86,14 @@ def branches(schema: Schema) -> list[Schema]:
 
 
 def properties(schema: Schema) -> dict[str, Schema]:
-    """The keys of a section, empty where the value is no section."""
+    """Keys of a section; empty for any other value."""
     for part in branches(schema):
         if "properties" in part:
             return part["properties"]
     return {}
 
 
-def at(schema: Schema, loc: tuple[str, ...]) -> Schema:
+def subschema(schema: Schema, loc: tuple[str, ...]) -> Schema:
     """The part of a schema that describes one key."""
     for part in loc:
         keys = properties(schema)
@@ -110,11 +110,11 @@ def allowed(schema: Schema) -> str:
     >>> allowed({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]})
     'a whole number of at least 1, or null'
     """
-    *first, last = (_allowed(part) for part in branches(schema))
+    *first, last = (_allowed_values(part) for part in branches(schema))
     return f"{', '.join(first)}, or {last}" if first else last
 
 
-def _allowed(schema: Schema) -> str:
+def _allowed_values(schema: Schema) -> str:
     if "enum" in schema:
         *first, last = (str(value) for value in schema["enum"])
         return f"{', '.join(first)} or {last}" if first else last
@@ -134,21 +134,21 @@ def _allowed(schema: Schema) -> str:
 def _range(schema: Schema) -> str:
     low, high = schema.get("minimum"), schema.get("maximum")
     if low is not None and high is not None:
-        return f" from {_plain(low)} to {_plain(high)}"
+        return f" from {_format_number(low)} to {_format_number(high)}"
     if low is not None:
-        return f" of at least {_plain(low)}"
+        return f" of at least {_format_number(low)}"
     if "exclusiveMinimum" in schema:
-        above = f" above {_plain(schema['exclusiveMinimum'])}"
+        above = f" above {_format_number(schema['exclusiveMinimum'])}"
         top = schema.get("exclusiveMaximum")
-        return above if top is None else f"{above} and below {_plain(top)}"
+        return above if top is None else f"{above} and below {_format_number(top)}"
     return ""
 
 
-def _plain(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:.15g}"
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None:
         return "empty (null)"
     if isinstance(value, bool):
@@ -164,7 +164,7 @@ def _shown(value: Any) -> str:
 
 
 def _number_hint(value: Any, schema: Schema) -> str:
-    """YAML reads 1e6, 1,000 and "5" as text, which looks right to whoever wrote it."""
+    """Hint for 1e6, 1,000 and "5", which YAML reads as text."""
     if not isinstance(value, str):
         return ""
     if not any(part.get("type") in {"integer", "number"} for part in branches(schema)):
@@ -176,23 +176,27 @@ def _number_hint(value: Any, schema: Schema) -> str:
     return f" (this is read as text: write {number:.15g} without quotes)"
 
 
-def _sections(schema: Schema, loc: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def _key_paths(schema: Schema, loc: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     for key, part in properties(schema).items():
         yield (*loc, key)
-        yield from _sections(part, (*loc, key))
+        yield from _key_paths(part, (*loc, key))
 
 
-def _unknown(loc: tuple[str, ...], schema: Schema, name: Callable[[tuple[str, ...]], str]) -> str:
+def _unknown_key(
+    loc: tuple[str, ...], schema: Schema, name: Callable[[tuple[str, ...]], str]
+) -> str:
     *section, key = loc
-    known = list(properties(at(schema, tuple(section))))
+    known = list(properties(subschema(schema, tuple(section))))
     by_lower = {k.lower(): k for k in known}
     near = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.6)
-    elsewhere = [path for path in _sections(schema) if path[-1] == key and path[:-1] != (*section,)]
+    other_paths = [
+        path for path in _key_paths(schema) if path[-1] == key and path[:-1] != (*section,)
+    ]
     where = f" in {name(tuple(section))}" if section else ""
     if near:
         hint = f"did you mean {by_lower[near[0]]!r}? "
-    elif elsewhere:
-        path = elsewhere[0]
+    elif other_paths:
+        path = other_paths[0]
         place = f"in section {name(path[:-1])}" if len(path) > 1 else "at the top level"
         hint = f"it belongs {place}; "
     else:

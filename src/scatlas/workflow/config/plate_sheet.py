@@ -1,4 +1,4 @@
-"""The plate sheet: which plates make the atlas, and where their counts are."""
+"""The plate sheet: names, paths and labels of the plates."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from scatlas.errors import ConfigError
 
 __all__ = ["Plate", "read_plates"]
 
+# Folder of the demo's plates, which are results.
+DEMO_FOLDER = "resources/demo"
 # No leading dot or dash: results of a plate live in a folder of its name.
 PLATE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"
-# What no obs column of a Zarr store can be called, and `Plate`'s own field.
-_NO_LABELS = {"", ".", "..", "_index", "zarr.json", "labels"}
+# Names that an obs column of a Zarr store cannot have, and the field of `Plate`.
+_RESERVED_COLUMNS = {"", ".", "..", "_index", "zarr.json", "labels"}
 
 
-def at_home(path: str) -> str:
+def expand_home(path: str) -> str:
     """A path with ``~`` and ``~name`` replaced by the user's home, as a shell does.
 
     Raises
@@ -45,34 +47,40 @@ class Plate(BaseModel):
     plate: Annotated[str, Field(pattern=PLATE_NAME)] = Field(
         description=(
             "Name of the plate, also of its folder among the results: letters, digits, dots, "
-            "dashes and underscores. Each name stands once."
+            "dashes and underscores. Names must be unique."
         )
     )
-    path: Annotated[str, Field(min_length=1), AfterValidator(at_home)] = Field(
+    path: Annotated[str, Field(min_length=1), AfterValidator(expand_home)] = Field(
         description=(
             "The plate's counts, h5ad or Zarr: a path (absolute, or from the folder where "
             "Snakemake is started; ~ is your home) or an address such as https://..., s3://... "
-            "or gs://... Each file stands once."
+            "or gs://... Paths must be unique."
         )
     )
     n_cells: Annotated[int, Field(ge=1)] | None = Field(
         None,
         description=(
-            "Number of cells, if known: memory and run time of the plate's jobs are then asked "
-            "for accordingly."
+            "Number of cells, if known: sets the memory and run time that the plate's jobs "
+            "request. Otherwise they follow from the size of the file."
         ),
     )
     labels: dict[str, str] = Field(
         {},
         description=(
-            "Any further column: a label of the plate, such as its donor or date. A plate whose "
-            "cell is empty keeps its own obs column of that name, if it has one."
+            "Any further column: a label of the plate, such as its donor or date, which becomes "
+            "an obs column. Where it is empty, the plate keeps its own obs column of that name, "
+            "if it has one."
         ),
     )
 
     @property
+    def is_simulated(self) -> bool:
+        """Whether the plate is one of the demo's, which the workflow makes."""
+        return Path(self.path).is_relative_to(DEMO_FOLDER)
+
+    @property
     def is_remote(self) -> bool:
-        """Whether the path is an address rather than a file of this machine."""
+        """Whether the path is an address instead of a local file."""
         return "://" in self.path
 
 
@@ -85,11 +93,11 @@ def read_plates(
     ----------
     path
         Tab-separated text with a header line and the columns ``plate`` and ``path``; optionally
-        ``n_cells`` and any labels. Lines may end as on Windows, empty lines are skipped.
+        ``n_cells`` and any labels. Windows line ends are read, empty lines skipped.
     check_files
         Refuse local files that do not exist.
     generated
-        A folder whose files are still to be made, so that they may be absent.
+        A folder whose files the workflow makes: they may be missing.
 
     Returns
     -------
@@ -101,7 +109,7 @@ def read_plates(
         With one sentence naming the sheet, the row and what to do.
     """
     path = Path(path)
-    header, rows = _table(path)
+    header, rows = _read_rows(path)
     plates: list[Plate] = []
     row_of: dict[str, int] = {}
     row_of_file: dict[object, int] = {}
@@ -112,22 +120,23 @@ def read_plates(
                 "separate cells by one tab"
             )
             raise ConfigError(msg)
-        plate = _plate(f"{path}, row {number}", dict(zip(header, values, strict=True)))
+        plate = _parse_plate(f"{path}, row {number}", dict(zip(header, values, strict=True)))
         if plate.plate in row_of:
             msg = (
-                f"{path}: plate {plate.plate!r} stands in rows {row_of[plate.plate]} and "
-                f"{number}; give each plate a name of its own"
+                f"{path}: plate {plate.plate!r} is in rows {row_of[plate.plate]} and "
+                f"{number}; give each plate another name"
             )
             raise ConfigError(msg)
         row_of[plate.plate] = number
-        made_later = generated is not None and Path(plate.path).is_relative_to(generated)
-        if check_files and not plate.is_remote and not made_later and not Path(plate.path).exists():
+        is_generated = generated is not None and Path(plate.path).is_relative_to(generated)
+        may_be_missing = not check_files or plate.is_remote or is_generated
+        if not may_be_missing and not Path(plate.path).exists():
             msg = (
                 f"{path}, row {number}: {plate.path} of plate {plate.plate!r} does not exist; "
                 f"paths start from the working folder {Path.cwd()}"
             )
             raise ConfigError(msg)
-        first = row_of_file.setdefault(_identity(plate), number)
+        first = row_of_file.setdefault(_file_identity(plate), number)
         if first != number:
             msg = (
                 f"{path}: rows {first} and {number} name the same data, {plate.path}: each cell "
@@ -141,7 +150,7 @@ def read_plates(
     return plates
 
 
-def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+def _read_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """Split a sheet into its header and its numbered rows (the header is row 1)."""
     try:
         text = path.read_text("utf-8-sig")
@@ -154,8 +163,8 @@ def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     except UnicodeDecodeError:
         msg = f"{path} is not a text file: save the plate sheet as tab-separated text (UTF-8)"
         raise ConfigError(msg) from None
-    # Line by line: a quote that is not closed would take in the rows behind it.
-    rows = [(n, _cells(path, n, line)) for n, line in enumerate(text.split("\n"), start=1)]
+    # Parse per line: an open quote would swallow the rows after it.
+    rows = [(n, _split_row(path, n, line)) for n, line in enumerate(text.split("\n"), start=1)]
     rows = [(number, row) for number, row in rows if any(row)]
     if not rows:
         msg = f"{path} is empty: write the columns plate and path and a row for each plate"
@@ -163,17 +172,17 @@ def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     (_, header), *rows = rows
     for name in ("plate", "path"):
         if name not in header:
-            raise ConfigError(_missing(path, name, header))
+            raise ConfigError(_missing_column_message(path, name, header))
     for name in header:
-        if name in _NO_LABELS or "/" in name or header.count(name) > 1:
-            problem = f"column {name!r} stands twice" if header.count(name) > 1 else ""
+        if name in _RESERVED_COLUMNS or "/" in name or header.count(name) > 1:
+            problem = f"column {name!r} occurs twice" if header.count(name) > 1 else ""
             problem = problem or f"a column cannot be called {name!r}"
             msg = f"{path}: {problem}; rename it"
             raise ConfigError(msg)
     return header, rows
 
 
-def _cells(path: Path, number: int, line: str) -> list[str]:
+def _split_row(path: Path, number: int, line: str) -> list[str]:
     try:
         return [
             cell.strip() for row in csv.reader([line], delimiter="\t", strict=True) for cell in row
@@ -186,8 +195,8 @@ def _cells(path: Path, number: int, line: str) -> list[str]:
         raise ConfigError(msg) from None
 
 
-def _identity(plate: Plate) -> object:
-    """What is the same for two paths to one file: spelled otherwise, or through links."""
+def _file_identity(plate: Plate) -> object:
+    """Key that is equal for two paths to one file, whatever their spelling or links."""
     path = plate.path
     if path.startswith("file://"):
         path = unquote(urlsplit(path).path)
@@ -200,7 +209,7 @@ def _identity(plate: Plate) -> object:
     return stat.st_dev, stat.st_ino
 
 
-def _missing(path: Path, name: str, header: list[str]) -> str:
+def _missing_column_message(path: Path, name: str, header: list[str]) -> str:
     first = header[0]
     for sign, word in ((",", "commas"), (";", "semicolons"), (" ", "spaces")):
         if len(header) == 1 and {"plate", "path"} <= set(first.lower().split(sign)):
@@ -210,7 +219,7 @@ def _missing(path: Path, name: str, header: list[str]) -> str:
     return f"{path} has no column {name!r}: {mend}"
 
 
-def _plate(where: str, row: dict[str, str]) -> Plate:
+def _parse_plate(where: str, row: dict[str, str]) -> Plate:
     cells = row.get("n_cells") or None
     labels = {k: v for k, v in row.items() if k not in {"plate", "path", "n_cells"}}
     try:

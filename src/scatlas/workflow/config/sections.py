@@ -1,0 +1,642 @@
+"""The sections of the config: keys, types, defaults and what each key means.
+
+Everything else that knows the keys follows from the models here: the JSON schemas,
+``config/config.yaml`` and the key table of ``config/README.md``
+(``python -m scatlas.workflow.config.generate --write``), and the options of the scripts
+(`scatlas.workflow.config.cli_options`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
+
+from scatlas.workflow.config.cell_query import query_columns
+from scatlas.workflow.config.plate_sheet import expand_home
+
+if TYPE_CHECKING:
+    from typing import Self
+
+MIN_BLOCK_BUDGET = 16_000_000  # bytes
+MIN_MEMORY_LIMIT = 1_000_000_000  # bytes
+
+
+# Values -----------------------------------------------------------------------------------------
+# Strict: YAML has real numbers, so text ("2000"), true and 3.0 are mistakes where a count belongs.
+
+Text = Annotated[str, Field(min_length=1)]
+NonNegative = Annotated[int, Field(strict=True, ge=0)]
+Positive = Annotated[int, Field(strict=True, ge=1)]
+Percent = Annotated[float, Field(strict=True, ge=0, le=100, allow_inf_nan=False)]
+AboveZero = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+
+
+def _check_query(query: str) -> str:
+    query_columns(query)
+    return query
+
+
+def _check_block_budget(text: str) -> str:
+    too_small = "is too small: give at least 16MB"
+    return _check_size(text, MIN_BLOCK_BUDGET, too_small, examples="256MB or 1GB")
+
+
+def _check_memory_limit(text: str) -> str:
+    too_small = "is too little for a GPU: give at least 1GB"
+    return _check_size(text, MIN_MEMORY_LIMIT, too_small, examples="20GB")
+
+
+def _check_size(text: str, min_bytes: int, too_small: str, *, examples: str) -> str:
+    from scatlas._util.byte_sizes import parse_bytes
+
+    try:
+        n_bytes = parse_bytes(text)
+    except ValueError:
+        msg = f"{text!r} is not a size: write for example {examples}"
+        raise ValueError(msg) from None
+    if n_bytes < min_bytes:
+        msg = f"{text!r} {too_small}"
+        raise ValueError(msg)
+    return text
+
+
+def _folder(text: str) -> str:
+    if "://" in text:
+        msg = f"{text!r} is an address: results are written to a local folder"
+        raise ValueError(msg)
+    path = expand_home(text)
+    if set(path) & set("{}"):
+        msg = f"{text!r}: a folder for results cannot have braces in its name"
+        raise ValueError(msg)
+    return Path(path).as_posix()  # "results/" and "./results" name the same outputs as "results"
+
+
+Query = Annotated[Text, AfterValidator(_check_query)]
+GpuMemory = Annotated[Text, AfterValidator(_check_memory_limit)]
+
+
+# Sections ---------------------------------------------------------------------------------------
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class QC(_Section):
+    """Which cells and genes are kept."""
+
+    filter: Query | None = Field(
+        None,
+        description=(
+            "Keep the cells whose obs columns fulfil this condition, for example "
+            "pass_filter == 'full', or phase == 'G1' and cell_line in ['A549', 'HepG2']. Put "
+            "column names with spaces in backticks. null: no condition."
+        ),
+    )
+    min_genes: NonNegative | None = Field(
+        None,
+        description=(
+            "Drop cells with fewer expressed genes than this. 200 to 500 is usual: barcodes "
+            "with fewer are mostly empty droplets and debris."
+        ),
+    )
+    max_genes: NonNegative | None = Field(
+        None,
+        description=(
+            "Drop cells with more expressed genes than this. Look at the violins of the report "
+            "first: a long, thin upper tail is often doublets (two cells with one barcode)."
+        ),
+    )
+    min_counts: NonNegative | None = Field(
+        None,
+        description=(
+            "Drop cells with fewer counts (UMIs) than this. 500 to 1000 is usual for droplets."
+        ),
+    )
+    max_counts: NonNegative | None = Field(
+        None, description="Drop cells with more counts (UMIs) than this."
+    )
+    max_pct_mt: Percent | None = Field(
+        None,
+        description=(
+            "Drop cells with more than this percentage of their counts in mitochondrial genes. "
+            "5 to 20 is usual: damaged cells lose other RNA first. Muscle and liver cells need a "
+            "higher bound."
+        ),
+    )
+    mt_prefix: Text = Field(
+        "MT-",
+        description="Prefix of the names of mitochondrial genes: MT- in human, mt- in mouse.",
+    )
+    gene_names: Text | None = Field(
+        None,
+        description=(
+            "The var column with gene symbols, for example feature_name or gene_symbols, for "
+            "plates whose var is indexed by gene ids. null: the index of var."
+        ),
+    )
+    min_cells: NonNegative | None = Field(
+        None,
+        description=(
+            "A gene must be expressed in this many of a plate's kept cells to be chosen as highly "
+            "variable on that plate. 3 to 10 excludes noise."
+        ),
+    )
+    drop_rare_genes: Positive | None = Field(
+        None,
+        description=(
+            "Ignore genes that fewer than this many of a plate's cells express: their counts do "
+            "not add to a cell's depth, and they cannot be highly variable. All cells of the "
+            "plate count, also those that QC drops; the bounds above use all genes. Reads the "
+            "plate once more."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        for low, high in (("min_genes", "max_genes"), ("min_counts", "max_counts")):
+            a, b = getattr(self, low), getattr(self, high)
+            if a is not None and b is not None and a > b:
+                msg = f"{low} ({a}) is above {high} ({b}), so no cell would be kept: lower one"
+                raise ValueError(msg)
+        return self
+
+
+class Normalize(_Section):
+    """Normalization of the cells' depth."""
+
+    target_sum: AboveZero | None = Field(
+        None,
+        description=(
+            "Scale every cell to this many counts before the logarithm, for example 10000. null: "
+            "the median of the plate's kept, non-empty cells, which changes the data least."
+        ),
+    )
+
+
+class HVG(_Section):
+    """Highly variable genes (HVG) of each plate."""
+
+    flavor: Literal["seurat", "cell_ranger", "seurat_v3"] = Field(
+        "seurat",
+        description=(
+            "Method that ranks the genes, as in scanpy: seurat is the usual one. seurat_v3 ranks "
+            "raw counts and reads them twice."
+        ),
+    )
+    n_top_genes: Positive = Field(
+        2000,
+        description=(
+            "Highly variable genes per plate. 1000 to 5000 is usual: more genes separate finer "
+            "states and cost memory and time."
+        ),
+    )
+
+
+class Consensus(_Section):
+    """Genes of the atlas."""
+
+    min_plates: Positive | None = Field(
+        None,
+        description=(
+            "The atlas has the genes that are highly variable on at least this many plates. A "
+            "higher number gives fewer, more reproducible genes; it cannot exceed the number of "
+            "plates. null: 3, or the number of plates if there are fewer."
+        ),
+    )
+
+    def min_plates_of(self, n_plates: int) -> int:
+        """Plates that must agree on a gene, where there are ``n_plates``."""
+        return min(3, n_plates) if self.min_plates is None else self.min_plates
+
+
+class Scale(_Section):
+    """Scaling of the genes before PCA."""
+
+    zero_center: bool = Field(
+        False,
+        strict=True,
+        description="Subtract each gene's mean before the clip at max_value.",
+    )
+    max_value: AboveZero | None = Field(
+        None,
+        description="Clip scaled values at this maximum, for example 10, to limit extreme cells.",
+    )
+
+
+class PCA(_Section):
+    """Principal components of the merged plates."""
+
+    n_comps: Positive = Field(
+        300,
+        description=(
+            "Number of components. 50 is usual; 300 also separates the rare states of an atlas "
+            "with millions of cells. It must be below the number of consensus genes and of cells."
+        ),
+    )
+    zero_center: bool = Field(
+        True,
+        strict=True,
+        description="Centre the genes (ordinary PCA). false: truncated SVD without centring.",
+    )
+
+
+class Subset(_Section):
+    """Sample of cells for the map and the clusters."""
+
+    n_cells: Positive | None = Field(
+        1_000_000,
+        description=(
+            "Cells to sample for neighbours, UMAP and Leiden. null: all cells, as for an atlas "
+            "with fewer cells than this. UMAP of a million cells takes hours on a CPU; 50000 "
+            "cells show the same shape."
+        ),
+    )
+
+
+class Neighbors(_Section):
+    """Graph of similar cells, for UMAP and Leiden."""
+
+    n_neighbors: Annotated[int, Field(strict=True, ge=2)] = Field(
+        15,
+        description=(
+            "Neighbours per cell. 10 to 30 is usual: few show detail, many show the overall shape."
+        ),
+    )
+    n_pcs: Positive | None = Field(
+        None, description="Use only the first n_pcs components. null: all of pca.n_comps."
+    )
+
+
+class UMAP(_Section):
+    """Two-dimensional map of the sample."""
+
+    min_dist: Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)] = Field(
+        0.5, description="Minimal distance of points: 0.1 gives dense clusters, 0.5 spreads them."
+    )
+
+
+class Leiden(_Section):
+    """Clusters of the sample."""
+
+    resolution: AboveZero = Field(
+        1.0, description="A higher resolution gives more, smaller clusters. 0.2 to 2 is usual."
+    )
+
+
+class Pseudobulk(_Section):
+    """Raw counts summed by plate and group."""
+
+    by: Annotated[list[Text], Field(min_length=1)] = Field(
+        ["cell_line", "drug"],
+        description=(
+            "The obs columns that define the groups, within each plate. Cells without a value in "
+            "one of them are left out."
+        ),
+    )
+
+
+class Doublets(_Section):
+    """Doublets: two cells with one barcode."""
+
+    by: Text | None = Field(
+        None,
+        description=(
+            "The obs column with the capture of each cell (lane, sublibrary): the two cells of a "
+            "doublet come from one capture. null: the plate is one capture."
+        ),
+    )
+    expected_doublet_rate: Annotated[float, Field(strict=True, gt=0, lt=1)] = Field(
+        0.05,
+        description=(
+            "Expected doublet rate of the protocol, for example 0.08 for 10,000 cells in a "
+            "droplet lane."
+        ),
+    )
+    threshold: Annotated[float, Field(strict=True, gt=0, lt=1)] | None = Field(
+        None,
+        description=(
+            "Score above which a cell counts as a doublet. null: the minimum between the two modes "
+            "of the simulated doublets' scores; check it in the histogram of the report."
+        ),
+    )
+    filter: bool = Field(
+        False,
+        strict=True,
+        description="Drop predicted doublets. false: keep them; obs has score and prediction.",
+    )
+
+
+class Harmony(_Section):
+    """Batch correction by Harmony."""
+
+    key: Annotated[list[Text], Field(min_length=1)] = Field(
+        ["plate"],
+        description=(
+            "The obs columns with the batches to correct for, such as plate, or donor of the "
+            "plate sheet. Real differences between the batches are removed, too: name no column "
+            "whose effect you study."
+        ),
+    )
+    n_pcs: Positive | None = Field(
+        None, description="Use only the first n_pcs components. null: all of pca.n_comps."
+    )
+    theta: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = Field(
+        2.0,
+        description="Strength of the correction: 0 is the weakest, 1 to 4 is usual.",
+    )
+    max_iter_harmony: Positive = Field(10, description="Maximum of rounds; fewer on convergence.")
+
+
+class Integrate(Harmony):
+    """Batch correction of the components, with map, clusters and scores."""
+
+    cells: Literal["subset", "all"] = Field(
+        "subset",
+        description=(
+            "subset: correct the cells of the sample. all: correct the whole atlas, which gets "
+            "obsm['X_pca_harmony']; this takes 3 kB of memory per cell with 50 components, 13 kB "
+            "with 300."
+        ),
+    )
+    umap: bool = Field(
+        True, strict=True, description="Also compute UMAP and clusters of the corrected cells."
+    )
+    label: Text | None = Field(
+        "cell_line",
+        description=(
+            "The obs column whose values should stay separate, such as the cell type: the scores "
+            "show whether the correction has mixed them. Ignored if the cells lack it. null: none."
+        ),
+    )
+
+
+class Report(_Section):
+    """Content of the report."""
+
+    colors: list[Text] = Field(
+        ["cell_line", "plate", "drug", "leiden"],
+        description=(
+            "The obs columns that colour the UMAP, one picture per column. Columns that the plates "
+            "lack are left out."
+        ),
+    )
+
+
+class Cluster(_Section):
+    """A Dask cluster that computes the blocks of a step."""
+
+    kind: Literal["local-gpu", "local-cpu", "existing"] = Field(
+        "local-gpu",
+        description=(
+            "local-gpu: one worker per GPU of the machine. local-cpu: workers on its CPUs. "
+            "existing: a scheduler that is running already, with workers on any machine."
+        ),
+    )
+    devices: Positive | None = Field(
+        None, description="local-gpu: number of GPUs. null: all that are free."
+    )
+    n_workers: Positive | None = Field(
+        None, description="local-cpu: number of worker processes. null: Dask's choice."
+    )
+    threads_per_worker: Positive | None = Field(
+        None,
+        description=("Threads per worker. null: 1 with local-gpu, Dask's choice with local-cpu."),
+    )
+    protocol: Literal["tcp", "ucx"] | None = Field(
+        None,
+        description=(
+            "local-gpu: protocol between the workers. ucx uses NVLink and needs distributed-ucxx. "
+            "null: tcp."
+        ),
+    )
+    rmm_pool_size: GpuMemory | None = Field(
+        None,
+        description="Initial GPU memory per worker. null: half of the free memory.",
+        examples=["20GB", "60GB"],
+    )
+    rmm_maximum_pool_size: GpuMemory | None = Field(
+        None,
+        description="Maximum of GPU memory per worker. null: 90% of the free memory.",
+        examples=["20GB", "60GB"],
+    )
+    rmm_managed_memory: Annotated[bool, Field(strict=True)] | None = Field(
+        None,
+        description=("Managed memory instead of a pool, with protocol tcp; see compute.memory."),
+    )
+    device_memory_limit: GpuMemory | None = Field(
+        None,
+        description=(
+            "local-gpu: a worker moves results to the host above this much GPU memory. null: 80% "
+            "of the GPU."
+        ),
+        examples=["20GB", "60GB"],
+    )
+    memory_limit: GpuMemory | None = Field(
+        None,
+        description=(
+            "local-gpu and local-cpu: a worker moves results to disk above this much host memory. "
+            "null: its share of the machine's memory."
+        ),
+        examples=["20GB", "60GB"],
+    )
+    address: Text | None = Field(
+        None, description="existing: address of the scheduler, for example tcp://10.0.0.1:8786."
+    )
+    scheduler_file: Annotated[Text, AfterValidator(expand_home)] | None = Field(
+        None, description="existing: the scheduler file, which holds its address."
+    )
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
+        from scatlas.compute.cluster_options import check_cluster
+
+        check_cluster(self.kind, self.model_dump(exclude_none=True, exclude={"kind"}))
+        return self
+
+
+class Compute(_Section):
+    """Memory and devices of a job."""
+
+    block_budget: Annotated[Text, AfterValidator(_check_block_budget)] = Field(
+        "256MB",
+        description=(
+            "Memory for the blocks of counts that a job processes at a time, at least 16MB. Lower "
+            "it on small machines; the default suits plates of any size."
+        ),
+        examples=["256MB", "1GB"],
+    )
+    memory: Literal["pool", "managed", "async", "default"] = Field(
+        "pool",
+        description=(
+            "Allocator of GPU memory. pool: a pool of RMM, the fastest. async: CUDA's own pool. "
+            "managed: memory that moves between host and GPU, slower. default: CuPy's pool, the "
+            "only one that works without RMM."
+        ),
+    )
+    memory_limit: GpuMemory | None = Field(
+        None,
+        description=(
+            "Maximum of GPU memory per job. null: 90% of the free memory with pool, all free "
+            "memory with managed, no limit otherwise. With managed it may exceed the GPU's "
+            "memory, but some machines hang then."
+        ),
+        examples=["20GB", "60GB"],
+    )
+    cluster: Cluster | None = Field(
+        None,
+        description=(
+            "Each of the steps hvg, select_genes and pca starts this Dask cluster for its blocks. "
+            "The keys rmm_... set the GPU memory of its workers. null: the step uses threads, and "
+            "one GPU if there is one, which is the fastest for plates in files."
+        ),
+    )
+
+
+class Config(_Section):
+    """Config of a scatlas run. A missing key takes its default."""
+
+    plates: Annotated[Text, AfterValidator(expand_home)] = Field(
+        "config/plates.tsv",
+        description=(
+            "The plate sheet: a tab-separated table with one row per plate and the columns plate "
+            "(a name) and path (its h5ad or Zarr). ~ is your home folder, here and in the sheet."
+        ),
+    )
+    outdir: Annotated[Text, AfterValidator(_folder)] = Field(
+        "results", description="The folder for all results. ~ is your home folder."
+    )
+    backend: Literal["auto", "cpu", "gpu"] = Field(
+        "auto",
+        description=(
+            "Device of the steps hvg, select_genes, pca, umap and integrate; the other steps run "
+            "on the CPU. gpu: an NVIDIA GPU, or an error with the reason if none can be used. "
+            "auto: a GPU if one can be used, otherwise the CPU; the step's log gives the reason. "
+            "Both wait for GPUs that other jobs of this workflow use. CPU and GPU results agree "
+            "up to rounding (the UMAP in its shape, the clusters except for cells between two), "
+            "so a change of this key reruns no finished step; --forcerun does."
+        ),
+    )
+    seed: Annotated[int, Field(strict=True, ge=0, le=2**32 - 1)] = Field(
+        0,
+        description=(
+            "Random seed of the sample, UMAP, Leiden, Harmony and simulated doublets: the same "
+            "seed gives the same result (Leiden on a GPU: almost the same)."
+        ),
+    )
+    qc: QC = Field(QC(), description="Which cells and genes are kept. null: no bound.")
+    genes: Literal["same", "intersect"] = Field(
+        "same",
+        description=(
+            "same: all plates must have the same genes in the same order. intersect: use the genes "
+            "that every plate has, in the order of the first plate."
+        ),
+    )
+    doublets: Doublets | None = Field(
+        None,
+        description=(
+            "Find doublets among the kept cells of each plate by Scrublet: doublet_score and "
+            "predicted_doublet in the obs of the atlas. null: off."
+        ),
+    )
+    normalize: Normalize = Field(Normalize(), description="Normalization of the cells' depth.")
+    hvg: HVG = Field(HVG(), description="Highly variable genes (HVG) of each plate.")
+    consensus: Consensus = Field(Consensus(), description="Genes of the atlas.")
+    scale: Scale | None = Field(
+        None,
+        description=(
+            "Scale genes to unit variance before PCA: weakly expressed genes then weigh as much as "
+            "strongly expressed ones. null: no scaling."
+        ),
+    )
+    pca: PCA = Field(PCA(), description="Principal components of the merged plates.")
+    subset: Subset = Field(Subset(), description="Sample of cells for the map and the clusters.")
+    neighbors: Neighbors = Field(
+        Neighbors(), description="Graph of similar cells, for UMAP and Leiden."
+    )
+    umap: UMAP = Field(UMAP(), description="Two-dimensional map of the sample.")
+    leiden: Leiden = Field(Leiden(), description="Clusters of the sample.")
+    pseudobulk: Pseudobulk | None = Field(
+        None,
+        description=(
+            "Also sum the raw counts of the kept cells by plate and group, for all genes: "
+            "pseudobulk.h5ad. null: off."
+        ),
+    )
+    integrate: Integrate | None = Field(
+        None,
+        description=(
+            "Correct the components for differences between plates by Harmony: integrated.h5ad, "
+            "with obsm['X_pca_harmony'], pictures before and after, and scores. null: off."
+        ),
+    )
+    report: Report = Field(Report(), description="Content of the report.")
+    compute: Compute = Field(Compute(), description="Memory and devices of a job.")
+
+    @field_validator(
+        *("qc", "normalize", "hvg", "consensus", "pca", "subset"),
+        *("neighbors", "umap", "leiden", "report", "compute"),
+        mode="before",
+    )
+    @classmethod
+    def _fill_empty_section(cls, value: Any) -> Any:
+        # YAML reads a section whose keys are all commented out as null.
+        return {} if value is None else value
+
+    @model_validator(mode="after")
+    def _check_neighbor_components(self) -> Self:
+        n_pcs = self.neighbors.n_pcs
+        if n_pcs is not None and n_pcs > self.pca.n_comps:
+            msg = (
+                f"neighbors.n_pcs ({n_pcs}) is above pca.n_comps ({self.pca.n_comps}): compute "
+                "more components or use fewer"
+            )
+            raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _check_harmony_components(self) -> Self:
+        harmony = self.integrate.n_pcs if self.integrate else None
+        if harmony is not None and harmony > self.pca.n_comps:
+            msg = (
+                f"integrate.n_pcs ({harmony}) is above pca.n_comps ({self.pca.n_comps}): compute "
+                "more components or use fewer"
+            )
+            raise ValueError(msg)
+        n_pcs = self.neighbors.n_pcs
+        if harmony is not None and n_pcs is not None and n_pcs > harmony:
+            msg = (
+                f"neighbors.n_pcs ({n_pcs}) is above integrate.n_pcs ({harmony}): neighbours "
+                "are found among the corrected components, too; correct as many"
+            )
+            raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _check_device(self) -> Self:
+        kind = self.compute.cluster.kind if self.compute.cluster else None
+        if (self.backend, kind) in {("cpu", "local-gpu"), ("gpu", "local-cpu")}:
+            msg = f"compute.cluster.kind is {kind}, but backend is {self.backend}: change one"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def harmony(self) -> Harmony | None:
+        """Options of the rule ``harmony``, if the whole atlas is corrected."""
+        if self.integrate is None or self.integrate.cells != "all":
+            return None
+        return Harmony(**self.integrate.model_dump(include=set(Harmony.model_fields)))
+
+    @property
+    def drops_doublets(self) -> bool:
+        """Whether ``doublets`` is the last step that filters cells."""
+        return self.doublets is not None and self.doublets.filter

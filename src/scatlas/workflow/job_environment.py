@@ -1,0 +1,60 @@
+"""Values that scripts read from the environment instead of from their options.
+
+Snakemake reruns a step when its options change. These values check inputs early or choose where a
+step computes; they do not decide what it writes, so a change of them must not rerun it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scatlas.workflow.config.plate_sheet import Plate
+    from scatlas.workflow.config.sections import Config
+
+# Columns of integrate.key that later steps add to the plates' own.
+_ADDED_COLUMNS = {"plate", "size_factor", "doublet_score", "predicted_doublet", "leiden"}
+
+
+def job_environment(config: Config, plates: Sequence[Plate], *, reference: str) -> dict[str, str]:
+    """Environment variables of all jobs.
+
+    Parameters
+    ----------
+    config, plates
+        Config and plates of the run.
+    reference
+        Path of the plate that has the genes of all plates (``genes: same``); empty for none.
+    """
+    cluster, qc = config.compute.cluster, config.qc
+    return {
+        "SCATLAS_CLUSTER": cluster.model_dump_json(exclude_none=True) if cluster else "",
+        "SCATLAS_QC_FILTER": qc.filter or "",
+        "SCATLAS_MAX_PCT_MT": "" if qc.max_pct_mt is None else str(qc.max_pct_mt),
+        "SCATLAS_REFERENCE_PLATE": reference,
+        "SCATLAS_MIXED_BY": json.dumps(columns_to_mix(config, plates)),
+        "SCATLAS_N_COMPS": str(config.pca.n_comps),
+    }
+
+
+def columns_to_mix(config: Config, plates: Sequence[Plate]) -> dict[str, list[str] | None]:
+    """Columns of ``integrate.key`` in which the kept cells of a plate need values.
+
+    A label of the plate sheet gives its plate the value. Nothing is required where doublets are
+    dropped: the cells without a value may be doublets.
+
+    Returns
+    -------
+    By column, the plates that must have it; None stands for all plates.
+    """
+    if not config.integrate or config.drops_doublets:
+        return {}
+    columns: dict[str, list[str] | None] = {}
+    for name in config.integrate.key:
+        unlabelled = [plate.plate for plate in plates if not plate.labels.get(name)]
+        if unlabelled and name not in _ADDED_COLUMNS:
+            columns[name] = unlabelled if len(unlabelled) < len(plates) else None
+    return columns

@@ -1,0 +1,58 @@
+"""Values that reach scripts through the environment."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scatlas.workflow.config.loading import load
+from scatlas.workflow.config.plate_sheet import Plate
+from scatlas.workflow.job_environment import columns_to_mix, job_environment
+
+PLATES = [
+    Plate(plate="a", path="a.h5ad", labels={"donor": "x", "day": ""}),
+    Plate(plate="b", path="b.h5ad", labels={"donor": "y", "day": "3"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("config", "columns"),
+    [
+        ({}, {}),
+        ({"integrate": {}}, {}),
+        ({"integrate": {"key": ["plate", "leiden", "donor"]}}, {}),
+        ({"integrate": {"key": ["batch", "day", "donor"]}}, {"batch": None, "day": ["a"]}),
+        ({"integrate": {"key": ["batch"]}, "doublets": {}}, {"batch": None}),
+        ({"integrate": {"key": ["batch"]}, "doublets": {"filter": True}}, {}),
+    ],
+)
+def test_columns_that_plates_need_to_be_mixed(config, columns):
+    assert columns_to_mix(load(config), PLATES) == columns
+
+
+def test_the_environment_holds_checks_and_the_cluster():
+    empty = job_environment(load({}), PLATES, reference="")
+    assert empty == {
+        "SCATLAS_CLUSTER": "",
+        "SCATLAS_QC_FILTER": "",
+        "SCATLAS_MAX_PCT_MT": "",
+        "SCATLAS_REFERENCE_PLATE": "",
+        "SCATLAS_MIXED_BY": "{}",
+        "SCATLAS_N_COMPS": "300",
+    }
+    config = {
+        "qc": {"filter": "ok", "max_pct_mt": 0},
+        "compute": {"cluster": {"kind": "local-cpu", "n_workers": 2}},
+        "pca": {"n_comps": 5},
+        "integrate": {"key": ["batch"]},
+    }
+    found = job_environment(load(config), PLATES, reference="a.h5ad")
+    assert json.loads(found.pop("SCATLAS_CLUSTER")) == {"kind": "local-cpu", "n_workers": 2}
+    assert found == {
+        "SCATLAS_QC_FILTER": "ok",
+        "SCATLAS_MAX_PCT_MT": "0.0",
+        "SCATLAS_REFERENCE_PLATE": "a.h5ad",
+        "SCATLAS_MIXED_BY": '{"batch": null}',
+        "SCATLAS_N_COMPS": "5",
+    }

@@ -1,0 +1,55 @@
+# Options of the scripts that the rules compute from the config.
+import json
+
+from scatlas.workflow.provenance import recipe
+
+RECIPE = recipe(CONFIG, SHEET)
+LABELS = json.dumps({plate.plate: plate.labels for plate in SHEET})
+# Of load: the var column in which mitochondrial genes are found.
+GENE_NAMES_OPTION = (
+    f"--gene-names {shlex.quote(CONFIG.qc.gene_names)}" if CONFIG.qc.gene_names else ""
+)
+# Of normalize and hvg, which ignore rare genes.
+RARE_GENE_OPTION = (
+    f"--drop-rare-genes {CONFIG.qc.drop_rare_genes}"
+    if CONFIG.qc.drop_rare_genes
+    else ""
+)
+
+
+def rare_gene_counts(wildcards):
+    """RARE_GENE_OPTION with the store of the counts, which normalize does not need otherwise."""
+    store = with_prefix(f"{OUT}/plates/{wildcards.plate}/counts.zarr")
+    return RARE_GENE_OPTION and f"--store {shlex.quote(store)} {RARE_GENE_OPTION}"
+
+
+def consensus_genes(wildcards):
+    """The gene list, which Snakemake compares again after the checkpoint."""
+    return checkpoints.consensus.get().output.genes
+
+
+def doublets_option(wildcards):
+    """Table with the doublet columns of the atlas's cells."""
+    table = with_prefix(f"{OUT}/plates/{wildcards.plate}/doublets.parquet")
+    return f"--doublets {shlex.quote(table)}" if CONFIG.doublets else ""
+
+
+def scale_option():
+    scale = CONFIG.scale
+    return f"--scale {options(scale, prefix='scale')}" if scale else ""
+
+
+def harmony_option():
+    """Store with the corrected components of all cells."""
+    store = with_prefix(f"{OUT}/harmony.zarr")
+    return f"--harmony {shlex.quote(store)}" if CONFIG.harmony else ""
+
+
+def report_options():
+    """Outputs of optional rules that the report shows."""
+    words = []
+    if CONFIG.doublets:
+        words += ["--doublets", *by_plate(f"{OUT}/plates/{{plate}}/doublets.json")]
+    if CONFIG.integrate:
+        words += ["--integrated", with_prefix(f"{OUT}/integrated.h5ad")]
+    return shlex.join(words)

@@ -1,0 +1,195 @@
+# The report: figures, tables and one page.
+# in:  the tables of all plates, consensus_genes.tsv, pca.zarr, umap.h5ad, and what the optional rules
+#      doublets and integrate have made
+# out: figures/*.png, tables/*.tsv, report.html
+
+
+rule report:
+    input:
+        qc=all_plates(f"{OUT}/manifests/{LAST_CELL_FILTER}/{{plate}}.json"),
+        hvg=all_plates(f"{OUT}/manifests/hvg/{{plate}}.json"),
+        genes=f"{OUT}/consensus_genes.tsv",
+        pca=rules.pca.output.manifest,
+        umap=rules.umap.output.manifest,
+        tables=ancient(
+            all_plates(f"{OUT}/plates/{{plate}}/{KEPT_CELLS}")
+            + all_plates(f"{OUT}/plates/{{plate}}/{KEPT_CELLS_SUMMARY}")
+            + all_plates(f"{OUT}/plates/{{plate}}/hvg.parquet")
+        ),
+        pca_store=ancient(rules.pca.output.pca),
+        umap_file=ancient(rules.umap.output.umap),
+        doublets_manifests=(
+            all_plates(f"{OUT}/manifests/doublets/{{plate}}.json")
+            if CONFIG.doublets
+            else []
+        ),
+        doublets=(
+            ancient(all_plates(f"{OUT}/plates/{{plate}}/doublets.json"))
+            if CONFIG.doublets
+            else []
+        ),
+        integrate=[f"{OUT}/manifests/integrate.json"] if CONFIG.integrate else [],
+        integrated=([ancient(f"{OUT}/integrated.h5ad")] if CONFIG.integrate else []),
+        opening=str(HERE / "workflow/report/workflow.rst"),
+        captions=[
+            str(path) for path in sorted((HERE / "workflow/report").glob("*.rst"))
+        ],
+        script=script("report"),
+    output:
+        page=f"{OUT}/report.html",
+        cells_kept=report(
+            f"{OUT}/figures/cells_kept.png",
+            caption="../report/cells_kept.rst",
+            category="Cells",
+            labels={"result": "Cells kept"},
+        ),
+        qc_violins=report(
+            f"{OUT}/figures/qc_violins.png",
+            caption="../report/qc_violins.rst",
+            category="Cells",
+            labels={"result": "Quality of the cells"},
+        ),
+        hvg_overlap=report(
+            f"{OUT}/figures/hvg_overlap.png",
+            caption="../report/hvg_overlap.rst",
+            category="Genes",
+            labels={"result": "Overlap of the variable genes"},
+        ),
+        pca_scree=report(
+            f"{OUT}/figures/pca_scree.png",
+            caption="../report/pca_scree.rst",
+            category="Components",
+            labels={"result": "Variance explained"},
+        ),
+        # A folder: the columns of the plates, and so the pictures, are known after loading.
+        umap=report(
+            directory(f"{OUT}/figures/umap"),
+            patterns=["{color}.png"],
+            caption="../report/umap.rst",
+            category="Map",
+            labels={"result": "UMAP by {color}"},
+        ),
+        cells=report(
+            f"{OUT}/tables/cells.tsv",
+            caption="../report/cells.rst",
+            category="Cells",
+            labels={"result": "Cells (table)"},
+        ),
+        thresholds=report(
+            f"{OUT}/tables/thresholds.tsv",
+            caption="../report/thresholds.rst",
+            category="Cells",
+            labels={"result": "Bounds (table)"},
+        ),
+        consensus=report(
+            f"{OUT}/tables/consensus.tsv",
+            caption="../report/consensus.rst",
+            category="Genes",
+            labels={"result": "Consensus (table)"},
+        ),
+        pca=report(
+            f"{OUT}/tables/pca.tsv",
+            caption="../report/pca.rst",
+            category="Components",
+            labels={"result": "Variance explained (table)"},
+        ),
+        clusters=report(
+            f"{OUT}/tables/clusters.tsv",
+            caption="../report/clusters.rst",
+            category="Map",
+            labels={"result": "Clusters (table)"},
+        ),
+        runs=report(
+            f"{OUT}/tables/runs.tsv",
+            caption="../report/runs.rst",
+            category="Run",
+            labels={"result": "Time and memory (table)"},
+        ),
+        settings=report(
+            f"{OUT}/tables/settings.tsv",
+            caption="../report/settings.rst",
+            category="Run",
+            labels={"result": "Config (table)"},
+        ),
+        versions=report(
+            f"{OUT}/tables/versions.tsv",
+            caption="../report/versions.rst",
+            category="Run",
+            labels={"result": "Software (table)"},
+        ),
+        doublets_figure=(
+            report(
+                f"{OUT}/figures/doublets.png",
+                caption="../report/doublets.rst",
+                category="Cells",
+                labels={"result": "Doublet scores"},
+            )
+            if CONFIG.doublets
+            else []
+        ),
+        doublet_rates=(
+            report(
+                f"{OUT}/tables/doublet_rates.tsv",
+                caption="../report/doublet_rates.rst",
+                category="Cells",
+                labels={"result": "Doublets (table)"},
+            )
+            if CONFIG.doublets
+            else []
+        ),
+        mixing=(
+            report(
+                f"{OUT}/tables/mixing.tsv",
+                caption="../report/mixing.rst",
+                category="Integration",
+                labels={"result": "Mixing (table)"},
+            )
+            if CONFIG.integrate
+            else []
+        ),
+        integration=(
+            report(
+                directory(f"{OUT}/figures/integration"),
+                patterns=["{color}.png"],
+                caption="../report/integration.rst",
+                category="Integration",
+                labels={"result": "Before and after, by {color}"},
+            )
+            if CONFIG.integrate and CONFIG.integrate.umap
+            else []
+        ),
+        manifest=f"{OUT}/manifests/report.json",
+    log:
+        f"{OUT}/logs/report.log",
+    benchmark:
+        f"{OUT}/benchmarks/report/atlas.tsv"
+    retries: 2
+    conda:
+        "../../envs/cpu.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory("report"),
+        runtime=runtime("report"),
+        attempt=which_attempt,
+    params:
+        qc=by_plate(f"{OUT}/plates/{{plate}}/{KEPT_CELLS}"),
+        summaries=by_plate(f"{OUT}/plates/{{plate}}/{KEPT_CELLS_SUMMARY}"),
+        hvg=by_plate(f"{OUT}/plates/{{plate}}/hvg.parquet"),
+        config=as_is(CONFIG.model_dump_json()),
+        optional=report_options(),
+        code=code("report"),
+        pca=subpath(input.pca_store, parent=True),
+        captions=subpath(input.opening, parent=True),
+        benchmarks=with_prefix(f"{OUT}/benchmarks"),
+        figures=subpath(output.umap, parent=True),
+        tables=subpath(output.cells, parent=True),
+    message:
+        "figures, tables and the report"
+    shell:
+        "python {input.script:q} --qc {params.qc:q} --summaries {params.summaries:q}"
+        " --hvg {params.hvg:q} --genes {input.genes:q} --pca {params.pca:q}"
+        " --umap {input.umap_file:q} --benchmarks {params.benchmarks:q}"
+        " --config {params.config:q} --captions {params.captions:q}"
+        " --figures {params.figures:q} --tables {params.tables:q} {params.optional}"
+        " --report {output.page:q}"
+        f"{STEP_TAIL}"

@@ -1,0 +1,84 @@
+# Resources of all rules, from scatlas.workflow.resources. Each grows with the attempt: a job that
+# failed runs again with more.
+import atexit
+
+from scatlas.workflow.resources import (
+    STORE_RULES,
+    Estimates,
+    JobRequest,
+    resource_table,
+)
+
+ESTIMATES = Estimates(CONFIG, SHEET)
+# Where a step computes is a resource, not a param: a change of it reruns nothing.
+BUDGET = CONFIG.compute.block_budget
+CLUSTER = CONFIG.compute.cluster
+BACKEND = "cpu" if CLUSTER and CLUSTER.kind == "local-cpu" else CONFIG.backend
+if ESTIMATES.gpus("hvg"):
+    # Compiled kernels: a folder that all jobs can write and later runs can read.
+    os.environ.setdefault("CUPY_CACHE_DIR", str(Path.cwd() / ".snakemake" / "cupy"))
+
+
+def memory(rule):
+    def mem_mb(wildcards, attempt, threads):
+        return attempt * ESTIMATES.memory(rule, wildcards.get("plate"), threads)
+
+    return mem_mb
+
+
+def runtime(rule):
+    def minutes(wildcards, attempt, threads):
+        return attempt * ESTIMATES.runtime(rule, wildcards.get("plate"), threads)
+
+    return minutes
+
+
+def threads_for(rule):
+    return lambda wildcards: ESTIMATES.threads(rule, wildcards.get("plate"))
+
+
+def disk(rule):
+    return lambda wildcards: ESTIMATES.disk(rule, wildcards.get("plate"))
+
+
+def which_attempt(wildcards, attempt):
+    """The attempt as an option: scripts do not read an input again that they have refused."""
+    return attempt
+
+
+def device(rule):
+    """Resources of a rule that may compute on GPUs."""
+    return {
+        "gpu": ESTIMATES.gpus(rule),
+        "backend": BACKEND,
+        "device_memory": CONFIG.compute.memory,
+        "device_limit": CONFIG.compute.memory_limit or "none",
+    }
+
+
+def job_request(job):
+    requested = job.resources
+    return JobRequest(
+        job.rule.name,
+        job.threads,
+        requested.mem_mb,
+        requested.runtime,
+        requested.get("gpu", 0),
+        requested.disk_mb if job.rule.name in STORE_RULES else 0,
+    )
+
+
+def print_plan():
+    """Print the resources of all jobs at the end of a dry run."""
+    if not workflow.dryrun or workflow.dag is None:
+        return
+    order = [rule.name for rule in workflow.rules]
+    jobs = workflow.dag.needrun_jobs(exclude_finished=False)  # a dry run finishes them
+    jobs = [job for job in jobs if not job.is_norun]
+    if jobs:
+        jobs.sort(key=lambda job: order.index(job.rule.name))
+        print(resource_table(map(job_request, jobs)), flush=True)
+
+
+# Snakemake calls no hook in a dry run, and knows the jobs only at its end.
+atexit.register(print_plan)

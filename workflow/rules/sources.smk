@@ -1,0 +1,69 @@
+# The files of the plates: paths, ages, addresses, and the checks of `load`.
+from functools import cache
+from importlib.util import find_spec
+
+from scatlas.io.files.stamps import stamp
+from scatlas.workflow.job_environment import job_environment
+
+# Plates at addresses that a storage plugin of Snakemake reads: it copies them to this machine for
+# `load` and notices changes. Without the plugin, `load` reads the address itself.
+PLUGINS = {"s3": "s3", "gs": "gcs", "gcs": "gcs", "http": "http", "https": "http"}
+STORED = {
+    plate.plate: getattr(storage, plugin)(plate.path)
+    for plate in SHEET
+    if (plugin := PLUGINS.get(plate.path.partition("://")[0]))
+    and find_spec(f"snakemake_storage_plugin_{plugin}")
+    # There are no folders over http.
+    and (plugin != "http" or plate.path.endswith((".h5ad", ".h5")))
+}
+# `load` compares each plate's genes with those of the first plate. Snakemake copies one stored plate
+# at a time; of these, `consensus` compares the genes.
+COMPARED_WITH_FIRST = CONFIG.genes == "same" and SHEET[0].plate not in STORED
+os.environ.update(
+    job_environment(
+        CONFIG,
+        SHEET,
+        reference=plate_path(SHEET[0]) if COMPARED_WITH_FIRST else "",
+    )
+)
+stamp_of = cache(stamp)
+
+
+def source_path(wildcards, input):
+    stored = wildcards.plate in STORED
+    return str(input.source) if stored else plate_path(PLATES[wildcards.plate])
+
+
+def source_file(wildcards):
+    """The file whose age tells whether a plate is new; for a Zarr store its root metadata."""
+    rerun_unfinished_steps()
+    plate = PLATES[wildcards.plate]
+    path = plate.path
+    if plate.is_remote:
+        return STORED.get(plate.plate, [])
+    if plate.is_simulated:
+        return path
+    # Snakemake would read a brace as a wildcard. The stamp tells changes of such files.
+    if "{" in path:
+        return []
+    if Path(path).is_dir():
+        roots = (Path(path, name) for name in ("zarr.json", ".zattrs", ".zgroup"))
+        path = next((str(root) for root in roots if root.exists()), path)
+    # Without the prefix or storage of the results.
+    return local(path)
+
+
+def source_stamp(wildcards):
+    """Age and size of a plate's file, or of every file of a Zarr store.
+
+    Snakemake only asks whether the source is younger than the results: it misses a replacement by
+    an older file, and counts or columns of a Zarr store that were changed in place.
+    """
+    plate = PLATES[wildcards.plate]
+    return None if plate.is_remote or plate.is_simulated else stamp_of(plate.path)
+
+
+def simulated_reference(wildcards):
+    """The demo's first plate: the workflow has to make it before `load` compares genes with it."""
+    first = SHEET[0]
+    return [ancient(first.path)] if first.is_simulated and COMPARED_WITH_FIRST else []
