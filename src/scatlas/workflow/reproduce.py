@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import zarr
 
 logger = logging.getLogger("scatlas")
-_CHECKOUT = Path(__file__).parents[2]
+_CHECKOUT = Path(__file__).parents[3]
 # Values that one comparison reads.
 _VALUES_PER_PIECE = 2**22
 
