@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> None:
         x, stats, zeros = on_backend(x), summed(args.grams), None
         if args.scale:
             wanted = from_options(args, Scale, prefix="scale")
-            scale = GeneScale.of(stats, **wanted.model_dump())
+            scale = GeneScale.from_stats(stats, **wanted.model_dump())
             x, zeros = scale.shifted(x), scale.zeros
             stats = scale.stats(stats, x)
         found = components(stats, pca.n_comps, zero_center=pca.zero_center, gpu=is_gpu(x))

@@ -14,6 +14,7 @@ from anndata import AnnData
 
 import scatlas as sa
 from scatlas import blocks
+from scatlas._util.byte_sizes import parse_bytes
 from scatlas.matrix.components import components
 from scatlas.matrix.gram import GramAccumulator
 from scatlas.matrix.size_factors import cell_totals
@@ -201,7 +202,7 @@ def _cells(adata: AnnData, folder: Path) -> dict[str, Any]:
     sa.io.write_cells(folder / "cells.parquet", table, [names[:half], names[half:]])
     sa.io.write_json(folder / "cells.json", {"totals": table["total"].to_numpy()})
     size = (folder / "cells.json").stat().st_size
-    assert sa.io.parse_bytes(f"{size} B") == size
+    assert parse_bytes(f"{size} B") == size
     with sa.io.atomic_path(folder / "copy.json") as partial:
         partial.write_bytes((folder / "cells.json").read_bytes())
     assert sa.io.checksum(folder / "copy.json") == sa.io.checksum(folder / "cells.json")

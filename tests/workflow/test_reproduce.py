@@ -139,7 +139,7 @@ def test_a_record_that_cannot_be_followed_is_refused(built: Project, tmp_path: P
 def test_other_versions_are_told():
     now = script.versions()
     then = {"version": "0.0.1", "versions": {**now, "numpy": "1.0", "cupy": "13"}}
-    assert sorted(reproduce.notes(then)) == [
+    assert sorted(reproduce.version_warnings(then)) == [
         f"numpy is {now['numpy']}, the atlas was made with 1.0: results may differ",
         f"scatlas is {now['scatlas']}, the atlas was made with 0.0.1: results may differ",
     ]

@@ -68,7 +68,7 @@ def rerun_unfinished_steps():
     """Make Snakemake rerun failed steps, whose outputs are missing: it ignores a missing output
     while all outputs after it exist. The input function of `load`, which every target needs, calls
     this."""
-    if workflow.dag is None:
+    if workflow.dag is None or not workflow.is_main_process:
         return
     forgotten = [
         str(manifest)
