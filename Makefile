@@ -1,13 +1,13 @@
-# `make demo` and `make test` set up all they need. `make help` lists the rest.
+# `make demo` and `make test` install their environment. `make help` lists all targets.
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
 VENV ?= .venv
-# Jobs of the demo: every core, and no more than eight, which is all that four small plates can use.
+# Cores of the demo: all, but at most eight, because four small plates cannot use more.
 CORES ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
-# Four workers, on two cores: some wait for a Slurm, for Snakemake, or for each other's compiled kernels.
+# Four workers on two cores, because some wait for Slurm, Snakemake, or kernels that others compile.
 TEST_WORKERS ?= 4
 PYTEST_ARGS ?=
 
@@ -21,11 +21,11 @@ PIP := "$(BIN)/python" -m pip --disable-pip-version-check --no-input
 HASHED := install -qq --no-build-isolation --require-hashes
 
 .PHONY: help
-help: ## Say what can be made
+help: ## List the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 15
 
 .PHONY: demo
-demo: env ## Build the demo atlas of four simulated plates
+demo: env ## Build the demo atlas from four simulated plates
 	@$(WITH_VENV) snakemake --cores $(CORES) --configfile $(DEMO_CONFIG)
 	@$(WITH_VENV) snakemake --quiet --configfile $(DEMO_CONFIG) --report "$(DEMO_OUT)/snakemake-report.html"
 	@for file in atlas.zarr figures/umap/cell_line.png report.html snakemake-report.html; do \
@@ -39,7 +39,7 @@ demo: env ## Build the demo atlas of four simulated plates
 	  'Snakemake report' snakemake-report.html
 
 .PHONY: reproduce
-reproduce: env ## Make an atlas again: make reproduce ATLAS=atlas.zarr DIRECTORY=new
+reproduce: env ## Build an atlas again from its record: make reproduce ATLAS=atlas.zarr DIRECTORY=new
 	@$(WITH_VENV) python -m scatlas.workflow.reproduce "$(ATLAS)" --directory "$(DIRECTORY)"
 
 .PHONY: test
@@ -47,7 +47,7 @@ test: test-env ## Run every test
 	@$(WITH_VENV) python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --durations 25 $(PYTEST_ARGS)
 
 .PHONY: docs
-docs: test-env ## Build the documentation, and run its notebooks: build/docs/index.html
+docs: test-env ## Build the documentation and run its notebooks: build/docs/index.html
 	@$(WITH_VENV) python -m sphinx -W --keep-going -q -j auto -c docs . build/docs
 	@echo 'The pages are ready: build/docs/index.html'
 
@@ -59,19 +59,19 @@ lint: test-env ## Check style: Python, Snakemake rules, workflow conventions
 	$(WITH_VENV) snakemake --lint --configfile $(DEMO_CONFIG)
 
 .PHONY: format
-format: test-env ## Bring Python and Snakemake files into style
+format: test-env ## Format Python and Snakemake files
 	$(WITH_VENV) ruff check --fix .
 	$(WITH_VENV) ruff format .
 	$(WITH_VENV) snakefmt $(SNAKEFILES)
 
 .PHONY: env
-env: $(VENV)/.workflow-installed ## Create the environment of the workflow, in .venv
+env: $(VENV)/.workflow-installed ## Create the environment of the workflow in .venv
 
 .PHONY: test-env
-test-env: $(VENV)/.tests-installed ## Add the tests' packages to it
+test-env: $(VENV)/.tests-installed ## Add the packages of the tests to .venv
 
 .PHONY: lock
-lock: ## Make the locks and conda environments of envs/ anew
+lock: ## Write the locks and conda environments of envs/
 	envs/lock.sh
 
 .PHONY: clean
@@ -79,7 +79,7 @@ clean: ## Remove caches; results and the environment stay
 	rm -rf .pytest_cache .ruff_cache .hypothesis build docs/api/generated
 	find src scripts tests bench envs -name __pycache__ -prune -exec rm -rf {} +
 
-# pip speaks of errors alone (-qq). A stamp is newer than the locks that it stands for, or its recipe runs again.
+# -qq: pip prints errors alone. A recipe runs again if its stamp is older than its locks.
 $(VENV)/.created:
 	@envs/create.sh "$(VENV)"
 	@touch "$@"
@@ -91,7 +91,7 @@ $(VENV)/.workflow-installed: envs/build.lock.txt envs/cpu.lock.txt pyproject.tom
 	@$(PIP) install -qq --no-build-isolation --no-deps --editable .
 	@touch "$@"
 
-# The test lock holds the same versions as the workflow's and more.
+# The test lock has the versions of the workflow's lock, and more packages.
 $(VENV)/.tests-installed: envs/test.lock.txt $(VENV)/.workflow-installed
 	@echo 'Installing the packages of envs/test.lock.txt'
 	@$(PIP) $(HASHED) -r envs/test.lock.txt

@@ -1,10 +1,10 @@
-"""Hand every public function matrices of any type, form, cut and shape: is each result right?
+"""Call every public function with matrices of any type, layout and shape; check the results.
 
     python bench/adversarial.py --seconds 3600 --seed 0
 
-What the tests of `tests/adversarial` do with a few fixed examples, for a given time: the functions
-take turns, each with so many random examples a turn, until the time is over. Prints each failing
-example, shrunk, and how many examples each function saw. Ends with exit status 1 if one failed.
+The tests of `tests/adversarial` use a few fixed examples; this program draws random ones for some
+time. The functions take turns, each with --turn examples. Prints each failing example, shrunk, and
+the number of examples per function. Ends with exit status 1 if one failed.
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=600, help="when to stop")
     parser.add_argument("--turn", type=int, default=50, help="examples of a function in a turn")
-    parser.add_argument("--seed", type=int, default=0, help="of the first turn; turns count on")
-    parser.add_argument("--only", default="", help="functions whose name holds this text")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the first turn; each turn adds one"
+    )
+    parser.add_argument("--only", default="", help="only functions whose name contains this text")
     args = parser.parse_args()
     table = {name: function for name, function in FUNCTIONS.items() if args.only in name}
     logging.disable(logging.WARNING)
@@ -69,7 +71,7 @@ def main() -> int:
 
 
 def examples(function: Function, turn: int, n: int) -> tuple[int, str]:
-    """How many examples were judged, and the smallest that failed."""
+    """Number of judged examples, and the smallest failure."""
     judged = 0
 
     @seed(turn)
@@ -82,7 +84,7 @@ def examples(function: Function, turn: int, n: int) -> tuple[int, str]:
 
     try:
         check()
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is a failure
+    except Exception as error:  # noqa: BLE001 - every exception is a failure
         notes = "\n".join(getattr(error, "__notes__", []))
         where = "".join(traceback.format_tb(error.__traceback__)[-3:])
         return judged, f"{type(error).__name__}: {error}\n{where}{notes}"

@@ -1,12 +1,12 @@
-"""Spoil a small atlas in thousands of ways: does each end in the right bytes or in a sentence?
+"""Damage a small atlas in thousands of ways; each must end in the right bytes or in a sentence.
 
     python bench/chaos.py --faults 2000 --workers 2
     python bench/chaos.py --seed 0 --only 4711
 
-Fault ``i`` of a seed depends on these two numbers alone, as far as processes that run beside each
-other allow. Outcomes are added to a file in the folder, and a run that was cut goes on where it
-was. `tests.chaos.faults` says what is spoilt, `tests.chaos.case` what is a wrong end. Ends with
-exit status 1 if there is one.
+Fault ``i`` of a seed depends on these two numbers alone, as far as parallel processes allow.
+Outcomes are appended to a file in the folder, and an interrupted run continues from it.
+`tests.chaos.faults` lists the faults, `tests.chaos.case` defines a wrong end. Ends with exit status
+1 if there is one.
 """
 
 from __future__ import annotations
@@ -43,14 +43,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--faults", type=int, default=100, help="how many")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--only", type=int, nargs="+", help="these faults alone, with all they print"
-    )
-    parser.add_argument("--kind", choices=KINDS, help="faults of this kind alone")
+    parser.add_argument("--only", type=int, nargs="+", help="only these faults, with their output")
+    parser.add_argument("--kind", choices=KINDS, help="only faults of this kind")
     parser.add_argument("--workers", type=int, default=1, help="faults at the same time")
-    parser.add_argument(
-        "--quick", action="store_true", help="with few undisturbed builds, as in CI"
-    )
+    parser.add_argument("--quick", action="store_true", help="few undisturbed builds, as in CI")
     parser.add_argument("--folder", type=Path, default=ROOT / "build/chaos", help="for atlases")
     parser.add_argument("--out", type=Path, help="file for the table")
     args = parser.parse_args()
@@ -64,7 +60,7 @@ def main() -> int:
     outcomes = [known[number] for number in numbers if number in known]
     due = [number for number in numbers if number not in known]
     if outcomes:
-        print(f"{len(outcomes)} of {len(numbers)} faults are known from before")
+        print(f"{len(outcomes)} of {len(numbers)} faults are known from an earlier run")
     Atlas(folder).make()
     with ProcessPoolExecutor(
         args.workers, multiprocessing.get_context("spawn"), prepare, (folder,)
@@ -84,7 +80,7 @@ def main() -> int:
 
 
 def prepare(folder: Path) -> None:
-    """A worker that ends with who started it, however that was."""
+    """End a worker when its parent process ends, for any reason."""
     global _atlas
     _atlas = Atlas(folder)
     parent = os.getppid()
@@ -102,7 +98,7 @@ def one(seed: int, number: int, quick: bool) -> Outcome:
 
 
 def read(journal: Path) -> dict[int, Outcome]:
-    """Outcomes of a run that was cut; the last line may be cut as well."""
+    """Outcomes of an interrupted run; its last line may be incomplete."""
     found = {}
     if journal.exists():
         for text in journal.read_text().splitlines():
@@ -131,7 +127,7 @@ def line(outcome: Outcome) -> str:
 
 
 def report(outcomes: list[Outcome], seed: int) -> list[str]:
-    """The lines of a result: machine, and by kind how faults ended."""
+    """Lines of a result: machine, and the outcomes by kind of fault."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         cwd=ROOT,

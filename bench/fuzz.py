@@ -1,11 +1,11 @@
-"""Damage thousands of files: does each end in a clear error or in correct data?
+"""Damage thousands of files; each must end in a clear error or in correct data.
 
     python bench/fuzz.py --n 10000 --seed 0
 
-Case ``i`` depends on its number alone: a defect of case 4711 is seen again with ``--n 1 --seed
-4711``. Worker processes run many cases each; one that crashes, or takes longer than the limit for
-one case, is replaced, and the case that it was at is blamed. See `tests.helpers.fuzz_cases` for
-what is a defect. Ends with exit status 1 if there is one.
+Case ``i`` depends on its number alone: ``--n 1 --seed 4711`` repeats case 4711. Worker processes
+run many cases each. A worker that crashes, or exceeds the time limit of one case, is replaced, and
+its current case is reported. `tests.helpers.fuzz_cases` defines a defect. Ends with exit status 1
+if there is one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _START_SECONDS = 300  # the first start may compile kernels
-_ADDRESS_SPACE = 1_500_000_000  # beyond what a worker has mapped when it is ready
+_ADDRESS_SPACE = 1_500_000_000  # above the mapped memory of a worker at its start
 _FILES = 200
 
 
@@ -48,7 +48,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="number of the first case")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--limit", type=float, default=30, help="seconds for one case")
-    parser.add_argument("--out", type=Path, help="file for all outcomes, one JSON object a line")
+    parser.add_argument("--out", type=Path, help="file for all outcomes, one JSON object per line")
     args = parser.parse_args()
     start = time.monotonic()
     results = []
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def table(results: list[Result]) -> str:
-    """Numbers of outcomes by base: load and read_lazy of the same file count as two."""
+    """Table of outcomes by base; load and read_lazy of a file count as two."""
     defects = [kind for kind in DEFECTS if any(kind in _kinds(r) for r in results)]
     columns = [*FINE, *defects]
     lines = [f"{'':<26}{'cases':>7}" + "".join(f"{column:>9}" for column in columns)]
@@ -98,7 +98,7 @@ class _Worker:
 def run(
     seeds: Sequence[int], n_workers: int, limit: float = 30, kind: type[Cases] = Cases
 ) -> Iterator[Result]:
-    """Yield the results of all cases, in the order in which they end.
+    """Yield the results of all cases as they end.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def run(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.helpers.fuzz_cases", "hdf5plugin"])
     due = iter(seeds)
-    slow: dict[int, dict[str, Outcome]] = {}  # where the threads were when a case took too long
+    slow: dict[int, dict[str, Outcome]] = {}  # stacks of cases that took too long
     numbers = itertools.count()
     with tempfile.TemporaryDirectory(prefix="scatlas-fuzz-") as folder:
         names = {base_of(seed) for seed in seeds[: len(BASES)]}
@@ -167,7 +167,7 @@ def run(
 
 
 def _receive(worker: _Worker, limit: float) -> Result | None:
-    """Take a message: what begins, or a result; a closed pipe is a crash."""
+    """Receive a message: the start of an operation, or a result; a closed pipe is a crash."""
     try:
         message = worker.pipe.recv()
     except (EOFError, ConnectionResetError):
@@ -183,7 +183,7 @@ def _receive(worker: _Worker, limit: float) -> Result | None:
 
 
 def _kill(worker: _Worker, limit: float) -> Result:
-    os.kill(worker.process.pid, signal.SIGABRT)  # faulthandler writes where each thread is
+    os.kill(worker.process.pid, signal.SIGABRT)  # faulthandler writes the stack of each thread
     worker.process.join(10)
     worker.process.kill()
     worker.process.join()
@@ -206,11 +206,11 @@ def _blame(worker: _Worker, kind: str, detail: str) -> Result:
 
 def _work(cases: Cases, pipe: Any) -> None:
     log = (cases.folder / "log").open("w")
-    for standard in (1, 2):  # plugins of HDF5 print what is wrong
+    for standard in (1, 2):  # HDF5's plugins print errors
         os.dup2(log.fileno(), standard)
     faulthandler.enable(log)
     for name, base in cases.bases.items():
-        # Undamaged: loads code, starts threads, and shows that the files are good.
+        # Undamaged files first: loads code, starts threads, and checks the files.
         file = min(base.files)
         result = cases.judge(-1, name, Damage(file, base.files[file], "nothing", guarded=True))
         if any(outcome.kind != "correct" for outcome in result.outcomes.values()):
@@ -218,7 +218,7 @@ def _work(cases: Cases, pipe: Any) -> None:
             raise RuntimeError(msg)
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (mapped + _ADDRESS_SPACE,) * 2)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (_FILES,) * 2)  # files left open show soon
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_FILES,) * 2)  # to notice files that stay open
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     pipe.send("ready")
     while (seed := pipe.recv()) is not None:

@@ -1,13 +1,13 @@
-"""Make large plates with Tahoe-100M's shape for benchmarks, streaming them to gzip h5ad.
+"""Make large plates with Tahoe-100M's shape for benchmarks, block by block, as gzip h5ad.
 
 ``python bench/make_plates.py OUT --plates 1 --cells 200000 --genes 62710`` makes
-``OUT/plate1.h5ad`` with about 1,400 values a cell and never holds more than a few blocks of
-cells. `scatlas.datasets` makes the small plates of the demo, with drug effects and a tail of poor
-cells; these plates have cell lines and batch effects only, which is what costs a pipeline time.
+``OUT/plate1.h5ad`` with about 1,400 values per cell and holds only a few blocks of cells in memory.
+`scatlas.datasets` makes the small plates of the demo, with drug effects and a tail of poor cells;
+these plates have only cell lines and batch effects, which determine the time of a pipeline.
 
 A gene's counts in a cell are a Poisson number of clusters with logarithmic sizes, which is the
 negative binomial (Quenouille 1949, https://doi.org/10.2307/3001932). So a cell is drawn cluster by
-cluster, at a cost that follows its counts and not the number of genes.
+cluster, in a time proportional to its counts, not to the number of genes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LINES, DRUGS = 50, 96
-CELLS_AT_ONCE = 1000  # fixed: each block has a random stream of its own
-VALUES_A_CHUNK = 100_000  # as in Tahoe's files, whose indices are int64
+CELLS_AT_ONCE = 1000  # fixed, because each block has a separate random stream
+VALUES_PER_CHUNK = 100_000  # as in Tahoe's files, whose indices are int64
 
 
 @njit(nogil=True)
@@ -52,7 +52,7 @@ def alias_table(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         keep[j] -= 1 - keep[i]
         if keep[j] < 1:
             poor.append(rich.pop())
-    # What is left is 1 but for rounding.
+    # The remaining entries are 1 up to rounding.
     for i in poor:
         keep[i] = 1
     for i in rich:
@@ -106,7 +106,7 @@ def log_series(rng, log1m):
 
 
 class Study:
-    """What the plates share: genes, cell lines, overdispersion."""
+    """Genes, cell lines and overdispersion that all plates share."""
 
     def __init__(self, n_genes: int, seed: int) -> None:
         rng = np.random.default_rng([seed, 0])
@@ -126,7 +126,7 @@ class Study:
 
 
 def blocks(study: Study, plate: int, n_cells: int, threads: int) -> Iterator[tuple]:
-    """The cells of a plate, block after block, with a bounded number of blocks in work."""
+    """Draw the cells of a plate block by block, with a bounded number of blocks in flight."""
     rng = np.random.default_rng([study.seed, 1, plate])
     batch = np.where(rng.random(study.n_genes) < 0.3, rng.normal(0, 0.35, study.n_genes), 0)
     tables = [alias_table(np.exp(row + batch)) for row in study.lines]
@@ -232,7 +232,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--no-compression", action="store_true", help="plain h5ad instead of gzip")
     parser.add_argument("--index-dtype", default="int64", choices=["int32", "int64"])
-    parser.add_argument("--chunk", type=int, default=VALUES_A_CHUNK, help="values a chunk")
+    parser.add_argument("--chunk", type=int, default=VALUES_PER_CHUNK, help="values per chunk")
     args = parser.parse_args()
     study = Study(args.genes, args.seed)
     compression = None if args.no_compression else "gzip"
@@ -251,7 +251,7 @@ def main() -> None:
         )
         seconds = time.perf_counter() - begin
         sys.stdout.write(
-            f"{path}: {args.cells:,} cells, {values:,} values ({values / args.cells:.0f} a cell), "
+            f"{path}: {args.cells:,} cells, {values:,} values, {values / args.cells:.0f} per cell, "
             f"{path.stat().st_size / 1e6:,.0f} MB in {seconds:.1f} s "
             f"({values / seconds / 1e6:.1f}M values/s)\n"
         )

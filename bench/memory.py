@@ -1,16 +1,16 @@
-"""Peak memory of every rule, and of every function that works out of core.
+"""Benchmark of peak memory: of every rule, or of every out-of-core function.
 
     python bench/memory.py FOLDER                       # 2 plates of 50,000 and of 400,000 cells
     python bench/memory.py FOLDER --functions           # each function on a plate of 200,000
 
 Simulates the plates in FOLDER (once), runs the workflow on each size with one job at a time, and
-prints what each rule's process had resident at most, from the run records beside the manifests:
-does it depend on the size of a plate?
+prints the peak resident memory of each rule's process from the run records, to see whether it
+depends on the size of a plate.
 
-With --functions each function runs in a process of its own on a plate that stays on disk
-(bench/sides/function_memory.py). What it held above what was there before it, its result not
-counted, is compared with its bound: the block budget, with what docs/memory.md says is held beside
-it, or 40% of the memory left for functions that say so. Ends with an error if one held more.
+With --functions each function runs in a separate process on a plate that stays on disk
+(bench/sides/function_memory.py). Its peak above the memory before the call, without its result, is
+compared with its bound: the block budget and the additional memory of docs/memory.md, or 40% of the
+free memory for some functions. Ends with an error if a function exceeds its bound.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def main() -> None:
     parser.add_argument("--genes", type=int, default=62_710)
     parser.add_argument("--budget", default="256MB")
     parser.add_argument("--comps", type=int, default=300)
-    parser.add_argument("--functions", action="store_true", help="of functions, not of rules")
-    parser.add_argument("--out", type=Path, help="file for the table, beside standard output")
+    parser.add_argument("--functions", action="store_true", help="measure functions, not rules")
+    parser.add_argument("--out", type=Path, help="also write the table to this file")
     args = parser.parse_args()
     if args.functions:
-        of_functions(args)
+        measure_functions(args)
         return
     peaks, values = [], []
     for cells in args.cells:
@@ -72,31 +72,31 @@ def main() -> None:
     publish(lines, args.out)
 
 
-# Functions that keep values of many cells where these fit so much of the memory left.
+# Functions that keep values of many cells, up to this share of the free memory.
 SHARE_OF_MEMORY = 0.4
 KEEPING = (
     "tl.rank_genes_groups, wilcoxon",
     "tl.rank_genes_groups, logreg",
     "get.aggregate, median",
 )
-# Those that sum the Gram matrix of 2,000 genes: with its errors and what is made of it.
+# Functions that sum the Gram matrix of 2,000 genes: four matrices with errors and results.
 GRAMS = ("pp.pca", "pp.pca, scaled", "pp.scrublet")
 GRAM_BYTES = 4 * 8 * 2000**2
-# Neighbours of 60,000 cells and simulated doublets; what is known of each cell.
+# Neighbours of 60,000 cells and simulated doublets; tables per cell.
 SCRUBLET_BYTES, CELL_BYTES = 5e8, 400
-# Sums and tests of each group and gene; of 50 cell lines.
+# Bytes per gene: 15 numbers of sums and tests for each of 50 cell lines.
 RANKED_BYTES = 15 * 8 * 50
 
 
-def of_functions(args: argparse.Namespace) -> None:
-    """Peak memory of each function on one plate."""
+def measure_functions(args: argparse.Namespace) -> None:
+    """Measure the peak memory of each function on one plate."""
     cells = 200_000
     (plate,) = make_plates(args.folder / f"cells{cells}", 1, cells, args.genes)
     lines = [
         f"# python bench/memory.py FOLDER --functions --genes {args.genes} --budget {args.budget}",
         machine("scatlas", "anndata", "dask", "numba", "numpy", "zarr"),
         f"# a plate of {cells:,} cells; MB; start: libraries, tables, compiled kernels",
-        f"{'function':<46}{'s':>7}{'start':>8}{'peak':>8}{'result':>8}{'in work':>9}{'bound':>8}",
+        f"{'function':<46}{'s':>7}{'start':>8}{'peak':>8}{'result':>8}{'working':>9}{'bound':>8}",
     ]
     over = []
     side = [sys.executable, ROOT / "bench/sides/function_memory.py"]
@@ -112,20 +112,20 @@ def of_functions(args: argparse.Namespace) -> None:
         elif name == "tl.rank_genes_groups, t-test":
             bound += RANKED_BYTES * args.genes
         elif name == "get.aggregate":
-            bound += found["result"]  # the sums that it is made of
+            bound += found["result"]  # its sums are as large as the result
         if name in KEEPING:
             bound = SHARE_OF_MEMORY * found["left"]
         sizes = (found["start"], found["peak"], found["result"], work, bound)
-        told = "".join(
+        columns = "".join(
             f"{size / 1e6:>{w}.0f}" for size, w in zip(sizes, (8, 8, 8, 9, 8), strict=True)
         )
-        lines.append(f"{name:<46}{found['seconds']:>7.1f}{told}")
+        lines.append(f"{name:<46}{found['seconds']:>7.1f}{columns}")
         print(lines[-1], file=sys.stderr, flush=True)
         if work > bound:
             over.append(name)
     publish(lines, args.out)
     if over:
-        sys.exit(f"more than its bound: {'; '.join(over)}")
+        sys.exit(f"above the bound: {'; '.join(over)}")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
-"""Readers and codecs: one pass over a plate's counts in each layout, ours against the library.
+"""Benchmark of readers, writers and codecs: scatlas against h5py, zarr-python and zarrs.
 
     python bench/readers.py FOLDER                      # 20,000 cells x 62,710 genes
     python bench/readers.py FOLDER --threads 1 2 4 16
 
-First the readers: million stored values a second (a value and its index) from row blocks of a file
-in the page cache to CSR matrices in memory, all values summed to see that nothing is left out. The
-library's way is AnnData's lazy reader on Dask's threads, which goes through h5py or zarr-python.
-Then the codecs that the store of counts may have: bytes a value, and million values a second that
-one core encodes and decodes, for counts, indices and log-normalised values.
+First the readers: million stored values per second (a value and its index) from row blocks of a
+file in the page cache to CSR matrices in memory; the sum of all values checks completeness. "lib."
+is AnnData's lazy reader on Dask's threads, which uses h5py or zarr-python. "zarrs" is zarr-python
+with the codec pipeline of zarrs (``pip install zarrs``; "-" without it), which reads the values and
+the indices of the same row blocks; it decodes in the threads given, for one caller or for two, and
+the faster counts. Then the writers of the store of counts, with equal codecs, chunks and shards.
+Then candidate codecs for that store: bytes per value, and million values per second that one core
+encodes and decodes, for counts, indices and log-normalised values.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import anndata as ad
@@ -30,14 +36,25 @@ import numpy as np
 import zarr
 from numcodecs import Blosc, Zstd, blosc
 from run_side import machine, publish
+from scipy import sparse
 from workflow_run import make_plates
+from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, ShardingCodec
 
 from scatlas import blocks
 from scatlas.io import load_plate, read_matrix
-from scatlas.io.zarr_writer.sharded_array import CHUNK_VALUES, SHARD_VALUES
+from scatlas.io.zarr_writer.sharded_array import (
+    CHUNK_VALUES,
+    COUNTS_CODEC,
+    INDICES_CODEC,
+    SHARD_VALUES,
+    Compression,
+    ShardedArray,
+    encoding_pool,
+)
 
 warnings.filterwarnings("ignore")
-TAHOE = 100_000  # values a chunk
+TAHOE = 100_000  # values per chunk
+ZARRS = [callers for callers in (1, 2) if find_spec("zarrs")]  # callers to try
 
 Arrays = dict[str, np.ndarray]
 
@@ -53,7 +70,8 @@ def main() -> None:
     threads = sorted({1, 2, cores} & set(range(cores + 1)))
     parser.add_argument("--threads", type=int, nargs="+", default=threads)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="file for the result, beside standard output")
+    parser.add_argument("--layouts", default="", help="only those whose name has this text")
+    parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
     (plate,) = make_plates(args.folder, 1, args.cells, args.genes)
     with h5py.File(plate) as file:
@@ -62,40 +80,63 @@ def main() -> None:
     lines.append(machine("scatlas", "anndata", "h5py", "zarr", "hdf5plugin", "deflate"))
     lines.append(f"# {args.cells:,} cells, {x['data'].size / 1e6:.1f} M values; M values/s")
     lines += readers(args, x, plate)
+    lines += writers(args, x)
     lines += codecs(x)
     publish(lines, args.out)
 
 
 def readers(args: argparse.Namespace, x: Arrays, plate: Path) -> list[str]:
-    lines = [
-        f"{'layout':<34}{'B/value':>8}"
-        + "".join(f"{f'{n} threads: lib.':>18}{'ours':>7}{'ratio':>7}" for n in args.threads)
-    ]
+    lines = [f"{'layout':<34}{'B/value':>8}{columns(args.threads)}"]
     for name, write in layouts(plate).items():
+        if args.layouts not in name:
+            continue
         path = args.folder / f"{name.replace(' ', '_')}{write[0]}"
         if not path.exists():
             shutil.copytree(plate, path) if plate.is_dir() else write[1](x, path)
         size = sum(f.stat().st_size for f in path.rglob("*") if f.is_file()) if path.is_dir() else 0
         size = (size or path.stat().st_size) / x["data"].size
-        line = f"{name:<34}{size:>8.2f}"
-        for n in args.threads:
-            with dask.config.set(num_workers=n, scheduler="threads"):
-                theirs, ours = [], []
-                for _ in range(args.rounds):  # in turn: both see the same moods of the machine
-                    theirs.append(rate(library, path, x))
-                    ours.append(rate(direct, path, x))
-            a, b = statistics.median(theirs), statistics.median(ours)
-            line += f"{a:>18.0f}{b:>7.0f}{b / a:>7.1f}"
-        lines.append(line)
-        print(line, file=sys.stderr, flush=True)
+        sides = {"lib.": [partial(rate, library, path, x)], "zarrs": []}
+        if path.suffix == ".zarr":
+            sides["zarrs"] = [partial(rate, zarrs_blocks(n), path, x) for n in ZARRS]
+        sides["ours"] = [partial(rate, direct, path, x)]
+        lines.append(f"{name:<34}{size:>8.2f}{side_by_side(args, sides)}")
+        print(lines[-1], file=sys.stderr, flush=True)
     return lines
+
+
+def columns(threads: list[int]) -> str:
+    return "".join(
+        f"{f'{n} threads: lib.':>18}{'zarrs':>7}{'ours':>7}{'ratio':>7}" for n in threads
+    )
+
+
+def side_by_side(args: argparse.Namespace, sides: dict[str, list[Callable[[], float]]]) -> str:
+    """Median rate of each side's fastest setting, and ours per fastest other."""
+    line = ""
+    for n in args.threads:
+        rates: dict[tuple[str, int], list[float]] = {}
+        with (
+            dask.config.set(num_workers=n, scheduler="threads"),
+            zarr.config.set({"threading.max_workers": n}),
+        ):
+            for _ in range(args.rounds):  # in turn, because the speed of the machine varies
+                for side, settings in sides.items():
+                    for i, setting in enumerate(settings):
+                        rates.setdefault((side, i), []).append(setting())
+        best = dict.fromkeys(sides, 0.0)
+        for (side, _), measured in rates.items():
+            best[side] = max(best[side], statistics.median(measured))
+        zarrs = f"{best['zarrs']:.0f}" if best["zarrs"] else "-"
+        ratio = best["ours"] / max(best["lib."], best["zarrs"])
+        line += f"{best['lib.']:>18.0f}{zarrs:>7}{best['ours']:>7.0f}{ratio:>7.1f}"
+    return line
 
 
 def rate(read: Callable[[Path], float], path: Path, x: Arrays) -> float:
     start = time.perf_counter()
     total = read(path)
     seconds = time.perf_counter() - start
-    assert total == x["data"].sum(dtype=np.float64), "the reader left something out"
+    assert total == x["data"].sum(dtype=np.float64), "the reader missed values"
     return x["data"].size / seconds / 1e6
 
 
@@ -105,7 +146,7 @@ def direct(path: Path) -> float:
 
 
 def library(path: Path) -> float:
-    """AnnData's lazy reader, in blocks of as many cells as ours have."""
+    """Sum of X with AnnData's lazy reader, in blocks with as many cells as scatlas's."""
     rows = max(read_matrix(path)[0].chunks[0])
     opened = h5py.File(path) if path.suffix == ".h5ad" else zarr.open_group(path, mode="r")
     x = ad.experimental.read_elem_lazy(opened["X"], chunks=(rows, opened["X"].attrs["shape"][1]))
@@ -121,8 +162,92 @@ def library(path: Path) -> float:
     return total
 
 
+def zarrs_blocks(n_callers: int) -> Callable[[Path], float]:
+    """Sum of X with zarrs, in blocks with as many cells as scatlas's."""
+
+    def read(path: Path) -> float:
+        bounds = np.append(0, np.cumsum(read_matrix(path)[0].chunks[0]))
+        with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
+            group = zarr.open_group(path, mode="r")["X"]
+            data, indices, indptr = (group[part] for part in ("data", "indices", "indptr"))
+        starts = indptr[:].astype(np.int64)
+        n_genes = group.attrs["shape"][1]
+
+        def block_sum(first: int, stop: int) -> float:
+            values = slice(starts[first], starts[stop])
+            arrays = (data[values], indices[values], starts[first : stop + 1] - starts[first])
+            block = sparse.csr_matrix(arrays, shape=(stop - first, n_genes))
+            return block.data.sum(dtype=np.float64)
+
+        with ThreadPoolExecutor(n_callers) as pool:
+            return sum(pool.map(block_sum, bounds[:-1], bounds[1:]))
+
+    return read
+
+
+def writers(args: argparse.Namespace, x: Arrays) -> list[str]:
+    """Rates of writing the arrays of a store of counts."""
+    arrays = {
+        "data": (x["data"].astype(np.uint8), COUNTS_CODEC),
+        "indices": (x["indices"].astype(np.uint16), INDICES_CODEC),
+    }
+    write = {"lib.": library_array, "zarrs": zarrs_array, "ours": our_array}
+    sides = {
+        side: [partial(write_rate, write[side], arrays, args.folder / f"written_{i}.zarr")]
+        for i, side in enumerate(write)
+        if side != "zarrs" or ZARRS
+    }
+    line = f"{'counts.zarr (ours)':<42}{side_by_side(args, {'zarrs': []} | sides)}"
+    return [f"\n{'written':<42}{columns(args.threads)}", line]
+
+
+def write_rate(
+    write: Callable[[Path, np.ndarray, Compression], None],
+    arrays: dict[str, tuple[np.ndarray, Compression]],
+    folder: Path,
+) -> float:
+    shutil.rmtree(folder, ignore_errors=True)
+    start = time.perf_counter()
+    for part, (values, compression) in arrays.items():
+        write(folder / part, values, compression)
+    seconds = time.perf_counter() - start
+    values, _ = arrays["data"]
+    assert np.array_equal(zarr.open_array(folder / "data", mode="r")[:], values)
+    return values.size / seconds / 1e6
+
+
+def our_array(path: Path, values: np.ndarray, compression: Compression) -> None:
+    with encoding_pool() as pool:
+        array = ShardedArray(path, values.dtype, pool, compression=compression)
+        array.append(values, copy=False)
+        array.close()
+
+
+def library_array(path: Path, values: np.ndarray, compression: Compression) -> None:
+    codec = BloscCodec(cname="lz4", clevel=compression.level, shuffle=compression.shuffle)
+    n_chunks = min(-(-values.size // CHUNK_VALUES), SHARD_VALUES // CHUNK_VALUES)
+    sharding = ShardingCodec(
+        chunk_shape=(CHUNK_VALUES,), codecs=[BytesCodec(), codec, Crc32cCodec()]
+    )
+    array = zarr.create_array(
+        path,
+        shape=values.shape,
+        dtype=values.dtype,
+        chunks=(n_chunks * CHUNK_VALUES,),
+        serializer=sharding,
+        compressors=None,
+        filters=None,
+    )
+    array[:] = values
+
+
+def zarrs_array(path: Path, values: np.ndarray, compression: Compression) -> None:
+    with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
+        library_array(path, values, compression)
+
+
 def layouts(plate: Path) -> dict[str, tuple[str, Callable[[Arrays, Path], None]]]:
-    """How to write each layout, by its name."""
+    """Suffix and writer of each layout."""
 
     def h5ad(chunk: int | None, index: type, **options: object):
         def write(x: Arrays, path: Path) -> None:

@@ -1,10 +1,10 @@
-"""Build the demo many times: does any byte of any store, table or figure depend on the run?
+"""Build the demo many times and compare every byte of stores, tables and figures.
 
     python bench/repeat.py --times 20
 
-Each build has a folder of its own, from the simulation of the plates to the report. Odd builds take
-one core, even ones all. Files that tell of the run itself (logs, run times) are left out. Ends with
-exit status 1 if two builds differ.
+Each build runs in a new folder, from the simulation of the plates to the report. Odd builds use one
+core, even ones all. Files about the run itself (logs, run times) are not compared. Ends with exit
+status 1 if two builds differ.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> int:
         first = first or digests
         differ = {name for name in {*first, *digests} if first.get(name) != digests.get(name)}
         lines.append(
-            f"build {n + 1}: {len(digests):,} files, {len(differ)} unlike the first build's, "
+            f"build {n + 1}: {len(digests):,} files, {len(differ)} differ from the first build, "
             f"{time.monotonic() - begin:.0f} s"
         )
         print(lines[-1], flush=True)

@@ -1,4 +1,4 @@
-"""Run one side of a benchmark in a process of its own: its step times and its peak memory."""
+"""Run one side of a benchmark in a separate process; measure its step times and peak memory."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass
 class Run:
-    """What a side did.
+    """Measurements of one side.
 
     Attributes
     ----------
     seconds
-        By step, summed over the plates.
+        Seconds by step, summed over the plates.
     peak
-        Bytes resident at most, all processes of the side together, sampled every 50 ms.
+        Peak resident bytes of all processes of the side together, sampled every 50 ms.
+    wall
+        Seconds of the whole command.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -40,12 +42,12 @@ class Run:
 
     @property
     def total(self) -> float:
-        """Seconds of all steps but the start of workers."""
+        """Seconds of all steps except the start of workers."""
         return sum(s for step, s in self.seconds.items() if step != "start")
 
 
 def run_side(command: list[str | Path], log: Path) -> Run:
-    """Run a command that prints one JSON line a step."""
+    """Run a command that prints one JSON line per step."""
     result = Run()
     begin = time.perf_counter()
     with log.open("w") as err:
@@ -64,7 +66,7 @@ def run_side(command: list[str | Path], log: Path) -> Run:
 
 
 def add_steps(lines: Iterable[str], seconds: dict[str, float]) -> None:
-    """Add the seconds of each step, as a side prints them in JSON lines until it ends."""
+    """Add the seconds of each step from the JSON lines that a side prints."""
     for line in lines:
         if line.startswith("{"):
             step = json.loads(line)
@@ -89,7 +91,7 @@ def _watch(process: subprocess.Popen, result: Run) -> None:
 
 
 def machine(*packages: str) -> str:
-    """One line for the head of a result: date, machine, versions."""
+    """Header line of a result: date, machine, versions."""
     cores = len(os.sched_getaffinity(0))
     model = next(
         (
@@ -108,7 +110,7 @@ def machine(*packages: str) -> str:
 
 
 def publish(lines: list[str], out: Path | None) -> None:
-    """Print a result, and write it to a file if one was asked for."""
+    """Print a result, and write it to ``out`` if given."""
     report = "\n".join(lines)
     print(report)
     if out:

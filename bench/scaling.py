@@ -1,9 +1,10 @@
-"""Time and memory of every rule as the plate grows: is time linear and memory flat?
+"""Benchmark of time and memory of every rule for plates of several sizes.
 
     python bench/scaling.py FOLDER --cells 50000 100000 200000 400000 800000
 
 Simulates one plate of each size in FOLDER (once), runs the workflow on it, one job at a time with
-all cores, and prints nanoseconds a stored value and the peak memory of each rule.
+all cores, and prints nanoseconds per stored value and the peak memory of each rule: time should be
+linear and memory constant.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def main() -> None:
     parser.add_argument("--cells", type=int, nargs="+", default=sizes)
     parser.add_argument("--genes", type=int, default=62_710)
     parser.add_argument("--comps", type=int, default=300)
-    parser.add_argument("--out", type=Path, help="file for the table, beside standard output")
+    parser.add_argument("--out", type=Path, help="also write the table to this file")
     args = parser.parse_args()
     found = []
     for cells in args.cells:
@@ -42,7 +43,7 @@ def main() -> None:
     lines = [
         f"# python bench/scaling.py FOLDER {command}",
         machine("scatlas", "anndata", "dask", "numba", "numpy", "zarr", "snakemake"),
-        "# one plate; seconds of a rule (without the start of Python), ns a stored value, peak MB",
+        "# one plate; seconds of a rule (without the start of Python), ns per value, peak MB",
         f"{'cells':<18}" + "".join(f"{cells:>24,}" for cells, *_ in found),
         f"{'M values':<18}" + "".join(f"{values / 1e6:>24.0f}" for _, values, *_ in found),
         f"{'workflow':<18}" + "".join(f"{wall:>22.1f} s" for *_, wall, _ in found),

@@ -1,19 +1,22 @@
-"""From plates to X_pca: scatlas against scanpy with Dask, side by side.
+"""Benchmark from plates to X_pca: scatlas against scanpy with Dask.
 
     python bench/vs_scanpy.py FOLDER                  # 4 plates x 50,000 cells x 62,710 genes
     python bench/vs_scanpy.py FOLDER --formats gzip --rounds 5 --chunk 10000
 
 Makes the plates in FOLDER (once; gzip and uncompressed h5ad of the same counts, about 1,450 values
-a cell), then lets all sides do the same work in turn, --rounds times: filter, normalise,
-logarithm, 2,000 highly variable genes a plate, consensus of two plates (which leaves about 1,000
-genes of simulated plates), cut, merge, 300 components. The peer does it as the published notebook
-(bench/sides/scanpy_dask.py) with its best number of cells a block and a worker for each core. Ours
-are the functions called as in a notebook (bench/sides/scatlas_functions.py), which write what the
-peer writes, and the scripts of the workflow in one process (bench/sides/scatlas_steps.py), which
-also store validated counts, so that nothing is decoded twice when bounds change, tables and
-manifests. The files are in the page cache for all, and a run of each side on fewer plates, which
-does not count, has compiled what is compiled. Times are medians; a step's seconds are summed over
-the plates. Fails unless all found the same genes on every plate and the same components.
+per cell). Then all sides do the same work in turn, --rounds times: filter, normalise, logarithm,
+2,000 highly variable genes per plate, consensus of two plates (about 1,000 genes for simulated
+plates), selection of these genes, merge, 300 components. The sides are
+
+- scanpy with Dask as in the published notebook (bench/sides/scanpy_dask.py), with its best number
+  of cells per block and one worker per core;
+- scatlas's functions as in a notebook (bench/sides/scatlas_functions.py), with the same outputs;
+- the scripts of the workflow in one process (bench/sides/scatlas_steps.py), which also store
+  validated counts, tables and manifests, so no source is decoded again when bounds change.
+
+All files are in the page cache. An uncounted run of each side on fewer plates compiles the kernels.
+Times are medians; the seconds of a step are summed over the plates. Fails unless all sides find the
+same genes on every plate and the same components.
 """
 
 from __future__ import annotations
@@ -46,10 +49,10 @@ def main() -> None:
     parser.add_argument("--genes", type=int, default=62_710)
     parser.add_argument("--comps", type=int, default=300)
     parser.add_argument("--min-plates", type=int, default=2, help="votes for a consensus gene")
-    parser.add_argument("--chunk", type=int, default=20_000, help="cells a block of the peer")
+    parser.add_argument("--chunk", type=int, default=20_000, help="cells per block of scanpy")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--formats", default="gzip,raw")
-    parser.add_argument("--out", type=Path, help="file for the result, beside standard output")
+    parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     asked = f"--formats {args.formats} --rounds {args.rounds} --chunk {args.chunk}"
@@ -59,10 +62,10 @@ def main() -> None:
         plates = make_plates(args, kind)
         runs: dict[str, list[Run]] = {side: [] for side in SIDES}
         for side in SIDES:
-            one(side, plates[: args.min_plates], args)  # not counted: what is not yet compiled
+            run_round(side, plates[: args.min_plates], args)  # not counted: compiles kernels
         for _ in range(args.rounds):
             for side in SIDES:
-                runs[side].append(one(side, plates, args))
+                runs[side].append(run_round(side, plates, args))
         difference = compare(args.folder)
         lines += table(kind, runs, difference)
         print("\n".join(lines), flush=True)
@@ -71,7 +74,7 @@ def main() -> None:
 
 
 def make_plates(args: argparse.Namespace, kind: str) -> list[Path]:
-    """Plates laid out as AnnData.write_h5ad lays them out: int32 indices, chunks of 31,000."""
+    """Make plates in the layout of AnnData.write_h5ad: int32 indices, chunks of 31,000."""
     folder = args.folder / kind
     paths = [folder / f"plate{i}.h5ad" for i in range(1, args.plates + 1)]
     if not all(path.exists() for path in paths):
@@ -83,13 +86,15 @@ def make_plates(args: argparse.Namespace, kind: str) -> list[Path]:
     return paths
 
 
-def one(side: str, plates: list[Path], args: argparse.Namespace) -> Run:
-    """One round of one side."""
+def run_round(side: str, plates: list[Path], args: argparse.Namespace) -> Run:
+    """Run one side once."""
     own = ["--chunk", args.chunk] if side == PEER else []
     out = args.folder / f"out_{side}"
     same = ["--comps", args.comps, "--min-plates", args.min_plates, "--plates", *plates]
     command = [sys.executable, ROOT / "bench/sides" / SIDES[side], out, *own, *same]
-    for path in plates:  # into the page cache, out of which the other side may have pushed them
+    for (
+        path
+    ) in plates:  # read them into the page cache, from which another side may have evicted them
         with path.open("rb", buffering=0) as file:
             while file.read(2**24):
                 pass
@@ -97,10 +102,10 @@ def one(side: str, plates: list[Path], args: argparse.Namespace) -> Run:
 
 
 def compare(folder: Path) -> float:
-    """Check that all sides found the same; return how far a component is from the peer's."""
+    """Check that all sides agree; return the largest distance of a component from scanpy's span."""
     theirs = json.loads((folder / f"out_{PEER}/result.json").read_text())
-    # Components of nearly equal variance may turn into each other: each of ours must lie in what
-    # the peer's span. Its Gram matrix is float32, which bounds how close that can be.
+    # Components of nearly equal variance may be rotated: each must lie in the span of scanpy's.
+    # scanpy's float32 Gram matrix limits the agreement.
     PCs = np.load(folder / f"out_{PEER}/PCs.npy").astype(float)
     span, _ = np.linalg.qr(PCs)
     closest = 1.0
@@ -119,15 +124,15 @@ def compare(folder: Path) -> float:
 
 
 def table(kind: str, runs: dict[str, list[Run]], difference: float) -> list[str]:
-    """The lines of one format."""
+    """Table of results of one format."""
     lines = [f"\n## {kind} h5ad to X_pca, medians of {len(runs[PEER])} rounds"]
     for side in SIDES:
         steps = {
             step: statistics.median(run.seconds[step] for run in runs[side])
             for step in runs[side][0].seconds
         }
-        told = ", ".join(f"{step} {seconds:.2f}" for step, seconds in steps.items())
-        lines.append(f"{side}: {told}")
+        step_times = ", ".join(f"{step} {seconds:.2f}" for step, seconds in steps.items())
+        lines.append(f"{side}: {step_times}")
     lines.append(f"{'':<10}{'seconds':>9}{'rounds':>32}{'peak MB':>10}{'ratio':>8}  by round")
     theirs = [run.total for run in runs[PEER]]
     for side in SIDES:

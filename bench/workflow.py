@@ -1,10 +1,10 @@
-"""All rules through Snakemake against scanpy's bare script, side by side.
+"""Benchmark of all rules through Snakemake against a plain scanpy script.
 
     python bench/workflow.py FOLDER                     # 4 plates x 200,000 cells
 
-Ours: `snakemake` with all rules, from sources to atlas, UMAP, figures and report, a process for
-each job. The peer: one script (bench/sides/scanpy_dask.py) from sources to the UMAP of as many
-cells, without validation, atlas, report or reruns. Both with all cores, in turn, --rounds times.
+scatlas: `snakemake` with all rules, from sources to atlas, UMAP, figures and report, with one
+process per job. scanpy: one script (bench/sides/scanpy_dask.py) from sources to the UMAP of as many
+cells, without validation, atlas, report or reruns. Both use all cores, in turn, --rounds times.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def main() -> None:
     parser.add_argument("--genes", type=int, default=62_710)
     parser.add_argument("--comps", type=int, default=300)
     parser.add_argument("--subset", type=int, default=20_000, help="cells of the UMAP")
-    parser.add_argument("--chunk", type=int, default=20_000, help="cells a block of the peer")
+    parser.add_argument("--chunk", type=int, default=20_000, help="cells per block of scanpy")
     parser.add_argument("--min-plates", type=int, default=2, help="votes for a consensus gene")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="file for the result, beside standard output")
+    parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     layout = ("--index-dtype", "int32", "--chunk", "31000")

@@ -1,4 +1,4 @@
-"""Run the whole workflow on simulated plates and gather what each job took."""
+"""Run the whole workflow on simulated plates; collect time and memory of each job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Jobs:
     values
         Stored counts of all plates.
     records
-        By job (``load/plate1``): seconds and bytes resident at most, from the run records.
+        Seconds and peak resident bytes by job (``load/plate1``), from the run records.
     """
 
     wall: float
@@ -32,7 +32,7 @@ class Jobs:
 
 
 def make_plates(folder: Path, n: int, cells: int, genes: int, *options: str) -> list[Path]:
-    """Plates of Tahoe's layout in a folder, made once."""
+    """Make plates in Tahoe's layout in a folder, unless they exist."""
     paths = [folder / f"plate{i}.h5ad" for i in range(1, n + 1)]
     if not all(path.exists() for path in paths):
         size = ("--plates", n, "--cells", cells, "--genes", genes)
@@ -44,14 +44,14 @@ def make_plates(folder: Path, n: int, cells: int, genes: int, *options: str) -> 
 def run_workflow(
     folder: Path, plates: list[Path], *, jobs: int, min_plates: int, subset: int, **settings: object
 ) -> Jobs:
-    """Run all rules on these plates, results anew in ``folder/results``.
+    """Run all rules on these plates, with new results in ``folder/results``.
 
     Parameters
     ----------
     jobs
-        Cores given to Snakemake.
+        Cores for Snakemake.
     min_plates, subset
-        Of the config: votes for a consensus gene, cells of the UMAP.
+        Config: votes for a consensus gene, cells of the UMAP.
     settings
         Further sections of the config.
     """
@@ -86,7 +86,7 @@ def run_workflow(
 
 
 def by_rule(jobs: Jobs) -> dict[str, tuple[float, int]]:
-    """Seconds summed, and the highest peak, over a rule's jobs."""
+    """Total seconds and highest peak of each rule's jobs."""
     rules: dict[str, tuple[float, int]] = {}
     for name, (seconds, peak) in jobs.records.items():
         rule = name.partition("/")[0]

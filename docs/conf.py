@@ -1,8 +1,8 @@
-"""Sphinx: the pages of the repository as they are on a forge, and the reference of the package.
+"""Sphinx configuration: the Markdown pages of the repository and the reference of the package.
 
-The source folder is the root of the repository, so that links from page to page work here and
-there alike: ``sphinx-build -W -c docs . build/docs``, or ``make docs``. Notebooks are text
-(MyST Markdown) and run with each build; nothing is asked of the network.
+The source folder is the root of the repository, so relative links between pages work in Sphinx and
+on a forge: ``sphinx-build -W -c docs . build/docs``, or ``make docs``. Notebooks are text (MyST
+Markdown) and run with each build, without the network.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ extensions = [
 ]
 root_doc = "docs/index"
 templates_path = [str(HERE / "_templates")]
-# Folders with pages; Sphinx does not walk through the others (an environment, results).
+# Folders with pages; Sphinx skips the others (environments, results).
 _PAGES = {"config", "docs", "envs"}
 include_patterns = ["docs/**", "config/README.md", "envs/README.md"]
 include_patterns += ["CHANGELOG.md", "CONTRIBUTING.md", "README.md"]
@@ -48,7 +48,7 @@ html_theme = "furo"
 html_title = f"scatlas {__version__}"
 html_static_path = [str(HERE / "_static")]
 html_css_files = ["tables.css"]
-# One parameter a line where a signature is longer than this.
+# Longer signatures have one parameter per line.
 python_maximum_signature_line_length = 80
 default_role = "code"  # `adata` in a docstring is a name
 
@@ -56,15 +56,15 @@ default_role = "code"  # `adata` in a docstring is a name
 myst_heading_anchors = 4
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
-nb_execution_timeout = 120  # seconds a cell: they take a few on an idle machine
+nb_execution_timeout = 120  # seconds per cell; a cell takes a few on an idle machine
 nb_merge_streams = True
 
 autosummary_generate = True
-autodoc_preserve_defaults = True  # `np.inf` and `_UNSET` as they stand in the source
+autodoc_preserve_defaults = True  # `np.inf` and `_UNSET` as in the source
 autodoc_typehints = "signature"
 napoleon_google_docstring = False
 napoleon_use_rtype = False
-# These are prose and lists of what is returned, not types alone.
+# These sections contain prose and lists, not types alone.
 napoleon_custom_sections = ["Returns", "Yields", "Warns"]
 
 _UNDERLINE = re.compile(r"-{3,}$")
@@ -75,9 +75,9 @@ _NAMED = re.compile(r"`.*` : \S")
 def _list_results(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
-    """Make lists of what the sections above name, with or without a text below the name.
+    """Make lists of the names in `napoleon_custom_sections`, with or without a text below the name.
 
-    In reStructuredText a name without a text would run into the next.
+    In reStructuredText a name without a text would run into the next one.
     """
     made: list[str] = []
     section, in_item = "", False
@@ -98,10 +98,10 @@ def _list_results(
     lines[:] = made
 
 
-def _say_passes(
+def _add_passes(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
-    """Add how often a function computes a Dask X, which the tests count."""
+    """Add the number of passes over a Dask X, which the tests count."""
     if not hasattr(obj, "passes"):
         return
     note = f" ({obj.passes_note})" if obj.passes_note else ""
@@ -111,20 +111,20 @@ def _say_passes(
 def _skip_fields(
     app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any
 ) -> bool | None:
-    """Leave out the fields of named tuples, which the section Attributes describes."""
+    """Skip the fields of named tuples, which the section Attributes describes."""
     return True if type(obj).__name__ == "_tuplegetter" else None
 
 
-def _name_folders(app: Sphinx, doctree: nodes.document) -> None:
-    """Leave of links to folders of the repository, which a forge opens, their text."""
+def _unlink_folders(app: Sphinx, doctree: nodes.document) -> None:
+    """Replace links to folders of the repository, which only a forge opens, by their text."""
     page = ROOT / f"{app.env.docname}.md"
     for link in list(doctree.findall(addnodes.pending_xref)):
         if link["reftype"] == "myst" and (page.parent / link["reftarget"]).is_dir():
             link.replace_self(link.children)
 
 
-def _enter_by_the_front_door(app: Sphinx, exception: Exception | None) -> None:
-    """Open the first page where the folder itself is opened."""
+def _write_redirect(app: Sphinx, exception: Exception | None) -> None:
+    """Write an index.html that redirects to the first page."""
     if exception is None and app.builder.format == "html":
         target = f"{root_doc}.html"
         (Path(app.outdir) / "index.html").write_text(
@@ -134,10 +134,10 @@ def _enter_by_the_front_door(app: Sphinx, exception: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """Connect the above; pages of functions that are gone must not stay."""
+    """Connect the functions above, and remove the generated pages of earlier builds."""
     shutil.rmtree(HERE / "api" / "generated", ignore_errors=True)
     app.connect("autodoc-process-docstring", _list_results, priority=400)  # napoleon: 500
-    app.connect("autodoc-process-docstring", _say_passes)
+    app.connect("autodoc-process-docstring", _add_passes)
     app.connect("autodoc-skip-member", _skip_fields)
-    app.connect("doctree-read", _name_folders)
-    app.connect("build-finished", _enter_by_the_front_door)
+    app.connect("doctree-read", _unlink_folders)
+    app.connect("build-finished", _write_redirect)

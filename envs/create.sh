@@ -45,7 +45,7 @@ for python in "${found[@]}"; do
   fi
 done
 
-# Debian keeps venv's pip in a package of its own; these two bring theirs.
+# Debian ships pip for venv as a separate package; these two tools include pip.
 python=${found[0]}
 if command -v virtualenv >/dev/null; then
   virtualenv --quiet --python "$python" "$folder"

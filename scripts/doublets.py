@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from scatlas.errors import InputError, about
+from scatlas.errors import InputError, prefix_errors
 from scatlas.io import (
     METRICS,
     atomic_path,
@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> None:
     wanted = from_options(args, Doublets)
     with (
         script.run_script(args, outputs=[args.table, args.summary]) as facts,
-        about(f"plate {args.plate}"),
+        prefix_errors(f"plate {args.plate}"),
     ):
         table = read_cells(args.qc, [*METRICS, "keep"])
         x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))

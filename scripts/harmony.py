@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scatlas.errors import InputError
 from scatlas.io import open_tables, read_components, write_embedding
-from scatlas.matrix.harmony import harmonized
+from scatlas.matrix.harmony import harmonize
 from scatlas.workflow import script
 from scatlas.workflow.config.cli_options import add_options, from_options
 from scatlas.workflow.config.sections import Harmony
@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> None:
                     raise InputError(msg)
             labels = obs.read(key, index=False)
         x = read_components(args.pca, n_pcs)
-        moved = harmonized(x, dict(labels.items()), random_state=args.seed, **options)
+        moved = harmonize(x, dict(labels.items()), random_state=args.seed, **options)
         write_embedding(args.harmony, "X_pca_harmony", moved)
         facts |= {"n_cells": moved.shape[0], "n_comps": moved.shape[1]}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from scatlas.errors import about
+from scatlas.errors import prefix_errors
 from scatlas.get import on_backend
 from scatlas.io import atomic_path, read_cells, read_matrix
 from scatlas.matrix.hvg import hvg_of_counts
@@ -30,7 +30,10 @@ def main(argv: list[str] | None = None) -> None:
     add_options(parser, HVG)
     args = parser.parse_args(argv)
     hvg = from_options(args, HVG)
-    with script.run_script(args, outputs=[args.table]) as facts, about(f"plate {args.plate}"):
+    with (
+        script.run_script(args, outputs=[args.table]) as facts,
+        prefix_errors(f"plate {args.plate}"),
+    ):
         cells = read_cells(args.size_factors, ["row", "size_factor"])
         x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))
         x = on_backend(x)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from scatlas.errors import about
+from scatlas.errors import prefix_errors
 from scatlas.io import atomic_path, read_cells, write_cells
 from scatlas.io.tables.cell_parquet import kept_names
 from scatlas.matrix.size_factors import size_factors
@@ -29,7 +29,10 @@ def main(argv: list[str] | None = None) -> None:
     add_options(parser, Normalize)
     args = parser.parse_args(argv)
     normalize = from_options(args, Normalize)
-    with script.run_script(args, outputs=[args.table]) as facts, about(f"plate {args.plate}"):
+    with (
+        script.run_script(args, outputs=[args.table]) as facts,
+        prefix_errors(f"plate {args.plate}"),
+    ):
         qc = read_cells(args.qc, ["total_counts", "keep"])
         keep = qc["keep"].to_numpy()
         totals = qc["total_counts"].to_numpy()[keep]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from scatlas import blocks
+from scatlas.arrays.kinds import kind_of
 from scatlas.get import on_backend
 from scatlas.io import read_matrix, write_pca
-from scatlas.kernels.dispatch import is_gpu
 from scatlas.matrix.components import components
 from scatlas.matrix.gene_scale import GeneScale
 from scatlas.matrix.gram import GramStats
@@ -35,9 +35,9 @@ def main(argv: list[str] | None = None) -> None:
         if args.scale:
             wanted = from_options(args, Scale, prefix="scale")
             scale = GeneScale.from_stats(stats, **wanted.model_dump())
-            x, zeros = scale.shifted(x), scale.zeros
+            x, zeros = scale.shift(x), scale.zeros
             stats = scale.stats(stats, x)
-        found = components(stats, pca.n_comps, zero_center=pca.zero_center, gpu=is_gpu(x))
+        found = components(stats, pca.n_comps, zero_center=pca.zero_center, gpu=kind_of(x).gpu)
         projected = found.project(x, zero_center=pca.zero_center, zeros=zeros)
         write_pca(
             args.pca,
@@ -55,7 +55,7 @@ def summed(paths: list[Path]) -> GramStats:
     """Gram statistics of all plates, one plate in memory at a time."""
     total = GramStats.load(paths[0])
     for path in paths[1:]:
-        total = GramStats.fold([total, GramStats.load(path)])
+        total = GramStats.merge_in_place([total, GramStats.load(path)])
     return total
 
 

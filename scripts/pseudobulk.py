@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from scatlas.errors import InputError, about
+from scatlas.errors import InputError, prefix_errors
 from scatlas.get import aggregate_cells
 from scatlas.io import CsrWriter, open_tables, read_cells, read_matrix
 from scatlas.workflow import script
@@ -28,7 +28,10 @@ def main(argv: list[str] | None = None) -> None:
     add_options(parser, Pseudobulk)
     args = parser.parse_args(argv)
     by = from_options(args, Pseudobulk).by
-    with script.run_script(args, outputs=[args.sums]) as facts, about(f"plate {args.plate}"):
+    with (
+        script.run_script(args, outputs=[args.sums]) as facts,
+        prefix_errors(f"plate {args.plate}"),
+    ):
         cells = columns_of(args.store, args.plate, by)
         keep = read_cells(args.qc, ["keep"])["keep"].to_numpy()
         x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from scatlas import blocks
-from scatlas.errors import InputError, about
+from scatlas.errors import InputError, prefix_errors
 from scatlas.get import on_backend
 from scatlas.io import CsrWriter, atomic_path, in_place, open_tables, read_cells, read_matrix
 from scatlas.matrix.gram import GramAccumulator
@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     with (
         script.run_script(args, outputs=[args.selected, args.gram]) as facts,
-        about(f"plate {args.plate}"),
+        prefix_errors(f"plate {args.plate}"),
         open_tables(args.store) as (obs, _),
     ):
         cells = read_cells(args.size_factors, ["row", "size_factor"])

@@ -9,7 +9,7 @@ import numpy as np
 
 from scatlas.io import atomic_path, read_subset
 from scatlas.io.files.hdf5_writing import write_h5ad
-from scatlas.io.files.local_zarr import open_through_zarr
+from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.workflow import script
 from scatlas.workflow.config.cli_options import add_options, from_options
 from scatlas.workflow.config.sections import Subset
@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     wanted = from_options(args, Subset).n_cells
     with script.run_script(args, outputs=[args.subset]) as facts:
-        n_cells = open_through_zarr(args.atlas)["X"].attrs["shape"][0]
+        n_cells = open_with_zarr_python(args.atlas)["X"].attrs["shape"][0]
         if wanted is None or wanted >= n_cells:
             logger.info("the atlas has %s cells: all of them are taken", f"{n_cells:,}")
             wanted = n_cells

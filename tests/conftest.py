@@ -1,18 +1,18 @@
-"""What every test of an operation shares: one fixture for the array types, one block-load counter.
+"""Fixtures for tests of an operation: array types, and a counter of block loads.
 
-A test that takes ``array_type`` runs once for each kind of X a user may hold::
+A test with ``array_type`` runs once per type of X::
 
     def test_totals(array_type, count_dtype, counts, block_loads):
         x = array_type(counts.astype(count_dtype))
         ...
 
-and a test of the number of passes wraps its matrix first::
+A test of the number of passes wraps its matrix first::
 
     x = block_loads.dask(counts, rows=7)         # Dask X of CSR blocks, every load is counted
     sa.pp.normalize_total(adata)
     assert block_loads.passes() == normalize_total.passes
 
-Nothing here imports scanpy: the parity tests do.
+Only the parity tests import scanpy.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ import pytest
 from hypothesis import settings
 from scipy import sparse
 
-# A failing example has to fail again for the next one who looks; kernels compile on a first call.
+# A failing example must fail in each run; kernels compile on their first call.
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("random", deadline=None)
 settings.load_profile(os.environ.get("SCATLAS_HYPOTHESIS", "fixed"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take long first: a worker that begins one last keeps all others waiting."""
+    """Run slow files first: all workers would wait for a slow file at the end."""
     tests = Counter(item.path for item in items)
     slow = {"slow", "slurm", "workflow"}
 
@@ -49,18 +49,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 ARRAY_TYPES = ("numpy", "csr", "csc", "dask-csr", "dask-dense")
-DEFAULT_ROWS = 7  # rows a Dask block in tests: odd, and divides no matrix used here
+DEFAULT_ROWS = 7  # rows per Dask block in tests: odd, and divides no matrix of the tests
 
 
 def to_dense(x: Any) -> np.ndarray:
-    """Any X of the fixture as a 2-D NumPy array of the same dtype."""
+    """Any X of the fixture as a 2-D NumPy array with the same dtype."""
     if hasattr(x, "compute"):
         x = x.compute(scheduler="synchronous")
     return x.toarray() if sparse.issparse(x) else np.asarray(x)
 
 
 def row_chunks(n_rows: int, rows: int) -> tuple[int, ...]:
-    """Chunk lengths along the cells: `rows` each, the rest in the last."""
+    """Chunk lengths along the cells: `rows` each, fewer in the last chunk."""
     if n_rows == 0:
         return (0,)
     full, rest = divmod(n_rows, rows)
@@ -68,7 +68,7 @@ def row_chunks(n_rows: int, rows: int) -> tuple[int, ...]:
 
 
 class BlockLoads:
-    """Dask arrays whose blocks count how often they are produced, by any number of threads."""
+    """Dask arrays that count the loads of each block, with any number of threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -79,12 +79,12 @@ class BlockLoads:
     def _load(self, array: int, block: int) -> Any:
         with self._lock:
             self._counts[array, block] += 1
-        # The very object of the list, as of a persisted X: a step that writes into it is caught
-        # by assert_unchanged().
+        # The object of the list itself, as for a persisted X: assert_unchanged() finds a step that
+        # writes into it.
         return self._blocks[array][block]
 
     def dask(self, x: Any, rows: int | None = None) -> Any:
-        """`x` (NumPy or SciPy sparse) as a Dask array, chunked along the rows, loads counted."""
+        """`x` (NumPy or SciPy sparse) as a Dask array with row chunks and counted loads."""
         import dask
         import dask.array as da
 
@@ -104,7 +104,7 @@ class BlockLoads:
         return da.concatenate(parts, axis=0)
 
     def per_block(self) -> list[int]:
-        """Loads of every block of every array made so far, in order."""
+        """Loads of every block of all arrays, in order."""
         with self._lock:
             return [
                 self._counts[array, i]
@@ -119,12 +119,12 @@ class BlockLoads:
         return loads[0]
 
     def reset(self) -> None:
-        """Forget the loads seen so far."""
+        """Set the number of loads to zero."""
         with self._lock:
             self._counts.clear()
 
     def assert_unchanged(self) -> None:
-        """No step has written into a block that it was handed."""
+        """Check that no step has written into a block."""
         for array, blocks in self._blocks.items():
             for i, block in enumerate(blocks):
                 message = f"block {i} of array {array} was written to"
@@ -133,7 +133,7 @@ class BlockLoads:
 
 @dataclass(frozen=True)
 class ArrayType:
-    """Makes an X of one kind out of a NumPy or SciPy matrix; the dtype is kept."""
+    """Converts a NumPy or SciPy matrix to one type of X with the same dtype."""
 
     name: str
     loads: BlockLoads
@@ -147,7 +147,7 @@ class ArrayType:
         return self.name in {"csr", "csc", "dask-csr"}
 
     def __call__(self, x: Any, *, rows: int | None = None) -> Any:
-        """A fresh X that shares no memory with `x`; `rows` is the Dask block height."""
+        """A new X without shared memory with `x`; `rows` is the height of Dask blocks."""
         x = sparse.csr_matrix(x) if not sparse.issparse(x) else x.tocsr()
         match self.name:
             case "numpy":
@@ -165,32 +165,32 @@ class ArrayType:
 
 @pytest.fixture
 def block_loads() -> BlockLoads:
-    """A fresh counter of block loads (the one that ``array_type`` uses in the same test)."""
+    """A new counter of block loads, which ``array_type`` of the same test uses."""
     return BlockLoads()
 
 
 @pytest.fixture(params=ARRAY_TYPES)
 def array_type(request: pytest.FixtureRequest, block_loads: BlockLoads) -> ArrayType:
-    """Every kind of X that an operation takes."""
+    """Every type of X that an operation takes."""
     return ArrayType(request.param, block_loads)
 
 
 @pytest.fixture(params=["dask-csr", "dask-dense"])
 def dask_type(request: pytest.FixtureRequest, block_loads: BlockLoads) -> ArrayType:
-    """The Dask kinds of X alone, for tests of laziness and passes."""
+    """Dask types of X, for tests of laziness and passes."""
     return ArrayType(request.param, block_loads)
 
 
 @pytest.fixture(params=["int32", "uint16", "float32", "float64"])
 def count_dtype(request: pytest.FixtureRequest) -> np.dtype:
-    """Dtypes in which users store counts."""
+    """Dtypes of users' counts."""
     return np.dtype(request.param)
 
 
 def simulate(
     n_cells: int = 60, n_genes: int = 50, *, seed: int = 0, density: float = 0.3
 ) -> sparse.csr_matrix:
-    """Sparse over-dispersed int32 counts; cells 3 and (if there) 20 are empty, gene 5 as well."""
+    """Sparse over-dispersed int32 counts; cells 3 and 20 (if it exists) and gene 5 are empty."""
     rng = np.random.default_rng(seed)
     mean = rng.gamma(0.6, 4.0, size=n_genes)[None, :] * rng.gamma(4, 0.25, size=n_cells)[:, None]
     counts = rng.poisson(mean) * (rng.random((n_cells, n_genes)) < density)
@@ -239,7 +239,7 @@ def dense() -> Any:
 
 @pytest.fixture(scope="session")
 def plates_dir() -> Path:
-    """Folder of the real plates (``mixology/*.h5ad``), or a skip that says how to get them."""
+    """Folder of the real plates (``mixology/*.h5ad``), or a skip with instructions."""
     root = os.environ.get("SCATLAS_TEST_DATA")
     if not root:
         pytest.skip("set SCATLAS_TEST_DATA to the folder that holds mixology/*.h5ad")

@@ -1,4 +1,4 @@
-"""The workflow's scripts, one plate after another: their options for a benchmark."""
+"""Options of the workflow's scripts for a benchmark, one plate after another."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Chain:
-    """Jobs from plates to X_pca, their results in a folder.
+    """Jobs from plates to X_pca.
 
     Attributes
     ----------
     out
-        The folder.
+        Folder of the results.
     backend
-        ``gpu`` or ``cpu``, for the steps that have both.
+        ``gpu`` or ``cpu``, for steps that support both.
     threads, budget
-        Of each job.
+        Threads and block budget of each job.
     """
 
     out: Path
@@ -40,7 +40,7 @@ class Chain:
     n_comps: int
 
     def at(self, plate: str, name: str) -> Path:
-        """Where a result of a plate lies."""
+        """Path of a result of a plate."""
         return self.out / "plates" / plate / name
 
     def _job(self, step: str, plate: str | None = None, **options: object) -> Job:
@@ -55,12 +55,12 @@ class Chain:
         return Job(step, plate, argv)
 
     def load(self, plate: str, source: Path) -> Job:
-        """The pass over the source."""
+        """Job that reads the source."""
         store = self.at(plate, "counts.zarr")
         return self._job("load", plate, source=source, store=store, filter=FILTER)
 
     def genes(self, plate: str) -> list[Job]:
-        """From a plate's counts to its highly variable genes."""
+        """Jobs from a plate's counts to its highly variable genes."""
         store, qc = self.at(plate, "counts.zarr"), self.at(plate, "qc.parquet")
         factors = self.at(plate, "size_factors.parquet")
         summary = self.at(plate, "qc_summary.json")
@@ -79,7 +79,7 @@ class Chain:
         ]
 
     def consensus(self, plates: list[str]) -> Job:
-        """Genes for all plates."""
+        """Job that chooses the genes for all plates."""
         return self._job(
             "consensus",
             hvg=[f"{plate}={self.at(plate, 'hvg.parquet')}" for plate in plates],
@@ -89,7 +89,7 @@ class Chain:
         )
 
     def select(self, plate: str) -> Job:
-        """A plate cut to these genes, with its Gram matrix."""
+        """Job that selects these genes of a plate and sums their Gram matrix."""
         return self._job(
             "select_genes",
             plate,
@@ -102,7 +102,7 @@ class Chain:
         )
 
     def concat(self, plates: list[str]) -> Job:
-        """The plates merged."""
+        """Job that merges the plates."""
         return self._job(
             "concat_on_disk",
             selected=[f"{plate}={self.at(plate, 'selected.zarr')}" for plate in plates],
@@ -110,7 +110,7 @@ class Chain:
         )
 
     def pca(self, plates: list[str]) -> Job:
-        """Components, and the cells projected on them."""
+        """Job that computes the components and projects the cells on them."""
         return self._job(
             "pca",
             merged=self.out / "merged.zarr",
@@ -121,12 +121,13 @@ class Chain:
         )
 
     def all(self, sources: dict[str, Path]) -> list[Job]:
-        """Every job, in an order in which they can run."""
+        """All jobs in a valid order."""
         plates = list(sources)
         before = [
             job
             for plate, source in sources.items()
             for job in [self.load(plate, source), *self.genes(plate)]
         ]
-        cut = [self.select(plate) for plate in plates]
-        return [*before, self.consensus(plates), *cut, self.concat(plates), self.pca(plates)]
+        selections = [self.select(plate) for plate in plates]
+        after = [self.concat(plates), self.pca(plates)]
+        return [*before, self.consensus(plates), *selections, *after]

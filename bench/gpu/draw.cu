@@ -1,4 +1,4 @@
-// Draws counts as bench/make_plates.py does: a cell has clusters, each of a gene and of a size.
+// Draws counts like bench/make_plates.py: a cell has clusters, each with a gene and a size.
 
 // Uniform in (0, 1) from a seed and two counters (the finaliser of SplitMix64, Steele et al. 2014).
 __device__ double uniform(unsigned long long seed, unsigned long long i, int which)
@@ -12,7 +12,7 @@ __device__ double uniform(unsigned long long seed, unsigned long long i, int whi
     return ((z >> 11) + 0.5) * 0x1p-53;
 }
 
-// First place of `table` [n], ascending, that is above `u`.
+// First index of the ascending `table` [n] with a value above `u`.
 template <class T> __device__ long long above(const T* table, long long n, T u)
 {
     long long low = 0, high = n;
@@ -39,9 +39,9 @@ __device__ int log_series(double log1m, double u, double v)
 
 // key[i] = (cell * n_genes + gene) * 256 + size of the i-th cluster.
 extern "C" __global__ void draw(
-    const long long* ends,    // [n_cells] clusters of the cells up to each
+    const long long* ends,    // [n_cells] number of clusters up to each cell
     const int* line,          // [n_cells]
-    const double* cumulated,  // [n_lines, n_genes] how often a gene is drawn, cumulated to 1
+    const double* cumulated,  // [n_lines, n_genes] cumulative probabilities of the genes
     const double* log1m,      // [n_genes]
     long long n_cells, long long n_genes, unsigned long long seed, unsigned long long first,
     long long n, long long* key)

@@ -1,7 +1,7 @@
-"""Counts of simulated cells, drawn on the GPU: those of ``bench/make_plates.py``, much faster.
+"""Draw counts of simulated cells on the GPU, with the model of ``bench/make_plates.py``.
 
-A number is a function of seed, plate and counter, so that the same arguments give the same counts
-on any GPU, block by block.
+Each random number depends on seed, plate and counter, so the same arguments give the same counts on
+any GPU, block by block.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from make_plates import LINES, Study
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-CLUSTERS = 2200  # of a cell; the median, where `make_plates` has it
-_SIZES = 256  # of a cluster
-_FIRST = 2**44  # counters of a block of cells
+CLUSTERS = 2200  # median per cell, as in `make_plates`
+_SIZES = 256  # upper bound of the size of a cluster
+_FIRST = 2**44  # counters per block of cells
 
 
 class Cells(NamedTuple):
@@ -33,16 +33,16 @@ class Cells(NamedTuple):
 
 
 class Plate:
-    """Cells of one plate, any block of which can be drawn by itself.
+    """Cells of one plate; each block can be drawn alone.
 
     Parameters
     ----------
     study
         Genes and cell lines.
     plate
-        Its number, from 1: batch effect and share of the lines.
+        Number of the plate, from 1: sets batch effect and shares of the lines.
     clusters
-        Median number of clusters of a cell.
+        Median number of clusters per cell.
     """
 
     def __init__(self, study: Study, plate: int, clusters: float = CLUSTERS) -> None:
@@ -59,7 +59,7 @@ class Plate:
         return cp.RawKernel(Path(__file__).with_name("draw.cu").read_text(), "draw")
 
     def draw(self, block: int, n_cells: int) -> Cells:
-        """The cells of a block."""
+        """Draw the cells of a block."""
         n_genes = self.study.n_genes
         rng = np.random.default_rng([self.study.seed, 1, self.plate, block])
         line = rng.choice(LINES, n_cells, p=self.shares)
@@ -76,15 +76,15 @@ class Plate:
         )
         self._kernel((min(-(-n // 256), 2**16),), (256,), arguments)
         key.sort()
-        places = key // _SIZES
-        new = cp.ones(n, bool)
-        cp.not_equal(places[1:], places[:-1], out=new[1:])
-        starts = cp.flatnonzero(new)
-        places = places[starts]
+        cell_genes = key // _SIZES  # cell * n_genes + gene
+        is_first = cp.ones(n, bool)
+        cp.not_equal(cell_genes[1:], cell_genes[:-1], out=is_first[1:])
+        starts = cp.flatnonzero(is_first)
+        cell_genes = cell_genes[starts]
         # Sums of the sizes up to each cluster: a gene's count is a difference of two.
         before = cp.zeros(n + 1, np.int64)
         before[1:] = cp.cumsum(key % _SIZES)
         edges = cp.append(starts, cp.asarray([n], starts.dtype))
         counts = cp.diff(before[edges])
         bounds = cp.arange(n_cells + 1, dtype=np.int64) * n_genes
-        return Cells(counts, places % n_genes, cp.searchsorted(places, bounds), line)
+        return Cells(counts, cell_genes % n_genes, cp.searchsorted(cell_genes, bounds), line)

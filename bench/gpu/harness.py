@@ -1,4 +1,4 @@
-"""What the GPU benchmarks share: a side in a process of its own, the machine, the disk."""
+"""Shared by the GPU benchmarks: processes with peak memory, the machine, the disk."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _PIECE = 2**24
 
 @dataclass
 class Run:
-    """What a process did.
+    """Measurements of one process.
 
     Attributes
     ----------
     seconds
-        By step, as it told.
+        Seconds by step, as the process printed them.
     wall
-        From its start to its end.
+        Seconds from its start to its end.
     host, gpu
-        Bytes at most: resident (``VmHWM``), and taken on the GPUs beyond what was taken before.
+        Peak bytes: resident (``VmHWM``), and on the GPUs in addition to earlier allocations.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -49,23 +49,23 @@ class Run:
 
     @property
     def total(self) -> float:
-        """Seconds of all steps but the start (imports, the GPU's context)."""
+        """Seconds of all steps except the start (imports, the GPU's context)."""
         return sum(s for step, s in self.seconds.items() if step != "start")
 
 
 def run_process(
     command: list[object], log: Path, *, gpus: list[int], env: dict[str, str] | None = None
 ) -> Run:
-    """Run a command, which may print a JSON line ``{"step", "seconds"}`` for each of its steps.
+    """Run a command, which may print a JSON line ``{"step", "seconds"}`` per step.
 
-    Its errors go to ``log``; when it fails, their end is shown and this process ends.
+    Its errors go to ``log``; if it fails, the end of the log is printed and an error is raised.
 
     Parameters
     ----------
     gpus
         Numbers of the GPUs whose memory is watched.
     env
-        Variables beside those of this process.
+        Additional environment variables.
     """
     run = Run()
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -90,14 +90,14 @@ def run_process(
     run.gpu = max(taken, default=0)
     if code:
         print(log.read_text()[-3000:], file=sys.stderr)
-        msg = f"{shlex.join(map(str, command[:4]))} ended with {code}, see {log}"
+        msg = f"{shlex.join(map(str, command[:4]))} ended with exit status {code}, see {log}"
         raise RuntimeError(msg)
     return run
 
 
 def _watch(process: subprocess.Popen, run: Run) -> None:
     while process.poll() is None:
-        with suppress(OSError, TypeError):  # it has ended
+        with suppress(OSError, TypeError):  # the process has ended
             status = Path(f"/proc/{process.pid}/status").read_text()
             run.host = max(run.host, 1024 * int(re.search(r"VmHWM:\s+(\d+)", status)[1]))
         time.sleep(0.02)
@@ -105,7 +105,7 @@ def _watch(process: subprocess.Popen, run: Run) -> None:
 
 @contextmanager
 def gpu_memory(gpus: list[int]) -> Iterator[list[int]]:
-    """Bytes taken at most on each of these GPUs inside the context, in the list it gives."""
+    """Yield a list with the peak of additional bytes on each GPU inside the context."""
     try:
         import pynvml
 
@@ -134,7 +134,7 @@ def gpu_memory(gpus: list[int]) -> Iterator[list[int]]:
 
 
 def head(*packages: str) -> list[str]:
-    """First lines of a result: command, date, machine, versions."""
+    """Header lines of a result: command, date, machine, versions."""
     import scatlas
 
     command = shlex.join(["python", os.path.relpath(sys.argv[0], ROOT), *sys.argv[1:]])
@@ -164,7 +164,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def warm(path: Path) -> None:
-    """Read a file or all files in a folder, so that they lie in the page cache."""
+    """Read a file or all files in a folder into the page cache."""
 
     def read(file: Path) -> None:
         with file.open("rb", buffering=0) as raw:
@@ -176,19 +176,19 @@ def warm(path: Path) -> None:
 
 
 def cold(path: Path) -> None:
-    """Take a file or all files in a folder out of the page cache."""
+    """Drop a file or all files in a folder from the page cache."""
     for name in _files(path):
         file = os.open(name, os.O_RDONLY)
-        os.fsync(file)  # pages that are not written yet would stay
+        os.fsync(file)  # unwritten pages would stay
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(file)
 
 
 def disk_speed(folder: Path, n_bytes: int = 2**32, threads: int = 8) -> tuple[float, float]:
-    """GB/s at which a file in the folder is written and read past the page cache (O_DIRECT)."""
+    """GB/s of writing and reading a file in the folder without the page cache (O_DIRECT)."""
     path = folder / "disk_speed.tmp"
     n_pieces = max(threads, n_bytes // _PIECE)
-    page = mmap.mmap(-1, _PIECE)  # aligned, as O_DIRECT asks
+    page = mmap.mmap(-1, _PIECE)  # aligned, as O_DIRECT requires
     page.write(os.urandom(_PIECE))
 
     def timed(flags: int, work: str) -> float:

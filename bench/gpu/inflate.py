@@ -1,12 +1,12 @@
-"""Chunks of a gzip h5ad on their way to the GPU: inflated by CPU threads, or there by nvCOMP.
+"""Benchmark of chunks of a gzip h5ad, inflated by CPU threads or on the GPU by nvCOMP.
 
     python bench/gpu/inflate.py plate1.h5ad --threads 16 --out RESULT
 
-Both begin with compressed chunks in host memory and end with numbers in the memory of the GPU: by
-libdeflate in threads and a pinned copy of the numbers, or a pinned copy of the chunks and nvCOMP's
-DEFLATE. nvCOMP decodes a chunk serially, so a call gets --batch of them. The same for the chunks
-recompressed with Zstandard (level 1), by numcodecs and by nvCOMP. A measurement alone: ``load``
-uses the CPU. (The canonical store is Blosc's LZ4, which nvCOMP does not read.)
+Both begin with compressed chunks in host memory and end with numbers in GPU memory: libdeflate in
+threads and a pinned copy of the numbers, or a pinned copy of the chunks and nvCOMP's DEFLATE.
+nvCOMP decodes each chunk serially, so a call gets --batch chunks. Then the same chunks recompressed
+with Zstandard (level 1), decoded by numcodecs and by nvCOMP. Only a measurement: ``load`` uses the
+CPU. (counts.zarr uses Blosc's LZ4, which nvCOMP does not read.)
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from run_side import publish
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# zlib's, around what nvCOMP takes.
+# Bytes of zlib around the raw DEFLATE stream that nvCOMP reads.
 _HEADER, _TRAILER = 2, 4
-_ALIGNED = 256  # bytes, as an allocation of its own would be
+_ALIGNED = 256  # bytes, as for separate allocations
 
 
-def chunks_of(store: Path, array: h5py.Dataset, most: int) -> list[bytes]:
+def first_chunks(store: Path, array: h5py.Dataset, n_chunks: int) -> list[bytes]:
     """The first compressed chunks of an array, in order."""
     found: list[Any] = []
     array.id.chunk_iter(found.append)
     found.sort(key=lambda chunk: chunk.chunk_offset)
     file = os.open(store, os.O_RDONLY)
-    chunks = [os.pread(file, chunk.size, chunk.byte_offset) for chunk in found[:most]]
+    chunks = [os.pread(file, chunk.size, chunk.byte_offset) for chunk in found[:n_chunks]]
     os.close(file)
     return chunks
 
@@ -58,15 +58,15 @@ def pinned(n_bytes: int) -> np.ndarray:
 def by_cpu(
     chunks: list[bytes], size: int, decode: Callable[[bytes], Any], pool: ThreadPoolExecutor
 ) -> tuple[float, float]:
-    """Seconds to decode all chunks into pinned memory, and with the copy to the GPU."""
+    """Seconds to decode all chunks into pinned memory, without and with the copy to the GPU."""
     host = pinned(len(chunks) * size)
     there = cp.empty(host.size, np.uint8)
 
-    def one(i: int) -> None:
+    def decode_chunk(i: int) -> None:
         host[i * size : (i + 1) * size] = np.frombuffer(decode(chunks[i]), np.uint8)
 
     begin = time.perf_counter()
-    list(pool.map(one, range(len(chunks))))
+    list(pool.map(decode_chunk, range(len(chunks))))
     decoded = time.perf_counter() - begin
     there.set(host)
     cp.cuda.get_current_stream().synchronize()
@@ -76,12 +76,12 @@ def by_cpu(
 def by_gpu(
     chunks: list[bytes], expected: np.ndarray, algorithm: str, batch: int, pool: ThreadPoolExecutor
 ) -> tuple[float, float]:
-    """Seconds of nvCOMP, and with the copy of the chunks to the GPU.
+    """Seconds of nvCOMP, without and with the copy of the chunks to the GPU.
 
     Parameters
     ----------
     expected
-        Bytes of the first chunk, decoded.
+        Decoded bytes of the first chunk.
     """
     codec = nvcomp.Codec(algorithm=algorithm, bitstream_kind=nvcomp.BitstreamKind.RAW)
     sizes = np.array([len(chunk) for chunk in chunks])
@@ -90,11 +90,11 @@ def by_gpu(
     there = cp.empty(host.size, np.uint8)
     decoding = 0.0
 
-    def copied(i: int) -> None:
+    def copy_chunk(i: int) -> None:
         host[starts[i] : starts[i] + sizes[i]] = np.frombuffer(chunks[i], np.uint8)
 
     begin = time.perf_counter()
-    list(pool.map(copied, range(len(chunks))))
+    list(pool.map(copy_chunk, range(len(chunks))))
     there.set(host)
     parts = [there[a : a + n] for a, n in zip(starts[:-1], sizes, strict=True)]
     for start in range(0, len(chunks), batch):
@@ -118,23 +118,23 @@ def main() -> None:
     )
     parser.add_argument("store", type=Path, help="gzip h5ad")
     parser.add_argument("--threads", type=int, default=16)
-    parser.add_argument("--batch", type=int, default=4000, help="chunks a call of nvCOMP")
-    parser.add_argument("--chunks", type=int, default=8000, help="of each array, at most")
-    parser.add_argument("--out", type=Path, help="file for the result, beside standard output")
+    parser.add_argument("--batch", type=int, default=4000, help="chunks per call of nvCOMP")
+    parser.add_argument("--chunks", type=int, default=8000, help="maximum of chunks per array")
+    parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
     lines = head("cupy-cuda13x", "deflate", "numcodecs", "nvidia-nvcomp-cu13")
     lines.append(f"{'':<26}{'decoding':>10}{'GB/s':>8}{'to the GPU':>12}{'M values/s':>12}")
     with h5py.File(args.store) as file, ThreadPoolExecutor(args.threads) as pool:
         for name in ("data", "indices"):
             array = file["X"][name]
-            gzip = chunks_of(args.store, array, args.chunks)
+            gzip = first_chunks(args.store, array, args.chunks)
             n_values, size = array.chunks[0], array.chunks[0] * array.dtype.itemsize
             inflate = partial(inflated, size=size)
             facebook = list(pool.map(lambda c, f=inflate: zstd.compress(f(c), 1), gzip))
             raw = [chunk[_HEADER:-_TRAILER] for chunk in gzip]
             expected = np.frombuffer(inflate(gzip[0]), np.uint8)
             for algorithm, chunks in (("Deflate", raw), ("Zstd", facebook)):
-                by_gpu(chunks[:64], expected, algorithm, 64, pool)  # what a first call sets up
+                by_gpu(chunks[:64], expected, algorithm, 64, pool)  # set-up of a first call
             found = {
                 f"gzip, {args.threads} threads": by_cpu(gzip, size, inflate, pool),
                 "gzip, nvCOMP": by_gpu(raw, expected, "Deflate", args.batch, pool),

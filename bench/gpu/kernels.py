@@ -1,11 +1,11 @@
-"""Speed of every GPU kernel on one block of 64M values, beside the copies of the machine.
+"""Benchmark of every GPU kernel on one block of 64M values, compared with memory copies.
 
     python bench/gpu/kernels.py --out RESULT
 
-Blocks are simulated counts of 62,710 genes (1,440 values a cell) in the types of ``counts.zarr``
+Blocks are simulated counts of 62,710 genes (1,440 values per cell) in the types of ``counts.zarr``
 (uint8, uint16 indices) and of plates (float32, int32), their log-normalised values, and cells of
-2,304 selected genes. Times are medians of --rounds calls of the launcher as the library calls it,
-small results copied to the host. GB/s count the values and indices read, not what is written.
+2,304 selected genes. Times are medians of --rounds calls as in the library, with the copy of small
+results to the host. GB/s count the values and indices that a kernel reads, not its output.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _GENES, _SELECTED, _COMPS = 62_710, 2304, 300
 
 
 def seconds(work: Callable[[], object], rounds: int) -> float:
-    """Median time of a call, with the GPU idle before and after."""
+    """Median seconds of a call, with an idle GPU before and after."""
     stream, times = cp.cuda.get_current_stream(), []
     for i in range(rounds + 2):
         stream.synchronize()
@@ -50,16 +50,16 @@ def seconds(work: Callable[[], object], rounds: int) -> float:
 
 
 def counts(n_genes: int, clusters: float, n_values: int, data: str, indices: str) -> Any:
-    """Block of about so many simulated counts."""
+    """Block of about ``n_values`` simulated counts."""
     plate = Plate(Study(n_genes, 0), 1, clusters)
-    a_cell = plate.draw(2**16, 2000).genes.size / 2000
-    cells = plate.draw(0, max(1, int(n_values / a_cell)))
+    values_per_cell = plate.draw(2**16, 2000).genes.size / 2000
+    cells = plate.draw(0, max(1, int(n_values / values_per_cell)))
     values = cp.minimum(cells.counts, 255).astype(data)
     return cupy_arrays.csr(values, cells.genes.astype(indices), cells.indptr, n_genes)
 
 
 def copies(n_bytes: int, rounds: int) -> tuple[list[str], float]:
-    """Lines on the copies of the machine; bytes/s read and written by one on the GPU."""
+    """Table of memory copies; bytes/s read and written by a copy on the GPU."""
     pinned = np.frombuffer(cp.cuda.alloc_pinned_memory(n_bytes), np.uint8, n_bytes)
     pageable = np.ones(n_bytes, np.uint8)
     pinned[:] = 1
@@ -78,7 +78,7 @@ def copies(n_bytes: int, rounds: int) -> tuple[list[str], float]:
 
 
 def kernels(n_values: int) -> list[tuple[str, str, Any, Callable[[Any, Any], object]]]:
-    """Name, operation, block, and the call of the operation's module with the block."""
+    """Name, operation and block of each kernel, and its call with module and block."""
     small = counts(_GENES, 2200, n_values, "uint8", "uint16")
     wide = cupy_arrays.csr(
         small.data.astype("float32"), small.indices.astype("int32"), small.indptr, _GENES
@@ -89,7 +89,7 @@ def kernels(n_values: int) -> list[tuple[str, str, Any, Callable[[Any, Any], obj
     n = small.shape[0]
     scales = rng.uniform(0.5, 2, n)
     genes = np.sort(rng.choice(_GENES, _SELECTED, replace=False))
-    place = new_column_of_gene(genes, _GENES)
+    new_column = new_column_of_gene(genes, _GENES)
     masks = np.zeros((1, _GENES), bool)
     masks[0, ::5000] = True
     sd = rng.uniform(0.5, 2, _GENES)
@@ -114,9 +114,9 @@ def kernels(n_values: int) -> list[tuple[str, str, Any, Callable[[Any, Any], obj
             lambda m, x: m.normalized_moments(x, scales, log=True),
         ),
         "normalise": ("counts.normalize", lambda m, x: m.scale_rows(x, scales)),
-        "cut to 2,304 genes, log-normalise": (
+        "select 2,304 genes, log-normalise": (
             "counts.select_normalize",
-            lambda m, x: m.select_and_log_normalize(x, scales, place),
+            lambda m, x: m.select_and_log_normalize(x, scales, new_column),
         ),
         "select 2,304 genes": ("counts.select", lambda m, x: m.select_genes(x, genes)),
         "select every second cell": ("counts.select", lambda m, x: m.select_rows(x, half)),
@@ -144,17 +144,20 @@ def main() -> None:
     )
     parser.add_argument("--values", type=int, default=64_000_000)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--out", type=Path, help="file for the result, beside standard output")
+    parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
     lines, failed = head("numpy", "cupy-cuda13x"), []
     with backend.use("gpu"):
-        told, both = copies(2**30, args.rounds)
-        lines += [*told, f"{'kernel':<42}{'ms':>8}{'G values/s':>12}{'GB/s':>8}{'of copy':>9}"]
+        copy_lines, both = copies(2**30, args.rounds)
+        lines += [
+            *copy_lines,
+            f"{'kernel':<42}{'ms':>8}{'G values/s':>12}{'GB/s':>8}{'of copy':>9}",
+        ]
         for name, operation, x, call in kernels(args.values):
             try:
                 work = partial(call, kernels_for(operation, x), x)
                 took = seconds(work, args.rounds)
-            except Exception as error:  # noqa: BLE001 - the others are still worth their time
+            except Exception as error:  # noqa: BLE001 - measure the other kernels anyway
                 failed.append(name)
                 lines.append(f"{name:<42}{type(error).__name__}: {error}")
                 continue

@@ -3,9 +3,9 @@
     python bench/gpu/make_plate.py plate1.h5ad --cells 500000
     python bench/gpu/make_plate.py FOLDER/plate{}.zarr --cells 500000 --plates 1 2 3 4
 
-The model is that of ``bench/make_plates.py``: about 1,440 values a cell, cell lines and batch
-effects, the obs columns of Tahoe. An h5ad file is laid out as Tahoe's: gzip, 100,000 values a
-chunk, int64 indices. A Zarr store is as AnnData writes it: version 3, int32 indices, zstd, shards.
+The model is that of ``bench/make_plates.py``: about 1,440 values per cell, cell lines and batch
+effects, the obs columns of Tahoe. An h5ad file has Tahoe's layout: gzip, 100,000 values per chunk,
+int64 indices. A Zarr store has AnnData's layout: version 3, int32 indices, zstd, shards.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import numpy as np
 import zarr
 from anndata.io import write_elem
 from harness import size_of
-from make_plates import DRUGS, LINES, VALUES_A_CHUNK, Study
+from make_plates import DRUGS, LINES, VALUES_PER_CHUNK, Study
 
 from scatlas.datasets import tahoe_obs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CELLS_AT_ONCE = 20_000  # each block of cells has random numbers of its own
+CELLS_AT_ONCE = 20_000  # each block of cells has a separate random stream
 _LEVEL = 4
 _ZARR_CHUNK, _ZARR_SHARD = 2**22, 2**26
 _ENCODING = {"encoding-version": "0.1.0"}
@@ -47,7 +47,7 @@ class GzipArray:
             name,
             shape=(0,),
             maxshape=(None,),
-            chunks=(VALUES_A_CHUNK,),
+            chunks=(VALUES_PER_CHUNK,),
             dtype=dtype,
             compression="gzip",
             compression_opts=_LEVEL,
@@ -58,19 +58,19 @@ class GzipArray:
     def append(self, values: np.ndarray) -> None:
         """Add values at the end."""
         values = np.concatenate([self._rest, values.astype(self._array.dtype, copy=False)])
-        whole = values.size // VALUES_A_CHUNK * VALUES_A_CHUNK
-        for start in range(0, whole, VALUES_A_CHUNK):
-            self._submit(values[start : start + VALUES_A_CHUNK])
+        whole = values.size // VALUES_PER_CHUNK * VALUES_PER_CHUNK
+        for start in range(0, whole, VALUES_PER_CHUNK):
+            self._submit(values[start : start + VALUES_PER_CHUNK])
         self._rest = values[whole:].copy()
-        self._write(keep=1000)  # what is compressed while the next cells are drawn
+        self._write(keep=1000)  # chunks to compress while the next cells are drawn
 
     def close(self) -> None:
         """Write what is left."""
         if self._rest.size:
-            last = np.zeros(VALUES_A_CHUNK, self._array.dtype)
+            last = np.zeros(VALUES_PER_CHUNK, self._array.dtype)
             last[: self._rest.size] = self._rest
             self._submit(last)
-            self._size -= VALUES_A_CHUNK - self._rest.size
+            self._size -= VALUES_PER_CHUNK - self._rest.size
         self._write(keep=0)
 
     def _submit(self, chunk: np.ndarray) -> None:
@@ -116,7 +116,7 @@ class ZarrArray:
 
 @contextmanager
 def created(path: Path, threads: int) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
-    """New store: its root, X, and X's arrays of values and indices, which are closed at the end."""
+    """Create a store; yield its root, X, and the arrays of X, which are closed at the end."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".h5ad":
         with h5py.File(path, "w") as root, ThreadPoolExecutor(threads) as pool:
@@ -145,7 +145,7 @@ def write_plate(path: Path, blocks: Iterator[tuple], study: Study, plate: int, t
     Parameters
     ----------
     blocks
-        Counts, genes, row offsets (NumPy) and lines of some cells after the other.
+        Counts, genes, row offsets (NumPy) and cell lines, block by block.
     """
     line, ends, total, mt_total = [], [np.zeros(1, np.int64)], [], []
     with created(path, threads) as (root, x, arrays):
@@ -186,14 +186,14 @@ def write_plate(path: Path, blocks: Iterator[tuple], study: Study, plate: int, t
 
 
 def per_cell(values: np.ndarray, indptr: np.ndarray) -> np.ndarray:
-    """Sums of each cell's values."""
+    """Sum of the values of each cell."""
     sums = np.zeros(values.size + 1, np.int64)
     np.cumsum(values, out=sums[1:], dtype=np.int64)
     return np.diff(sums[indptr])
 
 
-def drawn(study: Study, plate: int, n_cells: int) -> Iterator[tuple]:
-    """Blocks of cells, drawn on the GPU."""
+def draw_blocks(study: Study, plate: int, n_cells: int) -> Iterator[tuple]:
+    """Draw blocks of cells on the GPU."""
     from draw import Plate
 
     source = Plate(study, plate)
@@ -220,10 +220,10 @@ def main() -> None:
     for plate in args.plates:
         path = Path(args.out.replace("{}", str(plate)))
         begin = time.perf_counter()
-        blocks = drawn(study, plate, args.cells)
+        blocks = draw_blocks(study, plate, args.cells)
         values = write_plate(path, blocks, study, plate, args.threads)
         print(
-            f"{path}: {args.cells:,} cells, {values:,} values ({values / args.cells:.0f} a cell), "
+            f"{path}: {args.cells:,} cells, {values:,} values ({values / args.cells:.0f}/cell), "
             f"{size_of(path) / 1e6:,.0f} MB in {time.perf_counter() - begin:.1f} s",
             flush=True,
         )

@@ -1,13 +1,13 @@
-"""Components of an atlas of 95.6M cells x 2,304 genes (155 values a cell) on one GPU.
+"""Benchmark of PCA of 95.6M cells x 2,304 genes (155 values per cell) on one GPU.
 
     python bench/gpu/pca_atlas.py --cells 95624334 --out RESULT
 
-Fit (Gram matrix, eigenvectors) and transform (projection on 300 components) by the classes that the
-workflow uses. The disk is too small for the atlas, so each block of cells is drawn on the GPU from
-its number, twice: that time is measured and left out, as is reading, which this does not measure.
-Nothing overlaps: each part is waited for. Projected cells are copied to one pinned buffer in host
-memory and dropped, all but --write cells, whose writing as ``pca.zarr`` is timed by itself. Fails
-unless the variance of the projected cells is that of the components, to 1e-5.
+Fit (Gram matrix, eigenvectors) and transform (projection on 300 components) with the classes of the
+workflow. The disk is too small for the atlas, so each block of cells is drawn twice on the GPU;
+this time is measured separately and does not count. Reading is not measured. Parts do not overlap.
+Projected cells are copied to one pinned buffer in host memory and dropped, except --write cells,
+which are written as ``pca.zarr`` with a separate time. Fails unless the variance of the projected
+cells equals that of the components, to 1e-5.
 
 Published for this size: fit 17 min and write 15 min (16 workers), or 12.5 min on one A100.
 """
@@ -39,7 +39,7 @@ from scatlas.matrix.gram import GramAccumulator
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_TOTAL = 10_000  # a cell's counts after normalisation
+_TOTAL = 10_000  # counts per cell after normalisation
 
 
 class Clock:
@@ -49,8 +49,8 @@ class Clock:
         self.seconds: Counter[str] = Counter()
 
     @contextmanager
-    def of(self, name: str) -> Iterator[None]:
-        """Time what is done inside."""
+    def time(self, name: str) -> Iterator[None]:
+        """Add the seconds of the body."""
         begin = time.perf_counter()
         yield
         cp.cuda.get_current_stream().synchronize()
@@ -58,18 +58,18 @@ class Clock:
 
 
 class Atlas:
-    """Log-normalised cells in blocks, which come out the same each time.
+    """Log-normalised cells in reproducible blocks.
 
     Parameters
     ----------
     values
-        Values a cell on average.
+        Mean number of values per cell.
     """
 
     def __init__(self, n_cells: int, n_genes: int, values: float, at_once: int) -> None:
         self.n_cells, self.n_genes, self._at_once = n_cells, n_genes, at_once
         study, clusters = Study(n_genes, 0), 2 * values
-        for _ in range(4):  # clusters that fall on the same gene make one value
+        for _ in range(4):  # clusters of the same gene give one value
             self._plate = Plate(study, 1, clusters)
             clusters *= values / (self._plate.draw(2**16, 5000).genes.size / 5000)
 
@@ -89,42 +89,42 @@ class Atlas:
 
 
 def fit(atlas: Atlas, n_comps: int, clock: Clock) -> tuple[Any, int]:
-    """Components, and the number of values."""
+    """Compute the components; also return the number of values."""
     n_values = 0
     with GramAccumulator(atlas.n_genes) as gram:
         for i in range(len(atlas)):
-            with clock.of("draw"):
+            with clock.time("draw"):
                 block = atlas.block(i)
-            with clock.of("Gram"):
+            with clock.time("Gram"):
                 gram.add(block)
             n_values += block.data.size
-        with clock.of("Gram"):
+        with clock.time("Gram"):
             stats = gram.result()
-    with clock.of("eigenvectors"):
+    with clock.time("eigenvectors"):
         return components(stats, n_comps, gpu=True), n_values
 
 
 def transform(atlas: Atlas, found: Any, keep: int, clock: Clock) -> tuple[list, float]:
-    """Project all cells; return the first ones and how far their variance is from the components'.
+    """Project all cells; return the first ones and the relative error of their variance.
 
     Parameters
     ----------
     keep
-        How many projected cells to keep.
+        Number of projected cells to return.
     """
     n_comps = found.variance.size
     loadings, offset = Loadings(found.PCs), cp.asarray(found.offset(zero_center=True))
     pinned, kept, squares = None, [], cp.zeros(n_comps)
     for i in range(len(atlas)):
-        with clock.of("draw again"):
+        with clock.time("draw again"):
             block = atlas.block(i)
-        with clock.of("project"):
+        with clock.time("project"):
             x_pca = project(block, loadings, offset)
         if pinned is None:  # the first block is the largest
             memory = cp.cuda.alloc_pinned_memory(x_pca.nbytes)
             pinned = np.frombuffer(memory, np.float32, x_pca.size).reshape(x_pca.shape)
         out = pinned[: len(x_pca)]
-        with clock.of("to host"):
+        with clock.time("to host"):
             x_pca.get(out=out)
         if keep > 0:
             kept.append(out[:keep].copy())
@@ -140,19 +140,19 @@ def main() -> None:
     )
     parser.add_argument("--cells", type=int, default=95_624_334)
     parser.add_argument("--genes", type=int, default=2304)
-    parser.add_argument("--values", type=float, default=155, help="a cell")
+    parser.add_argument("--values", type=float, default=155, help="values per cell")
     parser.add_argument("--comps", type=int, default=300)
-    parser.add_argument("--rows", type=int, default=500_000, help="cells a block")
+    parser.add_argument("--rows", type=int, default=500_000, help="cells per block")
     parser.add_argument("--write", type=int, default=1_000_000, help="cells to write")
-    parser.add_argument("--folder", type=Path, default=Path("/tmp"), help="to write in")  # noqa: S108
-    parser.add_argument("--out", type=Path, help="file for the result, beside standard output")
+    parser.add_argument("--folder", type=Path, default=Path("/tmp"), help="folder for the output")  # noqa: S108
+    parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
     lines = head("numpy", "cupy-cuda13x", "numba")
     with gpu_memory([0]) as taken, backend.use("gpu"):
         small = Atlas(5000, args.genes, args.values, 5000)
         transform(small, fit(small, args.comps, Clock())[0], 0, Clock())  # compiles the kernels
         clock = Clock()
-        with clock.of("prepare"):
+        with clock.time("prepare"):
             atlas = Atlas(args.cells, args.genes, args.values, args.rows)
         found, n_values = fit(atlas, args.comps, clock)
         kept, wrong = transform(atlas, found, args.write, clock)
@@ -161,14 +161,14 @@ def main() -> None:
     fitted, transformed = s["Gram"] + s["eigenvectors"], s["project"] + s["to host"]
     out = args.cells * args.comps * 4 / 1e9
     lines += [
-        f"# {args.cells:,} cells x {args.genes:,} genes, {n_values / args.cells:.1f} values a cell,"
-        f" {args.comps} components, blocks of {args.rows:,} cells",
+        f"# {args.cells:,} cells x {args.genes:,} genes, {n_values / args.cells:.1f} values per "
+        f"cell, {args.comps} components, blocks of {args.rows:,} cells",
         f"fit        {fitted:8.1f} s: Gram {s['Gram']:.2f} ({n_values / s['Gram'] / 1e9:.1f} G "
         f"values/s), eigenvectors {s['eigenvectors']:.2f}",
         f"transform  {transformed:8.1f} s: project {s['project']:.2f} "
         f"({n_values / s['project'] / 1e9:.1f} G values/s), copy of {out:.0f} GB to host memory "
         f"{s['to host']:.2f} ({out / s['to host']:.0f} GB/s)",
-        f"both       {fitted + transformed:8.1f} s; not in it: drawing the cells "
+        f"both       {fitted + transformed:8.1f} s; not included: drawing the cells "
         f"{s['draw']:.1f} and {s['draw again']:.1f} s, reading and writing",
         f"GPU memory {taken[0] / 1e9:.1f} GB taken, {in_use / 1e9:.1f} GB in use; "
         f"variances of the projected cells within {wrong:.0e} of the components'",

@@ -1,17 +1,17 @@
-"""Millions of cells on 1 to G GPUs by the scripts of the workflow, each a process of its own.
+"""Benchmark of millions of cells on several GPUs: the workflow's scripts in separate processes.
 
     python bench/gpu/scale_out.py FOLDER --plates 10 --cells 1140000            # 11.4M cells
     python bench/gpu/scale_out.py FOLDER --plates 4 --cells 500000 --gpus 1 2 4
 
-Plates are made one after another (gzip h5ad in Tahoe's layout, by make_plate.py), loaded, and their
-source removed; a plate's counts are removed once they are cut to the consensus genes. So the disk
-holds about 2.9 GB a million cells of counts, and as much of merged cells and components later.
-Where several numbers of GPUs are given the sources are made first and kept.
+Makes one plate after another (gzip h5ad in Tahoe's layout, by make_plate.py), loads it and removes
+its source; removes the counts of a plate after the selection of the consensus genes. So the disk
+needs about 2.9 GB per million cells for counts, and later as much for merged cells and components.
+With several numbers of GPUs the sources are made first and kept.
 
-Each GPU has one job at a time, with --threads cores. What a job reads is taken out of the page
-cache before, so that GB/s are the disk's, whose limit is measured by itself (O_DIRECT, 8 threads).
-The seconds of a step are those of its processes, start of Python included; its wall time is that of
-the busiest GPU. Making plates does not count.
+Each GPU has one job at a time, with --threads cores. The input of a job is dropped from the page
+cache first, so GB/s are those of the disk, whose limit is measured separately (O_DIRECT, 8
+threads). The seconds of a step are those of its processes, with the start of Python; its wall time
+is that of the busiest GPU. Making plates does not count.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from run_side import publish
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# What a step reads of the plate or atlas: the folder of its counts.
+# Folder with the counts that a step reads, in the folder of the plate or atlas.
 _READS = {
     "hvg": "counts.zarr/X",
     "select_genes": "counts.zarr/X",
@@ -43,8 +43,8 @@ _READS = {
 
 
 @dataclass(frozen=True)
-class Done:
-    """A job that has run."""
+class FinishedJob:
+    """Measurements of a finished job."""
 
     step: str
     gpu: int
@@ -60,16 +60,16 @@ class Fleet:
 
     def __init__(self, chain: Chain, n_gpus: int, *, warm: bool) -> None:
         self._chain, self._warm = chain, warm
-        self.done: list[Done] = []
+        self.done: list[FinishedJob] = []
         self.n_gpus = n_gpus
         self._free: SimpleQueue[int] = SimpleQueue()
         for gpu in range(n_gpus):
             self._free.put(gpu)
 
     def each(self, plates: list[str], work: Callable[[str, int], None]) -> None:
-        """``work(plate, gpu)`` for every plate, on whichever GPU is free."""
+        """Call ``work(plate, gpu)`` for every plate, on the next free GPU."""
 
-        def one(plate: str) -> None:
+        def run_on_free_gpu(plate: str) -> None:
             gpu = self._free.get()
             try:
                 work(plate, gpu)
@@ -77,12 +77,12 @@ class Fleet:
                 self._free.put(gpu)
 
         with ThreadPoolExecutor(self.n_gpus) as pool:
-            list(pool.map(one, plates))
+            list(pool.map(run_on_free_gpu, plates))
 
     def run(self, job: Job, gpu: int = 0, source: Path | None = None) -> None:
         """Run a script on a GPU."""
-        place = self._chain.at(job.plate, "") if job.plate else self._chain.out
-        reads = source or (place / _READS[job.step] if job.step in _READS else None)
+        folder = self._chain.at(job.plate, "") if job.plate else self._chain.out
+        reads = source or (folder / _READS[job.step] if job.step in _READS else None)
         if reads and not self._warm:
             cold(reads)
         name = f"{job.step}_{job.plate or 'atlas'}"
@@ -96,13 +96,13 @@ class Fleet:
         record = json.loads((manifest.parent / "runs" / manifest.name).read_text())
         in_use = record.get("gpu", {}).get("peak_memory_bytes", 0)
         read = size_of(reads) if reads else 0
-        done = Done(job.step, gpu, run.wall, read, run.host, run.gpu, in_use)
-        self.done.append(done)
+        finished = FinishedJob(job.step, gpu, run.wall, read, run.host, run.gpu, in_use)
+        self.done.append(finished)
         print(f"{name}: {run.wall:.1f} s", flush=True)
 
 
 def make(source: Path, plate: int, gpu: int, args: argparse.Namespace) -> None:
-    """Make a plate by another process, if it is not there."""
+    """Make a plate in another process, unless it exists."""
     if source.exists():
         return
     size = ["--cells", args.cells, "--genes", args.genes, "--threads", args.threads]
@@ -113,7 +113,7 @@ def make(source: Path, plate: int, gpu: int, args: argparse.Namespace) -> None:
 
 
 def run_all(n_gpus: int, args: argparse.Namespace, *, keep: bool) -> tuple[Fleet, int]:
-    """All steps on so many GPUs; the jobs and the number of values."""
+    """Run all steps on ``n_gpus`` GPUs; return the jobs and the number of values."""
     out = args.folder / f"results_{n_gpus}"
     shutil.rmtree(out, ignore_errors=True)
     plates = [f"plate{i}" for i in range(1, args.plates + 1)]
@@ -156,7 +156,7 @@ def run_all(n_gpus: int, args: argparse.Namespace, *, keep: bool) -> tuple[Fleet
 
 
 def table(fleet: Fleet, values: int, disk: float) -> list[str]:
-    """A line a step."""
+    """Table with one line per step."""
     lines = [
         f"{'step':<16}{'jobs':>5}{'sum s':>8}{'wall s':>8}{'Mval/s':>8}{'GB read':>9}{'GB/s':>6}"
         f"{'of disk':>8}{'host GB':>8}{'GPU GB':>8}{'in use':>8}"
@@ -180,7 +180,7 @@ def table(fleet: Fleet, values: int, disk: float) -> list[str]:
     spread = statistics.mean(job.seconds for job in fleet.done if job.step == "normalize")
     lines.append(
         f"all steps on {fleet.n_gpus} GPU(s): {whole:.1f} s, {values / whole / 1e6:.0f} M values/s "
-        f"(a process that does next to nothing, normalize, takes {spread:.1f} s)"
+        f"(normalize, a process with hardly any work, takes {spread:.1f} s)"
     )
     return lines
 
@@ -195,27 +195,27 @@ def main() -> None:
     parser.add_argument("--genes", type=int, default=62_710)
     parser.add_argument("--gpus", type=int, nargs="+", default=[1])
     parser.add_argument("--backend", default="gpu", choices=["gpu", "cpu"])
-    parser.add_argument("--threads", type=int, default=16, help="of each job")
-    parser.add_argument("--budget", default="256MB", help="of each job")
+    parser.add_argument("--threads", type=int, default=16, help="threads per job")
+    parser.add_argument("--budget", default="256MB", help="block budget per job")
     parser.add_argument("--top", type=int, default=2304)
     parser.add_argument("--comps", type=int, default=300)
-    parser.add_argument("--warm", action="store_true", help="leave the page cache as it is")
-    parser.add_argument("--out", type=Path, help="file for the result, beside standard output")
+    parser.add_argument("--warm", action="store_true", help="do not change the page cache")
+    parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     write, read = disk_speed(args.folder)
     lines = head("numpy", "anndata", "zarr", "h5py", "dask", "numba")
-    found = "as the step before left it" if args.warm else "out of the page cache"
-    lines.append(f"# disk: {read:.1f} GB/s read, {write:.1f} GB/s written; what is read: {found}")
+    cache = "as the previous step left it" if args.warm else "without the inputs"
+    lines.append(f"# disk: {read:.1f} GB/s read, {write:.1f} GB/s written; page cache: {cache}")
     lines.append(f"# {args.plates} plates x {args.cells:,} cells x {args.genes:,} genes")
     several = len(args.gpus) > 1
     if several:
         makers = Fleet(None, max(args.gpus), warm=args.warm)
 
-        def ahead(number: str, gpu: int) -> None:
+        def make_numbered(number: str, gpu: int) -> None:
             make(args.folder / f"plate{number}.h5ad", int(number), gpu, args)
 
-        makers.each([str(i) for i in range(1, args.plates + 1)], ahead)
+        makers.each([str(i) for i in range(1, args.plates + 1)], make_numbered)
     for n_gpus in args.gpus:
         fleet, values = run_all(n_gpus, args, keep=several)
         lines += [f"\n## {n_gpus} GPU(s), {values / 1e9:.2f}e9 values", *table(fleet, values, read)]

@@ -1,22 +1,22 @@
-"""QC to 300 components on one GPU, out of core: scatlas against rapids-singlecell, side by side.
+"""Benchmark from QC to 300 components on one GPU, out of core: scatlas against rapids-singlecell.
 
     python bench/gpu/vs_rsc.py FOLDER --store plate1.zarr --peer 8:20000 16:50000 --rounds 3
     python bench/gpu/vs_rsc.py FOLDER --store plate1.h5ad --peer 16:20000 --peer-rounds 1
 
-Ours are the scripts of the workflow in one process (bench/gpu/sides/scatlas_steps.py), with all
-that they write; with the backends gpu and cpu in turn, so that one sees what the GPU does. The
-peer (bench/gpu/sides/rsc_steps.py) writes nothing. A setting of it is THREADS:ROWS, with
-``:zarrs`` behind it where zarrs shall decode; its best one counts. The store lies in the page cache
-for every run. A first run of each side on a --small plate compiles the kernels, so that no run
-counts that; a setting of the peer that fails there is left out. Imports and the start of CUDA are
-told apart and do not count for either side.
-Times are medians of rounds. Fails unless both found the same cells, genes and components:
+scatlas runs the scripts of the workflow in one process (bench/gpu/sides/scatlas_steps.py) with all
+their outputs, with the backends gpu and cpu in turn. rapids-singlecell, the peer
+(bench/gpu/sides/rsc_steps.py), writes nothing. Its settings are THREADS:ROWS, with ``:zarrs`` to
+decode with zarrs; the best one counts. The store is in the page cache for every run. A first run of
+each side on a --small plate compiles the kernels; a setting of the peer that fails there is
+skipped. Imports and the start of CUDA are measured separately and do not count. Times are medians
+of rounds. Fails unless both sides find the same cells, genes and components:
 
-- The sets of genes may differ by one gene in 500: the peer sums in float32 over the cells of a
-  block, and genes at the border of the list are equal to within that.
-- Components are compared where both have the same genes. Each of ours must lie within 1e-3 of
-  what the peer's span (the last 10 of 300 are left out, whose partners may be its 301st), and
-  variances agree to 1e-3: the peer's Gram matrix is summed in float32, in an order that changes.
+- The sets of genes may differ by one gene in 500, because the peer sums in float32 over the cells
+  of a block, and genes at the end of the list are equal within this error.
+- Components are compared if both sides have the same genes. Each component of scatlas must be
+  within 1e-3 of the span of the peer's (except the last 10 of 300, whose counterpart may be its
+  301st), and variances must agree to 1e-3, because the peer sums its Gram matrix in float32, in a
+  varying order.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def sizes(args: argparse.Namespace) -> list[object]:
 
 
 def compare(ours: Path, others: Path) -> str:
-    """Check that two sides found the same, and say how nearly."""
+    """Check that two sides agree, and describe the difference."""
     a, b = (np.load(folder / "result.npz") for folder in (ours, others))
     assert a["n_cells"] == b["n_cells"], f"{a['n_cells']} cells and {b['n_cells']}"
     n, differ = a["genes"].size, np.setxor1d(a["genes"], b["genes"]).size
@@ -114,18 +114,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, help="for results and logs")
+    parser.add_argument("folder", type=Path, help="folder for results and logs")
     parser.add_argument("--store", type=Path, required=True, help="plate, .h5ad or .zarr")
     parser.add_argument("--small", type=Path, help="plate to compile with, of the same layout")
     parser.add_argument("--backends", nargs="+", default=["gpu", "cpu"], choices=["gpu", "cpu"])
     parser.add_argument("--peer", nargs="*", default=["8:20000"], metavar="THREADS:ROWS[:zarrs]")
-    parser.add_argument("--threads", type=int, default=16, help="of our side")
-    parser.add_argument("--budget", default="256MB", help="of our side")
+    parser.add_argument("--threads", type=int, default=16, help="threads of scatlas")
+    parser.add_argument("--budget", default="256MB", help="block budget of scatlas")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--peer-rounds", type=int, help="fewer, where it is slow")
+    parser.add_argument("--peer-rounds", type=int, help="rounds of a slow peer")
     parser.add_argument("--top", type=int, default=2304)
     parser.add_argument("--comps", type=int, default=300)
-    parser.add_argument("--out", type=Path, help="file for the result, beside standard output")
+    parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
     lines = head("numpy", "anndata", "zarr", "h5py", "dask", "numba", *gpu_packages(args))
     lines.append(f"# {args.store.name}: {size_of(args.store) / 1e9:.2f} GB, in the page cache")
@@ -147,7 +147,7 @@ def main() -> None:
             if not side.name.startswith("rsc"):
                 raise
             failed.add(side.name)
-            lines.append(f"# {side.name} left out: {error}")
+            lines.append(f"# {side.name} skipped: {error}")
     all_sides = [side for side in sides(args.store) if side.name not in failed]
     runs: dict[str, list[Run]] = {side.name: [] for side in all_sides}
     for round_ in range(args.rounds):
@@ -168,7 +168,7 @@ def main() -> None:
         for side in own:
             ratio = median[best.name] / median[side.name]
             lines.append(f"{side.name}: {ratio:.1f} times as fast as the peer's best, {best.name}")
-        print("\n".join(lines), flush=True)  # before the comparison, which may fail
+        print("\n".join(lines), flush=True)  # print before the comparison, which may fail
         lines.append(f"{own[0].name} and {best.name}: {compare(own[0].out, best.out)}")
     publish(lines, args.out)
 

@@ -2,9 +2,8 @@
 
     python bench/sides/function_memory.py PLATE pp.pca --budget 256MB
 
-Runs the function on the first cells, so that libraries are loaded and kernels compiled, lets the
-system forget the highest memory so far, and runs it on all cells. Prints a JSON line; `--list`
-prints the names.
+Runs the function on the first cells to load libraries and compile kernels, resets the peak memory
+of the process, and runs the function on all cells. Prints a JSON line; `--list` prints the names.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ import scatlas as sa
 from scatlas import blocks
 from scatlas.compute.memory import available_memory
 
-# Genes of what has a dense result, lazily: all of them would be passed through for minutes.
+# Genes of functions with a lazy dense result: a pass over all genes would take minutes.
 GENES = 2000
 FIRST = 3000
 GROUPS = "cell_line"
 
 
 def consume(adata: AnnData) -> None:
-    """Compute a lazy X block by block, as a writer would."""
+    """Compute a lazy X block by block, as a writer does."""
     for _ in blocks.stream(adata.X):
         pass
 
@@ -51,10 +50,8 @@ def hvg(flavor: str) -> Callable[[AnnData], Any]:
         options: dict[str, Any] = {"batch_key": "sublibrary"}
         if flavor in {"seurat", "cell_ranger"}:
             logarithms(adata)
-        elif (
-            flavor == "seurat_v3"
-        ):  # loess wants genes that more than a few of the first cells have
-            options = {"min_cells": 200}
+        elif flavor == "seurat_v3":
+            options = {"min_cells": 200}  # loess needs genes in more than a few of the first cells
         sa.pp.highly_variable_genes(adata, flavor=flavor, n_top_genes=2000, **options)
 
     return call
@@ -93,8 +90,8 @@ def cycle(adata: AnnData) -> None:
     sa.tl.score_genes_cell_cycle(logarithms(adata), s_genes=names[::2], g2m_genes=names[1::2])
 
 
-def then(change: Callable[[AnnData], Any]) -> Callable[[AnnData], None]:
-    """The change, and a pass over the lazy X that it leaves."""
+def then_consume(change: Callable[[AnnData], Any]) -> Callable[[AnnData], None]:
+    """Call a function, then make a pass over its lazy X."""
 
     def call(adata: AnnData) -> None:
         consume(change(adata) or adata)
@@ -105,22 +102,22 @@ def then(change: Callable[[AnnData], Any]) -> Callable[[AnnData], None]:
 SUMS = ["sum", "mean", "var", "count_nonzero"]
 FUNCTIONS: dict[str, Callable[[AnnData], Any]] = {
     "pp.calculate_qc_metrics": qc,
-    "pp.filter_cells": then(lambda adata: sa.pp.filter_cells(adata, min_genes=500)),
-    "pp.filter_genes": then(lambda adata: sa.pp.filter_genes(adata, min_cells=3)),
-    "pp.normalize_total": then(sa.pp.normalize_total),
-    "pp.log1p": then(logarithms),
+    "pp.filter_cells": then_consume(lambda adata: sa.pp.filter_cells(adata, min_genes=500)),
+    "pp.filter_genes": then_consume(lambda adata: sa.pp.filter_genes(adata, min_cells=3)),
+    "pp.normalize_total": then_consume(sa.pp.normalize_total),
+    "pp.log1p": then_consume(logarithms),
     "pp.highly_variable_genes, seurat": hvg("seurat"),
     "pp.highly_variable_genes, cell_ranger": hvg("cell_ranger"),
     "pp.highly_variable_genes, seurat_v3": hvg("seurat_v3"),
     "pp.highly_variable_genes, pearson_residuals": hvg("pearson_residuals"),
     "pp.regress_out": regressed,
-    "pp.scale": then(scaled),
+    "pp.scale": then_consume(scaled),
     "pp.pca": lambda adata: sa.pp.pca(logarithms(adata, GENES), n_comps=50),
     "pp.pca, scaled": lambda adata: sa.pp.pca(scaled(adata), n_comps=50),
-    "pp.downsample_counts": then(
+    "pp.downsample_counts": then_consume(
         lambda adata: sa.pp.downsample_counts(adata, counts_per_cell=1000)
     ),
-    "pp.sample": then(lambda adata: sa.pp.sample(adata, 0.1)),
+    "pp.sample": then_consume(lambda adata: sa.pp.sample(adata, 0.1)),
     "pp.scrublet": lambda adata: sa.pp.scrublet(adata, n_top_genes=2000),
     "tl.score_genes": lambda adata: sa.tl.score_genes(logarithms(adata), adata.var_names[::500]),
     "tl.score_genes_cell_cycle": cycle,
@@ -133,7 +130,7 @@ FUNCTIONS: dict[str, Callable[[AnnData], Any]] = {
 
 
 def n_bytes(value: Any) -> int:
-    """Bytes of a result, and of all arrays of an AnnData but a lazy one."""
+    """Bytes of a result, or of all arrays of an AnnData except lazy ones."""
     if isinstance(value, AnnData):
         parts = (value.X, *value.layers.values(), value.obs, value.var, *value.obsm.values())
         return sum(map(n_bytes, (*parts, *value.varm.values(), dict(value.uns))))
@@ -165,9 +162,9 @@ def main() -> None:
     function(sa.read_lazy(args.plate, block_budget=args.budget)[:FIRST].copy())
     adata = sa.read_lazy(args.plate, block_budget=args.budget)
     before = n_bytes(adata)
-    # What was freed goes back to the system, or blocks would lie in what the first cells left.
+    # Return free memory to the system; otherwise blocks would reuse memory of the first cells.
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # proc(5): VmHWM becomes what is resident now
+    Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM to the resident memory
     start, left, begin = resident("VmRSS"), available_memory(), time.perf_counter()
     result = function(adata)
     seconds = time.perf_counter() - begin

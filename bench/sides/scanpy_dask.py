@@ -1,11 +1,11 @@
-"""The peer: plates to X_pca with scanpy and Dask, as the published 100M-cell notebook does it.
+"""From plates to X_pca with scanpy and Dask, as in the published 100M-cell notebook.
 
     python bench/sides/scanpy_dask.py OUT --plates a.h5ad b.h5ad --chunk 20000 --comps 300
 
-Each plate is opened lazily, filtered by pass_filter, normalised, logarithmised, its highly variable
-genes found, cut to the genes found on more than two plates, written; then the plates are merged on
-disk and the components computed and written. Two workers with one thread each, as many as cores.
-With ``--embed N`` neighbours and UMAP of N cells follow. Prints one JSON line a step.
+Opens each plate lazily, filters by pass_filter, normalises, takes logarithms, finds highly variable
+genes, and writes the genes that are found on more than two plates. Then merges the plates on disk,
+computes the components and writes them. One worker per core, with one thread each. With
+``--embed N`` neighbours and UMAP of N cells follow. Prints one JSON line per step.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def open_lazy(path: Path, chunk: int) -> ad.AnnData:
 
 def main() -> None:
     parser = side.parser(__doc__)
-    parser.add_argument("--chunk", type=int, default=20_000, help="cells a Dask block")
+    parser.add_argument("--chunk", type=int, default=20_000, help="cells per Dask block")
     parser.add_argument("--embed", type=int, default=0)
     args = parser.parse_args()
     shutil.rmtree(args.out, ignore_errors=True)
@@ -63,7 +63,7 @@ def main() -> None:
         plates.append(adata)
     with step("consensus"):
         votes = Counter(g for adata in plates for g in adata.var_names[adata.var.highly_variable])
-        # In the order of var, where the notebook's set changes the order from run to run.
+        # In the order of var; the notebook uses a set, whose order differs from run to run.
         genes = [g for g in plates[0].var_names if votes[g] >= args.min_plates]
     for i, adata in enumerate(plates):
         with step("write"):

@@ -1,10 +1,10 @@
-"""Our side as a notebook has it: plates to X_pca by functions, without the workflow.
+"""From plates to X_pca with scatlas's functions, as in a notebook, without the workflow.
 
     python bench/sides/scatlas_functions.py OUT --plates a.h5ad b.h5ad --comps 300
 
-Each plate is opened lazily, its totals and highly variable genes found, cut to the genes found on
-more than two plates and appended to one store; then the components are computed and written. Prints
-one JSON line a step.
+Opens each plate lazily, computes totals and highly variable genes, and appends the genes that are
+found on more than two plates to one store. Then computes the components and writes them. Prints one
+JSON line per step.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 
-import anndata  # noqa: F401  (imported when it is needed)
+import anndata  # noqa: F401  (otherwise the first step would import it)
 import dask.array  # noqa: F401
 import numba  # noqa: F401
 import numpy as np
@@ -49,7 +49,7 @@ def main() -> None:
             keep = (obs["pass_filter"] == "full").to_numpy()
         with step("normalize"):
             totals = cell_totals(x)
-            factors = np.full(totals.size, np.nan)  # NaN: a cell that is left out
+            factors = np.full(totals.size, np.nan)  # NaN excludes a cell
             factors[keep] = size_factors(totals[keep])[0]
         with step("hvg"):
             tables[plate] = hvg_of_counts(x, var.index, factors, n_top_genes=2000)

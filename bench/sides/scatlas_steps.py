@@ -1,9 +1,9 @@
-"""Our side: plates to X_pca by the scripts of the workflow, called in one process.
+"""From plates to X_pca with the scripts of the workflow, called in one process.
 
     python bench/sides/scatlas_steps.py OUT --plates a.h5ad b.h5ad --comps 300
 
-The very functions that the rules call, with all that they write: validated and checksummed stores
-with obs and var, manifests, everything atomic. Prints one JSON line a step.
+Calls the same functions as the rules, and writes all their outputs atomically: validated stores
+with checksums, obs and var, and manifests. Prints one JSON line per step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-import anndata  # noqa: F401  (the steps import it when they need it)
+import anndata  # noqa: F401  (otherwise the first step would import it)
 import dask.array  # noqa: F401
 import numba  # noqa: F401
 import numpy as np
@@ -80,9 +80,9 @@ def main() -> None:
     shutil.rmtree(out, ignore_errors=True)
     same = {"threads": args.threads, "block_budget": args.budget}
     start = time.perf_counter()
-    for name in STEPS:  # as the peer's imports, before its first step
+    for name in STEPS:  # imports, as on the other side before its first step
         script(name)
-    reuse_memory()  # this and the next as the scripts do when they run alone (`script.run_main`)
+    reuse_memory()  # this and the next line as in `script.run_main`
     gc.freeze()
     print(json.dumps({"step": "start", "seconds": time.perf_counter() - start}), flush=True)
     names = [f"plate{i}" for i in range(1, len(args.plates) + 1)]

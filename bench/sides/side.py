@@ -1,4 +1,4 @@
-"""What the sides of a comparison share: their arguments, and seconds of a step."""
+"""Arguments and step times shared by the sides of a comparison."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def parser(doc: str) -> argparse.ArgumentParser:
-    """Arguments of each side that takes plates to X_pca, told by the first line of its text."""
+    """Arguments of each side from plates to X_pca, described by the first line of ``doc``."""
     made = argparse.ArgumentParser(description=doc.partition("\n")[0])
     made.add_argument("out", type=Path)
     made.add_argument("--plates", nargs="+", type=Path, required=True)
@@ -25,7 +25,7 @@ def parser(doc: str) -> argparse.ArgumentParser:
 
 @contextmanager
 def step(name: str) -> Iterator[None]:
-    """Print the seconds that the body took as a JSON line, as the benchmarks read them."""
+    """Print the seconds of the body as a JSON line for the benchmark."""
     start = time.perf_counter()
     yield
     print(json.dumps({"step": name, "seconds": time.perf_counter() - start}), flush=True)

@@ -1,15 +1,15 @@
 """Simulated plates with known answers, for the demo and the tests.
 
-Counts are negative binomial (a Poisson whose rate varies as a gamma, Robinson & Smyth 2008,
-https://doi.org/10.1093/biostatistics/kxm030). The expected counts of a cell are the product of
-its depth and a profile made of its cell line, its drug, its cell-cycle phase and the batch effect
-of its plate. The obs columns are those of Tahoe-100M as published.
+Counts are negative binomial (a Poisson with a gamma-distributed rate, Robinson & Smyth 2008,
+https://doi.org/10.1093/biostatistics/kxm030). The expected counts of a cell are the product of its
+depth and a profile of its cell line, drug, cell-cycle phase and plate (batch effect). The columns
+of obs are those of Tahoe-100M as published.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,17 +21,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from anndata import AnnData
+    from numpy.typing import NDArray
 
 __all__ = ["simulate_plate", "simulate_plates", "tahoe_obs", "write_plate"]
 
-CONTROL = "DMSO_TF"  # drug 0, the vehicle, as Tahoe-100M calls it
+CONTROL = "DMSO_TF"  # drug 0, the vehicle, by its name in Tahoe-100M
 MT_GENES = [
     *("MT-ND1", "MT-ND2", "MT-CO1", "MT-CO2", "MT-ATP8", "MT-ATP6", "MT-CO3"),
     *("MT-ND3", "MT-ND4L", "MT-ND4", "MT-ND5", "MT-ND6", "MT-CYB"),
 ]
 PHASES = ["G1", "S", "G2M"]
-_MIN_GENES = 200  # enough for every cell line to have genes of its own
-_CELLS_AT_ONCE = 256  # bounds memory; part of the random stream, so a change changes the counts
+_MIN_GENES = 200  # enough for markers of every cell line
+_CELLS_PER_BLOCK = 256  # bounds memory; a change changes the random stream, so the counts
+_BARCODES = 192  # barcodes of each of the last two rounds
+_SUBLIBRARIES = 8  # sublibraries per plate
 
 
 def simulate_plates(
@@ -48,15 +51,15 @@ def simulate_plates(
     Parameters
     ----------
     n_plates
-        Number of plates; they are called ``plate1``, ``plate2``, ...
+        Number of plates, named ``plate1``, ``plate2``, ...
     n_cells
-        Cells on each plate.
+        Cells per plate.
     n_genes, n_lines, n_drugs, seed
         As for `simulate_plate`.
 
     Returns
     -------
-    The plates by name, each the same as `simulate_plate` makes alone.
+    Plates by name, each the same as from `simulate_plate`.
     """
     return {
         f"plate{plate}": simulate_plate(
@@ -75,21 +78,21 @@ def simulate_plate(
     n_drugs: int = 8,
     seed: int = 0,
 ) -> AnnData:
-    """Simulate one plate, which does not depend on the others of its set.
+    """Simulate one plate, independently of the others of its set.
 
     About one cell in twelve is of low quality: few counts, many of them mitochondrial. Most of
-    these have ``pass_filter == 'minimal'``; a few have slipped through as ``'full'``.
+    these have ``pass_filter == 'minimal'``; a few have ``'full'`` by mistake.
 
     Parameters
     ----------
     plate
-        Its number, from 1. Batch effect, doses and cells differ between plates.
+        Number of the plate, from 1. Batch effect, doses and cells differ between plates.
     n_cells
         Number of cells.
     n_genes
         Number of genes, at least 200; 13 are mitochondrial (``MT-...``).
     n_lines
-        Number of cell lines (``obs['cell_line']``), which are easy to tell apart.
+        Number of cell lines (``obs['cell_line']``), which differ strongly.
     n_drugs
         Number of drugs (``obs['drug']``), the first of which is the control ``DMSO_TF``. Their
         effects are modest.
@@ -110,43 +113,26 @@ def simulate_plate(
 
     limits = {"plate": (plate, 1), "n_cells": (n_cells, 1), "n_genes": (n_genes, _MIN_GENES)}
     limits |= {"n_lines": (n_lines, 1), "n_drugs": (n_drugs, 1)}
-    for name, (value, least) in limits.items():
-        if value < least:
-            msg = f"{name} is {value}: a simulated plate needs at least {least}"
+    for name, (value, minimum) in limits.items():
+        if value < minimum:
+            msg = f"{name} is {value}: a simulated plate needs at least {minimum}"
             raise InputError(msg)
 
-    study = _study(np.random.default_rng([seed, 0]), n_genes, n_lines, n_drugs)
-    # A stream of its own for each plate, so that one can be made without the others.
+    study = _simulate_study(np.random.default_rng([seed, 0]), n_genes, n_lines, n_drugs)
+    # Each plate has its own stream, so that it does not depend on the others.
     rng = np.random.default_rng([seed, 1, plate])
     batch = np.where(rng.random(n_genes) < 0.5, rng.normal(0, 0.25, n_genes), 0.0)
-    line = rng.choice(n_lines, n_cells, p=rng.dirichlet(np.full(n_lines, 10.0)))
-    drug = rng.integers(0, n_drugs, n_cells)
-    phase = rng.choice(3, n_cells, p=[0.55, 0.25, 0.2])
-    poor = rng.random(n_cells) < 0.08
-    depth = rng.lognormal(np.log(2500), 0.35, n_cells) * rng.lognormal(0, 0.1)
-    depth *= np.where(poor, rng.uniform(0.05, 0.3, n_cells), 1.0)
-    mt_share = np.where(poor, rng.uniform(0.25, 0.6, n_cells), rng.beta(4, 60, n_cells))
-
-    blocks = []
-    for start in range(0, n_cells, _CELLS_AT_ONCE):
-        rows = slice(start, start + _CELLS_AT_ONCE)
-        log_profile = study.lines[line[rows]] + study.drugs[drug[rows]] + study.phases[phase[rows]]
-        profile = np.exp(log_profile + batch)
-        for genes, share in ((study.is_mt, mt_share[rows]), (~study.is_mt, 1 - mt_share[rows])):
-            profile[:, genes] *= (share / profile[:, genes].sum(axis=1))[:, None]
-        rate = rng.gamma(study.shape, (depth[rows, None] * profile) / study.shape)
-        blocks.append(csr_matrix(rng.poisson(rate).astype(np.float32)))
-    x = vstack(blocks, format="csr")
-
+    cells = _simulate_cells(rng, n_cells, n_lines, n_drugs)
+    x = _simulate_counts(rng, study, cells, batch)
     total = np.asarray(x.sum(axis=1, dtype=np.float64)).ravel().astype(np.int64)
     mt_total = np.asarray(x[:, study.is_mt].sum(axis=1, dtype=np.float64)).ravel()
     obs = tahoe_obs(
         rng,
         plate=plate,
-        line=line,
-        drug=drug,
-        phase=phase,
-        full=~poor | (rng.random(n_cells) < 0.15),
+        line=cells.line,
+        drug=cells.drug,
+        phase=cells.phase,
+        full=~cells.is_poor | (rng.random(n_cells) < 0.15),
         total=total,
         n_genes=np.diff(x.indptr),
         mt_total=mt_total.astype(np.int64),
@@ -164,28 +150,28 @@ def tahoe_obs(
     rng: np.random.Generator,
     *,
     plate: int,
-    line: np.ndarray,
-    drug: np.ndarray,
-    phase: np.ndarray,
-    full: np.ndarray,
-    total: np.ndarray,
-    n_genes: np.ndarray,
-    mt_total: np.ndarray,
+    line: NDArray[Any],
+    drug: NDArray[Any],
+    phase: NDArray[Any],
+    full: NDArray[Any],
+    total: NDArray[Any],
+    n_genes: NDArray[Any],
+    mt_total: NDArray[Any],
     n_lines: int,
     n_drugs: int,
 ) -> pd.DataFrame:
-    """Lay out what is known of simulated cells as Tahoe-100M does.
+    """Table of simulated cells with the columns of Tahoe-100M.
 
     Parameters
     ----------
     rng
-        Draws what has no other source: read counts and cell-cycle scores.
+        Source of the read counts and cell-cycle scores.
     plate
         Number of the plate, from 1.
     line, drug, phase
         Codes of each cell [n_cells].
     full
-        Whether a cell has passed the provider's stricter filter [n_cells].
+        Whether a cell has passed the stricter filter of the provider [n_cells].
     total, n_genes, mt_total
         Counts, expressed genes and mitochondrial counts of each cell, int64 [n_cells].
     n_lines, n_drugs
@@ -199,13 +185,12 @@ def tahoe_obs(
     dose = (0.05, 0.5, 5.0)[(plate - 1) % 3]
     drugs = [CONTROL, *(f"drug_{i}" for i in range(1, n_drugs))]
     doses = [f"[('{name}', {dose if i else 0.0}, 'uM')]" for i, name in enumerate(drugs)]
-    per_plate = 8
-    sublibrary = np.arange(n_cells) % per_plate
-    sublibraries = [f"lib_{per_plate * (plate - 1) + i + 1:03d}" for i in range(per_plate)]
-    first, second = divmod(np.arange(n_cells) // per_plate, 192)
+    sublibrary = np.arange(n_cells) % _SUBLIBRARIES
+    sublibraries = [f"lib_{_SUBLIBRARIES * (plate - 1) + i + 1:03d}" for i in range(_SUBLIBRARIES)]
+    third, second = divmod(np.arange(n_cells) // _SUBLIBRARIES, _BARCODES)
     barcode = [
-        f"{well + 1:02d}_{b + 1:03d}_{a + 1:03d}"
-        for well, a, b in zip(drug.tolist(), first.tolist(), second.tolist(), strict=True)
+        f"{well + 1:02d}_{b + 1:03d}_{c + 1:03d}"
+        for well, b, c in zip(drug.tolist(), second.tolist(), third.tolist(), strict=True)
     ]
     scores = np.full((n_cells, 2), -0.1)
     scores[phase == 1, 0] = scores[phase == 2, 1] = 0.3
@@ -235,16 +220,16 @@ def tahoe_obs(
 
 
 def write_plate(path: Path | str, adata: AnnData) -> None:
-    """Write a plate as gzip h5ad, whole or not at all.
+    """Write a plate as gzip-compressed h5ad, atomically.
 
-    The same plate gives the same bytes (HDF5's time stamps are off in h5py).
+    The same plate gives the same bytes (h5py writes no time stamps).
 
     Parameters
     ----------
     path
-        The file; its folder is made.
+        File to write; its folder is created.
     adata
-        The plate. It is left as it is.
+        Plate, which does not change.
     """
     from scatlas.io.files.atomic import atomic_path
 
@@ -253,33 +238,71 @@ def write_plate(path: Path | str, adata: AnnData) -> None:
 
 
 class _Study(NamedTuple):
-    """What all plates of a study share."""
+    """Genes and effects that all plates of a study share."""
 
     var: pd.DataFrame
-    is_mt: np.ndarray  # bool [n_genes]
-    lines: np.ndarray  # log expression [n_lines, n_genes]
-    drugs: np.ndarray  # log fold change [n_drugs, n_genes]
-    phases: np.ndarray  # log fold change [3, n_genes]
-    shape: np.ndarray  # of the gamma: 1 / overdispersion [n_genes]
+    is_mt: NDArray[Any]  # bool [n_genes]
+    lines: NDArray[Any]  # log expression [n_lines, n_genes]
+    drugs: NDArray[Any]  # log fold change [n_drugs, n_genes]
+    phases: NDArray[Any]  # log fold change [3, n_genes]
+    shape: NDArray[Any]  # of the gamma: 1 / overdispersion [n_genes]
 
 
-def _study(rng: np.random.Generator, n_genes: int, n_lines: int, n_drugs: int) -> _Study:
+class _Cells(NamedTuple):
+    """Properties of the cells of a plate, [n_cells] each."""
+
+    line: NDArray[np.int64]
+    drug: NDArray[np.int64]
+    phase: NDArray[np.int64]
+    is_poor: NDArray[np.bool_]
+    depth: NDArray[np.float64]
+    mt_share: NDArray[np.float64]
+
+
+def _simulate_cells(rng: np.random.Generator, n: int, n_lines: int, n_drugs: int) -> _Cells:
+    line = rng.choice(n_lines, n, p=rng.dirichlet(np.full(n_lines, 10.0)))
+    drug = rng.integers(0, n_drugs, n)
+    phase = rng.choice(3, n, p=[0.55, 0.25, 0.2])
+    is_poor = rng.random(n) < 0.08
+    depth = rng.lognormal(np.log(2500), 0.35, n) * rng.lognormal(0, 0.1)
+    depth *= np.where(is_poor, rng.uniform(0.05, 0.3, n), 1.0)
+    mt_share = np.where(is_poor, rng.uniform(0.25, 0.6, n), rng.beta(4, 60, n))
+    return _Cells(line, drug, phase, is_poor, depth, mt_share)
+
+
+def _simulate_counts(
+    rng: np.random.Generator, study: _Study, cells: _Cells, batch: NDArray[np.float64]
+) -> csr_matrix:
+    blocks = []
+    for start in range(0, cells.line.size, _CELLS_PER_BLOCK):
+        rows = slice(start, start + _CELLS_PER_BLOCK)
+        line, drug, phase = (codes[rows] for codes in (cells.line, cells.drug, cells.phase))
+        profile = np.exp(study.lines[line] + study.drugs[drug] + study.phases[phase] + batch)
+        mt_share = cells.mt_share[rows]
+        for genes, share in ((study.is_mt, mt_share), (~study.is_mt, 1 - mt_share)):
+            profile[:, genes] *= (share / profile[:, genes].sum(axis=1))[:, None]
+        rate = rng.gamma(study.shape, (cells.depth[rows, None] * profile) / study.shape)
+        blocks.append(csr_matrix(rng.poisson(rate).astype(np.float32)))
+    return vstack(blocks, format="csr")
+
+
+def _simulate_study(rng: np.random.Generator, n_genes: int, n_lines: int, n_drugs: int) -> _Study:
     base = rng.normal(0, 1.3, n_genes)
     lines = base + np.where(
         rng.random((n_lines, n_genes)) < 0.1, rng.normal(0, 0.8, (n_lines, n_genes)), 0.0
     )
-    # Markers: on in one line and nearly off in the others, as those of real cell lines are.
+    # Markers: high in one line and nearly zero in the others, as in real cell lines.
     n_markers = max(10, n_genes // (10 * n_lines))
     for row in range(n_lines):
         markers = rng.choice(n_genes, n_markers, replace=False)
         lines[:, markers] = -1.5
         lines[row, markers] = rng.normal(1.5, 0.5, n_markers)
-    drugs = _programmes(rng, n_drugs, n_genes, max(10, n_genes // 75), 0.7)
+    drugs = _simulate_programmes(rng, n_drugs, n_genes, max(10, n_genes // 75), 0.7)
     drugs[0] = 0.0
-    phases = _programmes(rng, 3, n_genes, max(5, n_genes // 100), 0.5)
+    phases = _simulate_programmes(rng, 3, n_genes, max(5, n_genes // 100), 0.5)
     phases[0] = 0.0
 
-    # Spread through the genome's order, so that no step may count on their being together.
+    # Mitochondrial genes are spread over the gene order, so that no step can rely on a block.
     is_mt = np.zeros(n_genes, bool)
     is_mt[np.linspace(0, n_genes - 1, len(MT_GENES)).astype(np.int64)] = True
     symbols = [f"GENE{i:05d}" for i in range(1, n_genes + 1)]
@@ -294,10 +317,10 @@ def _study(rng: np.random.Generator, n_genes: int, n_lines: int, n_drugs: int) -
     return _Study(var, is_mt, lines, drugs, phases, rng.uniform(3, 20, n_genes))
 
 
-def _programmes(
+def _simulate_programmes(
     rng: np.random.Generator, n: int, n_genes: int, size: int, effect: float
-) -> np.ndarray:
-    """Log fold changes [n, n_genes] of `n` random programmes of `size` genes."""
+) -> NDArray[np.float64]:
+    """Log fold changes [n, n_genes] of `n` random programmes of `size` genes each."""
     changes = np.zeros((n, n_genes))
     for row in changes:
         genes = rng.choice(n_genes, size, replace=False)
@@ -305,5 +328,5 @@ def _programmes(
     return changes
 
 
-def _categories(codes: np.ndarray, names: Sequence[str]) -> pd.Categorical:
+def _categories(codes: NDArray[Any], names: Sequence[str]) -> pd.Categorical:
     return pd.Categorical.from_codes(codes, list(names))

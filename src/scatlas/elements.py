@@ -1,4 +1,4 @@
-"""Which matrix of an AnnData a function works on, and how the result gets back into it."""
+"""Elements of an AnnData: get and check the matrix for a function, store results, subset."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from scatlas import blocks
+from scatlas.arrays.kinds import is_dask, kind_of
 from scatlas.errors import InputError
-from scatlas.kernels.dispatch import is_gpu
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import pandas as pd
     import scipy.sparse as sp
     from anndata import AnnData
+    from numpy.typing import NDArray
 
-# scanpy takes X itself for distances up to this many genes, components beyond.
+    from scatlas.arrays.kinds import ArrayKind
+
+# Up to this many genes scanpy takes distances in X itself, beyond in its components.
 _MAX_GENES_WITHOUT_PCA = 50
 
 
 def check_not_backed(adata: AnnData) -> None:
-    """Raise an InputError when X is the open h5ad file's, or when there is no AnnData at all."""
+    """Refuse an AnnData whose X is in an open h5ad file, and anything but an AnnData."""
     if not hasattr(adata, "isbacked"):
         msg = f"an AnnData is needed, not a {type(adata).__name__}: wrap it in anndata.AnnData"
         raise InputError(msg)
@@ -32,20 +33,20 @@ def check_not_backed(adata: AnnData) -> None:
         raise InputError(msg)
 
 
-def table(adata: AnnData, axis: Literal["obs", "var"]) -> pd.DataFrame:
+def get_table(adata: AnnData, axis: Literal["obs", "var"]) -> pd.DataFrame:
     """``obs`` or ``var``, which must be in memory.
 
     Raises
     ------
     InputError
-        Their columns are lazy, as ``anndata.experimental.read_lazy`` leaves them.
+        Its columns are lazy, as from ``anndata.experimental.read_lazy``.
     """
     import pandas as pd
 
     found = getattr(adata, axis)
     if not isinstance(found, pd.DataFrame):
         msg = (
-            f"adata.{axis} is a {type(found).__name__} with its columns left on disk: open the "
+            f"adata.{axis} is a {type(found).__name__} whose columns are on disk: open the "
             "file with scatlas.read_lazy instead, or load all of it with adata.to_memory()"
         )
         raise InputError(msg)
@@ -60,25 +61,29 @@ def get_matrix(
     use_raw: bool = False,
     all_floats: bool = False,
 ) -> Any:
-    """The matrix [cells x genes] that `layer`, `obsm` or `use_raw` name; X when none does.
+    """The matrix [cells x genes] that `layer`, `obsm` or `use_raw` selects; X by default.
+
+    Parameters
+    ----------
+    all_floats
+        The caller also supports float16 and longdouble.
 
     Raises
     ------
     InputError
-        When more than one is named, when it is not there, when it is backed by an open h5ad, when
-        it is cut along the genes, or when its values are no numbers that the kernels take
-        (`all_floats`: the caller takes float16 and longdouble, too).
+        More than one is selected, or the matrix is absent, backed by an open h5ad file, cut along
+        the genes, or of a type that the kernels do not support.
     """
     if sum((layer is not None, obsm is not None, use_raw)) > 1:
         msg = f"choose one of {layer=}, {obsm=} and {use_raw=}"
         raise InputError(msg)
     check_not_backed(adata)
-    for where, key, place in (("layers", layer, adata.layers), ("obsm", obsm, adata.obsm)):
+    for element, key, arrays in (("layers", layer, adata.layers), ("obsm", obsm, adata.obsm)):
         if key is not None:
-            if key not in place:
-                msg = f"adata.{where} has no {key!r}; it has {sorted(place.keys())}"
+            if key not in arrays:
+                msg = f"adata.{element} has no {key!r}; it has {sorted(arrays.keys())}"
                 raise InputError(msg)
-            x, name = place[key], f"{where}[{key!r}]"
+            x, name = arrays[key], f"{element}[{key!r}]"
             break
     else:
         if use_raw and adata.raw is None:
@@ -97,7 +102,7 @@ def get_matrix(
 def set_matrix(
     adata: AnnData, x: Any, *, layer: str | None = None, obsm: str | None = None
 ) -> None:
-    """Store `x` where :func:`get_matrix` found the matrix."""
+    """Store `x` in the place of the matrix that :func:`get_matrix` returns."""
     if layer is not None:
         adata.layers[layer] = x
     elif obsm is not None:
@@ -106,28 +111,67 @@ def set_matrix(
         adata.X = x
 
 
-def as_rows(x: Any) -> Any:
-    """`x` with whole cells at hand: a sparse matrix in memory that is not CSR is converted once."""
-    if hasattr(x, "tocsr") and x.format != "csr":
-        return x.tocsr()
-    return x if blocks.is_dask(x) or hasattr(x, "tocsr") or is_gpu(x) else np.asarray(x)
+def get_array(adata: AnnData, layer: str | None) -> Any:
+    """``adata.X`` or a layer, checked to be an array that has row blocks.
 
-
-def dense_rows(x: Any, fn: Callable[..., Any], *rows: Any, dtype: Any) -> Any:
-    """The dense ``fn(block, *row_parts)`` of all blocks of an `x` in memory, as one array.
-
-    Made as by :func:`scatlas.blocks.stream`, on the GPU where `x` is, and copied once.
+    Raises
+    ------
+    InputError
+        The layer or X is absent, or is read from a file on each access.
     """
-    out = blocks.dense_like(x, x.shape, dtype)
-    for cells, block in zip(blocks.row_slices(x), blocks.stream(x, fn, *rows), strict=True):
-        out[cells] = block
-    return out
+    name = "X" if layer is None else f"layers[{layer!r}]"
+    if layer is not None and layer not in adata.layers:
+        msg = f"the AnnData has no {name}; its layers are {list(adata.layers)}"
+        raise InputError(msg)
+    return check_array(adata.X if layer is None else adata.layers[layer], name)
+
+
+def check_array(x: Any, name: str, *, all_floats: bool = False) -> Any:
+    """Return ``x`` if it is a NumPy, SciPy, CuPy, CuPyX or Dask array cut along the cells only.
+
+    Parameters
+    ----------
+    x
+        Array [cells x genes].
+    name
+        Element of the AnnData, for the message.
+    all_floats
+        The caller also supports float16 and longdouble.
+
+    Raises
+    ------
+    InputError
+        ``x`` is not such an array, or its values are of a type that the kernels do not support.
+    """
+    kind = kind_of(x)
+    if kind.lazy:
+        blocks.check(x, name)
+    elif not (x.format in {"csr", "csc"} if kind.sparse else _is_dense(x, kind)):
+        msg = (
+            f"{name} is {type(x).__name__}, but a NumPy array, a SciPy CSR or CSC matrix, the same "
+            "of CuPy, or a Dask array is needed: open files with scatlas.read_lazy"
+        )
+        raise InputError(msg)
+    if x.ndim != 2:
+        msg = f"{name} has {x.ndim} dimensions, but cells x genes are needed"
+        raise InputError(msg)
+    blocks.check_type(x, name, all_floats=all_floats)
+    return x
+
+
+def _is_dense(x: Any, kind: ArrayKind) -> bool:
+    return isinstance(x, np.ndarray) or (kind.gpu and hasattr(x, "__cuda_array_interface__"))
+
+
+def as_rows(x: Any) -> Any:
+    """``x``, as CSR if it is a sparse matrix in memory."""
+    return x if is_dask(x) else kind_of(x).arrays.as_rows(x)
 
 
 def copy_if_view(adata: AnnData) -> None:
-    """Turn a view into an AnnData of its own before it is written to, with anndata's warning.
+    """Copy a view before results are written to it, with anndata's warning.
 
-    (Assigning to ``X`` of a view writes into the AnnData that it is a view of.)
+    (Assigning to ``X`` of a view writes into the AnnData behind it.)
     """
     if adata.is_view:
         from anndata import ImplicitModificationWarning
@@ -138,37 +182,37 @@ def copy_if_view(adata: AnnData) -> None:
 
 
 def has_dask(adata: AnnData) -> bool:
-    """Whether X or an element beside it is a Dask array."""
+    """Whether X, a layer or an array of obsm or varm is a Dask array."""
     elements = [adata.X, *adata.layers.values(), *adata.obsm.values(), *adata.varm.values()]
-    return any(blocks.is_dask(x) for x in elements)
+    return any(is_dask(x) for x in elements)
 
 
-def subset(adata: AnnData, index: np.ndarray, axis: Literal["obs", "var"]) -> None:
+def subset(adata: AnnData, index: NDArray[Any], axis: Literal["obs", "var"]) -> None:
     """Keep the cells (``obs``) or genes (``var``) of `index`, in place.
 
-    Dask elements stay lazy and keep their blocks: each block is cut on its own, so that no source
-    chunk is read twice. (anndata indexes them, which may cut them anew.)
+    Dask elements stay lazy and keep their blocks, each less the other cells or genes, so no chunk
+    on disk is read twice. (anndata indexes them, which may make new blocks across the old ones.)
 
     Parameters
     ----------
     index
-        Boolean mask, or integer positions; sorted ones for the cells of a Dask X.
+        Boolean mask, or integer positions, which must be sorted for the cells of a Dask X.
     """
-    table(adata, "obs"), table(adata, "var")
+    get_table(adata, "obs"), get_table(adata, "var")
     copy_if_view(adata)
     positions = np.flatnonzero(index) if index.dtype == bool else index
-    side = adata.obsm if axis == "obs" else adata.varm
-    cut = blocks.select_rows if axis == "obs" else blocks.select_genes
-    # Everything is cut before anything is taken out: an error leaves adata as it was.
-    x = cut(adata.X, positions) if blocks.is_dask(adata.X) else None
-    layers = {k: cut(v, positions) for k, v in adata.layers.items() if blocks.is_dask(v)}
-    sides = {k: blocks.select_rows(v, positions) for k, v in side.items() if blocks.is_dask(v)}
+    aligned = adata.obsm if axis == "obs" else adata.varm
+    select = blocks.select_rows if axis == "obs" else blocks.select_genes
+    # Select everything before removing anything: an error leaves adata as it was.
+    x = select(adata.X, positions) if is_dask(adata.X) else None
+    layers = {k: select(v, positions) for k, v in adata.layers.items() if is_dask(v)}
+    lazy = {k: blocks.select_rows(v, positions) for k, v in aligned.items() if is_dask(v)}
     if x is not None:
         adata.X = None
     for key in layers:
         del adata.layers[key]
-    for key in sides:
-        del side[key]
+    for key in lazy:
+        del aligned[key]
     if axis == "obs":
         adata._inplace_subset_obs(index)
     else:
@@ -176,12 +220,12 @@ def subset(adata: AnnData, index: np.ndarray, axis: Literal["obs", "var"]) -> No
     if x is not None:
         adata.X = x
     adata.layers.update(layers)
-    (adata.obsm if axis == "obs" else adata.varm).update(sides)
+    (adata.obsm if axis == "obs" else adata.varm).update(lazy)
 
 
-def subset_copy(adata: AnnData, index: np.ndarray, axis: Literal["obs", "var"]) -> AnnData:
+def subset_copy(adata: AnnData, index: NDArray[Any], axis: Literal["obs", "var"]) -> AnnData:
     """A new AnnData of the cells or genes of `index`; `adata` stays as it is."""
-    table(adata, "obs"), table(adata, "var")
+    get_table(adata, "obs"), get_table(adata, "var")
     if has_dask(adata):
         adata = adata.copy()
         subset(adata, index, axis)
@@ -189,10 +233,10 @@ def subset_copy(adata: AnnData, index: np.ndarray, axis: Literal["obs", "var"]) 
     return (adata[index] if axis == "obs" else adata[:, index]).copy()
 
 
-def representation(
+def get_host_representation(
     adata: AnnData, *, use_rep: str | None, n_pcs: int | None
-) -> np.ndarray | sp.csr_matrix:
-    """The matrix that distances are taken in, in the main memory, chosen by scanpy's rules.
+) -> NDArray[Any] | sp.csr_matrix:
+    """The matrix for distances between cells, chosen by scanpy's rules, in the host's memory.
 
     Parameters
     ----------
@@ -206,34 +250,34 @@ def representation(
     InputError
         See :func:`neighbors`.
     """
-    x = contiguous(representation_in_place(adata, use_rep, n_pcs))
+    x = to_contiguous(get_representation(adata, use_rep, n_pcs))
     check_finite_values(x, representation_name(adata, use_rep, n_pcs))
     return x
 
 
 def is_on_gpu(adata: AnnData, *, use_rep: str | None, n_pcs: int | None) -> bool:
-    """Whether the matrix that distances are taken in is there, and lies on the GPU."""
+    """Whether the matrix for distances between cells is present and on the GPU."""
     name = representation_name(adata, use_rep, n_pcs)
-    return is_gpu(adata.X if name == "X" else adata.obsm.get(name))
+    return kind_of(adata.X if name == "X" else adata.obsm.get(name)).gpu
 
 
 def representation_name(adata: AnnData, use_rep: str | None, n_pcs: int | None) -> str:
-    """``"X"``, or the key of ``obsm``."""
+    """Name of the matrix for distances between cells: ``"X"`` or a key of ``obsm``."""
     if use_rep is not None:
         return use_rep
     return "X" if n_pcs == 0 or adata.n_vars <= _MAX_GENES_WITHOUT_PCA else "X_pca"
 
 
-def representation_in_place(adata: AnnData, use_rep: str | None, n_pcs: int | None) -> Any:
-    """The matrix that distances are taken in, where it lies; blocks of Dask joined in one pass."""
+def get_representation(adata: AnnData, use_rep: str | None, n_pcs: int | None) -> Any:
+    """The matrix for distances, on the host or GPU; one pass over a Dask array joins its blocks."""
     name = representation_name(adata, use_rep, n_pcs)
     if name == "X":
         x = get_matrix(adata, all_floats=True)
     elif name in adata.obsm:
         x = adata.obsm[name]
     else:
-        mend = "run sa.pp.pca first" if name == "X_pca" else f"there are {list(adata.obsm)}"
-        msg = f"no {name!r} in obsm: {mend}, or pass use_rep='X' for the genes as they are"
+        remedy = "run sa.pp.pca first" if name == "X_pca" else f"there are {list(adata.obsm)}"
+        msg = f"no {name!r} in obsm: {remedy}, or pass use_rep='X' for the genes as they are"
         raise InputError(msg)
     if n_pcs is not None and name != "X":
         if n_pcs > x.shape[1]:
@@ -242,13 +286,13 @@ def representation_in_place(adata: AnnData, use_rep: str | None, n_pcs: int | No
         x = x[:, :n_pcs]
     blocks.check(x, name if name == "X" else f"obsm[{name!r}]")
     if x.shape[1] == 0:
-        msg = f"{name!r} has no dimensions: name another representation with use_rep"
+        msg = f"{name!r} has no dimensions: choose another representation with use_rep"
         raise InputError(msg)
-    return blocks.join(list(blocks.stream(x))) if blocks.is_dask(x) else x
+    return blocks.to_memory(x)
 
 
-def contiguous(x: Any) -> np.ndarray | sp.csr_matrix:
-    """CSR, or contiguous, in the main memory."""
+def to_contiguous(x: Any) -> NDArray[Any] | sp.csr_matrix:
+    """CSR matrix or C-contiguous array in the host's memory."""
     import scipy.sparse as sp
 
     x = blocks.on_host(x)
@@ -256,7 +300,7 @@ def contiguous(x: Any) -> np.ndarray | sp.csr_matrix:
 
 
 def check_finite_values(x: Any, name: str) -> None:
-    """Raise an InputError where a value is NaN or infinite."""
+    """Refuse NaN and infinite values."""
     values = x.data if blocks.is_sparse(x) else x
     if not np.isfinite(values).all():  # CuPy's own isfinite, for its arrays
         msg = f"{name!r} holds values that are not finite: remove those cells first"

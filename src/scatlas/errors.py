@@ -10,16 +10,16 @@ if TYPE_CHECKING:
 
 
 class ScatlasError(Exception):
-    """Base of every error that scatlas raises on purpose."""
+    """Base class of the errors of scatlas."""
 
 
 class InputError(ScatlasError, ValueError):
-    """Data that cannot be used: the message names the file, the element and the mend."""
+    """Unusable data; the message names the file, the element and the remedy."""
 
 
 @contextmanager
-def about(subject: str) -> Iterator[None]:
-    """Name what an `InputError` is about, where its sentence does not: many jobs share a log."""
+def prefix_errors(subject: str) -> Iterator[None]:
+    """Prefix an `InputError` with its subject if it lacks it, because many jobs share a log."""
     try:
         yield
     except InputError as error:
@@ -30,16 +30,16 @@ def about(subject: str) -> Iterator[None]:
 
 
 class ConfigError(ScatlasError, ValueError):
-    """A config or plate sheet that cannot be used: the message names the key and the mend."""
+    """Unusable config or plate sheet; the message names the key and the remedy."""
 
 
 class TooLargeError(ScatlasError, MemoryError):
-    """A result that does not fit the memory: the message has the arithmetic."""
+    """Result larger than the memory; the message has the arithmetic."""
 
 
 class DiskError(ScatlasError, OSError):
-    """A disk without space: the message names the disk and the mend."""
+    """Full or failed disk; the message names the disk and the remedy."""
 
 
 class GpuError(ScatlasError, RuntimeError):
-    """A GPU that cannot be used: the message says why and how to mend it."""
+    """Unusable GPU; the message has the reason and the remedy."""

@@ -1,4 +1,4 @@
-"""Functions of cells: samples, doublets, neighbours and what follows from them; moves to a GPU."""
+"""Functions of cells: samples, doublets, neighbours, UMAP and clusters; transfer to a GPU."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from anndata import AnnData
 
 import scatlas as sa
 from scatlas import blocks
+from scatlas.arrays.kinds import is_dask
 from scatlas.errors import GpuError
-from scatlas.matrix.harmony import harmonized
+from scatlas.matrix.harmony import harmonize
 from scatlas.matrix.scrublet import scrublet_of_counts
 from scatlas.workflow.cell_filter import evaluate_filter, frequent_genes, qc_filter
 from tests.adversarial.counting import exact_sums, held_by_another
@@ -98,7 +99,7 @@ def _graph_expected(values: Values, bare: AnnData) -> dict[str, Any]:
     if not np.isfinite(x).all():
         raise Refused("values that are not finite")
     squares = ((x[:, None] - x[None]) ** 2).sum(axis=2)
-    np.fill_diagonal(squares, -1)  # a cell is its own first neighbour
+    np.fill_diagonal(squares, -1)  # the first neighbour of a cell is the cell itself
     return {"distances": np.sqrt(np.sort(squares, axis=1)[:, 1:3])}
 
 
@@ -123,7 +124,7 @@ def _umap(adata: AnnData) -> dict[str, Any]:
 def _harmony(adata: AnnData) -> dict[str, Any]:
     mine = AnnData(obs=adata.obs.copy(), obsm={"X_pca": adata.X})
     sa.pp.harmony_integrate(mine, "batch", max_iter_harmony=2)
-    of_array = harmonized(in_memory(adata.X), {"batch": adata.obs["batch"]}, max_iter_harmony=2)
+    of_array = harmonize(in_memory(adata.X), {"batch": adata.obs["batch"]}, max_iter_harmony=2)
     np.testing.assert_array_equal(of_array, mine.obsm["X_pca_harmony"])
     return {"cells": mine.obsm["X_pca_harmony"]}
 
@@ -135,7 +136,7 @@ def _harmony_expected(values: Values, bare: AnnData) -> None:
         raise Refused("values that are not finite")
 
 
-# -- cells that stay -----------------------------------------------------------------------------
+# -- kept cells ----------------------------------------------------------------------------------
 
 
 def _bounds(adata: AnnData) -> dict[str, Any]:
@@ -164,13 +165,13 @@ def _bounds_expected(values: Values, bare: AnnData) -> dict[str, Any]:
     return {"keep": keep, "mask": first, "genes": (x != 0).any(axis=0)}
 
 
-# -- blocks, and moves ---------------------------------------------------------------------------
+# -- blocks, and transfer ------------------------------------------------------------------------
 
 
 def _stream(adata: AnnData) -> dict[str, Any]:
     parts = [in_memory(part) for part in blocks.stream(adata.X)]
     results = {"X": np.concatenate(parts)}
-    if blocks.is_dask(adata.X):
+    if is_dask(adata.X):
         results["X"] = blocks.map_blocks(lambda block: block.copy(), adata.X, dtype=adata.X.dtype)
         np.testing.assert_array_equal(in_memory(results["X"]), np.concatenate(parts))
     return results

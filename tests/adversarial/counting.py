@@ -16,12 +16,12 @@ from tests.adversarial.matrices import Values, values
 
 
 def held_by_another(adata: AnnData) -> AnnData:
-    """Another AnnData of the very same matrix, for calls that change theirs."""
+    """Another AnnData with the same matrix object, for calls that change theirs."""
     return AnnData(adata.X, obs=adata.obs.copy(), var=adata.var.copy(), layers=dict(adata.layers))
 
 
 def exact_sums(dense: np.ndarray, axis: int) -> np.ndarray:
-    """Sums of whole numbers as Python's integers, of others in long double."""
+    """Sums of whole numbers as Python integers, of others in long double."""
     if dense.dtype.kind in "iub":
         sums = np.asarray(dense.astype(object).sum(axis=axis), dtype=object)
         if any(abs(int(total)) >= 2**63 for total in sums):
@@ -208,9 +208,9 @@ def _cut_expected(values: Values, bare: AnnData) -> dict[str, Any]:
     return {"X": np.log1p(x / np.where(factors == 0, 1, factors)[:, None])}
 
 
-# Of 12 numbers at most: a rounding of float64 each, and the quotients' own.
+# For at most 12 numbers: one rounding of float64 each, and that of the quotient.
 SUMS = {"rtol": 4e-15, "why": "a few roundings of float64"}
-# Values that are stored as float32 are rounded once.
+# Values stored as float32 are rounded once.
 STORED = {"rtol": 3e-7, "why": "one rounding of float32"}
 ZERO_COUNTS = ("Some cells have zero counts",)
 NO_NEGATIVE = values(kinds=("counts", "huge", "negative", "nonfinite"))

@@ -1,4 +1,4 @@
-"""Every public function: how it is called, and what it should give."""
+"""Every public function with its call and expected result."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def _spread(values: Values, bare: AnnData) -> dict[str, Any] | None:
     if values.kind == "nonfinite":
         return None
     if values.kind == "huge" and values.dense.dtype.kind in "iu":
-        return None  # refused where squares do not fit 64 bits
+        return None  # refused if squares do not fit 64 bits
     codes = bare.obs["group"].cat.codes.to_numpy()
     groups = [values.dense[codes == code].astype(np.longdouble) for code in np.unique(codes)]
     if not groups:
@@ -113,7 +113,7 @@ def _rank(**options: Any) -> Any:
         theirs = ad.AnnData(x, obs=bare.obs, var=bare.var)
         sc.tl.rank_genes_groups(theirs, "batch", **options)
         results = _by_gene(theirs)
-        # Of genes without a spread, scanpy's are what rounding has left.
+        # For constant genes scanpy's values are rounding errors.
         steady = np.array([np.ptp(x[i::2], axis=0) == 0 for i in range(2)]).any(axis=0)
         if steady.any():
             return None
@@ -171,7 +171,7 @@ def _cycle(adata: AnnData) -> dict[str, Any]:
 LOGGED = values(kinds=("counts", "reals", "nonfinite"), cells=(0, 14))
 MANY_GENES = values(cells=(0, 12), genes=(0, 12), kinds=("counts", "huge", "negative", "reals"))
 MANY_GENES = unless("bool moments", MANY_GENES, lambda v: v.dense.dtype == bool)
-# Of 14 values whose sums are exact, scanpy's are not.
+# For 14 values scatlas's sums are exact, scanpy's are not.
 CLOSE = {"rtol": 1e-6, "why": "scores are float32", "same_bits": ALL}
 
 FUNCTIONS = {

@@ -1,13 +1,13 @@
-"""What every function promises, whatever X it is handed.
+"""Checks that hold for every function and every X.
 
-A :class:`Function` says how to call a public function and what it should give. :func:`judge` calls
-it with the same values in two forms and checks that
+A :class:`Function` describes the call of a public function and its expected result. :func:`judge`
+calls it with the same values in two forms and checks that
 
-- the result is the reference's within the tolerance, or both refuse;
+- the result equals the reference within the tolerance, or both refuse;
 - every form gives the same bits;
-- an error is a :class:`scatlas.errors.ScatlasError` of one sentence, nothing from another library;
-- neither the buffers of X nor anything in the AnnData is changed but what the function writes;
-- what stays lazy for a lazy X is lazy.
+- an error is a :class:`scatlas.errors.ScatlasError` of one sentence, not from another library;
+- the function changes neither the buffers of X nor other parts of the AnnData than its results;
+- results that should be lazy for a lazy X are lazy.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from tests.adversarial.matrices import (
 )
 
 Results = Mapping[str, Any]
-# What is drawn is small; the first call of a kernel compiles it.
+# Examples are small; the first call of a kernel compiles it.
 ALL_CHECKS = list(HealthCheck)
 
-# Of functions that turn a view into an AnnData of its own, as scanpy's do.
+# Warning of functions that copy a view, as scanpy's do.
 _EXPECTED_WARNINGS = (ImplicitModificationWarning, SparseEfficiencyWarning)
 
 
 class Refused(Exception):  # noqa: N818 - an outcome, not an error
-    """There is no result that would mean anything: the function has to say so."""
+    """There is no meaningful result: the function must refuse the input."""
 
 
 @dataclass(frozen=True)
@@ -58,25 +58,25 @@ class Function:
     call
         Takes an AnnData and returns the results by name: arrays, tables, numbers.
     reference
-        Takes the values and an AnnData without X that holds obs and var, and returns the results
-        that it knows; raises :class:`Refused`. ``None``: forms are compared with each other alone.
+        Takes the values and an AnnData without X but with obs and var, and returns the expected
+        results; raises :class:`Refused`. ``None``: only compare forms with each other.
     values, forms
-        What to draw.
+        Strategies of the examples.
     rtol
-        Relative to each number, and to the largest of its array: what rounding allows.
+        Tolerance, relative to each number and to the largest of its array.
     why
-        Whence the tolerance.
+        Reason of the tolerance.
     same_bits
-        Kinds of values for which all cuts promise the same bits, as long as ``"bits of reals"`` is
-        excluded; all kinds afterwards.
+        Kinds of values with the same bits for all chunks, while ``"bits of reals"`` is excluded;
+        all kinds afterwards.
     storages
-        Whether all storages promise the same ``"bits"``, too, or are ``"close"`` (sums of reals
-        follow the order in which a cell's values are stored), or may take one of several results
-        that are as good (``"ties"``).
+        Whether all storages give the same ``"bits"``, too, or are ``"close"`` (sums of reals
+        depend on the order of a cell's stored values), or may give one of several equally good
+        results (``"ties"``).
     plain
-        The storage that others are compared with.
+        Storage that the others are compared with.
     scale
-        Size of the numbers that the result is rounded from, if it is not that of the result.
+        Size of the numbers before rounding, if it differs from that of the result.
     lazy
         Results that are Dask arrays for a lazy X.
     warns
@@ -111,9 +111,9 @@ def judge_some(function: Function, n: int) -> None:
 
 
 def judge(function: Function, values: Values, form: Form) -> None:
-    """Fail where a promise does not hold for these values in this form."""
+    """Fail if a check fails for these values in this form."""
     base = function.plain
-    if values.dense.dtype == np.float16:  # SciPy has no sparse matrix of it
+    if values.dense.dtype == np.float16:  # SciPy has no sparse matrix of this type
         base = Form(storage="c")
         form = replace(form, storage="fortran") if form.is_sparse else form
     found = _outcome(function, values, form)
@@ -134,7 +134,7 @@ def judge(function: Function, values: Values, form: Form) -> None:
             _check_equal(found, plain, rtol, f"as {other}", scale)
             _check_types(found, plain)
     if function.reference is None or (values.dense.dtype == np.float16 and refused):
-        return  # no kernel is compiled for float16, which may be refused
+        return  # no kernel supports float16, which may be refused
     expected = _expected(function, values)
     if isinstance(expected, Refused):
         assert refused, f"not refused, though {expected}: {found}"
@@ -146,7 +146,7 @@ def judge(function: Function, values: Values, form: Form) -> None:
 
 
 def _expected(function: Function, values: Values) -> Results | Refused | None:
-    """What the reference knows."""
+    """Results of the reference."""
     bare = Form(storage="c").adata(values)
     del bare.X
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -168,7 +168,7 @@ def _outcome(function: Function, values: Values, form: Form) -> Results | Scatla
         warnings.simplefilter("error")
         for category in _EXPECTED_WARNINGS:
             warnings.simplefilter("ignore", category)
-        if values.kind == "nonfinite":  # of which NumPy says that inf - inf is none
+        if values.kind == "nonfinite":  # for which NumPy warns about inf - inf
             warnings.simplefilter("ignore", RuntimeWarning)
         for message in function.warns:
             warnings.filterwarnings("ignore", message)
@@ -207,7 +207,7 @@ def in_memory(result: Any) -> Any:
 
 
 def _beside(adata: AnnData) -> tuple[pd.DataFrame, pd.DataFrame, np.ndarray]:
-    """What is there beside X."""
+    """Contents of the AnnData except X."""
     return adata.obs.copy(), adata.var.copy(), np.array(adata.layers["other"])
 
 
@@ -225,7 +225,7 @@ def _check_same_kind(plain: Any, found: Any) -> None:
 
 
 def _known(found: Any, expected: Any) -> Any:
-    """What the reference knows of the results."""
+    """Results that the reference has, too."""
     if not isinstance(expected, Mapping):
         return found
     return {name: _known(found[name], item) for name, item in expected.items()}

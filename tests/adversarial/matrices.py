@@ -1,10 +1,9 @@
-"""Matrices as users hold them: values of any type, stored and cut in any way.
+"""Matrices of users: values of any type with any storage and chunks.
 
-:func:`values` draws what a matrix holds, :func:`forms` how it is stored: ``form.adata(values)`` is
-the AnnData. Every form of the same values must give the same result, or be refused with the same
-kind of error.
+:func:`values` draws the values, :func:`forms` their storage: ``form.adata(values)`` is the AnnData.
+Every form of the same values must give the same result, or the same kind of error.
 
-`EXCLUDED` lists what the strategies leave out because a known defect is not mended yet.
+`EXCLUDED` lists inputs that the strategies skip because of a known defect.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from tests.conftest import annotate
 Kind = Literal["counts", "huge", "negative", "reals", "nonfinite"]
 ALL: tuple[Kind, ...] = ("counts", "huge", "negative", "reals", "nonfinite")
 
-# Known defects that the strategies leave out. Empty an entry to test it.
+# Known defects that the strategies skip. Empty an entry to test it.
 EXCLUDED: dict[str, str] = {}
 
 
 def unless(defect: str, strategy: st.SearchStrategy, spared: Any) -> st.SearchStrategy:
-    """The strategy less what a known defect spoils (``spared(example)`` is true)."""
+    """The strategy without inputs of a known defect (those with ``spared(example)``)."""
     if defect not in EXCLUDED:
         return strategy
     return strategy.filter(lambda example: not spared(example))
@@ -53,7 +52,7 @@ DTYPES_OF: dict[Kind, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Values:
-    """What a matrix holds.
+    """Values of a matrix.
 
     Attributes
     ----------
@@ -85,7 +84,7 @@ class Values:
 def filled(
     kind: Kind, dtype: str, shape: tuple[int, int], density: float, seed: int, *, top: int = 10
 ) -> Values:
-    """Values that follow from a seed; about ``density`` of them are not zero."""
+    """Values drawn from a seed; a share of about ``density`` is not zero."""
     rng = np.random.default_rng(seed)
     numbers: Any = rng.integers(0, 2 if dtype == "bool" else top, shape)
     if kind == "huge":
@@ -121,7 +120,7 @@ def values(
     genes: tuple[int, int] = (0, 8),
     top: int = 10,
 ) -> Values:
-    """Draw values: shapes down to none and one, all types that the kind has."""
+    """Draw values: any shape, also with zero or one row or column, and all types of the kind."""
     kind = draw(st.sampled_from(kinds))
     of_kind = [name for name in DTYPES_OF[kind] if dtypes is None or name in dtypes]
     dtype = draw(st.sampled_from(of_kind))
@@ -133,7 +132,7 @@ def values(
 
 @dataclass(frozen=True)
 class Form:
-    """How values are stored, cut, and held by an AnnData.
+    """Storage and chunks of values, and their AnnData.
 
     Attributes
     ----------
@@ -142,19 +141,19 @@ class Form:
     array
         SciPy's sparse array instead of its matrix.
     indices, indptr
-        Their types, for sparse storage.
+        Types of these arrays, for sparse storage.
     shuffled
         Genes of a cell (CSR), or cells of a gene (CSC), in any order.
     zeros
         Some zeros are stored.
     read_only
-        No buffer may be written to.
+        Buffers are read-only.
     cut
         ``None``: in memory. Dask: ``whole``, ``rows`` (one each), ``uneven`` (with empty blocks).
     view
         Axes along which the AnnData is a view of a larger one: ``""``, ``c``, ``g``, ``cg``.
     seed
-        Of all that is drawn for it.
+        Seed of all random choices.
     """
 
     storage: Literal["c", "fortran", "csr", "csc"] = "csr"
@@ -173,9 +172,9 @@ class Form:
         return self.storage in ("csr", "csc")
 
     def matrix(self, dense: np.ndarray) -> Any:
-        """X of these values, as no AnnData holds it."""
+        """X of these values without an AnnData."""
         rng = np.random.default_rng(self.seed)
-        # Of all cells at once: no cut changes which zeros are stored, and in which order.
+        # For all cells at once, so chunks change neither the stored zeros nor their order.
         stored = dense != 0
         if self.zeros:
             stored |= rng.random(dense.shape) < 0.2
@@ -185,7 +184,7 @@ class Form:
         sizes = self.chunks(dense.shape[0])
         ends = np.cumsum([0, *sizes])
         parts = [self._stored(dense[a:b], stored[a:b], order[a:b]) for a, b in pairwise(ends)]
-        # The very blocks are in the graph, as of a persisted array.
+        # The graph holds the block objects themselves, as for a persisted array.
         name = f"x-{id(parts)}-{self.seed}"
         graph = {(name, i, 0): part for i, part in enumerate(parts)}
         meta = self._stored(dense[:0], stored[:0], order[:0])
@@ -206,7 +205,7 @@ class Form:
         return tuple(sizes[sizes > 0].tolist() if self.view else sizes.tolist())
 
     def adata(self, values: Values) -> ad.AnnData:
-        """An AnnData of these values; obs, var and a layer beside X."""
+        """AnnData of these values with obs, var and a layer."""
         dense, rng = values.dense, np.random.default_rng(self.seed)
         plain = _annotated(dense)
         more = [3 if axis in self.view else 0 for axis in "cg"]
@@ -242,7 +241,7 @@ class Form:
             ends.append(ends[-1] + at.size)
         kind = f"{self.storage}_{'array' if self.array else 'matrix'}"
         x = getattr(sparse, kind)(dense.shape, dtype=dense.dtype)
-        # Set, as the constructor would give both arrays one type.
+        # Set here, because the constructor would give both arrays one type.
         x.data, x.indices = np.concatenate(data), np.concatenate(indices).astype(self.indices)
         x.indptr = np.array(ends, self.indptr)
         if self.read_only:
@@ -267,14 +266,14 @@ def _annotated(x: Any) -> ad.AnnData:
 
 
 def _names(index: pd.Index, at: np.ndarray, n: int) -> pd.Index:
-    """Names of a larger table that has these at the given positions."""
+    """Names of a larger table with these names at the given positions."""
     names = np.array([f"more{i}" for i in range(n)], dtype=object)
     names[at] = index
     return pd.Index(names)
 
 
 def buffers(x: Any) -> list[np.ndarray]:
-    """All arrays that a matrix lies in, of all blocks of a Dask array."""
+    """All arrays of a matrix, or of all blocks of a Dask array."""
     if hasattr(x, "__dask_graph__"):
         parts = dict(x.__dask_graph__()).values()
         return [array for part in parts for array in buffers(getattr(part, "value", part))]
@@ -285,14 +284,14 @@ def buffers(x: Any) -> list[np.ndarray]:
 
 @st.composite
 def forms(draw: st.DrawFn, *, views: bool = True, lazy: bool = True) -> Form:
-    """Draw a way of storing a matrix."""
+    """Draw the storage of a matrix."""
     storage = draw(st.sampled_from(["csr", "c", "csc", "fortran"]))
     cut = draw(st.sampled_from([None, "uneven", "rows", "whole"])) if lazy else None
     view = draw(st.sampled_from(["", "", "c", "g", "cg"])) if views else ""
     options: dict[str, Any] = {}
     if storage in ("csr", "csc"):
         widths = [("int32", "int32"), ("int64", "int64")]
-        if not view:  # SciPy's own indexing wants them alike
+        if not view:  # SciPy's indexing needs equal types
             widths += [("int32", "int64")]
         options["indices"], options["indptr"] = draw(st.sampled_from(widths))
         for name in ("shuffled", "zeros", "array"):

@@ -23,7 +23,7 @@ from tests.adversarial.matrices import ALL, Values, unless, values
 
 
 def _moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of the genes, the latter 1 where all values are the same."""
+    """Mean and standard deviation of the genes; the latter is 1 for constant genes."""
     wide = x.astype(np.longdouble)
     n_cells = x.shape[0]
     mean = wide.mean(axis=0)
@@ -127,7 +127,7 @@ def _pca(adata: AnnData) -> dict[str, Any]:
 
 
 def _pca_of_reals(adata: AnnData) -> dict[str, Any]:
-    # Which directions complete the components beyond the rank hangs on rounding.
+    # The directions of components beyond the rank depend on rounding.
     found = _pca(adata)
     return {name: found[name] for name in ("made again", "variance", "ratio", "products")}
 
@@ -213,7 +213,7 @@ def _hvg(**options: Any) -> Any:
         known = [name for name in ("means", "variances", "residual_variances") if name in table]
         expected = {name: table[name].to_numpy() for name in known}
         (rank,) = (name for name in RANKED_BY if name in table)
-        # Genes of equal rank stand in the order of var here, in any with scanpy.
+        # Genes of equal rank keep the order of var in scatlas, and have any order in scanpy.
         if np.unique(np.round(table[rank], 6)).size == len(table):
             expected["highly_variable"] = table["highly_variable"].to_numpy()
         return {"table": expected}
@@ -241,7 +241,7 @@ def _consensus(adata: AnnData) -> dict[str, Any]:
 RANKED_BY = ("residual_variances", "variances_norm", "dispersions_norm")
 NO_WARNING = ("`n_top_genes` > number",)
 CENTRED = ("zero-centering a sparse",)
-# Digits that the sum of squares less the squared mean leaves of float64; float32 is rounded once.
+# float64 digits that remain after subtracting the squared mean; float32 is rounded once.
 SCALED = {"rtol": 1e-6, "why": "one rounding of float32", "same_bits": ALL, "warns": CENTRED}
 REGRESSED = {"rtol": 3e-6, "why": "one rounding of float32", "scale": lambda v: v.size}
 PROJECTED = {
@@ -254,7 +254,7 @@ POSITIVE = ("counts", "huge", "nonfinite")
 SMALL = values(kinds=POSITIVE, cells=(0, 14), genes=(0, 12))
 WITH_FACTORS = unless("bool moments", SMALL, lambda v: v.dense.dtype == bool)
 LOGS = unless("log of zero", SMALL, lambda v: np.isneginf(v.dense.astype(np.float64)).any())
-# The logarithms of float32 are undone in float32.
+# expm1 of float32 values is float32.
 _HVG = {"rtol": 1e-6, "why": "float32", "same_bits": ALL, "warns": NO_WARNING}
 
 FUNCTIONS = {

@@ -1,4 +1,4 @@
-"""Functions of files: what is written of a matrix is read again."""
+"""Functions of files: a written matrix is read again."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from anndata import AnnData
 import scatlas as sa
 from scatlas import blocks
 from scatlas._util.byte_sizes import parse_bytes
+from scatlas.arrays.kinds import is_dask
 from scatlas.matrix.components import components
 from scatlas.matrix.gram import GramAccumulator
 from scatlas.matrix.size_factors import cell_totals
@@ -24,7 +25,7 @@ from tests.adversarial.matrices import ALL, INTEGERS, Values, forms, values
 
 
 def in_folder(call: Callable[[AnnData, Path], dict[str, Any]]) -> Callable[[AnnData], Any]:
-    """The call in a folder of its own; what is lazy is read before that goes."""
+    """Make the call in a temporary folder; compute lazy results before its removal."""
 
     def wrapped(adata: AnnData) -> dict[str, Any]:
         with TemporaryDirectory(prefix="scatlas-adversarial-") as folder:
@@ -61,7 +62,7 @@ def _read_lazy(adata: AnnData, folder: Path) -> dict[str, Any]:
     results = {}
     for path in (folder / "x.h5ad", folder / "x.zarr"):
         lazy = sa.read_lazy(path, block_budget="1kB")
-        assert blocks.is_dask(lazy.X)
+        assert is_dask(lazy.X)
         assert list(lazy.obs) == list(adata.obs)
         results[path.suffix] = in_memory(lazy.X)
         for compact in (False, True):
@@ -122,7 +123,7 @@ def _load(adata: AnnData, folder: Path) -> dict[str, Any]:
         "totals": found.obs["total_counts"].to_numpy(),
         "of genes": found.var["total_counts"].to_numpy(),
         "n": facts["n_values"],
-        # Stored zeros and unsorted cells leave no trace.
+        # Stored zeros and unsorted cells do not change the file.
         "bytes": np.array(sa.io.checksum(out / "X")),
     }
 
@@ -215,9 +216,9 @@ def _totals(values: Values, bare: AnnData) -> dict[str, Any]:
     return {"total": exact_sums(values.dense, 1)}
 
 
-# AnnData does not write all kinds of Dask arrays, and what it writes has no blocks.
+# AnnData does not write all types of Dask arrays, and its output has no blocks.
 FILES = {"forms": forms(lazy=False), "same_bits": ALL, "warns": ("Writing zarr v2 data",)}
-# SciPy has no sparse matrix of float16 to append.
+# SciPy has no sparse matrix of float16.
 SPARSE = values(dtypes=(*INTEGERS, "float32", "float64"))
 WHOLE = values(kinds=("counts", "huge", "negative"), dtypes=(*INTEGERS, "float32", "float64"))
 

@@ -1,4 +1,4 @@
-"""No public function is left out, and the judge sees what it should see."""
+"""No public function is missing, and the judge finds planted errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.conftest import to_dense
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs/api/index.md"
 
-# Public, but nothing is handed to them.
+# Public, but without an X argument.
 NOT_CALLED = {
     "pp.Components": "what pp.components gives",
     "io.CountsSource": "what io.open_counts gives",

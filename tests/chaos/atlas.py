@@ -1,4 +1,4 @@
-"""The small atlas that chaos spoils, and what an undisturbed run makes of the same inputs."""
+"""The small atlas that chaos damages, and the results of undisturbed runs of the same inputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.workflow import warm
 from tests.workflow.conftest import once
 from tests.workflow.runs import ROOT, VARYING, Project
 
-# Every optional rule; pictures cost the most time, so there are few.
+# Every optional rule; few pictures, because they take the most time.
 CONFIG = {
     "plates": "plates.tsv",
     "backend": "cpu",
@@ -43,15 +43,15 @@ CONFIG = {
 }
 SHEET = {"p1": "plates/p1.h5ad", "p2": "plates/p2.h5ad", "p3": "plates/p3.zarr"}
 N_CELLS = {"p1": 120, "p2": 100, "p3": 110}
-# Each column is files of eight stores.
+# Each column has files in eight stores.
 OBS = ["pass_filter", "cell_line", "drug", "sublibrary", "mread_count"]
 _ROOM = 10**9
-# Names that a step writes under before it is done: nobody takes them for a result.
+# Temporary names of incomplete outputs, which are no results.
 _HIDDEN = re.compile(r"(^|/)\.[^/]+\.(partial|old)(/|$)|\.refused$")
 
 
 class Write(NamedTuple):
-    """A write of the undisturbed build: the how many-eth to which file, and the step's manifest."""
+    """A write of the undisturbed build: its number, its file, and the manifest of its step."""
 
     path: str
     nth: int
@@ -60,7 +60,7 @@ class Write(NamedTuple):
 
 @dataclass(frozen=True)
 class Reference:
-    """How an undisturbed build of some inputs ends: digests of its files, or of why it fails."""
+    """Result of an undisturbed build: digests of its files, or its error."""
 
     files: dict[str, str]
     said: str
@@ -68,7 +68,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Atlas:
-    """A finished atlas in a folder that all workers share: look, do not touch."""
+    """Finished atlas in a folder that all workers share: read only."""
 
     folder: Path
 
@@ -78,7 +78,7 @@ class Atlas:
 
     @property
     def plates(self) -> Path:
-        """Other plates, good and bad ones."""
+        """Other good and bad plates."""
         return self.folder / "plates"
 
     @cached_property
@@ -86,7 +86,7 @@ class Atlas:
         return writes.library(self.folder)
 
     def make(self) -> None:
-        """Plates, and the atlas of three of them with a trace of what was written."""
+        """Make plates, and the atlas of three of them with a trace of all writes."""
         with once(self.folder / "plates.done") as first:
             if first:
                 make_plates(self.plates)
@@ -104,7 +104,7 @@ class Atlas:
 
     @cached_property
     def writes(self) -> list[Write]:
-        """Each write of a step to a file of its own, in the undisturbed build."""
+        """Writes of each step to its outputs, in the undisturbed build."""
         owners = {}
         for record in self.base.results.rglob("runs/*.json"):
             manifest = record.parent.parent / record.name
@@ -126,9 +126,9 @@ class Atlas:
         return found
 
     def reference(self, project: Project, *, but: str | None = None) -> Reference:
-        """What an undisturbed build makes of a project's inputs, built once.
+        """Result of an undisturbed build of a project's inputs, built once.
 
-        `but` is a section of the config that it is built without.
+        `but` is a section of the config to build without.
         """
         inputs = digests(project.folder, but=("results", ".snakemake"))
         key = hashlib.sha256(json.dumps([inputs, but]).encode()).hexdigest()[:24]
@@ -151,7 +151,7 @@ class Atlas:
 
 
 def scratch() -> Path | None:
-    """Where many small files cost least: in memory, where there is room, else on disk."""
+    """Folder for many small files: in memory if there is space, else on disk."""
     memory = Path("/dev/shm")
     if memory.is_dir() and os.access(memory, os.W_OK) and disk_usage(memory).free > _ROOM:
         return memory
@@ -159,7 +159,7 @@ def scratch() -> Path | None:
 
 
 def run(project: Project, library: str, environment: dict[str, str]) -> tuple[int, str]:
-    """Run the workflow undisturbed: exit code, and what was printed."""
+    """Run the workflow undisturbed; return exit code and output."""
     done = subprocess.run(
         [warm.python(library), *project.command()[1:]],
         env=warm.environment(library) | {"COLUMNS": "200"} | environment,
@@ -170,7 +170,7 @@ def run(project: Project, library: str, environment: dict[str, str]) -> tuple[in
 
 
 def copy(old: Path, new: Path) -> None:
-    """A file, link or folder with its times, in place of what was there."""
+    """Replace a path by a copy of a file, link or folder with its times."""
     remove(new)
     new.parent.mkdir(parents=True, exist_ok=True)
     if old.is_dir() and not old.is_symlink():
@@ -187,7 +187,7 @@ def remove(path: Path) -> None:
 
 
 def lineage(path: str) -> list[str]:
-    """A relative path and the folders it is in, innermost first."""
+    """A relative path and its folders, innermost first."""
     return [path, *map(str, Path(path).parents)][:-1]
 
 
@@ -206,7 +206,7 @@ def digests(folder: Path, but: tuple[str, ...] = ()) -> dict[str, str]:
 
 
 def outputs(project: Project) -> dict[str, str]:
-    """Digests of a project's results, as far as they are the same in each undisturbed build."""
+    """Digests of the results that are the same in each undisturbed build."""
     found = {
         name: hashlib.sha256(data).hexdigest()
         for name, data in project.outputs().items()
@@ -221,14 +221,14 @@ def outputs(project: Project) -> dict[str, str]:
 
 
 def _without_times(name: str, text: bytes) -> bytes:
-    """Of the page, all but its table of times; of the table of times, its header."""
+    """The page without its table of times; of the file of times only the header."""
     if name.endswith(".html"):
         return re.sub(rb"<table\b(?:(?!</table>).)*>load<.*?</table>", b"", text, flags=re.DOTALL)
     return text.partition(b"\n")[0]
 
 
 def code_digest() -> str:
-    """Of all that decides a build: the workflow, the package, and this small atlas."""
+    """Digest of the workflow, the package and the code of this small atlas."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard",
          "Snakefile", "workflow", "scripts", "src", "config", "profiles", "tests/chaos/atlas.py"],
@@ -245,7 +245,7 @@ def code_digest() -> str:
 
 
 def make_plates(folder: Path) -> None:
-    """The three plates, one more, others of the same names, and bad ones."""
+    """Make the three plates, one more, others with the same names, and bad ones."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for number, (name, path) in enumerate(SHEET.items(), start=1):
@@ -279,6 +279,6 @@ def save(plate: ad.AnnData, path: Path) -> None:
     if path.suffix == ".h5ad":
         write_plate(path, plate)
     else:
-        # zarr-python and anndata speak of what they will do one day.
+        # zarr-python and anndata announce changes.
         with warnings.catch_warnings(action="ignore"), ad.settings.override(zarr_write_format=3):
             plate.write_zarr(path)

@@ -1,4 +1,4 @@
-"""One fault: a copy of the finished atlas, a user who runs it again, and what may come of it."""
+"""One fault: a copy of the finished atlas, runs of a user, and the check of the result."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.workflow import warm
 from tests.workflow.runs import ROOT, Project
 
 RUNS = 3
-_SECONDS = 300  # no run of so small an atlas takes longer, on however busy a machine
+_SECONDS = 300  # no run of this small atlas takes longer, even on a busy machine
 # Marks the processes of one case in their environment.
 _MARK = "CHAOS_CASE"
-# Results that people look at; without the others an atlas is finished, too.
+# Results for users; an atlas is complete without the others.
 _PRODUCTS = ("atlas.zarr", "umap.h5ad", "integrated.h5ad", "pseudobulk.h5ad", "report.html")
 _PRODUCTS += ("manifests/", "figures/", "tables/")
-# What `snakemake atlas` does not make.
+# Results that `snakemake atlas` does not make.
 _BEYOND_ATLAS = re.compile(
     r"(subset|umap|integrated|pseudobulk)\.h5ad|report\.html|(figures|tables)/"
     r"|manifests/((subset|umap|integrate|report|merge_pseudobulk)\.json|pseudobulk/)"
@@ -45,22 +45,22 @@ class Done(NamedTuple):
 
 @dataclass
 class Case:
-    """A project that a fault may spoil.
+    """A project that a fault damages.
 
     Attributes
     ----------
     atlas
-        What the project is a copy of.
+        Atlas that the project is a copy of.
     project
-        Its inputs and results.
+        Inputs and results.
     rng
-        Decides the fault.
+        Random numbers of the fault.
     quick
-        Whether it has to do with few undisturbed builds.
+        Whether to use few undisturbed builds.
     log
-        What happened, in words, with what runs have printed.
+        Events in words, with the output of the runs.
     targets
-        What the user asks for: everything, or the atlas alone.
+        Targets of the user's command: everything, or the atlas alone.
     said
         Last sentences of the workflow.
     """
@@ -80,11 +80,11 @@ class Case:
             self.note("asked for: atlas")
 
     def is_asked_for(self, name: str) -> bool:
-        """Whether a file of the results is made by the user's command."""
+        """Whether the user's command makes a file of the results."""
         return not (self.targets and _BEYOND_ATLAS.match(name))
 
     def goes_without(self, section: str) -> bool:
-        """Whether the user's command needs nothing of a section of the changed config."""
+        """Whether the user's command does not need a section of the changed config."""
         changed = self.project.config.get(section)
         same = changed == self.atlas.base.config.get(section)
         return bool(self.targets) and not same and (changed or {}).get("cells") != "all"
@@ -103,7 +103,7 @@ class Case:
     # --- runs -------------------------------------------------------------------------------------
 
     def start(self, *targets: str, environment: dict[str, str] | None = None) -> Run:
-        """Begin a run, of the user's command if no other is given."""
+        """Start a run, by default of the user's command."""
         targets = targets or self.targets
         self.n_runs += 1
         cores = self.rng.choice([1, 2])
@@ -127,16 +127,16 @@ class Case:
         return self.start(*targets, environment=environment).end()
 
     def settle(self) -> str:
-        """What a user does: the same command, up to three times, and what its sentence asks for.
+        """Act like a user: give the same command up to three times, and follow its sentences.
 
         Returns
         -------
-        How it ended: ``right`` or ``sentence``.
+        The end: ``right`` or ``sentence``.
 
         Raises
         ------
         WrongEnd
-            In neither way.
+            Neither of them.
         """
         before = set()
         for _ in range(RUNS):
@@ -151,7 +151,7 @@ class Case:
         return "sentence"
 
     def disturbed(self, done: Done) -> None:
-        """A run that met a fault may end well or say what was wrong."""
+        """Check that a run with a fault has succeeded or printed its error."""
         if done.code == 0:
             self.judge()
         else:
@@ -159,7 +159,7 @@ class Case:
             self.obey(done)
 
     def obey(self, done: Done) -> bool:
-        """Do what was asked for; returns whether anything was."""
+        """Do what the sentences request; return whether they request anything."""
         asked = False
         for paths in re.findall(r"\(rm -r (.*?)\)", done.said):
             for path in map(self.project.folder.joinpath, shlex.split(paths)):
@@ -177,7 +177,7 @@ class Case:
         return asked
 
     def check_sentence(self, done: Done) -> None:
-        """A run that fails says why, in one sentence for each thing that is wrong."""
+        """Check that a failed run prints one sentence per error."""
         self.said = sentences(done.said)
         if "Traceback (most recent call last)" in done.said:
             last = re.findall(
@@ -192,11 +192,11 @@ class Case:
     # --- ends -------------------------------------------------------------------------------------
 
     def judge(self) -> None:
-        """Compare the results of a run that succeeded with those of an undisturbed one."""
+        """Compare the results of a successful run with those of an undisturbed one."""
         self.wait_for_orphans()
         ours, theirs = outputs(self.project), self.atlas.reference(self.project)
         if not theirs.files and self.goes_without("integrate"):
-            # A fresh build refuses early what `integrate` would refuse.
+            # A new build refuses early what `integrate` would refuse.
             theirs = self.atlas.reference(self.project, but="integrate")
         if not theirs.files:
             said = sorted(sentences(theirs.said))
@@ -217,21 +217,21 @@ class Case:
                 continue
 
     def processes(self) -> list[int]:
-        """Processes that were started for this case and live."""
+        """Running processes of this case."""
         found = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
             try:
                 environment = (entry / "environ").read_bytes()
-            except OSError:  # ended, or somebody else's
+            except OSError:  # ended, or of another user
                 continue
             if self.mark.encode() in environment.split(b"\0"):
                 found.append(int(entry.name))
         return found
 
     def wait_for_orphans(self) -> None:
-        """Until jobs that have outlived their Snakemake are done."""
+        """Wait for jobs that outlive their Snakemake."""
         deadline = time.monotonic() + _SECONDS
         while self.processes():
             if time.monotonic() > deadline:
@@ -242,7 +242,7 @@ class Case:
 
 @dataclass
 class Run:
-    """A run that is under way."""
+    """A running command."""
 
     case: Case
     process: subprocess.Popen[bytes]
@@ -250,7 +250,7 @@ class Run:
     targets: str
 
     def kill(self) -> None:
-        """SIGKILL for Snakemake alone: its jobs run on."""
+        """Kill (SIGKILL) Snakemake alone: its jobs continue."""
         self.process.kill()
 
     def end(self) -> Done:
@@ -267,7 +267,7 @@ class Run:
 
 
 def sentences(said: str) -> set[str]:
-    """What a run gives as its reason to fail."""
+    """Error sentences of a run."""
     found = {text.strip() for text in re.findall(r"^\s*error:(.*)$", said, re.MULTILINE)}
     found |= {
         text.strip()
@@ -279,16 +279,16 @@ def sentences(said: str) -> set[str]:
 
 
 def unit_of(name: str) -> str:
-    """The store, folder of pictures or file that a file of the results belongs to."""
+    """Store, folder of pictures or file that contains a file of the results."""
     store = re.match(r".*?\.zarr(?=/)|figures/[^/]+(?=/)", name)
     return store[0] if store else name
 
 
 def differences(ours: dict[str, str], theirs: dict[str, str]) -> list[str]:
-    """What is wrong with results that are to be those of an undisturbed build.
+    """Differences between results and those of an undisturbed build.
 
-    Results of a plate or a rule that is no longer asked for may stay; those that nothing needs any
-    more may be gone, as a whole: a store without its root metadata cannot be opened.
+    Results of a plate or a rule that is no longer requested may stay. Results that no step needs
+    may be missing completely: a store without its root metadata cannot be opened.
     """
     wrong = []
     units = {unit_of(name) for name in theirs}

@@ -1,4 +1,4 @@
-"""The folder that all workers of pytest see, as in the tests of the workflow."""
+"""The folder that all workers of pytest share, as in the tests of the workflow."""
 
 from tests.workflow.conftest import shared
 

@@ -1,4 +1,4 @@
-"""The kinds of fault. Each spoils a case; what a user does then is `Case.settle`."""
+"""The kinds of fault. Each damages a case; `Case.settle` then acts like a user."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.chaos import writes
 from tests.chaos.atlas import CONFIG, SHEET, Write, copy, remove
 from tests.chaos.case import Case, WrongEnd, unit_of
 
-# Changes that make results of their own; those of the first work on what is stored behind.
+# Changes of the config that change results; the first ones reuse stored results of earlier steps.
 PROBES: list[dict[str, Any]] = [
     {"pca": {"n_comps": 7}},
     {"hvg": {"n_top_genes": 90}},
@@ -79,7 +79,7 @@ FAILING: list[dict[str, Any]] = [
     {"no_such_key": 1},
 ]
 
-# Of a run before another change; the last costs least.
+# Targets of a run before another change; the last costs least.
 TARGETS = [(), ("atlas",), ("consensus",), ("consensus",)]
 TIMES = ["now", "long ago", "tomorrow"]
 
@@ -93,7 +93,7 @@ def change_config(case: Case, change: dict[str, Any]) -> None:
 
 
 def probe(case: Case) -> None:
-    """A change of the config that works on what is stored."""
+    """A change of the config that uses stored results."""
     change_config(case, PROBES[0] if case.quick else case.rng.choice(PROBES))
 
 
@@ -103,7 +103,7 @@ def maybe_probe(case: Case, share: float = 0.4) -> None:
 
 
 def back(case: Case) -> None:
-    """The inputs of the beginning; times of files tell nothing about when."""
+    """Restore the first inputs; times of files carry no information."""
     case.note("back to the first inputs")
     base = case.atlas.base
     change_config(case, {})
@@ -112,7 +112,7 @@ def back(case: Case) -> None:
 
 
 def settle_and_maybe_back(case: Case) -> str:
-    """Results of changed inputs cost an undisturbed build of their own."""
+    """Check changed inputs, which need another undisturbed build; maybe restore them."""
     if case.quick or case.rng.random() < 0.4:
         run_without_judging(case, *case.rng.choice(TARGETS))
         back(case)
@@ -127,7 +127,7 @@ def run_without_judging(case: Case, *targets: str) -> None:
 
 
 def files_of(case: Case) -> list[str]:
-    """Files of the results: each kind of output is as likely as another, whatever its files."""
+    """Random files of the results; every kind of output is equally likely."""
     found = sorted(path for path in case.results.rglob("*") if path.is_file())
     return [path.relative_to(case.results).as_posix() for path in found]
 
@@ -156,13 +156,13 @@ def set_time(path: Path, when: str) -> None:
 
 
 def spoil(case: Case, path: Path, data: bytes | None) -> None:
-    path.unlink()  # as a hard link it may have another name
+    path.unlink()  # a hard link may have another name
     if data is not None:
         path.write_bytes(data)
 
 
 def step_again(case: Case, write: Write) -> None:
-    """Make the step of a write run: what it left is gone, its manifest alone, or everything."""
+    """Make the step of a write run again: remove its outputs, its manifest, or everything."""
     if not case.quick and case.rng.random() < 0.1:
         case.note("a first run")
         remove(case.results)
@@ -171,7 +171,7 @@ def step_again(case: Case, write: Write) -> None:
     maybe_probe(case, 0.3)
     manifest = case.results / write.manifest
     steps = [manifest]
-    if case.rng.random() < 0.4:  # more to do
+    if case.rng.random() < 0.4:  # more steps
         others = sorted(path for path in case.results.rglob("manifests/**/*.json"))
         others = [path for path in others if path.parent.name != "runs"]
         steps += case.rng.sample(others, 2)
@@ -185,13 +185,13 @@ def step_again(case: Case, write: Write) -> None:
 
 
 def maybe_back(case: Case, share: float = 0.4) -> None:
-    """What the disturbed run was to make is not wanted any more."""
+    """Maybe restore the inputs, so the results of the disturbed run are not needed."""
     if case.rng.random() < share:
         back(case)
 
 
 def some_write(case: Case) -> Write:
-    """A write of a step; each file is as likely as another, and each step."""
+    """A random write; steps and files are equally likely."""
     manifests = sorted({w.manifest for w in case.atlas.writes if case.is_asked_for(w.manifest)})
     manifest = case.rng.choice(manifests)
     return case.rng.choice([write for write in case.atlas.writes if write.manifest == manifest])
@@ -262,7 +262,7 @@ def remove_store(case: Case) -> str:
 
 
 def mix_up_plates(case: Case) -> str:
-    """What belongs to one plate lies where another's should, with its times."""
+    """Replace a result of one plate by that of another, with its times."""
     one, two = case.rng.sample(list(SHEET), 2)
     pattern = case.rng.choice(["plates/{}/*", "manifests/*/{}.json", "manifests/*/runs/{}.json"])
     paths = sorted(case.results.glob(pattern.format(one)))
@@ -276,7 +276,7 @@ def mix_up_plates(case: Case) -> str:
 
 
 def touch_results(case: Case) -> str:
-    """As a copy does that keeps no times."""
+    """Change times, as a copy without times does."""
     paths = [path for path in sorted(case.results.rglob("*")) if path.is_file()]
     case.rng.shuffle(paths)
     n = len(paths) if case.rng.random() < 0.5 else case.rng.randrange(1, len(paths))
@@ -289,7 +289,7 @@ def touch_results(case: Case) -> str:
 
 
 def purge(case: Case) -> str:
-    """A scratch file system removes what is older than a date."""
+    """Remove files older than a date, as scratch file systems do."""
     folder = case.project.folder if case.rng.random() < 0.4 else case.results
     paths = [path for path in folder.rglob("*") if path.is_file()]
     inputs = (case.project.folder / "plates", case.project.folder / "plates.tsv")
@@ -310,7 +310,7 @@ def purge(case: Case) -> str:
 
 
 def forget(case: Case) -> str:
-    """Snakemake's memory is lost, or a part of it."""
+    """Remove Snakemake's records, or a part of them."""
     folder = case.project.folder / ".snakemake"
     if case.rng.random() < 0.5:
         case.note("removed .snakemake")
@@ -334,7 +334,7 @@ def kill_job(case: Case) -> str:
     write = some_write(case)
     step_again(case, write)
     done = case.run(environment=told(case, "KILL", write))
-    if done.code == 0:  # Snakemake tries a step again
+    if done.code == 0:  # Snakemake retries a step
         case.judge()
     maybe_back(case)
     return case.settle()
@@ -358,7 +358,7 @@ def failing_write(case: Case, kind: str) -> str:
 
 
 def kill_snakemake(case: Case) -> str:
-    """At a write of a job, or at any moment; its jobs die with it, or run on."""
+    """Kill Snakemake at a write of a job or at any moment, with or without its jobs."""
     write = some_write(case)
     step_again(case, write)
     alone = case.rng.random() < 0.5
@@ -385,7 +385,7 @@ def kill_snakemake(case: Case) -> str:
 
 
 def meanwhile(case: Case) -> tuple[Any, Any]:
-    """A run that is at a write of a job."""
+    """Start a run and stop it at a write of a job."""
     write = some_write(case)
     step_again(case, write)
     running = case.start(environment=told(case, "WAIT", write))
@@ -410,7 +410,7 @@ def two_runs(case: Case) -> str:
 
 
 def inputs_change_in_a_run(case: Case) -> str:
-    """What the jobs read is not what Snakemake has planned with."""
+    """Change inputs after Snakemake has planned its jobs."""
     running, _ = meanwhile(case)
     if case.rng.random() < 0.5:
         probe(case)
@@ -436,7 +436,7 @@ def replace_source(case: Case, plate: str, kind: str) -> None:
 
 
 def new_source(case: Case) -> str:
-    """Other data under the same name; its times may be any."""
+    """Replace the data of a plate, with any times."""
     plate = case.rng.choice(list(SHEET))
     kind = case.rng.choice(["other", "count", "obs"])
     replace_source(case, plate, kind)
@@ -450,7 +450,7 @@ def new_source(case: Case) -> str:
 
 
 def source_in_place(case: Case) -> str:
-    """Files of the Zarr plate are written over, its root metadata stays."""
+    """Overwrite files of the Zarr plate, but not its root metadata."""
     path = source(case, "p3")
     kind, part = case.rng.choice([("count", "X/data"), ("obs", "obs/cell_line")])
     case.note(f"source of p3: {part} changed in place")
@@ -475,7 +475,7 @@ def touch_source(case: Case) -> str:
 
 
 def bad_source(case: Case) -> str:
-    """A source that cannot be read, or holds no counts; later it is put right."""
+    """Replace a source by one that is not readable or has no counts; later repair it."""
     plate = case.rng.choice(list(SHEET))
     path = source(case, plate)
     kind = case.rng.choice(
@@ -506,7 +506,7 @@ def bad_source(case: Case) -> str:
 
 
 def sheet(case: Case) -> str:
-    """Plates come, go, are renamed, or change places."""
+    """Add, drop, rename or swap plates."""
     plates = dict(SHEET)
     what = case.rng.choice(["add", "drop", "rename", "rows", "files", "other genes", "twice"])
     names = list(plates)
@@ -537,7 +537,7 @@ def sheet(case: Case) -> str:
 def valid_config(case: Case) -> str:
     change_config(case, case.rng.choice(VALID))
     if case.rng.random() < 0.3:
-        run_without_judging(case, "atlas")  # and what is behind it later
+        run_without_judging(case, "atlas")  # and the following steps later
     return settle_and_maybe_back(case)
 
 
@@ -576,7 +576,7 @@ KINDS: dict[str, Callable[[Case], str]] = {
     "config changed": valid_config,
     "config that fails": failing_config,
 }
-# Of these a run of the workflow writes what a shared library spoils.
+# Kinds that need the shared library.
 NEED_COMPILER = {
     "job killed",
     "disk full",
@@ -587,5 +587,5 @@ NEED_COMPILER = {
 
 
 def kind_of(number: int) -> str:
-    """Kinds take turns."""
+    """Kind of a fault; kinds take turns."""
     return list(KINDS)[number % len(KINDS)]

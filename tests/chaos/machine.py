@@ -1,4 +1,4 @@
-"""Runs one numbered fault and says how it ended."""
+"""Run one numbered fault and report its end."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tests.chaos.faults import KINDS, NEED_COMPILER, kind_of
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a fault ended.
+    """End of a fault.
 
     Attributes
     ----------
     end
         ``right``, ``sentence``, ``wrong``, ``skipped`` (no compiler), ``broken`` (the machine).
     why
-        Of a wrong end; else the last sentences.
+        Reason of a wrong end; else the last sentences.
     log
-        What happened, with what runs have printed.
+        Events with the output of the runs.
     """
 
     seed: int
@@ -40,7 +40,7 @@ class Outcome:
 
 
 def attempt(atlas: Atlas, seed: int, number: int, *, quick: bool = False) -> Outcome:
-    """Run a fault in a folder of its own, which is removed; it depends on its numbers alone."""
+    """Run a fault in a temporary folder; it depends on its numbers alone."""
     kind = kind_of(number)
     start = time.monotonic()
 

@@ -1,4 +1,4 @@
-"""What chaos takes for right, for wrong and for a sentence."""
+"""Which ends chaos accepts as right, as wrong and as a sentence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RIGHT = {
     [
         {},
         {"merged.zarr/zarr.json": None, "merged.zarr/X/c/0": None},
-        {"merged.zarr/zarr.json": None},  # cannot be opened any more
+        {"merged.zarr/zarr.json": None},  # cannot be opened
         {"plates/dropped/counts.zarr/zarr.json": "x", "integrated.h5ad": "x"},
         {"logs/pca.log": "x"},
     ],

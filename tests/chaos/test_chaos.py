@@ -1,6 +1,6 @@
 """After any fault the same command ends with the right bytes or with a sentence: forty of them.
 
-``bench/chaos.py`` runs thousands. One of these again, with all it prints:
+``bench/chaos.py`` runs thousands. To repeat one with its output:
 ``python bench/chaos.py --quick --seed 17 --only NUMBER``.
 """
 

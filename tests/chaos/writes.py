@@ -1,4 +1,4 @@
-"""Faults of single writes: ``fail_writes.c``, compiled, and how a run is told of it."""
+"""Faults of single writes: compiles ``fail_writes.c`` and sets its environment variables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STATE_BYTES = 16
 
 
 def library(folder: Path) -> str:
-    """Path of the shared library, compiled once in a folder; empty where there is no compiler."""
+    """Path of the shared library, compiled once per folder; empty without a compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
         return ""
@@ -26,7 +26,7 @@ def library(folder: Path) -> str:
 
 
 def environment(state: Path, kind: str, path: str, nth: int, root: str = "") -> dict[str, str]:
-    """Of a run whose `nth` write to a file of results meets a fault: see ``fail_writes.c``."""
+    """Environment of a run whose `nth` write to a result fails: see ``fail_writes.c``."""
     state.write_bytes(bytes(_STATE_BYTES))
     return {
         "CHAOS_FAULT": kind,

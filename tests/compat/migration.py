@@ -1,9 +1,9 @@
-"""docs/migration.md: scanpy's and rapids-singlecell's functions, and ours: what differs.
+"""docs/migration.md: how scatlas's functions differ from scanpy's and rapids-singlecell's.
 
     python -m tests.compat.migration --write
 
-Names, parameters, defaults and passes are those of the signatures, ours and the installed scanpy's;
-what no signature says stands in `migration.toml`.
+Names, parameters, defaults and passes come from the signatures of scatlas and the installed scanpy,
+all other facts from `migration.toml`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _find(package: Any, name: str) -> Any:
 
 @dataclass
 class Entry:
-    """A function of ours, and what is said of it."""
+    """A function of scatlas, and the facts about it."""
 
     name: str
     scanpy_dask: str
@@ -52,26 +52,26 @@ class Entry:
 
     @cached_property
     def ours(self) -> Any:
-        """Our function; None while there is none."""
+        """Function of scatlas; None if missing."""
         import scatlas
 
         return _find(scatlas, self.name)
 
     @cached_property
     def scanpys(self) -> Any:
-        """scanpy's function; None where it has none."""
+        """scanpy's function; None if missing."""
         import scanpy
 
         return None if self.theirs is not None else _find(scanpy, self.name)
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
-        """Ours."""
+        """Parameters of scatlas's function."""
         return dict(inspect.signature(self.ours).parameters)
 
     @property
     def scanpys_parameters(self) -> dict[str, inspect.Parameter]:
-        """scanpy's."""
+        """Parameters of scanpy's function."""
         return dict(inspect.signature(self.scanpys).parameters) if self.scanpys else {}
 
     @property
@@ -80,7 +80,7 @@ class Entry:
         return [name for name in self.parameters if name in self.scanpys_parameters]
 
     def other_defaults(self) -> list[str]:
-        """Shared parameters with another default, or that are positional in one alone."""
+        """Shared parameters with another default or kind."""
         return [
             name
             for name in self.shared
@@ -90,24 +90,24 @@ class Entry:
 
 
 def _default(parameter: inspect.Parameter) -> str:
-    # Both say "not given" by an object of their own.
+    # Each package has its own object for "not given".
     text = repr(parameter.default)
     return "not given" if text in {"_empty", "var['highly_variable'] if there"} else text
 
 
 def entries() -> list[Entry]:
-    """What migration.toml says."""
+    """Entries of migration.toml."""
     facts = tomllib.loads(FACTS.read_text())
     return [Entry(name=name, **fact) for name, fact in facts.items()]
 
 
 def present() -> list[Entry]:
-    """The entries whose function is there."""
+    """Entries whose function exists."""
     return [entry for entry in entries() if entry.ours is not None]
 
 
 def shared_functions() -> set[str]:
-    """Names, as ``pp.scale``, of the functions that scanpy and we have."""
+    """Names, as ``pp.scale``, of the functions that scanpy and scatlas have."""
     import scanpy
 
     import scatlas
@@ -148,7 +148,7 @@ def _details() -> str:
         else:
             said = f"As scanpy's: {_names(entry.shared)}."
             there = {name: why for name, why in entry.adds.items() if name in entry.parameters}
-            said += _reasons("Not", entry.lacks) + _reasons("Besides", there)
+            said += _reasons("Not", entry.lacks) + _reasons("Also", there)
             said += _reasons("Other default", entry.defaults)
         rows.append(f"| `{entry.name}` | {said} | {entry.differs} |")
     return "\n".join(rows)
@@ -173,7 +173,7 @@ def _closeness() -> str:
 
 
 def _rapids() -> str:
-    rows = ["| function | has besides | has not |", "|---|---|---|"]
+    rows = ["| function | additional | missing |", "|---|---|---|"]
     rows += [
         f"| `rsc.{entry.rapids}` | {_names(entry.rapids_adds)} | {_names(entry.rapids_lacks)} |"
         for entry in present()
@@ -209,7 +209,7 @@ PARTS = {
 
 
 def render() -> str:
-    """The page, with each part between its marks made anew."""
+    """The page with new text between the marks of each part."""
     text = PAGE.read_text()
     for name, part in PARTS.items():
         begin = BEGIN.format(name)

@@ -1,4 +1,4 @@
-"""docs/compatibility.md, from the lists of tests and the reasons for those that fail."""
+"""Write docs/compatibility.md from the lists of tests and the reasons of failures."""
 
 from __future__ import annotations
 
@@ -13,54 +13,54 @@ PASSES, FAILURES, REASONS = HERE / "passes.txt", HERE / "failures.txt", HERE / "
 PAGE = HERE.parents[1] / "docs" / "compatibility.md"
 
 _PAGE = """\
-<!-- Written by `python -m tests.compat.run --update`; what stands here is in tests/compat. -->
+<!-- Written by `python -m tests.compat.run --update`; its sources are in tests/compat. -->
 
-# scanpy's own tests, with scatlas in its place
+# scanpy's own tests, run with scatlas
 
-scanpy's test-suite calls `sc.pp.scale`, `sc.tl.leiden` and the rest. `make test` runs it with
-scatlas's functions under these names. Of the {n_judged} tests of scanpy {version} that pass with
-scanpy's own functions and call one that scatlas has too, **{n_passes} pass with scatlas
-({share:.0f} %)**. Each of the others is below, with its reason.
+scanpy's test-suite calls `sc.pp.scale`, `sc.tl.leiden` and others. `make test` runs it with
+scatlas's functions under these names. {n_judged} tests of scanpy {version} pass with scanpy's own
+functions and call a function that scatlas has, too. **{n_passes} of them pass with scatlas
+({share:.0f} %)**; the others are listed below, each with its reason.
 
-| tests | judged | pass | do not |
+| tests | judged | pass | fail |
 |---|---:|---:|---:|
 {files}
 | all | {n_judged} | {n_passes} | {n_failures} |
 
-## Why the others do not
+## Reasons of the failures
 
 {reasons}
-## What is judged, and what not
+## Judged tests
 
-The tests are those of the installed scanpy, from its source distribution; the hash in
-`envs/test.lock.txt` vouches for it. Before they are imported, the public functions of `scanpy.pp`,
-`scanpy.tl` and `scanpy.get` that scatlas has under the same name are replaced by scatlas's:
+The tests come from the source distribution of the installed scanpy, checked by the hash in
+`envs/test.lock.txt`. Before their import, scatlas's functions replace the public functions with the
+same name in `scanpy.pp`, `scanpy.tl` and `scanpy.get`:
 {functions}.
-What scanpy's modules call of each other stays theirs, so that its plots and others meet
-scatlas's results. A test counts if it passes with scanpy's functions under the same conditions and
-calls one of ours. So none counts that scanpy skips, expects to fail, or fails with the versions of
-packages that are locked here.
+scanpy's modules still call each other, so its plots and other functions use scatlas's results. A
+test counts if it passes with scanpy's functions under the same conditions and calls one of
+scatlas's. So no test counts that scanpy skips, expects to fail, or fails with the locked versions
+of packages.
 
-One thing of the tests is changed: the Dask arrays that they make are cut along the cells alone,
-for scanpy as for scatlas. anndata's helper cuts them along the genes too, which scatlas refuses,
-with the call that mends it: `adata.X = adata.X.rechunk({{1: -1}})`.
+One detail of the tests differs, for scanpy as for scatlas: their Dask arrays have chunks along the
+cells alone. anndata's helper also makes chunks along the genes, which scatlas refuses, with the
+call that fixes it: `adata.X = adata.X.rechunk({{1: -1}})`.
 
 Data that scanpy's tests fetch from the network (`pbmc3k`, `pbmc3k_processed`) is simulated in the
-same form: tests that compare with numbers of the real data fail for scanpy too, and do not count.
-Random numbers are seeded by the name of the test.
+same form: tests that compare with numbers of the real data fail for scanpy, too, and do not count.
+The name of a test seeds its random numbers.
 
 ```bash
 python -m tests.compat.run             # the tests that passed still pass; a part of `make test`
-python -m tests.compat.run --update    # after a change of scanpy, or of what scatlas offers
+python -m tests.compat.run --update    # after a change of scanpy, or of scatlas's functions
 ```
 
-A test that passed and does not any more fails `make test`: the list cannot get shorter unnoticed.
-An update ends with the failures that have no reason yet in `tests/compat/reasons.toml`.
+If a test that passed fails, `make test` fails, so the list cannot get shorter unnoticed. An update
+prints the failures that have no reason yet in `tests/compat/reasons.toml`.
 """
 
 
 def read(path: Path) -> list[str]:
-    """The names in a list, without its first lines."""
+    """Names of a list, without its header."""
     return [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
 
 
@@ -70,13 +70,13 @@ def recorded_version() -> str:
 
 
 def recorded_functions() -> list[str]:
-    """Functions of ours, as ``pp.scale``, that stood in the places of scanpy's."""
+    """Functions of scatlas, as ``pp.scale``, that replaced scanpy's."""
     return re.search(r"# Functions: (.*)", PASSES.read_text())[1].split()
 
 
 @dataclass
 class Reason:
-    """Why some tests do not pass."""
+    """Reason of failing tests."""
 
     title: str
     why: str
@@ -93,7 +93,7 @@ class Reason:
 
 
 def reasons() -> list[Reason]:
-    """What reasons.toml says, each with the failures that it explains: the first that fits."""
+    """Reasons of reasons.toml, each with its failures; a failure belongs to the first that fits."""
     found = [Reason(**entry) for entry in tomllib.loads(REASONS.read_text())["reason"]]
     for name in read(FAILURES):
         for reason in found:

@@ -1,13 +1,13 @@
-"""scanpy's own tests, run with our functions in the places of scanpy's.
+"""Run scanpy's own tests with scatlas's functions in place of scanpy's.
 
     python -m tests.compat.run              every test of passes.txt must pass
     python -m tests.compat.run --update     run all, once with scanpy's functions and once with
-                                            ours; write the lists and docs/compatibility.md
+                                            scatlas's; write the lists and docs/compatibility.md
 
-The tests are those of the installed scanpy, from its source distribution, which pip fetches and the
-lock's hash vouches for; nothing of it is kept in the repository but the names of the tests.
-Judged is a test that passes with scanpy's own functions, on the machine that updates the lists, and
-calls one of ours. `passes.txt` and `failures.txt` hold them all, `reasons.toml` why those fail.
+The tests come from the source distribution of the installed scanpy, which pip fetches and checks by
+the lock's hash; the repository has only the names of the tests. A test counts if it passes with
+scanpy's own functions on the machine that updates the lists, and calls one of scatlas's.
+`passes.txt` and `failures.txt` list all counted tests, `reasons.toml` the reasons of the failures.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ from tests.compat.page import FAILURES, HERE, PASSES
 
 ROOT = HERE.parents[1]
 LOCK = ROOT / "envs" / "test.lock.txt"
-# What was fetched stays for the next run; `make clean` removes it.
+# Fetched files stay for the next run; `make clean` removes them.
 CACHE = ROOT / ".pytest_cache" / "scanpy"
-# The files of scanpy's suite in which our functions are called. (Those of its plots compare
-# pictures of data that has to be fetched; `ingest` compiles UMAP for a minute and a half, to meet
-# our graph alone.)
+# Files of scanpy's suite that call functions of scatlas. (Tests of plots compare pictures of data
+# from the network; `ingest` compiles UMAP for a minute and a half, only to use scatlas's graph.)
 FILES = [
     *("aggregated", "backed", "clustering", "combat", "deprecations", "embedding"),
     *("highly_variable_genes", "neighbors_key_added", "normalization", "pca"),
@@ -44,11 +43,11 @@ FILES = [
 
 
 class UnavailableError(Exception):
-    """The tests could not be fetched; the message says why."""
+    """The tests could not be fetched; the message gives the reason."""
 
 
 def fetch() -> Path:
-    """Folder of the installed scanpy's source distribution, fetched unless it is there."""
+    """Folder of the installed scanpy's source distribution, fetched if missing."""
     wanted = version("scanpy")
     target = CACHE / f"scanpy-{wanted}"
     if target.is_dir():
@@ -70,14 +69,14 @@ def fetch() -> Path:
         (unpacked,) = (Path(folder) / "unpacked").iterdir()
         try:
             unpacked.rename(target)
-        except OSError:  # another run was quicker
+        except OSError:  # another run was faster
             if not target.is_dir():
                 raise
     return target
 
 
 def _locked(name: str, wanted: str) -> str:
-    """The lines of the lock, with all hashes, that hold this version of a package."""
+    """Lines of the lock, with all hashes, for this version of a package."""
     found = re.search(rf"^{name}==(\S+)(?:.*\\\n)+.*\n", LOCK.read_text(), re.MULTILINE)
     if found is None or found[1] != wanted:
         raise UnavailableError(
@@ -92,7 +91,7 @@ def run(whose: str, tests: list[str] | None = None, *, workers: int = 2) -> dict
     Parameters
     ----------
     whose
-        ``"scatlas"`` or ``"scanpy"``: whose functions the tests meet.
+        ``"scatlas"`` or ``"scanpy"``: whose functions the tests call.
     tests
         Names of the tests to run; all of `FILES` when left out.
     workers
@@ -102,7 +101,7 @@ def run(whose: str, tests: list[str] | None = None, *, workers: int = 2) -> dict
     files = FILES
     with tempfile.TemporaryDirectory() as folder:
         results, only = Path(folder) / "results.json", Path(folder) / "only.json"
-        # A run of pytest inside a run of pytest: what the outer one says of itself is not ours.
+        # pytest inside pytest: drop the variables of the outer run.
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COV"))}
         environment |= {"SCATLAS_COMPAT": whose, "SCATLAS_COMPAT_RESULTS": str(results)}
         paths = [str(HERE), os.environ.get("PYTHONPATH")]
@@ -112,7 +111,7 @@ def run(whose: str, tests: list[str] | None = None, *, workers: int = 2) -> dict
             environment["SCATLAS_COMPAT_ONLY"] = str(only)
             files = sorted({name.split(".py::")[0].removeprefix("test_") for name in tests})
         command = [sys.executable, "-m", "pytest", "-c", str(suite / "pyproject.toml")]
-        # scanpy's configuration, but for what it adds to the command line.
+        # scanpy's configuration without its additions to the command line.
         command += ["--rootdir", str(suite), "-o", "addopts=", "-o", f"cache_dir={folder}/cache"]
         command += ["--import-mode=importlib", "-p", "testing.scanpy._pytest"]
         command += ["-p", "scanpy_substitutes", "-q", "-n", str(workers), "--dist", "loadfile"]
@@ -127,7 +126,7 @@ def run(whose: str, tests: list[str] | None = None, *, workers: int = 2) -> dict
 
 
 def check() -> list[str]:
-    """The tests of passes.txt that do not pass, each with why."""
+    """Tests of passes.txt that fail, with their errors."""
     recorded, installed = page.recorded_version(), version("scanpy")
     if recorded != installed:
         said = f"the lists are those of scanpy {recorded}, but {installed} is installed"
@@ -145,7 +144,7 @@ def check() -> list[str]:
 
 
 def update() -> list[str]:
-    """Write the lists and, when each failure has a reason, the page; the failures without one."""
+    """Write the lists, and the page if each failure has a reason; return failures without one."""
     theirs, ours = run("scanpy"), run("scatlas")
     judged = {
         name: outcome
@@ -169,7 +168,7 @@ def _write(path: Path, names: set[str], what: str) -> None:
 
 
 def main() -> int:
-    """Check or update, as the command line says."""
+    """Check or update, depending on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--update", action="store_true", help="write the lists and the page")
     if parser.parse_args().update:

@@ -1,10 +1,10 @@
-"""Pytest plugin: scanpy's tests, with our functions in the places of scanpy's.
+"""Pytest plugin that runs scanpy's tests with scatlas's functions.
 
-Loaded by `run.py` into the process that runs scanpy's tests (never into our own suite). Before they
-are collected, each public function of ``scanpy.pp``, ``scanpy.tl`` and ``scanpy.get`` that we have
-under the same name is replaced; scanpy's own modules go on using their own. ``SCATLAS_COMPAT``
-says whose functions stand there: ``scatlas``, or ``scanpy`` to see what passes without us.
-A function notes that it was called, so that tests which call none are left out of the count.
+`run.py` loads it into the process of scanpy's tests (never into scatlas's suite). Before pytest
+collects the tests, the plugin replaces each public function of ``scanpy.pp``, ``scanpy.tl`` and
+``scanpy.get`` by scatlas's function with the same name; scanpy's modules still use their functions.
+``SCATLAS_COMPAT`` chooses the functions: ``scatlas``, or ``scanpy`` for a run without scatlas.
+Functions record their calls, so tests without a call do not count.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ OUTCOMES: dict[str, dict[str, Any]] = {}
 
 
 class _Calls:
-    """Names of the substituted functions that the running test, or a fixture of it, has called."""
+    """Names of the substituted functions that the running test or its fixtures have called."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self.heard = True
 
     def noted(self, name: str, function: Callable) -> Callable:
-        """The function, noting each call."""
+        """The function with a record of each call."""
 
         @functools.wraps(function)
         def noting(*args: Any, **kwargs: Any) -> Any:
@@ -50,7 +50,7 @@ class _Calls:
         return noting
 
     def unheard(self, function: Callable) -> Callable:
-        """A function that prepares data for several tests: no call is that of the first of them."""
+        """A function that prepares data for several tests; its calls count for none of them."""
 
         @functools.wraps(function)
         def preparing(*args: Any, **kwargs: Any) -> Any:
@@ -67,7 +67,7 @@ CALLS = _Calls()
 
 
 def substituted() -> dict[str, tuple[Any, str, Callable]]:
-    """By name, as ``pp.scale``: scanpy's module, the name in it, and our function."""
+    """scanpy's module, its function and scatlas's function, by name (``pp.scale``)."""
     found = {}
     for theirs, ours in PAIRS:
         scanpy_module, our_module = importlib.import_module(theirs), importlib.import_module(ours)
@@ -75,7 +75,7 @@ def substituted() -> dict[str, tuple[Any, str, Callable]]:
             member = getattr(our_module, name)
             if inspect.isfunction(member) and hasattr(scanpy_module, name):
                 found[f"{ours.removeprefix('scatlas.')}.{name}"] = (scanpy_module, name, member)
-    # Flavors that scanpy has in another module, and we beside the others.
+    # Flavors that scanpy has in another module.
     genes = found["pp.highly_variable_genes"][2]
     if "theta" in inspect.signature(genes).parameters:
         elsewhere = importlib.import_module("scanpy.experimental.pp")
@@ -84,9 +84,9 @@ def substituted() -> dict[str, tuple[Any, str, Callable]]:
 
 
 def _whole_cells(make: Callable) -> Callable:
-    """A maker of Dask arrays, which halves both axes, made to cut along the cells alone.
+    """Make a helper that halves both axes of Dask arrays halve the cells alone.
 
-    We refuse an array that is cut along the genes, with a sentence that asks for just this.
+    scatlas refuses chunks along the genes, with a sentence that requests this change.
     """
 
     def made(*args: Any, **kwargs: Any) -> Any:
@@ -97,7 +97,7 @@ def _whole_cells(make: Callable) -> Callable:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Put the functions and the data in their places, before any test is imported."""
+    """Replace the functions and the data before any test is imported."""
     import scanpy as sc
     from anndata.tests import helpers
 
@@ -105,7 +105,7 @@ def pytest_configure(config: pytest.Config) -> None:
         helpers.as_sparse_dask_array = helpers.as_sparse_dask_matrix
     for name in ("as_dense_dask_array", "as_sparse_dask_array"):
         setattr(helpers, name, _whole_cells(getattr(helpers, name)))
-    # scanpy marks tests for a plugin that repeats them; here each runs once.
+    # scanpy marks tests for a plugin that repeats them; scatlas runs each once.
     config.addinivalue_line("markers", "flaky(reruns, reruns_delay): may fail now and then")
     sc.datasets.pbmc3k = standins.pbmc3k
     sc.datasets.pbmc3k_processed = standins.pbmc3k_processed
@@ -131,7 +131,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def _same_numbers_on_each_run(request: pytest.FixtureRequest) -> None:
-    """Tests draw from NumPy's global generator: by their name, not by what ran before."""
+    """Seed NumPy's global generator by the name of the test, not by earlier tests."""
     np.random.seed(zlib.crc32(request.node.nodeid.encode()))  # noqa: NPY002 - it is theirs
 
 
@@ -155,5 +155,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if not hasattr(session.config, "workerinput"):  # the process that starts the workers has all
+    if not hasattr(
+        session.config, "workerinput"
+    ):  # the process that starts the workers has all calls
         Path(os.environ["SCATLAS_COMPAT_RESULTS"]).write_text(json.dumps(OUTCOMES))

@@ -1,9 +1,9 @@
 """Simulated cells in place of the data sets that scanpy's tests fetch from the network.
 
-The tests need them in the same form, not the same numbers: 2,700 cells x 32,738 genes of sparse
-float32 counts (``pbmc3k``), and the same after scanpy's tutorial (``pbmc3k_processed``). Results
-of this suite then depend on no server. Tests that compare with numbers of the real data fail for
-scanpy itself, so that nothing is judged by them.
+The tests need the same form, not the same numbers: 2,700 cells x 32,738 genes of sparse float32
+counts (``pbmc3k``), and the same after scanpy's tutorial (``pbmc3k_processed``). So this suite
+needs no server. Tests that compare with numbers of the real data fail for scanpy, too, and do not
+count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from anndata import AnnData
 from scipy import sparse
 
 N_CELLS, N_GENES, N_TYPES = 2700, 32738, 8
-N_EXPRESSED = 16634  # the other genes of the reference are in no cell, as in the real data
+N_EXPRESSED = 16634  # no cell has the other genes of the reference, as in the real data
 
 
 @functools.cache
@@ -57,7 +57,7 @@ def pbmc3k() -> AnnData:
 
 
 def pbmc3k_processed() -> AnnData:
-    """Scaled values of some genes, logarithms of all in ``raw``, as the data set of this name."""
+    """Scaled values of some genes, and logarithms of all in ``raw``, as in this data set."""
     x, kind = _counts()
     x = x[:2638]
     x = x[:, x.getnnz(axis=0) >= 3][:, :13714]

@@ -1,4 +1,4 @@
-"""docs/migration.md says what the signatures say, ours and scanpy's."""
+"""docs/migration.md agrees with the signatures of scatlas and scanpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""scanpy's own tests pass with our functions, as docs/compatibility.md says."""
+"""scanpy's own tests pass with scatlas's functions as listed in docs/compatibility.md."""
 
 from __future__ import annotations
 

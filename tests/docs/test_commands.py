@@ -1,4 +1,4 @@
-"""Every command line of the pages works: taken from the text, and run or parsed by its own tool."""
+"""Every command in the pages works: the test runs it, or its tool parses it."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ PAGES = (
     *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "profiles").rglob("*.yaml"))),
     *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "config").glob("*.yaml"))),
 )
-# First words of what is a command, in code that says of no language that it is.
+# First words of commands in code without a language.
 TOOLS = ("snakemake", "S", "make", "python", "pip", "bash", "git", "sbatch", "source", "export")
 TOOLS += (".venv/bin/python", ".venv/bin/pip")
-# Run for real, in this order, on small plates; all other lines of Snakemake are planned with -n.
+# Run on small plates, in this order; all other Snakemake commands are planned with -n.
 RUN = (
     "snakemake --configfile=my.yaml",
     "snakemake --configfile=my.yaml --unlock",
     "snakemake --configfile=my.yaml atlas",
     "snakemake --configfile=my.yaml --report snakemake-report.html",
 )
-# Even -n asks the programs of these options, which a machine may lack: parsed by Snakemake.
+# With these options even -n calls a program that may be missing: Snakemake parses them.
 PROGRAMS = {"--software-deployment-method conda": "conda"}
-# Not run: each with its reason, and with what looks at it instead.
+# Not run: each with its reason, and the check instead.
 PARSED = {
     r"make ": "builds, tests or installs for minutes: planned by make -n",
     r"(\S*/)?pip install ": "installs packages: parsed by pip, extras and files looked up",
     r"(\S*/)?python.* -m (scatlas|tests)\.": "writes to the checkout, or runs for minutes: parsed",
-    r"(\S*/)?python -m pytest ": "a test of its own: the file and a test of that name are there",
+    r"(\S*/)?python -m pytest ": "runs a test: the file and a test with that name exist",
     r"python bench/\w+\.py": "runs for minutes to hours: its --help knows the options",
-    r"python tests/slurm/": "starts a Slurm cluster: the file is there and knows the word",
+    r"python tests/slurm/": "starts a Slurm cluster: the file exists and knows the word",
     r"python3\.12 -m venv ": "makes an environment: parsed by the shell",
     r"bash \.ci/run": "runs all tests: parsed by the shell",
-    r"(git clone|cd|source|export) ": "needs a network, or sets up a shell: parsed by it",
-    r"\$\{EDITOR": "opens an editor: parsed by the shell, and the file is there",
+    r"(git clone|cd|source|export) ": "needs a network, or changes the shell: parsed by the shell",
+    r"\$\{EDITOR": "opens an editor: parsed by the shell, and the file exists",
     r"(sbatch|for|done)\b": "needs Slurm: parsed by the shell",
 }
 
@@ -70,11 +70,11 @@ class Command:
 
 
 def code(page: str) -> tuple[list[tuple[str, str]], list[str]]:
-    """Blocks of code with their language, and code within lines."""
+    """Blocks of code with their language, and inline code."""
     text = (ROOT / page).read_text("utf-8")
     if not page.endswith(".md"):
         lines = re.findall(r"^#   ?(\w+ .*)", text, re.MULTILINE)
-        # Behind two spaces, what it does.
+        # After two spaces follows a description.
         return [("", re.split(r" {2,}", line)[0]) for line in lines], re.findall(r"`(.+?)`", text)
     fence = re.compile(r"^( *)```(\S*)[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
     blocks = [(match[2], match[3]) for match in fence.finditer(text)]
@@ -98,7 +98,7 @@ def commands() -> list[Command]:
 
 
 def snakemake_lines() -> list[str]:
-    """Those of Snakemake, in full: the text says what S is, and leaves out what is the same."""
+    """Complete Snakemake commands: with the meaning of S, and with the omitted options."""
     (short,) = re.findall(r"`S` stands for `(.+?)`", (ROOT / "docs/reruns.md").read_text())
     texts = [re.sub(r"^S(?= )", short, command.text) for command in commands()]
     texts = [text.replace(" ... ", f" {short.partition(' ')[2]} ") for text in texts]
@@ -112,7 +112,7 @@ NOT_RUN = [command for command in OTHERS if command not in HELP]
 
 
 def test_the_commands_are_found():
-    """And no list here names what no page says any more."""
+    """And the lists in this file have no command that is on no page."""
     assert len(commands()) > 50
     assert set(RUN) <= {*snakemake_lines()}
     texts = [command.text for command in NOT_RUN]
@@ -121,7 +121,7 @@ def test_the_commands_are_found():
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout with the files that the pages tell to write, as they have them."""
+    """Checkout with the files that the pages tell users to write."""
     folder = tmp_path_factory.mktemp("checkout")
     for path in ROOT.iterdir():
         if path.name not in {".snakemake", ".git", "results", "resources", "config", "build"}:
@@ -137,9 +137,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows = re.search(r"^ *plate\tpath\n(?: *\w+\t/data/.*\n)+", text, re.MULTILINE)[0]
         rows = re.sub("^ +", "", rows, flags=re.MULTILINE).replace("/data/", f"{data}/")
         (folder / sheet).write_text(rows)
-        told = next(block for name, block in code(page)[0] if name == "yaml" and "plates:" in block)
-        assert f"plates: {sheet}" in told
-        (folder / config).write_text(told)
+        text = next(block for name, block in code(page)[0] if name == "yaml" and "plates:" in block)
+        assert f"plates: {sheet}" in text
+        (folder / config).write_text(text)
         for number, plate in enumerate(read_plates(folder / sheet, check_files=False), start=1):
             write_plate(Path(plate.path), simulate_plate(number, n_cells=120, n_genes=600))
         assert load(folder / config).plates == sheet
@@ -147,7 +147,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(text: str, folder: Path) -> str:
-    """Run a line as a user does; ``python`` and ``snakemake`` have imported their libraries."""
+    """Run a command as a user does, but with the warm ``python`` and ``snakemake``."""
     words = shlex.split(text)
     if words[0] == "snakemake":
         words[:1] = ["python", "-m", "snakemake"]
@@ -181,11 +181,11 @@ def test_a_line_of_snakemake_is_planned(atlas: Path, text: str):
         options = parse_args(shlex.split(text)[1:])[1]
         assert options.targets == set()
         return
-    said = run(f"{text} -n", atlas)
+    output = run(f"{text} -n", atlas)
     if "--forcerun" in text:
         name = text.split()[-1]
         rule = "load" if "counts.zarr" in name else name
-        assert re.search(rf"^{rule} +\d+$", said, re.MULTILINE), said
+        assert re.search(rf"^{rule} +\d+$", output, re.MULTILINE), output
 
 
 @pytest.mark.parametrize("command", HELP, ids=str)
@@ -210,8 +210,8 @@ def test_a_command_that_is_not_run_is_parsed(command: Command, monkeypatch: pyte
     elif words[1:2] == ["tests/slurm/cluster.py"]:
         assert f'"{words[2]}"' in (ROOT / words[1]).read_text()
     elif words[1:] and words[1].startswith("bench/"):
-        told = [sys.executable, words[1], "--help"]
-        options = subprocess.run(told, check=True, capture_output=True, text=True).stdout
+        help_command = [sys.executable, words[1], "--help"]
+        options = subprocess.run(help_command, check=True, capture_output=True, text=True).stdout
         assert [word for word in words if word.startswith("--") and word not in options] == []
     elif words[0].endswith("python"):
         parsed_by_program(words[2:], monkeypatch)
@@ -233,7 +233,7 @@ def parsed_by_pip(words: list[str]) -> None:
 
 
 def parsed_by_program(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The module ends when it has understood its options."""
+    """Run the module until it has parsed its options."""
     parse = argparse.ArgumentParser.parse_args
 
     def parse_and_end(self: argparse.ArgumentParser, *args: object) -> None:
@@ -243,14 +243,14 @@ def parsed_by_program(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_end)
     monkeypatch.setattr(sys, "argv", words)
     source = Path(find_spec(words[0]).origin).read_text()
-    assert "parse_args(" in source or "_config_docs import main" in source, "it would be run"
+    assert "parse_args(" in source, "it would be run"
     with pytest.raises(SystemExit) as ended:
         runpy.run_module(words[0], run_name="__main__", alter_sys=True)
     assert ended.value.code == 0
 
 
 def parsed_by_shell(command: Command) -> None:
-    """With the other lines of its blocks: some commands have several."""
+    """Parse a command with the other lines of its block: some commands have several."""
     blocks = [block for _, block in code(command.page)[0] if command.text in block]
     for block in blocks or [command.text]:
         words = ["bash", "-n", "-c", block.replace("<this repository>", "repository")]

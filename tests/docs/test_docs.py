@@ -1,4 +1,4 @@
-"""The pages of docs/ as HTML: built without a warning, notebooks run, each link leads somewhere."""
+"""HTML pages of docs/: no warning of the build, notebooks without errors, valid links."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "docs" / "notebooks").glob("*.md"))
-# What a reader calls; of io only functions and classes have a page.
+# Public modules; only functions and classes have a page.
 MODULES = ("pp", "tl", "get", "pl", "io", "datasets")
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the pages. Warnings are errors, and so is a cell of a notebook that fails."""
+    """Folder of the built pages. Warnings and failing notebook cells are errors."""
     folder = tmp_path_factory.mktemp("docs")
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-j", "2"]
     command += ["-c", str(ROOT / "docs"), "-d", str(folder / "doctrees")]
@@ -33,7 +33,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         capture_output=True,
         text=True,
         check=False,
-        # Whatever the machine's settings are, pages come out the same.
+        # The same pages with any settings of the machine.
         env=os.environ | {"PYTHONWARNINGS": "", "COLUMNS": "100"},
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -73,8 +73,8 @@ def test_each_notebook_was_run(built: Path, name: str) -> None:
 def test_what_the_notebooks_say_is_so(built: Path) -> None:
     pages = {n: (built / "docs/notebooks" / f"{n}.html").read_text() for n in NOTEBOOKS}
     text = {name: re.sub(r"<[^>]+>", "", page) for name, page in pages.items()}
-    assert "another cut: True" in text["out_of_core"]
-    assert "in memory:   True" in text["out_of_core"]
+    assert "other blocks: True" in text["out_of_core"]
+    assert "in memory: True" in text["out_of_core"]
     assert "the same bits: True" in text["several_gpus"]
     assert "2 workers" in text["several_gpus"]
     assert pages["in_memory"].count("<img") >= 2

@@ -1,7 +1,7 @@
-"""Tests that need a GPU: skipped, with the reason, where there is none.
+"""Tests that need a GPU; without one they are skipped with the reason.
 
-Run them in one process, without ``-n``: one of them fills the GPU's memory. On a machine that has a
-GPU set ``SCATLAS_REQUIRE_GPU=1``: what cannot run there is an error then, not a skipped test.
+Run them in one process, without ``-n``: one of them fills the GPU's memory. On a machine with a GPU
+set ``SCATLAS_REQUIRE_GPU=1``: then a test that cannot run fails instead of being skipped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def _why_not() -> str | None:
     if find_spec("cupy") is None:
         return "CuPy is not installed"
-    import cupy  # one that does not load is an error
+    import cupy  # a package that does not load is an error
 
     try:
         cupy.zeros(1).get()
@@ -53,7 +53,7 @@ def rng() -> np.random.Generator:
 
 @pytest.fixture
 def gpu_block() -> Callable[..., Any]:
-    """Function that copies a dense or CSR block to the GPU, with other types if asked for."""
+    """Function that copies a dense or CSR block to the GPU, optionally with other types."""
 
     def copied(x: Any, data: Any = None, indices: Any = None, indptr: Any = None) -> Any:
         import cupy as cp

@@ -1,4 +1,4 @@
-"""What several files of tests on GPUs share."""
+"""Helpers of several files of GPU tests."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 
 
 def needs(package: str, *, optional: bool = False) -> pytest.MarkDecorator:
-    """Skip where the package is missing, which with ``SCATLAS_REQUIRE_GPU`` is an error instead.
+    """Skip without the package; with ``SCATLAS_REQUIRE_GPU`` fail instead.
 
-    What is optional (of the extras ``gpu-embed-*``) may be missing where a GPU is required, too.
+    Optional packages (of the extras ``gpu-embed-*``) may be missing even then.
     """
     required = os.environ.get("SCATLAS_REQUIRE_GPU") and not optional
     missing = find_spec(package) is None and not required
     return pytest.mark.skipif(missing, reason=f"{package} is not installed")
 
 
-def parts(x: Any) -> list[np.ndarray]:
-    """Arrays of a dense or CSR block, in the main memory."""
+def host_arrays(x: Any) -> list[np.ndarray]:
+    """NumPy arrays of a dense or CSR block in host memory."""
     arrays = (x.data, x.indices, x.indptr) if hasattr(x, "indptr") else (x,)
     return [array if isinstance(array, np.ndarray) else array.get() for array in arrays]

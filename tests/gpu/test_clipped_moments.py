@@ -1,4 +1,4 @@
-"""Moments above bounds, and the flavours seurat_v3, on the GPU: the bits of the CPU."""
+"""Moments above bounds, and the flavours seurat_v3, on the GPU have the bits of the CPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-from tests.gpu.shared import needs, parts
+from tests.gpu.shared import host_arrays, needs
 
 cp = pytest.importorskip("cupy")
 
@@ -34,7 +34,7 @@ def some_counts(rng, n=300, genes=70, dtype="uint16"):
 
 
 def some_bounds(rng, x, n_groups=3):
-    """Bounds of which some are values of the block, and some are above everything."""
+    """Bounds, some equal to values of the block, some above all values."""
     bounds = rng.gamma(2.0, 3.0, (n_groups, x.shape[1]))
     bounds[:, 1::3] = np.floor(bounds[:, 1::3])
     bounds[:, 2::7] = np.inf
@@ -53,7 +53,7 @@ def bits(moments):
 
 
 def contents(block):
-    return [array.tobytes() for array in parts(block)]
+    return [array.tobytes() for array in host_arrays(block)]
 
 
 @pytest.mark.parametrize("dtype", [*INTEGERS, "float32", "float64"])

@@ -1,4 +1,4 @@
-"""Where work runs, on real GPUs: the backend, its memory, claims, a cluster of one and two GPUs."""
+"""Backend, GPU memory, GPU locks, and a cluster of one and two GPUs, on real GPUs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ cp = pytest.importorskip("cupy")
 
 
 def run(program: str, *args: str, **env: str) -> Any:
-    """What a process of its own prints last, as JSON: CUDA starts once in a process."""
+    """Last JSON line of a program in a new process, because CUDA starts once per process."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program), *args],
         env=os.environ | env, capture_output=True, text=True, check=False, timeout=240,
@@ -117,11 +117,11 @@ with backend.use(sys.argv[1], memory_mode="default") as found:
 def test_cuda_is_not_started_by_asking():
     program = """
         import ctypes, json, time
-        from scatlas.compute import backend, devices
+        from scatlas.compute import backend, gpu_devices
         start = time.perf_counter()
-        devices.query_gpus()
+        gpu_devices.query_gpus()
         asked = time.perf_counter()
-        devices.query_gpus()
+        gpu_devices.query_gpus()
         again = time.perf_counter()
         assert backend.choose("gpu") == "gpu"
         count = ctypes.c_int()
@@ -229,7 +229,7 @@ def test_a_cluster_has_one_worker_a_gpu_with_one_allocator(tmp_path: Path, n: in
     kinds, allocators, shown = zip(*found["resources"], strict=True)
     assert set(kinds) == {"StatisticsResourceAdaptor"}
     assert set(allocators) == {"rmm_cupy_allocator"}
-    assert len(set(shown)) == n, "each worker has a GPU of its own"
+    assert len(set(shown)) == n, "two workers share a GPU"
     assert found["kinds"] == ["cupy"]
 
 

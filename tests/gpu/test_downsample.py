@@ -1,4 +1,4 @@
-"""Counts drawn on the GPU: the very counts of the CPU."""
+"""Counts drawn on the GPU equal those of the CPU."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from tests.gpu.shared import parts
+from tests.gpu.shared import host_arrays
 
 cp = pytest.importorskip("cupy")
 
 import scatlas as sa  # noqa: E402
 from scatlas import blocks  # noqa: E402
+from scatlas.arrays.kinds import is_gpu  # noqa: E402
 from scatlas.kernels.counts import (  # noqa: E402
     downsample_cpu,
     downsample_gpu,
 )
-from scatlas.kernels.dispatch import is_gpu  # noqa: E402
 
 INTEGERS = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 
@@ -32,8 +32,10 @@ def some_counts(rng, shape=(300, 70), dtype="uint16"):
 
 
 def same(got, expected):
-    assert [part.dtype for part in parts(got)] == [part.dtype for part in parts(expected)]
-    for a, b in zip(parts(got), parts(expected), strict=True):
+    assert [part.dtype for part in host_arrays(got)] == [
+        part.dtype for part in host_arrays(expected)
+    ]
+    for a, b in zip(host_arrays(got), host_arrays(expected), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -49,10 +51,10 @@ def test_all_types(rng, gpu_block, dtype, replace):
         options = {"seed": 2**63 + 12345, "replace": replace, "dtype": result}
         for host in (x, sp.csr_matrix(x)):
             block = gpu_block(host)
-            before = [part.tobytes() for part in parts(block)]
+            before = [part.tobytes() for part in host_arrays(block)]
             expected = downsample_cpu.draw(host, cells, targets, **options)
             same(downsample_gpu.draw(block, cells, targets, **options), expected)
-            assert [part.tobytes() for part in parts(block)] == before
+            assert [part.tobytes() for part in host_arrays(block)] == before
 
 
 @pytest.mark.parametrize("indices", ["uint16", "int32", "uint32", "int64"])
@@ -82,12 +84,12 @@ def test_genes_in_any_order(rng, gpu_block, indices, replace):
         unsorted.data[start:stop] = unsorted.data[order]
         unsorted.indices[start:stop] = unsorted.indices[order]
     block = gpu_block(unsorted)
-    before = [part.tobytes() for part in parts(block)]
+    before = [part.tobytes() for part in host_arrays(block)]
     got = downsample_gpu.draw(block, *args, **options)
     assert got.indices.dtype == indices
-    for a, b in zip(parts(got), parts(expected), strict=True):
+    for a, b in zip(host_arrays(got), host_arrays(expected), strict=True):
         np.testing.assert_array_equal(a, b)
-    assert [part.tobytes() for part in parts(block)] == before
+    assert [part.tobytes() for part in host_arrays(block)] == before
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (1, 1), (1, 70), (200, 1), (301, 97)])
@@ -114,7 +116,7 @@ def test_dense_of_any_layout(rng):
 
 
 def test_large_counts(gpu_block):
-    """Totals whose numbers need all 32 bits, and numbers that are drawn again."""
+    """Totals that need all 32 bits, and numbers that are drawn again."""
     x = sp.csr_matrix(np.tile([[3 * 2**29, 0, 5, 3 * 2**29 - 10]], (100, 1)))
     args = np.arange(100), np.full(100, 20)
     options = {"seed": 1, "replace": True, "dtype": np.int64}

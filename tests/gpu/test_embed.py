@@ -1,7 +1,7 @@
 """Neighbours, UMAP and Leiden by cuVS, cuML and cuGraph against the CPU's.
 
-Each test names the library it needs and is skipped, with that reason, where it is not installed:
-they are 1.3 GB, and what works without them is tested here, too.
+Each test names its library and is skipped with this reason if it is not installed: the libraries
+take 1.3 GB, and tests without them are here, too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 cuvs = needs("cuvs", optional=True)
 cuml = needs("cuml", optional=True)
 cugraph = needs("pylibcugraph", optional=True)
-# What the libraries themselves use of NumPy and Numba is theirs to mend.
+# Warnings about the libraries' own use of NumPy and Numba.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -39,7 +39,7 @@ LIBRARIES = ("cuvs", "cuml", "pylibcugraph")
 
 
 def points(n_cells: int, width: int, dtype: type = np.float32, *, apart: float = 2.0) -> np.ndarray:
-    """Like components: a few wide axes, many narrow ones, some groups."""
+    """Points like components: a few wide axes, many narrow ones, some groups."""
     rng = np.random.default_rng(0)
     groups = rng.normal(size=(9, width))[rng.integers(0, 9, n_cells)]
     return ((apart * groups + rng.normal(size=groups.shape)) * np.geomspace(9, 1, width)).astype(
@@ -120,8 +120,8 @@ def test_cells_in_several_batches():
 
 
 @cuvs
-def test_far_from_the_origin_and_among_twins():
-    """Where float32 tells nothing apart all cells are compared; the same on every run."""
+def test_far_from_the_origin_and_among_equal_cells():
+    """All cells are compared if float32 distances are equal; the same on every run."""
     x = points(3000, 30) + 1e3
     x[1000:1300] = x[7]
     runs = [gpu_exact(x, 15) for _ in range(2)]
@@ -172,8 +172,8 @@ def test_graphs_are_written_as_from_the_cpu():
             assert isinstance(a, sp.csr_matrix)
             np.testing.assert_array_equal(a.indptr, b.indptr)
             np.testing.assert_array_equal(a.indices, b.indices)
-            # A weight is exp(-e), and the width in e is found by bisection to 1e-5: it is e that
-            # agrees so far. Weights of 1e-4 have e = 9.
+            # A weight is exp(-e), and bisection finds the width in e to 1e-5, so e agrees to this
+            # tolerance. Weights of 1e-4 have e = 9.
             if key == "distances":
                 np.testing.assert_allclose(a.data, b.data, rtol=1e-6)
             else:
@@ -286,7 +286,7 @@ def test_leiden_finds_the_cpus_clusters(use_weights):
 
 @cugraph
 def test_leiden_where_groups_touch():
-    """Cells between two groups may change sides: the clusters agree, not each cell."""
+    """Cells between two groups may change clusters: the clusters agree, not each cell."""
     from sklearn.metrics import adjusted_rand_score
 
     cpu = annotated(points(5000, 30, apart=1.0))
@@ -327,7 +327,7 @@ def test_leiden_of_some_cells_some_without_an_edge():
 
 
 def run_umap(folder: Path, backend: str, *, hidden: tuple[str, ...] = ()) -> tuple[ad.AnnData, str]:
-    """The step, with packages hidden by files that do not load."""
+    """Run the step with some packages hidden by files that do not load."""
     place = folder / f"{backend}-{len(hidden)}"
     (place / "hidden").mkdir(parents=True)
     for name in hidden:

@@ -1,4 +1,4 @@
-"""Gram statistics, components and projection on the GPU against their twins on the CPU."""
+"""Gram statistics, components and projection on the GPU agree with the CPU."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def matrix(rng, shape, density=0.2, dtype="float32"):
 
 
 def raw(x):
-    """The bytes of a block on the GPU."""
+    """Bytes of a block on the GPU."""
     arrays = [x] if isinstance(x, cp.ndarray) else [x.data, x.indices, x.indptr]
     return [array.get().tobytes() for array in arrays]
 
@@ -107,7 +107,7 @@ def test_gram_of_dense_rows_equals_the_cpu(dtype, rng, gpu_block, monkeypatch):
 
 
 def test_gram_in_many_parts_panels_and_runs(rng, gpu_block, monkeypatch):
-    """Every border there is: of parts, of panels of genes, of runs of a gene's cells."""
+    """Borders of parts, of panels of genes, and of runs of a gene's cells."""
     monkeypatch.setattr(gram_gpu, "_PAIR_COST", 0.0)
     for name, value in {
         "_PART_VALUES": 500,
@@ -120,14 +120,14 @@ def test_gram_in_many_parts_panels_and_runs(rng, gpu_block, monkeypatch):
     for density, dtype in ((0.1, "float32"), (0.9, "float64"), (0.3, "uint16")):
         x = matrix(rng, (200, 133), density, dtype)
         check_gram(gram_gpu.gram(gpu_block(x)), x)
-    # A row of more values than a part, and parts without any.
+    # A row with more values than a part, and parts without values.
     x = sp.csr_matrix((20, 2000), dtype=np.float32)
     x = sp.vstack([x, np.ones((1, 2000), np.float32), x], format="csr", dtype=np.float32)
     check_gram(gram_gpu.gram(gpu_block(x)), x)
 
 
 def test_gram_of_rows_that_begin_later(way, rng, gpu_block):
-    """Offsets need not begin at 0, as in a view of rows."""
+    """Offsets may begin above 0, as in a view of rows."""
     x = matrix(rng, (90, 30))
     block = gpu_block(x)
     part = gpu_block(x[:0])
@@ -206,7 +206,7 @@ def test_accumulator_equals_the_cpu(dense, logged, gpu_block):
 @pytest.mark.parametrize("dtype", ["float32", "float64", "uint8"])
 @pytest.mark.parametrize("dense", [False, True], ids=["csr", "dense"])
 def test_no_bit_depends_on_where_blocks_begin(dtype, dense, rng, gpu_block, monkeypatch):
-    """Nor on which groups of panels are summed elsewhere."""
+    """Nor on the groups of panels that are summed separately."""
     x = matrix(rng, (600, 41), 0.3, dtype)
     x = x.toarray() if dense else x
     monkeypatch.setattr(gram, "panel_rows", lambda *_, **__: 32)
@@ -223,7 +223,10 @@ def test_no_bit_depends_on_where_blocks_begin(dtype, dense, rng, gpu_block, monk
 
     whole = stats([slice(0, 400)])
     groups = [stats(cut(a, min(a + 128, 400), 10)) for a in range(0, 400, 128)]
-    for other in (*(stats(cut(0, 400, size)) for size in (1, 10, 33)), GramStats.fold(groups)):
+    for other in (
+        *(stats(cut(0, 400, size)) for size in (1, 10, 33)),
+        GramStats.merge_in_place(groups),
+    ):
         assert other.gram.tobytes() == whole.gram.tobytes()
         assert other.sums.tobytes() == whole.sums.tobytes()
 
@@ -313,7 +316,7 @@ def test_projected_dense_rows_equal_the_cpu(dtype, rng, gpu_block, monkeypatch):
     assert raw(block) == before
     whole = project_gpu.project(block, loadings, offset).get()
     assert whole.dtype == np.float32
-    for _ in range(2):  # whatever cells come with a cell
+    for _ in range(2):  # for any other cells in the block
         parts = [project_gpu.project(block[a:b], loadings, offset) for a, b in ((0, 7), (7, 130))]
         assert np.concatenate([part.get() for part in parts]).tobytes() == whole.tobytes()
 
@@ -335,7 +338,7 @@ def test_loadings_are_copied_to_a_device_once_and_travel(rng, gpu_block):
 
 
 def block_of(x, kind):
-    """The rows of `x` as CuPy's own kinds, which users have."""
+    """Rows of `x` as CuPy's array types, which users have."""
     from cupyx.scipy import sparse
 
     return cp.asarray(x.toarray()) if kind == "dense" else sparse.csr_matrix(x)

@@ -1,4 +1,4 @@
-"""Sums by group on the GPU: the CPU's bits, integers and reals, from kernel to aggregate."""
+"""Sums by group on the GPU have the CPU's bits, for integers and reals, also in aggregate."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def bits(sums):
     return [None if a is None else cp.asnumpy(a).tobytes() for a in arrays]
 
 
-def both(cpu, gpu, codes, n_groups, wanted=ALL):
-    """Sums of a block on the CPU and on the GPU, in two goes as if it were two blocks."""
+def sums_on_both(cpu, gpu, codes, n_groups, wanted=ALL):
+    """Sums of a block on the CPU and on the GPU, in two calls as for two blocks."""
     found = []
     for kernels, block in ((group_sums_cpu, cpu), (group_sums_gpu, gpu)):
         total = kernels.zeros((n_groups, cpu.shape[1]), block.dtype, wanted)
@@ -56,7 +56,7 @@ def test_bits_of_the_cpu(gpu_block, rng, dtype, n_groups):
     x = some_block(rng, dtype)
     codes = rng.integers(-1, n_groups, x.shape[0])
     for cpu in (x, sp.csr_matrix(x)):
-        on_cpu, on_gpu = both(cpu, gpu_block(cpu), codes, n_groups)
+        on_cpu, on_gpu = sums_on_both(cpu, gpu_block(cpu), codes, n_groups)
         assert bits(on_gpu) == bits(on_cpu)
         assert on_gpu.whole == (dtype in INTEGERS)
         rows = x[codes == 0].astype(np.float64)
@@ -70,7 +70,7 @@ def test_bits_of_the_cpu(gpu_block, rng, dtype, n_groups):
 def test_what_is_not_wanted(gpu_block, rng, dtype, wanted):
     x = some_block(rng, dtype)
     codes = rng.integers(-1, 4, x.shape[0])
-    on_cpu, on_gpu = both(x, gpu_block(x), codes, 4, wanted)
+    on_cpu, on_gpu = sums_on_both(x, gpu_block(x), codes, 4, wanted)
     assert bits(on_gpu) == bits(on_cpu)
     assert sum(part is not None for part in bits(on_gpu)) == wanted.n_arrays(dtype)
 
@@ -106,13 +106,13 @@ def test_shapes(gpu_block, rng, shape, dtype):
     x = (rng.poisson(0.7, shape) * 3).astype(dtype)
     codes = rng.integers(-1, 3, shape[0])
     for cpu in (x, sp.csr_matrix(x)):
-        on_cpu, on_gpu = both(cpu, gpu_block(cpu), codes, 3)
+        on_cpu, on_gpu = sums_on_both(cpu, gpu_block(cpu), codes, 3)
         assert bits(on_gpu) == bits(on_cpu)
 
 
 def test_values_that_are_not_finite(gpu_block):
     x = np.array([[np.inf, np.nan, 1.0], [1.0, 2.0, np.inf], [2.0, 1.0, -np.inf]])
-    on_cpu, on_gpu = both(x, gpu_block(x), np.zeros(3, dtype=np.int64), 1)
+    on_cpu, on_gpu = sums_on_both(x, gpu_block(x), np.zeros(3, dtype=np.int64), 1)
     for name in ("sums", "squares", "nonzero"):
         got, expected = (getattr(total, name) for total in (on_gpu, on_cpu))
         np.testing.assert_array_equal(cp.asnumpy(got), expected)
@@ -120,7 +120,7 @@ def test_values_that_are_not_finite(gpu_block):
 
 @pytest.mark.parametrize("dtype", ["int64", "float64"])
 def test_sums_of_sums(rng, dtype):
-    """Parts of a cluster's workers, added to groups of the whole."""
+    """Partial sums of a cluster's workers, added to the groups of the whole matrix."""
     x = some_block(rng, dtype)
     codes = rng.integers(-1, 6, x.shape[0])
     found = []
@@ -156,7 +156,7 @@ def test_aggregate(rng, dtype, kind):
                 layer = got.layers[name]
                 assert isinstance(layer, cp.ndarray)
                 assert layer.dtype == expected.layers[name].dtype
-                # The same bits: not a number only where the CPU has none.
+                # The same bits, with NaN only where the CPU has NaN.
                 np.testing.assert_array_equal(
                     blocks.on_host(layer), expected.layers[name], err_msg=f"{name} by {by}"
                 )

@@ -1,4 +1,4 @@
-"""Pearson residuals on the GPU: the sums of the CPU."""
+"""Pearson residuals on the GPU have the sums of the CPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-from tests.gpu.shared import parts
+from tests.gpu.shared import host_arrays
 
 cp = pytest.importorskip("cupy")
 
@@ -36,7 +36,7 @@ def some_model(x, codes, theta=100.0, clips=(0.9, 3.0, 1e9)):
 
 
 def same(got, expected):
-    """The same terms, whose sums have no rounding but that of the result."""
+    """Check for equal terms, whose sums are rounded only in the result."""
     for name in ("groups", "n_cells", "expressed"):
         np.testing.assert_array_equal(getattr(got, name), getattr(expected, name))
     assert isinstance(got.sums, np.ndarray)
@@ -53,10 +53,10 @@ def test_all_types(rng, gpu_block, dtype, theta):
     model, totals = some_model(x, codes, theta), x.sum(axis=1, dtype=np.float64)
     expected = pearson_cpu.sums_of_others(sp.csr_matrix(x), totals, model, codes)
     for block in (gpu_block(sp.csr_matrix(x)), gpu_block(x)):
-        before = [part.tobytes() for part in parts(block)]
+        before = [part.tobytes() for part in host_arrays(block)]
         for given in (codes, cp.asarray(codes)):
             same(pearson_gpu.sums_of_others(block, totals, model, given), expected)
-        assert [part.tobytes() for part in parts(block)] == before
+        assert [part.tobytes() for part in host_arrays(block)] == before
         same(
             pearson_gpu.sums_of_others(block, totals, model),
             pearson_cpu.sums_of_others(x, totals, model),
@@ -144,5 +144,5 @@ def test_public_function(rng, kind):
                 )
                 for each in (sp.csr_matrix(counts), x)
             )
-            # What rounding leaves out of the sums is rounded itself, on the CPU.
+            # On the CPU the rounding errors of the sums are rounded themselves.
             pd.testing.assert_frame_equal(gpu, cpu, rtol=1e-14, atol=0)

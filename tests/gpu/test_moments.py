@@ -1,4 +1,4 @@
-"""Moments on the GPU: against the CPU's, and against sums of fractions, which have no rounding."""
+"""Moments on the GPU agree with the CPU's, and with exact sums of fractions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INTEGERS = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int6
 
 
 def some_block(rng, n=70, genes=45, dtype="float32", density=0.4):
-    """Dense block of counts, or of reals of both signs, with empty rows and genes."""
+    """Dense block of counts or reals of both signs, with empty rows and genes."""
     x = rng.poisson(3.0, (n, genes)) + rng.poisson(0.05, (n, genes)) * 1000
     if np.dtype(dtype).kind == "f":
         x = x * rng.normal(size=x.shape)
@@ -30,7 +30,7 @@ def csr(x):
 
 
 def exact_pair(values):
-    """Sum of float64 values as the nearest float64, and the nearest to what that leaves."""
+    """Sum of float64 values as the nearest float64, and the nearest float64 to its error."""
     total = sum(map(Fraction, values), Fraction(0))
     high = float(total)
     return high, float(total - Fraction(high))
@@ -127,14 +127,14 @@ def test_groups(gpu_block, rng, where):
 def test_expm1(gpu_block, rng, dtype, log_base):
     x = some_block(rng, dtype="int64") % 20
     x = x.astype(dtype) if dtype == "uint8" else np.log1p(x).astype(dtype)
-    # NumPy's expm1 of float32 errs by some units in the last place.
+    # NumPy's expm1 of float32 has errors of some units in the last place.
     rtol = 1e-6 if dtype == "float32" else 1e-12
     for block, cpu in ((gpu_block(csr(x)), csr(x)), (gpu_block(x), x)):
         before = contents(block)
         got = moments_gpu.moments(block, expm1=True, log_base=log_base)
         same(got, moments_cpu.moments(cpu, expm1=True, log_base=log_base), rtol)
         assert contents(block) == before
-        # Without expm1 the base says nothing.
+        # Without expm1 the base has no effect.
         plain = moments_gpu.moments(block, log_base=log_base)
         assert bits(plain) == bits(moments_gpu.moments(block))
 
@@ -182,7 +182,7 @@ def test_constant_gene_has_variance_zero(gpu_block, n, dtype):
     x = np.full((n, 2), [0.1, 1e5 / 3], dtype=dtype)
     parts = [moments_gpu.moments(gpu_block(part)) for part in np.array_split(x, 3)]
     assert moments_cpu.merge(parts).var.tolist() == [[0.0, 0.0]]
-    if dtype == "float32":  # one unit in the last place, in one cell, is no rounding
+    if dtype == "float32":  # one unit in the last place of one cell exceeds the rounding
         x[-1] = np.nextafter(x[-1], np.float32(np.inf))
         same(moments_gpu.moments(gpu_block(x)), moments_cpu.moments(x))
         assert (moments_gpu.moments(gpu_block(x)).var > 0).all()
@@ -206,7 +206,7 @@ def test_genes_with_the_same_values_tie(gpu_block, rng):
     [("float32", -148, 120, 2**-149, 2.0**127), ("float64", -500, 500, 5e-324, 1e150)],
 )
 def test_values_of_all_sizes(gpu_block, rng, dtype, low, high, least, most):
-    """Sums hold the largest and the least value of a type side by side."""
+    """Sums keep the largest and the smallest value of a type at the same time."""
     x = (rng.normal(size=(60, 20)) * 2.0 ** rng.integers(low, high, (60, 20))).astype(dtype)
     x[1:20, 0] = -x[20:39, 0]
     x[:, 1] = 0

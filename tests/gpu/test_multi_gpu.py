@@ -1,4 +1,4 @@
-"""The published multi-GPU showcase: every step on a persisted X, one worker a GPU."""
+"""The published multi-GPU showcase: every step on a persisted X, one worker per GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPU homes of normalisation and QC against their CPU twins."""
+"""GPU kernels of normalisation and QC agree with the CPU kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scatlas.kernels.counts import (  # noqa: E402
     qc_cpu,
     qc_gpu,
 )
-from tests.gpu.shared import parts  # noqa: E402
+from tests.gpu.shared import host_arrays  # noqa: E402
 
 TYPES = [
     ("uint8", "uint16", "int64"),
@@ -37,14 +37,14 @@ def counts(rng, shape, data, indices="int32", indptr="int32"):
 
 
 def reals(rng, x, dtype="float32"):
-    """The same structure with values of both signs and many magnitudes."""
+    """The same sparsity pattern with values of both signs and many magnitudes."""
     y = x.copy()
     y.data = (rng.standard_normal(x.nnz) * 10.0 ** rng.integers(-3, 5, x.nnz)).astype(dtype)
     return y
 
 
 def same(got, expected, rtol=0.0, scale=0.0):
-    """Equal arrays of one type; reals within `rtol` of themselves or of `scale`."""
+    """Check arrays for equal type and values; reals within `rtol` of themselves or of `scale`."""
     assert type(got) is np.ndarray
     assert got.dtype == expected.dtype
     assert got.shape == expected.shape
@@ -69,7 +69,7 @@ def test_scaled_and_logged(rng, gpu_block, types, shape, dense):
     x = counts(rng, shape, *types)
     host = x.toarray() if dense else x
     block = gpu_block(host)
-    before = parts(block)
+    before = host_arrays(block)
     factors = rng.random(shape[0]) + 0.1
     scaled = normalize_gpu.scale_rows(block, factors)
     expected = normalize_cpu.scale_rows(host, factors)
@@ -83,7 +83,7 @@ def test_scaled_and_logged(rng, gpu_block, types, shape, dense):
             same(got.data.get(), want.data)
             assert got.indices is block.indices
             assert got.indptr is block.indptr
-    for now, then in zip(parts(block), before, strict=True):
+    for now, then in zip(host_arrays(block), before, strict=True):
         same(now, then)
 
 
@@ -95,7 +95,7 @@ def test_scaled_other_types(rng, gpu_block, dtype):
     for host in (x, x.toarray()):
         got = normalize_gpu.scale_rows(gpu_block(host), factors)
         want = normalize_cpu.scale_rows(host, factors)
-        same(parts(got)[0], want if isinstance(want, np.ndarray) else want.data)
+        same(host_arrays(got)[0], want if isinstance(want, np.ndarray) else want.data)
 
 
 def test_scaled_strided(rng, gpu_block):
@@ -149,9 +149,9 @@ def test_counts_are_summed_exactly(rng, gpu_block, types, shape, dense):
     x = counts(rng, shape, *types)
     host = x.toarray() if dense else x
     block = gpu_block(host)
-    before = parts(block)
+    before = host_arrays(block)
     masks = rng.random((3, shape[1])) < 0.2
-    if shape[1]:  # no masks of no genes: the CPU twin refuses them as well
+    if shape[1]:  # no masks without genes: the CPU kernel refuses them, too
         ns = sorted({min(n, shape[1]) for n in (1, 2, 50, 100, 200, 500)})
         check_qc(qc_gpu.qc_block(block, masks, ns), qc_cpu.qc_block(host, masks, ns))
     for name in ("row_totals", "row_sums", "row_positive", "gene_sums", "gene_positive"):
@@ -160,7 +160,7 @@ def test_counts_are_summed_exactly(rng, gpu_block, types, shape, dense):
     for fraction in (0.0, 0.05, 0.5):
         got = qc_gpu.dominant_genes(block, fraction)
         same(got, qc_cpu.dominant_genes(host, fraction))
-    for now, then in zip(parts(block), before, strict=True):
+    for now, then in zip(host_arrays(block), before, strict=True):
         same(now, then)
 
 

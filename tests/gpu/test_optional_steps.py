@@ -1,4 +1,4 @@
-"""The multi-GPU preset, mixing and doublets on GPUs, against the CPU."""
+"""The multi-GPU preset, batch correction and doublets on GPUs agree with the CPU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_preset_of_many_gpus_is_that_of_the_cpu(tmp_path_factory: pytest.Tem
     write_plate(folder / "p.h5ad", simulate_plate(1, n_cells=3000, n_genes=4000))
     atlases = []
     for backend in ("gpu", "cpu"):
-        # Managed memory hangs on some machines, and is proven elsewhere.
+        # Some machines hang with managed memory; other tests cover it.
         cluster = {"kind": "local-gpu", "devices": n_gpus} if backend == "gpu" else None
         config = preset | {"backend": backend, "compute": {"cluster": cluster}}
         project = Project(folder / backend, config, cold=True)
@@ -87,5 +87,5 @@ def test_doublets_of_counts_on_the_gpu():
     sa.get.anndata_to_GPU(adata)
     sa.pp.scrublet(adata, threshold=0.2)
     ours, theirs = (x.obs["doublet_score"].to_numpy() for x in (adata, cpu))
-    # Moments of the genes differ in their rounding; a gene at a cutoff could come or go.
+    # Moments of the genes differ by rounding, which may move a gene across a cutoff.
     assert np.isclose(ours, theirs, rtol=1e-9, equal_nan=True).mean() > 0.99

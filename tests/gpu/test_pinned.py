@@ -1,4 +1,4 @@
-"""Copies by way of pinned memory: every byte arrives, from many threads and streams at once."""
+"""Copies through pinned memory: every byte arrives, from many threads and streams at once."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_source_may_change_at_once():
 
 
 def test_what_is_copied_back_is_what_kernels_made():
-    """The copy waits for the kernels of its stream, and for nothing but them."""
+    """The copy waits for the kernels of its stream, and only for them."""
     n = 3 * pinned_copies.PIECE
 
     def work(k: int) -> bool:

@@ -1,4 +1,4 @@
-"""Public functions on CuPy, CuPyX and Dask-of-CuPy arrays equal the CPU's; nothing is harmed."""
+"""Public functions on CuPy, CuPyX and Dask-of-CuPy arrays equal the CPU's and change no input."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ cp = pytest.importorskip("cupy")
 
 import scatlas as sa  # noqa: E402
 from scatlas import blocks  # noqa: E402
+from scatlas.arrays.kinds import is_dask, is_gpu  # noqa: E402
 from scatlas.errors import ScatlasError  # noqa: E402
-from scatlas.kernels.dispatch import is_gpu  # noqa: E402
 from scatlas.matrix.hvg import hvg_of_counts  # noqa: E402
 from scatlas.matrix.select_normalize import select_and_log_normalize  # noqa: E402
 
@@ -52,7 +52,7 @@ def pair(request, counts) -> tuple[ad.AnnData, ad.AnnData]:
 
 
 def host(x) -> np.ndarray:
-    x = blocks.join(list(blocks.stream(x))) if blocks.is_dask(x) else x
+    x = blocks.join(list(blocks.stream(x))) if is_dask(x) else x
     x = blocks.on_host(x)
     return x.toarray() if sp.issparse(x) else x
 
@@ -238,7 +238,7 @@ def test_hvg_does_not_depend_on_the_blocks(counts, rows):
 
 
 def test_more_values_than_32_bits_count():
-    """Offsets past 2^31: 68 M values a block, 34 blocks; every sum is known."""
+    """Offsets above 2^31: 68 M values per block, 34 blocks; every sum is known."""
     n_rows, per_row, n_genes, n_blocks = 68_000, 1_000, 4_000, 34
     genes = cp.tile(cp.arange(0, n_genes, n_genes // per_row, dtype=cp.uint16), n_rows)
     offsets = cp.arange(0, n_rows * per_row + 1, per_row, dtype=cp.int64)
@@ -261,7 +261,7 @@ def _repeated(block, n: int) -> da.Array:
 
 
 def test_one_matrix_beyond_32_bits():
-    """One block in memory with more than 2^31 values: offsets of 64 bits inside the kernels."""
+    """One block in memory with more than 2^31 values: 64-bit offsets in the kernels."""
     n_values = 2**31 + 2**20
     per_row, n_genes = 2**10, 2**15
     n_rows = n_values // per_row

@@ -1,4 +1,4 @@
-"""Genes ranked on the GPU: the CPU's bits for the tests, its digits for logistic regression."""
+"""Ranked genes on the GPU: the CPU's bits for tests, its digits for logistic regression."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def some_block(rng, dtype, n=301, genes=97):
 
 
 def rank_sums(kernels, parts, dense, codes, wanted, n_groups, reference):
-    """What one home's kernels make of blocks, given as (block, codes)."""
+    """Rank sums of blocks, given as (block, codes), with the kernels of one device."""
     sizes = np.bincount(codes[codes >= 0], minlength=n_groups)
     nonzero = np.array([(dense[codes == g][:, wanted] != 0).sum(axis=0) for g in range(n_groups)])
     zeros = sizes.sum() - nonzero.sum(axis=0)
@@ -52,7 +52,7 @@ def rank_sums(kernels, parts, dense, codes, wanted, n_groups, reference):
     return gathered.rank_sums(zeros, reference, 1)
 
 
-def both(gpu_block, x, codes, wanted, n_groups, reference, **types):
+def rank_sums_on_both(gpu_block, x, codes, wanted, n_groups, reference, **types):
     cut = (0, 100, 100, x.shape[0])
     spans = [slice(*pair) for pair in pairwise(cut)]
     dense = x.toarray() if sp.issparse(x) else x
@@ -75,7 +75,7 @@ def test_integers_of_the_cpu(gpu_block, rng, dtype, reference):
     x = some_block(rng, dtype)
     codes, wanted = rng.integers(-1, 5, x.shape[0]), rng.permutation(97)[:40]
     for made in (x, sp.csr_matrix(x)):
-        on_cpu, on_gpu = both(gpu_block, made, codes, wanted, 5, reference)
+        on_cpu, on_gpu = rank_sums_on_both(gpu_block, made, codes, wanted, 5, reference)
         assert_equal(on_cpu, on_gpu)
         assert on_cpu.ranks.any()
         assert on_cpu.ties.any()
@@ -88,7 +88,7 @@ def test_all_index_types(gpu_block, rng, indices, indptr):
     x.data[::5] = 0  # stored zeros
     codes, wanted = rng.integers(-1, 5, x.shape[0]), np.arange(97)
     types = {"indices": indices, "indptr": indptr}
-    assert_equal(*both(gpu_block, x, codes, wanted, 5, None, **types))
+    assert_equal(*rank_sums_on_both(gpu_block, x, codes, wanted, 5, None, **types))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float64"])
@@ -98,17 +98,17 @@ def test_numbers_of_groups(gpu_block, rng, dtype, n_groups):
     codes = rng.integers(0, n_groups, x.shape[0])
     wanted = np.arange(3)
     assert rank_sums_gpu.most_genes(n_groups) * n_groups <= 2**32
-    assert_equal(*both(gpu_block, x, codes, wanted, n_groups, None))
-    assert_equal(*both(gpu_block, x, codes, wanted, n_groups, int(codes[0])))
+    assert_equal(*rank_sums_on_both(gpu_block, x, codes, wanted, n_groups, None))
+    assert_equal(*rank_sums_on_both(gpu_block, x, codes, wanted, n_groups, int(codes[0])))
 
 
 def test_many_values_of_few_genes(gpu_block, rng):
-    """Ties longer than a block of threads, and more values than one block of them takes."""
+    """Ties longer than a thread block, and more values than one thread block takes."""
     x = rng.integers(-1, 3, (200_000, 3)).astype(np.float32)
     x[:, 1] *= rng.random(200_000).astype(np.float32)
     codes = rng.integers(0, 7, 200_000)
     for reference in (None, 2):
-        assert_equal(*both(gpu_block, x, codes, np.arange(3), 7, reference))
+        assert_equal(*rank_sums_on_both(gpu_block, x, codes, np.arange(3), 7, reference))
 
 
 def test_dense_blocks_of_any_layout(rng):
@@ -235,8 +235,8 @@ def test_less_at_a_time_where_there_is_no_memory(rng, monkeypatch, caplog):
     sa.tl.rank_genes_groups(cpu, "g", method="wilcoxon")
     bytes_of = rank_sums_gpu.bytes_per_value
     monkeypatch.setattr(_rank_sums, "memory_budget", lambda x: 2**62)
-    # Some terabytes for all of them, which no GPU has.
-    monkeypatch.setattr(rank_sums_gpu, "bytes_per_value", lambda *args: bytes_of(*args) * 3 * 10**6)
+    # All of them would need half a terabyte, more than any GPU has.
+    monkeypatch.setattr(rank_sums_gpu, "bytes_per_value", lambda *args: bytes_of(*args) * 10**6)
     sa.tl.rank_genes_groups(gpu, "g", method="wilcoxon")
     assert bits(gpu) == bits(cpu)
     assert "no memory for the values of" in caplog.text
@@ -261,7 +261,7 @@ def test_logreg(rng, dtype, groups, monkeypatch):
                 for a in (cpu, gpu)
             )
             np.testing.assert_allclose(got.reindex(expected.index), expected, atol=1e-4)
-    # Neither blocks nor what is kept of them show.
+    # The result depends neither on the blocks nor on the values that are kept.
     for found in results.values():
         assert len(found) == 4
         assert all(result == found[0] for result in found[1:])

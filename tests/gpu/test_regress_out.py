@@ -1,4 +1,4 @@
-"""Regression of genes on the GPU: the sums and the residuals of the CPU."""
+"""Regression of genes on the GPU has the sums and residuals of the CPU."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-from tests.gpu.shared import parts
+from tests.gpu.shared import host_arrays
 
 cp = pytest.importorskip("cupy")
 
 import scatlas as sa  # noqa: E402
 from scatlas import blocks  # noqa: E402
-from scatlas.kernels.dispatch import is_gpu  # noqa: E402
+from scatlas.arrays.kinds import is_gpu  # noqa: E402
 from scatlas.kernels.linalg import (  # noqa: E402
     regress_cpu,
     regress_gpu,
@@ -46,7 +46,7 @@ def some_block(rng, shape, dtype):
 def test_kernels(rng, gpu_block, shape, types, dense):
     x = some_block(rng, shape, types[0])
     block = gpu_block(x) if dense else gpu_block(sp.csr_matrix(x), *types)
-    before = [part.tobytes() for part in parts(block)]
+    before = [part.tobytes() for part in host_arrays(block)]
     for n_weights in (0, 1, 3):
         weights = rng.normal(size=(shape[0], n_weights))
         got = regress_gpu.weighted_sums(block, weights)
@@ -61,7 +61,7 @@ def test_kernels(rng, gpu_block, shape, types, dense):
             expected = regress_cpu.residuals(x, codes, base, weights, slopes, dtype=dtype)
             assert got.dtype == dtype
             np.testing.assert_array_equal(got.get(), expected)
-    assert [part.tobytes() for part in parts(block)] == before
+    assert [part.tobytes() for part in host_arrays(block)] == before
 
 
 def test_dense_blocks_of_any_layout(rng):

@@ -1,4 +1,4 @@
-"""Scores of genes on the GPU: the control genes of the CPU, the scores to rounding."""
+"""Scores of genes on the GPU: the CPU's control genes, and its scores up to rounding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-from tests.gpu.shared import parts
+from tests.gpu.shared import host_arrays
 
 pytest.importorskip("cupy")
 
@@ -71,6 +71,6 @@ def test_scores_are_those_of_the_cpu(values, controls, kind, dtype, missing):
 def test_the_block_is_left_as_it_is(values):
     values.data[::5] = np.nan
     for x in (sa.get.X_to_GPU(values, exact=True), sa.get.X_to_GPU(values.toarray())):
-        before = [part.tobytes() for part in parts(x)]
+        before = [part.tobytes() for part in host_arrays(x)]
         sa.tl.score_genes(annotated(x), GENES, n_bins=6)
-        assert [part.tobytes() for part in parts(x)] == before
+        assert [part.tobytes() for part in host_arrays(x)] == before

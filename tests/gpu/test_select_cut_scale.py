@@ -1,4 +1,4 @@
-"""GPU homes of selecting, cutting and scaling against their CPU twins: the same bits."""
+"""GPU kernels of selection and scaling have the bits of the CPU kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scatlas.kernels.counts import (  # noqa: E402
     select_normalize_gpu,
 )
 from scatlas.kernels.linalg import scale_cpu, scale_gpu  # noqa: E402
-from tests.gpu.shared import parts  # noqa: E402
+from tests.gpu.shared import host_arrays  # noqa: E402
 
 TYPES = [
     ("uint8", "uint16", "int64"),
@@ -39,16 +39,16 @@ def counts(rng, shape, data, indices="int32", indptr="int32"):
 
 
 def same(got, expected):
-    """Blocks of equal shape, types and bits."""
+    """Check blocks for equal shape, types and bits."""
     assert got.shape == expected.shape
     assert isinstance(got, cp.ndarray) == isinstance(expected, np.ndarray)
-    for mine, other in zip(parts(got), parts(expected), strict=True):
+    for mine, other in zip(host_arrays(got), host_arrays(expected), strict=True):
         assert mine.dtype == other.dtype
         np.testing.assert_array_equal(mine, other)
 
 
 def unchanged(block, before):
-    for now, then in zip(parts(block), before, strict=True):
+    for now, then in zip(host_arrays(block), before, strict=True):
         np.testing.assert_array_equal(now, then)
 
 
@@ -71,7 +71,7 @@ def test_genes_and_rows(rng, gpu_block, types, shape, dense):
     x = counts(rng, shape, *types)
     host = x.toarray() if dense else x
     block = gpu_block(host)
-    before = parts(block)
+    before = host_arrays(block)
     some = np.flatnonzero(rng.random(shape[1]) < 0.4)
     for index in (some, rng.permutation(some), some[:0], np.arange(shape[1])):
         got = select_gpu.select_genes(block, index, shape[1])
@@ -153,7 +153,7 @@ def test_cut(rng, gpu_block, types, shape, dense):
     x = counts(rng, shape, *types)
     host = x.toarray() if dense else x
     block = gpu_block(host)
-    before = parts(block)
+    before = host_arrays(block)
     scales = np.where(rng.random(shape[0]) < 0.3, np.nan, rng.random(shape[0]) * 3)
     some = np.flatnonzero(rng.random(shape[1]) < 0.4)
     for index in (some, rng.permutation(some), some[:0]):
@@ -177,7 +177,7 @@ def test_scale(rng, gpu_block, types, shape, dense, centred, max_value):
     x = counts(rng, shape, *types)
     host = x.toarray() if dense else x
     block = gpu_block(host)
-    before = parts(block)
+    before = host_arrays(block)
     mean = rng.random(shape[1]) * 50 if centred else None
     sd = rng.random(shape[1]) * 20 + 0.1
     dtype = np.float64 if types[0] == "float64" else np.float32
@@ -201,7 +201,7 @@ def test_scale_lets_nan_pass(gpu_block):
 def test_shift(rng, gpu_block, types, shape):
     x = counts(rng, shape, *types)
     block = gpu_block(x)
-    before = parts(block)
+    before = host_arrays(block)
     vectors = rng.random(shape[1]), rng.random(shape[1]) + 0.1, rng.random(shape[1])
     got = scale_gpu.shift(block, *vectors, (-3, 10))
     same(got, scale_cpu.shift(x, *vectors, (-3, 10)))

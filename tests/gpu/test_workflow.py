@@ -1,4 +1,4 @@
-"""The demo through Snakemake, with every step that can on the GPU, against the CPU."""
+"""The demo through Snakemake with all GPU steps on the GPU agrees with the CPU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def plates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory, plates) -> dict[str, Path]:
+def atlas_by_backend(tmp_path_factory: pytest.TempPathFactory, plates) -> dict[str, Path]:
     folders = {}
     for backend in ("cpu", "gpu"):
         project = Project(
@@ -45,13 +45,15 @@ def both(tmp_path_factory: pytest.TempPathFactory, plates) -> dict[str, Path]:
     return folders
 
 
-def test_the_same_genes(both):
-    cpu, gpu = ((both[name] / "consensus_genes.tsv").read_bytes() for name in ("cpu", "gpu"))
+def test_the_same_genes(atlas_by_backend):
+    cpu, gpu = (
+        (atlas_by_backend[name] / "consensus_genes.tsv").read_bytes() for name in ("cpu", "gpu")
+    )
     assert cpu == gpu
 
 
-def test_the_same_cells_and_components(both):
-    cpu, gpu = (ad.read_zarr(both[name] / "atlas.zarr") for name in ("cpu", "gpu"))
+def test_the_same_cells_and_components(atlas_by_backend):
+    cpu, gpu = (ad.read_zarr(atlas_by_backend[name] / "atlas.zarr") for name in ("cpu", "gpu"))
     assert cpu.obs.equals(gpu.obs)
     np.testing.assert_allclose(gpu.X.data, cpu.X.data, rtol=2e-7)
     np.testing.assert_array_equal(gpu.X.indices, cpu.X.indices)
@@ -59,9 +61,9 @@ def test_the_same_cells_and_components(both):
     np.testing.assert_allclose(gpu.obsm["X_pca"], cpu.obsm["X_pca"], atol=1e-4)
 
 
-def test_run_records_name_the_gpu(both):
+def test_run_records_name_the_gpu(atlas_by_backend):
     for step in ("hvg/p1", "select_genes/p1", "pca"):
-        path = both["gpu"] / "manifests" / step
+        path = atlas_by_backend["gpu"] / "manifests" / step
         record = json.loads((path.parent / "runs" / f"{path.name}.json").read_text())
         assert record["backend"] == "gpu"
         assert record["gpu"]["peak_memory_bytes"] > 0

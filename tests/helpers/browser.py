@@ -8,8 +8,8 @@
         page = browser_tools.look(browser, tmp_path / "report.html")
         assert not page.broken
 
-Needs Chromium and its driver (``apt-get install chromium chromium-driver``); tests are skipped, and
-say so, where either is missing.
+Needs Chromium and its driver (``apt-get install chromium chromium-driver``); otherwise tests are
+skipped with this reason.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    # A page that is complete in itself asks nobody for anything.
+    # A self-contained page makes no requests.
     "--host-resolver-rules=MAP * ~NOTFOUND",
 )
 
@@ -63,16 +63,16 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Page:
-    """What a browser sees of a page."""
+    """Contents of a page in a browser."""
 
     figures: dict[str, str]  # id of the figure: its alternative text
-    broken: list[str]  # images that show nothing
+    broken: list[str]  # broken images
     tables: dict[str, int]  # id of the table: rows of its body
     untitled: list[str]  # tables without a caption
-    fetched: list[str]  # what the page asked for beyond itself
-    errors: list[str]  # of the console
-    width: int  # of the content, in CSS pixels
-    window: int  # of the view, in CSS pixels
+    fetched: list[str]  # requests of the page
+    errors: list[str]  # messages of the console
+    width: int  # width of the content in CSS pixels
+    window: int  # width of the view in CSS pixels
 
 
 _LOOK = """
@@ -94,7 +94,7 @@ return {
 
 
 def look(browser: Any, page: Path, *, width: int = 1280) -> Page:
-    """Open a page in a window this wide and say what is there."""
+    """Open a page in a window of this width and return its contents."""
     browser.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
         {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 700},
@@ -106,7 +106,7 @@ def look(browser: Any, page: Path, *, width: int = 1280) -> Page:
 
 
 def screenshot(browser: Any, path: Path, *, dark: bool = False) -> None:
-    """Picture of the whole page that is open, however long."""
+    """Screenshot of the whole open page."""
     import base64
 
     theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}

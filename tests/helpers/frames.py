@@ -1,4 +1,4 @@
-"""Comparing tables that different versions of pandas hold differently, and mending whole ones."""
+"""Compare tables of different versions of pandas, and convert tables for AnnData."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def plain(frame: pd.DataFrame) -> pd.DataFrame:
-    """The same with text as object, which pandas 3 and 2 give different dtypes."""
+def text_as_object(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with text as object, because pandas 2 and 3 use different dtypes for text."""
     frame = frame.copy()
     for name, column in frame.items():
         if pd.api.types.is_string_dtype(column.dtype):
@@ -23,12 +23,12 @@ def plain(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def assert_same_frame(actual: pd.DataFrame, expected: pd.DataFrame, **options: Any) -> None:
-    """Equal but for the dtype of text."""
-    pd.testing.assert_frame_equal(plain(actual), plain(expected), **options)
+    """Check for equality except the dtype of text."""
+    pd.testing.assert_frame_equal(text_as_object(actual), text_as_object(expected), **options)
 
 
 def writable(frame: pd.DataFrame, name: str, notify: Callable[[str], None]) -> pd.DataFrame:
-    """Convert columns that AnnData cannot write to text, and names it does not take.
+    """Convert columns and names that AnnData cannot write.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""Damage to files, the same for the same number: flipped bits, overwritten bytes, zeros, cuts.
+"""Reproducible damage to files: flipped bits, overwritten bytes, zeros, cuts.
 
-A *base* is a small valid plate in one layout. `damage` spoils one file of it: the h5ad file, or any
-file of a Zarr store. Which bytes a checksum of the format covers is known for each base, so that
-wrong values can be told apart: where a checksum covers all that was changed, there is no excuse.
+A *base* is a small valid plate in one layout. `damage` changes one of its files: the h5ad file, or
+any file of a Zarr store. Each base knows the bytes that a checksum of the format covers: wrong
+values are a defect only if a checksum covers all changed bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CHUNKS = (1500, 1100, 64)
 _LATEST = {"libver": "latest"}
 _DEFLATE, _FLETCHER32 = 1, 3
 
-# Every way of decoding, with and without checksums; old and new metadata of HDF5.
+# Every decoder, with and without checksums; old and new metadata of HDF5.
 BASES = {
     layout.name: layout
     for layout in (
@@ -80,16 +80,16 @@ class Base(NamedTuple):
 
 @dataclass(frozen=True)
 class Damage:
-    """What was done to one file of a base.
+    """Damage of one file of a base.
 
     Attributes
     ----------
     file
-        Its path below the base's.
+        Path of the file in the base.
     content
-        Its new bytes.
+        New bytes of the file.
     what
-        In words, for the report.
+        Description for the report.
     guarded
         A checksum of the format covers every changed byte.
     """
@@ -101,12 +101,12 @@ class Damage:
 
 
 def counts() -> sp.csr_matrix:
-    """The matrix of all bases: over-dispersed counts, some cells empty."""
+    """Matrix of all bases: over-dispersed counts with some empty cells."""
     return simulate(N_CELLS, N_GENES, seed=7)
 
 
 def make(name: str, folder: Path) -> Base:
-    """Write a base below ``folder``: the same bytes each time."""
+    """Write a base to ``folder``, with the same bytes each time."""
     path = write(counts(), folder, BASES[name])
     if path.is_file():
         values, guarded = _in_hdf5(path)
@@ -183,9 +183,9 @@ _BAD_NUMBERS = [0, 1, 2, 3, 7, 255, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2
 
 
 def damage(base: Base, seed: int) -> Damage:
-    """Spoil one file of a base, in a way that ``seed`` decides."""
+    """Damage one file of a base, depending on ``seed``."""
     rng = np.random.default_rng(seed)
-    # X is most of a real plate, metadata are most of what can go wrong: about half and half.
+    # X is most of a real plate, but most errors concern metadata: about half of each.
     names = sorted(base.files)
     in_x = [name for name in names if name in base.values]
     other = [name for name in names if name not in base.values]
@@ -206,7 +206,7 @@ def damage(base: Base, seed: int) -> Damage:
 
 
 def _position(rng: np.random.Generator, base: Base, name: str, *, at_values: bool) -> int:
-    """Where to begin: anywhere, or within X, there half the time in the header of a chunk."""
+    """Start of the damage: anywhere, or in X, then in half of the cases in a chunk's header."""
     size = len(base.files[name])
     if not at_values or not base.values.get(name):
         return int(rng.integers(size)) if size else 0
@@ -247,7 +247,7 @@ def _zeros(content: bytearray, start: int, rng: np.random.Generator) -> str:
 
 
 def _copy(content: bytearray, start: int, rng: np.random.Generator) -> str:
-    """A block that was written to the wrong place."""
+    """Copy a block to a wrong position."""
     n = int(rng.choice([16, 512, 4096]))
     source = int(rng.integers(max(len(content) - n, 1)))
     piece = content[source : source + n][: len(content) - start]
@@ -262,7 +262,7 @@ def _cut(content: bytearray, start: int, rng: np.random.Generator) -> str:
 
 
 def _json(content: bytearray, start: int, rng: np.random.Generator) -> str:
-    """Another number or word in a file that is still JSON."""
+    """Change a number or word in a file that remains valid JSON."""
     text = content.decode()
     spots = list(re.finditer(r'\d+|"[^"]*"|true|false|null', text))
     if not spots:
@@ -295,7 +295,7 @@ def _same_to_fletcher(old: bytes, new: bytes) -> bool:
 
 
 def covered(old: bytes, new: bytes, guarded: list[tuple[int, int]]) -> bool:
-    """Whether every byte that changed lies in one of the ranges; bytes cut off did change."""
+    """Whether the ranges cover every changed byte; missing bytes are changed bytes."""
     n = min(len(old), len(new))
     changed = np.ones(len(old), bool)
     changed[:n] = np.frombuffer(old, np.uint8, n) != np.frombuffer(new, np.uint8, n)

@@ -1,4 +1,4 @@
-"""What becomes of one damaged file: an error in one sentence, correct data, or something worse."""
+"""Outcome of one damaged file: an error in one sentence, correct data, or a defect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import scatlas as sa
 from scatlas.errors import ScatlasError
 from scatlas.io.products.load_plate import load_plate
 from tests.helpers.fuzz import BASES, N_CELLS, N_GENES, Base, Damage, counts, damage
-from tests.helpers.layouts import frames, plain
+from tests.helpers.layouts import frames, read_reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 # Five blocks of the plate, each with a few chunks.
 BUDGET = 8 * 8 * 10_638 // 5
 
-# Outcomes that are no defects: "wrong" is wrong where no checksum covers the damage, or what
-# differs from run to run (libraries leave memory as it was); "slow" took longer than the limit, but
-# not when it was tried again.
+# Outcomes that are no defects: "wrong" values without a checksum over the damage, or values that
+# differ from run to run (libraries leave memory uninitialised); "slow" exceeded the time limit
+# once, but not in a second attempt.
 FINE = ("error", "correct", "wrong", "slow")
-# Outcomes that are defects. "silent": wrong although a checksum covers all that was damaged;
-# "unlike": wrong, where the library itself refuses the file or reads the right values; "foreign":
-# an exception that is not scatlas's; "message": an error that is not one sentence with the path;
-# "leftover": an error that left files; "memory": far more than the plate takes; "crash", "hang".
+# Outcomes that are defects. "silent": wrong values although a checksum covers all damage; "unlike":
+# wrong values although the library refuses the file or reads the right values; "foreign": an
+# exception of another package; "message": an error that is not one sentence with the path;
+# "leftover": an error with remaining files; "memory": far more than needed; "crash", "hang".
 DEFECTS = ("silent", "unlike", "foreign", "message", "leftover", "memory", "crash", "hang")
 MOST_MEMORY = 300_000_000
-# libhdf5's error for text that is not where it should be. It has set aside as much memory as the
-# text is said to take, up to 4 GB, before it looked: for attributes nothing can be done about it.
+# libhdf5's error for text with a wrong position. libhdf5 first allocates the declared size of the
+# text, up to 4 GB; scatlas cannot prevent this for attributes.
 _TEXT = "past end of allocation"
 
 
 class Outcome(NamedTuple):
-    """What one operation made of one case, with a traceback or other details."""
+    """Outcome of one operation on one case, with a traceback or other details."""
 
     kind: str
     detail: str = ""
@@ -53,7 +53,7 @@ class Outcome(NamedTuple):
 
 @dataclass
 class Result:
-    """One case: what was damaged, and what each operation made of it."""
+    """One case: its damage, and the outcome of each operation."""
 
     seed: int
     base: str
@@ -62,25 +62,25 @@ class Result:
 
     @property
     def defects(self) -> dict[str, Outcome]:
-        """Outcomes that must not be, by operation."""
+        """Defects by operation."""
         return {op: out for op, out in self.outcomes.items() if out.kind in DEFECTS}
 
 
 def base_of(seed: int) -> str:
-    """Name of the base that a case damages."""
+    """Name of the base of a case."""
     names = list(BASES)
     return names[seed % len(names)]
 
 
 class Cases:
-    """Runs cases in a folder of its own, one after another.
+    """Runs cases in a folder, one after another.
 
     Parameters
     ----------
     folder
-        Holds the damaged files.
+        Folder for the damaged files.
     bases
-        As `tests.helpers.fuzz.make` gives them.
+        Bases from `tests.helpers.fuzz.make`.
     """
 
     def __init__(self, folder: Path, bases: dict[str, Base]) -> None:
@@ -91,14 +91,14 @@ class Cases:
         self.obs, self.var = frames(N_CELLS, N_GENES)
 
     def run(self, seed: int, tell: Callable[[str], None] = lambda _: None) -> Result:
-        """Damage, read, judge. ``tell`` is called with the name of what begins."""
+        """Damage, read, judge. Calls ``tell`` with the name of each operation at its start."""
         name = base_of(seed)
         return self.judge(seed, name, damage(self.bases[name], seed), tell)
 
     def judge(
         self, seed: int, name: str, done: Damage, tell: Callable[[str], None] = lambda _: None
     ) -> Result:
-        """Read a base with this damage in both ways and say what came of it."""
+        """Read a base with this damage in both ways and return the outcomes."""
         path = self._place(seed, name, done)
         result = Result(seed, name, done.what, {})
         for op in ("load", "lazy"):
@@ -118,7 +118,7 @@ class Cases:
         self._restore(path, name, done)
         return result
 
-    # A name for each case: caches that know a file by its path must not help out.
+    # A new name per case, so caches by path are not used.
     def _place(self, seed: int, name: str, done: Damage) -> Path:
         base = self.bases[name]
         path = self.folder / f"{name}-{seed}{base.path.suffix}"
@@ -164,7 +164,7 @@ class Cases:
 
     def _load(self, path: Path, out: Path) -> Outcome:
         facts = load_plate(path, out, plate="P1", block_budget=BUDGET)
-        data, indices, indptr = plain(out)
+        data, indices, indptr = read_reference(out)
         x = sp.csr_matrix((data, indices, indptr), (facts["n_cells"], facts["n_genes"]))
         if not _same(x, self.x):
             return self._compare(path, x)
@@ -183,7 +183,7 @@ class Cases:
     def _compare(self, path: Path, x: sp.csr_matrix) -> Outcome:
         """X is wrong: does h5py or zarr read the same wrong values?"""
         try:
-            data, indices, indptr = plain(path)
+            data, indices, indptr = read_reference(path)
             stored = sp.csr_matrix((data, indices, indptr), x.shape)
             whole = stored.copy()
             whole.sort_indices()
@@ -192,12 +192,12 @@ class Cases:
             return Outcome("unlike", f"the library refuses the file: {traceback.format_exc()}")
         if _same(self.x, whole):
             return Outcome("unlike", "the library reads the right values")
-        # Plugins of HDF5 leave memory as it was where a damaged chunk decodes to less.
+        # Plugins of HDF5 leave memory uninitialised if a damaged chunk decodes to fewer bytes.
         same = _same(x, whole) or _same(x, stored)
         return Outcome("wrong", "X" if same else "X, and the library reads other wrong values")
 
     def _compare_frames(self, path: Path, obs: pd.DataFrame, var: pd.DataFrame) -> Outcome:
-        """As `_compare`, for the cells and the genes."""
+        """Like `_compare`, for cells and genes."""
         wanted = [_values(frame) for frame in (self.obs, self.var)]
         if [_values(obs, self.obs), _values(var, self.var)] == wanted:
             return Outcome("correct")
@@ -216,7 +216,7 @@ class Cases:
 
 
 def _same(x: sp.csr_matrix, y: sp.csr_matrix) -> bool:
-    # NaN, which damage may give, equals NaN here.
+    # NaN equals NaN here; damage may give NaN.
     return x.shape == y.shape and all(
         np.array_equal(getattr(x, part), getattr(y, part), equal_nan=part == "data")
         for part in ("indptr", "indices", "data")
@@ -233,7 +233,7 @@ def _tables(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _values(frame: pd.DataFrame, like: pd.DataFrame | None = None) -> dict[str, list[str]]:
-    """Names and values as words, of the columns that ``like`` has: dtypes may differ."""
+    """Names and values as text, for the columns of ``like``, because dtypes may differ."""
     columns = frame.columns if like is None else [c for c in like.columns if c in frame.columns]
     return {
         "": [str(name) for name in frame.index],
@@ -242,6 +242,6 @@ def _values(frame: pd.DataFrame, like: pd.DataFrame | None = None) -> dict[str, 
 
 
 def _memory(field: str) -> int:
-    """Bytes that the process has in memory now (VmRSS), or had at most (VmHWM)."""
+    """Resident bytes of the process: current (VmRSS) or peak (VmHWM)."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition(f"{field}:")[2].split()[0]) * 1024

@@ -1,4 +1,4 @@
-"""The arrays of X in HDF5 and Zarr files, written chunk by chunk where the layout needs it."""
+"""Write the arrays of X to HDF5 and Zarr files, chunk by chunk if the layout needs it."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def write_h5(group: h5py.Group, part: str, values: np.ndarray, chunk: int, layou
 
     Storages: ``chunked`` (fixed length), ``resizable``, ``grown`` (in odd pieces), ``early``
     (allocated at once), ``backwards`` (the last chunk comes first in the file), ``holes`` (chunks
-    of the fill value are left out), ``masked`` (some chunks skip some or all filters),
+    of the fill value are missing), ``masked`` (some chunks skip some or all filters),
     ``contiguous``, ``compact``, ``external``, ``virtual``, ``odd-integers`` (20 of 32 bits).
     """
     n, storage = values.size, layout.storage
     options: dict[str, Any] = {}
     if storage in ("resizable", "grown"):
         options["maxshape"] = (None,)
-    elif n == 0:  # a fixed chunk may not be larger than its array
+    elif n == 0:  # a fixed chunk must not be larger than its array
         storage = "contiguous"
     else:
         chunk = min(chunk, n)
@@ -116,7 +116,7 @@ def write_h5(group: h5py.Group, part: str, values: np.ndarray, chunk: int, layou
     if storage == "odd-integers" and part == "data":
         kind = h5py.h5t.STD_I32LE.copy()
         kind.set_precision(20)
-        values = -values  # to read these bits as a whole int32 gives other numbers
+        values = -values  # reading these bits as int32 gives other numbers
     if storage in ("chunked", "early", "resizable", *(("contiguous", "compact") if fixed else ())):
         group.create_dataset(part, data=values, dtype=kind, **options)
         return
@@ -136,7 +136,7 @@ def write_h5(group: h5py.Group, part: str, values: np.ndarray, chunk: int, layou
         if storage == "holes" and (values[piece] == made.fillvalue).all():
             continue
         if storage == "masked":
-            # The first two filters are shuffle and gzip; a set bit says that one was skipped.
+            # The first two filters are shuffle and gzip; a set bit marks a skipped filter.
             whole = np.resize(values[piece], chunk).tobytes()
             mask = (0b11, 0b01, 0b10, 0)[i % 4]
             if not mask & 0b01:
@@ -193,8 +193,8 @@ def write_zarr(
     """Write one array.
 
     Storages: ``chunked``; ``dots`` and ``slashes`` (names of the chunks), ``old-names`` (v2's
-    names in v3); ``F``; ``holes`` (chunks of the fill value are left out); ``delta``, ``scaled``
-    (filters); ``sharded`` and ``shard-index-first`` (three chunks a shard), ``shard-in-shard``,
+    names in v3); ``F``; ``holes`` (chunks of the fill value are missing); ``delta``, ``scaled``
+    (filters); ``sharded`` and ``shard-index-first`` (three chunks per shard), ``shard-in-shard``,
     ``shard-compressed``, ``shard-index-bare`` (no checksum), ``one-shard``.
     """
     n, storage, v3 = values.size, layout.storage, layout.kind == "zarr3"

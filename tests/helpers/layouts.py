@@ -1,7 +1,7 @@
-"""One plate in many layouts: HDF5 and Zarr files as other tools, versions and options write them.
+"""One plate in many layouts of HDF5 and Zarr, as of other tools, versions and options.
 
-The arrays of X are written by h5py and zarr directly, so that each file has the layout that its
-name says; ``obs`` and ``var`` are written by anndata. ``plain`` reads a file the slow, sure way.
+h5py and zarr write the arrays of X directly, so each file has the layout of its name; anndata
+writes ``obs`` and ``var``. ``read_reference`` reads a file slowly with h5py or zarr.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ CSR = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
 
 @dataclass(frozen=True)
 class Layout:
-    """How the three arrays of X lie on disk.
+    """Layout of the three arrays of X on disk.
 
     Attributes
     ----------
     name
-        Of the file, and of the test.
+        Name of the file and of the test.
     kind
-        File format; ``"anndata"`` kinds are written by anndata as a user would.
+        File format; anndata writes ``"anndata"`` kinds as for a user.
     codec
         Key of `h5_filters`, `ZARR2` or `ZARR3` of `layout_arrays`.
     chunks
-        Values a chunk of ``data``, of ``indices`` and of ``indptr``.
+        Values per chunk of ``data``, ``indices`` and ``indptr``.
     storage
-        What is special about the way in which the chunks lie, see `layout_arrays`.
+        Special storage of the chunks, see `layout_arrays`.
     dtypes
         Stored types of ``data``, ``indices`` and ``indptr``.
     fill
-        Fill value of ``data``; the other arrays keep the format's own.
+        Fill value of ``data``; the other arrays have the format's default.
     file
-        Options with which the file or store is created.
+        Options of the file or store.
     """
 
     name: str
@@ -65,12 +65,12 @@ class Layout:
 
     @property
     def suffix(self) -> str:
-        """Ending of the file's name."""
+        """Suffix of the file's name."""
         return "h5ad" if self.kind == "h5ad" else "zarr"
 
 
 class Plain(NamedTuple):
-    """The arrays of X as h5py or zarr reads them, whole."""
+    """The complete arrays of X, as h5py or zarr reads them."""
 
     data: np.ndarray
     indices: np.ndarray
@@ -78,7 +78,7 @@ class Plain(NamedTuple):
 
 
 def plate(n_cells: int = 61, n_genes: int = 40, *, seed: int = 0) -> sp.csr_matrix:
-    """Counts with empty cells, and with a run of ones: chunks that hold nothing but one value."""
+    """Counts with empty cells, and with a run of ones, which gives chunks of a single value."""
     x = simulate(n_cells, n_genes, seed=seed)
     x.data[x.nnz // 3 : x.nnz // 3 + 100] = 1
     return x
@@ -99,7 +99,7 @@ def frames(n_cells: int, n_genes: int) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def write(x: sp.csr_matrix, folder: Path, layout: Layout) -> Path:
-    """Store ``x`` below ``folder`` in a layout, with the ``obs`` and ``var`` of `frames`."""
+    """Write ``x`` to ``folder`` in a layout, with the ``obs`` and ``var`` of `frames`."""
     path = folder / f"{layout.name}.{layout.suffix}"
     obs, var = frames(*x.shape)
     arrays = {
@@ -107,7 +107,7 @@ def write(x: sp.csr_matrix, folder: Path, layout: Layout) -> Path:
         for part, dtype in zip(PARTS, layout.dtypes, strict=True)
     }
     with warnings.catch_warnings():
-        # anndata announces another default, zarr that it goes beyond the specification.
+        # anndata announces another default, zarr warns of extensions of the specification.
         warnings.simplefilter("ignore")
         if layout.storage == "anndata":
             adata = ad.AnnData(sp.csr_matrix(x, dtype=layout.dtypes[0]), obs=obs, var=var)
@@ -138,8 +138,8 @@ def _write_anndata(root: Any, shape: tuple[int, int], obs: Any, var: Any) -> Non
     root.create_group("X").attrs.update({**CSR, "shape": list(shape)})
 
 
-def plain(path: Path) -> Plain:
-    """Read the arrays of X whole, with h5py or zarr alone."""
+def read_reference(path: Path) -> Plain:
+    """Read the complete arrays of X with h5py or zarr alone."""
     if path.suffix == ".h5ad":
         import hdf5plugin  # noqa: F401  (importing it registers its filters)
 
@@ -150,13 +150,13 @@ def plain(path: Path) -> Plain:
 
 
 def native(dtype: np.dtype) -> np.dtype:
-    """The type in which values stored as ``dtype`` are handed out."""
+    """Type of values in memory that are stored as ``dtype``."""
     dtype = dtype.newbyteorder("=")
     return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
 def assert_rows(rows: sp.csr_matrix, wanted: Plain, first: int, stop: int) -> None:
-    """Rows as `open_counts` reads them: the very values, types as stored."""
+    """Check rows from `open_counts`: equal values, types as stored."""
     begin, end = int(wanted.indptr[first]), int(wanted.indptr[stop])
     assert rows.shape == (stop - first, rows.shape[1])
     assert rows.data.dtype == native(wanted.data.dtype)
@@ -167,7 +167,7 @@ def assert_rows(rows: sp.csr_matrix, wanted: Plain, first: int, stop: int) -> No
 
 
 def assert_block(x: sp.csr_matrix, wanted: Plain) -> None:
-    """All of a lazy X: the very values, index types that SciPy takes."""
+    """Check a whole lazy X: equal values, index types that SciPy takes."""
     assert x.data.dtype == native(wanted.data.dtype)
     assert x.indices.dtype in (np.int32, np.int64)
     np.testing.assert_array_equal(x.indptr, wanted.indptr)
@@ -187,12 +187,12 @@ _TYPES = [
 ]
 
 
-# A file whose writer did not come to its end: HDF5 itself reads ones for what is missing.
+# A file of an interrupted writer: HDF5 reads ones for missing chunks.
 INCOMPLETE = Layout("h5-incomplete", "h5ad", "gzip", (7, 5, 3), "holes", fill=1)
 
 
 def _is_own(codec: str) -> bool:
-    """Each inner codec of Blosc, each shuffle with one of them; random layouts mix the others."""
+    """Whether to test this layout alone: each codec of Blosc, and each shuffle with one codec."""
     family, _, inner = codec.lower().partition("-")
     return family != "blosc" or inner.startswith("lz4-") or inner.endswith("-shuffle")
 
@@ -266,7 +266,7 @@ def _layouts() -> list[Layout]:
             Layout("z2-types", "zarr2", "default"),
             Layout("z3-types", "zarr3", "blosc-lz4-shuffle", storage="sharded"),
         )
-        # What is swapped, on its way through every reader; other types through two.
+        # Swapped byte order with every reader; other types with two.
         if base.name in ("h5-types", "z3-types") or types[0].startswith(">")
     ]
     return [*h5, *zarrs, *typed]

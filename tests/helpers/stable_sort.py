@@ -1,4 +1,4 @@
-"""scanpy's choice among equal genes, made the same on each machine."""
+"""A stable sort for scanpy, so its choice among equal genes is the same on each machine."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 
 
 def numpy_with_stable_argsort(*, digits: int | None = None) -> ModuleType:
-    """NumPy, but for an ``argsort`` that keeps ties (to so many digits) in their order.
+    """NumPy with an ``argsort`` that keeps ties (up to ``digits``) in their order.
 
-    To be put in the place of ``np`` of the module that sorts: Numba, when it is used for the first
-    time meanwhile, would take what stands in NumPy itself for NumPy's function for good.
+    Replace ``np`` of the sorting module by it, not NumPy's function: Numba, if first used
+    meanwhile, would keep the replacement as NumPy's function.
     """
 
     def argsort(a: Any, axis: int = -1, kind: str | None = None, **options: Any) -> np.ndarray:

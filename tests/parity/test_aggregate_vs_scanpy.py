@@ -1,6 +1,6 @@
-"""sa.get.aggregate gives what sc.get.aggregate gives, and differs where scanpy 1.11 is wrong.
+"""sa.get.aggregate agrees with sc.get.aggregate, except for errors of scanpy 1.11.
 
-Layers are compared to the rounding of scanpy's arithmetic: sums of products with 1.0 in float64,
+Layers agree up to the rounding of scanpy's arithmetic: sums of products with 1.0 in float64,
 squares in the type of X, E[x²] - E[x]² for the variance.
 """
 
@@ -21,7 +21,7 @@ sc = pytest.importorskip("scanpy")
 FUNCS = ["sum", "mean", "var", "count_nonzero", "median"]
 DTYPES = ["int32", "uint16", "float32", "float64"]
 FLOAT64 = 1e-11
-# Of float32 scanpy squares in float32, and halves the sum of the two values in the middle there.
+# For float32 scanpy computes squares and the mean of the two middle values in float32.
 FLOAT32 = {"var": 3e-7, "median": 1e-7}
 
 
@@ -48,7 +48,7 @@ def annotated(make: Any, dtype: str, *, n: int = 300, genes: int = 40, seed: int
 def assert_same(
     ours: ad.AnnData, theirs: ad.AnnData, dtype: str = "float64", *, columns: str = "obs"
 ) -> None:
-    """Same groups, tables and layers; ours has the numbers of cells besides."""
+    """Check for equal groups, tables and layers; scatlas's obs also has the numbers of cells."""
     own, other = getattr(ours, columns), getattr(theirs, columns)
     pd.testing.assert_frame_equal(own.drop(columns="n_obs_aggregated"), other)
     pd.testing.assert_frame_equal(
@@ -127,7 +127,7 @@ def test_layer_obsm_varm():
 @pytest.mark.parametrize("dtype", ["int32", "float64"])
 @pytest.mark.parametrize("name", [None, "chosen"])
 def test_mask(dtype, name):
-    """Sums and nonzero values as scanpy's; the others as scanpy's of the cells that are left."""
+    """Sums and nonzero values as scanpy's; others as scanpy's for the remaining cells."""
     adata = annotated(sparse.csr_matrix, dtype)
     mask = np.random.default_rng(2).random(300) < 0.6
     adata.obs["chosen"] = mask
@@ -144,7 +144,7 @@ def test_mask(dtype, name):
 
 
 def test_masked_means_of_scanpy_divide_by_all_cells():
-    """Why ours differ: scverse/scanpy #4178."""
+    """Reason of the difference: scverse/scanpy #4178."""
     adata = annotated(sparse.csr_matrix, "int32")
     mask = np.arange(300) % 2 == 0
     theirs = sc.get.aggregate(adata, "line", ["mean", "sum"], mask=mask)
@@ -155,7 +155,7 @@ def test_masked_means_of_scanpy_divide_by_all_cells():
 
 
 def test_missing_values():
-    """As scanpy of the cells that have all of them; scanpy takes missing ones for other groups."""
+    """As scanpy for cells without missing values; scanpy puts the others into wrong groups."""
     adata = annotated(sparse.csr_matrix, "int32")
     rng = np.random.default_rng(3)
     adata.obs.loc[rng.random(300) < 0.2, "line"] = np.nan
@@ -166,7 +166,7 @@ def test_missing_values():
 
 
 def test_deep_cells_are_summed_exactly():
-    """Masked, scanpy sums float32 in float32: wrong above 2^24."""
+    """With a mask scanpy sums float32 in float32: wrong above 2^24."""
     x = np.full((3, 1), 2**24 + 2, dtype=np.float32)
     x[1] = 1
     adata = ad.AnnData(X=x, obs=pd.DataFrame({"g": ["a"] * 3}, index=list("xyz")))

@@ -1,7 +1,7 @@
-"""QC metrics, filters, normalisation, logarithm: the same as scanpy's on the same input.
+"""QC metrics, filters, normalisation and logarithm agree with scanpy's on the same input.
 
-Where scanpy is wrong (sums of counts in float32, empty cells in the median of CSR data) the test
-says so and shows it.
+Tests of scanpy's errors (sums of counts in float32, empty cells in the median of CSR data) show
+them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FLOAT32 = 3e-7
 
 
 def assert_tables_equal(ours: pd.DataFrame, theirs: pd.DataFrame, *, rtol: float) -> None:
-    """Same columns in the same order; integers the same, reals to `rtol`; dtypes as documented."""
+    """Check columns and order, equal integers, reals to `rtol`, and the documented dtypes."""
     assert list(ours.columns) == list(theirs.columns)
     assert ours.index.equals(theirs.index)
     for name in ours.columns:
@@ -57,8 +57,8 @@ def test_qc_metrics(
     adata = make_adata(array_type(reference.X, rows=70), mt=13)
     ours = sa.pp.calculate_qc_metrics(adata, qc_vars=["mt"], **options)
     if options.get("percent_top", ()) is not None:
-        # scanpy compiles the shares of the top genes for each type, 20 s each: of the same counts
-        # in float64 all are the same.
+        # scanpy compiles the shares of the top genes for each type, 20 s each; the same counts in
+        # float64 give the same result.
         dtype, reference.X = "float64", reference.X.astype(np.float64)
     with np.errstate(invalid="ignore"):
         theirs = sc.pp.calculate_qc_metrics(reference, qc_vars=["mt"], **options)
@@ -176,7 +176,7 @@ def test_the_median_leaves_empty_cells_out_on_every_path(
     sa.pp.normalize_total(ours)
     sums = dense(ours.X).sum(axis=1, dtype="f8")
     np.testing.assert_allclose(sums[totals > 0], median, rtol=1e-6)
-    # scanpy does so for a dense X, but takes all cells for CSR.
+    # scanpy does the same for a dense X, but uses all cells for CSR.
     for x, target in ((counts.toarray(), median), (counts.copy(), np.median(totals))):
         theirs = make_adata(x)
         sc.pp.normalize_total(theirs)

@@ -1,4 +1,4 @@
-"""sa.pp.downsample_counts: scanpy's arguments and totals; other random numbers, on purpose."""
+"""sa.pp.downsample_counts has scanpy's arguments and totals, and intentionally other counts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_totals_and_kinds(make, dtype, replace):
             assert mine.sum() == other.sum() == 100_000
         else:
             np.testing.assert_array_equal(mine, other)
-            # Cells that have no more are left as they are by both.
+            # Neither changes cells with fewer counts.
             same = counts.sum(axis=1) <= how["counts_per_cell"]
             assert same.any()
             assert (ours[same].X != theirs[same].X).sum() == 0
@@ -48,7 +48,7 @@ def test_totals_and_kinds(make, dtype, replace):
 
 
 def test_cells_of_scanpy_share_their_random_numbers():
-    """Cells of the same counts get the same ones there; here each draws its own."""
+    """Cells with equal counts get equal results in scanpy, different ones in scatlas."""
     counts = np.tile(np.array([[30, 20, 50, 100]]), (50, 1)).astype(np.float32)
     ours, theirs = ad.AnnData(sp.csr_matrix(counts)), ad.AnnData(sp.csr_matrix(counts))
     sa.pp.downsample_counts(ours, 60)

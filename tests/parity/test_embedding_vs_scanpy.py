@@ -1,4 +1,4 @@
-"""Neighbours, UMAP and Leiden equal scanpy's on the same representation, graph and seed."""
+"""Neighbours, UMAP and Leiden equal scanpy's for the same representation, graph and seed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def blobs(n_cells: int, n_blobs: int, *, distance: float, seed: int = 0) -> ad.A
 
 
 @pytest.fixture(scope="module")
-def joined() -> ad.AnnData:
+def connected() -> ad.AnnData:
     """One connected graph."""
     adata = blobs(700, 4, distance=0.55)
     sc.pp.neighbors(adata)
@@ -40,7 +40,7 @@ def joined() -> ad.AnnData:
 
 
 @pytest.fixture(scope="module")
-def apart() -> ad.AnnData:
+def disconnected() -> ad.AnnData:
     """A graph in three parts. (With more than four, scanpy's own picture changes between runs.)"""
     adata = blobs(420, 3, distance=8)
     sc.pp.neighbors(adata, n_pcs=20)
@@ -89,11 +89,11 @@ def test_neighbors_by_mahalanobis(kwds: dict) -> None:
 
 @pytest.mark.parametrize("metric", ["mahalanobis", "seuclidean"])
 def test_spread_of_all_cells_is_the_measure(metric: str) -> None:
-    """Neither blocks of cells nor NN-descent take another spread."""
+    """Blocks of cells and NN-descent use the spread of all cells, too."""
     x = blobs(2500, 3, distance=0.4).obsm["X_pca"].astype(np.float64)[:, :10]
     x *= np.linspace(1, 30, 10)
     spread = np.cov(x.T) if metric == "mahalanobis" else np.diag(np.var(x, axis=0, ddof=1))
-    # Distances of cells that are turned and scaled to have spread 1 are euclidean.
+    # Distances of cells that are rotated and scaled to spread 1 are euclidean.
     whitened = ad.AnnData(np.zeros((2500, 55)))
     whitened.obsm["X_pca"] = x @ np.linalg.cholesky(np.linalg.inv(spread))
     neighbors(whitened, transformer="sklearn")
@@ -110,7 +110,7 @@ def test_spread_of_all_cells_is_the_measure(metric: str) -> None:
 
 
 def test_neighbors_by_cosine() -> None:
-    """Blocks of another height than scanpy's: products may differ in the last bits."""
+    """Blocks have another height than scanpy's, so products may differ in the last bits."""
     ours, theirs = (blobs(300, 3, distance=0.4) for _ in range(2))
     neighbors(ours, metric="cosine")
     sc.pp.neighbors(theirs, metric="cosine")
@@ -138,13 +138,13 @@ def test_few_genes_are_taken_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("maxiter", [50, None])
-@pytest.mark.parametrize("which", ["joined", "apart"])
+@pytest.mark.parametrize("which", ["connected", "disconnected"])
 def test_umap_is_scanpys_bit_for_bit(
     which: str, maxiter: int | None, request: pytest.FixtureRequest
 ) -> None:
     adata = request.getfixturevalue(which)
     n_parts, _ = connected_components(adata.obsp["connectivities"])
-    assert n_parts == (1 if which == "joined" else 3)
+    assert n_parts == (1 if which == "connected" else 3)
     ours = tl.umap(adata, maxiter=maxiter, copy=True)
     theirs = sc.tl.umap(adata, maxiter=maxiter, copy=True)
     assert ours.obsm["X_umap"].dtype == np.float32
@@ -152,7 +152,7 @@ def test_umap_is_scanpys_bit_for_bit(
     assert ours.uns["umap"] == theirs.uns["umap"]
 
 
-def test_umap_options_are_scanpys(joined: ad.AnnData) -> None:
+def test_umap_options_are_scanpys(connected: ad.AnnData) -> None:
     options = {
         "min_dist": 0.2,
         "spread": 1.5,
@@ -165,8 +165,8 @@ def test_umap_options_are_scanpys(joined: ad.AnnData) -> None:
         "random_state": 7,
         "key_added": "u",
     }
-    ours = tl.umap(joined, **options, copy=True)
-    theirs = sc.tl.umap(joined, **options, copy=True)
+    ours = tl.umap(connected, **options, copy=True)
+    theirs = sc.tl.umap(connected, **options, copy=True)
     np.testing.assert_array_equal(ours.obsm["u"], theirs.obsm["u"])
     assert ours.uns["u"] == theirs.uns["u"]
 
@@ -184,11 +184,11 @@ def test_umap_options_are_scanpys(joined: ad.AnnData) -> None:
     ],
     ids=str,
 )
-def test_leiden_is_scanpys_cell_by_cell(joined: ad.AnnData, options: dict) -> None:
-    ours = tl.leiden(joined, **options, copy=True)
+def test_leiden_is_scanpys_cell_by_cell(connected: ad.AnnData, options: dict) -> None:
+    ours = tl.leiden(connected, **options, copy=True)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=FutureWarning)
-        theirs = sc.tl.leiden(joined, **options, copy=True)
+        theirs = sc.tl.leiden(connected, **options, copy=True)
     key = options.get("key_added", "leiden_R" if "restrict_to" in options else "leiden")
     a, b = ours.obs[key], theirs.obs[key]
     assert list(a.cat.categories) == list(b.cat.categories)
@@ -198,7 +198,7 @@ def test_leiden_is_scanpys_cell_by_cell(joined: ad.AnnData, options: dict) -> No
 
 
 def test_nn_descent_finds_scanpys_neighbours_on_any_number_of_threads() -> None:
-    """scanpy's index of pynndescent, on one thread as ours."""
+    """Like scatlas, scanpy's index of pynndescent runs on one thread."""
     import numba
     from pynndescent import PyNNDescentTransformer
 
@@ -249,7 +249,7 @@ def real_plates(plates_dir: Path) -> dict[str, ad.AnnData]:
 def test_umap_of_the_real_plates_is_scanpys_bit_for_bit(real_plates: dict[str, ad.AnnData]) -> None:
     for name, plate in real_plates.items():
         n_parts, _ = connected_components(plate.obsp["connectivities"])
-        # A graph in more parts than an axis has ends starts elsewhere than umap-learn's.
+        # A graph with more parts than axis ends starts from other points than umap-learn's.
         init = "spectral" if n_parts <= 4 else plate.obsm["X_pca"][:, :2]
         ours, theirs = (umap(plate, init_pos=init, copy=True) for umap in (tl.umap, sc.tl.umap))
         np.testing.assert_array_equal(ours.obsm["X_umap"], theirs.obsm["X_umap"], name)
@@ -257,7 +257,7 @@ def test_umap_of_the_real_plates_is_scanpys_bit_for_bit(real_plates: dict[str, a
 
 @pytest.mark.real
 def test_clusters_of_the_real_plates_are_cell_lines(real_plates: dict[str, ad.AnnData]) -> None:
-    """Neighbours and clusters of ours."""
+    """With scatlas's neighbours and clusters."""
     merged = real_plates["merged"].copy()
     how = {"flavor": "igraph", "n_iterations": 2, "directed": False}
     tl.leiden(merged, 1.0, **how)

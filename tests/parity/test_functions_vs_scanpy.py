@@ -1,4 +1,4 @@
-"""Plates to components by functions alone: the page's example, and the comparison with scanpy."""
+"""From plates to components with functions alone: the example of the page, and scanpy."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_example_of_the_page(tmp_path, monkeypatch):
 
 
 def test_all_sides_of_the_benchmark_find_the_same(tmp_path):
-    """Functions, scripts and scanpy with Dask: the benchmark fails where they differ."""
+    """Functions, scripts and scanpy with Dask: the benchmark fails if they differ."""
     sizes = ["--plates", "2", "--cells", "500", "--genes", "4000", "--comps", "40"]
     how = ["--chunk", "200", "--rounds", "1", "--formats", "gzip", "--out", tmp_path / "told"]
     command = [sys.executable, ROOT / "bench/vs_scanpy.py", tmp_path, *sizes, *how]

@@ -20,7 +20,7 @@ PLATES = [f"mix_plate{i}" for i in range(1, 6)]
 
 
 def scanpy(name, *args, **kwargs):
-    """Call a function of ``scanpy.pp``, whose warnings are not ours."""
+    """Call a function of ``scanpy.pp`` and ignore its warnings."""
     import scanpy as sc
 
     with warnings.catch_warnings():
@@ -60,7 +60,7 @@ def plate(request, plates_dir):
 
 
 def check_hvg(adata, x, *, tol=1e-6, **options):
-    """The same genes exactly; the numbers to what scanpy's float32 squares leave of them."""
+    """Check for the same genes, and numbers up to the error of scanpy's float32 squares."""
     expected = scanpy("highly_variable_genes", adata, inplace=False, **options)
     expected = expected.loc[adata.var_names]
     ours = ad.AnnData(x, obs=adata.obs, var=adata.var, uns=adata.uns)
@@ -71,7 +71,7 @@ def check_hvg(adata, x, *, tol=1e-6, **options):
     assert got.dtypes.tolist() == expected.dtypes.tolist()
     for column in got.columns:
         if column == "mean_bin":
-            # Edges follow the means; the bin of every gene is the same.
+            # Edges depend on the means; the bin of every gene is the same.
             assert got[column].cat.codes.tolist() == expected[column].cat.codes.tolist()
         elif got[column].dtype == float:
             size = np.nanmax(np.abs(expected[column].replace([np.inf, -np.inf], np.nan)))
@@ -97,7 +97,7 @@ CHOICES = [
 @pytest.mark.parametrize("flavor", ["seurat", "cell_ranger"])
 def test_hvg_simulated(simulated, block_loads, flavor, options, batch_key):
     adata = simulated.copy()
-    if flavor == "cell_ranger":  # scanpy bins no genes that are nowhere expressed
+    if flavor == "cell_ranger":  # scanpy bins no genes without expression
         adata = adata[:, np.asarray((adata.X > 0).sum(axis=0)).ravel() > 0].copy()
     options = {"flavor": flavor, "batch_key": batch_key, **options}
     for x in (adata.X, adata.X.toarray(), block_loads.dask(adata.X, 57)):
@@ -117,7 +117,7 @@ def test_hvg_knows_the_base(base):
 
 @pytest.mark.parametrize("flavor", ["seurat", "cell_ranger"])
 def test_hvg_ties_at_the_cut(flavor, block_loads):
-    """Genes with the same values in other cells tie; all of them pass or none."""
+    """Genes with the same values in other cells are ties; all of them pass or none."""
     rng = np.random.default_rng(2)
     x = np.log1p(rng.poisson(rng.gamma(0.5, 2.0, 200), (90, 200))).astype(np.float32)
     x = x[:, x.any(axis=0)]
@@ -160,7 +160,7 @@ def test_hvg_real_plates(plate, block_loads, options):
     seen = np.asarray((plate.X > 0).sum(axis=0)).ravel()
     for flavor in ("seurat", "cell_ranger"):
         for batch_key in (None, "batch"):
-            # As after filter_genes(min_cells=3), which min_cells stands for.
+            # As after filter_genes(min_cells=3), which min_cells replaces.
             some = plate[:, seen >= 3].copy()
             got = check_hvg(some, some.X, flavor=flavor, batch_key=batch_key, **options)
             whole = ad.AnnData(block_loads.dask(plate.X, 100), obs=plate.obs, var=plate.var)
@@ -231,7 +231,7 @@ def test_scale_simulated(simulated, block_loads, dtype, zero_center, max_value, 
         values = got.X.compute() if hasattr(got.X, "compute") else got.X
         values = values.toarray() if sp.issparse(values) else values
         assert values.dtype == expected.X.dtype
-        # scanpy rounds float32 twice and takes the variance by a difference.
+        # scanpy rounds float32 twice and computes the variance as a difference.
         rtol, atol = (1e-6, 1e-6) if dtype == "float32" else (1e-11, 1e-11)
         np.testing.assert_allclose(values, expected.X, rtol=rtol, atol=atol)
         pd.testing.assert_frame_equal(got.var, expected.var, rtol=max(rtol, 1e-11))
@@ -241,7 +241,7 @@ def test_scale_simulated(simulated, block_loads, dtype, zero_center, max_value, 
 
 
 def check_pca(adata, x, *, n_comps, x_rtol, **options):
-    """Components and variance as scanpy's on float64, up to sign."""
+    """Check components and variance against scanpy's for float64, up to sign."""
     wide = adata.copy()
     wide.X = wide.X.astype(np.float64)
     solver = "arpack"

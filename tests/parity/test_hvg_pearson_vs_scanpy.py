@@ -23,9 +23,9 @@ FLOATS = ("means", "variances", "residual_variances")
 
 @pytest.fixture
 def scanpy(monkeypatch):
-    """scanpy's function, whose warnings are not ours, with ties in the order of ``var``.
+    """scanpy's function without its warnings, with ties in the order of ``var``.
 
-    Genes with the same counts in cells of the same totals are ties, which its rounding hides.
+    Genes with the same counts in cells of the same totals are ties, which scanpy's rounding hides.
     """
     theirs = import_module("scanpy.experimental.pp._highly_variable_genes")
 
@@ -40,7 +40,7 @@ def scanpy(monkeypatch):
 
 @pytest.fixture(scope="module")
 def simulated():
-    """400 cells x 600 genes with markers of three types, in batches of as many cells."""
+    """400 cells x 600 genes with markers of three types, in batches of equal size."""
     rng = np.random.default_rng(0)
     counts = marked_counts(rng)
     counts[5, 7] = 100_000
@@ -90,7 +90,7 @@ def test_simulated(simulated, scanpy, block_loads, options, batch_key):
 
 @pytest.mark.parametrize("dtype", ["int64", "float32"])
 def test_other_types_of_scanpy(simulated, scanpy, dtype):
-    """float32 it multiplies in float32; dense ones go another way."""
+    """scanpy multiplies float32 in float32, and has other code for dense X."""
     for make in (np.asarray, sp.csr_matrix):
         adata = simulated.copy()
         adata.X = make(simulated.X.toarray()).astype(dtype)
@@ -123,7 +123,7 @@ def test_in_place_subset_and_layer(simulated, scanpy):
 
 
 def test_batches_of_other_sizes_are_clipped_at_their_own_bound(simulated, scanpy):
-    """scanpy clips those that follow at the first one's: not as it clips them alone."""
+    """scanpy clips later batches at the first one's bound, unlike batches alone."""
     adata = simulated.copy()
     adata.obs["batch"] = np.where(np.arange(400) < 30, "a", "b")
     options = {"n_top_genes": 40, "inplace": False, **FLAVOR}
@@ -136,7 +136,7 @@ def test_batches_of_other_sizes_are_clipped_at_their_own_bound(simulated, scanpy
 
 
 def test_values_that_are_no_counts(simulated, scanpy):
-    """Both warn, with the same words, and go on."""
+    """Both give the same warning and continue."""
     adata = simulated[:, :200].copy()
     adata.X.data *= np.random.default_rng(1).gamma(3.0, 0.4, adata.X.nnz)
     options = {"n_top_genes": 40, "inplace": False, **FLAVOR}

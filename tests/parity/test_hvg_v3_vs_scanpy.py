@@ -17,16 +17,15 @@ from tests.helpers.stable_sort import numpy_with_stable_argsort
 
 FLAVORS = ["seurat_v3", "seurat_v3_paper"]
 PLATES = [f"mix_plate{i}" for i in range(1, 6)]
-# What the arithmetic of both, and the fit of numbers that differ in the last bits, leave.
+# Errors of both arithmetics, and of the fit to numbers that differ in the last bits.
 RTOL = 2e-14
 
 
 @pytest.fixture
 def scanpy(monkeypatch):
-    """scanpy's function, whose warnings are not ours, with ties in the order of ``var``.
+    """scanpy's function without its warnings, with ties in the order of ``var``.
 
-    It sorts by a sort that is not stable: which one of two equal genes it takes changes with the
-    processor that NumPy finds.
+    scanpy's sort is not stable: its choice between two equal genes depends on the processor.
     """
     import scanpy as sc
 
@@ -55,7 +54,7 @@ def simulated():
 
 
 def same(got, expected, rtol=RTOL):
-    """Every column, in its place and type; integers, ranks and choices exactly."""
+    """Check the order and type of every column; integers, ranks and choices exactly."""
     assert list(got) == list(expected)
     assert got.dtypes.tolist() == expected.dtypes.tolist()
     assert got.index.equals(expected.index)
@@ -99,7 +98,7 @@ def test_simulated(simulated, scanpy, block_loads, flavor, options, batch_key):
 
 @pytest.mark.parametrize("flavor", FLAVORS)
 def test_of_dense_counts(simulated, scanpy, flavor):
-    """scanpy takes another way for them."""
+    """scanpy has other code for dense X."""
     adata = simulated.copy()
     adata.X = adata.X.toarray().astype(np.float64)
     for batch_key in (None, "batch"):
@@ -132,7 +131,7 @@ def test_in_place_subset_and_layer(simulated, scanpy):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("flavor", FLAVORS)
 def test_values_that_are_no_counts(simulated, scanpy, flavor, dtype):
-    """Both warn, with the same words, and go on."""
+    """Both give the same warning and continue."""
     import scanpy as sc
 
     adata = simulated[:, :200].copy()
@@ -159,7 +158,7 @@ def test_real_plates(plates_dir, scanpy, name):
     for flavor in FLAVORS:
         for batch_key in (None, "half"):
             if (name, batch_key) == ("mix_plate1", "half"):
-                continue  # loess cannot fit one of the halves, in either
+                continue  # in both packages loess cannot fit one of the halves
             for n_top_genes in (500, 2000):
                 options = {"flavor": flavor, "batch_key": batch_key, "n_top_genes": n_top_genes}
                 expected = scanpy(adata, inplace=False, **options)

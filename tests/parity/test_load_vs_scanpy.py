@@ -1,4 +1,4 @@
-"""load_plate's counts and QC metrics are those that anndata and scanpy give for the same file."""
+"""load_plate's counts and QC metrics equal those of anndata and scanpy for the same file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_real_plate(tmp_path, plates_dir, name):
     ours, wanted = ad.read_zarr(tmp_path / "counts.zarr"), ad.read_h5ad(source)
     assert (ours.X != wanted.X).nnz == 0
     assert facts["n_values"] == wanted.X.nnz
-    # On integers scanpy's sums are exact, too; on float32 they are not.
+    # scanpy's sums are exact for integers, but not for float32.
     wanted.X = wanted.X.astype(np.int64)
     wanted.var["mt"] = wanted.var_names.str.startswith("MT-")
     sc.pp.calculate_qc_metrics(wanted, qc_vars=["mt"], percent_top=None, log1p=False, inplace=True)

@@ -1,9 +1,9 @@
-"""The presets of one plate, run end to end, against their documents' steps by scanpy.
+"""The presets of one plate, run end to end, agree with the steps of their documents in scanpy.
 
-Plates are simulated, of fewer cells than the published ones, with the cells and genes that the
-documents' bounds are about. What a preset says is run as it is, but for the places of files, the
-number of variable genes (the 5,000 of the documents take half a minute to decompose) and, of the
-multi-GPU one, its GPUs.
+Plates are simulated, with fewer cells than the published ones, and with cells and genes on both
+sides of the documents' bounds. The presets run unchanged except for the paths, the number of
+variable genes (the decomposition of the documents' 5,000 takes half a minute) and the GPUs of the
+multi-GPU preset.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from tests.workflow.runs import ROOT, Project
 pytestmark = pytest.mark.workflow
 
 N_CELLS, N_GENES, N_TOP = 600, 11_000, 600
-# Genes of the cells on and beyond the documents' bounds: 200 and 10,000 stay.
+# Genes of cells at and beyond the documents' bounds: 200 and 10,000 stay.
 ODD_CELLS = (199, 200, 10_000, 10_001, 10_500)
 
 
 @dataclass
 class Run:
-    """A finished atlas and what scanpy makes of the same plate."""
+    """A finished atlas and scanpy's results for the same plate."""
 
     project: Project
     plate: ad.AnnData
     kept: np.ndarray  # bool [cells of the plate]
-    hvg: pd.DataFrame  # of the genes that are ranked
+    hvg: pd.DataFrame  # of the ranked genes
     embedded: ad.AnnData  # variable genes, components, graph, clusters
 
     def atlas(self) -> ad.AnnData:
@@ -73,7 +73,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def one_plate() -> ad.AnnData:
-    """Cells like others, and those that the bounds are about; genes that few cells express."""
+    """Ordinary cells, cells at the bounds, and genes that few cells express."""
     plate = simulate_plate(1, n_cells=N_CELLS, n_genes=N_GENES)
     rng = np.random.default_rng(0)
     x = np.zeros((N_CELLS + len(ODD_CELLS), N_GENES), np.float32)
@@ -85,7 +85,7 @@ def one_plate() -> ad.AnnData:
         genes = rng.choice(np.setdiff1d(np.arange(N_GENES), rare), n_genes, replace=False)
         row[genes] = rng.integers(1, 4, n_genes)
     for i, gene in enumerate(rare):
-        # No cell, or 8 to 12, the last of which the bounds take.
+        # No cell, or 8 to 12, some below and some above the bounds.
         if n_cells := (0, 8, 9, 10, 11, 12)[i % 6]:
             cells = [*rng.choice(many, n_cells - 1, replace=False), len(x) - 1]
             x[cells, gene] = rng.integers(1, 30, n_cells)
@@ -95,7 +95,7 @@ def one_plate() -> ad.AnnData:
 
 
 def by_hand(plate: ad.AnnData, preset: str) -> tuple[np.ndarray, pd.DataFrame, ad.AnnData]:
-    """The documents' cells one after another; what both do the same stands once."""
+    """The cells of the documents in order; steps of both documents occur once."""
     adata = plate.copy()
     sc.pp.calculate_qc_metrics(adata, percent_top=None, inplace=True)
     n_genes = adata.obs["n_genes_by_counts"]
@@ -112,7 +112,7 @@ def by_hand(plate: ad.AnnData, preset: str) -> tuple[np.ndarray, pd.DataFrame, a
     exact.X = exact.X.astype(np.float64)
     sc.pp.scale(exact, zero_center=False)
     sc.pp.pca(exact, n_comps=100, mask_var=None, svd_solver="arpack", dtype="float64")
-    # What follows is of one document; the workflow does it for both.
+    # One document has the following steps; the workflow runs them for both.
     n_pcs = 50 if preset == "brain-1.3m" else None
     sc.pp.neighbors(exact, n_neighbors=15, n_pcs=n_pcs)
     sc.tl.leiden(exact, flavor="igraph", n_iterations=2, directed=False)
@@ -151,7 +151,7 @@ def test_the_same_values(run: Run):
     assert list(ours.var_names) == list(theirs.var_names)
     np.testing.assert_array_equal(ours.X.indptr, theirs.X.indptr)
     np.testing.assert_array_equal(ours.X.indices, theirs.X.indices)
-    # One rounding to float32 here, four there (total, factor, product, logarithm).
+    # scatlas rounds to float32 once, scanpy four times (total, factor, product, logarithm).
     np.testing.assert_allclose(ours.X.data, theirs.X.data, rtol=5e-7)
 
 
@@ -161,8 +161,8 @@ def test_the_same_components(run: Run):
     signs = np.sign((ours.varm["PCs"] * theirs.varm["PCs"]).sum(axis=0))
     for key in ("variance", "variance_ratio"):
         np.testing.assert_allclose(ours.uns["pca"][key], theirs.uns["pca"][key], rtol=1e-6)
-    # Components turn within pairs of nearly equal variance by the rounding of the values (3e-7)
-    # over the gap of the pair, which is a hundredth at its smallest.
+    # Components rotate within pairs of nearly equal variance by the rounding of the values (3e-7)
+    # divided by the gap of the pair, which is at least a hundredth.
     gap = -np.diff(theirs.uns["pca"]["variance"]) / theirs.uns["pca"]["variance"][1:]
     turn = 1e-6 / np.minimum(np.r_[np.inf, gap], np.r_[gap, np.inf]).min()
     spread = theirs.obsm["X_pca"].std(axis=0)
@@ -177,10 +177,10 @@ def test_the_same_neighbours_and_clusters(run: Run):
     a, b = (x.obsp["distances"].astype(bool) for x in (ours, run.embedded))
     order = run.embedded.obs_names.get_indexer(ours.obs_names)
     b = b[order][:, order]
-    # Exact in both; neighbours whose distances differ by less than the rounding may change places.
+    # Exact in both; neighbours with distances within the rounding may swap.
     assert a.multiply(b).sum() >= 0.9999 * b.sum()
     assert ours.obsm["X_umap"].shape == (ours.n_obs, 2)
-    # Leiden moves cells in a random order by gains that differ in their last bits, so that cells
+    # Leiden moves cells in a random order by gains that differ in their last bits, so cells
     # between two clusters may end in either.
     assert adjusted_rand_score(ours.obs["leiden"], theirs.obs["leiden"]) > 0.95
     assert adjusted_rand_score(ours.obs["leiden"], ours.obs["line"]) > 0.8

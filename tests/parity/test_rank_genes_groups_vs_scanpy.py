@@ -1,7 +1,7 @@
-"""sa.tl.rank_genes_groups gives what sc.tl.rank_genes_groups gives, to the rounding of scanpy's.
+"""sa.tl.rank_genes_groups agrees with sc.tl.rank_genes_groups up to scanpy's rounding.
 
-Scores and fold changes are stored as float32. Of float32 values scanpy's variances are computed in
-float32, a part in 10^6 of a t statistic.
+Scores and fold changes are stored as float32. For float32 values scanpy computes variances in
+float32, an error of a part in 10^6 of a t statistic.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COLUMNS = ["scores", "logfoldchanges", "pvals", "pvals_adj"]
 
 
 def annotated(make: Any = sparse.csr_matrix, dtype: str = "float64", n_genes: int = 120) -> Any:
-    """Log-normalised counts of 400 cells; four groups, one small, and some cells in none."""
+    """Log-normalised counts of 400 cells; four groups, one small, and cells without a group."""
     rng = np.random.default_rng(0)
     x = marked_counts(rng)[:, :n_genes].astype(np.float64)
     x = np.log1p(1e3 * x / np.maximum(1, x.sum(axis=1, keepdims=True))).astype(dtype)
@@ -42,7 +42,7 @@ def annotated(make: Any = sparse.csr_matrix, dtype: str = "float64", n_genes: in
 def assert_same(
     ours: ad.AnnData, theirs: ad.AnnData, *, rtol: float = 1e-6, p_rtol: float = 1e-9
 ) -> None:
-    """Same layout; same numbers of each gene; genes in an order that fits both scores."""
+    """Check for equal layout and numbers per gene, and an order of genes that fits both scores."""
     own, other = ours.uns[KEY], theirs.uns[KEY]
     assert list(own) == list(other)
     assert own["params"] == other["params"]
@@ -64,7 +64,7 @@ def assert_same(
         ]
         assert tables[0].index.is_unique
         if len(tables[0]) < ours.n_vars:
-            # Cut among genes of equal scores, either of them stays.
+            # If the list ends among genes of equal scores, either of them may stay.
             both = tables[0].index.intersection(tables[1].index)
             assert len(both) >= len(tables[0]) - 2
             tables = [table.loc[both] for table in tables]
@@ -75,10 +75,10 @@ def assert_same(
             np.testing.assert_allclose(found[name], expected[name], rtol=of, atol=atol)
 
 
-def both(adata: ad.AnnData, groupby: str = "line", **options: Any) -> tuple[Any, Any]:
+def rank_with_both(adata: ad.AnnData, groupby: str = "line", **options: Any) -> tuple[Any, Any]:
     ours = sa.tl.rank_genes_groups(adata, groupby, copy=True, **options)
     with warnings.catch_warnings():
-        # Corrected for ties, a gene that no cell expresses has a spread of 0.
+        # With tie correction an unexpressed gene has a spread of 0.
         warnings.filterwarnings("ignore", "invalid value encountered", RuntimeWarning)
         theirs = sc.tl.rank_genes_groups(adata, groupby, copy=True, **options)
     return ours, theirs
@@ -101,7 +101,7 @@ def both(adata: ad.AnnData, groupby: str = "line", **options: Any) -> tuple[Any,
 )
 @pytest.mark.parametrize("method", TESTS)
 def test_options(method, options):
-    assert_same(*both(annotated(), method=method, **options))
+    assert_same(*rank_with_both(annotated(), method=method, **options))
 
 
 @pytest.mark.parametrize("make", [np.asarray, sparse.csr_matrix, sparse.csc_matrix])
@@ -114,17 +114,17 @@ def test_types(method, dtype, make):
 
 
 def by_scanpy_in_float64(adata: ad.AnnData, **options: Any) -> ad.AnnData:
-    """scanpy's result of the same values as float64: of float32 it rounds the variances."""
+    """scanpy's result for the same values as float64, because it rounds variances of float32."""
     wide = adata.copy()
     wide.X = adata.X.astype(np.float64)
     return sc.tl.rank_genes_groups(wide, "line", copy=True, **options)
 
 
 def test_what_differs_in_float32_is_scanpys():
-    ours, narrow = both(annotated(np.asarray, "float32"), method="t-test")
+    ours, narrow = rank_with_both(annotated(np.asarray, "float32"), method="t-test")
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         assert_same(ours, narrow)
-    # Nothing but its rounding, which p values show a hundred times as large.
+    # Only its rounding, which is a hundred times as large in p values.
     assert_same(ours, narrow, rtol=3e-6, p_rtol=1e-3)
 
 
@@ -137,7 +137,7 @@ def test_negative_values_and_ties():
             for tie_correct in (False, True):
                 options = {"reference": reference, "tie_correct": tie_correct}
                 with np.errstate(invalid="ignore"):  # scanpy's logarithms of negative means
-                    ours, theirs = both(adata, method="wilcoxon", **options)
+                    ours, theirs = rank_with_both(adata, method="wilcoxon", **options)
                 assert_same(ours, theirs)
 
 
@@ -146,18 +146,18 @@ def test_masks_layers_raw_and_bases(method):
     adata = annotated()
     adata.var["some"] = np.arange(adata.n_vars) % 3 > 0
     for mask in ("some", adata.var["some"].to_numpy()):
-        assert_same(*both(adata, method=method, mask_var=mask))
+        assert_same(*rank_with_both(adata, method=method, mask_var=mask))
     adata.layers["twice"] = adata.X * 2
     adata.uns["log1p"] = {"base": 2}
-    assert_same(*both(adata, method=method, layer="twice"))
+    assert_same(*rank_with_both(adata, method=method, layer="twice"))
     adata.raw = adata.copy()
     adata = adata[:, :50].copy()
-    assert_same(*both(adata, method=method))
-    assert_same(*both(adata, method=method, use_raw=False))
+    assert_same(*rank_with_both(adata, method=method))
+    assert_same(*rank_with_both(adata, method=method, use_raw=False))
 
 
 def test_strings_are_groups_in_scanpys_order():
-    ours, theirs = both(annotated(), "text")
+    ours, theirs = rank_with_both(annotated(), "text")
     assert_same(ours, theirs)
     assert ours.uns[KEY]["names"].dtype.names == ("t1", "t2", "t10")
 
@@ -190,15 +190,15 @@ def test_dask_and_disk(block_loads, tmp_path):
 )
 @pytest.mark.parametrize("make", [np.asarray, sparse.csr_matrix])
 def test_logreg(make, options):
-    """At a tolerance that leaves no gradient: by default each stops somewhere on its way."""
+    """At a tolerance near the minimum: by default both stop before it."""
     adata = annotated(make, n_genes=40)
     options = {"tol": 1e-10, "max_iter": 5000, **options}
-    ours, theirs = both(adata, method="logreg", **options)
+    ours, theirs = rank_with_both(adata, method="logreg", **options)
     assert_same(ours, theirs, rtol=2e-5)
 
 
 def test_coefficients_are_those_of_the_least_loss():
-    """L-BFGS stops where float64 shows no fall of the loss, Newton's method at the least loss."""
+    """L-BFGS stops when the float64 loss no longer falls, Newton's method at the minimum."""
 
     def coefficients(tools: Any, **options: Any) -> pd.DataFrame:
         adata = annotated(n_genes=40)
@@ -309,7 +309,7 @@ def test_a_real_plate(plates_dir, method):
     adata.X = sparse.csr_matrix(adata.X, dtype=np.float64)
     enough = adata.obs[column].value_counts().loc[lambda n: n > 1].index.astype(str).tolist()
     options = {"tol": 1e-10, "max_iter": 5000} if method == "logreg" else {"pts": True}
-    ours, theirs = both(adata, column, method=method, groups=enough, **options)
+    ours, theirs = rank_with_both(adata, column, method=method, groups=enough, **options)
     assert len(enough) >= 3
     assert ours.n_vars > 500
     assert_same(ours, theirs, rtol=1e-4 if method == "logreg" else 1e-6)

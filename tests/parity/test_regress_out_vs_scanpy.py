@@ -1,4 +1,4 @@
-"""sa.pp.regress_out gives what sc.pp.regress_out gives, to the rounding of scanpy's arithmetic."""
+"""sa.pp.regress_out agrees with sc.pp.regress_out up to scanpy's rounding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.helpers.marked import marked_counts
 
 sc = pytest.importorskip("scanpy")
 
-# float32 results are rounded to 6e-8 of values of up to 50.
+# float32 results have a relative rounding of 6e-8, for values of up to 50.
 TOLERANCE = {"float32": {"rtol": 2e-7, "atol": 3e-6}, "float64": {"rtol": 1e-9, "atol": 1e-10}}
 
 
@@ -80,7 +80,7 @@ def test_categories(make, dtype, keys):
     sa.pp.regress_out(adata, keys)
     assert theirs.X.dtype == np.float64
     assert adata.X.dtype == ("float64" if dtype == "float64" else "float32")
-    # scanpy has the means in float32.
+    # scanpy computes the means in float32.
     np.testing.assert_allclose(adata.X, theirs.X, rtol=1e-6, atol=1e-5)
 
 
@@ -96,7 +96,7 @@ def test_dask(block_loads):
 
 
 def test_singular_columns():
-    """A constant one, for which scanpy takes statsmodels' GLM."""
+    """A constant column, for which scanpy uses statsmodels' GLM."""
     adata = annotated(np.asarray, "float64")
     theirs = scanpy(adata, ["nothing"])
     sa.pp.regress_out(adata, ["nothing"])
@@ -113,7 +113,7 @@ def test_layer_and_copy():
 
 
 def test_constant_genes_become_zero():
-    """As in scanpy for numbers; for categories it leaves them as they are."""
+    """As in scanpy for numbers; for categories scanpy does not change them."""
     adata = annotated(np.asarray, "float64")
     adata.X[:, 3] = 7.5
     for keys in ("total", "line"):

@@ -1,4 +1,4 @@
-"""sa.tl.score_genes and score_genes_cell_cycle give scanpy's control genes and scores."""
+"""sa.tl.score_genes and score_genes_cell_cycle have scanpy's control genes and scores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.helpers.marked import marked_counts
 
 sc = pytest.importorskip("scanpy")
 
-# Sums of up to 600 float64 values, in another order.
+# Sums of up to 600 float64 values in another order.
 FLOAT64 = {"rtol": 1e-12, "atol": 1e-13}
 # scanpy sums float32 values of CSR in float32.
 FLOAT32 = {"rtol": 1e-5, "atol": 2e-6}
@@ -43,7 +43,7 @@ def some_genes(adata, n=12, seed=1):
 
 @pytest.fixture
 def controls(monkeypatch):
-    """Control genes of all calls, ours and scanpy's: sets of names."""
+    """Control genes of all calls of scatlas and scanpy, as sets of names."""
     from scanpy.tools import _score_genes as theirs
 
     from scatlas.tl import _score as ours
@@ -75,7 +75,7 @@ def controls(monkeypatch):
 
 
 def same(ours, theirs, genes, controls, tolerance=FLOAT64, **options):
-    """Equal columns of obs; the same control genes, at least one of which has been drawn."""
+    """Check for equal columns of obs and the same control genes, at least one of them drawn."""
     for key in controls:
         controls[key].clear()
     sc.tl.score_genes(theirs, genes, **options)
@@ -93,7 +93,7 @@ def test_signatures():
         theirs = inspect.signature(inspect.unwrap(getattr(sc.tl, name))).parameters
         ours = inspect.signature(getattr(sa.tl, name)).parameters
         for parameter in theirs.values():
-            if parameter.kind is parameter.VAR_KEYWORD:  # score_genes' own, by name here
+            if parameter.kind is parameter.VAR_KEYWORD:  # parameters of score_genes
                 continue
             assert ours[parameter.name].kind is parameter.kind
             assert ours[parameter.name].default == parameter.default
@@ -135,7 +135,7 @@ def test_options(adata, controls, options, n):
         if n == 1 and ctrl_as_ref and options.get("ctrl_size") == 1:
             continue
         if n == 400 and options.get("n_bins") == 100:
-            continue  # a bin of four with nothing else in it
+            continue  # a bin with only these four genes
         other = adata.copy()
         same(
             adata.copy(), other, some_genes(adata, n), controls, ctrl_as_ref=ctrl_as_ref, **options
@@ -143,7 +143,7 @@ def test_options(adata, controls, options, n):
 
 
 def test_pool(adata, controls):
-    """In the order of the pool, which what is drawn depends on; genes in it that are not there."""
+    """The drawn genes depend on the order of the pool, which may contain unknown genes."""
     genes = some_genes(adata)
     rest = [name for name in adata.var_names if name not in genes]
     for pool in (
@@ -155,7 +155,7 @@ def test_pool(adata, controls):
 
 
 def test_a_pool_of_all_genes_in_another_order(adata, controls):
-    """scanpy gives each gene another one's mean then; as ours is a pool that is one gene short."""
+    """scanpy then gives each gene another gene's mean, but not for a pool with one gene less."""
     genes = some_genes(adata)
     order = np.random.default_rng(2).permutation(600)
     pool = adata.var_names[order]
@@ -184,7 +184,7 @@ def test_missing_genes_are_left_out(adata, controls, caplog):
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_nan(controls, make, dtype):
-    """Left out of every mean; genes without any other value, of the pool."""
+    """Excluded from every mean; genes with only NaN are excluded from the pool."""
     adata = annotated(np.asarray, dtype)
     genes = some_genes(adata)
     rng = np.random.default_rng(3)
@@ -243,7 +243,7 @@ def test_cell_cycle(controls, dtype, n_s, n_g2m):
 @pytest.mark.real
 @pytest.mark.parametrize("plate", [1, 3, 5])
 def test_a_real_plate(plates_dir, controls, plate):
-    """Log-normalised in float64, so that scanpy's means are as good as ours."""
+    """Log-normalised in float64, so scanpy's means are as exact as scatlas's."""
     adata = ad.read_h5ad(plates_dir / f"mix_plate{plate}.h5ad")
     adata.X = sp.csr_matrix(adata.X).astype(np.float64)
     sc.pp.normalize_total(adata, target_sum=1e4)

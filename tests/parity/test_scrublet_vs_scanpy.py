@@ -1,4 +1,4 @@
-"""Doublet scores against scanpy's, which makes its simulated doublets' counts."""
+"""Doublet scores agree with scanpy's, which computes the counts of simulated doublets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ N_DOUBLETS = 80
 
 @pytest.fixture(scope="module")
 def plate() -> ad.AnnData:
-    """900 cells, and doublets made of cells of two lines; cells and genes that play no part."""
+    """900 cells, doublets of two cell lines, and cells and genes that are excluded."""
     cells = simulate_plate(1, n_cells=1000, n_genes=1500)
     cells = cells[cells.obs["pass_filter"] == "full"][:900].copy()
     rng = np.random.default_rng(0)
@@ -40,7 +40,7 @@ def plate() -> ad.AnnData:
 
 
 def by_scanpy(adata: ad.AnnData, seed: int) -> ad.AnnData:
-    # Its automatic threshold asks for scikit-image; ours is compared with that in tests/unit.
+    # scanpy's automatic threshold needs scikit-image; tests/unit compares scatlas's with it.
     return sc.pp.scrublet(
         adata, threshold=0.25, use_approx_neighbors=False, random_state=seed, copy=True,
         verbose=False,
@@ -48,7 +48,7 @@ def by_scanpy(adata: ad.AnnData, seed: int) -> ad.AnnData:
 
 
 def simulated_neighbors(scores: np.ndarray, k: int, ratio: float, rate: float = 0.05) -> np.ndarray:
-    """How many of k neighbours are simulated, of Scrublet's score of them."""
+    """Number of simulated cells among k neighbours, from Scrublet's score."""
     q = scores * (1 - rate) / (rate / ratio + scores * (1 - rate - rate / ratio))
     return np.round(q * (k + 2) - 1)
 
@@ -59,7 +59,7 @@ def test_scores_are_scanpys(plate: ad.AnnData, seed: int):
     ours = sa.pp.scrublet(plate, threshold=0.25, random_state=seed, copy=True)
     assert "doublet_score" not in plate.obs
     uns, reference = ours.uns["scrublet"], theirs.uns["scrublet"]
-    # scanpy counts cells among those that play a part.
+    # scanpy numbers the included cells.
     part = np.delete(np.arange(plate.n_obs), [5, 6])
     np.testing.assert_array_equal(uns["doublet_parents"], part[reference["doublet_parents"]])
     for key in ("expected_doublet_rate", "sim_doublet_ratio", "n_neighbors", "random_state"):
@@ -72,8 +72,8 @@ def test_scores_are_scanpys(plate: ad.AnnData, seed: int):
         a, b = np.asarray(a), np.asarray(b)
         np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
         close = np.isclose(a, b, rtol=1e-12, atol=0, equal_nan=True)
-        # Two neighbours at one distance but for the rounding (of float32 values here and there)
-        # change places: another count of simulated ones, by one.
+        # Two neighbours with distances within the float32 rounding swap, which changes the number
+        # of simulated neighbours by one.
         assert close.mean() > 0.99, name
         k, ratio = uns["parameters"]["n_neighbors"], len(reference["doublet_scores_sim"]) / 978
         counts = [simulated_neighbors(scores, round(k * (1 + ratio)), ratio) for scores in (a, b)]
@@ -83,12 +83,12 @@ def test_scores_are_scanpys(plate: ad.AnnData, seed: int):
     assert agree.mean() > 0.995
 
 
-@pytest.mark.parametrize("most", [20_000, 350])
-def test_doublets_are_found(plate: ad.AnnData, most: int, monkeypatch: pytest.MonkeyPatch):
-    """In all cells at once, and in three parts."""
+@pytest.mark.parametrize("max_cells", [20_000, 350])
+def test_doublets_are_found(plate: ad.AnnData, max_cells: int, monkeypatch: pytest.MonkeyPatch):
+    """With all cells at once, and in three parts."""
     from sklearn.metrics import roc_auc_score
 
-    monkeypatch.setattr(doublet_scores.score, "__kwdefaults__", {"most": most})
+    monkeypatch.setattr(doublet_scores.score_cells, "__kwdefaults__", {"max_cells": max_cells})
     found = sa.pp.scrublet(plate, expected_doublet_rate=0.08, copy=True).obs.dropna()
     assert roc_auc_score(found["doublet"], found["doublet_score"]) > 0.95
     assert found.loc[found["doublet"], "predicted_doublet"].mean() > 0.7

@@ -1,4 +1,4 @@
-"""Our kernels of UMAP's graph and layout give umap-learn's bits."""
+"""scatlas's kernels of UMAP's graph and layout give umap-learn's bits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def umap_learn() -> Any:
 
 
 def graph(n_cells: int = 220, *, seed: int = 0, dtype: type = np.float32) -> sp.csr_matrix:
-    """Symmetric random weights; weak edges, which no round uses, among them."""
+    """Symmetric random weights with some weak edges that no round uses."""
     rng = np.random.default_rng(seed)
     half = sp.random_array((n_cells, n_cells), density=0.03, rng=rng, data_sampler=rng.random)
     whole = sp.csr_matrix(half.maximum(half.T), dtype=dtype)
@@ -71,7 +71,7 @@ DISTANCES = {
     "tight": lambda rng: rng.random((80, 15)) * 1e-3 + 50,
     "one-far": lambda rng: rng.random((80, 15)) * 1e-4 + rng.choice([50, 90], (80, 15)),
     "ties": lambda rng: rng.integers(0, 3, (80, 15)),
-    "twins": lambda rng: np.zeros((80, 15)),
+    "equal": lambda rng: np.zeros((80, 15)),
     "two": lambda rng: rng.random((80, 2)),
     "wide": lambda rng: rng.random((80, 60)) ** 8 * 1e6,
     "tiny": lambda rng: rng.random((80, 15)) * 1e-30,

@@ -1,4 +1,4 @@
-"""The workflow's results against scanpy's functions, called by hand on the same plates."""
+"""The workflow's results agree with scanpy's functions on the same plates."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="module")
 def by_hand(project: Project) -> dict:
-    """As the published notebook does it, with the genes in a fixed order."""
+    """The steps of the published notebook, with the genes in a fixed order."""
     adatas = {}
     for name, path in project.plates.items():
         adata = ad.read_h5ad(path)
@@ -78,7 +78,7 @@ def test_hvg_sets_are_identical(project: Project, by_hand: dict):
         ours = pd.read_parquet(project.results / f"plates/{name}/hvg.parquet")
         assert list(ours.index) == list(theirs.var_names)
         np.testing.assert_array_equal(ours["highly_variable"], theirs.var["highly_variable"])
-        # scanpy computes expm1 and the moments from float32.
+        # scanpy computes expm1 and the moments in float32.
         for column in ("means", "dispersions", "dispersions_norm"):
             np.testing.assert_allclose(ours[column], theirs.var[column], rtol=1e-5, atol=1e-6)
 
@@ -99,7 +99,7 @@ def test_normalised_values_are_equal(project: Project, by_hand: dict):
     assert ours.X.dtype == np.float32
     np.testing.assert_array_equal(ours.X.indptr, theirs.X.indptr)
     np.testing.assert_array_equal(ours.X.indices, theirs.X.indices)
-    # One rounding to float32 here, four there (total, factor, product, logarithm).
+    # scatlas rounds to float32 once, scanpy four times (total, factor, product, logarithm).
     np.testing.assert_allclose(ours.X.data, theirs.X.data, rtol=5e-7)
 
 

@@ -2,13 +2,13 @@
 
     python tests/slurm/cluster.py up|status|down
 
-The daemons are Debian's and real, and listen on the loopback address; the GPUs are names of
-/dev/null. It needs root and the packages slurmctld, slurmd, slurm-client and munge, leaves a
-machine alone that has a Slurm of its own, and stops what it started by process id.
+The daemons are Debian's and listen on the loopback address; the GPUs are names of /dev/null. The
+program needs root and the packages slurmctld, slurmd, slurm-client and munge, refuses a machine
+with another Slurm, and stops its processes by their ids.
 
-Why it is as it is: memory is watched by Slurm's accounting as there are no control groups
-(OverMemoryKill); GPUs without ``File=`` are dropped by slurmd 22.05, and it must be a device; the
-configuration lies in /etc/slurm as the executor's inner ``srun`` loses ``SLURM_CONF``.
+Reasons of the configuration: Slurm's accounting watches memory because there are no control groups
+(OverMemoryKill); slurmd 22.05 drops GPUs without ``File=``, which must be a device; the files are
+in /etc/slurm because the executor's inner ``srun`` loses ``SLURM_CONF``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONF = Path("/etc/slurm/slurm.conf")
 GRES = Path("/etc/slurm/gres.conf")
 STATE = Path("/var/lib/slurm-scatlas")
 RUN = Path("/run/slurm-scatlas")
-# One line a task: job, node, CUDA_VISIBLE_DEVICES.
+# One line per task: job, node, CUDA_VISIBLE_DEVICES.
 TASKS = STATE / "tasks"
 COMMANDS = ("slurmctld", "slurmd", "sbatch", "squeue", "munged")
 
@@ -74,7 +74,7 @@ echo "$SLURM_JOB_ID $SLURMD_NODENAME ${{CUDA_VISIBLE_DEVICES:-none}}" >>{tasks}
 
 
 def lacking() -> str | None:
-    """Why there can be no cluster on this machine, or None."""
+    """Reason why this machine can have no cluster, or None."""
     if os.geteuid() != 0:
         return "Slurm's daemons need root"
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
@@ -108,7 +108,7 @@ def wait_for(what: str, done: Callable[[], bool], seconds: float = 60) -> None:
 
 
 def up() -> None:
-    """Start what does not run."""
+    """Start the daemons that do not run."""
     if why := lacking():
         raise RuntimeError(why)
     _configure()
@@ -129,12 +129,12 @@ def up() -> None:
 
 
 def down() -> None:
-    """Stop what was started, and take the configuration away."""
+    """Stop the daemons and remove the configuration."""
     ask = ("squeue", "-a", "-h", "--states=all", "-o", "%A")
     jobs = command(*ask, check=False).split() if _pid("slurmctld") else []
     for name in (*NODES, "slurmctld", "munged"):
         _end(name, signal.SIGTERM)
-    # A step that has just ended would go on for hours telling a controller that is no more.
+    # A step that has just ended would try for hours to reach the stopped controller.
     for pid in _keepers(jobs):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -164,15 +164,15 @@ def start_node(name: str) -> None:
 
 
 def lose_node(name: str) -> None:
-    """End a node's daemon and all that runs there, without a word to anyone.
+    """Kill a node's daemon and all its processes.
 
-    The controller is then told that the node is down, as it would find out after SlurmdTimeout.
+    Then report the node as down to the controller, which would notice after SlurmdTimeout.
     """
     numbers = command("squeue", "-h", "-w", name, "-o", "%A").split()
     _end(name, signal.SIGKILL)
-    # Those that would report the others' end come first.
+    # First the processes that would report the end of the others.
     for pid in [*_keepers(numbers), *_running_on(name)]:
-        with suppress(ProcessLookupError):  # it went with another
+        with suppress(ProcessLookupError):  # it ended with another one
             os.kill(pid, signal.SIGKILL)
     command("scontrol", "update", f"nodename={name}", "state=down", "reason=lost")
 
@@ -182,7 +182,7 @@ def state(name: str) -> str:
 
 
 def _keepers(numbers: list[str]) -> list[int]:
-    """Processes of Slurm's that watch over the steps of jobs."""
+    """Slurm's processes that watch the steps of jobs."""
     heads = tuple(f"slurmstepd: [{number}.".encode() for number in numbers)
     return [pid for pid, text in _processes("cmdline") if heads and text.startswith(heads)]
 
@@ -195,7 +195,7 @@ def _running_on(name: str) -> list[int]:
 def _processes(file: str) -> Iterator[tuple[int, bytes]]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
-            with suppress(OSError):  # it has ended
+            with suppress(OSError):  # the process has ended
                 yield int(folder.name), (folder / file).read_bytes()
 
 
@@ -226,7 +226,7 @@ def _munge_answers() -> bool:
 
 
 def _pid(name: str) -> int | None:
-    """Process id of a daemon that runs."""
+    """Process id of a running daemon."""
     try:
         pid = int((RUN / f"{name}.pid").read_text())
         os.kill(pid, 0)

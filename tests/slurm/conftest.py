@@ -1,4 +1,4 @@
-"""The plates and the atlas that the tests of the workflow have built on this machine."""
+"""Plates and atlas of the tests of the workflow."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""``snakemake --profile slurm`` on a real Slurm: one atlas, and all that may happen to its jobs.
+"""``snakemake --profile slurm`` on a real Slurm: one atlas, with failures of its jobs.
 
-The three plates' atlas is built once, through the committed profile, while a node is lost, a job
-is cancelled, one has too little memory, the controller is started anew, and Snakemake itself is
-killed and started again. The tests look at what Slurm and the results say of it. No GPU is there:
-the steps that can use one are told to ask for it (``--set-resources``), get what Slurm hands out,
-and find out as always that they have to work on the CPU.
+The atlas of three plates is built once, with the committed profile, while a node is lost, a job is
+cancelled, one has too little memory, the controller restarts, and Snakemake itself is killed and
+started again. The tests check the records of Slurm and the results. There is no GPU: the GPU steps
+request one (``--set-resources``), get it from Slurm, and fall back to the CPU.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from tests.workflow.test_snakemake_report import FIGURES, RULES, TABLES
 pytestmark = [pytest.mark.workflow, pytest.mark.slurm]
 
 GPU_RULES = ("hvg", "select_genes", "pca")
-# What a step and its two Snakemakes cannot do with.
+# Too little memory for a step with its two Snakemakes.
 TOO_LITTLE_MB = 100
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
 PATIENCE = 300  # seconds; a shared machine may be slow
@@ -38,7 +37,7 @@ PATIENCE = 300  # seconds; a shared machine may be slow
 
 @dataclass
 class Job:
-    """What Slurm knows of one of the jobs."""
+    """Slurm's record of one job."""
 
     id: str
     rule: str
@@ -50,7 +49,7 @@ class Job:
 
 
 def jobs() -> dict[str, Job]:
-    """Every job so far, by its id; none while the controller is away."""
+    """All jobs by id; none while the controller is down."""
     ask = ("squeue", "-a", "-h", "--states=all", "-o", "%i|%k|%T|%N|%P|%m")
     found = {}
     for line in slurm.command(*ask, check=False).split("\n"):
@@ -70,7 +69,7 @@ def running(rule: str, node: str = "") -> list[Job]:
 
 
 def tasks() -> dict[str, list[tuple[str, str]]]:
-    """Node and CUDA_VISIBLE_DEVICES of each job, as its script and then its step saw them."""
+    """Node and CUDA_VISIBLE_DEVICES of each job, in its script and then in its step."""
     found: dict[str, list[tuple[str, str]]] = {}
     for line in slurm.TASKS.read_text().splitlines():
         number, node, devices = line.split()
@@ -79,10 +78,10 @@ def tasks() -> dict[str, list[tuple[str, str]]]:
 
 
 def at_work(rule: str, attempt: int) -> bool:
-    """Whether a job of a rule is in its step, so that nothing of Slurm's is under way in it.
+    """Whether a job of a rule runs its step, so that Slurm is not starting it.
 
-    An ``srun`` that asks for its step within seconds of a controller's start may wait for ever
-    (Slurm 22.05); the job's time limit ends that, which is too late for a test.
+    An ``srun`` that requests its step within seconds of the controller's start may wait for ever
+    (Slurm 22.05); the job's time limit would end it too late for a test.
     """
     jobs_ = sorted(of_rule(rule), key=by_id)
     return (
@@ -153,7 +152,7 @@ def cluster() -> Iterator[None]:
 
 @dataclass
 class Story:
-    """One atlas, and what happened on the way."""
+    """One atlas and the events of its run."""
 
     project: Project
     head: Head
@@ -170,7 +169,7 @@ def story(
 ) -> Iterator[Story]:
     project = Project(tmp_path_factory.mktemp("slurm"), dict(CONFIG))
     project.write_plates(plates)
-    # As in a checkout, where the link lies beside the Snakefile.
+    # As in a checkout, with the link next to the Snakefile.
     (project.folder / "slurm").symlink_to(ROOT / "slurm")
     head = Head(project)
     story = Story(project, head)
@@ -241,7 +240,7 @@ def test_gpus_are_asked_for_where_they_are_used_and_nowhere_else(story: Story):
             assert devices in ("0", "1"), "one of the two"
         else:
             assert (job.partition, node[:3], devices) == ("cpu", "cpu", "none")
-    # They start together, once the consensus is there.
+    # They start together, after the consensus.
     cut = [job.id for job in story.jobs.values() if job.rule == "select_genes"]
     assert {seen[number][-1][1] for number in cut} == {"0", "1"}
 
@@ -272,12 +271,12 @@ def test_nothing_is_lost_or_done_twice_when_snakemake_is_killed(story: Story):
     now = story.project.records()
     assert {name: now.get(name) for name in story.records} == story.records
     done = Counter((j.rule, j.plate) for j in story.jobs.values() if j.state == "COMPLETED")
-    # Of the groups of qc_filter and normalize Slurm does not say which plate's they are.
+    # Slurm does not record the plate of a group of qc_filter and normalize.
     assert {
         times for (rule, plate), times in done.items() if plate or "_normalize_" not in rule
     } == {1}
     assert [times for (rule, _), times in done.items() if "_normalize_" in rule] == [len(PLATES)]
-    # Slurm goes on with what runs while nobody watches.
+    # Slurm's jobs continue without Snakemake.
     assert {rule for rule, _ in story.in_flight} == {"select_genes"}
 
 
@@ -288,7 +287,7 @@ def test_short_steps_share_a_job(story: Story):
 
 
 def test_a_rule_runs_on_dask_workers_of_several_nodes(story: Story, built: Project):
-    """Workers are Slurm jobs of their own; the rule finds them by the scheduler's file."""
+    """Workers are separate Slurm jobs; the rule finds them by the scheduler's file."""
     project = story.project
     file = project.folder / "scheduler.json"
     dask = f"{sys.executable} -m dask"
@@ -302,7 +301,7 @@ def test_a_rule_runs_on_dask_workers_of_several_nodes(story: Story, built: Proje
         done = subprocess.run(
             [
                 *("sbatch", "--parsable", "-w", node, "-c1", "--mem=1500", "-t10"),
-                # Paths of the results start from Snakemake's folder.
+                # Paths of results are relative to Snakemake's folder.
                 *("-D", str(project.folder)),
                 *("-o", str(project.folder / f"dask-{len(submitted)}.log"), "--wrap", line),
             ],
@@ -311,7 +310,7 @@ def test_a_rule_runs_on_dask_workers_of_several_nodes(story: Story, built: Proje
         submitted.append(done.stdout.strip())
         slurm.wait_for("the scheduler's file", file.exists, PATIENCE)
 
-    # Inside, so that the workers get their code rather than this module's name.
+    # Local functions, so the workers get their code and not this module's name.
     def node_of(dask_worker: object) -> str:
         return os.environ["SLURMD_NODENAME"]
 

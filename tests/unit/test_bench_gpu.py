@@ -70,7 +70,7 @@ def _check_comparison(vs, ours: Path, peer: Path) -> None:
 
 def test_a_process_that_fails_is_told(module, tmp_path, capsys):
     command = [sys.executable, "-c", "raise SystemExit('no such thing')"]
-    with pytest.raises(RuntimeError, match="ended with 1"):
+    with pytest.raises(RuntimeError, match="ended with exit status 1"):
         module("harness").run_process(command, tmp_path / "log", gpus=[])
     assert "no such thing" in capsys.readouterr().err
 

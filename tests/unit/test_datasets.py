@@ -195,7 +195,7 @@ def test_bench_plate(bench, tmp_path):
     a, b = (ad.read_h5ad(tmp_path / name) for name in ("a.h5ad", "b.h5ad"))
     same(a, b)
     assert a.shape == (1100, 900)
-    assert a.X.nnz == values > bench.VALUES_A_CHUNK, "more than one chunk, the last not full"
+    assert a.X.nnz == values > bench.VALUES_PER_CHUNK, "more than one chunk, the last not full"
     assert a.X.has_canonical_format
     assert a.X.data.min() == 1
     assert list(a.obs.columns) == TAHOE

@@ -1,4 +1,4 @@
-"""A small atlas, built once for all tests of this folder that only look at it."""
+"""A small atlas, built once for all tests of this folder that only read it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.workflow.runs import Project
 PLATES = ("p1", "p2", "p3")
 CONFIG = {
     "plates": "plates.tsv",
-    # The cells that Tahoe's provider calls good.
+    # Cells that passed the filter of Tahoe's provider.
     "qc": {"filter": "pass_filter == 'full'"},
     "hvg": {"n_top_genes": 150},
     "consensus": {"min_plates": 2},
@@ -28,7 +28,7 @@ CONFIG = {
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of this run of pytest, which all its workers see."""
+    """Folder of this run of pytest that all its workers share."""
     own = tmp_path_factory.getbasetemp()
     folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
     folder.mkdir(exist_ok=True)
@@ -37,7 +37,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def once(done: Path) -> Iterator[bool]:
-    """Whether the caller, alone among the workers, is the one who has to do this."""
+    """Whether the caller is the one worker that has to do this."""
     with done.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield not done.exists()
@@ -56,7 +56,7 @@ def plates(shared: Path) -> dict[str, Path]:
 
 @pytest.fixture
 def project(tmp_path: Path, plates: dict[str, Path]) -> Project:
-    """A new project on the three plates, not run yet."""
+    """New project on the three plates, not run yet."""
     new = Project(tmp_path / "project", dict(CONFIG))
     new.write_plates(plates)
     return new
@@ -64,28 +64,28 @@ def project(tmp_path: Path, plates: dict[str, Path]) -> Project:
 
 @pytest.fixture(scope="session")
 def built(shared: Path, plates: dict[str, Path]) -> Project:
-    """The three plates' finished atlas: look, do not touch."""
+    """Finished atlas of the three plates: read only."""
     return made_once(shared / "built", CONFIG, plates)
 
 
-# Of few plates each variable gene is one of the atlas.
+# With few plates each variable gene is a consensus gene.
 EACH = CONFIG | {"consensus": {"min_plates": 1}}
 
 
 @pytest.fixture(scope="session")
 def one(shared: Path, plates: dict[str, Path]) -> Project:
-    """The first plate's atlas, without its map and report: look, do not touch."""
+    """Atlas of the first plate, without UMAP and report: read only."""
     return made_once(shared / "one", EACH, {"p1": plates["p1"]}, "atlas")
 
 
 @pytest.fixture(scope="session")
 def two(shared: Path, plates: dict[str, Path]) -> Project:
-    """That of the first two plates."""
+    """Atlas of the first two plates, without UMAP and report: read only."""
     return made_once(shared / "two", EACH, {name: plates[name] for name in ("p1", "p2")}, "atlas")
 
 
 def made_once(folder: Path, config: dict, plates: dict[str, Path], *targets: str) -> Project:
-    """A project that one worker builds, and that all see."""
+    """Project that one worker builds and all workers use."""
     with once(folder.with_name(f"{folder.name}.done")) as first:
         new = Project(folder, dict(config))
         if first:

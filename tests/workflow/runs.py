@@ -1,4 +1,4 @@
-"""Run the workflow for real, in a folder of its own, and see which jobs ran."""
+"""Run the workflow in a new folder, and list the jobs that ran."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ import yaml
 from tests.workflow import warm
 
 ROOT = Path(__file__).parents[2]
-# Differ from run to run by their nature: how long it took, what was printed, the page that shows
-# both.
+# Files that differ from run to run: run times, logs, and the page that shows both.
 VARYING = ("logs", "benchmarks", "report.html", "tables/runs.tsv")
 
 
 @dataclass
 class Project:
-    """A folder with a config and a plate sheet, as a user's."""
+    """Folder with a config and a plate sheet, like a user's."""
 
     folder: Path
     config: dict
-    cold: bool = False  # each process starts as a user's does: it takes three times as long
+    cold: bool = False  # each process starts as for a user, which takes three times as long
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -38,12 +37,12 @@ class Project:
 
     def write_config(self) -> None:
         text, path = yaml.safe_dump(self.config), self.folder / "my.yaml"
-        # A project may be shared: what is written already is not cut short under a reader's eyes.
+        # Other workers may read a shared project: do not truncate its files.
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
 
     def write_plates(self, plates: dict[str, Path | str]) -> None:
-        """Each plate with its path and a label, its donor."""
+        """Write the plate sheet: each plate with its path and a label, its donor."""
         rows = [f"{name}\t{path}\tdonor of {name}" for name, path in plates.items()]
         (self.folder / "plates.tsv").write_text("\n".join(["plate\tpath\tdonor", *rows, ""]))
 
@@ -65,7 +64,7 @@ class Project:
         )  # fmt: skip
 
     def build(self, *targets: str, cores: int = 2) -> set[str]:
-        """Run, expect success, and name the jobs that ran: ``load/p1``, ``pca``."""
+        """Run, expect success, and return the names of the jobs that ran: ``load/p1``, ``pca``."""
         before = self.records()
         done = self.run(*targets, cores=cores)
         assert done.returncode == 0, done.stdout[-6000:]
@@ -73,7 +72,7 @@ class Project:
         return {name for name, stamp in after.items() if before.get(name) != stamp}
 
     def records(self) -> dict[str, tuple[str, float]]:
-        """The jobs that have run, each with its end and its seconds."""
+        """End and seconds of each job that has run."""
         folder = self.results / "manifests"
         records = {path: json.loads(path.read_bytes()) for path in folder.rglob("runs/*.json")}
         return {
@@ -85,13 +84,13 @@ class Project:
         }
 
     def copied(self, folder: Path) -> Project:
-        """The same in another folder, with Snakemake's memory of it, free to be changed."""
-        # Times are kept, links between the stores are not needed.
+        """Copy of the project with Snakemake's records, which a test may change."""
+        # Keeps times, but not the hard links between stores.
         shutil.copytree(self.folder, folder, dirs_exist_ok=True)
         return Project(folder, dict(self.config), self.cold)
 
     def outputs(self) -> dict[str, bytes]:
-        """Every file of the results that has to be the same in each run."""
+        """Contents of all results that must be the same in each run."""
         return {
             name: path.read_bytes()
             for path in sorted(self.results.rglob("*"))

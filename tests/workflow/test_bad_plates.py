@@ -1,4 +1,4 @@
-"""What a user sees of bad plates, configs and plate sheets: one sentence, and nothing half-done."""
+"""Bad plates, configs and plate sheets end in one sentence, without incomplete outputs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def no_cell(path: Path, adata: ad.AnnData) -> None:
     write_plate(path, adata)
 
 
-# How each plate is spoiled, and what the sentence has to name besides the file: element and mend.
+# Damage of each plate, and the words of the sentence besides the file: element and fix.
 SPOILED: dict[str, tuple[Callable[[Path, ad.AnnData], None], tuple[str, ...]]] = {
     "no_anndata": (no_anndata, ("neither an HDF5 file nor a Zarr store", "give an AnnData file")),
     "truncated": (truncated, ("truncated", "copy or download it again")),
@@ -63,7 +63,7 @@ SPOILED: dict[str, tuple[Callable[[Path, ad.AnnData], None], tuple[str, ...]]] =
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory, plates: dict[str, Path]) -> dict[str, Path]:
-    """A good plate, and one for each way of spoiling it."""
+    """A good plate, and one for each kind of damage."""
     folder = tmp_path_factory.mktemp("spoiled")
     paths = {"good": plates["p1"]}
     for name, (spoil, _) in SPOILED.items():
@@ -87,15 +87,15 @@ def test_each_bad_plate_ends_its_job_with_one_sentence_and_its_mend_is_enough(
     assert failed.returncode != 0
     assert "Traceback" not in failed.stdout
     errors = {line.strip() for line in failed.stdout.splitlines() if "error: " in line}
-    assert len(errors) == len(SPOILED), "no other sentence is said"
+    assert len(errors) == len(SPOILED), "there is another sentence"
     for name, (_, wanted) in SPOILED.items():
         log = (project.results / f"logs/load/{name}.log").read_text()
         (sentence,) = [line for line in log.splitlines() if line.startswith("error: ")]
-        assert sentence in errors, f"{name} is shown to who looks at Snakemake's output alone"
+        assert sentence in errors, f"Snakemake's output lacks the error of {name}"
         assert sentence.startswith(f"error: {sources[name]}: ")
         assert [part for part in wanted if part not in sentence] == []
         assert log.endswith(f"{sentence}\n"), f"{name} goes on after its error"
-        # The sentence, which a retry repeats instead of reading the plate again.
+        # A retry repeats this sentence instead of reading the plate again.
         assert left_over(project, name) == [f"manifests/load/{name}.refused"]
     assert "plates/good/counts.zarr/zarr.json" in left_over(project, "good"), "it runs regardless"
 
@@ -111,7 +111,7 @@ def test_each_bad_plate_ends_its_job_with_one_sentence_and_its_mend_is_enough(
 
 
 def left_over(project: Project, plate: str) -> list[str]:
-    """Every file that a load job has written, but for its log and benchmark."""
+    """Files that a load job has written, except its log and benchmark."""
     results = project.results
     places = [*results.glob(f"plates/{plate}/**/*"), *results.glob(f"manifests/load/{plate}.*")]
     return sorted(path.relative_to(results).as_posix() for path in places if path.is_file())
@@ -138,7 +138,7 @@ def only_dropped_without_a_donor(adata: ad.AnnData) -> ad.AnnData:
 
 
 def test_steps_that_cannot_use_a_plate_name_it(tmp_path: Path, plates: dict[str, Path]):
-    """And values to be mixed that are missing stop the first step that knows which cells stay."""
+    """Missing values of integrate.key end the first step that knows the kept cells, too."""
     made = (one_cell, without_counts, some_without_a_donor, only_dropped_without_a_donor)
     rows = ["plate\tpath\tdonor", f"no_donor\t{plates['p2']}\t"]
     for make in made:
@@ -175,7 +175,7 @@ def test_steps_that_cannot_use_a_plate_name_it(tmp_path: Path, plates: dict[str,
 def test_too_few_genes_for_the_components_are_refused_where_they_are_chosen(
     tmp_path: Path, two: Project
 ):
-    """Without running that step again where other components are asked for."""
+    """Another number of components does not run that step again."""
     project = two.copied(tmp_path / "copy")
     n_genes = len((project.results / "consensus_genes.tsv").read_text().splitlines()) - 1
     project.config |= {"pca": {"n_comps": n_genes}}

@@ -1,4 +1,4 @@
-"""Doublets of each plate: told in the atlas, left out where that is asked for."""
+"""Doublets of each plate: scores in the atlas, and removal with ``filter: true``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPTIONS = {"doublets": {"expected_doublet_rate": 0.08, "by": "lane"}}
 
 
 def with_doublets(number: int) -> ad.AnnData:
-    """A plate of two lanes, and cells that are two of a lane with different cell lines."""
+    """Plate of two lanes, with doublets of two cell lines of one lane."""
     cells = simulate_plate(number, n_cells=420, n_genes=600)
     cells.obs["lane"] = [f"lane{i % 2}" for i in range(cells.n_obs)]
     rng = np.random.default_rng(number)
@@ -44,7 +44,7 @@ def with_doublets(number: int) -> ad.AnnData:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Two plates whose doublets are told: look, do not touch."""
+    """Two plates with scored doublets: read only."""
     folder = tmp_path_factory.mktemp("doublets")
     paths = {f"p{i}": folder / f"p{i}.h5ad" for i in (1, 2)}
     for i, path in enumerate(paths.values(), start=1):
@@ -80,7 +80,7 @@ def test_scores_are_those_of_the_function_on_the_kept_cells(told: Project):
             table.loc[keep, "predicted_doublet"], kept.obs["predicted_doublet"]
         )
         two = table.index[keep].str.startswith("two")
-        # Two hundred cells a lane, each with ten neighbours to be told by.
+        # Two hundred cells per lane, each with ten neighbours.
         assert roc_auc_score(two, table.loc[keep, "doublet_score"]) > 0.85
 
 
@@ -97,7 +97,7 @@ def test_the_atlas_tells(told: Project):
 
 
 def test_left_out_they_count_for_nothing(told: Project):
-    """Changes the project, last."""
+    """Changes the project, so it runs last."""
     doublets = {plate: table_of(told, plate) for plate in told.plates}
     told.config["doublets"] = OPTIONS["doublets"] | {"filter": True}
     told.config["pseudobulk"] = {"by": ["lane"]}

@@ -1,4 +1,4 @@
-"""A run after a failure, a loss or damage ends with the right bytes, or with a sentence."""
+"""After a failure, a loss or damage a run ends with the right bytes or with a sentence."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPTIONAL = {
 
 @pytest.fixture
 def atlas(two: Project, plates: dict[str, Path], tmp_path: Path) -> Project:
-    """The atlas of two plates, with plates of its own."""
+    """Atlas of two plates that only these tests use."""
     project = two.copied(tmp_path / "project")
     own = {name: tmp_path / f"{name}.h5ad" for name in ("p1", "p2")}
     for name, path in own.items():
@@ -39,7 +39,7 @@ def atlas(two: Project, plates: dict[str, Path], tmp_path: Path) -> Project:
 
 @pytest.fixture(scope="session")
 def full(shared: Path, plates: dict[str, Path]) -> Project:
-    """Two plates' results with every optional rule: look, do not touch."""
+    """Results of two plates with every optional rule: read only."""
     some = {name: plates[name] for name in ("p1", "p2")}
     return made_once(shared / "full", EACH | OPTIONAL, some)
 
@@ -49,7 +49,7 @@ def errors(said: str) -> set[str]:
 
 
 def test_a_step_that_failed_is_run_again_whatever_stands_behind_it(full: Project, tmp_path: Path):
-    """For each rule: a manifest is what a step that failed has no more."""
+    """For each rule: a failed step lacks its manifest."""
     project = full.copied(tmp_path / "project")
     assert "Nothing to be done" in project.run("-n").stdout
     manifests = sorted((project.results / "manifests").glob("**/*.json"))
@@ -76,7 +76,7 @@ def test_a_plate_that_fails_is_never_covered_by_the_older_atlas(atlas: Project, 
         assert failed.returncode == 1
         (sentence,) = errors(failed.stdout)
         assert "a fractional value" in sentence
-    # The atlas of before is not lost to a failure.
+    # A failure does not remove the older atlas.
     assert (atlas.results / "atlas.zarr/zarr.json").exists()
     plate.write_bytes(kept)
     atlas.build("atlas")
@@ -103,10 +103,10 @@ def test_a_filter_that_fails_is_never_covered_by_the_older_atlas(atlas: Project)
 def test_a_lost_shard_is_never_read_as_zeros(atlas: Project, store: str):
     before = atlas.outputs()
     (atlas.results / store / "X/data/c/0").unlink()
-    # Nothing needs the store: nothing runs, and what is left of it is not taken for whole.
+    # No step needs the store: nothing runs, and its remains do not pass for a complete store.
     assert atlas.build("atlas") == set()
     assert not (atlas.results / store / "zarr.json").exists()
-    # A step that reads it has it made again.
+    # A step that reads the store makes Snakemake create it again.
     reader = {"merged.zarr": "pca", "plates/p1/selected.zarr": "concat_on_disk"}.get(store)
     manifest = atlas.results / f"manifests/{reader or 'hvg/p1'}.json"
     assert manifest.exists()
@@ -127,7 +127,7 @@ def test_a_file_with_other_bytes_ends_with_the_command_that_mends_it(atlas: Proj
         path = atlas.results / name
         damaged = bytearray(path.read_bytes())
         damaged[len(damaged) // 2] ^= 1
-        path.unlink()  # a hard link of another store keeps its bytes
+        path.unlink()  # a hard link in another store keeps the bytes
         path.write_bytes(damaged)
         failed = atlas.run("atlas")
         assert failed.returncode == 1
@@ -138,14 +138,14 @@ def test_a_file_with_other_bytes_ends_with_the_command_that_mends_it(atlas: Proj
         assert mended.is_relative_to(atlas.results)
         shutil.rmtree(mended) if mended.is_dir() else mended.unlink()
         atlas.build("atlas")
-    # What nothing needs anew is not there; what is there is right.
+    # Results that no step needs are missing; all others are right.
     after = atlas.outputs()
     assert {name for name in after if before[name] != after[name]} == set()
     assert {name for name in before if name.startswith("atlas.zarr")} <= set(after)
 
 
 def test_results_whose_making_snakemake_forgot_are_made_again(atlas: Project):
-    """It could not tell that the config has changed since."""
+    """Snakemake could not notice a changed config."""
     shutil.rmtree(atlas.folder / ".snakemake")
     atlas.config["pca"] = {"n_comps": 5}
     atlas.write_config()
@@ -156,7 +156,7 @@ def test_results_whose_making_snakemake_forgot_are_made_again(atlas: Project):
 def test_results_that_would_be_made_as_they_were_stay_though_snakemake_forgot_them(
     full: Project, tmp_path: Path
 ):
-    """A cluster's job may end well after the Snakemake that submitted it was killed."""
+    """A cluster's job may succeed after its Snakemake was killed."""
     project = full.copied(tmp_path / "project")
     shutil.rmtree(project.folder / ".snakemake")
     assert project.build() == set()
@@ -179,7 +179,7 @@ def test_a_plate_replaced_by_an_older_file_is_loaded_though_snakemake_forgot(
 
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_step_of_which_snakemake_forgot_one_output_runs_again(atlas: Project, damaged: bool):
-    """It compares nothing then, not even the config."""
+    """Snakemake compares nothing for this step, not even the config."""
     name = b64encode(b"results/plates/p1/qc_summary.json").decode()
     record = atlas.folder / ".snakemake/metadata" / name
     assert record.exists()
@@ -190,7 +190,7 @@ def test_a_step_of_which_snakemake_forgot_one_output_runs_again(atlas: Project, 
 
 
 def test_a_second_run_in_the_folder_is_refused(atlas: Project):
-    """However the first one ends, the system frees its lock."""
+    """The system frees the lock of the first run, however it ends."""
     atlas.config["umap"] = {"min_dist": 0.3}
     atlas.write_config()
     with (atlas.folder / ".snakemake/scatlas.lock").open("w") as first:
@@ -204,7 +204,7 @@ def test_a_second_run_in_the_folder_is_refused(atlas: Project):
 
 
 def test_a_run_that_begins_as_another_ends_makes_its_folder_of_locks_again(atlas: Project):
-    """Snakemake makes it when it starts, and removes it when it ends."""
+    """Snakemake creates the folder at its start and removes it at its end."""
     atlas.config["umap"] = {"min_dist": 0.3}
     atlas.write_config()
     snakefile = atlas.folder / "Snakefile"

@@ -1,4 +1,4 @@
-"""A full disk: one sentence, nothing half-written, and the run goes on once there is room."""
+"""A full disk: one sentence, no incomplete file, and the run continues when there is space."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.workflow.runs import Project, assert_same_outputs
 pytestmark = pytest.mark.workflow
 
 DISK = 16 * 2**20
-ROOM = 2**17  # bytes left: for small files, not for the counts of a plate
+ROOM = 2**17  # free bytes: enough for small files, not for the counts of a plate
 
 
 @pytest.fixture
 def disk(tmp_path: Path, one: Project, plates: dict[str, Path]) -> Iterator[Project]:
-    """A project whose results are on a small disk of their own."""
+    """Project with its results on a separate small disk."""
     project = Project(tmp_path / "project", dict(one.config))
     project.write_plates({"p1": plates["p1"]})
     project.results.mkdir()
@@ -41,7 +41,7 @@ def test_a_run_goes_on_after_its_disk_was_full(disk: Project, one: Project):
     with filler.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, DISK - ROOM)
 
-    # Tried again, as the rules ask: that does not do the work once more, or say another thing.
+    # The rules retry: the retry repeats the sentence without the work.
     failed = disk.run("atlas", "--retries", "1")
 
     assert failed.returncode != 0

@@ -1,4 +1,4 @@
-"""Plates mixed by Harmony: of the sample and of the whole atlas, with pictures and scores."""
+"""Batch correction by Harmony, of the sample and of the whole atlas, with pictures and scores."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAMPLE = "results/integrated.h5ad"
 
 @pytest.fixture(scope="module")
 def mixed(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """The built atlas with its sample's plates mixed: look, do not touch."""
+    """The built atlas with a corrected sample: read only."""
     new = copied(built, tmp_path_factory.mktemp("mixed"), integrate={"key": ["plate"]})
     assert new.build() == {"integrate", "report"}, "the atlas and its map stay"
     return new
@@ -109,7 +109,7 @@ def test_all_cells_are_mixed_and_the_atlas_has_them(built: Project, tmp_path: Pa
     )
     scores = sample.uns["integrate"]["scores"].loc["plate"]
     assert scores["score after"] > scores["score before"]
-    # How it is looked at is no part of the atlas.
+    # Settings of pictures and scores are not part of the atlas.
     copy.config["integrate"] = everything | {"umap": False}
     copy.write_config()
     assert copy.build(SAMPLE) == {"integrate"}

@@ -1,4 +1,4 @@
-"""What a plate's jobs have resident follows from the block budget, not from the plate."""
+"""The resident memory of a plate's jobs depends on the block budget, not on the plate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS = ("load", "qc_filter", "normalize", "hvg", "select_genes")
 
 
 def peaks(folder: Path, cells: int) -> tuple[dict[str, float], int]:
-    """Peak MB of each step on one plate, and the number of its values."""
+    """Peak MB of each step on one plate, and the plate's number of values."""
     size = ["--plates", "1", "--cells", str(cells), "--genes", "20000"]
     make = [sys.executable, str(ROOT / "bench/make_plates.py"), str(folder), *size]
     subprocess.run(make, check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
@@ -48,8 +48,8 @@ def test_memory_does_not_grow_with_the_plate(tmp_path: Path):
     small, few = peaks(tmp_path / "small", SMALL)
     large, many = peaks(tmp_path / "large", LARGE)
     growth = {name: large[name] - small[name] for name in small}
-    # The added counts alone, as float32 with int64 indices, and what a cell's row in obs may take
-    # (twice the 1.5 kB of the documentation, for a copy).
+    # The additional counts as float32 with int64 indices, and the row of a cell in obs (twice the
+    # 1.5 kB of the documentation, for a copy).
     added = (many - few) * 12 / 1e6
     allowed = (LARGE - SMALL) * 3e-3
     assert added > 4 * allowed, "a premise of this test"

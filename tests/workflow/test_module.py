@@ -1,4 +1,4 @@
-"""Another workflow imports this one as a module, below a prefix of its own."""
+"""Another workflow imports this one as a module, with a prefix."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def study(tmp_path_factory: pytest.TempPathFactory, plates: dict[str, Path]) -> 
     (folder / "workflow/Snakefile").write_text(OUTER.format(root=ROOT))
     config = CONFIG | {"plates": "plates.tsv", "consensus": {"min_plates": 1}, "outdir": "out"}
     (folder / "study.yaml").write_text(json.dumps({"atlas": config}))
-    # From the folder where Snakemake is started, whatever the prefix of the results.
+    # Relative to the folder where Snakemake starts, with any prefix of the results.
     (folder / "raw").mkdir()
     (folder / "raw/a.h5ad").symlink_to(plates["p1"])
     (folder / "plates.tsv").write_text("plate\tpath\np1\traw/a.h5ad\n")

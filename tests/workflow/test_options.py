@@ -1,4 +1,4 @@
-"""Options that the other runs leave at their defaults, against scanpy's functions by hand."""
+"""Options with other values than the defaults, compared with scanpy's functions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.workflow.runs import Project
 
 pytestmark = [
     pytest.mark.workflow,
-    # Of the plate with a name that stands twice, which is on purpose.
+    # For the plate with a duplicate name, which is intended.
     pytest.mark.filterwarnings("ignore:Observation names are not unique:UserWarning"),
 ]
 
@@ -41,18 +41,18 @@ OPTIONS = {
 }
 
 
-# What Snakemake, a shell or a format string would read as its own.
+# Characters with a meaning for Snakemake, a shell or a format string.
 ODD = "A & B {plate} {x} * [1-9]? 'ü\" $HOME 細胞"
 DONOR = "donor {plate} {x} of"
 
 
 @dataclass
 class Run:
-    """A finished atlas, the plates it was made of, and what scanpy makes of them."""
+    """A finished atlas, its plates, and scanpy's results for them."""
 
     project: Project
     plates: dict[str, ad.AnnData]
-    hvg: dict[str, pd.DataFrame]  # of the genes that are seen often enough
+    hvg: dict[str, pd.DataFrame]  # of frequent genes
     genes: list[str]
     merged: ad.AnnData
 
@@ -65,7 +65,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Two Zarr stores and an address, with other genes in other orders and cells called alike."""
+    """Two Zarr stores and an address with different genes and orders, and equal cell names."""
     folder = tmp_path_factory.mktemp("options")
     plates = odd_plates()
     write_zarr(folder / ODD / "p1.zarr", plates["p1"], 3)
@@ -94,7 +94,7 @@ def odd_plates() -> dict[str, ad.AnnData]:
         names = plates[name].obs_names.to_numpy(dtype=object, copy=True)
         names[passed(plates[name])[: len(cells)]] = cells
         plates[name].obs_names = names
-        plates[name].obs["size_factor"] = np.arange(250) * 0.5  # as others compute them
+        plates[name].obs["size_factor"] = np.arange(250) * 0.5  # as other tools compute them
     return plates
 
 
@@ -103,7 +103,7 @@ def passed(plate: ad.AnnData) -> np.ndarray:
 
 
 def write_zarr(path: Path, plate: ad.AnnData, zarr_format: int) -> None:
-    # anndata warns of both formats: one is old, the other will be sharded soon.
+    # anndata warns of both formats: one is old, the other will have shards soon.
     path.parent.mkdir(exist_ok=True)
     with ad.settings.override(zarr_write_format=zarr_format), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -112,7 +112,7 @@ def write_zarr(path: Path, plate: ad.AnnData, zarr_format: int) -> None:
 
 
 def by_hand(plates: dict[str, ad.AnnData]) -> tuple[dict, list[str], ad.AnnData]:
-    """Genes that are ranked on each plate, genes of the atlas, log-normalised cells of all."""
+    """Ranked genes of each plate, genes of the atlas, log-normalised cells of all plates."""
     tables, adatas = {}, {}
     for name, plate in plates.items():
         adata = plate[passed(plate)].copy()
@@ -131,7 +131,7 @@ def by_hand(plates: dict[str, ad.AnnData]) -> tuple[dict, list[str], ad.AnnData]
 
 
 def changed(run: Run, folder: Path, **options: object) -> Run:
-    """The atlas with other options, made again in a copy of its folder."""
+    """Atlas with other options, built in a copy of the folder."""
     project = run.project.copied(folder / "copy")
     project.config |= options
     project.write_config()
@@ -149,7 +149,7 @@ def test_variable_genes_are_chosen_among_those_that_enough_cells_express(run: Ru
         )
         rare = ~ours.index.isin(theirs.index)
         assert ours["dispersions_norm"].isna().equals(pd.Series(rare, index=ours.index))
-        # The premise: the bound matters, as rare genes are among the most variable otherwise.
+        # Premise: without the bound rare genes are among the most variable.
         everything = run.plates[name][passed(run.plates[name])].copy()
         sc.pp.normalize_total(everything)
         sc.pp.log1p(everything)
@@ -176,7 +176,7 @@ def test_values_come_from_all_genes_of_a_plate(run: Run):
     theirs.sort_indices()
     np.testing.assert_array_equal(atlas.X.indptr, theirs.indptr)
     np.testing.assert_array_equal(atlas.X.indices, theirs.indices)
-    # One rounding to float32 here, four there (total, factor, product, logarithm).
+    # scatlas rounds to float32 once, scanpy four times (total, factor, product, logarithm).
     np.testing.assert_allclose(atlas.X.data, theirs.data, rtol=5e-7)
 
 
@@ -258,7 +258,7 @@ def test_a_zarr_store_that_is_written_anew_is_loaded_again(
 
 
 def test_zarr_stores_changed_in_place_are_loaded_again(run: Run, tmp_path: Path):
-    """A count in one, a column in the other: their root metadata stay as they were."""
+    """A count in one, a column in the other; their root metadata do not change."""
     project = run.project.copied(tmp_path / "copy")
     sources = run.project.folder.parent / ODD
     shutil.copytree(sources, tmp_path / "before")

@@ -1,4 +1,4 @@
-"""Plates come and go, settings change: what is made again, and that it is what a new run makes."""
+"""Added and dropped plates, changed settings: which steps rerun, with the bytes of a new run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MERGE = {"consensus", "concat_on_disk", "pca", "atlas"}
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, two: Project) -> Project:
-    """Two plates and the genes that are variable on either, up to the atlas."""
+    """Two plates and the genes that are variable on either plate, up to the atlas."""
     return two.copied(tmp_path_factory.mktemp("partial"))
 
 
 def ages(project: Project, plate: str) -> dict[str, int]:
-    """When each file of a plate was written."""
+    """Time of each file of a plate."""
     files = (project.results / "plates" / plate).rglob("*")
     return {str(path): path.stat().st_mtime_ns for path in files if path.is_file()}
 
@@ -30,24 +30,24 @@ def ages(project: Project, plate: str) -> dict[str, int]:
 def test_plates_come_and_go_and_the_others_are_not_touched(
     project: Project, plates: dict[str, Path], tmp_path: Path
 ):
-    """A new plate whose variable genes the atlas has already: the other plates are reused."""
+    """The atlas already has the variable genes of the new plate: the other plates are reused."""
     before, genes = project.outputs(), (project.results / "consensus_genes.tsv").read_bytes()
     old = {plate: ages(project, plate) for plate in ("p1", "p2")}
     assert any(name.endswith("gram.npz") for name in old["p1"])
     sheet = {name: plates[name] for name in ("p1", "p2")}
 
-    twin = shutil.copy(plates["p1"], tmp_path / "twin.h5ad")  # one file is one plate
-    project.write_plates({**sheet, "twin": twin})
-    assert project.build("atlas") == {f"{step}/twin" for step in PLATE_STEPS} | MERGE
+    duplicate = shutil.copy(plates["p1"], tmp_path / "copy.h5ad")  # no file may occur twice
+    project.write_plates({**sheet, "copy": duplicate})
+    assert project.build("atlas") == {f"{step}/copy" for step in PLATE_STEPS} | MERGE
     assert (project.results / "consensus_genes.tsv").read_bytes() == genes, "a premise of this test"
     assert {plate: ages(project, plate) for plate in old} == old
 
     project.write_plates(sheet)
     assert project.build("atlas") == MERGE
     assert {plate: ages(project, plate) for plate in old} == old
-    # What is left of a plate that is gone is in nobody's way; it can be deleted.
-    shutil.rmtree(project.results / "plates/twin")
-    for left in project.results.glob("manifests/*/twin.json"):
+    # Results of a dropped plate do no harm; they can be deleted.
+    shutil.rmtree(project.results / "plates/copy")
+    for left in project.results.glob("manifests/*/copy.json"):
         left.unlink()
     assert project.build("atlas") == set()
     assert_same_outputs(project.outputs(), before)

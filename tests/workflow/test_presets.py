@@ -1,4 +1,4 @@
-"""The presets plan what they should, and every rule asks for what its plate and config need."""
+"""Planned jobs of the presets, and the resources that every rule requests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def snakemake(*options: str, folder: Path, snakefile: Path = ROOT / "Snakefile",
 
 
 def planned(preset: str, folder: Path) -> dict[str, int]:
-    """Jobs of each rule that a dry run of a preset announces."""
+    """Number of jobs per rule in a dry run of a preset."""
     config = folder / "config" / f"{preset}.yaml"
     if not config.exists():
         shutil.copytree(ROOT / "config", folder / "config", dirs_exist_ok=True)
@@ -80,7 +80,7 @@ def test_the_presets_of_one_plate_are_one_atlas(tmp_path: Path, preset: str):
 
 
 def test_steps_on_demand_run_where_they_are_asked_for(tmp_path: Path):
-    """With their defaults where nothing more is said; and nowhere else, as the presets show."""
+    """An empty section has its defaults; without a section the rule does not run."""
     shutil.copytree(ROOT / "config", tmp_path / "config")
     demo = tmp_path / "config/demo.yaml"
     asked = {"doublets": {}, "pseudobulk": {}, "integrate": {"key": ["plate"], "cells": "all"}}
@@ -91,7 +91,7 @@ def test_steps_on_demand_run_where_they_are_asked_for(tmp_path: Path):
 
 
 def directives() -> dict[str, dict[str, str]]:
-    """The text of each directive of each rule."""
+    """Text of each directive of each rule."""
     found = {}
     for file in sorted((ROOT / "workflow/rules").glob("*.smk")):
         rules = re.findall(
@@ -125,7 +125,7 @@ def test_every_rule_says_what_it_needs_and_where_it_reports(rule: str):
     assert requests["mem_mb"] == f'memory("{rule}")'
     assert requests["runtime"] in ("10", f'runtime("{rule}")')
     assert requests.get("disk_mb") in (None, f'disk("{rule}")')
-    # A rule on GPUs takes its backend and memory from resources, and its command says so.
+    # A GPU rule takes backend and memory from its resources and passes them on in its command.
     assert (f'**device("{rule}")' in parts["resources"]) == ("{DEVICE_OPTIONS}" in parts["shell"])
     if rule != "simulate":
         assert parts["log"].startswith('f"{OUT}/logs/')
@@ -141,11 +141,11 @@ def test_the_end_of_all_commands_has_manifest_threads_attempt_and_log():
 
 
 def requests_of(rule: str) -> dict[str, str]:
-    """The resources of a rule, as they are written: ``{"mem_mb": 'memory("load")'}``."""
+    """Resources of a rule as written in its file: ``{"mem_mb": 'memory("load")'}``."""
     return dict(re.findall(r"(\w+)=([^,]+),", DIRECTIVES[rule]["resources"]))
 
 
-# At the end of the Snakefile, where it sees what the rules see.
+# At the end of the Snakefile, with the variables of the rules.
 ASK = """
 import json
 
@@ -168,13 +168,13 @@ with open(os.environ["TEST_ANSWERS"], "w") as file:
         file,
     )
 """
-# `simulate` and `consensus` ask for ten minutes in each attempt.
+# `simulate` and `consensus` request ten minutes in each attempt.
 ASKED = [rule for rule in DIRECTIVES if requests_of(rule)["runtime"] != "10"]
 
 
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory: pytest.TempPathFactory):
-    """``ask(**config)[rule][resource][plate]``: what Snakemake is told, in each attempt."""
+    """``ask(**config)[rule][resource][plate]``: requested values, one per attempt."""
     folder = tmp_path_factory.mktemp("ask")
     for name in ("workflow", "scripts", "src"):
         (folder / name).symlink_to(ROOT / name)
@@ -224,7 +224,7 @@ def test_memory_grows_with_each_attempt(default):
 @pytest.mark.parametrize("resource", ["mem_mb", "runtime"])
 def test_a_plates_jobs_ask_for_what_its_cells_need(default, rule: str, resource: str):
     small, large, unsaid = (default[rule][resource][p][0] for p in ("small", "large", "unsaid"))
-    # A table takes seconds for each million cells, which vanish beside the time to start.
+    # A table takes seconds per million cells, far less than the start.
     assert large > (1.1 if resource == "runtime" else 2) * small
     assert unsaid == large, "without n_cells the size of the file tells"
 

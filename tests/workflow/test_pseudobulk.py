@@ -1,4 +1,4 @@
-"""Sums by group: right, made only where asked for, and again only for a plate that changes."""
+"""Sums by group: correct, only on request, and again only for a changed plate."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TARGET = "results/pseudobulk.h5ad"
 
 
 def by_hand(plates: dict[str, Path]) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
-    """Counts and cells of each group, by name, from the plates' files."""
+    """Counts and number of cells of each group, computed from the plates' files."""
     rows, sums = {}, {}
     for plate, path in plates.items():
         adata = ad.read_h5ad(path)
@@ -59,7 +59,7 @@ def test_sums_of_the_kept_cells_and_what_makes_them_run_again(
     assert not list(project.results.glob(".pseudobulk*"))
     assert "Nothing to be done" in project.run(TARGET).stdout
 
-    # A count more on one plate.
+    # One more count on one plate.
     old = project.outputs()
     adata = ad.read_h5ad(plates["p2"])
     kept = np.flatnonzero(adata.obs["pass_filter"] == "full")[0]
@@ -74,7 +74,7 @@ def test_sums_of_the_kept_cells_and_what_makes_them_run_again(
     again = ad.read_h5ad(project.folder / TARGET)
     assert again.X.sum() == found.X.sum() + 1
 
-    # A column that the plates lack.
+    # A column missing on the plates.
     project.config["pseudobulk"] = {"by": ["drug", "treatment"]}
     project.write_config()
     done = project.run(TARGET)

@@ -1,4 +1,4 @@
-"""An atlas says how it was made, and can be made again from that alone."""
+"""An atlas records how it was made, and this record is enough to build it again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_again(atlas: Path, folder: Path, *options: str) -> subprocess.Completed
 
 @pytest.fixture(scope="module")
 def again(two: Project, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Results of the atlas made again in a folder of its own, and what was said."""
+    """Results of the reproduced atlas in a new folder, and the output of the command."""
     folder = tmp_path_factory.mktemp("again") / "new"
     done = make_again(two.results / "atlas.zarr", folder, "--", "--nocolor")
     assert done.returncode == 0, done.stdout[-6000:]
@@ -57,7 +57,7 @@ def test_an_atlas_says_how_it_was_made(built: Project, plates: dict[str, Path]):
         store = built.results / f"plates/{plate['plate']}/counts.zarr"
         assert plate["values_digest"] == values_digest(store)
         assert plate["total_counts"] == ad.read_h5ad(plate["path"]).X.sum()
-    # Any reader of AnnData shows it; the sample of cells, which may be older, does not have it.
+    # Any reader of AnnData shows the record; the sample, which may be older, does not have it.
     assert ad.read_zarr(built.results / "atlas.zarr").uns["scatlas"]["version"] == found["version"]
     assert "scatlas" not in ad.read_h5ad(built.results / "subset.h5ad").uns
 
@@ -101,7 +101,7 @@ def without_consolidated(metadata: bytes) -> bytes:
 def test_a_plate_that_has_changed_is_named_before_anything_is_built(
     two: Project, plates: dict[str, Path], tmp_path: Path
 ):
-    """The sheet's relative paths start from a folder that holds other plates."""
+    """Relative paths of the sheet start from a folder with other plates."""
     copy = tmp_path / "atlas.zarr"
     shutil.copytree(two.results / "atlas.zarr", copy)
     root = zarr.open_group(copy, mode="r+", use_consolidated=False)

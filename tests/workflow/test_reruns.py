@@ -1,4 +1,4 @@
-"""What reruns, what does not, and that a rerun gives the same bytes."""
+"""Which steps a change reruns, and that a rerun gives the same bytes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def all_jobs(plates=PLATES) -> set[str]:
 
 @pytest.fixture
 def copy(built: Project, tmp_path: Path) -> Project:
-    """The built atlas in another folder, with Snakemake's memory of it, free to be changed."""
+    """Copy of the built atlas with Snakemake's records, which a test may change."""
     return built.copied(tmp_path / "copy")
 
 
@@ -82,7 +82,7 @@ def test_changed_qc_bounds_do_not_load_again(copy: Project):
 def test_a_bound_on_genes_that_are_called_by_ids_names_the_column_to_set(
     tmp_path: Path, plates: dict[str, Path]
 ):
-    """The bound is set when the plate is loaded already, which must not be done again for it."""
+    """The bound is set after loading, and must not load the plate again."""
     adata = ad.read_h5ad(plates["p1"])
     adata.var["feature_name"] = adata.var_names
     adata.var_names = [f"ENSG{i:05}" for i in range(adata.n_vars)]
@@ -139,7 +139,7 @@ def test_qc_bounds_that_take_no_cell_change_no_byte_of_the_stores(copy: Project)
     assert not ran & {f"load/{p}" for p in PLATES}
     new = copy.outputs()
     stores = [name for name in old if ".zarr/" in name or name.endswith((".h5ad", ".npz"))]
-    # What the atlas says of its making is another, and its manifest does not know.
+    # The record in the atlas changes, its manifest does not.
     record = [name for name in stores if name.startswith("atlas.zarr/uns/scatlas/")]
     assert [name for name in record if new[name] != old[name]] == [
         "atlas.zarr/uns/scatlas/config/c"
@@ -157,7 +157,7 @@ def test_a_changed_umap_setting_reruns_the_umap_alone(copy: Project):
 
 
 def test_a_deleted_store_is_made_again_when_it_is_needed(copy: Project):
-    """To save space: an atlas that is finished needs no counts."""
+    """A finished atlas needs no counts, so users may delete them."""
     shutil.rmtree(copy.results / "plates/p3/counts.zarr")
     assert copy.build() == set()
     copy.config["hvg"] = {"n_top_genes": 140}
@@ -168,7 +168,7 @@ def test_a_deleted_store_is_made_again_when_it_is_needed(copy: Project):
 
 @pytest.fixture
 def project(tmp_path: Path, one: Project, plates: dict[str, Path]) -> Project:
-    """One plate, and not run yet."""
+    """Project with one plate, not run yet."""
     new = Project(tmp_path / "project", dict(one.config))
     new.write_plates({"p1": plates["p1"]})
     return new
@@ -176,7 +176,7 @@ def project(tmp_path: Path, one: Project, plates: dict[str, Path]) -> Project:
 
 @pytest.fixture
 def interrupted(project: Project):
-    """Kill a project's run while a store is being written; returns how the run ended."""
+    """Kill a run while it writes a store; return the ended process."""
 
     def interrupt(script: str, store: str, *, everything: bool, cores: int = 2) -> int:
         final = project.results / store
@@ -206,7 +206,7 @@ def interrupted(project: Project):
 
 
 def test_a_job_killed_while_writing_is_done_again(interrupted, one: Project, project: Project):
-    """On one core, where the other atlas was built on two: every byte is the same all the same."""
+    """On one core, the other atlas on two: every byte is the same."""
     assert interrupted("load.py", "plates/p1/counts.zarr", everything=False, cores=1) == 0
     assert_same_outputs(project.outputs(), one.outputs())
 
@@ -229,7 +229,7 @@ def test_a_run_killed_while_writing_leaves_nothing_that_looks_finished(
 
 
 def kill_job(pid: int, script: str, store: str) -> bool:
-    """SIGKILL the Python process that runs a script on a store."""
+    """Kill (SIGKILL) the Python process that runs a script on a store."""
     for process in psutil.Process(pid).children(recursive=True):
         try:
             line = process.cmdline()

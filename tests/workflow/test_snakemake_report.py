@@ -1,4 +1,4 @@
-"""The two reports of a finished atlas, as a browser shows them."""
+"""The two reports of a finished atlas in a browser."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ RULES = {
 
 
 class Pages:
-    """Snakemake's report, operated as a reader does: by its links."""
+    """Snakemake's report, operated by its links."""
 
     def __init__(self, driver: Any, path: Path) -> None:
         self._driver = driver
-        # Sizes of tests before this one stay in force.
+        # Earlier tests may have changed the size of the window.
         driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         driver.get(path.resolve().as_uri())
         self.wait("document.querySelector('#app nav')")
@@ -64,13 +64,13 @@ class Pages:
         return self._driver.execute_script(f"return {expression}", *args)
 
     def follow(self, text: str) -> None:
-        """Click the link of this text."""
+        """Click the link with this text."""
         find = f"[...document.querySelectorAll('#app nav a')].find(a => a.innerText == {text!r})"
         self.wait(find)
         self._driver.execute_script(f"{find}.click()")
 
     def open(self, category: str) -> dict[str, int]:
-        """Open a category: what it lists, and in which row."""
+        """Open a category; return its results with their rows."""
         self.follow(category)
         self.wait("document.querySelector('#app nav table tbody tr')")
         names = "[...document.querySelectorAll('#app nav tbody tr')].map(r => r.cells[0].innerText)"
@@ -86,7 +86,7 @@ class Pages:
         )
 
     def caption(self, row: int, category: str) -> str:
-        """Text of the page about a result; back to its category."""
+        """Text of the page of a result; then return to its category."""
         self.click(row, "information-circle")
         self.wait("document.querySelector('#app nav').innerText.includes('DESCRIPTION')")
         text = self.get("document.querySelector('#app nav').innerText")

@@ -1,4 +1,4 @@
-"""Plates at addresses, by Snakemake's storage: the same atlas, and a replaced one is noticed."""
+"""Plates at addresses with Snakemake's storage: the same atlas, and replaced plates reload."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAMES = ("p1", "p2")
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Client of an S3 server of this machine, which Snakemake is told of as well."""
+    """Client of an S3 server on this machine, with Snakemake's settings for it."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -90,7 +90,7 @@ def test_plates_on_a_web_server(tmp_path: Path, plates: dict[str, Path], two: Pr
 
     def replace(name: str, file: Path) -> None:
         shutil.copy(file, folder / f"{name}.h5ad")
-        # A web server tells whole seconds, and this one came right after the load.
+        # A web server reports whole seconds, and this change follows the load at once.
         later = time.time() + 2
         os.utime(folder / f"{name}.h5ad", (later, later))
 
@@ -117,13 +117,13 @@ def check(
     *,
     replace: Callable[[str, Path], None],
 ) -> None:
-    """The same atlas as of local files, no copy left, and a replaced plate is noticed."""
+    """Check for the same atlas as from local files, no remaining copy, and a reloaded plate."""
     remote = Project(folder / "remote", dict(two.config))
     remote.write_plates(addresses)
     remote.build("atlas")
 
     def data(project: Project) -> dict[str, bytes]:
-        record = "atlas.zarr/uns/scatlas/"  # names the addresses
+        record = "atlas.zarr/uns/scatlas/"  # contains the addresses
         return {k: v for k, v in project.outputs().items() if not k.startswith(record)}
 
     assert_same_outputs(data(remote), data(two))

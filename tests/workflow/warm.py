@@ -1,12 +1,12 @@
-"""A ``python`` that has imported the libraries before it is started.
+"""A ``python`` whose libraries are imported before it starts.
 
-A run of the workflow starts a process for each job, and each takes seconds to import the same
-libraries: most of the time of these tests. Here a server imports them once and forks a process for
-each ``python script.py ...`` or ``python -m module ...``: with the arguments, folder, environment
-and files of who asks, who waits for its end, and takes it along when he is killed.
+A run of the workflow starts a process per job, and each takes seconds to import the same libraries:
+most of the time of these tests. Here a server imports them once and forks a process for each
+``python script.py ...`` or ``python -m module ...``, with the arguments, folder, environment and
+files of the client. The client waits for the end of this process, and a killed client ends it.
 
-The demo, the tests on Slurm, and those of memory, of killed jobs and of starting itself run on a
-Python that starts as everybody's does; with ``SCATLAS_COLD_TESTS`` set all do.
+The demo, the tests on Slurm, and the tests of memory, of killed jobs and of starting use an
+ordinary Python; with ``SCATLAS_COLD_TESTS`` all tests do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-# What scripts import, and Snakemake with its plugins.
+# Imports of the scripts, and Snakemake with its plugins.
 LIBRARIES = (
     *("anndata", "dask.array", "docutils.core", "docutils.writers.html5_polyglot", "h5py"),
     *("harmonypy", "hdf5plugin", "igraph", "matplotlib.backends.backend_agg", "matplotlib.figure"),
@@ -58,14 +58,14 @@ sys.exit(answer[0] if answer else "the server of warm processes is gone")
 
 
 def environment(preload: str = "") -> dict[str, str]:
-    """That of this process, where ``python`` is a warm one."""
+    """Environment of this process, with the warm ``python``."""
     if "SCATLAS_COLD_TESTS" in os.environ:
         return os.environ | ({"LD_PRELOAD": preload} if preload else {})
     return os.environ | {"PATH": os.pathsep.join([str(_folder(preload)), os.environ["PATH"]])}
 
 
 def python(preload: str = "") -> str:
-    """The warm Python's path; it has loaded the shared library ``preload`` before all others."""
+    """Path of the warm Python, which loads the shared library ``preload`` first."""
     if "SCATLAS_COLD_TESTS" in os.environ:
         return sys.executable
     return str(_folder(preload) / "python")
@@ -73,7 +73,7 @@ def python(preload: str = "") -> str:
 
 @cache
 def _folder(preload: str) -> Path:
-    """Folder of the client, whose server runs as long as this process."""
+    """Folder of the client; its server runs as long as this process."""
     folder = Path(tempfile.mkdtemp(prefix="scatlas-warm-"))
     address = str(folder / "socket")
     server = subprocess.Popen(
@@ -98,11 +98,11 @@ def _folder(preload: str) -> Path:
 
 
 def serve(address: str) -> None:
-    """Fork a process for each who asks, until standard input is closed."""
+    """Fork a process per client, until standard input is closed."""
     for name in LIBRARIES:
         import_module(name)
     gc.collect()
-    gc.freeze()  # collecting would copy the pages of all objects into each process
+    gc.freeze()  # a garbage collection would copy the pages of all objects into each process
     forked = multiprocessing.get_context("fork")
     running: dict[socket.socket, BaseProcess] = {}
     with socket.socket(socket.AF_UNIX) as door:
@@ -119,7 +119,7 @@ def serve(address: str) -> None:
                     client = door.accept()[0]
                     try:
                         files, asked = _read(client)
-                    except ValueError:  # who asked is gone before he had said it all
+                    except ValueError:  # the client ended during its request
                         client.close()
                         continue
                     process = forked.Process(target=_become, args=(files, asked))
@@ -134,7 +134,7 @@ def serve(address: str) -> None:
                     code = process.exitcode
                     with suppress(OSError), client:
                         client.sendall(bytes([code if code >= 0 else 128 - code]))
-                elif ready in running:  # who asked is gone
+                elif ready in running:  # the client ended
                     running[ready].kill()
                     running[ready].join()
 
@@ -153,7 +153,7 @@ def _become(files: list[int], asked: dict) -> None:
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environment"])
-    # What it starts is warm as well.
+    # Its child processes are warm, too.
     sys.executable, sys.argv = asked["me"], asked["argv"]
     try:
         if sys.argv[0] == "-m":
@@ -164,7 +164,7 @@ def _become(files: list[int], asked: dict) -> None:
             sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
             runpy.run_path(sys.argv[0], run_name="__main__")
     finally:
-        atexit._run_exitfuncs()  # multiprocessing does without
+        atexit._run_exitfuncs()  # multiprocessing does not need it
         sys.stdout.flush()
         sys.stderr.flush()
 

@@ -1,10 +1,10 @@
-"""The peer: rapids-singlecell on one GPU, out of core, QC to X_pca as its notebooks do it.
+"""From QC to X_pca with rapids-singlecell on one GPU, out of core, as in its notebooks.
 
     python bench/gpu/sides/rsc_steps.py OUT --store a.zarr --threads 8 --rows 20000
 
-One process with Dask's threads, which spares the peer all transfers between workers, and RMM's pool
-as its notebooks set it. Nothing is written: X_pca ends in host memory. ``--zarrs`` decodes Zarr by
-the Rust library instead of zarr-python. Prints one JSON line a step.
+One process with Dask's threads, which saves all transfers between workers, and RMM's pool as in its
+notebooks. Writes nothing: X_pca ends in host memory. ``--zarrs`` decodes Zarr with the Rust library
+instead of zarr-python. Prints one JSON line per step.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--rows", type=int, required=True, help="cells a Dask block")
+    parser.add_argument("--rows", type=int, required=True, help="cells per Dask block")
     parser.add_argument("--zarrs", action="store_true")
     parser.add_argument("--top", type=int, default=2304)
     parser.add_argument("--comps", type=int, default=300)

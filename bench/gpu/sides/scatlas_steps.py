@@ -1,9 +1,9 @@
-"""Our side: plates to X_pca by the scripts of the workflow, called in one process.
+"""From plates to X_pca with the scripts of the workflow, called in one process.
 
     python bench/gpu/sides/scatlas_steps.py OUT --plates a.zarr --backend gpu --threads 16
 
-The very functions that the rules call, with all that they write: validated and checksummed stores
-with obs and var, manifests, everything atomic. Prints one JSON line a step.
+Calls the same functions as the rules, and writes all their outputs atomically: validated stores
+with checksums, obs and var, and manifests. Prints one JSON line per step.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ def script(name: str) -> ModuleType:
     return module
 
 
-def told(step: str, start: float) -> None:
+def print_step(step: str, start: float) -> None:
     print(json.dumps({"step": step, "seconds": time.perf_counter() - start}), flush=True)
 
 
 def start_up(backend: str) -> None:
-    """What the peer's imports do before its first step."""
+    """Import libraries and start the GPU, as the other side does before its first step."""
     import anndata  # noqa: F401
     import dask.array  # noqa: F401
     import numba  # noqa: F401
 
     from scatlas.compute.memory import reuse_memory
 
-    reuse_memory()  # as the scripts do when they run alone
+    reuse_memory()  # as in `script.run_main`
     if backend == "gpu":
         import cupy as cp
 
@@ -72,12 +72,12 @@ def main() -> None:
     start = time.perf_counter()
     start_up(args.backend)
     scripts = {job.step: script(job.step) for job in jobs}
-    told("start", start)
+    print_step("start", start)
     for job in jobs:
         start = time.perf_counter()
         scripts[job.step].main(job.argv)
-        told(job.step, start)
-    # What vs_rsc.py compares.
+        print_step(job.step, start)
+    # The results that vs_rsc.py compares.
     import numpy as np
     import pandas as pd
     import zarr

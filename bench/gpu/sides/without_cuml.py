@@ -1,5 +1,6 @@
-"""Lets rapids-singlecell be imported without cuML, cuVS and cuDF (1.4 GB), which its QC to PCA does
-not use: names of these packages resolve to classes that refuse to be made.
+"""Import rapids-singlecell without cuML, cuVS and cuDF (1.4 GB), which its QC to PCA does not use.
+
+Names of these packages resolve to classes that raise an error when they are instantiated.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def _nothing(*args: object, **kwargs: object) -> None:
 
 
 class _Stub(ModuleType):
-    __path__: list[str] = []  # noqa: RUF012 - as packages have it
+    __path__: list[str] = []  # noqa: RUF012 - as in packages
     __version__ = "26.10.0"
 
     def __getattr__(self, name: str) -> object:
@@ -48,5 +49,5 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install() -> None:
-    """Put the stubs behind whatever is installed."""
+    """Add the stubs after the installed packages."""
     sys.meta_path.append(_Finder())

@@ -26,6 +26,12 @@ Result = TypeVar("Result")
 
 Block = cp.ndarray | sparse.csr_matrix
 
+# Values of a block of an array in memory: a GPU needs this many to be busy. With what kernels make
+# of them they take about 2 GB.
+VALUES_PER_BLOCK = 64_000_000
+
+empty = cp.empty
+
 
 def csr(data: Any, indices: Any, indptr: Any, n_genes: int) -> sparse.csr_matrix:
     """CuPyX CSR matrix over these very device arrays, of any types: no copy, no check.
@@ -39,11 +45,16 @@ def csr(data: Any, indices: Any, indptr: Any, n_genes: int) -> sparse.csr_matrix
 
 
 def empty_like(meta: Any, dtype: DTypeLike) -> Any:
-    """Block without cells or genes of the same kind as `meta`."""
+    """Block without cells or genes of the same kind as ``meta``, CSR if that is sparse."""
     if isinstance(meta, cp.ndarray):
         return cp.empty((0, 0), dtype)
     none = [cp.empty(0, dtype), cp.empty(0, np.int32), cp.zeros(1, np.int32)]
     return csr(*none, 0)
+
+
+def as_rows(x: Any) -> Any:
+    """``x`` as a matrix whose rows can be taken without a copy: CSR or dense."""
+    return x.tocsr() if sparse.issparse(x) and x.format != "csr" else x
 
 
 def join(parts: Sequence[Any]) -> Any:

@@ -1,44 +1,42 @@
 """One pass over the row blocks of a matrix, in memory or on disk; knows kernels and compute."""
 
-from scatlas.blocks.map_reduce import (
-    VALUES_PER_BLOCK,
+from scatlas.blocks.checks import check, check_type, passes
+from scatlas.blocks.row_blocks import (
     Block,
-    check,
-    check_type,
-    cluster_of,
-    counted,
     csr,
-    dense_like,
-    in_order,
-    is_dask,
     is_sparse,
     join,
+    join_lists,
     map_blocks,
     on_host,
-    passes,
-    reduce,
     row_slices,
     select_genes,
     select_rows,
+    view,
+)
+from scatlas.blocks.streaming import (
+    apply,
+    cluster_client,
+    map_in_order,
+    reduce,
     stream,
     stream_groups,
-    view,
+    to_memory,
+    with_progress,
 )
 
 __all__ = [
-    "VALUES_PER_BLOCK",
     "Block",
+    "apply",
     "check",
     "check_type",
-    "cluster_of",
-    "counted",
+    "cluster_client",
     "csr",
-    "dense_like",
-    "in_order",
-    "is_dask",
     "is_sparse",
     "join",
+    "join_lists",
     "map_blocks",
+    "map_in_order",
     "on_host",
     "passes",
     "reduce",
@@ -47,5 +45,7 @@ __all__ = [
     "select_rows",
     "stream",
     "stream_groups",
+    "to_memory",
     "view",
+    "with_progress",
 ]

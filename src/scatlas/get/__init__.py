@@ -1,7 +1,7 @@
-"""What is had of an AnnData: groups of cells aggregated, and matrices moved between CPU and GPU.
+"""Groups of cells aggregated, and matrices moved between CPU and GPU.
 
-``sa.get`` has scanpy's names, and rapids-singlecell's for the moves. All other functions take what
-they find: a matrix on the GPU is worked on there.
+``sa.get`` has scanpy's names, and rapids-singlecell's for the moves. All other functions compute
+where a matrix is: on the GPU if it is there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
     "anndata_to_GPU",
     "on_backend",
 ]
-_HOME = dict.fromkeys(__all__, "_move")
-_HOME |= {"aggregate": "_aggregate", "aggregate_cells": "_aggregate"}
+_EXPORTS = dict.fromkeys(__all__, "_move")
+_EXPORTS |= {"aggregate": "_aggregate", "aggregate_cells": "_aggregate"}
 
-__getattr__, __dir__ = exports(__name__, _HOME)
+__getattr__, __dir__ = exports(__name__, _EXPORTS)

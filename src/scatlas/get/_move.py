@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scatlas import blocks
+from scatlas.arrays.kinds import kind_of
 from scatlas.errors import GpuError, InputError
-from scatlas.kernels.dispatch import is_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,43 +25,44 @@ def X_to_GPU(x: Any, *, exact: bool = False) -> Any:  # noqa: N802 - rapids-sing
     x
         NumPy array, SciPy CSR or CSC matrix, or Dask array of dense or CSR blocks.
     exact
-        Keep the types of values and indices (uint8 counts, uint16 genes), which our functions take
-        and which is a fraction of the memory; CuPyX's own functions want floating-point values and
-        int32 indices, which are made otherwise.
+        Keep the types of values and indices (uint8 counts, uint16 genes), which scatlas supports
+        and which need a fraction of the memory. By default they become floating-point values and
+        int32 indices, which CuPyX's own functions need.
 
     Returns
     -------
-    CuPy array, CuPyX CSR or CSC matrix, or lazy Dask array of these. What is on a GPU already is
-    returned as it is.
+    CuPy array, CuPyX CSR or CSC matrix, or lazy Dask array of these. An array on a GPU is returned
+    as it is.
 
     Raises
     ------
     GpuError
-        There is no GPU that CuPy can use, or no CuPy.
+        CuPy is not installed, or there is no GPU that it can use.
     """
-    if is_gpu(x):
+    kind = kind_of(x)
+    if kind.gpu:
         return x
     _check_gpu()
-    if not blocks.is_dask(x):
+    if not kind.lazy:
         return _to_gpu(x, exact)
     from scatlas.arrays import cupy_arrays
 
-    dtype = x.dtype if exact or not blocks.is_sparse(x) else _floating(x.dtype)
-    meta = cupy_arrays.empty_like(_kind(blocks.is_sparse(x)), dtype)
+    dtype = x.dtype if exact or not kind.sparse else _float_dtype(x.dtype)
+    meta = cupy_arrays.empty_like(_empty_block(kind.sparse), dtype)
     return blocks.map_blocks(lambda block: _to_gpu(block, exact), x, dtype=dtype, meta=meta)
 
 
 @blocks.passes(0, "lazy for a Dask array: blocks are moved when they are computed")
 def X_to_CPU(x: Any) -> Any:  # noqa: N802 - rapids-singlecell's name
     """A matrix in the main memory: NumPy, SciPy, or a lazy Dask array of these."""
-    if not is_gpu(x):
+    kind = kind_of(x)
+    if not kind.gpu:
         return x
-    if not blocks.is_dask(x):
+    if not kind.lazy:
         return blocks.on_host(x)
     import scipy.sparse as sp
 
-    sparse = blocks.is_sparse(x)
-    meta = sp.csr_matrix((0, 0), dtype=x.dtype) if sparse else np.empty((0, 0), x.dtype)
+    meta = sp.csr_matrix((0, 0), dtype=x.dtype) if kind.sparse else np.empty((0, 0), x.dtype)
     return blocks.map_blocks(blocks.on_host, x, dtype=x.dtype, meta=meta)
 
 
@@ -78,9 +79,9 @@ def anndata_to_GPU(  # noqa: N802 - rapids-singlecell's name
     layer
         Move ``adata.layers[layer]`` instead of X.
     convert_all
-        Move X and every layer.
+        Move X and all layers.
     copy
-        Leave `adata` as it is and return a moved copy.
+        Do not change `adata`; return a copy on the GPU.
 
     Returns
     -------
@@ -91,9 +92,9 @@ def anndata_to_GPU(  # noqa: N802 - rapids-singlecell's name
     GpuError
         As :func:`X_to_GPU`.
     InputError
-        The layer is not there.
+        The layer does not exist.
     """
-    return _moved(adata, X_to_GPU, layer=layer, convert_all=convert_all, copy=copy)
+    return _move_elements(adata, X_to_GPU, layer=layer, convert_all=convert_all, copy=copy)
 
 
 @blocks.passes(0, "lazy for a Dask array: blocks are moved when they are computed")
@@ -102,25 +103,24 @@ def anndata_to_CPU(  # noqa: N802 - rapids-singlecell's name
 ) -> AnnData | None:
     """Move X, a layer, or X and all layers to the main memory; see :func:`anndata_to_GPU`.
 
-    With `convert_all` entries of ``obsm`` (``X_pca``) are moved, too.
+    `convert_all` also moves the arrays of ``obsm`` (``X_pca``).
     """
-    moved = _moved(adata, X_to_CPU, layer=layer, convert_all=convert_all, copy=copy)
-    target = adata if moved is None else moved
+    copied = _move_elements(adata, X_to_CPU, layer=layer, convert_all=convert_all, copy=copy)
+    target = adata if copied is None else copied
     if convert_all:
         for key, value in target.obsm.items():
-            if is_gpu(value):
-                target.obsm[key] = X_to_CPU(value)
-    return moved
+            target.obsm[key] = X_to_CPU(value)
+    return copied
 
 
 def on_backend(x: Any) -> Any:
-    """A matrix where the running step works: on the GPU if it has one (``backend``), exactly."""
+    """A matrix on the GPU, types kept, if that is the current backend; else as it is."""
     from scatlas.compute.backend import current
 
     return X_to_GPU(x, exact=True) if current() == "gpu" else x
 
 
-def _moved(
+def _move_elements(
     adata: AnnData,
     move: Callable[[Any], Any],
     *,
@@ -133,7 +133,7 @@ def _moved(
     if convert_all and layer is not None:
         raise InputError("convert_all moves every layer: leave out layer")
     if not convert_all:
-        # Moved before anything is copied: an error leaves adata as it was.
+        # Move before copying: an error leaves adata as it was.
         x = move(elements.get_matrix(adata, layer=layer, all_floats=True))
         adata = adata.copy() if copy else adata
         elements.copy_if_view(adata)
@@ -161,15 +161,15 @@ def _check_gpu() -> None:
         raise GpuError(msg) from error
 
 
-def _kind(sparse: bool) -> Any:
+def _empty_block(sparse: bool) -> Any:
     import cupy as cp
     from cupyx.scipy import sparse as cupy_sparse
 
     return cupy_sparse.csr_matrix((0, 0), dtype=np.float32) if sparse else cp.empty((0, 0))
 
 
-def _floating(dtype: np.dtype) -> np.dtype:
-    """Type that CuPyX takes for such values: every count below 2**24 is exact in float32."""
+def _float_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Type of CuPyX for such values; float32 represents every count below 2**24 exactly."""
     return np.dtype(np.float64 if dtype in (np.float64, np.int64, np.uint64) else np.float32)
 
 
@@ -181,17 +181,16 @@ def _to_gpu(x: Any, exact: bool) -> Any:
     if x.format == "csc":
         from cupyx.scipy import sparse as cupy_sparse
 
-        return cupy_sparse.csc_matrix(x.astype(_floating(x.dtype)))
+        return cupy_sparse.csc_matrix(x.astype(_float_dtype(x.dtype)))
     if x.format != "csr":
         x = x.tocsr()
     moved = cupy_arrays.on_gpu(x)
     if exact:
         return moved
-    # Widened on the GPU: fewer bytes cross the bus.
-    narrow = x.indptr[-1] <= np.iinfo(np.int32).max
-    index = np.int32 if narrow else np.int64
+    # Convert on the GPU: fewer bytes cross the bus.
+    index = np.int32 if x.indptr[-1] <= np.iinfo(np.int32).max else np.int64
     return cupy_arrays.csr(
-        moved.data.astype(_floating(x.dtype), copy=False),
+        moved.data.astype(_float_dtype(x.dtype), copy=False),
         moved.indices.astype(index, copy=False),
         moved.indptr.astype(index, copy=False),
         x.shape[1],

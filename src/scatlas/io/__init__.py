@@ -1,4 +1,4 @@
-"""The door: plates in, canonical stores out, both by row blocks in bounded memory."""
+"""Reads plates and writes canonical stores, both by row blocks in bounded memory."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from scatlas.io.tables.cell_parquet import read_cells, write_cells
     from scatlas.io.tables.table import METRICS, open_tables
 
-# Loaded on first use: importing scatlas stays quick.
-_HOMES = {
+# Module of each name, which loads on first use so that importing scatlas stays quick.
+_EXPORTS = {
     "METRICS": "tables.table",
     "CountsSource": "matrices.counts_source",
     "CsrWriter": "matrices.csr_writer",
@@ -69,5 +69,4 @@ __all__ = [
     "write_pca",
 ]
 
-
-__getattr__, __dir__ = exports(__name__, _HOMES)
+__getattr__, __dir__ = exports(__name__, _EXPORTS)

@@ -1,4 +1,4 @@
-"""Which kernels work on a block: the one place that decides between CPU and GPU.
+"""Dispatch of an operation to its CPU or GPU kernels.
 
 An operation has two modules with the same signatures, ``<operation>_cpu`` for NumPy and SciPy and
 ``<operation>_gpu`` for CuPy and CuPyX. The block's type decides, never a setting.
@@ -9,17 +9,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from scatlas.arrays.kinds import is_gpu
+
 if TYPE_CHECKING:
     from types import ModuleType
-
-
-def is_gpu(x: object) -> bool:
-    """Whether ``x`` is a CuPy array, a CuPyX sparse matrix, or a Dask array of these.
-
-    Nothing is imported for it.
-    """
-    meta = getattr(x, "_meta", x)
-    return type(meta).__module__.partition(".")[0] in ("cupy", "cupyx")
 
 
 def kernels_for(operation: str, x: object) -> ModuleType:

@@ -30,12 +30,12 @@ class Components(NamedTuple):
     mean
         float64 ``[n_genes]``, mean per gene.
     PCs
-        float64 ``[n_genes, n_comps]``, orthonormal loadings, the one of largest magnitude positive
-        in each component.
+        float64 ``[n_genes, n_comps]``, orthonormal loadings; in each component that of largest
+        magnitude is positive.
     variance
         float64 ``[n_comps]``, variance along each component.
     variance_ratio
-        float64 ``[n_comps]``, the same over the variance of all genes.
+        float64 ``[n_comps]``, that variance as a share of the total over all genes.
     """
 
     mean: NDArray[np.float64]
@@ -46,15 +46,15 @@ class Components(NamedTuple):
     def offset(
         self, *, zero_center: bool, zeros: NDArray[np.float64] | None = None
     ) -> NDArray[np.float64]:
-        """What to subtract from projected cells, float64 ``[n_comps]``: the projected mean.
+        """The projected mean, to subtract from projected cells, float64 ``[n_comps]``.
 
         Parameters
         ----------
         zero_center
             Whether the components are centred.
         zeros
-            For cells that come less a row (:class:`scatlas.matrix.gene_scale.GeneScale`), that row
-            ``[n_genes]``.
+            The row ``[n_genes]`` that was subtracted from all cells
+            (:class:`scatlas.matrix.gene_scale.GeneScale`); None for cells as they are.
         """
         mean = self.mean if zero_center else np.zeros_like(self.mean)
         return _dot(mean if zeros is None else mean - zeros, self.PCs)
@@ -80,23 +80,16 @@ class Components(NamedTuple):
 
         Returns
         -------
-        ``[n_cells, n_comps]``: NumPy or CuPy for an array in memory, lazy with the row blocks of a
-        Dask array.
+        ``[n_cells, n_comps]``: NumPy or CuPy, or a Dask array with the row blocks of ``x``.
         """
         offset = self.offset(zero_center=zero_center, zeros=zeros)
         kernels = kernels_for("linalg.project", x)
         PCs = kernels.prepared(self.PCs)
 
-        def of_block(block: Any) -> Any:
+        def project_block(block: Any) -> Any:
             return kernels.project(block, PCs, offset, dtype=dtype)
 
-        if blocks.is_dask(x):
-            meta = blocks.dense_like(x, (0, 0), dtype)
-            return blocks.map_blocks(of_block, x, dtype=dtype, n_vars=offset.size, meta=meta)
-        out = blocks.dense_like(x, (x.shape[0], offset.size), dtype)
-        for cells, block in zip(blocks.row_slices(x), blocks.stream(x, of_block), strict=True):
-            out[cells] = block
-        return out
+        return blocks.apply(project_block, x, dtype=dtype, n_vars=offset.size, dense=True)
 
 
 def _dot(mean: NDArray[np.float64], PCs: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -107,16 +100,16 @@ def _dot(mean: NDArray[np.float64], PCs: NDArray[np.float64]) -> NDArray[np.floa
 def components(
     stats: GramStats, n_comps: int, *, zero_center: bool = True, gpu: bool = False
 ) -> Components:
-    """Principal components from sums alone.
+    """Principal components from sums of genes and of their products.
 
     With centring, the eigenvectors of ``(G - n mu mu^T) / (n - 1)`` and their eigenvalues; without,
     those of ``G`` (the right singular vectors of X, as a truncated SVD gives them) and the variance
     (divided by n, as scikit-learn reports it) of the cells projected on them.
 
     All in float64, with LAPACK on one thread, so the result depends on `stats` alone. The
-    subtraction loses ``(mean / sd)**2`` of the 2**-53 of float64: a gene of mean 8 and standard
-    deviation 0.05 keeps 11 digits. Variances below the rounding of the sums are 0: beyond the rank
-    of X the components are an orthonormal completion.
+    subtraction multiplies the relative error of float64, 2**-53, by ``(mean / sd)**2``: a gene of
+    mean 8 and standard deviation 0.05 keeps 11 digits. Variances below the rounding error of the
+    sums are 0: beyond the rank of X the components are an orthonormal completion.
 
     Parameters
     ----------
@@ -127,12 +120,12 @@ def components(
     zero_center
         Centre the genes.
     gpu
-        Decompose on the current GPU instead, all the rest being the same: other rounding.
+        Decompose on the current GPU, with other rounding.
 
     Raises
     ------
     InputError
-        For too many components or genes, fewer than two cells, or values that are not finite.
+        Too many components or genes, fewer than two cells, or values that are not finite.
     """
     n, n_genes = stats.n_cells, stats.sums.size
     n_comps = check_n_comps(n_comps, n, n_genes)
@@ -143,11 +136,11 @@ def components(
     squares = stats.gram.diagonal() / n
     matrix = stats.gram.copy()
     if zero_center:
-        for gene in range(n_genes):  # by rows: an outer product would take a third matrix
+        for gene in range(n_genes):  # row by row: np.outer would allocate a third matrix
             matrix[gene] -= mean[gene] * stats.sums
         matrix /= n - 1
     total = float(np.maximum(matrix.diagonal(), 0.0).sum())
-    # What rounding of the sums themselves leaves in an eigenvalue; of few genes, what LAPACK does.
+    # Error of an eigenvalue due to rounding of the sums, or of LAPACK if there are few genes.
     noise = max(n_genes, 32) * np.finfo(np.float64).eps * float(squares.sum())
     if gpu:
         from scatlas.kernels.linalg.eigh_gpu import eigh_top
@@ -168,7 +161,7 @@ def components(
 
 
 def check_n_comps(n_comps: int, n_cells: int, n_genes: int) -> int:
-    """Return the number of components as an int; raise an InputError for too many or too few."""
+    """Return the number of components as an int; refuse too many or too few."""
     n = as_integer(n_comps)
     if n_cells < 2:
         msg = f"PCA needs at least two cells, but there are {n_cells}"

@@ -1,8 +1,7 @@
 """PCA of scaled genes out of core, without scaled values in memory or on disk.
 
-Scaling turns every zero of a gene into the same number z. The sparse matrix S that holds, at the
-stored values, how far the scaled value lies from z, is all that has to be worked on: the scaled
-matrix is S + 1 z^T, so that its sums and products follow from those of S.
+Scaling turns every zero of a gene into the same number z. The scaled matrix is S + 1 z^T with the
+sparse matrix S of scaled values minus z, so its sums and products follow from those of S.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class GeneScale:
-    """What :func:`scatlas.pp.scale` does to each gene.
+    """Parameters of :func:`scatlas.pp.scale` for each gene.
 
     Attributes
     ----------
@@ -33,7 +32,7 @@ class GeneScale:
     zero_center
         Whether the mean is subtracted.
     max_value
-        Clip here after scaling; with ``zero_center``, at its negative too.
+        Upper bound of scaled values; with ``zero_center`` its negative is the lower bound.
     """
 
     mean: NDArray[np.float64]
@@ -45,27 +44,27 @@ class GeneScale:
     def from_stats(
         cls, stats: GramStats, *, zero_center: bool, max_value: float | None
     ) -> GeneScale:
-        """Scaling of the genes whose sums and products these are: no pass over the cells.
+        """Scaling of genes from their sums and products, without a pass over the cells.
 
         Raises
         ------
         InputError
-            The sums are of no cell, or not finite.
+            The statistics have no cell or are not finite.
         """
         if stats.n_cells == 0:
-            raise InputError("genes cannot be scaled by the sums of no cell: give at least one")
+            raise InputError("genes cannot be scaled without cells: give at least one")
         mean = stats.sums / stats.n_cells
         squares = stats.gram.diagonal()
         if not (np.isfinite(stats.sums).all() and np.isfinite(squares).all()):
-            raise InputError("genes of NaN or infinite values have no scale: remove them first")
+            raise InputError("genes with NaN or infinite values cannot be scaled: remove these")
         variance = np.maximum(squares - mean * stats.sums, 0.0) / max(stats.n_cells - 1, 1)
-        # Below the rounding of the sums a gene is constant.
+        # A variance below the rounding error of the sums is that of a constant gene.
         constant = variance <= np.finfo(np.float64).eps * squares
         return cls(mean, np.where(constant, 1.0, np.sqrt(variance)), zero_center, max_value)
 
     @property
     def zeros(self) -> NDArray[np.float64]:
-        """What a zero of each gene becomes, float64 ``[n_genes]``."""
+        """Scaled value of a zero of each gene, float64 ``[n_genes]``."""
         if not self.zero_center:
             return np.zeros_like(self.mean)
         return np.clip(-self.mean / self.std, *self._bounds)
@@ -75,8 +74,8 @@ class GeneScale:
         high = np.inf if self.max_value is None else float(self.max_value)
         return (-high if self.zero_center else -np.inf), high
 
-    def shifted(self, x: da.Array) -> da.Array:
-        """S: the scaled values less :attr:`zeros`, lazily, as CSR blocks of float32.
+    def shift(self, x: da.Array) -> da.Array:
+        """S: the scaled values minus :attr:`zeros`, lazily, as CSR blocks of float32.
 
         Parameters
         ----------
@@ -90,17 +89,17 @@ class GeneScale:
             lambda block: shift(block, mean, std, zeros, bounds), x, dtype=np.float32
         )
 
-    def stats(self, unscaled: GramStats, shifted: da.Array) -> GramStats:
+    def stats(self, unscaled: GramStats, shifted: da.Array | None) -> GramStats:
         """Sums and products of the scaled genes; one pass over S if values are clipped."""
         if self.max_value is None:
-            own = GramStats(
+            of_shifted = GramStats(
                 unscaled.n_cells,
                 unscaled.sums / self.std,
                 unscaled.gram / self.std[:, None] / self.std,
             )
         else:
-            own = gram_stats(shifted)
-        n, zeros = own.n_cells, self.zeros
-        cross = np.outer(own.sums, zeros)
-        gram = own.gram + cross + cross.T + n * np.outer(zeros, zeros)
-        return GramStats(n, own.sums + n * zeros, gram)
+            of_shifted = gram_stats(shifted)
+        n, zeros = of_shifted.n_cells, self.zeros
+        cross = np.outer(of_shifted.sums, zeros)
+        gram = of_shifted.gram + cross + cross.T + n * np.outer(zeros, zeros)
+        return GramStats(n, of_shifted.sums + n * zeros, gram)

@@ -1,4 +1,4 @@
-"""Sums of cells and of products of genes, from which principal components follow."""
+"""Sums of genes over cells and of their products, from which principal components follow."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scatlas import blocks
+from scatlas.arrays.kinds import kind_of
 from scatlas.compute.threads import blas_on_one_thread, n_threads
 from scatlas.errors import InputError
-from scatlas.kernels import dispatch
+from scatlas.kernels.dispatch import kernels_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -25,15 +26,15 @@ if TYPE_CHECKING:
 
 # A Gram matrix of this many genes takes 7.2 GB, and two are needed.
 MAX_GENES = 30_000
-# Values of a panel of rows, and panels summed into one matrix before it is added to that of the
-# panels before them.
+# Values per panel of rows.
 _PANEL_VALUES, _GPU_PANEL_VALUES = 2**22, 2**26
+# Panels summed into one matrix before it is added to the total.
 _GROUP = 128
 
 
 @dataclass(frozen=True, eq=False)
 class GramStats:
-    """Sums from which components follow, and which add up over blocks and plates.
+    """Sums from which components follow; those of blocks and plates can be added.
 
     Attributes
     ----------
@@ -56,7 +57,7 @@ class GramStats:
         Raises
         ------
         InputError
-            With more than ``MAX_GENES`` genes.
+            There are more than ``MAX_GENES`` genes.
         """
         with GramAccumulator(x.shape[1]) as total:
             total.add(x)
@@ -64,27 +65,27 @@ class GramStats:
 
     @staticmethod
     def merge(parts: Sequence[GramStats]) -> GramStats:
-        """Sums over the cells of all parts, added in the order given. The parts stay as they are.
+        """Sums over the cells of all parts, added in their order. The parts do not change.
 
         Raises
         ------
         InputError
-            Without parts, or for parts of other numbers of genes.
+            There are no parts, or their numbers of genes differ.
         """
         if not parts:
             raise InputError("there are no Gram statistics to merge")
         sizes = {part.sums.size for part in parts}
         if len(sizes) > 1:
-            msg = f"Gram statistics of {sorted(sizes)} genes do not add up: select the same genes"
+            msg = f"Gram statistics of {sorted(sizes)} genes cannot be added: select the same genes"
             raise InputError(msg)
         total = GramStats(parts[0].n_cells, parts[0].sums.copy(), parts[0].gram.copy())
         for part in parts[1:]:
-            total = GramStats.fold([total, part])
+            total = GramStats.merge_in_place([total, part])
         return total
 
     @staticmethod
-    def fold(parts: Sequence[GramStats]) -> GramStats:
-        """As :meth:`merge`, but adds into the first part's arrays, which are given up."""
+    def merge_in_place(parts: Sequence[GramStats]) -> GramStats:
+        """As :meth:`merge`, but add into the arrays of the first part."""
         first, *others = parts
         n_cells, sums, gram = first.n_cells, first.sums, first.gram
         for part in others:
@@ -100,15 +101,15 @@ class GramStats:
 
     @classmethod
     def load(cls, path: str | Path) -> GramStats:
-        """Read what :meth:`save` wrote.
+        """Read a file that :meth:`save` wrote.
 
         Raises
         ------
         InputError
-            For a file that is damaged or holds something else.
+            The file is damaged or holds something else.
         """
         try:
-            # Opened here, as np.load leaves a damaged file open.
+            # np.load(path) would leave a damaged file open.
             with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:  # noqa: PTH123
                 n_cells, sums, gram = (file[key] for key in ("n_cells", "sums", "gram"))
         except FileNotFoundError:
@@ -138,7 +139,7 @@ class GramStats:
 
 
 class GramAccumulator:
-    """Sum of :class:`GramStats` over blocks that come one after another, in row order.
+    """Sum of :class:`GramStats` over blocks, added one by one in row order.
 
     ::
 
@@ -147,12 +148,12 @@ class GramAccumulator:
                 total.add(block)
         stats = total.result()
 
-    There is one matrix, or two beyond 128 panels, where the first block lies: in memory, and
-    several threads work on it, or on its GPU. Rows are summed in panels (:func:`panel_rows`) that
-    are counted from the first row, however the blocks cut them, each entry over the rows of 128
-    panels, and these sums are added in order: no bit of the result depends on where blocks begin.
-    :meth:`GramStats.fold` over the statistics of groups of 128 panels, each made elsewhere, gives
-    the same bits. (On a GPU whose memory is too small for a panel, halves of it are added.)
+    The matrix, or two of them beyond 128 panels, is in the memory of the first block: on the host,
+    where several threads add to it, or on a GPU. Panels of :func:`panel_rows` rows are counted from
+    the first row, whatever the blocks; each entry is summed over the rows of 128 panels, and these
+    sums are added in order. No bit of the result depends on the bounds of blocks, and
+    :meth:`GramStats.merge_in_place` of statistics of groups of 128 panels, computed elsewhere,
+    gives the same bits. (A GPU whose memory is too small for a panel adds halves of it.)
 
     Parameters
     ----------
@@ -162,7 +163,7 @@ class GramAccumulator:
     Raises
     ------
     InputError
-        With more than ``MAX_GENES`` genes.
+        There are more than ``MAX_GENES`` genes.
     """
 
     def __init__(self, n_genes: int) -> None:
@@ -170,112 +171,114 @@ class GramAccumulator:
         self._n_genes = n_genes
         self._n_cells = 0
         self._n_panels = 0
-        self._waiting: list[blocks.Block] = []  # rows of a panel that is not full
-        self._sums: tuple[Any, Any] | None = None
+        self._open_panel: list[blocks.Block] = []  # rows of a panel that is not full
+        # Sums and products of the current group of panels, and of all groups before it.
+        self._group: tuple[Any, Any] | None = None
         self._total: tuple[Any, Any] | None = None
-        self._open = ExitStack()
+        self._exit_stack = ExitStack()
 
     def __enter__(self) -> GramAccumulator:
         self._threads = n_threads()
-        self._open.enter_context(blas_on_one_thread())
-        self._run: Callable[..., Iterable] = map
+        self._exit_stack.enter_context(blas_on_one_thread())
+        self._map: Callable[..., Iterable[Any]] = map
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with self._open:
+        with self._exit_stack:
             if kind is None:
-                self._add_waiting()
+                self._add_open_panel()
 
     def add(self, x: blocks.Block) -> None:
         """Add the cells of a block ``[n, n_genes]``, dense or CSR, of any real dtype.
 
-        On the GPU the current stream still reads the block at the return.
+        On the GPU the current stream may still read the block when this returns.
         """
-        if self._sums is None:
+        if self._group is None:
             self._begin(x)
-        elif dispatch.is_gpu(x) != self._on_gpu:
-            raise InputError("blocks in memory and on the GPU do not add up: copy them to one side")
+        elif kind_of(x).gpu != self._on_gpu:
+            raise InputError("blocks on the host and on a GPU cannot be added: move some of them")
         n_rows = x.shape[0]
         self._n_cells += n_rows
         with self._device:
             start = 0
-            if self._waiting:
-                due = self._panel - sum(part.shape[0] for part in self._waiting)
-                start = min(due, n_rows)
-                self._waiting.append(_copied(blocks.view(x, slice(0, start))))
-                if start == due:
-                    self._add_waiting()
+            if self._open_panel:
+                missing = self._panel - sum(part.shape[0] for part in self._open_panel)
+                start = min(missing, n_rows)
+                self._open_panel.append(_copy_block(blocks.view(x, slice(0, start))))
+                if start == missing:
+                    self._add_open_panel()
             stop = n_rows - (n_rows - start) % self._panel
             self._add_panels(blocks.view(x, slice(start, stop)))
             if stop < n_rows:
-                self._waiting.append(_copied(blocks.view(x, slice(stop, n_rows))))
+                self._open_panel.append(_copy_block(blocks.view(x, slice(stop, n_rows))))
 
     def result(self) -> GramStats:
-        """Sums over all blocks, in memory. The accumulator is used up."""
-        if self._sums is None:
+        """Sums over all blocks, on the host. Nothing can be added afterwards."""
+        if self._group is None:
             return GramStats(0, *self._zeros(np))
-        self._add_waiting()
+        self._add_open_panel()
         with self._device:
-            sums, gram = self._folded()
+            sums, gram = self._total_with(self._group)
             self._kernels.mirror(gram)
             if self._on_gpu:
                 sums, gram = sums.get(), gram.get()
             return GramStats(self._n_cells, sums, gram)
 
     def _begin(self, x: blocks.Block) -> None:
-        """Take the arrays and the kernels where the first block lies."""
-        self._on_gpu = dispatch.is_gpu(x)
-        self._kernels = dispatch.kernels_for("linalg.gram", x)
+        """Allocate the sums in the memory of the first block, and choose its kernels."""
+        self._on_gpu = kind_of(x).gpu
+        self._kernels = kernels_for("linalg.gram", x)
         self._panel = panel_rows(self._n_genes, gpu=self._on_gpu)
-        self._device: AbstractContextManager = nullcontext()
+        self._device: AbstractContextManager[Any] = nullcontext()
         self._arrays: Any = np
         if self._on_gpu:
             import cupy
 
             self._arrays = cupy
-            self._device = x.data.device  # of a dense block too, as `data` is its memory
+            self._device = x.data.device  # `data` of a dense block is its memory
         elif self._threads > 1:
             pool = ThreadPoolExecutor(self._threads, "scatlas-gram")
-            self._run = self._open.enter_context(pool).map
+            self._map = self._exit_stack.enter_context(pool).map
         with self._device:
-            self._sums = self._zeros(self._arrays)
+            self._group = self._zeros(self._arrays)
 
-    def _add_waiting(self) -> None:
-        """Add the rows that wait for a panel, which they fill unless they are the last."""
-        if not self._waiting:
+    def _add_open_panel(self) -> None:
+        """Add the rows of the open panel: it is full, or the last."""
+        if not self._open_panel:
             return
-        kinds = {blocks.is_sparse(part) for part in self._waiting}
+        kinds = {blocks.is_sparse(part) for part in self._open_panel}
         with self._device:
-            # Of blocks of both kinds each is summed as it is.
-            for part in [blocks.join(self._waiting)] if len(kinds) == 1 else self._waiting:
-                self._add_to_sums(part)
+            # Dense and sparse parts cannot be joined.
+            for part in [blocks.join(self._open_panel)] if len(kinds) == 1 else self._open_panel:
+                self._add_to_group(part)
         self._n_panels += 1
-        self._waiting = []
+        self._open_panel = []
 
     def _add_panels(self, x: blocks.Block) -> None:
         """Add rows that fill panels."""
         n_panels = x.shape[0] // self._panel
         done = 0
         while done < n_panels:
-            # The GPU takes a call for each, threads as many as there are at once.
+            # Threads share the panels of a call; a GPU adds one panel per call.
             left = _GROUP - self._n_panels % _GROUP
             n = 1 if self._on_gpu else min(n_panels - done, left)
             rows = slice(done * self._panel, (done + n) * self._panel)
-            self._add_to_sums(blocks.view(x, rows))
+            self._add_to_group(blocks.view(x, rows))
             done += n
             self._n_panels += n
 
-    def _add_to_sums(self, x: blocks.Block) -> None:
+    def _add_to_group(self, x: blocks.Block) -> None:
+        assert self._group is not None, "_begin comes first"
         if self._n_panels and self._n_panels % _GROUP == 0:
-            self._total = self._folded()
-            self._sums = self._zeros(self._arrays)
-        options = {"panel": self._panel, "threads": self._threads, "run": self._run}
-        self._kernels.add_block(x, *self._sums, **options)
+            self._total = self._total_with(self._group)
+            self._group = self._zeros(self._arrays)
+        options = {"panel": self._panel, "threads": self._threads, "run": self._map}
+        self._kernels.add_block(x, *self._group, **options)
 
-    def _folded(self) -> tuple[Any, Any]:
+    def _total_with(self, group: tuple[Any, Any]) -> tuple[Any, Any]:
         if self._total is None:
-            return self._sums
-        for total, part in zip(self._total, self._sums, strict=True):
+            return group
+        for total, part in zip(self._total, group, strict=True):
             total += part
         return self._total
 
@@ -284,15 +287,15 @@ class GramAccumulator:
         return arrays.zeros(self._n_genes), arrays.zeros((self._n_genes, self._n_genes))
 
 
-def _copied(x: blocks.Block) -> blocks.Block:
-    """The block in memory of its own; CuPyX would not copy one of integers."""
+def _copy_block(x: blocks.Block) -> blocks.Block:
+    """Copy of a block (CuPyX cannot copy a matrix of integers)."""
     if not blocks.is_sparse(x):
         return x.copy()
     return blocks.csr(x.data.copy(), x.indices.copy(), x.indptr.copy(), x.shape[1])
 
 
 def panel_rows(n_genes: int, *, gpu: bool = False) -> int:
-    """Rows of a panel: as many as give 32 MB of float64, a power of two; 16 times that on a GPU."""
+    """Rows per panel: a power of two, at least 64, for 32 MB of float64 (512 MB on a GPU)."""
     values = _GPU_PANEL_VALUES if gpu else _PANEL_VALUES
     return max(64, 2 ** (values // max(1, n_genes)).bit_length() // 2)
 
@@ -300,23 +303,23 @@ def panel_rows(n_genes: int, *, gpu: bool = False) -> int:
 def gram_stats(x: Any) -> GramStats:
     """Gram statistics of an array ``[n_cells, n_genes]``, in memory or Dask, in one pass.
 
-    On a Dask cluster the workers sum them, a group of panels each: the same bits, and no block
-    comes here.
+    On a Dask cluster each worker sums groups of panels: the same bits, and no block is sent to
+    this process.
     """
     n_genes = x.shape[1]
     check_size(n_genes)
-    of_blocks = partial(_summed, n_genes)
-    if blocks.cluster_of(x) is None:
-        return of_blocks(blocks.stream(x))
-    # Each worker's rows begin where panels do.
-    rows = panel_rows(n_genes, gpu=dispatch.is_gpu(x._meta))
+    sum_blocks = partial(_sum_blocks, n_genes)
+    if blocks.cluster_client(x) is None:
+        return sum_blocks(blocks.stream(x))
+    # The rows of each worker begin at the start of a panel.
+    rows = panel_rows(n_genes, gpu=kind_of(x).gpu)
     n_panels = min(_GROUP, 2 ** (max(x.chunks[0]) // rows).bit_length() // 2 or 1)
     x = x.rechunk({0: n_panels * rows})
-    groups = blocks.stream_groups(x, of_blocks, _GROUP // n_panels)
-    return reduce(lambda total, group: GramStats.fold([total, group]), groups)
+    groups = blocks.stream_groups(x, sum_blocks, _GROUP // n_panels)
+    return reduce(lambda total, group: GramStats.merge_in_place([total, group]), groups)
 
 
-def _summed(n_genes: int, parts: Iterable[blocks.Block]) -> GramStats:
+def _sum_blocks(n_genes: int, parts: Iterable[blocks.Block]) -> GramStats:
     with GramAccumulator(n_genes) as total:
         for block in parts:
             total.add(block)
@@ -324,7 +327,7 @@ def _summed(n_genes: int, parts: Iterable[blocks.Block]) -> GramStats:
 
 
 def check_size(n_genes: int) -> None:
-    """Refuse more genes than a Gram matrix is made of."""
+    """Refuse more genes than a Gram matrix may have."""
     if n_genes > MAX_GENES:
         msg = (
             f"PCA of {n_genes} genes needs two Gram matrices of {8e-9 * n_genes**2:.1f} GB, and at "

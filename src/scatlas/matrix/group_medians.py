@@ -1,4 +1,4 @@
-"""Exact medians by group: each group's cells are in memory at once, some groups after others."""
+"""Exact medians by group: a pass holds all cells of as many groups as fit the memory."""
 
 from __future__ import annotations
 
@@ -17,92 +17,97 @@ from scatlas.kernels.moments.medians_cpu import medians
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Of the memory that is left. What is held is copied once more, a group at a time, to be sorted.
-_PART = 0.4
+# Share of the available memory for rows; sorting copies them once more, one group per thread.
+_MEMORY_SHARE = 0.4
 _NO_BOUND = 2**62
 
 
-def of_cells(x: Any, codes: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Median of each group of rows and column, float64 ``[n_groups, n_columns]``, on the host.
-
-    A pass over `x` holds the rows of as many groups as fit the memory.
+def medians_by_row_group(
+    x: Any, codes: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Median per group of rows and column, float64 ``[n_groups, n_columns]``, on the host.
 
     Parameters
     ----------
     x
         Matrix ``[n_cells, n_genes]``, in memory or Dask, on the CPU or a GPU.
     codes
-        Group of each row, -1: none.
+        Group of each row, -1 for none.
     sizes
-        Rows of each group.
+        Number of rows per group.
 
     Raises
     ------
     TooLargeError
-        One group's rows do not fit.
+        The rows of one group do not fit the memory.
     """
     out = np.full((sizes.size, x.shape[1]), np.nan)
-    left = available_memory()
-    budget = _NO_BOUND if left is None else int(_PART * left)
+    available = available_memory()
+    max_bytes = _NO_BOUND if available is None else int(_MEMORY_SHARE * available)
     first = 0
     while first < sizes.size:
-        held = _HeldGroups(first, sizes, budget, x.shape[1])
-        # By value: workers of a cluster must not be sent what is held.
-        for pieces in blocks.stream(x, partial(_sorted_rows, first=first), codes, combine=_joined):
+        rows_of_groups = _GroupRows(first, sizes, max_bytes, x.shape[1])
+        # The function takes `first` by value: a cluster must not be sent the rows held here.
+        sort = partial(_sort_rows, first=first)
+        for pieces in blocks.stream(x, sort, codes, combine=blocks.join_lists):
             for piece in pieces:
-                held.add(*piece)
+                rows_of_groups.add(*piece)
         with ThreadPoolExecutor(n_threads(), "scatlas-medians") as pool:
-            groups = range(first, held.last)
-            for group, values in zip(groups, pool.map(held.median, groups), strict=True):
+            groups = range(first, rows_of_groups.stop)
+            for group, values in zip(groups, pool.map(rows_of_groups.median, groups), strict=True):
                 out[group] = values
-        first = held.last
+        first = rows_of_groups.stop
     return out
 
 
-def of_columns(block: Any, codes: NDArray[np.int64], n_groups: int) -> NDArray[np.float64]:
-    """Median of each row and group of columns of a block on the host ``[n_rows, n_groups]``."""
-    turned = block.T
+def medians_by_column_group(
+    block: Any, codes: NDArray[np.int64], n_groups: int
+) -> NDArray[np.float64]:
+    """Median per row and group of columns of a block on the host ``[n_rows, n_groups]``."""
+    transposed = block.T
     if blocks.is_sparse(block):
-        # SciPy turns no matrix of uint16 indices.
+        # SciPy cannot transpose a matrix with uint16 indices.
         wide = block.indices.astype(np.int64), block.indptr.astype(np.int64)
-        turned = type(block)((block.data, *wide), shape=block.shape).T.tocsr()
+        transposed = type(block)((block.data, *wide), shape=block.shape).T.tocsr()
     out = np.full((block.shape[0], n_groups), np.nan)
     for group in range(n_groups):
-        out[:, group] = medians(turned[np.flatnonzero(codes == group)], block.shape[0])
+        out[:, group] = medians(transposed[np.flatnonzero(codes == group)], block.shape[0])
     return out
 
 
-class _HeldGroups:
-    """Rows of the groups from `first` to `last`, which comes down when the memory is full."""
+class _GroupRows:
+    """Rows of the groups from `first` up to `stop`, which decreases when the memory is full."""
 
-    def __init__(self, first: int, sizes: NDArray[np.int64], budget: int, n_columns: int) -> None:
-        self.first, self.last = first, sizes.size
-        self._budget, self._n_columns = budget, n_columns
+    def __init__(
+        self, first: int, sizes: NDArray[np.int64], max_bytes: int, n_columns: int
+    ) -> None:
+        self.first, self.stop = first, sizes.size
+        self._max_bytes, self._n_columns = max_bytes, n_columns
         self._sizes = sizes
         self._bytes = np.zeros(sizes.size, dtype=np.int64)
         self._pieces: list[tuple[NDArray[np.int64], Any]] = []
 
     def add(self, codes: NDArray[np.int64], rows: Any) -> None:
-        """Take rows in the order of their groups."""
-        self._pieces.append(_below(codes, rows, self.last))
+        """Add rows, sorted by group; if they do not fit, drop the last groups."""
+        self._pieces.append(_rows_below(codes, rows, self.stop))
         np.add.at(self._bytes, codes, _row_bytes(rows))
-        held = np.cumsum(self._bytes[self.first : self.last])
-        if not held.size or held[-1] <= self._budget:
+        total = np.cumsum(self._bytes[self.first : self.stop])
+        if not total.size or total[-1] <= self._max_bytes:
             return
-        # Half of the budget, so that it is not for every block that rows are copied.
-        fits = max(1, int(np.searchsorted(held, self._budget // 2, side="right")))
-        if held[fits - 1] > self._budget:
+        # Keep half of the bytes, so that not every block copies the rows.
+        n_groups = max(1, int(np.searchsorted(total, self._max_bytes // 2, side="right")))
+        if total[n_groups - 1] > self._max_bytes:
             msg = (
                 f"a median needs all cells of a group at once, and the {self._sizes[self.first]:,} "
-                f"of one take more than the {self._budget / 1e9:,.1f} GB that may be used of the "
-                "memory left: use mean, or smaller groups"
+                f"of one take more than {self._max_bytes / 1e9:,.1f} GB, {_MEMORY_SHARE:.0%} of "
+                "the memory left: use mean, or smaller groups"
             )
             raise TooLargeError(msg)
-        self.last = self.first + fits
-        self._pieces = [_below(*piece, self.last) for piece in self._pieces]
+        self.stop = self.first + n_groups
+        self._pieces = [_rows_below(*piece, self.stop) for piece in self._pieces]
 
     def median(self, group: int) -> NDArray[np.float64]:
-        """Median of each column over the rows of a group."""
+        """Median per column over the rows of a group."""
         found = []
         for codes, rows in self._pieces:
             lo, hi = np.searchsorted(codes, [group, group + 1])
@@ -119,24 +124,20 @@ def _row_bytes(rows: Any) -> NDArray[np.int64]:
     return np.diff(rows.indptr).astype(np.int64) * (rows.dtype.itemsize + rows.indices.itemsize) + 8
 
 
-def _below(codes: NDArray[np.int64], rows: Any, last: int) -> tuple[NDArray[np.int64], Any]:
-    n = int(np.searchsorted(codes, last))
+def _rows_below(codes: NDArray[np.int64], rows: Any, stop: int) -> tuple[NDArray[np.int64], Any]:
+    n = int(np.searchsorted(codes, stop))
     return (codes, rows) if n == codes.size else (codes[:n].copy(), rows[:n].copy())
 
 
-def _sorted_rows(
+def _sort_rows(
     block: Any, codes: NDArray[np.int64], *, first: int
 ) -> list[tuple[NDArray[np.int64], Any]]:
-    """Rows of the groups from `first` on, in their order, copied to the host."""
+    """Rows of the groups from `first` on, sorted by group, on the host."""
     block = blocks.on_host(block)
     rows = np.flatnonzero(codes >= first)
     rows = rows[np.argsort(codes[rows], kind="stable")]
     if blocks.is_sparse(block):
-        # SciPy takes no rows of uint16 indices.
+        # SciPy cannot select rows of a matrix with uint16 indices.
         wide = block.indices.astype(np.int32, copy=False)
         block = blocks.csr(block.data, wide, block.indptr, block.shape[1])
     return [(codes[rows], block[rows])]
-
-
-def _joined(parts: list[list]) -> list:
-    return [piece for half in parts for piece in half]

@@ -1,4 +1,4 @@
-"""What `aggregate` computes: sums of groups over all row blocks, and what follows from them."""
+"""Sums, means, variances and medians by group over all row blocks, for `aggregate`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from scatlas import blocks
+from scatlas.arrays.kinds import kind_of
 from scatlas.compute.memory import available_memory
 from scatlas.compute.threads import n_threads
 from scatlas.errors import InputError, TooLargeError
-from scatlas.kernels.dispatch import is_gpu, kernels_for
+from scatlas.kernels.dispatch import kernels_for
 from scatlas.kernels.moments import group_sums_cpu
 from scatlas.kernels.moments.group_sums_cpu import Wanted, check_range, is_whole
 from scatlas.matrix import group_medians
@@ -22,35 +23,35 @@ if TYPE_CHECKING:
 
     from scatlas.kernels.moments.group_sums_cpu import Sums
 
-# Sums that are made means and variances at once: on a GPU that takes a dozen arrays of so many.
-_AT_ONCE = 2**20
+# Sums from which one call computes means and variances: a GPU needs a dozen arrays of that size.
+_SUMS_PER_CALL = 2**20
 
 
-class _Part(NamedTuple):
-    """What the groups of a block add up to, or the block itself where that is not less."""
+class _BlockSums(NamedTuple):
+    """Sums of the groups of a block, or the block itself if that is not larger."""
 
     codes: Any
     sums: Sums | None
     block: Any
 
 
-def of_cells(
+def aggregate_rows(
     x: Any,
     codes: NDArray[np.int64],
     sizes: NDArray[np.int64],
     funcs: tuple[str, ...],
     dof: int,
 ) -> dict[str, Any]:
-    """Aggregate the rows of a matrix.
+    """Aggregate the rows of a matrix by group.
 
     Parameters
     ----------
     x
         Matrix ``[n_cells, n_genes]``, in memory or Dask, on the CPU or a GPU.
     codes
-        Group of each row, -1: none.
+        Group of each row, -1 for none.
     sizes
-        Rows of each group.
+        Number of rows per group.
     funcs, dof
         As for :func:`scatlas.get.aggregate`.
 
@@ -65,34 +66,34 @@ def of_cells(
     InputError
         Sums of integers do not fit 64 bits.
     """
-    shape, dtype, wanted = (sizes.size, x.shape[1]), np.dtype(x.dtype), _wanted(funcs)
-    if not is_gpu(x) or "median" in funcs:
+    shape, dtype, wanted = (sizes.size, x.shape[1]), np.dtype(x.dtype), _required_sums(funcs)
+    if not kind_of(x).gpu or "median" in funcs:
         n_arrays = wanted.n_arrays(dtype) + ("median" in funcs) + ({"sum", "mean"} <= set(funcs))
         check_result_size(shape, n_arrays, " and ".join(funcs))
     layers: dict[str, Any] = {}
     if any(wanted):
-        total = added(x, codes, sizes.size, wanted, most=int(sizes.max(initial=0)))
-        layers = _finish(total, sizes[:, None], funcs, dof)
+        total = sum_groups(x, codes, sizes.size, wanted, max_rows=int(sizes.max(initial=0)))
+        layers = _layers_from_sums(total, sizes[:, None], funcs, dof)
     if "median" in funcs:
-        layers["median"] = group_medians.of_cells(x, codes, sizes)
+        layers["median"] = group_medians.medians_by_row_group(x, codes, sizes)
     return layers
 
 
-def of_genes(
+def aggregate_columns(
     x: Any,
     codes: NDArray[np.int64],
     sizes: NDArray[np.int64],
     funcs: tuple[str, ...],
     dof: int,
-) -> dict[str, NDArray]:
-    """Aggregate the columns of a matrix, a block of rows at a time; on the host.
+) -> dict[str, NDArray[Any]]:
+    """Aggregate the columns of a matrix by group, block by block on the host.
 
     Parameters
     ----------
     codes
-        Group of each column, -1: none.
+        Group of each column, -1 for none.
     x, sizes, funcs, dof
-        As for :func:`of_cells`.
+        As for :func:`aggregate_rows`.
 
     Returns
     -------
@@ -101,16 +102,19 @@ def of_genes(
     Raises
     ------
     TooLargeError, InputError
-        As :func:`of_cells`.
+        As :func:`aggregate_rows`.
     """
-    shape, dtype, wanted = (x.shape[0], sizes.size), np.dtype(x.dtype), _wanted(funcs)
+    shape, dtype, wanted = (x.shape[0], sizes.size), np.dtype(x.dtype), _required_sums(funcs)
     check_result_size(shape, len(funcs), " and ".join(funcs))
-    work = partial(_columns_of, codes=codes, sizes=sizes, funcs=funcs, dof=dof, wanted=wanted)
-    whole = is_whole(dtype)
-    kinds = {"sum": np.int64 if whole else np.float64, "count_nonzero": np.int64}
-    layers = {name: np.empty(shape, dtype=kinds.get(name, np.float64)) for name in funcs}
+    work = partial(
+        _aggregate_block_columns, codes=codes, sizes=sizes, funcs=funcs, dof=dof, wanted=wanted
+    )
+    dtypes = {"sum": np.int64 if is_whole(dtype) else np.float64, "count_nonzero": np.int64}
+    layers: dict[str, NDArray[Any]] = {
+        name: np.empty(shape, dtype=dtypes.get(name, np.float64)) for name in funcs
+    }
     first = 0
-    for part in blocks.stream(x, work, combine=_stacked):
+    for part in blocks.stream(x, work, combine=_stack_layers):
         stop = first + part["rows"].size
         for name, layer in layers.items():
             layer[first:stop] = part[name]
@@ -118,7 +122,7 @@ def of_genes(
     return layers
 
 
-def _wanted(funcs: tuple[str, ...]) -> Wanted:
+def _required_sums(funcs: tuple[str, ...]) -> Wanted:
     return Wanted(
         sums=not {"sum", "mean", "var"}.isdisjoint(funcs),
         squares="var" in funcs,
@@ -126,39 +130,41 @@ def _wanted(funcs: tuple[str, ...]) -> Wanted:
     )
 
 
-def check_result_size(shape: tuple[int, int], n_arrays: int, what: str) -> None:
-    """Refuse a result that, with what it is computed from, is larger than the memory left.
+def check_result_size(shape: tuple[int, int], n_arrays: int, description: str) -> None:
+    """Refuse a result that, with the sums behind it, is larger than the available memory.
 
     Raises
     ------
     TooLargeError
-        With the arithmetic.
+        The message has the arithmetic.
     """
-    needed, left = 8 * shape[0] * shape[1] * n_arrays, available_memory()
-    if left is not None and needed > left:
+    needed, available = 8 * shape[0] * shape[1] * n_arrays, available_memory()
+    if available is not None and needed > available:
         msg = (
-            f"the result of {what} is {shape[0]:,} x {shape[1]:,} values in "
-            f"{n_arrays} arrays of 8 bytes, {needed / 1e9:,.1f} GB, but {left / 1e9:,.1f} GB of "
-            "memory are left: ask for fewer functions, genes or groups at once"
+            f"the result of {description} is {shape[0]:,} x {shape[1]:,} values in "
+            f"{n_arrays} arrays of 8 bytes, {needed / 1e9:,.1f} GB, but {available / 1e9:,.1f} GB "
+            "of memory are left: request fewer functions, genes or groups at once"
         )
         raise TooLargeError(msg)
 
 
-def added(x: Any, codes: NDArray[np.int64], n_groups: int, wanted: Wanted, *, most: int) -> Sums:
-    """Sums of each group, in one pass over `x`, where its blocks are.
+def sum_groups(
+    x: Any, codes: NDArray[np.int64], n_groups: int, wanted: Wanted, *, max_rows: int
+) -> Sums:
+    """Sums per group, on the host or GPU as `x`, in one pass.
 
     Parameters
     ----------
     x
         Matrix ``[n_cells, n_genes]``, in memory or Dask, on the CPU or a GPU.
     codes
-        Group of each row, -1: none.
+        Group of each row, -1 for none.
     n_groups
         Number of groups.
     wanted
-        What is added up.
-    most
-        Most rows whose integers will be added up.
+        Sums to compute.
+    max_rows
+        Largest number of rows that will be added, to refuse integers that could overflow.
 
     Raises
     ------
@@ -167,24 +173,26 @@ def added(x: Any, codes: NDArray[np.int64], n_groups: int, wanted: Wanted, *, mo
     InputError
         Sums of integers do not fit 64 bits.
     """
-    kernels = kernels_for("moments.group_sums", x)
+    kernels, gpu = kernels_for("moments.group_sums", x), kind_of(x).gpu
     try:
         total = kernels.zeros((n_groups, x.shape[1]), x.dtype, wanted)
-    except MemoryError as error:  # CuPy's and RMM's are kinds of it
-        n_arrays, where = wanted.n_arrays(x.dtype), "GPU's" if is_gpu(x) else "main"
+    except MemoryError as error:  # the base class of CuPy's and RMM's
+        n_arrays, where = wanted.n_arrays(x.dtype), "GPU's" if gpu else "main"
         msg = (
             f"the {where} memory is too small for {n_groups:,} x {x.shape[1]:,} values in "
-            f"{n_arrays} arrays of 8 bytes: ask for fewer functions, genes or groups at once"
+            f"{n_arrays} arrays of 8 bytes: request fewer functions, genes or groups at once"
         )
         raise TooLargeError(msg) from error
-    # Few groups are added up for each block first, by the worker that has made it: all threads have
-    # work then, and a cluster sends little. A GPU of this process adds its blocks as they are.
-    first = blocks.cluster_of(x) is not None or not is_gpu(x)
-    work = partial(_part, wanted=wanted, most=most, first=first, dtype=np.dtype(x.dtype))
+    # If there are few groups, the worker that reads a block also sums it: all threads are busy, and
+    # a cluster sends little. A GPU of this process adds its blocks to the total directly.
+    per_block = blocks.cluster_client(x) is not None or not gpu
+    work = partial(
+        _sum_block, wanted=wanted, max_rows=max_rows, per_block=per_block, dtype=np.dtype(x.dtype)
+    )
     n = n_threads()
     with ThreadPoolExecutor(n, "scatlas-groups") as pool:
-        add = kernels.add if is_gpu(x) else partial(_add_shared, pool, n)
-        for parts in blocks.stream(x, work, codes, combine=_listed):
+        add = kernels.add if gpu else partial(_add_in_threads, pool, n)
+        for parts in blocks.stream(x, work, codes, combine=blocks.join_lists):
             for part in parts:
                 if part.sums is None:
                     add(part.block, part.codes, total)
@@ -193,44 +201,47 @@ def added(x: Any, codes: NDArray[np.int64], n_groups: int, wanted: Wanted, *, mo
     return total
 
 
-def _part(
-    block: Any, codes: Any, *, wanted: Wanted, most: int, first: bool, dtype: np.dtype
-) -> list[_Part]:
-    """What is made of a block before it is added: called in worker threads and processes."""
+def _sum_block(
+    block: Any,
+    codes: Any,
+    *,
+    wanted: Wanted,
+    max_rows: int,
+    per_block: bool,
+    dtype: np.dtype[Any],
+) -> list[_BlockSums]:
+    """Sums of a block if `per_block` and they are smaller; worker threads and processes call it."""
     if is_whole(block.dtype) != is_whole(dtype):
-        msg = f"X says that it is {dtype}, but a block of it is {block.dtype}: convert it first"
+        msg = f"X is declared as {dtype}, but a block of it is {block.dtype}: convert it first"
         raise InputError(msg)
-    check_range(block, most, squares=wanted.squares)
+    check_range(block, max_rows, squares=wanted.squares)
     n_groups = np.unique(codes[codes >= 0]).size
     n_values = block.data.size if blocks.is_sparse(block) else block.size
-    if first and n_groups * block.shape[1] * wanted.n_arrays(dtype) <= n_values:
-        return [
-            _Part(*kernels_for("moments.group_sums", block).group_sums(block, codes, wanted), None)
-        ]
-    return [_Part(codes, None, block)]
+    if per_block and n_groups * block.shape[1] * wanted.n_arrays(dtype) <= n_values:
+        groups, sums = kernels_for("moments.group_sums", block).group_sums(block, codes, wanted)
+        return [_BlockSums(groups, sums, None)]
+    return [_BlockSums(codes, None, block)]
 
 
-def _listed(parts: list[list[_Part]]) -> list[_Part]:
-    return [part for half in parts for part in half]
-
-
-def _add_shared(
-    pool: ThreadPoolExecutor, n: int, block: Any, codes: NDArray[np.int64], into: Sums
+def _add_in_threads(
+    pool: ThreadPoolExecutor, n: int, block: Any, codes: NDArray[np.int64], total: Sums
 ) -> None:
-    """Add a block by `n` threads, each its own groups: who adds does not show in the sums."""
+    """Add a block with `n` threads; each adds its own groups, so `n` does not change the sums."""
     shares = (np.where(codes % n == i, codes, -1) for i in range(n)) if n > 1 else (codes,)
-    list(pool.map(lambda share: group_sums_cpu.add(block, share, into), shares))
+    list(pool.map(lambda share: group_sums_cpu.add(block, share, total), shares))
 
 
-def _finish(total: Sums, n: NDArray[np.int64], funcs: tuple[str, ...], dof: int) -> dict[str, Any]:
-    """Layers of a sum, which is given up: most of them are its own arrays.
+def _layers_from_sums(
+    total: Sums, n: NDArray[np.int64], funcs: tuple[str, ...], dof: int
+) -> dict[str, Any]:
+    """Layers of the result, most of them in the arrays of `total`.
 
     Parameters
     ----------
     total
-        Sums ``[rows, columns]``.
+        Sums ``[rows, columns]``; they are overwritten.
     n
-        How many values each is of, ``[rows, 1]`` or ``[1, columns]``.
+        Number of values per sum, ``[rows, 1]`` or ``[1, columns]``.
     """
     layers: dict[str, Any] = {}
     if "sum" in funcs:
@@ -238,43 +249,39 @@ def _finish(total: Sums, n: NDArray[np.int64], funcs: tuple[str, ...], dof: int)
     if "count_nonzero" in funcs:
         layers["count_nonzero"] = total.nonzero
     if "mean" in funcs:
-        # In place, where nobody wants the sums: each number is read before it is overwritten.
-        own = "sum" not in funcs
+        # In place, unless the sums are requested: each sum is read before it is overwritten.
         layers["mean"] = (
-            total.sums.view(np.float64)
-            if own
-            else blocks.dense_like(total.sums, total.sums.shape, np.float64)
+            kind_of(total.sums).arrays.empty(total.sums.shape, np.float64)
+            if "sum" in funcs
+            else total.sums.view(np.float64)
         )
     if "var" in funcs:
         layers["var"] = total.squares.view(np.float64)
     if {"mean", "var"}.isdisjoint(funcs):
         return layers
-    kernels, mean, var = (
-        kernels_for("moments.group_sums", total.sums),
-        layers.get("mean"),
-        layers.get("var"),
-    )
+    kernels = kernels_for("moments.group_sums", total.sums)
+    mean, var = layers.get("mean"), layers.get("var")
 
-    def finish(rows: slice) -> None:
-        of = n if n.shape[0] == 1 else n[rows]
+    def compute(rows: slice) -> None:
+        n_values = n if n.shape[0] == 1 else n[rows]
         outs = (None if out is None else out[rows] for out in (mean, var))
-        kernels.mean_var(total.at(rows), of, dof, *outs)
+        kernels.mean_var(total.at(rows), n_values, dof, *outs)
 
     n_rows, n_columns = total.sums.shape
-    step = max(1, _AT_ONCE // max(1, n_columns))
-    pieces = [slice(lo, min(lo + step, n_rows)) for lo in range(0, n_rows, step)]
-    # A GPU's work stays on this thread's stream.
-    n_workers = 1 if is_gpu(total.sums) else min(n_threads(), len(pieces))
+    step = max(1, _SUMS_PER_CALL // max(1, n_columns))
+    slices = [slice(lo, min(lo + step, n_rows)) for lo in range(0, n_rows, step)]
+    # A GPU computes on this thread's stream.
+    n_workers = 1 if kind_of(total.sums).gpu else min(n_threads(), len(slices))
     if n_workers <= 1:
-        for rows in pieces:
-            finish(rows)
+        for rows in slices:
+            compute(rows)
     else:
-        with ThreadPoolExecutor(n_workers, "scatlas-finish") as pool:
-            list(pool.map(finish, pieces))
+        with ThreadPoolExecutor(n_workers, "scatlas-mean-var") as pool:
+            list(pool.map(compute, slices))
     return layers
 
 
-def _columns_of(
+def _aggregate_block_columns(
     block: Any,
     *,
     codes: NDArray[np.int64],
@@ -282,20 +289,20 @@ def _columns_of(
     funcs: tuple[str, ...],
     dof: int,
     wanted: Wanted,
-) -> dict[str, NDArray]:
-    """Layers of the columns of a block by group ``[rows, groups]``, and the number of its rows."""
+) -> dict[str, NDArray[Any]]:
+    """Layers ``[rows, groups]`` of a block whose columns are in groups, and its row numbers."""
     block = blocks.on_host(block)
     check_range(block, int(sizes.max(initial=0)), squares=wanted.squares)
     n_rows = block.shape[0]
-    layers: dict[str, NDArray] = {}
+    layers: dict[str, NDArray[Any]] = {}
     if any(wanted):
         total = group_sums_cpu.zeros((n_rows, sizes.size), block.dtype, wanted)
         group_sums_cpu.add(block, np.arange(n_rows), total, codes)
-        layers = _finish(total, sizes[None, :], funcs, dof)
+        layers = _layers_from_sums(total, sizes[None, :], funcs, dof)
     if "median" in funcs:
-        layers["median"] = group_medians.of_columns(block, codes, sizes.size)
+        layers["median"] = group_medians.medians_by_column_group(block, codes, sizes.size)
     return layers | {"rows": np.arange(n_rows)}
 
 
-def _stacked(parts: list[dict[str, NDArray]]) -> dict[str, NDArray]:
+def _stack_layers(parts: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

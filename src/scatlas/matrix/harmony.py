@@ -1,4 +1,4 @@
-"""Components of cells mixed across batches by Harmony."""
+"""Harmony: components of cells, corrected so that batches mix."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 logger = logging.getLogger(__name__)
-# Fewer cells make no clusters.
-_FEWEST_CELLS = 2 * CELLS_PER_CLUSTER
+# Harmony cannot cluster fewer cells.
+_MIN_CELLS = 2 * CELLS_PER_CLUSTER
 
 
-def harmonized(
+def harmonize(
     x: NDArray[np.floating],
     labels: Mapping[str, pd.Series | pd.Categorical],
     *,
@@ -32,14 +32,14 @@ def harmonized(
     max_iter_harmony: int = 10,
     random_state: int = 0,
 ) -> NDArray[np.float32]:
-    """:func:`harmony_integrate` of an array, without an AnnData around it.
+    """:func:`harmony_integrate` of an array, without an AnnData.
 
     Parameters
     ----------
     x
         Components [cells x components].
     labels
-        By name, the values of each column that is to be mixed [cells].
+        Values of the columns to mix, by name [cells].
     theta, max_iter_harmony, random_state
         As in :func:`harmony_integrate`.
 
@@ -52,42 +52,28 @@ def harmonized(
     InputError, TooLargeError
         As :func:`harmony_integrate`.
     """
-    import pandas as pd
     from harmonypy import run_harmony
 
     if blocks.is_sparse(x):
-        raise InputError("Harmony moves components, which are dense: pass x.toarray() if these are")
+        raise InputError("Harmony needs dense components: pass x.toarray() if these are components")
     n_cells, n_comps = x.shape
-    if n_cells < _FEWEST_CELLS:
-        msg = f"Harmony needs {_FEWEST_CELLS} cells and more, but there are {n_cells}"
+    if n_cells < _MIN_CELLS:
+        msg = f"Harmony needs at least {_MIN_CELLS} cells, but there are {n_cells}"
         raise InputError(msg)
     if not np.isfinite(x).all():
         raise InputError("the components hold values that are not finite: remove those cells first")
-    batches = {}
-    for name, column in labels.items():
-        values = pd.Categorical(column).remove_unused_categories()
-        if (values.codes < 0).any():
-            n_missing = int((values.codes < 0).sum())
-            msg = f"obs[{name!r}] has no value for {n_missing:,} cells: label or remove them"
-            raise InputError(msg)
-        if len(values.categories) < 2:
-            msg = (
-                f"obs[{name!r}] has the same value, {values.categories[0]!r}, for all cells, so "
-                "there is nothing to mix: name another column, or do not integrate"
-            )
-            raise InputError(msg)
-        batches[name] = values
-    needed, left = harmony_bytes(n_cells, n_comps), available_memory()
-    if left is not None and needed > left:
+    batches = {name: _parse_batch(name, column) for name, column in labels.items()}
+    needed, available = harmony_bytes(n_cells, n_comps), available_memory()
+    if available is not None and needed > available:
         msg = (
             f"Harmony of {n_cells:,} cells in {n_comps} components takes {needed / 1e9:,.1f} GB, "
-            f"but {left / 1e9:,.1f} GB of memory are left: use fewer components or fewer cells"
+            f"but {available / 1e9:,.1f} GB of memory are left: use fewer components or fewer cells"
         )
         raise TooLargeError(msg)
     logger.info("Harmony of %s cells in %d components", f"{n_cells:,}", n_comps)
-    found = run_harmony(
-        # Components x cells, as harmonypy tells the two apart by the number of cells; this is
-        # the order in which it wants them in memory, so that nothing is copied.
+    result = run_harmony(
+        # Components x cells: harmonypy recognises the axes by the number of cells, and does not
+        # copy this order in memory.
         np.ascontiguousarray(x, dtype=np.float64).T,
         batches,
         list(batches),
@@ -97,6 +83,24 @@ def harmonized(
         ncores=n_cores(),
         verbose=False,
     )
-    rounds = len(found.objective_harmony) - 1
-    logger.info("Harmony: %d rounds, %d clusters", rounds, found.K)
-    return np.ascontiguousarray(found.Z_corr, dtype=np.float32)
+    rounds = len(result.objective_harmony) - 1
+    logger.info("Harmony: %d rounds, %d clusters", rounds, result.K)
+    return np.ascontiguousarray(result.Z_corr, dtype=np.float32)
+
+
+def _parse_batch(name: str, column: pd.Series | pd.Categorical) -> pd.Categorical:
+    """Batch of each cell; refuse missing values and columns of a single value."""
+    import pandas as pd
+
+    values = pd.Categorical(column).remove_unused_categories()
+    if (values.codes < 0).any():
+        n_missing = int((values.codes < 0).sum())
+        msg = f"obs[{name!r}] has no value for {n_missing:,} cells: label or remove them"
+        raise InputError(msg)
+    if len(values.categories) < 2:
+        msg = (
+            f"obs[{name!r}] has the same value, {values.categories[0]!r}, for all cells, so "
+            "there is nothing to mix: name another column, or do not integrate"
+        )
+        raise InputError(msg)
+    return values

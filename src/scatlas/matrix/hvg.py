@@ -1,4 +1,4 @@
-"""Highly variable genes of counts."""
+"""Highly variable genes from counts, without an AnnData."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def hvg_of_counts(
     min_cells: int | None = None,
     genes: NDArray[np.bool_] | None = None,
 ) -> pd.DataFrame:
-    """Table of :func:`highly_variable_genes` for counts without an AnnData around them.
+    """Table of :func:`highly_variable_genes` for counts without an AnnData.
 
-    An AnnData names its cells, which takes sixty bytes a cell and more than the pass itself.
+    The cell names of an AnnData take sixty bytes per cell, more than the pass itself.
 
     Parameters
     ----------
@@ -42,32 +42,37 @@ def hvg_of_counts(
     names
         Genes.
     size_factors
-        One a cell; NaN leaves the cell out.
+        One number per cell; NaN leaves the cell out.
     flavor, n_top_genes, n_bins, min_cells
         As in :func:`highly_variable_genes`.
     genes
-        Boolean ``[n_genes]``: the genes that are ranked; the others are left out as those below
-        `min_cells` are. None for all.
+        Boolean ``[n_genes]``, genes to rank; the others are left out, as those below `min_cells`.
+        None for all.
 
     Raises
     ------
     InputError
         As :func:`highly_variable_genes` with size factors.
     """
-    from scatlas.matrix.gene_moments import checked
-    from scatlas.matrix.select_normalize import scales_of
+    from scatlas.elements import check_array
+    from scatlas.matrix.select_normalize import scales_from_size_factors
 
     check_flavor(flavor)
-    x, scales = checked(x, "the array"), scales_of(size_factors, x.shape[0])
-    kept = ~np.isnan(scales)
-    check_cells(kept, None, 0)
+    x = check_array(x, "the array")
+    scales = scales_from_size_factors(size_factors, x.shape[0])
+    cell_mask = ~np.isnan(scales)
+    check_cells(cell_mask, None, 0)
+    options: dict[str, Any] = {
+        "cell_mask": cell_mask,
+        "n_top_genes": n_top_genes,
+        "min_cells": min_cells,
+        "genes": genes,
+    }
     if flavor == hvg_pearson.FLAVOR:
-        options = {"n_top_genes": n_top_genes, "min_cells": min_cells}
-        return hvg_pearson.hvg_table(x, names, None, None, kept=kept, genes=genes, **options)
+        return hvg_pearson.hvg_table(x, names, None, None, **options)
     if flavor in hvg_v3.FLAVORS:
-        options = {"flavor": flavor, "n_top_genes": n_top_genes, "min_cells": min_cells}
-        return hvg_v3.hvg_table(x, names, None, None, kept=kept, genes=genes, **options)
-    moments = moments_of_counts(x, names, scales, flavor, None)
+        return hvg_v3.hvg_table(x, names, None, None, flavor=flavor, **options)
+    moments = normalized_count_moments(x, names, scales, flavor, None)
     return hvg_table(
         moments,
         names,
@@ -80,19 +85,19 @@ def hvg_of_counts(
     )
 
 
-def moments_of_counts(
+def normalized_count_moments(
     x: Any,
     names: pd.Index,
     scales: NDArray[np.float64],
     flavor: str,
     codes: NDArray[np.int64] | None,
 ) -> Moments:
-    """Moments of normalised counts; raise an InputError where they cannot be those of counts."""
-    from scatlas.matrix.gene_moments import check_finite, normalized_moments
+    """Moments of normalised counts; refuse moments that cannot be those of counts."""
+    from scatlas.matrix.gene_moments import check_finite_moments, normalized_moments
 
     moments = normalized_moments(x, scales, codes, log=flavor == "cell_ranger")
     expected = "counts where size_factors are given"
-    check_finite(moments, names, expected)
+    check_finite_moments(moments, names, expected)
     negative = (moments.mean < 0).any(axis=0)
     if negative.any():
         gene = names[int(np.argmax(negative))]
@@ -101,16 +106,18 @@ def moments_of_counts(
     return moments
 
 
-def check_cells(kept: NDArray[np.bool_], codes: NDArray[np.int64] | None, n_batches: int) -> None:
-    """Raise an InputError where no cell is left to count."""
-    if not kept.any():
+def check_cells(
+    cell_mask: NDArray[np.bool_], codes: NDArray[np.int64] | None, n_batches: int
+) -> None:
+    """Refuse size factors that leave out every cell, or every cell of all batches."""
+    if not cell_mask.any():
         raise InputError("size_factors are NaN for every cell, so that none is left")
-    if codes is not None and not (codes[kept] < n_batches).any():
+    if codes is not None and not (codes[cell_mask] < n_batches).any():
         raise InputError("size_factors leave no cell that belongs to a batch (batch_key)")
 
 
 def check_flavor(flavor: str) -> None:
-    """Raise an InputError for an unknown flavor."""
+    """Refuse an unknown flavor."""
     if flavor not in FLAVORS:
         msg = f"flavor={flavor!r} is not supported: choose one of {', '.join(FLAVORS)}"
         raise InputError(msg)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from operator import index as as_integer
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from scatlas.kernels.moments.moments_cpu import Moments
 
 FLAVORS = ("seurat", "cell_ranger")
-# What an AnnData gets of a table, in scanpy's order; the last two with batches.
+# Columns of a table that are written to var, in scanpy's order; the last two only with batches.
 COLUMNS = (
     *("highly_variable", "means", "dispersions", "dispersions_norm"),
     *("highly_variable_nbatches", "highly_variable_intersection"),
@@ -32,8 +32,10 @@ class Cutoffs(NamedTuple):
     min_disp: float
     max_disp: float
 
-    def keep(self, mean: NDArray, dispersion_norm: NDArray) -> NDArray[np.bool_]:
-        """Which genes lie within the bounds, bool ``[n_genes]``."""
+    def select(
+        self, mean: NDArray[np.float64], dispersion_norm: NDArray[np.float64]
+    ) -> NDArray[np.bool_]:
+        """Mask of the genes within the bounds, bool ``[n_genes]``."""
         return (
             (mean > self.min_mean)
             & (mean < self.max_mean)
@@ -49,7 +51,7 @@ def dispersion_table(
     mean: ArrayLike,
     var: ArrayLike,
     *,
-    flavor: Literal["seurat", "cell_ranger"] = "seurat",
+    flavor: str = "seurat",
     n_bins: int = 20,
     n_top_genes: int | None = None,
     min_mean: float = 0.0125,
@@ -59,7 +61,7 @@ def dispersion_table(
     ranked: NDArray[np.bool_] | None = None,
     index: pd.Index | None = None,
 ) -> pd.DataFrame:
-    """Normalised dispersions of genes, and which of them are highly variable, from moments alone.
+    """Normalised dispersions and highly variable genes, from moments.
 
     Parameters
     ----------
@@ -69,8 +71,8 @@ def dispersion_table(
     flavor, n_bins, n_top_genes, min_mean, max_mean, min_disp, max_disp
         As in :func:`highly_variable_genes`.
     ranked
-        Boolean ``[n_genes]``: the genes that take part. The others get a mean and a dispersion, no
-        bin, a normalised dispersion of NaN, and are not highly variable.
+        Boolean ``[n_genes]``, genes to rank. The others get a mean and a dispersion, no bin, NaN as
+        normalised dispersion, and are not highly variable.
     index
         Names of the genes.
 
@@ -81,31 +83,31 @@ def dispersion_table(
     """
     import pandas as pd
 
-    mean = np.array(mean, dtype=np.float64)
-    mean[mean == 0] = 1e-12
-    dispersion = np.asarray(var, dtype=np.float64) / mean
+    means = np.array(mean, dtype=np.float64)
+    means[means == 0] = 1e-12
+    dispersion = np.asarray(var, dtype=np.float64) / means
     if flavor == "seurat":
         dispersion[dispersion == 0] = np.nan
-        with np.errstate(invalid="ignore"):  # none where the mean is below 0, of scaled values
+        with np.errstate(invalid="ignore"):  # NaN if the mean is below 0, as of scaled values
             dispersion = np.log(dispersion)
-        mean = np.log1p(mean)
+        means = np.log1p(means)
     if ranked is None:
-        ranked = np.ones(mean.size, dtype=bool)
-    table = pd.DataFrame({"means": mean, "dispersions": dispersion}, index=index)
-    bins = _mean_bins(pd.Series(mean[ranked]), flavor, n_bins)
-    norm = np.full(mean.size, np.nan)
-    norm[ranked] = _normalised(dispersion[ranked], bins.cat.codes.to_numpy(), flavor)
-    all_bins = pd.Series(pd.Categorical.from_codes(np.full(mean.size, -1), dtype=bins.dtype))
+        ranked = np.ones(means.size, dtype=bool)
+    table = pd.DataFrame({"means": means, "dispersions": dispersion}, index=index)
+    bins = _bin_means(pd.Series(means[ranked]), flavor, n_bins)
+    norm = np.full(means.size, np.nan)
+    norm[ranked] = _normalize_in_bins(dispersion[ranked], bins.cat.codes.to_numpy(), flavor)
+    all_bins = pd.Series(pd.Categorical.from_codes(np.full(means.size, -1), dtype=bins.dtype))
     all_bins[ranked] = bins.array
     table["mean_bin"] = all_bins.array
     table["dispersions_norm"] = norm
-    selected = np.zeros(mean.size, dtype=bool)
+    selected = np.zeros(means.size, dtype=bool)
     if n_top_genes is None:
         # Seurat's rule: a gene without a normalised dispersion counts as average.
         cutoffs = Cutoffs(min_mean, max_mean, min_disp, max_disp)
-        selected[ranked] = cutoffs.keep(mean[ranked], np.nan_to_num(norm[ranked]))
+        selected[ranked] = cutoffs.select(means[ranked], np.nan_to_num(norm[ranked]))
     else:
-        selected[ranked] = _top(norm[ranked], at_least_one(n_top_genes))
+        selected[ranked] = _select_top(norm[ranked], at_least_one(n_top_genes))
     table["highly_variable"] = selected
     return table
 
@@ -115,10 +117,10 @@ def hvg_table(
     names: pd.Index,
     *,
     n_batches: int | None,
-    flavor: Literal["seurat", "cell_ranger"],
+    flavor: str,
     n_bins: int,
     n_top_genes: int | None,
-    cutoffs: tuple[float, float, float, float] = DEFAULT_CUTOFFS,
+    cutoffs: Cutoffs = DEFAULT_CUTOFFS,
     min_cells: int | None = None,
     genes: NDArray[np.bool_] | None = None,
 ) -> pd.DataFrame:
@@ -127,19 +129,16 @@ def hvg_table(
     Parameters
     ----------
     moments
-        One group, or groups ``0 .. n_batches - 1`` and, as group ``n_batches``, cells of no batch.
+        One group, or groups ``0 .. n_batches - 1`` and group ``n_batches``, cells without batch.
     names
         Genes.
     n_batches
         ``None``: no batches.
-    cutoffs
-        ``(min_mean, max_mean, min_disp, max_disp)``.
-    flavor, n_bins, n_top_genes, min_cells
+    flavor, n_bins, n_top_genes, cutoffs, min_cells
         As in :func:`highly_variable_genes`.
     genes
         As in :func:`ranked_genes`.
     """
-    cutoffs = Cutoffs(*cutoffs)
     ranked = ranked_genes(moments.expressed.sum(axis=0), min_cells, genes)
     options: dict[str, Any] = {
         "flavor": flavor,
@@ -164,16 +163,16 @@ def hvg_table(
 def ranked_genes(
     expressed: NDArray[np.integer], min_cells: int | None, genes: NDArray[np.bool_] | None
 ) -> NDArray[np.bool_]:
-    """Genes that take part in the ranking, bool ``[n_genes]``.
+    """Mask of the genes to rank, bool ``[n_genes]``.
 
     Parameters
     ----------
     expressed
         Cells that express each gene ``[n_genes]``.
     min_cells
-        At least so many; None for no bound.
+        Smallest number of cells; None for no bound.
     genes
-        bool ``[n_genes]``, those that may take part; None for all.
+        bool ``[n_genes]``, genes that may be ranked; None for all.
 
     Raises
     ------
@@ -190,14 +189,14 @@ def ranked_genes(
 
 
 def _batch_table(
-    mean: NDArray,
-    var: NDArray,
+    mean: NDArray[np.float64],
+    var: NDArray[np.float64],
     ranked: NDArray[np.bool_],
     expressed: NDArray[np.bool_],
     names: pd.Index,
     options: dict[str, Any],
 ) -> pd.DataFrame:
-    """Table of one batch, where a gene that no cell of it expresses counts as 0 in the averages."""
+    """Table of one batch; genes without expression in it are 0 in the averages over batches."""
     if not (ranked & expressed).any():
         raise InputError("a batch has no expressed gene: leave it out, or merge it with another")
     table = dispersion_table(mean, var, ranked=ranked & expressed, index=names, **options)
@@ -214,7 +213,7 @@ def _merge_batches(
     import pandas as pd
 
     names = tables[0].index
-    # Genes are grouped by position, which survives duplicated names.
+    # Group genes by position: names may be duplicates.
     stacked = pd.concat([table.reset_index(drop=True) for table in tables])
     merged = (
         stacked.groupby(level=0)[["means", "dispersions", "dispersions_norm"]]
@@ -229,9 +228,9 @@ def _merge_batches(
     norm = merged["dispersions_norm"].to_numpy(copy=True)
     if n_top_genes is None:
         norm = np.where(np.isnan(norm), 0.0, norm)
-        selected = cutoffs.keep(merged["means"].to_numpy(), norm)
+        selected = cutoffs.select(merged["means"].to_numpy(), norm)
     else:
-        # Ties that remain go by gene name, as scanpy's grouping by name leaves them.
+        # Remaining ties are ordered by gene name, as after scanpy's grouping by name.
         by_name = np.argsort(names.to_numpy(dtype=object), kind="stable")
         by_name = by_name[ranked[by_name]]
         down = np.where(np.isnan(norm), np.inf, -norm)[by_name]
@@ -244,9 +243,7 @@ def _merge_batches(
     return merged
 
 
-def _mean_bins(
-    means: pd.Series, flavor: Literal["seurat", "cell_ranger"], n_bins: int
-) -> pd.Series:
+def _bin_means(means: pd.Series, flavor: str, n_bins: int) -> pd.Series:
     import pandas as pd
 
     if flavor == "seurat":
@@ -262,19 +259,19 @@ def _mean_bins(
     return pd.cut(means, bins=edges)
 
 
-def _normalised(
+def _normalize_in_bins(
     dispersion: NDArray[np.float64], codes: NDArray[np.integer], flavor: str
 ) -> NDArray[np.float64]:
-    """Dispersion less its bin's average, in units of its bin's spread."""
+    """Dispersion minus the average of its bin, divided by the spread of its bin."""
     import pandas as pd
 
     grouped = pd.Series(dispersion).groupby(codes)
     if flavor == "seurat":
-        # pandas' own compensated sums: a bin of equal dispersions must get scanpy's spread of 0.
+        # pandas' compensated sums give a bin of equal dispersions a spread of 0, as in scanpy.
         stats = grouped.agg(["mean", "std"])
         centre, spread = stats["mean"].to_numpy(copy=True), stats["std"].to_numpy(copy=True)
-        alone = np.isnan(spread)  # at most one gene of the bin has a dispersion
-        spread[alone], centre[alone] = centre[alone], 0.0
+        single = np.isnan(spread)  # at most one gene of the bin has a dispersion
+        spread[single], centre[single] = centre[single], 0.0
     else:
         centre = grouped.median().to_numpy()
         spread = grouped.agg(_mad).to_numpy()
@@ -284,14 +281,14 @@ def _normalised(
 
 
 def _mad(values: pd.Series) -> float:
-    """Median absolute deviation over that of the standard normal, as in statsmodels."""
+    """Median absolute deviation, divided by that of the standard normal as in statsmodels."""
     from scipy.special import ndtri
 
     return float(np.median(np.abs(values - np.median(values)) / ndtri(0.75)))
 
 
-def _top(norm: NDArray[np.float64], n_top_genes: int) -> NDArray[np.bool_]:
-    """Genes at least as dispersed as the n-th, so that all that tie with it are kept."""
+def _select_top(norm: NDArray[np.float64], n_top_genes: int) -> NDArray[np.bool_]:
+    """Mask of the genes at least as dispersed as the n-th, ties with it included."""
     known = np.sort(norm[~np.isnan(norm)])[::-1]
     if known.size == 0:
         msg = (
@@ -307,12 +304,12 @@ def _top(norm: NDArray[np.float64], n_top_genes: int) -> NDArray[np.bool_]:
             stacklevel=2,
         )
     cut = known[min(n_top_genes, known.size) - 1]
-    # nan_to_num makes infinities finite, so a cut at infinity keeps no gene: as scanpy has it.
+    # nan_to_num makes infinities finite, so a cut at infinity selects no gene, as in scanpy.
     return np.nan_to_num(norm, nan=-np.inf) >= cut
 
 
 def at_least_one(n_top_genes: int) -> int:
-    """Return the number of genes as an int; raise an InputError below 1."""
+    """Return the number of genes as an int; refuse numbers below 1."""
     n = as_integer(n_top_genes)
     if n < 1:
         msg = f"n_top_genes={n} must be at least 1"

@@ -1,7 +1,7 @@
-"""Genes ranked by their variance beyond what their mean lets expect: the flavours seurat_v3.
+"""Genes ranked by their variance relative to that expected from their mean: flavours seurat_v3.
 
-Two passes over the counts, however many batches there are: the moments of all genes in all batches,
-and, when a fit on these has given each gene its bound, the moments of the counts above it.
+Two passes over the counts, whatever the number of batches: moments of all genes in all batches, and
+moments of the counts above a bound per gene, which comes from a fit on the former.
 """
 
 from __future__ import annotations
@@ -15,6 +15,13 @@ from scatlas import blocks
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
 from scatlas.matrix.hvg_dispersion import at_least_one, ranked_genes
+from scatlas.matrix.hvg_ranks import (
+    mask_codes,
+    median_rank,
+    pool_groups,
+    select_groups,
+    select_top,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,14 +32,14 @@ if TYPE_CHECKING:
     from scatlas.kernels.moments.moments_cpu import Moments
 
 FLAVORS = ("seurat_v3", "seurat_v3_paper")
-# What an AnnData gets of a table, in scanpy's order; the last one with batches.
+# Columns of a table that are written to var, in scanpy's order; the last one only with batches.
 COLUMNS = (
     *("highly_variable", "highly_variable_rank", "means", "variances", "variances_norm"),
     "highly_variable_nbatches",
 )
 _N_TOP_GENES = 2000
-# Quadratic fits need as many genes at once. With none scikit-misc ends the process.
-_FEWEST_GENES = 4
+# A quadratic fit needs this many genes; without genes scikit-misc ends the process.
+_MIN_GENES_PER_FIT = 4
 
 
 def hvg_table(
@@ -42,7 +49,7 @@ def hvg_table(
     batches: list[Any] | None,
     *,
     flavor: str,
-    kept: NDArray[np.bool_] | None = None,
+    cell_mask: NDArray[np.bool_] | None = None,
     n_top_genes: int | None = None,
     span: float = 0.3,
     check_values: bool = True,
@@ -58,12 +65,12 @@ def hvg_table(
     names
         Genes.
     codes
-        Batch of each cell, int64 ``[n_cells]``; ``len(batches)`` for cells of no batch, which
-        count for the columns ``means`` and ``variances`` alone. ``None``: one batch.
+        Batch of each cell, int64 ``[n_cells]``; ``len(batches)`` for cells without batch, which
+        affect the columns ``means`` and ``variances`` only. ``None``: one batch.
     batches
-        Names of the batches; ``None`` with `codes`.
-    kept
-        Boolean ``[n_cells]``: the cells that count; ``None`` for all.
+        Names of the batches; ``None`` if `codes` is.
+    cell_mask
+        Boolean ``[n_cells]``, cells to include; ``None`` for all.
     flavor, n_top_genes, span, check_values, min_cells
         As in :func:`highly_variable_genes`.
     genes
@@ -76,34 +83,30 @@ def hvg_table(
     """
     import pandas as pd
 
-    from scatlas.kernels.moments.clipped_moments_cpu import clipped_squares
-    from scatlas.matrix.gene_moments import check_finite
+    from scatlas.matrix.gene_moments import check_finite_moments
 
-    loess = _loess(flavor)
+    loess = _import_loess(flavor)
     n_top_genes = at_least_one(_N_TOP_GENES if n_top_genes is None else n_top_genes)
     if not 0 < span <= 1:
-        msg = f"span={span} must be above 0 and at most 1: it is a part of the genes"
+        msg = f"span={span} must be above 0 and at most 1: it is a share of the genes"
         raise InputError(msg)
-    if kept is not None and not kept.all():
-        codes = np.where(kept, 0 if codes is None else codes, -1)
-    moments, are_counts = _moments_of_all(x, codes, check=check_values)
+    codes = mask_codes(codes, cell_mask)
+    moments, are_counts = _count_moments(x, codes, check=check_values)
     if not are_counts:
         msg = f"`{flavor=!r}` expects raw count data, but non-integers were found."
         warnings.warn(msg, stacklevel=3)
-    check_finite(moments, names, f"counts for flavor={flavor!r}")
+    check_finite_moments(moments, names, f"counts for flavor={flavor!r}")
 
-    total = pooled(moments)
+    total = pool_groups(moments)
     ranked = ranked_genes(total.expressed[0], min_cells, genes)
-    moments = of_groups(moments, moments.groups < (1 if batches is None else len(batches)))
-    n_cells, mean, var = moments.n_cells[:, None], moments.mean, moments.var
-    spread = np.ones(mean.shape)
-    for at, group in enumerate(moments.groups):
+    moments = select_groups(moments, moments.groups < (1 if batches is None else len(batches)))
+    spread = np.ones(moments.mean.shape)
+    for at, (group, mean, var) in enumerate(
+        zip(moments.groups, moments.mean, moments.var, strict=True)
+    ):
         where = "" if batches is None else f" in batch {batches[group]!r}"
-        spread[at] = _expected_spread(loess, mean[at], var[at], ranked, span, flavor, where)
-    bounds = spread * np.sqrt(n_cells) + mean
-    above = _moments_above(x, bounds, moments.groups, codes)
-    squares = clipped_squares(moments, above, bounds)
-    norm = squares / ((n_cells - 1) * spread**2)
+        spread[at] = _expected_spread(loess, mean, var, ranked, span, flavor, where)
+    norm = _normalized_variances(x, moments, spread, codes)
     norm[:, ~ranked] = np.nan
 
     rank, n_batches = median_rank(norm, ranked, n_top_genes)
@@ -114,16 +117,12 @@ def hvg_table(
     table["highly_variable_rank"] = rank
     table["variances_norm"] = np.mean(norm, axis=0)
     by_rank, by_batches = np.where(np.isnan(rank), np.inf, rank), -n_batches
-    # np.lexsort sorts by its last key first, and leaves genes of equal keys in their order.
     keys = (by_batches, by_rank) if flavor == "seurat_v3" else (by_rank, by_batches)
-    order = np.lexsort(keys)
-    selected = np.zeros(names.size, dtype=bool)
-    selected[order[ranked[order]][:n_top_genes]] = True
-    table["highly_variable"] = selected
+    table["highly_variable"] = select_top(keys, ranked, n_top_genes)
     return table
 
 
-def _loess(flavor: str) -> Callable[..., Any]:
+def _import_loess(flavor: str) -> Callable[..., Any]:
     try:
         from skmisc.loess import loess
     except ImportError as error:
@@ -134,25 +133,34 @@ def _loess(flavor: str) -> Callable[..., Any]:
     return loess
 
 
-def _moments_of_all(
-    x: Any, codes: NDArray[np.int64] | None, *, check: bool
-) -> tuple[Moments, bool]:
-    """Moments of each group in one pass, and whether all values are counts (or nobody asks)."""
+def _count_moments(x: Any, codes: NDArray[np.int64] | None, *, check: bool) -> tuple[Moments, bool]:
+    """Moments of each group in one pass, and, if checked, whether all values are counts."""
     from scatlas.kernels.moments import moments_cpu
 
-    moments, values = (
-        kernels_for("moments.count_moments", x),
-        kernels_for("moments.clipped_moments", x),
-    )
+    count_kernels = kernels_for("moments.count_moments", x)
+    clip_kernels = kernels_for("moments.clipped_moments", x)
 
-    def of_block(block: Any, *codes: NDArray) -> tuple[Moments, bool]:
-        return moments.moments_of_counts(block, *codes), not check or values.holds_counts(block)
+    def block_moments(block: Any, *codes: NDArray[np.int64]) -> tuple[Moments, bool]:
+        are_counts = not check or clip_kernels.holds_counts(block)
+        return count_kernels.moments_of_counts(block, *codes), are_counts
 
-    def fold(parts: list[tuple[Moments, bool]]) -> tuple[Moments, bool]:
-        of_parts, are_counts = zip(*parts, strict=True)
-        return moments_cpu.fold(of_parts), all(are_counts)
+    def combine(parts: list[tuple[Moments, bool]]) -> tuple[Moments, bool]:
+        moments, are_counts = zip(*parts, strict=True)
+        return moments_cpu.fold(moments), all(are_counts)
 
-    return blocks.reduce(of_block, fold, x, *(() if codes is None else (codes,)))
+    return blocks.reduce(block_moments, combine, x, *(() if codes is None else (codes,)))
+
+
+def _normalized_variances(
+    x: Any, moments: Moments, spread: NDArray[np.float64], codes: NDArray[np.int64] | None
+) -> NDArray[np.float64]:
+    """Variance of counts, clipped at a bound and divided by the spread, per group and gene."""
+    from scatlas.kernels.moments.clipped_moments_cpu import clipped_squares
+
+    n_cells = moments.n_cells[:, None]
+    bounds = spread * np.sqrt(n_cells) + moments.mean
+    above = _moments_above(x, bounds, moments.groups, codes)
+    return clipped_squares(moments, above, bounds) / ((n_cells - 1) * spread**2)
 
 
 def _moments_above(
@@ -161,41 +169,22 @@ def _moments_above(
     groups: NDArray[np.int64],
     codes: NDArray[np.int64] | None,
 ) -> Moments:
-    """Moments of the values above the bounds of their groups, in one pass."""
+    """Moments of the values above the bounds of their group and gene, in one pass."""
     from scatlas.kernels.moments import moments_cpu
 
     kernels = kernels_for("moments.clipped_moments", x)
-    rows = ()
+    rows: tuple[NDArray[np.int64], ...] = ()
     if codes is not None:
-        by_code = np.full((groups[-1] + 1, bounds.shape[1]), np.inf)
-        by_code[groups] = bounds
-        bounds = by_code
-        rows = (np.where(codes > groups[-1], -1, codes),)  # cells of no batch have the last code
+        bounds_by_code = np.full((groups[-1] + 1, bounds.shape[1]), np.inf)
+        bounds_by_code[groups] = bounds
+        bounds = bounds_by_code
+        # Cells without batch have the last code.
+        rows = (np.where(codes > groups[-1], -1, codes),)
 
-    def of_block(block: Any, *codes: NDArray) -> Moments:
+    def moments_above(block: Any, *codes: NDArray[np.int64]) -> Moments:
         return kernels.moments_above(block, bounds, *codes)
 
-    return blocks.reduce(of_block, moments_cpu.fold, x, *rows)
-
-
-def pooled(moments: Moments) -> Moments:
-    """Moments of the cells of all groups together."""
-    from scatlas.kernels.moments.moments_cpu import Moments, merge
-
-    one = np.zeros(1, dtype=np.int64)
-    parts = [
-        Moments(one, moments.n_cells[[at]], moments.sums[[at]], moments.expressed[[at]])
-        for at in range(moments.groups.size)
-    ]
-    return merge(parts)
-
-
-def of_groups(moments: Moments, wanted: NDArray[np.bool_]) -> Moments:
-    """Moments of some of the groups, bool ``[n_groups]``."""
-    from scatlas.kernels.moments.moments_cpu import Moments
-
-    arrays = moments.groups, moments.n_cells, moments.sums, moments.expressed
-    return moments if wanted.all() else Moments(*(array[wanted] for array in arrays))
+    return blocks.reduce(moments_above, moments_cpu.fold, x, *rows)
 
 
 def _expected_spread(
@@ -207,54 +196,30 @@ def _expected_spread(
     flavor: str,
     where: str,
 ) -> NDArray[np.float64]:
-    """Standard deviation that a gene's mean lets expect; 1 for constant and unranked genes."""
+    """Standard deviation expected from a gene's mean; 1 for constant and unranked genes."""
     varies = ranked & (var > 0)
     if (mean[varies] <= 0).any():
         msg = f"genes have a mean below 0{where}: flavor={flavor!r} expects counts"
         raise InputError(msg)
     n_genes = np.count_nonzero(varies)
-    if int(n_genes * span + 1e-5) < _FEWEST_GENES:  # loess' own rounding
+    if int(n_genes * span + 1e-5) < _MIN_GENES_PER_FIT:  # as loess rounds
         msg = (
             f"{n_genes} genes vary{where}, too few for flavor={flavor!r} with span={span}, whose "
-            f"fits take in {_FEWEST_GENES} genes or more: raise span, or take another flavor"
+            f"fits need at least {_MIN_GENES_PER_FIT} genes: raise span, or choose another flavor"
         )
         raise InputError(msg)
     model = loess(np.log10(mean[varies]), np.log10(var[varies]), span=span, degree=2)
     try:
         model.fit()
     except ValueError as error:
-        why = error.args[0]
-        why = why.decode(errors="replace") if isinstance(why, bytes) else str(why)
+        reason = error.args[0]
+        text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
         msg = (
             f"loess cannot fit the variances of {n_genes} genes on their means{where} "
-            f"({why.strip().rstrip('.')}): raise span={span}, or leave out genes that hardly any "
+            f"({text.strip().rstrip('.')}): raise span={span}, or leave out genes that hardly any "
             "cell expresses with min_cells (config: qc.min_cells)"
         )
         raise InputError(msg) from error
     estimate = np.zeros(var.size)
     estimate[varies] = model.outputs.fitted_values
     return np.sqrt(10**estimate)
-
-
-def median_rank(
-    norm: NDArray[np.float64], ranked: NDArray[np.bool_], n_top_genes: int
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Median over the batches that select a gene of its rank there, and how many these are.
-
-    Parameters
-    ----------
-    norm
-        float64 ``[n_batches, n_genes]``.
-    ranked
-        Boolean ``[n_genes]``.
-    """
-    order = np.argsort(-norm, axis=1, kind="stable")
-    rank = np.empty(norm.shape, dtype=np.float32)
-    np.put_along_axis(rank, order, np.arange(norm.shape[1], dtype=np.float32)[None], axis=1)
-    rank[(rank >= n_top_genes) | ~ranked] = np.nan
-    n_batches = np.count_nonzero(~np.isnan(rank), axis=0)
-    rank.sort(axis=0)  # NaN last
-    last = np.maximum(n_batches - 1, 0)[None]
-    low = np.take_along_axis(rank, last // 2, axis=0)
-    high = np.take_along_axis(rank, (last + 1) // 2, axis=0)
-    return ((low + high) / np.float32(2))[0], n_batches.astype(np.int64)

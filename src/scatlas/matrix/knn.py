@@ -1,4 +1,4 @@
-"""Nearest neighbours of every cell: exact in blocks, or approximate on one thread."""
+"""Nearest neighbours of cells: exact, in blocks over threads, or approximate on one thread."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     import scipy.sparse as sp
+    from numpy.typing import NDArray
 
 # At this size, with 50 components on 2 cores, the exact search takes 18 s, NN-descent 15 s after
 # 7 s of compilation, and NN-descent finds 92% of the neighbours.
 EXACT_UP_TO = 100_000
-# scikit-learn multiplies tiles of 256 x 256 cells: whole tiles make the same products, so the
-# same bits, as one call over all cells.
+# A multiple of scikit-learn's tiles of 256 x 256 cells gives the same products, so the same bits,
+# as one call over all cells.
 _ROWS_PER_BLOCK = 2048
-# Metrics without such tiles hold a block's distances to all cells.
+# Metrics without such tiles allocate the distances of a block to all cells.
 _DISTANCES_PER_BLOCK = 8_000_000
 
 
 def exact(
-    x: np.ndarray | sp.csr_matrix,
+    x: NDArray[Any] | sp.csr_matrix,
     n_neighbors: int,
     *,
     metric: str | Callable[..., float],
     metric_kwds: Mapping[str, Any],
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Exact neighbours by brute force, in blocks of cells over threads.
 
     Parameters
@@ -40,9 +41,9 @@ def exact(
     x
         [cells x dimensions].
     n_neighbors
-        Neighbours of a cell, the cell itself among them.
+        Neighbours per cell, including the cell itself.
     metric, metric_kwds
-        As :class:`sklearn.neighbors.NearestNeighbors` takes them.
+        As for :class:`sklearn.neighbors.NearestNeighbors`.
 
     Returns
     -------
@@ -52,8 +53,8 @@ def exact(
 
     Notes
     -----
-    The cut into blocks depends on the number of cells alone and each block is worked on by one
-    thread, so the result (ties included) does not depend on the number of threads.
+    Blocks depend only on the number of cells, and one thread searches each block, so the result
+    (ties included) does not depend on the number of threads.
     """
     from sklearn.neighbors import NearestNeighbors
     from threadpoolctl import threadpool_limits
@@ -75,26 +76,26 @@ def exact(
         block = slice(start, start + rows)
         distances[block], indices[block] = index.kneighbors(x[block])
 
-    # OpenMP's limit belongs to a thread, BLAS's to the process.
+    # OpenMP's limit applies to a thread, that of BLAS to the process.
     with (
         threadpool_limits(1, user_api="blas"),
         ThreadPoolExecutor(
             n_cores(), "scatlas-knn", lambda: threadpool_limits(1, user_api="openmp")
         ) as pool,
     ):
-        for done in [pool.submit(search, start) for start in range(0, n_cells, rows)]:
-            done.result()
-    return _self_first(indices, distances)
+        for future in [pool.submit(search, start) for start in range(0, n_cells, rows)]:
+            future.result()
+    return _move_self_first(indices, distances)
 
 
 def approximate(
-    x: np.ndarray | sp.csr_matrix,
+    x: NDArray[Any] | sp.csr_matrix,
     n_neighbors: int,
     *,
     metric: str | Callable[..., float],
     metric_kwds: Mapping[str, Any],
     random_state: int | np.random.RandomState,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Neighbours by NN-descent (Dong et al., WWW 2011), with UMAP's numbers of trees and rounds.
 
     Parameters and returns are those of :func:`exact`. The library draws random numbers per
@@ -104,7 +105,7 @@ def approximate(
 
     n_cells = x.shape[0]
     with numba_on_one_thread():
-        # One more than asked, for the cell itself may be missed; as scanpy asks for.
+        # One more neighbour, as in scanpy: the search may miss the cell itself.
         indices, distances = NNDescent(
             x,
             n_neighbors=n_neighbors + 1,
@@ -118,13 +119,13 @@ def approximate(
             low_memory=True,
         ).neighbor_graph
     if (indices < 0).any():
-        lost = int((indices < 0).any(axis=1).sum())
+        n_incomplete = int((indices < 0).any(axis=1).sum())
         msg = (
-            f"NN-descent found fewer than {n_neighbors} neighbours for {lost} cells: "
+            f"NN-descent found fewer than {n_neighbors} neighbours for {n_incomplete} cells: "
             "pass transformer='sklearn' for the exact search"
         )
         raise InputError(msg)
-    indices, distances = _self_first(indices.astype(np.int64), distances.astype(np.float64))
+    indices, distances = _move_self_first(indices.astype(np.int64), distances.astype(np.float64))
     return indices[:, :n_neighbors].copy(), distances[:, :n_neighbors].copy()
 
 
@@ -141,17 +142,18 @@ def numba_on_one_thread() -> Iterator[None]:
         numba.set_num_threads(threads)
 
 
-def _self_first(indices: np.ndarray, distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Move each cell to the front of its own neighbours, at distance zero.
+def _move_self_first(
+    indices: NDArray[np.int64], distances: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Move each cell to the front of its neighbours, at distance zero.
 
-    Among identical cells the search returns any order; a cell crowded out by its twins takes the
-    place of the last of them.
+    The search returns identical cells in any order. A cell that is missing, because identical cells
+    fill the list, replaces the last of them.
     """
     cells = np.arange(indices.shape[0])
-    astray = np.flatnonzero(indices[:, 0] != cells)
-    for i in astray:
-        found = np.flatnonzero(indices[i] == i)
-        last = found[0] if found.size else indices.shape[1] - 1
+    for i in np.flatnonzero(indices[:, 0] != cells):
+        position = np.flatnonzero(indices[i] == i)
+        last = position[0] if position.size else indices.shape[1] - 1
         indices[i, 1 : last + 1] = indices[i, :last].copy()
         distances[i, 1 : last + 1] = distances[i, :last].copy()
     indices[:, 0] = cells

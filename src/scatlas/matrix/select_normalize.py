@@ -1,4 +1,4 @@
-"""Kept cells and wanted genes of counts, log-normalised."""
+"""Selection of cells and genes of counts, log-normalised in the same pass."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scatlas import blocks
+from scatlas.arrays.kinds import is_dask
+from scatlas.elements import check_array
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
-from scatlas.matrix.gene_moments import checked
 from scatlas.matrix.size_factors import reciprocal
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 
-def scales_of(size_factors: ArrayLike, n_cells: int) -> NDArray[np.float64]:
-    """What to multiply each cell's counts by, float64 ``[n_cells]``; NaN for cells left out.
+def scales_from_size_factors(size_factors: ArrayLike, n_cells: int) -> NDArray[np.float64]:
+    """Factor for the counts of each cell, float64 ``[n_cells]``; NaN for cells left out.
 
     Raises
     ------
     InputError
-        When there is not one number a cell, or one is negative or infinite.
+        There is not one number per cell, or a number is negative or infinite.
     """
     factors = np.asarray(size_factors, dtype=np.float64)
     if factors.shape != (n_cells,):
@@ -35,41 +36,41 @@ def scales_of(size_factors: ArrayLike, n_cells: int) -> NDArray[np.float64]:
 
 @blocks.passes(0, "lazy for a Dask array; blocks without a kept cell are never computed")
 def select_and_log_normalize(x: Any, genes: ArrayLike, *, size_factors: ArrayLike) -> Any:
-    """Log-normalised counts of some genes of some cells, in one sweep over the counts.
+    """Log-normalised counts of selected genes and cells, in one pass over the counts.
 
-    The values have the bits that selecting the cells and genes, :func:`normalize_total` with
-    ``target_sum=1`` and these factors as ``counts_per_cell``, and :func:`log1p` give one after
-    another. Size factors come from all genes of a cell, so that cutting first changes nothing.
+    The values have the same bits as those of selecting the cells and genes, then
+    :func:`normalize_total` with ``target_sum=1`` and these factors as ``counts_per_cell``, then
+    :func:`log1p`. Size factors come from all genes of a cell, so selecting first changes nothing.
 
     Parameters
     ----------
     x
-        Counts ``[n_cells, n_genes]``: NumPy, SciPy CSR or CSC, or Dask of dense or CSR blocks. It
-        stays as it is.
+        Counts ``[n_cells, n_genes]``: NumPy, SciPy CSR or CSC, or Dask with dense or CSR blocks. It
+        does not change.
     genes
-        Boolean mask ``[n_genes]``, or integer positions in the order wanted.
+        Boolean mask ``[n_genes]``, or integer positions in the order of the result.
     size_factors
-        One a cell (:func:`size_factors`), by which its counts are divided. NaN leaves the cell
-        out; the counts of a cell with 0 (an empty one) stay as they are.
+        One number per cell (:func:`size_factors`), by which its counts are divided. NaN leaves the
+        cell out; with 0 (an empty cell) the counts stay as they are.
 
     Returns
     -------
-    Array ``[cells kept, genes wanted]``, float32, but float64 for float64 counts: dense for dense,
-    CSR for sparse counts, on the GPU where `x` is there, and lazy for Dask, with a block for each
-    block of `x` that has a kept cell.
+    Array ``[selected cells, selected genes]``, float32, but float64 for float64 counts: dense for
+    dense, CSR for sparse counts, on the GPU if `x` is there, and lazy for Dask, with one block for
+    each block of `x` that has a selected cell.
 
     Raises
     ------
     InputError
-        When `size_factors` or `genes` do not fit `x`, a gene is wanted twice, or a size factor is
-        negative or infinite.
+        `size_factors` or `genes` do not fit `x`, a gene occurs twice, or a size factor is negative
+        or infinite.
     """
     from scatlas.kernels.counts.normalize_cpu import scaled_dtype
     from scatlas.kernels.counts.select_cpu import new_column_of_gene
 
-    x = checked(x, "the array")
+    x = check_array(x, "the array")
     n_cells, n_genes = x.shape
-    scales = scales_of(size_factors, n_cells)
+    scales = scales_from_size_factors(size_factors, n_cells)
     genes = np.asarray(genes)
     if genes.dtype == bool:
         if genes.shape != (n_genes,):
@@ -77,28 +78,28 @@ def select_and_log_normalize(x: Any, genes: ArrayLike, *, size_factors: ArrayLik
             raise InputError(msg)
         genes = np.flatnonzero(genes)
     try:
-        place = new_column_of_gene(genes, n_genes)
+        new_column = new_column_of_gene(genes, n_genes)
     except ValueError as error:
         raise InputError(str(error)) from error
 
     kernels = kernels_for("counts.select_normalize", x)
 
-    def of_block(block: blocks.Block, scales: NDArray[np.float64]) -> blocks.Block:
-        return kernels.select_and_log_normalize(block, scales, place)
+    def normalize_block(block: blocks.Block, scales: NDArray[np.float64]) -> blocks.Block:
+        return kernels.select_and_log_normalize(block, scales, new_column)
 
-    if not blocks.is_dask(x):
-        return blocks.join(list(blocks.stream(x, of_block, scales)))
-    # Whole blocks with a kept cell, as they are; the kernel leaves out the other cells.
-    kept = ~np.isnan(scales)
+    if not is_dask(x):
+        return blocks.join(list(blocks.stream(x, normalize_block, scales)))
+    # Select whole blocks that have a selected cell; the kernel leaves out the other cells.
+    in_blocks = ~np.isnan(scales)
     for rows in blocks.row_slices(x):
-        kept[rows] = kept[rows].any()
-    x, scales = blocks.select_rows(x, kept), scales[kept]
-    counts = [np.count_nonzero(~np.isnan(scales[rows])) for rows in blocks.row_slices(x)]
+        in_blocks[rows] = in_blocks[rows].any()
+    x, scales = blocks.select_rows(x, in_blocks), scales[in_blocks]
+    n_rows = [np.count_nonzero(~np.isnan(scales[rows])) for rows in blocks.row_slices(x)]
     return blocks.map_blocks(
-        of_block,
+        normalize_block,
         x,
         scales,
         dtype=scaled_dtype(x.dtype),
         n_vars=genes.size,
-        row_chunks=tuple(map(int, counts)),
+        row_chunks=tuple(map(int, n_rows)),
     )

@@ -153,11 +153,7 @@ def _drawn(x: Any, targets: NDArray[np.int64], seed: int, replace: bool, *, whol
         return draw(block, cells, targets, seed=seed, replace=replace, dtype=dtype)
 
     rows = np.arange(x.shape[0]), targets
-    if blocks.is_dask(x):
-        return blocks.map_blocks(of_block, x, *rows, dtype=dtype)
-    if not blocks.is_sparse(x):
-        return elements.dense_rows(x, of_block, *rows, dtype=dtype)
-    return blocks.join(list(blocks.stream(x, of_block, *rows)))
+    return blocks.apply(of_block, x, *rows, dtype=dtype)
 
 
 def _without(totals: NDArray[np.int64], target: int, rng: np.random.Generator) -> NDArray[np.int64]:

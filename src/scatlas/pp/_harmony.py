@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from scatlas import blocks, elements
 from scatlas.errors import InputError
-from scatlas.matrix.harmony import harmonized
+from scatlas.matrix.harmony import harmonize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,16 +73,16 @@ def harmony_integrate(
         msg = f"no {basis!r} in obsm: run sa.pp.pca first, or pass basis= one of {[*adata.obsm]}"
         raise InputError(msg)
     keys = [key] if isinstance(key, str) else list(key)
-    obs = elements.table(adata, "obs")
+    obs = elements.get_table(adata, "obs")
     for name in keys:
         if name not in obs:
             msg = f"obs has no column {name!r} (key); it has {', '.join(obs.columns)}"
             raise InputError(msg)
     x = adata.obsm[basis]
-    x = blocks.join(list(blocks.stream(x))) if blocks.is_dask(x) else x
     labels = {name: obs[name] for name in keys}
     options: dict[str, Any] = {"theta": theta, "max_iter_harmony": max_iter_harmony}
-    moved = harmonized(blocks.on_host(x), labels, random_state=random_state, **options)
+    x = blocks.on_host(blocks.to_memory(x))
+    moved = harmonize(x, labels, random_state=random_state, **options)
     adata = adata.copy() if copy else adata
     adata.obsm[adjusted_basis] = moved
     return adata if copy else None

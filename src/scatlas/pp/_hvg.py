@@ -10,7 +10,7 @@ import numpy as np
 from scatlas import blocks, elements
 from scatlas.errors import InputError
 from scatlas.matrix import hvg_dispersion, hvg_pearson, hvg_v3
-from scatlas.matrix.hvg import check_cells, check_flavor, moments_of_counts
+from scatlas.matrix.hvg import check_cells, check_flavor, normalized_count_moments
 from scatlas.matrix.hvg_dispersion import DEFAULT_CUTOFFS, Cutoffs, hvg_table
 
 if TYPE_CHECKING:
@@ -173,10 +173,11 @@ def highly_variable_genes(
     Biology 22 (2021): pearson_residuals. Reference implementation: scanpy 1.11.5,
     ``preprocessing/_highly_variable_genes.py`` and that of ``experimental/pp``.
     """
-    from scatlas.matrix.gene_moments import check_finite, gene_moments, representation
+    from scatlas.elements import get_array
+    from scatlas.matrix.gene_moments import check_finite_moments, gene_moments
 
     check_flavor(flavor)
-    x = representation(adata, layer)
+    x = get_array(adata, layer)
     if x.shape[0] == 0:
         raise InputError("highly_variable_genes needs at least one cell, but the AnnData has none")
     if x.shape[1] == 0:
@@ -192,7 +193,7 @@ def highly_variable_genes(
             names,
             codes,
             None if batch_key is None else batches,
-            kept=None if scales is None else ~np.isnan(scales),
+            cell_mask=None if scales is None else ~np.isnan(scales),
             n_top_genes=n_top_genes,
             theta=theta,
             clip=clip,
@@ -205,7 +206,7 @@ def highly_variable_genes(
             names,
             codes,
             None if batch_key is None else batches,
-            kept=None if scales is None else ~np.isnan(scales),
+            cell_mask=None if scales is None else ~np.isnan(scales),
             flavor=flavor,
             n_top_genes=n_top_genes,
             span=span,
@@ -220,9 +221,9 @@ def highly_variable_genes(
             base = adata.uns.get("log1p", {}).get("base")
             log_base = None if base is None else float(np.log(base))
             moments = gene_moments(x, codes, expm1=flavor == "seurat", log_base=log_base)
-            check_finite(moments, names, "log-normalised data")
+            check_finite_moments(moments, names, "log-normalised data")
         else:
-            moments = moments_of_counts(x, names, scales, flavor, codes)
+            moments = normalized_count_moments(x, names, scales, flavor, codes)
         table = hvg_table(
             moments,
             names,
@@ -254,7 +255,7 @@ def _batches(adata: AnnData, batch_key: str | None) -> tuple[NDArray[np.int64] |
 
     if batch_key is None:
         return None, []
-    obs = elements.table(adata, "obs")
+    obs = elements.get_table(adata, "obs")
     if batch_key not in obs:
         msg = f"obs has no column {batch_key!r} (batch_key); it has {list(obs.columns)}"
         raise InputError(msg)
@@ -268,12 +269,12 @@ def _batches(adata: AnnData, batch_key: str | None) -> tuple[NDArray[np.int64] |
 
 
 def _scales(adata: AnnData, size_factors: ArrayLike | str) -> NDArray[np.float64]:
-    from scatlas.matrix.select_normalize import scales_of
+    from scatlas.matrix.select_normalize import scales_from_size_factors
 
     if isinstance(size_factors, str):
-        obs = elements.table(adata, "obs")
+        obs = elements.get_table(adata, "obs")
         if size_factors not in obs:
             msg = f"obs has no column {size_factors!r} (size_factors); it has {list(obs)}"
             raise InputError(msg)
         size_factors = obs[size_factors].to_numpy()
-    return scales_of(size_factors, adata.n_obs)
+    return scales_from_size_factors(size_factors, adata.n_obs)

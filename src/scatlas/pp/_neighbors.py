@@ -7,9 +7,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from scatlas import blocks, elements
+from scatlas.arrays.kinds import kind_of
 from scatlas.errors import InputError
 from scatlas.kernels.build.rapids import library
-from scatlas.kernels.dispatch import is_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -126,9 +126,9 @@ def neighbors(
         n_neighbors = 1 + adata.n_obs // 2
         logger.warning("only %d cells: n_neighbors is now %d", adata.n_obs, n_neighbors)
 
-    x = elements.representation_in_place(adata, use_rep, n_pcs)
-    cuvs = _cuvs(x, metric, metric_kwds) if is_gpu(x) else None
-    x = elements.contiguous(x) if cuvs is None else x
+    x = elements.get_representation(adata, use_rep, n_pcs)
+    cuvs = _cuvs(x, metric, metric_kwds) if kind_of(x).gpu else None
+    x = elements.to_contiguous(x) if cuvs is None else x
     elements.check_finite_values(x, elements.representation_name(adata, use_rep, n_pcs))
     search: Any
     if cuvs is None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scatlas import blocks, elements
+from scatlas.arrays.kinds import kind_of
 from scatlas.errors import InputError
 from scatlas.kernels.counts import lazy_normalized
-from scatlas.kernels.dispatch import is_gpu, kernels_for
+from scatlas.kernels.dispatch import kernels_for
 from scatlas.matrix.size_factors import (
     cell_totals,
     check_target,
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
     from numpy.typing import ArrayLike
+
+    from scatlas.arrays.kinds import ArrayKind
 
 log = logging.getLogger(__name__)
 
@@ -109,19 +112,20 @@ def normalize_total(
         msg = "counts_per_cell fixes the totals: exclude_highly_expressed cannot change them"
         raise InputError(msg)
     x = elements.get_matrix(adata, layer=layer)
+    kind = kind_of(x)
     genes = _moderate_genes(adata, x, max_fraction) if exclude_highly_expressed else None
     totals = None
     if counts_per_cell is not None:
         totals = _known_totals(adata, counts_per_cell)
-    elif target_sum is None or key_added is not None or not blocks.is_dask(x):
+    elif target_sum is None or key_added is not None or not kind.lazy:
         totals = cell_totals(x, genes)
     if totals is None:
-        normalised, factors = _normalised_lazily(x, genes, target_sum)
+        normalised, factors = _normalised_lazily(x, kind, genes, target_sum)
     else:
         factors, target_sum = size_factors(totals, target_sum=target_sum)
         if (factors == 0).any():
             warnings.warn("Some cells have zero counts", UserWarning, stacklevel=2)
-        normalised = _divided(x, factors)
+        normalised = _divided(x, kind, factors)
     log.debug("normalised to a total of %s", target_sum)
     if not inplace:
         return {"X": normalised, "norm_factor": factors}
@@ -133,7 +137,7 @@ def normalize_total(
 
 def _known_totals(adata: AnnData, counts_per_cell: ArrayLike | str) -> np.ndarray:
     if isinstance(counts_per_cell, str):
-        obs = elements.table(adata, "obs")
+        obs = elements.get_table(adata, "obs")
         if counts_per_cell not in obs:
             msg = f"counts_per_cell: adata.obs has no column {counts_per_cell!r}"
             raise InputError(msg)
@@ -159,25 +163,28 @@ def _moderate_genes(adata: AnnData, x: Any, max_fraction: float) -> np.ndarray:
     return ~dominant
 
 
-def _divided(x: Any, factors: np.ndarray) -> Any:
+def _divided(x: Any, kind: ArrayKind, factors: np.ndarray) -> Any:
     from scatlas.kernels.counts.normalize_cpu import scaled_dtype
 
     scales = reciprocal(factors)
-    if blocks.is_dask(x):
-        return blocks.map_blocks(_lazy(x).scale_rows, x, scales, dtype=scaled_dtype(x.dtype))
-    return _detached(kernels_for("counts.normalize", x).scale_rows(x, scales))
+    scale_rows = _kernels(x, kind).scale_rows
+    if kind.lazy:
+        return blocks.map_blocks(scale_rows, x, scales, dtype=scaled_dtype(x.dtype))
+    return _detached(scale_rows(x, scales))
 
 
-def _lazy(x: Any) -> ModuleType:
-    """Kernels for the blocks of a Dask array."""
-    return kernels_for("counts.normalize", x) if is_gpu(x) else lazy_normalized
+def _kernels(x: Any, kind: ArrayKind) -> ModuleType:
+    """Kernels that scale and log: lazily within a pass over a Dask array on the CPU."""
+    return lazy_normalized if kind.lazy and not kind.gpu else kernels_for("counts.normalize", x)
 
 
-def _normalised_lazily(x: Any, genes: np.ndarray | None, target_sum: float) -> tuple[Any, Any]:
+def _normalised_lazily(
+    x: Any, kind: ArrayKind, genes: np.ndarray | None, target_sum: float
+) -> tuple[Any, Any]:
     """Normalised Dask X and its size factors; the totals are taken inside each block."""
     from scatlas.kernels.counts.normalize_cpu import scaled_dtype
 
-    scale_rows, row_sums = _lazy(x).scale_rows, kernels_for("counts.qc", x).row_sums
+    scale_rows, row_sums = _kernels(x, kind).scale_rows, kernels_for("counts.qc", x).row_sums
 
     def factors(block: blocks.Block) -> np.ndarray:
         return size_factors(row_sums(elements.as_rows(block), genes), target_sum=target_sum)[0]
@@ -280,9 +287,11 @@ def _logged(x: Any, base: float | None) -> Any:
 
     if hasattr(x, "dtype"):
         blocks.check_type(x)
-    if blocks.is_dask(x):
-        log_of, dtype = _lazy(x).log1p, logged_dtype(x.dtype)
+    kind = kind_of(x)
+    log_of = _kernels(x, kind).log1p
+    if kind.lazy:
+        dtype = logged_dtype(x.dtype)
         return blocks.map_blocks(lambda block: log_of(block, base), x, dtype=dtype)
     if hasattr(x, "tocsr") and x.format not in {"csr", "csc"}:
         x = x.tocsr()
-    return _detached(kernels_for("counts.normalize", x).log1p(x, base))
+    return _detached(log_of(x, base))

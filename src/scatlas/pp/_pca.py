@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scatlas import blocks, elements
+from scatlas.arrays.kinds import kind_of
 from scatlas.errors import InputError
-from scatlas.kernels.dispatch import is_gpu
 from scatlas.matrix.components import DEFAULT_N_COMPS, check_n_comps, components
 from scatlas.matrix.gram import check_size, gram_stats
 
@@ -118,7 +118,7 @@ def pca(
     """
     from anndata import AnnData
 
-    from scatlas.matrix.gene_moments import checked, representation
+    from scatlas.elements import check_array, get_array
 
     if chunked or chunk_size is not None:
         raise InputError(
@@ -134,7 +134,7 @@ def pca(
         raise InputError(msg)
     is_adata = isinstance(data, AnnData)
     adata = data.copy() if is_adata and copy else data
-    x = representation(adata, layer) if is_adata else checked(data, "the array")
+    x = get_array(adata, layer) if is_adata else check_array(data, "the array")
     if not is_adata and layer is not None:
         raise InputError("layer refers to an AnnData, not to an array")
     mask_param, mask = _mask_var(
@@ -148,7 +148,7 @@ def pca(
         n_comps = smaller - 1 if smaller <= DEFAULT_N_COMPS else DEFAULT_N_COMPS
     n_comps = check_n_comps(n_comps, *x.shape)
     check_size(x.shape[1])
-    found = components(gram_stats(x), n_comps, zero_center=zero_center, gpu=is_gpu(x))
+    found = components(gram_stats(x), n_comps, zero_center=zero_center, gpu=kind_of(x).gpu)
     x_pca = found.project(x, zero_center=zero_center, dtype=dtype)
     if not is_adata:
         if return_info:
@@ -200,7 +200,7 @@ def _mask_var(
     if isinstance(mask, str):
         if adata is None:
             raise InputError("the name of a mask refers to an AnnData, not to an array")
-        var = elements.table(adata, "var")
+        var = elements.get_table(adata, "var")
         if mask not in var:
             msg = f"var has no column {mask!r} (mask_var); it has {list(var.columns)}"
             raise InputError(msg)

@@ -99,7 +99,7 @@ def calculate_qc_metrics(
         )
         raise InputError(msg)
     if inplace:
-        elements.table(adata, "obs"), elements.table(adata, "var")
+        elements.get_table(adata, "obs"), elements.get_table(adata, "var")
     names = [qc_vars] if isinstance(qc_vars, str) else list(qc_vars)
     masks = _masks(adata, names)
     ns = _ranks(percent_top, adata.n_vars)
@@ -120,7 +120,7 @@ def _masks(adata: AnnData, names: list[str]) -> np.ndarray:
     masks = np.zeros((len(names), adata.n_vars), bool)
     if not names:
         return masks
-    var = elements.table(adata, "var")
+    var = elements.get_table(adata, "var")
     for row, name in zip(masks, names, strict=True):
         if name not in var:
             msg = f"qc_vars: adata.var has no column {name!r}; it has {sorted(var.columns)}"

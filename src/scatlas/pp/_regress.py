@@ -79,9 +79,9 @@ def regress_out(
     Gram-Schmidt with reorthogonalisation. Reference implementation: scanpy 1.11.5,
     ``preprocessing/_simple.py``.
     """
-    from scatlas.matrix.gene_moments import representation
+    from scatlas.elements import get_array
 
-    x = representation(adata, layer)
+    x = get_array(adata, layer)
     if x.shape[0] == 0:
         raise InputError("regress_out needs at least one cell, but the AnnData has none")
     columns = _columns(adata, keys)
@@ -101,7 +101,7 @@ def _columns(adata: AnnData, keys: str | Sequence[str]) -> list[pd.Categorical |
     if not keys:
         raise InputError("regress_out needs a column of obs (keys)")
     columns = []
-    obs = elements.table(adata, "obs")
+    obs = elements.get_table(adata, "obs")
     for key in keys:
         if key not in obs:
             msg = f"obs has no column {key!r} (keys); it has {list(obs.columns)}"
@@ -130,10 +130,10 @@ def _residuals(x: Any, columns: list[pd.Categorical | NDArray]) -> Any:
         sums = _weighted_sums(x, [np.ones(n_cells), *weights])
         codes, base, slopes = np.zeros(n_cells, np.int64), sums[:1] / n_cells, sums[1:]
     else:
-        from scatlas.matrix.group_sums import of_cells
+        from scatlas.matrix.group_sums import aggregate_rows
 
         codes = columns[0].codes.astype(np.int64)
-        means = of_cells(x, codes, np.bincount(codes), ("mean",), 0)["mean"]
+        means = aggregate_rows(x, codes, np.bincount(codes), ("mean",), 0)["mean"]
         base, weights, slopes = blocks.on_host(means), [], np.empty((0, n_genes))
     unusable = ~(np.isfinite(base).all(axis=0) & np.isfinite(slopes).all(axis=0))
     if unusable.any():
@@ -150,10 +150,7 @@ def _residuals(x: Any, columns: list[pd.Categorical | NDArray]) -> Any:
         of_rows = np.stack([*weights], axis=1) if weights else np.empty((codes.size, 0))
         return residuals(block, codes, base, of_rows, slopes, dtype=dtype)
 
-    if blocks.is_dask(x):
-        meta = blocks.dense_like(x, (0, 0), dtype)
-        return blocks.map_blocks(of_block, x, codes, *weights, dtype=dtype, meta=meta)
-    return elements.dense_rows(x, of_block, codes, *weights, dtype=dtype)
+    return blocks.apply(of_block, x, codes, *weights, dtype=dtype, dense=True)
 
 
 def _weighted_sums(x: Any, weights: list[NDArray[np.float64]]) -> NDArray[np.float64]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from scatlas import blocks, elements
+from scatlas.arrays.kinds import is_dask
 from scatlas.errors import InputError
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def sample(
     n = _number(fraction, n, length, weights, replace=replace)
     if is_anndata:
         elements.check_not_backed(data)
-    if replace and (elements.has_dask(data) if is_anndata else blocks.is_dask(data)):
+    if replace and (elements.has_dask(data) if is_anndata else is_dask(data)):
         msg = "drawing with replacement needs the data in memory, not Dask: call to_memory() first"
         raise InputError(msg)
     rng = np.random.default_rng(0 if rng is None else rng)
@@ -110,7 +111,7 @@ def _weights(data: Any, p: str | ArrayLike | None, side: str, length: int) -> np
         if table is None or p not in table:
             msg = f"p={p!r} is not a column of adata.{side}"
             raise InputError(msg)
-        p = elements.table(data, side)[p]
+        p = elements.get_table(data, side)[p]
     weights = np.asarray(p)
     if weights.shape != (length,):
         msg = f"p has shape {weights.shape}, but there are {length} {side}"

@@ -79,7 +79,7 @@ def scale(
     if not isinstance(data, AnnData):
         return _scale_array(data, zero_center, max_value, layer, obsm, mask_obs)
 
-    from scatlas.matrix.gene_moments import checked, representation
+    from scatlas.elements import check_array, get_array
 
     adata = data.copy() if copy else data
     if adata.is_view:  # a view would write through to its parent's X
@@ -87,7 +87,7 @@ def scale(
     names = ("mean", "std")
     if isinstance(mask_obs, str):
         names = (f"mean of {mask_obs}", f"std of {mask_obs}")
-        obs = elements.table(adata, "obs")
+        obs = elements.get_table(adata, "obs")
         if mask_obs not in obs:
             msg = f"obs has no column {mask_obs!r} (mask_obs); it has {list(obs.columns)}"
             raise InputError(msg)
@@ -100,9 +100,9 @@ def scale(
         if obsm not in adata.obsm:
             msg = f"the AnnData has no obsm[{obsm!r}]; it has {list(adata.obsm)}"
             raise InputError(msg)
-        x = checked(adata.obsm[obsm], f"obsm[{obsm!r}]")
+        x = check_array(adata.obsm[obsm], f"obsm[{obsm!r}]")
     else:
-        x = representation(adata, layer)
+        x = get_array(adata, layer)
     scaled, mean, sd = _scaled(x, zero_center, max_value, _mask(mask_obs, x.shape[0]))
     if obsm is not None:
         adata.obsm[obsm] = scaled
@@ -124,11 +124,11 @@ def _scale_array(
     obsm: str | None,
     mask_obs: ArrayLike | str | None,
 ) -> Any:
-    from scatlas.matrix.gene_moments import checked
+    from scatlas.elements import check_array
 
     if layer is not None or obsm is not None or isinstance(mask_obs, str):
         raise InputError("layer, obsm and the name of a mask refer to an AnnData, not to an array")
-    x = checked(x, "the array")
+    x = check_array(x, "the array")
     return _scaled(x, zero_center, max_value, _mask(mask_obs, x.shape[0]))[0]
 
 
@@ -196,11 +196,5 @@ def _apply(
     zero_center: bool,
 ) -> Any:
     rows = () if mask is None else (mask,)
-    if blocks.is_dask(x):
-        is_dense = zero_center or not blocks.is_sparse(x)
-        meta = blocks.dense_like(x, (0, 0), dtype) if is_dense else None
-        return blocks.map_blocks(of_block, x, *rows, dtype=dtype, meta=meta)
-    if blocks.is_sparse(x) and not zero_center:
-        scaled = of_block(x.tocsr(), *rows)
-        return scaled.tocsc() if x.format == "csc" else scaled
-    return elements.dense_rows(x, of_block, *rows, dtype=dtype)
+    scaled = blocks.apply(of_block, x, *rows, dtype=dtype, dense=zero_center)
+    return scaled.tocsc() if getattr(x, "format", None) == "csc" and not zero_center else scaled

@@ -83,17 +83,17 @@ def scrublet(
         No such column, too few cells or variable genes for the components, or a parameter out
         of bounds.
     """
-    from scatlas.matrix.gene_moments import representation
+    from scatlas.elements import get_array
 
     labels = None
     if batch_key is not None:
-        obs = elements.table(adata, "obs")
+        obs = elements.get_table(adata, "obs")
         if batch_key not in obs:
             msg = f"obs has no column {batch_key!r} (batch_key); it has {list(obs.columns)}"
             raise InputError(msg)
         labels = obs[batch_key]
     found = scrublet_of_counts(
-        representation(adata, None),
+        get_array(adata, None),
         adata.var_names,
         batch=labels,
         sim_doublet_ratio=sim_doublet_ratio,

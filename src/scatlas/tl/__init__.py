@@ -279,7 +279,7 @@ def lisi(
     from scatlas.errors import InputError
     from scatlas.tl import _lisi
 
-    obs = elements.table(adata, "obs")
+    obs = elements.get_table(adata, "obs")
     if key not in obs:
         msg = f"obs has no column {key!r} (key); it has {', '.join(obs.columns)}"
         raise InputError(msg)

@@ -160,7 +160,7 @@ def _by_size(labels: np.ndarray) -> np.ndarray:
 
 def _restricted(adata: AnnData, column: str, categories: Sequence[str]) -> np.ndarray:
     """Mask of the cells whose ``column`` is one of ``categories``."""
-    obs = elements.table(adata, "obs")
+    obs = elements.get_table(adata, "obs")
     if column not in obs:
         msg = f"restrict_to names the column {column!r}, which obs has not"
         raise InputError(msg)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from scatlas import blocks, elements
+from scatlas.elements import check_array
 from scatlas.errors import InputError
 from scatlas.kernels.moments.group_sums_cpu import Wanted
-from scatlas.matrix.gene_moments import checked
 from scatlas.tl import _rank_groups, _rank_moments, _rank_table
 
 if TYPE_CHECKING:
@@ -154,11 +154,11 @@ def rank_genes_groups(
     elements.check_not_backed(adata)
     use_raw = adata.raw is not None if use_raw is None else use_raw
     x = elements.get_matrix(adata, layer=layer, use_raw=use_raw, all_floats=method != "logreg")
-    x = checked(x, "the matrix to rank genes by", all_floats=True)
+    x = check_array(x, "the matrix to rank genes by", all_floats=True)
     names = adata.raw.var_names if use_raw else adata.var_names
-    genes = _masked(elements.table(adata, "var"), mask_var, names.size)
+    genes = _masked(elements.get_table(adata, "var"), mask_var, names.size)
     names = names if genes is None else names[genes]
-    chosen = _rank_groups.choose(elements.table(adata, "obs"), groupby, groups, reference)
+    chosen = _rank_groups.choose(elements.get_table(adata, "obs"), groupby, groups, reference)
     base = adata.uns.get("log1p", {}).get("base")
 
     fractions: dict[str, pd.DataFrame] = {}

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from scatlas import blocks, elements
+from scatlas.arrays.kinds import kind_of
 from scatlas.compute.threads import blas_on_one_thread
 from scatlas.errors import InputError
-from scatlas.kernels.dispatch import is_gpu, kernels_for
+from scatlas.kernels.dispatch import kernels_for
 from scatlas.kernels.ranking import logreg_cpu
 from scatlas.tl._rank_sums import memory_budget
 from scatlas.tl._rank_table import Ranked
@@ -120,17 +121,17 @@ class _Cells:
     def __init__(self, x: Any, codes: NDArray[np.int64], genes: NDArray[np.int64] | None) -> None:
         if genes is not None:
             x = blocks.select_genes(x, genes)
-        self._x, self._codes = elements.as_rows(x), codes
+        self._x, self._codes, self._kind = elements.as_rows(x), codes, kind_of(x)
         self.shape = int((codes >= 0).sum()), x.shape[1]
         self.passes = 0
         self.most = np.zeros(x.shape[1])
         self._held: list[tuple[Any, NDArray[np.int64]]] | None = None
         # A cluster's blocks stay with its workers, and what is in memory is there already.
-        if blocks.is_dask(x) and blocks.cluster_of(x) is None:
+        if self._kind.lazy and blocks.cluster_client(x) is None:
             try:
                 self._held = self._look(memory_budget(x))
             except MemoryError as error:
-                if not is_gpu(x):
+                if not self._kind.gpu:
                     raise
                 logger.warning("no memory to keep the cells, which are made anew: %s", error)
         if self.passes == 0:
@@ -165,17 +166,14 @@ class _Cells:
         if self._held is None:
             self.passes += 1
             return _folded(blocks.stream(self._x, work, self._codes, combine=logreg_cpu.merge))
-        settle = None
-        held = self._held
+        held, arrays = self._held, self._kind.arrays
 
         def of_block(i: int) -> Partial:
             return work(*held[i])
 
-        if is_gpu(self._x):
-            from scatlas.arrays import cupy_arrays
-
-            of_block, settle = cupy_arrays.on_own_stream(of_block), cupy_arrays.settle
-        return _folded(blocks.in_order(of_block, len(held), settle))
+        return _folded(
+            blocks.map_in_order(arrays.on_own_stream(of_block), len(held), arrays.settle)
+        )
 
 
 class _Loss:

@@ -12,7 +12,7 @@ from scatlas.errors import InputError
 from scatlas.kernels.moments import group_sums_cpu
 from scatlas.kernels.moments.group_sums_cpu import Sums, Wanted
 from scatlas.kernels.moments.other_group_sums_cpu import other_group_sums
-from scatlas.matrix.group_sums import added, check_result_size
+from scatlas.matrix.group_sums import check_result_size, sum_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +86,7 @@ def moments(
         raise InputError(msg)
     # Sums, what is made of them for both sides, scores and p-values.
     check_result_size((sizes.size, x.shape[1]), 3 * wanted.n_arrays(np.float64), "the ranked genes")
-    total = _on_host(added(x, codes, sizes.size, wanted, most=int(sizes.sum())), genes)
+    total = _on_host(sum_groups(x, codes, sizes.size, wanted, max_rows=int(sizes.sum())), genes)
     _check_finite(total, names)
     mean, var = _mean_var(total, sizes, rest=False)
     if groups.reference is None:

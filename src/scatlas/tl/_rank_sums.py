@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scatlas import blocks
+from scatlas.arrays.kinds import kind_of
 from scatlas.compute.memory import available_memory
 from scatlas.compute.threads import n_threads
 from scatlas.errors import InputError, TooLargeError
-from scatlas.kernels.dispatch import is_gpu, kernels_for
+from scatlas.kernels.dispatch import kernels_for
 from scatlas.kernels.ranking.rank_sums_cpu import MOST_CELLS, scores_of
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def _joined(parts: list[list]) -> list:
 
 def memory_budget(x: Any) -> int:
     """Bytes that may be kept beside a matrix, where it is."""
-    if is_gpu(x):
+    if kind_of(x).gpu:
         from scatlas.arrays import cupy_arrays
 
         left = cupy_arrays.total_memory()

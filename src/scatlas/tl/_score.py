@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from scatlas import blocks, elements
+from scatlas.elements import check_array
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
-from scatlas.matrix.gene_moments import checked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -193,7 +193,7 @@ def _scores(
     if use_raw is None:
         use_raw = layer is None and adata.raw is not None
     x = elements.as_rows(
-        checked(elements.get_matrix(adata, layer=layer, use_raw=use_raw), "the matrix to score")
+        check_array(elements.get_matrix(adata, layer=layer, use_raw=use_raw), "the matrix to score")
     )
     if x.shape[0] == 0:
         raise InputError("score_genes needs at least one cell, but the AnnData has none")

@@ -10,7 +10,7 @@ import numpy as np
 
 from scatlas import blocks
 from scatlas.compute.threads import blas_on_one_thread
-from scatlas.elements import representation
+from scatlas.elements import get_host_representation
 from scatlas.errors import InputError
 from scatlas.kernels.build.rapids import library
 from scatlas.kernels.graphs import umap_cpu
@@ -78,7 +78,9 @@ def umap(
         state = check_random_state(random_state)
 
         def cells() -> np.ndarray | sp.csr_matrix:
-            return representation(adata, use_rep=params.get("use_rep"), n_pcs=params.get("n_pcs"))
+            return get_host_representation(
+                adata, use_rep=params.get("use_rep"), n_pcs=params.get("n_pcs")
+            )
 
         places = _start(init, edges, n_components, state, cells)
         seed = state.randint(_INT32.min + 1, _INT32.max - 1, 3).astype(np.int64)

@@ -30,7 +30,7 @@ def evaluate_filter(
     Parameters
     ----------
     obs
-        One row a cell.
+        One row per cell.
     expression
         As :meth:`pandas.DataFrame.query` takes it, for example ``pass_filter == 'full'``.
     source
@@ -96,7 +96,7 @@ def qc_filter(
     Parameters
     ----------
     obs
-        One row a cell, with the columns ``total_counts``, ``n_genes_by_counts`` and
+        One row per cell, with the columns ``total_counts``, ``n_genes_by_counts`` and
         ``pct_counts_mt`` of :func:`scatlas.pp.calculate_qc_metrics`.
     source
         Named in errors.
@@ -151,7 +151,7 @@ def frequent_genes(n_cells: np.ndarray, least: int, *, source: Path | str) -> np
     n_cells
         Cells that express each gene [genes] (``var['n_cells_by_counts']``).
     least
-        At least so many cells, as ``min_cells`` of :func:`scanpy.pp.filter_genes`.
+        Smallest number of cells, like ``min_cells`` of :func:`scanpy.pp.filter_genes`.
     source
         Named in errors.
 

@@ -27,7 +27,7 @@ def consensus_genes(
     """Genes highly variable on at least ``min_plates`` plates.
 
     The published 100M-cell notebook takes genes that occur in more than two plates' lists, and
-    orders them by a set's hash; here they stand in the first plate's order.
+    orders them by the hash of a set; this function keeps the first plate's order.
 
     Parameters
     ----------

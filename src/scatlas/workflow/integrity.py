@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scatlas.errors import InputError
-from scatlas.io.files.checksums import digest_of, json_text, text_digest, write_json
+from scatlas.io.files.checksums import file_digest, json_bytes, text_digest, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -97,7 +97,7 @@ def file_records(
         }
         for output, digests in outputs.items()
     }
-    return {"manifest": text_digest(json_text(facts)), "outputs": listed}
+    return {"manifest": text_digest(json_bytes(facts)), "outputs": listed}
 
 
 def refuse_damaged_inputs(manifest: Path) -> None:
@@ -204,7 +204,7 @@ def _check_output(
     if n_bytes > _LOG_ABOVE_BYTES:
         logger.info("%s: times have changed, reading %.1f GB again", output, n_bytes / 1e9)
     for name in touched:
-        if digest_of(output / name, root=output, every_byte=True) != files[name][2]:
+        if file_digest(output / name, root=output, every_byte=True) != files[name][2]:
             changed.setdefault(output, name)
         files[name][1] = _size_and_time(output / name)[1]
     return bool(touched)

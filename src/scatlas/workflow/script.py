@@ -112,7 +112,7 @@ def run_script(
     """
     from scatlas.compute.progress import progress
     from scatlas.compute.threads import use_threads
-    from scatlas.io.files.checksums import checksum_of, file_digests, write_json
+    from scatlas.io.files.checksums import checksum_of_digests, file_digests, write_json
     from scatlas.io.files.stamps import stamp
 
     name = " ".join([Path(sys.argv[0]).stem, *filter(None, [getattr(args, "plate", None)])])
@@ -135,7 +135,7 @@ def run_script(
         ):
             yield facts
         digests = {path: file_digests(path) for path in [*outputs, *(reports or [])]}
-        facts["outputs"] = {path.name: checksum_of(digests[path]) for path in outputs}
+        facts["outputs"] = {path.name: checksum_of_digests(digests[path]) for path in outputs}
         peak = _peak_memory()
         seconds = round(time.monotonic() - start, 3)
         record = {
@@ -199,9 +199,9 @@ def _store_refusal(args: argparse.Namespace, refusal: Path) -> Iterator[None]:
 
 def _damaged_input_message(error: Exception, args: argparse.Namespace) -> str | None:
     """Message that names a damaged output of an earlier step, and the repair; None without one."""
-    from scatlas.io.files.anndata_file import AGAIN
+    from scatlas.io.files.read_errors import REMEDY
 
-    if isinstance(error, InputError) and AGAIN not in str(error):
+    if isinstance(error, InputError) and REMEDY not in str(error):
         return None
     if hasattr(args, "source"):  # `load` reads no output of the workflow
         return None
@@ -214,7 +214,7 @@ def _damaged_input_message(error: Exception, args: argparse.Namespace) -> str | 
     if path is None or not isinstance(error, InputError):
         return None
     repair = f"delete it (rm -r {path}) and give the same command again, which makes it anew"
-    return str(error).replace(AGAIN, repair)
+    return str(error).replace(REMEDY, repair)
 
 
 def _full_disk_message(error: BaseException | None, folder: Path) -> str | None:
@@ -224,8 +224,8 @@ def _full_disk_message(error: BaseException | None, folder: Path) -> str | None:
         # HDF5 reports the text of the error alone, without its number.
         if code in _FULL_DISK_ERRNOS or os.strerror(errno.ENOSPC) in str(cause):
             name = cause.filename if isinstance(cause, OSError) else None
-            is_path = isinstance(name, str | os.PathLike)
-            mount = (Path(name) if is_path else folder).absolute()
+            path = Path(name) if isinstance(name, str | os.PathLike) else folder
+            mount = path.absolute()
             while not mount.is_mount() and mount != mount.parent:
                 mount = mount.parent
             free_mb = shutil.disk_usage(mount).free / 1e6
@@ -316,7 +316,8 @@ def _peak_memory() -> int:
     """Largest resident memory of this process, in bytes."""
     # getrusage would include the process that has started this one.
     status = Path("/proc/self/status").read_text(encoding="ascii")
-    return 1024 * int(re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[1])
+    (kilobytes,) = re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    return 1024 * int(kilobytes)
 
 
 def run_main(main: Callable[[], None], *, blocks: bool = True) -> None:

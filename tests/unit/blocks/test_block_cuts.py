@@ -1,7 +1,7 @@
-"""Where blocks begin changes no bit of a result, and neither does the number of threads.
+"""Block bounds and the number of threads change no bit of a result.
 
-X of real values is where sums round: each public function that sums over cells is run on one matrix
-in memory and cut into blocks at random.
+Sums of floats round: each public function that sums over cells runs on one matrix in memory, and on
+the same matrix in random blocks.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ GROUPS = np.array(["a", "b", "c"])[np.arange(N_CELLS) % 3]
 
 
 def matrix(seed: int, dtype: str, kind: str, n_cells: int = N_CELLS, n_genes: int = N_GENES):
-    """Values of many magnitudes: their sums round at each addition."""
+    """Values of many magnitudes, whose sums round at each addition."""
     rng = np.random.default_rng(seed)
     x = rng.lognormal(0, 4, (n_cells, n_genes)) * (rng.random((n_cells, n_genes)) < 0.3)
     return sp.csr_matrix(x.astype(dtype)) if kind == "csr" else x.astype(dtype)
 
 
-def cut(x, bounds: list[int]) -> da.Array:
+def dask_blocks(x, bounds: list[int]) -> da.Array:
     bounds = np.unique([0, *bounds, x.shape[0]]).tolist()
     parts = [x[a:b] for a, b in pairwise(bounds)]
     return da.concatenate([da.from_array(part, part.shape, asarray=False) for part in parts])
@@ -47,49 +47,51 @@ def annotated(x) -> ad.AnnData:
     return adata
 
 
-def values_of(x) -> np.ndarray:
+def to_dense(x) -> np.ndarray:
     x = x.compute() if hasattr(x, "compute") else x
     return x.toarray() if sp.issparse(x) else np.asarray(x)
 
 
-def table(frame) -> dict[str, np.ndarray]:
+def numeric_columns(frame) -> dict[str, np.ndarray]:
     return {name: frame[name].to_numpy() for name in frame if frame[name].dtype.kind in "biuf"}
 
 
 def qc(adata):
     cells, genes = sa.pp.calculate_qc_metrics(adata, percent_top=[5])
-    return table(cells) | {f"gene {name}": x for name, x in table(genes).items()}
+    return numeric_columns(cells) | {
+        f"gene {name}": x for name, x in numeric_columns(genes).items()
+    }
 
 
 def normalize(adata):
     sa.pp.normalize_total(adata)
-    return {"X": values_of(adata.X)}
+    return {"X": to_dense(adata.X)}
 
 
 def hvg(adata):
     sa.pp.log1p(adata)
-    return table(sa.pp.highly_variable_genes(adata, n_top_genes=10, inplace=False))
+    return numeric_columns(sa.pp.highly_variable_genes(adata, n_top_genes=10, inplace=False))
 
 
 def hvg_by_batch(adata):
     options = {"batch_key": "group", "flavor": "cell_ranger", "n_top_genes": 10}
-    return table(sa.pp.highly_variable_genes(adata, inplace=False, **options))
+    return numeric_columns(sa.pp.highly_variable_genes(adata, inplace=False, **options))
 
 
 def filter_genes(adata):
     sa.pp.filter_genes(adata, min_counts=10)
-    return table(adata.var)
+    return numeric_columns(adata.var)
 
 
 def scale(adata):
     sa.pp.scale(adata, max_value=3, zero_center=not blocks.is_sparse(adata.X))
-    return {**table(adata.var), "X": values_of(adata.X)}
+    return {**numeric_columns(adata.var), "X": to_dense(adata.X)}
 
 
 def pca(adata, **options):
     sa.pp.pca(adata, n_comps=5, **options)
     found = {name: np.asarray(adata.uns["pca"][name]) for name in ("variance", "variance_ratio")}
-    return {"X_pca": values_of(adata.obsm["X_pca"]), "PCs": adata.varm["PCs"], **found}
+    return {"X_pca": to_dense(adata.obsm["X_pca"]), "PCs": adata.varm["PCs"], **found}
 
 
 def pca_uncentred(adata):
@@ -113,12 +115,12 @@ def rank_wilcoxon(adata):
 
 def aggregate(adata):
     layers = sa.get.aggregate(adata, "group", ["sum", "mean", "var"]).layers
-    return {name: values_of(layers[name]) for name in layers}
+    return {name: to_dense(layers[name]) for name in layers}
 
 
 def regress_out(adata):
     sa.pp.regress_out(adata, "covariate")
-    return {"X": values_of(adata.X)}
+    return {"X": to_dense(adata.X)}
 
 
 FUNCTIONS = (
@@ -142,7 +144,7 @@ def test_no_bit_depends_on_where_blocks_begin(function, kind, dtype, seed, bound
         with use_threads(1):
             wanted = function(annotated(x.copy()))
         with use_threads(threads):
-            found = function(annotated(cut(x, bounds)))
+            found = function(annotated(dask_blocks(x, bounds)))
     assert wanted.keys() == found.keys()
     for name in wanted:
         np.testing.assert_array_equal(found[name], wanted[name], err_msg=name, strict=True)
@@ -153,11 +155,11 @@ def test_no_bit_depends_on_where_blocks_begin(function, kind, dtype, seed, bound
 @settings(max_examples=5)
 @given(bounds=st.lists(st.integers(1, 2999), max_size=40), threads=st.integers(1, 3))
 def test_gram_sums_do_not_depend_on_the_blocks(density, dtype, bounds, threads):
-    """Of many panels and groups of panels; each panel takes pairs or BLAS by its own values."""
+    """With many panels and groups; each panel is summed by pairs or by BLAS, by its density."""
     rng = np.random.default_rng(0)
     x = rng.lognormal(0, 3, (3000, 30)).astype(dtype)
     if density != "dense":
-        # Panels of few and of many values.
+        # Panels with few and with many values.
         share = np.where(np.arange(3000) % 700 < 350, density, 2 * density)
         x = sp.csr_matrix(x * (rng.random(x.shape) < share[:, None]))
     found = []
@@ -178,7 +180,7 @@ def test_gram_sums_do_not_depend_on_the_blocks(density, dtype, bounds, threads):
 
 
 def test_panels_of_real_size():
-    """A sparse matrix of 2,000 genes as the workflow's: panels of 2,048 cells."""
+    """A sparse matrix of 2,000 genes as in the workflow: panels of 2,048 cells."""
     assert gram.panel_rows(2000) == 2048
     x = sp.random(9000, 2000, 0.03, format="csr", dtype=np.float64, rng=np.random.default_rng(0))
     found = []

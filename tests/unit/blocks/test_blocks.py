@@ -12,6 +12,7 @@ import pytest
 import scipy.sparse as sp
 
 from scatlas import blocks
+from scatlas.arrays.kinds import is_dask
 from scatlas.errors import InputError
 
 
@@ -52,7 +53,7 @@ def x(request: pytest.FixtureRequest):
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_stream_yields_every_row_once_and_in_order(x, workers, monkeypatch):
-    monkeypatch.setattr("scatlas.blocks.map_reduce.VALUES_PER_BLOCK", 100)
+    monkeypatch.setattr("scatlas.arrays.numpy_arrays.VALUES_PER_BLOCK", 100)
     rows = np.arange(103)
     with dask.config.set(num_workers=workers):
         seen = list(blocks.stream(x, lambda b, r: (b.sum(), r), rows))
@@ -62,7 +63,7 @@ def test_stream_yields_every_row_once_and_in_order(x, workers, monkeypatch):
 
 
 def test_reduce_gives_the_same_bits_for_any_number_of_threads(x, monkeypatch):
-    monkeypatch.setattr("scatlas.blocks.map_reduce.VALUES_PER_BLOCK", 60)
+    monkeypatch.setattr("scatlas.arrays.numpy_arrays.VALUES_PER_BLOCK", 60)
 
     def sums():
         return blocks.reduce(
@@ -91,13 +92,13 @@ def test_reduce_folds_by_groups_in_row_order():
 
 
 def test_stream_keeps_few_blocks_in_memory():
-    alive, most, lock = 0, 0, threading.Lock()
+    n_blocks, max_blocks, lock = 0, 0, threading.Lock()
 
     def load(i):
-        nonlocal alive, most
+        nonlocal n_blocks, max_blocks
         with lock:
-            alive += 1
-            most = max(most, alive)
+            n_blocks += 1
+            max_blocks = max(max_blocks, n_blocks)
         return np.full((1, 3), i)
 
     x = da.map_blocks(
@@ -110,8 +111,8 @@ def test_stream_keeps_few_blocks_in_memory():
         for i, block in enumerate(blocks.stream(x)):
             assert block[0, 0] == i
             with lock:
-                alive -= 1
-    assert most <= 4
+                n_blocks -= 1
+    assert max_blocks <= 4
 
 
 def test_an_error_in_a_block_reaches_the_caller_and_stops_the_pass():
@@ -129,12 +130,12 @@ def test_an_error_in_a_block_reaches_the_caller_and_stops_the_pass():
 
 
 @pytest.mark.parametrize("as_mask", [True, False])
-def test_select_rows_cuts_each_block_on_its_own(x, as_mask):
+def test_select_rows_keeps_the_blocks(x, as_mask):
     mask = np.zeros(103, bool)
     mask[[0, 3, 12, 13, 49, 100, 102]] = True
     got = blocks.select_rows(x, mask if as_mask else np.flatnonzero(mask))
-    if blocks.is_dask(got):
-        assert got.chunks[0] == (2, 3, 2), "the blocks without a kept cell are gone"
+    if is_dask(got):
+        assert got.chunks[0] == (2, 3, 2), "blocks without a selected cell are dropped"
         got = got.compute()
     got = got.toarray() if sp.issparse(got) else got
     np.testing.assert_array_equal(got, _matrix()[mask].toarray())
@@ -152,7 +153,7 @@ def test_select_no_row():
 def test_select_genes(x):
     index = np.array([5, 0, 16])
     got = blocks.select_genes(x, index)
-    got = got.compute() if blocks.is_dask(got) else got
+    got = got.compute() if is_dask(got) else got
     got = got.toarray() if sp.issparse(got) else got
     np.testing.assert_array_equal(got, _matrix().toarray()[:, index])
 
@@ -162,7 +163,7 @@ def test_blocks_hold_whole_cells():
         blocks.row_slices(da.zeros((4, 4), chunks=(2, 2)))
 
 
-def test_map_blocks_hands_each_block_its_rows():
+def test_map_blocks_passes_each_block_its_rows():
     x = _dask(_matrix(), CUT)
     factors = np.arange(103, dtype=np.float32)
     got = blocks.map_blocks(

@@ -1,7 +1,7 @@
-"""Lazy arrays of CSC blocks, as other tools make them of CSC files: the results of CSR blocks.
+"""Lazy arrays of CSC blocks, as other tools read them from CSC files, give the results of CSR.
 
-The kernels take a sparse block's indices for genes. In a CSC block they are cells, and would reach
-outside the kernels' arrays.
+The kernels read the indices of a sparse block as genes. Those of a CSC block are cells, and would
+be out of bounds of the kernels' arrays.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from scipy import sparse
 import scatlas as sa
 
 
-def csc_blocks(x: sparse.csr_matrix, *, said: type) -> da.Array:
-    """`x` as a Dask array of CSC blocks, which it says are of another kind where `said` is."""
+def csc_blocks(x: sparse.csr_matrix, *, declared: type) -> da.Array:
+    """`x` as a Dask array of CSC blocks whose metadata declare the type `declared`."""
     dense = da.from_array(x.toarray(), chunks=(7, -1))
-    return dense.map_blocks(sparse.csc_matrix, dtype=x.dtype, meta=said((0, 0), dtype=x.dtype))
+    return dense.map_blocks(sparse.csc_matrix, dtype=x.dtype, meta=declared((0, 0), dtype=x.dtype))
 
 
 def logarithms(adata: ad.AnnData) -> None:
@@ -32,14 +32,14 @@ def qc(adata: ad.AnnData) -> Any:
     return sa.pp.calculate_qc_metrics(adata, qc_vars=["mt"], percent_top=[5])
 
 
-def filtered(adata: ad.AnnData) -> Any:
+def filter_and_sample(adata: ad.AnnData) -> Any:
     sa.pp.filter_cells(adata, min_genes=3)
     sa.pp.filter_genes(adata, min_counts=3)
     sa.pp.sample(adata, n=20)
     return adata.X
 
 
-def normalised(adata: ad.AnnData) -> Any:
+def normalize(adata: ad.AnnData) -> Any:
     sa.pp.normalize_total(adata, exclude_highly_expressed=True, key_added="factor")
     return adata.X, adata.obs["factor"]
 
@@ -62,42 +62,44 @@ def components(adata: ad.AnnData) -> Any:
     return adata.obsm["X_pca"], adata.varm["PCs"]
 
 
-def scaled(adata: ad.AnnData) -> Any:
+def scale(adata: ad.AnnData) -> Any:
     sa.pp.scale(adata, zero_center=False, max_value=2)
     return adata.X
 
 
-def aggregated(adata: ad.AnnData) -> Any:
+def aggregate(adata: ad.AnnData) -> Any:
     groups = sa.get.aggregate(adata, "batch", ["sum", "var", "median"])
     return tuple(groups.layers[name] for name in ("sum", "var", "median"))
 
 
-def _plain(results: Any, dense: Any) -> list[np.ndarray]:
-    parts = results if isinstance(results, tuple) else (results,)
-    return [dense(part) for part in parts]
+def _dense_results(results: Any, dense: Any) -> list[np.ndarray]:
+    arrays = results if isinstance(results, tuple) else (results,)
+    return [dense(array) for array in arrays]
 
 
 @pytest.mark.filterwarnings("ignore:Some cells have zero counts:UserWarning")
-@pytest.mark.parametrize("said", [sparse.csc_matrix, sparse.csr_matrix])
+@pytest.mark.parametrize("declared", [sparse.csc_matrix, sparse.csr_matrix])
 @pytest.mark.parametrize(
     "step",
     [
-        *(qc, filtered, normalised, lazy_factors, highly_variable, components),
-        *(scaled, aggregated),
+        *(qc, filter_and_sample, normalize, lazy_factors, highly_variable, components),
+        *(scale, aggregate),
     ],
 )
 def test_csc_blocks_give_the_results_of_csr_blocks(
-    step: Any, said: type, counts: Any, make_adata: Any, dense: Any, block_loads: Any
+    step: Any, declared: type, counts: Any, make_adata: Any, dense: Any, block_loads: Any
 ) -> None:
     counts = counts.astype(np.float32)
     expected = step(make_adata(block_loads.dask(counts)))
-    found = step(make_adata(csc_blocks(counts, said=said)))
-    for one, other in zip(_plain(found, dense), _plain(expected, dense), strict=True):
+    found = step(make_adata(csc_blocks(counts, declared=declared)))
+    for one, other in zip(
+        _dense_results(found, dense), _dense_results(expected, dense), strict=True
+    ):
         np.testing.assert_array_equal(one, other)
 
 
-def test_what_comes_of_csc_blocks_says_that_it_is_csr(counts: Any, make_adata: Any) -> None:
-    adata = make_adata(csc_blocks(counts.astype(np.float32), said=sparse.csc_matrix))
+def test_results_of_csc_blocks_are_declared_as_csr(counts: Any, make_adata: Any) -> None:
+    adata = make_adata(csc_blocks(counts.astype(np.float32), declared=sparse.csc_matrix))
     sa.pp.log1p(adata)
     assert adata.X._meta.format == "csr"
     assert adata.X.compute(scheduler="synchronous").format == "csr"

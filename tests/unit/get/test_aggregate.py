@@ -1,7 +1,7 @@
-"""aggregate on every kind of X against plain NumPy: sums, labels, masks, medians, memory.
+"""aggregate of every kind of X compared with NumPy: sums, labels, masks, medians, memory.
 
-tests/parity compares it with scanpy; the memory of many groups is measured in
-tests/unit/get/test_aggregate_memory.py.
+tests/parity compares it with scanpy; tests/unit/get/test_aggregate_memory.py measures the memory of
+many groups.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ ALL = Wanted(sums=True, squares=True, nonzero=True)
 
 
 def reals(rng: np.random.Generator, shape: tuple[int, int], dtype: Any = np.float64) -> np.ndarray:
-    """Of both signs and many sizes, a third of them not zero."""
+    """Values of both signs and many magnitudes, a third of them not zero."""
     x = rng.normal(size=shape) * 10.0 ** rng.integers(-3, 4, shape)
     return np.where(rng.random(shape) < 0.3, x, 0).astype(dtype)
 
 
-def plain(x: np.ndarray, codes: np.ndarray, n: int, dof: int = 1) -> dict[str, np.ndarray]:
-    """Layers by NumPy, exact where they can be."""
-    of = [x[codes == g].astype(np.int64 if x.dtype.kind in "iu" else np.float64) for g in range(n)]
+def numpy_layers(x: np.ndarray, codes: np.ndarray, n: int, dof: int = 1) -> dict[str, np.ndarray]:
+    """Layers by NumPy, exact for integers."""
+    dtype = np.int64 if x.dtype.kind in "iu" else np.float64
+    groups = [x[codes == group].astype(dtype) for group in range(n)]
     layers = {
-        "sum": np.array([rows.sum(axis=0) for rows in of]),
-        "mean": np.array([rows.mean(axis=0) for rows in of]),
-        "count_nonzero": np.array([(rows != 0).sum(axis=0) for rows in of]),
-        "median": np.array([np.median(rows, axis=0) for rows in of]),
+        "sum": np.array([rows.sum(axis=0) for rows in groups]),
+        "mean": np.array([rows.mean(axis=0) for rows in groups]),
+        "count_nonzero": np.array([(rows != 0).sum(axis=0) for rows in groups]),
+        "median": np.array([np.median(rows, axis=0) for rows in groups]),
     }
-    deviations = [((rows - rows.mean(axis=0)) ** 2).sum(axis=0) for rows in of]
+    deviations = [((rows - rows.mean(axis=0)) ** 2).sum(axis=0) for rows in groups]
     with np.errstate(invalid="ignore"):
-        n_rows = [np.float64(len(rows) - dof) for rows in of]
+        n_rows = [np.float64(len(rows) - dof) for rows in groups]
         layers["var"] = np.array([d / k for d, k in zip(deviations, n_rows, strict=True)])
     return layers
 
@@ -71,7 +72,7 @@ def test_all_functions(array_type, count_dtype, counts, make_adata, block_loads)
     assert found.obs["n_obs_aggregated"].tolist() == np.bincount(codes).tolist()
     assert found.obs["half"].tolist() == list("xxxyyy")
     pd.testing.assert_frame_equal(found.var, adata.var)
-    expected = plain(counts.toarray(), codes, 6)
+    expected = numpy_layers(counts.toarray(), codes, 6)
     whole = np.dtype(count_dtype).kind in "iu"
     assert list(found.layers) == list(FUNCS)
     for name, layer in found.layers.items():
@@ -96,8 +97,8 @@ def test_one_pass_for_all_functions(dask_type, counts, make_adata, block_loads, 
 
 @pytest.mark.parametrize("n_groups", [2, 40])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
-def test_neither_blocks_nor_threads_nor_the_layout_show(dtype, n_groups, block_loads, make_adata):
-    """Few groups are added up block by block, many are not."""
+def test_blocks_threads_and_layout_change_no_bit(dtype, n_groups, block_loads, make_adata):
+    """Few groups are summed per block first, many are not."""
     rng = np.random.default_rng(1)
     x = reals(rng, (300, 40), dtype) if dtype != "int32" else rng.poisson(0.5, (300, 40))
     x = x.astype(dtype)
@@ -123,7 +124,7 @@ def test_neither_blocks_nor_threads_nor_the_layout_show(dtype, n_groups, block_l
 
 
 def test_reals_are_added_exactly():
-    """Sums that plain float64 gets wrong: rounded once, from the sum of the fractions."""
+    """Sums are rounded once, where float64 additions give another result."""
     x = np.array([[1e16, 0.1], [1.0, 0.2], [-1e16, 0.3], [1.0, 1e30], [3.0, -1e30]])
     adata = ad.AnnData(
         X=sparse.csr_matrix(x), obs=pd.DataFrame({"g": ["a"] * 5}, index=list("vwxyz"))
@@ -131,7 +132,7 @@ def test_reals_are_added_exactly():
     layers = sa.get.aggregate(adata, "g", ["sum", "mean"]).layers
     wanted = [float(sum(map(Fraction, column))) for column in x.T]
     assert layers["sum"].tolist() == [wanted]
-    assert wanted != x.sum(axis=0).tolist(), "a premise of this test"
+    assert wanted != x.sum(axis=0).tolist(), "float64 additions round"
     assert layers["mean"].tolist() == [[total / 5 for total in wanted]]
 
 
@@ -154,7 +155,7 @@ def test_degrees_of_freedom(counts, make_adata, dof):
     found = sa.get.aggregate(adata, "g", "var", dof=dof).layers["var"]
     sizes = np.array([40, 18, 1, 1])
     codes = np.repeat(np.arange(4), sizes)
-    expected = plain(counts.toarray(), codes, 4, dof)["var"]
+    expected = numpy_layers(counts.toarray(), codes, 4, dof)["var"]
     expected[sizes <= dof] = np.nan
     np.testing.assert_allclose(found, expected, rtol=1e-13)
 
@@ -220,7 +221,7 @@ def test_shapes(shape):
             np.testing.assert_allclose(total.sums[group], expected, rtol=1e-12, atol=1e-12)
 
 
-def test_what_is_not_wanted_takes_no_memory():
+def test_only_requested_sums_take_memory():
     for dtype in (np.uint8, np.float32):
         for wanted in (ALL, Wanted(True, False, False), Wanted(False, False, True)):
             total = group_sums_cpu.zeros((4, 5), dtype, wanted)
@@ -258,7 +259,7 @@ def test_groups_come_in_the_order_of_the_categories():
     )
     found = sa.get.aggregate(adata, ["a", "b"], "sum")
     assert found.obs_names.tolist() == ["z_2", "y_2", "y_10", "x_2", "x_10"]
-    assert found.obs["a"].cat.categories.tolist() == ["z", "y", "x"]  # w has no cell
+    assert found.obs["a"].cat.categories.tolist() == ["z", "y", "x"]  # w has no cells
     assert found.obs["b"].tolist() == [2, 2, 10, 2, 10]
     assert found.layers["sum"].ravel().tolist() == [4, 0, 2, 3, 1]
     assert found.obs.columns.tolist() == ["a", "b", "n_obs_aggregated"]
@@ -277,13 +278,13 @@ def test_cells_without_a_value_are_left_out():
     assert sa.get.aggregate(none, "a", FUNCS).shape == (0, 1)
 
 
-def test_names_that_come_out_alike_are_numbered():
+def test_duplicate_names_of_groups_are_numbered():
     adata = frame(a=["x_y", "x"], b=["z", "y_z"])
     assert sa.get.aggregate(adata, ["a", "b"], "sum").obs_names.tolist() == ["x_y_z", "x_y_z-1"]
 
 
 def test_many_columns_of_many_categories():
-    """2**72 combinations: numbers that do not fit an int64."""
+    """2**72 combinations, more than an int64 can number."""
     n = 512
     adata = frame(**{f"c{i}": np.roll(np.arange(n), i) for i in range(8)})
     found = sa.get.aggregate(adata, list(adata.obs.columns), "sum")
@@ -294,15 +295,15 @@ def test_many_columns_of_many_categories():
 # --- masks ------------------------------------------------------------------------------------
 
 
-def test_masked_cells_count_in_no_function(array_type, counts, make_adata):
+def test_every_function_leaves_masked_cells_out(array_type, counts, make_adata):
     mask = np.arange(60) % 4 > 0
-    mask[np.arange(60) % 3 == 2] = False  # nothing is left of the third batch
+    mask[np.arange(60) % 3 == 2] = False  # no cell of the third batch is left
     adata = make_adata(array_type(counts))
     adata.obs["mask"] = mask
     found = sa.get.aggregate(adata, "batch", FUNCS, mask=mask)
     assert bits(sa.get.aggregate(adata, "batch", FUNCS, mask="mask").layers) == bits(found.layers)
     codes = np.where(mask, np.arange(60) % 3, -1)
-    expected = plain(counts.toarray(), codes, 2)
+    expected = numpy_layers(counts.toarray(), codes, 2)
     assert found.obs["n_obs_aggregated"].tolist() == [*np.bincount(codes[mask]).tolist(), 0]
     for name in FUNCS:
         np.testing.assert_allclose(found.layers[name][:2], expected[name], rtol=1e-13)
@@ -330,7 +331,7 @@ def test_genes_by_group(array_type, counts, make_adata, block_loads, dtype):
     pd.testing.assert_frame_equal(found.obs, adata.obs)
     codes = np.where(mask, np.arange(50) % 4 - 1, -1)
     assert found.var["n_obs_aggregated"].tolist() == np.bincount(codes[codes >= 0]).tolist()
-    expected = plain(x.toarray().T, codes, 3)
+    expected = numpy_layers(x.toarray().T, codes, 3)
     for name, layer in found.layers.items():
         np.testing.assert_allclose(layer, expected[name].T, rtol=1e-12, atol=1e-9, err_msg=name)
     if array_type.is_dask:
@@ -382,13 +383,13 @@ def test_medians_in_several_passes(dask_type, counts, make_adata, block_loads, m
     block_loads.reset()
     row = counts.nnz / 60 * 8 + 8 if "csr" in dask_type.name else 50 * 4
     monkeypatch.setattr(
-        group_medians, "available_memory", lambda: int(33 * row / group_medians._PART)
+        group_medians, "available_memory", lambda: int(33 * row / group_medians._MEMORY_SHARE)
     )
     found = sa.get.aggregate(adata, "batch", "median").layers["median"]
     np.testing.assert_array_equal(found, expected)
     assert block_loads.passes() == 3
     monkeypatch.setattr(
-        group_medians, "available_memory", lambda: int(10 * row / group_medians._PART)
+        group_medians, "available_memory", lambda: int(10 * row / group_medians._MEMORY_SHARE)
     )
     with pytest.raises(TooLargeError, match=r"all cells of a group at once, and the 20 of one"):
         sa.get.aggregate(adata, "batch", "median")
@@ -411,7 +412,7 @@ def test_a_result_that_does_not_fit_is_refused_before_a_pass(
 
 @pytest.fixture
 def machine(tmp_path):
-    """A machine's files: 4,000 kB available, and control groups."""
+    """System files with 4,000 kB available, and a function that writes more of them."""
 
     def write(path: str, text: str) -> None:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -422,7 +423,7 @@ def machine(tmp_path):
     return tmp_path, write
 
 
-def test_memory_that_is_left(machine):
+def test_available_memory(machine):
     root, write = machine
     assert memory.available_memory(root) == 4_096_000
     write("sys/fs/cgroup/job/memory.max", "3000000\n")
@@ -438,7 +439,7 @@ def test_memory_that_is_left(machine):
     assert memory.available_memory() > 2**20
 
 
-# --- what is refused --------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -460,13 +461,13 @@ def test_memory_that_is_left(machine):
         ("batch", {"mask": "batch"}, "but 60 booleans are needed"),
     ],
 )
-def test_one_sentence(counts, make_adata, by, options, sentence):
+def test_errors_are_one_sentence(counts, make_adata, by, options, sentence):
     with pytest.raises(InputError) as error:
         sa.get.aggregate(make_adata(counts), by, **({"func": "sum"} | options))
     assert sentence in str(error.value)
 
 
-def test_values_that_are_no_numbers(make_adata):
+def test_values_that_are_not_real_numbers(make_adata):
     adata = make_adata(np.zeros((3, 2), dtype=np.complex128))
     with pytest.raises(InputError, match=r"values of type complex128"):
         sa.get.aggregate(adata, "batch", "sum")
@@ -474,10 +475,11 @@ def test_values_that_are_no_numbers(make_adata):
         sa.get.aggregate(ad.AnnData(obs=adata.obs), "batch", "sum")
 
 
-def test_blocks_of_another_type_than_x_says(make_adata, counts):
+def test_blocks_of_another_type_than_declared(make_adata, counts):
     import dask.array as da
 
     x = da.from_array(counts.toarray(), chunks=(10, 50))
-    lying = x.map_blocks(lambda block: block + 0.5, dtype=np.int32, meta=np.empty((0, 0), np.int32))
-    with pytest.raises(InputError, match=r"X says that it is int32, but a block of it is float64"):
-        sa.get.aggregate(make_adata(lying), "batch", "sum")
+    meta = np.empty((0, 0), np.int32)
+    floats = x.map_blocks(lambda block: block + 0.5, dtype=np.int32, meta=meta)
+    with pytest.raises(InputError, match=r"X is declared as int32, but a block of it is float64"):
+        sa.get.aggregate(make_adata(floats), "batch", "sum")

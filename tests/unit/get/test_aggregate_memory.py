@@ -1,4 +1,4 @@
-"""Many groups of many genes: the memory is the result's, not the blocks' nor the threads'."""
+"""Many groups of many genes need the memory of the result, whatever the blocks and threads."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-N_GROUPS, N_GENES = 2_500, 4_000  # 80 MB an array
+N_GROUPS, N_GENES = 2_500, 4_000  # 80 MB per array
 ARRAY = 8 * N_GROUPS * N_GENES
-# Blocks in work, threads, and what Python and Dask hold of 120 tasks. A partial result of one
-# block as moments has it (40 bytes a group and gene) would take 400 MB.
-BESIDE = 40_000_000
+# Bytes for blocks, threads, and 120 tasks of Dask. Partial results per block, as those of moments
+# (40 bytes per group and gene), would take 400 MB.
+OVERHEAD = 40_000_000
 
 PROGRAM = """
 import json, re, sys
@@ -41,7 +41,7 @@ def run(n_blocks, n_groups):
 reuse_memory()
 with use_threads(4):
     run(3, 7)  # compiles
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     def resident(key):
         status = Path("/proc/self/status").read_text()
         return 1024 * int(re.search(key + r":\\s+(\\d+)", status)[1])
@@ -62,11 +62,11 @@ with use_threads(4):
 )
 def test_memory_is_that_of_the_formula(dtype, funcs, n_arrays):
     options = json.dumps([N_GROUPS, N_GENES, 120, dtype, funcs])
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PROGRAM, options],
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    assert process.returncode == 0, process.stderr[-3000:]
+    found = json.loads(process.stdout.splitlines()[-1])
     assert found["shapes"] == [[N_GROUPS, N_GENES]] * len(funcs)
-    assert len(funcs) * ARRAY * 0.9 < found["peak"] < n_arrays * ARRAY + BESIDE
+    assert len(funcs) * ARRAY * 0.9 < found["peak"] < n_arrays * ARRAY + OVERHEAD

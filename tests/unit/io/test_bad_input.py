@@ -129,7 +129,7 @@ def test_obs_of_old_anndata(path):
     with h5py.File(path, "r+") as file:
         del file["obs"], file.attrs["encoding-type"]
         file["obs"] = np.zeros(N_CELLS, [("index", "S3")])
-    assert "stored as AnnData before 0.7 did: read it with anndata.read_h5ad" in refused(path)
+    assert "stored as in AnnData before 0.7: read it with anndata.read_h5ad" in refused(path)
 
 
 @pytest.mark.parametrize("share", [0.3, 0.7, 0.99])

@@ -35,7 +35,7 @@ def test_checksum_of_a_folder_depends_on_data_only(tmp_path):
     second = store(tmp_path / "b", dict(reversed(FILES.items())))
     (second / ".snakemake_timestamp").write_text("")
     (second / "X" / "empty").mkdir()
-    # How the atlas was made, not what it is.
+    # The record of the run is no part of the data.
     store(second, {"uns/scatlas/zarr.json": "{}", "uns/scatlas/config/c": "abc"})
     os.utime(second / "zarr.json", (0, 0))
     assert checksum(second) == first
@@ -64,7 +64,7 @@ def test_checksum_of_a_folder_sees_renames(tmp_path):
 
 
 def test_checksum_of_a_store_sees_each_value(tmp_path, monkeypatch):
-    """Though it reads the checksums of the chunks alone."""
+    """Although it reads only the checksums of the chunks."""
     x = sp.random(60, 20, 0.5, format="csr", rng=np.random.default_rng(0))
     x.data = np.ceil(x.data * 9)
     monkeypatch.setattr("scatlas.io.zarr_writer.sharded_array.CHUNK_VALUES", 64)

@@ -1,4 +1,4 @@
-"""Chunks are decoded once in a pass, by any thread, and what is damaged is refused."""
+"""Each pass decodes each chunk once, in any thread, and refuses damaged chunks."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from scatlas.arrays import buffer_pool
 from scatlas.compute.block_sizes import csr_blocks
 from scatlas.errors import InputError
 from scatlas.io import load_plate, open_counts
-from scatlas.io.chunks import chunked_array
+from scatlas.io.chunks import chunk_reader
 from scatlas.io.chunks.native_codecs import run_decoder
 from scatlas.io.chunks.shared_chunks import SharedChunkCache
-from scatlas.io.files.chunk_locations import in_hdf5
+from scatlas.io.files.chunk_locations import hdf5_chunked_array
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.matrices.csr_writer import CsrWriter
 from scatlas.io.matrices.lazy import read_matrix
@@ -40,7 +40,7 @@ def counts() -> sp.csr_matrix:
 
 
 def write(counts: sp.csr_matrix, path: Path, chunk: int, **options: object) -> Path:
-    """A plate whose values lie in chunks of this size, and their indices in smaller ones."""
+    """Write a plate with values in chunks of this size, and indices in smaller ones."""
     ad.AnnData(counts).write_h5ad(path)
     with h5py.File(path, "r+") as file:
         for part, size in (("data", chunk), ("indices", max(1, chunk - 3))):
@@ -53,52 +53,52 @@ def write(counts: sp.csr_matrix, path: Path, chunk: int, **options: object) -> P
 
 @pytest.fixture
 def decodes(monkeypatch) -> Counter:
-    """How often each chunk is decoded."""
+    """Count how often each chunk is decoded."""
     seen: Counter = Counter()
     lock = threading.Lock()
-    alone, read_runs = chunked_array._decode, chunked_array._raw_runs
-    # Of a run that is decoded as a whole only places are told: its number follows from them.
+    decode_chunk, read_runs = chunk_reader._decode_chunk, chunk_reader._read_runs
+    # The decoder of a run gets offsets; the numbers of the chunks follow from the run.
     runs = threading.local()
 
-    def counting(array, chunk, *rest):
+    def count_chunk(array, chunk, *rest):
         with lock:
             seen[array.key, chunk] += 1
-        return alone(array, chunk, *rest)
+        return decode_chunk(array, chunk, *rest)
 
-    def noting(array, first, stop):
+    def note_run(array, first, stop):
         for run in read_runs(array, first, stop):
             runs.last = array.key, run
             yield run
 
-    def counting_runs(pipeline):
+    def count_runs(pipeline):
         decode = run_decoder(pipeline)
         if decode is None:
             return None
 
         def decode_run(raw, starts, *rest):
-            n_done = decode(raw, starts, *rest)
+            n_decoded = decode(raw, starts, *rest)
             key, run = runs.last
             with lock:
-                for start in starts[:n_done]:
+                for start in starts[:n_decoded]:
                     seen[key, run.first + int(np.searchsorted(run.starts, start))] += 1
-            return n_done
+            return n_decoded
 
         return decode_run
 
-    monkeypatch.setattr(chunked_array, "_decode", counting)
-    monkeypatch.setattr(chunked_array, "_raw_runs", noting)
-    monkeypatch.setattr(chunked_array, "run_decoder", counting_runs)
+    monkeypatch.setattr(chunk_reader, "_decode_chunk", count_chunk)
+    monkeypatch.setattr(chunk_reader, "_read_runs", note_run)
+    monkeypatch.setattr(chunk_reader, "run_decoder", count_runs)
     return seen
 
 
-def each_once(path: Path, seen: Counter) -> bool:
+def all_decoded_once(path: Path, seen: Counter) -> bool:
     with h5py.File(path) as file:
-        due = {
+        expected = {
             (f"X/{part}", i)
             for part in ("data", "indices")
             for i in range(file["X"][part].id.get_num_chunks())
         }
-    return seen == Counter(due)
+    return seen == Counter(expected)
 
 
 # Chunks smaller than a block, about as large, and of several blocks.
@@ -108,7 +108,7 @@ def test_load_decodes_each_chunk_of_the_source_once(counts, tmp_path, decodes, c
     path = write(counts, tmp_path / "p.h5ad", chunk, compression="gzip")
     with sa_threads(threads):
         load_plate(path, tmp_path / "counts.zarr", plate="p", mt_prefix=None, block_budget="50kB")
-    assert each_once(path, decodes)
+    assert all_decoded_once(path, decodes)
     np.testing.assert_array_equal(
         ad.read_zarr(tmp_path / "counts.zarr").X.toarray(), counts.toarray()
     )
@@ -122,9 +122,9 @@ def test_a_pass_over_lazy_blocks_decodes_each_chunk_once(counts, tmp_path, decod
     with sa_threads(4):
         found = sp.vstack(list(blocks.stream(x)))
     np.testing.assert_array_equal(found.toarray(), counts.toarray())
-    assert each_once(path, decodes)
-    # Passes of other tests that stopped half way may have left theirs.
-    assert not [key for key in chunked_array._shared_chunks._entries if key[0].path == str(path)]
+    assert all_decoded_once(path, decodes)
+    # Passes of other tests that stopped early may have left entries.
+    assert not [key for key in chunk_reader._shared_chunks._entries if key[0].path == str(path)]
 
 
 def sa_threads(n: int):
@@ -182,7 +182,7 @@ def test_a_chunk_that_was_never_written_is_refused(counts, tmp_path):
 def test_uncompressed_chunks_that_lie_side_by_side_are_read_at_once(
     tmp_path, monkeypatch, side_by_side
 ):
-    """One call for each would leave and take the interpreter's lock a hundred times a block."""
+    """A call per chunk would release and take the interpreter's lock a hundred times per block."""
     values = np.arange(1000, dtype=np.int32)
     with h5py.File(tmp_path / "x.h5", "w") as file:
         if side_by_side:
@@ -192,22 +192,22 @@ def test_uncompressed_chunks_that_lie_side_by_side_are_read_at_once(
             other = file.create_dataset("other", (1000,), np.int32, chunks=(64,))
             for start in range(0, 1000, 64):
                 x[start : start + 64] = values[start : start + 64]
-                file.flush()  # a chunk takes its place in the file now
+                file.flush()  # HDF5 allocates the chunk now
                 other[start : start + 64] = 1
                 file.flush()
     with h5py.File(tmp_path / "x.h5") as file:
-        array = in_hdf5(str(tmp_path / "x.h5"), "x", file["x"])
+        array = hdf5_chunked_array(str(tmp_path / "x.h5"), "x", file["x"])
     assert array.is_raw
-    apart = 1 + np.count_nonzero(np.diff(array.places.offsets) != 64 * 4)
+    apart = 1 + np.count_nonzero(np.diff(array.locations.offsets) != 64 * 4)
     assert apart < 5 if side_by_side else apart == 16
-    calls, fill = [], chunked_array._fill
-    monkeypatch.setattr(chunked_array, "_fill", lambda *args: calls.append(args) or fill(*args))
+    calls, fill = [], chunk_reader._fill
+    monkeypatch.setattr(chunk_reader, "_fill", lambda *args: calls.append(args) or fill(*args))
     for begin, end in [(0, 1000), (1, 999), (63, 65), (64, 128), (100, 110), (5, 5), (990, 1000)]:
         np.testing.assert_array_equal(
-            chunked_array.read(array, begin, end, dtype=np.int32), values[begin:end]
+            chunk_reader.read_values(array, begin, end, dtype=np.int32), values[begin:end]
         )
     calls.clear()
-    chunked_array.read(array, 0, 1000, dtype=np.int32)
+    chunk_reader.read_values(array, 0, 1000, dtype=np.int32)
     assert len(calls) == apart
 
 
@@ -216,12 +216,12 @@ def test_chunks_of_a_zarr_array_that_were_never_written_hold_its_fill_value(tmp_
     x = group.create_array("x", shape=(50,), chunks=(10,), dtype="int32", fill_value=7,
                            compressors=None)  # fmt: skip
     x[10:30], x[40:] = 1, 2
-    array = open_store(tmp_path / "x.zarr")["x"].places
+    array = open_store(tmp_path / "x.zarr")["x"].chunked_array
     assert array.is_raw
     expected = np.repeat([7, 1, 1, 7, 2], 10)
     for begin, end in [(0, 50), (5, 35), (12, 18), (31, 39), (3, 9)]:
         np.testing.assert_array_equal(
-            chunked_array.read(array, begin, end, dtype=np.int32), expected[begin:end]
+            chunk_reader.read_values(array, begin, end, dtype=np.int32), expected[begin:end]
         )
 
 
@@ -239,38 +239,38 @@ def test_blocks_cut_by_rows_need_no_more_than_their_own_chunks(counts, tmp_path)
     )
 
 
-def test_borders_decode_once_for_callers_at_the_same_time():
-    borders, made = SharedChunkCache(), []
+def test_shared_chunks_are_decoded_once_for_concurrent_callers():
+    cache, decoded = SharedChunkCache(), []
 
     def decode() -> np.ndarray:
         time.sleep(0.05)
-        made.append(1)
+        decoded.append(1)
         return np.arange(5)
 
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: borders.get("chunk", 4, decode), range(4)))
-    assert len(made) == 1
+        found = list(pool.map(lambda _: cache.get("chunk", 4, decode), range(4)))
+    assert len(decoded) == 1
     assert all(values is found[0] for values in found)
-    assert not borders._entries
+    assert not cache._entries
 
 
-def test_borders_hand_on_an_error_and_forget_it():
-    borders = SharedChunkCache()
+def test_shared_chunks_raise_an_error_in_each_caller_and_forget_it():
+    cache = SharedChunkCache()
 
     def fail() -> np.ndarray:
         raise OSError("disk")
 
     for _ in range(2):
         with pytest.raises(OSError, match="disk"):
-            borders.get("chunk", 2, fail)
-    assert borders.get("chunk", 1, lambda: np.ones(1)) == 1
+            cache.get("chunk", 2, fail)
+    assert cache.get("chunk", 1, lambda: np.ones(1)) == 1
 
 
-def test_borders_that_nobody_fetches_do_not_pile_up():
-    borders = SharedChunkCache()
+def test_shared_chunks_that_nobody_fetches_are_evicted():
+    cache = SharedChunkCache()
     for i in range(100):
-        borders.get(i, 2, lambda: np.zeros(1_000_000))
-    held = sum(entry.values.nbytes for entry in borders._entries.values())
+        cache.get(i, 2, lambda: np.zeros(1_000_000))
+    held = sum(entry.values.nbytes for entry in cache._entries.values())
     assert held <= 64_000_000
 
 
@@ -288,7 +288,7 @@ def test_memory_of_a_block_is_used_again_when_no_view_is_left():
 
 
 def test_a_chunk_file_that_was_written_again_is_read_again(counts, tmp_path):
-    """Though a pass that stopped half way has kept what it held before."""
+    """Although a pass that stopped early has cached the old chunk."""
     path = tmp_path / "p.zarr"
     with CsrWriter(path, n_vars=N_GENES) as writer:
         writer.append(counts)
@@ -312,7 +312,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_refused(counts, tmp_path):
 
 
 def test_a_source_that_is_replaced_after_its_last_block_is_refused(counts, tmp_path, monkeypatch):
-    """Its tables may be those of the new file."""
+    """Its tables may come from the new file."""
     path = write(counts, tmp_path / "p.h5ad", 100, compression="gzip")
     new = write(counts, tmp_path / "new.h5ad", 70, compression="gzip")
     tell = _LoadStatistics.tell

@@ -21,7 +21,7 @@ from scatlas.io.files.checksums import checksum
 from scatlas.io.matrices.csr_writer import CsrWriter
 from scatlas.io.products.concat_plates import concat_on_disk
 from scatlas.io.tables.cell_names import UniqueNames
-from scatlas.io.zarr_writer.elements import create_group, open_to_write, write_elem
+from scatlas.io.zarr_writer.elements import create_group, open_group_to_write, write_elem
 from tests.helpers.frames import assert_same_frame
 
 GENES = [f"g{i}" for i in range(40)]
@@ -135,7 +135,7 @@ def test_whole_chunks_are_copied_as_they_are_encoded(tmp_path, monkeypatch):
     assert copied > 5
     assert encoded.count("data") == encoded.count("indices") == -(-n_values // 32) - copied
     # The same bytes as if everything had been encoded again.
-    monkeypatch.setattr(shards.ShardedArray, "takes_chunks_of", lambda *_: False)
+    monkeypatch.setattr(shards.ShardedArray, "can_append_chunks_of", lambda *_: False)
     concat_on_disk(stores, tmp_path / "again.zarr", block_budget="1kB")
     assert checksum(tmp_path / "merged.zarr") == checksum(tmp_path / "again.zarr")
 
@@ -625,7 +625,7 @@ def test_differing_genes_are_refused(tmp_path, genes, found):
 
 def test_dense_x_is_refused(tmp_path):
     create_group(tmp_path / "b.zarr", {"encoding-type": "anndata"})
-    group = open_to_write(tmp_path / "b.zarr")
+    group = open_group_to_write(tmp_path / "b.zarr")
     write_elem(group, "X", plate(3, 0).X.toarray())
     with pytest.raises(InputError, match="X of plate b is stored as 'array', not as CSR"):
         concat_on_disk({"b": tmp_path / "b.zarr"}, tmp_path / "m.zarr")

@@ -23,16 +23,16 @@ from scatlas.io.matrices.csr_writer import CsrWriter, index_dtype
 from scatlas.io.zarr_writer.elements import (
     DICT,
     create_group,
-    open_to_write,
+    open_group_to_write,
     write_elem,
     write_flags,
 )
 from scatlas.io.zarr_writer.sharded_array import (
-    COUNTS,
-    DENSE,
-    INDICES,
-    NORMALIZED,
-    PROJECTED,
+    COUNTS_CODEC,
+    DENSE_CODEC,
+    INDICES_CODEC,
+    NORMALIZED_CODEC,
+    PROJECTED_CODEC,
     ShardedArray,
 )
 from tests.helpers.frames import assert_same_frame
@@ -46,7 +46,9 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize("compression", [COUNTS, INDICES, DENSE, NORMALIZED, PROJECTED])
+@pytest.mark.parametrize(
+    "compression", [COUNTS_CODEC, INDICES_CODEC, DENSE_CODEC, NORMALIZED_CODEC, PROJECTED_CODEC]
+)
 @pytest.mark.parametrize("kind", VALUES)
 def test_the_last_chunk_has_the_same_bytes_each_time(tmp_path, monkeypatch, kind, compression):
     """Of real size it is several blocks to Blosc, whose own threads finish them in any order."""
@@ -67,10 +69,10 @@ def test_the_digest_of_values_does_not_depend_on_their_encoding(tmp_path, monkey
     values = np.arange(3 * shards.CHUNK_VALUES + 5, dtype=np.uint16)
     digests = {}
     with ThreadPoolExecutor(2) as pool:
-        for name, compression in {"a": COUNTS, "b": NORMALIZED}.items():
+        for name, compression in {"a": COUNTS_CODEC, "b": NORMALIZED_CODEC}.items():
             path = tmp_path / name
             with ShardedArray(path, "u2", pool, compression=compression, digest=True) as array:
-                array.append(values, lasting=True)
+                array.append(values, copy=False)
             metadata = json.loads((path / "zarr.json").read_text())
             digests[name] = metadata["attributes"][VALUES_DIGEST]
     assert checksum(tmp_path / "a") != checksum(tmp_path / "b")
@@ -359,13 +361,13 @@ def test_shards_equal_zarr_pythons(tmp_path, small_chunks, n, kind):
     """The streamed files are those that zarr-python writes in one go."""
     rng = np.random.default_rng(n)
     values, compression = {
-        "counts": (rng.poisson(1, n).astype(np.uint8) + 1, COUNTS),
-        "indices": (rng.integers(1, 60_000, n).astype(np.uint16), INDICES),
-        "offsets": (np.cumsum(rng.integers(1, 9, n)).astype(np.int64), DENSE),
-        "float": (rng.random(n).astype(np.float32) + 1, NORMALIZED),
-        "dense": (rng.random((n, 5)).astype(np.float32) + 1, DENSE),
-        "text": (np.array([f"µ{i}" * (i % 9 + 1) for i in range(n)], object), DENSE),
-        "bool": (np.ones(n, bool), DENSE),
+        "counts": (rng.poisson(1, n).astype(np.uint8) + 1, COUNTS_CODEC),
+        "indices": (rng.integers(1, 60_000, n).astype(np.uint16), INDICES_CODEC),
+        "offsets": (np.cumsum(rng.integers(1, 9, n)).astype(np.int64), DENSE_CODEC),
+        "float": (rng.random(n).astype(np.float32) + 1, NORMALIZED_CODEC),
+        "dense": (rng.random((n, 5)).astype(np.float32) + 1, DENSE_CODEC),
+        "text": (np.array([f"µ{i}" * (i % 9 + 1) for i in range(n)], object), DENSE_CODEC),
+        "bool": (np.ones(n, bool), DENSE_CODEC),
     }[kind]
     with ThreadPoolExecutor(2) as pool:
         array = ShardedArray(
@@ -433,13 +435,17 @@ def test_chunks_encoded_together_have_the_bytes_of_chunks_encoded_alone(
     monkeypatch.setattr(shards, "SHARD_VALUES", 2**11)
     values = np.random.default_rng(3).integers(0, 9, (2**11 * 3 + 77, *width)).astype(dtype)
     files = {}
-    for name, lasting, most in (("alone", False, 2**21), ("runs", True, 2**21), ("few", True, 999)):
-        monkeypatch.setattr(shards, "_RUN_BYTES", most)
+    for name, copy, run_bytes in (
+        ("alone", True, 2**21),
+        ("runs", False, 2**21),
+        ("few", False, 999),
+    ):
+        monkeypatch.setattr(shards, "_RUN_BYTES", run_bytes)
         with shards.encoding_pool() as pool:
             array = shards.ShardedArray(tmp_path / name, dtype, pool, row_shape=width)
             with array:
                 for piece in np.split(values, [100, 3_000, 3_001, 5_000]):
-                    array.append(np.ascontiguousarray(piece), lasting=lasting)
+                    array.append(np.ascontiguousarray(piece), copy=copy)
         files[name] = {
             path.relative_to(tmp_path / name): path.read_bytes()
             for path in sorted((tmp_path / name).rglob("*"))
@@ -452,7 +458,7 @@ def test_chunks_encoded_together_have_the_bytes_of_chunks_encoded_alone(
 def test_flags_are_written_as_anndata_writes_them(tmp_path):
     flags = {"zero_center": True, "use_highly_variable": False}
     create_group(tmp_path / "whole", DICT)
-    write_elem(open_to_write(tmp_path / "whole"), "params", flags)
+    write_elem(open_group_to_write(tmp_path / "whole"), "params", flags)
     write_flags(tmp_path / "own" / "params", flags)
     found = []
     for folder in (tmp_path / "whole" / "params", tmp_path / "own" / "params"):

@@ -91,7 +91,7 @@ def test_values_that_the_library_does_not_read(cases, monkeypatch):
     good = Damage("", base.files[""], "nothing", guarded=False)
     monkeypatch.setattr(cases, "x", cases.x * 2)  # what is right is now wrong
     assert kinds(cases.judge(0, "h5-gzip", good)) == {"wrong"}
-    monkeypatch.setattr(fuzz_cases, "plain", lambda path: 1 / 0)
+    monkeypatch.setattr(fuzz_cases, "read_reference", lambda path: 1 / 0)
     outcomes = cases.judge(0, "h5-gzip", good).outcomes
     assert outcomes["lazy"].kind == "unlike"
 

@@ -1,4 +1,4 @@
-"""The child process that looks at an HDF5 file first."""
+"""The child process that checks the structure of an HDF5 file."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import pytest
 from numba.core.compiler_lock import global_compiler_lock
 
 from scatlas.errors import InputError
-from scatlas.io.files import hdf5_probe as module
+from scatlas.io.files import hdf5_probe
 from scatlas.io.files.anndata_file import Store
-from scatlas.io.files.hdf5_probe import probe
+from scatlas.io.files.hdf5_probe import probe_structure
 
 
 @pytest.fixture
@@ -31,56 +31,56 @@ def path(tmp_path) -> str:
     return str(path)
 
 
-def test_a_sound_file_passes(path):
-    assert probe(path)
+def test_an_intact_file_passes(path):
+    assert probe_structure(path)
 
 
-def test_damaged_text_is_seen_before_libhdf5_reads_it(path):
-    """The child does not go in circles, and the parent says which text it is."""
+def test_damaged_text_is_found_before_libhdf5_reads_it(path):
+    """The child does not hang, and the parent names the text."""
     with h5py.File(path, "r+") as file:
         file["X"].attrs["encoding-type"] = "csr_matrix"
     raw = Path(path).read_bytes()
-    at = raw.index(b"GCOL") + 16  # its first object
+    at = raw.index(b"GCOL") + 16  # the first object
     Path(path).write_bytes(raw[:at] + bytes(16) + raw[at + 16 :])
     start = os.times().children_user
-    assert not probe(path)
+    assert not probe_structure(path)
     assert os.times().children_user - start < 2
     with pytest.raises(InputError, match=r"the text at byte [\d,]+ is damaged"):
-        Store.at(path).enter(ExitStack())
+        Store.find(path).open_on(ExitStack())
 
 
 @pytest.mark.parametrize(
-    ("walk", "message"),
+    ("check", "message"),
     [
         (lambda _: os.kill(os.getpid(), signal.SIGSEGV), r"crashes (SIGSEGV) on the structure"),
-        (lambda _: [None for _ in iter(int, 1)], "goes in circles in the structure"),
+        (lambda _: [None for _ in iter(int, 1)], "loops forever in the structure"),
     ],
 )
-def test_what_kills_the_child_is_a_damaged_file(path, monkeypatch, walk, message):
-    monkeypatch.setattr(module, "_walk", walk)
-    monkeypatch.setattr(module, "_SECONDS", 1)
+def test_a_file_that_kills_the_child_is_damaged(path, monkeypatch, check, message):
+    monkeypatch.setattr(hdf5_probe, "_check", check)
+    monkeypatch.setattr(hdf5_probe, "_SECONDS", 1)
     with pytest.raises(InputError, match=re.escape(message)):
-        probe(path)
+        probe_structure(path)
 
 
 def test_errors_in_the_child_are_left_to_the_parent(path, monkeypatch, capfd):
     def fail(path):
         raise OSError
 
-    monkeypatch.setattr(module, "_walk", fail)
-    assert not probe(path)
+    monkeypatch.setattr(hdf5_probe, "_check", fail)
+    assert not probe_structure(path)
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_child_that_waits_for_a_lock_is_given_up(path, monkeypatch, caplog):
-    monkeypatch.setattr(module, "_walk", lambda _: threading.Event().wait())
-    monkeypatch.setattr(module, "_PATIENCE", 1)
-    assert not probe(path)
+    monkeypatch.setattr(hdf5_probe, "_check", lambda _: threading.Event().wait())
+    monkeypatch.setattr(hdf5_probe, "_MAX_SLEEP", 1)
+    assert not probe_structure(path)
     assert "was given up" in caplog.text
 
 
 def test_another_thread_may_be_compiling(path):
-    """Numba's lock is free when the child is made: it may need it."""
+    """Numba's lock is free when the process forks, because the child may need it."""
     stop = threading.Event()
 
     def compile_on() -> None:
@@ -92,6 +92,6 @@ def test_another_thread_may_be_compiling(path):
         pool.submit(compile_on)
         try:
             for _ in range(5):
-                assert probe(path)
+                assert probe_structure(path)
         finally:
             stop.set()

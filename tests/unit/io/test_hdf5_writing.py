@@ -1,4 +1,4 @@
-"""A disk that fails once, anywhere in an h5ad file, never leaves a file that looks whole."""
+"""A disk that fails once, anywhere in an h5ad file, never leaves a file that looks complete."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def test_it_is_what_anndata_writes(tmp_path: Path):
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-@pytest.mark.parametrize("lasting", [False, True])
-def test_no_failed_write_goes_unnoticed(tmp_path: Path, monkeypatch, code: int, lasting: bool):
-    write_some = hdf5_writing._RememberingFile._write_some
+@pytest.mark.parametrize("persistent", [False, True])
+def test_no_failed_write_goes_unnoticed(tmp_path: Path, monkeypatch, code: int, persistent: bool):
+    write_some = hdf5_writing._ErrorRecordingFile._write_some
     disk = SimpleNamespace(count=0, nth=0)
 
     def write(file, data: memoryview) -> int:
         disk.count += 1
-        if disk.count == disk.nth or (lasting and disk.count > disk.nth > 0):
+        if disk.count == disk.nth or (persistent and disk.count > disk.nth > 0):
             raise OSError(code, os.strerror(code))
         return write_some(file, data[: max(1, len(data) // 2)])  # as little as a system call may
 
-    monkeypatch.setattr(hdf5_writing._RememberingFile, "_write_some", write)
+    monkeypatch.setattr(hdf5_writing._ErrorRecordingFile, "_write_some", write)
     write_h5ad(tmp_path / "whole.h5ad", adata())
     n_writes = disk.count
     assert n_writes > 20

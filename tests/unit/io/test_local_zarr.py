@@ -1,4 +1,4 @@
-"""Zarr v3 stores read without zarr-python are what zarr-python reads."""
+"""Zarr v3 stores, compared with zarr-python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
 from scatlas.errors import InputError
-from scatlas.io.files.local_zarr import LocalArray, LocalGroup, open_store, through_zarr
+from scatlas.io.files.local_zarr import LocalArray, LocalGroup, as_zarr_python, open_store
 from scatlas.io.tables.column_writer import write_frame
 from scatlas.io.tables.table import open_tables
 from scatlas.io.zarr_writer.elements import consolidate, create_group
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 N = 57
 
-# anndata says what its next version will do.
+# anndata announces changes of its next version.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:zarr v3 autosharding"),
     pytest.mark.filterwarnings("ignore:Consolidated metadata"),
@@ -84,9 +84,9 @@ def test_arrays(store):
 
 def test_for_other_packages(store):
     ours = open_store(store)
-    assert_same_frame(ad.io.read_elem(through_zarr(ours["obs"])), ad.read_zarr(store).obs)
-    assert ad.io.read_elem(through_zarr(ours["obs/n"])).tolist() == list(range(N))
-    assert through_zarr(3) == 3
+    assert_same_frame(ad.io.read_elem(as_zarr_python(ours["obs"])), ad.read_zarr(store).obs)
+    assert ad.io.read_elem(as_zarr_python(ours["obs/n"])).tolist() == list(range(N))
+    assert as_zarr_python(3) == 3
 
 
 @settings(max_examples=60, deadline=None)
@@ -128,7 +128,7 @@ def test_any_array(tmp_path_factory, data, text, sharded, missing):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_is_left_to_the_library(tmp_path):
+def test_layouts_that_zarr_python_reads(tmp_path):
     root = zarr.open_group(tmp_path / "a.zarr", mode="w")
     root.create_array("complex", data=np.ones(3, complex))
     root.create_array("times", data=np.zeros(3, "M8[s]"))
@@ -160,7 +160,7 @@ def test_what_is_left_to_the_library(tmp_path):
     ],
 )
 def test_metadata_that_are_damaged(old, new, tmp_path):
-    """Never read some other way than they say: chunks sought in a wrong place would read as 0."""
+    """Never guess: chunks at a wrong path would read as 0."""
     root = zarr.open_group(tmp_path / "a.zarr", mode="w")
     root.create_array("a", data=np.arange(8), chunks=(2,), shards=(4,))
     file = tmp_path / "a.zarr/a/zarr.json"
@@ -185,7 +185,7 @@ def test_metadata_that_may_be_left_out(tmp_path):
 
 
 def test_damaged_text(tmp_path):
-    """A number of texts that is not that of the chunk, and a byte that the checksum finds."""
+    """A wrong number of texts in a chunk, and a changed byte, which the checksum finds."""
     path = tmp_path / "a.zarr"
     create_group(path, {"encoding-type": "anndata", "encoding-version": "0.1.0"})
     for name in ("obs", "var"):

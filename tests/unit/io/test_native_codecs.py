@@ -1,4 +1,4 @@
-"""Runs of chunks decoded in one call equal the chunks decoded one by one."""
+"""Decoding a run of chunks in one call equals decoding them one by one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numcodecs import blosc
 
-from scatlas.io.chunks import chunked_array, native_codecs
+from scatlas.io.chunks import chunk_reader, chunked_array, native_codecs
 from scatlas.io.chunks.codecs import Blosc, ChunkError, Crc32c, Deflate, Zstd, decode
-from scatlas.io.files.chunk_locations import in_hdf5
+from scatlas.io.files.chunk_locations import hdf5_chunked_array
 
 
 def _checked(raw: bytes) -> bytes:
@@ -38,7 +38,7 @@ PIPELINES = {
 @given(data=st.data(), name=st.sampled_from(sorted(PIPELINES)), seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=150, deadline=None)
 def test_a_run_equals_its_chunks(data, name, seed):
-    """Sound or with one byte changed: the same values up to the first chunk that is refused."""
+    """Intact or with one changed byte: the same values up to the first refused chunk."""
     pipeline, encode = PIPELINES[name]
     rng = np.random.default_rng(seed)
     dtype = np.dtype(data.draw(st.sampled_from(["u1", "u2", "i8", "f4"])))
@@ -51,18 +51,18 @@ def test_a_run_equals_its_chunks(data, name, seed):
     raw = bytearray(b"".join(e + g for e, g in zip(encoded, gaps, strict=True)))
     if data.draw(st.booleans()):
         raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    alone = []
+    expected = []
     for start, length in zip(starts, sizes, strict=True):
         try:
-            alone.append(decode(pipeline, memoryview(raw)[start : start + length], dtype, size))
-        except Exception:  # noqa: BLE001 - each library has a class of its own
+            expected.append(decode(pipeline, memoryview(raw)[start : start + length], dtype, size))
+        except Exception:  # noqa: BLE001 - each library has another class
             break
     out = np.full(n * size + 1, 7, dtype)
     found = native_codecs.run_decoder(pipeline)(
         np.frombuffer(raw, np.uint8), starts, sizes, out[:-1], size * dtype.itemsize
     )
-    assert found == len(alone)
-    for i, chunk in enumerate(alone):
+    assert found == len(expected)
+    for i, chunk in enumerate(expected):
         np.testing.assert_array_equal(out[i * size : (i + 1) * size], chunk)
     assert out[-1] == 7  # nothing was written beyond
 
@@ -79,37 +79,37 @@ def array(tmp_path) -> chunked_array.ChunkedArray:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=values, chunks=(300,), compression="gzip")
     with h5py.File(tmp_path / "a.h5") as file:
-        return in_hdf5(str(tmp_path / "a.h5"), "x", file["x"])
+        return hdf5_chunked_array(str(tmp_path / "a.h5"), "x", file["x"])
 
 
 def test_without_the_symbols_chunks_are_decoded_one_by_one(array, monkeypatch, caplog):
-    expected = chunked_array.read(array, 100, 9_900, dtype=np.int64)
+    expected = chunk_reader.read_values(array, 100, 9_900, dtype=np.int64)
 
     def missing(module, name):
         raise AttributeError(f"{module}: undefined symbol: {name}")
 
     monkeypatch.setattr(native_codecs, "_address", missing)
-    native_codecs._inflate.cache_clear()
-    native_codecs._say_once.cache_clear()
+    native_codecs._deflate_decoder.cache_clear()
+    native_codecs._log_once.cache_clear()
     try:
         with caplog.at_level(logging.INFO):
-            found = chunked_array.read(array, 100, 9_900, dtype=np.int64)
+            found = chunk_reader.read_values(array, 100, 9_900, dtype=np.int64)
     finally:
-        native_codecs._inflate.cache_clear()
+        native_codecs._deflate_decoder.cache_clear()
     assert "one by one" in caplog.text
     np.testing.assert_array_equal(found, expected)
 
 
 def test_a_damaged_chunk_of_a_run_is_named(array):
-    path = Path(array.places.path)
+    path = Path(array.locations.path)
     raw = bytearray(path.read_bytes())
-    raw[int(array.places.offsets[17]) + 30] ^= 255
+    raw[int(array.locations.offsets[17]) + 30] ^= 255
     path.write_bytes(raw)
     with pytest.raises(Exception, match=r"(?i)deflate|decompress|data"):
-        chunked_array.read(array, 0, 10_000, dtype=np.int64)
+        chunk_reader.read_values(array, 0, 10_000, dtype=np.int64)
     np.testing.assert_array_equal(
-        chunked_array.read(array, 0, 17 * 300, dtype=np.int64), np.arange(17 * 300) % 977
+        chunk_reader.read_values(array, 0, 17 * 300, dtype=np.int64), np.arange(17 * 300) % 977
     )
-    with pytest.raises(chunked_array.IndexRangeError):
-        chunked_array.read(array, 0, 17 * 300, dtype=np.int64, limit=900)
-    assert issubclass(chunked_array.IndexRangeError, ChunkError)
+    with pytest.raises(chunk_reader.IndexRangeError):
+        chunk_reader.read_values(array, 0, 17 * 300, dtype=np.int64, limit=900)
+    assert issubclass(chunk_reader.IndexRangeError, ChunkError)

@@ -1,4 +1,4 @@
-"""A file that is read lazily is not emptied by a write to it: what is guarded, and what is not."""
+"""Lazy arrays protect their file from writes of this process, and notice those of others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def some_adata(seed: int = 0, shape: tuple[int, int] = (300, 40)) -> ad.AnnData:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """An h5ad file, with nothing left open by other tests."""
+    """An h5ad file, after closing the files of other tests."""
     gc.collect()
     some_adata().write_h5ad(tmp_path / "a.h5ad")
     return tmp_path / "a.h5ad"
@@ -61,7 +61,7 @@ def writes(path: Path) -> list:
     ]
 
 
-# What is read lazily from it, and so has to keep the file open, however it was derived.
+# Lazy objects of a file, which keep it open.
 READERS = {
     "all": lambda path: sa.read_lazy(path, block_budget="200kB"),
     "X": lambda path: sa.read_lazy(path).X,
@@ -87,7 +87,7 @@ def test_this_process_cannot_write_to_what_it_reads_lazily(name: str, path: Path
         assert path.read_bytes() == before
     del lazy
     gc.collect()
-    assert not open_h5ad._HELD
+    assert not open_h5ad._OPEN_FILES
     writes(path)[0]()
     assert path.read_bytes() != before
 
@@ -99,7 +99,7 @@ def test_writing_an_adata_over_its_own_file(path: Path) -> None:
     expected = some_adata()
     assert (lazy.X.compute() != expected.X).nnz == 0
     np.testing.assert_array_equal(lazy.layers["dense"].compute(), expected.layers["dense"])
-    # What the page says to do instead.
+    # The alternative in the documentation.
     sa.pp.log1p(lazy)
     with sa.io.atomic_path(path) as new:
         lazy.write_h5ad(new)
@@ -109,7 +109,7 @@ def test_writing_an_adata_over_its_own_file(path: Path) -> None:
         lazy.X.compute()
 
 
-@pytest.mark.skipif(not FDS.is_dir(), reason="the open files are listed by Linux alone")
+@pytest.mark.skipif(not FDS.is_dir(), reason="only Linux lists open files")
 def test_files_are_closed_with_the_last_array(path: Path) -> None:
     many = [sa.read_lazy(path) for _ in range(20)]
     assert n_open(path) == 1, "HDF5 opens a file once"
@@ -134,7 +134,7 @@ def test_nothing_stays_open_for_a_file_that_cannot_be_read(path: Path) -> None:
         with pytest.raises(InputError):
             sa.read_lazy(path)
     gc.collect()
-    assert not open_h5ad._HELD
+    assert not open_h5ad._OPEN_FILES
     some_adata().write_h5ad(path)
 
 
@@ -160,11 +160,11 @@ def test_pickled_arrays_are_read_by_other_processes(path: Path, tmp_path: Path) 
     done = in_another_process(code, tmp_path / "arrays")
     total = float(some_adata().X.sum())
     assert done.stdout.split() == [str(total), str(2 * total)], done.stderr
-    # Nor does a copy that was pickled keep the file open here.
+    # A pickled copy does not keep the file open.
     del lazy, arrays
     gc.collect()
     arrays = pickle.loads((tmp_path / "arrays").read_bytes())
-    assert not open_h5ad._HELD
+    assert not open_h5ad._OPEN_FILES
     assert [float(x.compute().sum()) for x in arrays] == [total, 2 * total]
 
 
@@ -186,7 +186,7 @@ def test_another_process_cannot_change_it_in_place(path: Path) -> None:
 
 @pytest.mark.parametrize("locking", ["TRUE", "FALSE"])
 def test_what_another_process_empties_is_noticed(path: Path, locking: str) -> None:
-    """HDF5 truncates before it asks for the lock: there is no guard, but no wrong value either."""
+    """HDF5 truncates before it takes the lock: no protection, but no wrong values either."""
     lazy = sa.read_lazy(path)
     done = in_another_process(WRITE, path, HDF5_USE_FILE_LOCKING=locking)
     assert (done.returncode == 0) == (locking == "FALSE")
@@ -194,7 +194,7 @@ def test_what_another_process_empties_is_noticed(path: Path, locking: str) -> No
         with pytest.raises(InputError, match="has changed since it was opened: open it again"):
             x.compute()
     if locking == "FALSE":
-        # The old file is still held: the new one is not taken for it.
+        # The old file is still open, but the reader does not confuse the two.
         again = sa.read_lazy(path)
         np.testing.assert_array_equal(again.X.compute(), np.full((300, 40), 7))
     else:
@@ -202,7 +202,7 @@ def test_what_another_process_empties_is_noticed(path: Path, locking: str) -> No
 
 
 def test_zarr_stores_are_written_beside(tmp_path: Path) -> None:
-    """Nothing guards a Zarr store: what is lost is noticed, and the page says how to write."""
+    """Nothing protects a Zarr store, but readers notice the change; documented is this way."""
     path = tmp_path / "a.zarr"
     expected = some_adata()
     with warnings.catch_warnings(action="ignore"):  # of other defaults in the future

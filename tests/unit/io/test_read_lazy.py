@@ -259,7 +259,7 @@ def test_a_store_changed_in_place_is_another(tmp_path, layout, change):
     assert len(kinds) > 5
     for name in kinds.values():
         copy = Path(shutil.copytree(path, tmp_path / "copy"))
-        stores = [Store.at(copy), Store.at(copy)]
+        stores = [Store.find(copy), Store.find(copy)]
         stores[0].check_unchanged()
         change(copy / name)
         for store in stores:
@@ -274,7 +274,7 @@ def test_looks_at_all_files_of_a_large_store_take_little_of_the_time(tmp_path, m
     looks = []
     slow = lambda folder: looks.append(folder) or time.sleep(0.05) or "same"  # noqa: E731
     monkeypatch.setattr(store_module, "folder_stamp", slow)
-    store = Store.at(path)
+    store = Store.find(path)
     for _ in range(100):
         store.check_unchanged()
     assert len(looks) == 2, "one at the beginning, and one since"

@@ -29,8 +29,8 @@ from tests.helpers.layouts import (
     assert_rows,
     frames,
     native,
-    plain,
     plate,
+    read_reference,
     write,
 )
 
@@ -56,7 +56,7 @@ def ways(caplog: pytest.LogCaptureFixture) -> str:
 def stored(request, tmp_path) -> tuple[Path, Plain]:
     """A plate in the layout that the test names, and its arrays."""
     path = write(plate(N_CELLS, N_GENES), tmp_path, LAYOUTS[request.param])
-    return path, plain(path)
+    return path, read_reference(path)
 
 
 @pytest.mark.parametrize("stored", LAYOUTS, indirect=True)
@@ -162,7 +162,7 @@ def large() -> sp.csr_matrix:
 def test_large_blocks_share_no_memory(large, tmp_path, layout):
     """Values stay as they are while other blocks are read, also where only a view is left."""
     path = write(large, tmp_path, layout)
-    wanted = plain(path)
+    wanted = read_reference(path)
     np.testing.assert_array_equal(wanted.data, large.data)
     x = sa.read_lazy(path, block_budget="16MB").X
     assert x.numblocks[0] > 6

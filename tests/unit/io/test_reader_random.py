@@ -16,7 +16,7 @@ import scatlas as sa
 from scatlas.errors import InputError
 from scatlas.io import open_counts
 from tests.helpers.layout_arrays import H5_CODECS, ZARR2, ZARR3
-from tests.helpers.layouts import PARTS, Layout, assert_block, assert_rows, plain, write
+from tests.helpers.layouts import PARTS, Layout, assert_block, assert_rows, read_reference, write
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +89,7 @@ def holes(path: Path) -> bool:
 )
 def test_any_layout_matrix_and_budget(tmp_path_factory, layout, x, budget, data):
     path = write(x, tmp_path_factory.mktemp("plate"), layout)
-    wanted = plain(path)
+    wanted = read_reference(path)
     for part, array in zip(PARTS, wanted, strict=True):
         # The file holds what was meant to be in it; scaleoffset and types round alike.
         np.testing.assert_array_equal(array.astype(np.float64), getattr(x, part))

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 import scatlas as sa
 from scatlas import blocks
-from scatlas.blocks.dask_graph import Shared
+from scatlas.blocks.dask_graph import SharedResults
 from scatlas.io.matrices.csr_row_block import RowBlock
 from scatlas.kernels.counts import lazy_normalized, normalize_cpu
 from scatlas.kernels.counts.lazy_normalized import LazyNormalizedCsr, defer_normalization
@@ -237,7 +237,7 @@ def test_what_is_shared_is_forgotten_when_the_last_has_it():
         "y": {"b", "c"},
         "z": {"c"},
     }
-    shared = Shared(below, ["x", "y", "z"])
+    shared = SharedResults(below, ["x", "y", "z"])
     made = []
 
     def make(key: str) -> str:

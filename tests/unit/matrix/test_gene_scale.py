@@ -1,4 +1,4 @@
-"""PCA of scaled genes from the sparse part alone, against scaled values that are written out."""
+"""PCA of scaled genes from the sparse part alone, compared with explicit scaled values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ N_CELLS, N_GENES, N_COMPS = 300, 12, 5
 
 @pytest.fixture
 def x() -> sp.csr_matrix:
-    """Log counts with a constant gene, an empty one, and one so full that zeros are clipped."""
+    """Log counts with a constant gene, an empty one, and one so high that zeros are clipped."""
     rng = np.random.default_rng(5)
     dense = np.log1p(rng.poisson(rng.gamma(0.5, 2, N_GENES), (N_CELLS, N_GENES)))
     dense[:, 3] = 1.5
@@ -29,7 +29,7 @@ def x() -> sp.csr_matrix:
     return sp.csr_matrix(dense.astype(np.float32))
 
 
-def lazily(x: sp.csr_matrix) -> da.Array:
+def lazy_csr(x: sp.csr_matrix) -> da.Array:
     parts = [
         da.from_delayed(
             dask.delayed(lambda rows: x[rows])(slice(a, a + 100)),
@@ -50,13 +50,13 @@ def test_equals_pca_of_scaled_values(x, zero_center, max_value, pca_zero_center)
 
     unscaled = GramStats.from_block(x)
     gene_scale = GeneScale.from_stats(unscaled, zero_center=zero_center, max_value=max_value)
-    shifted = gene_scale.shifted(lazily(x))
+    shifted = gene_scale.shift(lazy_csr(x))
     stats = gene_scale.stats(unscaled, shifted)
     found = components(stats, N_COMPS, zero_center=pca_zero_center)
 
     dense = shifted.compute().toarray() + gene_scale.zeros
     np.testing.assert_allclose(dense, wanted, rtol=1e-6, atol=1e-6)
-    # S is kept in float32: each of its values is rounded by this much at most.
+    # Largest rounding error of the values of S, which are float32.
     rounding = 2.0**-24 * np.abs(wanted).max()
     np.testing.assert_allclose(stats.sums, wanted.sum(axis=0), atol=N_CELLS * rounding)
     products = N_CELLS * 2 * rounding * np.abs(wanted).max()
@@ -75,5 +75,5 @@ def test_without_clipping_no_cell_is_read(x):
 
     unscaled = GramStats.from_block(x)
     gene_scale = GeneScale.from_stats(unscaled, zero_center=True, max_value=None)
-    never = lazily(x).map_blocks(refuse, dtype=x.dtype, meta=sp.csr_matrix((0, 0)))
-    assert gene_scale.stats(unscaled, never).n_cells == N_CELLS
+    unreadable = lazy_csr(x).map_blocks(refuse, dtype=x.dtype, meta=sp.csr_matrix((0, 0)))
+    assert gene_scale.stats(unscaled, unreadable).n_cells == N_CELLS

@@ -82,8 +82,8 @@ def test_as_many_cells_as_components():
     """The library tells one from the other by the number of cells."""
     x = np.random.default_rng(0).normal(size=(60, 60)).astype(np.float32)
     labels = {"plate": pd.Categorical(np.arange(60) % 2)}
-    moved = harmony.harmonized(x, labels)
-    wide = harmony.harmonized(np.c_[x, np.zeros((60, 1), np.float32)], labels)
+    moved = harmony.harmonize(x, labels)
+    wide = harmony.harmonize(np.c_[x, np.zeros((60, 1), np.float32)], labels)
     np.testing.assert_allclose(moved, wide[:, :60], atol=1e-4)
 
 
@@ -94,7 +94,7 @@ def test_refusals(shifted: ad.AnnData, monkeypatch: pytest.MonkeyPatch):
 
     refused("no 'X_umap' in obsm: run sa.pp.pca first", basis="X_umap")
     refused(r"no column 'batch' \(key\); it has plate, line, donor", key=["plate", "batch"])
-    refused("needs 60 cells and more, but there are 59", shifted[:59])
+    refused("needs at least 60 cells, but there are 59", shifted[:59])
     odd = shifted.copy()
     odd.obs["same"], odd.obs["gap"] = "x", odd.obs["plate"].cat.remove_categories("p1")
     refused(r"obs\['same'\] has the same value, 'x', for all cells", odd, "same")

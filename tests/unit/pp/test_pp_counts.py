@@ -8,6 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 from scatlas import blocks
+from scatlas.arrays.kinds import is_dask
 from scatlas.errors import InputError
 from scatlas.matrix.hvg import hvg_of_counts
 from scatlas.matrix.select_normalize import select_and_log_normalize
@@ -177,12 +178,12 @@ def test_cut_of_no_cell(block_loads, counts):
     for x in (counts, block_loads.dask(counts)):
         got = select_and_log_normalize(x, [3, 4], size_factors=nothing)
         assert got.shape == (0, 2)
-        assert (got.compute() if blocks.is_dask(got) else got).nnz == 0
+        assert (got.compute() if is_dask(got) else got).nnz == 0
 
 
 def test_cut_in_memory_takes_several_blocks(monkeypatch, counts):
     whole = select_and_log_normalize(counts, [3, 4], size_factors=factors_of(counts))
-    monkeypatch.setattr("scatlas.blocks.map_reduce.VALUES_PER_BLOCK", 50)
+    monkeypatch.setattr("scatlas.arrays.numpy_arrays.VALUES_PER_BLOCK", 50)
     assert len(blocks.row_slices(counts)) > 3
     got = select_and_log_normalize(counts, [3, 4], size_factors=factors_of(counts))
     assert (got != whole).nnz == 0

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-from scatlas import blocks
+from scatlas.arrays.kinds import is_dask
 from scatlas.errors import InputError
 from scatlas.matrix import gram
 from scatlas.matrix.components import components
@@ -256,7 +256,7 @@ def test_scale(array_type, block_loads, logged, make_adata, dense, zero_center, 
     once = scale(adata, copy=True, **options)
     assert adata.X is original
     if array_type.is_dask:
-        assert blocks.is_dask(once.X)
+        assert is_dask(once.X)
         assert once.X.chunks == original.chunks
         assert block_loads.passes() == scale.passes == 1
     expected, mean, sd = scaled_reference(
@@ -370,7 +370,7 @@ def test_pca(array_type, block_loads, logged, make_adata, dense, zero_center, ma
     assert pca(adata, n_comps=8, zero_center=zero_center) is None
     if array_type.is_dask:
         assert block_loads.passes() == pca.passes == 1
-        assert blocks.is_dask(adata.obsm["X_pca"])
+        assert is_dask(adata.obsm["X_pca"])
         assert adata.obsm["X_pca"].chunks == (adata.X.chunks[0], (8,))
     else:
         assert isinstance(adata.obsm["X_pca"], np.ndarray)
@@ -554,7 +554,7 @@ def test_gram_accumulator_folds_groups_of_16_blocks(logged):
                 group.add(logged[part])
         groups.append(group.result())
     assert len(groups) == 3
-    apart = GramStats.fold(groups)
+    apart = GramStats.merge_in_place(groups)
     whole = GramStats.from_block(logged)
     assert stats.n_cells == apart.n_cells == whole.n_cells == 61
     for name in ("sums", "gram"):

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scatlas import blocks
+from scatlas.arrays.kinds import is_dask
 from scatlas.errors import InputError
 from scatlas.kernels.linalg import regress_cpu
 from scatlas.pp import regress_out
@@ -140,7 +141,7 @@ def test_every_kind_of_x(array_type, block_loads, adata, dense, keys):
         block_loads.reset()
         assert regress_out(ours, keys) is None
         if array_type.is_dask:
-            assert blocks.is_dask(ours.X)
+            assert is_dask(ours.X)
             assert ours.X.chunks == original.chunks
             assert isinstance(ours.X._meta, np.ndarray)
         got = dense(ours.X)

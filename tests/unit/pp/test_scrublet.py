@@ -85,7 +85,7 @@ def test_what_the_first_pass_sees(counts, block_loads):
     for rows in (1, 9, N):
         x = block_loads.dask(counts, rows)
         seen = blocks.reduce(
-            on_matrix._seen, on_matrix._DetectionCounts.merge, x, mask
+            on_matrix._count_detections, on_matrix._DetectionCounts.merge, x, mask
         ).without_rare()
         np.testing.assert_array_equal(seen.frequent, frequent)
         np.testing.assert_array_equal(seen.totals, dense[:, frequent].sum(axis=1))
@@ -105,16 +105,16 @@ def test_a_doublet_lies_where_its_counts_do():
         return (counts / np.where(total == 0, 1, total)) @ matrix - offset
 
     pairs = np.array([[0, 1], [3, 5], [5, 3], [3, 9], [7, 7], [20, 30]])
-    between = doublet_scores._between(place(x), totals, pairs)
+    between = doublet_scores._doublet_coordinates(place(x), totals, pairs)
     np.testing.assert_allclose(between, place(x[pairs[:, 0]] + x[pairs[:, 1]]), atol=1e-13)
 
 
 def test_many_cells_are_scored_in_parts(counts, monkeypatch, caplog):
     whole = scored(counts)
-    monkeypatch.setattr(doublet_scores.score, "__kwdefaults__", {"most": 100})
+    monkeypatch.setattr(doublet_scores.score_cells, "__kwdefaults__", {"max_cells": 100})
     with caplog.at_level(logging.INFO):
         parts = scored(counts)
-    assert "237 cells are scored in 3 parts, dealt at random" in caplog.text
+    assert "237 cells are scored in 3 random parts" in caplog.text
     same(parts, scored(counts))
     assert np.isfinite(parts.score).sum() == 237
     (capture,) = parts.captures.values()
@@ -163,15 +163,15 @@ def test_the_threshold_lies_between_two_modes():
         np.full(7, 0.25),
         np.empty(0),
     ]
-    assert [doublet_scores.threshold_of(array) for array in arrays] == THRESHOLDS
+    assert [doublet_scores.find_threshold(array) for array in arrays] == THRESHOLDS
 
 
 def test_no_threshold_takes_no_cell(counts, monkeypatch, caplog):
-    monkeypatch.setattr(doublet_scores, "threshold_of", lambda scores: None)
+    monkeypatch.setattr(doublet_scores, "find_threshold", lambda scores: None)
     with caplog.at_level(logging.WARNING):
         found = scored(counts)
     assert not found.predicted.any()
-    assert "have no two modes, so that no cell is taken for a doublet" in caplog.text
+    assert "do not have two modes, so no cell is predicted to be a doublet" in caplog.text
 
 
 def test_it_writes_what_scanpy_writes(counts):

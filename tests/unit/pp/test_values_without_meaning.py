@@ -11,7 +11,7 @@ import scatlas as sa
 from scatlas.errors import InputError
 from scatlas.matrix.gene_scale import GeneScale
 from scatlas.matrix.gram import GramAccumulator
-from scatlas.matrix.harmony import harmonized
+from scatlas.matrix.harmony import harmonize
 
 N_CELLS, N_GENES = 20, 30
 
@@ -77,7 +77,7 @@ def test_scaled_genes_are_not_variable_and_nothing_warns(array_type, make_adata,
 
 
 def test_no_scale_follows_from_sums_of_nothing(reals):
-    for cells, message in ((reals[:0], "no cell"), (reals * np.nan, "NaN or infinite")):
+    for cells, message in ((reals[:0], "without cells"), (reals * np.nan, "NaN or infinite")):
         with GramAccumulator(N_GENES) as total:
             total.add(cells)
         with pytest.raises(InputError, match=message):
@@ -88,4 +88,4 @@ def test_harmony_of_sparse_components_is_refused():
     x = sparse.random(80, 5, density=0.5, format="csr", random_state=0)
     labels = {"plate": pd.Series(np.arange(80) % 2)}
     with pytest.raises(InputError, match="dense"):
-        harmonized(x, labels)
+        harmonize(x, labels)

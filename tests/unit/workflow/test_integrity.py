@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from scatlas.errors import InputError, about
+from scatlas.errors import InputError, prefix_errors
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.matrices.csr_writer import CsrWriter
 from scatlas.io.matrices.lazy import read_matrix
@@ -114,7 +114,7 @@ def test_files_that_were_only_touched_are_read_once(results: Path, monkeypatch):
     assert list(found.intact) == [manifest(results)]
     assert found.to_rerun == found.incomplete == {}
     found.apply()
-    monkeypatch.setattr(integrity, "digest_of", lambda *_, **__: pytest.fail("read once more"))
+    monkeypatch.setattr(integrity, "file_digest", lambda *_, **__: pytest.fail("read once more"))
     assert check_outputs([manifest(results)]).touched == {}
 
 
@@ -189,7 +189,7 @@ def test_damage_that_shows_in_no_listing_is_found_by_the_reader(results: Path):
     with (
         pytest.raises(InputError, match=said),
         run_script(args, outputs=[]),
-        about("plate p1"),
+        prefix_errors("plate p1"),
     ):
         read_matrix(store)[0].compute()
 

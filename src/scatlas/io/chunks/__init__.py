@@ -1,1 +1,1 @@
-"""The bytes of one array, chunk by chunk, as numbers; knows no AnnData."""
+"""Decodes the chunks of one array to numbers; knows no AnnData."""

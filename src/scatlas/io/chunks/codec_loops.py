@@ -1,10 +1,12 @@
-"""Runs of chunks decoded or encoded in one call, without the interpreter between them (Numba).
+"""Kernels that decode or encode a run of chunks in one call, without the interpreter (Numba).
 
-A block of four million values has dozens of chunks. Decoded one by one, each makes its thread take
-and leave the interpreter's lock several times, and a dozen threads then wait for one another more
-than they decode. The libraries' own C functions are called here, by their addresses, which are
-arguments: compiled code that held them could not be kept on disk.
+A block of four million values has dozens of chunks. Decoding them one by one takes and releases the
+interpreter's lock several times per chunk, and a dozen threads then wait for one another longer
+than they decode. The kernels call the libraries' C functions by address. The addresses are
+arguments: compiled code that contained them could not be cached on disk.
 """
+
+# ruff: noqa: ARG001 - Numba takes the number of arguments from the signature of an intrinsic.
 
 from __future__ import annotations
 
@@ -19,77 +21,84 @@ from scatlas.kernels.build.numba_cache import njit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy as np
+
+# LLVM's types for ``char *``, ``int`` and ``long``.
 _BYTES = ir.IntType(8).as_pointer()
 _INT, _LONG = ir.IntType(32), ir.IntType(64)
 
 
-def _caller(result: Any, *parameters: Any, fixed: tuple[int, ...] = ()) -> Callable:
-    """Codegen of a call of a C function by its address; ``fixed`` are constant last arguments."""
+def _call_by_address(
+    result: Any, *parameters: Any, constants: tuple[int, ...] = ()
+) -> Callable[..., Any]:
+    """Codegen of a call of a C function; ``constants`` are its last arguments."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
-        address, *given = args
-        of_c = ir.FunctionType(result, [*parameters, *[_INT for _ in fixed]])
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address, *arguments = args
+        c_type = ir.FunctionType(result, [*parameters, *[_INT for _ in constants]])
         values = []
-        for value, kind in zip(given, parameters, strict=True):
+        for value, kind in zip(arguments, parameters, strict=True):
             if kind is _BYTES:
                 values.append(builder.inttoptr(value, kind))
             else:
                 values.append(builder.trunc(value, kind) if kind is _INT else value)
-        values += [ir.Constant(_INT, value) for value in fixed]
-        found = builder.call(builder.inttoptr(address, of_c.as_pointer()), values)
+        values += [ir.Constant(_INT, value) for value in constants]
+        returned = builder.call(builder.inttoptr(address, c_type.as_pointer()), values)
         if result is _INT:
-            return builder.zext(found, _LONG)
-        return builder.ptrtoint(found, _LONG) if result is _BYTES else found
+            return builder.zext(returned, _LONG)
+        return builder.ptrtoint(returned, _LONG) if result is _BYTES else returned
 
     return codegen
 
 
 @intrinsic
-def _blosc_decompress(typing_context: Any, of: Any, source: Any, target: Any, n: Any) -> Any:  # noqa: ARG001
-    """``int blosc_decompress_ctx(source, target, n, 1)``: bytes written, on one thread."""
-    return types.int64(*[types.int64] * 4), _caller(_INT, _BYTES, _BYTES, _LONG, fixed=(1,))
+def _blosc_decompress(typing_context: Any, function: Any, source: Any, target: Any, n: Any) -> Any:
+    """``int blosc_decompress_ctx(source, target, n, 1)`` on one thread; returns bytes written."""
+    return types.int64(*[types.int64] * 4), _call_by_address(
+        _INT, _BYTES, _BYTES, _LONG, constants=(1,)
+    )
 
 
 @intrinsic
 def _blosc_compress(
-    typing_context: Any,  # noqa: ARG001
-    of: Any,  # noqa: ARG001
-    level: Any,  # noqa: ARG001
-    shuffle: Any,  # noqa: ARG001
-    item: Any,  # noqa: ARG001
-    n: Any,  # noqa: ARG001
-    source: Any,  # noqa: ARG001
-    target: Any,  # noqa: ARG001
-    room: Any,  # noqa: ARG001
-    name: Any,  # noqa: ARG001
-    block: Any,  # noqa: ARG001
+    typing_context: Any,
+    function: Any,
+    level: Any,
+    shuffle: Any,
+    item: Any,
+    n: Any,
+    source: Any,
+    target: Any,
+    room: Any,
+    name: Any,
+    block: Any,
 ) -> Any:
-    """``int blosc_compress_ctx(..., 1)``: bytes written, on one thread; not positive on failure."""
+    """``int blosc_compress_ctx(..., 1)`` on one thread; returns bytes written, <= 0 on failure."""
     parameters = (_INT, _INT, _LONG, _LONG, _BYTES, _BYTES, _LONG, _BYTES, _LONG)
-    return types.int64(*[types.int64] * 10), _caller(_INT, *parameters, fixed=(1,))
+    return types.int64(*[types.int64] * 10), _call_by_address(_INT, *parameters, constants=(1,))
 
 
 @intrinsic
-def _crc32c(typing_context: Any, of: Any, start: Any, source: Any, n: Any) -> Any:  # noqa: ARG001
+def _crc32c(typing_context: Any, function: Any, start: Any, source: Any, n: Any) -> Any:
     """``uint32_t crc32c_extend(start, source, n)``."""
-    return types.int64(*[types.int64] * 4), _caller(_INT, _INT, _BYTES, _LONG)
+    return types.int64(*[types.int64] * 4), _call_by_address(_INT, _INT, _BYTES, _LONG)
 
 
 @intrinsic
-def _new_decompressor(typing_context: Any, of: Any) -> Any:  # noqa: ARG001
-    """``libdeflate_alloc_decompressor()``: its address, or 0."""
-    return types.int64(types.int64), _caller(_BYTES)
+def _new_decompressor(typing_context: Any, function: Any) -> Any:
+    """``libdeflate_alloc_decompressor()``; returns its address, or 0."""
+    return types.int64(types.int64), _call_by_address(_BYTES)
 
 
 @intrinsic
-def _free_decompressor(typing_context: Any, of: Any, decompressor: Any) -> Any:  # noqa: ARG001
+def _free_decompressor(typing_context: Any, function: Any, decompressor: Any) -> Any:
     """``libdeflate_free_decompressor(decompressor)``."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
-        address, made = args
-        of_c = ir.FunctionType(ir.VoidType(), [_BYTES])
-        function = builder.inttoptr(address, of_c.as_pointer())
-        builder.call(function, [builder.inttoptr(made, _BYTES)])
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address, decompressor = args
+        c_type = ir.FunctionType(ir.VoidType(), [_BYTES])
+        function = builder.inttoptr(address, c_type.as_pointer())
+        builder.call(function, [builder.inttoptr(decompressor, _BYTES)])
         return ir.Constant(_LONG, 0)
 
     return types.int64(types.int64, types.int64), codegen
@@ -97,22 +106,22 @@ def _free_decompressor(typing_context: Any, of: Any, decompressor: Any) -> Any: 
 
 @intrinsic
 def _inflate(
-    typing_context: Any,  # noqa: ARG001
-    of: Any,  # noqa: ARG001
-    decompressor: Any,  # noqa: ARG001
-    source: Any,  # noqa: ARG001
-    n_source: Any,  # noqa: ARG001
-    target: Any,  # noqa: ARG001
-    n_target: Any,  # noqa: ARG001
-    written: Any,  # noqa: ARG001
+    typing_context: Any,
+    function: Any,
+    decompressor: Any,
+    source: Any,
+    n_source: Any,
+    target: Any,
+    n_target: Any,
+    written: Any,
 ) -> Any:
-    """``libdeflate_zlib_decompress(...)``: 0 when exactly ``n_target`` bytes were written."""
+    """``libdeflate_zlib_decompress(...)``; returns 0 if it wrote exactly ``n_target`` bytes."""
     parameters = (_BYTES, _BYTES, _LONG, _BYTES, _LONG, _BYTES)
-    return types.int64(*[types.int64] * 7), _caller(_INT, *parameters)
+    return types.int64(*[types.int64] * 7), _call_by_address(_INT, *parameters)
 
 
 @njit(nogil=True, cache=True)
-def _uint32(raw, at):
+def _uint32(raw: np.ndarray, at: int) -> int:
     return (
         types.int64(raw[at])
         | types.int64(raw[at + 1]) << 8
@@ -122,8 +131,17 @@ def _uint32(raw, at):
 
 
 @njit(nogil=True, cache=True)
-def unblosc(decompress, crc32c, raw, begin, starts, sizes, target, chunk_bytes):
-    """Decode Blosc chunks to consecutive places of the memory at ``target``.
+def decode_blosc_chunks(
+    decompress: int,
+    crc32c: int,
+    raw: np.ndarray,
+    source: int,
+    starts: np.ndarray,
+    sizes: np.ndarray,
+    target: int,
+    chunk_bytes: int,
+) -> int:
+    """Decode Blosc chunks one after the other to the memory at ``target``.
 
     Parameters
     ----------
@@ -131,95 +149,112 @@ def unblosc(decompress, crc32c, raw, begin, starts, sizes, target, chunk_bytes):
         Addresses of ``blosc_decompress_ctx`` and ``crc32c_extend``; 0 for chunks that do not end
         with their checksum.
     raw
-        uint8, in which chunk i is ``raw[starts[i] : starts[i] + sizes[i]]``.
-    begin
+        uint8; chunk i is ``raw[starts[i] : starts[i] + sizes[i]]``.
+    source
         Address of ``raw``.
     starts, sizes
-        int64.
+        int64, one per chunk.
     target
-        Address to write to.
+        Address of the output.
     chunk_bytes
-        Of each chunk when it is decoded.
+        Bytes per decoded chunk.
 
     Returns
     -------
-    Number of chunks before the first that is damaged.
+    Number of chunks before the first damaged one.
     """
     for i in range(starts.size):
         at, size = starts[i], sizes[i]
         if crc32c:
             size -= 4
-            if size < 0 or _crc32c(crc32c, 0, begin + at, size) != _uint32(raw, at + size):
+            if size < 0 or _crc32c(crc32c, 0, source + at, size) != _uint32(raw, at + size):
                 return i
-        # c-blosc trusts the sizes in the header: of the chunk, and of it compressed.
+        # c-blosc trusts the sizes of the decoded and of the encoded chunk in the header.
         if size < 16 or _uint32(raw, at + 4) != chunk_bytes or _uint32(raw, at + 12) != size:
             return i
         place = target + i * chunk_bytes
-        if _blosc_decompress(decompress, begin + at, place, chunk_bytes) != chunk_bytes:
+        if _blosc_decompress(decompress, source + at, place, chunk_bytes) != chunk_bytes:
             return i
     return starts.size
 
 
 @njit(nogil=True, cache=True)
-def inflate(functions, begin, starts, sizes, target, chunk_bytes):
-    """Decode zlib or gzip chunks to consecutive places of the memory at ``target``.
+def decode_deflate_chunks(
+    functions: tuple[int, ...],
+    source: int,
+    starts: np.ndarray,
+    sizes: np.ndarray,
+    target: int,
+    chunk_bytes: int,
+) -> int:
+    """Decode zlib or gzip chunks one after the other to the memory at ``target``.
 
     Parameters
     ----------
     functions
-        Addresses of libdeflate's functions that make a decompressor, decompress and free it.
-    begin, starts, sizes, target, chunk_bytes
-        As for :func:`unblosc`.
+        Addresses of libdeflate's functions that allocate a decompressor, decompress, and free it.
+    source, starts, sizes, target, chunk_bytes
+        As for :func:`decode_blosc_chunks`.
 
     Returns
     -------
     Number of chunks before the first that is damaged or of another size.
     """
-    make, decompress, free = functions
-    decompressor = _new_decompressor(make)
+    allocate, decompress, free = functions
+    decompressor = _new_decompressor(allocate)
     if decompressor == 0:
         return 0
-    done = starts.size
+    n_decoded = starts.size
     for i in range(starts.size):
         place = target + i * chunk_bytes
-        if _inflate(decompress, decompressor, begin + starts[i], sizes[i], place, chunk_bytes, 0):
-            done = i
+        if _inflate(decompress, decompressor, source + starts[i], sizes[i], place, chunk_bytes, 0):
+            n_decoded = i
             break
     _free_decompressor(free, decompressor)
-    return done
+    return n_decoded
 
 
 @njit(nogil=True, cache=True)
-def blosc(
-    functions, name, level, shuffle, item, source, chunk_bytes, out, target, lengths, checksums
-):
-    """Encode consecutive chunks as Blosc does, each with its checksum after it.
+def encode_blosc_chunks(
+    functions: tuple[int, int],
+    name: int,
+    level: int,
+    shuffle: int,
+    item: int,
+    source: int,
+    chunk_bytes: int,
+    out: np.ndarray,
+    target: int,
+    sizes: np.ndarray,
+    checksums: np.ndarray,
+) -> int:
+    """Encode consecutive chunks by Blosc and append to each its checksum.
 
     Parameters
     ----------
     functions
         Addresses of ``blosc_compress_ctx`` and ``crc32c_extend``.
     name
-        Address of the name of the compressor within Blosc, ended by a zero.
+        Address of the zero-terminated name of the compressor within Blosc.
     level, shuffle, item
-        Level, way to rearrange bytes, and bytes of a value.
+        Compression level, Blosc's number of the shuffle, bytes per value.
     source, chunk_bytes
-        Address of the first chunk, and the bytes of each.
+        Address of the first chunk, bytes per chunk.
     out, target
-        uint8 with room for every chunk and 20 bytes more each, and its address.
-    lengths
-        int64, one per chunk: gets the bytes that it takes encoded.
+        uint8 of ``chunk_bytes + 20`` bytes per chunk, and its address.
+    sizes
+        int64, one per chunk; the kernel writes the bytes of the encoded chunk.
     checksums
-        uint32, one per chunk: gets the CRC-32C of its bytes before they are encoded.
+        uint32, one per chunk; the kernel writes the CRC-32C of the chunk before encoding.
 
     Returns
     -------
-    Bytes of all; -1 if Blosc fails.
+    Bytes of all encoded chunks; -1 if Blosc fails.
     """
     compress, crc32c = functions
     room = chunk_bytes + 16
     at = 0
-    for i in range(lengths.size):
+    for i in range(sizes.size):
         begin = source + i * chunk_bytes
         checksums[i] = _crc32c(crc32c, 0, begin, chunk_bytes)
         n = _blosc_compress(
@@ -230,6 +265,6 @@ def blosc(
         checksum = _crc32c(crc32c, 0, target + at, n)
         for byte in range(4):
             out[at + n + byte] = types.uint8(checksum >> 8 * byte & 255)
-        lengths[i] = n + 4
+        sizes[i] = n + 4
         at += n + 4
     return at

@@ -1,49 +1,48 @@
-"""Decoders of single chunks, as HDF5 and Zarr name them: all leave the interpreter lock.
+"""Decoders of single chunks, named as in HDF5 and Zarr; all release the interpreter lock.
 
-A pipeline is what lies between the numbers in memory and the bytes on disk: at most a shuffle, at
-most one compressor, at most one checksum, in this order. Other pipelines are read by the libraries
-themselves (:mod:`scatlas.io.chunks.chunked_array` says so in the log).
+A pipeline encodes a chunk by at most one shuffle, one compressor and one checksum, in this order.
+h5py and zarr-python read arrays with other pipelines (:mod:`scatlas.io.files.chunk_locations`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# A deflate stream cannot expand further than this (https://zlib.net/zlib_tech.html): a damaged
-# chunk size must not ask for terabytes of memory.
+# Largest expansion of a deflate stream (https://zlib.net/zlib_tech.html): a damaged chunk size must
+# not request terabytes of memory.
 _MAX_DEFLATE_RATIO = 1032
-
+# In a Blosc header, from byte 4: bytes of the decoded chunk, of a block, of the encoded chunk.
 _BLOSC_SIZES = Struct("<3I")
 
 Buffer = bytes | bytearray | memoryview
 
 
 class ChunkError(ValueError):
-    """A chunk that cannot be decoded."""
+    """A chunk cannot be decoded."""
 
 
 class Decoder(Protocol):
-    """Undoes one step of the pipeline."""
+    """Inverse of one step of the pipeline."""
 
-    def decode(self, raw: Buffer, n_bytes: int) -> Buffer | np.ndarray:
+    def decode(self, raw: Buffer, n_bytes: int) -> Buffer:
         """Return the bytes before this step.
 
-        ``n_bytes`` is the size of the decoded chunk. `Zstd` and `Crc32c` take None: of text it is
-        not known.
+        ``n_bytes`` is the size of the decoded chunk. `Zstd` and `Crc32c` accept None, because the
+        size of text is unknown.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Deflate:
-    """zlib or gzip streams (HDF5's gzip is zlib), by libdeflate: both carry a checksum."""
+    """zlib or gzip streams with their checksum, by libdeflate (HDF5's gzip is zlib)."""
 
     container: str = "zlib"
 
@@ -54,34 +53,33 @@ class Deflate:
         if n_bytes > _MAX_DEFLATE_RATIO * len(raw) + 64:
             msg = f"{len(raw):,} bytes cannot hold {n_bytes:,}"
             raise ChunkError(msg)
-        decompress = (
-            deflate.zlib_decompress if self.container == "zlib" else deflate.gzip_decompress
-        )
+        is_zlib = self.container == "zlib"
+        decompress = deflate.zlib_decompress if is_zlib else deflate.gzip_decompress
         return decompress(raw, n_bytes)
 
 
 @dataclass(frozen=True)
 class Lzf:
-    """LZF as h5py writes it: no checksum."""
+    """LZF as h5py writes it, without a checksum."""
 
-    def decode(self, raw: Buffer, n_bytes: int) -> np.ndarray:
+    def decode(self, raw: Buffer, n_bytes: int) -> memoryview:
         """See :class:`Decoder`."""
         from scatlas.io.chunks.lzf import decompress
 
         out = decompress(np.frombuffer(raw, np.uint8), n_bytes)
         if out is None:
             raise ChunkError("not an LZF stream")
-        return out
+        return out.data
 
 
 def _zstd_size(raw: Buffer) -> int | None:
-    """Decoded size in the header of a frame (RFC 8878, 3.1.1.1); None when it does not tell."""
+    """Decoded size in the header of a frame (RFC 8878, 3.1.1.1); None if absent."""
     if len(raw) < 5:
         return None
     flags = raw[4]
-    single = flags >> 5 & 1  # no window, and a size for certain
-    width = (single, 2, 4, 8)[flags >> 6]
-    start = 6 - single + (0, 1, 2, 4)[flags & 3]
+    is_single_segment = flags >> 5 & 1  # no window descriptor, but always a size
+    width = (is_single_segment, 2, 4, 8)[flags >> 6]
+    start = 6 - is_single_segment + (0, 1, 2, 4)[flags & 3]
     size = int.from_bytes(raw[start : start + width], "little")
     return size + 256 * (width == 2) if width else None
 
@@ -94,7 +92,7 @@ class Zstd:
         """See :class:`Decoder`."""
         from numcodecs import zstd
 
-        # A damaged size must not ask for terabytes of memory.
+        # A damaged size must not request terabytes of memory.
         size = _zstd_size(raw)
         if n_bytes is not None and size not in (None, n_bytes):
             msg = f"a Zstandard frame of {size:,} bytes instead of {n_bytes:,}"
@@ -104,40 +102,40 @@ class Zstd:
 
 @dataclass(frozen=True)
 class Blosc:
-    """Blosc 1 buffers of any inner compressor: no checksum."""
+    """Blosc 1 buffers of any inner compressor, without a checksum."""
 
-    def decode(self, raw: Buffer, n_bytes: int) -> np.ndarray:
+    def decode(self, raw: Buffer, n_bytes: int) -> memoryview:
         """See :class:`Decoder`."""
         out = np.empty(n_bytes, np.uint8)
         self.decode_into(raw, out)
-        return out
+        return out.data
 
     def decode_into(self, raw: Buffer, out: np.ndarray) -> None:
         """Decode to ``out``, which has the size of the decoded chunk."""
         from numcodecs import blosc
 
-        # c-blosc trusts the sizes in the header: bytes before, of a block, and after compression.
-        n_bytes, _, packed = _BLOSC_SIZES.unpack_from(raw, 4) if len(raw) >= 16 else (0, 0, 0)
-        if n_bytes != out.nbytes or packed != len(raw):
-            msg = f"a Blosc header of {n_bytes:,} bytes in {packed:,}, not {out.nbytes:,}"
+        # c-blosc trusts the sizes in the header.
+        n_bytes, _, n_encoded = _BLOSC_SIZES.unpack_from(raw, 4) if len(raw) >= 16 else (0, 0, 0)
+        if n_bytes != out.nbytes or n_encoded != len(raw):
+            msg = f"a Blosc header of {n_bytes:,} bytes in {n_encoded:,}, not {out.nbytes:,}"
             raise ChunkError(msg)
         blosc.decompress(raw, out)
 
 
 @dataclass(frozen=True)
 class Shuffle:
-    """Bytes of equal significance side by side (HDF5's shuffle)."""
+    """HDF5's shuffle: bytes of equal significance are adjacent."""
 
     itemsize: int
 
-    def decode(self, raw: Buffer, n_bytes: int) -> np.ndarray:  # noqa: ARG002
+    def decode(self, raw: Buffer, n_bytes: int) -> memoryview:  # noqa: ARG002
         """See :class:`Decoder`."""
         flat = np.frombuffer(raw, np.uint8)
-        whole = flat.size // self.itemsize * self.itemsize
+        n = flat.size // self.itemsize * self.itemsize
         out = np.empty_like(flat)
-        out[:whole].reshape(-1, self.itemsize)[...] = flat[:whole].reshape(self.itemsize, -1).T
-        out[whole:] = flat[whole:]
-        return out
+        out[:n].reshape(-1, self.itemsize)[...] = flat[:n].reshape(self.itemsize, -1).T
+        out[n:] = flat[n:]
+        return out.data
 
 
 @dataclass(frozen=True)
@@ -160,34 +158,33 @@ class Crc32c:
         from google_crc32c import value
 
         body = memoryview(raw)[:-4]
-        # The package takes bytes alone.
+        # google_crc32c takes bytes alone.
         if len(raw) < 4 or value(bytes(body)) != int.from_bytes(raw[-4:], "little"):
             raise ChunkError("its checksum (crc32c) does not match")
         return body
 
 
 def decode(pipeline: Sequence[Decoder], raw: Buffer, dtype: np.dtype, n_values: int) -> np.ndarray:
-    """Numbers of a chunk.
+    """Decode the numbers of a chunk.
 
     Parameters
     ----------
     pipeline
-        Steps in the order of decoding.
+        Decoders in the order of decoding.
     raw
-        The chunk as it lies on disk.
+        The encoded chunk.
     dtype, n_values
-        What it holds; ``dtype`` as stored, with its byte order.
+        Type as stored, with its byte order, and number of values.
 
     Raises
     ------
     ChunkError
-        And what the libraries raise: the chunk is damaged.
+        The chunk is damaged. Libraries that decode raise other errors, too.
     """
     n_bytes = n_values * dtype.itemsize
-    decoded: Any = raw
     for step in pipeline:
-        decoded = step.decode(decoded, n_bytes)
-    flat = np.frombuffer(decoded, np.uint8)
+        raw = step.decode(raw, n_bytes)
+    flat = np.frombuffer(raw, np.uint8)
     if flat.size != n_bytes:
         msg = f"it holds {flat.size:,} bytes instead of {n_bytes:,}"
         raise ChunkError(msg)

@@ -1,8 +1,8 @@
-"""LZF, the small compressor that h5py brings: h5py's own decoder holds HDF5's lock.
+"""LZF, the small compressor of h5py, decoded without the lock that h5py's decoder holds.
 
 Format: M. Lehmann, LibLZF (http://oldhome.schmorp.de/marc/liblzf.html). A control byte below 32
-is followed by that many bytes and one, verbatim; any other holds the length, less two, in its
-upper three bits (7: plus the next byte) and the upper part of the distance, less one, in the rest.
+precedes that many literal bytes plus one. Any other has the length minus 2 in its upper three bits
+(7: plus the next byte), and the upper part of the distance minus 1 in the rest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from scatlas.kernels.build.numba_cache import njit
 
 
 def decompress(raw: np.ndarray, n_bytes: int) -> np.ndarray | None:
-    """Return the ``n_bytes`` bytes that ``raw`` (uint8) encodes; None when it is damaged."""
+    """Decode ``raw`` (uint8) to ``n_bytes`` bytes; None if it is damaged."""
     # Three bytes of input give at most 264 of output.
     if n_bytes > 88 * raw.size + 264:
         return None
@@ -22,36 +22,36 @@ def decompress(raw: np.ndarray, n_bytes: int) -> np.ndarray | None:
 
 
 @njit(nogil=True, cache=True)
-def _decompress(raw, out):
-    read = 0
-    done = 0
-    while read < raw.size:
-        control = np.int64(raw[read])
-        read += 1
+def _decompress(raw: np.ndarray, out: np.ndarray) -> bool:
+    n_read = np.int64(0)
+    n_written = np.int64(0)
+    while n_read < raw.size:
+        control = np.int64(raw[n_read])
+        n_read += 1
         if control < 32:
             n = control + 1
-            if read + n > raw.size or done + n > out.size:
+            if n_read + n > raw.size or n_written + n > out.size:
                 return False
             for i in range(n):
-                out[done + i] = raw[read + i]
-            read += n
-            done += n
+                out[n_written + i] = raw[n_read + i]
+            n_read += n
+            n_written += n
             continue
         n = control >> 5
         if n == 7:
-            if read >= raw.size:
+            if n_read >= raw.size:
                 return False
-            n += np.int64(raw[read])
-            read += 1
-        if read >= raw.size:
+            n += np.int64(raw[n_read])
+            n_read += 1
+        if n_read >= raw.size:
             return False
-        start = done - ((control & 31) << 8) - np.int64(raw[read]) - 1
-        read += 1
+        start = n_written - ((control & 31) << 8) - np.int64(raw[n_read]) - 1
+        n_read += 1
         n += 2
-        if start < 0 or done + n > out.size:
+        if start < 0 or n_written + n > out.size:
             return False
         # Byte by byte: source and target may overlap, which repeats a pattern.
         for i in range(n):
-            out[done + i] = out[start + i]
-        done += n
-    return done == out.size
+            out[n_written + i] = out[start + i]
+        n_written += n
+    return n_written == out.size

@@ -1,7 +1,7 @@
-"""C functions of the packages that decode and encode, for kernels that call them in a loop.
+"""C functions of numcodecs, google-crc32c and deflate, for kernels that call them in a loop.
 
-The packages promise their Python functions alone. Where a symbol is missing, chunks are worked on
-one by one through those, and the log says so.
+Only the Python functions of these packages are public. If a symbol is missing, the Python functions
+process the chunks one by one, and the log says so.
 """
 
 from __future__ import annotations
@@ -21,98 +21,102 @@ if TYPE_CHECKING:
 
     from scatlas.io.chunks.codecs import Decoder
 
-    # Of the raw bytes, where the chunks begin in them and their sizes, to an array of bytes:
-    # how many chunks were decoded before one that is damaged.
+    # Arguments: raw bytes, offsets and sizes of the chunks in them, output array, bytes per decoded
+    # chunk. Returns the number of chunks before the first damaged one.
     RunDecoder = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int], int]
-    # From consecutive chunks and the bytes of each: all of them encoded, the bytes that each takes,
-    # and the CRC-32C of each before it was encoded.
+    # Arguments: consecutive chunks, bytes per chunk. Returns all encoded chunks, their sizes, and
+    # the CRC-32C of each chunk before encoding.
     RunEncoder = Callable[[np.ndarray, int], tuple[memoryview, list[int], list[int]]]
 
 logger = logging.getLogger(__name__)
-# Bytes that a chunk may take beyond its own: Blosc's header and the checksum.
+# Bytes that an encoded chunk may need beyond its decoded size: Blosc's header and the checksum.
 _OVERHEAD = 20
 
 
 @cache
 def _address(module: str, name: str) -> int:
     library = ctypes.CDLL(import_module(module).__file__)
-    return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+    address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+    if address is None:
+        msg = f"{module}: {name} has no address"
+        raise AttributeError(msg)
+    return address
 
 
 def run_decoder(pipeline: Sequence[Decoder]) -> RunDecoder | None:
-    """Function that decodes a run of chunks in one call, if there is one for the pipeline."""
+    """Function that decodes a run of chunks in one call; None if the pipeline has no such."""
     try:
         match pipeline:
             case (Blosc(),):
-                return _unblosc(checked=False)
+                return _blosc_decoder(has_checksums=False)
             case (Crc32c(), Blosc()):
-                return _unblosc(checked=True)
+                return _blosc_decoder(has_checksums=True)
             case (Deflate(container),):
-                return _inflate(container)
-    except (AttributeError, OSError, ImportError) as why:
-        _say_once(str(why))
+                return _deflate_decoder(container)
+    except (AttributeError, OSError, ImportError) as error:
+        _log_once(str(error))
     return None
 
 
 @cache
 def run_encoder(compressor: str, level: int, shuffle: int) -> RunEncoder | None:
-    """Function that compresses a run of chunks by Blosc, each with its crc32c, in one call.
+    """Function that compresses a run of chunks by Blosc, each with its CRC-32C, in one call.
 
-    The bytes are those of ``numcodecs.Blosc(compressor, level, shuffle)``. None where the packages
-    lack what is needed.
+    The bytes equal those of ``numcodecs.Blosc(compressor, level, shuffle)``. None if a C function
+    is missing.
     """
     try:
         functions = (
             _address("numcodecs.blosc", "blosc_compress_ctx"),
             _address("google_crc32c._crc32c", "crc32c_extend"),
         )
-    except (AttributeError, OSError, ImportError) as why:
-        _say_once(str(why))
+    except (AttributeError, OSError, ImportError) as error:
+        _log_once(str(error))
         return None
-    from scatlas.io.chunks.codec_loops import blosc
+    from scatlas.io.chunks.codec_loops import encode_blosc_chunks
 
     name = ctypes.create_string_buffer(compressor.encode())
 
     def encode(chunks: np.ndarray, chunk_bytes: int) -> tuple[memoryview, list[int], list[int]]:
-        lengths = np.empty(chunks.nbytes // chunk_bytes, np.int64)
-        checksums = np.empty(lengths.size, np.uint32)
-        out = np.empty(chunks.nbytes + _OVERHEAD * lengths.size, np.uint8)
-        n_bytes = blosc(
+        sizes = np.empty(chunks.nbytes // chunk_bytes, np.int64)
+        checksums = np.empty(sizes.size, np.uint32)
+        out = np.empty(chunks.nbytes + _OVERHEAD * sizes.size, np.uint8)
+        n_bytes = encode_blosc_chunks(
             functions, ctypes.addressof(name), level, shuffle, chunks.itemsize,
-            chunks.ctypes.data, chunk_bytes, out, out.ctypes.data, lengths, checksums,
+            chunks.ctypes.data, chunk_bytes, out, out.ctypes.data, sizes, checksums,
         )  # fmt: skip
         if n_bytes < 0:
             msg = f"Blosc cannot encode {chunk_bytes:,} bytes"
             raise RuntimeError(msg)
-        return memoryview(out)[:n_bytes], lengths.tolist(), checksums.tolist()
+        return out.data[:n_bytes], sizes.tolist(), checksums.tolist()
 
     return encode
 
 
 @cache
-def _say_once(why: str) -> None:
-    logger.info("chunks are worked on one by one, which takes longer: %s", why)
+def _log_once(reason: str) -> None:
+    logger.info("chunks are processed one by one, which takes longer: %s", reason)
 
 
 @cache
-def _unblosc(*, checked: bool) -> RunDecoder:
-    from scatlas.io.chunks.codec_loops import unblosc
+def _blosc_decoder(*, has_checksums: bool) -> RunDecoder:
+    from scatlas.io.chunks.codec_loops import decode_blosc_chunks
 
     decompress = _address("numcodecs.blosc", "blosc_decompress_ctx")
-    crc32c = _address("google_crc32c._crc32c", "crc32c_extend") if checked else 0
+    crc32c = _address("google_crc32c._crc32c", "crc32c_extend") if has_checksums else 0
 
     def decode(
         raw: np.ndarray, starts: np.ndarray, sizes: np.ndarray, out: np.ndarray, n_bytes: int
     ) -> int:
-        places = raw.ctypes.data, starts, sizes, out.ctypes.data
-        return unblosc(decompress, crc32c, raw, *places, n_bytes)
+        source, target = raw.ctypes.data, out.ctypes.data
+        return decode_blosc_chunks(decompress, crc32c, raw, source, starts, sizes, target, n_bytes)
 
     return decode
 
 
 @cache
-def _inflate(container: str) -> RunDecoder:
-    from scatlas.io.chunks.codec_loops import inflate
+def _deflate_decoder(container: str) -> RunDecoder:
+    from scatlas.io.chunks.codec_loops import decode_deflate_chunks
 
     names = ("alloc_decompressor", f"{container}_decompress", "free_decompressor")
     functions = tuple(_address("deflate._deflate", f"libdeflate_{name}") for name in names)
@@ -120,6 +124,7 @@ def _inflate(container: str) -> RunDecoder:
     def decode(
         raw: np.ndarray, starts: np.ndarray, sizes: np.ndarray, out: np.ndarray, n_bytes: int
     ) -> int:
-        return inflate(functions, raw.ctypes.data, starts, sizes, out.ctypes.data, n_bytes)
+        source, target = raw.ctypes.data, out.ctypes.data
+        return decode_deflate_chunks(functions, source, starts, sizes, target, n_bytes)
 
     return decode

@@ -1,4 +1,4 @@
-"""Chunks that several blocks of a pass need: decoded by the first, kept for the others."""
+"""Cache of chunks that several blocks of a pass need: the first decodes them for the others."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-# A pass that skips blocks, or stops half way, never fetches what was kept for them: beyond these
-# limits the chunk that was used longest ago goes. The few are for chunks larger than the bytes.
-_KEPT_BYTES = 64_000_000
-_KEPT_CHUNKS = 4
+# A pass that skips blocks or stops early leaves entries behind: above 64 MB evict the least
+# recently used, but keep at least 4 chunks, which may be larger than that.
+_MAX_BYTES = 64_000_000
+_MIN_CHUNKS = 4
 
 
 @dataclass
 class _Entry:
-    left: int
+    n_readers: int
     ready: threading.Event = field(default_factory=threading.Event)
     values: np.ndarray | None = None
 
 
 class SharedChunkCache:
-    """Chunks at the borders of blocks.
+    """LRU cache of the chunks at the edges of blocks.
 
-    A cut of rows hardly ever falls between two chunks, so that the chunk there belongs to two
-    blocks (a large chunk to more). Each chunk is given with the number of blocks that need it, and
-    is let go when the last of them has had it.
+    A block of rows rarely ends where a chunk ends, so that two blocks (or more, if the chunk is
+    large) need the chunk there. Each caller gives the number of blocks that need it; the cache
+    drops the chunk after the last of them.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
 
-    def get(self, key: Hashable, uses: int, decode: Callable[[], np.ndarray]) -> np.ndarray:
-        """Values of a chunk; the first caller decodes, callers at the same time wait for it.
+    def get(self, key: Hashable, n_readers: int, decode: Callable[[], np.ndarray]) -> np.ndarray:
+        """Values of a chunk; the first caller decodes, concurrent callers wait for it.
 
         Raises
         ------
@@ -47,10 +47,10 @@ class SharedChunkCache:
         """
         with self._lock:
             entry = self._entries.get(key)
-            mine = entry is None
+            is_first = entry is None
             if entry is None:
-                entry = self._entries[key] = _Entry(uses)
-        if mine:
+                entry = self._entries[key] = _Entry(n_readers)
+        if is_first:
             try:
                 entry.values = decode()
             finally:
@@ -63,12 +63,12 @@ class SharedChunkCache:
                 return decode()
         values = entry.values
         with self._lock:
-            entry.left -= 1
-            if entry.left <= 0:
+            entry.n_readers -= 1
+            if entry.n_readers <= 0:
                 self._entries.pop(key, None)
             elif key in self._entries:
                 self._entries.move_to_end(key)
-            self._trim()
+            self._evict()
         return values
 
     def _drop(self, key: Hashable, entry: _Entry) -> None:
@@ -76,11 +76,11 @@ class SharedChunkCache:
             if self._entries.get(key) is entry:
                 del self._entries[key]
 
-    def _trim(self) -> None:
-        def held() -> int:
+    def _evict(self) -> None:
+        def n_bytes() -> int:
             return sum(e.values.nbytes for e in self._entries.values() if e.values is not None)
 
-        while len(self._entries) > _KEPT_CHUNKS and held() > _KEPT_BYTES:
+        while len(self._entries) > _MIN_CHUNKS and n_bytes() > _MAX_BYTES:
             oldest = next((k for k, e in self._entries.items() if e.values is not None), None)
             if oldest is None:
                 return

@@ -1,1 +1,1 @@
-"""Files and stores found, opened, checked, guarded and replaced."""
+"""Finds, opens, checks, guards and replaces files and stores."""

@@ -1,4 +1,4 @@
-"""Check that a file is AnnData: attributes and lengths of its elements, before they are read."""
+"""Check that a file is AnnData, by attributes and lengths of its elements."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ import h5py
 import numpy as np
 
 from scatlas.errors import InputError
-from scatlas.io.files.anndata_file import reading
+from scatlas.io.files.read_errors import reading
 
-
-def attribute(elem: Any, name: str, default: str = "") -> str:
-    """Text of an attribute, which R stores as an array of one, and old files hold as bytes."""
-    value = elem.attrs.get(name, default)
-    if isinstance(value, np.ndarray | list) and len(value) == 1:
-        value = value[0]
-    return attribute_text(value)
-
-
-def attribute_text(value: Any) -> str:
-    """Text of an attribute, which old files hold as bytes."""
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
+# Element that messages name when the file as a whole is damaged.
 STRUCTURE = "the structure of the file"
 
 
-def required_attribute(path: str, root: Any, key: str, name: str) -> Any:
-    """An attribute without which an element cannot be understood.
+def attribute(elem: Any, name: str, default: str = "") -> str:
+    """Text of an attribute; R stores it as an array of one, old files as bytes."""
+    value = elem.attrs.get(name, default)
+    if isinstance(value, np.ndarray | list) and len(value) == 1:
+        value = value[0]
+    return decode_text(value)
+
+
+def decode_text(value: Any) -> str:
+    """Text of an attribute, which old files store as bytes."""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def required_attribute(path: str, root: Any, key: str, name: str) -> str:
+    """Text of an attribute that the reader needs.
 
     Raises
     ------
     InputError
-        It is missing.
+        The attribute is missing.
     """
     if name not in root[key].attrs:
         msg = (
@@ -50,40 +50,40 @@ def is_group(element: Any) -> bool:
 
 
 def check_anndata(path: str, root: Any) -> None:
-    """Refuse files that are HDF5 or Zarr, but not AnnData.
+    """Refuse HDF5 and Zarr files that are not AnnData.
 
-    Old AnnData files do not say so at their root; ``obs`` and ``var`` with an encoding are enough.
+    The root of old AnnData files has no encoding; groups ``obs`` and ``var`` are enough.
 
     Raises
     ------
     InputError
-        Naming what is there instead.
+        The message names what the file has instead.
     """
     if is_group(root):
         encoding = attribute(root, "encoding-type", "anndata")
         frames = [name for name in ("obs", "var") if name in root and is_group(root[name])]
         if encoding == "anndata" and len(frames) == 2:
             return
-        there = ", ".join(sorted(root)[:8]) or "nothing"
+        content = ", ".join(sorted(root)[:8]) or "nothing"
         if encoding != "anndata":
-            there = f"an object of encoding {encoding!r}"
+            content = f"an object of encoding {encoding!r}"
         if isinstance(root.get("obs"), h5py.Dataset):
             msg = (
-                f"{path}: obs is stored as AnnData before 0.7 did: read it with "
+                f"{path}: obs is stored as in AnnData before 0.7: read it with "
                 "anndata.read_h5ad, write it again, and use the new file"
             )
             raise InputError(msg)
     else:
-        there = "a bare array"
+        content = "a bare array"
     msg = (
-        f"{path}: not an AnnData file (it holds {there}; obs and var are needed): "
+        f"{path}: not an AnnData file (it holds {content}; obs and var are needed): "
         "give a file that AnnData.write_h5ad or AnnData.write_zarr has written"
     )
     raise InputError(msg)
 
 
 def frame_length(path: str, root: Any, name: str) -> int:
-    """Rows of the data frame ``obs`` or ``var``, without reading it."""
+    """Number of rows of ``obs`` or ``var``, from the shape of its index."""
     with reading(path, f"the index of {name}"):
         frame = root[name]
         index = frame[required_attribute(path, root, name, "_index")]

@@ -1,4 +1,4 @@
-"""Where an AnnData file lies and how it is opened: h5ad or Zarr, local path or URL."""
+"""AnnData files, found and opened: h5ad or Zarr, local path or URL."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import h5py
 
-from scatlas.errors import InputError, ScatlasError
-from scatlas.io.files.local_zarr import AGAIN, open_store
-from scatlas.io.files.open_h5ad import release_changed
+from scatlas.errors import InputError
+from scatlas.io.files.anndata_checks import STRUCTURE
+from scatlas.io.files.local_zarr import open_store
+from scatlas.io.files.open_h5ad import close_if_changed
+from scatlas.io.files.read_errors import REMEDY, permission_error, reading
 from scatlas.io.files.stamps import file_stamp, folder_stamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ZARR_ROOTS = ("zarr.json", ".zgroup", ".zmetadata")
-# Files whose time and size change when an AnnData Zarr store is written anew: all that is asked of
-# remote stores, and of local ones between two looks at all files.
+# Files whose time and size change when an AnnData Zarr store is rewritten. They alone are checked
+# in remote stores, and in local ones between two checks of all files.
 _ZARR_STAMPS = (*_ZARR_ROOTS, "X/zarr.json", "X/.zattrs", "X/.zarray")
-# Filters that every HDF5 build of h5py has; all others come with hdf5plugin.
+# Filters in every HDF5 build of h5py; hdf5plugin has the others.
 _HDF5_FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})
-# Files whose text can be read without libhdf5 hanging, see :mod:`scatlas.io.files.hdf5_heaps`.
-_LOOKED_OVER: set[Store] = set()
-# When all files of a Zarr store may be looked at again. A reader asks before each block, and a look
-# at 10,000 files takes 60 ms: looks may take a fiftieth of the time.
-_NEXT_LOOK: dict[Store, float] = {}
-_PAUSE = 50
-# How files begin that are often met in the place of data, in lower case, and what they are.
+# Files without damage that hangs libhdf5, see :mod:`scatlas.io.files.hdf5_heaps`.
+_PROBED: set[Store] = set()
+# Time of the next check of all files of a Zarr store, which takes 60 ms for 10,000 files. A pause
+# of 50 times the duration limits the checks, one per block, to 2% of the time.
+_NEXT_CHECK: dict[Store, float] = {}
+_PAUSE_PER_CHECK = 50
+# First bytes, in lower case, of files that users often give instead of data, and hints.
 _OTHER_KINDS = {
     b"version https://git-lfs": "it is a pointer of Git LFS, the data are elsewhere; fetch them "
     "with: git lfs pull",
@@ -47,31 +49,7 @@ _OTHER_KINDS = {
     b"<html": "it is a web page, as of a download that needs a login; download it again",
 }
 _TAR = "it is a tar archive; unpack it with: tar -xf, and give what was in it"
-_LONGEST_BEGIN = 512
-
-
-@contextmanager
-def reading(path: str, what: str) -> Iterator[None]:
-    """Turn any failure to decode an element into one sentence that names it."""
-    try:
-        yield
-    except ScatlasError:
-        raise
-    except MemoryError as error:
-        # A damaged length, nearly always: what is read at once is bounded.
-        msg = (
-            f"{path}: {what} needs more memory than there is: the data are damaged, or the job "
-            f"has too little memory; {AGAIN}"
-        )
-        raise InputError(msg) from error
-    except PermissionError as error:
-        msg = f"{path}: no permission to read {what}: ask the owner for read access"
-        raise InputError(msg) from error
-    # h5py, zarr, numcodecs and anndata raise a dozen classes here, some of them private.
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        msg = f"{path}: {what} cannot be read ({reason}): the data are damaged; {AGAIN}"
-        raise InputError(msg) from error
+_HEADER_BYTES = 512
 
 
 @dataclass(frozen=True)
@@ -85,8 +63,8 @@ class Store:
     kind
         ``"h5ad"`` or ``"zarr"``.
     stamp
-        Changes when the file does: time and size, of a local Zarr store those of every file. Of a
-        remote store it changes when the store is written anew.
+        Changes with the file: time and size, for a local Zarr store those of every file. The stamp
+        of a remote store changes when the store is rewritten.
     """
 
     path: str
@@ -94,13 +72,13 @@ class Store:
     stamp: str
 
     @classmethod
-    def at(cls, path: Path | str) -> Store:
-        """Find out what lies at ``path``.
+    def find(cls, path: Path | str) -> Store:
+        """Find the file at ``path``, a local path or a URL.
 
         Raises
         ------
         InputError
-            Nothing is there, it is neither HDF5 nor Zarr, or no package reads such URLs.
+            The file is missing or neither HDF5 nor Zarr, or no package reads such URLs.
         """
         if "://" in str(path):
             url = str(path)
@@ -113,21 +91,21 @@ class Store:
 
     @property
     def is_url(self) -> bool:
-        """Whether the file is opened through fsspec."""
+        """Whether fsspec opens the file."""
         return "://" in self.path
 
     def check_unchanged(self, *, at_end: bool = False) -> None:
-        """Refuse a local file that was changed after it was opened lazily.
+        """Refuse a local file that has changed since it was opened lazily.
 
         Parameters
         ----------
         at_end
-            Look at every file of a Zarr store, however short ago that was done.
+            Check every file of a Zarr store, even shortly after the last check.
 
         Raises
         ------
         InputError
-            The row offsets in hand would not fit the new file.
+            The file has changed, so that the row offsets in memory may not match it.
         """
         if self.is_url:
             return
@@ -146,12 +124,12 @@ class Store:
         if not self.stamp.startswith(_root_stamp(path)):
             return True
         start = time.monotonic()
-        if start < _NEXT_LOOK.get(self, 0) and not at_end:
+        if start < _NEXT_CHECK.get(self, 0) and not at_end:
             return False
-        now = _local_stamp(path, self.kind)
+        stamp = _local_stamp(path, self.kind)
         end = time.monotonic()
-        _NEXT_LOOK[self] = end + _PAUSE * (end - start)
-        return now != self.stamp
+        _NEXT_CHECK[self] = end + _PAUSE_PER_CHECK * (end - start)
+        return stamp != self.stamp
 
     @contextmanager
     def open(self) -> Iterator[Any]:
@@ -162,61 +140,60 @@ class Store:
         Its root: ``h5py.File``, `scatlas.io.files.local_zarr.LocalGroup` or ``zarr.Group``.
         """
         with ExitStack() as stack:
-            yield self.enter(stack)
+            yield self.open_on(stack)
 
-    def enter(self, stack: ExitStack) -> Any:
-        """Open the file and leave the closing to ``stack``."""
+    def open_on(self, stack: ExitStack) -> Any:
+        """Open the file; ``stack`` closes it."""
         if self.kind == "h5ad":
-            return self._open_h5(stack)
+            return self._open_hdf5(stack)
         with reading(self.path, "the Zarr metadata"):
             if not self.is_url:
                 return open_store(Path(self.path))
             import zarr
 
-            place = zarr.storage.FsspecStore.from_url(self.path, read_only=True)
-            return zarr.open_group(place, mode="r")
+            remote = zarr.storage.FsspecStore.from_url(self.path, read_only=True)
+            return zarr.open_group(remote, mode="r")
 
-    def _open_h5(self, stack: ExitStack) -> h5py.File:
-        place: Any = self.path
-        is_new = not self.is_url and self not in _LOOKED_OVER
+    def _open_hdf5(self, stack: ExitStack) -> h5py.File:
+        source: Any = self.path
+        is_new = not self.is_url and self not in _PROBED
         text_is_sound = False
         if is_new:
-            # With Numba, half a second to import, which Zarr stores do without.
-            from scatlas.io.files.hdf5_probe import probe
+            # Imports Numba, half a second, which Zarr stores do not need.
+            from scatlas.io.files.hdf5_probe import probe_structure
 
-            text_is_sound = probe(self.path)
+            text_is_sound = probe_structure(self.path)
         if self.is_url:
             fs, inner = _filesystem(self.path)
-            place = stack.enter_context(fs.open(inner, "rb"))
+            source = stack.enter_context(fs.open(inner, "rb"))
         try:
             if not self.is_url:
-                release_changed(self.path)
-            file = stack.enter_context(h5py.File(place, "r"))
+                close_if_changed(self.path)
+            file = stack.enter_context(h5py.File(source, "r"))
         except PermissionError as error:
-            msg = f"{self.path}: no permission to read the file: ask the owner for read access"
-            raise InputError(msg) from error
+            raise permission_error(self.path) from error
         except (OSError, RuntimeError, KeyError) as error:
-            cut = re.search(r"truncated file: eof = (\d+),.*stored_eof = (\d+)", str(error))
-            if cut:
-                what = f"the file is truncated ({int(cut[1]):,} of {int(cut[2]):,} bytes)"
+            sizes = re.search(r"truncated file: eof = (\d+),.*stored_eof = (\d+)", str(error))
+            if sizes:
+                what = f"the file is truncated ({int(sizes[1]):,} of {int(sizes[2]):,} bytes)"
                 msg = f"{self.path}: {what}: copy or download it again"
             else:
                 reason = " ".join(str(error).split())
-                msg = f"{self.path}: cannot be opened as HDF5 ({reason}): {AGAIN}"
+                msg = f"{self.path}: cannot be opened as HDF5 ({reason}): {REMEDY}"
             raise InputError(msg) from error
         if is_new:
             if not text_is_sound:
-                self._look_over(file)
-            _LOOKED_OVER.add(self)
+                self._check_text(file)
+            _PROBED.add(self)
         return file
 
-    def _look_over(self, file: h5py.File) -> None:
-        from scatlas.io.files.hdf5_heaps import damaged_text
+    def _check_text(self, file: h5py.File) -> None:
+        from scatlas.io.files.hdf5_heaps import find_damaged_text
 
-        with reading(self.path, "the structure of the file"):
-            at = damaged_text(self.path, file)
-        if at is not None:
-            msg = f"{self.path}: the text at byte {at:,} is damaged: {AGAIN}"
+        with reading(self.path, STRUCTURE):
+            offset = find_damaged_text(self.path, file)
+        if offset is not None:
+            msg = f"{self.path}: the text at byte {offset:,} is damaged: {REMEDY}"
             raise InputError(msg)
 
 
@@ -245,19 +222,18 @@ def _local_kind(path: Path) -> Literal["h5ad", "zarr"]:
 
 
 def _other_kind(path: Path) -> str | None:
-    """Say what a file is that stands in the place of data, and what to do; None if unknown."""
+    """Name the kind of a file that is no data, and what to do; None if unknown."""
     try:
         with path.open("rb") as file:
-            begin = file.read(_LONGEST_BEGIN)
+            header = file.read(_HEADER_BYTES)
     except PermissionError as error:
-        msg = f"{path}: no permission to read the file: ask the owner for read access"
-        raise InputError(msg) from error
-    if not begin:
+        raise permission_error(path) from error
+    if not header:
         return "it is empty; copy or download it again"
-    for sign, hint in _OTHER_KINDS.items():
-        if begin.lstrip().lower().startswith(sign):
+    for first_bytes, hint in _OTHER_KINDS.items():
+        if header.lstrip().lower().startswith(first_bytes):
             return hint.format(name=path.name, stem=path.stem)
-    return _TAR if begin[257:262] == b"ustar" else None
+    return _TAR if header[257:262] == b"ustar" else None
 
 
 def _local_stamp(path: Path, kind: str) -> str:
@@ -279,19 +255,21 @@ def _filesystem(url: str) -> tuple[Any, str]:
         raise InputError(msg) from error
     except ValueError as error:
         protocol = url.partition("://")[0]
-        known = "file, http, https, s3 and gs are known"
-        msg = f"{url}: no package reads {protocol!r} addresses: {known}"
+        msg = (
+            f"{url}: no package reads {protocol!r} addresses: "
+            "file, http, https, s3 and gs are known"
+        )
         raise InputError(msg) from error
 
 
 def _remote_kind(url: str) -> Literal["h5ad", "zarr"]:
     fs, inner = _filesystem(url)
     with reading(url, "the address"):
-        roots = [] if inner.endswith((".h5ad", ".h5")) else _ZARR_ROOTS
+        roots = () if inner.endswith((".h5ad", ".h5")) else _ZARR_ROOTS
         if any(fs.exists(f"{inner.rstrip('/')}/{name}") for name in roots):
             return "zarr"
-        found = fs.exists(inner)
-    if not found:
+        exists = fs.exists(inner)
+    if not exists:
         msg = f"{url}: no such file: correct the address"
         raise InputError(msg)
     return "h5ad"
@@ -305,19 +283,19 @@ def _remote_stamp(url: str, kind: str) -> str:
 
 
 def load_filters(path: str, element: Any) -> None:
-    """Make the HDF5 filters that ``element`` was compressed with available.
+    """Register the HDF5 filters that an element needs.
 
     Parameters
     ----------
     path
         File, for the message.
     element
-        HDF5 dataset, or group of datasets; Zarr elements need nothing.
+        HDF5 dataset, or group of datasets. Zarr elements need none.
 
     Raises
     ------
     InputError
-        hdf5plugin does not bring the filter either.
+        Neither HDF5 nor hdf5plugin has the filter.
     """
     if isinstance(element, h5py.Group):
         for child in element.values():
@@ -325,12 +303,12 @@ def load_filters(path: str, element: Any) -> None:
     if not isinstance(element, h5py.Dataset):
         return
     properties = element.id.get_create_plist()
-    used = {properties.get_filter(i)[0] for i in range(properties.get_nfilters())}
-    if used <= _HDF5_FILTERS:
+    codes = {properties.get_filter(i)[0] for i in range(properties.get_nfilters())}
+    if codes <= _HDF5_FILTERS:
         return
     import hdf5plugin  # noqa: F401  (importing it registers its filters)
 
-    missing = sorted(code for code in used if not h5py.h5z.filter_avail(code))
+    missing = sorted(code for code in codes if not h5py.h5z.filter_avail(code))
     if missing:
         msg = (
             f"{path}: {element.name} is compressed with HDF5 filter {missing[0]}, which is not "

@@ -1,4 +1,4 @@
-"""Outputs that exist whole or not at all."""
+"""Atomic outputs: complete, or absent."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 @contextmanager
 def atomic_path(final: Path | str) -> Iterator[Path]:
-    """Give a hidden path beside ``final`` to write to; it takes the final name on success.
+    """Yield a hidden path beside ``final``, and rename it to ``final`` on success.
 
-    The body creates a file or a directory at the path it is given. When the body ends, it is
-    renamed over ``final``, replacing an older file or directory, also one that Snakemake has
-    made empty for an output inside it. When the body raises, it is removed and ``final`` stays
-    as it was. What a killed run has left behind is removed before the body starts.
+    The body creates a file or a directory at the hidden path. When the body ends, the result
+    replaces ``final``, also an empty directory that Snakemake has made for an output inside it.
+    When the body raises, the partial result is removed and ``final`` stays as it was. Leftovers of
+    a killed run are removed before the body starts.
 
     The hidden names are fixed (``.{name}.partial``, ``.{name}.old``), so that the next run finds
-    them: only one process may write an output at a time, which Snakemake's lock provides.
+    them. Only one process may write an output at a time, which Snakemake's lock guarantees.
 
     Parameters
     ----------
@@ -41,38 +41,38 @@ def atomic_path(final: Path | str) -> Iterator[Path]:
     """
     final = Path(final)
     partial = final.with_name(f".{final.name}.partial")
-    aside = final.with_name(f".{final.name}.old")
+    backup = final.with_name(f".{final.name}.old")
     final.parent.mkdir(parents=True, exist_ok=True)
     _remove(partial)
-    _remove(aside)
+    _remove(backup)
     try:
         yield partial
         _sync(partial)
-        _replace(partial, final, aside)
-    except BaseException:  # also Ctrl-C: nothing half-written may stay
+        _replace(partial, final, backup)
+    except BaseException:  # also Ctrl-C
         _remove(partial)
         raise
 
 
-def _replace(new: Path, final: Path, aside: Path) -> None:
+def _replace(new: Path, final: Path, backup: Path) -> None:
     if not new.is_dir() and not final.is_dir():
         new.replace(final)
         return
     try:
-        # Works where `final` is absent or an empty folder.
+        # Succeeds if `final` is absent or an empty folder.
         new.rename(final)
     except OSError as error:
         if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR}:
             raise
-        # No portable call swaps two folders. A kill between these renames leaves no `final`:
-        # the step counts as not done and runs again.
-        final.rename(aside)
+        # No portable call swaps two folders. A kill between these renames leaves no `final`, so
+        # that Snakemake runs the step again.
+        final.rename(backup)
         try:
             new.rename(final)
         except OSError:
-            aside.rename(final)
+            backup.rename(final)
             raise
-        _remove(aside)
+        _remove(backup)
 
 
 def _remove(path: Path) -> None:
@@ -83,16 +83,16 @@ def _remove(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Flush a file, or a Zarr store's root metadata, before it takes its final name.
+    """Flush a file, or the root metadata of a Zarr store, to the disk.
 
-    The chunks of a store are left to the kernel: flushing hundreds of gigabytes would cost more
-    than the run that a power cut (not a killed job) makes necessary.
+    Not the chunks of a store: flushing hundreds of gigabytes would cost more than the rerun after a
+    power cut. (A killed job loses nothing.)
     """
     target = path / "zarr.json" if path.is_dir() else path
     if path.is_dir() and not target.exists():
         return
-    handle = os.open(target, os.O_RDONLY)
+    fd = os.open(target, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        os.fsync(fd)
     finally:
-        os.close(handle)
+        os.close(fd)

@@ -1,4 +1,4 @@
-"""Global heaps of an HDF5 file, walked through as libhdf5 does: see scatlas.io.files.hdf5_heaps."""
+"""Loops over the global heaps of an HDF5 file (Numba), see :mod:`scatlas.io.files.hdf5_heaps`."""
 
 from __future__ import annotations
 
@@ -8,64 +8,71 @@ from scatlas.kernels.build.numba_cache import njit
 
 
 @njit(nogil=True, cache=True)
-def walk(raw, length_bytes):
-    """Step through all collections in ``raw``, as libhdf5 does.
+def find_empty_object(raw: np.ndarray, length_bytes: int) -> tuple[np.int64, np.int64]:
+    """Step through all collections in ``raw`` as libhdf5 does, to find an object of length zero.
 
     Returns
     -------
-    Offset of the first collection with an object of no length, or -1; bytes that are done.
+    Offset of the first collection with such an object, or -1; number of bytes checked.
     """
     header = (8 + length_bytes + 7) // 8 * 8  # of a collection, and of an object
-    at = 0
+    at = np.int64(0)
     while at + header <= raw.size:
-        # "GCOL", version 1, three bytes of zero
-        if not (raw[at] == 71 and raw[at + 1] == 67 and raw[at + 2] == 79 and raw[at + 3] == 76):
+        if not _is_collection(raw, at):
             at += 1
             continue
         size = _number(raw, at + 8, length_bytes)
+        # Version 1; the rest is no size of a collection.
         if raw[at + 4] != 1 or size < np.uint64(4096) or size > np.uint64(2**40):
             at += 8
             continue
         stop = at + np.int64(size)
         if stop > raw.size:
-            return -1, at
+            return np.int64(-1), at
         spot = at + header
         while spot + header <= stop:
             length = _number(raw, spot + 8, length_bytes)
-            if length > size:  # libhdf5 does refuse to leave the collection
+            if length > size:  # libhdf5 refuses to leave the collection
                 break
             need = np.int64(length)
-            if raw[spot] or raw[spot + 1]:  # an object; otherwise free space, which counts itself
+            # An object, or free space, whose length includes its header.
+            if raw[spot] or raw[spot + 1]:
                 need = header + (need + 7) // 8 * 8
             if need == 0:
                 return at, at
             spot += need
         at = stop
-    return -1, at
+    return np.int64(-1), at
 
 
 @njit(nogil=True, cache=True)
-def gather(raw, begins, numbers, lengths, out):
-    """Copy texts out of their collections, each after its length, as Zarr's vlen-utf8 has them.
+def copy_texts(
+    raw: np.ndarray,
+    begins: np.ndarray,
+    numbers: np.ndarray,
+    lengths: np.ndarray,
+    out: np.ndarray,
+) -> bool:
+    """Copy texts out of their collections, each after its length, as in Zarr's vlen-utf8.
 
     Parameters
     ----------
     raw
-        uint8: collections.
+        uint8, collections.
     begins, numbers, lengths
-        int64, uint32, uint32 [texts]: where the text's collection begins in ``raw``, the text's
-        number there, its bytes.
+        int64, uint32, uint32 [texts]: offset of the text's collection in ``raw``, number of the
+        text there, its bytes.
     out
-        uint8; filled from byte 4 on, which is where the number of texts ends.
+        uint8; filled from byte 4 on, after the number of texts.
 
     Returns
     -------
-    False where a text is not where it should be, is not of its length, or holds a zero.
+    False if a text is missing, has another length, or contains a zero.
     """
-    to = 4
-    begin = np.int64(-1)  # of the collection in hand
+    to = np.int64(4)
+    begin = np.int64(-1)  # of the current collection
     stop = np.int64(0)
-    spot = np.int64(0)  # of the object in hand: texts follow each other there, nearly always
+    spot = np.int64(0)  # current object: nearly always the next text follows it
     for i in range(begins.size):
         length = np.int64(lengths[i])
         for k in range(4):
@@ -73,39 +80,23 @@ def gather(raw, begins, numbers, lengths, out):
         to += 4
         if length == 0:
             continue
-        start = begins[i]
-        fresh = start != begin
-        if fresh:
-            if start + 16 > raw.size or not (
-                raw[start] == 71
-                and raw[start + 1] == 67
-                and raw[start + 2] == 79
-                and raw[start + 3] == 76
-                and raw[start + 4] == 1
-            ):
+        if begins[i] != begin:
+            begin = begins[i]
+            if begin + 16 > raw.size or not _is_collection(raw, begin) or raw[begin + 4] != 1:
                 return False
-            size = _number(raw, start + 8, 8)
-            if size > np.uint64(raw.size - start):
+            size = _number(raw, begin + 8, 8)
+            if size > np.uint64(raw.size - begin):
                 return False
-            begin, stop, spot = start, start + np.int64(size), start + 16
-        found = False
-        while not found:
-            while spot + 16 <= stop:
-                number = np.uint32(raw[spot]) | np.uint32(raw[spot + 1]) << np.uint32(8)
-                need = _number(raw, spot + 8, 8)
-                if number == 0 or need > np.uint64(stop - spot - 16):
-                    break
-                if number == numbers[i]:
-                    found = need == np.uint64(length)
-                    break
-                spot += 16 + (np.int64(need) + 7) // 8 * 8
-            if not found:
-                if fresh:
-                    return False
-                fresh, spot = True, begin + 16
+            stop, spot = begin + np.int64(size), begin + 16
+        found, n_bytes = _find_object(raw, spot, stop, numbers[i])
+        if found < 0:
+            found, n_bytes = _find_object(raw, begin + 16, stop, numbers[i])
+        if found < 0 or n_bytes != np.uint64(length):
+            return False
+        spot = found
         for k in range(length):
             byte = raw[spot + 16 + k]
-            if byte == 0:  # where libhdf5 takes it to end
+            if byte == 0:  # libhdf5 ends the text here
                 return False
             out[to + k] = byte
         to += length
@@ -113,7 +104,30 @@ def gather(raw, begins, numbers, lengths, out):
 
 
 @njit(nogil=True, cache=True)
-def _number(raw, at, n_bytes):
+def _find_object(
+    raw: np.ndarray, spot: np.int64, stop: np.int64, number: np.uint32
+) -> tuple[np.int64, np.uint64]:
+    """Offset and length of an object, searched from the object at ``spot`` on; -1 if absent."""
+    while spot + 16 <= stop:
+        spot_number = np.uint32(raw[spot]) | np.uint32(raw[spot + 1]) << np.uint32(8)
+        n_bytes = _number(raw, spot + 8, 8)
+        if spot_number == 0 or n_bytes > np.uint64(stop - spot - 16):
+            break
+        if spot_number == number:
+            return spot, n_bytes
+        spot += 16 + (np.int64(n_bytes) + 7) // 8 * 8
+    return np.int64(-1), np.uint64(0)
+
+
+@njit(nogil=True, cache=True)
+def _is_collection(raw: np.ndarray, at: np.int64) -> bool:
+    """Whether the signature ``GCOL`` is at this offset."""
+    return raw[at] == 71 and raw[at + 1] == 67 and raw[at + 2] == 79 and raw[at + 3] == 76
+
+
+@njit(nogil=True, cache=True)
+def _number(raw: np.ndarray, at: np.int64, n_bytes: int) -> np.uint64:
+    """Unsigned little-endian number."""
     value = np.uint64(0)
     for i in range(n_bytes):
         value |= np.uint64(raw[at + i]) << np.uint64(8 * i)

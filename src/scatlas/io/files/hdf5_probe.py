@@ -1,9 +1,8 @@
-"""A first look at an HDF5 file by a child process.
+"""Check of the structure of an HDF5 file in a child process.
 
 libhdf5 trusts the structure of a file: damage in a B-tree or a heap makes it read outside its
-memory, or go in circles, and takes the whole process with it. Here a child walks through all
-structure that reading the file will need, and looks over its text; what kills it is a damaged file,
-and one sentence says so.
+memory or loop forever, and kills the whole process. The child reads all structure that a reader
+needs, and checks the text. If the child crashes, an `InputError` names the damaged file.
 """
 
 from __future__ import annotations
@@ -25,119 +24,116 @@ import numpy as np
 from numba.core.compiler_lock import global_compiler_lock
 
 from scatlas.errors import InputError
-from scatlas.io.files.hdf5_heap_loops import walk
-from scatlas.io.files.hdf5_heaps import damaged_text
+from scatlas.io.files.hdf5_heap_loops import find_empty_object
+from scatlas.io.files.hdf5_heaps import find_damaged_text
+from scatlas.io.files.read_errors import REMEDY
 
 logger = logging.getLogger(__name__)
 
-# Processor time, so that a slow disk is never taken for damage: a sound file takes milliseconds,
-# one of a million chunks two seconds.
+# Limit of processor time, so that a slow disk never counts as damage. An intact file takes
+# milliseconds, one of a million chunks two seconds.
 _SECONDS, _SECONDS_PER_BYTE = 3, 1e-9
-# Seconds that a child may sleep, for locks that nobody foresaw.
-_PATIENCE = 10
+# Seconds that a child may sleep, in case it waits for a lock.
+_MAX_SLEEP = 10
 
 
-def probe(path: str) -> bool:
-    """Walk through the structure of a local HDF5 file in a child process.
+def probe_structure(path: str) -> bool:
+    """Read the structure of a local HDF5 file in a child process.
 
     Returns
     -------
-    Whether the text is sound as well. If not, `scatlas.io.files.hdf5_heaps.damaged_text` says where
-    it is damaged, or raises what came in the way.
+    Whether the text is intact as well. If not, `scatlas.io.files.hdf5_heaps.find_damaged_text`
+    finds the damage or raises.
 
     Raises
     ------
     InputError
-        The child crashed or did not come to an end.
+        The child crashed or exceeded its processor time.
     """
     size = Path(path).stat().st_size
-    # Loaded, and if need be compiled, here, for bytes that are read-only as in `damaged_text`: that
-    # is none of the processor time of the child.
-    walk(np.frombuffer(bytes(1), np.uint8), 8)
-    # No other thread has a lock that the child needs while it is made, or the child would wait for
-    # ever: libhdf5's, and that of Numba's compiler.
+    # Compile in the parent, for read-only bytes as in `find_damaged_text`, so that compiling does
+    # not count towards the child's limit.
+    find_empty_object(np.frombuffer(bytes(1), np.uint8), 8)
+    # Hold libhdf5's lock and that of Numba's compiler during the fork: a lock that another thread
+    # held would stay locked in the child forever.
     with h5py._objects.phil, global_compiler_lock, warnings.catch_warnings():
         # Python 3.12 warns of locks that other threads hold.
         warnings.simplefilter("ignore", DeprecationWarning)
-        ended, open_in_child = os.pipe()
+        read_end, write_end = os.pipe()
         child = os.fork()
         if child == 0:
-            _walk_and_exit(path, _SECONDS + int(size * _SECONDS_PER_BYTE))
-        os.close(open_in_child)
+            _check_and_exit(path, _SECONDS + int(size * _SECONDS_PER_BYTE))
+        os.close(write_end)
     try:
-        status = _end_of(child, ended)
+        status = _wait(child, read_end)
     finally:
-        os.close(ended)
+        os.close(read_end)
     if status is None:
         logger.warning(
-            "%s: the look at its structure waited for %d s and was given up: another thread had a "
-            "lock that it needed",
-            *(path, _PATIENCE),
+            "%s: the check of its structure waited for %d s and was given up: another thread held "
+            "a lock that it needed",
+            *(path, _MAX_SLEEP),
         )
         return False
     if os.WIFSIGNALED(status):
-        what = signal.Signals(os.WTERMSIG(status))
-        happened = "goes in circles in" if what == signal.SIGXCPU else f"crashes ({what.name}) on"
-        msg = (
-            f"{path}: libhdf5 {happened} the structure of the file, which is damaged: copy or "
-            "download the file again, or write it anew from its source"
-        )
+        killer = signal.Signals(os.WTERMSIG(status))
+        failure = "loops forever in" if killer == signal.SIGXCPU else f"crashes ({killer.name}) on"
+        msg = f"{path}: libhdf5 {failure} the structure of the file, which is damaged: {REMEDY}"
         raise InputError(msg)
     return os.waitstatus_to_exitcode(status) == 0
 
 
-def _end_of(child: int, ended: int) -> int | None:
-    """Wait for a process; None, and its end, if it neither works nor waits for a disk.
+def _wait(child: int, read_end: int) -> int | None:
+    """Exit status of a process; None after killing it, if it neither computes nor waits for a disk.
 
-    ``ended`` is a pipe that the child alone can write to, so that it is readable from the moment
-    when the child has ended.
+    The child alone has the other end of the pipe ``read_end``, which becomes readable when the
+    child ends.
     """
     stat = Path(f"/proc/{child}/stat")
-    until = select.poll()
-    until.register(ended)
-    worked, since = None, time.monotonic()
+    poll = select.poll()
+    poll.register(read_end)
+    cpu_time, since = [""], time.monotonic()
     while True:
-        until.poll(100)  # ms
-        found, status = os.waitpid(child, os.WNOHANG)
-        if found:
+        poll.poll(100)  # ms
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
             return status
-        # State, and processor time in and outside the kernel, behind the name in brackets.
+        # State, and user and system time, after the name in parentheses.
         fields = stat.read_text(encoding="utf-8").rpartition(")")[2].split()
-        if fields[0] != "S" or fields[11:13] != worked:
-            worked, since = fields[11:13], time.monotonic()
-        elif time.monotonic() - since > _PATIENCE:
+        if fields[0] != "S" or fields[11:13] != cpu_time:
+            cpu_time, since = fields[11:13], time.monotonic()
+        elif time.monotonic() - since > _MAX_SLEEP:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             return None
 
 
-def _walk_and_exit(path: str, seconds: int) -> None:
-    sound = False
+def _check_and_exit(path: str, seconds: int) -> None:
+    is_intact = False
     try:
-        gc.disable()  # it would touch, and so copy, all memory of the parent
+        gc.disable()  # a collection would touch, and so copy, all memory of the parent
         faulthandler.disable()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
         limit = int(used) + 1 + seconds
         signal.signal(signal.SIGXCPU, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
-        sound = _walk(path)
+        is_intact = _check(path)
     finally:
-        os._exit(0 if sound else 1)  # errors that libhdf5 reports are for the parent to find
+        os._exit(0 if is_intact else 1)  # the parent finds the errors that libhdf5 reports
 
 
-def _walk(path: str) -> bool:
+def _check(path: str) -> bool:
     with h5py.File(path, "r") as file:
-        # This finds all chunks on the way. Attributes are text, too, of which damaged one makes
-        # libhdf5 go in circles.
-        if damaged_text(path, file) is not None:
+        # Finds all chunks, too. Before the attributes, which may be damaged text.
+        if find_damaged_text(path, file) is not None:
             return False
-        _look_at("/", file)
-        file.visititems(_look_at)
+        _read_attributes("/", file)
+        file.visititems(_read_attributes)
     return True
 
 
-def _look_at(name: str, node: h5py.Group | h5py.Dataset) -> None:  # noqa: ARG001
+def _read_attributes(name: str, node: h5py.Group | h5py.Dataset) -> None:  # noqa: ARG001
     with suppress(Exception):
         for key in node.attrs:
             node.attrs[key]

@@ -1,8 +1,8 @@
-"""HDF5 files of which no failed write goes unnoticed.
+"""New HDF5 files that report every failed write.
 
-HDF5 writes what it has cached when a dataset is closed, and h5py drops the errors of that: a disk
-that failed once leaves a file with a hole, and no exception. Here HDF5 writes through a file object
-that remembers them.
+HDF5 flushes its cache when a dataset is closed, and h5py drops the errors of that: a disk that
+failed once leaves a file with a hole, and no exception. Here HDF5 writes through a file object that
+records the first error.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 
-class _RememberingFile(io.FileIO):
-    """File that keeps its first failure in ``error`` and takes no more writes after it.
+class _ErrorRecordingFile(io.FileIO):
+    """File that stores its first failure in ``error`` and ignores later writes.
 
-    HDF5 is told that all is well: with a file that it could not close it crashes later.
+    It reports success to HDF5, which crashes later if it cannot close a file.
     """
 
     error: OSError | None = None
 
     def write(self, data: Any) -> int:
-        left = memoryview(data).cast("B")
+        remaining = memoryview(data).cast("B")
         try:
-            while left and self.error is None:
-                left = left[self._write_some(left) :]
+            while remaining and self.error is None:
+                remaining = remaining[self._write_some(remaining) :]
         except OSError as error:
             self.error = error
         return len(data)
@@ -49,33 +49,33 @@ class _RememberingFile(io.FileIO):
 
 
 @contextmanager
-def open_h5(path: Path | str) -> Iterator[h5py.File]:
-    """Open a new HDF5 file for writing.
+def create_hdf5(path: Path | str) -> Iterator[h5py.File]:
+    """Create an HDF5 file and open it for writing.
 
     Raises
     ------
     OSError
         At the end, if a write has failed.
     """
-    with _RememberingFile(path, "w+") as raw:
+    with _ErrorRecordingFile(path, "w+") as raw:
         try:
             with h5py.File(raw, "w") as file:
                 yield file
         finally:
             if raw.error is not None:
-                # Before whatever HDF5 has made of it.
+                # Instead of the error that HDF5 made of it.
                 raise OSError(raw.error.errno, raw.error.strerror, str(path)) from raw.error
 
 
 def write_h5ad(path: Path | str, adata: AnnData) -> None:
-    """Write an AnnData as gzip h5ad, as ``AnnData.write_h5ad`` does.
+    """Write an AnnData as gzip-compressed h5ad, as ``AnnData.write_h5ad`` does.
 
-    Text columns of ``adata`` with few values become categorical, there as in the file.
+    Text columns with few values become categorical, in ``adata`` and in the file.
     """
     from anndata.io import write_elem
 
     adata.strings_to_categoricals()
     if adata.raw is not None:
         adata.strings_to_categoricals(adata.raw.var)
-    with open_h5(path) as file:
+    with create_hdf5(path) as file:
         write_elem(file, "/", adata, dataset_kwargs={"compression": "gzip"})

@@ -1,8 +1,8 @@
 """Zarr v3 stores on local disks, read without zarr-python.
 
-Through zarr-python opening an array takes a millisecond and reading one takes several, in an event
-loop; a table has thirty. The nodes here do what :mod:`scatlas.io` asks of a ``zarr.Group`` and a
-``zarr.Array``, from the same metadata; whatever they do not know, zarr-python opens.
+With zarr-python, opening an array takes a millisecond and reading one several, in an event loop; a
+table has thirty arrays. The nodes here offer the part of ``zarr.Group`` and ``zarr.Array`` that
+:mod:`scatlas.io` uses. zarr-python opens all layouts that they do not support.
 """
 
 from __future__ import annotations
@@ -11,106 +11,98 @@ import json
 import os
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from scatlas.errors import InputError
-from scatlas.io.chunks.chunked_array import ChunkedArray, ShardFiles, decoded_bytes, read
+from scatlas.io.chunks.chunk_reader import read_text_chunks, read_values
+from scatlas.io.chunks.chunked_array import ChunkedArray, ZarrChunks
 from scatlas.io.chunks.codecs import Blosc, ChunkError, Crc32c, Decoder, Deflate, Zstd
+from scatlas.io.files.read_errors import REMEDY, UnsupportedLayoutError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import zarr
 
-_BYTE_ORDERS = {"little": "<", "big": ">"}
+_BYTE_ORDERS: dict[str, Literal["<", ">"]] = {"little": "<", "big": ">"}
 _NUMBERS = frozenset(
     {"bool", "float16", "float32", "float64"}
     | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 )
-
-
-# All that the metadata of an array may hold; what has another name, or is damaged, is for
-# zarr-python to judge.
+# Keys that the metadata of an array may have; zarr-python judges metadata with others.
 _KEYS = frozenset(
     {
         *("zarr_format", "node_type", "shape", "data_type", "chunk_grid", "chunk_key_encoding"),
         *("fill_value", "codecs", "attributes", "dimension_names", "storage_transformers"),
     }
 )
-
-
-# Attribute of the root of a store that scatlas has written: each chunk of its sharded arrays is
-# there, also where it holds nothing but zeros.
-WRITTEN_BY = {"written_by": "scatlas"}
-AGAIN = "copy or download the file again, or write it anew from its source"
-
-
-class NotDirectError(Exception):
-    """An array that has to be read through its library, and why."""
+# Attribute of the root of a store that scatlas has written: its sharded arrays have all chunks,
+# also those of zeros alone.
+WRITER_ATTRIBUTE = {"written_by": "scatlas"}
 
 
 def open_store(path: Path) -> LocalGroup | zarr.Group:
-    """Open a Zarr store on a local disk for reading, through zarr-python if it is of version 2."""
+    """Open a Zarr store on a local disk for reading, with zarr-python if it has version 2."""
     file = path / "zarr.json"
     document = json.loads(file.read_bytes()) if file.is_file() else {}
     if document.get("zarr_format") != 3 or document.get("node_type") != "group":
-        return _through_zarr(path, "")
+        return _open_node_with_zarr_python(path, "")
     nodes = (document.get("consolidated_metadata") or {}).get("metadata")
-    if WRITTEN_BY.items() <= document.get("attributes", {}).items():
+    if WRITER_ATTRIBUTE.items() <= document.get("attributes", {}).items():
         _check_complete(path, nodes or {})
     return LocalGroup(path, "", document, nodes)
 
 
-def open_through_zarr(path: Path | str) -> zarr.Group:
-    """Open a store of scatlas as ``zarr.Group``, if it lacks no file."""
-    return through_zarr(open_store(Path(path)))
+def open_with_zarr_python(path: Path | str) -> zarr.Group:
+    """Open a store as ``zarr.Group``, after :func:`open_store` has checked that it is complete."""
+    return as_zarr_python(open_store(Path(path)))
 
 
 def _check_complete(path: Path, nodes: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse a store of ours that lost a file of values: by the format it would read as zeros."""
+    """Refuse a store of scatlas that lacks a file of values, which Zarr would read as zeros."""
     for key, node in nodes.items():
-        # In arrays that zarr-python wrote a chunk of nothing but the fill value has no file.
+        # zarr-python, which writes the other arrays, omits chunks of the fill value alone.
         if node["node_type"] != "array" or not _has_checksums(node):
             continue
         shard = node["chunk_grid"]["configuration"]["chunk_shape"]
         n_files = -(-node["shape"][0] // shard[0])
         rest = "/0" * (len(shard) - 1)
-        there = {
+        present = {
             os.path.relpath(Path(folder, name), path / key / "c")
             for folder, _, names in os.walk(path / key / "c")
             for name in names
         }
-        lost = [i for i in range(n_files) if f"{i}{rest}" not in there]
-        if lost:
+        missing = [i for i in range(n_files) if f"{i}{rest}" not in present]
+        if missing:
             msg = (
-                f"{path}: {key} lacks {len(lost):,} of {n_files:,} files, the first is "
-                f"{key}/c/{lost[0]}{rest}: {AGAIN}"
+                f"{path}: {key} lacks {len(missing):,} of {n_files:,} files, the first is "
+                f"{key}/c/{missing[0]}{rest}: {REMEDY}"
             )
             raise InputError(msg)
 
 
 def _has_checksums(array: Mapping[str, Any]) -> bool:
-    """Whether the array is cut into shards whose chunks carry checksums."""
+    """Whether the array has shards with a checksum per chunk."""
     first = array["codecs"][0]
     inner = first.get("configuration", {}).get("codecs", [{}])
     return first["name"] == "sharding_indexed" and inner[-1].get("name") == "crc32c"
 
 
 class LocalGroup:
-    """A group, with what is asked of ``zarr.Group``.
+    """A group, with the part of the interface of ``zarr.Group`` that scatlas uses.
 
     Parameters
     ----------
     root
         Folder of the store.
     key
-        Where the group is in it; empty for the root.
+        Path of the group in the store; empty for the root.
     document
-        Its metadata.
+        Metadata of the group.
     nodes
-        Metadata of all nodes of the store by key, if they are consolidated.
+        Consolidated metadata of all nodes of the store by key; None if not consolidated.
     """
 
     def __init__(
@@ -132,25 +124,25 @@ class LocalGroup:
         file = self._root / key / "zarr.json"
         return json.loads(file.read_bytes()) if file.is_file() else None
 
-    def _below(self, name: str) -> str:
+    def _key_of(self, name: str) -> str:
         return f"{self._key}/{name}" if self._key else name
 
     def __contains__(self, name: str) -> bool:
-        return self._document(self._below(name)) is not None
+        return self._document(self._key_of(name)) is not None
 
     def __iter__(self) -> Iterator[str]:
         if self._nodes is None:
             folder = self._root / self._key
             return (file.parent.name for file in sorted(folder.glob("*/zarr.json")))
-        start = self._below("")
+        prefix = self._key_of("")
         return (
-            key[len(start) :]
+            key[len(prefix) :]
             for key in self._nodes
-            if key.startswith(start) and "/" not in key[len(start) :]
+            if key.startswith(prefix) and "/" not in key[len(prefix) :]
         )
 
     def __getitem__(self, name: str) -> Any:
-        key = self._below(name)
+        key = self._key_of(name)
         document = self._document(key)
         if document is None:
             raise KeyError(key)
@@ -158,8 +150,8 @@ class LocalGroup:
             return LocalGroup(self._root, key, document, self._nodes)
         try:
             return LocalArray(self._root, key, document)
-        except NotDirectError:
-            return _through_zarr(self._root, key)
+        except UnsupportedLayoutError:
+            return _open_node_with_zarr_python(self._root, key)
 
     def get(self, name: str, default: Any = None) -> Any:
         """The node of this name, or ``default``."""
@@ -168,60 +160,63 @@ class LocalGroup:
         except KeyError:
             return default
 
-    def through_zarr(self) -> Any:
-        """The same as ``zarr.Group``."""
-        return _through_zarr(self._root, self._key)
+    def as_zarr_python(self) -> Any:
+        """The same group as ``zarr.Group``."""
+        return _open_node_with_zarr_python(self._root, self._key)
 
 
 class LocalArray:
-    """A one-dimensional array of numbers or text, with what is asked of ``zarr.Array``."""
+    """A one-dimensional array of numbers or text, with the interface of ``zarr.Array`` in part."""
+
+    ndim = 1
 
     def __init__(self, root: Path, key: str, document: Mapping[str, Any]) -> None:
         self.name = f"/{key}"
         self.document = document
-        self.places = located(str(root), key, document)
+        self.chunked_array = zarr_chunked_array(str(root), key, document)
         self.attrs: Mapping[str, Any] = document.get("attributes", {})
         self._root, self._key = root, key
-        self._text = document["data_type"] == "string"
+        self._is_text = document["data_type"] == "string"
 
     @property
     def shape(self) -> tuple[int]:
-        """Number of values, as NumPy has it."""
-        return (self.places.n_values,)
-
-    ndim = 1
+        """Number of values."""
+        return (self.chunked_array.n_values,)
 
     @cached_property
     def dtype(self) -> np.dtype:
-        """Of the values in memory; text is that of `numpy.dtypes.StringDType`."""
-        return np.dtypes.StringDType() if self._text else self.places.dtype.newbyteorder("=")
+        """Type of the values in memory; `numpy.dtypes.StringDType` for text."""
+        if self._is_text:
+            return np.dtypes.StringDType()
+        return self.chunked_array.dtype.newbyteorder("=")
 
     @property
     def chunks(self) -> tuple[int]:
-        """Values that are decoded at once."""
-        return (self.places.chunk_values,)
+        """Values per chunk."""
+        return (self.chunked_array.chunk_values,)
 
     @property
     def shards(self) -> tuple[int] | None:
-        """Values of a file, where it holds several chunks."""
-        n_chunks = self.places.places.shard_chunks
-        return (n_chunks * self.places.chunk_values,) if n_chunks else None
+        """Values per shard; None without shards."""
+        locations = self.chunked_array.locations
+        n_chunks = locations.shard_chunks if isinstance(locations, ZarrChunks) else 0
+        return (n_chunks * self.chunked_array.chunk_values,) if n_chunks else None
 
     def __getitem__(self, rows: slice) -> np.ndarray:
-        begin, end, _ = rows.indices(self.places.n_values)
+        begin, end, _ = rows.indices(self.chunked_array.n_values)
         end = max(begin, end)
-        if not self._text:
-            return read(self.places, begin, end, dtype=self.dtype, store=None)
+        if not self._is_text:
+            return read_values(self.chunked_array, begin, end, dtype=self.dtype)
         return self._read_text(begin, end)
 
     def _read_text(self, begin: int, end: int) -> np.ndarray:
         from numcodecs import VLenUTF8
 
-        size = self.places.chunk_values
+        array, size = self.chunked_array, self.chunked_array.chunk_values
         parts = [np.empty(0, object)]
-        for chunk, raw in decoded_bytes(self.places, *self.places.chunks_of(begin, end)):
+        for chunk, raw in read_text_chunks(array, *array.chunk_range(begin, end)):
             if raw is None:
-                texts = np.full(size, self.places.fill, object)
+                texts = np.full(size, array.fill_value, object)
             elif int.from_bytes(raw[:4], "little") == size:
                 texts = VLenUTF8().decode(raw)
             else:
@@ -230,25 +225,25 @@ class LocalArray:
             parts.append(texts[max(begin - chunk * size, 0) : end - chunk * size])
         return np.concatenate(parts)
 
-    def through_zarr(self) -> Any:
-        """The same as ``zarr.Array``."""
-        return _through_zarr(self._root, self._key)
+    def as_zarr_python(self) -> Any:
+        """The same array as ``zarr.Array``."""
+        return _open_node_with_zarr_python(self._root, self._key)
 
 
-def through_zarr(node: Any) -> Any:
-    """A node as zarr-python's or h5py's, for functions of other packages."""
-    return node.through_zarr() if isinstance(node, LocalGroup | LocalArray) else node
+def as_zarr_python(node: Any) -> Any:
+    """The same node as an object of zarr-python, for functions of other packages."""
+    return node.as_zarr_python() if isinstance(node, LocalGroup | LocalArray) else node
 
 
-def _through_zarr(root: Path, key: str) -> Any:
+def _open_node_with_zarr_python(root: Path, key: str) -> Any:
     import zarr
 
     group = zarr.open_group(root, mode="r")
     return group[key] if key else group
 
 
-def located(path: str, key: str, document: Mapping[str, Any]) -> ChunkedArray:
-    """Where the chunks of an array of a Zarr v3 store are, and how they are decoded.
+def zarr_chunked_array(path: str, key: str, document: Mapping[str, Any]) -> ChunkedArray:
+    """Describe the chunks of an array of a Zarr v3 store.
 
     Parameters
     ----------
@@ -259,97 +254,127 @@ def located(path: str, key: str, document: Mapping[str, Any]) -> ChunkedArray:
 
     Raises
     ------
-    NotDirectError
-        It is stored in a way that is not known here.
+    UnsupportedLayoutError
+        Only zarr-python can read the array.
     """
-    if document["zarr_format"] != 3 or document["node_type"] != "array" or set(document) - _KEYS:
-        raise NotDirectError("it is described in an unusual way")
-    if len(document["shape"]) != 1:
-        raise NotDirectError("it has several dimensions")
-    if document.get("storage_transformers"):
-        raise NotDirectError("it has storage transformers")
-    keys = document["chunk_key_encoding"]
-    separator = _setting(keys, "separator", "/")
-    usual = keys["name"] == "default" and separator in ("/", ".")
-    if not usual or document["chunk_grid"]["name"] != "regular":
-        raise NotDirectError("its chunks are cut or named in an unusual way")
-    (chunk_values,) = document["chunk_grid"]["configuration"]["chunk_shape"]
-    codecs = document["codecs"]
-    shard_chunks, at_end = 0, True
-    if len(codecs) == 1 and codecs[0]["name"] == "sharding_indexed":
-        sharding = codecs[0]["configuration"]
-        at_end = _index_at_end(sharding)
-        (inner,) = sharding["chunk_shape"]
-        if chunk_values % inner:
-            raise NotDirectError("its shards do not hold whole chunks")
-        shard_chunks, chunk_values = chunk_values // inner, inner
-        codecs = sharding["codecs"]
-    name = document["data_type"]
-    text = name == "string"
-    if not isinstance(name, str) or not (text or name in _NUMBERS):
-        msg = f"it holds {name if isinstance(name, str) else name['name']}"
-        raise NotDirectError(msg)
-    dtype = np.dtype(np.uint8 if text else name)
-    steps, dtype = _pipeline(codecs, dtype, "vlen-utf8" if text else "bytes")
-    fill = document["fill_value"]
-    if not text:
-        try:
-            fill = dtype.type(0 if fill is None else fill).item()
-        except ValueError as error:  # bytes in hexadecimal
-            raise NotDirectError("what it is filled with is written in an unusual way") from error
+    _check_document(document)
+    separator = _chunk_separator(document)
+    chunk_values, shard_chunks, index_at_end, codecs = _chunking(document)
+    name, fill_value = document["data_type"], document["fill_value"]
+    if name == "string":
+        pipeline, dtype = _pipeline(codecs, np.dtype(np.uint8), "vlen-utf8")
+    else:
+        pipeline, dtype = _pipeline(codecs, _number_dtype(name), "bytes")
+        fill_value = _number_fill_value(dtype, fill_value)
     prefix = str(Path(path, *key.split("/"), f"c{separator}"))
     prefix += "/" if separator == "/" else ""
-    places = ShardFiles(prefix, shard_chunks, at_end)
-    return ChunkedArray(key, document["shape"][0], dtype, chunk_values, steps, places, fill)
+    locations = ZarrChunks(prefix, shard_chunks, index_at_end)
+    n_values = document["shape"][0]
+    return ChunkedArray(key, n_values, dtype, chunk_values, pipeline, locations, fill_value)
+
+
+def _check_document(document: Mapping[str, Any]) -> None:
+    if document["zarr_format"] != 3 or document["node_type"] != "array" or set(document) - _KEYS:
+        raise UnsupportedLayoutError("its metadata are unusual")
+    if len(document["shape"]) != 1:
+        raise UnsupportedLayoutError("it has several dimensions")
+    if document.get("storage_transformers"):
+        raise UnsupportedLayoutError("it has storage transformers")
+    if document["chunk_grid"]["name"] != "regular":
+        raise UnsupportedLayoutError("its chunk grid is unusual")
+
+
+def _chunk_separator(document: Mapping[str, Any]) -> str:
+    encoding = document["chunk_key_encoding"]
+    separator: str = _setting(encoding, "separator", "/")
+    if encoding["name"] != "default" or separator not in ("/", "."):
+        raise UnsupportedLayoutError("its chunks have unusual names")
+    return separator
+
+
+def _chunking(document: Mapping[str, Any]) -> tuple[int, int, bool, list[Mapping[str, Any]]]:
+    """Values per chunk, chunks per shard (0: none), whether its index is at the end, and codecs."""
+    (n_values,) = document["chunk_grid"]["configuration"]["chunk_shape"]
+    codecs = document["codecs"]
+    if len(codecs) != 1 or codecs[0]["name"] != "sharding_indexed":
+        return n_values, 0, True, codecs
+    sharding = codecs[0]["configuration"]
+    index_at_end = _index_at_end(sharding)
+    (chunk_values,) = sharding["chunk_shape"]
+    if n_values % chunk_values:
+        raise UnsupportedLayoutError("the size of its shards is no multiple of that of its chunks")
+    return chunk_values, n_values // chunk_values, index_at_end, sharding["codecs"]
+
+
+def _number_dtype(name: Any) -> np.dtype:
+    if not isinstance(name, str) or name not in _NUMBERS:
+        msg = f"it holds {name if isinstance(name, str) else name['name']}"
+        raise UnsupportedLayoutError(msg)
+    return np.dtype(name)
+
+
+def _number_fill_value(dtype: np.dtype, fill_value: Any) -> Any:
+    try:
+        return dtype.type(0 if fill_value is None else fill_value).item()
+    except ValueError as error:  # bytes in hexadecimal
+        raise UnsupportedLayoutError("the form of its fill value is unusual") from error
 
 
 def _setting(part: Mapping[str, Any], name: str, default: Any = None) -> Any:
-    """The only setting that a part of the metadata may have."""
+    """Value of the only setting that a part of the metadata may have."""
     settings = part.get("configuration", {})
     if set(settings) - {name}:
         msg = f"its {part['name']} has unusual settings"
-        raise NotDirectError(msg)
+        raise UnsupportedLayoutError(msg)
     return settings.get(name, default)
 
 
 def _index_at_end(sharding: Mapping[str, Any]) -> bool:
     codecs = sharding["index_codecs"]
     location = sharding.get("index_location", "end")
-    usual = [codec["name"] for codec in codecs] == ["bytes", "crc32c"]
-    usual = usual and _setting(codecs[0], "endian") == "little" and location in ("start", "end")
-    if not usual or set(sharding) - {"chunk_shape", "codecs", "index_codecs", "index_location"}:
-        raise NotDirectError("the index of its shards is encoded in an unusual way")
+    is_supported = (
+        [codec["name"] for codec in codecs] == ["bytes", "crc32c"]
+        and _setting(codecs[0], "endian") == "little"
+        and location in ("start", "end")
+        and not set(sharding) - {"chunk_shape", "codecs", "index_codecs", "index_location"}
+    )
+    if not is_supported:
+        raise UnsupportedLayoutError("the encoding of the index of its shards is unusual")
     return location == "end"
 
 
 def _pipeline(
     codecs: list[Mapping[str, Any]], dtype: np.dtype, first: str
 ) -> tuple[tuple[Decoder, ...], np.dtype]:
-    """Decoders in the order of decoding, and the type with its byte order."""
-    known: dict[str, tuple[Decoder | None, int]] = {
+    """Decoders in the order of decoding, and the type with its byte order.
+
+    ``first`` is the codec that serializes the values.
+    """
+    supported: dict[str, tuple[Decoder | None, int]] = {
         first: (None, 0),
         "blosc": (Blosc(), 1),
         "zstd": (Zstd(), 1),
         "gzip": (Deflate("gzip"), 1),
         "crc32c": (Crc32c(), 2),
     }
-    steps, stages = [], []
+    steps: list[Decoder] = []
+    stages = []
     for codec in codecs:
         name = codec["name"]
-        if name not in known:
+        if name not in supported:
             msg = f"it is encoded by {name}"
-            raise NotDirectError(msg)
-        step, stage = known[name]
+            raise UnsupportedLayoutError(msg)
+        step, stage = supported[name]
         stages.append(stage)
         if step is not None:
             steps.append(step)
         elif name == "bytes" and (endian := _setting(codec, "endian")) is not None:
             if endian not in _BYTE_ORDERS:
                 msg = f"its byte order is {endian!r}"
-                raise NotDirectError(msg)
+                raise UnsupportedLayoutError(msg)
             dtype = dtype.newbyteorder(_BYTE_ORDERS[endian])
     if first == "vlen-utf8" and not all(isinstance(step, Zstd | Crc32c) for step in steps):
-        raise NotDirectError("its text is compressed in an unusual way")
+        raise UnsupportedLayoutError("the compression of its text is unusual")
     if stages != sorted(set(stages)) or stages[:1] != [0]:
-        raise NotDirectError("its codecs stand in an unusual order")
+        raise UnsupportedLayoutError("the order of its codecs is unusual")
     return tuple(reversed(steps)), dtype

@@ -1,7 +1,7 @@
-"""An h5ad file that stays open while it is read lazily, so that this process cannot empty it.
+"""h5ad files that stay open for lazy arrays, so that this process cannot empty them.
 
-``AnnData.write_h5ad`` truncates its file before it reads what it is to write. HDF5 refuses to
-truncate or change a file that the same process has open for reading.
+``AnnData.write_h5ad`` truncates its file before it computes the lazy arrays to write. HDF5 refuses
+to truncate or change a file that the same process has open for reading.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import h5py
 if TYPE_CHECKING:
     from scatlas.io.files.anndata_file import Store
 
-_HELD: weakref.WeakSet[OpenFile] = weakref.WeakSet()
+_OPEN_FILES: weakref.WeakSet[OpenFile] = weakref.WeakSet()
 
 
 class OpenFile:
-    """Keeps a local h5ad file open for as long as something refers to this object.
+    """Handle that keeps a local h5ad file open until nothing refers to it.
 
     Parameters
     ----------
@@ -28,36 +28,36 @@ class OpenFile:
     """
 
     def __init__(self, path: str) -> None:
-        self._inode, self._stamp = _facts(path)
+        self._inode, self._stamp = _inode_and_stamp(path)
         self._close = weakref.finalize(self, h5py.File(path, "r").close)
-        _HELD.add(self)
+        _OPEN_FILES.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Become None in another process: its blocks open the file themselves."""
+        """Become None in another process, whose blocks open the file themselves."""
         return type(None), ()
 
-    def release_if_changed(self, inode: tuple[int, int], stamp: tuple[int, int]) -> None:
-        """Close the file if it is this one and was changed meanwhile."""
+    def close_if_changed(self, inode: tuple[int, int], stamp: tuple[int, int]) -> None:
+        """Close the file if it has this inode and another stamp."""
         if self._inode == inode and self._stamp != stamp:
             self._close()
 
 
-def hold(store: Store) -> OpenFile | None:
-    """Keep a store open; None for what HDF5 does not open from a local disk."""
+def keep_open(store: Store) -> OpenFile | None:
+    """Open a local h5ad file until nothing refers to the handle; None for other stores."""
     return OpenFile(store.path) if store.kind == "h5ad" and not store.is_url else None
 
 
-def release_changed(path: str) -> None:
-    """Close a file that another process has changed in place since it is held.
+def close_if_changed(path: str) -> None:
+    """Close a file that another process has changed in place since this one opened it.
 
-    HDF5 would take it for the file that it has open, and find the old structure in the new bytes.
+    Otherwise HDF5 would reuse the open file and interpret the new bytes by the old structure.
     """
-    facts = _facts(path)
-    for held in list(_HELD):
-        held.release_if_changed(*facts)
+    inode_and_stamp = _inode_and_stamp(path)
+    for file in list(_OPEN_FILES):
+        file.close_if_changed(*inode_and_stamp)
 
 
-def _facts(path: str) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Which file it is, and its time and size."""
+def _inode_and_stamp(path: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Device and inode, and time and size."""
     stat = Path(path).stat()
     return (stat.st_dev, stat.st_ino), (stat.st_mtime_ns, stat.st_size)

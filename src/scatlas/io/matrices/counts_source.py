@@ -17,7 +17,8 @@ from scatlas.io.files.anndata_checks import (
     frame_length,
     is_group,
 )
-from scatlas.io.files.anndata_file import AGAIN, Store, load_filters, reading
+from scatlas.io.files.anndata_file import Store, load_filters
+from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.matrices.csr_row_block import RowBlock, row_blocks
 from scatlas.io.matrices.layout import convert, describe
 from scatlas.io.tables.table import Table, open_tables
@@ -52,7 +53,7 @@ class CountsSource:
         self.path = store.path
         self.kind = store.kind
         with ExitStack() as stack, reading(self.path, STRUCTURE):
-            self._root = store.enter(stack)
+            self._root = store.open_on(stack)
             check_anndata(self.path, self._root)
             shape = tuple(frame_length(self.path, self._root, name) for name in ("obs", "var"))
             _check_x(self.path, self._root)
@@ -116,7 +117,7 @@ class CountsSource:
                 for file in Path(self.path, *key.split("/")).rglob("*")
             )
             if there < due:
-                msg = f"{self.path}: {key} lacks {due - there:,} of {due:,} chunk files: {AGAIN}"
+                msg = f"{self.path}: {key} lacks {due - there:,} of {due:,} chunk files: {REMEDY}"
                 raise InputError(msg)
 
     def others_with_counts(self) -> list[str]:
@@ -215,7 +216,7 @@ def open_counts(path: Path | str) -> CountsSource:
         The file does not exist, is no AnnData file, is truncated, has no X, or X's parts do not
         agree with each other or with ``obs`` and ``var``.
     """
-    return CountsSource(Store.at(path))
+    return CountsSource(Store.find(path))
 
 
 def gene_names(path: Path | str) -> pd.Index:

@@ -9,10 +9,11 @@ import numpy as np
 
 from scatlas.blocks import csr
 from scatlas.errors import InputError
-from scatlas.io.chunks import chunked_array
+from scatlas.io.chunks import chunk_reader, chunked_array
 from scatlas.io.files.anndata_checks import STRUCTURE
-from scatlas.io.files.anndata_file import AGAIN, Store, load_filters, reading
-from scatlas.io.files.chunk_locations import locate
+from scatlas.io.files.anndata_file import Store, load_filters
+from scatlas.io.files.chunk_locations import locate_chunks
+from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.matrices.layout import Matrix, check_indices, in_memory, read_range
 
 if TYPE_CHECKING:
@@ -126,22 +127,22 @@ class RowBlock:
             return self._plain(part, begin, end, dtype, limit)
         try:
             with reading(self.store.path, f"{self.key}/{part} of {self._rows}"):
-                return chunked_array.read(
+                return chunk_reader.read_values(
                     array,
                     begin,
                     end,
                     dtype=dtype,
-                    store=self.store,
-                    uses=self.uses[which],
+                    owner=self.store,
+                    edge_readers=self.uses[which],
                     limit=limit,
                 )
         except InputError as error:
             worst = error.__cause__
-            if not isinstance(worst, chunked_array.IndexRangeError):
+            if not isinstance(worst, chunk_reader.IndexRangeError):
                 raise
             msg = (
-                f"{self.store.path}: {self.key}/{part} of {self._rows} hold {worst.found}, "
-                f"but must be 0 to {self.n_genes - 1}: {AGAIN}"
+                f"{self.store.path}: {self.key}/{part} of {self._rows} hold {worst.index}, "
+                f"but must be 0 to {self.n_genes - 1}: {REMEDY}"
             )
             raise InputError(msg) from worst
 
@@ -178,7 +179,7 @@ def row_blocks(
     arrays = []
     for key in keys:
         with reading(store.path, f"the table of the chunks of {key}"):
-            arrays.append(locate(store, root, key) if direct else None)
+            arrays.append(locate_chunks(store, root, key) if direct else None)
     dtypes = tuple(np.dtype(root[key].dtype) for key in keys)
     bounds = np.array([(matrix.indptr[first], matrix.indptr[stop]) for first, stop in cut])
     uses = [_readers_of_edge_chunks(array, bounds) for array in arrays]
@@ -190,7 +191,7 @@ def row_blocks(
             matrix.indptr[first : stop + 1],
             matrix.shape[1],
             dtypes,
-            tuple(array and array.part(int(begin), int(end)) for array in arrays),
+            tuple(array and array.for_values(int(begin), int(end)) for array in arrays),
             (uses[0][i], uses[1][i]),
         )
         for i, ((first, stop), (begin, end)) in enumerate(zip(cut, bounds, strict=True))

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from scatlas.errors import InputError
-from scatlas.io.chunks.chunked_array import encoded
+from scatlas.io.chunks.chunk_reader import read_encoded_chunks
 from scatlas.io.files.atomic import atomic_path
 from scatlas.io.tables.column_writer import write_frame
 from scatlas.io.zarr_writer.elements import (
@@ -21,15 +21,15 @@ from scatlas.io.zarr_writer.elements import (
     MAPPINGS,
     consolidate,
     create_group,
-    open_to_write,
+    open_group_to_write,
     write_elem,
 )
 from scatlas.io.zarr_writer.sharded_array import (
     CHUNK_VALUES,
-    COUNTS,
-    DENSE,
-    INDICES,
-    NORMALIZED,
+    COUNTS_CODEC,
+    DENSE_CODEC,
+    INDICES_CODEC,
+    NORMALIZED_CODEC,
     ShardedArray,
     encoding_pool,
 )
@@ -131,15 +131,15 @@ class CsrWriter:
             pool = stack.enter_context(encoding_pool())
             x = self._partial / "X"
             if self._counts:
-                compression, indices, indptr = COUNTS, index_dtype(self.n_vars), np.int64
+                compression, indices, indptr = COUNTS_CODEC, index_dtype(self.n_vars), np.int64
             else:
                 indices = indptr = np.int32 if self._n_values_due <= _INT32_VALUES else np.int64
-                compression = NORMALIZED if self._data_dtype.kind == "f" else COUNTS
+                compression = NORMALIZED_CODEC if self._data_dtype.kind == "f" else COUNTS_CODEC
             # Values of a merged store are copied as they are encoded, and have no digest.
             array = partial(ShardedArray, pool=pool, digest=self._counts)
             self._data = array(x / "data", self._data_dtype, compression=compression)
-            self._indices = array(x / "indices", indices, compression=INDICES)
-            self._indptr = array(x / "indptr", indptr, compression=DENSE)
+            self._indices = array(x / "indices", indices, compression=INDICES_CODEC)
+            self._indptr = array(x / "indptr", indptr, compression=DENSE_CODEC)
             stack.callback(lambda: [part.abandon() for part in self._parts])
             self._stack = stack.pop_all()
         self._indptr.append(np.zeros(1, np.int64))
@@ -204,19 +204,19 @@ class CsrWriter:
         """
         self._widen_offsets(len(counts))
         self._widen_counts(highest)
-        self._indices.append(indices, lasting=True)
-        self._data.append(counts, lasting=True)
+        self._indices.append(indices, copy=False)
+        self._data.append(counts, copy=False)
 
     def _widen_offsets(self, n_more: int) -> None:
         self.n_values += n_more
         if self.n_values > _INT32_VALUES and self._indptr.dtype == np.int32:
-            self._indices = self._indices.widened(np.int64)
-            self._indptr = self._indptr.widened(np.int64)
+            self._indices = self._indices.widen(np.int64)
+            self._indptr = self._indptr.widen(np.int64)
 
     def _widen_counts(self, highest: float) -> None:
         if highest > np.iinfo(self._data.dtype).max:
             wider = next(d for d in COUNT_DTYPES if highest <= np.iinfo(d).max)
-            self._data = self._data.widened(wider)
+            self._data = self._data.widen(wider)
 
     def append_chunks(self, x: LocalGroup | zarr.Group, arrays: Mapping[str, ChunkedArray]) -> int:
         """Append the whole chunks of another store's values as they are encoded, where that fits.
@@ -235,12 +235,12 @@ class CsrWriter:
         Number of values appended; those after them are left to :meth:`append_values`.
         """
         parts = {"data": self._data, "indices": self._indices}
-        if not all(part.takes_chunks_of(x[name]) for name, part in parts.items()):
+        if not all(part.can_append_chunks_of(x[name]) for name, part in parts.items()):
             return 0
         n_chunks = arrays["data"].n_values // arrays["data"].chunk_values
         for name, part in parts.items():
-            for chunk in encoded(arrays[name], 0, n_chunks):
-                part.append_encoded(chunk)
+            for chunk in read_encoded_chunks(arrays[name], 0, n_chunks):
+                part.append_encoded_chunk(chunk)
         n_values = n_chunks * arrays["data"].chunk_values
         self.n_values += n_values
         return n_values
@@ -292,7 +292,7 @@ class CsrWriter:
         create_group(self._partial / "X", {**CSR, "shape": [self.n_obs, self.n_vars]})
         for name in MAPPINGS:
             if name == "uns" and self.uns:
-                write_elem(open_to_write(self._partial), name, dict(self.uns))
+                write_elem(open_group_to_write(self._partial), name, dict(self.uns))
             else:
                 create_group(self._partial / name, DICT)
         consolidate(self._partial)

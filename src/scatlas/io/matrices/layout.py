@@ -12,9 +12,10 @@ import scipy.sparse as sp
 
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import attribute, is_group
-from scatlas.io.files.anndata_file import AGAIN, load_filters, reading
-from scatlas.io.files.chunk_locations import read_plugged
-from scatlas.io.files.local_zarr import through_zarr
+from scatlas.io.files.anndata_file import load_filters
+from scatlas.io.files.chunk_locations import read_without_plugins
+from scatlas.io.files.local_zarr import as_zarr_python
+from scatlas.io.files.read_errors import REMEDY, reading
 
 logger = logging.getLogger(__name__)
 _SPARSE = {"csr_matrix": "csr", "csc_matrix": "csc"}
@@ -94,7 +95,7 @@ def describe(path: str, root: Any, key: str, shape: tuple[int, int]) -> Matrix:
         raise InputError(msg)
     absent = [part for part in ("data", "indices", "indptr") if part not in element]
     if absent:
-        msg = f"{path}: {key} has no {absent[0]}: the file is not complete; {AGAIN}"
+        msg = f"{path}: {key} has no {absent[0]}: the file is not complete; {REMEDY}"
         raise InputError(msg)
     with reading(path, f"the shape of {key}"):
         n_rows, n_columns = (int(n) for n in element.attrs[shape_name])
@@ -111,7 +112,7 @@ def describe(path: str, root: Any, key: str, shape: tuple[int, int]) -> Matrix:
     _check_length(path, key, lengths["indptr"], n_rows, kind)
     with reading(path, f"{key}/indptr"):
         offsets = element["indptr"]
-        offsets = read_plugged(offsets) if isinstance(offsets, h5py.Dataset) else offsets[:]
+        offsets = read_without_plugins(offsets) if isinstance(offsets, h5py.Dataset) else offsets[:]
         indptr = np.asarray(offsets).astype(np.int64, copy=False)
     _check_offsets(path, key, indptr, lengths, kind)
     return Matrix(key, kind, shape, in_memory(element["data"].dtype), indptr)
@@ -121,7 +122,7 @@ def _check_shape(path: str, key: str, stored: tuple[int, ...], shape: tuple[int,
     if stored != shape:
         msg = (
             f"{path}: {key} has {stored[0]:,} rows and {stored[1]:,} columns, but obs has "
-            f"{shape[0]:,} cells and var {shape[1]:,} genes: {AGAIN}"
+            f"{shape[0]:,} cells and var {shape[1]:,} genes: {REMEDY}"
         )
         raise InputError(msg)
 
@@ -135,14 +136,14 @@ def _check_line(path: str, part: str, element: Any) -> None:
     found = "a group" if is_group(element) else "empty"
     if shape is not None:
         found = f"an array of {len(shape)} dimensions" if shape else "a single number"
-    msg = f"{path}: {part} is {found} instead of an array of one dimension: {AGAIN}"
+    msg = f"{path}: {part} is {found} instead of an array of one dimension: {REMEDY}"
     raise InputError(msg)
 
 
 def _check_kind(path: str, part: str, dtype: np.dtype, kinds: str) -> None:
     if dtype.kind not in kinds:
         wanted = "integers" if kinds == "iu" else "real numbers"
-        msg = f"{path}: {part} holds {dtype} instead of {wanted}: {AGAIN}"
+        msg = f"{path}: {part} holds {dtype} instead of {wanted}: {REMEDY}"
         raise InputError(msg)
 
 
@@ -151,7 +152,7 @@ def _check_length(path: str, key: str, n_offsets: int, n_rows: int, kind: str) -
         row = "cell" if kind == "csr" else "gene"
         msg = (
             f"{path}: {key}/indptr has {n_offsets:,} entries for {n_rows:,} {row}s "
-            f"({n_rows + 1:,} expected): {AGAIN}"
+            f"({n_rows + 1:,} expected): {REMEDY}"
         )
         raise InputError(msg)
 
@@ -173,7 +174,7 @@ def _check_offsets(
                 trouble = f"ends at {indptr[-1]:,}, but {key}/{part} has {lengths[part]:,} values"
                 break
     if trouble:
-        msg = f"{path}: {key}/indptr {trouble}: {AGAIN}"
+        msg = f"{path}: {key}/indptr {trouble}: {REMEDY}"
         raise InputError(msg)
 
 
@@ -218,7 +219,7 @@ def check_indices(path: str, key: str, indices: np.ndarray, size: int, rows: str
     if worst < size and indices.dtype.kind == "i":
         worst = int(indices.min())
     if not 0 <= worst < size:
-        msg = f"{path}: {key}/indices of {rows} hold {worst}, but must be 0 to {size - 1}: {AGAIN}"
+        msg = f"{path}: {key}/indices of {rows} hold {worst}, but must be 0 to {size - 1}: {REMEDY}"
         raise InputError(msg)
 
 
@@ -261,4 +262,4 @@ def read_element(path: str, root: Any, name: str) -> Any:
 
     with reading(path, name):
         load_filters(path, root[name])
-        return read_elem(through_zarr(root[name]))
+        return read_elem(as_zarr_python(root[name]))

@@ -16,8 +16,9 @@ from scatlas.compute.block_sizes import csr_blocks, dense_blocks
 from scatlas.compute.threads import BLOCK_BYTES
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import STRUCTURE, check_anndata, frame_length, is_group
-from scatlas.io.files.anndata_file import Store, load_filters, reading
-from scatlas.io.files.open_h5ad import hold
+from scatlas.io.files.anndata_file import Store, load_filters
+from scatlas.io.files.open_h5ad import keep_open
+from scatlas.io.files.read_errors import reading
 from scatlas.io.matrices.csr_row_block import RowBlock, row_blocks
 from scatlas.io.matrices.layout import (
     Matrix,
@@ -84,7 +85,7 @@ def read_lazy(path: Path | str, *, block_budget: str | int = "256MB") -> anndata
     import anndata
 
     budget = parse_bytes(block_budget)
-    store = Store.at(path)
+    store = Store.find(path)
     with reading(store.path, STRUCTURE), store.open() as root:
         check_anndata(store.path, root)
         shape = tuple(frame_length(store.path, root, name) for name in ("obs", "var"))
@@ -142,7 +143,7 @@ def read_matrix(
     InputError
         As :func:`read_lazy`, or the file has no X.
     """
-    store = Store.at(path)
+    store = Store.find(path)
     with store.open() as root:
         check_anndata(store.path, root)
         if not _present(root, "X"):
@@ -205,7 +206,7 @@ def _matrix(
         tasks = [(_slice_rows, whole, first, stop) for first, stop in blocks]
     else:
         blocks = csr_blocks(matrix.indptr, budget, largest)
-        read, held = RowBlock.compact if compact else RowBlock.read, hold(store)
+        read, held = RowBlock.compact if compact else RowBlock.read, keep_open(store)
         parts = row_blocks(store, root, matrix, blocks)
         tasks = [(read, replace(part, held=held)) for part in parts]
     meta = sp.csr_matrix((0, 0), dtype=matrix.dtype)
@@ -215,7 +216,7 @@ def _matrix(
 def _dense(store: Store, matrix: Matrix, budget: int, largest: int = BLOCK_BYTES) -> da.Array:
     row_bytes = int(np.prod(matrix.shape[1:])) * matrix.dtype.itemsize
     blocks = dense_blocks(matrix.shape[0], row_bytes, budget, largest)
-    held = hold(store)
+    held = keep_open(store)
     tasks = [(_read_dense, store, matrix.key, first, stop, held) for first, stop in blocks]
     return _array(store, matrix, blocks, tasks, np.empty((0, 0), dtype=matrix.dtype))
 

@@ -13,9 +13,9 @@ from anndata.io import read_elem
 from scipy import sparse
 
 from scatlas.compute.progress import meter
-from scatlas.io.files.local_zarr import open_through_zarr
+from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.io.tables.column import Column
-from scatlas.io.zarr_writer.sharded_array import piece_values
+from scatlas.io.zarr_writer.sharded_array import values_per_piece
 
 if TYPE_CHECKING:
     import zarr
@@ -49,7 +49,7 @@ def read_subset(
         ``index`` is not ascending, or beyond the cells of the store.
     """
     path = Path(path)
-    root = open_through_zarr(path)
+    root = open_with_zarr_python(path)
     rows = np.asarray(index)
     rows = rows.astype(np.int64) if rows.size == 0 else rows
     n_cells = root["X"].attrs["shape"][0]
@@ -61,7 +61,7 @@ def read_subset(
         msg = f"index has to ascend, without repeats, from 0 to at most {n_cells - 1}"
         raise ValueError(msg)
     # Half: with the whole, memory grew from plates that do not fill it to those that do by 15%.
-    piece = max(1, piece_values(block_budget) // 2)
+    piece = max(1, values_per_piece(block_budget) // 2)
     return ad.AnnData(
         X=_take_csr(root["X"], rows, piece),
         obs=_take_table(path, root["obs"], rows),

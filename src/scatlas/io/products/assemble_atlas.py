@@ -14,13 +14,13 @@ from anndata.io import read_elem
 
 from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path
-from scatlas.io.files.local_zarr import open_through_zarr
+from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.io.zarr_writer.elements import (
     ANNDATA,
     DICT,
     consolidate,
     create_group,
-    open_to_write,
+    open_group_to_write,
     write_elem,
 )
 
@@ -85,13 +85,13 @@ def assemble(
         The components or coordinates are not of these cells and genes, or ``var`` lacks a gene.
     """
     merged, pca = Path(merged), Path(pca)
-    source = open_through_zarr(merged)
-    found = open_through_zarr(pca)
+    source = open_with_zarr_python(merged)
+    found = open_with_zarr_python(pca)
     facts = read_elem(source["var"])
     n_cells = source["X"].attrs["shape"][0]
     _check(merged, pca, n_cells, facts.index, found)
     for name, store in (obsm or {}).items():
-        _check_cells(merged, Path(store), n_cells, open_through_zarr(store)[name])
+        _check_cells(merged, Path(store), n_cells, open_with_zarr_python(store)[name])
     missing = facts.index.difference(var.index)
     if len(missing):
         msg = f"{merged}: gene {missing[0]!r} is not in the table of consensus genes"
@@ -106,7 +106,7 @@ def assemble(
         for name, store in {"X_pca": pca, **(obsm or {})}.items():
             _place(Path(store) / name, partial / "obsm" / name)
         create_group(partial, ANNDATA)
-        root = open_to_write(partial)
+        root = open_group_to_write(partial)
         create_group(partial / "obsm", DICT)
         write_elem(root, "var", facts)
         write_elem(root, "varm", {"PCs": read_elem(found["PCs"])})

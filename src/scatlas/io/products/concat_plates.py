@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scatlas._util.gene_lists import first_difference
-from scatlas.blocks import in_order
+from scatlas.blocks import map_in_order
 from scatlas.compute.progress import meter
 from scatlas.errors import InputError
-from scatlas.io.chunks import chunked_array
+from scatlas.io.chunks import chunk_reader
 from scatlas.io.files.anndata_checks import STRUCTURE
-from scatlas.io.files.anndata_file import Store, reading
-from scatlas.io.files.chunk_locations import locate
+from scatlas.io.files.anndata_file import Store
+from scatlas.io.files.chunk_locations import locate_chunks
 from scatlas.io.files.local_zarr import open_store
+from scatlas.io.files.read_errors import reading
 from scatlas.io.matrices.csr_writer import CsrWriter, in_place
 from scatlas.io.tables.cell_names import UniqueNames
 from scatlas.io.tables.column import Column
@@ -29,7 +30,7 @@ from scatlas.io.tables.encodings import Stored
 from scatlas.io.tables.storable_columns import RESERVED
 from scatlas.io.tables.table import Table
 from scatlas.io.zarr_writer.elements import DATAFRAME, create_group
-from scatlas.io.zarr_writer.sharded_array import CHUNK_VALUES, encoding_pool, piece_values
+from scatlas.io.zarr_writer.sharded_array import CHUNK_VALUES, encoding_pool, values_per_piece
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -103,7 +104,7 @@ def concat_on_disk(
     for plate in plates[1:]:
         plate.check_genes(plates[0])
     n_values = sum(plate.n_values for plate in plates)
-    piece = piece_values(block_budget)
+    piece = values_per_piece(block_budget)
     obs = _Obs(plates, _constants(plates, label, labels or {}))
     for notice in obs.notices:
         logger.warning("%s", notice)
@@ -200,8 +201,10 @@ class _Plate:
     def copy_x(self, writer: CsrWriter, piece: int) -> None:
         """Append X, cut by values and never by rows: no piece can be larger than it should."""
         with reading(str(self.path), "X"):
-            store = Store.at(self.path)
-            arrays = {part: locate(store, self.root, f"X/{part}") for part in ("data", "indices")}
+            store = Store.find(self.path)
+            arrays = {
+                part: locate_chunks(store, self.root, f"X/{part}") for part in ("data", "indices")
+            }
             done = writer.append_chunks(self.root["X"], arrays) if all(arrays.values()) else 0
             starts = range(done, self.n_values, piece)
 
@@ -210,11 +213,11 @@ class _Plate:
                 return [
                     self.root[f"X/{part}"][lo:hi]
                     if array is None
-                    else chunked_array.read(array, lo, hi, dtype=array.dtype, store=store)
+                    else chunk_reader.read_values(array, lo, hi, dtype=array.dtype, owner=store)
                     for part, array in arrays.items()
                 ]
 
-            with closing(in_order(read, len(starts))) as pieces:
+            with closing(map_in_order(read, len(starts))) as pieces:
                 for data, indices in pieces:
                     writer.append_values(data, indices)
             indptr = self.root["X/indptr"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from scatlas.io.files.atomic import atomic_path
-from scatlas.io.files.local_zarr import open_through_zarr
+from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.io.zarr_writer.elements import (
     ARRAY,
     DICT,
@@ -16,7 +16,7 @@ from scatlas.io.zarr_writer.elements import (
     create_group,
     write_flags,
 )
-from scatlas.io.zarr_writer.sharded_array import PROJECTED, ShardedArray, encoding_pool
+from scatlas.io.zarr_writer.sharded_array import PROJECTED_CODEC, ShardedArray, encoding_pool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -77,13 +77,13 @@ def write_pca(
             partial / "X_pca",
             np.float32,
             pool,
-            compression=PROJECTED,
+            compression=PROJECTED_CODEC,
             row_shape=(n_comps,),
             attributes=ARRAY,
         )
         with cells:
             for block in x_pca:
-                cells.append(block, lasting=True)
+                cells.append(block, copy=False)
             if cells.n_rows != n_cells:
                 msg = f"{cells.n_rows} cells were projected, {n_cells} are due"
                 raise ValueError(msg)
@@ -120,12 +120,12 @@ def write_embedding(path: Path | str, name: str, x: np.ndarray) -> None:
             partial / name,
             np.float32,
             pool,
-            compression=PROJECTED,
+            compression=PROJECTED_CODEC,
             row_shape=x.shape[1:],
             attributes=ARRAY,
         )
         with cells:
-            cells.append(x, lasting=True)
+            cells.append(x, copy=False)
         create_group(partial, DICT)
         consolidate(partial)
 
@@ -144,7 +144,7 @@ def read_components(path: Path | str, n_comps: int | None = None) -> np.ndarray:
     -------
     float64 [cells, n_comps].
     """
-    array = open_through_zarr(path)["X_pca"]
+    array = open_with_zarr_python(path)["X_pca"]
     n_cells, width = array.shape
     out = np.empty((n_cells, width if n_comps is None else n_comps))
     rows = max(1, _VALUES_AT_ONCE // width // array.chunks[0]) * array.chunks[0]

@@ -10,11 +10,11 @@ import numpy as np
 
 from scatlas._util.byte_sizes import parse_bytes
 from scatlas._util.gene_lists import first_difference
-from scatlas.blocks import counted, csr, in_order
+from scatlas.blocks import csr, map_in_order, with_progress
 from scatlas.compute.block_sizes import csr_blocks
 from scatlas.errors import InputError
-from scatlas.io.files.anndata_file import AGAIN
 from scatlas.io.files.checksums import values_digest
+from scatlas.io.files.read_errors import REMEDY
 from scatlas.io.matrices.counts_source import CountsSource, gene_names, open_counts
 from scatlas.io.matrices.csr_writer import CsrWriter, in_place
 from scatlas.io.tables.mitochondrial import mitochondrial_genes, why_bound_cannot_act
@@ -304,7 +304,7 @@ def _checked_blocks(
             raise InputError(_sentence(counts, block.problem, cut[i][0], cells, genes))
         return block
 
-    return counted(in_order(checked, len(cut)), [stop - first for first, stop in cut])
+    return with_progress(map_in_order(checked, len(cut)), [stop - first for first, stop in cut])
 
 
 def _sentence(
@@ -317,7 +317,7 @@ def _sentence(
     if problem.kind == "out_of_range":
         return (
             f"{path}: X/indices of {cell} hold {problem.index}, but there are {len(genes)} genes, "
-            f"0 to {len(genes) - 1}: {AGAIN}"
+            f"0 to {len(genes) - 1}: {REMEDY}"
         )
     gene = f"gene {problem.index} ({genes[problem.index]!r})"
     if problem.kind == "duplicate":

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from scatlas import blocks
 from scatlas.io.files.atomic import atomic_path
-from scatlas.io.files.hdf5_writing import open_h5
+from scatlas.io.files.hdf5_writing import create_hdf5
 from scatlas.io.matrices.csr_writer import CsrWriter
 from scatlas.io.matrices.lazy import read_matrix
 from scatlas.io.products.concat_plates import concat_on_disk
@@ -112,7 +112,7 @@ def _to_h5ad(store: Path, path: Path, block_budget: str | int) -> None:
         obs = table.read()
     empty = AnnData(X=sparse.csr_matrix(x.shape, dtype=x.dtype), obs=obs, var=var)
     empty.strings_to_categoricals()
-    with open_h5(path) as file:
+    with create_hdf5(path) as file:
         # AnnData writes the frame: its X, which is empty, is filled.
         write_elem(file, "/", empty)
         group, ends = file["X"], [np.zeros(1, dtype=np.int64)]

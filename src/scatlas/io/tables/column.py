@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from scatlas.errors import InputError
-from scatlas.io.files.anndata_file import AGAIN, reading
+from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.tables.encodings import Stored, element_of, read_column
 from scatlas.io.tables.storable_columns import as_text
 
@@ -287,7 +287,7 @@ def open_column(path: str, table: Any, name: str, n_rows: int) -> Column | InMem
     if column.n_rows != n_rows:
         msg = (
             f"{path}: {column.element} has {column.n_rows:,} rows, but the index of "
-            f"{table.name.strip('/')} has {n_rows:,}: {AGAIN}"
+            f"{table.name.strip('/')} has {n_rows:,}: {REMEDY}"
         )
         raise InputError(msg)
     return column

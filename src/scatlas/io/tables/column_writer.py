@@ -16,7 +16,7 @@ from scatlas.io.zarr_writer.elements import (
     DATAFRAME,
     STRING_ARRAY,
     create_group,
-    open_to_write,
+    open_group_to_write,
     writable_frame,
     write_elem,
 )
@@ -252,7 +252,7 @@ def write_frame(folder: Path, frame: pd.DataFrame) -> None:
     usual = frame.columns.is_unique and key not in columns and all(map(_is_storable, columns))
     if not usual or not (key == "_index" or _is_storable(key)):
         # What is refused, and what is taken since two columns agree, anndata knows.
-        write_elem(open_to_write(folder.parent), folder.name, frame)
+        write_elem(open_group_to_write(folder.parent), folder.name, frame)
         return
     create_group(folder, {**DATAFRAME, "column-order": [*columns], "_index": key})
     with encoding_pool() as pool:
@@ -275,7 +275,7 @@ def _write_array(folder: Path, name: str, values: Any, pool: ThreadPoolExecutor)
     # Not with a mask, of times, or of intervals.
     numpy_like = isinstance(labels, pd.arrays.NumpyExtensionArray)
     if not known or not (numpy_like or isinstance(labels.dtype, pd.StringDtype)):
-        write_elem(open_to_write(folder), name, values)
+        write_elem(open_group_to_write(folder), name, values)
         return
     if isinstance(values, pd.Categorical):
         target, stored = Target.categorical(plain, ordered=values.ordered), values.codes

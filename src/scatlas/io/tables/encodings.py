@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from scatlas.io.files.anndata_checks import attribute
-from scatlas.io.files.chunk_locations import read_plugged
-from scatlas.io.files.local_zarr import through_zarr
+from scatlas.io.files.chunk_locations import read_without_plugins
+from scatlas.io.files.local_zarr import as_zarr_python
 
 if TYPE_CHECKING:
     from scatlas.io.chunks.chunked_array import ChunkedArray
@@ -131,7 +131,7 @@ class _InHDF5:
     def __getitem__(self, rows: slice) -> np.ndarray:
         elem = self.file[self.name]
         if not self.text:
-            return read_plugged(elem, rows) if elem.dtype.kind in "biuf" else elem[rows]
+            return read_without_plugins(elem, rows) if elem.dtype.kind in "biuf" else elem[rows]
         lo, hi, _ = rows.indices(elem.shape[0])
         if hi - lo > _FEW and self._references is not None:
             # With Numba, half a second to import, which Zarr stores do without.
@@ -169,9 +169,9 @@ def read_column(table: Any, name: str) -> Any:
 
     elem = table[name]
     if not _is_old_categorical(table, elem):
-        return read_elem(through_zarr(elem))
+        return read_elem(as_zarr_python(elem))
     codes, labels, ordered = _categorical(table, elem)
-    codes, labels = read_elem(through_zarr(codes)), read_elem(through_zarr(labels))
+    codes, labels = read_elem(as_zarr_python(codes)), read_elem(as_zarr_python(labels))
     return pd.Categorical.from_codes(codes, labels, ordered=ordered)
 
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import h5py
 import numpy as np
 
-from scatlas.io.chunks import chunked_array
-from scatlas.io.files.chunk_locations import NotDirectError, in_hdf5
-from scatlas.io.files.hdf5_heap_loops import gather
-from scatlas.io.files.hdf5_heaps import REFERENCE
+from scatlas.io.chunks import chunk_reader
+from scatlas.io.files.chunk_locations import hdf5_chunked_array
+from scatlas.io.files.hdf5_heap_loops import copy_texts
+from scatlas.io.files.hdf5_heaps import TEXT_REFERENCE
+from scatlas.io.files.read_errors import UnsupportedLayoutError
 
 if TYPE_CHECKING:
     from scatlas.io.chunks.chunked_array import ChunkedArray
@@ -39,10 +40,10 @@ def references_of(dataset: h5py.Dataset) -> ChunkedArray | None:
     if not usual:
         return None
     try:
-        found = in_hdf5(dataset.file.filename, dataset.name, dataset, REFERENCE)
-    except NotDirectError:
+        found = hdf5_chunked_array(dataset.file.filename, dataset.name, dataset, TEXT_REFERENCE)
+    except UnsupportedLayoutError:
         return None
-    return None if (found.places.offsets < 0).any() else found
+    return None if (found.locations.offsets < 0).any() else found
 
 
 def read_strings(references: ChunkedArray, path: str, lo: int, hi: int) -> np.ndarray | None:
@@ -57,7 +58,7 @@ def read_strings(references: ChunkedArray, path: str, lo: int, hi: int) -> np.nd
     """
     from numcodecs import VLenUTF8
 
-    found = chunked_array.read(references, lo, hi, dtype=REFERENCE)
+    found = chunk_reader.read_values(references, lo, hi, dtype=TEXT_REFERENCE)
     lengths, heaps = found["length"].copy(), found["heap"].copy()
     n_bytes = int(lengths.sum(dtype=np.uint64))
     # Texts follow each other in their collections: few runs, and fewer collections.
@@ -69,7 +70,7 @@ def read_strings(references: ChunkedArray, path: str, lo: int, hi: int) -> np.nd
     begins = np.repeat(begins[which], np.diff(starts, append=heaps.size))
     out = np.empty(4 + 4 * found.size + n_bytes, np.uint8)
     out[:4] = np.frombuffer(np.array(found.size, "<u4"), np.uint8)
-    if not gather(raw, begins, found["number"].copy(), lengths, out):
+    if not copy_texts(raw, begins, found["number"].copy(), lengths, out):
         return None
     return VLenUTF8().decode(out)
 

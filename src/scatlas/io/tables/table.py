@@ -18,12 +18,13 @@ import pandas as pd
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import (
     STRUCTURE,
-    attribute_text,
     check_anndata,
+    decode_text,
     frame_length,
     required_attribute,
 )
-from scatlas.io.files.anndata_file import AGAIN, Store, load_filters, reading
+from scatlas.io.files.anndata_file import Store, load_filters
+from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.tables.cell_names import NumberedNames
 from scatlas.io.tables.column import Column, InMemoryColumn, open_column, pieces
 from scatlas.io.tables.encodings import TABLES, encoding_of
@@ -62,7 +63,7 @@ def open_tables(path: Path | str) -> Iterator[tuple[Table, Table]]:
     InputError
         The file does not exist, is no AnnData file, or a table's parts do not agree.
     """
-    store = Store.at(path)
+    store = Store.find(path)
     with store.open() as root:
         with reading(store.path, STRUCTURE):
             check_anndata(store.path, root)
@@ -156,9 +157,9 @@ class Table:
             key = required_attribute(path, root, name, "_index")
             required_attribute(path, root, name, "column-order")
             order = table.attrs["column-order"]
-            order = [order] if isinstance(order, str) else [*map(attribute_text, order)]
+            order = [order] if isinstance(order, str) else [*map(decode_text, order)]
         if encoding not in TABLES:
-            msg = f"{path}: {name} is stored as {encoding[0]!r}, not as a data frame: {AGAIN}"
+            msg = f"{path}: {name} is stored as {encoding[0]!r}, not as a data frame: {REMEDY}"
             raise InputError(msg)
         return cls(
             path=path,
@@ -411,13 +412,13 @@ class Table:
         pool: ThreadPoolExecutor,
     ) -> None:
         from scatlas.io.tables.column_writer import ColumnWriter, Target
-        from scatlas.io.zarr_writer.elements import open_to_write, writable_frame, write_elem
+        from scatlas.io.zarr_writer.elements import open_group_to_write, writable_frame, write_elem
 
         column = self.columns[name]
         if isinstance(column, InMemoryColumn):
             values = column.series()
             frame = pd.DataFrame({name: values if rows is None else values.iloc[rows]})
-            write_elem(open_to_write(folder), name, writable_frame(frame)[name].values)
+            write_elem(open_group_to_write(folder), name, writable_frame(frame)[name].values)
             return
         target = Target.narrowest_for([column])
         if column.kind == "text" and target.kind == "categorical":

@@ -1,1 +1,1 @@
-"""Numbers as Zarr v3 arrays, front to back and to the same bytes on every run."""
+"""Writes Zarr v3 arrays and AnnData elements with the same bytes on every run."""

@@ -1,4 +1,4 @@
-"""AnnData elements in Zarr v3 stores: groups, tables, small elements, consolidated metadata."""
+"""AnnData elements in Zarr v3 stores: groups, small elements, consolidated metadata."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from scatlas.io.files.local_zarr import WRITTEN_BY
+from scatlas.io.files.local_zarr import WRITER_ATTRIBUTE
+from scatlas.io.zarr_writer.node_metadata import write_array_metadata, write_group_metadata
 from scatlas.io.zarr_writer.sharded_array import CHUNK_VALUES, SHARD_VALUES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     import zarr
 
+# Attributes of elements by AnnData's encoding.
 ANNDATA = {"encoding-type": "anndata", "encoding-version": "0.1.0"}
 CSR = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
 DICT = {"encoding-type": "dict", "encoding-version": "0.1.0"}
@@ -25,81 +27,77 @@ ARRAY = {"encoding-type": "array", "encoding-version": "0.2.0"}
 STRING_ARRAY = {"encoding-type": "string-array", "encoding-version": "0.2.0"}
 SCALAR = {"encoding-type": "numeric-scalar", "encoding-version": "0.2.0"}
 CATEGORICAL = {"encoding-type": "categorical", "encoding-version": "0.2.0"}
+MAPPINGS = ("layers", "obsm", "obsp", "varm", "varp", "uns")
 # Zarr v3 has not standardised consolidated metadata yet; anndata writes and reads it.
 _INLINE = {"kind": "inline", "must_understand": False}
-MAPPINGS = ("layers", "obsm", "obsp", "varm", "varp", "uns")
 
 
 def create_group(path: Path, attributes: Mapping[str, Any]) -> None:
-    """Make a Zarr v3 group; arrays written below it beforehand stay."""
-    # As zarr-python writes it, without the event loop that takes most of its time.
-    metadata = {"attributes": dict(attributes), "zarr_format": 3, "node_type": "group"}
+    """Create a Zarr v3 group; arrays that exist in the folder stay."""
     path.mkdir(parents=True, exist_ok=True)
-    (path / "zarr.json").write_text(json.dumps(metadata, indent=2), encoding="utf-8")
+    write_group_metadata(path, attributes)
 
 
-def open_to_write(path: Path) -> zarr.Group:
-    """Open a group that :func:`create_group` has made, for :func:`write_elem`."""
+def open_group_to_write(path: Path) -> zarr.Group:
+    """Open an existing group for :func:`write_elem`."""
     import zarr
 
     return zarr.open_group(path, mode="r+")
 
 
 def write_elem(group: zarr.Group, key: str, elem: Any) -> None:
-    """Write one element (table, array, mapping) as AnnData encodes it, in few and large files.
+    """Write one element (table, array, mapping) in AnnData's encoding, in few and large files.
 
-    Unlike ``anndata.io.write_elem`` it cuts arrays into shards as the rest of the store is cut,
-    whatever anndata's settings say, and takes text columns of any pandas string dtype. Nothing
-    that it is given changes.
+    Unlike ``anndata.io.write_elem`` it uses the shards of the rest of the store, whatever anndata's
+    settings are, accepts text columns of any pandas string dtype, and changes no argument.
     """
-    # 0.5 s, Dask and all, which steps that write no element are spared.
+    # Imports Dask, 0.5 s, which steps that write no element save.
     from anndata.experimental import write_dispatched
 
     if isinstance(elem, pd.DataFrame):
         elem = writable_frame(elem)
 
-    def callback(write_func, store, name, value, *, dataset_kwargs, iospec) -> None:  # noqa: ARG001
-        write_func(store, name, value, dataset_kwargs={**dataset_kwargs, **_cut(value)})
+    def callback(
+        write_func: Callable[..., None],
+        store: zarr.Group,
+        name: str,
+        value: Any,
+        *,
+        dataset_kwargs: Mapping[str, Any],
+        iospec: Any,  # noqa: ARG001
+    ) -> None:
+        write_func(store, name, value, dataset_kwargs={**dataset_kwargs, **_chunk_options(value)})
 
     write_dispatched(group, key, elem, callback=callback)
 
 
 def write_flags(folder: Path, flags: Mapping[str, bool]) -> None:
-    """Write a mapping of true and false, to the same bytes as `write_elem`, which imports anndata.
+    """Write a mapping of booleans with the bytes of `write_elem`, but without importing anndata.
 
     Parameters
     ----------
     folder
-        Where; made here.
+        Folder of the mapping, which this function creates.
     flags
-        By name.
+        Booleans by name.
     """
     from numcodecs import Zstd
 
     create_group(folder, DICT)
-    codecs = [{"name": "bytes"}, {"name": "zstd", "configuration": {"level": 0, "checksum": False}}]
-    metadata = {
-        "shape": [],
-        "data_type": "bool",
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": []}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": False,
-        "codecs": codecs,
-        "attributes": SCALAR,
-        "zarr_format": 3,
-        "node_type": "array",
-        "storage_transformers": [],
-    }
+    zstd = {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
+    codecs: list[dict[str, Any]] = [{"name": "bytes"}, zstd]
     for name, flag in flags.items():
         array = folder / name
         array.mkdir()
-        (array / "zarr.json").write_text(json.dumps(metadata, indent=2), encoding="utf-8")
-        if flag:  # a chunk that holds nothing but the fill value has no file
+        write_array_metadata(
+            array, (), "bool", fill_value=False, grid=(), codecs=codecs, attributes=SCALAR
+        )
+        if flag:  # a chunk of the fill value has no file
             (array / "c").write_bytes(Zstd(0).encode(bytes([flag])))
 
 
-def _cut(value: Any) -> dict[str, Any]:
-    # "shards" is given always: otherwise anndata's settings decide, and warn that they change.
+def _chunk_options(value: Any) -> dict[str, Any]:
+    # Always with "shards": otherwise anndata's settings decide, and warn that they will change.
     if not isinstance(value, np.ndarray) or value.ndim == 0 or value.size == 0:
         return {"shards": None}
     rows = max(1, CHUNK_VALUES // max(1, value.size // len(value)))
@@ -113,23 +111,23 @@ def _cut(value: Any) -> dict[str, Any]:
 
 
 def writable_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the same table with text columns that every version of anndata and pandas writes.
+    """Copy of a table with text columns that every version of anndata and pandas writes.
 
-    Text without gaps becomes plain strings; text with gaps becomes categorical, as
-    ``AnnData.strings_to_categoricals`` makes it. The index becomes plain strings.
+    Text without missing values becomes ``str`` objects, other text categorical, as in
+    ``AnnData.strings_to_categoricals``. The index becomes ``str`` objects.
     """
-    changed = {}
+    text_columns = {}
     for name, column in frame.items():
         if isinstance(column.dtype, pd.StringDtype) or column.dtype == object:
-            has_gaps = bool(column.isna().any())
-            changed[name] = (
+            has_missing = bool(column.isna().any())
+            text_columns[name] = (
                 pd.Categorical(column.astype(object))
-                if has_gaps
+                if has_missing
                 else np.asarray(column, dtype=object)
             )
     out = frame.copy(deep=False)
-    for name, values in changed.items():
-        # A Series of dtype object: pandas 3 would infer its own string dtype again.
+    for name, values in text_columns.items():
+        # A Series of dtype object, because pandas 3 would infer its string dtype again.
         out[name] = pd.Series(values, index=out.index, dtype=getattr(values, "dtype", object))
     out.index = pd.Index(np.asarray(frame.index.astype(str), dtype=object), dtype=object)
     out.index.name = frame.index.name
@@ -137,23 +135,23 @@ def writable_frame(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def consolidate(path: Path) -> None:
-    """Gather all metadata in the root's ``zarr.json``, in an order that never varies.
+    """Write the metadata of all nodes to the root's ``zarr.json``, in a fixed order.
 
-    The same as ``zarr.consolidate_metadata`` makes, but for the order, which there follows the file
-    system, and for the mark of a store that lacks no chunk (:data:`WRITTEN_BY`).
+    Differs from ``zarr.consolidate_metadata`` in the order, which there follows the file system,
+    and in the attribute of a store that has all chunks (:data:`WRITER_ATTRIBUTE`).
     """
-    found = {file.parent.relative_to(path).as_posix(): file for file in path.rglob("zarr.json")}
-    root = json.loads(found.pop(".").read_bytes())
+    files = {file.parent.relative_to(path).as_posix(): file for file in path.rglob("zarr.json")}
+    root = json.loads(files.pop(".").read_bytes())
     nodes = {}
-    for name in sorted(found, key=lambda name: (name.count("/"), name)):
-        nodes[name] = json.loads(found[name].read_bytes())
+    for name in sorted(files, key=lambda name: (name.count("/"), name)):
+        nodes[name] = json.loads(files[name].read_bytes())
         if nodes[name]["node_type"] == "group":
             nodes[name]["consolidated_metadata"] = {**_INLINE, "metadata": {}}
-    whole = {
-        "attributes": root["attributes"] | WRITTEN_BY,
+    metadata = {
+        "attributes": root["attributes"] | WRITER_ATTRIBUTE,
         "zarr_format": 3,
         "consolidated_metadata": {**_INLINE, "metadata": nodes},
         "node_type": "group",
     }
-    # Without line breaks, which would take as long as all else here: a plate has fifty nodes.
-    (path / "zarr.json").write_text(json.dumps(whole), encoding="utf-8")
+    # Without indentation, which would double the time: a plate has fifty nodes.
+    (path / "zarr.json").write_text(json.dumps(metadata), encoding="utf-8")

@@ -77,7 +77,7 @@ def check_plates(config: Config, plates: Sequence[Plate]) -> None:
         raise ConfigError(msg)
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):  # type: ignore[misc] # PyYAML has no types
     """YAML as Snakemake reads it, except that a key given twice is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -118,7 +118,7 @@ def _allowed_values(schema: Schema) -> str:
     if "enum" in schema:
         *first, last = (str(value) for value in schema["enum"])
         return f"{', '.join(first)} or {last}" if first else last
-    kind = schema.get("type")
+    kind = schema["type"]
     if kind in {"integer", "number"}:
         return ("a whole number" if kind == "integer" else "a number") + _range(schema)
     if kind == "array":

@@ -12,7 +12,7 @@ import pandas as pd
 
 from scatlas.errors import InputError
 from scatlas.io import read_cells
-from scatlas.io.files.local_zarr import open_through_zarr
+from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.workflow.cell_filter import RULES
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Results:
     @cached_property
     def variance(self) -> pd.DataFrame:
         """Variance of each component, its share of the whole, and the running sum of shares."""
-        group = open_through_zarr(self.pca)
+        group = open_with_zarr_python(self.pca)
         found = pd.DataFrame({key: group[key][:] for key in ("variance", "variance_ratio")})
         found.index = pd.RangeIndex(1, len(found) + 1, name="component")
         return found.assign(cumulative=found["variance_ratio"].cumsum())

@@ -77,7 +77,7 @@ def doublets(captures: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def consensus(variable: Mapping[str, Collection[str]], chosen: Collection[str]) -> pd.DataFrame:
-    """Genes that are highly variable on exactly so many plates, and those of them in the atlas."""
+    """Highly variable genes by their number of plates, and those of them in the atlas."""
     times: dict[str, int] = {}
     for genes in variable.values():
         for gene in genes:
@@ -158,7 +158,7 @@ def settings(config: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _written(value: Any) -> str:
-    """A value as it stands in YAML, roughly: for eyes only."""
+    """A value roughly as in YAML, for readers only."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -1,0 +1,58 @@
+"""Row blocks in the memory of the host; ``cupy_arrays`` has the same functions for a GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import DTypeLike, NDArray
+
+# Values of a block of an array in memory.
+VALUES_PER_BLOCK = 4_000_000
+
+empty = np.empty
+
+
+def csr(
+    data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], n_genes: int
+) -> sp.csr_matrix:
+    """CSR matrix over these very arrays: no copy, no wider indices, no check."""
+    matrix = sp.csr_matrix((indptr.size - 1, n_genes), dtype=data.dtype)
+    matrix.data, matrix.indices, matrix.indptr = data, indices, indptr
+    return matrix
+
+
+def empty_like(meta: Any, dtype: DTypeLike) -> Any:
+    """Block without cells or genes of the same kind as ``meta``, CSR if that is sparse."""
+    return as_rows(meta[:0, :0]).astype(dtype)
+
+
+def as_rows(x: Any) -> Any:
+    """``x`` as a matrix whose rows can be taken without a copy: CSR or ``numpy.ndarray``."""
+    if sp.issparse(x):
+        return x if x.format == "csr" else x.tocsr()
+    return np.asarray(x)
+
+
+def join(parts: Sequence[Any]) -> Any:
+    """One block of blocks whose cells follow each other; also arrays of one dimension."""
+    return sp.vstack(parts, format="csr") if sp.issparse(parts[0]) else np.concatenate(parts)
+
+
+def on_host(x: Any) -> Any:
+    """The array itself."""
+    return x
+
+
+def on_own_stream(work: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself: the host has no streams."""
+    return work
+
+
+def settle() -> None:
+    """Nothing to wait for."""

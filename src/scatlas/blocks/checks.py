@@ -1,0 +1,86 @@
+"""Checks of a matrix before a pass over its blocks, and the declared number of passes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from scatlas.arrays.kinds import is_dask
+from scatlas.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+def passes(n: int, note: str = "") -> Callable[[F], F]:
+    """Declare how many times a function computes a Dask X; the tests count and compare."""
+
+    def declare(function: F) -> F:
+        attributes: Any = function
+        attributes.passes = n
+        attributes.passes_note = note
+        return function
+
+    return declare
+
+
+def check(x: Any, name: str = "X") -> None:
+    """Refuse a Dask array with blocks of unknown size, or with several blocks along the genes.
+
+    Parameters
+    ----------
+    x
+        Array [cells x genes]; anything but a Dask array passes.
+    name
+        Element of the AnnData, for the message.
+
+    Raises
+    ------
+    InputError
+        The message gives the call that repairs the array.
+    """
+    if not is_dask(x):
+        return
+    if np.isnan(x.shape).any():
+        msg = (
+            f"{name} has blocks of unknown size, as after selecting rows by a lazy mask: call "
+            "compute_chunk_sizes() of the Dask array first"
+        )
+        raise InputError(msg)
+    if x.ndim > 1 and len(x.chunks[1]) > 1:
+        msg = (
+            f"{name} is cut into {len(x.chunks[1])} blocks along the genes, but blocks must hold "
+            f"whole cells: rechunk it first with adata.{name} = adata.{name}.rechunk({{1: -1}})"
+        )
+        raise InputError(msg)
+
+
+def check_type(x: Any, name: str = "X", *, all_floats: bool = False) -> None:
+    """Refuse values of a type that kernels do not support.
+
+    Parameters
+    ----------
+    x
+        Array or sparse matrix, in memory or Dask.
+    name
+        Element of the AnnData, for the message.
+    all_floats
+        The function also supports float16 and longdouble.
+
+    Raises
+    ------
+    InputError
+        The values are not integers, booleans, float32 or float64 in this machine's byte order.
+    """
+    dtype = np.dtype(x.dtype)
+    floats = dtype.kind == "f" and (all_floats or dtype.itemsize in (4, 8))
+    if dtype.isnative and (dtype.kind in "biu" or floats):
+        return
+    msg = (
+        f"{name} holds values of type {dtype}, but integers, float32 or float64 are needed: "
+        "convert it first, with .astype('float32') for instance"
+    )
+    raise InputError(msg)

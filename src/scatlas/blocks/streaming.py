@@ -1,0 +1,242 @@
+"""One pass over the row blocks of a matrix, by threads or by the workers of a Dask cluster.
+
+If a client of a Dask cluster is open, its workers compute the blocks of Dask arrays; otherwise
+threads of this process do.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from scatlas.arrays.kinds import is_dask, kind_of
+from scatlas.blocks.checks import check
+from scatlas.blocks.row_blocks import HalvesOnFullGpu, OnRowBlocks, join, map_blocks, row_blocks
+from scatlas.compute.progress import meter
+from scatlas.compute.threads import blas_on_one_thread, n_threads
+from scatlas.kernels.counts.lazy_normalized import materialize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import dask.array as da
+
+T = TypeVar("T")
+
+# Partial results are combined within groups of this many blocks, then over the groups: memory
+# holds two of them at a time, and a cluster can combine group by group with the same result.
+_BLOCKS_PER_GROUP = 16
+
+
+def stream(
+    x: Any,
+    fn: Callable[..., T] | None = None,
+    *rows: Any,
+    combine: Callable[[list[T]], T] = join,
+) -> Iterator[T]:
+    """Yield ``fn(block, *row_parts)`` for every block of ``x``, in row order, in one pass.
+
+    Each thread computes one block at a time, and one more block waits for the consumer: memory
+    does not grow with ``x``.
+
+    Parameters
+    ----------
+    x
+        Array [cells x genes], in memory or Dask.
+    fn
+        Worker threads call it. None yields the blocks themselves.
+    rows
+        1-D arrays (NumPy, or Dask with the row chunks of ``x``) with one entry per cell.
+    combine
+        Combines the results of the halves of a block, if the GPU's memory is full.
+    """
+    source = row_blocks(x)
+    slices = source.slices()
+    sizes = [rows.stop - rows.start for rows in slices]
+    on_block = OnRowBlocks(HalvesOnFullGpu(fn, combine) if fn and source.kind.gpu else fn)
+    sources = [source, *map(row_blocks, rows)]
+    if source.kind.lazy and (client := _open_client()) is not None:
+        parts = [source.delayed(slices) for source in sources]
+        results = _stream_on_cluster(client, on_block, parts, len(slices))
+        yield from with_progress(results, sizes)
+        return
+    readers = [source.reader(slices) for source in sources]
+
+    def compute_block(i: int) -> T:
+        return materialize(on_block(*(read(i) for read in readers)))
+
+    arrays = source.kind.arrays
+    results = map_in_order(arrays.on_own_stream(compute_block), len(slices), arrays.settle)
+    yield from with_progress(results, sizes)
+
+
+def map_in_order(
+    work: Callable[[int], T], n: int, settle: Callable[[], None] = lambda: None
+) -> Iterator[T]:
+    """Yield ``work(0), ..., work(n - 1)`` in order; several threads compute them.
+
+    Each thread computes one result at a time, and one more waits for the consumer. BLAS uses one
+    thread in each. ``settle`` is called when the consumer has used a result, before it is freed.
+    """
+    workers = n_threads()
+    with blas_on_one_thread(), ThreadPoolExecutor(workers, "scatlas-block") as pool:
+        pending: deque[Any] = deque()
+        try:
+            for i in range(n):
+                pending.append(pool.submit(work, i))
+                if len(pending) > workers:
+                    yield pending.popleft().result()
+                    settle()
+            while pending:
+                yield pending.popleft().result()
+                settle()
+        finally:
+            for future in pending:
+                future.cancel()
+
+
+def cluster_client(x: Any) -> Any:
+    """The open client of a Dask cluster (``distributed.Client``), if ``x`` is a Dask array."""
+    return _open_client() if is_dask(x) else None
+
+
+def _open_client() -> Any:
+    # If distributed was never imported, no client exists: do not import it to ask.
+    if "distributed" not in sys.modules:
+        return None
+    from distributed import default_client
+
+    try:
+        return default_client()
+    except ValueError:
+        return None
+
+
+def _stream_on_cluster(
+    client: Any, fn: Callable[..., T], parts: list[Callable[[int], Any]], n: int
+) -> Iterator[T]:
+    from dask.delayed import delayed
+
+    work = delayed(fn, pure=False)
+    return _futures_in_order(client, lambda i: client.compute(work(*(p(i) for p in parts))), n)
+
+
+def stream_groups(x: da.Array, fn: Callable[[list[Any]], T], size: int) -> Iterator[T]:
+    """Yield ``fn(blocks)`` for each run of ``size`` blocks; workers of the open cluster call it.
+
+    One worker combines a group as this process would without a cluster: to the same bits.
+    """
+    from dask.delayed import delayed
+
+    client = _open_client()
+    check(x)
+    blocks = x.to_delayed().ravel()
+    work = delayed(fn, pure=False)
+    groups = [list(blocks[i : i + size]) for i in range(0, len(blocks), size)]
+    n_cells = [sum(x.chunks[0][i : i + size]) for i in range(0, len(blocks), size)]
+    results = _futures_in_order(client, lambda i: client.compute(work(groups[i])), len(groups))
+    yield from with_progress(results, n_cells)
+
+
+def _futures_in_order(client: Any, submit: Callable[[int], Any], n: int) -> Iterator[Any]:
+    """Results of ``submit(0), ..., submit(n - 1)``; two more than the cluster's threads at once."""
+    max_pending = 2 + sum(client.nthreads().values())
+    pending: deque[Any] = deque()
+    try:
+        for i in range(n):
+            pending.append(submit(i))
+            if len(pending) > max_pending:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        client.cancel(list(pending))
+
+
+def with_progress(items: Iterator[T], sizes: Sequence[int]) -> Iterator[T]:
+    """Yield ``items``, of ``sizes`` cells each, and advance the progress bar, if it is on."""
+    with closing(items), closing(meter(sum(sizes))) as counter:  # type: ignore[type-var]
+        for item, size in zip(items, sizes, strict=True):
+            counter.update(size)
+            yield item
+
+
+def reduce(block_fn: Callable[..., T], combine: Callable[[list[T]], T], x: Any, *rows: Any) -> T:
+    """Combine ``block_fn(block, *row_parts)`` of all blocks of ``x``, in one pass.
+
+    Parameters
+    ----------
+    block_fn
+        Partial result of one block; worker threads call it.
+    combine
+        Combines a list of partial results, given in row order, into one. It may overwrite the
+        first.
+    x
+        Array [cells x genes], in memory or Dask.
+    rows
+        1-D arrays with one entry per cell, cut as ``x`` is.
+
+    Returns
+    -------
+    The combined result. The order of combining depends on the blocks of ``x`` alone.
+    """
+    total: T | None = None
+    group: T | None = None
+    for i, part in enumerate(stream(x, block_fn, *rows, combine=combine)):
+        if i % _BLOCKS_PER_GROUP == 0 and group is not None:
+            total = group if total is None else combine([total, group])
+            group = None
+        group = part if group is None else combine([group, part])
+    assert group is not None, "an array has at least one block"
+    return group if total is None else combine([total, group])
+
+
+def apply(
+    fn: Callable[..., Any],
+    x: Any,
+    *rows: Any,
+    dtype: Any,
+    n_vars: int | None = None,
+    dense: bool = False,
+) -> Any:
+    """Matrix of ``fn(block, *row_parts)`` of all blocks; lazy if ``x`` is a Dask array.
+
+    Parameters
+    ----------
+    fn
+        Takes a block and its part of each array in ``rows``; returns a block with as many cells.
+    x
+        Array [cells x genes], in memory or Dask.
+    rows
+        1-D arrays with one entry per cell.
+    dtype
+        Type of the result's values.
+    n_vars
+        Columns of the result; None for those of ``x``.
+    dense
+        ``fn`` makes dense blocks of sparse ones.
+
+    Returns
+    -------
+    Dense, or CSR; Dask with the row blocks of ``x`` if that is a Dask array.
+    """
+    kind = kind_of(x)
+    dense = dense or not kind.sparse
+    if kind.lazy:
+        meta = kind.arrays.empty((0, 0), dtype) if dense else None
+        return map_blocks(fn, x, *rows, dtype=dtype, n_vars=n_vars, meta=meta)
+    results = stream(x, fn, *rows)
+    if not dense:
+        return join(list(results))
+    out = kind.arrays.empty((x.shape[0], x.shape[1] if n_vars is None else n_vars), dtype)
+    for cells, block in zip(row_blocks(x).slices(), results, strict=True):
+        out[cells] = block
+    return out
+
+
+def to_memory(x: Any) -> Any:
+    """The matrix in memory: the joined blocks of a Dask array, in one pass."""
+    return join(list(stream(x))) if is_dask(x) else x
