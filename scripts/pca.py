@@ -1,4 +1,4 @@
-"""Components from the plates' summed Gram statistics, then one pass to project the cells."""
+"""Components from the Gram statistics of all plates, then one pass to project the cells."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 from scatlas import blocks
 from scatlas.arrays.kinds import kind_of
 from scatlas.get import on_backend
-from scatlas.io import read_matrix, write_pca
+from scatlas.io import StoredGram, read_matrix, write_pca
 from scatlas.matrix.components import components
 from scatlas.matrix.gene_scale import GeneScale
-from scatlas.matrix.gram import GramStats
+from scatlas.matrix.gram import gram_stats_of_plates
 from scatlas.workflow import script
 from scatlas.workflow.config.cli_options import add_options, from_options
 from scatlas.workflow.config.sections import PCA, Scale
@@ -19,7 +19,7 @@ from scatlas.workflow.config.sections import PCA, Scale
 def main(argv: list[str] | None = None) -> None:
     parser = script.parser(__doc__, gpu=True)
     parser.add_argument("--merged", type=Path, required=True, help="merged.zarr")
-    parser.add_argument("--grams", nargs="+", type=Path, required=True, help="gram.npz of each")
+    parser.add_argument("--grams", nargs="+", type=Path, required=True, help="gram.zarr of each")
     parser.add_argument("--scale", action="store_true", help="scale the genes first")
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr to write")
     add_options(parser, PCA)
@@ -31,7 +31,8 @@ def main(argv: list[str] | None = None) -> None:
         # Smaller blocks: a projected cell takes more than its counts, here and in the writer.
         sizes["block_budget"] //= 4 if script.on_gpu(args) else 8
         x, var = read_matrix(args.merged, **sizes)
-        x, stats, zeros = on_backend(x), summed(args.grams), None
+        x, zeros = on_backend(x), None
+        stats = gram_stats_of_plates(x, [StoredGram.open(path) for path in args.grams])
         if args.scale:
             wanted = from_options(args, Scale, prefix="scale")
             scale = GeneScale.from_stats(stats, **wanted.model_dump())
@@ -49,14 +50,6 @@ def main(argv: list[str] | None = None) -> None:
         )
         facts |= {"n_cells": x.shape[0], "n_genes": x.shape[1], "n_comps": pca.n_comps}
         facts["variance_explained"] = float(found.variance_ratio.sum())
-
-
-def summed(paths: list[Path]) -> GramStats:
-    """Gram statistics of all plates, one plate in memory at a time."""
-    total = GramStats.load(paths[0])
-    for path in paths[1:]:
-        total = GramStats.merge_in_place([total, GramStats.load(path)])
-    return total
 
 
 if __name__ == "__main__":

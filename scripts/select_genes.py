@@ -1,17 +1,30 @@
-"""Cut one plate to its kept cells and the consensus genes, log-normalise, sum Gram statistics."""
+"""Cut one plate to its kept cells and the consensus genes, log-normalise, sum Gram statistics.
+
+PCA sums those of small plates, whose Gram matrix would be larger than their counts.
+"""
 
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from scatlas import blocks
+from scatlas.compute.footprints import gram_is_worth_storing
 from scatlas.errors import InputError, prefix_errors
 from scatlas.get import on_backend
-from scatlas.io import CsrWriter, atomic_path, in_place, open_tables, read_cells, read_matrix
+from scatlas.io import (
+    CsrWriter,
+    in_place,
+    open_counts,
+    open_tables,
+    read_cells,
+    read_matrix,
+    write_gram,
+)
 from scatlas.matrix.gram import GramAccumulator
 from scatlas.matrix.select_normalize import select_and_log_normalize
 from scatlas.workflow import script
@@ -27,7 +40,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--doublets", type=Path, help="doublets.parquet, if doublets are told")
     parser.add_argument("--genes", type=Path, required=True, help="consensus_genes.tsv")
     parser.add_argument("--selected", type=Path, required=True, help="selected.zarr to write")
-    parser.add_argument("--gram", type=Path, required=True, help="gram.npz to write")
+    parser.add_argument("--gram", type=Path, required=True, help="gram.zarr to write")
     args = parser.parse_args(argv)
     with (
         script.run_script(args, outputs=[args.selected, args.gram]) as facts,
@@ -44,23 +57,36 @@ def main(argv: list[str] | None = None) -> None:
         for notice in notices:
             logger.warning("plate %s: %s", args.plate, notice)
         genes = genes_in(args.store, var.index, args.genes)
+        values_per_cell = n_values(args.store) / x.shape[0]
+        stores_gram = gram_is_worth_storing(rows.size, values_per_cell, genes.size)
         selected = select_and_log_normalize(on_backend(x), genes, size_factors=factors)
         with (
             CsrWriter(
                 args.selected, n_vars=genes.size, data_dtype=np.float32, var=var.iloc[genes]
             ) as writer,
             obs.writing(writer.folder / "obs", late=late, rows=rows) as finish_obs,
-            GramAccumulator(genes.size) as gram,
+            GramAccumulator(genes.size) if stores_gram else nullcontext() as gram,
         ):
             for block in blocks.stream(selected):
-                gram.add(block)
+                if gram:
+                    gram.add(block)
                 writer.append(blocks.on_host(block))
             finish_obs(late)
             writer.obs = in_place
-        with atomic_path(args.gram) as path:
-            gram.result().save(path)
+        write_gram(
+            args.gram,
+            n_cells=rows.size,
+            n_genes=genes.size,
+            stats=gram.result() if gram else None,
+        )
         facts |= {"plate": args.plate, "n_cells": rows.size, "n_genes": genes.size}
         facts |= {"notices": notices} if notices else {}
+
+
+def n_values(store: Path) -> int:
+    """Stored values of a plate's counts."""
+    with open_counts(store) as counts:
+        return counts.n_values
 
 
 def doublets_of(table: Path | None, rows: np.ndarray) -> dict[str, np.ndarray]:

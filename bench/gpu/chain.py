@@ -97,7 +97,7 @@ class Chain:
             size_factors=self.at(plate, "size_factors.parquet"),
             genes=self.out / "consensus_genes.tsv",
             selected=self.at(plate, "selected.zarr"),
-            gram=self.at(plate, "gram.npz"),
+            gram=self.at(plate, "gram.zarr"),
             backend=self.backend,
         )
 
@@ -114,7 +114,7 @@ class Chain:
         return self._job(
             "pca",
             merged=self.out / "merged.zarr",
-            grams=[self.at(plate, "gram.npz") for plate in plates],
+            grams=[self.at(plate, "gram.zarr") for plate in plates],
             n_comps=self.n_comps,
             pca=self.out / "pca.zarr",
             backend=self.backend,

@@ -129,7 +129,7 @@ def main() -> None:
             size_factors=p / "size_factors.parquet",
             genes=out / "consensus_genes.tsv",
             selected=p / "selected.zarr",
-            gram=p / "gram.npz",
+            gram=p / "gram.zarr",
         )
     run(
         "concat_on_disk",
@@ -143,7 +143,7 @@ def main() -> None:
         out,
         **same,
         merged=out / "merged.zarr",
-        grams=[at[name] / "gram.npz" for name in names],
+        grams=[at[name] / "gram.zarr" for name in names],
         n_comps=args.comps,
         pca=out / "pca.zarr",
     )

@@ -1,5 +1,5 @@
 # One atlas of all plates.
-# in:  plates/{plate}/{selected.zarr,gram.npz}, consensus.parquet
+# in:  plates/{plate}/{selected.zarr,gram.zarr}, consensus.parquet
 # out: merged.zarr, pca.zarr, atlas.zarr
 
 
@@ -41,7 +41,7 @@ rule concat_on_disk:
 rule pca:
     input:
         select_genes=all_plates(f"{OUT}/manifests/select_genes/{{plate}}.json"),
-        grams=ancient(all_plates(f"{OUT}/plates/{{plate}}/gram.npz")),
+        grams=ancient(all_plates(f"{OUT}/plates/{{plate}}/gram.zarr/zarr.json")),
         concat=rules.concat_on_disk.output.manifest,
         merged=ancient(rules.concat_on_disk.output.merged),
         script=script("pca"),
@@ -66,13 +66,17 @@ rule pca:
     params:
         options=options(CONFIG.pca),
         scale=scale_option(),
+        grams=[
+            with_prefix(path)
+            for path in all_plates(f"{OUT}/plates/{{plate}}/gram.zarr")
+        ],
         code=code("pca"),
         merged=subpath(input.merged, parent=True),
         pca=subpath(output.pca, parent=True),
     message:
         "principal components"
     shell:
-        "python {input.script:q} --merged {params.merged:q} --grams {input.grams:q}"
+        "python {input.script:q} --merged {params.merged:q} --grams {params.grams:q}"
         " {params.options} {params.scale} --pca {params.pca:q}"
         f"{BLOCK_OPTIONS}{DEVICE_OPTIONS}{STEP_TAIL}"
 

@@ -1,6 +1,6 @@
 # The consensus genes of all plates, and each plate reduced to them.
 # in:  plates/{plate}/hvg.parquet of all plates; plates/{plate}/counts.zarr
-# out: consensus_genes.tsv, consensus.parquet, plates/{plate}/{selected.zarr,gram.npz}
+# out: consensus_genes.tsv, consensus.parquet, plates/{plate}/{selected.zarr,gram.zarr}
 
 
 # A checkpoint, so that Snakemake compares the list after it is made: if a new plate does not change
@@ -57,7 +57,7 @@ rule select_genes:
         script=script("select_genes"),
     output:
         selected=f"{OUT}/plates/{{plate}}/selected.zarr/zarr.json",
-        gram=f"{OUT}/plates/{{plate}}/gram.npz",
+        gram=f"{OUT}/plates/{{plate}}/gram.zarr/zarr.json",
         manifest=f"{OUT}/manifests/select_genes/{{plate}}.json",
     log:
         f"{OUT}/logs/select_genes/{{plate}}.log",
@@ -79,10 +79,11 @@ rule select_genes:
         code=code("select_genes"),
         store=subpath(input.store, parent=True),
         selected=subpath(output.selected, parent=True),
+        gram=subpath(output.gram, parent=True),
     message:
         "consensus genes of {wildcards.plate}"
     shell:
         "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --size-factors {input.size_factors:q} {params.doublets} --genes {input.genes:q}"
-        " --selected {params.selected:q} --gram {output.gram:q}"
+        " --selected {params.selected:q} --gram {params.gram:q}"
         f"{BLOCK_OPTIONS}{DEVICE_OPTIONS}{STEP_TAIL}"

@@ -1,4 +1,4 @@
-"""Memory of what is not worked on in blocks, known from the number of cells."""
+"""Memory and disk of what is not processed in blocks, known from the shape of the data."""
 
 from __future__ import annotations
 
@@ -19,3 +19,31 @@ def harmony_bytes(n_cells: float, n_comps: int) -> float:
     """
     n_clusters = min(n_cells / CELLS_PER_CLUSTER, MOST_CLUSTERS)
     return n_cells * (_PER_COMPONENT * n_comps + _PER_CLUSTER * n_clusters + _BESIDES)
+
+
+# A plate's Gram matrix takes at most this share of its counts (2 bytes per stored value).
+MAX_GRAM_SHARE, _BYTES_PER_COUNT = 0.1, 2
+_BYTES_PER_GRAM_ENTRY = 8
+
+
+def gram_is_worth_storing(n_cells: float, values_per_cell: float, n_genes: float) -> bool:
+    """Whether a plate stores its own Gram matrix, so that PCA need not sum over its cells again.
+
+    The sum over cells of few values takes less time than to write and read the matrix, and less
+    disk. Without this rule hundreds of small samples would store many times the size of their
+    counts.
+
+    Parameters
+    ----------
+    n_cells, values_per_cell
+        Cells of the plate, and their stored values in all genes.
+    n_genes
+        Genes of the matrix.
+    """
+    triangle_bytes = _BYTES_PER_GRAM_ENTRY * n_genes * (n_genes + 1) / 2
+    return triangle_bytes <= max_gram_bytes(n_cells * values_per_cell)
+
+
+def max_gram_bytes(n_values: float) -> float:
+    """Largest triangle of a Gram matrix that a plate of ``n_values`` counts stores, in bytes."""
+    return MAX_GRAM_SHARE * _BYTES_PER_COUNT * n_values

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from scatlas.io.products.assemble_atlas import assemble
     from scatlas.io.products.concat_plates import concat_on_disk
     from scatlas.io.products.embeddings import read_components, write_embedding, write_pca
+    from scatlas.io.products.gram_store import StoredGram, write_gram
     from scatlas.io.products.load_plate import load_plate
     from scatlas.io.products.pseudobulk import merge_sums
     from scatlas.io.tables.cell_parquet import read_cells, write_cells
@@ -26,6 +27,7 @@ _EXPORTS = {
     "METRICS": "tables.table",
     "CountsSource": "matrices.counts_source",
     "CsrWriter": "matrices.csr_writer",
+    "StoredGram": "products.gram_store",
     "assemble": "products.assemble_atlas",
     "atomic_path": "files.atomic",
     "checksum": "files.checksums",
@@ -42,6 +44,7 @@ _EXPORTS = {
     "read_subset": "matrices.subset",
     "write_cells": "tables.cell_parquet",
     "write_embedding": "products.embeddings",
+    "write_gram": "products.gram_store",
     "write_json": "files.checksums",
     "write_pca": "products.embeddings",
 }
@@ -49,6 +52,7 @@ __all__ = [
     "METRICS",
     "CountsSource",
     "CsrWriter",
+    "StoredGram",
     "assemble",
     "atomic_path",
     "checksum",
@@ -65,6 +69,7 @@ __all__ = [
     "read_subset",
     "write_cells",
     "write_embedding",
+    "write_gram",
     "write_json",
     "write_pca",
 ]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -20,7 +21,6 @@ from scatlas.kernels.dispatch import kernels_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -94,48 +94,16 @@ class GramStats:
             gram += part.gram
         return GramStats(n_cells, sums, gram)
 
-    def save(self, path: str | Path) -> None:
-        """Write an ``.npz`` file; the same content gives the same bytes."""
-        with open(path, "wb") as file:  # noqa: PTH123 - np.savez would add a suffix to a path
-            np.savez(file, n_cells=np.int64(self.n_cells), sums=self.sums, gram=self.gram)
 
-    @classmethod
-    def load(cls, path: str | Path) -> GramStats:
-        """Read a file that :meth:`save` wrote.
+class StoredStats(Protocol):
+    """Gram statistics of a plate, as :class:`scatlas.io.StoredGram` holds them."""
 
-        Raises
-        ------
-        InputError
-            The file is damaged or holds something else.
-        """
-        try:
-            # np.load(path) would leave a damaged file open.
-            with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:  # noqa: PTH123
-                n_cells, sums, gram = (file[key] for key in ("n_cells", "sums", "gram"))
-        except FileNotFoundError:
-            raise
-        except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
-            msg = f"{path} is not a complete file of Gram statistics ({error}): make it again"
-            raise InputError(msg) from error
-        genes = sums.shape
-        if (
-            n_cells.shape != ()
-            or n_cells.dtype.kind != "i"
-            or n_cells < 0
-            or sums.dtype != np.float64
-            or gram.dtype != np.float64
-            or len(genes) != 1
-            or gram.shape != genes * 2
-        ):
-            msg = (
-                f"{path} does not hold Gram statistics: sums {sums.dtype}{sums.shape}, gram "
-                f"{gram.dtype}{gram.shape}, n_cells {n_cells.dtype}{n_cells.shape}"
-            )
-            raise InputError(msg)
-        if not (np.isfinite(sums).all() and np.isfinite(gram).all()):
-            msg = f"{path} holds NaN or infinite values: make it again"
-            raise InputError(msg)
-        return cls(int(n_cells), sums, gram)
+    n_cells: int
+    n_genes: int
+    has_matrix: bool
+
+    def add_to(self, sums: NDArray[np.float64], upper: NDArray[np.float64]) -> None:
+        """Add the sums, and the products to the upper triangle."""
 
 
 class GramAccumulator:
@@ -317,6 +285,51 @@ def gram_stats(x: Any) -> GramStats:
     x = x.rechunk({0: n_panels * rows})
     groups = blocks.stream_groups(x, sum_blocks, _GROUP // n_panels)
     return reduce(lambda total, group: GramStats.merge_in_place([total, group]), groups)
+
+
+def gram_stats_of_plates(x: Any, stored: Sequence[StoredStats]) -> GramStats:
+    """Gram statistics of all plates of a matrix, of which some are stored.
+
+    Parameters
+    ----------
+    x
+        Array ``[n_cells, n_genes]``, in memory or Dask, with the cells of the plates in their
+        order. Plates without stored statistics are read, neighbours in one pass.
+    stored
+        Statistics of each plate.
+
+    Returns
+    -------
+    The statistics of all cells. Summed from stored ones they differ in the last bits, because
+    panels of rows begin with each plate.
+
+    Raises
+    ------
+    InputError
+        The plates have more or fewer cells than ``x``, or other genes.
+    """
+    n_genes = x.shape[1]
+    check_size(n_genes)
+    shape = sum(plate.n_cells for plate in stored), *{plate.n_genes for plate in stored}
+    if shape != x.shape:
+        msg = f"{shape} cells and genes of all plates, but {x.shape} of the merged matrix"
+        raise InputError(msg)
+    total = GramStats(0, np.zeros(n_genes), np.zeros((n_genes, n_genes)))
+    start = 0
+    for has_matrix, run in groupby(stored, key=attrgetter("has_matrix")):
+        plates = list(run)
+        stop = start + sum(plate.n_cells for plate in plates)
+        if has_matrix:
+            for plate in plates:
+                plate.add_to(total.sums, total.gram)
+            total = replace(total, n_cells=total.n_cells + stop - start)
+        elif start == 0 and stop == x.shape[0]:
+            return gram_stats(x)
+        else:
+            total = GramStats.merge_in_place([total, gram_stats(x[start:stop])])
+        start = stop
+    kernels_for("linalg.gram", total.gram).mirror(total.gram)
+    return total
 
 
 def _sum_blocks(n_genes: int, parts: Iterable[blocks.Block]) -> GramStats:

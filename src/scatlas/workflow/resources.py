@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from scatlas._util.byte_sizes import parse_bytes
 from scatlas.compute.block_sizes import block_bytes
-from scatlas.compute.footprints import harmony_bytes
+from scatlas.compute.footprints import harmony_bytes, max_gram_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -163,8 +163,10 @@ class Estimates:
                 gram_mb = 8e-6 * self._config.hvg.n_top_genes**2
                 extra_mb = DOUBLETS_MB_PER_CELL * cells + 4 * gram_mb + DOUBLETS_MB
             case "select_genes":
-                # One Gram matrix per block in flight, and one to add another to.
-                extra_mb = (threads + 3) * self.gram_mb
+                # One Gram matrix per block in flight, and one to add another to, if the plate has
+                # the values to store it (a triangle); at most twice as many as estimated.
+                largest_mb = 2 * max_gram_bytes(2 * self.plate(plate).values) / 1e6 if plate else 0
+                extra_mb = (threads + 3) * min(self.gram_mb, largest_mb)
             case "pseudobulk":
                 extra_mb = PSEUDOBULK_MB_PER_CELL * cells
             case "concat_on_disk" | "pca" | "atlas":

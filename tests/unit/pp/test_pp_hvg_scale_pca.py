@@ -570,48 +570,6 @@ def test_gram_accumulator_of_nothing():
     assert (stats.n_cells, stats.sums.tolist(), stats.gram.any()) == (0, [0.0] * 3, False)
 
 
-def test_gram_stats_file_is_the_same_bytes_and_is_validated(logged, tmp_path, monkeypatch):
-    import time
-
-    stats = GramStats.from_block(logged)
-    path, other = tmp_path / "gram.npz", tmp_path / "other.partial"
-    stats.save(path)
-    now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + 1e6)
-    stats.save(other)
-    assert path.read_bytes() == other.read_bytes()
-    back = GramStats.load(path)
-    assert back.n_cells == stats.n_cells
-    np.testing.assert_array_equal(back.sums, stats.sums)
-    np.testing.assert_array_equal(back.gram, stats.gram)
-
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match=r"gram\.npz is not a complete file"):
-        GramStats.load(path)
-    damaged = bytearray(whole)
-    damaged[len(whole) // 2] ^= 0xFF
-    path.write_bytes(damaged)
-    with pytest.raises(InputError, match=r"gram\.npz"):
-        GramStats.load(path)
-    with pytest.raises(FileNotFoundError):
-        GramStats.load(tmp_path / "absent.npz")
-    good = {"n_cells": np.int64(3), "sums": np.zeros(2), "gram": np.zeros((2, 2))}
-    for change, message in (
-        ({"gram": np.zeros((2, 3))}, "does not hold Gram"),
-        ({"sums": np.zeros(2, np.float32)}, "does not hold Gram"),
-        ({"n_cells": np.int64(-1)}, "does not hold Gram"),
-        ({"n_cells": np.float64(3)}, "does not hold Gram"),
-        ({"sums": np.array([0.0, np.nan])}, "NaN"),
-    ):
-        np.savez(path, **(good | change))
-        with pytest.raises(InputError, match=message):
-            GramStats.load(path)
-    np.savez(path, n_cells=np.int64(3))
-    with pytest.raises(InputError, match="complete"):
-        GramStats.load(path)
-
-
 def test_results_do_not_depend_on_threads(logged, make_adata, block_loads):
     import dask
 

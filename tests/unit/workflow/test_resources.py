@@ -193,7 +193,7 @@ def test_a_small_plate_requests_less():
     assert estimates.threads("load", "small") == 2
     assert estimates.threads("normalize", "small") == 1
     assert estimates.memory("load", "small", 2) == 1924
-    assert estimates.memory("select_genes", "small", 2) == 2084
+    assert estimates.memory("select_genes", "small", 2) == 1930
     assert estimates.runtime("load", "small", 2) == 10
     assert estimates.disk("load", "small") == 2
 
