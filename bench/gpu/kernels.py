@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
     lines, failed = head("numpy", "cupy-cuda13x"), []
-    with backend.use("gpu"):
+    with backend.use_backend("gpu"):
         copy_lines, both = copies(2**30, args.rounds)
         lines += [
             *copy_lines,

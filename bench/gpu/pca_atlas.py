@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
     lines = head("numpy", "cupy-cuda13x", "numba")
-    with gpu_memory([0]) as taken, backend.use("gpu"):
+    with gpu_memory([0]) as taken, backend.use_backend("gpu"):
         small = Atlas(5000, args.genes, args.values, 5000)
         transform(small, fit(small, args.comps, Clock())[0], 0, Clock())  # compiles the kernels
         clock = Clock()
@@ -156,7 +156,7 @@ def main() -> None:
             atlas = Atlas(args.cells, args.genes, args.values, args.rows)
         found, n_values = fit(atlas, args.comps, clock)
         kept, wrong = transform(atlas, found, args.write, clock)
-        in_use = backend.record()["peak_memory_bytes"]
+        in_use = backend.gpu_record()["peak_memory_bytes"]
     s = clock.seconds
     fitted, transformed = s["Gram"] + s["eigenvectors"], s["project"] + s["to host"]
     out = args.cells * args.comps * 4 / 1e9

@@ -139,7 +139,7 @@ def test_one_result_whatever_the_schedule_and_the_blocks(gpu_block, rng):
     got = clipped_moments_gpu.moments_above(gpu_block(csr(x[order])), bounds, codes[order])
     assert bits(got) == expected
     pieces = zip(np.split(x, [13, 777]), np.split(codes, [13, 777]), strict=True)
-    folded = moments_cpu.fold(
+    folded = moments_cpu.merge_in_place(
         [clipped_moments_gpu.moments_above(gpu_block(csr(a)), bounds, b) for a, b in pieces]
     )
     assert bits(folded) == expected

@@ -47,8 +47,8 @@ USE = """
     import json, logging, os, sys
     logging.basicConfig(level=logging.INFO)
     from scatlas.compute import backend
-    assert backend.choose("gpu") == "gpu"
-    with backend.use("gpu", memory_mode=sys.argv[1]) as found:
+    assert backend.choose_backend("gpu") == "gpu"
+    with backend.use_backend("gpu", memory_mode=sys.argv[1]) as found:
         import cupy as cp
         assert cp.cuda.runtime.getDeviceCount() == 1
         a = cp.ones(10_000_000)
@@ -57,12 +57,12 @@ USE = """
             cp.empty(2**46, "u1")
         except MemoryError:
             refused = True
-        record = backend.record()
+        record = backend.gpu_record()
         if sys.argv[1] != "default":
             import rmm
             record["resource"] = type(rmm.mr.get_current_device_resource()).__name__
     after = float(cp.ones(5).sum() + a[:5].sum())
-    with backend.use("gpu", memory_mode=sys.argv[1]):
+    with backend.use_backend("gpu", memory_mode=sys.argv[1]):
         again = float(cp.ones(7).sum())
     print(json.dumps(record | {"sums": [total, after, again], "refused": refused}))
 """
@@ -88,7 +88,7 @@ def test_a_limit_is_kept():
         import json
         from scatlas.compute import backend
         found = {}
-        with backend.use("gpu", memory_mode="pool", memory_limit="1GB"):
+        with backend.use_backend("gpu", memory_mode="pool", memory_limit="1GB"):
             import cupy as cp
             a = cp.empty(800_000_000, "u1")
             try:
@@ -104,7 +104,7 @@ HOLD = """
 import logging, sys, time
 logging.basicConfig(level=logging.INFO)
 from scatlas.compute import backend
-with backend.use(sys.argv[1], memory_mode="default") as found:
+with backend.use_backend(sys.argv[1], memory_mode="default") as found:
     import cupy as cp
     total = float(cp.ones(3).sum())
     # More than processes of others may use.
@@ -123,7 +123,7 @@ def test_cuda_is_not_started_by_asking():
         asked = time.perf_counter()
         gpu_devices.query_gpus()
         again = time.perf_counter()
-        assert backend.choose("gpu") == "gpu"
+        assert backend.choose_backend("gpu") == "gpu"
         count = ctypes.c_int()
         status = ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(count))
         print(json.dumps({"first": asked - start, "second": again - asked, "status": status}))
@@ -246,7 +246,7 @@ def test_a_step_on_the_gpu_says_so_in_its_run_record(tmp_path: Path):
         with script.run_script(args, outputs=[]) as facts:
             import cupy as cp
             facts["sum"] = float(cp.ones(1000).sum())
-            facts["on"] = backend.current()
+            facts["on"] = backend.current_backend()
         record = json.loads(script.run_record(Path(sys.argv[1])).read_text())
         print(json.dumps(record["gpu"] | {"on": facts["on"], "backend": record["backend"]}))
     """

@@ -52,8 +52,8 @@ def test_all_types(rng, gpu_block, dtype, replace):
         for host in (x, sp.csr_matrix(x)):
             block = gpu_block(host)
             before = [part.tobytes() for part in host_arrays(block)]
-            expected = downsample_cpu.draw(host, cells, targets, **options)
-            same(downsample_gpu.draw(block, cells, targets, **options), expected)
+            expected = downsample_cpu.draw_counts(host, cells, targets, **options)
+            same(downsample_gpu.draw_counts(block, cells, targets, **options), expected)
             assert [part.tobytes() for part in host_arrays(block)] == before
 
 
@@ -65,8 +65,8 @@ def test_all_index_types(rng, gpu_block, indices, indptr):
     args = np.arange(300), np.asarray(x.sum(axis=1)).ravel().astype(np.int64) // 2
     options = {"seed": 3, "replace": False, "dtype": np.uint16}
     same(
-        downsample_gpu.draw(gpu_block(x), *args, **options),
-        downsample_cpu.draw(x, *args, **options),
+        downsample_gpu.draw_counts(gpu_block(x), *args, **options),
+        downsample_cpu.draw_counts(x, *args, **options),
     )
 
 
@@ -76,7 +76,7 @@ def test_genes_in_any_order(rng, gpu_block, indices, replace):
     x = some_counts(rng)
     args = np.arange(300), x.sum(axis=1, dtype=np.int64) // 2
     options = {"seed": 3, "replace": replace, "dtype": np.uint16}
-    expected = downsample_cpu.draw(sp.csr_matrix(x), *args, **options)
+    expected = downsample_cpu.draw_counts(sp.csr_matrix(x), *args, **options)
     unsorted = sp.csr_matrix(x)
     unsorted.indices = unsorted.indices.astype(indices)
     for start, stop in zip(unsorted.indptr[:-1], unsorted.indptr[1:], strict=True):
@@ -85,7 +85,7 @@ def test_genes_in_any_order(rng, gpu_block, indices, replace):
         unsorted.indices[start:stop] = unsorted.indices[order]
     block = gpu_block(unsorted)
     before = [part.tobytes() for part in host_arrays(block)]
-    got = downsample_gpu.draw(block, *args, **options)
+    got = downsample_gpu.draw_counts(block, *args, **options)
     assert got.indices.dtype == indices
     for a, b in zip(host_arrays(got), host_arrays(expected), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -99,8 +99,8 @@ def test_shapes(rng, gpu_block, shape):
     for replace in (False, True):
         options = {"seed": 0, "replace": replace, "dtype": np.float32}
         for host in (x, sp.csr_matrix(x)):
-            expected = downsample_cpu.draw(host, *args, **options)
-            same(downsample_gpu.draw(gpu_block(host), *args, **options), expected)
+            expected = downsample_cpu.draw_counts(host, *args, **options)
+            same(downsample_gpu.draw_counts(gpu_block(host), *args, **options), expected)
 
 
 def test_dense_of_any_layout(rng):
@@ -110,9 +110,9 @@ def test_dense_of_any_layout(rng):
     wide[::2, :70] = cp.asarray(x)
     for replace in (False, True):
         options = {"seed": 0, "replace": replace, "dtype": x.dtype}
-        expected = downsample_cpu.draw(x, *args, **options)
+        expected = downsample_cpu.draw_counts(x, *args, **options)
         for block in (cp.asfortranarray(cp.asarray(x)), wide[::2, :70]):
-            same(downsample_gpu.draw(block, *args, **options), expected)
+            same(downsample_gpu.draw_counts(block, *args, **options), expected)
 
 
 def test_large_counts(gpu_block):
@@ -120,8 +120,8 @@ def test_large_counts(gpu_block):
     x = sp.csr_matrix(np.tile([[3 * 2**29, 0, 5, 3 * 2**29 - 10]], (100, 1)))
     args = np.arange(100), np.full(100, 20)
     options = {"seed": 1, "replace": True, "dtype": np.int64}
-    expected = downsample_cpu.draw(x, *args, **options)
-    same(downsample_gpu.draw(gpu_block(x), *args, **options), expected)
+    expected = downsample_cpu.draw_counts(x, *args, **options)
+    same(downsample_gpu.draw_counts(gpu_block(x), *args, **options), expected)
 
 
 @pytest.mark.parametrize("kind", ["dense", "csr", "csc", "dask-dense", "dask-csr", "exact-csr"])

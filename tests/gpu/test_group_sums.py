@@ -18,11 +18,11 @@ from scatlas.kernels.moments import (  # noqa: E402
     group_sums_cpu,
     group_sums_gpu,
 )
-from scatlas.kernels.moments.group_sums_cpu import Wanted  # noqa: E402
+from scatlas.kernels.moments.group_sums_cpu import SumKinds  # noqa: E402
 
 INTEGERS = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 FUNCS = ("sum", "mean", "var", "count_nonzero", "median")
-ALL = Wanted(sums=True, squares=True, nonzero=True)
+ALL = SumKinds(sums=True, squares=True, nonzero=True)
 
 
 def some_block(rng, dtype, n=301, genes=97):
@@ -65,7 +65,7 @@ def test_bits_of_the_cpu(gpu_block, rng, dtype, n_groups):
         np.testing.assert_allclose(cp.asnumpy(on_gpu.sums[0]), expected, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("wanted", [Wanted(True, False, False), Wanted(False, False, True)])
+@pytest.mark.parametrize("wanted", [SumKinds(True, False, False), SumKinds(False, False, True)])
 @pytest.mark.parametrize("dtype", ["uint16", "float32"])
 def test_what_is_not_wanted(gpu_block, rng, dtype, wanted):
     x = some_block(rng, dtype)

@@ -19,7 +19,7 @@ from scatlas.kernels.moments import (  # noqa: E402
     pearson_cpu,
     pearson_gpu,
 )
-from scatlas.kernels.moments.pearson_cpu import Model  # noqa: E402
+from scatlas.kernels.moments.pearson_cpu import PearsonModel  # noqa: E402
 
 
 def some_counts(rng, shape=(300, 70), dtype="uint16"):
@@ -32,7 +32,7 @@ def some_counts(rng, shape=(300, 70), dtype="uint16"):
 
 def some_model(x, codes, theta=100.0, clips=(0.9, 3.0, 1e9)):
     genes = np.array([x[codes == code].sum(axis=0, dtype=np.float64) for code in range(3)])
-    return Model(genes, np.maximum(genes.sum(axis=1), 1), np.array(clips), theta)
+    return PearsonModel(genes, np.maximum(genes.sum(axis=1), 1), np.array(clips), theta)
 
 
 def same(got, expected):
@@ -51,15 +51,15 @@ def test_all_types(rng, gpu_block, dtype, theta):
     x = some_counts(rng, dtype=dtype)
     codes = rng.integers(-1, 3, len(x))
     model, totals = some_model(x, codes, theta), x.sum(axis=1, dtype=np.float64)
-    expected = pearson_cpu.sums_of_others(sp.csr_matrix(x), totals, model, codes)
+    expected = pearson_cpu.sums_of_nonzeros(sp.csr_matrix(x), totals, model, codes)
     for block in (gpu_block(sp.csr_matrix(x)), gpu_block(x)):
         before = [part.tobytes() for part in host_arrays(block)]
         for given in (codes, cp.asarray(codes)):
-            same(pearson_gpu.sums_of_others(block, totals, model, given), expected)
+            same(pearson_gpu.sums_of_nonzeros(block, totals, model, given), expected)
         assert [part.tobytes() for part in host_arrays(block)] == before
         same(
-            pearson_gpu.sums_of_others(block, totals, model),
-            pearson_cpu.sums_of_others(x, totals, model),
+            pearson_gpu.sums_of_nonzeros(block, totals, model),
+            pearson_cpu.sums_of_nonzeros(x, totals, model),
         )
 
 
@@ -69,8 +69,8 @@ def test_all_index_types(rng, gpu_block, indices, indptr):
     x = some_counts(rng)
     model, totals = some_model(x, np.zeros(300)), x.sum(axis=1, dtype=np.float64)
     block = gpu_block(sp.csr_matrix(x), indices=indices, indptr=indptr)
-    got = pearson_gpu.sums_of_others(block, totals, model)
-    same(got, pearson_cpu.sums_of_others(x, totals, model))
+    got = pearson_gpu.sums_of_nonzeros(block, totals, model)
+    same(got, pearson_cpu.sums_of_nonzeros(x, totals, model))
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (1, 1), (1, 70), (200, 1), (301, 97)])
@@ -79,9 +79,9 @@ def test_shapes(rng, gpu_block, shape):
     codes = rng.integers(-1, 3, shape[0])
     model, totals = some_model(x, codes), x.sum(axis=1, dtype=np.float64)
     for given in ((), (codes,), (np.full(shape[0], -1),)):
-        expected = pearson_cpu.sums_of_others(x, totals, model, *given)
+        expected = pearson_cpu.sums_of_nonzeros(x, totals, model, *given)
         for block in (gpu_block(sp.csr_matrix(x)), gpu_block(x)):
-            same(pearson_gpu.sums_of_others(block, totals, model, *given), expected)
+            same(pearson_gpu.sums_of_nonzeros(block, totals, model, *given), expected)
 
 
 def test_dense_of_any_layout(rng):
@@ -90,14 +90,14 @@ def test_dense_of_any_layout(rng):
     wide = cp.zeros((600, 73), x.dtype)
     wide[::2, :70] = cp.asarray(x)
     for block in (cp.asfortranarray(cp.asarray(x)), wide[::2, :70]):
-        got = pearson_gpu.sums_of_others(block, totals, model)
-        same(got, pearson_cpu.sums_of_others(x, totals, model))
+        got = pearson_gpu.sums_of_nonzeros(block, totals, model)
+        same(got, pearson_cpu.sums_of_nonzeros(x, totals, model))
 
 
 @pytest.mark.parametrize("n_genes, n_totals", [(0, 3), (1, 1), (700, 1000)])
 def test_zeros(rng, n_genes, n_totals):
     genes = rng.integers(0, 10**6, (2, n_genes)).astype(np.float64)
-    model = Model(genes, np.array([1e8, 2e8]), np.array([1.0, 30.0]), 100.0)
+    model = PearsonModel(genes, np.array([1e8, 2e8]), np.array([1.0, 30.0]), 100.0)
     totals = np.unique(rng.integers(0, 10**5, n_totals)).astype(np.float64)
     n_cells = rng.integers(1, 50, totals.size)
     for group in (0, 1):
@@ -111,16 +111,16 @@ def test_one_result_whatever_the_schedule_and_the_blocks(rng, gpu_block):
     codes, totals = rng.integers(-1, 3, 3000), x.sum(axis=1, dtype=np.float64)
     model, order = some_model(x, codes), rng.permutation(3000)
     block = gpu_block(sp.csr_matrix(x))
-    expected = pearson_gpu.sums_of_others(block, totals, model, codes)
+    expected = pearson_gpu.sums_of_nonzeros(block, totals, model, codes)
     for _ in range(3):
-        same(pearson_gpu.sums_of_others(block, totals, model, codes), expected)
+        same(pearson_gpu.sums_of_nonzeros(block, totals, model, codes), expected)
     folded = [
-        pearson_gpu.sums_of_others(
+        pearson_gpu.sums_of_nonzeros(
             gpu_block(sp.csr_matrix(x[rows])), totals[rows], model, codes[rows]
         )
         for rows in np.split(order, [13, 777])
     ]
-    same(moments_cpu.fold(folded), expected)
+    same(moments_cpu.merge_in_place(folded), expected)
 
 
 @pytest.mark.parametrize("kind", ["dense", "csr", "csc", "dask-dense", "dask-csr", "exact-csr"])

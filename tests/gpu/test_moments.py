@@ -160,7 +160,7 @@ def test_blocks_may_be_cut_anywhere(gpu_block, rng, dtype):
         moments_gpu.moments(gpu_block(csr(part)), code)
         for part, code in zip(np.split(x, cuts), np.split(codes, cuts), strict=True)
     ]
-    folded = moments_cpu.fold(parts)
+    folded = moments_cpu.merge_in_place(parts)
     same(folded, whole, 1e-15 if dtype == "float64" else 0)
     same(folded, moments_cpu.moments(csr(x), codes))
 
@@ -196,7 +196,7 @@ def test_genes_with_the_same_values_tie(gpu_block, rng):
     whole = moments_gpu.moments(gpu_block(csr(x)))
     assert whole.sums[0, 0].tobytes() == whole.sums[0, 1].tobytes()
     parts = [moments_gpu.moments(gpu_block(csr(part))) for part in np.array_split(x, 3)]
-    got = moments_cpu.fold(parts)
+    got = moments_cpu.merge_in_place(parts)
     assert got.mean[0, 0] == got.mean[0, 1]
     assert got.var[0, 0] == got.var[0, 1]
 
@@ -319,7 +319,7 @@ def test_normalized_moments_do_not_depend_on_the_blocks(gpu_block, rng):
         count_moments_gpu.normalized_moments(gpu_block(csr(part)), scale)
         for part, scale in zip(np.split(x, [1, 77]), np.split(scales, [1, 77]), strict=True)
     ]
-    assert bits(moments_cpu.fold(parts)) == bits(whole)
+    assert bits(moments_cpu.merge_in_place(parts)) == bits(whole)
 
 
 def test_no_cell_is_left(gpu_block, rng):

@@ -47,7 +47,9 @@ def rank_sums(kernels, parts, dense, codes, wanted, n_groups, reference):
     place[wanted] = np.arange(wanted.size)
     gathered = kernels.NonzerosByGene(nonzero.sum(axis=0), dense.dtype, n_groups)
     for block, block_codes in parts:
-        for part in kernels.take(block, block_codes, place=place, n_groups=n_groups):
+        for part in kernels.gather_nonzeros(
+            block, block_codes, new_column=place, n_groups=n_groups
+        ):
             gathered.add(part)
     return gathered.rank_sums(zeros, reference, 1)
 
@@ -97,7 +99,7 @@ def test_numbers_of_groups(gpu_block, rng, dtype, n_groups):
     x = some_block(rng, dtype)
     codes = rng.integers(0, n_groups, x.shape[0])
     wanted = np.arange(3)
-    assert rank_sums_gpu.most_genes(n_groups) * n_groups <= 2**32
+    assert rank_sums_gpu.max_genes_at_once(n_groups) * n_groups <= 2**32
     assert_equal(*rank_sums_on_both(gpu_block, x, codes, wanted, n_groups, None))
     assert_equal(*rank_sums_on_both(gpu_block, x, codes, wanted, n_groups, int(codes[0])))
 
@@ -114,11 +116,11 @@ def test_many_values_of_few_genes(gpu_block, rng):
 def test_dense_blocks_of_any_layout(rng):
     x = some_block(rng, "float32")
     codes, place = rng.integers(-1, 4, 301), np.arange(97)
-    (expected,) = rank_sums_gpu.take(cp.asarray(x), codes, place=place, n_groups=4)
+    (expected,) = rank_sums_gpu.gather_nonzeros(cp.asarray(x), codes, new_column=place, n_groups=4)
     padded = cp.zeros((602, 100), dtype=x.dtype)
     padded[::2, :-3] = cp.asarray(x)
     for block in (cp.asfortranarray(cp.asarray(x)), padded[::2, :-3]):
-        (found,) = rank_sums_gpu.take(block, codes, place=place, n_groups=4)
+        (found,) = rank_sums_gpu.gather_nonzeros(block, codes, new_column=place, n_groups=4)
         assert bool((cp.sort(found.keys) == cp.sort(expected.keys)).all())
 
 
@@ -150,21 +152,21 @@ def test_loss_and_gradient_of_the_cpu(gpu_block, rng, dtype, n_classes):
     coef = rng.normal(size=(98, 1 if n_classes == 2 else n_classes))
     weights = rng.random(n_classes) + 0.5
     for made in (x, sp.csr_matrix(x)):
-        most = logreg_cpu.most(made, codes)
+        most = logreg_cpu.max_abs_per_gene(made, codes)
         block = gpu_block(made)
-        np.testing.assert_array_equal(logreg_gpu.most(block, codes), most)
-        scales = logreg_cpu.scales_of(most, 301, weights.max())
-        model = logreg_cpu.Model(coef, scales, weights)
-        expected = logreg_cpu.evaluate(made, codes, model)
-        found = logreg_gpu.evaluate(block, codes, model)
+        np.testing.assert_array_equal(logreg_gpu.max_abs_per_gene(block, codes), most)
+        scales = logreg_cpu.gradient_scales(most, 301, weights.max())
+        model = logreg_cpu.LogisticModel(coef, scales, weights)
+        expected = logreg_cpu.loss_and_gradient(made, codes, model)
+        found = logreg_gpu.loss_and_gradient(block, codes, model)
         np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-13)
         got, want = found.gradient.get() / scales[:, None], expected.gradient / scales[:, None]
         np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-11)
-        again = logreg_gpu.evaluate(block, codes, model)
+        again = logreg_gpu.loss_and_gradient(block, codes, model)
         assert bool((again.gradient == found.gradient).all())
         assert again.loss == found.loss
         halves = [
-            logreg_gpu.evaluate(gpu_block(made[rows]), codes[rows], model)
+            logreg_gpu.loss_and_gradient(gpu_block(made[rows]), codes[rows], model)
             for rows in (slice(150), slice(150, 301))
         ]
         merged = logreg_cpu.merge(halves)
@@ -175,7 +177,7 @@ def test_loss_and_gradient_of_the_cpu(gpu_block, rng, dtype, n_classes):
 def test_values_that_are_not_finite(gpu_block, rng):
     x = some_block(rng, "float32")
     x[4, 5], x[6, 7], x[8, 9] = np.nan, np.inf, -np.inf
-    most = logreg_gpu.most(gpu_block(x), np.zeros(301, dtype=np.int64))
+    most = logreg_gpu.max_abs_per_gene(gpu_block(x), np.zeros(301, dtype=np.int64))
     assert np.flatnonzero(~np.isfinite(most)).tolist() == [5, 7, 9]
 
 

@@ -155,7 +155,7 @@ def on_own_stream(work: Callable[..., Result]) -> Callable[..., Result]:
     return call
 
 
-def settle() -> None:
+def wait_for_kernels() -> None:
     """Wait for this thread's kernels, before memory that they read goes back to other streams."""
     cp.cuda.get_current_stream().synchronize()
 

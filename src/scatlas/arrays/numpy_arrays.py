@@ -54,5 +54,5 @@ def on_own_stream(work: Callable[..., Any]) -> Callable[..., Any]:
     return work
 
 
-def settle() -> None:
+def wait_for_kernels() -> None:
     """Nothing to wait for."""

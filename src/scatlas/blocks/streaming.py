@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from scatlas.arrays.kinds import is_dask, kind_of
 from scatlas.blocks.checks import check
 from scatlas.blocks.row_blocks import HalvesOnFullGpu, OnRowBlocks, join, map_blocks, row_blocks
-from scatlas.compute.progress import meter
+from scatlas.compute.progress import progress_meter
 from scatlas.compute.threads import blas_on_one_thread, n_threads
 from scatlas.kernels.counts.lazy_normalized import materialize
 
@@ -69,7 +69,9 @@ def stream(
         return materialize(on_block(*(read(i) for read in readers)))
 
     arrays = source.kind.arrays
-    results = map_in_order(arrays.on_own_stream(compute_block), len(slices), arrays.settle)
+    results = map_in_order(
+        arrays.on_own_stream(compute_block), len(slices), arrays.wait_for_kernels
+    )
     yield from with_progress(results, sizes)
 
 
@@ -158,7 +160,7 @@ def _futures_in_order(client: Any, submit: Callable[[int], Any], n: int) -> Iter
 
 def with_progress(items: Iterator[T], sizes: Sequence[int]) -> Iterator[T]:
     """Yield ``items``, of ``sizes`` cells each, and advance the progress bar, if it is on."""
-    with closing(items), closing(meter(sum(sizes))) as counter:  # type: ignore[type-var]
+    with closing(items), closing(progress_meter(sum(sizes))) as counter:  # type: ignore[type-var]
         for item, size in zip(items, sizes, strict=True):
             counter.update(size)
             yield item

@@ -19,7 +19,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 # Volta: the first that nvrtc of CUDA 12 and our kernels (64-bit atomics, warp shuffles) share.
 OLDEST_CAPABILITY = (7, 0)
 # A context, the kernels and a few blocks.
-LEAST_FREE = 10**9
+MIN_FREE_BYTES = 10**9
 # Of CUDA's compute modes.
 _PROHIBITED, EXCLUSIVE = 2, 3
 _NVML = "libnvidia-ml.so.1"

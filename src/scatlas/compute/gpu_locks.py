@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scatlas.compute import gpu_devices
-from scatlas.compute.gpu_devices import EXCLUSIVE, LEAST_FREE, VISIBLE, Device, usable
+from scatlas.compute.gpu_devices import EXCLUSIVE, MIN_FREE_BYTES, VISIBLE, Device, usable
 from scatlas.errors import GpuError
 
 if TYPE_CHECKING:
@@ -119,13 +119,13 @@ class _FreeMemoryWait:
     """Most free memory of a GPU, and when, since it was seen claimed (-1 bytes) or short."""
 
     def __call__(self, device: Device) -> bool:
-        if device.free is None or (device.free >= LEAST_FREE and device.uuid not in self.most):
+        if device.free is None or (device.free >= MIN_FREE_BYTES and device.uuid not in self.most):
             return False
         now = time.monotonic()
         most, since = self.most.get(device.uuid, (-1, 0.0))
         if device.free > most:
             self.most[device.uuid], since = (device.free, now), now
-        return now - since < (_SETTLED if device.free >= LEAST_FREE else _SHORT)
+        return now - since < (_SETTLED if device.free >= MIN_FREE_BYTES else _SHORT)
 
 
 def _visible(
@@ -174,7 +174,7 @@ def _take(
                 if returning and returning(device):
                     has = f"{_memory(device)}, perhaps more when a job that has ended gives it back"
                     awaited.append(has)
-                elif device.free is not None and device.free < LEAST_FREE:
+                elif device.free is not None and device.free < MIN_FREE_BYTES:
                     used.append(f"{_memory(device)}, as others use it")
                 else:
                     free.append(device)

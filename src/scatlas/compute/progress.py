@@ -62,7 +62,7 @@ class _LogLines:
         logger.info("%s: %s cells in %.1f s", self._description, f"{self._done:,}", spent)
 
 
-def meter(total: int) -> _SilentLog | _LogLines:
+def progress_meter(total: int) -> _SilentLog | _LogLines:
     """Counter of the cells of one pass: ``update(n)`` as they pass, ``close()`` at the end."""
     description = _description.get()
     if description is None:

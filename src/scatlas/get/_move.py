@@ -115,9 +115,9 @@ def anndata_to_CPU(  # noqa: N802 - rapids-singlecell's name
 
 def on_backend(x: Any) -> Any:
     """A matrix on the GPU, types kept, if that is the current backend; else as it is."""
-    from scatlas.compute.backend import current
+    from scatlas.compute.backend import current_backend
 
-    return X_to_GPU(x, exact=True) if current() == "gpu" else x
+    return X_to_GPU(x, exact=True) if current_backend() == "gpu" else x
 
 
 def _move_elements(

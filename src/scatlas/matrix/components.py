@@ -84,7 +84,7 @@ class Components(NamedTuple):
         """
         offset = self.offset(zero_center=zero_center, zeros=zeros)
         kernels = kernels_for("linalg.project", x)
-        PCs = kernels.prepared(self.PCs)
+        PCs = kernels.prepare_components(self.PCs)
 
         def project_block(block: Any) -> Any:
             return kernels.project(block, PCs, offset, dtype=dtype)

@@ -65,7 +65,7 @@ def gene_moments(
             return normalized_moments(counts, scales, codes, log=log, expm1=expm1)
         return kernels.moments(block, codes, expm1=expm1, log_base=log_base)
 
-    return blocks.reduce(block_moments, moments_cpu.fold, x, *rows)
+    return blocks.reduce(block_moments, moments_cpu.merge_in_place, x, *rows)
 
 
 def normalized_moments(
@@ -98,4 +98,6 @@ def normalized_moments(
     rows = (scales,) if codes is None else (scales, codes)
     kernels = kernels_for("moments.count_moments", x)
 
-    return blocks.reduce(partial(kernels.normalized_moments, log=log), moments_cpu.fold, x, *rows)
+    return blocks.reduce(
+        partial(kernels.normalized_moments, log=log), moments_cpu.merge_in_place, x, *rows
+    )

@@ -15,7 +15,7 @@ from scatlas.compute.threads import n_threads
 from scatlas.errors import InputError, TooLargeError
 from scatlas.kernels.dispatch import kernels_for
 from scatlas.kernels.moments import group_sums_cpu
-from scatlas.kernels.moments.group_sums_cpu import Wanted, check_range, is_whole
+from scatlas.kernels.moments.group_sums_cpu import SumKinds, check_range, is_integer
 from scatlas.matrix import group_medians
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def aggregate_columns(
     work = partial(
         _aggregate_block_columns, codes=codes, sizes=sizes, funcs=funcs, dof=dof, wanted=wanted
     )
-    dtypes = {"sum": np.int64 if is_whole(dtype) else np.float64, "count_nonzero": np.int64}
+    dtypes = {"sum": np.int64 if is_integer(dtype) else np.float64, "count_nonzero": np.int64}
     layers: dict[str, NDArray[Any]] = {
         name: np.empty(shape, dtype=dtypes.get(name, np.float64)) for name in funcs
     }
@@ -122,8 +122,8 @@ def aggregate_columns(
     return layers
 
 
-def _required_sums(funcs: tuple[str, ...]) -> Wanted:
-    return Wanted(
+def _required_sums(funcs: tuple[str, ...]) -> SumKinds:
+    return SumKinds(
         sums=not {"sum", "mean", "var"}.isdisjoint(funcs),
         squares="var" in funcs,
         nonzero="count_nonzero" in funcs,
@@ -149,7 +149,7 @@ def check_result_size(shape: tuple[int, int], n_arrays: int, description: str) -
 
 
 def sum_groups(
-    x: Any, codes: NDArray[np.int64], n_groups: int, wanted: Wanted, *, max_rows: int
+    x: Any, codes: NDArray[np.int64], n_groups: int, wanted: SumKinds, *, max_rows: int
 ) -> Sums:
     """Sums per group, on the host or GPU as `x`, in one pass.
 
@@ -205,13 +205,13 @@ def _sum_block(
     block: Any,
     codes: Any,
     *,
-    wanted: Wanted,
+    wanted: SumKinds,
     max_rows: int,
     per_block: bool,
     dtype: np.dtype[Any],
 ) -> list[_BlockSums]:
     """Sums of a block if `per_block` and they are smaller; worker threads and processes call it."""
-    if is_whole(block.dtype) != is_whole(dtype):
+    if is_integer(block.dtype) != is_integer(dtype):
         msg = f"X is declared as {dtype}, but a block of it is {block.dtype}: convert it first"
         raise InputError(msg)
     check_range(block, max_rows, squares=wanted.squares)
@@ -288,7 +288,7 @@ def _aggregate_block_columns(
     sizes: NDArray[np.int64],
     funcs: tuple[str, ...],
     dof: int,
-    wanted: Wanted,
+    wanted: SumKinds,
 ) -> dict[str, NDArray[Any]]:
     """Layers ``[rows, groups]`` of a block whose columns are in groups, and its row numbers."""
     block = blocks.on_host(block)

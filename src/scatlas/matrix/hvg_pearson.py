@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from scatlas.kernels.moments.moments_cpu import Moments
-    from scatlas.kernels.moments.pearson_cpu import Model
+    from scatlas.kernels.moments.pearson_cpu import PearsonModel
 
     _BlockResult = tuple[Moments, list[NDArray[Any]], bool]
 
@@ -130,7 +130,7 @@ def _moments_and_totals(
         # In place: new lists would take time quadratic in the number of blocks.
         for part in totals[1:]:
             totals[0].extend(part)
-        return moments_cpu.fold(moments), totals[0], all(are_counts)
+        return moments_cpu.merge_in_place(moments), totals[0], all(are_counts)
 
     rows = () if codes is None else (codes,)
     moments, totals, are_counts = blocks.reduce(block_moments, combine, x, *rows)
@@ -148,11 +148,11 @@ def _residual_variances(
 ) -> NDArray[np.float64]:
     """Variance (over n) of the clipped residuals of each group and gene."""
     from scatlas.kernels.moments import moments_cpu
-    from scatlas.kernels.moments.pearson_cpu import Model
+    from scatlas.kernels.moments.pearson_cpu import PearsonModel
 
     groups, n_cells = moments.groups, moments.n_cells
     shape = int(groups[-1]) + 1, x.shape[1]
-    model = Model(np.zeros(shape), np.zeros(shape[0]), np.zeros(shape[0]), float(theta))
+    model = PearsonModel(np.zeros(shape), np.zeros(shape[0]), np.zeros(shape[0]), float(theta))
     model.genes[groups] = moments.sums[..., 0]
     model.groups[groups] = moments.sums[..., 0].sum(axis=1)
     model.clips[groups] = np.sqrt(n_cells) if clip is None else clip
@@ -170,8 +170,8 @@ def _residual_variances(
     kernels = kernels_for("moments.pearson", x)
     rows = (totals,) if codes is None else (totals, codes)
     nonzero = blocks.reduce(
-        lambda block, totals, *codes: kernels.sums_of_others(block, totals, model, *codes),
-        moments_cpu.fold,
+        lambda block, totals, *codes: kernels.sums_of_nonzeros(block, totals, model, *codes),
+        moments_cpu.merge_in_place,
         x,
         *rows,
     )
@@ -184,11 +184,11 @@ def _residual_variances(
             sums[at, :, i : i + 2] = np.column_stack(pair)
     n = n_cells[:, None].astype(np.float64)
     total, total_low, squares, squares_low = np.moveaxis(sums, 2, 0)
-    return moments_cpu.mean_deviations(total, total_low, squares, squares_low, n)[1] / n
+    return moments_cpu.means_and_deviations(total, total_low, squares, squares_low, n)[1] / n
 
 
 def _sums_of_zeros(
-    x: Any, model: Model, group: int, totals: NDArray[np.float64], n_cells: NDArray[np.int64]
+    x: Any, model: PearsonModel, group: int, totals: NDArray[np.float64], n_cells: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Sums as if all counts of a group were zeros, computed once per different total of genes."""
     gene_totals, inverse = np.unique(model.genes[group], return_inverse=True)

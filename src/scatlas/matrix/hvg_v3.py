@@ -146,7 +146,7 @@ def _count_moments(x: Any, codes: NDArray[np.int64] | None, *, check: bool) -> t
 
     def combine(parts: list[tuple[Moments, bool]]) -> tuple[Moments, bool]:
         moments, are_counts = zip(*parts, strict=True)
-        return moments_cpu.fold(moments), all(are_counts)
+        return moments_cpu.merge_in_place(moments), all(are_counts)
 
     return blocks.reduce(block_moments, combine, x, *(() if codes is None else (codes,)))
 
@@ -184,7 +184,7 @@ def _moments_above(
     def moments_above(block: Any, *codes: NDArray[np.int64]) -> Moments:
         return kernels.moments_above(block, bounds, *codes)
 
-    return blocks.reduce(moments_above, moments_cpu.fold, x, *rows)
+    return blocks.reduce(moments_above, moments_cpu.merge_in_place, x, *rows)
 
 
 def _expected_spread(

@@ -299,7 +299,7 @@ def _projector(
     """Function that projects a block's cells on the components."""
     from scatlas.kernels.linalg import project_cpu
 
-    normalize, prepared = _normalizer(genes), project_cpu.prepared(loadings)
+    normalize, prepared = _normalizer(genes), project_cpu.prepare_components(loadings)
 
     def project(block: Any, mask: NDArray[np.bool_]) -> NDArray[np.float64]:
         _, normalized = normalize(block, mask)

@@ -124,14 +124,14 @@ def _per_cell(counts_per_cell: Any, n_cells: int) -> NDArray[np.int64]:
 
 def _checked_totals(block: Any) -> NDArray[np.int64]:
     """Total of each row of a block of counts."""
-    from scatlas.kernels.counts.downsample_cpu import MOST_COUNTS
+    from scatlas.kernels.counts.downsample_cpu import MAX_COUNTS
 
     if not kernels_for("moments.clipped_moments", block).holds_counts(block):
         msg = "downsample_counts needs counts, but X holds fractions, negative or missing values"
         raise InputError(msg)
     totals = kernels_for("counts.qc", block).row_sums(block)
-    if (totals > MOST_COUNTS).any():
-        msg = f"a cell has {totals.max():,.0f} counts, more than the {MOST_COUNTS:,} that can be"
+    if (totals > MAX_COUNTS).any():
+        msg = f"a cell has {totals.max():,.0f} counts, more than the {MAX_COUNTS:,} that can be"
         raise InputError(msg)
     return totals.astype(np.int64)
 
@@ -145,7 +145,7 @@ def _drawn(x: Any, targets: NDArray[np.int64], seed: int, replace: bool, *, whol
     dtype = np.dtype(x.dtype)
     if replace and dtype.kind in "iub":
         dtype = np.result_type(dtype, np.min_scalar_type(int(targets.max(initial=0))))
-    draw = kernels_for("counts.downsample", x).draw
+    draw = kernels_for("counts.downsample", x).draw_counts
 
     def of_block(block: Any, cells: NDArray, targets: NDArray) -> Any:
         few = _checked_totals(block) <= targets

@@ -164,7 +164,7 @@ def _filter(
 
 def _numbers(x: Any, axis: str, *, by_counts: bool) -> np.ndarray:
     """Total, or number of values above zero, of each cell or gene."""
-    from scatlas.kernels.counts.qc_cpu import add_gene_sums, rounded
+    from scatlas.kernels.counts.qc_cpu import add_gene_sums, round_gene_sums
     from scatlas.kernels.moments.group_sums_cpu import check_range
 
     x = elements.as_rows(x)
@@ -180,4 +180,4 @@ def _numbers(x: Any, axis: str, *, by_counts: bool) -> np.ndarray:
         check_range(block, x.shape[0])
         return kernels.gene_sums(block)
 
-    return rounded(blocks.reduce(of_genes, add_gene_sums, x))
+    return round_gene_sums(blocks.reduce(of_genes, add_gene_sums, x))

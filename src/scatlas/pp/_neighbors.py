@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from scatlas import blocks, elements
 from scatlas.arrays.kinds import kind_of
 from scatlas.errors import InputError
-from scatlas.kernels.build.rapids import library
+from scatlas.kernels.build.rapids import load_library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -229,7 +229,7 @@ def _cuvs(x: Any, metric: Any, metric_kwds: Mapping[str, Any]) -> ModuleType | N
             metric,
         )
         return None
-    return library("cuvs.neighbors", "neighbours")
+    return load_library("cuvs.neighbors", "neighbours")
 
 
 def _neighbor_matrix(indices: np.ndarray, values: np.ndarray) -> sp.csr_matrix:

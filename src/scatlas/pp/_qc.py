@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from anndata import AnnData
 
-    from scatlas.kernels.counts.qc_cpu import QCPartial
+    from scatlas.kernels.counts.qc_cpu import QCSums
 
 
 @blocks.passes(1)
@@ -144,22 +144,22 @@ def _ranks(percent_top: Collection[int] | None, n_genes: int) -> list[int]:
     return ns
 
 
-def _partial(x: object, masks: np.ndarray, ns: list[int]) -> QCPartial:
-    from scatlas.kernels.counts.qc_cpu import QCPartial
+def _partial(x: object, masks: np.ndarray, ns: list[int]) -> QCSums:
+    from scatlas.kernels.counts.qc_cpu import QCSums
     from scatlas.kernels.moments.group_sums_cpu import check_range
 
     qc_block, longest = kernels_for("counts.qc", x).qc_block, max(x.shape)
 
-    def of_block(block: blocks.Block) -> QCPartial:
+    def of_block(block: blocks.Block) -> QCSums:
         check_range(block, longest)
         return qc_block(block, masks, ns)
 
-    return blocks.reduce(of_block, QCPartial.merge, elements.as_rows(x))
+    return blocks.reduce(of_block, QCSums.merge, elements.as_rows(x))
 
 
 def _cells(
     adata: AnnData,
-    partial: QCPartial,
+    partial: QCSums,
     expr: str,
     var: str,
     kind: str,
@@ -188,7 +188,7 @@ def _cells(
 
 
 def _genes(
-    adata: AnnData, partial: QCPartial, expr: str, dtype: np.dtype, *, log1p: bool
+    adata: AnnData, partial: QCSums, expr: str, dtype: np.dtype, *, log1p: bool
 ) -> pd.DataFrame:
     """Table of the genes, columns in scanpy's order."""
     from scatlas.kernels.counts.qc_cpu import sum_dtype

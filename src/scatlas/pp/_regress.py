@@ -162,7 +162,7 @@ def _weighted_sums(x: Any, weights: list[NDArray[np.float64]]) -> NDArray[np.flo
     def of_block(block: Any, *weights: NDArray) -> NDArray[np.float64]:
         return weighted_sums(block, np.stack(weights, axis=1))
 
-    return blocks.reduce(of_block, regress_cpu.fold, x, *weights)[0]
+    return blocks.reduce(of_block, regress_cpu.merge, x, *weights)[0]
 
 
 def _orthonormal(columns: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:

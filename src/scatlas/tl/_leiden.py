@@ -14,7 +14,7 @@ import pandas as pd
 from scatlas import elements
 from scatlas._util.natural_sort import natural_sort_key
 from scatlas.errors import InputError
-from scatlas.kernels.build.rapids import library
+from scatlas.kernels.build.rapids import load_library
 from scatlas.tl._graph import graph, works_on_gpu
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _cugraph(only_cpu: list[str]) -> ModuleType | None:
         names = ", ".join(only_cpu)
         logger.warning("cuGraph's Leiden does not offer %s: clusters on the CPU", names)
         return None
-    return library("pylibcugraph", "Leiden clusters")
+    return load_library("pylibcugraph", "Leiden clusters")
 
 
 def _by_size(labels: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 from scatlas import blocks, elements
 from scatlas.elements import check_array
 from scatlas.errors import InputError
-from scatlas.kernels.moments.group_sums_cpu import Wanted
+from scatlas.kernels.moments.group_sums_cpu import SumKinds
 from scatlas.tl import _rank_groups, _rank_moments, _rank_table
 
 if TYPE_CHECKING:
@@ -330,7 +330,7 @@ def _tested(
     import pandas as pd
 
     by_ranks = method == "wilcoxon"
-    wanted = Wanted(sums=True, squares=not by_ranks, nonzero=by_ranks or pts)
+    wanted = SumKinds(sums=True, squares=not by_ranks, nonzero=by_ranks or pts)
     moments = _rank_moments.moments(x, groups, names, genes, wanted)
     if moments.like_counts:
         logger.warning(

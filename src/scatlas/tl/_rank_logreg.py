@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from scatlas.kernels.ranking.logreg_cpu import Partial
+    from scatlas.kernels.ranking.logreg_cpu import LossAndGradient
     from scatlas.tl._rank_groups import Groups
 
 logger = logging.getLogger(__name__)
@@ -159,20 +159,20 @@ class _Cells:
             )
             raise InputError(msg)
 
-    def evaluate(self, model: logreg_cpu.Model) -> Partial:
+    def evaluate(self, model: logreg_cpu.LogisticModel) -> LossAndGradient:
         """Loss and gradient of all cells."""
         kernels = kernels_for("ranking.logreg", self._x)
-        work = partial(kernels.evaluate, model=model)
+        work = partial(kernels.loss_and_gradient, model=model)
         if self._held is None:
             self.passes += 1
             return _folded(blocks.stream(self._x, work, self._codes, combine=logreg_cpu.merge))
         held, arrays = self._held, self._kind.arrays
 
-        def of_block(i: int) -> Partial:
+        def of_block(i: int) -> LossAndGradient:
             return work(*held[i])
 
         return _folded(
-            blocks.map_in_order(arrays.on_own_stream(of_block), len(held), arrays.settle)
+            blocks.map_in_order(arrays.on_own_stream(of_block), len(held), arrays.wait_for_kernels)
         )
 
 
@@ -193,14 +193,14 @@ class _Loss:
         self._of_all = float((weights * sizes).sum())
         self._strength, self._fit_intercept = strength, fit_intercept
         self.shape = n_genes + 1, 1 if weights.size == 2 else weights.size
-        self._scales = logreg_cpu.scales_of(cells.most, n_cells, float(weights.max()))
+        self._scales = logreg_cpu.gradient_scales(cells.most, n_cells, float(weights.max()))
         self.evaluations = 0
 
     def __call__(self, flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Loss and gradient at the coefficients ``[n_genes + 1, n_columns]``, flattened."""
         self.evaluations += 1
         coef = flat.reshape(self.shape)
-        model = logreg_cpu.Model(coef, self._scales, self._weights)
+        model = logreg_cpu.LogisticModel(coef, self._scales, self._weights)
         found = self._cells.evaluate(model)
         gradient = blocks.on_host(found.gradient) / self._scales[:, None] / self._of_all
         slopes = coef[:-1]
@@ -233,7 +233,7 @@ def _looked_at(
     block: Any, codes: NDArray[np.int64], *, keep: bool
 ) -> tuple[NDArray[np.float64], list[tuple[Any, NDArray[np.int64]]]]:
     """Largest magnitudes of a block's genes, and its cells that have a class if they are kept."""
-    most = kernels_for("ranking.logreg", block).most(block, codes)
+    most = kernels_for("ranking.logreg", block).max_abs_per_gene(block, codes)
     if not keep:
         return most, []
     chosen = codes >= 0
@@ -252,7 +252,7 @@ def _n_bytes(block: Any) -> int:
     return sum(array.nbytes for array in arrays)
 
 
-def _folded(parts: Iterator[Partial]) -> Partial:
+def _folded(parts: Iterator[LossAndGradient]) -> LossAndGradient:
     found = next(parts)
     for part in parts:
         found = logreg_cpu.merge([found, part])

@@ -10,7 +10,7 @@ import numpy as np
 from scatlas import blocks
 from scatlas.errors import InputError
 from scatlas.kernels.moments import group_sums_cpu
-from scatlas.kernels.moments.group_sums_cpu import Sums, Wanted
+from scatlas.kernels.moments.group_sums_cpu import SumKinds, Sums
 from scatlas.kernels.moments.other_group_sums_cpu import other_group_sums
 from scatlas.matrix.group_sums import check_result_size, sum_groups
 
@@ -55,7 +55,7 @@ class Moments:
 
 
 def moments(
-    x: Any, groups: Groups, names: pd.Index, genes: NDArray[np.int64] | None, wanted: Wanted
+    x: Any, groups: Groups, names: pd.Index, genes: NDArray[np.int64] | None, wanted: SumKinds
 ) -> Moments:
     """Moments of the groups in one pass over a matrix.
 

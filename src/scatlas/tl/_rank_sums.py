@@ -14,7 +14,7 @@ from scatlas.compute.memory import available_memory
 from scatlas.compute.threads import n_threads
 from scatlas.errors import InputError, TooLargeError
 from scatlas.kernels.dispatch import kernels_for
-from scatlas.kernels.ranking.rank_sums_cpu import MOST_CELLS, scores_of
+from scatlas.kernels.ranking.rank_sums_cpu import MAX_CELLS, standard_scores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +92,7 @@ def _scores(
     tie_correct: bool,
 ) -> NDArray[np.float64]:
     """Scores of each group and gene, in a pass over `x` for each so many genes as fit."""
-    if sizes.sum() >= MOST_CELLS:
+    if sizes.sum() >= MAX_CELLS:
         msg = f"{sizes.sum():,} cells are too many to rank: method='wilcoxon' takes fewer than 2^31"
         raise InputError(msg)
     kernels = kernels_for("ranking.rank_sums", x)
@@ -100,7 +100,7 @@ def _scores(
     ranked = (sizes.sum(), counts) if reference is None else (sizes[reference], nonzero[reference])
     zeros = ranked[0] - ranked[1]
     ends = np.cumsum(counts) * kernels.bytes_per_value(x.dtype, sizes.size)
-    budget, most = memory_budget(x), kernels.most_genes(sizes.size)
+    budget, most = memory_budget(x), kernels.max_genes_at_once(sizes.size)
     scores = np.empty((sizes.size, genes.size))
     first = n_passes = 0
     while first < genes.size:
@@ -115,7 +115,7 @@ def _scores(
         _gather(x, codes, genes[chosen], sizes.size, kernels, gathered)
         found = gathered.rank_sums(zeros[chosen], reference, n_threads())
         del gathered  # before the next is made
-        scores[:, chosen] = scores_of(
+        scores[:, chosen] = standard_scores(
             found, nonzero[:, chosen], sizes, reference, tie_correct=tie_correct
         )
         first, n_passes = chosen.stop, n_passes + 1
@@ -135,7 +135,7 @@ def _gather(
     """Fill `gathered` with the values of some genes, in one pass."""
     place = np.full(x.shape[1], -1, dtype=np.int64)
     place[genes] = np.arange(genes.size)
-    work = partial(kernels.take, place=place, n_groups=n_groups)
+    work = partial(kernels.gather_nonzeros, new_column=place, n_groups=n_groups)
     for parts in blocks.stream(x, work, codes, combine=_joined):
         for part in parts:
             gathered.add(part)

@@ -316,7 +316,7 @@ def _means_of_genes(x: Any) -> NDArray[np.float64]:
 
     def fold(parts: list[tuple[Moments, NDArray[np.int64]]]) -> tuple[Moments, NDArray[np.int64]]:
         of_parts, n_missing = zip(*parts, strict=True)
-        return moments_cpu.fold(of_parts), np.sum(n_missing, axis=0)
+        return moments_cpu.merge_in_place(of_parts), np.sum(n_missing, axis=0)
 
     found, n_missing = blocks.reduce(of_block, fold, x)
     with np.errstate(invalid="ignore"):

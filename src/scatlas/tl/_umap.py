@@ -12,7 +12,7 @@ from scatlas import blocks
 from scatlas.compute.threads import blas_on_one_thread
 from scatlas.elements import get_host_representation
 from scatlas.errors import InputError
-from scatlas.kernels.build.rapids import library
+from scatlas.kernels.build.rapids import load_library
 from scatlas.kernels.graphs import umap_cpu
 from scatlas.tl._graph import graph, works_on_gpu
 from scatlas.tl._spectral import start as _spectral_start
@@ -63,10 +63,10 @@ def umap(
         "gamma": gamma,
         "negative_sample_rate": negative_sample_rate,
         "alpha": alpha,
-        "n_rounds": rounds,
+        "n_epochs": rounds,
     }
     gpu = rounds > 0 and works_on_gpu(adata, params)
-    if gpu and (cuml := library("cuml.manifold.umap", "UMAP")) is not None:
+    if gpu and (cuml := load_library("cuml.manifold.umap", "UMAP")) is not None:
         from scatlas.kernels.graphs import umap_gpu
 
         logger.info("UMAP of %d cells: on the GPU", adata.n_obs)
@@ -88,7 +88,9 @@ def umap(
         if rounds:
             every = _rounds_per_use(edges.data, rounds)
             graph_of = edges.indptr, edges.indices
-            umap_cpu.move(places, graph_of, curve, every=every, seed=seed, **options)
+            umap_cpu.optimize_layout(
+                places, graph_of, curve, epochs_per_edge=every, seed=seed, **options
+            )
     used = dict(zip("ab", curve, strict=True))
     if random_state != 0:
         used["random_state"] = random_state

@@ -274,11 +274,13 @@ def _use_device(args: argparse.Namespace, record: dict[str, Any]) -> Iterator[No
     cluster = json.loads(args.cluster) if args.cluster else None
     if cluster and cluster["kind"] == "local-cpu":
         requested = "cpu"
-    with backend.use(requested, memory_mode=args.memory, memory_limit=limit, on=cluster) as found:
+    with backend.use_backend(
+        requested, memory_mode=args.memory, memory_limit=limit, on=cluster
+    ) as found:
         record["backend"] = found
         yield
         if found == "gpu":
-            record["gpu"] = backend.record()
+            record["gpu"] = backend.gpu_record()
 
 
 def block_sizes(args: argparse.Namespace) -> dict[str, int]:

@@ -162,7 +162,7 @@ def rmm(monkeypatch: pytest.MonkeyPatch, cupy: Cupy) -> Any:
 # CPU or GPU ---------------------------------------------------------------------------------------
 
 
-def refusal(query_gpus: Any, call: Any = backend.choose) -> str:
+def refusal(query_gpus: Any, call: Any = backend.choose_backend) -> str:
     with pytest.raises(GpuError) as caught:
         call("gpu", query_gpus=query_gpus)
     text = str(caught.value)
@@ -199,7 +199,7 @@ def test_each_reason_is_a_sentence_and_auto_falls_back_with_it(
     text = refusal(lambda: found)
     assert message in text
     with caplog.at_level(logging.INFO, "scatlas"):
-        assert backend.choose("auto", query_gpus=lambda: found) == "cpu"
+        assert backend.choose_backend("auto", query_gpus=lambda: found) == "cpu"
     (line,) = caplog.messages
     assert line == text.replace("backend: gpu cannot be used", "backend: auto works on the CPU")
 
@@ -216,9 +216,9 @@ def test_without_cupy_nothing_is_asked(monkeypatch: pytest.MonkeyPatch, caplog):
     monkeypatch.setattr(backend, "find_spec", lambda name: None)
     assert "CuPy is not installed: install scatlas[gpu-cu12] or" in refusal(query_gpus)
     with caplog.at_level(logging.INFO, "scatlas"):
-        assert backend.choose("auto", query_gpus=query_gpus) == "cpu"
+        assert backend.choose_backend("auto", query_gpus=query_gpus) == "cpu"
     assert "backend: auto works on the CPU, as CuPy is not installed" in caplog.text
-    assert backend.choose("cpu", query_gpus=query_gpus) == "cpu"
+    assert backend.choose_backend("cpu", query_gpus=query_gpus) == "cpu"
 
 
 def test_a_cupy_that_does_not_load(cupy: Cupy):
@@ -250,8 +250,8 @@ def test_a_cupy_without_its_compiler(cupy: Cupy):
 )
 def test_a_gpu_that_does_not_start(cupy: Cupy, rmm: Any, caplog, status: int, message: str):
     def use(name: str, query_gpus: Any) -> None:
-        with backend.use(name, query_gpus=query_gpus) as found:
-            assert found == backend.current() == "cpu"
+        with backend.use_backend(name, query_gpus=query_gpus) as found:
+            assert found == backend.current_backend() == "cpu"
             assert VISIBLE not in os.environ, "the claim was given up"
 
     cupy.fails["memGetInfo"] = CUDARuntimeError(status)
@@ -263,18 +263,18 @@ def test_a_gpu_that_does_not_start(cupy: Cupy, rmm: Any, caplog, status: int, me
 
 def test_a_newer_driver_than_cupy_is_fine(cupy: Cupy):
     cupy.cuda.runtime.runtimeGetVersion = lambda: 12090
-    assert backend.choose("gpu", query_gpus=lambda: machine(ONE)) == "gpu"
+    assert backend.choose_backend("gpu", query_gpus=lambda: machine(ONE)) == "gpu"
 
 
 def test_work_runs_on_a_claimed_gpu_with_one_allocator(cupy: Cupy, rmm: Any):
-    assert backend.current() == "cpu"
-    with backend.use("gpu", query_gpus=lambda: machine(ONE, TWO)) as found:
-        assert found == backend.current() == "gpu"
+    assert backend.current_backend() == "cpu"
+    with backend.use_backend("gpu", query_gpus=lambda: machine(ONE, TWO)) as found:
+        assert found == backend.current_backend() == "gpu"
         assert os.environ[VISIBLE] == "GPU-0"
         assert cupy.allocator == "RMM's allocator"
         assert rmm.set[0].made[1][0] == "PoolMemoryResource"
-        record = backend.record()
-    assert backend.current() == "cpu"
+        record = backend.gpu_record()
+    assert backend.current_backend() == "cpu"
     assert VISIBLE not in os.environ
     assert cupy.allocator == "pool's malloc"
     assert record["name"] == "H200"
@@ -284,10 +284,10 @@ def test_work_runs_on_a_claimed_gpu_with_one_allocator(cupy: Cupy, rmm: Any):
 
 
 def test_a_process_stays_on_the_gpu_on_which_cuda_has_started(cupy: Cupy, rmm: Any):
-    with backend.use("gpu", query_gpus=lambda: machine(ONE, TWO)):
+    with backend.use_backend("gpu", query_gpus=lambda: machine(ONE, TWO)):
         pass
     less = Device(**vars(ONE) | {"free": 90 * GB})
-    with backend.use("gpu", query_gpus=lambda: machine(less, TWO)):
+    with backend.use_backend("gpu", query_gpus=lambda: machine(less, TWO)):
         assert os.environ[VISIBLE] == "GPU-0"
 
 
@@ -295,14 +295,14 @@ def test_cuda_that_was_started_before_is_seen(cupy: Cupy, rmm: Any):
     cupy.n_devices = 2
     with (
         pytest.raises(GpuError, match="choose the backend before the first CuPy array"),
-        backend.use("gpu", query_gpus=lambda: machine(ONE, TWO)),
+        backend.use_backend("gpu", query_gpus=lambda: machine(ONE, TWO)),
     ):
         pass
 
 
 def test_an_error_inside_is_not_hidden_by_those_that_follow(cupy: Cupy, rmm: Any):
     def work() -> None:
-        with backend.use("gpu", query_gpus=lambda: machine(ONE)):
+        with backend.use_backend("gpu", query_gpus=lambda: machine(ONE)):
             cupy.fails["free_all_blocks"] = CUDARuntimeError(700)
             raise ZeroDivisionError
 
@@ -317,11 +317,13 @@ def test_missing_rmm_is_said_before_work_begins(cupy: Cupy, monkeypatch, caplog)
     )
     with (
         caplog.at_level(logging.INFO, "scatlas"),
-        backend.use("auto", query_gpus=lambda: machine(ONE)) as found,
+        backend.use_backend("auto", query_gpus=lambda: machine(ONE)) as found,
     ):
         assert found == "cpu"
     assert "memory mode 'pool' needs RMM, which is not installed: install rmm-cu12" in caplog.text
-    with backend.use("gpu", memory_mode="default", query_gpus=lambda: machine(ONE)) as found:
+    with backend.use_backend(
+        "gpu", memory_mode="default", query_gpus=lambda: machine(ONE)
+    ) as found:
         assert found == "gpu"
         assert cupy.allocator == "pool's malloc"
 
@@ -596,11 +598,11 @@ def test_a_backend_does_not_depend_on_what_else_runs(cupy, rmm, job, monkeypatch
     monkeypatch.setattr(gpu_locks, "_TELL", 0.5)
     first = job(1, of=1)
     assert first.has() == "GPU-0"
-    assert backend.choose(name, query_gpus=lambda: machine(ONE)) == "gpu", "without waiting"
+    assert backend.choose_backend(name, query_gpus=lambda: machine(ONE)) == "gpu", "without waiting"
     end = threading.Timer(1.5, first.kill)
     with caplog.at_level(logging.INFO, "scatlas"):
         end.start()
-        with backend.use(name, query_gpus=lambda: machine(ONE)) as found:
+        with backend.use_backend(name, query_gpus=lambda: machine(ONE)) as found:
             assert found == "gpu"
     said = f"GPU-0 (H200) is claimed by process {first.pid} (-c)"
     first_line, *more, last = caplog.messages
@@ -635,11 +637,11 @@ def test_many_jobs_that_start_at_once_never_share(job):
 
 def test_a_gpu_for_one_process_is_held_until_that_ends(cupy: Cupy, rmm: Any, job):
     alone = Device(**vars(ONE) | {"compute_mode": gpu_devices.EXCLUSIVE})
-    with backend.use("gpu", query_gpus=lambda: machine(alone)):
+    with backend.use_backend("gpu", query_gpus=lambda: machine(alone)):
         pass
     other = job(1, of=1)
     assert f"is claimed by process {os.getpid()}" in other.says()
-    with backend.use("gpu", query_gpus=lambda: machine(alone)) as found:
+    with backend.use_backend("gpu", query_gpus=lambda: machine(alone)) as found:
         assert found == "gpu"
     for kept in gpu_locks._held.values():
         kept.close()
@@ -969,7 +971,7 @@ def run(folder: Path, *options: str) -> dict[str, Any]:
     manifest = folder / "m.json"
     args = script.parser("doc", gpu=True).parse_args(["--manifest", str(manifest), *options])
     with script.run_script(args, outputs=[]) as facts:
-        facts["on"] = backend.current()
+        facts["on"] = backend.current_backend()
     record = json.loads(script.run_record(manifest).read_text())
     assert json.loads(manifest.read_text()) == {"on": record["backend"], "outputs": {}}
     return record
@@ -977,7 +979,9 @@ def run(folder: Path, *options: str) -> dict[str, Any]:
 
 def test_the_run_record_says_what_a_step_worked_on(cupy: Cupy, rmm: Any, monkeypatch, tmp_path):
     # A default argument is bound when the function is made.
-    monkeypatch.setitem(backend.use.__wrapped__.__kwdefaults__, "query_gpus", lambda: machine(ONE))
+    monkeypatch.setitem(
+        backend.use_backend.__wrapped__.__kwdefaults__, "query_gpus", lambda: machine(ONE)
+    )
     record = run(tmp_path, "--backend", "gpu", "--memory", "async", "--memory-limit", "20GB")
     assert record["backend"] == "gpu"
     assert record["gpu"]["memory_mode"] == "async"

@@ -20,11 +20,11 @@ from scatlas.compute import memory
 from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError, TooLargeError
 from scatlas.kernels.moments import group_sums_cpu, medians_cpu
-from scatlas.kernels.moments.group_sums_cpu import Wanted
+from scatlas.kernels.moments.group_sums_cpu import SumKinds
 from scatlas.matrix import group_medians, group_sums
 
 FUNCS = ("sum", "mean", "var", "count_nonzero", "median")
-ALL = Wanted(sums=True, squares=True, nonzero=True)
+ALL = SumKinds(sums=True, squares=True, nonzero=True)
 
 
 def reals(rng: np.random.Generator, shape: tuple[int, int], dtype: Any = np.float64) -> np.ndarray:
@@ -223,7 +223,7 @@ def test_shapes(shape):
 
 def test_only_requested_sums_take_memory():
     for dtype in (np.uint8, np.float32):
-        for wanted in (ALL, Wanted(True, False, False), Wanted(False, False, True)):
+        for wanted in (ALL, SumKinds(True, False, False), SumKinds(False, False, True)):
             total = group_sums_cpu.zeros((4, 5), dtype, wanted)
             arrays = [value for value in vars(total).values() if isinstance(value, np.ndarray)]
             assert len(arrays) == wanted.n_arrays(dtype)

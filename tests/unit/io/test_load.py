@@ -316,7 +316,7 @@ def test_check_counts_against_scipy(rows, data_dtype, index_dtype):
         assert checked.problem.kind == "duplicate"
         assert checked.problem.row == repeats.index(True)
         genes = [gene for gene, _ in rows[checked.problem.row]]
-        assert genes.count(checked.problem.index) > 1
+        assert genes.count(checked.problem.gene_index) > 1
         return
     assert checked.problem is None
     wanted = sp.csr_matrix(
@@ -353,7 +353,7 @@ def test_check_counts_finds_each_problem_anywhere(value, kind, at):
     data[at] = value
     indices = np.tile([1, 4, 5], 3).astype(np.int32)
     problem = check_counts(csr(data, indices, np.array([0, 3, 6, 9]), 6)).problem
-    assert (problem.kind, problem.row, problem.index) == (kind, at // 3, indices[at])
+    assert (problem.kind, problem.row, problem.gene_index) == (kind, at // 3, indices[at])
     np.testing.assert_equal(problem.value, value)
 
 

@@ -79,7 +79,7 @@ def test_sums_equal_the_exact_ones(pair: tuple[Any, np.ndarray]) -> None:
     integral = bool((matrix == np.floor(matrix)).all())
     assert_sums(qc_cpu.row_totals(block), matrix)
     assert qc_cpu.row_totals(block).dtype == (np.int64 if integral else np.float64)
-    assert_sums(qc_cpu.rounded(qc_cpu.gene_sums(block)), matrix.T)
+    assert_sums(qc_cpu.round_gene_sums(qc_cpu.gene_sums(block)), matrix.T)
     np.testing.assert_array_equal(qc_cpu.row_positive(block), (matrix > 0).sum(axis=1))
     np.testing.assert_array_equal(qc_cpu.gene_positive(block), (matrix > 0).sum(axis=0))
     genes = np.arange(matrix.shape[1]) % 2 == 0
@@ -114,7 +114,7 @@ def test_qc_partials_of_any_cut_merge_to_the_whole(pair: Any, data: st.DataObjec
         qc_cpu.qc_block(select_cpu.select_rows(block, np.arange(lo, hi)), masks)
         for lo, hi in ((0, cut), (cut, matrix.shape[0]))
     ]
-    merged, whole = qc_cpu.QCPartial.merge(parts), qc_cpu.qc_block(block, masks)
+    merged, whole = qc_cpu.QCSums.merge(parts), qc_cpu.qc_block(block, masks)
     for name in ("totals", "n_genes", "masked", "n_cells"):
         np.testing.assert_array_equal(getattr(merged, name), getattr(whole, name))
     np.testing.assert_allclose(merged.gene_totals, whole.gene_totals, rtol=1e-14)

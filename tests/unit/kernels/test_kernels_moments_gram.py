@@ -334,7 +334,7 @@ def test_shift_equals_reference(index, indptr, x, bounds):
     zeros = np.clip(-mean / sd, *bounds)
     block = csr(x, index, indptr)
     before = block.data.copy()
-    got = scale_cpu.shift(block, mean, sd, zeros, bounds)
+    got = scale_cpu.scale_stored_values(block, mean, sd, zeros, bounds)
     expected = np.clip((x.astype(float) - mean) / sd, *bounds) - zeros
     stored = x != 0
     np.testing.assert_array_equal(got.toarray()[stored], expected[stored].astype(np.float32))

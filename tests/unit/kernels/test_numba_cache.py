@@ -254,11 +254,11 @@ from scatlas.kernels.graphs import umap_cpu
 d = np.sort(np.random.default_rng(0).random((50, 9)), axis=1)
 places = d[:, :2].astype(np.float32)
 graph = (np.arange(0, 451, 9), np.random.default_rng(1).integers(0, 50, 450).astype(np.int32))
-umap_cpu.move(
-    places, graph, (1.2, 0.8), 1.0, every=np.ones(450), negative_sample_rate=5, alpha=1.0,
-    n_rounds=20, seed=np.arange(3) + 7,
+umap_cpu.optimize_layout(
+    places, graph, (1.2, 0.8), 1.0, epochs_per_edge=np.ones(450), negative_sample_rate=5, alpha=1.0,
+    n_epochs=20, seed=np.arange(3) + 7,
 )
-counts = [f.stats for f in (umap_cpu._memberships, umap_cpu._round)]
+counts = [f.stats for f in (umap_cpu._memberships, umap_cpu._run_epoch)]
 print(umap_cpu.memberships(d).tobytes().hex(), places.tobytes().hex())
 print(sum(sum(s.cache_misses.values()) for s in counts), file=sys.stderr)
 """

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import sparse, stats
 
 from scatlas.kernels.moments import group_sums_cpu
-from scatlas.kernels.moments.group_sums_cpu import Wanted
+from scatlas.kernels.moments.group_sums_cpu import SumKinds
 from scatlas.kernels.moments.other_group_sums_cpu import other_group_sums
 from scatlas.kernels.ranking import rank_sums_cpu
 
@@ -35,7 +35,9 @@ def rank_sums(
     place[wanted] = np.arange(wanted.size)
     gathered = rank_sums_cpu.NonzerosByGene(nonzero.sum(axis=0), x.dtype, n_groups)
     for block, block_codes in blocks:
-        for part in rank_sums_cpu.take(block, block_codes, place=place, n_groups=n_groups):
+        for part in rank_sums_cpu.gather_nonzeros(
+            block, block_codes, new_column=place, n_groups=n_groups
+        ):
             gathered.add(part)
     return gathered.rank_sums(zeros, reference, 2), nonzero, sizes
 
@@ -81,7 +83,7 @@ def test_scores_of_any_type(dtype, kind, reference):
     wanted = np.array([11, 5, 0, 7, 8])
     found, nonzero, sizes = rank_sums(parts, 4, wanted, reference)
     for ties in (False, True):
-        got = rank_sums_cpu.scores_of(found, nonzero, sizes, reference, tie_correct=ties)
+        got = rank_sums_cpu.standard_scores(found, nonzero, sizes, reference, tie_correct=ties)
         expected = plain_scores(x[:, wanted], codes, 4, reference, ties)
         for group in range(4):
             if group != reference:
@@ -149,7 +151,7 @@ def test_scores_of_a_billion_cells():
         np.zeros(1, dtype=np.int64),
     )
     for ties in (False, True):
-        got = rank_sums_cpu.scores_of(found, nonzero, sizes, None, tie_correct=ties)
+        got = rank_sums_cpu.standard_scores(found, nonzero, sizes, None, tie_correct=ties)
         n, m = map(int, sizes)
         rank_sum = Fraction(sum(doubled[:7]), 2) + (n - 7) * Fraction(n_zeros + 1, 2)
         variance = Fraction(n * m * (n + m + 1), 12)
@@ -163,7 +165,9 @@ def test_no_cell_and_no_gene():
     for shape in ((0, 3), (3, 0), (0, 0)):
         for x in (np.zeros(shape), sparse.csr_matrix(shape)):
             place = np.arange(shape[1])
-            (part,) = rank_sums_cpu.take(x, np.zeros(shape[0], np.int64), place=place, n_groups=2)
+            (part,) = rank_sums_cpu.gather_nonzeros(
+                x, np.zeros(shape[0], np.int64), new_column=place, n_groups=2
+            )
             assert part.counts.tolist() == [0] * shape[1]
             assert part.values.size == part.codes.size == 0
 
@@ -171,7 +175,7 @@ def test_no_cell_and_no_gene():
 @pytest.mark.parametrize(("n_groups", "size"), [(2**16, 2), (2**16 + 1, 4)])
 def test_codes_are_no_wider_than_they_must(n_groups, size):
     x, codes = np.array([[1.0], [2.0]]), np.array([n_groups - 1, 0])
-    (part,) = rank_sums_cpu.take(x, codes, place=np.array([0]), n_groups=n_groups)
+    (part,) = rank_sums_cpu.gather_nonzeros(x, codes, new_column=np.array([0]), n_groups=n_groups)
     assert part.codes.tolist() == codes.tolist()
     assert part.codes.itemsize == size
     assert rank_sums_cpu.bytes_per_value(np.float32, n_groups) == 4 + size
@@ -198,7 +202,7 @@ def test_keys_order_as_values_do():
 # --- sums of the rest -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wanted", [Wanted(True, True, True), Wanted(True, False, False)])
+@pytest.mark.parametrize("wanted", [SumKinds(True, True, True), SumKinds(True, False, False)])
 @pytest.mark.parametrize("dtype", ["uint16", "float32", "float64"])
 def test_sums_of_the_rest(dtype, wanted):
     rng = np.random.default_rng(0)
@@ -228,6 +232,8 @@ def test_sums_of_the_rest(dtype, wanted):
 def test_halves_are_ranked_as_float32():
     """SciPy has no sparse matrix of them."""
     x = np.array([[1.5], [0.25], [0.0], [1.5]], dtype=np.float16)
-    (part,) = rank_sums_cpu.take(x, np.zeros(4, np.int64), place=np.array([0]), n_groups=1)
+    (part,) = rank_sums_cpu.gather_nonzeros(
+        x, np.zeros(4, np.int64), new_column=np.array([0]), n_groups=1
+    )
     assert part.values.tolist() == [1.5, 0.25, 1.5]
     assert part.values.dtype == np.float32

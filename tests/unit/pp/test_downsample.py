@@ -105,7 +105,7 @@ def test_draw(case, seed, replace):
         targets = np.where(x.any(axis=1), targets, -1)
     options = {"seed": seed, "replace": replace, "dtype": dtype}
     before = block.data.copy()
-    got = downsample_cpu.draw(block, cells, targets, **options)
+    got = downsample_cpu.draw_counts(block, cells, targets, **options)
     np.testing.assert_array_equal(block.data, before)
     assert got.dtype == dtype
     assert (got.indices.dtype, got.indptr.dtype) == (block.indices.dtype, block.indptr.dtype)
@@ -117,9 +117,9 @@ def test_draw(case, seed, replace):
             assert plain.sum() == target
             expected = plain.astype(dtype)
         np.testing.assert_array_equal(got.toarray()[row], expected)
-    dense = downsample_cpu.draw(x, cells, targets, **options)
+    dense = downsample_cpu.draw_counts(x, cells, targets, **options)
     np.testing.assert_array_equal(dense, got.toarray())
-    turned = downsample_cpu.draw(np.asfortranarray(x), cells, targets, **options)
+    turned = downsample_cpu.draw_counts(np.asfortranarray(x), cells, targets, **options)
     np.testing.assert_array_equal(turned, dense)
 
 
@@ -153,11 +153,11 @@ def test_draw_does_not_depend_on_how_rows_are_stored(case, seed, replace):
     if replace:
         targets = np.where(x.any(axis=1), targets, -1)
     options = {"seed": seed, "replace": replace, "dtype": np.int64}
-    expected = downsample_cpu.draw(block, cells, targets, **options)
+    expected = downsample_cpu.draw_counts(block, cells, targets, **options)
     same = scattered(x, np.random.default_rng(seed), block.indices.dtype, block.indptr.dtype)
     np.testing.assert_array_equal(summed(same), x)
     before = [part.copy() for part in (same.data, same.indices, same.indptr)]
-    got = downsample_cpu.draw(same, cells, targets, **options)
+    got = downsample_cpu.draw_counts(same, cells, targets, **options)
     for part, old in zip((same.data, same.indices, same.indptr), before, strict=True):
         np.testing.assert_array_equal(part, old)
     assert (got.indices.dtype, got.indptr.dtype) == (block.indices.dtype, block.indptr.dtype)
@@ -168,14 +168,14 @@ def test_large_counts():
     """Totals whose numbers need all 32 bits, and numbers that are drawn again to have no bias."""
     x = csr(np.array([[3 * 2**29, 0, 5, 3 * 2**29 - 10]], np.int64))
     options = {"seed": 1, "replace": True, "dtype": np.int64}
-    got = downsample_cpu.draw(x, np.zeros(1, int), np.array([7]), **options)
+    got = downsample_cpu.draw_counts(x, np.zeros(1, int), np.array([7]), **options)
     assert got.sum() == 7
     assert (got.toarray()[0, [0, 3]] > 0).all()
-    state = np.zeros(downsample_cpu._STATE, np.uint64)
-    state[downsample_cpu._TAKEN] = 4
+    state = np.zeros(downsample_cpu._STATE_SIZE, np.uint64)
+    state[downsample_cpu._N_USED] = 4
     bound = np.uint64(3 * 2**30)
-    drawn = np.array([downsample_cpu._below(state, bound) for _ in range(4000)])
-    assert state[downsample_cpu._MADE] > 1200, "a quarter of the words is drawn again"
+    drawn = np.array([downsample_cpu._random_below(state, bound) for _ in range(4000)])
+    assert state[downsample_cpu._COUNTER] > 1200, "a quarter of the words is drawn again"
     assert stats.kstest(drawn / float(bound), "uniform").pvalue > 0.01
 
 

@@ -23,7 +23,7 @@ import scipy.sparse as sp
 import scatlas.kernels
 from scatlas import blocks, tl
 from scatlas.errors import InputError
-from scatlas.kernels.build.rapids import library
+from scatlas.kernels.build.rapids import load_library
 from scatlas.matrix import knn
 from scatlas.pp import _neighbors, neighbors
 from scatlas.tl import _leiden, _umap
@@ -212,7 +212,7 @@ def plain_neighbours(x: np.ndarray, k: int, metric: str) -> tuple[np.ndarray, np
     ],
 )
 def test_what_is_not_installed_is_named(without_libraries, caplog, module: str, name: str):
-    assert library(module, "something") is None
+    assert load_library(module, "something") is None
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert f"{name} is not installed: something on the CPU" in record.message
@@ -227,7 +227,7 @@ def test_what_does_not_load_says_why(tmp_path, monkeypatch, caplog, error: str):
     (tmp_path / "cuvs.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "cuvs", raising=False)
-    assert library("cuvs", "neighbours") is None
+    assert load_library("cuvs", "neighbours") is None
     assert "cuVS does not load (no symbol): neighbours on the CPU" in caplog.text
 
 
@@ -235,7 +235,7 @@ def test_a_library_that_lacks_another_is_not_called_missing(tmp_path, monkeypatc
     (tmp_path / "cuml.py").write_text("import no_such_thing\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "cuml", raising=False)
-    assert library("cuml", "UMAP") is None
+    assert load_library("cuml", "UMAP") is None
     assert "cuML does not load (No module named 'no_such_thing')" in caplog.text
 
 
@@ -247,7 +247,7 @@ def test_cupys_allocator_stays_whose_it_was(tmp_path, monkeypatch):
     (tmp_path / "cuml.py").write_text("import cupy\ncupy.cuda.set_allocator('rmm')\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "cuml", raising=False)
-    assert library("cuml", "UMAP").__name__ == "cuml"
+    assert load_library("cuml", "UMAP").__name__ == "cuml"
     monkeypatch.delitem(sys.modules, "cuml")
     assert now == ["pool", "rmm", "pool"]
 
@@ -397,7 +397,7 @@ def test_what_nn_descent_finds_is_ranked_exactly(knn_gpu, metric, monkeypatch):
 def test_neighbors_are_written_as_from_the_cpu(knn_gpu, monkeypatch, caplog):
     caplog.set_level("INFO")
     asked = []
-    monkeypatch.setattr(_neighbors, "library", lambda *names: asked.append(names) or CUVS)
+    monkeypatch.setattr(_neighbors, "load_library", lambda *names: asked.append(names) or CUVS)
     cpu = cells(200)
     gpu = moved(cpu)
     neighbors(cpu, n_pcs=10)
@@ -418,7 +418,7 @@ def test_neighbors_are_written_as_from_the_cpu(knn_gpu, monkeypatch, caplog):
 
 def test_which_search_a_gpu_makes(knn_gpu, monkeypatch, caplog):
     caplog.set_level("INFO")
-    monkeypatch.setattr(_neighbors, "library", lambda *_: CUVS)
+    monkeypatch.setattr(_neighbors, "load_library", lambda *_: CUVS)
     monkeypatch.setattr(knn_gpu, "EXACT_UP_TO", 80)
     monkeypatch.setattr(knn, "EXACT_UP_TO", 0)
     neighbors(moved(cells(81)), n_neighbors=5)
@@ -432,7 +432,7 @@ def test_which_search_a_gpu_makes(knn_gpu, monkeypatch, caplog):
 
 
 def test_values_that_are_not_finite_on_a_gpu(knn_gpu, monkeypatch):
-    monkeypatch.setattr(_neighbors, "library", lambda *_: CUVS)
+    monkeypatch.setattr(_neighbors, "load_library", lambda *_: CUVS)
     adata = moved(cells(40))
     adata.obsm["X_pca"][3, 3] = np.inf
     with pytest.raises(InputError, match="'X_pca' holds values that are not finite"):
@@ -448,7 +448,7 @@ def graph(knn_gpu, monkeypatch) -> ad.AnnData:
     adata = cells(120)
     neighbors(adata, n_neighbors=8)
     for module in (_umap, _leiden):
-        monkeypatch.setattr(module, "library", lambda name, work: f"{name} for {work}")
+        monkeypatch.setattr(module, "load_library", lambda name, work: f"{name} for {work}")
     return moved(adata)
 
 
@@ -472,7 +472,7 @@ def test_what_cuml_is_asked_for(graph, monkeypatch, init: str):
     assert curve == (1.5, 0.9)
     assert options == {
         "n_components": 2,
-        "n_rounds": 30,
+        "n_epochs": 30,
         "alpha": 0.7,
         "gamma": 2.0,
         "negative_sample_rate": 5,

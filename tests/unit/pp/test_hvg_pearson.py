@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scatlas import blocks
 from scatlas.errors import InputError
 from scatlas.kernels.moments import moments_cpu, pearson_cpu
-from scatlas.kernels.moments.pearson_cpu import Model
+from scatlas.kernels.moments.pearson_cpu import PearsonModel
 from scatlas.matrix import hvg_pearson
 from scatlas.matrix.hvg import hvg_of_counts
 from scatlas.pp import highly_variable_genes
@@ -53,7 +53,7 @@ def cases(draw, min_rows=0):
     theta = draw(st.sampled_from([0.5, 100.0, np.inf]))
     genes = np.array([x[codes == code].sum(axis=0, dtype=np.float64) for code in (0, 1)])
     clips = np.array([draw(st.sampled_from([0.7, 30.0])), 1.5])
-    model = Model(genes, np.maximum(genes.sum(axis=1), 1), clips, theta)
+    model = PearsonModel(genes, np.maximum(genes.sum(axis=1), 1), clips, theta)
     return x, x.sum(axis=1, dtype=np.float64), codes, model
 
 
@@ -64,9 +64,9 @@ def test_sums_of_residuals(index, indptr, case):
     x, totals, codes, model = case
     block = csr(x, index, indptr)
     before = block.data.copy()
-    others = pearson_cpu.sums_of_others(block, totals, model, codes)
+    others = pearson_cpu.sums_of_nonzeros(block, totals, model, codes)
     np.testing.assert_array_equal(block.data, before)
-    dense = pearson_cpu.sums_of_others(x, totals, model, codes)
+    dense = pearson_cpu.sums_of_nonzeros(x, totals, model, codes)
     np.testing.assert_array_equal(dense.sums, others.sums)
     assert others.groups.tolist() == sorted(set(codes[codes >= 0].tolist()))
     for at, code in enumerate(others.groups):
@@ -83,7 +83,7 @@ def test_sums_of_residuals(index, indptr, case):
         np.testing.assert_allclose(got[:, 0], residuals.sum(axis=0), atol=1e-14 * n * 30)
         expected = (residuals**2).sum(axis=0).astype(np.float64)
         np.testing.assert_allclose(got[:, 2], expected, rtol=1e-13, atol=1e-15 * n * 900)
-    whole = pearson_cpu.sums_of_others(block, totals, model._replace(clips=np.full(2, 1.5)))
+    whole = pearson_cpu.sums_of_nonzeros(block, totals, model._replace(clips=np.full(2, 1.5)))
     assert whole.groups.tolist() == [0]
 
 
@@ -93,12 +93,12 @@ def test_sums_do_not_depend_on_the_blocks(case, data):
     x, totals, codes, model = case
     order = np.array(data.draw(st.permutations(range(len(x)))))
     cuts = sorted(data.draw(st.sets(st.integers(1, len(x) - 1), max_size=4)))
-    whole = pearson_cpu.sums_of_others(csr(x), totals, model, codes)
+    whole = pearson_cpu.sums_of_nonzeros(csr(x), totals, model, codes)
     parts = [
-        pearson_cpu.sums_of_others(csr(x[rows]), totals[rows], model, codes[rows])
+        pearson_cpu.sums_of_nonzeros(csr(x[rows]), totals[rows], model, codes[rows])
         for rows in np.split(order, cuts)
     ]
-    folded = moments_cpu.fold(parts)
+    folded = moments_cpu.merge_in_place(parts)
     assert folded.groups.tolist() == whole.groups.tolist()
     np.testing.assert_array_equal(folded.sums[..., ::2], whole.sums[..., ::2])
 

@@ -66,8 +66,8 @@ def test_weighted_sums_of_blocks(case, cut):
     x, _, weights = case
     whole = regress_cpu.weighted_sums(x, weights)
     halves = [regress_cpu.weighted_sums(x[s], weights[s]) for s in (slice(cut), slice(cut, None))]
-    np.testing.assert_array_equal(regress_cpu.fold(halves)[0], whole[0])
-    np.testing.assert_array_equal(regress_cpu.fold(halves[:1]), halves[0])
+    np.testing.assert_array_equal(regress_cpu.merge(halves)[0], whole[0])
+    np.testing.assert_array_equal(regress_cpu.merge(halves[:1]), halves[0])
 
 
 @given(case=cases(), n_groups=st.integers(1, 3))

@@ -257,7 +257,7 @@ def test_a_gene_that_is_constant_in_the_rest_has_no_variance_there(make_adata):
     for group, codes in enumerate(([0, 1, 2] * 20, [2, 1, 0] * 20)):
         adata.obs["batch"] = pd.Categorical.from_codes(codes, ["b0", "b1", "b2"])
         groups = _rank_groups.choose(adata.obs, "batch", "all", "rest")
-        wanted = _rank_moments.Wanted(sums=True, squares=True, nonzero=False)
+        wanted = _rank_moments.SumKinds(sums=True, squares=True, nonzero=False)
         found = _rank_moments.moments(x, groups, adata.var_names, None, wanted)
         of = 0 if group == 0 else 2
         np.testing.assert_array_equal(found.var_other[of], 0)
@@ -530,6 +530,6 @@ def test_counts_are_noticed(dtype, counts, make_adata, caplog):
 
 
 def test_too_many_cells_to_rank(counts, make_adata, monkeypatch):
-    monkeypatch.setattr(_rank_sums, "MOST_CELLS", 60)
+    monkeypatch.setattr(_rank_sums, "MAX_CELLS", 60)
     with pytest.raises(InputError, match="60 cells are too many to rank"):
         ranked(make_adata(logged(counts)), "wilcoxon")

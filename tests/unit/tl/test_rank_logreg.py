@@ -79,10 +79,12 @@ def test_loss_and_gradient(dtype, kind, n_classes):
     made = x if kind == "dense" else sparse.csr_matrix(x)
     if kind == "uint16":
         made.indices = made.indices.astype(np.uint16)
-    most = logreg_cpu.most(made, codes)
+    most = logreg_cpu.max_abs_per_gene(made, codes)
     np.testing.assert_array_equal(most, np.abs(x[codes >= 0].astype(float)).max(axis=0))
-    scales = logreg_cpu.scales_of(most, 70, weights.max())
-    found = logreg_cpu.evaluate(made, codes, logreg_cpu.Model(coef, scales, weights))
+    scales = logreg_cpu.gradient_scales(most, 70, weights.max())
+    found = logreg_cpu.loss_and_gradient(
+        made, codes, logreg_cpu.LogisticModel(coef, scales, weights)
+    )
     loss, gradient = plain(x, codes, coef, weights)
     np.testing.assert_allclose(found.loss, loss, rtol=1e-14)
     np.testing.assert_allclose(found.gradient / scales[:, None], gradient, rtol=1e-12, atol=1e-12)
@@ -94,9 +96,9 @@ def test_scores_that_are_far_apart():
     for n_classes in (2, 3):
         coef = np.zeros((2, 1 if n_classes == 2 else 3))
         coef[0, -1] = 5000.0
-        model = logreg_cpu.Model(coef, np.ones(2) * 2.0**40, np.ones(n_classes))
+        model = logreg_cpu.LogisticModel(coef, np.ones(2) * 2.0**40, np.ones(n_classes))
         for code, expected in ((0, 5000.0), (n_classes - 1, 0.0)):
-            found = logreg_cpu.evaluate(x, np.array([code, -1]), model)
+            found = logreg_cpu.loss_and_gradient(x, np.array([code, -1]), model)
             assert found.loss == expected
             assert found.gradient[0, -1] == (2**40 if code == 0 else 0)
 
@@ -104,7 +106,7 @@ def test_scores_that_are_far_apart():
 @pytest.mark.parametrize("n_cells", [1, 60, 10**5, 10**8])
 @pytest.mark.parametrize("most", [0.0, 1e-320, 0.3, 1.0, 1e6, 1e300])
 def test_sums_fit_64_bits(most, n_cells):
-    scales = logreg_cpu.scales_of(np.array([most, 1.0]), n_cells, 3.7)
+    scales = logreg_cpu.gradient_scales(np.array([most, 1.0]), n_cells, 3.7)
     assert np.isfinite(scales).all()
     for size, scale in zip((most, 1.0, 1.0), scales, strict=True):
         assert np.log2(scale) % 1 == 0
@@ -120,17 +122,17 @@ def test_blocks_do_not_show():
     x = sparse.csr_matrix(values(rng, "float64", (300, 20)))
     codes = rng.integers(-1, 4, 300)
     coef, weights = rng.normal(size=(21, 4)), np.ones(4)
-    scales = logreg_cpu.scales_of(logreg_cpu.most(x, codes), 300, 1.0)
-    model = logreg_cpu.Model(coef, scales, weights)
-    whole = logreg_cpu.evaluate(x, codes, model)
+    scales = logreg_cpu.gradient_scales(logreg_cpu.max_abs_per_gene(x, codes), 300, 1.0)
+    model = logreg_cpu.LogisticModel(coef, scales, weights)
+    whole = logreg_cpu.loss_and_gradient(x, codes, model)
     for rows in (1, 7, 64):
         parts = [
-            logreg_cpu.evaluate(x[lo : lo + rows], codes[lo : lo + rows], model)
+            logreg_cpu.loss_and_gradient(x[lo : lo + rows], codes[lo : lo + rows], model)
             for lo in range(0, 300, rows)
         ]
         for order in (1, -1):
             copies = [
-                logreg_cpu.Partial(part.gradient.copy(), part.loss, part.loss_error)
+                logreg_cpu.LossAndGradient(part.gradient.copy(), part.loss, part.loss_error)
                 for part in parts[::order]
             ]
             found = logreg_cpu.merge(copies)

@@ -96,8 +96,8 @@ def test_a_step_with_a_gpu_has_larger_blocks(tmp_path, monkeypatch, gpu):
         monkeypatch.setattr(backend, "_current", "gpu" if gpu else "cpu")
         yield "gpu" if gpu else "cpu"
 
-    monkeypatch.setattr(backend, "use", use)
-    monkeypatch.setattr(backend, "record", dict)
+    monkeypatch.setattr(backend, "use_backend", use)
+    monkeypatch.setattr(backend, "gpu_record", dict)
     options = ["--manifest", str(tmp_path / "m.json"), "--threads", "99", "--backend", "auto"]
     args = script.parser("doc", gpu=True).parse_args(options)
     with run_script(args, outputs=[]):

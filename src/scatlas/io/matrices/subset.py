@@ -12,7 +12,7 @@ import pandas as pd
 from anndata.io import read_elem
 from scipy import sparse
 
-from scatlas.compute.progress import meter
+from scatlas.compute.progress import progress_meter
 from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.io.tables.column import Column
 from scatlas.io.zarr_writer.sharded_array import values_per_piece
@@ -84,7 +84,7 @@ def _take_csr(x: zarr.Group, rows: np.ndarray, piece: int) -> sparse.csr_matrix:
     chunk = x["data"].chunks[0]
     piece = max(1, piece // chunk) * chunk
     filled = 0
-    with closing(meter(len(rows))) as passed:
+    with closing(progress_meter(len(rows))) as passed:
         for lo in range(0, x["data"].shape[0], piece):
             first = int(np.searchsorted(ends, lo, side="right"))
             last = int(np.searchsorted(starts, lo + piece, side="left"))

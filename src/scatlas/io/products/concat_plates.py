@@ -14,7 +14,7 @@ import numpy as np
 
 from scatlas._util.gene_lists import first_difference
 from scatlas.blocks import map_in_order
-from scatlas.compute.progress import meter
+from scatlas.compute.progress import progress_meter
 from scatlas.errors import InputError
 from scatlas.io.chunks import chunk_reader
 from scatlas.io.files.anndata_checks import STRUCTURE
@@ -119,7 +119,7 @@ def concat_on_disk(
     with (
         writer,
         ThreadPoolExecutor(1, "scatlas-obs") as thread,
-        closing(meter(sum(plate.shape[0] for plate in plates))) as passed,
+        closing(progress_meter(sum(plate.shape[0] for plate in plates))) as passed,
     ):
         # The table keeps the processor busy while the counts keep the disk busy.
         written = thread.submit(obs.write, writer.folder / "obs")

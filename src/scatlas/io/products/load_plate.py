@@ -20,7 +20,7 @@ from scatlas.io.matrices.csr_writer import CsrWriter, in_place
 from scatlas.io.tables.mitochondrial import mitochondrial_genes, why_bound_cannot_act
 from scatlas.io.tables.table import GENE_METRICS, METRICS
 from scatlas.kernels import COUNT_DTYPES
-from scatlas.kernels.counts.check_cpu import MAX_COUNT, Checked, Problem, check_counts
+from scatlas.kernels.counts.check_cpu import MAX_COUNT, CheckedCounts, Problem, check_counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
@@ -180,7 +180,7 @@ class _LoadStatistics:
         self.per_gene = np.zeros((n_genes, 2), np.int64)
         self.n_values = self.max_count = self.n_unsorted = self.n_zeros = 0
 
-    def add(self, block: Checked) -> None:
+    def add(self, block: CheckedCounts) -> None:
         """Count a block that follows those before."""
         self.totals.append(block.totals)
         self.masked.append(block.masked)
@@ -275,7 +275,7 @@ def _checked_blocks(
     genes: pd.Index,
     mt: np.ndarray,
     notices: _Notices,
-) -> Iterator[Checked]:
+) -> Iterator[CheckedCounts]:
     """Yield the row blocks of X checked and in canonical form, several in the making at once."""
     if counts.matrix.format == "csr":
         cut = csr_blocks(counts.indptr, budget)
@@ -296,7 +296,7 @@ def _checked_blocks(
     # The width that blocks so far needed; which they are does not show in the result.
     width = np.dtype(COUNT_DTYPES[0])
 
-    def checked(i: int) -> Checked:
+    def checked(i: int) -> CheckedCounts:
         nonlocal width
         block = check_counts(raw(i), mt, dtype=width)
         width = max(width, block.counts.dtype)
@@ -316,10 +316,10 @@ def _sentence(
     cell = f"cell {row} ({cells.name_of(row)!r})"
     if problem.kind == "out_of_range":
         return (
-            f"{path}: X/indices of {cell} hold {problem.index}, but there are {len(genes)} genes, "
-            f"0 to {len(genes) - 1}: {REMEDY}"
+            f"{path}: X/indices of {cell} hold {problem.gene_index}, but there are "
+            f"{len(genes)} genes, 0 to {len(genes) - 1}: {REMEDY}"
         )
-    gene = f"gene {problem.index} ({genes[problem.index]!r})"
+    gene = f"gene {problem.gene_index} ({genes[problem.gene_index]!r})"
     if problem.kind == "duplicate":
         return (
             f"{path}: X/indices of {cell} hold {gene} twice: add the values up "

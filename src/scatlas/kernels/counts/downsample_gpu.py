@@ -1,4 +1,4 @@
-"""Counts of a row block drawn at random, on the GPU: the very counts of the CPU."""
+"""Random subsampling of the counts of one block on the GPU: the same counts as on the CPU."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from scatlas.arrays.cupy_arrays import Block
 
 
-def draw(
+def draw_counts(
     x: Block, cells: Any, targets: Any, *, seed: int, replace: bool, dtype: DTypeLike
 ) -> Block:
-    """As :func:`~scatlas.kernels.counts.downsample_cpu.draw` on the GPU: the same counts."""
+    """As :func:`~scatlas.kernels.counts.downsample_cpu.draw_counts` on the GPU: the same counts."""
     n_rows, n_genes = map(int, x.shape)
     values = x.data if sparse.issparse(x) else x
     out = cp.empty(values.shape, dtype)

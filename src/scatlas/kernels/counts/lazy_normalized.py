@@ -1,8 +1,9 @@
-"""Normalised blocks whose values are worked out when somebody asks for them, and not before.
+"""Normalised blocks whose values are computed on first use.
 
-Within one pass over a lazy array a block of counts is normalised, logarithmised, perhaps cut to
-some genes, and handed to a kernel. One that knows the counts and their scales does the first two
-in passing, and of a block that is cut to a tenth of its genes only that tenth has to be normalised.
+In a pass over a lazy array each block of counts is normalised, logarithmised, often restricted to
+some genes, and passed to a kernel. Deferring saves work twice: a kernel that takes counts and
+scales normalises them itself, and of a block that is restricted to a tenth of its genes only that
+tenth is normalised.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import scipy.sparse as sp
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from scatlas.arrays.array_types import Array
+
 _local = threading.local()
 
 
@@ -24,8 +27,8 @@ _local = threading.local()
 def defer_normalization() -> Iterator[None]:
     """Let :func:`scale_rows` and :func:`log1p` defer in this thread.
 
-    For passes of our own, where a block's maker and its only user are known. Blocks that others
-    compute, keep or send are made of plain numbers.
+    Only for passes inside scatlas, in which a block has one producer and one user. Blocks that
+    other code computes, keeps or sends must hold plain numbers.
     """
     before = getattr(_local, "on", False)
     _local.on = True
@@ -35,63 +38,62 @@ def defer_normalization() -> Iterator[None]:
         _local.on = before
 
 
-class Pending(NamedTuple):
-    """What the values of a block are to be made of.
+class PendingOps(NamedTuple):
+    """Deferred operations of a block.
 
     Attributes
     ----------
     counts
-        Plain CSR block [cells x genes].
+        CSR block [cells x genes] of plain numbers.
     scales
-        float64 [cells], what to multiply each cell by.
+        float64 [cells], factor of each cell.
     log
-        Whether the natural logarithm of 1 + that is meant.
+        Whether the values are the natural logarithm of 1 + the scaled counts.
     """
 
     counts: sp.csr_matrix
-    scales: np.ndarray
+    scales: Array
     log: bool
 
 
-class LazyNormalizedCsr(sp.csr_matrix):
-    """A CSR block like any other, but for when its values are computed.
+class LazyNormalizedCsr(sp.csr_matrix):  # type: ignore[misc]  # SciPy has no types
+    """CSR block whose values are computed on first use.
 
-    Its structure is that of the counts and belongs to them. Threads may share a block, and each
-    compute its values: so ``pending`` is read once wherever it is used.
+    It shares ``indices`` and ``indptr`` with the counts. Threads may share a block and compute its
+    values at the same time: each method reads ``pending`` once.
 
     Attributes
     ----------
     pending
-        None once the values are there.
+        None after the values were computed.
     """
 
-    pending: Pending | None = None
+    pending: PendingOps | None = None
+    _data: Array
 
     @classmethod
-    def from_counts(
-        cls, counts: sp.csr_matrix, scales: np.ndarray, *, log: bool
-    ) -> LazyNormalizedCsr:
-        """Block of these counts; nothing is computed."""
+    def from_counts(cls, counts: sp.csr_matrix, scales: Array, *, log: bool) -> LazyNormalizedCsr:
+        """Block of these counts; computes nothing."""
         from scatlas.kernels.counts.normalize_cpu import scaled_dtype
 
         block = cls((0, 0), dtype=scaled_dtype(counts.dtype))
         block._shape = counts.shape
         block.indices, block.indptr = counts.indices, counts.indptr
-        block.pending = Pending(counts, np.ascontiguousarray(scales, dtype=np.float64), log)
+        block.pending = PendingOps(counts, np.ascontiguousarray(scales, dtype=np.float64), log)
         return block
 
     @property
-    def data(self) -> np.ndarray:
-        """Values, float32, but float64 for float64 counts."""
+    def data(self) -> Array:
+        """Values, computed on first use; float32, but float64 for float64 counts."""
         if (pending := self.pending) is not None:
             from scatlas.kernels.counts import normalize_cpu
 
-            values = normalize_cpu.scale_rows(pending.counts, pending.scales).data
-            self.data = normalize_cpu.log1p(values) if pending.log else values
+            block: Any = normalize_cpu.scale_rows(pending.counts, pending.scales)
+            self.data = (normalize_cpu.log1p(block) if pending.log else block).data
         return self._data
 
     @data.setter
-    def data(self, values: np.ndarray) -> None:
+    def data(self, values: Array) -> None:
         self._data, self.pending = values, None
 
     @property
@@ -104,30 +106,30 @@ class LazyNormalizedCsr(sp.csr_matrix):
         return scaled_dtype(pending.counts.dtype)
 
     def __getitem__(self, key: Any) -> Any:
-        """Rows and columns; where it is columns alone, only those will be normalised."""
+        """Rows and columns; a selection of columns alone stays lazy."""
         pending = self.pending
         if pending is None or not isinstance(key, tuple) or len(key) != 2:
             return super().__getitem__(key)
         rows, columns = key
-        whole = isinstance(rows, slice) and rows == slice(None)
-        if not whole or not isinstance(columns, np.ndarray) or columns.dtype == bool:
+        all_rows = isinstance(rows, slice) and rows == slice(None)
+        if not all_rows or not isinstance(columns, np.ndarray) or columns.dtype == bool:
             return super().__getitem__(key)
-        return _columns(*pending, columns)
+        return _select_columns(*pending, columns)
 
 
-def _columns(
-    counts: sp.csr_matrix, scales: np.ndarray, log: bool, columns: np.ndarray
+def _select_columns(
+    counts: sp.csr_matrix, scales: Array, log: bool, columns: Array
 ) -> LazyNormalizedCsr:
     from scatlas.kernels.counts.select_cpu import select_genes
 
-    # Else as SciPy does it, which takes twice as long: columns that are wanted twice.
+    # SciPy takes twice as long, but supports repeated columns.
     ascending = columns.ndim == 1 and (np.diff(columns) > 0).all() and (columns[:1] >= 0).all()
-    cut = select_genes(counts, columns) if ascending else counts[:, columns]
-    return LazyNormalizedCsr.from_counts(cut, scales, log=log)
+    selected = select_genes(counts, columns) if ascending else counts[:, columns]
+    return LazyNormalizedCsr.from_counts(selected, scales, log=log)
 
 
-def scale_rows(x: Any, scales: np.ndarray) -> Any:
-    """As :func:`~scatlas.kernels.counts.normalize_cpu.scale_rows`, where it may be deferred."""
+def scale_rows(x: Any, scales: Array) -> Any:
+    """As :func:`~scatlas.kernels.counts.normalize_cpu.scale_rows`, deferred where allowed."""
     if getattr(_local, "on", False) and type(x) is sp.csr_matrix:
         return LazyNormalizedCsr.from_counts(x, scales, log=False)
     from scatlas.kernels.counts.normalize_cpu import scale_rows
@@ -136,7 +138,7 @@ def scale_rows(x: Any, scales: np.ndarray) -> Any:
 
 
 def log1p(x: Any, base: float | None = None) -> Any:
-    """As :func:`scatlas.kernels.counts.normalize_cpu.log1p`, where it may be deferred later."""
+    """As :func:`~scatlas.kernels.counts.normalize_cpu.log1p`, deferred if `x` is."""
     pending = x.pending if isinstance(x, LazyNormalizedCsr) and base is None else None
     if pending is not None and not pending.log:
         return LazyNormalizedCsr.from_counts(pending.counts, pending.scales, log=True)

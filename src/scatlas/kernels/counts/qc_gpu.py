@@ -16,7 +16,7 @@ import numpy as np
 from cupyx.scipy import sparse
 
 from scatlas.kernels.build import cuda
-from scatlas.kernels.counts.qc_cpu import QCPartial, _exact, finite_pairs, sum_dtype
+from scatlas.kernels.counts.qc_cpu import QCSums, as_exact_int64, finite_pairs, sum_dtype
 from scatlas.kernels.moments.group_sums_cpu import check_range
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class _Genes:
             sums[odd == 2] = np.inf
             sums[odd == 4] = -np.inf
             sums[(odd & 1 != 0) | (odd & 6 == 6)] = np.nan
-        exact = _exact(sums, integral=self.integral)
+        exact = as_exact_int64(sums, integral=self.integral)
         return exact if exact.dtype == np.int64 else finite_pairs(pairs, sums)
 
 
@@ -140,7 +140,7 @@ def _sums(
 
 def row_totals(x: Block) -> np.ndarray:
     """As :func:`scatlas.kernels.counts.qc_cpu.row_totals`, for a block on the GPU."""
-    return _exact(row_sums(x), integral=_extent(x).integral)
+    return as_exact_int64(row_sums(x), integral=_extent(x).integral)
 
 
 def row_sums(x: Block, genes: Any = None) -> np.ndarray:
@@ -181,7 +181,7 @@ def gene_positive(x: Block) -> np.ndarray:
     return genes.cells.get()
 
 
-def qc_block(x: Block, masks: Any, ns: Sequence[int] = ()) -> QCPartial:
+def qc_block(x: Block, masks: Any, ns: Sequence[int] = ()) -> QCSums:
     """As :func:`scatlas.kernels.counts.qc_cpu.qc_block`, for a block on the GPU.
 
     Integers are read once, for the totals of the most abundant genes again. Of reals the largest
@@ -195,12 +195,12 @@ def qc_block(x: Block, masks: Any, ns: Sequence[int] = ()) -> QCPartial:
     expressed = cp.empty(n_cells, cp.int64)
     masked = _sums(x, genes.args(), totals=totals, n_genes=expressed, masks=masks)
     cells = (
-        _exact(totals.get(), integral=extent.integral),
+        as_exact_int64(totals.get(), integral=extent.integral),
         expressed.get(),
-        _exact(masked, integral=extent.integral),
+        as_exact_int64(masked, integral=extent.integral),
         top_totals(x, ns) if len(ns) else np.zeros((n_cells, 0)),
     )
-    return QCPartial([cells], genes.totals(), genes.cells.get())
+    return QCSums([cells], genes.totals(), genes.cells.get())
 
 
 def top_totals(x: Block, ns: Sequence[int]) -> np.ndarray:

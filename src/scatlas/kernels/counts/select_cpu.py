@@ -1,34 +1,31 @@
-"""Cutting cells and genes out of one block."""
+"""Selection of cells and genes of one block."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
-import scipy.sparse as sp
 
+from scatlas.arrays.array_types import Array, Block, Ints, is_sparse, row_offsets
 from scatlas.kernels.build.numba_cache import njit
-
-if TYPE_CHECKING:
-    Block = np.ndarray | sp.csr_matrix | sp.csr_array
 
 _INT32 = np.iinfo(np.int32).max
 
 
 @njit(nogil=True, cache=True)
-def _count_kept(indices, indptr, place, out_indptr):
-    kept = 0
+def _count_selected(indices: Array, indptr: Ints, new_column: Ints, out_indptr: Array) -> None:
+    n_kept = 0
     for i in range(indptr.size - 1):
         for j in range(indptr[i], indptr[i + 1]):
-            kept += place[indices[j]] >= 0
-        out_indptr[i + 1] = kept
+            n_kept += new_column[indices[j]] >= 0
+        out_indptr[i + 1] = n_kept
 
 
 @njit(nogil=True, cache=True)
-def insert(gene, value, start, stop, data, indices):
-    """Put a value into the row that lies at ``start`` to ``stop - 1``, whose genes stay sorted.
+def insert_sorted(
+    gene: int, value: float, start: int, stop: int, data: Array, indices: Array
+) -> None:
+    """Insert a value into the sorted row at ``start`` to ``stop - 1``; the row stays sorted.
 
-    Rows come sorted and the wanted genes nearly always ascend, so that the loop does not turn.
+    Rows are sorted and selected genes nearly always ascend, so that the loop rarely runs.
     """
     at = stop
     while at > start and indices[at - 1] > gene:
@@ -40,20 +37,30 @@ def insert(gene, value, start, stop, data, indices):
 
 
 @njit(nogil=True, cache=True)
-def _cut_genes(data, indices, indptr, place, out_data, out_indices):
+def _copy_genes(
+    data: Array, indices: Array, indptr: Ints, new_column: Ints, out_data: Array, out_indices: Array
+) -> None:
     k = 0
     for i in range(indptr.size - 1):
         start = k
         for j in range(indptr[i], indptr[i + 1]):
-            gene = place[indices[j]]
+            gene = new_column[indices[j]]
             if gene < 0:
                 continue
-            insert(gene, data[j], start, k, out_data, out_indices)
+            insert_sorted(gene, data[j], start, k, out_data, out_indices)
             k += 1
 
 
 @njit(nogil=True, cache=True)
-def _cut_rows(data, indices, indptr, rows, out_data, out_indices, out_indptr):
+def _copy_rows(
+    data: Array,
+    indices: Array,
+    indptr: Ints,
+    rows: Ints,
+    out_data: Array,
+    out_indices: Array,
+    out_indptr: Array,
+) -> None:
     k = 0
     for r in range(rows.size):
         for j in range(indptr[rows[r]], indptr[rows[r] + 1]):
@@ -64,31 +71,31 @@ def _cut_rows(data, indices, indptr, rows, out_data, out_indices, out_indptr):
 
 
 def index_dtype(n_values: int, n_genes: int) -> type:
-    """Type of indices and indptr; one for both, as SciPy wants it."""
+    """Type of indices and indptr, which SciPy requires to be the same."""
     return np.int32 if max(n_values, n_genes) <= _INT32 else np.int64
 
 
-def new_column_of_gene(index: np.ndarray, n_genes: int) -> np.ndarray:
-    """Where each of `n_genes` genes goes when those of `index` are cut out: int64, -1 for nowhere.
+def new_column_of_gene(index: Array, n_genes: int) -> Ints:
+    """Column of each of `n_genes` genes after selecting `index`; int64, -1: not selected.
 
     Raises
     ------
     ValueError
-        When a position lies outside or comes twice.
+        A position is outside the genes or occurs twice.
     """
     index = np.asarray(index, dtype=np.int64)
     if index.size and (index.min() < 0 or index.max() >= n_genes):
         msg = f"gene positions must lie within 0 and {n_genes - 1}"
         raise ValueError(msg)
-    place = np.full(n_genes, -1, np.int64)
-    place[index] = np.arange(index.size)
-    if np.count_nonzero(place >= 0) != index.size:
+    new_column = np.full(n_genes, -1, np.int64)
+    new_column[index] = np.arange(index.size)
+    if np.count_nonzero(new_column >= 0) != index.size:
         msg = "a gene is wanted twice"
         raise ValueError(msg)
-    return place
+    return new_column
 
 
-def select_genes(x: Block, index: np.ndarray, n_genes: int | None = None) -> Block:
+def select_genes(x: Block, index: Array, n_genes: int | None = None) -> Block:
     """Columns of a block, in the order of `index`.
 
     Parameters
@@ -96,9 +103,9 @@ def select_genes(x: Block, index: np.ndarray, n_genes: int | None = None) -> Blo
     x
         Block [cells x genes]; its index arrays may be of any width.
     index
-        Integer positions of the wanted genes, each at most once, in the order wanted.
+        Integer positions of genes, each at most once, in the order of the result.
     n_genes
-        Number of genes that `index` counts in, when the block must be checked against it.
+        Number of genes that the block must have; None: any.
 
     Returns
     -------
@@ -110,22 +117,21 @@ def select_genes(x: Block, index: np.ndarray, n_genes: int | None = None) -> Blo
     if n_genes is not None and n_genes != width:
         msg = f"the block has {width} genes, not {n_genes}"
         raise ValueError(msg)
-    place = new_column_of_gene(index, width)
-    if not sp.issparse(x):
+    new_column = new_column_of_gene(index, width)
+    if not is_sparse(x):
         return np.ascontiguousarray(x[:, index])
-    # int64 pointers: a copy of one number a cell, for one compiled variant instead of two.
-    pointers = x.indptr.astype(np.int64, copy=False)
+    offsets = row_offsets(x)
     indptr = np.zeros(x.shape[0] + 1, np.int64)
-    _count_kept(x.indices, pointers, place, indptr)
-    width_dtype = index_dtype(int(indptr[-1]), index.size)
+    _count_selected(x.indices, offsets, new_column, indptr)
+    index_type = index_dtype(int(indptr[-1]), index.size)
     data = np.empty(indptr[-1], x.dtype)
-    indices = np.empty(indptr[-1], width_dtype)
-    _cut_genes(x.data, x.indices, pointers, place, data, indices)
+    indices = np.empty(indptr[-1], index_type)
+    _copy_genes(x.data, x.indices, offsets, new_column, data, indices)
     shape = (x.shape[0], index.size)
-    return type(x)((data, indices, indptr.astype(width_dtype)), shape=shape)
+    return type(x)((data, indices, indptr.astype(index_type)), shape=shape)
 
 
-def row_positions(rows: np.ndarray, n_cells: int) -> np.ndarray:
+def row_positions(rows: Array, n_cells: int) -> Array:
     """Positions of cells, int64, from a mask or from positions, which are checked."""
     rows = np.asarray(rows)
     if rows.dtype == bool:
@@ -140,7 +146,7 @@ def row_positions(rows: np.ndarray, n_cells: int) -> np.ndarray:
     return rows
 
 
-def select_rows(x: Block, rows: np.ndarray) -> Block:
+def select_rows(x: Block, rows: Array) -> Block:
     """Cells of a block.
 
     Parameters
@@ -148,21 +154,21 @@ def select_rows(x: Block, rows: np.ndarray) -> Block:
     x
         Block [cells x genes]; its index arrays may be of any width.
     rows
-        Boolean mask [cells], or integer positions in the order wanted.
+        Boolean mask [cells], or integer positions in the order of the result.
 
     Returns
     -------
     A new block [cells kept, genes] of the same kind and dtype.
     """
     rows = row_positions(rows, x.shape[0])
-    if not sp.issparse(x):
+    if not is_sparse(x):
         return np.ascontiguousarray(x[rows])
-    pointers = x.indptr.astype(np.int64, copy=False)
-    n_values = int((pointers[rows + 1] - pointers[rows]).sum())
-    width_dtype = index_dtype(n_values, x.shape[1])
+    offsets = row_offsets(x)
+    n_values = int((offsets[rows + 1] - offsets[rows]).sum())
+    index_type = index_dtype(n_values, x.shape[1])
     data = np.empty(n_values, x.dtype)
-    indices = np.empty(n_values, width_dtype)
+    indices: Array = np.empty(n_values, index_type)
     indptr = np.zeros(rows.size + 1, np.int64)
-    _cut_rows(x.data, x.indices, pointers, rows, data, indices, indptr)
+    _copy_rows(x.data, x.indices, offsets, rows, data, indices, indptr)
     shape = (rows.size, x.shape[1])
-    return type(x)((data, indices, indptr.astype(width_dtype)), shape=shape)
+    return type(x)((data, indices, indptr.astype(index_type)), shape=shape)

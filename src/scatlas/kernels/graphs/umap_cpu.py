@@ -1,10 +1,10 @@
-"""UMAP's fuzzy graph and layout, compiled once a machine and not once a process.
+"""Fuzzy graph and layout of UMAP; compiled code is cached on disk.
 
 McInnes, Healy, Melville (2018), sections 3.1 and 3.2, in the order of operations of umap-learn 0.5
-(`umap_.py`, `layouts.py`; BSD-3-Clause), so that the same numbers give the same bits: tests compare
-them. umap-learn does not cache its compiled functions: importing and compiling it takes 10 s in
-every process, as long as all else for 20,000 cells. densMAP, other output metrics and the layout
-on several threads, which depends on their timing, are left to umap-learn.
+(`umap_.py`, `layouts.py`; BSD-3-Clause), so that the bits are those of umap-learn, as tests check.
+umap-learn does not cache its compiled functions: importing and compiling it takes 10 s in each
+process, as long as all other work for 20,000 cells. Not implemented: densMAP, other output metrics,
+and the layout on several threads, which depends on their timing.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import numpy as np
 from scatlas.kernels.build.numba_cache import njit
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from scatlas.arrays.array_types import Array, Float32Array, Floats, Ints
 
-_ROUNDS = 64  # of the search for sigma
-_CLOSE_ENOUGH = 1e-5  # to log2(k)
-_LEAST_SIGMA = 1e-3  # of the row's mean distance
+_MAX_STEPS = 64  # of the search for sigma
+_TOLERANCE = 1e-5  # of the sum of weights, against log2(k)
+_MIN_SIGMA = 1e-3  # times the mean distance of the row
 _UNBOUNDED = float(np.finfo(np.float32).max)
-_LONGEST_STEP = 4.0  # along an axis, before the learning rate
+_MAX_MOVE = 4.0  # along an axis, before the learning rate
 
 
-def memberships(distances: NDArray) -> NDArray[np.float32]:
+def memberships(distances: Array) -> Float32Array:
     """Weight of each neighbour, ``exp(-(d - rho) / sigma)`` and at most 1.
 
     ``rho`` is the row's smallest distance above zero, and ``sigma`` makes its weights sum to
@@ -34,7 +34,7 @@ def memberships(distances: NDArray) -> NDArray[np.float32]:
     Parameters
     ----------
     distances
-        float ``[n, k]``, ascending in a row, the cell itself first.
+        float ``[n, k]``, ascending per row, the cell itself first.
 
     Returns
     -------
@@ -46,61 +46,61 @@ def memberships(distances: NDArray) -> NDArray[np.float32]:
     return out
 
 
-def move(
-    places: NDArray[np.float32],
-    edges: tuple[NDArray, NDArray],
+def optimize_layout(
+    coordinates: Float32Array,
+    edges: tuple[Array, Array],
     curve: tuple[float, float],
     gamma: float,
     *,
-    every: NDArray[np.float64],
+    epochs_per_edge: Floats,
     negative_sample_rate: float,
     alpha: float,
-    n_rounds: int,
-    seed: NDArray[np.int64],
+    n_epochs: int,
+    seed: Ints,
 ) -> None:
-    """Move the cells towards their neighbours and away from drawn cells, in place.
+    """Move cells towards their neighbours and away from random cells, in place.
 
-    Stochastic gradient descent on the cross entropy of the fuzzy graph, one edge after the other:
-    the result depends on the seed and not on threads.
+    Stochastic gradient descent on the cross entropy of the fuzzy graph, edge by edge: the result
+    depends on the seed and not on threads.
 
     Parameters
     ----------
-    places
-        float32 ``[n, n_components]``, C order: start, and result.
+    coordinates
+        float32 ``[n, n_components]``, C order: start, overwritten by the result.
     edges
-        ``indptr`` and ``indices`` of the CSR graph, both directions of each edge in it.
+        ``indptr`` and ``indices`` of the CSR graph, which has both directions of each edge.
     curve
         ``a`` and ``b`` of the low-dimensional weight ``1 / (1 + a * d**(2 * b))``.
     gamma
         Weight of repulsion.
-    every
-        Rounds between two uses of an edge, at least 1.
+    epochs_per_edge
+        float64 ``[n_edges]``: epochs between two uses of an edge, at least 1.
     negative_sample_rate
-        Cells drawn for each use of an edge.
+        Random cells per use of an edge.
     alpha
-        First learning rate; it falls linearly to zero.
-    n_rounds
-        Rounds.
+        Initial learning rate; it falls linearly to zero.
+    n_epochs
+        Number of epochs.
     seed
-        int64 ``[3]``: state of Tausworthe's generator, each cell's own shifted by the bits of its
-        first coordinate.
+        int64 ``[3]``: state of Tausworthe's generator. The state of a cell is this plus the bits of
+        its first coordinate.
     """
     indptr = edges[0].astype(np.int64, copy=False)
     a, b = map(float, curve)
-    every_drawn = every / negative_sample_rate
-    next_use, next_drawn = every.copy(), every_drawn.copy()
-    states = seed + places[:, :1].astype(np.float64).view(np.int64)
-    for n in range(n_rounds):
-        # umap-learn's rate lags one round: the first two are at full rate.
-        rate = float(alpha * (1.0 - max(n - 1, 0) / n_rounds))
-        _round(
-            *(places, indptr, edges[1], a, b, float(gamma), rate, n),
-            *(every, next_use, every_drawn, next_drawn, states),
+    epochs_per_draw = epochs_per_edge / negative_sample_rate
+    next_use, next_draw = epochs_per_edge.copy(), epochs_per_draw.copy()
+    states = seed + coordinates[:, :1].astype(np.float64).view(np.int64)
+    for n in range(n_epochs):
+        # As in umap-learn the rate lags one epoch: the first two have the full rate.
+        rate = float(alpha * (1.0 - max(n - 1, 0) / n_epochs))
+        _run_epoch(
+            *(coordinates, indptr, edges[1], a, b, float(gamma), rate, n),
+            *(epochs_per_edge, next_use, epochs_per_draw, next_draw, states),
         )
 
 
 @njit(nogil=True, cache=True)
-def _memberships(distances, out):
+def _memberships(distances: Float32Array, out: Array) -> None:
     k = distances.shape[1]
     target = np.log2(np.float64(k))
     for row in range(distances.shape[0]):
@@ -118,14 +118,14 @@ def _memberships(distances, out):
 
 
 @njit(nogil=True, cache=True)
-def _sigma(d, rho, target):
+def _sigma(d: Float32Array, rho: float, target: float) -> np.float32:
     low, high, middle = 0.0, _UNBOUNDED, 1.0
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_STEPS):
         total = 0.0
         for j in range(1, d.size):
             beyond = d[j] - rho
             total += np.exp(-(beyond / middle)) if beyond > 0.0 else 1.0
-        if abs(total - target) < _CLOSE_ENOUGH:
+        if abs(total - target) < _TOLERANCE:
             break
         if total > target:
             high = middle
@@ -133,51 +133,64 @@ def _sigma(d, rho, target):
         else:
             low = middle
             middle = middle * 2.0 if high >= _UNBOUNDED else (low + high) / 2.0
-    # Where rho is 0 all distances are, all weights are 1, and sigma does not matter.
-    whole = np.float32(0.0)
+    # If rho is 0, all distances are 0, all weights are 1, and sigma does not matter.
+    total_distance = np.float32(0.0)
     for j in range(d.size):
-        whole += d[j]
-    return np.float32(max(middle, _LEAST_SIGMA * (whole / d.size)))
+        total_distance += d[j]
+    least: float = _MIN_SIGMA * (total_distance / d.size)
+    return np.float32(max(middle, least))
 
 
-# fastmath, as umap-learn compiles it: its contracted multiply-adds are part of the result.
+# With fastmath as in umap-learn, whose fused multiply-adds affect the bits.
 @njit(nogil=True, cache=True, fastmath=True)
-def _round(
-    places, indptr, indices, a, b, gamma, alpha, n, every, next_use, every_drawn, next_drawn, states
-):
-    n_cells, n_components = places.shape
+def _run_epoch(
+    coordinates: Ints,
+    indptr: Ints,
+    indices: Array,
+    a: float,
+    b: float,
+    gamma: float,
+    alpha: float,
+    n: float,
+    epochs_per_edge: Floats,
+    next_use: Floats,
+    epochs_per_draw: Floats,
+    next_draw: Floats,
+    states: Ints,
+) -> None:
+    n_cells, n_components = coordinates.shape
     for j in range(n_cells):
         for at in range(indptr[j], indptr[j + 1]):
             if next_use[at] > n:
                 continue
             k = indices[at]
-            d2 = _squared_distance(places[j], places[k])
+            d2 = _squared_distance(coordinates[j], coordinates[k])
             pull = 0.0
             if d2 > 0.0:
                 pull = -2.0 * a * b * pow(d2, b - 1.0)
                 pull /= a * pow(d2, b) + 1.0
             for axis in range(n_components):
-                step = _clip(pull * (places[j, axis] - places[k, axis]))
-                places[j, axis] += step * alpha
-                places[k, axis] += -step * alpha
-            next_use[at] += every[at]
+                step = _clip(pull * (coordinates[j, axis] - coordinates[k, axis]))
+                coordinates[j, axis] += step * alpha
+                coordinates[k, axis] += -step * alpha
+            next_use[at] += epochs_per_edge[at]
 
-            n_drawn = int((n - next_drawn[at]) / every_drawn[at])
+            n_drawn = int((n - next_draw[at]) / epochs_per_draw[at])
             for _ in range(n_drawn):
-                k = _draw(states[j]) % n_cells
-                d2 = _squared_distance(places[j], places[k])
+                k = _random_int32(states[j]) % n_cells
+                d2 = _squared_distance(coordinates[j], coordinates[k])
                 if d2 > 0.0:
                     push = 2.0 * gamma * b
                     push /= (0.001 + d2) * (a * pow(d2, b) + 1)
                     if push > 0.0:
                         for axis in range(n_components):
-                            step = _clip(push * (places[j, axis] - places[k, axis]))
-                            places[j, axis] += step * alpha
-            next_drawn[at] += n_drawn * every_drawn[at]
+                            step = _clip(push * (coordinates[j, axis] - coordinates[k, axis]))
+                            coordinates[j, axis] += step * alpha
+            next_draw[at] += n_drawn * epochs_per_draw[at]
 
 
 @njit(nogil=True, cache=True, fastmath=True)
-def _squared_distance(x, y):
+def _squared_distance(x: Array, y: Array) -> np.float32:
     total = np.float32(0.0)
     for axis in range(x.size):
         along = x[axis] - y[axis]
@@ -186,17 +199,17 @@ def _squared_distance(x, y):
 
 
 @njit(nogil=True, cache=True)
-def _clip(v):
-    if v > _LONGEST_STEP:
-        return _LONGEST_STEP
-    if v < -_LONGEST_STEP:
-        return -_LONGEST_STEP
+def _clip(v: float) -> float:
+    if v > _MAX_MOVE:
+        return _MAX_MOVE
+    if v < -_MAX_MOVE:
+        return -_MAX_MOVE
     return v
 
 
 @njit(nogil=True, cache=True)
-def _draw(state):
-    """Next random int32 (L'Ecuyer 1996, umap-learn's ``tau_rand_int``)."""
+def _random_int32(state: Ints) -> np.int32:
+    """Next random int32 (L'Ecuyer 1996; ``tau_rand_int`` of umap-learn)."""
     x, y, z = state[0], state[1], state[2]
     x = (((x & 4294967294) << 12) & 0xFFFFFFFF) ^ ((((x << 13) & 0xFFFFFFFF) ^ x) >> 19)
     y = (((y & 4294967288) << 4) & 0xFFFFFFFF) ^ ((((y << 2) & 0xFFFFFFFF) ^ y) >> 25)

@@ -21,7 +21,7 @@ def layout(
     curve: tuple[float, float],
     *,
     n_components: int,
-    n_rounds: int,
+    n_epochs: int,
     alpha: float,
     gamma: float,
     negative_sample_rate: int,
@@ -40,8 +40,8 @@ def layout(
         ``a`` and ``b`` of the low-dimensional weight ``1 / (1 + a * d**(2 * b))``.
     n_components
         Dimensions of the layout.
-    n_rounds, alpha, gamma, negative_sample_rate
-        As for :func:`scatlas.kernels.graphs.umap_cpu.move`.
+    n_epochs, alpha, gamma, negative_sample_rate
+        As for :func:`scatlas.kernels.graphs.umap_cpu.optimize_layout`.
     random_state
         Seed; with None cuML takes a quicker way that gives another layout on each run.
     cuml
@@ -68,7 +68,7 @@ def layout(
         b=b,
         gamma=gamma,
         negative_sample_rate=negative_sample_rate,
-        n_epochs=n_rounds,
+        n_epochs=n_epochs,
         init=start if isinstance(start, str) else cp.asarray(start, dtype=cp.float32),
         random_state=random_state,
     )

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from scatlas.arrays.array_types import Floats
 
 
-def eigh_top(
-    matrix: NDArray[np.float64], n: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def eigh_top(matrix: Floats, n: int) -> tuple[Floats, Floats]:
     """Return the `n` largest eigenvalues and their eigenvectors, the largest first.
 
-    The result depends on the matrix alone where the caller keeps BLAS to one thread.
+    The bits depend on the matrix alone if the caller limits BLAS to one thread.
 
     Parameters
     ----------
@@ -31,7 +29,7 @@ def eigh_top(
     from scipy.linalg import eigh
 
     m = matrix.shape[0]
-    # The transpose, whose upper triangle is the lower one here, is what LAPACK takes in place.
+    # LAPACK overwrites its input only in Fortran order, which the transpose has.
     values, vectors = eigh(
         matrix.T,
         lower=False,

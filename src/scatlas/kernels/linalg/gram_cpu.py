@@ -1,13 +1,14 @@
-"""Gram matrix of row blocks: pairs of stored values, or BLAS on dense rows.
+"""Gram matrix of blocks: pairs of stored values, or BLAS on dense rows.
 
-One matrix is added to, by any number of threads: a block is cut into parts of rows, each part is
-prepared on its own, and a thread adds all parts, in their order, to the genes (matrix rows) that
-are its own. Every entry is a sum of float64 products in the order of the rows (pairs), or of BLAS's
-products of fixed panels (dense rows), so that no bit depends on how many threads there are.
+Threads add to one matrix. A block is split into parts of rows; each part is prepared separately.
+Then each thread adds all parts in order to its range of genes (matrix rows). An entry is a sum of
+float64 products in the order of the rows (pairs), or of BLAS products of fixed panels (dense rows),
+so that no bit depends on the number of threads.
 
-A sparse row of k values costs k**2 / 2 scattered additions, a dense one n_genes**2 / 2
-multiply-adds at BLAS speed: the block's own values decide. The genes of a part are taken one after
-another, each with its matrix row in the L1 cache and the values of the part in L2.
+A sparse row of k values costs k**2 / 2 scattered additions, a dense row n_genes**2 / 2
+multiply-adds at BLAS speed; the number of values per row decides between them. A thread processes
+the genes of a part one after another, with the matrix row of the gene in the L1 cache and the part
+in L2.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import ctypes
 import functools
 import operator
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
-from scipy import sparse
 
+from scatlas.arrays.array_types import Array, Block, Floats, Ints, is_sparse, row_offsets
 from scatlas.kernels.build.numba_cache import njit
 
 if TYPE_CHECKING:
@@ -28,47 +29,53 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Block = NDArray | sparse.csr_matrix | sparse.csr_array
-
-# Genes that a kernel can number.
+# Genes are numbered in uint16.
 MAX_GENES = 2**16
 # A scattered addition costs as much as this many multiply-adds of dgemm: 0.6 ns against 0.03 ns
-# (scattering the rows included) on one AVX-512 core for 1,000 to 4,000 genes near the crossing,
-# which lies at 470 values a row for 2,000 genes. With few genes either way is quick.
+# (including the scattering of rows) on one AVX-512 core for 1,000 to 4,000 genes near the
+# break-even, which is at 470 values per row for 2,000 genes. With few genes either way is fast.
 _PAIR_COST = 18.0
-# Values of a part: with their indices and order they take 1.4 MB of the L2 cache. With many genes
-# the matrix, of which each part touches most, costs more than values that are read anew.
+# Values per part: with their indices and order they take 1.4 MB of the L2 cache. With many genes
+# parts are larger, because each part touches most of the matrix, which costs more than cache misses
+# on values.
 _PART_VALUES = 80_000
 _GENES_SQUARED_PER_VALUE = 80
-# Bytes of dense rows of a part, and genes that one call of BLAS adds to.
+# Bytes of the dense rows of a part.
 _DENSE_BYTES = 4_000_000
+# Genes (matrix rows) per call of BLAS.
 _PANEL = 192
 
 
-class Pairs(NamedTuple):
-    """Rows of a part by gene.
+class ValuesByGene(NamedTuple):
+    """Values of a part with an index by gene.
 
     Attributes
     ----------
     values
         float64 ``[n_values]``, in the order of the rows.
     genes
-        uint16 ``[n_values]``, their genes.
+        uint16 ``[n_values]``, gene of each value.
     first
-        int64 ``[n_genes + 1]``: gene g has the entries ``first[g]`` to ``first[g + 1]`` of
+        int64 ``[n_genes + 1]``: gene g has the entries ``first[g]`` to ``first[g + 1]`` of ``at``
+        and ``end``.
     at, end
-        uint32 ``[n_values]``: where its values lie, row by row, and where their rows end.
+        uint32 ``[n_values]``: positions of the values of a gene, in the order of the rows, and
+        positions of the ends of their rows.
     """
 
-    values: NDArray[np.float64]
+    values: Floats
     genes: NDArray[np.uint16]
-    first: NDArray[np.int64]
+    first: Ints
     at: NDArray[np.uint32]
     end: NDArray[np.uint32]
 
 
-def gram(x: Block) -> tuple[int, NDArray[np.float64], NDArray[np.float64]]:
-    """Sums and products over the rows of a block.
+# A part of a block: sparse rows indexed by gene, or dense rows for BLAS.
+Part: TypeAlias = ValuesByGene | Floats
+
+
+def gram(x: Block) -> tuple[int, Floats, Floats]:
+    """Sums per gene and Gram matrix of a block.
 
     Parameters
     ----------
@@ -77,7 +84,7 @@ def gram(x: Block) -> tuple[int, NDArray[np.float64], NDArray[np.float64]]:
 
     Returns
     -------
-    n, the sum per gene (float64 ``[n_genes]``) and ``x.T @ x`` (float64 ``[n_genes, n_genes]``,
+    n, the sums per gene (float64 ``[n_genes]``) and ``x.T @ x`` (float64 ``[n_genes, n_genes]``,
     both triangles).
     """
     n_rows, n_genes = x.shape
@@ -89,14 +96,14 @@ def gram(x: Block) -> tuple[int, NDArray[np.float64], NDArray[np.float64]]:
 
 def add_block(
     x: Block,
-    sums: NDArray[np.float64],
-    upper: NDArray[np.float64],
+    sums: Floats,
+    upper: Floats,
     *,
     panel: int | None = None,
     threads: int = 1,
-    run: Callable[..., Iterable] = map,
+    run: Callable[..., Iterable[Any]] = map,
 ) -> None:
-    """Add the rows of a block to sums and products of rows before them.
+    """Add the rows of a block to the sums and products of earlier rows.
 
     Parameters
     ----------
@@ -105,27 +112,27 @@ def add_block(
     sums
         float64 ``[n_genes]``.
     upper
-        float64 ``[n_genes, n_genes]``, of which the upper triangle counts; what lies below is
-        overwritten with anything.
+        float64 ``[n_genes, n_genes]``; only the upper triangle is meaningful, the rest is
+        overwritten arbitrarily.
     panel
-        Rows whose values decide together between pairs and BLAS, and of which BLAS sees no two
-        panels at once: blocks that begin where panels do give the same bits, however the panels are
-        put into blocks. None: the whole block is one.
+        Number of rows that choose together between pairs and BLAS; no call of BLAS has rows of two
+        panels. Blocks that begin at multiples of it give the same bits whatever their size. None:
+        the block is one panel.
     threads
-        How many threads `run` has. No bit of the result depends on it.
+        Number of threads of `run`. No bit of the result depends on it.
     run
-        ``map``, or one that makes the calls in several threads, where BLAS must be kept to one of
-        its own (:func:`scatlas.compute.threads.blas_on_one_thread`).
+        ``map``, or a function like it that calls in several threads. Then BLAS must use one thread
+        (:func:`scatlas.compute.threads.blas_on_one_thread`).
     """
-    todo = _parts(x, panel or max(1, x.shape[0]))
-    at_once = 2 * threads
-    for start in range(0, len(todo), at_once):
-        parts = list(run(operator.call, todo[start : start + at_once]))
-        add = functools.partial(_add, parts, sums, upper)
-        list(run(add, _shares(parts, at_once, upper.shape[0])))
+    tasks = _tasks(x, panel or max(1, x.shape[0]))
+    n_at_once = 2 * threads
+    for start in range(0, len(tasks), n_at_once):
+        parts = list(run(operator.call, tasks[start : start + n_at_once]))
+        add = functools.partial(_add_parts, parts, sums, upper)
+        list(run(add, _gene_ranges(parts, n_at_once, upper.shape[0])))
 
 
-def _parts(x: Block, panel: int) -> list[Callable[[], Pairs | NDArray[np.float64]]]:
+def _tasks(x: Block, panel: int) -> list[Callable[[], Part]]:
     """Functions that prepare the parts of a block, in the order of the rows."""
     n_rows, n_genes = x.shape
     if n_genes > MAX_GENES:
@@ -133,18 +140,18 @@ def _parts(x: Block, panel: int) -> list[Callable[[], Pairs | NDArray[np.float64
         raise ValueError(msg)
     rows_at_once = max(64, _DENSE_BYTES // (8 * max(1, n_genes)))
     panels = list(pairwise([*range(0, n_rows, panel), n_rows]))
-    if not sparse.issparse(x):
+    if not is_sparse(x):
         x = np.asarray(x)
         return [
-            functools.partial(_dense, x[a : min(a + rows_at_once, stop)])
+            functools.partial(_as_floats, x[a : min(a + rows_at_once, stop)])
             for start, stop in panels
             for a in range(start, stop, rows_at_once)
         ]
-    indptr = x.indptr.astype(np.int64, copy=False)
-    todo = []
-    # Pairs are added row by row, so that panels may share a part; dense rows by BLAS, so that not.
+    indptr = row_offsets(x)
+    tasks: list[Callable[[], Part]] = []
+    # Parts of pairs may span panels, as pairs are added row by row; parts for BLAS may not.
     for by_pairs, run in groupby(
-        panels, lambda rows: _takes_pairs(x.indices, indptr, *rows, n_genes)
+        panels, lambda rows: _pairs_are_cheaper(x.indices, indptr, rows, n_genes)
     ):
         rows = list(run)
         if by_pairs:
@@ -156,36 +163,35 @@ def _parts(x: Block, panel: int) -> list[Callable[[], Pairs | NDArray[np.float64
                 bounds = np.unique([start, *np.searchsorted(indptr, wanted), stop]).tolist()
             else:
                 bounds = [*range(start, stop, rows_at_once), stop]
-            prepare = _pairs if by_pairs else _scattered
-            todo += [
+            prepare: Callable[..., Part] = _sorted_by_gene if by_pairs else _dense_rows
+            tasks += [
                 functools.partial(prepare, x.data, x.indices, indptr[a : b + 1], n_genes)
                 for a, b in pairwise(bounds)
             ]
-    return todo
+    return tasks
 
 
-def _takes_pairs(
-    indices: NDArray, indptr: NDArray[np.int64], start: int, stop: int, n_genes: int
-) -> bool:
-    """Whether pairs of the values of these rows cost less than BLAS on them."""
+def _pairs_are_cheaper(indices: Array, indptr: Ints, rows: tuple[int, int], n_genes: int) -> bool:
+    """Whether pairs of the values of rows (first, last + 1) cost less than BLAS on the rows."""
+    start, stop = rows
     per_row = np.diff(indptr[start : stop + 1]).astype(np.float64)
-    few = _PAIR_COST * (per_row @ per_row) < float(stop - start) * n_genes * n_genes
-    return few and _strictly_sorted(indices, indptr[start : stop + 1])
+    cheaper = _PAIR_COST * float(per_row @ per_row) < float(stop - start) * n_genes * n_genes
+    return cheaper and _strictly_sorted(indices, indptr[start : stop + 1])
 
 
-def _dense(x: NDArray) -> NDArray[np.float64]:
+def _as_floats(x: Array) -> Floats:
     return np.ascontiguousarray(x, dtype=np.float64)
 
 
-def _scattered(data, indices, indptr, n_genes) -> NDArray[np.float64]:
+def _dense_rows(data: Array, indices: Array, indptr: Ints, n_genes: int) -> Floats:
     rows = np.zeros((indptr.size - 1, n_genes))
     _scatter(data, indices, indptr, rows)
     return rows
 
 
-def _pairs(data, indices, indptr, n_genes) -> Pairs:
+def _sorted_by_gene(data: Array, indices: Array, indptr: Ints, n_genes: int) -> ValuesByGene:
     n = int(indptr[-1] - indptr[0])
-    part = Pairs(
+    part = ValuesByGene(
         np.empty(n),
         np.empty(n, np.uint16),
         np.empty(n_genes + 1, np.int64),
@@ -196,39 +202,27 @@ def _pairs(data, indices, indptr, n_genes) -> Pairs:
     return part
 
 
-def _shares(
-    parts: list[Pairs | NDArray[np.float64]], n: int, n_genes: int
-) -> list[tuple[int, int]]:
-    """Ranges of genes of about equal work; for dense rows always the same panels."""
-    if not all(isinstance(part, Pairs) for part in parts):
+def _gene_ranges(parts: list[Part], n: int, n_genes: int) -> list[tuple[int, int]]:
+    """Ranges of genes of about equal work; fixed panels if a part is dense."""
+    sparse_parts = [part for part in parts if isinstance(part, ValuesByGene)]
+    if len(sparse_parts) < len(parts):
         return list(pairwise([*range(0, n_genes, _PANEL), n_genes]))
-    counts = sum(np.diff(part.first) for part in parts)
-    # As many pairs as if the genes fell into the rows independently.
+    counts = np.sum([np.diff(part.first) for part in sparse_parts], axis=0)
+    # The number of pairs if genes occurred in rows independently.
     work = np.cumsum(counts * np.cumsum(counts[::-1])[::-1].astype(np.float64))
     bounds = np.searchsorted(work, work[-1] * np.arange(1, n) / n)
     return list(pairwise(np.unique([0, *bounds, n_genes]).tolist()))
 
 
-def _add(
-    parts: list[Pairs | NDArray[np.float64]],
-    sums: NDArray[np.float64],
-    upper: NDArray[np.float64],
-    share: tuple[int, int],
-) -> None:
+def _add_parts(parts: list[Part], sums: Floats, upper: Floats, share: tuple[int, int]) -> None:
     for part in parts:
-        if isinstance(part, Pairs):
+        if isinstance(part, ValuesByGene):
             _add_pairs(*part, *share, sums, upper)
         else:
             _add_dense(part, *share, sums, upper)
 
 
-def _add_dense(
-    rows: NDArray[np.float64],
-    lo: int,
-    hi: int,
-    sums: NDArray[np.float64],
-    upper: NDArray[np.float64],
-) -> None:
+def _add_dense(rows: Floats, lo: int, hi: int, sums: Floats, upper: Floats) -> None:
     """``upper[lo:hi, lo:] += rows[:, lo:hi].T @ rows[:, lo:]``, in place."""
     _add_columns(rows, lo, hi, sums)
     n_genes = upper.shape[0]
@@ -238,7 +232,7 @@ def _add_dense(
     one = ctypes.byref(ctypes.c_double(1.0))
     of_rows = rows.ctypes.data + 8 * lo
     of_upper = upper.ctypes.data + 8 * (lo * n_genes + lo)
-    # In Fortran's eyes all matrices are transposed.
+    # Fortran reads row-major matrices as their transposes.
     _dgemm()(
         *(b"N", b"T", left, width, n_rows, one, of_rows, stride, of_rows, stride, one),
         *(of_upper, stride),
@@ -247,7 +241,7 @@ def _add_dense(
 
 @functools.cache
 def _dgemm() -> Callable[..., None]:
-    """SciPy's BLAS, called without Python's lock, which ``scipy.linalg.blas.dgemm`` keeps."""
+    """SciPy's dgemm, called without the GIL, which ``scipy.linalg.blas.dgemm`` would hold."""
     from numba.extending import get_cython_function_address
 
     address = get_cython_function_address("scipy.linalg.cython_blas", "dgemm")
@@ -255,7 +249,7 @@ def _dgemm() -> Callable[..., None]:
 
 
 @njit(nogil=True, cache=True)
-def _strictly_sorted(indices, indptr):
+def _strictly_sorted(indices: Array, indptr: Ints) -> bool:
     for row in range(indptr.size - 1):
         for at in range(indptr[row] + 1, indptr[row + 1]):
             if indices[at] <= indices[at - 1]:
@@ -264,7 +258,16 @@ def _strictly_sorted(indices, indptr):
 
 
 @njit(nogil=True, cache=True)
-def _sort_by_gene(data, indices, indptr, values, genes, first, at, end):
+def _sort_by_gene(
+    data: Array,
+    indices: Array,
+    indptr: Ints,
+    values: Array,
+    genes: Array,
+    first: Ints,
+    at: Array,
+    end: Array,
+) -> None:
     n_genes = first.size - 1
     start = indptr[0]
     first[:] = 0
@@ -273,9 +276,9 @@ def _sort_by_gene(data, indices, indptr, values, genes, first, at, end):
         values[k] = np.float64(data[start + k])
         genes[k] = gene
         first[np.int64(gene) + 1] += 1
-    for gene in range(n_genes):
-        first[gene + 1] += first[gene]
-    # first[g] runs through the entries of gene g and ends where those of g + 1 began.
+    for g in range(n_genes):
+        first[g + 1] += first[g]
+    # first[g] advances over the entries of gene g, to where those of gene g + 1 begin.
     for row in range(indptr.size - 1):
         stop = indptr[row + 1] - start
         for k in range(indptr[row] - start, stop):
@@ -283,13 +286,23 @@ def _sort_by_gene(data, indices, indptr, values, genes, first, at, end):
             at[to] = k
             end[to] = stop
             first[genes[k]] = to + 1
-    for gene in range(n_genes, 0, -1):
-        first[gene] = first[gene - 1]
+    for g in range(n_genes, 0, -1):
+        first[g] = first[g - 1]
     first[0] = 0
 
 
 @njit(nogil=True, cache=True)
-def _add_pairs(values, genes, first, at, end, lo, hi, sums, upper):
+def _add_pairs(
+    values: Array,
+    genes: Array,
+    first: Ints,
+    at: Array,
+    end: Array,
+    lo: int,
+    hi: int,
+    sums: Floats,
+    upper: Floats,
+) -> None:
     for gene in range(lo, hi):
         products = upper[gene]
         total = sums[gene]
@@ -303,23 +316,23 @@ def _add_pairs(values, genes, first, at, end, lo, hi, sums, upper):
 
 
 @njit(nogil=True, cache=True)
-def _scatter(data, indices, indptr, rows):
+def _scatter(data: Array, indices: Array, indptr: Ints, rows: Ints) -> None:
     for row in range(rows.shape[0]):
         for at in range(indptr[row], indptr[row + 1]):
             rows[row, indices[at]] += np.float64(data[at])
 
 
 @njit(nogil=True, cache=True)
-def _add_columns(rows, lo, hi, sums):
+def _add_columns(rows: Ints, lo: int, hi: int, sums: Floats) -> None:
     for row in range(rows.shape[0]):
         for gene in range(lo, hi):
             sums[gene] += rows[row, gene]
 
 
 @njit(nogil=True, cache=True)
-def mirror(upper):
+def mirror(upper: Floats) -> None:
     """Write the upper triangle over the lower one."""
-    # In tiles, so that both the rows read and the rows written stay in cache.
+    # In tiles, so that the rows that are read and written stay in the cache.
     n = upper.shape[0]
     tile = 64
     for top in range(0, n, tile):

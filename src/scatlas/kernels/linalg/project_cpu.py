@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from scatlas.arrays import aligned
+from scatlas.arrays.array_types import Array, Block, Floats, Ints, is_sparse, row_offsets
 from scatlas.kernels.build.numba_cache import njit
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-# Components worked on together: their part of the loadings (0.5 MB for 1,000 genes) stays in a
-# core's L2 cache over all cells of the block.
+# Components per panel: the loadings of a panel (0.5 MB for 1,000 genes) stay in the L2 cache for
+# all cells of the block.
 _PANEL = 64
-# Values of dense rows taken at a time.
+# Values of the dense rows that are converted at a time.
 _DENSE_VALUES = 1_000_000
 
 
-def prepared(components: NDArray[np.float64]) -> Any:
-    """Components in the form in which many blocks are projected on them quickest."""
+def prepare_components(components: Floats) -> Floats:
+    """Components in the form that is fastest for many blocks: on the CPU, unchanged."""
     return components
 
 
-def project(
-    x: NDArray | sparse.csr_matrix | sparse.csr_array,
-    components: NDArray[np.float64],
-    offset: NDArray[np.float64],
-    *,
-    dtype: Any = np.float32,
-) -> NDArray:
+def project(x: Block, components: Floats, offset: Floats, *, dtype: Any = np.float32) -> Array:
     """Return ``x @ components - offset``, summed in float64 in the order of the genes.
 
-    The order is fixed here and not left to BLAS, whose sums depend on its threads; a dense row and
-    the same row in CSR with sorted indices give the same bits.
+    BLAS is not used, because its sums depend on its threads. A dense row and the same row in CSR
+    with sorted indices give the same bits.
 
     Parameters
     ----------
@@ -44,9 +35,9 @@ def project(
     components
         float64 ``[n_genes, k]``.
     offset
-        float64 ``[k]``, the projected mean (zeros without centring).
+        float64 ``[k]``, projection of the mean; zeros without centring.
     dtype
-        Type of the result, rounded once.
+        Type of the result, which is rounded once.
 
     Returns
     -------
@@ -54,8 +45,8 @@ def project(
     """
     panels = _panels(components)
     out = np.empty((x.shape[0], components.shape[1]), dtype=dtype)
-    if sparse.issparse(x):
-        indptr = x.indptr.astype(np.int64, copy=False)
+    if is_sparse(x):
+        indptr = row_offsets(x)
         _project_csr(x.data, x.indices, indptr, panels, offset, out)
         return out
     x = np.asarray(x)
@@ -65,13 +56,13 @@ def project(
     for start in range(0, x.shape[0], step):
         rows = slice(start, min(start + step, x.shape[0]))
         indptr = np.zeros(rows.stop - start + 1, np.int64)
-        _stored(x[rows], values, genes, indptr)
+        _write_csr(x[rows], values, genes, indptr)
         _project_csr(values, genes, indptr, panels, offset, out[rows])
     return out
 
 
-def _panels(components: NDArray) -> NDArray[np.float64]:
-    """Components cut into panels, [panels, genes, _PANEL], the last one filled up with zeros."""
+def _panels(components: Array) -> Floats:
+    """Components in panels, float64 [panels, genes, _PANEL], the last padded with zeros."""
     n_genes, k = components.shape
     panels = aligned.zeros((-(-k // _PANEL), n_genes, _PANEL))
     for panel, first in zip(panels, range(0, k, _PANEL), strict=True):
@@ -81,7 +72,9 @@ def _panels(components: NDArray) -> NDArray[np.float64]:
 
 
 @njit(nogil=True, cache=True)
-def _project_csr(data, indices, indptr, panels, offset, out):
+def _project_csr(
+    data: Array, indices: Array, indptr: Ints, panels: Floats, offset: Floats, out: Array
+) -> None:
     total = np.empty(_PANEL)
     for panel in range(panels.shape[0]):
         loadings = panels[panel]
@@ -90,7 +83,7 @@ def _project_csr(data, indices, indptr, panels, offset, out):
             total[:] = 0.0
             at = indptr[row]
             stop = indptr[row + 1]
-            # Four genes at a time, added one after the other: the sums are read and written once.
+            # Four genes at a time, added in order, so that sums are read and written once for four.
             while at + 4 <= stop:
                 a, b = np.float64(data[at]), np.float64(data[at + 1])
                 c, d = np.float64(data[at + 2]), np.float64(data[at + 3])
@@ -111,8 +104,8 @@ def _project_csr(data, indices, indptr, panels, offset, out):
 
 
 @njit(nogil=True, cache=True)
-def _stored(x, values, genes, indptr):
-    """Write the values of dense rows that are not zero, as CSR has them."""
+def _write_csr(x: Array, values: Array, genes: Array, indptr: Ints) -> None:
+    """Write the nonzero values of dense rows as CSR arrays."""
     n = 0
     for row in range(x.shape[0]):
         for gene in range(x.shape[1]):

@@ -69,8 +69,8 @@ class Loadings:
             return self._of_device[device]
 
 
-def prepared(components: NDArray[np.float64] | cp.ndarray) -> Loadings:
-    """As :func:`scatlas.kernels.linalg.project_cpu.prepared`, for blocks on the GPU."""
+def prepare_components(components: NDArray[np.float64] | cp.ndarray) -> Loadings:
+    """As :func:`scatlas.kernels.linalg.project_cpu.prepare_components`, for blocks on the GPU."""
     return Loadings(components)
 
 
@@ -85,7 +85,7 @@ def project(
     stays.
 
     CSR gives the CPU's bits; of a dense block the order of the sums is that of cuBLAS. Where many
-    blocks are projected, give the components as :func:`prepared` returns them.
+    blocks are projected, give the components as :func:`prepare_components` returns them.
     """
     if not isinstance(components, Loadings):
         components = Loadings(components)

@@ -1,10 +1,8 @@
-"""Linear regression of all genes on a few numbers of each cell: sums of one row block, and what is
-left of its values (Numba).
+"""Linear regression of all genes on covariates of the cells: sums and residuals of a block (Numba).
 
-The numbers that genes are regressed on (weights) are orthonormal over all cells, so that the
-coefficient of a gene is the sum of its values times the weights. The products are rounded to
-float64; their sums carry their error, as in :mod:`scatlas.kernels.moments.moments_cpu`, and do not
-depend on how the cells were cut into blocks.
+The covariates (weights) are orthonormal over all cells, so the coefficient of a gene is the sum of
+its values times the weights. The products are rounded to float64; their sums carry their rounding
+error, as in :mod:`scatlas.kernels.moments.moments_cpu`, and do not depend on where blocks begin.
 """
 
 from __future__ import annotations
@@ -12,21 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import sparse
 
+from scatlas.arrays.array_types import Array, Block, Floats, Ints, is_sparse, row_offsets
 from scatlas.kernels.build.numba_cache import njit
 from scatlas.kernels.moments.moments_cpu import pair_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
 
-
-def weighted_sums(
-    x: NDArray | sparse.csr_matrix | sparse.csr_array, weights: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Sums over the rows of a block of each value times the weights of its row.
+def weighted_sums(x: Block, weights: Floats) -> Floats:
+    """Sums over the rows of a block of value times weight, per weight and gene.
 
     Parameters
     ----------
@@ -37,19 +31,19 @@ def weighted_sums(
 
     Returns
     -------
-    float64 ``[2, n_weights, n_genes]``: the sums, and what rounding has left out of them.
+    float64 ``[2, n_weights, n_genes]``: sums and their rounding errors.
     """
     sums = np.zeros((x.shape[1], weights.shape[1], 2))
     weights = np.ascontiguousarray(weights, dtype=np.float64)
-    if sparse.issparse(x):
-        indptr = x.indptr.astype(np.int64, copy=False)
+    if is_sparse(x):
+        indptr = row_offsets(x)
         _add_csr(x.data, x.indices, indptr, weights, sums)
     else:
         _add_dense(np.asarray(x), weights, sums)
     return sums.transpose(2, 1, 0).copy()
 
 
-def fold(parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+def merge(parts: Sequence[Floats]) -> Floats:
     """Sums of :func:`weighted_sums` over the rows of all blocks."""
     total = parts[0]
     for part in parts[1:]:
@@ -59,14 +53,8 @@ def fold(parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 
 def residuals(
-    x: NDArray | sparse.csr_matrix | sparse.csr_array,
-    codes: NDArray[np.int64],
-    base: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    slopes: NDArray[np.float64],
-    *,
-    dtype: Any,
-) -> NDArray:
+    x: Block, codes: Ints, base: Floats, weights: Floats, slopes: Floats, *, dtype: Any
+) -> Array:
     """Return ``x - (base[codes] + weights @ slopes)``, computed in float64 and rounded once.
 
     Parameters
@@ -96,8 +84,8 @@ def residuals(
         np.ascontiguousarray(weights, dtype=np.float64),
         np.ascontiguousarray(slopes, dtype=np.float64),
     )
-    if sparse.issparse(x):
-        indptr = x.indptr.astype(np.int64, copy=False)
+    if is_sparse(x):
+        indptr = row_offsets(x)
         _residuals_csr(x.data, x.indices, indptr, *fit, out)
     else:
         _residuals_dense(np.asarray(x), *fit, out)
@@ -105,20 +93,20 @@ def residuals(
 
 
 @njit(nogil=True, cache=True)
-def _add_value(v, of_row, sums):
-    for k in range(of_row.size):
-        sums[k, 0], sums[k, 1] = pair_sum(sums[k, 0], sums[k, 1], v * of_row[k], 0.0)
+def _add_value(v: float, weights: Floats, sums: Floats) -> None:
+    for k in range(weights.size):
+        sums[k, 0], sums[k, 1] = pair_sum(sums[k, 0], sums[k, 1], v * weights[k], 0.0)
 
 
 @njit(nogil=True, cache=True)
-def _add_csr(data, indices, indptr, weights, sums):
+def _add_csr(data: Array, indices: Array, indptr: Ints, weights: Floats, sums: Floats) -> None:
     for row in range(indptr.size - 1):
         for at in range(indptr[row], indptr[row + 1]):
             _add_value(np.float64(data[at]), weights[row], sums[indices[at]])
 
 
 @njit(nogil=True, cache=True)
-def _add_dense(x, weights, sums):
+def _add_dense(x: Array, weights: Floats, sums: Floats) -> None:
     for row in range(x.shape[0]):
         for gene in range(x.shape[1]):
             v = np.float64(x[row, gene])
@@ -127,7 +115,7 @@ def _add_dense(x, weights, sums):
 
 
 @njit(nogil=True, cache=True)
-def _fit(base, weights, slopes, out):
+def _fit(base: Floats, weights: Floats, slopes: Floats, out: Array) -> None:
     for gene in range(out.size):
         out[gene] = base[gene]
     for k in range(weights.size):
@@ -136,7 +124,16 @@ def _fit(base, weights, slopes, out):
 
 
 @njit(nogil=True, cache=True)
-def _residuals_csr(data, indices, indptr, codes, base, weights, slopes, out):
+def _residuals_csr(
+    data: Array,
+    indices: Array,
+    indptr: Ints,
+    codes: Ints,
+    base: Floats,
+    weights: Floats,
+    slopes: Floats,
+    out: Array,
+) -> None:
     fitted = np.empty(out.shape[1])
     for row in range(out.shape[0]):
         _fit(base[codes[row]], weights[row], slopes, fitted)
@@ -148,7 +145,9 @@ def _residuals_csr(data, indices, indptr, codes, base, weights, slopes, out):
 
 
 @njit(nogil=True, cache=True)
-def _residuals_dense(x, codes, base, weights, slopes, out):
+def _residuals_dense(
+    x: Array, codes: Ints, base: Floats, weights: Floats, slopes: Floats, out: Array
+) -> None:
     fitted = np.empty(out.shape[1])
     for row in range(out.shape[0]):
         _fit(base[codes[row]], weights[row], slopes, fitted)

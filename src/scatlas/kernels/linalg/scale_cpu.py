@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
+from scatlas.arrays.array_types import (
+    Array,
+    Block,
+    Bools,
+    Floats,
+    Ints,
+    SparseBlock,
+    is_sparse,
+    row_offsets,
+)
 from scatlas.kernels.build.numba_cache import njit
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 def scale(
-    x: NDArray | sparse.csr_matrix | sparse.csr_array,
-    mean: NDArray[np.float64] | None,
-    sd: NDArray[np.float64],
+    x: Block,
+    mean: Floats | None,
+    sd: Floats,
     max_value: float | None,
-    rows: NDArray[np.bool_] | None = None,
+    rows: Bools | None = None,
     *,
     dtype: Any,
-) -> NDArray | sparse.csr_matrix:
+) -> Array | sparse.csr_matrix:
     """Return ``(x - mean) / sd`` as a new block, computed in float64 and rounded once.
 
     Parameters
@@ -29,14 +36,13 @@ def scale(
     x
         Block ``[n, n_genes]``, dense or CSR, of any real dtype and index width.
     mean
-        float64 ``[n_genes]``; ``None`` leaves the data uncentred (CSR stays CSR), otherwise the
-        result is dense.
+        float64 ``[n_genes]``; the result is dense. None: no centring, and CSR stays CSR.
     sd
         float64 ``[n_genes]``, without zeros.
     max_value
-        Values above it are clipped to it; with `mean`, values below its negative too.
+        Upper bound; with `mean`, its negative is the lower bound. None: no clipping.
     rows
-        Boolean ``[n]``: rows to scale. The others are copied as they are.
+        Boolean ``[n]``: rows to scale; others are copied unchanged. None: all rows.
     dtype
         float32 or float64.
     """
@@ -46,13 +52,13 @@ def scale(
         low = -np.inf
     if rows is None:
         rows = np.ones(n_rows, dtype=bool)
-    if sparse.issparse(x):
-        indptr = x.indptr.astype(np.int64, copy=False)
+    if is_sparse(x):
+        indptr = row_offsets(x)
         if mean is None:
             data = np.empty(x.data.shape, dtype=dtype)
             _scale_csr(x.data, x.indices, indptr, sd, high, rows, data)
             out = sparse.csr_matrix((n_rows, n_genes), dtype=dtype)
-            # Index arrays of its own: a later in-place edit must not reach the source block.
+            # Copies of the index arrays, so that an edit in place does not change the source block.
             out.data, out.indices, out.indptr = data, x.indices.copy(), x.indptr.copy()
             return out
         dense = np.zeros((n_rows, n_genes), dtype=dtype)
@@ -64,38 +70,46 @@ def scale(
     return dense
 
 
-def shift(
-    x: sparse.csr_matrix | sparse.csr_array,
-    mean: NDArray[np.float64],
-    sd: NDArray[np.float64],
-    zeros: NDArray[np.float64],
-    bounds: tuple[float, float],
+def scale_stored_values(
+    x: SparseBlock, mean: Floats, sd: Floats, zeros: Floats, bounds: tuple[float, float]
 ) -> sparse.csr_matrix:
-    """Return the clipped ``(x - mean) / sd`` less ``zeros`` at the stored values, as new CSR.
+    """Centre, scale and clip the stored values of CSR, relative to the scaled zero; stays sparse.
+
+    A stored value v becomes ``clip((v - mean) / sd) - zeros``. Adding ``zeros`` to all values of a
+    gene gives the scaled matrix.
 
     Parameters
     ----------
     x
         CSR block ``[n, n_genes]``, of any real dtype and index width.
     mean, sd, zeros
-        float64 ``[n_genes]``; `zeros` is what a zero of the gene becomes.
+        float64 ``[n_genes]``; `zeros` is the scaled value of 0.
     bounds
         Lowest and highest value after scaling.
 
     Returns
     -------
-    float32, rounded once.
+    New CSR block, float32, rounded once.
     """
     data = np.empty(x.data.shape, dtype=np.float32)
     low, high = map(float, bounds)
-    _shift_csr(x.data, x.indices, mean, sd, zeros, low, high, data)
+    _scale_stored_csr(x.data, x.indices, mean, sd, zeros, low, high, data)
     out = sparse.csr_matrix(x.shape, dtype=np.float32)
     out.data, out.indices, out.indptr = data, x.indices.copy(), x.indptr.copy()
     return out
 
 
 @njit(nogil=True, cache=True)
-def _shift_csr(data, indices, mean, sd, zeros, low, high, out):
+def _scale_stored_csr(
+    data: Array,
+    indices: Array,
+    mean: Floats,
+    sd: Floats,
+    zeros: Floats,
+    low: float,
+    high: float,
+    out: Array,
+) -> None:
     for at in range(data.size):
         gene = indices[at]
         v = (np.float64(data[at]) - mean[gene]) / sd[gene]
@@ -103,8 +117,8 @@ def _shift_csr(data, indices, mean, sd, zeros, low, high, out):
 
 
 @njit(nogil=True, cache=True)
-def _clip(v, low, high):
-    # NaN passes, as both comparisons are false.
+def _clip(v: float, low: float, high: float) -> float:
+    # NaN is returned unchanged, as both comparisons are false.
     if v > high:
         return high
     if v < low:
@@ -113,7 +127,9 @@ def _clip(v, low, high):
 
 
 @njit(nogil=True, cache=True)
-def _scale_csr(data, indices, indptr, sd, high, rows, out):
+def _scale_csr(
+    data: Array, indices: Array, indptr: Ints, sd: Floats, high: float, rows: Bools, out: Array
+) -> None:
     for row in range(indptr.size - 1):
         for at in range(indptr[row], indptr[row + 1]):
             v = np.float64(data[at])
@@ -123,7 +139,17 @@ def _scale_csr(data, indices, indptr, sd, high, rows, out):
 
 
 @njit(nogil=True, cache=True)
-def _scale_csr_to_dense(data, indices, indptr, mean, sd, low, high, rows, out):
+def _scale_csr_to_dense(
+    data: Array,
+    indices: Array,
+    indptr: Ints,
+    mean: Floats,
+    sd: Floats,
+    low: float,
+    high: float,
+    rows: Bools,
+    out: Array,
+) -> None:
     for row in range(out.shape[0]):
         if rows[row]:
             for gene in range(out.shape[1]):
@@ -137,7 +163,9 @@ def _scale_csr_to_dense(data, indices, indptr, mean, sd, low, high, rows, out):
 
 
 @njit(nogil=True, cache=True)
-def _scale_dense(x, mean, sd, low, high, rows, out):
+def _scale_dense(
+    x: Array, mean: Floats, sd: Floats, low: float, high: float, rows: Bools, out: Array
+) -> None:
     for row in range(out.shape[0]):
         for gene in range(out.shape[1]):
             v = np.float64(x[row, gene])

@@ -54,10 +54,10 @@ def scale(
     return out
 
 
-def shift(
+def scale_stored_values(
     x: sparse.csr_matrix, mean: Any, sd: Any, zeros: Any, bounds: tuple[float, float]
 ) -> sparse.csr_matrix:
-    """As :func:`scatlas.kernels.linalg.scale_cpu.shift`, for a block on the GPU; the CPU's bits."""
+    """As :func:`~scatlas.kernels.linalg.scale_cpu.scale_stored_values`: the same bits."""
     data = cp.empty(x.data.shape, cp.float32)
     n = np.int64(data.size)
     low, high = map(np.float64, bounds)

@@ -1,13 +1,13 @@
-"""Moments of normalised counts, straight from the counts of one row block, in one sweep (Numba).
+"""Moments of normalised counts, computed from the raw counts of one block in one sweep (Numba).
 
-Counts are whole numbers and most are small, so what a count of 1, 2, 3, ... adds to a gene is
-worked out once for each cell. The sums are exact (see :func:`_exact_rows`): they depend neither on
-the order of the cells nor on how these were cut into blocks.
+Most counts are small integers, so the terms of the counts 1, 2, 3, ... are computed once per cell
+and looked up. The sums are exact (see :func:`_exact_rows`): they depend neither on the order of the
+cells nor on where blocks begin.
 
 References
 ----------
 S. M. Rump, T. Ogita, S. Oishi, "Accurate floating-point summation part I", SIAM J. Sci. Comput. 31
-(2008): numbers split at a common power of two, so that the sum of either part has no rounding.
+(2008): numbers split at a common power of two, so that the sum of either part is exact.
 """
 
 from __future__ import annotations
@@ -19,17 +19,25 @@ import numpy as np
 from numba import types
 from numba.core.cgutils import ir
 from numba.extending import intrinsic
-from scipy import sparse
 
 from scatlas.arrays import aligned
+from scatlas.arrays.array_types import (
+    Array,
+    Block,
+    Floats,
+    Ints,
+    SparseBlock,
+    is_sparse,
+    row_offsets,
+)
 from scatlas.kernels.build.numba_cache import njit
 from scatlas.kernels.counts.normalize_cpu import log1p, scale_rows
 from scatlas.kernels.moments.moments_cpu import (
     Moments,
-    expm1_of,
-    fold,
+    expm1_values,
     group_sizes,
     local_groups,
+    merge_in_place,
     moments,
 )
 
@@ -38,22 +46,22 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# What counts below this add to a gene is looked up; larger ones are few.
-_SMALL = 32
-# Cells looked up at once: 32 values each.
-_ROWS = 4096
-# The last whole numbers that int32 holds, and of those the last that is one of float32.
-_LARGEST = 2**31 - 1
+# Counts below this are looked up; larger counts are few.
+_N_LOOKUP = 32
+# Cells per look-up table, which has _N_LOOKUP values per cell.
+_ROWS_PER_LOOKUP = 4096
+# Largest int32, and largest int32 that float32 represents exactly.
+_LARGEST_INT32 = 2**31 - 1
 _LARGEST_FLOAT32 = 2**31 - 2**7
-# Float32 holds every whole number up to this one.
-_WHOLE_FLOAT32 = 2**24
-# Exact sums of fewer cells would be folded so often that the general kernel is as quick.
-_FEWEST_ROWS = 64
+# Float32 represents every integer up to this one.
+_EXACT_FLOAT32 = 2**24
+# If fewer cells than this can be summed exactly, merging costs as much as the general kernel saves.
+_MIN_EXACT_ROWS = 64
 
 
 def normalized_moments(
-    x: NDArray | sparse.csr_matrix | sparse.csr_array,
-    scales: NDArray[np.float64],
+    x: Block,
+    scales: Floats,
     codes: NDArray[np.integer] | None = None,
     *,
     log: bool = False,
@@ -63,8 +71,8 @@ def normalized_moments(
 
     The values are those of :func:`~scatlas.kernels.counts.normalize_cpu.scale_rows` and
     :func:`~scatlas.kernels.counts.normalize_cpu.log1p`: float32, but float64 for float64 counts.
-    CSR blocks of whole counts are taken as they are. Dense blocks, and values that differ so much
-    in size that the quick sums would round, are normalised first.
+    CSR blocks of integer counts are not normalised first. Dense blocks are, and so are values that
+    differ so much in size that the fast sums would round.
 
     Parameters
     ----------
@@ -77,20 +85,19 @@ def normalized_moments(
         Group of each row, integer ``[n]``; rows with a negative code are left out. ``None``: one
         group, 0.
     log
-        Take the moments of the natural logarithm of 1 + the normalised count.
+        Moments of the natural logarithm of 1 + the normalised count.
     expm1
-        Take those of ``expm1`` of that, as :func:`~scatlas.kernels.moments.moments_cpu.moments`
-        does.
+        Moments of ``expm1`` of that, as in :func:`~scatlas.kernels.moments.moments_cpu.moments`.
 
     Returns
     -------
-    The moments of the groups that occur in the block (one row a group).
+    Moments of the groups that occur in the block, one row per group.
     """
     n_rows = x.shape[0]
 
-    def transform(normalised: NDArray) -> NDArray:
-        values = log1p(normalised) if log else normalised
-        return expm1_of(values, None) if expm1 else values
+    def transform(normalised: Array) -> Array:
+        values = np.asarray(log1p(normalised)) if log else normalised
+        return expm1_values(values, None) if expm1 else values
 
     scales = np.ascontiguousarray(scales, dtype=np.float64)
     if scales.shape != (n_rows,):
@@ -99,151 +106,143 @@ def normalized_moments(
     kept = ~np.isnan(scales)
     if not kept.all():
         codes = np.where(kept, 0 if codes is None else codes, -1)
-    if sparse.issparse(x):
+    if is_sparse(x):
         exact = _exact_rows(x.data, scales[kept], n_rows, transform)
-        if exact[0] >= min(n_rows, _FEWEST_ROWS):
-            return _of_counts(x, np.where(kept, scales, 0.0), codes, transform, exact)
+        if exact[0] >= min(n_rows, _MIN_EXACT_ROWS):
+            return _moments_from_counts(x, np.where(kept, scales, 0.0), codes, transform, exact)
     values = scale_rows(x, scales)
     return moments(log1p(values) if log else values, codes, expm1=expm1)
 
 
-def moments_of_counts(
-    x: NDArray | sparse.csr_matrix | sparse.csr_array,
-    codes: NDArray[np.integer] | None = None,
-) -> Moments:
-    """As :func:`~scatlas.kernels.moments.moments_cpu.moments`, to the same bits; quicker for
-    counts.
+def moments_of_counts(x: Block, codes: NDArray[np.integer] | None = None) -> Moments:
+    """As :func:`~scatlas.kernels.moments.moments_cpu.moments`: the same bits, faster for counts.
 
-    Counts that float32 holds are normalised ones with a size factor of 1.
+    Counts that float32 represents exactly are normalised counts with a size factor of 1.
     """
-    if sparse.issparse(x) and x.dtype.kind in "iub" and _fit_float32(x.data):
+    if is_sparse(x) and x.dtype.kind in "iub" and _are_exact_in_float32(x.data):
         return normalized_moments(x, np.ones(x.shape[0]), codes)
     return moments(x, codes)
 
 
-def _fit_float32(integers: NDArray) -> bool:
+def _are_exact_in_float32(integers: Array) -> bool:
     if integers.itemsize <= 2 or integers.size == 0:
         return True
-    return bool(integers.max() <= _WHOLE_FLOAT32 and integers.min() >= -_WHOLE_FLOAT32)
+    return bool(integers.max() <= _EXACT_FLOAT32 and integers.min() >= -_EXACT_FLOAT32)
 
 
 def _exact_rows(
-    counts: NDArray,
-    scales: NDArray[np.float64],
-    n_rows: int,
-    transform: Callable[[NDArray], NDArray],
+    counts: Array, scales: Floats, n_rows: int, transform: Callable[[Array], Array]
 ) -> tuple[int, float, int]:
-    """How many cells (n) can be summed without rounding, and the power of two to split squares at.
+    """Number of cells (n) that can be summed exactly, and the power of two that splits squares.
 
-    All values are multiples of u, the unit in the last place of the least that a count can become,
-    and at most m. n is chosen so that n * m / u <= 2**52, below which n values add up exactly. Let
-    2**e be the power of two above n * m**2. The part of a square that is left when 2**e has been
-    added and subtracted is a multiple of 2**(e - 52), and n of them stay below 2**(e + 1). The rest
-    is a multiple of u**2 of at most 2**(e - 53), and n of them stay at n * 2**(e - 53) <= n**2 *
-    m**2 / 2**52 <= 2**52 * u**2. No sum of either part reaches 2**53 of its units, so that float64
-    holds it exactly.
+    All values are at most m and are multiples of u, the unit in the last place of the smallest
+    possible value. n is chosen so that n * m / u <= 2**52, so the sum of n values is exact. Let
+    2**e be the power of two above n * m**2. Adding and subtracting 2**e leaves the high part of a
+    square: a multiple of 2**(e - 52), and n of them stay below 2**(e + 1). The low part is a
+    multiple of u**2 of at most 2**(e - 53), and n of them stay at n * 2**(e - 53) <= n**2 * m**2 /
+    2**52 <= 2**52 * u**2. No sum of either part reaches 2**53 of its units, so float64 holds it
+    exactly.
 
     Returns
     -------
-    Also how many counts are not looked up. No cells where the counts are not whole and positive
-    numbers of the size that counts have.
+    Number of cells, power of two, and number of counts of at least ``_N_LOOKUP``. The number of
+    cells is 0 if the values are not counts: not integers, negative, or too large.
     """
-    none = 0, 0.0, 0
+    no_counts = 0, 0.0, 0
     if counts.size == 0 or scales.size == 0:
         return max(1, n_rows), 1.0, counts.size
     if counts.dtype == np.float64:
-        return none
+        return no_counts
     if counts.dtype == bool:
         counts = counts.view(np.uint8)
     floats = counts.dtype.kind == "f"
-    most = _LARGEST_FLOAT32 if floats else min(_LARGEST, np.iinfo(counts.dtype).max)
-    whole, highest, n_large = _survey(counts, counts.dtype.type(most))
-    if not whole:
-        return none
+    limit = _LARGEST_FLOAT32 if floats else min(_LARGEST_INT32, np.iinfo(counts.dtype).max)
+    are_counts, highest, n_large = _inspect_counts(counts, counts.dtype.type(limit))
+    if not are_counts:
+        return no_counts
     with np.errstate(over="ignore"):
         bounds = np.array([scales.min(), highest * scales.max()]).astype(np.float32)
-        # A little farther apart: NumPy's expm1 may be off by a unit or two in the last place.
-        least, most = transform(bounds).astype(np.float64) * (1 - 2.0**-20, 1 + 2.0**-20)
-    if not 0 < least < np.inf or not most < np.inf:
-        return none
-    most = max(most, least)
-    n = min(max(1, n_rows), int(2.0**52 * float(np.spacing(np.float32(least))) / most))
-    return n, 2.0 ** math.frexp(n * most**2)[1], n_large
+        # With a margin, as NumPy's expm1 may be off by a few units in the last place.
+        smallest, largest = transform(bounds).astype(np.float64) * (1 - 2.0**-20, 1 + 2.0**-20)
+    if not 0 < smallest < np.inf or not largest < np.inf:
+        return no_counts
+    largest = max(largest, smallest)
+    n = min(max(1, n_rows), int(2.0**52 * float(np.spacing(np.float32(smallest))) / largest))
+    return n, 2.0 ** math.frexp(n * largest**2)[1], n_large
 
 
 @njit(nogil=True, cache=True)
-def _survey(counts, most):
-    """Whether all are whole numbers from 0 to `most`, of their own type; the largest; how many are
-    not small.
+def _inspect_counts(counts: Array, limit: Any) -> tuple[bool, np.int32, np.int64]:
+    """Whether all are integers from 0 to `limit`; the largest; number of at least ``_N_LOOKUP``.
 
-    Without a branch, so that the compiler turns it into vector instructions.
+    Without a branch, so that the compiler vectorises it.
     """
     wrong = False
     highest = np.int32(0)
     n_large = np.int64(0)
-    for i in range(counts.size):  # not over the values themselves: that keeps them scalar
+    for i in range(counts.size):  # a loop over the values themselves would not be vectorised
         value = counts[i]
-        fits = (value >= 0) & (value <= most)
-        # What does not fit, NaN too, is not converted: the result would be undefined.
+        fits = (value >= 0) & (value <= limit)
+        # Replace a value that does not fit, or NaN: its conversion would be undefined.
         count = np.int32(value if fits else counts.dtype.type(0))
         wrong |= count != value
         highest = max(highest, count)
-        n_large += count >= _SMALL
+        n_large += count >= _N_LOOKUP
     return not wrong, highest, n_large
 
 
-def _of_counts(
-    x: sparse.csr_matrix | sparse.csr_array,
-    scales: NDArray[np.float64],
+def _moments_from_counts(
+    x: SparseBlock,
+    scales: Floats,
     codes: NDArray[np.integer] | None,
-    transform: Callable[[NDArray], NDArray],
+    transform: Callable[[Array], Array],
     exact: tuple[int, float, int],
 ) -> Moments:
     n_rows, n_genes = x.shape
     n_exact, grid, n_large = exact
     groups, local = local_groups(codes, n_rows)
     offsets = np.where(local < 0, -1, 4 * n_genes * local)
-    indptr = x.indptr.astype(np.int64, copy=False)
-    large = tuple(np.empty(n_large, np.int64) for _ in range(3))
+    indptr = row_offsets(x)
+    large = np.empty(n_large, np.int64), np.empty(n_large, np.int64), np.empty(n_large, np.int64)
     parts = []
     for start in range(0, max(1, n_rows), n_exact):
         end = min(start + n_exact, n_rows)
         sums = aligned.zeros((groups.size, n_genes, 4))
         expressed = np.empty((groups.size, n_genes), dtype=np.int64)
         flat = sums.reshape(-1)
-        for first in range(start, end, _ROWS):
-            rows = slice(first, min(first + _ROWS, end))
+        for first in range(start, end, _ROWS_PER_LOOKUP):
+            rows = slice(first, min(first + _ROWS_PER_LOOKUP, end))
             pointers = indptr[first : rows.stop + 1]
             _add_rows(x, pointers, offsets[rows], scales[rows], transform, grid, flat, large)
-        _close(flat, expressed.reshape(-1))
+        _finish_sums(flat, expressed.reshape(-1))
         parts.append(Moments(groups, group_sizes(local[start:end], groups.size), sums, expressed))
-    return fold(parts)
+    return merge_in_place(parts)
 
 
 def _add_rows(
-    x: sparse.csr_matrix | sparse.csr_array,
-    pointers: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    scales: NDArray[np.float64],
-    transform: Callable[[NDArray], NDArray],
+    x: SparseBlock,
+    pointers: Ints,
+    offsets: Ints,
+    scales: Floats,
+    transform: Callable[[Array], Array],
     grid: float,
-    sums: NDArray[np.float64],
-    large: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
+    sums: Floats,
+    large: tuple[Ints, Ints, Ints],
 ) -> None:
-    """Add the rows that `pointers` mark, each to the group whose numbers begin at its offset."""
-    with np.errstate(over="ignore"):  # by a count that the block has not
-        lookup = transform(np.multiply.outer(scales, np.arange(_SMALL)).astype(np.float32))
-    at, rows, places = large
-    n = _add_small(x.data, x.indices, pointers, offsets, lookup, grid, sums, at, rows, places)
-    values = (x.data[at[:n]] * scales[rows[:n]]).astype(np.float32)
-    _add_large(transform(values), places[:n], grid, sums)
+    """Add the rows between `pointers`, each to the sums of its group, which begin at its offset."""
+    with np.errstate(over="ignore"):  # of counts that do not occur
+        lookup = transform(np.multiply.outer(scales, np.arange(_N_LOOKUP)).astype(np.float32))
+    positions, rows, targets = large
+    n = _add_small(x.data, x.indices, pointers, offsets, lookup, grid, sums, *large)
+    values = (x.data[positions[:n]] * scales[rows[:n]]).astype(np.float32)
+    _add_large(transform(values), targets[:n], grid, sums)
 
 
 @intrinsic
 def _add_four(typing_context: Any, sums: Any, at: Any, values: Any, first: Any) -> Any:  # noqa: ARG001
     """``sums[at : at + 4] += values[first : first + 4]`` as one vector addition.
 
-    Numba leaves LLVM's pass that would join four additions switched off; they take 1.5x as long.
+    Numba disables LLVM's pass that would merge four additions, which take 1.5 times as long.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -263,16 +262,27 @@ def _add_four(typing_context: Any, sums: Any, at: Any, values: Any, first: Any) 
 
 
 @njit(nogil=True, cache=True)
-def _add_small(data, indices, indptr, offsets, lookup, grid, sums, large, rows, places):
-    # Unsigned subscripts: Numba tests signed ones for being negative.
+def _add_small(
+    data: Array,
+    indices: Array,
+    indptr: Ints,
+    offsets: Ints,
+    lookup: Floats,
+    grid: float,
+    sums: Floats,
+    positions: Ints,
+    rows: Ints,
+    targets: Ints,
+) -> int:
+    # Subscripts are unsigned, because Numba tests signed ones for negative values.
     four = np.uint64(4)
-    parts = np.zeros(4 * _SMALL)
+    parts = np.zeros(4 * _N_LOOKUP)
     n = 0
     for row in range(offsets.size):
         if offsets[row] < 0:
             continue
         offset = np.uint64(offsets[row])
-        for count in range(1, _SMALL):
+        for count in range(1, _N_LOOKUP):
             v = np.float64(lookup[row, count])
             square = v * v
             high = (square + grid) - grid
@@ -282,31 +292,31 @@ def _add_small(data, indices, indptr, offsets, lookup, grid, sums, large, rows, 
             parts[4 * count + 3] = square - high
         for at in range(indptr[row], indptr[row + 1]):
             count = data[at]
-            place = offset + four * np.uint64(indices[at])
-            if count < _SMALL:
-                _add_four(sums, place, parts, 4 * np.int64(count))
+            target = offset + four * np.uint64(indices[at])
+            if count < _N_LOOKUP:
+                _add_four(sums, target, parts, 4 * np.int64(count))
             else:
-                large[n], rows[n], places[n] = at, row, place
+                positions[n], rows[n], targets[n] = at, row, target
                 n += 1
     return n
 
 
 @njit(nogil=True, cache=True)
-def _add_large(values, places, grid, sums):
+def _add_large(values: Array, targets: Ints, grid: float, sums: Floats) -> None:
     for k in range(values.size):
         v = np.float64(values[k])
         square = v * v
         high = (square + grid) - grid
-        place = places[k]
-        sums[place] += v
-        sums[place + 1] += 1.0
-        sums[place + 2] += high
-        sums[place + 3] += square - high
+        target = targets[k]
+        sums[target] += v
+        sums[target + 1] += 1.0
+        sums[target + 2] += high
+        sums[target + 3] += square - high
 
 
 @njit(nogil=True, cache=True)
-def _close(sums, expressed):
-    """From sum, cells, and sum of squares in two parts to what :class:`Moments` holds."""
+def _finish_sums(sums: Floats, expressed: Ints) -> None:
+    """Convert sum, number of cells, and high and low sum of squares to the sums of `Moments`."""
     for gene in range(expressed.size):
         expressed[gene] = np.int64(sums[4 * gene + 1])
         high, low = sums[4 * gene + 2], sums[4 * gene + 3]

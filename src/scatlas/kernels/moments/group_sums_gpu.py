@@ -13,8 +13,8 @@ import numpy as np
 from cupyx.scipy import sparse
 
 from scatlas.kernels.build import cuda
-from scatlas.kernels.moments.group_sums_cpu import Sums, Wanted
-from scatlas.kernels.moments.moments_cpu import local_groups, mean_deviations
+from scatlas.kernels.moments.group_sums_cpu import SumKinds, Sums
+from scatlas.kernels.moments.moments_cpu import local_groups, means_and_deviations
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from scatlas.arrays.cupy_arrays import Block
 
 
-def zeros(shape: tuple[int, int], dtype: DTypeLike, wanted: Wanted) -> Sums:
+def zeros(shape: tuple[int, int], dtype: DTypeLike, wanted: SumKinds) -> Sums:
     """As :func:`scatlas.kernels.moments.group_sums_cpu.zeros`, on the current device."""
     return Sums.zeros(cp, shape, dtype, wanted)
 
@@ -61,7 +61,7 @@ def add(x: Block, codes: NDArray[np.integer], into: Sums) -> None:
     cuda.kernel("moments/group_sums", name, *types)(grid, threads, (*block, *where, *sums, nonzero))
 
 
-def group_sums(x: Block, codes: NDArray[np.integer], wanted: Wanted) -> tuple[cp.ndarray, Sums]:
+def group_sums(x: Block, codes: NDArray[np.integer], wanted: SumKinds) -> tuple[cp.ndarray, Sums]:
     """As :func:`scatlas.kernels.moments.group_sums_cpu.group_sums`, for a block on the GPU."""
     groups, local = local_groups(codes, int(x.shape[0]))
     sums = zeros((groups.size, int(x.shape[1])), x.dtype, wanted)
@@ -75,7 +75,7 @@ def mean_var(total: Sums, n: NDArray[np.int64], dof: int, mean: Any, var: Any) -
     sums, low = _pair(total.sums, total.errors)
     if var is not None:
         squares = _pair(total.squares, total.square_errors)
-        _, deviations = mean_deviations(sums, low, *squares, of)
+        _, deviations = means_and_deviations(sums, low, *squares, of)
         var[...] = deviations / cp.where(of > dof, of - dof, cp.nan)
     if mean is not None:
         mean[...] = sums / of

@@ -1,4 +1,4 @@
-"""Medians per group of rows and column (Numba)."""
+"""Medians per column (Numba)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import numpy as np
 from scatlas.kernels.build.numba_cache import njit
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from scipy import sparse
 
+    from scatlas.arrays.array_types import Array, Floats
 
-def medians(x: NDArray | sparse.csr_matrix, n_columns: int) -> NDArray[np.float64]:
+
+def medians(x: Array | sparse.csr_matrix, n_columns: int) -> Floats:
     """Median of each column of a matrix, zeros included, float64 ``[n_columns]``.
 
     Parameters
@@ -21,12 +22,12 @@ def medians(x: NDArray | sparse.csr_matrix, n_columns: int) -> NDArray[np.float6
     x
         Dense, or CSR without duplicated entries, of any real dtype and index width.
     n_columns
-        Its columns.
+        Number of columns.
 
     Returns
     -------
-    The middle value, or the mean of the two in the middle (in float64). NaN for a column that
-    holds a NaN, and for a matrix without rows.
+    The middle value, or the mean of the two middle values in float64. NaN for a column that holds a
+    NaN, and for a matrix without rows.
     """
     if x.shape[0] == 0:
         return np.full(n_columns, np.nan)
@@ -39,7 +40,7 @@ def medians(x: NDArray | sparse.csr_matrix, n_columns: int) -> NDArray[np.float6
 
 
 @njit(nogil=True, cache=True)
-def _medians(data, indices, n_rows, n_columns):
+def _medians(data: Array, indices: Array, n_rows: int, n_columns: int) -> Floats:
     ends = np.zeros(n_columns + 1, dtype=np.int64)
     for column in indices:
         ends[column + 1] += 1
@@ -52,23 +53,23 @@ def _medians(data, indices, n_rows, n_columns):
         starts[column] += 1
     out = np.empty(n_columns, dtype=np.float64)
     for column in range(n_columns):
-        found = np.sort(values[ends[column] : ends[column + 1]])
-        if found.size and np.isnan(found[-1]):
+        ordered = np.sort(values[ends[column] : ends[column + 1]])
+        if ordered.size and np.isnan(ordered[-1]):
             out[column] = np.nan
             continue
-        below = np.searchsorted(found, 0.0)
-        high = _ranked(found, below, n_rows, n_rows // 2)
-        low = high if n_rows % 2 else _ranked(found, below, n_rows, n_rows // 2 - 1)
+        n_negative = np.searchsorted(ordered, 0.0)
+        high = _value_of_rank(ordered, n_negative, n_rows, n_rows // 2)
+        low = high if n_rows % 2 else _value_of_rank(ordered, n_negative, n_rows, n_rows // 2 - 1)
         out[column] = (low + high) / 2.0
     return out
 
 
 @njit(nogil=True, cache=True)
-def _ranked(found, below, n_rows, rank):
-    """Value of a rank among sorted values, of which `below` are negative, and the other zeros."""
-    n_zeros = n_rows - found.size
-    if rank < below:
-        return found[rank]
-    if rank < below + n_zeros:
+def _value_of_rank(values: Array, n_negative: int, n_rows: int, rank: int) -> float:
+    """Value of a rank among sorted nonzero values, `n_negative` of them negative, and zeros."""
+    n_zeros = n_rows - values.size
+    if rank < n_negative:
+        return values[rank]
+    if rank < n_negative + n_zeros:
         return 0.0
-    return found[rank - n_zeros]
+    return values[rank - n_zeros]

@@ -1,17 +1,17 @@
 """Per-gene sums, sums of squares and expressed cells of one row block (Numba).
 
-Both sums are carried as an unevaluated pair of float64 (the sum and its accumulated rounding
-error), so a gene with a mean of 1e6 and a standard deviation of 1 keeps its variance, blocks merge
-by plain addition, and the result does not depend on how the rows were cut into blocks. Genes that
-hold the same values in other cells therefore tie exactly, which a ranking of genes must not break.
+Each sum is a pair of float64, the sum and its accumulated rounding error. So a gene with a mean of
+1e6 and a standard deviation of 1 keeps its variance, blocks merge by addition, and the result does
+not depend on where blocks begin. Genes that hold the same values in different cells tie exactly, so
+that rankings of genes are stable.
 
 References
 ----------
 D. E. Knuth, The Art of Computer Programming 2, section 4.2.2: the error of a sum.
 T. J. Dekker, "A floating-point technique for extending the available precision",
 Numer. Math. 18 (1971): the error of a product, and the addition of pairs.
-T. F. Chan, G. H. Golub, R. J. LeVeque, Stanford STAN-CS-79-773 (1979): the merge that the pair of
-sums replaces; it keeps the variance too, but its rounding depends on the blocks.
+T. F. Chan, G. H. Golub, R. J. LeVeque, Stanford STAN-CS-79-773 (1979): the usual merge of moments.
+It keeps the variance too, but its rounding depends on the blocks, so it is not used here.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba.extending import register_jitable
-from scipy import sparse
 
+from scatlas.arrays.array_types import Array, Block, Floats, Ints, is_sparse, row_offsets
 from scatlas.kernels.build.numba_cache import njit
 
 if TYPE_CHECKING:
@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# Squares of these have at most 53 significant bits, so float64 holds them without an error term.
+# Types (NumPy codes) whose squares float64 holds exactly: they have at most 53 significant bits.
 EXACT_SQUARES = frozenset("?bBhHef")
 
-# A sum of squared deviations below n of these parts of the sum of squares is the rounding of the
-# pairs: the gene is constant. (Float32 values that differ at all leave 2**-48 / n, far above it.)
+# A gene is constant if its sum of squared deviations is below n * CONSTANT times its sum of
+# squares: that much is rounding of the pairs. (Float32 values that differ leave at least 2**-48 /
+# n.)
 CONSTANT = 2.0**-102
 
 
@@ -46,7 +47,7 @@ class Moments:
     Attributes
     ----------
     groups
-        int64 ``[n_groups]``, sorted codes of the groups that have cells.
+        int64 ``[n_groups]``, sorted codes of the groups with cells.
     n_cells
         int64 ``[n_groups]``, cells per group.
     sums
@@ -55,32 +56,32 @@ class Moments:
         int64 ``[n_groups, n_genes]``, cells with a value above zero.
     """
 
-    groups: NDArray[np.int64]
-    n_cells: NDArray[np.int64]
-    sums: NDArray[np.float64]
-    expressed: NDArray[np.int64]
+    groups: Ints
+    n_cells: Ints
+    sums: Floats
+    expressed: Ints
 
     @cached_property
-    def _mean_var(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _mean_var(self) -> tuple[Floats, Floats]:
         return _mean_var(self.sums, self.n_cells)
 
     @property
-    def mean(self) -> NDArray[np.float64]:
+    def mean(self) -> Floats:
         """Mean per group and gene, float64 ``[n_groups, n_genes]``."""
         return self._mean_var[0]
 
     @property
-    def var(self) -> NDArray[np.float64]:
+    def var(self) -> Floats:
         """Variance per group and gene, float64 ``[n_groups, n_genes]``.
 
-        Divided by n - 1; zero for a group of one cell (as scanpy has it) and exactly zero for a
+        The divisor is n - 1. Zero for a group of one cell, as in scanpy, and exactly zero for a
         constant gene.
         """
         return self._mean_var[1]
 
 
 def moments(
-    x: NDArray | sparse.csr_matrix | sparse.csr_array,
+    x: Block,
     codes: NDArray[np.integer] | None = None,
     *,
     expm1: bool = False,
@@ -97,48 +98,46 @@ def moments(
         Group of each row, integer ``[n]``; rows with a negative code are left out. ``None``: one
         group, 0.
     expm1
-        Take the moments of ``expm1(x)`` (of ``expm1(x * log_base)`` with `log_base`). The values
-        are transformed in the precision of `x`, as scanpy does; integers in float64.
+        Moments of ``expm1(x)``, or ``expm1(x * log_base)``. The transform is computed in the
+        precision of `x`, as in scanpy, and in float64 for integers.
     log_base
-        Natural logarithm of the base that the data were logarithmised with.
+        Natural logarithm of the base of the log data.
 
     Returns
     -------
-    The moments of the groups that occur in the block (one row a group).
+    Moments of the groups that occur in the block, one row per group.
     """
     n_rows, n_genes = x.shape
     groups, local = local_groups(codes, n_rows)
     sums = np.zeros((groups.size, n_genes, 4))
     expressed = np.zeros((groups.size, n_genes), dtype=np.int64)
-    values = x.data if sparse.issparse(x) else np.asarray(x)
+    values = x.data if is_sparse(x) else np.asarray(x)
     if expm1:
-        values = expm1_of(values, log_base)
+        values = expm1_values(values, log_base)
     exact = values.dtype.char in EXACT_SQUARES
-    if sparse.issparse(x):
-        indptr = x.indptr.astype(np.int64, copy=False)
+    if is_sparse(x):
+        indptr = row_offsets(x)
         _add_csr(values, x.indices, indptr, local, exact, sums, expressed)
     else:
         _add_dense(values, local, exact, sums, expressed)
     return Moments(groups, group_sizes(local, groups.size), sums, expressed)
 
 
-def local_groups(
-    codes: NDArray[np.integer] | None, n_rows: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Groups that occur in a block, sorted, and each row's place among them (-1: left out)."""
+def local_groups(codes: NDArray[np.integer] | None, n_rows: int) -> tuple[Ints, Ints]:
+    """Sorted groups that occur in a block, and the index of each row's group (-1: left out)."""
     if codes is None:
         return np.zeros(1, dtype=np.int64), np.zeros(n_rows, dtype=np.int64)
     groups = np.unique(codes[codes >= 0]).astype(np.int64)
     return groups, np.where(codes >= 0, np.searchsorted(groups, codes), -1).astype(np.int64)
 
 
-def group_sizes(local: NDArray[np.int64], n_groups: int) -> NDArray[np.int64]:
-    """Rows of each group, int64 ``[n_groups]``; negative codes count for none."""
+def group_sizes(local: Ints, n_groups: int) -> Ints:
+    """Rows per group, int64 ``[n_groups]``; rows with a negative code are not counted."""
     return np.bincount(local[local >= 0], minlength=n_groups).astype(np.int64)
 
 
-def fold(parts: Sequence[Moments]) -> Moments:
-    """As :func:`merge`, but adds into the first part's arrays, which are given up."""
+def merge_in_place(parts: Sequence[Moments]) -> Moments:
+    """As :func:`merge`, but overwrites the arrays of the first part: no copy per block."""
     first, *others = parts
     for part in others:
         if not np.array_equal(first.groups, part.groups):
@@ -165,19 +164,19 @@ def merge(parts: Sequence[Moments]) -> Moments:
     return Moments(groups, n_cells, sums, expressed)
 
 
-def expm1_of(values: NDArray, log_base: float | None) -> NDArray:
-    """``expm1(values * log_base)`` in the precision of the values; of integers in float64.
+def expm1_values(values: Array, log_base: float | None) -> Array:
+    """``expm1(values * log_base)`` in the precision of the values, in float64 for integers.
 
-    NaN of -inf, the logarithm of zero: no count has it, and -1 would go unnoticed.
+    -inf gives NaN: it is the logarithm of 0 and not of 1 + a count, and -1 would go unnoticed.
     """
     if not np.issubdtype(values.dtype, np.floating):
         values = values.astype(np.float64)
-    # Overflow (counts taken for logarithms) shows as an infinite mean.
+    # Overflow, from counts mistaken for logarithms, shows as an infinite mean.
     with np.errstate(over="ignore"):
         if log_base is None:
             out = np.expm1(values)
         else:
-            # The product is taken in float64 and rounded once to the precision of the data.
+            # The product is computed in float64 and rounded once to the precision of the data.
             out = (values * np.float64(log_base)).astype(values.dtype, copy=False)
             np.expm1(out, out=out)
     no_count = values == -np.inf
@@ -195,7 +194,7 @@ def square_error(v: float, square: float) -> float:
     return ((high * high - square) + 2.0 * high * low) + low * low
 
 
-# Plain functions of numbers and of arrays, NumPy's or CuPy's; compiled code may call them, too.
+# The following functions take numbers, NumPy arrays or CuPy arrays; compiled code calls them too.
 
 
 @register_jitable
@@ -204,27 +203,35 @@ def pair_sum(high: Any, low: Any, value: Any, error: Any) -> tuple[Any, Any]:
     new = high + value
     part = new - high
     rest = low + (((high - (new - part)) + (value - part)) + error)
-    # Renormalised each time: an error that grew with n would be rounded in its turn.
+    # Normalise the pair each time: an error that grows with n would itself be rounded.
     total = new + rest
     return total, rest - (total - new)
 
 
 @njit(nogil=True, cache=True)
-def _add_pair(pair: NDArray, at: int, value: float, error: float) -> None:
+def _add_pair(pair: Floats, at: int, value: float, error: float) -> None:
     """Add ``value + error`` to the sum at ``pair[at]`` and its error at ``pair[at + 1]``."""
     pair[at], pair[at + 1] = pair_sum(pair[at], pair[at + 1], value, error)
 
 
 @njit(nogil=True, cache=True)
-def add_value(sums: NDArray, v: float, exact: bool) -> None:
-    """Add a value to the four sums of its gene; `exact`: float64 holds its square."""
+def add_value(sums: Floats, v: float, exact: bool) -> None:
+    """Add a value to the four sums of its gene. `exact`: float64 holds its square exactly."""
     _add_pair(sums, 0, v, 0.0)
     square = v * v
     _add_pair(sums, 2, square, 0.0 if exact else square_error(v, square))
 
 
 @njit(nogil=True, cache=True)
-def _add_csr(data, indices, indptr, codes, exact, sums, expressed):
+def _add_csr(
+    data: Array,
+    indices: Array,
+    indptr: Ints,
+    codes: Ints,
+    exact: bool,
+    sums: Floats,
+    expressed: Ints,
+) -> None:
     for row in range(indptr.size - 1):
         group = codes[row]
         if group < 0:
@@ -238,7 +245,7 @@ def _add_csr(data, indices, indptr, codes, exact, sums, expressed):
 
 
 @njit(nogil=True, cache=True)
-def _add_dense(x, codes, exact, sums, expressed):
+def _add_dense(x: Array, codes: Ints, exact: bool, sums: Floats, expressed: Ints) -> None:
     for row in range(x.shape[0]):
         group = codes[row]
         if group < 0:
@@ -252,18 +259,16 @@ def _add_dense(x, codes, exact, sums, expressed):
 
 
 @njit(nogil=True, cache=True)
-def _merge_sums(part, at, sums):
+def _merge_sums(part: Floats, rows: Ints, sums: Floats) -> None:
     for group in range(part.shape[0]):
         for gene in range(part.shape[1]):
-            of = sums[at[group], gene]
-            _add_pair(of, 0, part[group, gene, 0], part[group, gene, 1])
-            _add_pair(of, 2, part[group, gene, 2], part[group, gene, 3])
+            pairs = sums[rows[group], gene]
+            _add_pair(pairs, 0, part[group, gene, 0], part[group, gene, 1])
+            _add_pair(pairs, 2, part[group, gene, 2], part[group, gene, 3])
 
 
-def _mean_var(
-    sums: NDArray[np.float64], n_cells: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and variance (n - 1) of the sums of :class:`Moments`, over so many cells.
+def _mean_var(sums: Floats, n_cells: Ints) -> tuple[Floats, Floats]:
+    """Mean and variance (divisor n - 1) from the sums of :class:`Moments`.
 
     Parameters
     ----------
@@ -272,30 +277,31 @@ def _mean_var(
     n_cells
         int64 ``[n_groups]``, or ``[n_groups, n_genes]``.
     """
-    # In NumPy: once a plate, a compiled kernel would take longer to compile than to run.
+    # NumPy and not Numba: this runs once per plate, and compiling would take longer than it.
     n = (n_cells if n_cells.ndim == 2 else n_cells[:, None]).astype(np.float64)
     with np.errstate(all="ignore"):
-        mean, deviations = mean_deviations(*np.moveaxis(sums, 2, 0), n)
+        mean, deviations = means_and_deviations(
+            sums[..., 0], sums[..., 1], sums[..., 2], sums[..., 3], n
+        )
         var = np.where(n > 1.0, deviations / (n - 1.0), 0.0)
     return mean, var
 
 
-def mean_deviations(
+def means_and_deviations(
     total: Any, total_low: Any, squares: Any, squares_low: Any, n: Any
 ) -> tuple[Any, Any]:
-    """Means, and sums of squared deviations from them, of sums that are pairs; of any shape.
+    """Means and sums of squared deviations from them, from sums that are pairs; of any shape.
 
-    The deviations are exactly zero where they are within the rounding of the pairs: where all
-    values are the same.
+    Deviations are exactly zero where all values are the same (see ``CONSTANT``).
     """
-    deviations = deviations_of(total, total_low, squares, squares_low, n)
+    deviations = squared_deviations(total, total_low, squares, squares_low, n)
     return total / n, np.where(deviations <= n * CONSTANT * squares, 0.0, deviations)
 
 
 @register_jitable
-def deviations_of(total: Any, total_low: Any, squares: Any, squares_low: Any, n: Any) -> Any:
-    """Sums of squared deviations, those of constant values with their rounding."""
-    # total**2 / n as a pair: the quotient and what it leaves.
+def squared_deviations(total: Any, total_low: Any, squares: Any, squares_low: Any, n: Any) -> Any:
+    """Sums of squared deviations; for constant values a rounding error remains."""
+    # total**2 / n as a pair: the quotient and its rounding error.
     product = total * total
     product_low = product_error(total, total, product) + 2.0 * total * total_low
     quotient = product / n

@@ -1,4 +1,4 @@
-"""Sums over all groups but one, of the sums of groups."""
+"""Sums over all cells outside each group, from the sums per group."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from scatlas.kernels.moments.group_sums_cpu import Sums
 from scatlas.kernels.moments.moments_cpu import pair_sum
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from scatlas.arrays.array_types import Floats, Ints
 
 
 def other_group_sums(total: Sums) -> Sums:
-    """What the groups beside it add up to, for each group.
+    """Sums over all other groups, for each group.
 
-    Integers are subtracted from the sum of all. Reals are not: what they would leave of a group
-    much larger than the rest is its rounding. They are added up from both ends instead, with their
-    errors, so that a gene which is constant in the rest has exactly its sums.
+    Integers are the total less the group. Floats are not subtracted: if one group dominates, the
+    difference is mostly rounding error. They are summed from the first and from the last group
+    instead, with their errors, so that the sums of a gene that is constant outside a group are
+    exact.
 
     Parameters
     ----------
@@ -29,22 +30,22 @@ def other_group_sums(total: Sums) -> Sums:
     -------
     Sums of the same shape.
     """
-    arrays = total.sums, total.squares, total.nonzero
+    nonzero = _others_of_integers(total.nonzero)
     if total.whole:
-        sums, squares, nonzero = (_whole(array) for array in arrays)
+        sums, squares = _others_of_integers(total.sums), _others_of_integers(total.squares)
         return Sums(total.whole, sums, None, squares, None, nonzero)
-    sums, errors = _pairs(total.sums, total.errors)
-    squares, square_errors = _pairs(total.squares, total.square_errors)
-    return Sums(total.whole, sums, errors, squares, square_errors, _whole(total.nonzero))
+    pairs = _others_of_pairs(total.sums, total.errors)
+    square_pairs = _others_of_pairs(total.squares, total.square_errors)
+    return Sums(total.whole, *pairs, *square_pairs, nonzero)
 
 
-def _whole(array: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
+def _others_of_integers(array: Ints | None) -> Ints | None:
     return None if array is None else array.sum(axis=0) - array
 
 
-def _pairs(
-    high: NDArray[np.float64] | None, low: NDArray[np.float64] | None
-) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
+def _others_of_pairs(
+    high: Floats | None, low: Floats | None
+) -> tuple[Floats | None, Floats | None]:
     if high is None or low is None:
         return None, None
     others, other_errors = np.zeros(high.shape), np.zeros(low.shape)

@@ -1,10 +1,10 @@
 """Sums of analytic Pearson residuals and of their squares, of one row block (Numba).
 
-A count is expected to be mu = (total of its gene) * (total of its cell) / (total of all), with the
-variance mu + mu^2 / theta. A residual is the difference over the standard deviation, clipped. All
-zeros of a gene in cells of the same total have the same residual: the sums are taken as if all
-counts were zeros, which needs the totals alone (:func:`sums_of_zeros`), and what the others add to
-that is found where they are stored (:func:`sums_of_others`).
+The expected count is mu = (total of the gene) * (total of the cell) / (total of all), its variance
+mu + mu^2 / theta. A residual is (count - mu) / (standard deviation), clipped. All zeros of a gene
+in cells of the same total have the same residual. So the sums are computed in two parts: as if all
+counts were zero, from the totals alone (:func:`sums_of_zeros`), and the correction by the stored
+nonzero counts (:func:`sums_of_nonzeros`).
 
 References
 ----------
@@ -18,8 +18,8 @@ from math import sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy import sparse
 
+from scatlas.arrays.array_types import Array, Block, Floats, Ints, is_sparse, row_offsets
 from scatlas.kernels.build.numba_cache import njit
 from scatlas.kernels.moments.moments_cpu import (
     Moments,
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Model(NamedTuple):
-    """What counts are expected to be.
+class PearsonModel(NamedTuple):
+    """Negative binomial model of the counts: totals, clipping bounds and overdispersion.
 
     Attributes
     ----------
@@ -43,48 +43,43 @@ class Model(NamedTuple):
     groups
         float64 ``[n_groups]``: total of each group, above 0.
     clips
-        float64 ``[n_groups]``: residuals are clipped here, and at its negative.
+        float64 ``[n_groups]``: residuals are clipped to [-clip, clip].
     theta
         Inverse of the overdispersion, above 0.
     """
 
-    genes: NDArray[np.float64]
-    groups: NDArray[np.float64]
-    clips: NDArray[np.float64]
+    genes: Floats
+    groups: Floats
+    clips: Floats
     theta: float
 
 
-def sums_of_zeros(
-    model: Model, group: int, totals: NDArray[np.float64], n_cells: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Sums over cells as if all their counts were zeros.
+def sums_of_zeros(model: PearsonModel, group: int, totals: Floats, n_cells: Ints) -> Floats:
+    """Sums over the cells of a group as if all counts were zero.
 
     Parameters
     ----------
     model
-        All of it.
+        Model of all groups.
     group
-        Whose cells they are.
+        Row of the group in the model.
     totals, n_cells
-        Different totals of cells, float64, and how many cells have each.
+        float64 and int64 ``[n]``: distinct totals of the cells, and number of cells with each.
 
     Returns
     -------
     float64 ``[n_genes, 4]``: sum of the residuals, its error, sum of their squares, its error.
     """
     out = np.zeros((model.genes.shape[1], 4))
-    of_group = model.genes[group], model.groups[group], model.clips[group], float(model.theta)
-    _add_zeros(*of_group, totals, n_cells.astype(np.float64), out)
+    parameters = model.genes[group], model.groups[group], model.clips[group], float(model.theta)
+    _add_zeros(*parameters, totals, n_cells.astype(np.float64), out)
     return out
 
 
-def sums_of_others(
-    x: NDArray | sparse.csr_matrix | sparse.csr_array,
-    totals: NDArray[np.float64],
-    model: Model,
-    codes: NDArray[np.integer] | None = None,
+def sums_of_nonzeros(
+    x: Block, totals: Floats, model: PearsonModel, codes: NDArray[np.integer] | None = None
 ) -> Moments:
-    """What the counts of a block that are not zero add to :func:`sums_of_zeros`.
+    """Correction of :func:`sums_of_zeros` by the nonzero counts of a block.
 
     Parameters
     ----------
@@ -94,77 +89,90 @@ def sums_of_others(
     totals
         float64 ``[n]``: total of each cell.
     model
-        With a row for each code.
+        Model with one row per code.
     codes
         Group of each row, integer ``[n]``; rows with a negative code are left out. ``None``: one
         group, 0.
 
     Returns
     -------
-    For the groups that occur in the block ``sums`` as :func:`sums_of_zeros` (``expressed`` is not
-    filled); the parts of blocks are folded as those of moments are.
+    ``sums`` of the groups that occur in the block, as in :func:`sums_of_zeros`; ``expressed`` is 0.
+    :func:`~scatlas.kernels.moments.moments_cpu.merge_in_place` adds those of blocks.
     """
     n_rows, n_genes = x.shape
     groups, local = local_groups(codes, n_rows)
     sums = np.zeros((groups.size, n_genes, 4))
-    of_groups = (
+    parameters = (
         np.ascontiguousarray(model.genes[groups]),
         model.groups[groups],
         model.clips[groups],
         float(model.theta),
     )
     totals = np.ascontiguousarray(totals, dtype=np.float64)
-    if sparse.issparse(x):
-        indptr = x.indptr.astype(np.int64, copy=False)
-        _add_csr(x.data, x.indices, indptr, local, totals, *of_groups, sums)
+    if is_sparse(x):
+        indptr = row_offsets(x)
+        _add_csr(x.data, x.indices, indptr, local, totals, *parameters, sums)
     else:
-        _add_dense(np.asarray(x), local, totals, *of_groups, sums)
-    unfilled = np.zeros((groups.size, n_genes), dtype=np.int64)
-    return Moments(groups, group_sizes(local, groups.size), sums, unfilled)
+        _add_dense(np.asarray(x), local, totals, *parameters, sums)
+    expressed = np.zeros((groups.size, n_genes), dtype=np.int64)
+    return Moments(groups, group_sizes(local, groups.size), sums, expressed)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _residual(value, mu, theta, clip):
-    if mu == 0.0:  # of an empty cell, or of a gene that none has
+def _residual(value: float, mu: float, theta: float, clip: float) -> float:
+    if mu == 0.0:  # an empty cell, or a gene without counts
         return 0.0
     residual = (value - mu) / sqrt(mu + mu * mu / theta)
     return min(max(residual, -clip), clip)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _add_zeros(genes, total, clip, theta, totals, n_cells, out):
+def _add_zeros(
+    genes: Array, total: float, clip: float, theta: float, totals: Array, n_cells: Ints, out: Array
+) -> None:
     for gene in range(genes.size):
-        of_gene = out[gene]
+        sums = out[gene]
         for i in range(totals.size):
             zero = _residual(0.0, genes[gene] * totals[i] / total, theta, clip)
-            _add_times(of_gene, 0, n_cells[i], zero)
-            _add_times(of_gene, 2, n_cells[i], zero * zero)
+            _add_times(sums, 0, n_cells[i], zero)
+            _add_times(sums, 2, n_cells[i], zero * zero)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _add_times(sums, at, n, value):
-    """Add ``n * value``, with what its rounding leaves: what others take off must cancel it."""
+def _add_times(sums: Floats, at: int, n: float, value: float) -> None:
+    """Add ``n * value`` with its rounding error, so that corrections cancel it exactly."""
     product = n * value
     error = product_error(n, value, product)
     sums[at], sums[at + 1] = pair_sum(sums[at], sums[at + 1], product, error)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _add_value(v, mu, theta, clip, sums):
-    found = _residual(v, mu, theta, clip)
+def _add_value(v: float, mu: float, theta: float, clip: float, sums: Floats) -> None:
+    residual = _residual(v, mu, theta, clip)
     zero = _residual(0.0, mu, theta, clip)
-    _add_difference(sums, 0, found, zero)
-    _add_difference(sums, 2, found * found, zero * zero)
+    _add_difference(sums, 0, residual, zero)
+    _add_difference(sums, 2, residual * residual, zero * zero)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _add_difference(sums, at, a, b):
+def _add_difference(sums: Floats, at: int, a: float, b: float) -> None:
     difference, error = pair_sum(a, 0.0, -b, 0.0)
     sums[at], sums[at + 1] = pair_sum(sums[at], sums[at + 1], difference, error)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _add_csr(data, indices, indptr, codes, totals, genes, groups, clips, theta, sums):
+def _add_csr(
+    data: Array,
+    indices: Array,
+    indptr: Ints,
+    codes: Ints,
+    totals: Array,
+    genes: Array,
+    groups: Floats,
+    clips: Floats,
+    theta: float,
+    sums: Floats,
+) -> None:
     for row in range(indptr.size - 1):
         group = codes[row]
         if group < 0:
@@ -178,7 +186,16 @@ def _add_csr(data, indices, indptr, codes, totals, genes, groups, clips, theta, 
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _add_dense(x, codes, totals, genes, groups, clips, theta, sums):
+def _add_dense(
+    x: Array,
+    codes: Ints,
+    totals: Array,
+    genes: Array,
+    groups: Floats,
+    clips: Floats,
+    theta: float,
+    sums: Floats,
+) -> None:
     for row in range(x.shape[0]):
         group = codes[row]
         if group < 0:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from scatlas.arrays.cupy_arrays import Block
-    from scatlas.kernels.moments.pearson_cpu import Model
+    from scatlas.kernels.moments.pearson_cpu import PearsonModel
 
 
 def sums_of_zeros(
-    model: Model, group: int, totals: NDArray[np.float64], n_cells: NDArray[np.int64]
+    model: PearsonModel, group: int, totals: NDArray[np.float64], n_cells: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """As :func:`scatlas.kernels.moments.pearson_cpu.sums_of_zeros`, on the GPU: the CPU's bits."""
     genes = cuda.vector(model.genes[group])
@@ -37,8 +37,8 @@ def sums_of_zeros(
     return cp.asnumpy(out)
 
 
-def sums_of_others(x: Block, totals: Any, model: Model, codes: Any = None) -> Moments:
-    """As :func:`scatlas.kernels.moments.pearson_cpu.sums_of_others`, for a block on the GPU.
+def sums_of_nonzeros(x: Block, totals: Any, model: PearsonModel, codes: Any = None) -> Moments:
+    """As :func:`scatlas.kernels.moments.pearson_cpu.sums_of_nonzeros`, for a block on the GPU.
 
     The sums of the same terms have no rounding but that of the result, 2**-106.
     """

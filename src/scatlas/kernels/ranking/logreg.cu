@@ -1,38 +1,38 @@
 // Loss and gradient of multinomial logistic regression; a warp a row.
 //
-// A warp's lanes stand for up to 32 columns (classes) of the coefficients, or for fewer columns and
-// several values at a time, which are added up by shuffles in a fixed order.
+// The lanes of a warp process up to 32 columns (classes) of the coefficients, or fewer columns and
+// several values at a time, which are summed by shuffles in a fixed order.
 
-// Largest magnitude of each gene, as the bits of a double, of rows with a class.
+// Largest absolute value of each gene, as the bits of a double, over rows with a class.
 template <class Rows>
-__device__ void most(const Rows rows, int64 n_rows, const int* codes, uint64* out) {
+__device__ void max_abs(const Rows rows, int64 n_rows, const int* codes, uint64* out) {
   for (int64 row = first_warp(); row < n_rows; row += all_warps()) {
     if (codes[row] < 0) continue;
     const int64 stop = rows.stop(row);
     for (int64 at = rows.start(row) + lane(); at < stop; at += 32) {
       const double size = fabs(double(rows.value(row, at)));
-      // Of NaN the bits are above those of infinity.
+      // The bits of NaN are above those of infinity.
       if (size != 0.0) atomicMax(out + rows.gene(at), uint64(__double_as_longlong(size)));
     }
   }
 }
 
-template <class V, class I> __global__ void most_csr(
+template <class V, class I> __global__ void max_abs_csr(
   const V* data, const I* indices, const int64* indptr, int64 n_rows, const int* codes, uint64* out
 ) {
   const Sparse<V, I> rows{data, indices, indptr};
-  most(rows, n_rows, codes, out);
+  max_abs(rows, n_rows, codes, out);
 }
 
-template <class V> __global__ void most_dense(
+template <class V> __global__ void max_abs_dense(
   const V* x, int64 row_step, int64 gene_step, int64 n_genes, int64 n_rows, const int* codes,
   uint64* out
 ) {
   const Dense<V> rows{x, row_step, gene_step, n_genes};
-  most(rows, n_rows, codes, out);
+  max_abs(rows, n_rows, codes, out);
 }
 
-// Makes scores the residuals of a cell, times its weight; returns its loss, times that.
+// Replaces scores by the weighted residuals of a cell; returns its weighted loss.
 __device__ inline double residuals(double* raw, int n_columns, int code, double weight) {
   if (n_columns == 1) {
     const double z = raw[0], small = exp(-fabs(z)), likely = 1.0 / (1.0 + small);
@@ -58,7 +58,7 @@ __device__ inline double residuals(double* raw, int n_columns, int code, double 
 }
 
 // coef and gradient [genes + 1, columns], the last row the intercepts; scales [genes + 1], powers
-// of two; scratch [warps, columns]. The gradient is in fixed point, added up in any order. `width`
+// of two; scratch [warps, columns]. The gradient is in fixed point and summed in any order. `width`
 // is 32, or the power of two that is not below the number of columns.
 template <class Rows>
 __device__ void evaluate(

@@ -1,8 +1,8 @@
-"""Loss and gradient of multinomial logistic regression, of one row block (Numba).
+"""Loss and gradient of multinomial logistic regression on one block (Numba).
 
-What the cells add to the gradient is rounded to fixed point, by a power of two for each gene that
-leaves no sum to overflow 64 bits, and added up as integers: the sum of any number of cells, in any
-order and of any blocks, is the same. Each cell's own arithmetic is in float64, in the order of its
+The contribution of each cell to the gradient is rounded to fixed point and summed as an integer, so
+that the sum does not depend on the order of cells or on blocks. The scale per gene is a power of
+two with which no sum overflows 64 bits. The arithmetic of a cell is in float64, in the order of its
 genes.
 """
 
@@ -14,50 +14,50 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
+from scatlas.arrays.array_types import Array, Block, Floats, Ints, is_sparse, row_offsets
 from scatlas.kernels.build.numba_cache import njit
-from scatlas.kernels.moments.group_sums_cpu import _plain
+from scatlas.kernels.moments.group_sums_cpu import as_numba_dtype
 from scatlas.kernels.moments.moments_cpu import pair_sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from numpy.typing import NDArray
 
-# Adding this to a number below 2**51 leaves its integer in the last bits.
+# Adding this to a number below 2**51 puts its rounded integer into the lowest bits.
 _SHIFT = 1.5 * 2.0**52
 _SHIFT_BITS = np.float64(_SHIFT).view(np.int64)
 
 
 @dataclass(frozen=True)
-class Model:
-    """What a block's loss and gradient depend on.
+class LogisticModel:
+    """Coefficients and weights of the logistic model.
 
     Attributes
     ----------
     coef
-        float64 ``[n_genes + 1, n_columns]``, the last row the intercepts. A column for each class,
-        or one for two classes, which is the second's.
+        float64 ``[n_genes + 1, n_columns]``; the last row holds the intercepts. One column per
+        class; with two classes, one column in all, for the second class.
     scales
-        float64 ``[n_genes + 1]``, powers of two that the gradient is multiplied by.
+        float64 ``[n_genes + 1]``, powers of two: scales of the fixed-point gradient.
     weights
         float64 ``[n_classes]``, weight of the cells of each class.
     """
 
-    coef: NDArray[np.float64]
-    scales: NDArray[np.float64]
-    weights: NDArray[np.float64]
+    coef: Floats
+    scales: Floats
+    weights: Floats
 
 
 @dataclass(frozen=True)
-class Partial:
-    """What cells add to the loss and its gradient.
+class LossAndGradient:
+    """Contribution of some cells to the loss and its gradient.
 
     Attributes
     ----------
     gradient
-        int64 ``[n_genes + 1, n_columns]``, times the scales.
+        int64 ``[n_genes + 1, n_columns]``, multiplied by the scales.
     loss, loss_error
-        Sum of the losses, and what its rounding has left out.
+        Sum of the losses and its rounding error.
     """
 
     gradient: Any
@@ -65,34 +65,32 @@ class Partial:
     loss_error: float
 
 
-def scales_of(most: NDArray[np.float64], n_cells: int, heaviest: float) -> NDArray[np.float64]:
-    """Powers of two with which sums over cells fit 62 bits, and each cell's part 51.
+def gradient_scales(max_abs: Floats, n_cells: int, max_weight: float) -> Floats:
+    """Scales of the fixed-point gradient: sums over cells fit 62 bits, each contribution 51 bits.
 
     Parameters
     ----------
-    most
-        float64 ``[n_genes]``, largest magnitude of each gene.
+    max_abs
+        float64 ``[n_genes]``, largest absolute value of each gene.
     n_cells
-        Cells that are added up.
-    heaviest
+        Number of cells.
+    max_weight
         Largest weight of a cell.
 
     Returns
     -------
-    float64 ``[n_genes + 1]``, the last for the intercept.
+    float64 ``[n_genes + 1]``, powers of two; the last is for the intercept.
     """
-    # What a cell adds is below its value and weight: the residual lies within -1 and 1.
-    _, exponents = np.frexp(np.append(most, 1.0))
-    _, of_weight = np.frexp(heaviest)
+    # A contribution is at most value times weight, as residuals are between -1 and 1.
+    _, exponents = np.frexp(np.append(max_abs, 1.0))
+    _, weight_exponent = np.frexp(max_weight)
     bits = min(62 - int(n_cells).bit_length(), 50)
-    # Values below 2**-900 are taken as if they were so large: no power leaves float64.
-    return np.ldexp(1.0, bits - np.maximum(exponents + of_weight, -900))
+    # Products below 2**-900 count as 2**-900, so that all powers are in the range of float64.
+    return np.ldexp(1.0, bits - np.maximum(exponents + weight_exponent, -900))
 
 
-def most(
-    x: NDArray | sparse.csr_matrix | sparse.csr_array, codes: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Largest magnitude of each gene, float64 ``[n_genes]``, of the rows with a class.
+def max_abs_per_gene(x: Block, codes: Ints) -> Floats:
+    """Largest absolute value of each gene over the rows with a class, float64 ``[n_genes]``.
 
     Parameters
     ----------
@@ -103,17 +101,15 @@ def most(
 
     Returns
     -------
-    Infinite or NaN for a gene with such values.
+    float64 ``[n_genes]``; infinite or NaN for a gene with such values.
     """
     data, indices, indptr = _rows(x)
     out = np.zeros(x.shape[1])
-    _most(data, indices, indptr, codes, out)
+    _max_abs(data, indices, indptr, codes, out)
     return out
 
 
-def evaluate(
-    x: NDArray | sparse.csr_matrix | sparse.csr_array, codes: NDArray[np.int64], model: Model
-) -> Partial:
+def loss_and_gradient(x: Block, codes: Ints, model: LogisticModel) -> LossAndGradient:
     """Loss and gradient of the rows of a block that have a class.
 
     Parameters
@@ -123,40 +119,40 @@ def evaluate(
     codes
         Class of each row, negative: none.
     model
-        Coefficients, and what else is needed.
+        Coefficients, scales and weights.
     """
     data, indices, indptr = _rows(x)
     gradient = np.zeros(model.coef.shape, dtype=np.int64)
     losses = np.zeros(x.shape[0])
     args = codes.astype(np.int64), model.coef, model.scales, model.weights, gradient, losses
-    _evaluate(data, indices, indptr, *args)
-    return Partial(gradient, *total(losses))
+    _add_gradients(data, indices, indptr, *args)
+    return LossAndGradient(gradient, *exact_sum(losses))
 
 
-def merge(parts: Iterable[Partial]) -> Partial:
-    """Sum of what disjoint cells add, into the first one's gradient, which is given up."""
+def merge(parts: Iterable[LossAndGradient]) -> LossAndGradient:
+    """Sum over disjoint cells; overwrites the gradient of the first part."""
     first, *others = parts
     loss, error = first.loss, first.loss_error
     for part in others:
         first.gradient[...] += part.gradient
         loss, error = pair_sum(loss, error, part.loss, part.loss_error)
-    return Partial(first.gradient, loss, error)
+    return LossAndGradient(first.gradient, loss, error)
 
 
-def total(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Sum of values and what its rounding has left out."""
-    return _total(values)
+def exact_sum(values: Floats) -> tuple[float, float]:
+    """Sum of values and its rounding error."""
+    return _exact_sum(values)
 
 
-def _rows(
-    x: NDArray | sparse.csr_matrix | sparse.csr_array,
-) -> tuple[NDArray, NDArray, NDArray[np.int64]]:
-    x = x if sparse.issparse(x) else sparse.csr_matrix(np.asarray(x))
-    return _plain(x.data), x.indices, x.indptr.astype(np.int64, copy=False)
+def _rows(x: Block) -> tuple[Array, Array, Ints]:
+    if not is_sparse(x):
+        x = sparse.csr_matrix(np.asarray(x))
+        assert is_sparse(x)
+    return as_numba_dtype(x.data), x.indices, row_offsets(x)
 
 
 @njit(nogil=True, cache=True)
-def _total(values):
+def _exact_sum(values: Array) -> tuple[float, float]:
     high, low = 0.0, 0.0
     for value in values:
         high, low = pair_sum(high, low, value, 0.0)
@@ -164,7 +160,7 @@ def _total(values):
 
 
 @njit(nogil=True, cache=True)
-def _most(data, indices, indptr, codes, out):
+def _max_abs(data: Array, indices: Array, indptr: Ints, codes: Ints, out: Array) -> None:
     for row in range(codes.size):
         if codes[row] < 0:
             continue
@@ -175,28 +171,38 @@ def _most(data, indices, indptr, codes, out):
 
 
 @njit(nogil=True, cache=True)
-def _residuals(raw, code, weight):
-    """Make scores the residuals of a cell, times its weight; returns its loss, times that."""
+def _residuals(raw: Floats, code: int, weight: float) -> float:
+    """Replace scores by weighted residuals (softmax - truth); return the weighted loss."""
     if raw.size == 1:
         z = raw[0]
         small = np.exp(-abs(z))
-        loss = np.log1p(small) + max(z, 0.0) - (z if code == 1 else 0.0)
+        loss: float = np.log1p(small) + max(z, 0.0) - (z if code == 1 else 0.0)
         likely = 1.0 / (1.0 + small)
         raw[0] = ((likely if z > 0.0 else small * likely) - (code == 1)) * weight
         return loss * weight
     highest = raw.max()
-    of_class = raw[code]
-    everything = 0.0
+    score_of_class = raw[code]
+    denominator = 0.0
     for c in range(raw.size):
         raw[c] = np.exp(raw[c] - highest)
-        everything += raw[c]
+        denominator += raw[c]
     for c in range(raw.size):
-        raw[c] = (raw[c] / everything - (c == code)) * weight
-    return (np.log(everything) + highest - of_class) * weight
+        raw[c] = (raw[c] / denominator - (c == code)) * weight
+    return (np.log(denominator) + highest - score_of_class) * weight
 
 
 @njit(nogil=True, cache=True)
-def _evaluate(data, indices, indptr, codes, coef, scales, weights, gradient, losses):
+def _add_gradients(
+    data: Array,
+    indices: Array,
+    indptr: Ints,
+    codes: Ints,
+    coef: Floats,
+    scales: Floats,
+    weights: Floats,
+    gradient: Ints,
+    losses: Floats,
+) -> None:
     n_genes, n_columns = coef.shape[0] - 1, coef.shape[1]
     raw, part = np.empty(n_columns), np.empty(n_columns)
     whole = part.view(np.int64)
@@ -206,12 +212,13 @@ def _evaluate(data, indices, indptr, codes, coef, scales, weights, gradient, los
             continue
         raw[:] = coef[n_genes]
         for at in range(indptr[row], indptr[row + 1]):
-            v, of_gene = np.float64(data[at]), coef[indices[at]]
+            v: Any = np.float64(data[at])
+            coefs = coef[indices[at]]
             for c in range(n_columns):
-                raw[c] += v * of_gene[c]
+                raw[c] += v * coefs[c]
         losses[row] = _residuals(raw, code, weights[code])
         for at in range(indptr[row], indptr[row + 1] + 1):
-            # The intercept's value is 1, after the last gene.
+            # The intercept comes after the last gene and has the value 1.
             gene = np.int64(indices[at]) if at < indptr[row + 1] else n_genes
             v = np.float64(data[at]) if at < indptr[row + 1] else 1.0
             scaled, to = v * scales[gene], gradient[gene]

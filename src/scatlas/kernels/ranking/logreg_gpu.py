@@ -1,7 +1,7 @@
 """Loss and gradient of multinomial logistic regression, of one row block on the GPU.
 
-As on the CPU the gradient is added up in fixed point, here by atomics: the same on every run, and
-of any blocks. A cell's own arithmetic differs from the CPU's in its last bits.
+As on the CPU the gradient is summed in fixed point, here by atomics: it is the same in every run
+and for any blocks. The arithmetic per cell differs from the CPU's in the last bits.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ import numpy as np
 from cupyx.scipy import sparse
 
 from scatlas.kernels.build import cuda
-from scatlas.kernels.ranking.logreg_cpu import Model, Partial, total
+from scatlas.kernels.ranking.logreg_cpu import LogisticModel, LossAndGradient, exact_sum
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from scatlas.arrays.cupy_arrays import Block
 
-# Warps at work, each with scratch for a row's scores.
+# Thread blocks at most; each warp has scratch memory for the scores of a row.
 _BLOCKS = 132 * 8
 
 
-def most(x: Block, codes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """As :func:`scatlas.kernels.ranking.logreg_cpu.most`, in the main memory as well."""
+def max_abs_per_gene(x: Block, codes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """As :func:`~scatlas.kernels.ranking.logreg_cpu.max_abs_per_gene`; result in host memory."""
     kind, types, block = _rows(x)
     out = cp.zeros(int(x.shape[1]), cp.float64)
     n_genes = () if kind == "csr" else (np.int64(x.shape[1]),)
     args = *block, *n_genes, np.int64(x.shape[0]), cp.asarray(codes.astype(np.int32)), out
-    cuda.kernel("ranking/logreg", f"most_{kind}", *types)(
+    cuda.kernel("ranking/logreg", f"max_abs_{kind}", *types)(
         *cuda.grid_of_warps(int(x.shape[0])), args
     )
     return out.get()
 
 
-def evaluate(x: Block, codes: NDArray[np.int64], model: Model) -> Partial:
-    """As :func:`scatlas.kernels.ranking.logreg_cpu.evaluate`; the gradient stays on the GPU."""
+def loss_and_gradient(x: Block, codes: NDArray[np.int64], model: LogisticModel) -> LossAndGradient:
+    """As :func:`~scatlas.kernels.ranking.logreg_cpu.loss_and_gradient`; gradient on the GPU."""
     kind, types, block = _rows(x)
     n_rows, n_columns = int(x.shape[0]), model.coef.shape[1]
     per_block = cuda.THREADS // 32
@@ -53,11 +53,11 @@ def evaluate(x: Block, codes: NDArray[np.int64], model: Model) -> Partial:
     )
     run = cuda.kernel("ranking/logreg", f"evaluate_{kind}", *types)
     run((n_blocks,), (cuda.THREADS,), args)
-    return Partial(gradient, *total(losses.get()))
+    return LossAndGradient(gradient, *exact_sum(losses.get()))
 
 
-def _rows(x: Block) -> tuple[str, tuple, tuple[Any, ...]]:
-    """Kind of a block, the types of its kernel, and its arrays."""
+def _rows(x: Block) -> tuple[str, tuple[Any, ...], tuple[Any, ...]]:
+    """Kind of a block, types of its kernel, arrays of the block."""
     if sparse.issparse(x):
         values = x.data.view(cp.uint8) if x.data.dtype == bool else x.data
         return "csr", (values.dtype, x.indices.dtype), (values, x.indices, cuda.offsets(x))

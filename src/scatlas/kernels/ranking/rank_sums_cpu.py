@@ -1,9 +1,9 @@
 """Exact rank sums of groups of cells, gene by gene (Numba).
 
-The values of some genes are gathered from all blocks, zeros left out: they are one tie that needs
-no storage. A gene's values are sorted as 64-bit keys of value and group, and a walk over them adds
-up integers alone. Twice the rank of a tied value is whole, and so are the cubes of the numbers of
-equal values, which the correction for ties takes: nothing is rounded, no order shows.
+The nonzero values of some genes are gathered from all blocks; the zeros of a gene are one tie that
+needs no storage. The values of a gene are sorted as 64-bit keys of value and group, and one sweep
+over the keys sums integers: twice the rank of a tied value is an integer, and so are the cubes in
+the tie correction. Nothing is rounded, so the result does not depend on the order of cells.
 """
 
 from __future__ import annotations
@@ -14,69 +14,73 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from scatlas.arrays.array_types import (
+    Array,
+    Block,
+    Floats,
+    Ints,
+    UInt64Array,
+    is_sparse,
+    row_offsets,
+)
 from scatlas.kernels.build.numba_cache import njit
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
-    Parts = list["BlockNonzeros"]
 
-# Sums of doubled ranks and of cubes fit 64 and 94 bits for fewer cells than this.
-MOST_CELLS = 2**31
+# With fewer cells, sums of doubled ranks fit 64 bits and sums of cubes fit 94 bits.
+MAX_CELLS = 2**31
 _LOW = 2**32 - 1
-# Genes that a thread ranks at a time.
-_GENES = 32
+# Genes per task of a thread.
+_GENES_PER_TASK = 32
 
 
 class BlockNonzeros(NamedTuple):
-    """Nonzero values of a block, gene after gene."""
+    """Nonzero values of a block, sorted by gene."""
 
-    counts: NDArray[np.int64]  # of each gene
-    values: NDArray
-    codes: NDArray[np.integer]
+    counts: Ints  # number of values per gene
+    values: Array
+    codes: Array  # group of each value
 
 
 class RankSums(NamedTuple):
-    """What the nonzero values of genes add up to; :func:`scores_of` has the zeros join them.
+    """Rank sums of the nonzero values of genes; :func:`standard_scores` adds the zeros.
 
     Attributes
     ----------
     ranks
-        int64 ``[n_genes, n_groups]``. Without a reference: twice the ranks of the group's values
-        among those of all cells. With one: for each value of the group, twice the number of the
-        reference's values below it and the number of those equal to it (zeros among them).
+        int64 ``[n_genes, n_groups]``. Without a reference: twice the sum of the ranks of the
+        group's values among all cells. With a reference: sum over the values of the group of twice
+        the number of reference values below plus the number of equal ones (counting zeros).
     ties
-        int64 ``[n_genes, n_groups, 2]``, t^3 - t of the numbers t of equal values, low 32 bits
-        and the rest, which are added up apart. Without a reference all in the first group. With
-        one: of the values of both for the group, less those of the reference alone, which stand
-        with itself.
+        int64 ``[n_genes, n_groups, 2]``, sums of t^3 - t over ties of t values; the low 32 bits and
+        the high bits are summed separately. Without a reference: all ties, in the first group. With
+        a reference: for a group, ties among the values of both less ties in the reference; for the
+        reference, its ties.
     below
-        int64 ``[n_genes]``, values below zero: of all cells, or of the reference.
+        int64 ``[n_genes]``, number of values below zero, of all cells or of the reference.
     """
 
-    ranks: NDArray[np.int64]
-    ties: NDArray[np.int64]
-    below: NDArray[np.int64]
+    ranks: Ints
+    ties: Ints
+    below: Ints
 
 
 def bytes_per_value(dtype: DTypeLike, n_groups: int) -> int:
-    """Memory that a gathered value takes."""
-    return _stored(dtype).itemsize + _code_type(n_groups)().itemsize
+    """Bytes per gathered value."""
+    return _sortable_dtype(dtype).itemsize + _group_dtype(n_groups)().itemsize
 
 
-def most_genes(n_groups: int) -> int:  # noqa: ARG001
-    """Genes that can be ranked together."""
+def max_genes_at_once(n_groups: int) -> int:  # noqa: ARG001
+    """Number of genes that can be ranked together."""
     return 2**31
 
 
-def take(
-    x: NDArray | sparse.csr_matrix | sparse.csr_array,
-    codes: NDArray[np.int64],
-    *,
-    place: NDArray[np.int64],
-    n_groups: int,
-) -> Parts:
-    """Nonzero values of some genes and cells of a block.
+def gather_nonzeros(
+    x: Block, codes: Ints, *, new_column: Ints, n_groups: int
+) -> list[BlockNonzeros]:
+    """Gather the nonzero values of some genes and cells of a block.
 
     Parameters
     ----------
@@ -85,68 +89,68 @@ def take(
         width, without NaN.
     codes
         Group of each row; rows with a negative code are left out.
-    place
-        Where each gene goes, int64 ``[n_genes]``; genes with -1 are left out.
+    new_column
+        int64 ``[n_genes]``, column of each gene in the result; genes with -1 are left out.
     n_groups
         Number of groups.
     """
-    if not sparse.issparse(x):
-        genes = np.flatnonzero(place >= 0)
+    if not is_sparse(x):
+        genes = np.flatnonzero(new_column >= 0)
         values = np.asarray(x)[:, genes]
-        # SciPy holds no float16.
-        x, place = sparse.csr_matrix(values.astype(_stored(values.dtype), copy=False)), place[genes]
+        # SciPy does not support float16.
+        x = sparse.csr_matrix(values.astype(_sortable_dtype(values.dtype), copy=False))
+        new_column = new_column[genes]
+        assert is_sparse(x)
     rows = np.flatnonzero(codes >= 0)
-    indptr = x.indptr.astype(np.int64, copy=False)
-    values = x.data.astype(_stored(x.data.dtype), copy=False)
-    counts = np.zeros(int(place.max(initial=-1)) + 1, dtype=np.int64)
-    _count(values, x.indices, indptr, rows, place, counts)
+    indptr = row_offsets(x)
+    data = x.data.astype(_sortable_dtype(x.data.dtype), copy=False)
+    counts = np.zeros(int(new_column.max(initial=-1)) + 1, dtype=np.int64)
+    _count(data, x.indices, indptr, rows, new_column, counts)
     ends = np.cumsum(counts)
-    out = np.empty(ends[-1] if ends.size else 0, dtype=values.dtype)
-    groups = codes[rows].astype(_code_type(n_groups))
+    out = np.empty(ends[-1] if ends.size else 0, dtype=data.dtype)
+    groups = codes[rows].astype(_group_dtype(n_groups))
     out_codes = np.empty(out.size, dtype=groups.dtype)
     starts = ends - counts
-    _take(values, x.indices, indptr, rows, groups, place, starts, out, out_codes)
+    _gather(data, x.indices, indptr, rows, groups, new_column, starts, out, out_codes)
     return [BlockNonzeros(counts, out, out_codes)]
 
 
 class NonzerosByGene:
-    """Values of some genes of all cells, gene after gene.
+    """Nonzero values of some genes of all cells, sorted by gene.
 
     Parameters
     ----------
     counts
-        int64 ``[n_genes]``, values of each gene that will be added.
+        int64 ``[n_genes]``, number of values of each gene that will be added.
     dtype
         Type of the matrix.
     n_groups
         Number of groups.
     """
 
-    def __init__(self, counts: NDArray[np.int64], dtype: DTypeLike, n_groups: int) -> None:
+    def __init__(self, counts: Ints, dtype: DTypeLike, n_groups: int) -> None:
         ends = np.cumsum(counts)
         self._starts, self._n_groups = np.append(0, ends), n_groups
         self._next = self._starts[:-1].copy()
-        self._values = np.empty(self._starts[-1], dtype=_stored(dtype))
-        self._codes = np.empty(self._starts[-1], dtype=_code_type(n_groups))
+        self._values = np.empty(self._starts[-1], dtype=_sortable_dtype(dtype))
+        self._codes = np.empty(self._starts[-1], dtype=_group_dtype(n_groups))
 
-    def add(self, taken: BlockNonzeros) -> None:
-        """Add what was taken of a block."""
-        values = taken.values.astype(self._values.dtype, copy=False)
-        _append(taken.counts, values, taken.codes, self._next, self._values, self._codes)
+    def add(self, block: BlockNonzeros) -> None:
+        """Add the values of a block."""
+        values = block.values.astype(self._values.dtype, copy=False)
+        _append(block.counts, values, block.codes, self._next, self._values, self._codes)
 
-    def rank_sums(
-        self, zeros: NDArray[np.int64], reference: int | None, n_threads: int
-    ) -> RankSums:
-        """Rank sums of the genes, when all blocks were added.
+    def rank_sums(self, zeros: Ints, reference: int | None, n_threads: int) -> RankSums:
+        """Rank sums of the genes, after all blocks were added.
 
         Parameters
         ----------
         zeros
-            int64 ``[n_genes]``, zeros of the gene: of all cells, or of the reference.
+            int64 ``[n_genes]``, number of zeros per gene, in all cells or in the reference.
         reference
-            Group that each other one is ranked with; None: each is ranked among all cells.
+            Group that every other group is compared with; None: ranks among all cells.
         n_threads
-            Threads that rank genes.
+            Number of threads.
         """
         n_genes = self._next.size
         sums = RankSums(
@@ -157,33 +161,33 @@ class NonzerosByGene:
         code = -1 if reference is None else reference
 
         def rank(first: int) -> None:
-            for gene in range(first, min(first + _GENES, n_genes)):
-                where = slice(self._starts[gene], self._starts[gene + 1])
-                keys = sorted_keys(self._values[where], self._codes[where])
+            for gene in range(first, min(first + _GENES_PER_TASK, n_genes)):
+                entries = slice(self._starts[gene], self._starts[gene + 1])
+                keys = sorted_keys(self._values[entries], self._codes[entries])
                 ranks, ties = sums.ranks[gene], sums.ties[gene]
-                sums.below[gene] = _walk(keys, zeros[gene], code, ranks, ties)
+                sums.below[gene] = _rank_gene(keys, zeros[gene], code, ranks, ties)
 
         with ThreadPoolExecutor(n_threads, "scatlas-ranks") as pool:
-            list(pool.map(rank, range(0, n_genes, _GENES)))
+            list(pool.map(rank, range(0, n_genes, _GENES_PER_TASK)))
         return sums
 
 
-def sorted_keys(values: NDArray, codes: NDArray[np.unsignedinteger]) -> NDArray[np.uint64]:
-    """Sorted keys of values and groups: 32 bits that order the values, then 32 of the group.
+def sorted_keys(values: Array, codes: NDArray[np.unsignedinteger]) -> UInt64Array:
+    """Sorted keys: 32 bits that order the values, then 32 bits of the group.
 
-    The highest bit says that the value is above zero. Equal values have equal bits, and those bits
-    alone count: values of 64 bits are numbered instead.
+    The highest bit is set for values above zero. Equal values have equal bits. Values of 64 bits
+    are replaced by their dense ranks.
 
     Parameters
     ----------
     values
-        Nonzero and no NaN, ``[n]``.
+        Values ``[n]`` without zeros and NaN.
     codes
-        Group of each, ``[n]``.
+        Group of each value, ``[n]``.
     """
     codes = codes.astype(np.uint64)
     if values.itemsize <= 4:
-        keys = _ordered(values) << np.uint64(32) | codes
+        keys = _sortable_bits(values) << np.uint64(32) | codes
     else:
         order = np.argsort(values)
         values = values[order]
@@ -195,8 +199,8 @@ def sorted_keys(values: NDArray, codes: NDArray[np.unsignedinteger]) -> NDArray[
     return keys
 
 
-def _ordered(values: NDArray) -> NDArray[np.uint64]:
-    """32 bits of each value that order as the values do; the highest is set for those above 0."""
+def _sortable_bits(values: Array) -> UInt64Array:
+    """32 bits per value that sort as the values do; the highest bit is set for values above 0."""
     high = np.uint32(2**31)
     if values.dtype.kind != "f":
         return (values.astype(np.int64) + 2**31).astype(np.uint64)
@@ -204,10 +208,10 @@ def _ordered(values: NDArray) -> NDArray[np.uint64]:
     return np.where(raw & high, ~raw, raw | high).astype(np.uint64)
 
 
-def _stored(dtype: DTypeLike) -> np.dtype:
-    """Type in which values are gathered, which holds all of them and has an order of 32 or 64 bits.
+def _sortable_dtype(dtype: DTypeLike) -> np.dtype:
+    """Type in which values are gathered: it holds all of them and sorts by 32 or 64 bits.
 
-    Unsigned integers above 2**63 do not come here: their sums do not fit 64 bits.
+    Unsigned integers above 2**63 do not occur, as their sums do not fit 64 bits.
     """
     dtype = np.dtype(dtype)
     if dtype.kind == "f":
@@ -217,24 +221,36 @@ def _stored(dtype: DTypeLike) -> np.dtype:
     return np.dtype(np.int64) if dtype in (np.uint32, np.uint64) else dtype
 
 
-def _code_type(n_groups: int) -> type[np.unsignedinteger]:
+def _group_dtype(n_groups: int) -> type[np.unsignedinteger]:
     return np.uint16 if n_groups <= 2**16 else np.uint32
 
 
 @njit(nogil=True, cache=True)
-def _count(data, indices, indptr, rows, place, counts):
+def _count(
+    data: Array, indices: Array, indptr: Ints, rows: Ints, new_column: Ints, counts: Array
+) -> None:
     for row in rows:
         for at in range(indptr[row], indptr[row + 1]):
-            to = place[indices[at]]
+            to = new_column[indices[at]]
             if to >= 0 and data[at] != 0:
                 counts[to] += 1
 
 
 @njit(nogil=True, cache=True)
-def _take(data, indices, indptr, rows, codes, place, starts, values, out_codes):
+def _gather(
+    data: Array,
+    indices: Array,
+    indptr: Ints,
+    rows: Ints,
+    codes: Ints,
+    new_column: Ints,
+    starts: Ints,
+    values: Array,
+    out_codes: Array,
+) -> None:
     for i in range(rows.size):
         for at in range(indptr[rows[i]], indptr[rows[i] + 1]):
-            gene = place[indices[at]]
+            gene = new_column[indices[at]]
             if gene >= 0 and data[at] != 0:
                 to = starts[gene]
                 values[to] = data[at]
@@ -243,7 +259,9 @@ def _take(data, indices, indptr, rows, codes, place, starts, values, out_codes):
 
 
 @njit(nogil=True, cache=True)
-def _append(counts, values, codes, starts, out_values, out_codes):
+def _append(
+    counts: Array, values: Array, codes: Ints, starts: Ints, out_values: Array, out_codes: Array
+) -> None:
     at = 0
     for gene in range(counts.size):
         to = starts[gene]
@@ -256,8 +274,8 @@ def _append(counts, values, codes, starts, out_values, out_codes):
 
 
 @njit(nogil=True, cache=True)
-def _cube(limbs, t, sign):
-    """Add or subtract t^3 - t, of t below 2^31, by its low 32 bits and the rest."""
+def _cube(limbs: Ints, t: int, sign: int) -> None:
+    """Add or subtract t^3 - t for t below 2^31: the low 32 bits and the high bits separately."""
     square = t * t
     low = (square & 0xFFFFFFFF) * t
     limbs[0] += sign * ((low & 0xFFFFFFFF) - t)
@@ -265,14 +283,16 @@ def _cube(limbs, t, sign):
 
 
 @njit(nogil=True, cache=True)
-def _walk(keys, zeros, reference, ranks, ties):
-    """Add up the ranks and ties of a gene; returns how many values are below zero."""
+def _rank_gene(
+    keys: UInt64Array, n_zeros: int, reference: int, ranks: Ints, ties: Ints
+) -> np.int64:
+    """Add the rank sums and ties of a gene; returns the number of values below zero."""
     below = np.int64(0)
-    seen = np.int64(0)  # of the reference
+    seen = np.int64(0)  # values of the reference before this tie
     start = 0
     while start < keys.size:
         run = keys[start] >> np.uint64(32)
-        first = np.int64(zeros) if keys[start] >> np.uint64(63) else np.int64(0)
+        first = np.int64(n_zeros) if keys[start] >> np.uint64(63) else np.int64(0)
         stop, equal = start, np.int64(0)
         while stop < keys.size and keys[stop] >> np.uint64(32) == run:
             equal += np.int64(keys[stop] & np.uint64(0xFFFFFFFF)) == reference
@@ -305,14 +325,9 @@ def _walk(keys, zeros, reference, ranks, ties):
     return below
 
 
-def scores_of(
-    found: RankSums,
-    nonzero: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    reference: int | None,
-    *,
-    tie_correct: bool,
-) -> NDArray[np.float64]:
+def standard_scores(
+    found: RankSums, nonzero: Ints, sizes: Ints, reference: int | None, *, tie_correct: bool
+) -> Floats:
     """Standard scores of the rank sums of groups (Wilcoxon), by the normal approximation.
 
     Parameters
@@ -320,19 +335,19 @@ def scores_of(
     found
         Rank sums of the nonzero values of some genes.
     nonzero
-        int64 ``[n_groups, n_genes]``, nonzero values of each group.
+        int64 ``[n_groups, n_genes]``, number of nonzero values per group.
     sizes
         int64 ``[n_groups]``, cells of each group.
     reference
-        Group that each other one is compared with; None: each with all other cells.
+        Group that every other group is compared with; None: each group with all other cells.
     tie_correct
-        Divide by the standard deviation that tied values leave.
+        Use the standard deviation corrected for ties.
 
     Returns
     -------
-    float64 ``[n_groups, n_genes]``: the rank sum less its mean, which is exact, over its standard
-    deviation sqrt(c n m (n + m + 1) / 12). NaN for a gene of one value in all cells if ties are
-    corrected for, and arbitrary for the reference.
+    float64 ``[n_groups, n_genes]``: (rank sum - expected rank sum) / standard deviation. The
+    difference is exact; the standard deviation is sqrt(c n m (n + m + 1) / 12). With tie correction
+    a gene with one value in all cells gives NaN. Scores of the reference are arbitrary.
 
     References
     ----------
@@ -355,19 +370,19 @@ def scores_of(
         tied = ties + ties[[reference]] + _cubes(own_zeros + zeros)
     variance = n * m * (all_cells + 1) / 12.0
     if tie_correct:
-        most = _cubes(all_cells)
-        variance = variance * _as_float(most - tied) / _as_float(most)
+        untied = _cubes(all_cells)
+        variance = variance * _as_float(untied - tied) / _as_float(untied)
     with np.errstate(invalid="ignore"):
         return doubled / 2.0 / np.sqrt(variance)
 
 
-def _cubes(t: NDArray[np.int64]) -> NDArray[np.int64]:
-    """t^3 - t as low 32 bits and the rest, ``[..., 2]``, as :func:`_cube` has it."""
+def _cubes(t: Ints) -> Ints:
+    """t^3 - t as low 32 bits and high bits, ``[..., 2]``, as in :func:`_cube`."""
     square = t * t
     low = (square & _LOW) * t
     return np.stack([(low & _LOW) - t, (square >> 32) * t + (low >> 32)], axis=-1)
 
 
-def _as_float(limbs: NDArray[np.int64]) -> NDArray[np.float64]:
+def _as_float(limbs: Ints) -> Floats:
     low, high = limbs[..., 0], limbs[..., 1]
     return (high + (low >> 32)) * 2.0**32 + (low & _LOW)

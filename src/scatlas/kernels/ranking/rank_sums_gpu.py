@@ -1,7 +1,7 @@
 """Exact rank sums of groups of cells on the GPU: the integers of the CPU.
 
-Values are gathered as keys of gene, value and group, in any order, and sorted together; each key
-then finds its ties by a search, and integers are added up by atomics.
+Values are gathered as keys of gene, value and group, in any order, and sorted together. Each key
+then finds its ties by a search, and atomics add integers.
 """
 
 from __future__ import annotations
@@ -20,53 +20,56 @@ if TYPE_CHECKING:
 
     from scatlas.arrays.cupy_arrays import Block
 
-    Parts = list["BlockNonzeros"]
-
 _WIDE = np.dtype(np.int64), np.dtype(np.float64)
-# Blocks that keep a GPU busy.
+# Thread blocks that keep a GPU busy.
 _BLOCKS = 132 * 16
 
 
 class BlockNonzeros(NamedTuple):
-    """Keys of the values of a block, in any order; of values of 64 bits apart from their places."""
+    """Keys of the values of a block, in any order.
+
+    Values of 64 bits have their gene and group in ``origins``.
+    """
 
     keys: cp.ndarray
-    places: cp.ndarray | None
+    origins: cp.ndarray | None
 
 
 def bytes_per_value(dtype: DTypeLike, n_groups: int) -> int:  # noqa: ARG001
-    """Memory that a gathered value takes, with what sorting it needs."""
-    return 96 if _stored(dtype) in _WIDE else 40
+    """Bytes per gathered value, including the memory to sort it."""
+    return 96 if _sortable_dtype(dtype) in _WIDE else 40
 
 
-def most_genes(n_groups: int) -> int:
-    """Genes that can be ranked together: their numbers fill what groups leave of a key."""
+def max_genes_at_once(n_groups: int) -> int:
+    """Number of genes that can be ranked together: a key has 32 bits for gene and group."""
     return 2 ** (32 - _bits(n_groups))
 
 
-def take(x: Block, codes: NDArray[np.int64], *, place: NDArray[np.int64], n_groups: int) -> Parts:
-    """As :func:`scatlas.kernels.ranking.rank_sums_cpu.take`, for a block on the GPU.
+def gather_nonzeros(
+    x: Block, codes: NDArray[np.int64], *, new_column: NDArray[np.int64], n_groups: int
+) -> list[BlockNonzeros]:
+    """As :func:`scatlas.kernels.ranking.rank_sums_cpu.gather_nonzeros`, for a block on the GPU.
 
-    `codes` and `place` are in the main memory.
+    `codes` and `new_column` are in the main memory.
     """
     n_rows = int(x.shape[0])
     if sparse.issparse(x):
-        values = _plain(x.data)
+        values = _as_sortable(x.data)
         kind, types = "csr", (values.dtype, x.indices.dtype)
         block = values, x.indices, cuda.offsets(x)
     else:
-        values = _plain(x)
+        values = _as_sortable(x)
         kind, types = "dense", (values.dtype,)
         block = values, *cuda.steps(values), np.int64(x.shape[1])
     wide = values.dtype in _WIDE
     keys = cp.empty(values.size, cp.uint64)
-    places = cp.empty(values.size, cp.uint64) if wide else cuda.NULL
-    n_taken = cp.zeros(1, cp.uint64)
-    which = cp.asarray(codes.astype(np.int32)), cp.asarray(place.astype(np.int32))
-    args = *block, np.int64(n_rows), *which, np.int32(_bits(n_groups)), n_taken, keys, places
+    origins = cp.empty(values.size, cp.uint64) if wide else cuda.NULL
+    n_gathered = cp.zeros(1, cp.uint64)
+    which = cp.asarray(codes.astype(np.int32)), cp.asarray(new_column.astype(np.int32))
+    args = *block, np.int64(n_rows), *which, np.int32(_bits(n_groups)), n_gathered, keys, origins
     cuda.kernel("ranking/rank_sums", f"take_{kind}", *types)(*cuda.grid_of_warps(n_rows), args)
-    n = int(n_taken.get()[0])
-    return [BlockNonzeros(keys[:n].copy(), places[:n].copy() if wide else None)]
+    n = int(n_gathered.get()[0])
+    return [BlockNonzeros(keys[:n].copy(), origins[:n].copy() if wide else None)]
 
 
 class NonzerosByGene:
@@ -74,21 +77,21 @@ class NonzerosByGene:
 
     def __init__(self, counts: NDArray[np.int64], dtype: DTypeLike, n_groups: int) -> None:
         self._starts, self._n_groups = np.append(0, np.cumsum(counts)), n_groups
-        n, wide = int(self._starts[-1]), _stored(dtype) in _WIDE
+        n, wide = int(self._starts[-1]), _sortable_dtype(dtype) in _WIDE
         if n >= 2**31:
             raise MemoryError(f"{n:,} values: 32 bits number fewer")
-        # All that sorting will need, before a pass is made in vain; the allocator keeps it.
+        # Allocate what sorting will need, so that a lack of memory shows before the pass.
         cp.empty(n * bytes_per_value(dtype, n_groups), cp.uint8)
         self._keys = cp.empty(n, cp.uint64)
-        self._places = cp.empty(n, cp.uint64) if wide else None
+        self._origins = cp.empty(n, cp.uint64) if wide else None
         self._n = 0
 
-    def add(self, taken: BlockNonzeros) -> None:
-        """Add what was taken of a block."""
-        into = slice(self._n, self._n + taken.keys.size)
-        self._keys[into] = taken.keys
-        if self._places is not None:
-            self._places[into] = taken.places
+    def add(self, block: BlockNonzeros) -> None:
+        """Add the values of a block."""
+        into = slice(self._n, self._n + block.keys.size)
+        self._keys[into] = block.keys
+        if self._origins is not None:
+            self._origins[into] = block.origins
         self._n = into.stop
 
     def rank_sums(
@@ -97,12 +100,12 @@ class NonzerosByGene:
         reference: int | None,
         n_threads: int,  # noqa: ARG002
     ) -> RankSums:
-        """As on the CPU, back in the main memory; the keys are lost."""
+        """As on the CPU, in the main memory; overwrites the keys."""
         assert self._n == self._keys.size, "the values of a gene are those counted"
         bits, n_genes = _bits(self._n_groups), self._starts.size - 1
         keys = self._keys
-        if keys.size and self._places is not None:
-            keys, self._places = _numbered(keys, self._places, bits), None
+        if keys.size and self._origins is not None:
+            keys, self._origins = _numbered(keys, self._origins, bits), None
         keys.sort()
         before = cuda.NULL
         if reference is not None:
@@ -123,21 +126,21 @@ class NonzerosByGene:
         return RankSums(ranks.get(), ties.get(), below.get())
 
 
-def _numbered(values: cp.ndarray, places: cp.ndarray, bits: int) -> cp.ndarray:
-    """Keys of values of 64 bits, which are numbered in their order."""
+def _numbered(values: cp.ndarray, origins: cp.ndarray, bits: int) -> cp.ndarray:
+    """Keys of values of 64 bits, which are replaced by their dense ranks."""
     order = cp.argsort(values)  # stable
-    values, places = values[order], places[order]
+    values, origins = values[order], origins[order]
     half = np.uint64(32)
-    order = cp.argsort(places >> half)
-    values, places = values[order], places[order]
+    order = cp.argsort(origins >> half)
+    values, origins = values[order], origins[order]
     del order
     new = values[1:] != values[:-1]
-    new |= (places[1:] >> half) != (places[:-1] >> half)
+    new |= (origins[1:] >> half) != (origins[:-1] >> half)
     keys = cp.zeros(values.size, cp.uint64)
     keys[1:] = cp.cumsum(new, dtype=cp.uint64)
     keys |= (values >> np.uint64(63)) << np.uint64(31)
-    keys |= (places >> half) << half
-    return (keys << np.uint64(bits)) | (places & np.uint64(2**32 - 1))
+    keys |= (origins >> half) << half
+    return (keys << np.uint64(bits)) | (origins & np.uint64(2**32 - 1))
 
 
 def _bits(n_groups: int) -> int:
@@ -145,15 +148,15 @@ def _bits(n_groups: int) -> int:
     return max(1, (n_groups - 1).bit_length())
 
 
-def _stored(dtype: DTypeLike) -> np.dtype:
-    """Type in which values are taken, which has an order of 32 or 64 bits."""
+def _sortable_dtype(dtype: DTypeLike) -> np.dtype:
+    """Type in which values are gathered, which sorts by 32 or 64 bits."""
     dtype = np.dtype(dtype)
     if dtype in (np.uint32, np.uint64):
         return np.dtype(np.int64)
     return np.dtype(np.uint8) if dtype.kind == "b" else dtype
 
 
-def _plain(values: cp.ndarray) -> cp.ndarray:
-    """Values as :func:`_stored` types them, without a copy if they have as many bits."""
-    dtype = _stored(values.dtype)
+def _as_sortable(values: cp.ndarray) -> cp.ndarray:
+    """Values as :func:`_sortable_dtype`, without a copy if it has the same size."""
+    dtype = _sortable_dtype(values.dtype)
     return values.view(dtype) if values.itemsize == dtype.itemsize else values.astype(dtype)
