@@ -106,7 +106,7 @@ def check_complete(plate: str, cells: Table, name: str, keep: np.ndarray) -> Non
 
 
 def median(metric: pd.Series, keep: np.ndarray) -> float:
-    """Median of the cells that stay; pandas' own takes forty bytes a cell meanwhile."""
+    """Median of the cells that stay; pandas' own takes forty bytes per cell meanwhile."""
     return float(np.median(metric.to_numpy()[keep], overwrite_input=True))
 
 

@@ -2,7 +2,7 @@
 
 ``import scatlas as sa`` gives ``sa.pp``, ``sa.tl``, ``sa.datasets`` and ``sa.read_lazy``
 with scanpy's names and defaults; ``sa.get`` aggregates cells by group and moves data to a GPU and
-back, ``sa.memory`` and ``sa.cluster`` say where it is worked on. Submodules load on first use, so
+back, ``sa.memory`` and ``sa.cluster`` say where it is processed. Submodules load on first use, so
 the import itself is quick.
 """
 

@@ -204,8 +204,8 @@ def test_each_import_is_declared():
             else:
                 continue
             for top in {name.split(".")[0] for name in names} - set(sys.stdlib_module_names):
-                homes = {canonicalize_name(name) for name in provided.get(top, [])}
-                if top != PACKAGE.name and not homes & declared:
+                providers = {canonicalize_name(name) for name in provided.get(top, [])}
+                if top != PACKAGE.name and not providers & declared:
                     missing.setdefault(top, path.relative_to(ROOT).as_posix())
     assert missing == {}
 

@@ -39,7 +39,7 @@ def pca_scree(variance_ratio: ArrayLike) -> Figure:
     marker = "o" if ratio.size <= 60 else None
     look = {"color": BLUE, "linewidth": 1.3, "marker": marker, "markersize": 3}
 
-    positive = ratio > 0  # a component without variance has no place on a log scale
+    positive = ratio > 0  # a log scale cannot show a component without variance
     scree.plot(components[positive], 100 * ratio[positive], **look)
     scree.set_yscale("log")
     narrow = ratio[positive].size and np.ptp(np.log10(ratio[positive])) < 2.5

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 # column, axis label, lower and upper bound in the config, logarithmic
 _METRICS = (
-    ("total_counts", "counts a cell", "min_counts", "max_counts", True),
-    ("n_genes_by_counts", "genes a cell", "min_genes", "max_genes", True),
+    ("total_counts", "counts per cell", "min_counts", "max_counts", True),
+    ("n_genes_by_counts", "genes per cell", "min_genes", "max_genes", True),
     ("pct_counts_mt", "mitochondrial counts, %", None, "max_pct_mt", False),
 )
 _BINS = 160
@@ -41,7 +41,7 @@ def qc_violins(
     Parameters
     ----------
     tables
-        For each plate, a table with one row a cell: ``total_counts``, ``n_genes_by_counts``,
+        For each plate, a table with one row per cell: ``total_counts``, ``n_genes_by_counts``,
         ``pct_counts_mt`` (per cent) and ``keep`` (bool).
     thresholds
         ``min_counts``, ``max_counts``, ``min_genes``, ``max_genes``, ``max_pct_mt``; those that are
@@ -92,7 +92,7 @@ def _some(plates: Mapping[str, Any]) -> None:
 
 
 def _scaled(values: Any, log: bool) -> np.ndarray:
-    """Values as drawn; an empty cell's zero stands at one on the log scale."""
+    """Values as drawn; the log scale shows an empty cell's zero as one."""
     values = np.asarray(values, np.float64)
     return np.log10(np.maximum(values, 1)) if log else values
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from scatlas.pp._scale import scale
     from scatlas.pp._scrublet import scrublet
 
-_HOME = {
+_EXPORTS = {
     "calculate_qc_metrics": "_qc",
     "downsample_counts": "_downsample",
     "filter_cells": "_filter",
@@ -58,4 +58,4 @@ __all__ = [
 ]
 
 
-__getattr__, __dir__ = exports(__name__, _HOME)
+__getattr__, __dir__ = exports(__name__, _EXPORTS)

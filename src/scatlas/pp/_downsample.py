@@ -40,7 +40,7 @@ def downsample_counts(
     adata
         Counts: whole numbers from 0 on; X in memory or Dask, on the CPU or a GPU.
     counts_per_cell
-        Total that cells come down to, one for all or one a cell. Cells that have no more stay as
+        Total that cells come down to, one for all or one per cell. Cells that have no more stay as
         they are.
     total_counts
         Total of all cells together; X stays as it is when that is less. Give this or
@@ -61,7 +61,7 @@ def downsample_counts(
     Raises
     ------
     InputError
-        Not one of `counts_per_cell` and `total_counts` is given, or a negative one, or not one a
+        Not one of `counts_per_cell` and `total_counts` is given, or a negative one, or not one per
         cell; values that are no counts; a cell of 2**32 counts or more. Of a Dask X, those of the
         values may come when its blocks are computed.
 
@@ -141,7 +141,7 @@ def _totals(x: Any) -> NDArray[np.int64]:
 
 
 def _drawn(x: Any, targets: NDArray[np.int64], seed: int, replace: bool, *, whole: bool) -> Any:
-    """`x` with so many counts a cell; `whole`: also of cells that have no more."""
+    """Draw ``targets`` counts per cell of `x`; `whole`: also of cells that have no more."""
     dtype = np.dtype(x.dtype)
     if replace and dtype.kind in "iub":
         dtype = np.result_type(dtype, np.min_scalar_type(int(targets.max(initial=0))))

@@ -121,10 +121,10 @@ def highly_variable_genes(
     size_factors
         X holds counts: they are taken as log-normalised (:func:`normalize_total`, natural
         :func:`log1p`) with these size factors, in one pass and without making the normalised
-        values. One a cell, or a column of ``obs``; NaN leaves the cell out, 0 (an empty cell)
+        values. One per cell, or a column of ``obs``; NaN leaves the cell out, 0 (an empty cell)
         leaves its counts as they are. ``uns["log1p"]`` is not looked at. Flavour seurat takes the
         normalised counts as they are instead of ``expm1`` of their float32 logarithms, so that its
-        moments lack the rounding of those (6e-8 a value). For the flavours that take counts as
+        moments lack the rounding of those (6e-8 per value). For the flavours that take counts as
         they are, only NaN means something.
     theta
         For pearson_residuals: the inverse of the overdispersion of counts, above 0; infinity is

@@ -99,7 +99,7 @@ def neighbors(
     -----
     Differs from :func:`scanpy.pp.neighbors` in this: the exact search serves up to 100,000 cells
     (scanpy: 4,096 to 8,192); PCA is not computed when ``X_pca`` is missing; a cell is always its
-    own first neighbour, identical twins or not; ``uns`` holds no ``rp_forest``.
+    own first neighbour, even if others are identical; ``uns`` holds no ``rp_forest``.
 
     On the GPU the exact search finds the CPU's neighbours and distances, to the rounding of the
     last digits of float64, the same on every run; the metrics are ``"euclidean"``, ``"l2"``,

@@ -199,7 +199,7 @@ def _normalised_lazily(
 
 
 def _detached(x: Any) -> Any:
-    """`x` with index arrays of its own: the kernels share them with their input.
+    """`x` with copies of its index arrays, which kernels share with their input.
 
     In memory the user may still hold the input, and sorting one in place must not break the other.
     """
@@ -234,7 +234,7 @@ def log1p(
     As :func:`scanpy.pp.log1p`, with these differences. No buffer is written to: `adata` gets a new
     matrix, and a matrix given as such is returned logged and stays as it was (scanpy writes into a
     floating-point one unless `copy`). `chunked` and `chunk_size` are not here: they served backed
-    files, and a Dask X is worked on in blocks anyway. Values are computed in float64 and rounded
+    files, and a Dask X is processed in blocks anyway. Values are computed in float64 and rounded
     once, with the same bits on every processor; scanpy's float32 ones differ in the last bit.
 
     Parameters

@@ -63,8 +63,8 @@ def sample(
     Raises
     ------
     InputError
-        When not exactly one of `fraction` and `n` is given, more is asked for than there is, or
-        `replace` meets a Dask array.
+        When not exactly one of `fraction` and `n` is given, `n` exceeds the number of cells or
+        genes, or `replace` meets a Dask array.
     """
     from anndata import AnnData
 

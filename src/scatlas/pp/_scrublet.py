@@ -31,11 +31,11 @@ def scrublet(
     Wolock, Lopez, Klein (Cell Systems 2019): doublets are simulated by adding the counts of random
     cells; a cell among whose neighbours are many of them is likely one itself. As
     :func:`scanpy.pp.scrublet` with exact neighbours and otherwise its defaults: the highly
-    variable genes, brought to 10^6 counts a cell and to unit variance, in 30 components. The
+    variable genes, brought to 10^6 counts per cell and to unit variance, in 30 components. The
     simulated doublets are those that scanpy draws with the same seed.
 
-    No matrix of simulated counts is made, and X is read in blocks: memory is 0.4 kB a cell and the
-    neighbours of 60,000 at a time. More than 20,000 cells (of a batch) are dealt at random into
+    No matrix of simulated counts is made, and X is read in blocks: memory is 0.4 kB per cell and
+    the neighbours of 60,000 at a time. More than 20,000 cells (of a batch) are dealt at random into
     equal parts that are scored one after another.
 
     Parameters

@@ -157,7 +157,7 @@ def leiden(
     Where the representation that the neighbours were found in lies on the GPU
     (``adata.obsm['X_pca']`` is a CuPy array, or Dask array of these), cuGraph clusters the cells
     there, whatever the ``flavor``: by modularity, with weights in float32, until it grows no more.
-    Where cuGraph is not installed, or does not offer what is asked for (``directed=True``,
+    Where cuGraph is not installed, or does not offer the options (``directed=True``,
     ``resolution=None``, ``partition_type``, ``clustering_args``), the CPU does it, and a warning
     is logged. A graph given as ``adjacency`` or ``obsp`` is the CPU's.
 

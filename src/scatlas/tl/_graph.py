@@ -33,7 +33,7 @@ def graph(adata: AnnData, neighbors_key: str | None = None) -> tuple[sp.csr_matr
 
 
 def works_on_gpu(adata: AnnData, params: dict[str, Any]) -> bool:
-    """Whether a neighbourhood graph is worked on by the GPU.
+    """Whether the GPU processes a neighbourhood graph.
 
     The graph itself is kept in the main memory. The GPU takes it where the cells' representation,
     in which the neighbours were found, is there (still): ``adata.obsm['X_pca']``, or what else

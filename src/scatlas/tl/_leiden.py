@@ -1,4 +1,4 @@
-"""Leiden clustering; signature and documentation stand in ``scatlas.tl``."""
+"""Leiden clustering; ``scatlas.tl`` has the signature and the documentation."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _choose(
 
 
 def _cugraph(only_cpu: list[str]) -> ModuleType | None:
-    """cuGraph, unless options are asked for that it does not have; why not is logged."""
+    """cuGraph, unless it lacks an option that the caller gives; the reason is logged."""
     if only_cpu:
         names = ", ".join(only_cpu)
         logger.warning("cuGraph's Leiden does not offer %s: clusters on the CPU", names)

@@ -55,7 +55,7 @@ def lisi(neighbors: sp.csr_matrix, labels: pd.Series | pd.Categorical) -> NDArra
     out = np.full(codes.size, np.nan)
     first = 0
     while first < codes.size:
-        # At least one cell, and as many as have so many neighbours together.
+        # At least one cell, at most the cells that have _AT_ONCE neighbours together.
         stop = int(np.searchsorted(indptr, indptr[first] + _AT_ONCE, side="right")) - 1
         stop = min(max(stop, first + 1), codes.size)
         near = codes[neighbors.indices[indptr[first] : indptr[stop]]]

@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 
 @blocks.passes(
     1,
-    "wilcoxon: one more for each so many genes as fit the memory, one if all do; logreg: one more "
-    "for each evaluation of the loss, or none more if X fits the memory",
+    "wilcoxon: one more for each set of genes that fits the memory, one if all do; logreg: one "
+    "more for each evaluation of the loss, or none more if X fits the memory",
 )
 def rank_genes_groups(
     adata: AnnData,
@@ -67,7 +67,7 @@ def rank_genes_groups(
         Column of obs whose values make the groups. Cells without a value belong to no group, but
         to the rest of each.
     mask_var
-        Boolean, one a gene, or the name of a column of var of such: the genes that are ranked.
+        Boolean, one per gene, or the name of a column of var of such: the genes that are ranked.
     use_raw
         Rank the genes of ``adata.raw``; if left out, where there is one.
     groups

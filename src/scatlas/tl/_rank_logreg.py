@@ -141,7 +141,7 @@ class _Cells:
         """Find out about all cells, and keep those with a class if a budget has room for them."""
         work = partial(_looked_at, keep=budget is not None)
         held, left = [], budget or 0
-        for most, kept in blocks.stream(self._x, work, self._codes, combine=_both):
+        for most, kept in blocks.stream(self._x, work, self._codes, combine=_merge_halves):
             self.most = np.maximum(self.most, most)
             held += kept
             left -= sum(_n_bytes(block) for block, _ in kept)
@@ -242,7 +242,7 @@ def _looked_at(
     return most, [(block, codes)]
 
 
-def _both(parts: list[tuple]) -> tuple:
+def _merge_halves(parts: list[tuple]) -> tuple:
     most, kept = zip(*parts, strict=True)
     return np.maximum.reduce(most), [pair for half in kept for pair in half]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from scatlas.tl._rank_groups import Groups
 
-# Groups and genes that are worked on at once.
+# Values of groups and genes that are processed at once.
 _AT_ONCE = 2**20
 
 

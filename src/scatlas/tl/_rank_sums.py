@@ -91,7 +91,7 @@ def _scores(
     *,
     tie_correct: bool,
 ) -> NDArray[np.float64]:
-    """Scores of each group and gene, in a pass over `x` for each so many genes as fit."""
+    """Scores of each group and gene, in a pass over `x` for each set of genes that fits."""
     if sizes.sum() >= MAX_CELLS:
         msg = f"{sizes.sum():,} cells are too many to rank: method='wilcoxon' takes fewer than 2^31"
         raise InputError(msg)
@@ -136,13 +136,9 @@ def _gather(
     place = np.full(x.shape[1], -1, dtype=np.int64)
     place[genes] = np.arange(genes.size)
     work = partial(kernels.gather_nonzeros, new_column=place, n_groups=n_groups)
-    for parts in blocks.stream(x, work, codes, combine=_joined):
+    for parts in blocks.stream(x, work, codes, combine=blocks.join_lists):
         for part in parts:
             gathered.add(part)
-
-
-def _joined(parts: list[list]) -> list:
-    return [part for half in parts for part in half]
 
 
 def memory_budget(x: Any) -> int:
@@ -157,7 +153,7 @@ def memory_budget(x: Any) -> int:
 
 
 def _less(budget: int, wanted: int, chosen: slice, error: MemoryError) -> int:
-    """A smaller budget, as `wanted` bytes for some genes were not to be had."""
+    """A smaller budget, because `wanted` bytes for some genes were not available."""
     if chosen.stop - chosen.start == 1:
         msg = (
             f"the values of one gene take {wanted / 1e9:,.1f} GB, more than there is memory: "

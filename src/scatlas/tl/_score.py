@@ -52,8 +52,8 @@ def score_genes(
     these, the genes of the pool are ranked by their mean over the cells and cut into bins of as
     many genes, and from each bin with a gene of the set some are drawn at random.
 
-    The same bins and control genes as :func:`scanpy.tl.score_genes`, whose random numbers are taken
-    (of a generator of their own: NumPy's global one is left alone). Means are exact; those of
+    The same bins and control genes as :func:`scanpy.tl.score_genes`, with the same random
+    numbers (of another generator: NumPy's global one is left alone). Means are exact; those of
     float32 values scanpy sums in float32, which can swap two genes of nearly the same mean.
 
     Parameters

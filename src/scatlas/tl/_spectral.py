@@ -56,7 +56,7 @@ def start(
         where = _eigenvectors(graph, n_components, state)
     else:
         centres = _centres(n_parts, labels, n_components, cells)
-        where = _parts(graph, labels, centres, state)
+        where = _layouts_of_components(graph, labels, centres, state)
     where = (where * (10.0 / np.abs(where).max())).astype(np.float32)
     return where + state.normal(scale=1e-4, size=where.shape).astype(np.float32)
 
@@ -89,7 +89,7 @@ def _centres(
     return places * np.where(signs == 0, 1, signs) / max(np.abs(places).max(), 1e-300)
 
 
-def _parts(
+def _layouts_of_components(
     graph: sp.csr_matrix, labels: np.ndarray, centres: np.ndarray, state: np.random.RandomState
 ) -> np.ndarray:
     """Each part's own eigenvectors, scaled to half the way to the nearest other part."""

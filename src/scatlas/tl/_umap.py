@@ -1,4 +1,4 @@
-"""UMAP of the neighbourhood graph; signature and documentation stand in ``scatlas.tl``."""
+"""UMAP of the neighbourhood graph; ``scatlas.tl`` has the signature and the documentation."""
 
 from __future__ import annotations
 

@@ -452,7 +452,7 @@ with gpu_locks.lock_gpus(int(sys.argv[2]), query_gpus=query_gpus) as mine:
 
 
 class Job:
-    """A process that claims n of so many GPUs, waits for them, and then holds them."""
+    """A process that claims n of some GPUs, waits for them, and then holds them."""
 
     def __init__(self, n: int, of: int, memory: Path) -> None:
         self.process = subprocess.Popen(

@@ -325,7 +325,7 @@ def test_subset_equals_indexing(built, kind, budget):
 
 
 def test_subset_decodes_each_chunk_once(built, monkeypatch):
-    """Chunks of X, its offsets and X_pca (the arrays of 4 bytes a value), whatever the pieces."""
+    """Chunks of X, its offsets and X_pca (the arrays of 4 bytes per value), whatever the pieces."""
     from collections import Counter
 
     from numcodecs import Blosc
@@ -342,7 +342,7 @@ def test_subset_decodes_each_chunk_once(built, monkeypatch):
     read_subset(built.atlas, np.arange(0, N, 2), block_budget="20kB")
     x = zarr.open_group(built.atlas, mode="r")["X"]
     n_chunks = sum(-(-x[name].shape[0] // 64) for name in ("data", "indices"))
-    # Blosc's header holds the bytes a value at place 3.
+    # Blosc's header holds the bytes per value at place 3.
     counts = [count for chunk, count in seen.items() if chunk[3] == 4]
     assert len(counts) > n_chunks
     assert set(counts) == {1}

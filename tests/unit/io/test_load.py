@@ -169,7 +169,7 @@ def test_memory_follows_the_budget_not_the_plate(tmp_path, make_adata):
             tracemalloc.stop()
     further = sizes[2] - sizes[1]
     per_cell = further * 300  # names, offsets and metrics of the further cells
-    # Up to two chunks a thread wait for their encoder, of 1 and of 2 bytes a value, and as many
+    # Up to two chunks per thread wait for their encoder, of 1 and of 2 bytes per value, and as many
     # encoded ones to be written: how many do depends on the other work of the machine.
     waiting = 2 * 2 * threads * CHUNK_VALUES * 3
     assert peaks[2] - peaks[1] < per_cell + waiting
@@ -207,7 +207,7 @@ def test_mt_prefix(tmp_path, make_counts, make_adata):
 
 @pytest.fixture
 def by_id(tmp_path, make_counts, make_adata) -> ad.AnnData:
-    """A plate whose genes are called by ids; symbols, human and mouse, stand in columns of var."""
+    """A plate whose genes are called by ids; symbols, human and mouse, are columns of var."""
     adata = source(make_counts, make_adata, tmp_path)
     symbols = adata.var_names
     assert symbols.str.startswith("MT-").any()

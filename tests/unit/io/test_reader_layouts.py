@@ -92,7 +92,7 @@ SOME = [
 
 @pytest.mark.parametrize("stored", SOME, indirect=True)
 def test_passes_at_the_same_time(stored):
-    """Four threads over one lazy X, four over sources of their own, in opposite directions."""
+    """Four threads over one lazy X, four over separate sources, in opposite directions."""
     path, wanted = stored
     x = sa.read_lazy(path, block_budget=BUDGETS[0]).X
 

@@ -297,7 +297,7 @@ def test_columns_of_other_programs_in_zarr(tmp_path, values, attributes):
 @quiet
 @pytest.mark.parametrize("kind", ["h5ad", "zarr2"])
 def test_tables_of_anndata_0_7(tmp_path, kind):
-    """Categories stand in a group of their own, and the codes refer to them."""
+    """A separate group holds the categories, and the codes refer to them."""
     n = np.arange(N)
     obs = pd.DataFrame({"n": n, "text": TEXT}, index=pd.Index([f"c{i}" for i in n], name="cell"))
     path = write(obs, tmp_path, kind)

@@ -1,4 +1,4 @@
-"""Neighbours, UMAP and Leiden on GPUs, where there is none: who works, with what, and what is said.
+"""Neighbours, UMAP and Leiden on GPUs, without one: device, library and log.
 
 CuPy is stood in for by NumPy, cuVS's searches by products in float32 that break ties at random: the
 arithmetic is done, by other means. Results of the libraries themselves are tested in tests/gpu.
@@ -444,7 +444,7 @@ def test_values_that_are_not_finite_on_a_gpu(knn_gpu, monkeypatch):
 
 @pytest.fixture
 def graph(knn_gpu, monkeypatch) -> ad.AnnData:
-    """An AnnData with a graph whose cells are on the GPU; libraries are what they are asked for."""
+    """An AnnData with a graph whose cells are on the GPU; libraries are stand-ins."""
     adata = cells(120)
     neighbors(adata, n_neighbors=8)
     for module in (_umap, _leiden):

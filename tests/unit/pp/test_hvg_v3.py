@@ -329,7 +329,7 @@ def test_batches_are_ranked_one_by_one(counts, make_adata, flavor):
     assert got["highly_variable_nbatches"].tolist() == ranks.notna().sum().tolist()
     norms = [part["variances_norm"] for part in alone]
     np.testing.assert_array_equal(got["variances_norm"], np.mean(norms, axis=0))
-    # Cells of no batch count for what is said of all cells.
+    # Cells of no batch count for the moments of all cells.
     pd.testing.assert_frame_equal(
         got[["means", "variances"]],
         highly_variable_genes(adata, **options)[["means", "variances"]],
@@ -375,7 +375,7 @@ def test_equal_genes_are_ranked_in_the_order_of_var(counts, make_adata):
 def test_default_number_of_genes_and_duplicated_names(counts, make_adata):
     adata = make_adata(counts)
     assert highly_variable_genes(adata, flavor="seurat_v3", inplace=False)["highly_variable"].all()
-    adata.var_names = ["twin", "twin", *adata.var_names[2:]]
+    adata.var_names = ["same", "same", *adata.var_names[2:]]
     table = highly_variable_genes(adata, flavor="seurat_v3", n_top_genes=3, inplace=False)
     assert table["highly_variable"].sum() == 3
 

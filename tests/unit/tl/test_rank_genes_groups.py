@@ -1,6 +1,6 @@
 """rank_genes_groups on every kind of X against plain NumPy: tests, tables, groups, passes, errors.
 
-tests/parity compares it with scanpy; kernels and logistic regression have files of their own.
+tests/parity compares it with scanpy; kernels and logistic regression have other files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def sides(codes: np.ndarray, group: int, reference: int | None) -> tuple[np.ndar
     return codes == group, codes != group if reference is None else codes == reference
 
 
-def plain(
+def reference_scores(
     x: np.ndarray, codes: np.ndarray, group: int, method: str, reference: int | None, ties: bool
 ) -> pd.DataFrame:
     """Scores, p-values and fold changes of all genes, by the textbook."""
@@ -97,7 +97,7 @@ def test_against_the_textbook(method, reference, array_type, counts, make_adata,
     compared = [group for group in range(3) if group != other]
     assert found.uns[KEY]["scores"].dtype.names == tuple(f"b{group}" for group in compared)
     for group in compared:
-        expected = plain(x, codes, group, method, other, ties=True)
+        expected = reference_scores(x, codes, group, method, other, ties=True)
         got = table(found, f"b{group}")
         for name in ("scores", "logfoldchanges"):
             rounded = expected[name].to_numpy().astype(np.float32)
@@ -122,7 +122,7 @@ def test_wilcoxon_of_values_of_both_signs(dtype, reference, ties, make_adata):
         found = ranked(make_adata(made), "wilcoxon", reference=reference, tie_correct=ties)
         codes = found.obs["batch"].cat.codes.to_numpy()
         for group in (0, 1):
-            expected = plain(x, codes, group, "wilcoxon", other, ties)
+            expected = reference_scores(x, codes, group, "wilcoxon", other, ties)
             got = table(found, f"b{group}")
             scores = expected["scores"].to_numpy().astype(np.float32)
             np.testing.assert_allclose(got["scores"], scores, rtol=2e-7, atol=1e-12)

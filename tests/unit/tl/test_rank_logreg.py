@@ -27,7 +27,7 @@ def values(rng: np.random.Generator, dtype: str, shape: tuple[int, int] = (70, 9
     return x.astype(dtype)
 
 
-def plain(
+def reference_loss(
     x: np.ndarray, codes: np.ndarray, coef: np.ndarray, weights: np.ndarray
 ) -> tuple[float, np.ndarray]:
     """Loss and gradient [genes + 1, columns] of the cells with a class, in float64."""
@@ -85,7 +85,7 @@ def test_loss_and_gradient(dtype, kind, n_classes):
     found = logreg_cpu.loss_and_gradient(
         made, codes, logreg_cpu.LogisticModel(coef, scales, weights)
     )
-    loss, gradient = plain(x, codes, coef, weights)
+    loss, gradient = reference_loss(x, codes, coef, weights)
     np.testing.assert_allclose(found.loss, loss, rtol=1e-14)
     np.testing.assert_allclose(found.gradient / scales[:, None], gradient, rtol=1e-12, atol=1e-12)
 
@@ -171,7 +171,7 @@ def test_it_stops_where_the_gradient_vanishes(array_type, counts, make_adata, bl
     best = np.zeros(3)
     for _ in range(200):
         full = np.vstack([found.to_numpy(dtype=float), best])
-        gradient = plain(x, codes, full, np.ones(3))[1]
+        gradient = reference_loss(x, codes, full, np.ones(3))[1]
         best = best - 0.1 * gradient[-1]
     slope = gradient[:-1] / 60 + found.to_numpy() / (0.5 * 60)
     assert np.abs(slope).max() < 1e-6

@@ -124,7 +124,7 @@ class RowBlock:
         begin, end = int(self.indptr[0]), int(self.indptr[-1])
         array = self.arrays[which]
         if array is None:
-            return self._plain(part, begin, end, dtype, limit)
+            return self._read_raw(part, begin, end, dtype, limit)
         try:
             with reading(self.store.path, f"{self.key}/{part} of {self._rows}"):
                 return chunk_reader.read_values(
@@ -146,7 +146,7 @@ class RowBlock:
             )
             raise InputError(msg) from worst
 
-    def _plain(
+    def _read_raw(
         self, part: str, begin: int, end: int, dtype: np.dtype, limit: int | None
     ) -> np.ndarray:
         """Read through h5py or zarr: layouts that are rare, and the reference of the tests."""

@@ -140,7 +140,7 @@ class CsrWriter:
             self._data = array(x / "data", self._data_dtype, compression=compression)
             self._indices = array(x / "indices", indices, compression=INDICES_CODEC)
             self._indptr = array(x / "indptr", indptr, compression=DENSE_CODEC)
-            stack.callback(lambda: [part.abandon() for part in self._parts])
+            stack.callback(lambda: [part.abandon() for part in self._arrays])
             self._stack = stack.pop_all()
         self._indptr.append(np.zeros(1, np.int64))
         return self
@@ -246,7 +246,7 @@ class CsrWriter:
         return n_values
 
     def append_rows(self, lengths: np.ndarray) -> None:
-        """Append rows of so many stored values each."""
+        """Append rows with these numbers of stored values."""
         ends = np.cumsum(lengths, dtype=np.int64)
         ends += self._indptr_end
         self._indptr.append(ends)
@@ -273,7 +273,7 @@ class CsrWriter:
         return counts
 
     @property
-    def _parts(self) -> tuple[ShardedArray, ShardedArray, ShardedArray]:
+    def _arrays(self) -> tuple[ShardedArray, ShardedArray, ShardedArray]:
         return self._data, self._indices, self._indptr
 
     def _finish(self) -> None:
@@ -284,7 +284,7 @@ class CsrWriter:
             "obs": _table(self.obs, self.n_obs, "obs"),
             "var": _table(self.var, self.n_vars, "var"),
         }
-        for part in self._parts:
+        for part in self._arrays:
             part.close()
         for name, write in tables.items():
             write(self._partial / name)

@@ -51,9 +51,9 @@ def read_lazy(path: Path | str, *, block_budget: str | int = "256MB") -> anndata
         h5ad file (any compression that h5py or hdf5plugin decodes) or Zarr store (v2 or v3,
         sharded or not); a local path or a URL that fsspec opens.
     block_budget
-        Memory for blocks in work, as ``"256MB"``. A block of X takes at most an eighth of it, and
-        32 MB (at 8 bytes a value, at least one cell). The cut depends on the file and on this
-        value alone.
+        Memory for the blocks in flight, as ``"256MB"``. A block of X takes at most an eighth of
+        it, at most 32 MB at 8 bytes per value, and at least one cell. The bounds of blocks depend
+        on the file and on this option alone.
 
     Returns
     -------

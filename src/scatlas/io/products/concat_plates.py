@@ -58,7 +58,7 @@ def concat_on_disk(
 
     The result equals ``anndata.concat(plates, label=label, merge="same")``, but for the names of
     cells that occur on several plates and for the order of categories. Memory does not grow with
-    the plates, except for 16 bytes a cell to compare names, and the categories of one column.
+    the plates, except for 16 bytes per cell to compare names, and the categories of one column.
     Whatever is refused is refused before values are copied.
 
     Parameters

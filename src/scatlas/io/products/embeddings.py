@@ -138,7 +138,7 @@ def read_components(path: Path | str, n_comps: int | None = None) -> np.ndarray:
     path
         Store of :func:`write_pca`.
     n_comps
-        So many; None for all.
+        Number of components; None for all.
 
     Returns
     -------

@@ -91,7 +91,7 @@ def load_plate(
         The bound that will be put on ``pct_counts_mt``. It drops nothing here, but a plate without
         mitochondrial genes, where it could not act, is refused.
     block_budget
-        Memory for blocks in work, as ``"256MB"``.
+        Memory for the blocks in flight, as ``"256MB"``.
 
     Returns
     -------

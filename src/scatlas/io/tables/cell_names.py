@@ -27,10 +27,10 @@ class UniqueNames:
     already, it keeps it, and the renamed one gets a number as well, the first that is free, as
     ``AnnData.obs_names_make_unique`` does: ``{name}-{plate}-1``. All other cells keep their names.
 
-    Names are compared by 64-bit hashes (SipHash with a fixed key), 16 bytes a cell in memory
-    instead of a Python string each; one byte a cell stays. Each number takes 100 bytes more. Among
-    100 million names two different ones share a hash with a probability of 3e-4; both would get
-    their suffix then, which is harmless.
+    Names are compared by 64-bit hashes (SipHash with a fixed key), 16 bytes per cell in memory
+    instead of a Python string each; one byte per cell stays. Each number takes 100 bytes more.
+    Among 100 million names two different ones share a hash with a probability of 3e-4; both would
+    get their suffix then, which is harmless.
 
     Parameters
     ----------
@@ -116,9 +116,11 @@ class UniqueNames:
         plates = np.searchsorted(self._starts, rows, side="right") - 1
         for at in np.flatnonzero(~first[1:] & (plates[1:] == plates[:-1])):
             plate = list(self._columns)[plates[at]]
-            twins = rows[at : at + 2] - self._starts[plates[at]]
+            duplicates = rows[at : at + 2] - self._starts[plates[at]]
             # Of different names with one hash none is refused.
-            name, other = (self._columns[plate].text(row, row + 1)[0] for row in twins.tolist())
+            name, other = (
+                self._columns[plate].text(row, row + 1)[0] for row in duplicates.tolist()
+            )
             if name == other:
                 msg = (
                     f"plate {plate}: the cell name {name!r} occurs more than once: "
@@ -152,9 +154,9 @@ class NumberedNames:
     """Names of one table's rows, made unique as AnnData does: a second ``A`` becomes ``A-1``.
 
     The same names as ``anndata.utils.make_index_unique``: a repeated name takes the next number
-    that makes a name which no row bears. Repeats are looked for when something is asked that hangs
-    on them, or while :meth:`stored` gives the names. Meanwhile 9 bytes a row are in memory; where
-    there are any, each row that gets a number takes 16 bytes, and each name that repeats some 200.
+    that makes a name which no row bears. Duplicates are searched on first use, or while
+    :meth:`stored` yields the names. The search takes 9 bytes per row; each row that gets a number
+    takes 16 bytes more, and each duplicate name some 200.
 
     Parameters
     ----------
@@ -246,7 +248,7 @@ class NumberedNames:
 
 
 def _repeated(ascending: np.ndarray) -> np.ndarray:
-    """Values that stand there more than once, ascending, one time less each."""
+    """Values that occur more than once, ascending, each one time less than it occurs."""
     return ascending[1:][ascending[1:] == ascending[:-1]]
 
 

@@ -75,7 +75,7 @@ def write_cells(
 
 
 def read_cells(path: Path | str, columns: list[str]) -> pd.DataFrame:
-    """Read columns of numbers without the cells' names, of 100 bytes a cell; cells are numbered."""
+    """Read columns of numbers by row, without the cells' names (100 bytes per cell)."""
     import pyarrow.parquet as pq
 
     # `pq.read_table` and its threads read far ahead.

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from scatlas.io.tables.encodings import Kind
 
-# Rows in hand at once, or one chunk of the file: 2^15 names take about 2.5 MB as Python strings,
-# and as many bytes are so many times more numbers.
+# Rows in memory at once, or one chunk of the file if that is more: 2^15 names take about 2.5 MB as
+# Python strings. Numbers take an eighth of that per row.
 ROWS = 2**15
 _NUMBERS = 8
 
@@ -274,7 +274,7 @@ class InMemoryColumn:
 
 
 def open_column(path: str, table: Any, name: str, n_rows: int) -> Column | InMemoryColumn:
-    """Open a column of a table of so many rows.
+    """Open a column of a table with ``n_rows`` rows.
 
     Raises
     ------

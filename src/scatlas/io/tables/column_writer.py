@@ -184,7 +184,7 @@ class ColumnWriter:
         if self._target.kind == "number" and column.kind == "nullable":
             return lambda lo, hi: np.where(column.gaps(lo, hi), np.nan, column.values(lo, hi))
         if self._target.kind == "nullable":
-            # What stands in a gap is not to be seen.
+            # The value under a gap has no meaning: write zero.
             return lambda lo, hi: np.where(column.gaps(lo, hi), 0, column.values(lo, hi))
         if self._target.kind != "categorical":
             return column.values
@@ -195,7 +195,7 @@ class ColumnWriter:
                 column.gaps(lo, hi), -1, labels.get_indexer(column.text(lo, hi))
             )
         own = column.categories
-        # Asked of the array: pandas 3 gives an index of text a dtype of its own.
+        # The dtype of the array: pandas 3 gives an index of text its own dtype.
         if self._target.categories.dtype == object and own.dtype != object:
             own = own.astype(str).astype(object)
         # One entry more: code -1, a gap, picks the last.

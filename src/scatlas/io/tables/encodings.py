@@ -73,24 +73,24 @@ class Stored(NamedTuple):
         encoding = encoding_of(elem)
         if _is_old_categorical(table, elem) or encoding == _CATEGORICAL:
             codes, labels, ordered = _categorical(table, elem)
-            codes, labels = cls._plain(codes), cls._plain(labels)
+            codes, labels = cls._one_dimensional(codes), cls._one_dimensional(labels)
             if codes is None or labels is None or codes.dtype.kind not in "iu":
                 return None
             categories = np.asarray(labels.values[:]).astype(labels.dtype, copy=False)
             pd.Categorical.from_codes(np.empty(0, np.int8), categories, ordered=ordered)
             return codes._replace(kind="categorical", categories=categories, ordered=ordered)
         if encoding in _NULLABLE:
-            values, mask = cls._plain(elem["values"]), cls._plain(elem["mask"])
+            values, mask = cls._one_dimensional(elem["values"]), cls._one_dimensional(elem["mask"])
             if values is None or values.dtype.kind not in _NULLABLE[encoding]:
                 return None
             if mask is None or mask.dtype != bool or mask.n_rows != values.n_rows:
                 return None
             kind = "text" if values.kind == "text" else "nullable"
             return values._replace(kind=kind, mask=mask.values)
-        return cls._plain(elem)
+        return cls._one_dimensional(elem)
 
     @classmethod
-    def _plain(cls, elem: Any) -> Stored | None:
+    def _one_dimensional(cls, elem: Any) -> Stored | None:
         """Whatever anndata reads as one-dimensional numbers or text."""
         encoding = encoding_of(elem)
         if getattr(elem, "ndim", None) != 1 or encoding not in {_ARRAY, _STRINGS, _NONE}:

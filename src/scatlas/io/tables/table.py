@@ -1,6 +1,6 @@
 """An obs or var table that stays on disk: read, mended and written column by column.
 
-A plate's obs takes up to 1.5 kB a cell as a data frame; here a range of rows of one column is in
+A plate's obs takes up to 1.5 kB per cell as a data frame; here a range of rows of one column is in
 memory at a time.
 """
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# Names are read several times: to be compared, asked for and written. Of tables of so many rows,
-# which take up to 10 MB, they are kept meanwhile.
+# Names are read several times: to compare, to look up and to write them. Those of tables with at
+# most this many rows, which take up to 10 MB, stay in memory.
 _HELD_NAMES = 2**17
 
 # The obs columns that load adds.
@@ -77,7 +77,8 @@ class Writing:
         self, thread: ThreadPoolExecutor, write: Callable[..., None], late: Iterable[str]
     ) -> None:
         self._values: Future[Mapping[str, np.ndarray]] = Future()
-        # Columns of these names are looked for, the others written, before a value is asked for.
+        # The thread searches the table for columns of these names and writes all others before it
+        # needs the values.
         extra = {name: partial(self._deferred_columns, name) for name in late}
         self._written = thread.submit(write, extra=extra)
 
@@ -369,7 +370,7 @@ class Table:
     def writing(
         self, folder: Path, *, late: Iterable[str], rows: np.ndarray | None = None
     ) -> Iterator[Writing]:
-        """Write the table in a thread of its own, while the body works on the counts.
+        """Write the table in another thread, while the body processes the counts.
 
         Parameters
         ----------
@@ -380,7 +381,7 @@ class Table:
 
         Yields
         ------
-        What takes the further columns at the end, and tells of errors before.
+        A function that takes the deferred columns at the end, and raises errors of the thread.
         """
         with ThreadPoolExecutor(1, "scatlas-obs") as thread:
             writing = Writing(thread, partial(self.write, folder, rows=rows), late)
