@@ -42,6 +42,7 @@ ENDS = ("right", "sentence", "wrong", "skipped", "broken")
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--faults", type=int, default=100, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="number of the first fault")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, nargs="+", help="only these faults, with their output")
     parser.add_argument("--kind", choices=KINDS, help="only faults of this kind")
@@ -53,7 +54,7 @@ def main() -> int:
     folder = args.folder / code_digest()
     folder.mkdir(parents=True, exist_ok=True)
     journal = folder / f"outcomes-{args.seed}{'-quick' * args.quick}.jsonl"
-    numbers = args.only or range(args.faults)
+    numbers = args.only or range(args.first, args.first + args.faults)
     if args.kind:
         numbers = [number for number in numbers if kind_of(number) == args.kind]
     known = {} if args.only else read(journal)
