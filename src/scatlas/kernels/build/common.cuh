@@ -11,7 +11,7 @@ constexpr unsigned FULL = 0xffffffffu;
 
 __device__ inline int lane() { return threadIdx.x & 31; }
 
-// One warp processes a row: first row of this warp, and number of warps.
+// Rows are distributed over warps: first row of this warp, and number of warps.
 __device__ inline int64 first_warp() { return (int64(blockIdx.x) * blockDim.x + threadIdx.x) >> 5; }
 __device__ inline int64 all_warps() { return (int64(gridDim.x) * blockDim.x) >> 5; }
 

@@ -1,6 +1,6 @@
-// Projection of CSR rows. Eight lanes process a row and PANEL components, two components per lane:
-// the loadings of a gene are one cache line of 128 bytes. blockIdx.y is the panel. Blocks start in
-// the order of panels, so that running blocks share a panel, most of which stays in L1.
+// Projection of CSR rows. A row and PANEL components are processed by eight lanes, two components
+// per lane: the loadings of a gene are one cache line of 128 bytes. blockIdx.y is the panel. Blocks
+// start in the order of panels, so that running blocks share a panel, most of which stays in L1.
 
 constexpr int PANEL = 16;
 
