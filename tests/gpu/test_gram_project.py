@@ -410,7 +410,7 @@ def test_a_full_gpu_adds_halves(kind, rng, gpu_block, monkeypatch, caplog):
     x = gpu_block(block)
     with caplog.at_level("WARNING"), GramAccumulator(70) as total:
         total.add(x)
-    assert "300 cells are worked on in halves" in caplog.text
+    assert "300 cells are processed in halves" in caplog.text
     assert sum(rows_added) == 300
     found, expected = total.result(), GramStats.from_block(block)
     assert found.n_cells == 300

@@ -294,7 +294,7 @@ def test_a_full_gpu_halves_the_block(counts, caplog, monkeypatch):
     monkeypatch.setattr(count_moments_gpu, "normalized_moments", full)
     with caplog.at_level("WARNING"):
         found = hvg_of_counts(x, names, factors, n_top_genes=40)
-    assert "worked on in halves" in caplog.text
+    assert "processed in halves" in caplog.text
     pd.testing.assert_frame_equal(found, expected, check_exact=True)
 
     def always(block, *rows, **options):

@@ -1,4 +1,4 @@
-"""Names of a package that load on first use, so that importing scatlas stays quick (PEP 562)."""
+"""Import of a package's names on first use, so that importing scatlas is fast (PEP 562)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def exports(
-    package: str, homes: Mapping[str, str]
+    package: str, modules: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` of a package.
 
@@ -18,17 +18,17 @@ def exports(
     ----------
     package
         Its ``__name__``.
-    homes
+    modules
         For each name, the module of the package that holds it.
     """
 
     def getattr_(name: str) -> Any:
-        if name in homes:
-            return getattr(import_module(f"{package}.{homes[name]}"), name)
+        if name in modules:
+            return getattr(import_module(f"{package}.{modules[name]}"), name)
         msg = f"module {package!r} has no attribute {name!r}"
         raise AttributeError(msg)
 
     def dir_() -> list[str]:
-        return sorted(homes)
+        return sorted(modules)
 
     return getattr_, dir_

@@ -1,4 +1,4 @@
-"""Arrays that begin at a cache line."""
+"""Arrays that start at a cache line."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _LINE = 64
 
 
 def zeros(shape: tuple[int, ...]) -> np.ndarray:
-    """float64 zeros whose first number begins a cache line.
+    """float64 zeros that start at a cache line.
 
-    NumPy's own arrays begin 16 bytes into one, so that half of all groups of four numbers lie on
-    two lines: kernels that read or write such groups in random order are a third slower on them.
+    NumPy's arrays start 16 bytes after one, so half of all groups of four numbers span two lines:
+    kernels that access such groups in random order are a third slower.
     """
     size = math.prod(shape)
     raw = np.zeros(size + _LINE // 8)

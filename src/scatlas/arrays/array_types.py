@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeIs
 
 Array: TypeAlias = NDArray[Any]
 Bools: TypeAlias = NDArray[np.bool_]
@@ -41,7 +38,7 @@ class SparseBlock(Protocol):
 Block: TypeAlias = Array | SparseBlock
 
 
-def is_sparse(x: Block) -> TypeIs[SparseBlock]:
+def is_sparse(x: Block) -> TypeGuard[SparseBlock]:
     """Whether a block in the main memory is a sparse matrix."""
     return scipy.sparse.issparse(x)
 

@@ -1,11 +1,11 @@
-"""Row blocks on the GPU: made of arrays, joined, moved, and worked on by several threads."""
+"""Row blocks on a GPU: construction, concatenation, copies, and streams of threads."""
 
 from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import cupy as cp
 import numpy as np
@@ -13,6 +13,7 @@ import scipy.sparse
 from cupyx.scipy import sparse
 
 from scatlas.arrays import pinned_copies
+from scatlas.arrays.array_types import GpuArray
 from scatlas.errors import ScatlasError
 
 if TYPE_CHECKING:
@@ -24,20 +25,21 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-Block = cp.ndarray | sparse.csr_matrix
+# A row block [cells x genes] on a GPU: cupy.ndarray or CSR of CuPyX.
+Block: TypeAlias = GpuArray
 
-# Values of a block of an array in memory: a GPU needs this many to be busy. With what kernels make
-# of them they take about 2 GB.
+# Values per block of an array in GPU memory: a GPU needs this many to be busy. With temporary
+# arrays of kernels they take about 2 GB.
 VALUES_PER_BLOCK = 64_000_000
 
 empty = cp.empty
 
 
 def csr(data: Any, indices: Any, indptr: Any, n_genes: int) -> sparse.csr_matrix:
-    """CuPyX CSR matrix over these very device arrays, of any types: no copy, no check.
+    """CuPyX CSR matrix that shares these device arrays, of any types: no copy, no check.
 
-    CuPyX itself holds floating-point values and int32 indices alone. Kernels take all: uint8
-    counts, uint16 indices, int64 offsets.
+    CuPyX constructors support only floating-point values and int32 indices. The kernels also
+    support uint8 counts, uint16 indices and int64 offsets.
     """
     matrix = sparse.csr_matrix((int(indptr.size) - 1, n_genes), dtype=np.float32)
     matrix.data, matrix.indices, matrix.indptr = data, indices, indptr
@@ -48,8 +50,7 @@ def empty_like(meta: Any, dtype: DTypeLike) -> Any:
     """Block without cells or genes of the same kind as ``meta``, CSR if that is sparse."""
     if isinstance(meta, cp.ndarray):
         return cp.empty((0, 0), dtype)
-    none = [cp.empty(0, dtype), cp.empty(0, np.int32), cp.zeros(1, np.int32)]
-    return csr(*none, 0)
+    return csr(cp.empty(0, dtype), cp.empty(0, np.int32), cp.zeros(1, np.int32), 0)
 
 
 def as_rows(x: Any) -> Any:
@@ -58,7 +59,7 @@ def as_rows(x: Any) -> Any:
 
 
 def join(parts: Sequence[Any]) -> Any:
-    """One block of blocks whose cells follow each other; also arrays of one dimension."""
+    """Concatenate the cells of blocks, or arrays of one dimension."""
     if isinstance(parts[0], cp.ndarray):
         return cp.concatenate(parts)
     starts = np.cumsum([0, *(int(part.indptr[-1]) for part in parts)])
@@ -72,7 +73,7 @@ def join(parts: Sequence[Any]) -> Any:
 
 
 def on_host(x: Any) -> Any:
-    """Block or array in the main memory, of the same types."""
+    """Copy of a block or array in the main memory, of the same types."""
     if isinstance(x, cp.ndarray):
         return pinned_copies.to_host(x)
     if x.format != "csr":
@@ -85,22 +86,23 @@ def on_host(x: Any) -> Any:
 
 
 def on_gpu(x: Any) -> Any:
-    """A dense or CSR block, or an array, in the memory of the current GPU, of the same types.
+    """Copy of a dense or CSR block, or an array, on the current GPU, of the same types.
 
-    It is complete on return: `x` may change.
+    The copy is complete on return.
     """
     if not scipy.sparse.issparse(x):
         return pinned_copies.to_gpu(x)
-    return csr(*map(pinned_copies.to_gpu, (x.data, x.indices, x.indptr)), x.shape[1])
+    data, indices, indptr = map(pinned_copies.to_gpu, (x.data, x.indices, x.indptr))
+    return csr(data, indices, indptr, x.shape[1])
 
 
 def check_halves(shape: tuple[int, int], error: MemoryError) -> None:
-    """Log that a block is to be worked on in halves, as the memory is too small for it.
+    """Log that a block must be processed in halves, because GPU memory is too small for it.
 
     Raises
     ------
     ScatlasError
-        One cell has no halves.
+        The block has one cell, which has no halves.
     """
     n_cells, n_genes = shape
     if n_cells < 2:
@@ -109,22 +111,22 @@ def check_halves(shape: tuple[int, int], error: MemoryError) -> None:
             "or use the CPU"
         )
         raise ScatlasError(msg) from error
-    logger.warning("the GPU's memory is full: %s cells are worked on in halves", f"{n_cells:,}")
+    logger.warning("the GPU's memory is full: %s cells are processed in halves", f"{n_cells:,}")
 
 
 def free_memory() -> None:
-    """Give memory that nothing uses back, so that other threads and libraries can have it."""
+    """Free unused memory of CuPy's pool, for other threads and libraries."""
     cp.get_default_memory_pool().free_all_blocks()
 
 
-# Streams that no thread uses at present, by device. CuPy's pool keeps memory for each stream, so
-# that streams of one pass alone would keep it for ever.
+# Idle streams by device, for reuse: CuPy's pool keeps memory per stream, and would never free that
+# of discarded streams.
 _idle: dict[int, list[cp.cuda.Stream]] = {}
 
 
 @contextmanager
 def own_stream(device: int) -> Iterator[None]:
-    """Work on a stream that no other thread uses, and wait for it at the end."""
+    """Context with a stream that no other thread uses; waits for the stream at the end."""
     with cp.cuda.Device(device):
         idle = _idle.setdefault(device, [])
         try:
@@ -140,9 +142,9 @@ def own_stream(device: int) -> Iterator[None]:
 
 
 def on_own_stream(work: Callable[..., Result]) -> Callable[..., Result]:
-    """`work` for other threads: on this thread's device, each call on a stream of its own.
+    """`work` for other threads: on this thread's device, with a separate stream per call.
 
-    What is made is complete when the call returns. What this thread has begun is waited for here.
+    Results are complete when the call returns. First it waits for kernels that this thread started.
     """
     device = cp.cuda.Device()
     device.synchronize()
@@ -156,10 +158,10 @@ def on_own_stream(work: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def wait_for_kernels() -> None:
-    """Wait for this thread's kernels, before memory that they read goes back to other streams."""
+    """Wait for this thread's kernels, before other streams reuse memory that they read."""
     cp.cuda.get_current_stream().synchronize()
 
 
 def total_memory() -> int:
-    """Bytes of memory that the current GPU has, free or not."""
+    """Bytes of memory of the current GPU, free or used."""
     return int(cp.cuda.runtime.memGetInfo()[1])

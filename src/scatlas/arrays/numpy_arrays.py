@@ -1,4 +1,4 @@
-"""Row blocks in the memory of the host; ``cupy_arrays`` has the same functions for a GPU."""
+"""Row blocks in the main memory; ``cupy_arrays`` has the same functions for a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike, NDArray
 
-# Values of a block of an array in memory.
+# Values per block of an array in memory.
 VALUES_PER_BLOCK = 4_000_000
 
 empty = np.empty
@@ -21,7 +21,7 @@ empty = np.empty
 def csr(
     data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], n_genes: int
 ) -> sp.csr_matrix:
-    """CSR matrix over these very arrays: no copy, no wider indices, no check."""
+    """CSR matrix that shares these arrays: no copy, no wider indices, no check."""
     matrix = sp.csr_matrix((indptr.size - 1, n_genes), dtype=data.dtype)
     matrix.data, matrix.indices, matrix.indptr = data, indices, indptr
     return matrix
@@ -40,19 +40,19 @@ def as_rows(x: Any) -> Any:
 
 
 def join(parts: Sequence[Any]) -> Any:
-    """One block of blocks whose cells follow each other; also arrays of one dimension."""
+    """Concatenate the cells of blocks, or arrays of one dimension."""
     return sp.vstack(parts, format="csr") if sp.issparse(parts[0]) else np.concatenate(parts)
 
 
 def on_host(x: Any) -> Any:
-    """The array itself."""
+    """The array itself: it is in the main memory."""
     return x
 
 
 def on_own_stream(work: Callable[..., Any]) -> Callable[..., Any]:
-    """The function itself: the host has no streams."""
+    """The function itself: the CPU has no streams."""
     return work
 
 
 def wait_for_kernels() -> None:
-    """Nothing to wait for."""
+    """Do nothing: kernels of the CPU are complete when they return."""

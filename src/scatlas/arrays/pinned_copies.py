@@ -1,8 +1,8 @@
-"""Copies between the main memory and the GPU, by way of pinned memory.
+"""Copies between main memory and GPU through pinned buffers.
 
-The bus moves pinned memory several times as fast as other memory, which CUDA copies to a pinned
-buffer of its own first. Here a thread that copies has two pieces: while the bus moves one, the
-thread fills or empties the other.
+Pinned memory is copied several times as fast as other memory, which CUDA first copies to an
+internal pinned buffer. Each copy uses two buffers: while the bus transfers one, the thread fills or
+empties the other.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from cupyx import empty_pinned
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PIECE = 8 << 20  # bytes
-# Smaller arrays are left to CUDA.
-_SMALL = 1 << 20
-# Threads that copy at once; together they are faster than the bus. It bounds the pinned memory.
-_AT_ONCE = 8
+PIECE = 8 << 20  # bytes per buffer
+# CUDA copies smaller arrays.
+_MIN_BYTES = 1 << 20
+# Threads that copy at once, which saturate the bus. It limits the pinned memory to 128 MB.
+_MAX_THREADS = 8
 
-_turns = BoundedSemaphore(_AT_ONCE)
-# Pairs of pieces that no thread uses at present.
+_turns = BoundedSemaphore(_MAX_THREADS)
+# Pairs of buffers that no thread uses.
 _idle: list[list[np.ndarray]] = []
 
 
 def to_gpu(x: np.ndarray) -> cp.ndarray:
-    """Copy on the current GPU, complete on return: `x` may change."""
+    """Copy on the current GPU, complete on return."""
     x = np.ascontiguousarray(x)
     copy = cp.empty(x.shape, x.dtype)
-    if x.nbytes < _SMALL:
+    if x.nbytes < _MIN_BYTES:
         copy.set(x)
         return copy
     source = x.reshape(-1).view(np.uint8)
@@ -42,7 +42,7 @@ def to_gpu(x: np.ndarray) -> cp.ndarray:
         for i, start in enumerate(range(0, x.nbytes, PIECE)):
             piece, moved = pieces[i % 2], events[i % 2]
             part = source[start : start + PIECE]
-            moved.synchronize()  # what was in this piece before
+            moved.synchronize()  # the previous content of this buffer
             piece[: part.size] = part
             to = copy.data.ptr + start
             how = runtime.memcpyHostToDevice
@@ -53,7 +53,7 @@ def to_gpu(x: np.ndarray) -> cp.ndarray:
 
 def to_host(x: cp.ndarray) -> np.ndarray:
     """Copy in the main memory, in C order."""
-    if x.nbytes < _SMALL:
+    if x.nbytes < _MIN_BYTES:
         return x.get()
     with x.device:
         x = cp.ascontiguousarray(x)
@@ -75,9 +75,9 @@ def to_host(x: cp.ndarray) -> np.ndarray:
 
 @contextmanager
 def _pieces() -> Iterator[tuple[list[np.ndarray], list[cp.cuda.Event], cp.cuda.Stream]]:
-    """Two pieces that no other thread uses, an event for each, and the current stream.
+    """Two buffers that no other thread uses, an event for each, and the current stream.
 
-    At the end the stream is waited for: what it moved has arrived, and the pieces are free.
+    At the end it waits for the stream, so that all copies are complete and the buffers are free.
     """
     stream = cp.cuda.get_current_stream()
     with _turns:

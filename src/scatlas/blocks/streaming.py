@@ -76,12 +76,12 @@ def stream(
 
 
 def map_in_order(
-    work: Callable[[int], T], n: int, settle: Callable[[], None] = lambda: None
+    work: Callable[[int], T], n: int, wait: Callable[[], None] = lambda: None
 ) -> Iterator[T]:
     """Yield ``work(0), ..., work(n - 1)`` in order; several threads compute them.
 
     Each thread computes one result at a time, and one more waits for the consumer. BLAS uses one
-    thread in each. ``settle`` is called when the consumer has used a result, before it is freed.
+    thread in each. ``wait`` is called when the consumer has used a result, before it is freed.
     """
     workers = n_threads()
     with blas_on_one_thread(), ThreadPoolExecutor(workers, "scatlas-block") as pool:
@@ -91,10 +91,10 @@ def map_in_order(
                 pending.append(pool.submit(work, i))
                 if len(pending) > workers:
                     yield pending.popleft().result()
-                    settle()
+                    wait()
             while pending:
                 yield pending.popleft().result()
-                settle()
+                wait()
         finally:
             for future in pending:
                 future.cancel()

@@ -1,8 +1,8 @@
-"""CPU or GPU: what a job runs on, and why.
+"""Choice of the backend of a job, CPU or GPU.
 
-Which of the two must not depend on what else happens to run, as their results differ in the last
-bits: where other jobs of scatlas have all GPUs, a job waits. Only GPUs that cannot be used, among
-them those that processes of others have filled, are a reason to work on the CPU.
+The choice must not depend on what other jobs run, because results of the two differ in the last
+bits. So a job waits while other jobs of scatlas hold all GPUs. It falls back to the CPU only if no
+GPU is usable, for example because processes of other users fill them.
 """
 
 from __future__ import annotations
@@ -15,113 +15,114 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from scatlas.compute import gpu_devices
-from scatlas.compute.cluster import choice, cluster
-from scatlas.compute.device_memory import current_mode, memory, peak_bytes
-from scatlas.compute.gpu_locks import check, hold_until_exit, lock_gpus
+from scatlas.compute.cluster import cluster, requested_gpus
+from scatlas.compute.device_memory import current_mode, first_line, memory, peak_bytes
+from scatlas.compute.gpu_locks import check_gpus, hold_until_exit, lock_gpus
 from scatlas.errors import ConfigError, GpuError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from scatlas.compute.device_memory import Mode
     from scatlas.compute.gpu_devices import Device, Machine
 
 logger = logging.getLogger(__name__)
 
 BACKENDS = ("auto", "cpu", "gpu")
-# CUDA versions that CuPy is packaged for, by the extra that brings it.
+# Extra that installs CuPy, by CUDA version.
 _EXTRAS = {12: "gpu-cu12", 13: "gpu-cu13"}
 
 _current: Literal["cpu", "gpu"] = "cpu"
-# The GPU on which CUDA runs in this process: it stays there until the process ends.
+# UUID of the GPU on which CUDA runs in this process, until the process ends.
 _started: str | None = None
-# Of the cluster that the work runs on.
+# Dask client of the current cluster.
 _client: Any = None
 
 
-def choose(
+def choose_backend(
     backend: Literal["auto", "cpu", "gpu"] = "auto",
     *,
     query_gpus: Callable[[], Machine] = gpu_devices.query_gpus,
 ) -> Literal["cpu", "gpu"]:
-    """What a backend means on this machine at this moment; nothing is claimed or started.
+    """Backend that :func:`use_backend` would use on this machine now; locks and starts nothing.
 
-    A GPU that another job of scatlas has counts: :func:`use` would wait for it.
+    A GPU that another job of scatlas holds counts as usable: :func:`use_backend` would wait for it.
 
     Parameters
     ----------
     backend
-        ``"gpu"`` refuses to go on without a GPU that CuPy can use; ``"auto"`` takes the CPU then
-        and says why in the log.
+        ``"gpu"`` raises an error if CuPy can use no GPU; ``"auto"`` falls back to the CPU and logs
+        the reason.
     query_gpus
-        Asks for the driver's CUDA version and the GPUs.
+        Function that returns the driver's CUDA version and the GPUs.
 
     Raises
     ------
     GpuError
-        ``"gpu"`` is wanted and cannot be had; one sentence says why.
+        ``"gpu"`` is requested and no GPU is usable; the message says why.
     """
-    return "gpu" if _gpus(backend, query_gpus, 1, check) else "cpu"
+    return "gpu" if _find_gpus(backend, query_gpus, 1, check_gpus) else "cpu"
 
 
-def current() -> Literal["cpu", "gpu"]:
-    """What the work inside :func:`use` runs on; the CPU elsewhere."""
+def current_backend() -> Literal["cpu", "gpu"]:
+    """Backend of the enclosing :func:`use_backend`; ``"cpu"`` outside of one."""
     return _current
 
 
 @contextmanager
-def use(
+def use_backend(
     backend: Literal["auto", "cpu", "gpu"] = "auto",
     *,
-    memory_mode: str = "pool",
+    memory_mode: Mode = "pool",
     memory_limit: str | None = None,
     on: Mapping[str, Any] | None = None,
     query_gpus: Callable[[], Machine] = gpu_devices.query_gpus,
 ) -> Iterator[Literal["cpu", "gpu"]]:
-    """Context in which work runs on the CPU, or on a GPU that no other job has.
+    """Context in which work runs on the CPU, or on a GPU that no other job holds.
 
-    It waits while other jobs of scatlas have all GPUs, and says in the log who they are. It has to
-    come before anything that starts CUDA, such as the first CuPy array.
+    It waits while other jobs of scatlas hold all GPUs and logs which. Enter it before anything that
+    starts CUDA, such as the first CuPy array.
 
     Parameters
     ----------
     backend, query_gpus
-        As for :func:`choose`.
+        As in :func:`choose_backend`.
     memory_mode, memory_limit
-        ``mode`` and ``maximum`` of :func:`scatlas.memory`, for this process. Workers have the
-        memory that ``on`` says.
+        ``mode`` and ``maximum`` of :func:`scatlas.memory` for this process; ``on`` sets those of
+        workers.
     on
-        Options of :func:`scatlas.cluster`, on which Dask arrays are worked on meanwhile. One of
-        kind ``"local-gpu"`` is not started where the backend turns out to be the CPU.
+        Options of :func:`scatlas.cluster`, which computes Dask arrays in this context. A cluster of
+        kind ``"local-gpu"`` is not started on the CPU backend.
 
     Yields
     ------
-    ``"cpu"`` or ``"gpu"``, also told by :func:`current` meanwhile.
+    ``"cpu"`` or ``"gpu"``, as :func:`current_backend` returns inside the context.
 
     Raises
     ------
     GpuError
-        As for :func:`choose`.
+        As in :func:`choose_backend`.
     """
     global _current, _client
     options = dict(on or {"kind": "in-process"})
-    of_gpus = options["kind"] == "local-gpu"
-    wanted = options.pop("devices", None) if of_gpus else 1
+    on_workers = options["kind"] == "local-gpu"
+    devices = options.pop("devices", None) if on_workers else 1
     with ExitStack() as stack:
 
-        def take(n: int | None, **options: Any) -> list[Device]:
+        def lock(n: int | None, **options: Any) -> list[Device]:
             return stack.enter_context(lock_gpus(n, **options))
 
-        claimed = _gpus(backend, query_gpus, wanted, take)
+        claimed = _find_gpus(backend, query_gpus, devices, lock)
         if claimed:
             try:
-                _start(claimed)
-                # Workers have the pools; what this process holds of their GPUs is small.
-                memory("default" if of_gpus else memory_mode, maximum=memory_limit)
+                _start_cuda(claimed)
+                # Workers have the pools; this process uses little memory of their GPUs.
+                memory("default" if on_workers else memory_mode, maximum=memory_limit)
             except GpuError as error:
                 _fall_back(backend, error)
                 stack.close()
                 claimed = []
-        if claimed or not of_gpus:
+        if claimed or not on_workers:
             _client = stack.enter_context(cluster(**options))
         before, _current = _current, "gpu" if claimed else "cpu"
         for device in claimed:
@@ -132,13 +133,13 @@ def use(
         finally:
             _current, _client = before, None
             if claimed:
-                # After an error of CUDA's every further call fails: the first is the one to tell.
+                # After a CUDA error all later calls fail: keep the first error.
                 with suppress(RuntimeError):
                     memory("default")
 
 
-def record() -> dict[str, Any]:
-    """What a run record says of the GPU in use: device, versions, most memory on one GPU."""
+def gpu_record() -> dict[str, Any]:
+    """Entry of a run record for the GPU in use: device, versions, peak memory on one GPU."""
     cupy = import_module("cupy")
     runtime = cupy.cuda.runtime
     name = runtime.getDeviceProperties(runtime.getDevice())["name"]
@@ -156,27 +157,27 @@ def record() -> dict[str, Any]:
     }
 
 
-def _gpus(
+def _find_gpus(
     backend: str,
     query_gpus: Callable[[], Machine],
-    wanted: int | Sequence[int] | None,
-    take: Callable[..., list[Device]],
+    devices: int | Sequence[int] | None,
+    lock: Callable[..., list[Device]],
 ) -> list[Device]:
-    """What ``take`` makes of the wanted GPUs where CuPy fits them, none for the CPU."""
+    """GPUs that ``lock`` returns for the requested devices; none for the CPU."""
     if backend not in BACKENDS:
         msg = f"backend {backend!r} is unknown: use {', '.join(BACKENDS[:-1])} or {BACKENDS[-1]}"
         raise ConfigError(msg)
     if backend == "cpu":
         return []
     try:
-        # What is quick to find out comes first.
+        # The cheapest checks come first.
         _check_installed()
         machine = query_gpus()
         gpu_devices.usable(machine)
         _check_version(machine)
-        n, only = choice(wanted, machine)
+        n, only = requested_gpus(devices, machine)
         only = {_started} if _started and n == 1 and only is None else only
-        return take(n, only=only, query_gpus=query_gpus)
+        return lock(n, only=only, query_gpus=query_gpus)
     except GpuError as error:
         _fall_back(backend, error)
         return []
@@ -196,12 +197,12 @@ def _check_installed() -> None:
 
 
 def _check_version(machine: Machine) -> None:
-    """Refuse a CuPy of another CUDA version than the driver's, or without its libraries."""
+    """Refuse a CuPy for a newer CUDA than the driver runs, or without its libraries."""
     try:
         cupy = import_module("cupy")
         built = cupy.cuda.runtime.runtimeGetVersion()
     except (ImportError, AttributeError, RuntimeError) as error:
-        msg = f"CuPy is installed and does not load ({_first(error)}): install it anew"
+        msg = f"CuPy is installed and does not load ({first_line(error)}): install it anew"
         raise GpuError(msg) from None
     if built // 1000 > machine.driver // 1000:
         has = f"the NVIDIA driver runs CUDA up to {gpu_devices.version(machine.driver)}"
@@ -220,18 +221,18 @@ def _check_version(machine: Machine) -> None:
         major = built // 1000
         msg = (
             f"CuPy for CUDA {major} does not find that version's compiler, nvrtc "
-            f"({_first(error)}): install cupy-cuda{major}x[ctk]"
+            f"({first_line(error)}): install cupy-cuda{major}x[ctk]"
         )
         raise GpuError(msg) from None
 
 
-def _start(claimed: Sequence[Device]) -> None:
-    """Start CUDA on the first of the claimed GPUs, the only ones that it shows by now."""
+def _start_cuda(claimed: Sequence[Device]) -> None:
+    """Start CUDA on the first of the claimed GPUs, which must be the only visible ones."""
     global _started
     device = claimed[0]
     runtime = import_module("cupy").cuda.runtime
-    # Numbers of cudaError_t, by what a user can do about it.
-    whys = {
+    # Reason and remedy by number of cudaError_t.
+    reasons = {
         2: f"{device.name} has no memory left even to start: others use it",
         35: "the NVIDIA driver is too old for this CuPy: install a newer driver",
         46: f"{device.name} is taken by another process, which has it alone (compute mode)",
@@ -242,10 +243,10 @@ def _start(claimed: Sequence[Device]) -> None:
         999: "the NVIDIA driver failed to start: restart the machine, and see its log (dmesg)",
     }
     try:
-        runtime.memGetInfo()  # makes the context
+        runtime.memGetInfo()  # creates the context
         n_shown = runtime.getDeviceCount()
     except runtime.CUDARuntimeError as error:
-        raise GpuError(whys.get(error.status, f"CUDA does not start: {error}")) from None
+        raise GpuError(reasons.get(error.status, f"CUDA does not start: {error}")) from None
     if n_shown > len(claimed):
         msg = (
             "CUDA was started in this process before a GPU was claimed for it, and may run on "
@@ -263,7 +264,3 @@ def _rmm_version() -> str | None:
         except PackageNotFoundError:
             continue
     return None
-
-
-def _first(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

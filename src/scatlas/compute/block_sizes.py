@@ -1,4 +1,4 @@
-"""How a plate is cut into row blocks of bounded size."""
+"""Division of a plate into row blocks of bounded size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-# A value of a block in work takes 8 bytes: a count and an index of 4 bytes each.
+# Bytes per stored value while a block is processed: a count and an index of 4 bytes each.
 BYTES_PER_VALUE = 8
 
 
@@ -24,15 +24,15 @@ def csr_blocks(
     indptr
         Row offsets [n_cells + 1] of the whole matrix.
     budget
-        Block budget in bytes. A block takes at most an eighth of it, at 8 bytes a value and 8 a
-        row, but always holds at least one row.
+        Block budget in bytes. A block takes at most an eighth of it, at 8 bytes per value and 8 per
+        row, but has at least one row.
     largest
-        Bytes that a block takes at most, whatever the budget. The cut depends on these three
-        arguments alone, never on threads.
+        Most bytes per block, whatever the budget. The blocks depend on these three arguments and
+        never on threads.
 
     Returns
     -------
-    ``(first, last + 1)`` rows of each block, in order; one empty block when there are no rows.
+    Rows ``(first, last + 1)`` of each block, in order; one empty block if there are no rows.
     """
     import numpy as np
 
@@ -50,7 +50,7 @@ def csr_blocks(
 
 
 def block_bytes(budget: int, largest: int = BLOCK_BYTES) -> int:
-    """Bytes that a block may take."""
+    """Most bytes per block: an eighth of the budget, at most ``largest``."""
     return min(budget // BLOCKS_PER_BUDGET, largest)
 
 

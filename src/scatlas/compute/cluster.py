@@ -1,4 +1,4 @@
-"""Dask clusters: none, one worker a GPU, workers on the CPU, or one that runs already."""
+"""Dask clusters: none, one worker per GPU, workers on the CPU, or an existing cluster."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from scatlas.compute.gpu_locks import lock_gpus
 from scatlas.errors import ConfigError, GpuError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from distributed import Client
 
     from scatlas.compute.gpu_devices import Machine
 
-# What we start is for this machine alone.
+# Clusters that are started here accept connections from this machine only.
 LOOPBACK = "127.0.0.1"
-_SECONDS = 30
+_CONNECT_SECONDS = 30
 
 
 @contextmanager
@@ -44,54 +44,55 @@ def cluster(
 ) -> Iterator[Client | None]:
     """Context with a Dask cluster on which Dask arrays are computed and persisted.
 
-    What it starts listens on this machine's loopback address alone, without a dashboard, and ends
-    with the context. Workers are processes of their own: call it below
-    ``if __name__ == "__main__":`` in a script.
+    A cluster that it starts listens on the loopback address only, without a dashboard, and ends
+    with the context. Workers are processes: in a script call it below ``if __name__ ==
+    "__main__":``.
 
     Parameters
     ----------
     kind
-        ``"in-process"``: no cluster, threads of this process. ``"local-gpu"``: one worker a GPU
+        ``"in-process"``: no cluster, threads of this process. ``"local-gpu"``: one worker per GPU
         (dask-cuda); the GPUs are claimed, so that other jobs take others. ``"local-cpu"``: workers
         on this machine's CPUs. ``"existing"``: a scheduler that runs, wherever its workers are.
     devices
-        GPUs: how many, or their numbers; all that are free when left out. Those that other jobs of
-        scatlas have are waited for. (local-gpu)
+        Number of GPUs, or their numbers; default: all free GPUs. It waits for GPUs that other jobs
+        of scatlas hold. (local-gpu)
     n_workers
-        Worker processes; Dask chooses when left out. (local-cpu)
+        Number of worker processes; default: Dask's. (local-cpu)
     threads_per_worker
-        Threads of each worker: 1 on GPUs, and as Dask chooses on CPUs, when left out.
+        Threads per worker; default: 1 on GPUs, Dask's on CPUs.
     protocol
-        How workers speak to each other: ``"tcp"``, or ``"ucx"`` over NVLink and InfiniBand, which
-        needs distributed-ucxx. (local-gpu)
+        Protocol between workers: ``"tcp"``, or ``"ucx"`` over NVLink and InfiniBand, which needs
+        distributed-ucxx. (local-gpu)
     rmm_pool_size, rmm_maximum_pool_size
-        Pool of GPU memory in each worker at first and at most, as ``initial`` and ``maximum`` of
-        :func:`scatlas.memory`, whose defaults they have. Workers that exist keep the memory that
-        they have when both are left out. (local-gpu, existing)
+        Initial and maximum size of the pool of GPU memory in each worker; defaults as ``initial``
+        and ``maximum`` of :func:`scatlas.memory`. Without both, existing workers keep their
+        allocator. (local-gpu, existing)
     rmm_managed_memory
-        Managed memory in place of a pool; ``rmm_maximum_pool_size`` is its limit then.
+        Use managed memory, limited by ``rmm_maximum_pool_size``, instead of a pool.
     device_memory_limit
-        Results beyond this much GPU memory in a worker are spilled to the host: a size, or a
-        fraction of the GPU's memory; 0.8 when left out. (local-gpu)
+        GPU memory per worker beyond which results are spilled to the host: a size, or a fraction of
+        the GPU's memory; default: 0.8. (local-gpu)
     memory_limit
-        Results beyond this much host memory in a worker are spilled to disk. (local-gpu, local-cpu)
+        Host memory per worker beyond which results are spilled to disk. (local-gpu, local-cpu)
     local_directory
-        Where workers spill to. (local-gpu, local-cpu)
+        Folder for spilled results. (local-gpu, local-cpu)
     address, scheduler_file
-        Where the scheduler is: one of the two. (existing)
+        Address of the scheduler, or file that holds it: one of the two. (existing)
 
     Yields
     ------
-    A connected :class:`distributed.Client`, which is Dask's default meanwhile; None in-process.
+    A connected :class:`distributed.Client`, Dask's default client inside the context; None for
+    ``"in-process"``.
 
     Raises
     ------
     ConfigError
         An option does not belong to the kind, or a package is missing.
     GpuError
-        There are not so many GPUs that can be used.
+        Fewer GPUs are usable than requested.
     """
-    given = {
+    given: dict[str, Any] = {
         name: value
         for name, value in {
             "devices": devices,
@@ -118,9 +119,9 @@ def cluster(
         distributed = import_module("distributed")
         rmm = {name: given.pop(name, None) for name in RMM_OPTIONS}
         if kind == "existing":
-            client = stack.enter_context(_connected(distributed, **given))
+            client = stack.enter_context(_connect(distributed, **given))
         else:
-            make = _gpu_workers if kind == "local-gpu" else _cpu_workers
+            make: Callable[..., Any] = _gpu_workers if kind == "local-gpu" else _cpu_workers
             workers = stack.enter_context(make(stack, **given))
             client = stack.enter_context(distributed.Client(workers))
         if kind != "local-cpu":
@@ -145,7 +146,7 @@ def _check_packages(kind: str, given: Mapping[str, Any]) -> None:
 
 
 def _set_memory(client: Client, kind: str, **rmm: Any) -> None:
-    """Set up memory in each worker, also in those that come later."""
+    """Set up GPU memory in each worker, including workers that start later."""
     from scatlas.compute.worker_memory import WorkerMemory
 
     initial, maximum = rmm["rmm_pool_size"], rmm["rmm_maximum_pool_size"]
@@ -162,15 +163,15 @@ def _set_memory(client: Client, kind: str, **rmm: Any) -> None:
         raise ConfigError(msg) from None
 
 
-def choice(
+def requested_gpus(
     devices: int | Sequence[int] | None, machine: Machine
 ) -> tuple[int | None, set[str] | None]:
-    """How many GPUs ``devices`` means, and which if it lists numbers.
+    """Number of GPUs that ``devices`` requests (None: all), and their UUIDs if it lists numbers.
 
     Raises
     ------
     GpuError
-        A number is not that of a GPU, or stands twice.
+        A number is not that of a GPU, or is repeated.
     """
     if devices is None or isinstance(devices, int):
         return devices, None
@@ -184,7 +185,7 @@ def choice(
 def _gpu_workers(
     stack: ExitStack, *, devices: int | Sequence[int] | None = None, **options: Any
 ) -> Any:
-    n, only = choice(devices, gpus.query_gpus())
+    n, only = requested_gpus(devices, gpus.query_gpus())
     claimed = stack.enter_context(lock_gpus(n, only=only, query_gpus=gpus.query_gpus))
     return import_module("dask_cuda").LocalCUDACluster(
         CUDA_VISIBLE_DEVICES=[device.uuid for device in claimed],
@@ -200,7 +201,7 @@ def _cpu_workers(stack: ExitStack, **options: Any) -> Any:  # noqa: ARG001
     )
 
 
-def _connected(
+def _connect(
     distributed: Any, *, address: str | None = None, scheduler_file: str | None = None
 ) -> Client:
     where = address or str(scheduler_file)
@@ -209,8 +210,8 @@ def _connected(
         raise ConfigError(msg)
     try:
         if address is not None:
-            return distributed.Client(address, timeout=_SECONDS)
-        return distributed.Client(scheduler_file=where, timeout=_SECONDS)
+            return distributed.Client(address, timeout=_CONNECT_SECONDS)
+        return distributed.Client(scheduler_file=where, timeout=_CONNECT_SECONDS)
     except (OSError, ValueError) as error:
         msg = f"no Dask scheduler answers at {where} ({type(error).__name__}): is it running?"
         raise ConfigError(msg) from None

@@ -1,6 +1,6 @@
-"""Which options of memory modes and clusters go together.
+"""Checks of the options of clusters and memory modes.
 
-Apart from what uses them, as the config checks them too, long before a step runs.
+In a module without imports of Dask, because the config checks them before any job starts.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 MEMORY_MODES = ("pool", "managed", "async", "default")
 RMM_OPTIONS = ("rmm_pool_size", "rmm_maximum_pool_size", "rmm_managed_memory")
-# The options of each kind.
-_TAKES = {
+# Options of each kind of cluster.
+_OPTIONS = {
     "in-process": (),
     "local-gpu": (
         *("devices", "threads_per_worker", "protocol", *RMM_OPTIONS),
@@ -27,20 +27,20 @@ _TAKES = {
 
 
 def check_cluster(kind: str, given: Mapping[str, Any]) -> None:
-    """Refuse options that do not belong to a kind of cluster, or exclude each other.
+    """Refuse options that do not belong to the kind of cluster or exclude each other.
 
     Raises
     ------
     ConfigError
-        With one sentence for the first of them.
+        The message names the first such option.
     """
-    if kind not in _TAKES:
-        *first, last = _TAKES
+    if kind not in _OPTIONS:
+        *first, last = _OPTIONS
         msg = f"a cluster of kind {kind!r} is unknown: use {', '.join(first)} or {last}"
         raise ConfigError(msg)
     for name in given:
-        if name not in _TAKES[kind]:
-            takes = f"takes {', '.join(_TAKES[kind])}" if _TAKES[kind] else "takes no option"
+        if name not in _OPTIONS[kind]:
+            takes = f"takes {', '.join(_OPTIONS[kind])}" if _OPTIONS[kind] else "takes no option"
             msg = f"{name} does not belong to a cluster of kind {kind!r}, which {takes}"
             raise ConfigError(msg)
     if given.get("rmm_managed_memory"):
@@ -54,12 +54,12 @@ def check_cluster(kind: str, given: Mapping[str, Any]) -> None:
 
 
 def check_managed_memory(*, pool: bool, ucx: bool) -> None:
-    """Refuse what does not go with managed memory, with the reason.
+    """Refuse options that exclude managed memory.
 
     Raises
     ------
     ConfigError
-        Managed memory is asked for in a pool, or between workers that speak UCX.
+        Managed memory is combined with a pool, or with workers that use UCX.
     """
     if pool:
         msg = (

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     Mode = Literal["pool", "managed", "async", "default"]
     Size = str | int | float
 
-# What a pool takes at first, and at most, of the memory that is free: libraries such as cuBLAS and
-# compiled kernels take theirs beside it.
+# Initial and maximum size of a pool, as fractions of the free memory. The rest is for libraries
+# such as cuBLAS and for compiled kernels.
 _INITIAL, _MAXIMUM = 0.5, 0.9
 _STEP = 256  # RMM's sizes are multiples of this
 
-# The outermost RMM resource of each device, which counts; none in mode "default".
+# Outermost RMM resource of each device, which counts bytes; empty in mode "default".
 _counting: dict[int, Any] = {}
 _mode: str = "default"
 
@@ -34,33 +34,33 @@ def memory(
     maximum: Size | None = None,
     devices: Sequence[int] | None = None,
 ) -> None:
-    """Choose how memory of the GPU is handed out, to CuPy and RMM (cuML, cuGraph) alike.
+    """Choose how GPU memory is allocated, for CuPy and for RMM (cuML, cuGraph).
 
-    Arrays made before keep their memory and stay valid.
+    Existing arrays keep their memory and stay valid.
 
     Parameters
     ----------
     mode
-        ``"pool"``: a part of the GPU taken at once and cut up, the quickest. ``"async"``: CUDA's
-        own pool, which wastes less where array sizes vary. ``"managed"``: memory that moves
-        between host and GPU, slower. ``"default"``: CuPy's own pool, without RMM; what uses RMM
-        itself then allocates beside it.
+        ``"pool"``: one large allocation that is divided, the fastest. ``"async"``: CUDA's own pool,
+        which wastes less if array sizes vary. ``"managed"``: memory that moves between host and
+        GPU, slower. ``"default"``: CuPy's own pool, without RMM; libraries that use RMM allocate
+        outside of it.
     initial
-        What is taken at once, with ``"pool"`` (half of the free memory when left out) and
-        ``"async"`` (nothing): ``"2GB"``, bytes, or a fraction of the GPU's memory.
+        Initial size for ``"pool"`` (default: half of the free memory) and ``"async"`` (default:
+        none): ``"2GB"``, bytes, or a fraction of the GPU's memory.
     maximum
-        The most that is handed out, in the same units. When left out: 90% of what is free with
-        ``"pool"``, what is free with ``"managed"``, no bound else. With ``"managed"`` it may be
-        more than the GPU has, at your own risk: some machines hang when a GPU is oversubscribed.
+        Maximum size, in the same units. Default: 90% of the free memory for ``"pool"``, the free
+        memory for ``"managed"``, else no limit. With ``"managed"`` it may exceed the memory of the
+        GPU, at your own risk: some machines hang when a GPU is oversubscribed.
     devices
-        Numbers of the GPUs, as CUDA shows them to this process; the current one when left out.
+        Numbers of the GPUs in this process; default: the current GPU.
 
     Raises
     ------
     ConfigError
-        The mode is unknown, or does not go with the sizes.
+        The mode is unknown, or excludes the given sizes.
     GpuError
-        CuPy or RMM is missing, or the GPU has not so much memory.
+        CuPy or RMM is missing, or the GPU has too little memory.
     """
     global _mode
     _check(mode, initial)
@@ -74,15 +74,16 @@ def memory(
         )
         raise GpuError(msg)
     cupy = import_module("cupy")
-    rmm = sys.modules.get("rmm") if mode == "default" else _rmm()
+    # Mode "default" does not import RMM, but resets it if it is loaded.
+    rmm: Any = sys.modules.get("rmm") if mode == "default" else _import_rmm()
     try:
         chosen = [cupy.cuda.runtime.getDevice()] if devices is None else list(devices)
     except cupy.cuda.runtime.CUDARuntimeError as error:
-        msg = f"memory mode {mode!r} needs a GPU, and CUDA does not start ({_first(error)})"
+        msg = f"memory mode {mode!r} needs a GPU, and CUDA does not start ({first_line(error)})"
         raise GpuError(msg) from None
     for device in chosen:
         with cupy.cuda.Device(device):
-            _plain(cupy, rmm, device)
+            _release_unused(cupy, rmm, device)
             free, total = cupy.cuda.runtime.memGetInfo()
             sizes = {
                 "initial": _size(initial, total, "initial"),
@@ -93,11 +94,11 @@ def memory(
                 cupy.get_default_memory_pool().set_limit(size=sizes["maximum"] or 0)
                 continue
             try:
-                resource = _resource(rmm.mr, mode, free, **sizes)
+                resource = _create_resource(rmm.mr, mode, free, **sizes)
                 counting = rmm.mr.StatisticsResourceAdaptor(resource)
                 rmm.mr.set_per_device_resource(device, counting)
             except (MemoryError, RuntimeError) as error:
-                msg = f"memory mode {mode!r} does not start on GPU {device} ({_first(error)})"
+                msg = f"memory mode {mode!r} does not start on GPU {device} ({first_line(error)})"
                 raise GpuError(f"{msg}: ask for less, or use mode 'default'") from None
             _counting[device] = counting
     if mode == "default":
@@ -113,9 +114,9 @@ def current_mode() -> str:
 
 
 def peak_bytes() -> int:
-    """Most memory of GPUs that arrays of this process took at once since :func:`memory`.
+    """Peak bytes of GPU memory in arrays of this process since :func:`memory`.
 
-    In mode ``"default"``: what CuPy's pool holds, which never shrinks by itself.
+    In mode ``"default"``: size of CuPy's pool, which never shrinks by itself.
     """
     if _counting:
         return sum(int(mr.allocation_counts.peak_bytes) for mr in _counting.values())
@@ -136,7 +137,7 @@ def _check(mode: str, initial: Size | None) -> None:
 
 
 def _size(size: Size | None, total: int, name: str, *, over: bool = False) -> int | None:
-    """Bytes of a size, of which some are fractions of a GPU's memory."""
+    """Bytes of a size; a float is a fraction of the GPU's memory."""
     if size is None:
         return None
     n_bytes = int(size * total) if isinstance(size, float) else parse_bytes(size)
@@ -146,26 +147,28 @@ def _size(size: Size | None, total: int, name: str, *, over: bool = False) -> in
     return n_bytes // _STEP * _STEP
 
 
-def _rmm() -> Any:
+def _import_rmm() -> Any:
     try:
         return import_module("rmm")
     except (ImportError, RuntimeError) as error:
         msg = (
-            f"RMM is installed and does not load ({_first(error)}): install the rmm-cu12 or "
+            f"RMM is installed and does not load ({first_line(error)}): install the rmm-cu12 or "
             "rmm-cu13 of your CuPy's CUDA version, or use memory mode 'default'"
         )
         raise GpuError(msg) from None
 
 
-def _plain(cupy: Any, rmm: Any, device: int) -> None:
-    """Give back what the pools of a device hold unused, so that a new one finds it free."""
+def _release_unused(cupy: Any, rmm: Any, device: int) -> None:
+    """Free unused memory of the pools of a device, so that it is free for a new pool."""
     _counting.pop(device, None)
     if rmm is not None:
         rmm.mr.set_per_device_resource(device, rmm.mr.CudaMemoryResource())
     cupy.get_default_memory_pool().free_all_blocks()
 
 
-def _resource(mr: Any, mode: str, free: int, initial: int | None, maximum: int | None) -> Any:
+def _create_resource(
+    mr: Any, mode: str, free: int, initial: int | None, maximum: int | None
+) -> Any:
     if mode == "pool":
         maximum = maximum or int(_MAXIMUM * free) // _STEP * _STEP
         initial = initial or min(int(_INITIAL * free) // _STEP * _STEP, maximum)
@@ -181,5 +184,6 @@ def _resource(mr: Any, mode: str, free: int, initial: int | None, maximum: int |
     return resource if maximum is None else mr.LimitingResourceAdaptor(resource, maximum)
 
 
-def _first(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """First line of an error's message, or the name of its type if there is no message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

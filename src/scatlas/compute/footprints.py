@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-# Harmony's clusters: one for thirty cells, at most so many (harmonypy's default).
+# Number of clusters of Harmony: one per 30 cells, at most 100 (defaults of harmonypy).
 CELLS_PER_CLUSTER, MAX_CLUSTERS = 30, 100
-# Bytes of a cell, as measured with harmonypy 2.1: for each component the copies in float32 and
-# float64 that the library keeps, the input and the result; for each cluster the cell's share in it.
-_PER_COMPONENT, _PER_CLUSTER, _BESIDES = 40, 10, 64
+# Bytes per cell, as measured with harmonypy 2.1: per component (input, result, copies in float32
+# and float64), per cluster (membership of the cell), and a constant.
+_PER_COMPONENT, _PER_CLUSTER, _CONSTANT = 40, 10, 64
 
 
 def harmony_bytes(n_cells: float, n_comps: int) -> float:
-    """Bytes that :func:`scatlas.pp.harmony_integrate` holds at most.
+    """Peak bytes of :func:`scatlas.pp.harmony_integrate`.
 
     Parameters
     ----------
@@ -18,7 +18,7 @@ def harmony_bytes(n_cells: float, n_comps: int) -> float:
         Shape of the components.
     """
     n_clusters = min(n_cells / CELLS_PER_CLUSTER, MAX_CLUSTERS)
-    return n_cells * (_PER_COMPONENT * n_comps + _PER_CLUSTER * n_clusters + _BESIDES)
+    return n_cells * (_PER_COMPONENT * n_comps + _PER_CLUSTER * n_clusters + _CONSTANT)
 
 
 # A plate's Gram matrix takes at most this share of its counts (2 bytes per stored value).

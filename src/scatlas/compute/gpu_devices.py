@@ -1,8 +1,8 @@
-"""The GPUs that CUDA shows to this job, looked at without starting CUDA.
+"""The GPUs that CUDA shows to this job, found without starting CUDA.
 
-NVML, which comes with the driver, knows all that is needed. CUDA could not be asked here: a
-process that has started it once keeps the GPUs of that moment, and
-:func:`scatlas.compute.gpu_locks.lock_gpus` has to choose before.
+NVML, a library of the driver, provides the facts. CUDA is not used, because a process that has
+started it keeps the GPUs visible at that time, and :func:`scatlas.compute.gpu_locks.lock_gpus` must
+choose before.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any
 from scatlas.errors import GpuError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-# Volta: the first that nvrtc of CUDA 12 and our kernels (64-bit atomics, warp shuffles) share.
+# Volta: the oldest that nvrtc of CUDA 12 and the kernels (64-bit atomics, warp shuffles) support.
 OLDEST_CAPABILITY = (7, 0)
-# A context, the kernels and a few blocks.
+# Free memory that a job needs: a context, the kernels and a few blocks.
 MIN_FREE_BYTES = 10**9
-# Of CUDA's compute modes.
+# Values of CUDA's compute mode.
 _PROHIBITED, EXCLUSIVE = 2, 3
 _NVML = "libnvidia-ml.so.1"
-_LONGEST = 96  # NVML's names and UUIDs
-# Of nvmlReturn_t, by what a user can do about it.
-_STARTS = {
+_BUFFER_BYTES = 96  # for NVML's names and UUIDs
+# Reason and remedy by value of nvmlReturn_t.
+_START_ERRORS = {
     4: "this user may not use the NVIDIA driver: ask the machine's admin",
     9: "the NVIDIA driver is not loaded: load it, or restart the machine",
     12: "there is no CUDA library (libcuda.so.1) on this machine, or not in this container",
@@ -42,28 +42,28 @@ class Device:
     """``GPU-...`` or ``MIG-...``, the same in every process; CUDA_VISIBLE_DEVICES takes it."""
     name: str
     total: int
-    """Bytes of memory; 0 where NVML does not tell."""
+    """Bytes of memory; 0 if NVML does not report it."""
     free: int | None
-    """Bytes of memory that nobody uses, where NVML tells."""
+    """Bytes of free memory; None if NVML does not report it."""
     capability: tuple[int, int] = (9, 0)
     compute_mode: int = 0
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What NVML says of this machine."""
+    """Driver and GPUs of this machine, from NVML."""
 
     driver: int
-    """Newest CUDA version that the driver runs, 12040 for 12.4."""
+    """Newest CUDA version that the driver supports, 12040 for 12.4."""
     devices: tuple[Device, ...] = ()
-    """Those that ``CUDA_VISIBLE_DEVICES`` shows, in its order."""
+    """GPUs that ``CUDA_VISIBLE_DEVICES`` shows, in its order."""
 
 
 def query_gpus() -> Machine:
-    """Ask NVML; CUDA is not started.
+    """Query NVML; does not start CUDA.
 
-    Numbers in ``CUDA_VISIBLE_DEVICES`` are read in the order of nvidia-smi, which is CUDA's own
-    with ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` and on machines whose GPUs are all of one model.
+    Numbers in ``CUDA_VISIBLE_DEVICES`` are those of nvidia-smi. CUDA has the same order with
+    ``CUDA_DEVICE_ORDER=PCI_BUS_ID``, and if all GPUs are of one model.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def query_gpus() -> Machine:
         nvml = _nvml()
         _check(nvml.nvmlSystemGetCudaDriverVersion_v2(ctypes.byref(driver)))
         _check(nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)))
-        gpus = [_parts(nvml, handle) for handle in _handles(nvml, count.value)]
+        gpus = [_devices_of_gpu(nvml, handle) for handle in _handles(nvml, count.value)]
     except AttributeError:
         msg = "the NVIDIA driver is too old: install a newer one"
         raise GpuError(msg) from None
@@ -98,23 +98,25 @@ def _nvml() -> ctypes.CDLL:
 
 def _check(status: int) -> None:
     if status:
-        raise GpuError(_STARTS.get(status, f"the NVIDIA driver does not start (error {status})"))
+        raise GpuError(
+            _START_ERRORS.get(status, f"the NVIDIA driver does not start (error {status})")
+        )
 
 
 def _handles(nvml: ctypes.CDLL, count: int) -> list[ctypes.c_void_p]:
-    """GPUs, without those that are lost or not for this user: CUDA does not count them either."""
+    """GPUs that this user may use and that respond; CUDA does not count others either."""
     handles = [ctypes.c_void_p() for _ in range(count)]
     get = nvml.nvmlDeviceGetHandleByIndex_v2
     return [handle for i, handle in enumerate(handles) if get(i, ctypes.byref(handle)) == 0]
 
 
-def _parts(nvml: ctypes.CDLL, gpu: ctypes.c_void_p) -> list[Device]:
-    """The devices of one GPU: itself, or the parts into which it is divided."""
+def _devices_of_gpu(nvml: ctypes.CDLL, gpu: ctypes.c_void_p) -> list[Device]:
+    """Devices of one GPU: itself, or the parts of a divided GPU (MIG)."""
     major, minor, mode = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     nvml.nvmlDeviceGetCudaComputeCapability(gpu, ctypes.byref(major), ctypes.byref(minor))
     nvml.nvmlDeviceGetComputeMode(gpu, ctypes.byref(mode))
     divided, count = ctypes.c_uint(), ctypes.c_uint()
-    # Fails where a GPU cannot be divided.
+    # Fails for a GPU without MIG; `divided` stays 0.
     nvml.nvmlDeviceGetMigMode(gpu, ctypes.byref(divided), ctypes.byref(ctypes.c_uint()))
     parts = [gpu]
     if divided.value:
@@ -129,23 +131,26 @@ class _Memory(ctypes.Structure):
     _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
 
 
-def _device(nvml: ctypes.CDLL, handle: ctypes.c_void_p, *rest: Any) -> Device:
-    uuid, name = ctypes.create_string_buffer(_LONGEST), ctypes.create_string_buffer(_LONGEST)
+def _device(nvml: ctypes.CDLL, handle: ctypes.c_void_p, *properties: Any) -> Device:
+    uuid, name = (
+        ctypes.create_string_buffer(_BUFFER_BYTES),
+        ctypes.create_string_buffer(_BUFFER_BYTES),
+    )
     memory = _Memory()
-    nvml.nvmlDeviceGetUUID(handle, uuid, _LONGEST)
-    nvml.nvmlDeviceGetName(handle, name, _LONGEST)
-    told = nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0
+    nvml.nvmlDeviceGetUUID(handle, uuid, _BUFFER_BYTES)
+    nvml.nvmlDeviceGetName(handle, name, _BUFFER_BYTES)
+    known = nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0
     return Device(
         uuid.value.decode(),
         name.value.decode(errors="replace"),
-        memory.total if told else 0,
-        memory.free if told else None,
-        *rest,
+        memory.total if known else 0,
+        memory.free if known else None,
+        *properties,
     )
 
 
 def _visible(gpus: list[list[Device]]) -> tuple[Device, ...]:
-    """The devices that CUDA shows: all, or those listed by number or (begin of their) UUID."""
+    """Devices that CUDA shows: all, or those listed by number or by the start of their UUID."""
     every = [device for parts in gpus for device in parts]
     if VISIBLE not in os.environ:
         return tuple(every)
@@ -155,7 +160,7 @@ def _visible(gpus: list[list[Device]]) -> tuple[Device, ...]:
             fits = [parts[0] for parts in gpus[int(token) :][:1] if parts]
         else:
             fits = [device for device in every if token and device.uuid.startswith(token)]
-        # CUDA shows none behind one that is not there or could be several.
+        # CUDA ignores the list from the first entry that is missing or ambiguous.
         if len(fits) != 1 or fits[0] in shown:
             break
         shown += fits
@@ -163,12 +168,12 @@ def _visible(gpus: list[list[Device]]) -> tuple[Device, ...]:
 
 
 def usable(machine: Machine) -> tuple[Device, ...]:
-    """The GPUs that this job may use and that can run the kernels.
+    """GPUs that this job may use and that can run the kernels.
 
     Raises
     ------
     GpuError
-        There is none; the sentence says why.
+        There is none; the message says why.
     """
     if not machine.devices:
         msg = "the NVIDIA driver shows no GPU to this job"
@@ -193,5 +198,5 @@ def usable(machine: Machine) -> tuple[Device, ...]:
 
 
 def version(number: int) -> str:
-    """A CUDA version in words: 12040 is 12.4."""
+    """CUDA version as text: 12040 is 12.4."""
     return f"{number // 1000}.{number % 1000 // 10}"

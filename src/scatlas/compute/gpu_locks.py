@@ -1,8 +1,8 @@
-"""Several jobs on one machine take different GPUs, and wait where all are taken.
+"""Locks on GPUs: jobs on one machine use different GPUs, and wait while all are locked.
 
-A job holds a locked file for each GPU that it uses. The system frees the lock when the process
-ends, whatever ends it, so that nothing has to be tidied up after a crash. Where a scheduler sets
-``CUDA_VISIBLE_DEVICES`` the choice is within it.
+A job locks a file for each GPU that it uses. The system releases the lock when the process ends for
+any reason, so a crash leaves nothing to clean up. If ``CUDA_VISIBLE_DEVICES`` is set, only the GPUs
+in it are considered.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Locked files of the GPUs that this process holds: a step's cluster works on the step's own.
+# Locked files of the GPUs that this process holds. A Dask cluster of a job shares the GPUs of the
+# job.
 _held: dict[str, ExitStack] = {}
-# Those that it holds until it ends.
+# UUIDs of GPUs that this process holds until it ends.
 _kept: set[str] = set()
 
-_POLL = 0.2  # seconds between two looks
-_TELL = 60  # seconds between two lines in the log
-# The driver may give back a job's memory a little after its lock: seconds for which free memory
-# has to stand still, where it is enough and where it is not.
-_SETTLED, _SHORT = 0.5, 3
+_POLL_SECONDS = 0.2  # between two attempts to lock
+_LOG_SECONDS = 60  # between two lines in the log
+# The driver may free memory shortly after a lock is released. Wait until free memory is constant
+# for this many seconds: if it is enough, and if it is too little.
+_ENOUGH_SECONDS, _SHORT_SECONDS = 0.5, 3
 
 
 @contextmanager
@@ -48,87 +49,90 @@ def lock_gpus(
     only: Collection[str] | None = None,
     query_gpus: Callable[[], Machine] = gpu_devices.query_gpus,
 ) -> Iterator[list[Device]]:
-    """Context in which ``n`` GPUs are this process's alone, and are all that CUDA shows it.
+    """Context in which this process holds ``n`` GPUs, the only ones that CUDA shows to it.
 
-    Sets ``CUDA_VISIBLE_DEVICES``, so it has to come before anything that starts CUDA, such as the
-    first CuPy array. It waits while other jobs of scatlas have too many of the GPUs, and says in
-    the log who they are. Processes of others, known by the memory that they use, are not waited
-    for. GPUs with the most free memory are taken first.
+    It sets ``CUDA_VISIBLE_DEVICES``: enter it before anything that starts CUDA, such as the first
+    CuPy array. It waits while other jobs of scatlas hold too many GPUs and logs which. It does not
+    wait for GPUs whose memory is used by other programs. GPUs with the most free memory come first.
 
-    The lock files lie in ``/tmp/scatlas-<user id>``, or where ``SCATLAS_CLAIMS_DIR`` says:
-    containers that share GPUs have to share that folder.
+    Lock files are in ``/tmp/scatlas-<user id>``, or in ``SCATLAS_CLAIMS_DIR``: containers that
+    share GPUs must share that folder.
 
     Parameters
     ----------
     n
-        How many; None for all that are free, at least one.
+        Number of GPUs; None: all free GPUs, at least one.
     only
-        Names (``GPU-...``) among which to choose.
+        UUIDs (``GPU-...``) of the GPUs to consider; None: all.
     query_gpus
-        Asks for the GPUs and their free memory.
+        Function that returns the GPUs and their free memory.
 
     Raises
     ------
     GpuError
-        There are fewer than ``n``, also when all jobs of scatlas have ended; one sentence says why.
+        Fewer than ``n`` GPUs would be free even after all jobs of scatlas end; the message says
+        why.
     """
-    start = tell = time.monotonic()
-    visible = _visible(n, only, query_gpus)
-    returning = _FreeMemoryWait()
+    start = next_log = time.monotonic()
+    candidates = _candidates(n, only, query_gpus)
+    memory_wait = _FreeMemoryWait()
     while True:
         with ExitStack() as locks:
-            taken, awaited = _take(n, visible, query_gpus, locks, returning)
-            if taken:
-                locks.enter_context(_shown([device.uuid for device in taken]))
-                yield taken
+            locked, blockers = _try_lock(n, candidates, query_gpus, locks, memory_wait)
+            if locked:
+                locks.enter_context(_visible_devices([device.uuid for device in locked]))
+                yield locked
                 return
-        if (now := time.monotonic()) >= tell:
+        if (now := time.monotonic()) >= next_log:
             what = "a GPU" if (n or 1) == 1 else f"{n} GPUs"
-            since = f", for {(now - start) / 60:.0f} min by now" if tell > start else ""
-            logger.info("waiting for %s%s: %s", what, since, "; ".join(awaited))
-            tell = now + _TELL
-        time.sleep(_POLL)
+            since = f", for {(now - start) / 60:.0f} min by now" if next_log > start else ""
+            logger.info("waiting for %s%s: %s", what, since, "; ".join(blockers))
+            next_log = now + _LOG_SECONDS
+        time.sleep(_POLL_SECONDS)
 
 
-def check(
+def check_gpus(
     n: int | None = 1,
     *,
     only: Collection[str] | None = None,
     query_gpus: Callable[[], Machine] = gpu_devices.query_gpus,
 ) -> list[Device]:
-    """The GPUs among which :func:`lock_gpus` would choose; it refuses the same, and never waits."""
-    visible = _visible(n, only, query_gpus)
+    """GPUs among which :func:`lock_gpus` would choose; the same errors, without waiting."""
+    candidates = _candidates(n, only, query_gpus)
     with ExitStack() as locks:
-        _take(n, visible, query_gpus, locks)
-    return visible
+        _try_lock(n, candidates, query_gpus, locks)
+    return candidates
 
 
-def hold_until_exit(taken: Collection[Device]) -> None:
-    """Hold claimed GPUs on until this process ends, where no other could use them before.
+def hold_until_exit(locked: Collection[Device]) -> None:
+    """Hold those of the locked GPUs until this process ends that no other process could use before.
 
-    A GPU in CUDA's mode for one process is that process's until it ends.
+    A GPU in CUDA's exclusive-process mode belongs to its process until that ends.
     """
-    _kept.update(device.uuid for device in taken if device.compute_mode == EXCLUSIVE)
+    _kept.update(device.uuid for device in locked if device.compute_mode == EXCLUSIVE)
 
 
 @dataclass
 class _FreeMemoryWait:
-    """Tells whether a GPU may still get back memory from a job that has ended."""
+    """Whether the driver may still free memory of a GPU after the end of a job."""
 
-    most: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """Most free memory of a GPU, and when, since it was seen claimed (-1 bytes) or short."""
+    max_free: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Largest free memory of a GPU, and its time, since it was locked (-1 bytes) or short."""
 
     def __call__(self, device: Device) -> bool:
-        if device.free is None or (device.free >= MIN_FREE_BYTES and device.uuid not in self.most):
+        if device.free is None or (
+            device.free >= MIN_FREE_BYTES and device.uuid not in self.max_free
+        ):
             return False
         now = time.monotonic()
-        most, since = self.most.get(device.uuid, (-1, 0.0))
-        if device.free > most:
-            self.most[device.uuid], since = (device.free, now), now
-        return now - since < (_SETTLED if device.free >= MIN_FREE_BYTES else _SHORT)
+        max_free, since = self.max_free.get(device.uuid, (-1, 0.0))
+        if device.free > max_free:
+            self.max_free[device.uuid], since = (device.free, now), now
+        enough = device.free >= MIN_FREE_BYTES
+        return now - since < (_ENOUGH_SECONDS if enough else _SHORT_SECONDS)
 
 
-def _visible(
+def _candidates(
     n: int | None, only: Collection[str] | None, query_gpus: Callable[[], Machine]
 ) -> list[Device]:
     if n is not None and n < 1:
@@ -137,63 +141,63 @@ def _visible(
     return [device for device in usable(query_gpus()) if only is None or device.uuid in only]
 
 
-def _take(
+def _try_lock(
     n: int | None,
-    visible: list[Device],
+    candidates: list[Device],
     query_gpus: Callable[[], Machine],
     locks: ExitStack,
-    returning: _FreeMemoryWait | None = None,
+    memory_wait: _FreeMemoryWait | None = None,
 ) -> tuple[list[Device], list[str]]:
-    """Lock ``n`` GPUs until ``locks`` is left, or none; then, whom to wait for.
+    """Lock ``n`` GPUs until ``locks`` closes, or none; also returns the reasons to wait.
 
-    Memory used on a claimed GPU counts as the holder's, on another as that of others: at once, or
-    after the patience of ``returning``.
+    Used memory of a GPU that no job holds is attributed to other programs: at once, or when
+    ``memory_wait`` no longer expects the driver to free it.
     """
     free: list[Device] = []
-    awaited: list[str] = []
+    blockers: list[str] = []
     used: list[str] = []
     won: set[str] = set()
-    # One process chooses at a time: two that want several would take some from each other.
+    # One process locks at a time: otherwise two could each get a part of the GPUs that both need.
     with _open(_folder() / "choosing.lock") as gate:
         fcntl.flock(gate, fcntl.LOCK_EX)
         try:
-            for device in visible:
+            for device in candidates:
                 if device.uuid in _held:
                     free.append(device)
                 elif holder := _lock(device.uuid):
-                    awaited.append(f"{_called(device)} is claimed by process {holder}")
-                    if returning:
-                        returning.most[device.uuid] = (-1, 0.0)
+                    blockers.append(f"{_label(device)} is claimed by process {holder}")
+                    if memory_wait:
+                        memory_wait.max_free[device.uuid] = (-1, 0.0)
                 else:
                     won.add(device.uuid)
-            # Anew, as it may have been claimed when it was looked at before.
+            # Query again: free memory may be that of a time when another job held the GPU.
             now_free = (
                 [device for device in query_gpus().devices if device.uuid in won] if won else []
             )
             for device in sorted(now_free, key=lambda d: -(d.total if d.free is None else d.free)):
-                if returning and returning(device):
-                    has = f"{_memory(device)}, perhaps more when a job that has ended gives it back"
-                    awaited.append(has)
+                if memory_wait and memory_wait(device):
+                    reason = "perhaps more when a job that has ended gives it back"
+                    blockers.append(f"{_free_memory(device)}, {reason}")
                 elif device.free is not None and device.free < MIN_FREE_BYTES:
-                    used.append(f"{_memory(device)}, as others use it")
+                    used.append(f"{_free_memory(device)}, as others use it")
                 else:
                     free.append(device)
             wanted = n or 1
-            if len(free) + len(awaited) < wanted:
-                raise GpuError(_too_few(wanted, len(free) + len(awaited), used))
-            taken = free[:n] if len(free) >= wanted else []
-            for uuid in won & {device.uuid for device in taken}:
+            if len(free) + len(blockers) < wanted:
+                raise GpuError(_too_few(wanted, len(free) + len(blockers), used))
+            locked = free[:n] if len(free) >= wanted else []
+            for uuid in won & {device.uuid for device in locked}:
                 won.remove(uuid)
                 locks.callback(_release, uuid)
         finally:
             for uuid in won:
                 _release(uuid)
-    order = [device.uuid for device in visible]
-    return sorted(taken, key=lambda device: order.index(device.uuid)), awaited
+    order = [device.uuid for device in candidates]
+    return sorted(locked, key=lambda device: order.index(device.uuid)), blockers
 
 
 def _lock(uuid: str) -> str | None:
-    """Lock a GPU until :func:`_release`, or say which process has it."""
+    """Lock a GPU until :func:`_release`; if it is locked, return the process that holds it."""
     with ExitStack() as stack:
         file = stack.enter_context(_open(_folder() / f"{uuid}.lock"))
         try:
@@ -211,17 +215,19 @@ def _release(uuid: str) -> None:
         _held.pop(uuid).close()
 
 
-def _called(device: Device) -> str:
+def _label(device: Device) -> str:
     return f"{device.uuid} ({device.name})"
 
 
-def _memory(device: Device) -> str:
-    return f"{_called(device)} has {device.free / 1e9:.1f} of {device.total / 1e9:.0f} GB free"
+def _free_memory(device: Device) -> str:
+    return (
+        f"{_label(device)} has {(device.free or 0) / 1e9:.1f} of {device.total / 1e9:.0f} GB free"
+    )
 
 
 @contextmanager
 def _open(path: Path) -> Iterator[int]:
-    # Never removed: a process could lock the old file while another makes a new one.
+    # Never remove a lock file: one process could lock the old file and another process a new one.
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         yield file
@@ -230,9 +236,9 @@ def _open(path: Path) -> Iterator[int]:
 
 
 def _folder() -> Path:
-    """Where this user's locks lie, in every session and job of theirs."""
-    # Not XDG_RUNTIME_DIR: it goes with the login, so that a job that outlives it and a later one
-    # would look in two places. Not TMPDIR, which schedulers set for each job.
+    """Folder of the lock files of this user, the same in all sessions and jobs."""
+    # Not XDG_RUNTIME_DIR, which ends with the login: a job that outlives it and a later job would
+    # use different folders. Not TMPDIR, which schedulers set per job.
     base = Path("/tmp")  # noqa: S108
     if not os.access(base, os.W_OK):
         base = Path(tempfile.gettempdir())
@@ -251,7 +257,7 @@ def _folder() -> Path:
 
 
 @contextmanager
-def _shown(tokens: list[str]) -> Iterator[None]:
+def _visible_devices(tokens: list[str]) -> Iterator[None]:
     before = os.environ.get(VISIBLE)
     os.environ[VISIBLE] = ",".join(tokens)
     try:
@@ -267,5 +273,5 @@ def _too_few(wanted: int, available: int, why_not: list[str]) -> str:
     reasons = "; ".join(why_not) or "this job may use no more"
     if wanted == 1:
         return f"no GPU is free ({reasons}): wait for these jobs, or use backend: cpu"
-    head = f"{wanted} GPUs are wanted and {available} can be had"
+    head = f"{wanted} GPUs are wanted and {available} are available"
     return f"{head} ({reasons}): ask for fewer, or wait for these jobs"

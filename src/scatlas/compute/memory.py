@@ -1,4 +1,4 @@
-"""Main memory: how much there is to be had, and how the C library keeps what NumPy has freed."""
+"""Main memory: bytes available, and reuse of freed memory by the C library."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-# Of glibc's malloc.h.
+# Parameters of mallopt, from glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-# The largest that glibc takes; a block of the default budget has arrays of 4 to 16 MB.
-_LARGEST = 2**25
-_KEPT = 2**28
-# Columns of a table of 100,000 cells and more.
+# Arrays up to this size are reused, the maximum of glibc; arrays of a default block have 4 to 16
+# MB.
+_MAX_REUSED = 2**25
+# Free memory at the top of the heap beyond which glibc returns memory to the system.
+_MAX_FREE = 2**28
+# Both for work on tables: size of a column of 100,000 cells or more.
 _COLUMN = 2**20
 
 
 def reuse_memory(*, blocks: bool = True) -> None:
-    """Let arrays of a block's size use again what arrays before them have freed, and no others.
+    """Reuse the memory of freed arrays for new arrays of the size of a block.
 
-    By default glibc maps large arrays anew and gives them back when they are freed: the system
-    then clears every page of the next one, which costs as much as the work on it. A heap for each
-    thread would keep more than all of them need; they share one. For processes that are ours,
-    such as a job's: it changes the whole process, so it belongs before threads are started.
+    By default glibc maps each large array and unmaps it when it is freed. The system then clears
+    every page of the next array, which costs as much as the work on it. All threads share one heap,
+    because one heap per thread would keep more memory than they need. It changes the whole process:
+    call it only in processes of scatlas, such as jobs, and before threads start.
 
-    Does nothing, and says so in the log, where the C library is not glibc.
+    Without glibc it does nothing but write a line to the log.
 
     Parameters
     ----------
     blocks
-        False for work on tables, of which no two columns are alike: they leave holes that none of
-        them fits, so each goes back to the system at once.
+        False for work on tables: columns differ in size and would fragment the heap, so freed
+        columns return to the system.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -40,24 +42,24 @@ def reuse_memory(*, blocks: bool = True) -> None:
         logger.debug("the C library has no mallopt: it decides what goes back to the system")
         return
     mallopt(_M_ARENA_MAX, 1)
-    mallopt(_M_MMAP_THRESHOLD, _LARGEST if blocks else _COLUMN)
-    mallopt(_M_TRIM_THRESHOLD, _KEPT if blocks else _COLUMN)
+    mallopt(_M_MMAP_THRESHOLD, _MAX_REUSED if blocks else _COLUMN)
+    mallopt(_M_TRIM_THRESHOLD, _MAX_FREE if blocks else _COLUMN)
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
-    """Bytes that this process can still take without swapping or being killed.
+    """Bytes that this process can still allocate without swapping or being killed.
 
-    The kernel's own estimate (``MemAvailable``), or what the control groups leave in which a
-    scheduler or container keeps the process (version 2), if that is less.
+    The minimum of the kernel's estimate (``MemAvailable``) and the limits of the control groups
+    (version 2) in which a scheduler or container runs the process.
 
     Parameters
     ----------
     root
-        Where ``proc`` and ``sys`` are.
+        Folder that contains ``proc`` and ``sys``.
 
     Returns
     -------
-    None where the system does not say.
+    None if the system does not report it.
     """
     try:
         meminfo = (root / "proc/meminfo").read_text(encoding="ascii")
@@ -71,14 +73,14 @@ def available_memory(root: Path = Path("/")) -> int | None:
     top = root / "sys/fs/cgroup"
     name = re.search(r"^0::/(.*)$", groups, re.MULTILINE)
     folder = top / name[1] if name else top
-    for place in (folder, *folder.parents):
-        if place.is_relative_to(top) and (left := _left(place)) is not None:
+    for group in (folder, *folder.parents):
+        if group.is_relative_to(top) and (left := _left_in_group(group)) is not None:
             least = min(least, left)
     return least
 
 
-def _left(group: Path) -> int | None:
-    """Bytes that a control group's limit leaves; files that it keeps in memory can go."""
+def _left_in_group(group: Path) -> int | None:
+    """Bytes left below the limit of a control group, counting its file cache as free."""
     try:
         limit = (group / "memory.max").read_text(encoding="ascii").strip()
         used = int((group / "memory.current").read_text(encoding="ascii"))

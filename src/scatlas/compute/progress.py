@@ -1,4 +1,4 @@
-"""Progress of a pass: a bar on a terminal, a line now and then in a log file."""
+"""Progress of a pass: a bar on a terminal, lines in a log file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _description: ContextVar[str | None] = ContextVar("scatlas_progress", default=No
 
 @contextmanager
 def progress(description: str) -> Iterator[None]:
-    """Report every pass over row blocks that happens inside, under this description."""
+    """Context that reports the progress of each pass over row blocks under this description."""
     token = _description.set(description)
     try:
         yield
@@ -29,14 +29,14 @@ def progress(description: str) -> Iterator[None]:
 
 class _SilentLog:
     def update(self, n: int) -> None:
-        """Do nothing: nobody asked for progress."""
+        """Do nothing."""
 
     def close(self) -> None:
         """Do nothing."""
 
 
 class _LogLines:
-    """One line every ten seconds and one at the end, where a bar would spoil the file."""
+    """A line in the log every ten seconds and one at the end."""
 
     def __init__(self, description: str, total: int) -> None:
         self._description, self._total, self._done = description, total, 0
@@ -57,13 +57,13 @@ class _LogLines:
             )
 
     def close(self) -> None:
-        """Say how long the pass took."""
+        """Log the duration of the pass."""
         spent = time.monotonic() - self._start
         logger.info("%s: %s cells in %.1f s", self._description, f"{self._done:,}", spent)
 
 
 def progress_meter(total: int) -> _SilentLog | _LogLines:
-    """Counter of the cells of one pass: ``update(n)`` as they pass, ``close()`` at the end."""
+    """Counter of the cells of one pass: ``update(n)`` for n more cells, ``close()`` at the end."""
     description = _description.get()
     if description is None:
         return _SilentLog()

@@ -1,4 +1,4 @@
-"""How many threads work on blocks, and BLAS kept to one of them."""
+"""Number of threads that process blocks; BLAS limited to one thread."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,62 +14,61 @@ if TYPE_CHECKING:
 
     from threadpoolctl import ThreadpoolController
 
-# A block takes an eighth of the block budget, and no more than this (see scatlas._util.byte_sizes):
-# a larger budget is for more blocks in flight at once, on machines of more cores, not for larger
-# ones.
+# Most bytes per block. A block takes at most an eighth of the block budget and no more than this: a
+# larger budget allows more blocks in flight, for machines with more cores, not larger blocks.
 BLOCK_BYTES = 32_000_000
-# A GPU is busy with larger blocks, and enough of them must be in the making at once. They are
-# counted at 8 bytes a value too, but compact counts take 3.
+# The same on GPUs, which need larger blocks to be busy, and many of them in flight. Sizes assume 8
+# bytes per value; compact counts take 3.
 GPU_BLOCK_BYTES = 128_000_000
 GPU_BUDGET = 16 * GPU_BLOCK_BYTES
 BLOCKS_PER_BUDGET = 8
 
-_asked: int | None = None
+_requested: int | None = None
 _in_flight = BLOCKS_PER_BUDGET
 
 
 def n_threads() -> int:
-    """Threads that work on blocks.
+    """Number of threads that process blocks.
 
-    Those of :func:`use_threads`, else Dask's ``num_workers`` setting, else the cores we may use;
-    but never more than the blocks that the budget has room for, less the one that waits.
+    As set by :func:`use_threads`, else Dask's ``num_workers``, else the cores available to this
+    process; at most one less than the number of blocks in the budget, as one block waits.
     """
     return max(1, min(n_cores(), _in_flight - 1))
 
 
 def n_cores() -> int:
-    """Threads that may work at once, where no blocks are held."""
-    return int(_asked or _dask_num_workers() or len(os.sched_getaffinity(0)))
+    """Number of threads for work without blocks."""
+    return int(_requested or _dask_num_workers() or len(os.sched_getaffinity(0)))
 
 
 @contextmanager
 def use_threads(
     n: int, *, block_budget: int | None = None, largest_block: int = BLOCK_BYTES
 ) -> Iterator[None]:
-    """Context in which ``n`` threads work on blocks, for the whole process.
+    """Context in which ``n`` threads process blocks, in the whole process.
 
     Parameters
     ----------
     n
-        Threads.
+        Number of threads.
     block_budget
-        Bytes that the blocks in flight may take; unchanged when left out.
+        Most bytes of all blocks in flight; None: unchanged.
     largest_block
-        Bytes that a block takes at most.
+        Most bytes per block.
     """
-    global _asked, _in_flight
-    before = _asked, _in_flight
-    _asked = n
+    global _requested, _in_flight
+    before = _requested, _in_flight
+    _requested = n
     if block_budget is not None:
         _in_flight = max(BLOCKS_PER_BUDGET, block_budget // largest_block)
     try:
         yield
     finally:
-        _asked, _in_flight = before
+        _requested, _in_flight = before
 
 
 def _dask_num_workers() -> int | None:
-    # Not imported for this (0.1 s): where nobody has, nobody has set it.
+    # Do not import Dask (0.1 s) to ask: if nobody imported it, nobody set the option.
     if "dask" not in sys.modules:
         return None
     import dask
@@ -77,18 +76,18 @@ def _dask_num_workers() -> int | None:
     return dask.config.get("num_workers", None)
 
 
-def blas_on_one_thread() -> AbstractContextManager:
+def blas_on_one_thread() -> AbstractContextManager[Any]:
     """Context in which BLAS and LAPACK use one thread.
 
-    Their sums are split by the number of threads, so that the last bits of a product or an
-    eigenvector would depend on the machine. Blocks run in parallel instead.
+    BLAS splits sums by the number of threads, so the last bits of a product or an eigenvector would
+    depend on the machine. Blocks run in parallel instead.
     """
     return _controller(len(sys.modules)).limit(limits=1, user_api="blas")
 
 
 @lru_cache(maxsize=1)
 def _controller(n_modules: int) -> ThreadpoolController:  # noqa: ARG001
-    # Looking for the libraries takes 10 ms, and only an import loads another one.
+    # Cached, because finding the libraries takes 10 ms; only an import can load another one.
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

@@ -1,4 +1,4 @@
-"""What each worker of a Dask cluster does when it starts: its GPU memory, CuPy and RMM as one."""
+"""Dask plugin that sets up GPU memory in each worker: one allocator for CuPy and RMM."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ if TYPE_CHECKING:
 
 
 class WorkerMemory(WorkerPlugin):
-    """Set the memory mode of every worker, also of those that start later or again."""
+    """Set the memory mode of every worker, including workers that start or restart later."""
 
     name = "scatlas-memory"
 
     def __init__(
         self, mode: Mode | None, initial: Size | None = None, maximum: Size | None = None
     ) -> None:
-        self._mode, self._sizes = mode, {"initial": initial, "maximum": maximum}
+        self._mode, self._initial, self._maximum = mode, initial, maximum
 
     def setup(self, worker: Any) -> None:  # noqa: ARG002
         """Called by Dask in the worker."""
         if self._mode is not None:
-            memory(self._mode, **self._sizes)
+            memory(self._mode, initial=self._initial, maximum=self._maximum)
         elif "rmm" in sys.modules and find_spec("cupy") is not None:
-            # Whoever started the workers has chosen; a second pool would not fit beside the first.
+            # Use the allocator that the cluster was started with: there is no room for a second
+            # pool.
             import_module("rmm.allocators.cupy")
             resource = sys.modules["rmm"].mr.get_current_device_resource()
             if type(resource).__name__ != "CudaMemoryResource":

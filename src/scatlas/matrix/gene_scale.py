@@ -82,11 +82,11 @@ class GeneScale:
         x
             Dask array of CSR blocks, of SciPy or CuPyX.
         """
-        shift = kernels_for("linalg.scale", x).shift
+        scale_stored = kernels_for("linalg.scale", x).scale_stored_values
         mean = self.mean if self.zero_center else np.zeros_like(self.mean)
         zeros, std, bounds = self.zeros, self.std, self._bounds
         return blocks.map_blocks(
-            lambda block: shift(block, mean, std, zeros, bounds), x, dtype=np.float32
+            lambda block: scale_stored(block, mean, std, zeros, bounds), x, dtype=np.float32
         )
 
     def stats(self, unscaled: GramStats, shifted: da.Array | None) -> GramStats:

@@ -296,7 +296,7 @@ def block_sizes(args: argparse.Namespace) -> dict[str, int]:
 
 def on_gpu(args: argparse.Namespace) -> bool:
     """Whether a running script computes on a GPU."""
-    return hasattr(args, "backend") and _backend().current() == "gpu"
+    return hasattr(args, "backend") and _backend().current_backend() == "gpu"
 
 
 def _backend() -> ModuleType:

@@ -452,7 +452,7 @@ with gpu_locks.lock_gpus(int(sys.argv[2]), query_gpus=query_gpus) as mine:
 
 
 class Job:
-    """A process that claims n of some GPUs, waits for them, and then holds them."""
+    """A process that claims n of several GPUs, waits for them, and then holds them."""
 
     def __init__(self, n: int, of: int, memory: Path) -> None:
         self.process = subprocess.Popen(
@@ -595,7 +595,7 @@ def test_a_waiting_job_can_be_ended(job):
 
 @pytest.mark.parametrize("name", ["auto", "gpu"])
 def test_a_backend_does_not_depend_on_what_else_runs(cupy, rmm, job, monkeypatch, caplog, name):
-    monkeypatch.setattr(gpu_locks, "_TELL", 0.5)
+    monkeypatch.setattr(gpu_locks, "_LOG_SECONDS", 0.5)
     first = job(1, of=1)
     assert first.has() == "GPU-0"
     assert backend.choose_backend(name, query_gpus=lambda: machine(ONE)) == "gpu", "without waiting"
@@ -613,7 +613,7 @@ def test_a_backend_does_not_depend_on_what_else_runs(cupy, rmm, job, monkeypatch
 
 def test_more_gpus_than_there_are(job):
     with (
-        pytest.raises(GpuError, match="4 GPUs are wanted and 3 can be had"),
+        pytest.raises(GpuError, match="4 GPUs are wanted and 3 are available"),
         gpu_locks.lock_gpus(4, query_gpus=three),
     ):
         pass
@@ -950,7 +950,7 @@ def test_functions_on_a_cluster_give_the_bits_of_one_process(tmp_path: Path):
 
 def test_a_scheduler_that_does_not_answer(monkeypatch, tmp_path: Path):
     pytest.importorskip("distributed")
-    monkeypatch.setattr(cluster, "_SECONDS", 1)
+    monkeypatch.setattr(cluster, "_CONNECT_SECONDS", 1)
     with (
         pytest.raises(ConfigError, match=r"no Dask scheduler answers at tcp://127.0.0.1:9"),
         sa.cluster("existing", address="tcp://127.0.0.1:9"),

@@ -1,4 +1,4 @@
-"""Blocks that are normalised when their values are read; blocks that are made once."""
+"""Blocks that are normalised on first use of their values; blocks that are computed once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def same(a: sp.csr_matrix, b: sp.csr_matrix) -> None:
 
 
 def normalized(counts: sp.csr_matrix, *, log: bool) -> tuple[LazyNormalizedCsr, sp.csr_matrix]:
-    """A block that is not computed yet, and what it stands for."""
+    """A lazy block whose values are not computed yet, and the same block computed."""
     totals = np.asarray(counts.sum(axis=1)).ravel()
     scales = 1 / np.where(totals == 0, 1, totals / np.median(totals))
     with defer_normalization():

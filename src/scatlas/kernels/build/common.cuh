@@ -1,4 +1,4 @@
-// What the CUDA sources share. Put before each of them when it is compiled.
+// Shared by all CUDA sources; prepended to each of them.
 
 typedef signed char int8;
 typedef unsigned char uint8;
@@ -11,20 +11,20 @@ constexpr unsigned FULL = 0xffffffffu;
 
 __device__ inline int lane() { return threadIdx.x & 31; }
 
-// Rows are worked on by warps: the first of this one, and how many there are in all.
+// Rows are distributed over warps: first row of this warp, and number of warps.
 __device__ inline int64 first_warp() { return (int64(blockIdx.x) * blockDim.x + threadIdx.x) >> 5; }
 __device__ inline int64 all_warps() { return (int64(gridDim.x) * blockDim.x) >> 5; }
 
-// The same for steps that take a thread an item.
+// The same for kernels with one thread per item.
 __device__ inline int64 first_thread() { return int64(blockIdx.x) * blockDim.x + threadIdx.x; }
 __device__ inline int64 all_threads() { return int64(gridDim.x) * blockDim.x; }
 
-// What no kernel writes meanwhile, by the read-only cache.
+// Load through the read-only cache, for memory that no kernel writes at the same time.
 template <typename T>
 __device__ inline T load(const T* at) { return __ldg(at); }
 __device__ inline bool load(const bool* at) { return __ldg(reinterpret_cast<const uint8*>(at)); }
 
-// One cell after another, from CSR or from a dense array of any strides.
+// Rows (cells) of a CSR block, or of a dense array with any strides.
 template <typename T, typename I>
 struct Sparse {
   const T* data;
@@ -53,7 +53,7 @@ struct Dense {
   __device__ int64 gene(int64 at) const { return at; }
 };
 
-// Every lane gets the sum of all, always added in the same order.
+// Sum over all lanes, for every lane, in a fixed order.
 template <typename S>
 __device__ inline S warp_sum(S v) {
   for (int step = 16; step; step >>= 1) v += __shfl_xor_sync(FULL, v, step);

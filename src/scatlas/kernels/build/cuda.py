@@ -1,8 +1,8 @@
 """CUDA C kernels, compiled when they are first used; CuPy keeps what it has compiled on disk.
 
-The sources ``<operation>.cu`` stand beside their callers ``<operation>_gpu.py``, templates in the
-types of values, indices and row offsets. They are named by folder and operation: ``linalg/gram``.
-Set ``CUPY_CACHE_DIR`` to choose where compiled code lies.
+The source ``<operation>.cu`` is beside its caller ``<operation>_gpu.py``. Kernels are templates in
+the types of values, indices and row offsets. A source is named by folder and operation:
+``linalg/gram``. ``CUPY_CACHE_DIR`` is the folder of compiled code.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike
 
+    from scatlas.arrays.array_types import GpuArray
+
 FOLDER = Path(__file__).parents[1]
 OPTIONS = ("--std=c++17",)
 THREADS = 256
-NULL = np.uint64(0)  # a pointer to nothing: what is not given, or not wanted
-# C names of the types that a template can be made for.
+# Null pointer, for optional arguments that are not given.
+NULL: GpuArray = np.uint64(0)
+# C names of the types of template arguments.
 TYPES = {
     np.dtype(numpy): c
     for numpy, c in [
@@ -44,7 +47,7 @@ TYPES = {
 
 def source(file: str) -> str:
     """Text that is compiled for ``<file>.cu``."""
-    # Not by #include: CuPy would not see that the header has changed and use its old code.
+    # Not by #include: CuPy would not notice a change of the header and use outdated code.
     parts = [
         f'#line 1 "{name}"\n{(FOLDER / name).read_text()}' for name in ("build/common.cuh", file)
     ]
@@ -54,8 +57,8 @@ def source(file: str) -> str:
 def kernel(file: str, name: str, *dtypes: DTypeLike) -> Callable[..., None]:
     """The kernel ``name<types...>`` of ``<file>.cu`` on the current device.
 
-    It is called as ``kernel(file, name, ...)(grid, block, args)``, each a tuple, and runs on the
-    current stream. Sizes must be passed as NumPy scalars of the exact type (``np.int64(n)``).
+    Call it as ``kernel(file, name, ...)(grid, block, args)`` with three tuples; it runs on the
+    current stream. Pass sizes as NumPy scalars of the exact type (``np.int64(n)``).
     """
     types = ", ".join(TYPES[np.dtype(dtype)] for dtype in dtypes)
     return _compiled(f"{file}.cu", f"{name}<{types}>" if dtypes else name, cp.cuda.Device().id)
@@ -68,26 +71,27 @@ def _compiled(file: str, expression: str, device: int) -> Callable[..., None]:  
 
 
 def grid_of_warps(n_rows: int) -> tuple[tuple[int], tuple[int]]:
-    """Grid and block with a warp a row, up to what fills a GPU; kernels stride over the rest."""
+    """Grid and block with a warp per row, at most as many as fill a GPU; kernels loop over rows."""
     per_block = THREADS // 32
     return (max(1, min(-(-n_rows // per_block), 132 * 64)),), (THREADS,)
 
 
 def grid_of_threads(n: int) -> tuple[tuple[int], tuple[int]]:
-    """Grid and block with a thread an item, up to what fills a GPU; kernels stride on."""
+    """Grid and block with a thread per item, at most as many as fill a GPU; kernels loop."""
     return (max(1, min(-(-n // THREADS), 132 * 64)),), (THREADS,)
 
 
-def steps(x: cp.ndarray) -> tuple[np.int64, np.int64]:
-    """Distance in memory, in values, from row to row and from column to column."""
-    return tuple(np.int64(stride // x.itemsize) for stride in x.strides)
+def strides(x: GpuArray) -> tuple[np.int64, np.int64]:
+    """Distance in memory between rows and between columns, as numbers of values."""
+    row, column = (np.int64(stride // x.itemsize) for stride in x.strides)
+    return row, column
 
 
-def vector(x: Any) -> cp.ndarray:
-    """`x`, NumPy or CuPy, as contiguous float64 on the device."""
+def as_float64(x: Any) -> GpuArray:
+    """NumPy or CuPy array as contiguous float64 on the device."""
     return cp.ascontiguousarray(cp.asarray(x, dtype=cp.float64))
 
 
-def offsets(x: Any) -> cp.ndarray:
-    """Row offsets of a CSR block as kernels take them: int64, a copy only if they are not."""
+def row_offsets(x: GpuArray) -> GpuArray:
+    """``indptr`` of a CSR block as int64, the type of all kernels; a copy only if it is not."""
     return x.indptr.astype(cp.int64, copy=False)

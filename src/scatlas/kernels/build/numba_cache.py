@@ -36,10 +36,10 @@ _DIGEST_BYTES = 16
 _KERNELS = Path(__file__).parents[1]
 
 
-def njit(*, cache: bool, **options: Any) -> Callable[[Callable], Any]:
+def njit(*, cache: bool, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """:func:`numba.njit`, with this module's cache in place of Numba's."""
 
-    def compiled(function: Callable) -> Any:
+    def compiled(function: Callable[..., Any]) -> Any:
         found = numba.njit(**options)(function)
         # With NUMBA_DISABLE_JIT it is the function itself.
         if cache and found is not function:
@@ -52,8 +52,8 @@ def njit(*, cache: bool, **options: Any) -> Callable[[Callable], Any]:
     return compiled
 
 
-class _Code(CompileResultCacheImpl):
-    """Compiled code with the names that it takes from outside."""
+class _Code(CompileResultCacheImpl):  # type: ignore[misc]  # Numba has no types
+    """Compiled code with the names of its external symbols."""
 
     def reduce(self, cres: Any) -> Any:
         module = cres.library._final_module
@@ -63,8 +63,8 @@ class _Code(CompileResultCacheImpl):
 
     def rebuild(self, target_context: Any, payload: Any) -> Any:
         outside, compiled = payload
-        # Numba's cache first loads all that a compiler needs, half a second of each process. Code
-        # needs no more than addresses; its compiler loads the rest where there is none.
+        # Numba's cache always loads the compiler, half a second per process. Compiled code needs
+        # only the addresses of its symbols: load the compiler only if one is missing.
         rtsys.initialize(target_context)
         if not all(map(_has_address, outside)):
             target_context.refresh()
@@ -72,15 +72,15 @@ class _Code(CompileResultCacheImpl):
 
 
 def _has_address(name: str) -> bool:
-    """Whether LLVM, or this process, knows where a function or variable is."""
+    """Whether LLVM or this process knows the address of a symbol."""
     return ll.address_of_symbol(name) is not None
 
 
-class _Cache(FunctionCache):
-    # Numba promises neither this class nor the attribute that holds it: tests would see a change.
+class _Cache(FunctionCache):  # type: ignore[misc]
+    # Neither this class nor the attribute `_cache` is public in Numba; tests detect a change.
     _impl_class = _Code
 
-    def __init__(self, function: Callable) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
         base = self._impl.filename_base
         self._cache_file = _Files(
@@ -92,8 +92,8 @@ class _Cache(FunctionCache):
             return self._load_overload(sig, target_context)
 
 
-class _Files(IndexDataCacheFile):
-    """One file for each key, none for all of them."""
+class _Files(IndexDataCacheFile):  # type: ignore[misc]
+    """One file per key and no index file."""
 
     def __init__(self, folder: str, base: str, stamp: Any) -> None:
         super().__init__(folder, base, stamp)
@@ -120,7 +120,7 @@ class _Files(IndexDataCacheFile):
             _warn_once(f"compiled kernels are not kept: {error}")
 
     def _named(self, key: Any) -> tuple[Path, bytes]:
-        """File of a key, and all that its code depends on, which the checksum takes in."""
+        """File of a key, and what its code depends on, for the checksum."""
         name = repr(key).encode()
         path = Path(self._cache_path, f"{self._base}.{_digest(name).hex()}.nbc")
         return path, repr(self._source_stamp).encode() + name
@@ -130,13 +130,13 @@ def _digest(body: bytes) -> bytes:
     return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
 
 
-def _folder(function: Callable) -> Path:
+def _folder(function: Callable[..., Any]) -> Path:
     return Path(function.__code__.co_filename).parent
 
 
 @cache
 def _sources(folder: Path) -> bytes:
-    """Hash of a folder's sources and of all kernels', for compiled functions call one another."""
+    """Hash of the sources of a folder and of all kernels, because kernels call each other."""
     files = sorted({*folder.glob("*.py"), *_KERNELS.rglob("*.py")})
     return _digest(b"".join(_digest(file.read_bytes()) for file in files))
 

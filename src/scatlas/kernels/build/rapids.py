@@ -1,11 +1,11 @@
-"""The libraries of RAPIDS, where they are installed: cuVS, cuML, cuGraph."""
+"""Optional libraries of RAPIDS: cuVS, cuML, cuGraph."""
 
 from __future__ import annotations
 
 import logging
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _NAMES = {"cuvs": "cuVS", "cuml": "cuML", "pylibcugraph": "cuGraph (pylibcugraph)"}
-_MEND = "install scatlas[gpu-embed-cu12] or scatlas[gpu-embed-cu13]"
+_REMEDY = "install scatlas[gpu-embed-cu12] or scatlas[gpu-embed-cu13]"
 
 
-def library(module: str, work: str) -> ModuleType | None:
-    """A module of RAPIDS; None, and a warning in the log, where it cannot be loaded.
+def load_library(module: str, work: str) -> ModuleType | None:
+    """Import a module of RAPIDS; None, with a warning in the log, if that fails.
 
     Parameters
     ----------
     module
         Its full name, such as ``cuvs.neighbors``.
     work
-        What is then done on the CPU, for the log.
+        What runs on the CPU instead, for the log.
     """
     package = module.partition(".")[0]
-    cupy = sys.modules.get("cupy")
-    # cuML sets CuPy's allocator when it is imported; which one it is, is scatlas.memory's to say.
+    cupy: Any = sys.modules.get("cupy")
+    # cuML replaces CuPy's allocator on import: restore the one that scatlas.memory has set.
     allocator = None if cupy is None else cupy.cuda.get_allocator()
     try:
         return import_module(module)
@@ -39,5 +39,5 @@ def library(module: str, work: str) -> ModuleType | None:
     finally:
         if allocator is not None:
             cupy.cuda.set_allocator(allocator)
-    logger.warning("%s %s: %s on the CPU; %s", _NAMES[package], why, work, _MEND)
+    logger.warning("%s %s: %s on the CPU; %s", _NAMES[package], why, work, _REMEDY)
     return None

@@ -1,6 +1,7 @@
-// Counts drawn at random, a thread a row: the numbers of downsample_cpu, in its order.
+// Random subsampling of counts, one thread per row: the numbers of downsample_cpu in the same
+// order.
 
-// The words of a cell: Philox4x32-10 of how many were made, the cell and the seed.
+// Random words of a cell: Philox4x32-10 of a counter, the cell and the seed.
 struct Words {
   uint64 seed, cell, made;
   uint32 word[4];
@@ -42,8 +43,8 @@ struct Words {
   }
 };
 
-// Without replacement: each count is kept with the probability that the numbers still to be kept
-// and still to come give.
+// Without replacement: each count is kept with the probability (counts still to keep) / (counts
+// still to come).
 template <class Rows, class Out>
 __device__ void keep(const Rows& x, int64 row, int64 target, Words& words, Out* out) {
   const int64 start = x.start(row), stop = x.stop(row);

@@ -58,9 +58,9 @@ def draw_counts(
         int64 ``[n]``: counts to draw, at most the total of the row unless with replacement. Rows
         with a negative target stay as they are.
     seed
-        0 to 2**64 - 1.
+        Seed of the random numbers, 0 to 2**64 - 1.
     replace
-        Whether a count may be drawn several times.
+        Draw with replacement: a count may be drawn several times.
     dtype
         Type of the result. With replacement it must hold the targets.
 

@@ -38,9 +38,9 @@ def draw_counts(
     threads = cuda.grid_of_threads(n_rows)
     if not sparse.issparse(x):
         run = cuda.kernel("counts/downsample", "draw_dense", x.dtype, out.dtype)
-        run(*threads, (x, *cuda.steps(x), *given))
+        run(*threads, (x, *cuda.strides(x), *given))
         return out
-    offsets = cuda.offsets(x)
+    offsets = cuda.row_offsets(x)
     values, genes = sort_genes(values, x.indices, offsets, n_genes, cp)
     run = cuda.kernel("counts/downsample", "draw_csr", values.dtype, out.dtype)
     run(*threads, (values, offsets, *given))

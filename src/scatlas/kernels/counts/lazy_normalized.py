@@ -89,7 +89,9 @@ class LazyNormalizedCsr(sp.csr_matrix):  # type: ignore[misc]  # SciPy has no ty
             from scatlas.kernels.counts import normalize_cpu
 
             block: Any = normalize_cpu.scale_rows(pending.counts, pending.scales)
-            self.data = (normalize_cpu.log1p(block) if pending.log else block).data
+            if pending.log:
+                block = normalize_cpu.log1p(block)
+            self.data = block.data
         return self._data
 
     @data.setter

@@ -1,4 +1,4 @@
-// Elementwise steps of a block: scaling each cell, log(1 + x).
+// Elementwise operations on a block: scaling of each cell, log(1 + x).
 
 template <typename T, typename Out>
 __global__ void scale_csr(const T* __restrict__ data, const int64* __restrict__ indptr,

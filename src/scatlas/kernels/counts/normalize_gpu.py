@@ -1,15 +1,14 @@
-"""Elementwise steps of one block on the GPU: scaling each cell, log(1 + x).
+"""Elementwise operations on one block on the GPU: scaling of each cell, log(1 + x).
 
-As in :mod:`scatlas.kernels.counts.normalize_cpu` the values are new, the structure of a sparse
-result is the input's own. The bits are the CPU's: same operations, same order, no fused
-multiply-adds.
+As in :mod:`scatlas.kernels.counts.normalize_cpu` a sparse result shares ``indices`` and ``indptr``
+with the input. The bits are the CPU's: same operations, same order, no fused multiply-adds.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cupy as cp
 import numpy as np
@@ -18,7 +17,8 @@ from cupyx.scipy import sparse
 from scatlas.kernels.build import cuda
 from scatlas.kernels.counts.normalize_cpu import logged_dtype, scaled_dtype
 
-Block = cp.ndarray | sparse.csr_matrix | sparse.csc_matrix
+if TYPE_CHECKING:
+    from scatlas.arrays.cupy_arrays import Block
 
 
 def with_data(x: Any, data: cp.ndarray) -> Any:
@@ -30,7 +30,7 @@ def with_data(x: Any, data: cp.ndarray) -> Any:
 
 def scale_rows(x: Block, factors: Any) -> Block:
     """As :func:`scatlas.kernels.counts.normalize_cpu.scale_rows`, for a block on the GPU."""
-    factors = cuda.vector(factors)
+    factors = cuda.as_float64(factors)
     if factors.shape != x.shape[:1]:
         msg = f"{factors.size} factors for {x.shape[0]} cells"
         raise ValueError(msg)
@@ -39,11 +39,11 @@ def scale_rows(x: Block, factors: Any) -> Block:
     if not sparse.issparse(x):
         out = cp.empty(x.shape, dtype)
         run = cuda.kernel("counts/normalize", "scale_dense", x.dtype, dtype)
-        run(*cuda.grid_of_warps(int(n_rows)), (x, *cuda.steps(x), factors, n_rows, n_genes, out))
+        run(*cuda.grid_of_warps(int(n_rows)), (x, *cuda.strides(x), factors, n_rows, n_genes, out))
         return out
     out = cp.empty(x.data.shape, dtype)
     if x.format == "csr":
-        pointers = cuda.offsets(x)
+        pointers = cuda.row_offsets(x)
         run = cuda.kernel("counts/normalize", "scale_csr", x.dtype, dtype)
         run(*cuda.grid_of_warps(int(n_rows)), (x.data, pointers, factors, n_rows, out))
     else:
@@ -62,7 +62,7 @@ def log1p(x: Block, base: float | None = None) -> Block:
 
 
 def log1p_into(values: cp.ndarray, out: cp.ndarray, base: float | None = None) -> None:
-    """Put log(1 + x) of contiguous `values` into `out`, which may be the same array."""
+    """Write log(1 + x) of contiguous `values` to `out`, which may be the same array."""
     log_base = np.float64(1.0 if base is None else math.log(base))
     run = cuda.kernel("counts/normalize", "log1p_flat", values.dtype, out.dtype)
     n = np.int64(values.size)

@@ -1,17 +1,17 @@
-// Totals per cell, per gene, per set of genes, and of the most abundant genes; a warp a cell.
+// Totals per cell, per gene, per gene set, and of the top genes; one warp per cell.
 
-// What values of a type are summed in: integers in int64, reals in double.
+// Type of sums: int64 for integers, double for floats.
 template <typename T> struct SumOf { typedef int64 type; };
 template <> struct SumOf<float> { typedef double type; };
 template <> struct SumOf<double> { typedef double type; };
 template <typename T> using Sum = typename SumOf<T>::type;
 
-// ---- What the values are like: largest finite |value| (as bits, which order as the numbers do),
-// ---- whether one is no integer below 2^52, whether one is not finite.
+// ---- Range of the values: largest finite |value| (as bits, which sort as the numbers do), whether
+// ---- one is not an integer below 2^52, whether one is not finite.
 
 template <typename T>
 __global__ void extent(const T* __restrict__ values, int64 n, uint64* out) {
-  uint64 most = 0;
+  uint64 max_abs = 0;
   bool odd = false, infinite = false;
 #pragma unroll 4
   for (int64 at = first_thread(); at < n; at += all_threads()) {
@@ -20,25 +20,25 @@ __global__ void extent(const T* __restrict__ values, int64 n, uint64* out) {
     infinite |= !finite;
     odd |= !finite || v > 4503599627370496.0 || rint(v) != v;
     const uint64 bits = uint64(__double_as_longlong(v));
-    if (finite && bits > most) most = bits;
+    if (finite && bits > max_abs) max_abs = bits;
   }
   for (int s = 16; s; s >>= 1) {
-    const uint64 other = __shfl_xor_sync(FULL, most, s);
-    if (other > most) most = other;
+    const uint64 other = __shfl_xor_sync(FULL, max_abs, s);
+    if (other > max_abs) max_abs = other;
   }
   odd = __any_sync(FULL, odd);
   infinite = __any_sync(FULL, infinite);
   if (lane()) return;
-  if (most) atomicMax(out, most);
+  if (max_abs) atomicMax(out, max_abs);
   if (odd) atomicOr(out + 1, 1ull);
   if (infinite) atomicOr(out + 2, 1ull);
 }
 
 // ---- All sums in one pass.
 
-// Sums of genes: many warps add to one, in any order, so that only integers may be added.
-// Integers as they are. A real v is hi + lo / fine in units of 1 / coarse, exactly as far as lo
-// reaches; the launcher chooses both so that no sum of all the block's values overflows.
+// Sums of genes: warps add in any order, so sums must be integers. An integer is added unchanged. A
+// float v becomes hi + lo / fine in units of 1 / coarse, exact up to the resolution of lo. The
+// caller chooses both units so that no sum over the block overflows.
 struct Genes {
   uint64 *hi, *lo, *cells;
   int* odd;  // 1: a NaN, 2: +inf, 4: -inf was among the values
@@ -68,7 +68,7 @@ __device__ void add_to(const Genes& genes, int64 gene, float v) {
 
 constexpr int MASKS = 4;  // sets of genes in one launch: bits of `sets`
 
-// Pointers may be null: not wanted. `masked` has a row of `width` for each cell.
+// Null pointers: not requested. `masked` has a row of `width` values per cell.
 // `positive`: a gene counts as present above zero, else when it is not zero.
 template <typename T, typename Rows>
 __device__ void sums(const Rows& x, int64 n_rows, const Genes& genes, int positive, Sum<T>* totals,
@@ -205,11 +205,11 @@ template <> struct KeyOf<double> {
   }
 };
 
-constexpr int RANKS = 4;  // numbers of genes worked on in one sweep of a cell
+constexpr int RANKS = 4;  // numbers n processed in one sweep of a cell
 
-// The n-th largest key of a cell is found bit by bit, from the top: a bit is set if at least n keys
-// are as large then. Only bits in which the cell's keys differ are tried, few for counts. Then the
-// larger values are summed, and the n-th as often as is left over. No sort, no limit to the length.
+// The n-th largest key of a cell is found bit by bit from the top: a bit is set if at least n keys
+// are as large with it. Only bits in which the keys of the cell differ are tried, few for counts.
+// Then larger values are summed, plus the n-th value for the remaining ranks. No sort, any length.
 template <typename T, typename Rows>
 __device__ void top(const Rows& x, int64 n_rows, int64 n_genes, const int64* ns, int n_ns,
                     double* out) {

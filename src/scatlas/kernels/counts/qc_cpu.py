@@ -135,7 +135,7 @@ def row_sums(x: Block, genes: Array | None = None) -> Array:
     check_range(x, x.shape[1])
     out: Array = np.zeros(x.shape[0], sum_dtype(x.dtype))
     if not is_sparse(x):
-        _row_totals_dense(x if genes is None else x[:, genes], out)
+        _row_totals_dense(x if genes is None else np.asarray(x)[:, genes], out)
     elif genes is None:
         _row_totals_csr(x.data, row_offsets(x), out)
     else:
@@ -155,7 +155,7 @@ def dominant_genes(x: Block, max_fraction: float) -> Array:
     """Genes with more than `max_fraction` of the total of at least one cell; bool [genes]."""
     bounds = row_sums(x) * max_fraction
     if not is_sparse(x):
-        return np.asarray((x > bounds[:, None]).any(axis=0))
+        return np.asarray((np.asarray(x) > bounds[:, None]).any(axis=0))
     out = np.zeros(x.shape[1], bool)
     _dominant_csr(x.data, x.indices, row_offsets(x), bounds, out)
     return out
@@ -173,7 +173,7 @@ def _row_positive_csr(data: Array, indptr: Ints, out: Array) -> None:
 def row_positive(x: Block) -> Array:
     """Number of genes above zero in each cell, int64 [cells]; explicit zeros do not count."""
     if not is_sparse(x):
-        return np.count_nonzero(x > 0, axis=1).astype(np.int64)
+        return np.count_nonzero(np.asarray(x) > 0, axis=1).astype(np.int64)
     out = np.zeros(x.shape[0], np.int64)
     _row_positive_csr(x.data, row_offsets(x), out)
     return out
@@ -254,7 +254,7 @@ def _gene_positive_csr(data: Array, indices: Array, n_values: int, out: Array) -
 def gene_positive(x: Block) -> Array:
     """Number of the block's cells in which each gene is above zero, int64 [genes]."""
     if not is_sparse(x):
-        return np.count_nonzero(x > 0, axis=0).astype(np.int64)
+        return np.count_nonzero(np.asarray(x) > 0, axis=0).astype(np.int64)
     out = np.zeros(x.shape[1], np.int64)
     _gene_positive_csr(x.data, x.indices, x.indptr[-1], out)
     return out

@@ -1,9 +1,8 @@
-"""Totals of one block on the GPU: per cell, per gene, per set of genes, of the most abundant genes.
+"""Quality-control sums of one block on the GPU: per cell, per gene, per gene set, of the top genes.
 
-All come back as NumPy arrays, of the same types as those of :mod:`scatlas.kernels.counts.qc_cpu`,
-and are the same every run. Sums of integers are exact, also of integers stored as reals. Other
-reals are summed in double in a fixed order within a cell, and over cells in fixed point, two int64
-a gene.
+Results are NumPy arrays of the same types as in :mod:`scatlas.kernels.counts.qc_cpu` and the same
+in each run. Sums of integers are exact, also if they are stored as floats. Other floats are summed
+in float64 in a fixed order within a cell, and in fixed point (two int64 per gene) over cells.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
 
     from scatlas.arrays.cupy_arrays import Block
 
-MASKS = 4  # as in qc.cu
-_LEAST = -800  # exponents below are not followed: the powers of two would leave float64
+MASKS = 4  # gene sets per launch, as in qc.cu
+_MIN_EXPONENT = -800  # lower exponents count as this, so that powers of two are in float64's range
 
 
 class _Extent(NamedTuple):
-    """What the values of a block are like."""
+    """Range of the values of a block."""
 
-    most: float  # largest finite magnitude
+    max_abs: float  # largest finite absolute value
     integral: bool
     finite: bool
 
@@ -56,25 +55,27 @@ def _run(name: str, x: Block, *args: Any) -> None:
     values = x.data if sparse.issparse(x) else x
     if values.dtype == bool:
         values = values.view(cp.uint8)
+    types: tuple[Any, ...]
+    block: tuple[Any, ...]
     if sparse.issparse(x):
-        of, types = "csr", (values.dtype, x.indices.dtype)
-        block = values, x.indices, cuda.offsets(x)
+        kind, types = "csr", (values.dtype, x.indices.dtype)
+        block = values, x.indices, cuda.row_offsets(x)
     else:
-        of, types = "dense", (values.dtype,)
-        block = values, *cuda.steps(values), np.int64(x.shape[1])
-    run = cuda.kernel("counts/qc", f"{name}_{of}", *types)
+        kind, types = "dense", (values.dtype,)
+        block = values, *cuda.strides(values), np.int64(x.shape[1])
+    run = cuda.kernel("counts/qc", f"{name}_{kind}", *types)
     run(*cuda.grid_of_warps(x.shape[0]), (*block, np.int64(x.shape[0]), *args))
 
 
 class _Genes:
-    """Sums of genes in fixed point, being added up on the device (``Genes`` of qc.cu)."""
+    """Fixed-point sums per gene on the device (``Genes`` of qc.cu)."""
 
     def __init__(self, x: Block, extent: _Extent, *, totals: bool, cells: bool) -> None:
         n_values = x.data.size if sparse.issparse(x) else x.shape[0]
         bits = int(n_values).bit_length()  # no gene has 2^bits values
         self.dtype = sum_dtype(x.dtype)
         # |value| < 2^exponent, so that |value * 2^power| < 2^62 / 2^bits: no sum can overflow.
-        self.power = 62 - bits - max(math.frexp(extent.most)[1], _LEAST)
+        self.power = 62 - bits - max(math.frexp(extent.max_abs)[1], _MIN_EXPONENT)
         self.fine = 2.0 ** (62 - bits)
         n = x.shape[1]
         real = totals and self.dtype == np.float64
@@ -84,7 +85,7 @@ class _Genes:
         self.cells = cp.zeros(n, cp.int64) if cells else cuda.NULL
         self.finite, self.integral = extent.finite, extent.integral
 
-    def args(self) -> tuple:
+    def args(self) -> tuple[Any, ...]:
         coarse = 2.0**self.power if self.dtype == np.float64 else 1.0
         return self.hi, self.lo, self.cells, self.odd, np.float64(coarse), np.float64(self.fine)
 
@@ -92,7 +93,7 @@ class _Genes:
         hi = self.hi.get()
         if self.dtype == np.int64:
             return hi
-        # float64 holds 53 of the 63 bits: what it leaves is a part of the error.
+        # float64 holds 53 of the 63 bits; the other bits are added to the error.
         high = hi.astype(np.float64)
         low = (hi - high.astype(np.int64)) + self.lo.get() / self.fine
         pairs = np.ldexp([high, low], -self.power)
@@ -111,29 +112,29 @@ _NOTHING = (cuda.NULL, cuda.NULL, cuda.NULL, cuda.NULL, np.float64(1.0), np.floa
 
 def _sums(
     x: Block,
-    genes: tuple = _NOTHING,
+    genes: tuple[Any, ...] = _NOTHING,
     *,
     positive: bool = False,
     totals: cp.ndarray = cuda.NULL,
     n_genes: cp.ndarray = cuda.NULL,
     masks: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Fill `genes`, `totals` and `n_genes` in one pass; the totals over `masks` [cells, masks].
+    """Fill `genes`, `totals` and `n_genes` in one sweep; return totals over `masks` [cells, masks].
 
-    More than :data:`MASKS` masks take a pass more for each so many.
+    One sweep computes up to :data:`MASKS` masks.
     """
     n_masks = 0 if masks is None else masks.shape[0]
     masked = cp.empty((x.shape[0], n_masks), sum_dtype(x.dtype))
     for first in range(0, max(n_masks, 1), MASKS):
-        sets, of_sets = cuda.NULL, cuda.NULL
+        sets, totals_of_sets = cuda.NULL, cuda.NULL
         some = () if masks is None else masks[first : first + MASKS]
         if len(some):
             bits = np.zeros(x.shape[1], np.uint8)
             for k, mask in enumerate(some):
                 bits |= mask.astype(np.uint8) << np.uint8(k)
-            sets, of_sets = cp.asarray(bits), masked[:, first:]
-        rest = sets, np.int32(len(some)), of_sets, np.int64(n_masks)
-        _run("sums", x, *genes, np.int32(positive), totals, n_genes, *rest)
+            sets, totals_of_sets = cp.asarray(bits), masked[:, first:]
+        set_args = sets, np.int32(len(some)), totals_of_sets, np.int64(n_masks)
+        _run("sums", x, *genes, np.int32(positive), totals, n_genes, *set_args)
         genes, totals, n_genes = _NOTHING, cuda.NULL, cuda.NULL
     return masked.get()
 
@@ -184,8 +185,8 @@ def gene_positive(x: Block) -> np.ndarray:
 def qc_block(x: Block, masks: Any, ns: Sequence[int] = ()) -> QCSums:
     """As :func:`scatlas.kernels.counts.qc_cpu.qc_block`, for a block on the GPU.
 
-    Integers are read once, for the totals of the most abundant genes again. Of reals the largest
-    is looked for first: it decides the unit of the fixed-point sums.
+    Integers are read once, and again for the totals of the top genes. Floats are read once more to
+    find the largest, which determines the unit of the fixed-point sums.
     """
     masks = np.ascontiguousarray(cp.asnumpy(masks), dtype=bool).reshape(len(masks), x.shape[1])
     n_cells = x.shape[0]

@@ -1,5 +1,5 @@
-// Cutting cells and genes out of a block, as they are or multiplied by a factor each; a warp a row.
-// Values that are only copied come as unsigned integers of their size.
+// Selection of cells and genes of a block, optionally scaled by a factor per cell; one warp per
+// row. Values that are only copied are passed as unsigned integers of their size.
 
 // `rows` may be null: all rows.
 __device__ int64 source_row(const int64* rows, int64 row) { return rows ? rows[row] : row; }
@@ -9,7 +9,7 @@ __device__ Out scaled(T v, const double* scales, int64 row) {
   return scales ? Out(double(v) * scales[row]) : Out(v);
 }
 
-// How many values of each row have a place, into counts[1:]; whether a row is not sorted.
+// Number of selected values per row, into counts[1:]; whether a row is not sorted.
 template <typename I>
 __global__ void count_genes(const I* __restrict__ indices, const int64* __restrict__ indptr,
                             const int64* __restrict__ rows, int64 n_rows,
@@ -34,7 +34,7 @@ __global__ void count_genes(const I* __restrict__ indices, const int64* __restri
   }
 }
 
-// Values go side by side in the order of the row: sorted if the row is and places ascend.
+// Selected values in the order of the row: sorted if the row is sorted and new columns ascend.
 template <typename T, typename I, typename Out, typename J>
 __global__ void take_genes(const T* __restrict__ data, const I* __restrict__ indices,
                            const int64* __restrict__ indptr, const int64* __restrict__ rows,
@@ -68,7 +68,7 @@ __global__ void take_genes(const T* __restrict__ data, const I* __restrict__ ind
   }
 }
 
-// What to sort values by so that rows stay and genes ascend: row and gene.
+// Keys that sort values by row, then gene.
 template <typename J>
 __global__ void sort_keys(const J* __restrict__ indices, const int64* __restrict__ indptr,
                           int64 n_rows, int64* __restrict__ keys) {

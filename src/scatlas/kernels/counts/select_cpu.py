@@ -119,7 +119,7 @@ def select_genes(x: Block, index: Array, n_genes: int | None = None) -> Block:
         raise ValueError(msg)
     new_column = new_column_of_gene(index, width)
     if not is_sparse(x):
-        return np.ascontiguousarray(x[:, index])
+        return np.ascontiguousarray(np.asarray(x)[:, index])
     offsets = row_offsets(x)
     indptr = np.zeros(x.shape[0] + 1, np.int64)
     _count_selected(x.indices, offsets, new_column, indptr)
@@ -162,7 +162,7 @@ def select_rows(x: Block, rows: Array) -> Block:
     """
     rows = row_positions(rows, x.shape[0])
     if not is_sparse(x):
-        return np.ascontiguousarray(x[rows])
+        return np.ascontiguousarray(np.asarray(x)[rows])
     offsets = row_offsets(x)
     n_values = int((offsets[rows + 1] - offsets[rows]).sum())
     index_type = index_dtype(n_values, x.shape[1])

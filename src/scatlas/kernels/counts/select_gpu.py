@@ -1,4 +1,4 @@
-"""Cutting cells and genes out of one block on the GPU; the result stays there."""
+"""Selection of cells and genes of one block on the GPU; the result stays there."""
 
 from __future__ import annotations
 
@@ -12,41 +12,47 @@ from scatlas.arrays.cupy_arrays import Block, csr
 from scatlas.kernels.build import cuda
 from scatlas.kernels.counts.select_cpu import index_dtype, new_column_of_gene, row_positions
 
-SORTED_AT_ONCE = 1 << 26  # values, 32 bytes each while they are sorted
+SORTED_AT_ONCE = 1 << 26  # values; each takes 32 bytes during sorting
 
 
 def raw(values: cp.ndarray) -> cp.ndarray:
-    """`values` as unsigned integers of their size: fewer kernels to compile for mere copies."""
+    """`values` as unsigned integers of their size, so that copies need fewer compiled kernels."""
     return values.view(np.dtype(f"u{values.itemsize}"))
 
 
-class Counted(NamedTuple):
-    """Rows and genes to be cut out of a CSR block, and the row offsets of the result."""
+class SelectionCounts(NamedTuple):
+    """Rows and genes to select from a CSR block, and the row offsets of the result."""
 
     rows: Any
-    place: cp.ndarray
+    new_column: cp.ndarray
     indptr: cp.ndarray
     n_values: int
-    in_order: bool  # whether values come sorted without being sorted
+    in_order: bool  # whether the selected values are sorted already
 
 
-def count_genes(x: sparse.csr_matrix, place: np.ndarray, rows: Any, n_rows: int) -> Counted:
-    """Find out how many values of each row have a place [genes]; `rows` on the device or NULL."""
-    wanted = place[place >= 0]
-    on_device = cp.asarray(place.astype(np.int32))
+def count_genes(
+    x: sparse.csr_matrix, new_column: np.ndarray, rows: Any, n_rows: int
+) -> SelectionCounts:
+    """Count the selected values (new column >= 0) per row; `rows` is on the device or NULL."""
+    wanted = new_column[new_column >= 0]
+    on_device = cp.asarray(new_column.astype(np.int32))
     indptr = cp.zeros(n_rows + 1, cp.int64)
     unsorted = cp.zeros(1, cp.int32)
     run = cuda.kernel("counts/select", "count_genes", x.indices.dtype)
-    pointers = cuda.offsets(x)
+    pointers = cuda.row_offsets(x)
     args = x.indices, pointers, rows, np.int64(n_rows), on_device, indptr, unsorted
     run(*cuda.grid_of_warps(n_rows), args)
     indptr = cp.cumsum(indptr)
     in_order = bool((np.diff(wanted) > 0).all()) and not int(unsorted.get()[0])
-    return Counted(rows, on_device, indptr, int(indptr[-1].get()), in_order)
+    return SelectionCounts(rows, on_device, indptr, int(indptr[-1].get()), in_order)
 
 
 def take_genes(
-    x: sparse.csr_matrix, counted: Counted, data: cp.ndarray, indices: cp.ndarray, scales: Any
+    x: sparse.csr_matrix,
+    counted: SelectionCounts,
+    data: cp.ndarray,
+    indices: cp.ndarray,
+    scales: Any,
 ) -> tuple[cp.ndarray, cp.ndarray]:
     """Fill `data` and `indices` with the counted values, times the `scales` of their rows.
 
@@ -58,8 +64,8 @@ def take_genes(
     n_rows = counted.indptr.size - 1
     types = values.dtype, x.indices.dtype, data.dtype, indices.dtype
     run = cuda.kernel("counts/select", "take_genes", *types)
-    source = values, x.indices, cuda.offsets(x)
-    how = counted.rows, np.int64(n_rows), counted.place, scales
+    source = values, x.indices, cuda.row_offsets(x)
+    how = counted.rows, np.int64(n_rows), counted.new_column, scales
     run(*cuda.grid_of_warps(n_rows), (*source, *how, counted.indptr, data, indices))
     if not counted.in_order:
         data, indices = _sorted(data, indices, counted.indptr)
@@ -69,7 +75,7 @@ def take_genes(
 def _sorted(
     data: cp.ndarray, indices: cp.ndarray, indptr: cp.ndarray
 ) -> tuple[cp.ndarray, cp.ndarray]:
-    """The values with each row sorted by gene; equal genes keep their order, as on the CPU."""
+    """Values with each row sorted by gene; equal genes keep their order, as on the CPU."""
     offsets = indptr.get()
     out_data, out_indices = cp.empty_like(data), cp.empty_like(indices)
     run = cuda.kernel("counts/select", "sort_keys", indices.dtype)
@@ -90,13 +96,13 @@ def _sorted(
 
 
 def take_dense(x: cp.ndarray, rows: Any, genes: Any, scales: Any, out: cp.ndarray) -> None:
-    """Fill `out` with rows and genes of a dense block, times the `scales` of the rows."""
+    """Write rows and genes of a dense block, times the `scales` of the rows, to `out`."""
     to = out
     if x.dtype == out.dtype and scales is cuda.NULL:
         x, to = raw(x), raw(out)
     n_rows, n_genes = map(np.int64, out.shape)
     run = cuda.kernel("counts/select", "take_dense", x.dtype, to.dtype)
-    args = x, *cuda.steps(x), rows, n_rows, genes, n_genes, scales, to
+    args = x, *cuda.strides(x), rows, n_rows, genes, n_genes, scales, to
     run(*cuda.grid_of_warps(int(n_rows)), args)
 
 
@@ -107,13 +113,13 @@ def select_genes(x: Block, index: Any, n_genes: int | None = None) -> Block:
     if n_genes is not None and n_genes != width:
         msg = f"the block has {width} genes, not {n_genes}"
         raise ValueError(msg)
-    place = new_column_of_gene(index, width)
+    new_column = new_column_of_gene(index, width)
     n_rows = x.shape[0]
     if not sparse.issparse(x):
         out = cp.empty((n_rows, index.size), x.dtype)
         take_dense(x, cuda.NULL, cp.asarray(index), cuda.NULL, out)
         return out
-    counted = count_genes(x, place, cuda.NULL, n_rows)
+    counted = count_genes(x, new_column, cuda.NULL, n_rows)
     dtype = index_dtype(counted.n_values, index.size)
     data = cp.empty(counted.n_values, x.dtype)
     indices = cp.empty(counted.n_values, dtype)
@@ -130,7 +136,7 @@ def select_rows(x: Block, rows: Any) -> Block:
         out = cp.empty((n_rows, x.shape[1]), x.dtype)
         take_dense(x, rows, cuda.NULL, cuda.NULL, out)
         return out
-    pointers = cuda.offsets(x)
+    pointers = cuda.row_offsets(x)
     indptr = cp.zeros(n_rows + 1, cp.int64)
     indptr[1:] = pointers[rows + 1] - pointers[rows]
     indptr = cp.cumsum(indptr)

@@ -42,7 +42,7 @@ def select_and_log_normalize(x: Block, scales: Array, new_column: Array) -> Bloc
     if not is_sparse(x):
         index = np.empty(shape[1], np.int64)
         index[new_column[is_selected]] = np.flatnonzero(is_selected)
-        return log1p(scale_rows(x[np.ix_(kept, index)], scales[kept]))
+        return log1p(scale_rows(np.asarray(x)[np.ix_(kept, index)], scales[kept]))
     offsets = row_offsets(x)
     lengths = np.diff(offsets)
     # Long enough for all values of the kept cells. The system makes only pages that are written.

@@ -1,4 +1,4 @@
-"""Cutting cells and genes out of one block on the GPU and log-normalising them, in one sweep."""
+"""Selection of cells and genes of one block and log-normalisation, in one sweep on the GPU."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from scatlas.kernels.counts.select_gpu import count_genes, take_dense, take_gene
 _INT32 = np.iinfo(np.int32).max
 
 
-def select_and_log_normalize(x: Block, scales: Any, place: Any) -> Block:
+def select_and_log_normalize(x: Block, scales: Any, new_column: Any) -> Block:
     """As :func:`~scatlas.kernels.counts.select_normalize_cpu.select_and_log_normalize`, on the
     GPU.
 
-    The same bits. A pass over the indices counts what stays, a second one writes it.
+    The same bits. One pass over the indices counts the selected values, another writes them.
     """
-    place = cp.asnumpy(place)
-    if scales.shape != x.shape[:1] or place.shape != x.shape[1:]:
-        msg = f"{scales.size} scales and {place.size} genes for a block of {x.shape}"
+    new_column = cp.asnumpy(new_column)
+    if scales.shape != x.shape[:1] or new_column.shape != x.shape[1:]:
+        msg = f"{scales.size} scales and {new_column.size} genes for a block of {x.shape}"
         raise ValueError(msg)
     rows = cp.asarray(np.flatnonzero(~np.isnan(cp.asnumpy(scales))))
-    scales = cuda.vector(scales)
-    wanted = place >= 0
-    shape = rows.size, np.count_nonzero(wanted)
+    scales = cuda.as_float64(scales)
+    wanted = new_column >= 0
+    shape = rows.size, int(np.count_nonzero(wanted))
     dtype = scaled_dtype(x.dtype)
     if not sparse.issparse(x):
         index = np.empty(shape[1], np.int64)
-        index[place[wanted]] = np.flatnonzero(wanted)
+        index[new_column[wanted]] = np.flatnonzero(wanted)
         out = cp.empty(shape, dtype)
         take_dense(x, rows, cp.asarray(index), scales, out)
         log1p_into(out, out)
         return out
-    counted = count_genes(x, place, rows, shape[0])
-    n_most = x.data.size
-    if n_most > _INT32:  # only then does it matter how many values lie in the kept cells
-        n_most = int((x.indptr[rows + 1] - x.indptr[rows]).sum().get())
-    width = index_dtype(n_most, shape[1])
+    counted = count_genes(x, new_column, rows, shape[0])
+    max_values = x.data.size
+    if max_values > _INT32:  # else the number of values in the kept cells does not matter
+        max_values = int((x.indptr[rows + 1] - x.indptr[rows]).sum().get())
+    width = index_dtype(max_values, shape[1])
     data = cp.empty(counted.n_values, dtype)
     indices = cp.empty(counted.n_values, width)
     data, indices = take_genes(x, counted, data, indices, scales)

@@ -1,5 +1,5 @@
 // Exact scores of pairs of cells, each summed by one thread in the order of the dimensions: no bit
-// depends on which other pairs are asked for.
+// depends on the other pairs.
 
 // Cell rows[i] with cell columns[i * n_columns + j], or with cell j where there are no columns.
 template <typename T, typename Term>

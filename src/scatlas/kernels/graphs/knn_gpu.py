@@ -1,8 +1,7 @@
 """Nearest neighbours on the GPU: candidates by cuVS in float32, ranked by exact distances.
 
-A product of matrices in float32 keeps four or five digits of a small distance between cells that
-lie far from the origin. cuVS is therefore asked for more cells than are wanted, and the distances
-of these are computed again in float64, directly.
+A matrix product in float32 keeps four or five digits of a small distance between cells far from the
+origin. So cuVS searches more cells than requested, and their distances are recomputed in float64.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 METRICS = ("euclidean", "l2", "sqeuclidean", "cosine")
-# The exact search takes the square of the number of cells: 2e14 multiplications at this size with
-# 50 components. NN-descent takes less for more cells, and gives other neighbours on each run.
+# The time of the exact search grows with the square of the number of cells: 2e14 multiplications at
+# this size with 50 components. NN-descent is faster for more cells; its neighbours differ per run.
 EXACT_UP_TO = 2_000_000
-# Candidates beyond the neighbours wanted, at least. Up to 64 of both cuVS searches in one kernel.
+# Minimum number of candidates beyond the neighbours. cuVS searches up to 64 in all in one kernel.
 _SPARE = 16
-# Neighbours of a cell that NN-descent keeps on its way, at least (cuVS's own default).
+# Minimum number of neighbours per cell in the graph of NN-descent (default of cuVS).
 _DEGREE = 64
-_ROWS = 16_384  # cells whose candidates are looked at together
+_ROWS = 16_384  # cells per batch of candidates
 
 
 class _Cells(NamedTuple):
@@ -48,7 +47,7 @@ class _Cells(NamedTuple):
 
     @property
     def metric(self) -> str:
-        """cuVS's name of what candidates are searched by."""
+        """Metric of the search for candidates, as named by cuVS."""
         return "inner_product" if self.cosine else "sqeuclidean"
 
     def scores(self, rows: cp.ndarray, columns: cp.ndarray | None) -> cp.ndarray:
@@ -67,9 +66,9 @@ class _Cells(NamedTuple):
         return cp.clip(1.0 - out, 0.0, 2.0) if self.cosine else out
 
     def scale(self, rows: cp.ndarray, reach: cp.ndarray | float = 0.0) -> cp.ndarray:
-        """What a pair's error in float32 is proportional to, at most.
+        """Upper bound of the scale of float32 errors of scores.
 
-        For a cell of ``rows`` and any cell within ``reach`` of it (a distance [rows]).
+        For each cell of ``rows`` and any cell within the distance ``reach`` [rows] of it.
         """
         if self.cosine:
             return cp.ones(rows.shape, cp.float64)
@@ -111,7 +110,7 @@ def exact(
     width = min(n_cells, n_neighbors + max(_SPARE, n_neighbors))
     indices = np.empty((n_cells, n_neighbors), np.int64)
     distances = np.empty((n_cells, n_neighbors), np.float64)
-    # cuVS works on a stream of its own, and waits for it before it returns.
+    # cuVS uses another stream, and waits for it before it returns.
     cp.cuda.get_current_stream().synchronize()
     index = cuvs.brute_force.build(cells.search, metric=cells.metric)
     n_unsure = 0
@@ -218,10 +217,10 @@ def _ranked(
 def _unsure(
     cells: _Cells, rows: cp.ndarray, found: cp.ndarray, rough: cp.ndarray, last: cp.ndarray
 ) -> cp.ndarray:
-    """Whether a cell that was not found may be nearer than the last neighbour (of score `last`).
+    """Whether a cell that is no candidate may be nearer than the last neighbour (score `last`).
 
-    Such a cell is no longer than the row's own vector and the distance to the last neighbour
-    together, which bounds the error of its score.
+    The length of such a cell is at most that of the row plus the distance to the last neighbour,
+    which bounds the error of its score.
     """
     if cells.cosine:
         rough = 1.0 - rough

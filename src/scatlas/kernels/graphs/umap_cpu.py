@@ -9,7 +9,7 @@ and the layout on several threads, which depends on their timing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -137,8 +137,8 @@ def _sigma(d: Float32Array, rho: float, target: float) -> np.float32:
     total_distance = np.float32(0.0)
     for j in range(d.size):
         total_distance += d[j]
-    least: float = _MIN_SIGMA * (total_distance / d.size)
-    return np.float32(max(middle, least))
+    mean: Any = total_distance / d.size
+    return np.float32(max(middle, _MIN_SIGMA * mean))
 
 
 # With fastmath as in umap-learn, whose fused multiply-adds affect the bits.

@@ -1,15 +1,15 @@
-// Gram matrix of a part of a CSR block: a warp keeps one row of it, the products of a gene with the
-// genes behind it, in shared memory and adds to it cell by cell. No two warps share an entry and
-// each has its cells in order, so that no sum depends on which warp comes first.
+// Gram matrix of a part of a CSR block. A warp keeps a row of it (products of a gene with the genes
+// after it) in shared memory and adds cell by cell. No two warps share an entry and each adds its
+// cells in order, so that no sum depends on the order of warps.
 //
-// Before that, the values of the part are put in the order of their genes, within a gene in that of
-// the rows. Positions are counted from the first value of the part.
+// Before that, the values of the part are sorted by gene and row. Positions count from the first
+// value of the part.
 
-// Values of a row that are read ahead: of so many rows, so many by each lane.
+// Prefetching: number of rows, and number of values per row and lane.
 constexpr int ROWS_AHEAD = 4;
 constexpr int DEEP = 4;
 
-// A value that stands in a row at `at`, `length` values before the row's end.
+// A value at position `at`, `length` values before the end of its row.
 __device__ inline uint64 packed(uint32 at, uint32 length) { return uint64(at) << 32 | length; }
 
 // info: sum of squared values per row, whether a row is out of order, first and last position, then
@@ -39,7 +39,8 @@ __global__ void inspect(const I* __restrict__ indices, const int64* __restrict__
     }
 }
 
-// counts[chunk, gene] over `rows_each` rows a chunk. A warp a chunk; blockIdx.y: `width` genes.
+// counts[chunk, gene] over `rows_each` rows per chunk; one warp per chunk. blockIdx.y: `width`
+// genes.
 template <typename I>
 __global__ void count(const I* __restrict__ indices, const int64* __restrict__ indptr, int64 n_rows,
                       int64 rows_each, int n_genes, int width, uint32* __restrict__ counts) {
@@ -58,8 +59,8 @@ __global__ void count(const I* __restrict__ indices, const int64* __restrict__ i
     for (int gene = lane(); gene < n; gene += 32) out[gene] = found[gene];
 }
 
-// counts[chunk, gene] become the sums over the chunks before; their totals per gene beside. Blocks
-// of 32 genes x 32 runs of chunks.
+// Replaces counts[chunk, gene] by the sums over earlier chunks, and computes totals per gene.
+// Blocks of 32 genes x 32 runs of chunks.
 __global__ void before(uint32* __restrict__ counts, int n_chunks, int n_genes, int64* totals) {
     __shared__ uint32 run[32][33];
     const int gene = blockIdx.x * 32 + threadIdx.x;
@@ -266,7 +267,7 @@ __global__ void further(const int64* __restrict__ tasks, int n_genes,
     sums[gene] = total;
 }
 
-// Rows of sorted, distinct genes, written into zeros. A warp a row.
+// Rows of sorted, distinct genes, written into zeros; one warp per row.
 template <typename T, typename I>
 __global__ void scatter(const T* __restrict__ data, const I* __restrict__ indices,
                         const int64* __restrict__ indptr, int64 n_rows, int64 n_genes,
@@ -276,7 +277,7 @@ __global__ void scatter(const T* __restrict__ data, const I* __restrict__ indice
             rows[row * n_genes + int64(indices[at])] = double(data[at]);
 }
 
-// The same where a gene may come twice: added up in order, a thread a row.
+// The same for rows that may repeat a gene: values are added in order, one thread per row.
 template <typename T, typename I>
 __global__ void scatter_any(const T* __restrict__ data, const I* __restrict__ indices,
                             const int64* __restrict__ indptr, int64 n_rows, int64 n_genes,

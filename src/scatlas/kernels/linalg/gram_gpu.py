@@ -1,15 +1,15 @@
 """Gram matrix of row blocks on the GPU: pairs of stored values, or BLAS on dense rows.
 
-As in :mod:`scatlas.kernels.linalg.gram_cpu` the block's own values decide, and one matrix is added
-to, here on the device. No sum depends on the order in which threads finish: each entry is summed by
-one warp over runs of its gene's cells, and these in order (pairs), or by a dgemm of a fixed shape
-(dense rows). It depends on where the rows of a block begin in its last bits.
+As in :mod:`scatlas.kernels.linalg.gram_cpu` the number of values per row decides, and blocks are
+added to one matrix, here on the device. No sum depends on the order in which threads finish: an
+entry is summed by one warp per run of its gene's cells and over runs in order (pairs), or by a
+dgemm of a fixed shape (dense rows). The last bits depend on where blocks begin.
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import cupy as cp
 import numpy as np
@@ -25,17 +25,18 @@ if TYPE_CHECKING:
 # A pair of stored values costs as much as this many multiply-adds of dgemm: about 31 T/s of these
 # against 450 G/s, counted in squares (twice the pairs).
 _PAIR_COST = 40.0
-# Values that are put in the order of their genes at a time: with their indices they stay in L2.
+# Values per part, which are sorted by gene: with their indices they stay in L2.
 _PART_VALUES = 2**22
-# Genes that a warp has products with in shared memory: 20 kB, so that 11 warps share a processor.
+# Genes whose products a warp keeps in shared memory: 20 kB, so that 11 warps share a processor.
 _PANEL = 2560
-# Genes that a warp counts in shared memory, and at most so many warps and numbers in all.
+# Genes that a warp counts in shared memory.
 _COUNTED = 8192
+# Maximum number of warps that count, and of their counts in all.
 _CHUNKS, _COUNTS = 2048, 2**23
-# Values of a gene that one warp takes; more where the warps' products would take more bytes.
+# Minimum number of values of a gene per run (one warp), and maximum bytes of the products of runs.
 _RUN = 1024
 _RUN_BYTES = 2**27
-# Bytes of dense rows at a time, genes that one dgemm adds to, and runs that columns are summed in.
+# Bytes of dense rows at a time, genes per dgemm, and runs of rows in sums of columns.
 _DENSE_BYTES = 2**28
 _DENSE_PANEL = 2560
 _COLUMN_RUNS = 64
@@ -57,13 +58,12 @@ def add_block(
     *,
     panel: int | None = None,  # noqa: ARG001
     threads: int = 1,  # noqa: ARG001
-    run: Callable[..., Iterable] = map,  # noqa: ARG001
+    run: Callable[..., Iterable[Any]] = map,  # noqa: ARG001
 ) -> None:
     """As :func:`scatlas.kernels.linalg.gram_cpu.add_block`, for a block and sums on the GPU.
 
-    The current stream still works on it at the return. The block is one panel; `threads` and `run`
-    are for the CPU. Where
-    the memory is too small for a part of the rows, its halves are added one after the other.
+    Asynchronous on the current stream. The block is one panel; `threads` and `run` are for the CPU.
+    If memory is too small for a part of the rows, its halves are added one after the other.
     """
     n_rows, n_genes = x.shape
     if n_genes > MAX_GENES:
@@ -75,42 +75,42 @@ def add_block(
     bounds = [*range(0, n_rows, rows_at_once), n_rows]
     if not sparse.issparse(x):
 
-        def add(a: int, b: int) -> None:
+        def add_dense(a: int, b: int) -> None:
             _add_dense(cp.ascontiguousarray(x[a:b], dtype=cp.float64), sums, upper)
 
-        _each(add, bounds, n_genes)
+        _each(add_dense, bounds, n_genes)
         return
     if x.data.size == 0:
         return
-    indptr = cuda.offsets(x)
+    indptr = cuda.row_offsets(x)
     squares, is_sorted, cuts = _inspected(x.indices, indptr)
     if is_sorted and _PAIR_COST * squares < float(n_rows) * n_genes * n_genes:
         known = dict(cuts)
 
-        def add(a: int, b: int) -> None:
+        def add_pairs(a: int, b: int) -> None:
             ends = (known[row] if row in known else int(indptr[row].get()) for row in (a, b))
             part = slice(*ends)
             _add_pairs(x.data[part], x.indices[part], indptr[a : b + 1], sums, upper)
 
-        _each(add, list(known), n_genes)
+        _each(add_pairs, list(known), n_genes)
         return
     name = "scatter" if is_sorted else "scatter_any"
     scatter = cuda.kernel("linalg/gram", name, x.data.dtype, x.indices.dtype)
 
-    def add(a: int, b: int) -> None:
+    def add_scattered(a: int, b: int) -> None:
         rows = cp.zeros((b - a, n_genes))
         grid = cuda.grid_of_warps(b - a) if is_sorted else cuda.grid_of_threads(b - a)
         pointers = indptr[a : b + 1]
         scatter(*grid, (x.data, x.indices, pointers, np.int64(b - a), np.int64(n_genes), rows))
         _add_dense(rows, sums, upper)
 
-    _each(add, bounds, n_genes)
+    _each(add_scattered, bounds, n_genes)
 
 
 def _each(add: Callable[[int, int], None], bounds: list[int], n_genes: int) -> None:
-    """Call ``add(first, last + 1)`` for the rows between bounds, for halves where memory is full.
+    """Call ``add(first, last + 1)`` for the rows between bounds, in halves if memory is full.
 
-    It takes all memory that it needs before it adds anything.
+    ``add`` must allocate all memory before it adds anything.
     """
     for a, b in pairwise(bounds):
         try:
@@ -172,7 +172,7 @@ def _add_pairs(
     by_gene = cuda.kernel("linalg/gram", "by_gene", index)
     by_gene(grid, warp, (*rows, counts, first, entries), shared_mem=4 * width)
 
-    # At most: a task for each gene, and one for each full run of values.
+    # Upper bound: a task per gene, and one per full run of values.
     n_more = n_values // run
     more, more_sums = cp.empty((n_more, n_genes)), cp.empty(n_more)
     width, panels = _panels(n_genes, _PANEL)
@@ -182,13 +182,13 @@ def _add_pairs(
     pairs((n_genes + n_more, panels), warp, args, shared_mem=8 * width)
     if n_more:
         further = cuda.kernel("linalg/gram", "further")
-        args = (tasks, np.int32(n_genes), more, more_sums, sums, upper)
-        further((n_genes, -(-n_genes // cuda.THREADS)), (cuda.THREADS,), args)
+        grid = (n_genes, -(-n_genes // cuda.THREADS))
+        further(grid, (cuda.THREADS,), (tasks, np.int32(n_genes), more, more_sums, sums, upper))
 
 
-def _panels(n_genes: int, most: int) -> tuple[int, int]:
+def _panels(n_genes: int, max_genes: int) -> tuple[int, int]:
     """Genes of a panel, and how many panels there are."""
-    n = -(-n_genes // most)
+    n = -(-n_genes // max_genes)
     return -(-n_genes // n), n
 
 
@@ -211,7 +211,7 @@ def _add_dense(rows: cp.ndarray, sums: cp.ndarray, upper: cp.ndarray) -> None:
 
 def _dgemm(rows: cp.ndarray, upper: cp.ndarray, lo: int, hi: int) -> None:
     """``upper[lo:hi, lo:] += rows[:, lo:hi].T @ rows[:, lo:]``."""
-    # CuPy's own functions would copy such parts of matrices.
+    # CuPy's functions would copy such parts of matrices.
     from cupy.cuda import cublas, device
 
     n_rows, n_genes = rows.shape
@@ -222,7 +222,7 @@ def _dgemm(rows: cp.ndarray, upper: cp.ndarray, lo: int, hi: int) -> None:
     of_rows = rows.data.ptr + 8 * lo
     of_upper = upper.data.ptr + 8 * (lo * n_genes + lo)
     try:
-        # In Fortran's eyes all matrices are transposed.
+        # Fortran reads row-major matrices as their transposes.
         cublas.dgemm(
             *(handle, cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_T, n_genes - lo, hi - lo, n_rows),
             *(one.ctypes.data, of_rows, n_genes, of_rows, n_genes),

@@ -1,6 +1,6 @@
-// Projection of CSR rows. Eight lanes take a row and PANEL components, two a lane: the loadings of
-// a gene are one line of 128 bytes. blockIdx.y is the panel, and as blocks start in its order those
-// at work share a panel, most of which stays in L1.
+// Projection of CSR rows. A row and PANEL components are processed by eight lanes, two components
+// per lane: the loadings of a gene are one cache line of 128 bytes. blockIdx.y is the panel. Blocks
+// start in the order of panels, so that running blocks share a panel, most of which stays in L1.
 
 constexpr int PANEL = 16;
 
@@ -20,7 +20,7 @@ __global__ void project(const T* __restrict__ data, const I* __restrict__ indice
             stop = indptr[row + 1];
         }
         double a = 0.0, b = 0.0;
-        // Added one after another, each product rounded first: the bits are the CPU's.
+        // Rounded products are added in order: the bits are the CPU's.
         for (; __any_sync(FULL, at < stop); at += 8) {
             int gene = 0;
             T value = T(0);

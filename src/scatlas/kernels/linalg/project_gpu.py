@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from scatlas.arrays.cupy_arrays import Block
 
-# Components worked on together, as in project.cu.
+# Components per panel, as in project.cu.
 _PANEL = 16
 _ROWS_PER_BLOCK = 4 * cuda.THREADS // 32
-# Dense rows taken at a time, the last ones filled up: a dgemm of one shape, so that a cell's result
-# does not depend on the cells beside it.
+# Dense rows per dgemm, the last padded: all have one shape, so that the result of a cell does not
+# depend on the other cells.
 _DENSE_ROWS = 4096
 
 
@@ -59,7 +59,7 @@ class Loadings:
             if device not in self._of_device:
                 n_genes, k = self.shape
                 n_panels = max(1, -(-k // _PANEL))
-                whole = cuda.vector(self._components)
+                whole = cuda.as_float64(self._components)
                 wide = cp.zeros((n_genes, n_panels * _PANEL))
                 wide[:, :k] = whole
                 panels = wide.reshape(n_genes, n_panels, _PANEL).transpose(1, 0, 2).copy(order="C")
@@ -94,9 +94,9 @@ def project(
     if n_rows == 0 or k == 0:
         return out
     whole, panels = components.on_device()
-    offset = cuda.vector(offset)
+    offset = cuda.as_float64(offset)
     if sparse.issparse(x):
-        indptr = cuda.offsets(x)
+        indptr = cuda.row_offsets(x)
         sizes = (np.int64(n_rows), np.int64(n_genes), np.int32(k))
         args = (x.data, x.indices, indptr, *sizes, panels, offset, out)
         blocks = min(-(-n_rows // _ROWS_PER_BLOCK), 132 * 16)

@@ -1,5 +1,5 @@
-// What a fit leaves of the values: x - (base[group] + weights . slopes), a warp a row. Each product
-// and sum is rounded, as on a CPU: fused multiply-adds would give other bits.
+// Residuals of a fit: x - (base[group] + weights . slopes); one warp per row. Each product and sum
+// is rounded as on the CPU: fused multiply-adds would give other bits.
 //
 // base [groups, genes]; weights [rows, n_weights]; slopes [n_weights, genes].
 

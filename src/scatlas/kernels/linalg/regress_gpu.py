@@ -29,7 +29,7 @@ def weighted_sums(x: Block, weights: Any) -> NDArray[np.float64]:
         x = cupy_arrays.csr(data, x.indices, x.indptr, x.shape[1])
     else:
         x = x.astype(cp.float64, copy=False)
-    weights = cuda.vector(weights)
+    weights = cuda.as_float64(weights)
     sums = np.empty((2, weights.shape[1], x.shape[1]))
     for k in range(weights.shape[1]):
         factors = cp.ascontiguousarray(weights[:, k])
@@ -43,12 +43,12 @@ def residuals(
     """As :func:`~scatlas.kernels.linalg.regress_cpu.residuals` on the GPU: the same bits."""
     n_rows, n_genes = map(int, x.shape)
     out = cp.empty((n_rows, n_genes), dtype)
-    weights = cuda.vector(weights)
+    weights = cuda.as_float64(weights)
     fit = (
         cp.ascontiguousarray(cp.asarray(codes, dtype=cp.int64)),
-        cuda.vector(base),
+        cuda.as_float64(base),
         weights,
-        cuda.vector(slopes),
+        cuda.as_float64(slopes),
         np.int64(weights.shape[1]),
     )
     sizes = np.int64(n_rows), np.int64(n_genes)
@@ -56,9 +56,9 @@ def residuals(
         run = cuda.kernel(
             "linalg/regress", "residuals_csr", x.data.dtype, x.indices.dtype, out.dtype
         )
-        block = x.data, x.indices, cuda.offsets(x)
+        block = x.data, x.indices, cuda.row_offsets(x)
     else:
         run = cuda.kernel("linalg/regress", "residuals_dense", x.dtype, out.dtype)
-        block = x, *cuda.steps(x)
+        block = x, *cuda.strides(x)
     run(*cuda.grid_of_warps(n_rows), (*block, *sizes, *fit, out))
     return out

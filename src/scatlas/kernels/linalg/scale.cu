@@ -1,4 +1,5 @@
-// Centring, scaling, clipping. Subtractions and divisions alone: nothing to fuse, the bits of a CPU.
+// Centring, scaling, clipping. Subtractions and divisions alone: nothing to fuse, the bits of a
+// CPU.
 
 __device__ double clip(double v, double low, double high) {
   return v > high ? high : v < low ? low : v;  // NaN passes

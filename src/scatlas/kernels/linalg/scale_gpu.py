@@ -26,17 +26,17 @@ def scale(
     high = np.float64(np.inf if max_value is None else max_value)
     low = np.float64(-np.inf) if mean is None else -high
     dtype = np.dtype(dtype)
-    sd = cuda.vector(sd)
-    mean = None if mean is None else cuda.vector(mean)
+    sd = cuda.as_float64(sd)
+    mean = None if mean is None else cuda.as_float64(mean)
     mask = cuda.NULL if rows is None else cp.ascontiguousarray(cp.asarray(rows, dtype=bool))
     warps = cuda.grid_of_warps(int(n_rows))
     if not sparse.issparse(x):
         out = cp.empty(x.shape, dtype)
         run = cuda.kernel("linalg/scale", "scale_dense", x.dtype, dtype)
         centre = cuda.NULL if mean is None else mean
-        run(*warps, (x, *cuda.steps(x), n_rows, n_genes, centre, sd, low, high, mask, out))
+        run(*warps, (x, *cuda.strides(x), n_rows, n_genes, centre, sd, low, high, mask, out))
         return out
-    pointers = cuda.offsets(x)
+    pointers = cuda.row_offsets(x)
     types = x.dtype, x.indices.dtype, dtype
     block = x.data, x.indices, pointers, n_rows
     if mean is None:
@@ -44,7 +44,7 @@ def scale(
         cuda.kernel("linalg/scale", "scale_csr", *types)(
             *warps, (*block, sd, low, high, mask, data)
         )
-        # Index arrays of its own: a later in-place edit must not reach the source block.
+        # Copies of the index arrays, so that an edit in place does not change the source block.
         return csr(data, x.indices.copy(), x.indptr.copy(), x.shape[1])
     out = cp.empty(x.shape, dtype)
     zeros = -mean / sd
@@ -62,6 +62,6 @@ def scale_stored_values(
     n = np.int64(data.size)
     low, high = map(np.float64, bounds)
     run = cuda.kernel("linalg/scale", "shift", x.dtype, x.indices.dtype)
-    of_genes = cuda.vector(mean), cuda.vector(sd), cuda.vector(zeros)
+    of_genes = cuda.as_float64(mean), cuda.as_float64(sd), cuda.as_float64(zeros)
     run(*cuda.grid_of_threads(int(n)), (x.data, x.indices, n, *of_genes, low, high, data))
     return csr(data, x.indices.copy(), x.indptr.copy(), x.shape[1])

@@ -1,4 +1,4 @@
-// Values above a bound of their gene and of their row's group; a warp a row.
+// Values above the bound of their gene and group; one warp per row.
 //
 // bounds [groups, genes]; groups [rows], negative for rows that are left out. Values are compared
 // as float64, which no value is above if it is NaN.
@@ -8,7 +8,7 @@ __device__ inline bool is_above(const Rows rows, int64 row, int64 at, const doub
   return double(rows.value(row, at)) > load(bounds + rows.gene(at));
 }
 
-// How many of each row, into counts[1:].
+// Number of values above the bound per row, into counts[1:].
 template <class Rows>
 __device__ void count_rows(
   const Rows rows, int64 n_rows, int64 n_genes, const int* groups, const double* bounds,
@@ -29,7 +29,7 @@ __device__ void count_rows(
   }
 }
 
-// Side by side in the order of the row.
+// Copies the values above the bound in the order of the row.
 template <class Rows, class V>
 __device__ void take_rows(
   const Rows rows, int64 n_rows, int64 n_genes, const int* groups, const double* bounds,

@@ -97,7 +97,7 @@ def clipped_squares(moments: Moments, above: Moments, bounds: Floats) -> Floats:
     n_below = moments.n_cells[:, None] - n_above
     mean, var = _mean_var(sums, n_below)
     below = (n_below - 1) * var + n_below * (mean - moments.mean) ** 2
-    # Without a cell above it, a bound of NaN or infinity must not become 0 * NaN.
+    # Bounds of NaN or infinity have no cells above them: avoid 0 * NaN.
     distance = np.where(n_above > 0, bounds - moments.mean, 0.0)
     return below + n_above * distance**2
 

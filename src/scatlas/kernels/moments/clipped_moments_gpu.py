@@ -1,8 +1,7 @@
-"""Moments of the values above a bound of their gene and group, of one row block on the GPU.
+"""Moments of the values above a bound per gene and group, of one block on the GPU.
 
-The values above are taken out into a CSR block of their own, row by row, and that goes through the
-exact sums of :mod:`scatlas.kernels.moments.moments_gpu`: they are few, and nothing depends on the
-schedule.
+The values above the bound, which are few, are copied to a CSR block. The exact sums of
+:mod:`scatlas.kernels.moments.moments_gpu` of that block do not depend on the schedule.
 """
 
 from __future__ import annotations
@@ -42,21 +41,23 @@ def _values_above(
     bounds: NDArray[np.float64],
     codes: NDArray[np.integer] | None,
 ) -> sparse.csr_matrix:
-    """CSR block of the values above their bounds, as they are, rows and genes in their places."""
+    """CSR block ``[n, n_genes]`` of the values above their bounds; other values are left out."""
     n_rows, n_genes = map(int, x.shape)
     groups, local = local_groups(codes, n_rows)
+    types: tuple[Any, ...]
+    values: tuple[Any, ...]
     if sparse.issparse(x):
         kind, types = "csr", (x.data.dtype, x.indices.dtype)
-        values = x.data, x.indices, cuda.offsets(x)
+        values = x.data, x.indices, cuda.row_offsets(x)
     else:
         kind, types = "dense", (x.dtype,)
-        values = x, *cuda.steps(x)
+        values = x, *cuda.strides(x)
     args = (
         *values,
         np.int64(n_rows),
         np.int64(n_genes),
         cp.asarray(local.astype(np.int32)),
-        cuda.vector(bounds[groups]),
+        cuda.as_float64(bounds[groups]),
     )
     grid, block = cuda.grid_of_warps(n_rows)
     indptr = cp.zeros(n_rows + 1, dtype=np.int64)
@@ -74,7 +75,7 @@ def _values_above(
 
 
 def holds_counts(x: cp.ndarray | sparse.csr_matrix) -> bool:
-    """Whether all values of a block are whole numbers from 0 on."""
+    """As :func:`scatlas.kernels.moments.clipped_moments_cpu.holds_counts`, on the GPU."""
     values = x.data if sparse.issparse(x) else x
     if values.dtype.kind in "ub" or values.size == 0:
         return True

@@ -1,4 +1,4 @@
-"""Moments of normalised counts, straight from the counts of one row block, on the GPU."""
+"""Moments of normalised counts, computed from the raw counts of one block, on the GPU."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 // Sums, sums of squares and nonzero values per group of cells and gene, added in place.
 //
-// What is not wanted is a null pointer. Arrays are [groups, genes].
+// Null pointers: not requested. Arrays are [groups, genes].
 
-// ---- Integers: 64-bit atomics in any order, a warp a row. Additions wrap as int64 does.
+// ---- Integers: 64-bit atomics in any order, one warp per row. Additions wrap as int64 does.
 
 template <class Rows>
 __device__ void add_whole(
@@ -39,9 +39,9 @@ template <class V> __global__ void add_whole_dense(
   add_whole(rows, groups, n_rows, n_genes, sums, squares, nonzero);
 }
 
-// ---- Reals: a block of threads a group, which adds the group's cells one after another, in their
-// ---- order, with the operations of group_sums_cpu: no atomics, and the same bits as there. The
-// ---- genes of a cell are all different, so its threads never add to the same sum.
+// ---- Floats: a block of threads per group adds the cells of the group in their order, with the
+// ---- operations of group_sums_cpu: no atomics, and the same bits. The genes of a cell are
+// ---- distinct, so that no two threads add to the same sum.
 
 struct Pairs {
   double *sums, *errors, *squares, *square_errors;

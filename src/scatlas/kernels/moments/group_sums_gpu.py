@@ -1,7 +1,7 @@
 """Sums, sums of squares and nonzero values per group of cells and gene, added in place on the GPU.
 
-Integers are added by 64-bit atomics, whose order does not matter. Reals are added as on the CPU,
-each group's cells in their order, to the same bits.
+Integers are added by 64-bit atomics in any order. Floats are added as on the CPU, the cells of a
+group in their order: the same bits.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ def add(x: Block, codes: NDArray[np.integer], into: Sums) -> None:
     `codes` are in the main memory; `into` is on the GPU. One thread at a time.
     """
     n_rows, n_genes = map(int, x.shape)
+    types: tuple[Any, ...]
+    block: tuple[Any, ...]
     if sparse.issparse(x):
         values = x.data.view(cp.uint8) if x.data.dtype == bool else x.data
         kind, types = "csr", (values.dtype, x.indices.dtype)
-        block = values, x.indices, cuda.offsets(x)
+        block = values, x.indices, cuda.row_offsets(x)
     else:
         values = x.view(cp.uint8) if x.dtype == bool else x
         kind, types = "dense", (values.dtype,)
-        block = values, *cuda.steps(values)
+        block = values, *cuda.strides(values)
     nonzero = _pointer(into.nonzero)
     if into.whole:
         grid, threads = cuda.grid_of_warps(n_rows)

@@ -1,9 +1,9 @@
 // Exact sums and sums of squares per group and gene.
 //
-// Every finite value is a whole number times 2^bottom, below 2^top in size, where the pair is found
-// in a first sweep. Its digits to the base 2^width are added to one 64-bit integer (limb) each.
-// That the number of rows times a digit stays below 2^63 is seen to by the caller, so nothing ever
-// overflows or is rounded, and the order in which the atomics happen does not matter.
+// Every finite value is an integer times 2^bottom and below 2^top in size; a first sweep finds
+// both. Each of its digits to the base 2^width is added to a 64-bit integer (limb). The caller
+// chooses the width such that rows times digit stays below 2^63: nothing overflows or is rounded,
+// and the order of the atomics does not matter.
 //
 // limbs [groups, genes, n_sum + 1 + n_square]: digits of the sum; cells above zero (low half) and
 // cells that are not finite (high half); digits of the sum of squares. Four limbs, as float32
@@ -30,7 +30,7 @@ template <class R> __device__ inline R rounded(double v);
 template <> __device__ inline float rounded<float>(double v) { return __double2float_rn(v); }
 template <> __device__ inline double rounded<double>(double v) { return v; }
 
-// What a value of the block counts as. `same`: to the same bits in every kernel.
+// Transforms of a value. `same`: every kernel computes the same bits.
 template <class V> struct Plain {
   using R = typename Exact<V>::type;
   static constexpr bool same = true;
@@ -61,7 +61,7 @@ template <class V> struct Logged {
   }
 };
 
-// A finite value as whole * 2^exponent, without its sign.
+// The absolute value of a finite number as whole * 2^exponent.
 __device__ inline void split(float v, uint32& whole, int& exponent) {
   const uint32 bits = __float_as_uint(v);
   const int e = int(bits >> 23 & 0xff);
@@ -302,7 +302,7 @@ __device__ __noinline__ void to_pair(uint64* digits, int n, int width, int botto
   pair[1] = low;
 }
 
-// A template so that it is compiled only where it is asked for.
+// A template, so that it is compiled only where it is used.
 template <class Count> __global__ void close_sums(
   uint64* limbs, int64 n, int bottom, int width, int n_sum, int n_square, double* sums,
   Count* expressed

@@ -1,9 +1,9 @@
 """Per-gene sums, sums of squares and expressed cells of one row block on the GPU.
 
-The sums are exact and rounded once, at the end. A first sweep over the values finds the powers of
-two between which all of them lie; a second adds their digits, to a base that no number of rows can
-make overflow, to 64-bit integers. Integer additions may happen in any order: the result depends
-neither on the schedule nor on how the rows were cut into blocks.
+The sums are exact and rounded once, at the end. One sweep over the values finds powers of two that
+bound them. Another adds their digits to 64-bit integers; the base of the digits is such that no sum
+overflows. Integers can be added in any order: the result depends neither on the schedule nor on
+where blocks begin.
 
 References
 ----------
@@ -48,17 +48,17 @@ def exact_moments(
     value: Literal["plain", "expm1", "scaled", "logged"],
     factors: cp.ndarray,
 ) -> Moments:
-    """Moments of what the values of a block count as.
+    """Moments of the transformed values of a block.
 
     Parameters
     ----------
     x, codes
         As in :func:`moments`.
     value
-        The value itself; ``expm1(value * factor)``; ``value * factor``;
+        Transform: the value; ``expm1(value * factor)``; ``value * factor``;
         ``log1p(value * factor)``.
     factors
-        float64 on the GPU: one a row, or a single one for all.
+        float64 on the GPU: one per row, or one in all.
     """
     n_rows, n_genes = map(int, x.shape)
     groups, local = local_groups(None if codes is None else cp.asnumpy(codes), n_rows)
@@ -68,13 +68,17 @@ def exact_moments(
         np.int64(factors.size > 1),
         np.int64(n_rows),
     )
+    types: tuple[Any, ...]
+    values: tuple[Any, ...]
+    bounded: tuple[Any, ...]
+    added: tuple[Any, ...]
     if sparse.issparse(x):
         kind, types = "csr", (x.data.dtype, x.indices.dtype)
-        values = x.data, cuda.offsets(x)
+        values = x.data, cuda.row_offsets(x)
         bounded, added = (*values, *rows), (*values, x.indices, *rows)
     else:
         kind, types = "dense", (x.dtype,)
-        values = x, *cuda.steps(x)
+        values = x, *cuda.strides(x)
         bounded, added = (*values, np.int64(n_genes), *rows), (*values, *rows)
     grid, block = cuda.grid_of_warps(n_rows)
 
@@ -101,7 +105,7 @@ def exact_moments(
 
 
 def _frame(bounds: NDArray[np.int32], n_rows: int) -> tuple[np.int32, np.int32, np.int32, np.int32]:
-    """Least bit of all values, bits a digit, digits kept of a value and of a square.
+    """Lowest bit of all values, bits per digit, digits per value and per square.
 
     ``bounds`` are the exponents of a power of two that all values are multiples of, and of one that
     they stay below. ``n_rows`` digits add up to less than 2**63.

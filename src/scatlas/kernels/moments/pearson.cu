@@ -7,7 +7,7 @@ __device__ inline double residual(double value, double mu, double theta, double 
   return found > clip ? clip : found < -clip ? -clip : found;
 }
 
-// What a gene's total is expected to be in a cell.
+// Expected count of a gene in a cell.
 __device__ inline double expected(double gene, double cell, double all) {
   return __ddiv_rn(__dmul_rn(gene, cell), all);
 }
@@ -21,14 +21,14 @@ __device__ inline void add_to(double& high, double& low, double value, double er
   low = __dsub_rn(rest, __dsub_rn(high, sum));
 }
 
-// Adds n * value, with what its rounding leaves.
+// Adds n * value with its rounding error.
 __device__ inline void add_times(double& high, double& low, double n, double value) {
   const double product = __dmul_rn(n, value);
   add_to(high, low, product, __fma_rn(n, value, -product));
 }
 
-// A thread a gene goes through the totals of cells. A template so that it is compiled only where it
-// is asked for.
+// One thread per gene loops over the totals of cells. A template, so that it is compiled only where
+// it is used.
 template <class T> __global__ void sums_of_zeros(
   const T* __restrict__ genes, int64 n_genes, double all, double clip, double theta,
   const double* __restrict__ totals, const double* __restrict__ n_cells, int64 n_totals, double* out
@@ -50,9 +50,9 @@ template <class T> __global__ void sums_of_zeros(
   }
 }
 
-// How far the residual of each value, and its square, lie from those of a zero in its place, without
-// rounding: as differences and errors, arrays of n_values one after another; a warp a row.
-// genes [groups, genes]; groups [rows], negative for rows that are left out, whose values become zero.
+// Differences between the residual of each value and that of a zero in its place, and between their
+// squares, with rounding errors: four consecutive arrays of n_values; one warp per row. genes
+// [groups, genes]; groups [rows], negative for rows that are left out, whose values become zero.
 template <class Rows>
 __device__ void differences(
   const Rows rows, int64 n_rows, int64 n_genes, const int* groups, const double* totals,

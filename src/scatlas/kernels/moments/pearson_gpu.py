@@ -1,7 +1,7 @@
 """Sums of analytic Pearson residuals and of their squares, of one row block on the GPU.
 
-What the values that are not zero add is put side by side with them and goes through the exact sums
-of :mod:`scatlas.kernels.moments.moments_gpu`: nothing depends on the schedule or the blocks.
+The corrections by nonzero values are stored in the layout of the values. The exact sums of
+:mod:`scatlas.kernels.moments.moments_gpu` of them depend neither on the schedule nor on blocks.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def sums_of_zeros(
     model: PearsonModel, group: int, totals: NDArray[np.float64], n_cells: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """As :func:`scatlas.kernels.moments.pearson_cpu.sums_of_zeros`, on the GPU: the CPU's bits."""
-    genes = cuda.vector(model.genes[group])
+    genes = cuda.as_float64(model.genes[group])
     out = cp.empty((genes.size, 4))
     run = cuda.kernel("moments/pearson", "sums_of_zeros", genes.dtype)
     numbers = map(np.float64, (model.groups[group], model.clips[group], model.theta))
-    cells = cuda.vector(totals), cuda.vector(n_cells), np.int64(totals.size)
+    cells = cuda.as_float64(totals), cuda.as_float64(n_cells), np.int64(totals.size)
     run(*cuda.grid_of_threads(genes.size), (genes, np.int64(genes.size), *numbers, *cells, out))
     return cp.asnumpy(out)
 
@@ -45,21 +45,23 @@ def sums_of_nonzeros(x: Block, totals: Any, model: PearsonModel, codes: Any = No
     n_rows, n_genes = map(int, x.shape)
     codes = None if codes is None else cp.asnumpy(codes)
     groups, local = local_groups(codes, n_rows)
+    types: tuple[Any, ...]
+    block: tuple[Any, ...]
     if sparse.issparse(x):
         values, types = x.data, (x.data.dtype, x.indices.dtype)
-        name, block = "differences_csr", (x.data, x.indices, cuda.offsets(x))
+        name, block = "differences_csr", (x.data, x.indices, cuda.row_offsets(x))
     else:
         values, types = x, (x.dtype,)
-        name, block = "differences_dense", (x, *cuda.steps(x))
+        name, block = "differences_dense", (x, *cuda.strides(x))
     terms = cp.empty((4, *values.shape))
     args = (
         np.int64(n_rows),
         np.int64(n_genes),
         cp.asarray(local.astype(np.int32)),
-        cuda.vector(totals),
-        cuda.vector(model.genes[groups]),
-        cuda.vector(model.groups[groups]),
-        cuda.vector(model.clips[groups]),
+        cuda.as_float64(totals),
+        cuda.as_float64(model.genes[groups]),
+        cuda.as_float64(model.groups[groups]),
+        cuda.as_float64(model.clips[groups]),
         np.float64(model.theta),
         np.int64(values.size),
     )

@@ -1,4 +1,4 @@
-// Loss and gradient of multinomial logistic regression; a warp a row.
+// Loss and gradient of multinomial logistic regression; one warp per row.
 //
 // The lanes of a warp process up to 32 columns (classes) of the coefficients, or fewer columns and
 // several values at a time, which are summed by shuffles in a fixed order.

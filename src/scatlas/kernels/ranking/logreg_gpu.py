@@ -48,7 +48,7 @@ def loss_and_gradient(x: Block, codes: NDArray[np.int64], model: LogisticModel) 
     args = (
         *(*block, np.int64(n_rows), np.int64(x.shape[1]), cp.asarray(codes.astype(np.int32))),
         *(np.int32(n_columns), np.int32(width)),
-        *map(cuda.vector, (model.coef, model.scales, model.weights)),
+        *map(cuda.as_float64, (model.coef, model.scales, model.weights)),
         *(cp.empty((n_blocks * per_block, n_columns), cp.float64), gradient, losses),
     )
     run = cuda.kernel("ranking/logreg", f"evaluate_{kind}", *types)
@@ -60,6 +60,6 @@ def _rows(x: Block) -> tuple[str, tuple[Any, ...], tuple[Any, ...]]:
     """Kind of a block, types of its kernel, arrays of the block."""
     if sparse.issparse(x):
         values = x.data.view(cp.uint8) if x.data.dtype == bool else x.data
-        return "csr", (values.dtype, x.indices.dtype), (values, x.indices, cuda.offsets(x))
+        return "csr", (values.dtype, x.indices.dtype), (values, x.indices, cuda.row_offsets(x))
     values = x.view(cp.uint8) if x.dtype == bool else x
-    return "dense", (values.dtype,), (values, *cuda.steps(values))
+    return "dense", (values.dtype,), (values, *cuda.strides(values))

@@ -1,12 +1,12 @@
-// Nonzero values of genes gathered as sortable keys, and the rank sums of the sorted keys.
+// Nonzero values of genes, gathered as sortable keys, and rank sums of the sorted keys.
 //
 // A key is, from the top: the gene, 32 bits that order its values, and the group in `bits` bits.
 // The highest of the 32 says that the value is above zero.
 
 constexpr uint64 TOP = 1ull << 63;
 
-// Bits that order values as < does, the highest set for those above zero. All but the types of 64
-// bits have 32.
+// Bits that sort as the values do; the highest is set for values above zero. 64 bits for types of
+// 64 bits, else 32.
 __device__ inline unsigned ordered(int v) { return unsigned(v) ^ (1u << 31); }
 __device__ inline unsigned ordered(float v) {
   const unsigned raw = __float_as_uint(v);
@@ -18,8 +18,8 @@ __device__ inline uint64 ordered(double v) {
   return raw >> 63 ? ~raw : raw | TOP;
 }
 
-// Keys of the wanted values of a block, in any order. Values of 64 bits come apart from their gene
-// and group, which go to `places` (gene in the upper half).
+// Keys of the selected values of a block, in any order. Gene and group of values of 64 bits are
+// stored separately in `places` (gene in the upper half).
 template <class Rows>
 __device__ void take(
   const Rows rows, int64 n_rows, const int* codes, const int* place, int bits, uint64* n_taken,
@@ -99,16 +99,16 @@ __device__ inline int64 start_of(const uint64* keys, int64 at, int64 lo, int shi
   return inside;
 }
 
-// Adds or takes away t^3 - t, of t below 2^31, by its low 32 bits and the rest, which are added up
-// apart: integers, in any order. Negative ones wrap as int64 does.
+// Adds or subtracts t^3 - t for t below 2^31: its low 32 bits and its high bits are summed
+// separately, as integers in any order. Negative numbers wrap as int64 does.
 __device__ inline void cube(uint64* limbs, int64 t, int64 sign) {
   const int64 square = t * t, low = (square & 0xffffffffll) * t;
   atomicAdd(limbs, uint64(sign * ((low & 0xffffffffll) - t)));
   atomicAdd(limbs + 1, uint64(sign * ((square >> 32) * t + (low >> 32))));
 }
 
-// Ranks and ties as `_walk` of rank_sums_cpu has them, a thread for each value and group of a gene:
-// the first of equal keys does the work. Blocks of one x share a gene.
+// Ranks and ties as in `_rank_gene` of rank_sums_cpu: one thread per distinct value and group of a
+// gene, that of the first of equal keys. Blocks with the same x share a gene.
 //
 // keys are sorted, those of a gene from starts[gene] on; before[i] of the first i are of the
 // reference (null: there is none). ranks [genes, groups], ties [genes, groups, 2], below [genes].

@@ -6,7 +6,7 @@ then finds its ties by a search, and atomics add integers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cupy as cp
 import numpy as np
@@ -53,14 +53,16 @@ def gather_nonzeros(
     `codes` and `new_column` are in the main memory.
     """
     n_rows = int(x.shape[0])
+    types: tuple[Any, ...]
+    block: tuple[Any, ...]
     if sparse.issparse(x):
         values = _as_sortable(x.data)
         kind, types = "csr", (values.dtype, x.indices.dtype)
-        block = values, x.indices, cuda.offsets(x)
+        block = values, x.indices, cuda.row_offsets(x)
     else:
         values = _as_sortable(x)
         kind, types = "dense", (values.dtype,)
-        block = values, *cuda.steps(values), np.int64(x.shape[1])
+        block = values, *cuda.strides(values), np.int64(x.shape[1])
     wide = values.dtype in _WIDE
     keys = cp.empty(values.size, cp.uint64)
     origins = cp.empty(values.size, cp.uint64) if wide else cuda.NULL
