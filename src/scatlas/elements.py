@@ -121,7 +121,7 @@ def get_array(adata: AnnData, layer: str | None) -> Any:
     """
     name = "X" if layer is None else f"layers[{layer!r}]"
     if layer is not None and layer not in adata.layers:
-        msg = f"the AnnData has no {name}; its layers are {list(adata.layers)}"
+        msg = f"the AnnData has no {name}; its layers are {list(named_layers(adata))}"
         raise InputError(msg)
     return check_array(adata.X if layer is None else adata.layers[layer], name)
 
@@ -181,9 +181,14 @@ def copy_if_view(adata: AnnData) -> None:
         adata._init_as_actual(adata.copy())
 
 
+def named_layers(adata: AnnData) -> dict[str, Any]:
+    """Layers by name. Since anndata 0.13 ``adata.layers`` holds X, too, under the key None."""
+    return {name: x for name, x in adata.layers.items() if name is not None}
+
+
 def has_dask(adata: AnnData) -> bool:
     """Whether X, a layer or an array of obsm or varm is a Dask array."""
-    elements = [adata.X, *adata.layers.values(), *adata.obsm.values(), *adata.varm.values()]
+    elements = [adata.X, *named_layers(adata).values(), *adata.obsm.values(), *adata.varm.values()]
     return any(is_dask(x) for x in elements)
 
 
@@ -205,7 +210,7 @@ def subset(adata: AnnData, index: NDArray[Any], axis: Literal["obs", "var"]) -> 
     select = blocks.select_rows if axis == "obs" else blocks.select_genes
     # Select everything before removing anything: an error leaves adata as it was.
     x = select(adata.X, positions) if is_dask(adata.X) else None
-    layers = {k: select(v, positions) for k, v in adata.layers.items() if is_dask(v)}
+    layers = {k: select(v, positions) for k, v in named_layers(adata).items() if is_dask(v)}
     lazy = {k: blocks.select_rows(v, positions) for k, v in aligned.items() if is_dask(v)}
     if x is not None:
         adata.X = None

@@ -28,9 +28,7 @@ from scipy.sparse import SparseEfficiencyWarning
 from scatlas.errors import ScatlasError
 from tests.adversarial.matrices import (
     CANONICAL,
-    EXCLUDED,
     Form,
-    Kind,
     Values,
     buffers,
     forms,
@@ -66,9 +64,6 @@ class Function:
         Tolerance, relative to each number and to the largest of its array.
     why
         Reason of the tolerance.
-    same_bits
-        Kinds of values with the same bits for all chunks, while ``"bits of reals"`` is excluded;
-        all kinds afterwards.
     storages
         Whether all storages give the same ``"bits"``, too, or are ``"close"`` (sums of reals
         depend on the order of a cell's stored values), or may give one of several equally good
@@ -89,7 +84,6 @@ class Function:
     forms: st.SearchStrategy[Form] = field(default_factory=forms)
     rtol: float = 0.0
     why: str = "exact"
-    same_bits: tuple[Kind, ...] = ("counts", "huge", "negative")
     storages: Literal["bits", "close", "ties"] = "bits"
     plain: Form = CANONICAL
     scale: Callable[[Values], float] | None = None
@@ -118,12 +112,11 @@ def judge(function: Function, values: Values, form: Form) -> None:
         form = replace(form, storage="fortran") if form.is_sparse else form
     found = _outcome(function, values, form)
     scale = 0.0 if function.scale is None else function.scale(values)
-    exact = values.kind in function.same_bits or "bits of reals" not in EXCLUDED
     whole = replace(form, cut=None, view="")
     refused = isinstance(found, ScatlasError)
-    bases = [(whole, exact)]
+    bases = [(whole, True)]
     if function.storages != "ties":
-        bases.append((base, exact and function.storages == "bits"))
+        bases.append((base, function.storages == "bits"))
     for other, same in bases:
         if other == form:
             continue

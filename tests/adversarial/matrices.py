@@ -2,8 +2,6 @@
 
 :func:`values` draws the values, :func:`forms` their storage: ``form.adata(values)`` is the AnnData.
 Every form of the same values must give the same result, or the same kind of error.
-
-`EXCLUDED` lists inputs that the strategies skip because of a known defect.
 """
 
 from __future__ import annotations
@@ -24,22 +22,11 @@ from tests.conftest import annotate
 Kind = Literal["counts", "huge", "negative", "reals", "nonfinite"]
 ALL: tuple[Kind, ...] = ("counts", "huge", "negative", "reals", "nonfinite")
 
-# Known defects that the strategies skip. Empty an entry to test it.
-EXCLUDED: dict[str, str] = {}
-
-
-def unless(defect: str, strategy: st.SearchStrategy, spared: Any) -> st.SearchStrategy:
-    """The strategy without inputs of a known defect (those with ``spared(example)``)."""
-    if defect not in EXCLUDED:
-        return strategy
-    return strategy.filter(lambda example: not spared(example))
-
-
 INTEGERS = (
     *("bool", "int8", "int16", "int32", "int64"),
     *("uint8", "uint16", "uint32", "uint64"),
 )
-FLOATS = ("float32", "float64") if "float16" in EXCLUDED else ("float16", "float32", "float64")
+FLOATS = ("float16", "float32", "float64")
 SIGNED = tuple(name for name in INTEGERS if name.startswith("int")) + FLOATS
 DTYPES_OF: dict[Kind, tuple[str, ...]] = {
     "counts": INTEGERS + FLOATS,
@@ -106,8 +93,7 @@ def _largest(dtype: np.dtype, shape: tuple[int, int]) -> int:
     if dtype.kind == "f":
         # 11 and 24 bits of float16 and float32 are exact; float64 sums to 2^53.
         return {2: 2**11, 4: 2**24, 8: 2**52 // n}[dtype.itemsize]
-    limit = np.iinfo(dtype).max
-    return min(limit, (2**63 - 1) // n) if "beyond int64" in EXCLUDED else limit
+    return np.iinfo(dtype).max
 
 
 @st.composite
@@ -124,8 +110,7 @@ def values(
     kind = draw(st.sampled_from(kinds))
     of_kind = [name for name in DTYPES_OF[kind] if dtypes is None or name in dtypes]
     dtype = draw(st.sampled_from(of_kind))
-    fewest = max(genes[0], 1) if "no genes" in EXCLUDED else genes[0]
-    shape = draw(st.integers(*cells)), draw(st.integers(fewest, genes[1]))
+    shape = draw(st.integers(*cells)), draw(st.integers(*genes))
     density = draw(st.sampled_from([0.6, 0.2, 1.0, 0.0]))
     return filled(kind, dtype, shape, density, draw(st.integers(0, 2**16)), top=top)
 
@@ -194,8 +179,6 @@ class Form:
         """Rows of each block of a Dask X."""
         if self.cut == "whole" or n_cells == 0:
             return (n_cells,)
-        if n_cells == 1 and "one cell, many blocks" in EXCLUDED:
-            return (1,)
         if self.cut == "rows":
             return (1,) * n_cells
         rng = np.random.default_rng(self.seed)

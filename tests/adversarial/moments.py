@@ -17,7 +17,7 @@ from scatlas.matrix.hvg import hvg_of_counts
 from scatlas.workflow.consensus import consensus_genes
 from tests.adversarial.counting import held_by_another
 from tests.adversarial.judge import Function, Refused, in_memory
-from tests.adversarial.matrices import ALL, Values, unless, values
+from tests.adversarial.matrices import Values, values
 
 # -- scaling -------------------------------------------------------------------------------------
 
@@ -94,6 +94,8 @@ def _regress(key: str) -> Any:
             raise Refused("there is no cell")
         if not np.isfinite(values.dense).all():
             raise Refused("values that are not finite")
+        if key == "group" and values.kind == "huge":
+            return None  # refused where sums of integers may not fit 64 bits
         columns = pd.get_dummies(bare.obs[key]).to_numpy(float)
         if key == "number":
             columns = np.stack([np.ones(bare.n_obs), bare.obs[key]], axis=1)
@@ -242,7 +244,7 @@ RANKED_BY = ("residual_variances", "variances_norm", "dispersions_norm")
 NO_WARNING = ("`n_top_genes` > number",)
 CENTRED = ("zero-centering a sparse",)
 # float64 digits that remain after subtracting the squared mean; float32 is rounded once.
-SCALED = {"rtol": 1e-6, "why": "one rounding of float32", "same_bits": ALL, "warns": CENTRED}
+SCALED = {"rtol": 1e-6, "why": "one rounding of float32", "warns": CENTRED}
 REGRESSED = {"rtol": 3e-6, "why": "one rounding of float32", "scale": lambda v: v.size}
 PROJECTED = {
     "rtol": 3e-7,
@@ -252,10 +254,8 @@ PROJECTED = {
 }
 POSITIVE = ("counts", "huge", "nonfinite")
 SMALL = values(kinds=POSITIVE, cells=(0, 14), genes=(0, 12))
-WITH_FACTORS = unless("bool moments", SMALL, lambda v: v.dense.dtype == bool)
-LOGS = unless("log of zero", SMALL, lambda v: np.isneginf(v.dense.astype(np.float64)).any())
 # expm1 of float32 values is float32.
-_HVG = {"rtol": 1e-6, "why": "float32", "same_bits": ALL, "warns": NO_WARNING}
+_HVG = {"rtol": 1e-6, "why": "float32", "warns": NO_WARNING}
 
 FUNCTIONS = {
     "pp.scale": Function(*_scale(True, None), lazy=("X", "matrix"), **SCALED),
@@ -274,25 +274,25 @@ FUNCTIONS = {
         **PROJECTED,
     ),
     "pp.pca of reals": Function(
-        _pca_of_reals, _pca_expected, values(kinds=("huge", "reals")), same_bits=(), **PROJECTED
+        _pca_of_reals, _pca_expected, values(kinds=("huge", "reals")), **PROJECTED
     ),
     "blocks.GramAccumulator": Function(
-        _gram, _gram_expected, rtol=1e-14, why="float64 sums", same_bits=("counts", "negative")
+        _gram, _gram_expected, rtol=1e-14, why="float64 sums", storages="close"
     ),
-    "pp.highly_variable_genes": Function(*_hvg(), LOGS, **_HVG),
-    "pp.highly_variable_genes top": Function(*_hvg(n_top_genes=3), LOGS, **_HVG),
+    "pp.highly_variable_genes": Function(*_hvg(), SMALL, **_HVG),
+    "pp.highly_variable_genes top": Function(*_hvg(n_top_genes=3), SMALL, **_HVG),
     "pp.highly_variable_genes of batches": Function(
-        *_hvg(n_top_genes=3, batch_key="batch"), LOGS, **_HVG
+        *_hvg(n_top_genes=3, batch_key="batch"), SMALL, **_HVG
     ),
     "pp.highly_variable_genes cell_ranger": Function(
         *_hvg(flavor="cell_ranger", n_top_genes=3), SMALL, **_HVG
     ),
     "pp.highly_variable_genes seurat_v3": Function(
-        *_hvg(flavor="seurat_v3", n_top_genes=3, check_values=False, span=1.0), WITH_FACTORS, **_HVG
+        *_hvg(flavor="seurat_v3", n_top_genes=3, check_values=False, span=1.0), SMALL, **_HVG
     ),
     "pp.highly_variable_genes pearson_residuals": Function(
-        *_hvg(flavor="pearson_residuals", n_top_genes=3, check_values=False), WITH_FACTORS, **_HVG
+        *_hvg(flavor="pearson_residuals", n_top_genes=3, check_values=False), SMALL, **_HVG
     ),
-    "pp.hvg_of_counts": Function(_hvg_of_counts, None, WITH_FACTORS, **_HVG),
-    "pp.consensus_genes": Function(_consensus, None, WITH_FACTORS, **_HVG),
+    "pp.hvg_of_counts": Function(_hvg_of_counts, None, SMALL, **_HVG),
+    "pp.consensus_genes": Function(_consensus, None, SMALL, **_HVG),
 }

@@ -21,7 +21,7 @@ from scatlas.matrix.gram import GramAccumulator
 from scatlas.matrix.size_factors import cell_totals
 from tests.adversarial.counting import exact_sums
 from tests.adversarial.judge import Function, Refused, in_memory
-from tests.adversarial.matrices import ALL, INTEGERS, Values, forms, values
+from tests.adversarial.matrices import INTEGERS, Values, forms, values
 
 
 def in_folder(call: Callable[[AnnData, Path], dict[str, Any]]) -> Callable[[AnnData], Any]:
@@ -161,6 +161,27 @@ def _twice(values: Values, bare: AnnData) -> dict[str, Any]:
     return {"X": x, "sums": x}
 
 
+def _gram(adata: AnnData, folder: Path) -> dict[str, Any]:
+    with GramAccumulator(adata.n_vars) as total:
+        for block in blocks.stream(adata.X):
+            total.add(block)
+    stats = total.result()
+    sa.io.write_gram(folder / "gram.zarr", n_cells=adata.n_obs, n_genes=adata.n_vars, stats=stats)
+    stored = sa.io.StoredGram.open(folder / "gram.zarr")
+    sums, upper = np.zeros_like(stats.sums), np.zeros_like(stats.gram)
+    stored.add_to(sums, upper)
+    np.testing.assert_array_equal(sums, stats.sums)
+    np.testing.assert_array_equal(upper, np.triu(stats.gram))
+    return {"n": stored.n_cells, "gram": upper}
+
+
+def _gram_expected(values: Values, bare: AnnData) -> dict[str, Any]:
+    if not np.isfinite(values.dense).all():
+        raise Refused("values that are not finite")
+    x = values.dense.astype(np.longdouble)
+    return {"n": len(x), "gram": np.triu(x.T @ x)}
+
+
 def _assemble(adata: AnnData, folder: Path) -> dict[str, Any]:
     merged, pca = folder / "merged.zarr", folder / "pca.zarr"
     _write(adata, merged, data_dtype=np.float32)
@@ -190,6 +211,8 @@ def _assemble(adata: AnnData, folder: Path) -> dict[str, Any]:
 def _assembled(values: Values, bare: AnnData) -> dict[str, Any]:
     if values.shape[0] < 2:
         raise Refused("fewer than two cells")
+    if values.shape[1] == 0:
+        raise Refused("no genes")
     return {"X": values.dense.astype(np.float32)}
 
 
@@ -217,7 +240,7 @@ def _totals(values: Values, bare: AnnData) -> dict[str, Any]:
 
 
 # AnnData does not write all types of Dask arrays, and its output has no blocks.
-FILES = {"forms": forms(lazy=False), "same_bits": ALL, "warns": ("Writing zarr v2 data",)}
+FILES = {"forms": forms(lazy=False), "warns": ("Writing zarr v2 data",)}
 # SciPy has no sparse matrix of float16.
 SPARSE = values(dtypes=(*INTEGERS, "float32", "float64"))
 WHOLE = values(kinds=("counts", "huge", "negative"), dtypes=(*INTEGERS, "float32", "float64"))
@@ -228,13 +251,13 @@ FUNCTIONS = {
         in_folder(_written),
         lambda values, bare: {"X": values.dense, "part": values.dense[::2]},
         SPARSE,
-        same_bits=ALL,
     ),
-    "io.CsrWriter of counts": Function(
-        in_folder(_counts_written), _counts_read, SPARSE, same_bits=ALL
-    ),
+    "io.CsrWriter of counts": Function(in_folder(_counts_written), _counts_read, SPARSE),
     "io.load_plate": Function(in_folder(_load), _loaded, **FILES),
-    "io.concat_on_disk": Function(in_folder(_concat), _twice, SPARSE, same_bits=ALL),
+    "io.concat_on_disk": Function(in_folder(_concat), _twice, SPARSE),
+    "io.write_gram": Function(
+        in_folder(_gram), _gram_expected, rtol=1e-14, why="float64 sums", storages="close"
+    ),
     "io.assemble": Function(in_folder(_assemble), _assembled, WHOLE, storages="close", rtol=3e-7),
     "io.write_cells": Function(in_folder(_cells), _totals, WHOLE, forms(views=False)),
 }

@@ -21,6 +21,7 @@ PAGE = HERE.parents[1] / "docs/api/index.md"
 NOT_CALLED = {
     "pp.Components": "what pp.components gives",
     "io.CountsSource": "what io.open_counts gives",
+    "io.StoredGram": "reads what io.write_gram writes",
     "io.read_lazy": "sa.read_lazy",
     "io.METRICS": "names of columns",
     "io.in_place": "stands for a table that is written already: tests/unit/io/test_csr_writer.py",

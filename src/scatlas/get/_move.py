@@ -139,7 +139,7 @@ def _move_elements(
         elements.copy_if_view(adata)
         elements.set_matrix(adata, x, layer=layer)
         return adata if copy else None
-    layers = {key: move(value) for key, value in adata.layers.items()}
+    layers = {key: move(value) for key, value in elements.named_layers(adata).items()}
     x = None if adata.X is None else move(elements.get_matrix(adata, all_floats=True))
     adata = adata.copy() if copy else adata
     elements.copy_if_view(adata)

@@ -59,6 +59,8 @@ def hvg_of_counts(
 
     check_flavor(flavor)
     x = check_array(x, "the array")
+    if x.shape[1] == 0:
+        raise InputError("the array has no genes, of which some could be highly variable")
     scales = scales_from_size_factors(size_factors, x.shape[0])
     cell_mask = ~np.isnan(scales)
     check_cells(cell_mask, None, 0)
