@@ -234,7 +234,7 @@ def test_no_bit_depends_on_where_blocks_begin(dtype, dense, rng, gpu_block, monk
 def test_accumulator_refuses_blocks_of_both_sides(logged, gpu_block):
     with GramAccumulator(40) as total:
         total.add(gpu_block(logged))
-        with pytest.raises(InputError, match="in memory and on the GPU"):
+        with pytest.raises(InputError, match="on the host and on a GPU"):
             total.add(logged)
 
 

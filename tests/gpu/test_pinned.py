@@ -18,7 +18,7 @@ from scatlas.arrays import (  # noqa: E402
 SIZES = [
     0,
     1,
-    pinned_copies._SMALL,
+    pinned_copies._MIN_BYTES,
     pinned_copies.PIECE - 1,
     pinned_copies.PIECE,
     3 * pinned_copies.PIECE + 5,
