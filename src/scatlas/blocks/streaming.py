@@ -20,7 +20,7 @@ from scatlas.compute.threads import blas_on_one_thread, n_threads
 from scatlas.kernels.counts.lazy_normalized import materialize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     import dask.array as da
 
@@ -77,7 +77,7 @@ def stream(
 
 def map_in_order(
     work: Callable[[int], T], n: int, wait: Callable[[], None] = lambda: None
-) -> Iterator[T]:
+) -> Generator[T]:
     """Yield ``work(0), ..., work(n - 1)`` in order; several threads compute them.
 
     Each thread computes one result at a time, and one more waits for the consumer. BLAS uses one

@@ -82,6 +82,11 @@ def check_anndata(path: str, root: Any) -> None:
     raise InputError(msg)
 
 
+def table_lengths(path: str, root: Any) -> tuple[int, int]:
+    """Number of rows of ``obs`` and of ``var``."""
+    return frame_length(path, root, "obs"), frame_length(path, root, "var")
+
+
 def frame_length(path: str, root: Any, name: str) -> int:
     """Number of rows of ``obs`` or ``var``, from the shape of its index."""
     with reading(path, f"the index of {name}"):

@@ -14,8 +14,8 @@ from scatlas.io.files.anndata_checks import (
     STRUCTURE,
     attribute,
     check_anndata,
-    frame_length,
     is_group,
+    table_lengths,
 )
 from scatlas.io.files.anndata_file import Store, load_filters
 from scatlas.io.files.read_errors import REMEDY, reading
@@ -55,7 +55,7 @@ class CountsSource:
         with ExitStack() as stack, reading(self.path, STRUCTURE):
             self._root = store.open_on(stack)
             check_anndata(self.path, self._root)
-            shape = tuple(frame_length(self.path, self._root, name) for name in ("obs", "var"))
+            shape = table_lengths(self.path, self._root)
             _check_x(self.path, self._root)
             self.matrix = describe(self.path, self._root, "X", shape)
             self._stack = stack.pop_all()
@@ -81,8 +81,8 @@ class CountsSource:
         return self.matrix.n_values
 
     @property
-    def indptr(self) -> np.ndarray | None:
-        """Offsets of the rows of X, int64 [n_cells + 1]; None when X is dense."""
+    def indptr(self) -> np.ndarray:
+        """Offsets of the rows of X, int64 [n_cells + 1]; empty when X is dense."""
         return self.matrix.indptr
 
     def table(self, name: str) -> Table:

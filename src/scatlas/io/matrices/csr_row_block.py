@@ -180,7 +180,8 @@ def row_blocks(
     for key in keys:
         with reading(store.path, f"the table of the chunks of {key}"):
             arrays.append(locate_chunks(store, root, key) if direct else None)
-    dtypes = tuple(np.dtype(root[key].dtype) for key in keys)
+    data, indices = arrays
+    dtypes = np.dtype(root[keys[0]].dtype), np.dtype(root[keys[1]].dtype)
     bounds = np.array([(matrix.indptr[first], matrix.indptr[stop]) for first, stop in cut])
     uses = [_readers_of_edge_chunks(array, bounds) for array in arrays]
     return [
@@ -191,10 +192,10 @@ def row_blocks(
             matrix.indptr[first : stop + 1],
             matrix.shape[1],
             dtypes,
-            tuple(array and array.for_values(int(begin), int(end)) for array in arrays),
+            (data and data.for_values(begin, end), indices and indices.for_values(begin, end)),
             (uses[0][i], uses[1][i]),
         )
-        for i, ((first, stop), (begin, end)) in enumerate(zip(cut, bounds, strict=True))
+        for i, ((first, stop), (begin, end)) in enumerate(zip(cut, bounds.tolist(), strict=True))
     ]
 
 

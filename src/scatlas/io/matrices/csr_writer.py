@@ -38,11 +38,10 @@ from scatlas.kernels import COUNT_DTYPES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import zarr
     from scipy import sparse
 
     from scatlas.io.chunks.chunked_array import ChunkedArray
-    from scatlas.io.files.local_zarr import LocalGroup
+    from scatlas.io.files.zarr_nodes import ZarrGroup
 
 
 # Offsets that int32 holds.
@@ -130,17 +129,23 @@ class CsrWriter:
             self._partial = stack.enter_context(atomic_path(self.path))
             pool = stack.enter_context(encoding_pool())
             x = self._partial / "X"
+            indices: np.dtype
+            indptr: np.dtype
             if self._counts:
-                compression, indices, indptr = COUNTS_CODEC, index_dtype(self.n_vars), np.int64
+                compression = COUNTS_CODEC
+                indices, indptr = index_dtype(self.n_vars), np.dtype(np.int64)
             else:
-                indices = indptr = np.int32 if self._n_values_due <= _INT32_VALUES else np.int64
+                indices = indptr = np.dtype(
+                    np.int32 if self._n_values_due <= _INT32_VALUES else np.int64
+                )
                 compression = NORMALIZED_CODEC if self._data_dtype.kind == "f" else COUNTS_CODEC
             # Values of a merged store are copied as they are encoded, and have no digest.
             array = partial(ShardedArray, pool=pool, digest=self._counts)
             self._data = array(x / "data", self._data_dtype, compression=compression)
             self._indices = array(x / "indices", indices, compression=INDICES_CODEC)
             self._indptr = array(x / "indptr", indptr, compression=DENSE_CODEC)
-            stack.callback(lambda: [part.abandon() for part in self._arrays])
+            for part in self._arrays:
+                stack.callback(part.abandon)
             self._stack = stack.pop_all()
         self._indptr.append(np.zeros(1, np.int64))
         return self
@@ -218,7 +223,7 @@ class CsrWriter:
             wider = next(d for d in COUNT_DTYPES if highest <= np.iinfo(d).max)
             self._data = self._data.widen(wider)
 
-    def append_chunks(self, x: LocalGroup | zarr.Group, arrays: Mapping[str, ChunkedArray]) -> int:
+    def append_chunks(self, x: ZarrGroup, arrays: Mapping[str, ChunkedArray]) -> int:
         """Append the whole chunks of another store's values as they are encoded, where that fits.
 
         It fits where a chunk begins here, too, and both stores encode alike.
@@ -304,9 +309,8 @@ def _table(
     """Function that writes a table as the folder it is given."""
     if callable(table):
         return table
-    if table is None:
-        table = pd.DataFrame(index=pd.RangeIndex(length).astype(str))
-    if len(table) != length:
-        msg = f"{name} has {len(table)} rows, X has {length}"
+    frame = pd.DataFrame(index=pd.RangeIndex(length).astype(str)) if table is None else table
+    if len(frame) != length:
+        msg = f"{name} has {len(frame)} rows, X has {length}"
         raise ValueError(msg)
-    return partial(write_frame, frame=table)
+    return partial(write_frame, frame=frame)

@@ -18,7 +18,7 @@ from scatlas.io.files.local_zarr import as_zarr_python
 from scatlas.io.files.read_errors import REMEDY, reading
 
 logger = logging.getLogger(__name__)
-_SPARSE = {"csr_matrix": "csr", "csc_matrix": "csc"}
+_SPARSE: dict[str, Literal["csr", "csc"]] = {"csr_matrix": "csr", "csc_matrix": "csc"}
 
 
 @dataclass(frozen=True)
@@ -36,19 +36,21 @@ class Matrix:
     dtype
         Type of the values when read, see :func:`in_memory`.
     indptr
-        int64 offsets of the rows (of the columns for ``csc``); None for ``dense``.
+        int64 offsets of the rows (of the columns for ``csc``); empty for ``dense``.
     """
 
     key: str
     format: Literal["csr", "csc", "dense"]
     shape: tuple[int, int]
     dtype: np.dtype
-    indptr: np.ndarray | None = field(repr=False, default=None)
+    indptr: np.ndarray = field(repr=False, default_factory=lambda: np.empty(0, np.int64))
 
     @property
     def n_values(self) -> int:
         """Stored values."""
-        return self.shape[0] * self.shape[1] if self.indptr is None else int(self.indptr[-1])
+        if self.format == "dense":
+            return self.shape[0] * self.shape[1]
+        return int(self.indptr[-1])
 
 
 def in_memory(dtype: np.dtype) -> np.dtype:

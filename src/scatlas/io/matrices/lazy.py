@@ -15,7 +15,7 @@ from scatlas._util.byte_sizes import parse_bytes
 from scatlas.compute.block_sizes import csr_blocks, dense_blocks
 from scatlas.compute.threads import BLOCK_BYTES
 from scatlas.errors import InputError
-from scatlas.io.files.anndata_checks import STRUCTURE, check_anndata, frame_length, is_group
+from scatlas.io.files.anndata_checks import STRUCTURE, check_anndata, is_group, table_lengths
 from scatlas.io.files.anndata_file import Store, load_filters
 from scatlas.io.files.open_h5ad import keep_open
 from scatlas.io.files.read_errors import reading
@@ -31,7 +31,7 @@ from scatlas.io.matrices.layout import (
 from scatlas.io.tables.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
     from pathlib import Path
 
     import anndata
@@ -88,7 +88,7 @@ def read_lazy(path: Path | str, *, block_budget: str | int = "256MB") -> anndata
     store = Store.find(path)
     with reading(store.path, STRUCTURE), store.open() as root:
         check_anndata(store.path, root)
-        shape = tuple(frame_length(store.path, root, name) for name in ("obs", "var"))
+        shape = table_lengths(store.path, root)
         parts: dict[str, Any] = {}
         # Whatever has another length than the rest is refused before it is read: damaged lengths
         # may ask for terabytes of memory.
@@ -149,7 +149,7 @@ def read_matrix(
         if not _present(root, "X"):
             msg = f"{path}: there is no X: give a file that holds a matrix"
             raise InputError(msg)
-        shape = tuple(frame_length(store.path, root, name) for name in ("obs", "var"))
+        shape = table_lengths(store.path, root)
         budget = parse_bytes(block_budget)
         x = _matrix(store, root, "X", shape, budget, largest_block, compact=compact)
         return x, Table.open(store.path, root, "var").read()
@@ -177,7 +177,9 @@ def values_alone(x: da.Array) -> da.Array:
     if not ours or not all(ours):
         return x
     name = f"values-{x.name}"
-    graph = {(name, *key[1:]): (RowBlock.values, task[1]) for key, task in tasks.items()}
+    graph: dict[Any, tuple[Any, ...]] = {
+        (name, *key[1:]): (RowBlock.values, task[1]) for key, task in tasks.items()
+    }
     layers = HighLevelGraph.from_collections(name, graph, dependencies=[])
     return da.Array(layers, name, chunks=x.chunks, meta=x._meta, dtype=x.dtype)
 
@@ -203,7 +205,7 @@ def _matrix(
     if matrix.format == "csc":
         whole = convert(store.path, store.kind, root, matrix, budget)
         blocks = csr_blocks(whole.indptr, budget, largest)
-        tasks = [(_slice_rows, whole, first, stop) for first, stop in blocks]
+        tasks: list[tuple[Any, ...]] = [(_slice_rows, whole, *rows) for rows in blocks]
     else:
         blocks = csr_blocks(matrix.indptr, budget, largest)
         read, held = RowBlock.compact if compact else RowBlock.read, keep_open(store)
@@ -225,13 +227,13 @@ def _array(
     store: Store,
     matrix: Matrix,
     blocks: list[tuple[int, int]],
-    tasks: list[tuple[Callable, Any]],
+    tasks: Sequence[tuple[Any, ...]],
     meta: Any,
     *,
     kind: str = "read",
 ) -> da.Array:
     name = f"{kind}-{matrix.key.replace('/', '-')}-{tokenize(store, matrix.key, blocks)}"
-    graph = {(name, i, 0): task for i, task in enumerate(tasks)}
+    graph: dict[Any, tuple[Any, ...]] = {(name, i, 0): task for i, task in enumerate(tasks)}
     chunks = (tuple(stop - first for first, stop in blocks), (matrix.shape[1],))
     layers = HighLevelGraph.from_collections(name, graph, dependencies=[])
     return da.Array(layers, name, chunks=chunks, meta=meta, dtype=matrix.dtype)
@@ -243,7 +245,8 @@ def _small_or_lazy(store: Store, root: Any, key: str, budget: int) -> Any:
     if not dense or element.dtype.itemsize * int(np.prod(element.shape)) <= budget:
         return read_element(store.path, root, key)
     load_filters(store.path, element)
-    matrix = Matrix(key, "dense", tuple(element.shape), in_memory(element.dtype))
+    n_rows, n_columns = element.shape
+    matrix = Matrix(key, "dense", (n_rows, n_columns), in_memory(element.dtype))
     return _dense(store, matrix, budget)
 
 

@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import pandas as pd
-    import zarr
 
-    from scatlas.io.files.local_zarr import LocalArray, LocalGroup
+    from scatlas.io.files.zarr_nodes import ZarrArray, ZarrGroup
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +154,7 @@ class _Plate:
             raise InputError(msg)
 
     @cached_property
-    def root(self) -> LocalGroup | zarr.Group:
+    def root(self) -> ZarrGroup:
         with reading(str(self.path), STRUCTURE):
             return open_store(self.path)
 
@@ -165,7 +164,7 @@ class _Plate:
         return n_cells, n_genes
 
     @cached_property
-    def data(self) -> LocalArray | zarr.Array:
+    def data(self) -> ZarrArray:
         return self.root["X/data"]
 
     @property
@@ -205,7 +204,8 @@ class _Plate:
             arrays = {
                 part: locate_chunks(store, self.root, f"X/{part}") for part in ("data", "indices")
             }
-            done = writer.append_chunks(self.root["X"], arrays) if all(arrays.values()) else 0
+            known = {part: array for part, array in arrays.items() if array is not None}
+            done = writer.append_chunks(self.root["X"], known) if len(known) == len(arrays) else 0
             starts = range(done, self.n_values, piece)
 
             def read(i: int) -> list[np.ndarray]:

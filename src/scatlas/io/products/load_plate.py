@@ -23,7 +23,7 @@ from scatlas.kernels import COUNT_DTYPES
 from scatlas.kernels.counts.check_cpu import MAX_COUNT, CheckedCounts, Problem, check_counts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator
+    from collections.abc import Callable, Container, Generator, Iterable
     from pathlib import Path
 
     import pandas as pd
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class _Notices(list):
+class _Notices(list[str]):
     """Facts that the user should know but that stop nothing: logged, and kept for the manifest."""
 
     def __init__(self, plate: str) -> None:
@@ -275,7 +275,7 @@ def _checked_blocks(
     genes: pd.Index,
     mt: np.ndarray,
     notices: _Notices,
-) -> Iterator[CheckedCounts]:
+) -> Generator[CheckedCounts]:
     """Yield the row blocks of X checked and in canonical form, several in the making at once."""
     if counts.matrix.format == "csr":
         cut = csr_blocks(counts.indptr, budget)

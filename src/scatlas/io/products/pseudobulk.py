@@ -94,6 +94,7 @@ def _cut(
     for _, var in found.values():
         shared = shared[shared.isin(var.index)]
     cut: dict[str, Path | str] = {}
+    block: sparse.csr_matrix
     for plate, (x, var) in found.items():
         cut[plate] = work / f"{plate}.zarr"
         table = var.loc[shared]
@@ -107,6 +108,7 @@ def _cut(
 
 def _to_h5ad(store: Path, path: Path, block_budget: str | int) -> None:
     """Write obs, var and X of a Zarr store as h5ad, X a block at a time."""
+    block: sparse.csr_matrix
     x, var = read_matrix(store, block_budget=block_budget)
     with open_tables(store) as (table, _):
         obs = table.read()

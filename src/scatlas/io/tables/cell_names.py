@@ -209,6 +209,7 @@ class NumberedNames:
         if self._found is None:
             for _ in self.stored():
                 pass
+        assert self._found is not None, "the last range numbers the names"
         return self._found
 
     def _number(self, shared: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

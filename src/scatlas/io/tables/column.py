@@ -95,8 +95,8 @@ class Column:
         return self._stored.n_rows
 
     @property
-    def categories(self) -> np.ndarray | None:
-        """In order; None unless the column is categorical."""
+    def categories(self) -> np.ndarray:
+        """In order; empty unless the column is categorical."""
         return self._stored.categories
 
     @property

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pandas as pd
 
 from scatlas.io.tables.column import pieces
+from scatlas.io.tables.encodings import NO_CATEGORIES, Kind
 from scatlas.io.tables.storable_columns import RESERVED
 from scatlas.io.zarr_writer.elements import (
     ARRAY,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from scatlas.io.tables.column import Column
-    from scatlas.io.tables.encodings import Kind
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Target:
 
     kind: Kind
     dtype: np.dtype
-    categories: np.ndarray | None = None
+    categories: np.ndarray = field(default_factory=lambda: NO_CATEGORIES)
     ordered: bool = False
     note: str = ""
 
@@ -61,13 +61,13 @@ class Target:
         categories become text, and so does anything else, or categories if there are gaps.
         """
         kinds = {column.kind for column in columns}
-        found = sorted(kinds)
+        found: list[str] = sorted(kinds)
         if kinds <= {"number", "nullable"}:
             found = sorted({str(column.dtype) for column in columns})
             dtype = np.result_type(*(column.dtype for column in columns))
             if all(column.fits(dtype) for column in columns):
                 # Floating point has NaN for gaps.
-                kind = "nullable" if "nullable" in kinds and dtype.kind != "f" else "number"
+                kind: Kind = "nullable" if "nullable" in kinds and dtype.kind != "f" else "number"
                 return cls(kind, dtype, note=_become(found, str(dtype)) if found[1:] else "")
         if kinds == {"text"} and not any(column.has_gaps for column in columns):
             return cls("text", np.dtype(object))

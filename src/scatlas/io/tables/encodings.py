@@ -38,6 +38,9 @@ TABLES = (("dataframe", "0.1.0"), ("dataframe", "0.2.0"))
 _FEW = 1000
 
 
+NO_CATEGORIES = np.empty(0, object)
+
+
 class Stored(NamedTuple):
     """Where the values of a column are, and what they are.
 
@@ -59,7 +62,7 @@ class Stored(NamedTuple):
     values: Any
     chunk: int
     mask: Any = None
-    categories: np.ndarray | None = None
+    categories: np.ndarray = NO_CATEGORIES
     ordered: bool = False
 
     @classmethod
@@ -85,7 +88,7 @@ class Stored(NamedTuple):
                 return None
             if mask is None or mask.dtype != bool or mask.n_rows != values.n_rows:
                 return None
-            kind = "text" if values.kind == "text" else "nullable"
+            kind: Kind = "text" if values.kind == "text" else "nullable"
             return values._replace(kind=kind, mask=mask.values)
         return cls._one_dimensional(elem)
 

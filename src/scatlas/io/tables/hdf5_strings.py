@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 
 from scatlas.io.chunks import chunk_reader
+from scatlas.io.chunks.chunked_array import Hdf5Chunks
 from scatlas.io.files.chunk_locations import hdf5_chunked_array
 from scatlas.io.files.hdf5_heap_loops import copy_texts
 from scatlas.io.files.hdf5_heaps import TEXT_REFERENCE
@@ -43,7 +44,9 @@ def references_of(dataset: h5py.Dataset) -> ChunkedArray | None:
         found = hdf5_chunked_array(dataset.file.filename, dataset.name, dataset, TEXT_REFERENCE)
     except UnsupportedLayoutError:
         return None
-    return None if (found.locations.offsets < 0).any() else found
+    places = found.locations
+    absent = isinstance(places, Hdf5Chunks) and bool((places.offsets < 0).any())
+    return None if absent else found
 
 
 def read_strings(references: ChunkedArray, path: str, lo: int, hi: int) -> np.ndarray | None:

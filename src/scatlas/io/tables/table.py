@@ -277,8 +277,8 @@ class Table:
         for name in columns:
             if name not in stored:
                 _check(columns[name])
-        index_name = (self.index_name or "").replace("/", "_")
-        index_name = None if index_name in RESERVED else index_name
+        named = (self.index_name or "").replace("/", "_")
+        index_name = None if named in RESERVED else named
         return replace(
             self,
             columns={fresh: columns[name] for name, fresh in stored.items()},

@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from io import BufferedWriter
     from pathlib import Path
 
-    import zarr
-
     from scatlas.io.chunks.native_codecs import RunEncoder
+    from scatlas.io.files.zarr_nodes import ZarrArray
 
 # Values per chunk, which a reader decodes at once. 0.25 to 2 MB fit the cache of a core,
 # and the overhead of one call per chunk is small beside decoding.
@@ -225,7 +224,7 @@ class ShardedArray:
                 self._buffer, self._n_buffered = self._new_buffer(), 0
         self.n_rows += len(values)
 
-    def can_append_chunks_of(self, other: LocalArray | zarr.Array[Any]) -> bool:
+    def can_append_chunks_of(self, other: ZarrArray) -> bool:
         """Whether :meth:`append_encoded_chunk` accepts the chunks of another array."""
         if self._n_buffered or not isinstance(other, LocalArray) or other.dtype != self.dtype:
             return False
