@@ -80,4 +80,4 @@ def test_many_threads(rng):
 
     with ThreadPoolExecutor(16) as pool:
         assert all(pool.map(cupy_arrays.on_own_stream(work), range(64)))
-    assert len(pinned_copies._idle) <= pinned_copies._AT_ONCE
+    assert len(pinned_copies._idle) <= pinned_copies._MAX_THREADS

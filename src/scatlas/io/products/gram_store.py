@@ -43,7 +43,14 @@ def write_gram(path: Path | str, *, n_cells: int, n_genes: int, stats: _GramStat
         Shape of the plate's selected counts.
     stats
         Sums of the genes and of their products; None to store the shape alone.
+
+    Raises
+    ------
+    InputError
+        A sum is not finite.
     """
+    if stats is not None and not np.isfinite([stats.sums, np.diagonal(stats.gram)]).all():
+        raise InputError("X holds nan, inf or values too large for sums of float64 products")
     with atomic_path(path) as partial, encoding_pool() as pool:
         create_group(partial, {**DICT, "n_cells": n_cells, "n_genes": n_genes})
         if stats is not None:
