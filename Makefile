@@ -52,9 +52,10 @@ docs: test-env ## Build the documentation and run its notebooks: build/docs/inde
 	@echo 'The pages are ready: build/docs/index.html'
 
 .PHONY: lint
-lint: test-env ## Check style: Python, Snakemake rules, workflow conventions
+lint: test-env ## Check style and types: Python, Snakemake rules, workflow conventions
 	$(WITH_VENV) ruff check .
 	$(WITH_VENV) ruff format --check .
+	$(WITH_VENV) mypy
 	$(WITH_VENV) snakefmt --check $(SNAKEFILES)
 	$(WITH_VENV) snakemake --lint --configfile $(DEMO_CONFIG)
 

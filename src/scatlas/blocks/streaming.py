@@ -119,7 +119,7 @@ def _open_client() -> Any:
 
 def _stream_on_cluster(
     client: Any, fn: Callable[..., T], parts: list[Callable[[int], Any]], n: int
-) -> Iterator[T]:
+) -> Generator[T]:
     from dask.delayed import delayed
 
     work = delayed(fn, pure=False)
@@ -143,7 +143,7 @@ def stream_groups(x: da.Array, fn: Callable[[list[Any]], T], size: int) -> Itera
     yield from with_progress(results, n_cells)
 
 
-def _futures_in_order(client: Any, submit: Callable[[int], Any], n: int) -> Iterator[Any]:
+def _futures_in_order(client: Any, submit: Callable[[int], Any], n: int) -> Generator[Any]:
     """Results of ``submit(0), ..., submit(n - 1)``; two more than the cluster's threads at once."""
     max_pending = 2 + sum(client.nthreads().values())
     pending: deque[Any] = deque()
@@ -158,9 +158,9 @@ def _futures_in_order(client: Any, submit: Callable[[int], Any], n: int) -> Iter
         client.cancel(list(pending))
 
 
-def with_progress(items: Iterator[T], sizes: Sequence[int]) -> Iterator[T]:
+def with_progress(items: Generator[T], sizes: Sequence[int]) -> Generator[T]:
     """Yield ``items``, of ``sizes`` cells each, and advance the progress bar, if it is on."""
-    with closing(items), closing(progress_meter(sum(sizes))) as counter:  # type: ignore[type-var]
+    with closing(items), closing(progress_meter(sum(sizes))) as counter:
         for item, size in zip(items, sizes, strict=True):
             counter.update(size)
             yield item

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
 import numpy as np
 from matplotlib import style
@@ -71,7 +71,9 @@ def styled(function: Callable[P, T]) -> Callable[P, T]:
     return inside
 
 
-def figure(width: float, height: float, *, layout: str | None = "constrained") -> Figure:
+def figure(
+    width: float, height: float, *, layout: Literal["constrained"] | None = "constrained"
+) -> Figure:
     """Empty figure of this size in inches, laid out so that nothing overlaps.
 
     Without a layout axes keep their places, and :func:`save` makes room for what is beside them.
@@ -152,7 +154,9 @@ def plate_ticks(ax: Axes, names: Sequence[str]) -> None:
     """Name the plates under the axis, slanted where they would run into each other."""
     labels = [short(name, 32) for name in names]
     ax.set_xticks(range(len(names)), labels)
-    room = ax.figure.get_figwidth() * 9 / max(1, len(names))  # characters under each plate
+    whole = ax.get_figure(root=True)
+    assert whole is not None
+    room = whole.get_figwidth() * 9 / max(1, len(names))  # characters under each plate
     if max(map(len, labels), default=0) > room:
         for label in ax.get_xticklabels():
             label.set(rotation=40, ha="right", rotation_mode="anchor")

@@ -97,7 +97,8 @@ def label_clusters(ax: Axes, xy: np.ndarray, codes: np.ndarray, names: list[str]
 
 def _scatter(ax: Axes, xy: np.ndarray, **options: Any) -> PathCollection:
     area = float(np.clip(60_000 / max(1, len(xy)), 0.25, 18))
-    drawn = ax.scatter(*xy.T, s=area, linewidths=0, rasterized=True, **options)
+    x, y = xy.T
+    drawn = ax.scatter(x, y, s=area, linewidths=0, rasterized=True, **options)
     ax.set(xlabel="UMAP 1", ylabel="UMAP 2", xticks=[], yticks=[])
     ax.set_box_aspect(1)
     ax.grid(visible=False)
@@ -187,7 +188,8 @@ def _mark(ax: Axes, xy: np.ndarray, places: dict[str, np.ndarray]) -> None:
         if (np.abs(at - start) > 0.015 * size).any():
             ax.plot(*np.c_[at, start], color=INK, linewidth=0.5)
         ax.text(
-            *at,
+            at[0],
+            at[1],
             mark,
             ha="center",
             va="center",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from operator import index as as_integer
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +102,7 @@ def downsample_counts(
 
 def _seed(random_state: int | None) -> int:
     if random_state is None:
-        return int(np.random.SeedSequence().entropy) % 2**64
+        return secrets.randbits(64)
     seed = as_integer(random_state)
     if not 0 <= seed < 2**64:
         msg = f"random_state={seed} must be from 0 to 2**64 - 1"
@@ -147,7 +148,7 @@ def _drawn(x: Any, targets: NDArray[np.int64], seed: int, replace: bool, *, whol
         dtype = np.result_type(dtype, np.min_scalar_type(int(targets.max(initial=0))))
     draw = kernels_for("counts.downsample", x).draw_counts
 
-    def of_block(block: Any, cells: NDArray, targets: NDArray) -> Any:
+    def of_block(block: Any, cells: NDArray[np.int64], targets: NDArray[np.int64]) -> Any:
         few = _checked_totals(block) <= targets
         targets = targets if whole and replace else np.where(few, -1, targets)
         return draw(block, cells, targets, seed=seed, replace=replace, dtype=dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -131,7 +131,7 @@ def filter_genes(
 def _filter(
     data: AnnData | Any,
     *,
-    axis: str,
+    axis: Literal["obs", "var"],
     item: str,
     counts: tuple[int | None, int | None],
     items: tuple[int | None, int | None],

@@ -179,7 +179,7 @@ def _kernels(x: Any, kind: ArrayKind) -> ModuleType:
 
 
 def _normalised_lazily(
-    x: Any, kind: ArrayKind, genes: np.ndarray | None, target_sum: float
+    x: Any, kind: ArrayKind, genes: np.ndarray | None, target_sum: float | None
 ) -> tuple[Any, Any]:
     """Normalised Dask X and its size factors; the totals are taken inside each block."""
     from scatlas.kernels.counts.normalize_cpu import scaled_dtype

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -144,7 +144,7 @@ def _ranks(percent_top: Collection[int] | None, n_genes: int) -> list[int]:
     return ns
 
 
-def _partial(x: object, masks: np.ndarray, ns: list[int]) -> QCSums:
+def _partial(x: Any, masks: np.ndarray, ns: list[int]) -> QCSums:
     from scatlas.kernels.counts.qc_cpu import QCSums
     from scatlas.kernels.moments.group_sums_cpu import check_range
 
@@ -172,8 +172,8 @@ def _cells(
     """Table of the cells, columns in scanpy's order."""
     from scatlas.kernels.counts.qc_cpu import sum_dtype
 
-    totals = partial.totals.astype(sum_dtype(dtype))
-    masked = partial.masked.astype(sum_dtype(dtype))
+    totals: np.ndarray = partial.totals.astype(sum_dtype(dtype))
+    masked: np.ndarray = partial.masked.astype(sum_dtype(dtype))
     top = partial.top
     columns = {f"n_{kind}": partial.n_genes, f"total_{expr}": totals}
     logged = set(columns)

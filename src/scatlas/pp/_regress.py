@@ -93,7 +93,9 @@ def regress_out(
     return adata if copy else None
 
 
-def _columns(adata: AnnData, keys: str | Sequence[str]) -> list[pd.Categorical | NDArray]:
+def _columns(
+    adata: AnnData, keys: str | Sequence[str]
+) -> list[pd.Categorical | NDArray[np.float64]]:
     """Columns of numbers, float64 ``[n_cells]``, or a single categorical."""
     import pandas as pd
 
@@ -123,7 +125,7 @@ def _columns(adata: AnnData, keys: str | Sequence[str]) -> list[pd.Categorical |
     return columns
 
 
-def _residuals(x: Any, columns: list[pd.Categorical | NDArray]) -> Any:
+def _residuals(x: Any, columns: list[pd.Categorical | NDArray[np.float64]]) -> Any:
     n_cells, n_genes = x.shape
     if isinstance(columns[0], np.ndarray):
         weights = _orthonormal(columns)
@@ -146,7 +148,7 @@ def _residuals(x: Any, columns: list[pd.Categorical | NDArray]) -> Any:
     dtype = np.dtype(np.float32 if narrow else np.float64)
     residuals = kernels_for("linalg.regress", x).residuals
 
-    def of_block(block: Any, codes: NDArray, *weights: NDArray) -> Any:
+    def of_block(block: Any, codes: NDArray[np.int64], *weights: NDArray[np.float64]) -> Any:
         of_rows = np.stack([*weights], axis=1) if weights else np.empty((codes.size, 0))
         return residuals(block, codes, base, of_rows, slopes, dtype=dtype)
 
@@ -159,7 +161,7 @@ def _weighted_sums(x: Any, weights: list[NDArray[np.float64]]) -> NDArray[np.flo
 
     weighted_sums = kernels_for("linalg.regress", x).weighted_sums
 
-    def of_block(block: Any, *weights: NDArray) -> NDArray[np.float64]:
+    def of_block(block: Any, *weights: NDArray[np.float64]) -> NDArray[np.float64]:
         return weighted_sums(block, np.stack(weights, axis=1))
 
     return blocks.reduce(of_block, regress_cpu.merge, x, *weights)[0]

@@ -71,7 +71,7 @@ def sample(
     if axis not in ("obs", "var", 0, 1):
         msg = f"axis must be 'obs', 'var', 0 or 1, not {axis!r}"
         raise InputError(msg)
-    side = "obs" if axis in ("obs", 0) else "var"
+    side: Literal["obs", "var"] = "obs" if axis in ("obs", 0) else "var"
     is_anndata = isinstance(data, AnnData)
     if not is_anndata:
         blocks.check(data)
@@ -102,7 +102,9 @@ def sample(
     return taken if copy else None
 
 
-def _weights(data: Any, p: str | ArrayLike | None, side: str, length: int) -> np.ndarray | None:
+def _weights(
+    data: Any, p: str | ArrayLike | None, side: Literal["obs", "var"], length: int
+) -> np.ndarray | None:
     """Probabilities that sum to 1, float64 [length]; None when all are the same."""
     if p is None:
         return None
@@ -135,11 +137,12 @@ def _number(
     if (fraction is None) == (n is None):
         msg = "give either fraction or n"
         raise InputError(msg)
-    if n is None:
+    if fraction is not None:
         if fraction < 0 or (fraction > 1 and not replace):
             msg = f"fraction={fraction} must lie within 0 and 1 (above 1 only with replace=True)"
             raise InputError(msg)
         n = int(fraction * length)
+    assert n is not None
     available = length if weights is None else int(np.count_nonzero(weights))
     if n < 0 or (n > available and not replace):
         msg = f"cannot draw {n} of {available} without replacement"

@@ -178,7 +178,11 @@ def _scaled(
 
 
 def _block_scaler(
-    x: Any, mean: NDArray | None, sd: NDArray, max_value: float | None, dtype: np.dtype
+    x: Any,
+    mean: NDArray[np.float64] | None,
+    sd: NDArray[np.float64],
+    max_value: float | None,
+    dtype: np.dtype,
 ) -> Callable[..., Any]:
     kernels = kernels_for("linalg.scale", x)
 

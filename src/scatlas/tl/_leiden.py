@@ -48,15 +48,7 @@ def leiden(
     clustering_args: dict[str, Any],
 ) -> None:
     """See :func:`scatlas.tl.leiden`."""
-    if flavor not in {"igraph", "leidenalg"}:
-        msg = f"flavor is {flavor!r}: use 'igraph' or 'leidenalg'"
-        raise InputError(msg)
-    if flavor == "igraph" and directed:
-        msg = "flavor='igraph' clusters undirected graphs: pass directed=False"
-        raise InputError(msg)
-    if flavor == "igraph" and partition_type is not None:
-        msg = "partition_type belongs to flavor='leidenalg': leave it out or change the flavor"
-        raise InputError(msg)
+    _check_flavor(flavor, directed=directed, partition_type=partition_type)
     cugraph = None
     if adjacency is None:
         adjacency, params = _choose(adata, obsp, neighbors_key)
@@ -73,45 +65,34 @@ def leiden(
         adjacency = adjacency.tocsr()[chosen][:, chosen]
 
     args = {**clustering_args, "n_iterations": n_iterations}
-    if cugraph is not None:
+    if cugraph is not None and resolution is not None:
         from scatlas.kernels.graphs import leiden_gpu
 
         logger.info("Leiden of %d cells: on the GPU", adjacency.shape[0])
-        membership = _by_size(
-            leiden_gpu.communities(
-                adjacency,
-                resolution=resolution,
-                seed=random_state,
-                weighted=use_weights,
-                cugraph=cugraph,
-            )
+        found = leiden_gpu.communities(
+            adjacency,
+            resolution=resolution,
+            seed=random_state,
+            weighted=use_weights,
+            cugraph=cugraph,
         )
+        membership = _by_size(found)
     elif flavor == "leidenalg":
-        import leidenalg
-
         edges = _edges(adjacency, directed=True if directed is None else directed)
-        if resolution is not None:
-            args["resolution_parameter"] = resolution
-        if use_weights:
-            args["weights"] = edges.es["weight"]
-        kind = partition_type or leidenalg.RBConfigurationVertexPartition
-        membership = leidenalg.find_partition(edges, kind, **args, seed=random_state).membership
+        membership = _by_leidenalg(
+            edges, partition_type, resolution, args, seed=random_state, weighted=use_weights
+        )
     else:
         edges = _edges(adjacency, directed=False)
-        if resolution is not None:
-            args["resolution"] = resolution
-        if use_weights:
-            args["weights"] = "weight"
-        args.setdefault("objective_function", "modularity")
-        with _igraph_seed(random_state):
-            membership = edges.community_leiden(**args).membership
+        membership = _by_igraph(edges, resolution, args, seed=random_state, weighted=use_weights)
 
-    names = np.asarray(membership).astype(str).astype(object)
-    if chosen is not None:
+    names = membership.astype(str).astype(object)
+    if restrict_to is not None:
         key_added = "leiden_R" if key_added == "leiden" else key_added
+        column, groups = restrict_to
         within = names
-        names = adata.obs[restrict_to[0]].astype(str).to_numpy(object, copy=True)
-        names[chosen] = [f"{'-'.join(restrict_to[1])},{name}" for name in within]
+        names = adata.obs[column].astype(str).to_numpy(object, copy=True)
+        names[chosen] = [f"{'-'.join(groups)},{name}" for name in within]
     adata.obs[key_added] = pd.Categorical(
         names, categories=sorted(set(names), key=natural_sort_key)
     )
@@ -122,6 +103,54 @@ def leiden(
             "n_iterations": n_iterations,
         }
     }
+
+
+def _check_flavor(flavor: str, *, directed: bool | None, partition_type: type | None) -> None:
+    if flavor not in {"igraph", "leidenalg"}:
+        msg = f"flavor is {flavor!r}: use 'igraph' or 'leidenalg'"
+        raise InputError(msg)
+    if flavor == "igraph" and directed:
+        msg = "flavor='igraph' clusters undirected graphs: pass directed=False"
+        raise InputError(msg)
+    if flavor == "igraph" and partition_type is not None:
+        msg = "partition_type belongs to flavor='leidenalg': leave it out or change the flavor"
+        raise InputError(msg)
+
+
+def _by_leidenalg(
+    edges: igraph.Graph,
+    partition_type: type | None,
+    resolution: float | None,
+    args: dict[str, Any],
+    *,
+    seed: int,
+    weighted: bool,
+) -> np.ndarray:
+    import leidenalg
+
+    if resolution is not None:
+        args["resolution_parameter"] = resolution
+    if weighted:
+        args["weights"] = edges.es["weight"]
+    kind = partition_type or leidenalg.RBConfigurationVertexPartition
+    return np.asarray(leidenalg.find_partition(edges, kind, **args, seed=seed).membership)
+
+
+def _by_igraph(
+    edges: igraph.Graph,
+    resolution: float | None,
+    args: dict[str, Any],
+    *,
+    seed: int,
+    weighted: bool,
+) -> np.ndarray:
+    if resolution is not None:
+        args["resolution"] = resolution
+    if weighted:
+        args["weights"] = "weight"
+    args.setdefault("objective_function", "modularity")
+    with _igraph_seed(seed):
+        return np.asarray(edges.community_leiden(**args).membership)
 
 
 def _choose(

@@ -339,6 +339,7 @@ def _tested(
         )
     fractions = {}
     if pts:
+        assert moments.nonzero is not None
         nonzero = moments.nonzero[: len(groups.names)]
         fractions["pts"] = nonzero / moments.n[:, None]
         if groups.reference is None:
@@ -351,6 +352,7 @@ def _tested(
     if by_ranks:
         from scatlas.tl._rank_sums import wilcoxon
 
+        assert moments.nonzero is not None
         tests = wilcoxon(x, groups, genes, moments.nonzero, tie_correct=tie_correct)
     else:
         overestimate = method == "t-test_overestim_var"

@@ -242,7 +242,7 @@ def _looked_at(
     return most, [(block, codes)]
 
 
-def _merge_halves(parts: list[tuple]) -> tuple:
+def _merge_halves(parts: list[tuple[Any, list[Any]]]) -> tuple[Any, list[Any]]:
     most, kept = zip(*parts, strict=True)
     return np.maximum.reduce(most), [pair for half in kept for pair in half]
 

@@ -89,11 +89,12 @@ def moments(
     total = _on_host(sum_groups(x, codes, sizes.size, wanted, max_rows=int(sizes.sum())), genes)
     _check_finite(total, names)
     mean, var = _mean_var(total, sizes, rest=False)
+    other: slice | NDArray[np.int64] = slice(n_groups)
     if groups.reference is None:
-        n_other, other = n_cells - sizes, slice(n_groups)
+        n_other = n_cells - sizes
         mean_other, var_other = _mean_var(total, n_other, rest=True)
     else:
-        n_other, other = sizes, np.full(n_groups, groups.reference)
+        n_other, other = sizes, np.full(n_groups, groups.reference, dtype=np.int64)
         mean_other, var_other = mean, var
     return Moments(
         sizes[:n_groups],
@@ -122,6 +123,8 @@ def welch(found: Moments, groups: Groups, *, overestimate: bool) -> Iterator[tup
     """
     from scipy.stats import ttest_ind_from_stats
 
+    assert found.var is not None
+    assert found.var_other is not None
     std, std_other = np.sqrt(found.var), np.sqrt(found.var_other)
     for group in groups.compared:
         n, n_other = int(found.n[group]), int(found.n_other[group])
@@ -141,11 +144,14 @@ def welch(found: Moments, groups: Groups, *, overestimate: bool) -> Iterator[tup
 
 
 def _on_host(total: Sums, genes: NDArray[np.int64] | None) -> Sums:
+    def copied(array: Any) -> Any:
+        if array is None:
+            return None
+        array = blocks.on_host(array)
+        return array if genes is None else array[:, genes]
+
     arrays = (total.sums, total.errors, total.squares, total.square_errors, total.nonzero)
-    arrays = (None if array is None else blocks.on_host(array) for array in arrays)
-    if genes is not None:
-        arrays = (None if array is None else array[:, genes] for array in arrays)
-    return Sums(total.whole, *arrays)
+    return Sums(total.whole, *map(copied, arrays))
 
 
 def _check_finite(total: Sums, names: pd.Index) -> None:
@@ -190,7 +196,7 @@ def _mean_var(
         part_var = None if var is None else np.empty(part.sums.shape)
         group_sums_cpu.mean_var(part, n[:, None], 1, part_mean, part_var)
         mean[:, genes] = part_mean
-        if var is not None:
+        if var is not None and part_var is not None:
             # One cell has no variance; zero, as scanpy has it.
             var[:, genes] = np.where(n[:, None] > 1, part_var, 0.0)
     return mean, var

@@ -146,10 +146,9 @@ def memory_budget(x: Any) -> int:
     if kind_of(x).gpu:
         from scatlas.arrays import cupy_arrays
 
-        left = cupy_arrays.total_memory()
-    else:
-        left = available_memory()
-    return _NO_BOUND if left is None else int(_PART * left)
+        return int(_PART * cupy_arrays.total_memory())
+    available = available_memory()
+    return _NO_BOUND if available is None else int(_PART * available)
 
 
 def _less(budget: int, wanted: int, chosen: slice, error: MemoryError) -> int:

@@ -57,7 +57,7 @@ def tables(
     ``names`` and ``scores``, and what else the method gives; genes by falling score, those of equal
     scores in their order.
     """
-    columns: dict[str, dict[str, NDArray]] = {name: {} for name in _TYPES}
+    columns: dict[str, dict[str, NDArray[Any]]] = {name: {} for name in _TYPES}
     for group in found:
         key = -np.abs(group.scores) if rankby_abs else -group.scores
         order = np.argsort(key, kind="stable")[:n_genes]

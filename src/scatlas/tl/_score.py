@@ -206,10 +206,12 @@ def _scores(
     masks = []
     for genes, ctrl_size in wanted:
         bins = _bins(means, names, pool, genes, n_bins)
-        state = random_state
-        if not isinstance(state, np.random.RandomState):
-            # For each set anew, as in scanpy, whose generator gives these very numbers.
-            state = np.random.RandomState(random_state)
+        # For each set anew, as in scanpy, whose generator gives these very numbers.
+        state = (
+            random_state
+            if isinstance(random_state, np.random.RandomState)
+            else np.random.RandomState(random_state)
+        )
         control = _control_genes(bins, genes, ctrl_as_ref, ctrl_size, state)
         logger.info("%d control genes for %d genes", control.size, genes.size)
         masks += [_mask(genes, names.size), _mask(control, names.size)]

@@ -91,7 +91,7 @@ def umap(
             umap_cpu.optimize_layout(
                 places, graph_of, curve, epochs_per_edge=every, seed=seed, **options
             )
-    used = dict(zip("ab", curve, strict=True))
+    used: dict[str, Any] = dict(zip("ab", curve, strict=True))
     if random_state != 0:
         used["random_state"] = random_state
     adata.uns[key_added or "umap"] = {"params": used}

@@ -31,7 +31,7 @@ from scatlas.io.tables.encodings import TABLES, encoding_of
 from scatlas.io.tables.storable_columns import RESERVED, made_text, storable_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
     from pathlib import Path
 
 
@@ -436,7 +436,7 @@ class Table:
             raise ValueError(msg)
         return rows.size
 
-    def _index_key(self, order: list[str], extra: Mapping[str, np.ndarray]) -> str:
+    def _index_key(self, order: list[str], extra: Container[str]) -> str:
         """Element of the index. It may be a column as well only while both hold the same."""
         if self.index_name is None or self.index_name not in order:
             return self.index_name or "_index"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,96 +91,21 @@ def build(
         A caption is missing, or the results do not belong together.
     """
     book = _Book(captions, figures, tables)
-    summaries = results.qc_summaries
-    n_in = sum(plate["n_cells"] for plate in summaries.values())
-    n_kept = sum(plate["n_kept"] for plate in summaries.values())
-    cells, variance = results.cells, results.variance
-    min_plates = config["consensus"]["min_plates"]
-    bounds = next(iter(summaries.values()))["thresholds"]
-
-    quality = [
-        book.picture(
-            "cells_kept",
-            lambda: pl.cells_kept(summaries),
-            f"Bars of the cells kept and removed of {len(summaries)} plates; "
-            f"{n_kept:,} of {n_in:,} cells were kept.",
-        ),
-        book.picture(
-            "qc_violins",
-            lambda: pl.qc_violins(results.qc_tables, bounds),
-            "Violins of counts, genes and mitochondrial share of the cells of each plate, "
-            "all and kept, with the bounds as dashed lines.",
-        ),
-        book.table("cells", "Cells of each plate", _tables.cells(summaries), total=True),
-        book.table("thresholds", "Bounds", _tables.thresholds(summaries)),
-        *(_doublets(book, results.doublet_facts) if results.doublets else []),
-    ]
-    genes = [
-        book.picture(
-            "hvg_overlap",
-            lambda: pl.hvg_overlap(results.variable_genes, min_plates=min_plates),
-            "Heat map of the highly variable genes that each two plates share, and bars of the "
-            f"genes by number of plates; {len(results.consensus):,} genes make the atlas.",
-        ),
-        book.table(
-            "consensus",
-            "Genes by number of plates",
-            _tables.consensus(results.variable_genes, results.consensus),
-        ),
-    ]
-    components = [
-        book.picture(
-            "pca_scree",
-            lambda: pl.pca_scree(variance["variance_ratio"]),
-            f"Curves of the variance of {len(variance)} components and of their running sum, "
-            f"which ends at {100 * variance['cumulative'].iloc[-1]:.1f} per cent.",
-        ),
-        book.table("pca", "Variance of the components", variance, shown=_milestones),
-    ]
-    maps = [
-        book.picture(
-            "umap",
-            lambda color=color: pl.umap(cells, color),
-            f"Map of {cells.n_obs:,} cells coloured by {color}, "
-            f"which has {cells.obs[color].nunique()} values.",
-            color=color,
-        )
-        for color in config["report"]["colors"]
-        if color in cells.obs
-    ]
-    maps.append(book.table("clusters", "Clusters", _tables.clusters(cells.obs)))
-    mixed = _integration(book, results, config) if results.integrated else []
-    run = [
-        book.table("runs", "Time and memory", _tables.runs(results.benchmarks)),
-        book.table("settings", "Config", _tables.settings(config), most=None),
-        book.table("versions", "Versions", _tables.versions()),
-    ]
-    headline = {
-        "plates": f"{len(summaries):,}",
-        "cells read": f"{n_in:,}",
-        "cells kept": f"{n_kept:,}",
-        "genes measured": f"{max(plate['n_genes'] for plate in summaries.values()):,}",
-        "genes in the atlas": f"{len(results.consensus):,}",
-        "components": f"{len(variance):,}",
-        "cells on the map": f"{cells.n_obs:,}",
-        "clusters": f"{cells.obs['leiden'].nunique():,}",
-    }
     sections = {
-        "Cells": quality,
-        "Genes": genes,
-        "Components": components,
-        "Map": maps,
-        "Integration": mixed,
-        "Run": run,
+        "Cells": _quality(book, results),
+        "Genes": _genes(book, results, config),
+        "Components": _components(book, results),
+        "Map": _maps(book, results, config),
+        "Integration": _integration(book, results, config),
+        "Run": _run(book, results, config),
     }
-    sections = {name: items for name, items in sections.items() if items}
     template = Environment(autoescape=True, undefined=StrictUndefined).from_string(
         (_HERE / "page.html").read_text("utf-8")
     )
     text = template.render(
         opening=caption(captions, "workflow"),
-        headline=headline,
-        sections=sections,
+        headline=_headline(results),
+        sections={name: items for name, items in sections.items() if items},
         style=(_HERE / "page.css").read_text("utf-8"),
     )
     with atomic_path(page) as path:
@@ -189,12 +115,116 @@ def build(
     return {"n_figures": n_figures, "n_tables": len(items) - n_figures}
 
 
+def _headline(results: Results) -> dict[str, str]:
+    """Figures at the top of the page."""
+    summaries, cells = results.qc_summaries, results.cells
+    n_in, n_kept = _n_cells(results)
+    return {
+        "plates": f"{len(summaries):,}",
+        "cells read": f"{n_in:,}",
+        "cells kept": f"{n_kept:,}",
+        "genes measured": f"{max(plate['n_genes'] for plate in summaries.values()):,}",
+        "genes in the atlas": f"{len(results.consensus):,}",
+        "components": f"{len(results.variance):,}",
+        "cells on the map": f"{cells.n_obs:,}",
+        "clusters": f"{cells.obs['leiden'].nunique():,}",
+    }
+
+
+def _n_cells(results: Results) -> tuple[int, int]:
+    """Cells that were read and kept."""
+    plates = results.qc_summaries.values()
+    return sum(plate["n_cells"] for plate in plates), sum(plate["n_kept"] for plate in plates)
+
+
+def _quality(book: _Book, results: Results) -> list[_Picture | _Table]:
+    """Cells kept and removed, their metrics, the bounds, and doublets."""
+    summaries = results.qc_summaries
+    n_in, n_kept = _n_cells(results)
+    bounds = next(iter(summaries.values()))["thresholds"]
+    return [
+        book.picture(
+            "cells_kept",
+            partial(pl.cells_kept, summaries),
+            f"Bars of the cells kept and removed of {len(summaries)} plates; "
+            f"{n_kept:,} of {n_in:,} cells were kept.",
+        ),
+        book.picture(
+            "qc_violins",
+            partial(pl.qc_violins, results.qc_tables, bounds),
+            "Violins of counts, genes and mitochondrial share of the cells of each plate, "
+            "all and kept, with the bounds as dashed lines.",
+        ),
+        book.table("cells", "Cells of each plate", _tables.cells(summaries), total=True),
+        book.table("thresholds", "Bounds", _tables.thresholds(summaries)),
+        *(_doublets(book, results.doublet_facts) if results.doublets else []),
+    ]
+
+
+def _genes(book: _Book, results: Results, config: Mapping[str, Any]) -> list[_Picture | _Table]:
+    """Highly variable genes of the plates, and their consensus."""
+    min_plates = config["consensus"]["min_plates"]
+    return [
+        book.picture(
+            "hvg_overlap",
+            partial(pl.hvg_overlap, results.variable_genes, min_plates=min_plates),
+            "Heat map of the highly variable genes that each two plates share, and bars of the "
+            f"genes by number of plates; {len(results.consensus):,} genes make the atlas.",
+        ),
+        book.table(
+            "consensus",
+            "Genes by number of plates",
+            _tables.consensus(results.variable_genes, results.consensus),
+        ),
+    ]
+
+
+def _components(book: _Book, results: Results) -> list[_Picture | _Table]:
+    """Variance of the components."""
+    variance = results.variance
+    return [
+        book.picture(
+            "pca_scree",
+            partial(pl.pca_scree, variance["variance_ratio"]),
+            f"Curves of the variance of {len(variance)} components and of their running sum, "
+            f"which ends at {100 * variance['cumulative'].iloc[-1]:.1f} per cent.",
+        ),
+        book.table("pca", "Variance of the components", variance, shown=_milestones),
+    ]
+
+
+def _maps(book: _Book, results: Results, config: Mapping[str, Any]) -> list[_Picture | _Table]:
+    """Maps of the cells, and their clusters."""
+    cells = results.cells
+    pictures = [
+        book.picture(
+            "umap",
+            partial(pl.umap, cells, color),
+            f"Map of {cells.n_obs:,} cells coloured by {color}, "
+            f"which has {cells.obs[color].nunique()} values.",
+            color=color,
+        )
+        for color in config["report"]["colors"]
+        if color in cells.obs
+    ]
+    return [*pictures, book.table("clusters", "Clusters", _tables.clusters(cells.obs))]
+
+
+def _run(book: _Book, results: Results, config: Mapping[str, Any]) -> list[_Picture | _Table]:
+    """Time and memory, config and versions."""
+    return [
+        book.table("runs", "Time and memory", _tables.runs(results.benchmarks)),
+        book.table("settings", "Config", _tables.settings(config), most=None),
+        book.table("versions", "Versions", _tables.versions()),
+    ]
+
+
 def _doublets(book: _Book, facts: Mapping[str, Mapping[str, Any]]) -> list[_Picture | _Table]:
     """Histograms and rates of doublets."""
     found = sum(capture["n_doublets"] for capture in facts.values())
     picture = book.picture(
         "doublets",
-        lambda: pl.doublet_scores(facts),
+        partial(pl.doublet_scores, facts),
         f"Histograms of the doublet scores of the cells and of simulated doublets in {len(facts)} "
         f"captures; {found:,} cells are taken for doublets.",
     )
@@ -204,13 +234,15 @@ def _doublets(book: _Book, facts: Mapping[str, Mapping[str, Any]]) -> list[_Pict
 def _integration(
     book: _Book, results: Results, config: Mapping[str, Any]
 ) -> list[_Picture | _Table]:
-    """Pictures and scores of the mixed cells."""
+    """Pictures and scores of the mixed cells, if the config asks for them."""
+    if not results.integrated:
+        return []
     cells, wanted = results.mixed_cells, config["integrate"]
     colors = dict.fromkeys([*wanted["key"], wanted["label"]])
     pictures = [
         book.picture(
             "integration",
-            lambda color=color: pl.before_after(cells, color),
+            partial(pl.before_after, cells, color),
             f"Two maps of {cells.n_obs:,} cells coloured by {color}: before mixing and after.",
             color=color,
         )

@@ -139,9 +139,10 @@ class Results:
         return _cells(self.umap)
 
     @cached_property
-    def mixed_cells(self) -> AnnData | None:
+    def mixed_cells(self) -> AnnData:
         """The same of the mixed cells, with ``X_umap_harmony`` if there is a map of them."""
-        return _cells(self.integrated) if self.integrated else None
+        assert self.integrated is not None
+        return _cells(self.integrated)
 
     @cached_property
     def mixing(self) -> pd.DataFrame:

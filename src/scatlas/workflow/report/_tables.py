@@ -112,7 +112,7 @@ def runs(folder: Path) -> pd.DataFrame:
     left out of the largest value, and stay empty where nothing was sampled. So does what a damaged
     file does not tell: it is no result.
     """
-    rows = []
+    rows: list[dict[str, str | None]] = []
     for path in folder.glob("*/*.tsv"):
         lines = path.read_text("utf-8", errors="replace").splitlines()
         head, *values = [line.split("\t") for line in lines or [""]]
