@@ -73,21 +73,22 @@ def main() -> int:
 def examples(function: Function, turn: int, n: int) -> tuple[int, str]:
     """Number of judged examples, and the smallest failure."""
     judged = 0
+    last = ""  # in the end the failure, which Hypothesis runs once more
 
     @seed(turn)
     @settings(_QUIET, max_examples=n)
     @given(function.values, function.forms)
     def check(values, form):
-        nonlocal judged
+        nonlocal judged, last
         judged += 1
+        last = f"{values}\n{form}"
         judge(function, values, form)
 
     try:
         check()
     except Exception as error:  # noqa: BLE001 - every exception is a failure
-        notes = "\n".join(getattr(error, "__notes__", []))
         where = "".join(traceback.format_tb(error.__traceback__)[-3:])
-        return judged, f"{type(error).__name__}: {error}\n{where}{notes}"
+        return judged, f"{type(error).__name__}: {error}\n{where}{last}"
     return judged, ""
 
 

@@ -236,9 +236,8 @@ FUNCTIONS = {
     "pp.cell_totals": Function(
         _cell_totals,
         lambda values, _: {"totals": exact_sums(values.dense, 1)},
-        storages="close",
         **SUMS,
     ),
-    "pp.size_factors": Function(_size_factors, _size_factors_expected, storages="close", **SUMS),
+    "pp.size_factors": Function(_size_factors, _size_factors_expected, **SUMS),
     "pp.select_and_log_normalize": Function(_cut, _cut_expected, lazy=("X",), **STORED),
 }

@@ -21,6 +21,7 @@ from tests.conftest import annotate
 
 Kind = Literal["counts", "huge", "negative", "reals", "nonfinite"]
 ALL: tuple[Kind, ...] = ("counts", "huge", "negative", "reals", "nonfinite")
+REALS: tuple[Kind, ...] = ("reals", "nonfinite")
 
 INTEGERS = (
     *("bool", "int8", "int16", "int32", "int64"),
@@ -64,6 +65,14 @@ class Values:
         finite = self.dense[np.isfinite(self.dense)].astype(np.float64)
         return float(np.abs(finite).max(initial=0.0))
 
+    @property
+    def sums_may_overflow(self) -> bool:
+        """Whether int64 might not hold a sum of as many values as there are in a row or column."""
+        if self.dense.dtype.kind not in "iu":
+            return False
+        largest = max(map(abs, map(int, self.dense.ravel())), default=0)
+        return largest * max(self.dense.shape) >= 2**63
+
     def __repr__(self) -> str:
         return f"Values({self.kind}, {self.dense.dtype}, {self.dense.tolist()})"
 
@@ -78,7 +87,7 @@ def filled(
         numbers = rng.integers(0, _largest(np.dtype(dtype), shape), shape, np.uint64, endpoint=True)
     elif kind == "negative":
         numbers = numbers - 4
-    elif kind in ("reals", "nonfinite"):
+    elif kind in REALS:
         numbers = rng.normal(size=shape) * 3
     if kind == "nonfinite":
         odd = rng.random(shape) < 0.2
