@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from numpy.typing import ArrayLike, NDArray
 
+    from scatlas.kernels.moments.moments_cpu import Moments
+
     Flavor = Literal["seurat", "cell_ranger", "seurat_v3", "seurat_v3_paper", "pearson_residuals"]
 
 # What an AnnData gets of a table.
@@ -174,7 +176,6 @@ def highly_variable_genes(
     ``preprocessing/_highly_variable_genes.py`` and that of ``experimental/pp``.
     """
     from scatlas.elements import get_array
-    from scatlas.matrix.gene_moments import check_finite_moments, gene_moments
 
     check_flavor(flavor)
     x = get_array(adata, layer)
@@ -183,59 +184,66 @@ def highly_variable_genes(
     if x.shape[1] == 0:
         raise InputError("highly_variable_genes needs at least one gene, but the AnnData has none")
     codes, batches = _batches(adata, batch_key)
-    scales = None if size_factors is None else _scales(adata, size_factors)
-    if scales is not None:
-        check_cells(~np.isnan(scales), codes, len(batches))
     names = adata.var_names
-    if flavor == hvg_pearson.FLAVOR:
-        table = hvg_pearson.hvg_table(
-            x,
-            names,
-            codes,
-            None if batch_key is None else batches,
-            cell_mask=None if scales is None else ~np.isnan(scales),
-            n_top_genes=n_top_genes,
-            theta=theta,
-            clip=clip,
-            check_values=check_values,
-            min_cells=min_cells,
-        )
-    elif flavor in hvg_v3.FLAVORS:
-        table = hvg_v3.hvg_table(
-            x,
-            names,
-            codes,
-            None if batch_key is None else batches,
-            cell_mask=None if scales is None else ~np.isnan(scales),
-            flavor=flavor,
-            n_top_genes=n_top_genes,
-            span=span,
-            check_values=check_values,
-            min_cells=min_cells,
-        )
-    else:
+    scales = None if size_factors is None else _scales(adata, size_factors)
+    cell_mask = None if scales is None else ~np.isnan(scales)
+    if cell_mask is not None:
+        check_cells(cell_mask, codes, len(batches or []))
+    if flavor in hvg_dispersion.FLAVORS:
         cutoffs = Cutoffs(min_mean, max_mean, min_disp, max_disp)
         if n_top_genes is not None and cutoffs != DEFAULT_CUTOFFS:
             warnings.warn("If you pass `n_top_genes`, all cutoffs are ignored.", stacklevel=2)
-        if scales is None:
-            base = adata.uns.get("log1p", {}).get("base")
-            log_base = None if base is None else float(np.log(base))
-            moments = gene_moments(x, codes, expm1=flavor == "seurat", log_base=log_base)
-            check_finite_moments(moments, names, "log-normalised data")
-        else:
-            moments = normalized_count_moments(x, names, scales, flavor, codes)
         table = hvg_table(
-            moments,
+            _moments(adata, x, codes, scales, flavor),
             names,
-            n_batches=None if batch_key is None else len(batches),
+            n_batches=None if batches is None else len(batches),
             flavor=flavor,
             n_bins=n_bins,
             n_top_genes=n_top_genes,
             cutoffs=cutoffs,
             min_cells=min_cells,
         )
+    else:
+        options: dict[str, Any] = {
+            "cell_mask": cell_mask,
+            "n_top_genes": n_top_genes,
+            "check_values": check_values,
+            "min_cells": min_cells,
+        }
+        if flavor == hvg_pearson.FLAVOR:
+            table = hvg_pearson.hvg_table(
+                x, names, codes, batches, theta=theta, clip=clip, **options
+            )
+        else:
+            table = hvg_v3.hvg_table(x, names, codes, batches, flavor=flavor, span=span, **options)
     if not inplace:
         return table[table["highly_variable"]] if subset else table
+    _write(adata, table, flavor, layer)
+    if subset:
+        adata._inplace_subset_var(table["highly_variable"].to_numpy())
+    return None
+
+
+def _moments(
+    adata: AnnData,
+    x: Any,
+    codes: NDArray[np.int64] | None,
+    scales: NDArray[np.float64] | None,
+    flavor: Flavor,
+) -> Moments:
+    """Moments of logarithms, or of counts that are normalised on the way."""
+    from scatlas.matrix.gene_moments import check_finite_moments, gene_moments
+
+    if scales is not None:
+        return normalized_count_moments(x, adata.var_names, scales, flavor, codes)
+    base = adata.uns.get("log1p", {}).get("base")
+    log_base = None if base is None else float(np.log(base))
+    moments = gene_moments(x, codes, expm1=flavor == "seurat", log_base=log_base)
+    check_finite_moments(moments, adata.var_names, "log-normalised data")
+    return moments
+
+
+def _write(adata: AnnData, table: pd.DataFrame, flavor: Flavor, layer: str | None) -> None:
     adata.uns["hvg"] = {"flavor": flavor}
     if flavor == hvg_pearson.FLAVOR:
         adata.uns["hvg"]["computed_on"] = layer or "adata.X"
@@ -244,17 +252,19 @@ def highly_variable_genes(
             continue
         dtype = np.float32 if column == "dispersions_norm" else None
         adata.var[column] = table[column].to_numpy(dtype=dtype)
-    if subset:
-        adata._inplace_subset_var(table["highly_variable"].to_numpy())
-    return None
 
 
-def _batches(adata: AnnData, batch_key: str | None) -> tuple[NDArray[np.int64] | None, list[Any]]:
-    """Code of each cell's batch (cells of no batch: one past the last) and the batches in use."""
+def _batches(
+    adata: AnnData, batch_key: str | None
+) -> tuple[NDArray[np.int64] | None, list[Any] | None]:
+    """Code of each cell's batch (cells of no batch: one past the last) and the batches in use.
+
+    Both are None without ``batch_key``.
+    """
     import pandas as pd
 
     if batch_key is None:
-        return None, []
+        return None, None
     obs = elements.get_table(adata, "obs")
     if batch_key not in obs:
         msg = f"obs has no column {batch_key!r} (batch_key); it has {list(obs.columns)}"

@@ -106,18 +106,7 @@ def neighbors(
     ``"sqeuclidean"`` and ``"cosine"``. Two runs of NN-descent there find slightly different
     neighbours. The graph is written to the main memory, as from the CPU.
     """
-    if n_neighbors < 2:
-        msg = f"n_neighbors is {n_neighbors}, but counts the cell itself: it must be at least 2"
-        raise InputError(msg)
-    if method not in {"umap", None}:
-        msg = f"method {method!r} is not offered: use method='umap'"
-        raise InputError(msg)
-    if not knn:
-        msg = "knn=False belongs to method='gauss', which is not offered: use knn=True"
-        raise InputError(msg)
-    if transformer not in {None, "sklearn", "pynndescent"}:
-        msg = f"transformer {transformer!r} is not offered: use 'sklearn', 'pynndescent' or None"
-        raise InputError(msg)
+    _check_options(n_neighbors, knn=knn, method=method, transformer=transformer)
     if adata.n_obs < 3:
         msg = f"a neighbourhood graph needs at least 3 cells, but there are {adata.n_obs}"
         raise InputError(msg)
@@ -130,45 +119,9 @@ def neighbors(
     cuvs = _cuvs(x, metric, metric_kwds) if kind_of(x).gpu else None
     x = elements.to_contiguous(x) if cuvs is None else x
     elements.check_finite_values(x, elements.representation_name(adata, use_rep, n_pcs))
-    search: Any
-    if cuvs is None:
-        from scatlas.matrix import knn as search
-
-        options: dict[str, Any] = {"metric_kwds": _with_spread(x, metric, metric_kwds)}
-        descent, place = {"random_state": random_state}, ""
-        threads = " on one thread"
-    else:
-        from scatlas.kernels.graphs import knn_gpu as search
-
-        options = {"cuvs": cuvs}
-        descent, place = {}, " on the GPU"
-        threads = place
-    if transformer == "sklearn" or (transformer is None and adata.n_obs <= search.EXACT_UP_TO):
-        logger.info("neighbours of %d cells in %d dimensions: exact search%s", *x.shape, place)
-        find = search.exact
-    else:
-        logger.info(
-            "neighbours of %d cells in %d dimensions: NN-descent%s (%s)",
-            *x.shape,
-            threads,
-            "asked for" if transformer else f"the exact search is for up to {search.EXACT_UP_TO:,}",
-        )
-        options |= descent
-        find = search.approximate
-    try:
-        indices, distances = find(x, n_neighbors, metric=metric, **options)
-    except InputError:
-        raise
-    except (TypeError, ValueError) as error:  # scikit-learn's, SciPy's or pynndescent's
-        if callable(metric):
-            raise
-        reason = " ".join(str(error).split())[:300]
-        msg = (
-            f"metric={metric!r} with metric_kwds of {list(metric_kwds)} cannot measure cells in "
-            f"{x.shape[1]} dimensions ({reason}): choose another metric or metric_kwds"
-        )
-        raise InputError(msg) from error
-
+    indices, distances = _search(
+        x, n_neighbors, transformer, metric, metric_kwds, random_state, cuvs
+    )
     prefix = "" if key_added is None else f"{key_added}_"
     params: dict[str, Any] = {
         "n_neighbors": n_neighbors,
@@ -191,6 +144,71 @@ def neighbors(
     if method is not None:
         adata.obsp[f"{prefix}connectivities"] = connectivities(indices, distances)
     return adata if copy else None
+
+
+def _check_options(n_neighbors: int, *, knn: bool, method: Any, transformer: Any) -> None:
+    if n_neighbors < 2:
+        msg = f"n_neighbors is {n_neighbors}, but counts the cell itself: it must be at least 2"
+        raise InputError(msg)
+    if method not in {"umap", None}:
+        msg = f"method {method!r} is not offered: use method='umap'"
+        raise InputError(msg)
+    if not knn:
+        msg = "knn=False belongs to method='gauss', which is not offered: use knn=True"
+        raise InputError(msg)
+    if transformer not in {None, "sklearn", "pynndescent"}:
+        msg = f"transformer {transformer!r} is not offered: use 'sklearn', 'pynndescent' or None"
+        raise InputError(msg)
+
+
+def _search(
+    x: Any,
+    n_neighbors: int,
+    transformer: str | None,
+    metric: Any,
+    metric_kwds: Mapping[str, Any],
+    random_state: int | np.random.RandomState,
+    cuvs: ModuleType | None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of the neighbours ``[n_cells, n_neighbors]`` and their distances."""
+    search: Any
+    if cuvs is None:
+        from scatlas.matrix import knn as search
+
+        options: dict[str, Any] = {"metric_kwds": _with_spread(x, metric, metric_kwds)}
+        descent, place = {"random_state": random_state}, ""
+        threads = " on one thread"
+    else:
+        from scatlas.kernels.graphs import knn_gpu as search
+
+        options = {"cuvs": cuvs}
+        descent, place = {}, " on the GPU"
+        threads = place
+    if transformer == "sklearn" or (transformer is None and x.shape[0] <= search.EXACT_UP_TO):
+        logger.info("neighbours of %d cells in %d dimensions: exact search%s", *x.shape, place)
+        find = search.exact
+    else:
+        logger.info(
+            "neighbours of %d cells in %d dimensions: NN-descent%s (%s)",
+            *x.shape,
+            threads,
+            "asked for" if transformer else f"the exact search is for up to {search.EXACT_UP_TO:,}",
+        )
+        options |= descent
+        find = search.approximate
+    try:
+        return find(x, n_neighbors, metric=metric, **options)
+    except InputError:
+        raise
+    except (TypeError, ValueError) as error:  # scikit-learn's, SciPy's or pynndescent's
+        if callable(metric):
+            raise
+        reason = " ".join(str(error).split())[:300]
+        msg = (
+            f"metric={metric!r} with metric_kwds of {list(metric_kwds)} cannot measure cells in "
+            f"{x.shape[1]} dimensions ({reason}): choose another metric or metric_kwds"
+        )
+        raise InputError(msg) from error
 
 
 def _with_spread(x: Any, metric: Any, metric_kwds: Mapping[str, Any]) -> Mapping[str, Any]:

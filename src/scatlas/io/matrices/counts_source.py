@@ -20,7 +20,7 @@ from scatlas.io.files.anndata_checks import (
 from scatlas.io.files.anndata_file import Store, load_filters
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.matrices.csr_row_block import RowBlock, row_blocks
-from scatlas.io.matrices.layout import convert, describe
+from scatlas.io.matrices.layout import StoredMatrix
 from scatlas.io.tables.table import Table, open_tables
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class CountsSource:
             check_anndata(self.path, self._root)
             shape = table_lengths(self.path, self._root)
             _check_x(self.path, self._root)
-            self.matrix = describe(self.path, self._root, "X", shape)
+            self.matrix = StoredMatrix.find(self.path, self._root, "X", shape)
             self._stack = stack.pop_all()
 
     def __enter__(self) -> CountsSource:
@@ -180,7 +180,7 @@ class CountsSource:
         InputError
             It does not fit; the message holds the command that converts the file.
         """
-        return convert(self.path, self.kind, self._root, self.matrix, budget)
+        return self.matrix.to_csr(self._root, self.kind, budget)
 
 
 def _check_x(path: str, root: Any) -> None:

@@ -14,7 +14,7 @@ from scatlas.io.files.anndata_checks import STRUCTURE
 from scatlas.io.files.anndata_file import Store, load_filters
 from scatlas.io.files.chunk_locations import locate_chunks
 from scatlas.io.files.read_errors import REMEDY, reading
-from scatlas.io.matrices.layout import Matrix, check_indices, in_memory, read_range
+from scatlas.io.matrices.layout import StoredMatrix, check_indices, in_memory, read_range
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -160,7 +160,12 @@ class RowBlock:
 
 
 def row_blocks(
-    store: Store, root: Any, matrix: Matrix, cut: Sequence[tuple[int, int]], *, direct: bool = True
+    store: Store,
+    root: Any,
+    matrix: StoredMatrix,
+    cut: Sequence[tuple[int, int]],
+    *,
+    direct: bool = True,
 ) -> list[RowBlock]:
     """Blocks of a CSR matrix for one pass, in order.
 

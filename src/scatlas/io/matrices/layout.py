@@ -22,11 +22,13 @@ _SPARSE: dict[str, Literal["csr", "csc"]] = {"csr_matrix": "csr", "csc_matrix": 
 
 
 @dataclass(frozen=True)
-class Matrix:
+class StoredMatrix:
     """A matrix [cells x genes] in an AnnData file.
 
     Attributes
     ----------
+    path
+        File, for the messages.
     key
         Element in the file, such as ``X`` or ``layers/counts``.
     format
@@ -39,11 +41,61 @@ class Matrix:
         int64 offsets of the rows (of the columns for ``csc``); empty for ``dense``.
     """
 
+    path: str
     key: str
     format: Literal["csr", "csc", "dense"]
     shape: tuple[int, int]
     dtype: np.dtype
     indptr: np.ndarray = field(repr=False, default_factory=lambda: np.empty(0, np.int64))
+
+    @classmethod
+    def find(cls, path: str, root: Any, key: str, shape: tuple[int, int]) -> StoredMatrix:
+        """Find how a matrix is stored and check that its parts agree.
+
+        Parameters
+        ----------
+        path, root
+            File, and the same opened.
+        key
+            Element, such as ``X``.
+        shape
+            Lengths of ``obs`` and ``var``.
+
+        Raises
+        ------
+        InputError
+            The encoding is unknown, or lengths, offsets or types do not agree.
+        """
+        with reading(path, key):
+            element = root[key]
+            encoding = attribute(element, "encoding-type", "array")
+            load_filters(path, element)
+        name, shape_name = f"{path}: {key}", "shape"
+        if "h5sparse_format" in element.attrs:  # of AnnData before 0.7
+            encoding = f"{attribute(element, 'h5sparse_format')}_matrix"
+            shape_name = "h5sparse_shape"
+        if not is_group(element) and len(element.shape) == 2:
+            _check_shape(name, tuple(element.shape), shape)
+            _check_kind(name, element.dtype, "biuf")
+            return cls(path, key, "dense", shape, in_memory(element.dtype))
+        if encoding not in _SPARSE or not is_group(element):
+            msg = f"{name} is stored as {encoding!r}: store counts as a CSR matrix"
+            raise InputError(msg)
+        lengths = _lengths(path, key, element)
+        with reading(path, f"the shape of {key}"):
+            n_rows, n_columns = (int(n) for n in element.attrs[shape_name])
+        _check_shape(name, (n_rows, n_columns), shape)
+        kind = _SPARSE[encoding]
+        n_rows = shape[0 if kind == "csr" else 1]
+        # Before memory is set aside for it: a damaged length may ask for terabytes.
+        _check_length(name, lengths["indptr"], n_rows, kind)
+        with reading(path, f"{key}/indptr"):
+            stored = element["indptr"]
+            is_hdf5 = isinstance(stored, h5py.Dataset)
+            offsets = read_without_plugins(stored) if is_hdf5 else stored[:]
+            indptr = np.asarray(offsets).astype(np.int64, copy=False)
+        _check_offsets(path, key, indptr, lengths, kind)
+        return cls(path, key, kind, shape, in_memory(element["data"].dtype), indptr)
 
     @property
     def n_values(self) -> int:
@@ -51,6 +103,41 @@ class Matrix:
         if self.format == "dense":
             return self.shape[0] * self.shape[1]
         return int(self.indptr[-1])
+
+    def to_csr(self, root: Any, kind: str, budget: int) -> sp.csr_matrix:
+        """CSR matrix of a dense or CSC element, see :meth:`scatlas.io.CountsSource.convert`."""
+        stored, n_bytes = root[self.key], self.n_values * self.dtype.itemsize
+        if self.format == "csc":
+            n_bytes += self.n_values * stored["indices"].dtype.itemsize
+        if n_bytes > budget:
+            msg = (
+                f"{self.path}: {self.key} is a {'CSC' if self.format == 'csc' else 'dense'} matrix "
+                f"of {n_bytes / 1e6:,.1f} MB, more than the block budget of {budget / 1e6:,.1f} "
+                f"MB: convert it to CSR with: {self._conversion(kind)}"
+            )
+            raise InputError(msg)
+        logger.info("%s: %s is %s: converted to CSR", self.path, self.key, self.format)
+        if self.format == "dense":
+            rows = cells(0, self.shape[0])
+            return sp.csr_matrix(read_range(self.path, root, self.key, 0, self.shape[0], rows))
+        data, indices = (
+            read_range(self.path, root, f"{self.key}/{part}", 0, self.n_values, "all genes")
+            for part in ("data", "indices")
+        )
+        check_indices(self.path, self.key, indices, self.shape[0], "all genes")
+        return sp.csc_matrix((data, indices, self.indptr), shape=self.shape).tocsr()
+
+    def _conversion(self, kind: str) -> str:
+        """Command that converts the file."""
+        suffix = "h5ad" if kind == "h5ad" else "zarr"
+        name = self.path.rstrip("/").rpartition("/")[2] if "://" in self.path else self.path
+        target = f"{name.removesuffix('.' + suffix)}.csr.{suffix}"
+        holder = "a.X" if self.key == "X" else f"a.layers[{self.key.split('/', 1)[1]!r}]"
+        code = (
+            f"import anndata, scipy.sparse; a = anndata.read_{suffix}({name!r}); "
+            f"{holder} = scipy.sparse.csr_matrix({holder}); a.write_{suffix}({target!r})"
+        )
+        return f'python -c "{code}"'
 
 
 def in_memory(dtype: np.dtype) -> np.dtype:
@@ -62,74 +149,30 @@ def in_memory(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float32) if native == np.float16 else native
 
 
-def describe(path: str, root: Any, key: str, shape: tuple[int, int]) -> Matrix:
-    """Find how a matrix is stored and check that its parts agree.
-
-    Parameters
-    ----------
-    path
-        File, for the messages.
-    root
-        Opened file.
-    key
-        Element, such as ``X``.
-    shape
-        Lengths of ``obs`` and ``var``.
-
-    Raises
-    ------
-    InputError
-        The encoding is unknown, or lengths, offsets or types do not agree.
-    """
-    with reading(path, key):
-        element = root[key]
-        encoding = attribute(element, "encoding-type", "array")
-        load_filters(path, element)
-    shape_name = "shape"
-    if "h5sparse_format" in element.attrs:  # of AnnData before 0.7
-        encoding, shape_name = f"{attribute(element, 'h5sparse_format')}_matrix", "h5sparse_shape"
-    if not is_group(element) and len(element.shape) == 2:
-        _check_shape(path, key, tuple(element.shape), shape)
-        _check_kind(path, key, element.dtype, "biuf")
-        return Matrix(key, "dense", shape, in_memory(element.dtype))
-    if encoding not in _SPARSE or not is_group(element):
-        msg = f"{path}: {key} is stored as {encoding!r}: store counts as a CSR matrix"
-        raise InputError(msg)
-    absent = [part for part in ("data", "indices", "indptr") if part not in element]
-    if absent:
-        msg = f"{path}: {key} has no {absent[0]}: the file is not complete; {REMEDY}"
-        raise InputError(msg)
-    with reading(path, f"the shape of {key}"):
-        n_rows, n_columns = (int(n) for n in element.attrs[shape_name])
-    lengths = {}
-    for part, kinds in (("data", "biuf"), ("indices", "iu"), ("indptr", "iu")):
+def _lengths(path: str, key: str, element: Any) -> dict[str, int]:
+    """Lengths of the three arrays of a sparse matrix."""
+    parts = {"data": "biuf", "indices": "iu", "indptr": "iu"}
+    for part in parts:
+        if part not in element:
+            msg = f"{path}: {key} has no {part}: the file is not complete; {REMEDY}"
+            raise InputError(msg)
+    for part, kinds in parts.items():
         with reading(path, f"{key}/{part}"):
-            _check_line(path, f"{key}/{part}", element[part])
-            _check_kind(path, f"{key}/{part}", element[part].dtype, kinds)
-            lengths[part] = int(element[part].shape[0])
-    _check_shape(path, key, (n_rows, n_columns), shape)
-    kind = _SPARSE[encoding]
-    n_rows = shape[0 if kind == "csr" else 1]
-    # Before memory is set aside for it: a damaged length may ask for terabytes.
-    _check_length(path, key, lengths["indptr"], n_rows, kind)
-    with reading(path, f"{key}/indptr"):
-        offsets = element["indptr"]
-        offsets = read_without_plugins(offsets) if isinstance(offsets, h5py.Dataset) else offsets[:]
-        indptr = np.asarray(offsets).astype(np.int64, copy=False)
-    _check_offsets(path, key, indptr, lengths, kind)
-    return Matrix(key, kind, shape, in_memory(element["data"].dtype), indptr)
+            _check_line(f"{path}: {key}/{part}", element[part])
+            _check_kind(f"{path}: {key}/{part}", element[part].dtype, kinds)
+    return {part: int(element[part].shape[0]) for part in parts}
 
 
-def _check_shape(path: str, key: str, stored: tuple[int, ...], shape: tuple[int, int]) -> None:
+def _check_shape(name: str, stored: tuple[int, ...], shape: tuple[int, int]) -> None:
     if stored != shape:
         msg = (
-            f"{path}: {key} has {stored[0]:,} rows and {stored[1]:,} columns, but obs has "
+            f"{name} has {stored[0]:,} rows and {stored[1]:,} columns, but obs has "
             f"{shape[0]:,} cells and var {shape[1]:,} genes: {REMEDY}"
         )
         raise InputError(msg)
 
 
-def _check_line(path: str, part: str, element: Any) -> None:
+def _check_line(name: str, element: Any) -> None:
     """Refuse what is not an array of one dimension: a group, one value, nothing, a table."""
     # HDF5 has data sets without any extent; their shape is None.
     shape = None if is_group(element) else element.shape
@@ -138,22 +181,22 @@ def _check_line(path: str, part: str, element: Any) -> None:
     found = "a group" if is_group(element) else "empty"
     if shape is not None:
         found = f"an array of {len(shape)} dimensions" if shape else "a single number"
-    msg = f"{path}: {part} is {found} instead of an array of one dimension: {REMEDY}"
+    msg = f"{name} is {found} instead of an array of one dimension: {REMEDY}"
     raise InputError(msg)
 
 
-def _check_kind(path: str, part: str, dtype: np.dtype, kinds: str) -> None:
+def _check_kind(name: str, dtype: np.dtype, kinds: str) -> None:
     if dtype.kind not in kinds:
         wanted = "integers" if kinds == "iu" else "real numbers"
-        msg = f"{path}: {part} holds {dtype} instead of {wanted}: {REMEDY}"
+        msg = f"{name} holds {dtype} instead of {wanted}: {REMEDY}"
         raise InputError(msg)
 
 
-def _check_length(path: str, key: str, n_offsets: int, n_rows: int, kind: str) -> None:
+def _check_length(name: str, n_offsets: int, n_rows: int, kind: str) -> None:
     if n_offsets != n_rows + 1:
         row = "cell" if kind == "csr" else "gene"
         msg = (
-            f"{path}: {key}/indptr has {n_offsets:,} entries for {n_rows:,} {row}s "
+            f"{name}/indptr has {n_offsets:,} entries for {n_rows:,} {row}s "
             f"({n_rows + 1:,} expected): {REMEDY}"
         )
         raise InputError(msg)
@@ -178,21 +221,6 @@ def _check_offsets(
     if trouble:
         msg = f"{path}: {key}/indptr {trouble}: {REMEDY}"
         raise InputError(msg)
-
-
-def read_values(
-    path: str, root: Any, key: str, first: int, stop: int, rows: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Values ``first`` to ``stop - 1`` of a sparse matrix and their indices, types as stored."""
-    return (
-        read_range(path, root, f"{key}/data", first, stop, rows),
-        read_range(path, root, f"{key}/indices", first, stop, rows),
-    )
-
-
-def read_dense(path: str, root: Any, key: str, first: int, stop: int) -> np.ndarray:
-    """Rows ``first`` to ``stop - 1`` of a dense matrix."""
-    return read_range(path, root, key, first, stop, cells(first, stop))
 
 
 def read_range(path: str, root: Any, key: str, first: int, stop: int, rows: str) -> np.ndarray:
@@ -223,39 +251,6 @@ def check_indices(path: str, key: str, indices: np.ndarray, size: int, rows: str
     if not 0 <= worst < size:
         msg = f"{path}: {key}/indices of {rows} hold {worst}, but must be 0 to {size - 1}: {REMEDY}"
         raise InputError(msg)
-
-
-def convert(path: str, kind: str, root: Any, matrix: Matrix, budget: int) -> sp.csr_matrix:
-    """CSR matrix of a dense or CSC element, see :meth:`scatlas.io.CountsSource.convert`."""
-    key, stored = matrix.key, root[matrix.key]
-    n_bytes = matrix.n_values * matrix.dtype.itemsize
-    if matrix.format == "csc":
-        n_bytes += matrix.n_values * stored["indices"].dtype.itemsize
-    if n_bytes > budget:
-        msg = (
-            f"{path}: {key} is a {matrix.format.upper() if matrix.format == 'csc' else 'dense'} "
-            f"matrix of {n_bytes / 1e6:,.1f} MB, more than the block budget of "
-            f"{budget / 1e6:,.1f} MB: convert it to CSR with: {_conversion(path, kind, matrix)}"
-        )
-        raise InputError(msg)
-    logger.info("%s: %s is %s: converted to CSR", path, key, matrix.format)
-    if matrix.format == "dense":
-        return sp.csr_matrix(read_dense(path, root, key, 0, matrix.shape[0]))
-    data, indices = read_values(path, root, key, 0, matrix.n_values, "all genes")
-    check_indices(path, key, indices, matrix.shape[0], "all genes")
-    return sp.csc_matrix((data, indices, matrix.indptr), shape=matrix.shape).tocsr()
-
-
-def _conversion(path: str, kind: str, matrix: Matrix) -> str:
-    suffix = "h5ad" if kind == "h5ad" else "zarr"
-    name = path.rstrip("/").rpartition("/")[2] if "://" in path else path
-    target = f"{name.removesuffix('.' + suffix)}.csr.{suffix}"
-    holder = "a.X" if matrix.key == "X" else f"a.layers[{matrix.key.split('/', 1)[1]!r}]"
-    code = (
-        f"import anndata, scipy.sparse; a = anndata.read_{suffix}({name!r}); "
-        f"{holder} = scipy.sparse.csr_matrix({holder}); a.write_{suffix}({target!r})"
-    )
-    return f'python -c "{code}"'
 
 
 def read_element(path: str, root: Any, name: str) -> Any:

@@ -21,12 +21,11 @@ from scatlas.io.files.open_h5ad import keep_open
 from scatlas.io.files.read_errors import reading
 from scatlas.io.matrices.csr_row_block import RowBlock, row_blocks
 from scatlas.io.matrices.layout import (
-    Matrix,
-    convert,
-    describe,
+    StoredMatrix,
+    cells,
     in_memory,
-    read_dense,
     read_element,
+    read_range,
 )
 from scatlas.io.tables.table import Table
 
@@ -199,11 +198,11 @@ def _matrix(
     compact: bool = False,
 ) -> da.Array:
     """Dask array of an X-like element."""
-    matrix = describe(store.path, root, key, shape)
+    matrix = StoredMatrix.find(store.path, root, key, shape)
     if matrix.format == "dense":
         return _dense(store, matrix, budget, largest)
     if matrix.format == "csc":
-        whole = convert(store.path, store.kind, root, matrix, budget)
+        whole = matrix.to_csr(root, store.kind, budget)
         blocks = csr_blocks(whole.indptr, budget, largest)
         tasks: list[tuple[Any, ...]] = [(_slice_rows, whole, *rows) for rows in blocks]
     else:
@@ -215,7 +214,7 @@ def _matrix(
     return _array(store, matrix, blocks, tasks, meta, kind="compact" if compact else "read")
 
 
-def _dense(store: Store, matrix: Matrix, budget: int, largest: int = BLOCK_BYTES) -> da.Array:
+def _dense(store: Store, matrix: StoredMatrix, budget: int, largest: int = BLOCK_BYTES) -> da.Array:
     row_bytes = int(np.prod(matrix.shape[1:])) * matrix.dtype.itemsize
     blocks = dense_blocks(matrix.shape[0], row_bytes, budget, largest)
     held = keep_open(store)
@@ -225,7 +224,7 @@ def _dense(store: Store, matrix: Matrix, budget: int, largest: int = BLOCK_BYTES
 
 def _array(
     store: Store,
-    matrix: Matrix,
+    matrix: StoredMatrix,
     blocks: list[tuple[int, int]],
     tasks: Sequence[tuple[Any, ...]],
     meta: Any,
@@ -246,7 +245,7 @@ def _small_or_lazy(store: Store, root: Any, key: str, budget: int) -> Any:
         return read_element(store.path, root, key)
     load_filters(store.path, element)
     n_rows, n_columns = element.shape
-    matrix = Matrix(key, "dense", (n_rows, n_columns), in_memory(element.dtype))
+    matrix = StoredMatrix(store.path, key, "dense", (n_rows, n_columns), in_memory(element.dtype))
     return _dense(store, matrix, budget)
 
 
@@ -260,7 +259,7 @@ def _read_dense(
     store.check_unchanged()
     with reading(store.path, STRUCTURE), store.open() as root:
         load_filters(store.path, root[key])
-        return read_dense(store.path, root, key, first, stop)
+        return read_range(store.path, root, key, first, stop, cells(first, stop))
 
 
 def _slice_rows(whole: sp.csr_matrix, first: int, stop: int) -> sp.csr_matrix:
