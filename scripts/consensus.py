@@ -1,4 +1,4 @@
-"""Choose the consensus genes: those that are highly variable on enough plates."""
+"""Choose the consensus genes: those that are highly variable on most plates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--hvg", nargs="+", required=True, metavar="PLATE=PATH", help="hvg.parquet of each plate"
     )
-    parser.add_argument("--min-plates", type=int, default=3, help="how many plates must agree")
+    parser.add_argument("--n-top-genes", type=int, help="how many genes to keep; all by default")
+    parser.add_argument("--min-plates", type=int, default=1, help="how many plates must agree")
     parser.add_argument("--genes", choices=["same", "intersect"], default="same")
     # From the environment: a change of pca.n_comps must not rerun this step.
     parser.add_argument(
@@ -33,7 +34,9 @@ def main(argv: list[str] | None = None) -> None:
     with script.run_script(args, outputs=[args.list, args.table]) as facts:
         paths = script.plate_paths(args.hvg)
         tables = {plate: pd.read_parquet(path) for plate, path in paths.items()}
-        table = consensus_genes(tables, min_plates=args.min_plates, genes=args.genes)
+        table = consensus_genes(
+            tables, n_top_genes=args.n_top_genes, min_plates=args.min_plates, genes=args.genes
+        )
         if args.n_comps is not None and len(table) < args.n_comps:
             msg = (
                 f"{len(table)} genes are highly variable on {args.min_plates} of {len(tables)} "

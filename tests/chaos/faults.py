@@ -41,6 +41,8 @@ VALID: list[dict[str, Any]] = [
     {"hvg": {"n_top_genes": 100, "flavor": "seurat_v3"}},
     {"consensus": {"min_plates": 1}},
     {"consensus": {"min_plates": 3}},
+    {"consensus": {"n_top_genes": 60}},
+    {"consensus": {"min_plates": "60%"}},
     {"scale": {"max_value": 2.5}},
     {"scale": {"zero_center": True}},
     {"pca": {"n_comps": 8, "zero_center": False}},

@@ -12,6 +12,7 @@ import pytest
 import scipy.sparse as sp
 
 from scatlas.pp import highly_variable_genes
+from scatlas.workflow.consensus import consensus_genes
 from tests.helpers.marked import marked_counts
 from tests.helpers.stable_sort import numpy_with_stable_argsort
 
@@ -163,3 +164,17 @@ def test_real_plates(plates_dir, scanpy, name):
                 options = {"flavor": flavor, "batch_key": batch_key, "n_top_genes": n_top_genes}
                 expected = scanpy(adata, inplace=False, **options)
                 same(highly_variable_genes(adata, inplace=False, **options), expected)
+
+
+@pytest.mark.parametrize("n_top_genes", [1, 50, 150, 400])
+def test_the_consensus_of_plates_is_scanpys_choice_for_batches(simulated, scanpy, n_top_genes):
+    options = {"flavor": "seurat_v3_paper", "n_top_genes": n_top_genes, "inplace": False}
+    expected = scanpy(simulated, batch_key="batch", **options)
+    plates = {
+        batch: highly_variable_genes(simulated[simulated.obs["batch"] == batch].copy(), **options)
+        for batch in "xyz"
+    }
+    found = consensus_genes(plates, n_top_genes=n_top_genes)
+    assert list(found.index) == list(expected.index[expected["highly_variable"]])
+    chosen = expected.loc[found.index]
+    assert found["highly_variable_nbatches"].tolist() == chosen["highly_variable_nbatches"].tolist()

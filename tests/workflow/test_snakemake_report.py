@@ -21,7 +21,10 @@ browser = browser_tools.browser
 COLORS = ("cell_line", "drug", "leiden", "plate")
 FIGURES = {
     "Cells": {"Cells kept": "cells_kept", "Quality of the cells": "qc_violins"},
-    "Genes": {"Overlap of the variable genes": "hvg_overlap"},
+    "Genes": {
+        "Overlap of the variable genes": "hvg_overlap",
+        "Variable genes by number of plates": "genes_by_plates",
+    },
     "Components": {"Variance explained": "pca_scree"},
     "Map": {f"UMAP by {color}": f"umap/{color}" for color in COLORS},
     "Run": {},

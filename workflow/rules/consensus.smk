@@ -28,13 +28,13 @@ checkpoint consensus:
         attempt=which_attempt,
     params:
         hvg=by_plate(f"{OUT}/plates/{{plate}}/hvg.parquet"),
-        min_plates=CONFIG.consensus.min_plates_of(len(PLATES)),
+        choice=consensus_options(),
         genes=CONFIG.genes,
         code=code("consensus"),
     message:
         "genes that the plates agree on"
     shell:
-        "python {input.script:q} --hvg {params.hvg:q} --min-plates {params.min_plates}"
+        "python {input.script:q} --hvg {params.hvg:q} {params.choice}"
         " --genes {params.genes} --list {output.genes:q} --table {output.table:q}"
         f"{STEP_TAIL}"
 

@@ -23,6 +23,13 @@ def rare_gene_counts(wildcards):
     return RARE_GENE_OPTION and f"--store {shlex.quote(store)} {RARE_GENE_OPTION}"
 
 
+def consensus_options():
+    """How many genes consensus takes, and on how many plates they must be variable."""
+    n_genes = CONFIG.consensus.n_top_genes_of(CONFIG.hvg)
+    top = f"--n-top-genes {n_genes} " if n_genes else ""
+    return f"{top}--min-plates {CONFIG.consensus.min_plates_of(len(PLATES))}"
+
+
 def consensus_genes(wildcards):
     """The gene list, which Snakemake compares again after the checkpoint."""
     return checkpoints.consensus.get().output.genes

@@ -55,6 +55,12 @@ rule report:
             category="Genes",
             labels={"result": "Overlap of the variable genes"},
         ),
+        genes_by_plates=report(
+            f"{OUT}/figures/genes_by_plates.png",
+            caption="../report/genes_by_plates.rst",
+            category="Genes",
+            labels={"result": "Variable genes by number of plates"},
+        ),
         pca_scree=report(
             f"{OUT}/figures/pca_scree.png",
             caption="../report/pca_scree.rst",

@@ -13,7 +13,7 @@ from scatlas._util.lazy_exports import exports
 if TYPE_CHECKING:
     from scatlas.pl._before_after import before_after
     from scatlas.pl._doublets import doublet_scores
-    from scatlas.pl._genes import hvg_overlap
+    from scatlas.pl._genes import genes_by_plates, hvg_overlap
     from scatlas.pl._pca import pca_scree
     from scatlas.pl._qc import cells_kept, qc_violins
     from scatlas.pl._style import save
@@ -23,6 +23,7 @@ _HOMES = {
     "before_after": "_before_after",
     "cells_kept": "_qc",
     "doublet_scores": "_doublets",
+    "genes_by_plates": "_genes",
     "hvg_overlap": "_genes",
     "pca_scree": "_pca",
     "qc_violins": "_qc",
@@ -33,6 +34,7 @@ __all__ = [
     "before_after",
     "cells_kept",
     "doublet_scores",
+    "genes_by_plates",
     "hvg_overlap",
     "pca_scree",
     "qc_violins",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from matplotlib.figure import Figure
 
-_SIDE = 5.0  # inches
+_SIDE = 4.5  # inches
 
 
 @styled

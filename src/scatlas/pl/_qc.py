@@ -9,7 +9,20 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from scatlas.errors import InputError
-from scatlas.pl._style import BLUE, GREY, INK, ORANGE, figure, plate_ticks, short, styled
+from scatlas.pl._style import (
+    BLUE,
+    GREY,
+    INK,
+    MANY_PLATES,
+    ORANGE,
+    colours,
+    figure,
+    name_plate,
+    plate_ticks,
+    short,
+    styled,
+    unusual_plates,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,6 +39,7 @@ _METRICS = (
 )
 _BINS = 160
 _HALF_WIDTH = 0.42
+_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @styled
@@ -37,6 +51,9 @@ def qc_violins(
     The left half of a violin is all cells, the right half those kept; a dot marks the median of
     the cells kept, a bar their middle half. Counts and genes are on a log scale; of the
     mitochondrial share, the highest hundredth of a plate's cells may lie beyond the axis.
+
+    With more than 30 plates, each metric sorts them by the median of the cells kept and draws bands
+    of these cells' quantiles; plates whose median is unusual are named.
 
     Parameters
     ----------
@@ -54,15 +71,20 @@ def qc_violins(
     """
     _some(tables)
     seen = {name: _overview(table) for name, table in tables.items()}
-    made = figure(max(6.0, 2.0 + 0.62 * len(tables)), 8.0)
+    many = len(tables) > MANY_PLATES
+    made = figure(9.0 if many else min(15.0, max(6.0, 2.0 + 0.62 * len(tables))), 8.0)
     axes = made.subplots(len(_METRICS), 1, sharex=True)
     limits = []
     for ax, (column, label, low, high, log) in zip(axes, _METRICS, strict=True):
         bounds = {"min": thresholds.get(low) if low else None, "max": thresholds.get(high)}
         drawn = {word: float(_scaled(b, log)) for word, b in bounds.items() if b is not None}
-        bottom, top = _limits([plate[column] for plate in seen.values()], drawn.values(), log)
-        for i, plate in enumerate(seen.values()):
-            _middle(ax, i, plate[column].middle)
+        shown = [plate[column].kept if many else plate[column].ends for plate in seen.values()]
+        bottom, top = _limits(shown, drawn.values(), log)
+        if many:
+            _bands(ax, list(seen), [plate[column].kept for plate in seen.values()])
+        else:
+            for i, plate in enumerate(seen.values()):
+                _middle(ax, i, plate[column].kept)
         for word, at in drawn.items():
             _bound(ax, at, bottom if word == "min" else top, f"{word} {bounds[word]:,g}")
         ax.set_ylim(bottom, top)
@@ -70,6 +92,12 @@ def qc_violins(
         if log:
             _powers_of_ten(ax, bottom, top)
         limits.append((bottom, top))
+    made.align_ylabels(axes)
+    if many:
+        axes[-1].set_xlabel(f"{len(tables)} plates, sorted by each metric's median of cells kept")
+        axes[-1].set_xlim(0, len(tables) + 1)
+        made.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
+        return made
     # One table in memory at a time: the plates of a large atlas hold millions of cells each.
     for i, table in enumerate(tables.values()):
         keep = table["keep"].to_numpy(bool)
@@ -77,7 +105,6 @@ def qc_violins(
             values = _scaled(table[column], log)
             _half_violin(ax, i, values, bottom, top, -1, GREY)
             _half_violin(ax, i, values[keep], bottom, top, 1, BLUE)
-    made.align_ylabels(axes)
     axes[-1].set_xlim(-0.6, len(tables) - 0.4)
     plate_ticks(axes[-1], list(tables))
     halves = [Patch(color=GREY, label="all cells"), Patch(color=BLUE, label="cells kept")]
@@ -101,7 +128,7 @@ class _Spread(NamedTuple):
     """Where a metric's cells lie on a plate, as drawn."""
 
     ends: tuple[float, ...]  # that the axis has to show; none without a cell
-    middle: tuple[float, ...]  # quartiles of the cells kept; none without a cell
+    kept: tuple[float, ...]  # _QUANTILES of the cells kept; none without a cell
 
 
 def _overview(table: pd.DataFrame) -> dict[str, _Spread]:
@@ -111,16 +138,18 @@ def _overview(table: pd.DataFrame) -> dict[str, _Spread]:
     for column, *_, log in _METRICS:
         values = _scaled(table[column], log)
         there = np.isfinite(values)
-        ends, middle = values[there], values[there & keep]
+        ends, kept = values[there], values[there & keep]
         found[column] = _Spread(
             tuple(np.quantile(ends, (0, 1) if log else (0, 0.99))) if ends.size else (),
-            tuple(np.quantile(middle, (0.25, 0.5, 0.75))) if middle.size else (),
+            tuple(np.quantile(kept, _QUANTILES)) if kept.size else (),
         )
     return found
 
 
-def _limits(plates: Iterable[_Spread], bounds: Iterable[float], log: bool) -> tuple[float, float]:
-    ends = [*bounds, *(end for plate in plates for end in plate.ends)]
+def _limits(
+    plates: Iterable[tuple[float, ...]], bounds: Iterable[float], log: bool
+) -> tuple[float, float]:
+    ends = [*bounds, *(end for plate in plates for end in plate)]
     top = max(ends, default=1.0)
     if not log:
         return 0.0, 1.25 * max(top, 0.1)
@@ -152,10 +181,31 @@ def _half_violin(
     ax.fill_betweenx(centres, at, at + side * width, color=colour, linewidth=0)
 
 
-def _middle(ax: Axes, at: int, quartiles: tuple[float, ...]) -> None:
+def _bands(ax: Axes, names: list[str], quantiles: list[tuple[float, ...]]) -> None:
+    """Quantiles of the cells kept of each plate, plates sorted by their median."""
+    filled = [i for i, plate in enumerate(quantiles) if plate]
+    if not filled:
+        return
+    values = np.array([quantiles[i] for i in filled])
+    order = np.argsort(values[:, 2], kind="stable")
+    low, lower, middle, upper, high = values[order].T
+    at = np.arange(1, len(filled) + 1)
+    look: dict[str, Any] = {"step": "mid", "linewidth": 0, "color": BLUE}
+    ax.fill_between(at, low, high, alpha=0.2, label="5% to 95% of the cells kept", **look)
+    ax.fill_between(at, lower, upper, alpha=0.45, label="their middle half", **look)
+    ax.plot(at, middle, color=INK, linewidth=1.2, drawstyle="steps-mid", label="their median")
+    place = np.argsort(order)
+    named = sorted(unusual_plates(values[:, 2]), key=lambda i: place[i])
+    below = [i for i in named if place[i] < len(filled) / 2]
+    for level, i in [*enumerate(below), *enumerate(reversed([i for i in named if i not in below]))]:
+        side = 1 if i in below else -1
+        name_plate(ax, short(names[filled[i]]), (place[i] + 1, values[i, 2]), side, level)
+
+
+def _middle(ax: Axes, at: int, quantiles: tuple[float, ...]) -> None:
     """Median and middle half."""
-    if quartiles:
-        low, middle, high = quartiles
+    if quantiles:
+        _, low, middle, high, _ = quantiles
         ax.plot([at, at], [low, high], color=INK, linewidth=2.4, solid_capstyle="butt")
         ax.plot(at, middle, "o", color="white", markeredgecolor=INK, markersize=4.5, zorder=3)
 
@@ -184,7 +234,12 @@ def _powers_of_ten(ax: Axes, bottom: float, top: float) -> None:
         for power in range(int(np.floor(bottom)), int(np.ceil(top)) + 1)
         for step in steps
     ]
-    ax.set_yticks([mark for mark in marks if bottom <= mark <= top])
+    seen = [mark for mark in marks if bottom <= mark <= top]
+    if len(seen) < 2:  # a narrow axis
+        values = np.asarray(MaxNLocator(5).tick_values(10**bottom, 10**top))
+        marks = np.log10(values.clip(min=1e-3)).tolist()
+        seen = [mark for mark in marks if bottom <= mark <= top]
+    ax.set_yticks(seen)
     ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{10**y:,.0f}"))
     ax.yaxis.set_minor_formatter(NullFormatter())
 
@@ -204,7 +259,9 @@ _RULES = {
 def cells_kept(summaries: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Cells kept of each plate, and which rule took the others.
 
-    Rules work in turn: a cell counts for the first that it fails.
+    Rules work in turn: a cell counts for the first that it fails. More than 30 plates are sorted by
+    the share of cells kept, without their numbers of cells; those that keep unusually few are
+    named.
 
     Parameters
     ----------
@@ -222,6 +279,8 @@ def cells_kept(summaries: Mapping[str, Mapping[str, Any]]) -> Figure:
     kept = np.array([summaries[name]["n_kept"] for name in plates], np.int64)
     removed = {name: summaries[name].get("removed", {}) for name in plates}
     rules = list(dict.fromkeys(rule for name in plates for rule in removed[name]))
+    if len(plates) > MANY_PLATES:
+        return _shares_kept(plates, total, kept, [removed[name] for name in plates], rules)
     made = figure(6.2 + (1.2 + 0.8 * len(rules) if rules else 0), 1.7 + 0.34 * len(plates))
     axes = made.subplots(
         1,
@@ -255,6 +314,39 @@ def cells_kept(summaries: Mapping[str, Mapping[str, Any]]) -> Figure:
     if rules:
         _removed(axes[1], rules, [removed[name] for name in plates], total)
     made.legend(*bars.get_legend_handles_labels(), loc="outside upper left", ncols=2)
+    return made
+
+
+def _shares_kept(
+    plates: list[str],
+    total: np.ndarray,
+    kept: np.ndarray,
+    removed: list[Mapping[str, int]],
+    rules: list[str],
+) -> Figure:
+    """Share of each plate's cells that are kept or taken by a rule, plates sorted by the first."""
+    share = kept / np.maximum(total, 1)
+    order = np.argsort(share, kind="stable")
+    at = np.arange(1, len(plates) + 1)
+    made = figure(9.0, 4.4)
+    ax = made.subplots()
+    below = np.zeros(len(plates))
+    used = [rule for rule in rules if any(row.get(rule, 0) for row in removed)]
+    for rule, colour in zip([None, *used], [BLUE, *colours(len(used) + 1)[1:]], strict=True):
+        taken = kept if rule is None else np.array([row.get(rule, 0) for row in removed])
+        height = 100 * (taken / np.maximum(total, 1))[order]
+        label = "kept" if rule is None else _RULES.get(rule, rule)
+        ax.bar(at, height, 1.0, bottom=below, color=colour, linewidth=0, label=label)
+        below += height
+    place = np.argsort(order)
+    for level, i in enumerate(sorted(unusual_plates(share, low_only=True), key=lambda i: place[i])):
+        text = f"{short(plates[i])} {100 * share[i]:.0f}%"
+        name_plate(ax, text, (place[i] + 1, 100 * share[i]), 1, level)
+    ax.set_xlim(0.5, len(plates) + 0.5)
+    ax.set_ylim(0, 100)
+    ax.set_xlabel(f"{len(plates)} plates, sorted by the share of cells kept")
+    ax.set_ylabel("cells, %")
+    made.legend(*ax.get_legend_handles_labels(), loc="outside upper left", ncols=5)
     return made
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib import style
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 from scatlas.io.files.atomic import atomic_path
 
@@ -56,6 +57,9 @@ INK = "#222222"
 BLUE = "#0072b2"
 ORANGE = "#d55e00"
 GREY = "#bdbdbd"
+# With more plates than this, figures sort them and name the unusual ones only.
+MANY_PLATES = 30
+_MAX_NAMED = 8
 # Okabe, Ito (2008), without the yellow that vanishes on white; black last.
 _OKABE_ITO = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#222222")
 
@@ -160,3 +164,36 @@ def plate_ticks(ax: Axes, names: Sequence[str]) -> None:
     if max(map(len, labels), default=0) > room:
         for label in ax.get_xticklabels():
             label.set(rotation=40, ha="right", rotation_mode="anchor")
+
+
+def name_plate(ax: Axes, text: str, at: tuple[float, float], side: int, level: int) -> None:
+    """Name a point, to its right (1) or left (-1), each level above the one before."""
+    ax.plot(*at, "o", color=INK, markersize=3, zorder=3)
+    ax.annotate(
+        text,
+        at,
+        (14 * side, 8 + 10 * level),
+        textcoords="offset points",
+        ha="left" if side > 0 else "right",
+        fontsize=7,
+        color=INK,
+        path_effects=[withStroke(linewidth=2.5, foreground="white")],
+        arrowprops={"arrowstyle": "-", "linewidth": 0.5, "color": INK},
+        zorder=4,
+    )
+
+
+def unusual_plates(values: np.ndarray, *, low_only: bool = False) -> list[int]:
+    """Plates whose value is far from the median of all, at most eight, the farthest first.
+
+    Far is more than 3.5 robust standard deviations (Iglewicz, Hoaglin 1993).
+    """
+    values = np.asarray(values, np.float64)
+    known = values[np.isfinite(values)]
+    if not known.size:
+        return []
+    away = values - np.median(known)
+    spread = 1.4826 * np.median(np.abs(known - np.median(known)))
+    far = -away if low_only else np.abs(away)
+    far = np.where(np.isfinite(far) & (far > 3.5 * spread), far, 0)
+    return [int(i) for i in np.argsort(-far, kind="stable")[:_MAX_NAMED] if far[i] > 0]

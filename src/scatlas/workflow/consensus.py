@@ -14,20 +14,26 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-# Of the tables of all flavours; a rank has a meaning on its plate alone.
+# Of the tables of all flavours, what ranks the genes of a plate.
+_RANKED_BY = ("dispersions_norm", "variances_norm")
+# And what has a mean over plates; a rank has a meaning on its plate alone.
 _AVERAGED = ["means", "dispersions", "dispersions_norm", "variances", "variances_norm"]
 
 
 def consensus_genes(
     tables: Mapping[str, pd.DataFrame],
     *,
-    min_plates: int = 3,
+    n_top_genes: int | None = None,
+    min_plates: int = 1,
     genes: Literal["same", "intersect"] = "same",
 ) -> pd.DataFrame:
-    """Genes highly variable on at least ``min_plates`` plates.
+    """Genes that are highly variable on most plates, or on at least ``min_plates``.
 
-    The published 100M-cell notebook takes genes that occur in more than two plates' lists, and
-    orders them by the hash of a set; this function keeps the first plate's order.
+    Genes are ranked by the number of plates on which they are highly variable, then by their median
+    rank on these plates, then by their order, as :func:`scanpy.pp.highly_variable_genes` with
+    ``batch_key`` ranks them for the flavour seurat_v3_paper. The published 100M-cell notebook takes
+    all genes that occur in more than two plates' lists, and orders them by the hash of a set; this
+    function keeps the first plate's order.
 
     Parameters
     ----------
@@ -35,6 +41,8 @@ def consensus_genes(
         Per plate, in the order of the plate sheet: a table indexed by gene, in the plate's gene
         order, with the column ``highly_variable`` and numbers of its flavour
         (:func:`scatlas.pp.highly_variable_genes`), which are the same for all plates.
+    n_top_genes
+        How many genes to keep; all where it is None.
     min_plates
         How many plates must agree.
     genes
@@ -79,6 +87,11 @@ def consensus_genes(
             f"{n_plates.max()} agree): lower consensus.min_plates or raise hvg.n_top_genes"
         )
         raise InputError(msg)
+    if n_top_genes is not None:
+        ranks = pd.DataFrame(dict(enumerate(_ranks(t).loc[order] for t in tables.values())))
+        facts = pd.DataFrame({"n": -n_plates, "rank": ranks.median(axis=1).to_numpy()})
+        best = facts.sort_values(["n", "rank"]).index[:n_top_genes]
+        chosen &= np.isin(np.arange(n_plates.size), best)
     table = pd.DataFrame(
         {
             "highly_variable_nbatches": n_plates,
@@ -91,3 +104,10 @@ def consensus_genes(
         values = pd.DataFrame(dict(enumerate(t[column].to_numpy() for t in aligned)))
         table[column] = values.mean(axis=1).to_numpy()
     return table[chosen]
+
+
+def _ranks(table: pd.DataFrame) -> pd.Series:
+    """Rank of each gene among the highly variable ones of its plate, from 0; NaN of the others."""
+    score = next(name for name in _RANKED_BY if name in table)
+    rank = table[score].where(table["highly_variable"]).rank(ascending=False, method="first")
+    return rank - 1

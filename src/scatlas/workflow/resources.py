@@ -127,12 +127,12 @@ class Estimates:
     def max_consensus_genes(self) -> float:
         """Largest number of consensus genes to expect.
 
-        Each needs the votes of ``min_plates`` plates, and plates that are alike agree on at most
-        twice ``n_top_genes``.
+        Each needs the votes of ``min_plates`` plates. Plates that are alike agree on at most twice
+        ``hvg.n_top_genes``.
         """
-        n_top, n_plates = self._config.hvg.n_top_genes, len(self._plates)
-        votes = n_top * n_plates
-        return min(votes / self._config.consensus.min_plates_of(n_plates), 2 * n_top)
+        hvg, consensus, n_plates = self._config.hvg, self._config.consensus, len(self._plates)
+        agreed = hvg.n_top_genes * n_plates / consensus.min_plates_of(n_plates)
+        return min(agreed, consensus.n_top_genes_of(hvg) or 2 * hvg.n_top_genes)
 
     @cached_property
     def _cluster_gpus(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from functools import cache
 
 import anndata as ad
 import matplotlib as mpl
@@ -74,7 +75,8 @@ def figures() -> dict:
     return {
         "violins": pl.qc_violins({p: qc_table(300, i) for i, p in enumerate(plates)}, THRESHOLDS),
         "kept": pl.cells_kept({p: summary(p, 300, {"min_genes": 20}) for p in plates}),
-        "hvg": pl.hvg_overlap(hvg, min_plates=3),
+        "hvg": pl.hvg_overlap(hvg),
+        "hvg_by_plates": pl.genes_by_plates(hvg),
         "scree": pl.pca_scree(1 / np.arange(2, 20)),
         "umap": pl.umap(mapped(), "line"),
         "doublets": pl.doublet_scores(scores(3)),
@@ -96,7 +98,7 @@ def test_same_input_same_bytes(tmp_path) -> None:
         assert data.startswith(b"\x89PNG")
         # No text chunk: date and version would change the bytes.
         assert b"tEXt" not in data
-    assert len(list((tmp_path / "one").iterdir())) == 7
+    assert len(list((tmp_path / "one").iterdir())) == 8
 
 
 def test_nothing_global_changes() -> None:
@@ -182,16 +184,84 @@ def test_cells_kept_numbers() -> None:
 
 def test_hvg_overlap_numbers() -> None:
     hvg = {"a": {"1", "2", "3"}, "b": pd.Index(["2", "3"]), "c": ["3", "9"]}
-    figure = pl.hvg_overlap(hvg, min_plates=2)
-    heat, bars = figure.axes
+    (heat,) = pl.hvg_overlap(hvg).axes
     shown = [text.get_text() for text in heat.texts]
     assert shown == ["3", "2", "1", "2", "2", "1", "1", "1", "2"]
-    assert [bar.get_height() for bar in bars.patches] == [2, 1, 1]
-    grey, *blue = [to_rgb(bar.get_facecolor()[:3]) for bar in bars.patches]
-    assert blue == [to_rgb("#0072b2")] * 2
-    assert grey != blue[0]
-    assert "2 genes on at least 2 plates" in texts(figure)
-    assert "genes by number of plates" in texts(pl.hvg_overlap({"only": {"1"}}))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "heights", "title"),
+    [
+        (None, [2, 1, 1], "4 genes in the atlas: all on at least 1 plate"),
+        (["2", "3"], [0, 1, 1], "2 genes in the atlas: all on at least 2 plates"),
+        (["3"], [0, 0, 1], "1 gene in the atlas: all on at least 3 plates"),
+        (["3", "2", "9"], [1, 1, 1], "3 genes in the atlas: 1 of 2 on 1 plate, all on more"),
+    ],
+)
+def test_genes_by_plates(chosen, heights, title) -> None:
+    hvg = {"a": {"1", "2", "3"}, "b": pd.Index(["2", "3"]), "c": ["3", "9"]}
+    figure = pl.genes_by_plates(hvg, chosen)
+    (ax,) = figure.axes
+    assert [bar.get_height() for bar in ax.patches] == [2, 1, 1, *heights]
+    assert list(ax.lines[0].get_ydata()) == [4, 2, 1]
+    assert title in texts(figure)
+
+
+@cache
+def of_plates(n: int) -> dict[str, mpl.figure.Figure]:
+    """Figures of ``n`` plates, of which the last two differ from the others."""
+    names = [f"the plate of a laboratory, number {i}" for i in range(n)]
+    rng = np.random.default_rng(0)
+    tables = {name: qc_table(60, i) for i, name in enumerate(names)}
+    hvg = {name: set(rng.integers(0, 40, 60)) for name in names}
+    summaries = {name: summary(name, 100, {"min_genes": 1 + i % 3}) for i, name in enumerate(names)}
+    for i, name in enumerate(names[5:][-2:]):
+        tables[name] = tables[name].assign(total_counts=3 + i)
+        hvg[name] = {1000 + i}
+        summaries[name] = summary(name, 100, {"min_genes": 70 + i})
+    return {
+        "violins": pl.qc_violins(tables, THRESHOLDS),
+        "kept": pl.cells_kept(summaries),
+        "hvg": pl.hvg_overlap(hvg),
+        "hvg_by_plates": pl.genes_by_plates(hvg),
+    }
+
+
+@pytest.mark.parametrize("n_plates", [1, 4, 14, 30, 31, 60, 500])
+def test_any_number_of_plates_fits_a_page(n_plates, tmp_path) -> None:
+    for name, figure in of_plates(n_plates).items():
+        pl.save(figure, tmp_path / f"{name}.png")
+        height, width = mpl.image.imread(tmp_path / f"{name}.png").shape[:2]
+        assert max(height, width) <= 2400, (name, width, height)
+
+
+@pytest.mark.parametrize("n_plates", [4, 60, 500])
+@pytest.mark.parametrize("name", ["violins", "hvg_by_plates", "kept"])
+def test_each_axis_has_ticks(n_plates, name) -> None:
+    for ax in of_plates(n_plates)[name].axes:
+        for axis in (ax.xaxis, ax.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            ticks = axis.get_ticklocs()
+            # The rules beside the bars of few plates have names on one axis alone.
+            assert ((low <= ticks) & (ticks <= high)).sum() >= 2 or ax.images, axis
+
+
+def test_ticks_of_plates_that_are_alike() -> None:
+    tables = {f"plate{i}": qc_table(60, 0).assign(total_counts=2355) for i in range(60)}
+    axes = pl.qc_violins(tables, {}).axes
+    for ax in axes:
+        low, high = ax.get_ylim()
+        assert ((low <= ax.get_yticks()) & (ax.get_yticks() <= high)).sum() >= 2
+
+
+@pytest.mark.parametrize("n_plates", [31, 60, 500])
+def test_unusual_plates_are_named_among_many(n_plates) -> None:
+    names = [f"the plate of a laboratory, number {i}" for i in range(n_plates)]
+    for figure in ("violins", "kept", "hvg"):
+        written = " ".join(texts(of_plates(n_plates)[figure]))
+        named = {name for name in names if any(short(name, n) in written for n in (24, 32))}
+        assert named >= set(names[-2:]), figure
+        assert len(named) < 12, figure
 
 
 def test_scree_numbers() -> None:
@@ -385,3 +455,13 @@ def test_doublet_scores_of_each_capture(n: int) -> None:
         np.testing.assert_allclose(drawn**2, counts / counts.sum())
     with pytest.raises(InputError, match="no capture to draw"):
         pl.doublet_scores({})
+
+
+@pytest.mark.parametrize("n_categories", [5, 76, 300])
+def test_maps_of_long_names_fit_a_page(n_categories, tmp_path) -> None:
+    adata = mixed(n_categories)
+    names = {f"line{i}": f"the cell line of a laboratory, number {i}" for i in range(n_categories)}
+    adata.obs["line"] = adata.obs["line"].cat.rename_categories(names)
+    for draw in (pl.umap, pl.before_after):
+        pl.save(draw(adata, "line"), tmp_path / "map.png")
+        assert max(mpl.image.imread(tmp_path / "map.png").shape[:2]) <= 2400

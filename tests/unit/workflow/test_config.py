@@ -54,7 +54,7 @@ genes: same
 doublets: null
 normalize: {target_sum: null}
 hvg: {flavor: seurat, n_top_genes: 2000}
-consensus: {min_plates: null}
+consensus: {n_top_genes: null, min_plates: null}
 scale: null
 pca: {n_comps: 300, zero_center: true}
 subset: {n_cells: 1000000}
@@ -141,7 +141,7 @@ def test_tahoe_preset_is_the_published_notebook():
         "plates": "config/tahoe-100m.tsv",
         "outdir": "results/tahoe-100m",
         "qc": DEFAULTS["qc"] | {"filter": "pass_filter == 'full'"},
-        "consensus": {"min_plates": 3},
+        "consensus": {"n_top_genes": None, "min_plates": 3},
     }
     plates = read_plates(ROOT / config.plates, check_files=False)
     assert [p.plate for p in plates] == [f"plate{i}" for i in range(1, 15)]
@@ -152,7 +152,7 @@ def test_the_presets_of_one_plate_are_the_published_notebooks():
     same = {
         "normalize": {"target_sum": 10_000},
         "hvg": {"flavor": "cell_ranger", "n_top_genes": 5000},
-        "consensus": {"min_plates": 1},
+        "consensus": {"n_top_genes": None, "min_plates": 1},
         "scale": {"zero_center": False, "max_value": None},
         "pca": {"n_comps": 100, "zero_center": True},
         "report": {"colors": ["leiden"]},
@@ -230,7 +230,12 @@ QC_KEYS = ", ".join(DEFAULTS["qc"])
         ({"hvg": {"n_top_genes": 0}}, "hvg.n_top_genes is 0; it must be a whole number of at"),
         ({"pca": {"n_comps": 0}}, "pca.n_comps is 0; it must be a whole number of at least 1"),
         ({"subset": {"n_cells": 0}}, "subset.n_cells is 0;"),
-        ({"consensus": {"min_plates": 0}}, "consensus.min_plates is 0;"),
+        ({"consensus": {"min_plates": 0}}, "consensus.min_plates: 0 is neither a number of plates"),
+        ({"consensus": {"min_plates": "3"}}, "consensus.min_plates: '3' is neither a number of"),
+        ({"consensus": {"min_plates": "0%"}}, "write for example 3, 10% or [3, 10%]"),
+        ({"consensus": {"min_plates": [3, "101%"]}}, "'101%' is neither"),
+        ({"consensus": {"min_plates": []}}, "[] is neither"),
+        ({"consensus": {"min_plates": True}}, "True is neither"),
         ({"neighbors": {"n_neighbors": 1}}, "neighbors.n_neighbors is 1; it must be a whole"),
         (
             {"normalize": {"target_sum": 0}},
@@ -336,12 +341,39 @@ def test_folder_is_no_config(tmp_path):
     assert "is a folder: give a config file" in refusal(tmp_path)
 
 
-@pytest.mark.parametrize(("n_plates", "expected"), [(1, 1), (2, 2), (3, 3), (500, 3)])
-def test_consensus_of_any_number_of_plates_by_default(n_plates, expected):
+@pytest.mark.parametrize("n_plates", [1, 2, 3, 60, 1000])
+def test_consensus_of_any_number_of_plates_by_default(n_plates):
     plates = [Plate(plate=f"p{i}", path="x") for i in range(n_plates)]
     config = load({})
     check_plates(config, plates)
+    assert config.consensus.min_plates_of(n_plates) == 1
+    assert config.consensus.n_top_genes_of(config.hvg) == 3000
+    of_more = load({"hvg": {"n_top_genes": 5000}})
+    assert of_more.consensus.n_top_genes_of(of_more.hvg) == 7500
+
+
+@pytest.mark.parametrize(
+    ("min_plates", "n_plates", "expected"),
+    [
+        *((3, 3, 3), (3, 500, 3), ("10%", 1, 1), ("10%", 10, 1), ("10%", 11, 2), ("10%", 500, 50)),
+        *(("2.5%", 40, 1), ("2.5%", 41, 2), ("100%", 7, 7), (["10%", 3], 14, 3)),
+        *((["10%", 3], 60, 6), ([3], 5, 3)),
+    ],
+)
+def test_numbers_and_shares_of_plates(min_plates, n_plates, expected):
+    config = load({"consensus": {"min_plates": min_plates}})
     assert config.consensus.min_plates_of(n_plates) == expected
+    assert config.consensus.n_top_genes_of(config.hvg) is None  # all that agree
+    both = load({"consensus": {"min_plates": min_plates, "n_top_genes": 10}}).consensus
+    assert both.n_top_genes_of(config.hvg) == 10
+
+
+def test_more_components_than_genes_are_chosen():
+    plates = [Plate(plate="p", path="x"), Plate(plate="q", path="x")]
+    few = {"consensus": {"n_top_genes": 40}}
+    check_plates(load(few | {"pca": {"n_comps": 40}}), plates)
+    with pytest.raises(ConfigError, match=r"at most 40 genes \(consensus.n_top_genes\)"):
+        check_plates(load(few | {"pca": {"n_comps": 41}}), plates)
 
 
 def test_more_plates_wanted_than_there_are():
@@ -352,15 +384,6 @@ def test_more_plates_wanted_than_there_are():
         check_plates(three, plates[:2])
     with pytest.raises(ConfigError, match="has 1 plate: no gene could be chosen; give at most 1"):
         check_plates(three, plates[:1])
-
-
-@pytest.mark.parametrize(("n_plates", "min_plates"), [(1, 1), (2, 2), (3, 3), (4, 3), (500, 3)])
-def test_a_config_without_min_plates_suits_any_number_of_plates(n_plates, min_plates):
-    plates = [Plate(plate=f"p{i}", path=f"{i}.h5ad") for i in range(n_plates)]
-    config = load({})
-    check_plates(config, plates)
-    assert config.consensus.min_plates_of(n_plates) == min_plates
-    assert load({"consensus": {"min_plates": 2}}).consensus.min_plates_of(n_plates) == 2
 
 
 def test_harmony_and_doublets_that_other_rules_depend_on():

@@ -234,6 +234,26 @@ def test_consensus_averages_what_the_flavour_has():
     assert {"means", "variances", "variances_norm"} < set(found)
 
 
+def test_the_best_genes_are_on_most_plates_and_of_best_median_rank():
+    names = list("abcdef")
+    scores = {"p1": [6, 5, 4, 3, 2, 1], "p2": [1, 6, 5, 4, 3, 2], "p3": [4, 1, 6, 5, 3, 2]}
+    chosen = {"p1": "abcd", "p2": "bcd", "p3": "acd"}
+    tables = {
+        plate: table("abcdef", chosen[plate]).assign(dispersions_norm=scores[plate])
+        for plate in scores
+    }
+    # On 3 plates: c (ranks 2, 1, 0) before d (3, 2, 1); on 2: b (1, 0) before a (0, 2).
+    for n, best in enumerate(("", "c", "cd", "bcd", "abcd", "abcd")):
+        if n:
+            assert "".join(consensus_genes(tables, n_top_genes=n).index) == best
+    assert list(consensus_genes(tables, n_top_genes=3, min_plates=3).index) == ["c", "d"]
+    shuffled = {plate: tables[plate].loc[names[::-1]] for plate in ("p1", "p2", "p3")}
+    assert set(consensus_genes(shuffled, n_top_genes=3).index) == set("bcd")
+    # Equal ranks: the order of the genes decides.
+    alike = {"p1": table("abcd", "abcd"), "p2": table("abcd", "abcd")}
+    assert list(consensus_genes(alike, n_top_genes=2).index) == ["a", "b"]
+
+
 def test_intersect_takes_the_genes_of_all_plates_in_the_first_plates_order():
     tables = {"p1": table("abcd", "abcd"), "p2": table("dca", "dca"), "p3": table("acde", "acde")}
     found = consensus_genes(tables, min_plates=3, genes="intersect")

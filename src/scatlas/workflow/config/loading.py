@@ -67,6 +67,13 @@ def check_plates(config: Config, plates: Sequence[Plate]) -> None:
         raise ConfigError(msg)
     # Each gene of the atlas takes min_plates of the plates' n_top_genes votes.
     max_genes = config.hvg.n_top_genes * n // min_plates
+    wanted = config.consensus.n_top_genes_of(config.hvg)
+    if wanted is not None and config.pca.n_comps > wanted:
+        msg = (
+            f"pca.n_comps is {config.pca.n_comps}, but the atlas has at most {wanted} genes "
+            "(consensus.n_top_genes); compute fewer components or choose more genes"
+        )
+        raise ConfigError(msg)
     if config.pca.n_comps > max_genes:
         msg = (
             f"pca.n_comps is {config.pca.n_comps}, but the atlas has at most {max_genes} genes: "

@@ -8,12 +8,16 @@ Everything else that knows the keys follows from the models here: the JSON schem
 
 from __future__ import annotations
 
+import re
+from fractions import Fraction
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     field_validator,
@@ -69,6 +73,21 @@ def _check_size(text: str, min_bytes: int, too_small: str, *, examples: str) -> 
     return text
 
 
+def _check_min_plates(value: Any) -> Any:
+    if value is None:
+        return None
+    for entry in value if isinstance(value, list) and value else [value]:
+        is_number = isinstance(entry, int) and not isinstance(entry, bool) and entry >= 1
+        is_share = isinstance(entry, str) and re.fullmatch(r"\d+(\.\d+)?%", entry)
+        if not is_number and not (is_share and 0 < float(entry[:-1]) <= 100):
+            msg = (
+                f"{entry!r} is neither a number of plates (at least 1) nor a share of them: write "
+                "for example 3, 10% or [3, 10%]"
+            )
+            raise ValueError(msg)
+    return value
+
+
 def _folder(text: str) -> str:
     if "://" in text:
         msg = f"{text!r} is an address: results are written to a local folder"
@@ -80,6 +99,9 @@ def _folder(text: str) -> str:
     return Path(path).as_posix()  # "results/" and "./results" name the same outputs as "results"
 
 
+MinPlates = Annotated[
+    Positive | Text | list[Positive | Text] | None, BeforeValidator(_check_min_plates)
+]
 Query = Annotated[Text, AfterValidator(_check_query)]
 GpuMemory = Annotated[Text, AfterValidator(_check_memory_limit)]
 
@@ -205,18 +227,37 @@ class HVG(_Section):
 class Consensus(_Section):
     """Genes of the atlas."""
 
-    min_plates: Positive | None = Field(
+    n_top_genes: Positive | None = Field(
         None,
         description=(
-            "The atlas has the genes that are highly variable on at least this many plates. A "
-            "higher number gives fewer, more reproducible genes; it cannot exceed the number of "
-            "plates. null: 3, or the number of plates if there are fewer."
+            "Genes of the atlas: those that are highly variable on most plates, of equally many "
+            "plates those with the better median rank. null: one and a half times "
+            "hvg.n_top_genes, or all genes that min_plates allows if that is given."
         ),
+    )
+    min_plates: MinPlates = Field(
+        None,
+        description=(
+            "The atlas has only genes that are highly variable on at least this many plates, or "
+            "on this share of the plates, or on both, as in [3, 10%]. More plates give fewer, more "
+            "reproducible genes. The number cannot exceed the number of plates. null: 1."
+        ),
+        examples=["10%"],
     )
 
     def min_plates_of(self, n_plates: int) -> int:
         """Plates that must agree on a gene, where there are ``n_plates``."""
-        return min(3, n_plates) if self.min_plates is None else self.min_plates
+        entries = self.min_plates if isinstance(self.min_plates, list) else [self.min_plates or 1]
+        return max(
+            entry if isinstance(entry, int) else ceil(Fraction(entry[:-1]) * n_plates / 100)
+            for entry in entries
+        )
+
+    def n_top_genes_of(self, hvg: HVG) -> int | None:
+        """Genes of the atlas at most, where plates have the genes of ``hvg``."""
+        if self.n_top_genes is None and self.min_plates is None:
+            return hvg.n_top_genes + hvg.n_top_genes // 2
+        return self.n_top_genes
 
 
 class Scale(_Section):

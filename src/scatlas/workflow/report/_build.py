@@ -70,10 +70,10 @@ def build(
     captions
         Folder with a ``.rst`` for each figure and table and ``workflow.rst``, the page's opening.
     figures
-        Folder for ``qc_violins.png``, ``cells_kept.png``, ``hvg_overlap.png``, ``pca_scree.png``
-        and, for each column of ``config['report']['colors']`` that the cells have,
-        ``umap/{column}.png``; of doublets ``doublets.png``, of mixed cells
-        ``integration/{column}.png``.
+        Folder for ``qc_violins.png``, ``cells_kept.png``, ``hvg_overlap.png``,
+        ``genes_by_plates.png``, ``pca_scree.png`` and, for each column of
+        ``config['report']['colors']`` that the cells have, ``umap/{column}.png``; of doublets
+        ``doublets.png``, of mixed cells ``integration/{column}.png``.
     tables
         Folder for ``cells.tsv``, ``thresholds.tsv``, ``consensus.tsv``, ``pca.tsv``,
         ``clusters.tsv`` and ``runs.tsv``; of doublets ``doublet_rates.tsv``, of mixed cells
@@ -93,7 +93,7 @@ def build(
     book = _Book(captions, figures, tables)
     sections = {
         "Cells": _quality(book, results),
-        "Genes": _genes(book, results, config),
+        "Genes": _genes(book, results),
         "Components": _components(book, results),
         "Map": _maps(book, results, config),
         "Integration": _integration(book, results, config),
@@ -161,15 +161,19 @@ def _quality(book: _Book, results: Results) -> list[_Picture | _Table]:
     ]
 
 
-def _genes(book: _Book, results: Results, config: Mapping[str, Any]) -> list[_Picture | _Table]:
+def _genes(book: _Book, results: Results) -> list[_Picture | _Table]:
     """Highly variable genes of the plates, and their consensus."""
-    min_plates = config["consensus"]["min_plates"]
     return [
         book.picture(
             "hvg_overlap",
-            partial(pl.hvg_overlap, results.variable_genes, min_plates=min_plates),
-            "Heat map of the highly variable genes that each two plates share, and bars of the "
-            f"genes by number of plates; {len(results.consensus):,} genes make the atlas.",
+            partial(pl.hvg_overlap, results.variable_genes),
+            "Heat map of the highly variable genes that each two plates share.",
+        ),
+        book.picture(
+            "genes_by_plates",
+            partial(pl.genes_by_plates, results.variable_genes, results.consensus),
+            "Bars of the genes by the number of plates on which they are highly variable; "
+            f"{len(results.consensus):,} genes make the atlas.",
         ),
         book.table(
             "consensus",
