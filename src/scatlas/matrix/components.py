@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from operator import index as as_integer
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from scatlas import blocks
-from scatlas.compute.threads import blas_on_one_thread
+from scatlas.compute.threads import blas_on_one_thread, n_cores
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
 from scatlas.matrix.gram import check_size
@@ -144,12 +145,11 @@ def components(
     noise = max(n_genes, 32) * np.finfo(np.float64).eps * float(squares.sum())
     if gpu:
         from scatlas.kernels.linalg.eigh_gpu import eigh_top
-    else:
-        from scatlas.kernels.linalg.eigh_cpu import eigh_top
-    with blas_on_one_thread():
+
         values, PCs = eigh_top(matrix, n_comps)
-    largest = np.abs(PCs).argmax(axis=0)
-    PCs *= np.where(PCs[largest, np.arange(n_comps)] < 0, -1.0, 1.0)
+    else:
+        values, PCs = eigh_top_in_threads(matrix, n_comps)
+    PCs = largest_positive(PCs)
     if zero_center:
         variance = values
     else:
@@ -158,6 +158,20 @@ def components(
     variance = np.where(variance > noise, variance, 0.0)
     ratio = variance / total if total > noise else np.zeros(n_comps)
     return Components(mean, PCs, variance, ratio)
+
+
+def eigh_top_in_threads(matrix: NDArray[np.float64], n: int) -> tuple[Any, Any]:
+    """As :func:`scatlas.kernels.linalg.eigh_cpu.eigh_top`, with all threads: the same bits."""
+    from scatlas.kernels.linalg.eigh_cpu import eigh_top
+
+    with blas_on_one_thread(), ThreadPoolExecutor(n_cores(), "scatlas-eigh") as pool:
+        return eigh_top(matrix, n, pool.map)
+
+
+def largest_positive(PCs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Components with the sign that makes the loading of largest magnitude positive."""
+    largest = np.abs(PCs).argmax(axis=0)
+    return PCs * np.where(PCs[largest, np.arange(PCs.shape[1])] < 0, -1.0, 1.0)
 
 
 def check_n_comps(n_comps: int, n_cells: int, n_genes: int) -> int:

@@ -1,4 +1,4 @@
-"""Principal components from the Gram matrix: one pass over X, then a lazy projection."""
+"""Principal components: of Dask arrays in one pass over X, then a lazy projection."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scatlas import blocks, elements
-from scatlas.arrays.kinds import kind_of
 from scatlas.errors import InputError
-from scatlas.matrix.components import DEFAULT_N_COMPS, check_n_comps, components
-from scatlas.matrix.gram import check_size, gram_stats
+from scatlas.matrix.array_components import array_components
+from scatlas.matrix.components import DEFAULT_N_COMPS, check_n_comps
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -50,12 +49,14 @@ def pca(
     key_added: str | None = None,
     copy: bool = False,
 ) -> AnnData | Any | None:
-    """Principal component analysis by the Gram matrix, exact and deterministic.
+    """Principal component analysis, exact and deterministic.
 
-    One route serves every kind of X: ``X.T @ X`` is summed in float64 over row blocks, its
-    eigenvectors are the components (see :func:`components`), and the cells are projected block by
-    block. Components equal scanpy's up to sign; here the loading of largest magnitude is positive
-    in each component.
+    ``X.T @ X`` is summed in float64 over row blocks, its eigenvectors are the components (see
+    :func:`components`), and the cells are projected block by block. An X in memory with more than
+    2,500 genes has a shorter way: with fewer cells than genes the smaller ``X @ X.T``, and where
+    that matrix would take more memory than X, iterations on products of X with a few vectors
+    (:mod:`scatlas.matrix.array_components`). All ways agree to 1e-9. Components equal scanpy's up
+    to sign; here the loading of largest magnitude is positive in each component.
 
     Parameters
     ----------
@@ -108,8 +109,9 @@ def pca(
     Raises
     ------
     InputError
-        For more components than cells or genes, more than 30,000 genes, fewer than two cells, NaN
-        or infinite values, an unknown solver, or a mask that does not fit.
+        For more components than cells or genes, fewer than two cells, NaN or infinite values, more
+        than 30,000 genes of a Dask array or of one on the GPU, an unknown solver, or a mask that
+        does not fit.
 
     References
     ----------
@@ -147,8 +149,7 @@ def pca(
         smaller = min(x.shape)
         n_comps = smaller - 1 if smaller <= DEFAULT_N_COMPS else DEFAULT_N_COMPS
     n_comps = check_n_comps(n_comps, *x.shape)
-    check_size(x.shape[1])
-    found = components(gram_stats(x), n_comps, zero_center=zero_center, gpu=kind_of(x).gpu)
+    found = array_components(x, n_comps, zero_center=zero_center)
     x_pca = found.project(x, zero_center=zero_center, dtype=dtype)
     if not is_adata:
         if return_info:

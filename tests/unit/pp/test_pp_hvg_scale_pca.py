@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import anndata as ad
+import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
@@ -510,7 +511,7 @@ def test_pca_refuses(logged, make_adata, monkeypatch):
     with pytest.raises(InputError, match="infinite"):
         pca(bad, 2)
     with pytest.raises(InputError, match=r"31000 genes.*7\.7 GB.*mask_var"):
-        pca(sp.csr_matrix((60, 31_000), dtype=np.float32))
+        pca(da.from_array(sp.csr_matrix((60, 31_000), dtype=np.float32), chunks=(30, 31_000)))
     monkeypatch.setattr(gram, "MAX_GENES", 49)
     with pytest.raises(InputError, match="at most 49"):
         GramStats.from_block(logged)

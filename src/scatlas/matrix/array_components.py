@@ -1,0 +1,145 @@
+"""Principal components of an array, in the way that costs least for its shape.
+
+The Gram matrix of the genes takes one pass over the cells, which may be on disk, and memory for the
+square of the genes. For arrays in memory with many genes there are two other ways: iterations on
+products of the cells with a few vectors, and, with fewer cells than genes, the Gram matrix of the
+cells.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scatlas.arrays.kinds import kind_of
+from scatlas.compute.threads import blas_on_one_thread, n_cores
+from scatlas.errors import InputError
+from scatlas.matrix.components import (
+    Components,
+    check_n_comps,
+    components,
+    eigh_top_in_threads,
+    largest_positive,
+)
+from scatlas.matrix.gene_moments import gene_moments
+from scatlas.matrix.gram import check_size, gram_stats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Eigenpairs = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+# With so few genes their Gram matrix is small.
+_FEW_GENES = 2500
+# A Gram matrix may take these bytes, or more if the values take as many.
+_SMALL_GRAM, _BYTES_PER_VALUE = 100e6, 12
+# Iterations need several vectors per component.
+_GENES_PER_COMPONENT = 20
+
+
+def array_components(x: Any, n_comps: int, *, zero_center: bool = True) -> Components:
+    """Principal components of an array.
+
+    Parameters
+    ----------
+    x
+        ``[n_cells, n_genes]``, in memory or Dask.
+    n_comps
+        At most the number of cells and of genes.
+    zero_center
+        Centre the genes.
+
+    Returns
+    -------
+    As :func:`scatlas.matrix.components.components`. The ways agree to 1e-9 in directions whose
+    variance differs from others' by more than rounding.
+
+    Raises
+    ------
+    InputError
+        Too many components, fewer than two cells, values that are not finite, or more genes than a
+        Gram matrix may have where there is no other way.
+    """
+    n_cells, n_genes = x.shape
+    n_comps = check_n_comps(n_comps, n_cells, n_genes)
+    kind = kind_of(x)
+    if kind.gpu or kind.lazy or n_genes <= _FEW_GENES:
+        return _of_genes(x, n_comps, zero_center=zero_center)
+    smaller = min(n_cells, n_genes)
+    n_bytes = _BYTES_PER_VALUE * (x.nnz if kind.sparse else x.size)
+    if 8 * smaller**2 > max(_SMALL_GRAM, n_bytes) and smaller >= n_comps * _GENES_PER_COMPONENT:
+        return _Wide(x, n_comps, zero_center).components(_from_products)
+    if n_cells < n_genes:
+        return _Wide(x, n_comps, zero_center).components(_from_cells)
+    return _of_genes(x, n_comps, zero_center=zero_center)
+
+
+def _of_genes(x: Any, n_comps: int, *, zero_center: bool) -> Components:
+    check_size(x.shape[1])
+    return components(gram_stats(x), n_comps, zero_center=zero_center, gpu=kind_of(x).gpu)
+
+
+class _Wide:
+    """An array in memory with many genes, its means, and its variance."""
+
+    def __init__(self, x: Any, n_comps: int, zero_center: bool) -> None:
+        if kind_of(x).sparse:
+            x = x.tocsr()
+            if not x.has_canonical_format:
+                x = x.copy()
+                x.sum_duplicates()
+        self.x: Any = x
+        self.n_comps, self.zero_center = n_comps, zero_center
+        moments = gene_moments(self.x)
+        self.mean, self.var = moments.mean[0], moments.var[0]
+        if not (np.isfinite(self.mean).all() and np.isfinite(self.var).all()):
+            raise InputError("PCA needs finite values, but X holds NaN or infinite ones")
+        self.shift = self.mean if zero_center else np.zeros_like(self.mean)
+
+    def components(self, decompose: Callable[[_Wide], Eigenpairs]) -> Components:
+        n_cells = self.x.shape[0]
+        with blas_on_one_thread():
+            values, PCs = decompose(self)
+            PCs = largest_positive(PCs)
+            total = float(self.var.sum())
+            if self.zero_center:
+                variance = values / (n_cells - 1)
+            else:
+                variance = values / n_cells - (self.mean @ PCs) ** 2
+                total *= (n_cells - 1) / n_cells
+        squares = float((self.var + self.mean**2).sum())
+        noise = self.x.shape[1] * np.finfo(np.float64).eps * squares
+        variance = np.where(variance > noise, variance, 0.0)
+        ratio = variance / total if total > noise else np.zeros(self.n_comps)
+        return Components(self.mean, PCs, variance, ratio)
+
+
+def _from_products(wide: _Wide) -> Eigenpairs:
+    """Eigenpairs of the Gram matrix of the genes, by Lanczos iterations without it."""
+    from scatlas.kernels.linalg.krylov_cpu import eigh_top
+    from scatlas.kernels.linalg.products_cpu import centred_product
+
+    with ThreadPoolExecutor(n_cores(), "scatlas-products") as pool:
+        product = centred_product(wide.x, wide.shift, pool.map)
+        found = eigh_top(product, wide.x.shape[1], wide.n_comps)
+    return _from_cells(wide) if found is None else found
+
+
+def _from_cells(wide: _Wide) -> Eigenpairs:
+    """Eigenpairs of the Gram matrix of the genes, from that of the cells."""
+    x = wide.x
+    products = gram_stats(x.T.tocsr() if kind_of(x).sparse else np.ascontiguousarray(x.T)).gram
+    shift = x @ wide.shift
+    products += wide.shift @ wide.shift - shift - shift[:, None]
+    values, vectors = eigh_top_in_threads(products, wide.n_comps)
+    PCs = x.T @ vectors - wide.shift[:, None] * vectors.sum(axis=0)
+    # Directions without variance are any that complete the others.
+    scale = np.linalg.norm(PCs, axis=0)
+    lost = scale <= 1e-10 * scale.max(initial=1e-300)
+    PCs[:, lost] = np.random.default_rng(0).standard_normal((PCs.shape[0], int(lost.sum())))
+    q, r = np.linalg.qr(PCs)
+    return np.maximum(values, 0.0), q * np.where(np.diagonal(r) < 0, -1.0, 1.0)
