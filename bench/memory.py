@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 
 from run_side import ROOT, machine, publish
-from workflow_run import by_rule, make_plates, run_workflow
+from workflow_run import QC, by_rule, make_plates, run_workflow
 
 from scatlas._util.byte_sizes import parse_bytes
 
@@ -50,8 +50,9 @@ def main() -> None:
             folder,
             make_plates(folder, args.plates, cells, args.genes),
             jobs=len(os.sched_getaffinity(0)),
-            min_plates=args.plates,
             subset=5000,
+            qc=QC,
+            consensus={"min_plates": args.plates},
             pca={"n_comps": args.comps},
             compute={"block_budget": args.budget},
         )

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 
 from run_side import machine, publish
-from workflow_run import by_rule, make_plates, run_workflow
+from workflow_run import QC, by_rule, make_plates, run_workflow
 
 
 def main() -> None:
@@ -34,8 +34,9 @@ def main() -> None:
             folder,
             make_plates(folder, 1, cells, args.genes),
             jobs=len(os.sched_getaffinity(0)),
-            min_plates=1,
             subset=5000,
+            qc=QC,
+            consensus={"min_plates": 1},
             pca={"n_comps": args.comps},
         )
         found.append((cells, jobs.values, jobs.wall, by_rule(jobs)))

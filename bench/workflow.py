@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from run_side import ROOT, machine, publish, run_side
-from workflow_run import by_rule, make_plates, run_workflow
+from workflow_run import QC, by_rule, make_plates, run_workflow
 
 
 def main() -> None:
@@ -48,8 +48,9 @@ def main() -> None:
                 args.folder,
                 plates,
                 jobs=len(os.sched_getaffinity(0)),
-                min_plates=args.min_plates,
                 subset=args.subset,
+                qc=QC,
+                consensus={"min_plates": args.min_plates},
                 pca={"n_comps": args.comps},
             )
         )

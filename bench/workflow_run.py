@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+# Section qc for simulated plates in Tahoe's layout.
+QC = {"filter": "pass_filter == 'full'"}
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,13 @@ def make_plates(folder: Path, n: int, cells: int, genes: int, *options: str) -> 
 
 
 def run_workflow(
-    folder: Path, plates: list[Path], *, jobs: int, min_plates: int, subset: int, **settings: object
+    folder: Path,
+    plates: list[Path],
+    *,
+    jobs: int,
+    subset: int,
+    again: bool = False,
+    **settings: object,
 ) -> Jobs:
     """Run all rules on these plates, with new results in ``folder/results``.
 
@@ -50,18 +58,18 @@ def run_workflow(
     ----------
     jobs
         Cores for Snakemake.
-    min_plates, subset
-        Config: votes for a consensus gene, cells of the UMAP.
+    subset
+        Cells of the UMAP.
+    again
+        Run what changed; otherwise everything.
     settings
-        Further sections of the config.
+        Sections of the config.
     """
     sheet = folder / "plates.tsv"
     rows = [f"{path.stem}\t{path.resolve()}" for path in plates]
     sheet.write_text("\n".join(["plate\tpath", *rows, ""]))
     config = {
         "plates": "plates.tsv",
-        "qc": {"filter": "pass_filter == 'full'"},
-        "consensus": {"min_plates": min_plates},
         "subset": {"n_cells": subset},
         **settings,
     }
@@ -69,7 +77,7 @@ def run_workflow(
     command = [
         *(sys.executable, "-m", "snakemake", "--snakefile", ROOT / "Snakefile"),
         *("--directory", folder, "--configfile", folder / "config.json"),
-        *("--cores", jobs, "--forceall", "--quiet", "all"),
+        *("--cores", jobs, *([] if again else ["--forceall"]), "--quiet", "all"),
     ]
     begin = time.perf_counter()
     subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
