@@ -33,12 +33,16 @@ if TYPE_CHECKING:
 
     Eigenpairs = tuple[NDArray[np.float64], NDArray[np.float64]]
 
-# With so few genes their Gram matrix is small.
-_FEW_GENES = 2500
+# With so few genes their Gram matrix costs little, and the bits are those of a Dask array.
+_FEW_GENES = 1000
 # A Gram matrix may take these bytes, or more if the values take as many.
 _SMALL_GRAM, _BYTES_PER_VALUE = 100e6, 12
 # Iterations need several vectors per component.
 _GENES_PER_COMPONENT = 20
+# Nanoseconds of one core, measured with 50 components: iterations per stored value; a Gram matrix
+# per pair of values of a row; its eigenvectors by LAPACK per cubed row, or by iterations (more than
+# 2,500 rows) per squared row.
+_PRODUCTS_NS, _PAIR_NS, _LAPACK_NS, _LANCZOS_NS = 400, 0.3, 0.1, 80
 
 
 def array_components(x: Any, n_comps: int, *, zero_center: bool = True) -> Components:
@@ -69,13 +73,21 @@ def array_components(x: Any, n_comps: int, *, zero_center: bool = True) -> Compo
     kind = kind_of(x)
     if kind.gpu or kind.lazy or n_genes <= _FEW_GENES:
         return _of_genes(x, n_comps, zero_center=zero_center)
-    smaller = min(n_cells, n_genes)
-    n_bytes = _BYTES_PER_VALUE * (x.nnz if kind.sparse else x.size)
-    if 8 * smaller**2 > max(_SMALL_GRAM, n_bytes) and smaller >= n_comps * _GENES_PER_COMPONENT:
+    if min(n_cells, n_genes) >= n_comps * _GENES_PER_COMPONENT and _iterate(x):
         return _Wide(x, n_comps, zero_center).components(_from_products)
     if n_cells < n_genes:
         return _Wide(x, n_comps, zero_center).components(_from_cells)
     return _of_genes(x, n_comps, zero_center=zero_center)
+
+
+def _iterate(x: Any) -> bool:
+    """Whether iterations on products take less time than a Gram matrix, or fit the memory alone."""
+    n_values = x.nnz if kind_of(x).sparse else x.size
+    larger, smaller = max(x.shape), min(x.shape)
+    if 8 * smaller**2 > max(_SMALL_GRAM, _BYTES_PER_VALUE * n_values):
+        return True
+    by_lapack = _LAPACK_NS * smaller**3 if smaller <= 2500 else _LANCZOS_NS * smaller**2
+    return _PRODUCTS_NS * n_values < _PAIR_NS * n_values**2 / larger + by_lapack
 
 
 def _of_genes(x: Any, n_comps: int, *, zero_center: bool) -> Components:
