@@ -9,8 +9,7 @@ import scipy.sparse as sp
 from scatlas import pp
 from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError
-from scatlas.kernels.linalg import eigh_cpu, krylov_cpu
-from scatlas.kernels.linalg.products_cpu import centred_product
+from scatlas.kernels.linalg import eigh_cpu, krylov_cpu, products_cpu
 from scatlas.matrix import array_components
 from scatlas.matrix.components import eigh_top_in_threads
 
@@ -119,6 +118,7 @@ def test_values_that_are_not_finite(n_cells):
 
 
 def test_no_bit_depends_on_threads(monkeypatch):
+    monkeypatch.setattr(products_cpu, "_VALUES_PER_PART", 2000)
     monkeypatch.setattr(array_components, "_SMALL_GRAM", 0)
     monkeypatch.setattr(array_components, "_BYTES_PER_VALUE", 0)
     monkeypatch.setattr(array_components, "_FEW_GENES", 300)
@@ -141,12 +141,13 @@ def test_no_bit_depends_on_threads(monkeypatch):
 
 
 @pytest.mark.parametrize("dense", [False, True])
-def test_products_are_those_of_the_centred_cells(dense):
+def test_products_are_those_of_the_centred_cells(monkeypatch, dense):
     rng = np.random.default_rng(0)
+    monkeypatch.setattr(products_cpu, "_VALUES_PER_PART", 2000)
     x = cells(700, 50)
     mean = x.mean(axis=0, dtype=np.float64)
     vectors = rng.standard_normal((50, krylov_cpu.BLOCK))
-    product = centred_product(x if dense else sp.csr_matrix(x), mean)
+    product = products_cpu.centred_product(x if dense else sp.csr_matrix(x), mean)
     centred = x - mean
     np.testing.assert_allclose(product(vectors), centred.T @ (centred @ vectors), rtol=1e-10)
 

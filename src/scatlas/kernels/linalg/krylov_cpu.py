@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 BLOCK = 4
 # A residual below this share of the gap to the next eigenvalue turns a vector by less than this
 # angle.
-_ANGLE = 1e-10
+_ANGLE = 5e-10
 # Residuals cannot fall much below the rounding of the products.
 _ROUNDING = 64 * np.finfo(np.float64).eps
 _MAX_RESTARTS = 200
@@ -35,7 +35,7 @@ def eigh_top(
 ) -> tuple[Floats, Floats] | None:
     """Return the `n` largest eigenvalues and their eigenvectors, the largest first.
 
-    Vectors are exact to an angle of about 1e-10, or to the rounding of the products over the gap to
+    Vectors are exact to an angle of 1e-9, or to the rounding of the products over the gap to
     the next eigenvalue. The bits depend on the products alone if the caller limits BLAS to one
     thread: the first vectors are random with a fixed seed.
 

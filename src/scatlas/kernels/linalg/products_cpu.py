@@ -1,8 +1,8 @@
 """Products of the centred cells with themselves, without their Gram matrix.
 
 For iterations that need ``(X - 1 mu^T)^T (X - 1 mu^T) V`` for a few vectors V at a time. Rows are
-cut into a fixed number of parts; each thread adds up one part, and the parts are added in order, so
-that no bit depends on the number of threads.
+cut into parts by their values alone. Each thread adds up one part, and the parts are added in
+order, so that no bit depends on the number of threads.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from scatlas.kernels.build.numba_cache import njit
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-# Each part has sums of all genes: 16 parts of 4 vectors of 30,000 genes take 15 MB.
-_PARTS = 16
+# Each part has sums of all genes: 16 parts of 4 vectors of 30,000 genes take 15 MB. A part of fewer
+# values takes less time than to hand it to a thread.
+_MAX_PARTS, _VALUES_PER_PART = 16, 200_000
 _ROWS_AT_ONCE = 256  # dense rows that are float64 at the same time
 
 
@@ -42,10 +43,12 @@ def centred_product(
     Function of float64 ``[n_genes, n_vectors]`` in C order, of the same shape.
     """
     n_cells = x.shape[0]
-    bounds = np.linspace(0, n_cells, _PARTS + 1).astype(np.int64)
+    n_values = x.data.size if is_sparse(x) else n_cells * x.shape[1]
+    n_parts = min(_MAX_PARTS, max(1, n_values // _VALUES_PER_PART))
+    bounds = np.linspace(0, n_cells, n_parts + 1).astype(np.int64)
     if is_sparse(x):
         offsets = row_offsets(x)
-        bounds = np.searchsorted(offsets, np.linspace(0, offsets[-1], _PARTS + 1))
+        bounds = np.searchsorted(offsets, np.linspace(0, offsets[-1], n_parts + 1))
         bounds[0], bounds[-1] = 0, n_cells
     parts = [(int(a), int(b)) for a, b in pairwise(bounds) if a < b]
 
