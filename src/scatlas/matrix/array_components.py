@@ -21,14 +21,12 @@ from scatlas.matrix.components import (
     check_n_comps,
     components,
     eigh_top_in_threads,
-    largest_positive,
+    from_eigenpairs,
 )
 from scatlas.matrix.gene_moments import gene_moments
 from scatlas.matrix.gram import check_size, gram_stats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     Eigenpairs = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -74,9 +72,13 @@ def array_components(x: Any, n_comps: int, *, zero_center: bool = True) -> Compo
     if kind.gpu or kind.lazy or n_genes <= _FEW_GENES:
         return _of_genes(x, n_comps, zero_center=zero_center)
     if min(n_cells, n_genes) >= n_comps * _GENES_PER_COMPONENT and _iterate(x):
-        return _Wide(x, n_comps, zero_center).components(_from_products)
+        wide = _Wide(x, n_comps, zero_center)
+        found = _from_products(wide)
+        if found is not None:
+            return wide.components(*found)
     if n_cells < n_genes:
-        return _Wide(x, n_comps, zero_center).components(_from_cells)
+        wide = _Wide(x, n_comps, zero_center)
+        return wide.components(*_from_cells(wide))
     return _of_genes(x, n_comps, zero_center=zero_center)
 
 
@@ -112,46 +114,46 @@ class _Wide:
             raise InputError("PCA needs finite values, but X holds NaN or infinite ones")
         self.shift = self.mean if zero_center else np.zeros_like(self.mean)
 
-    def components(self, decompose: Callable[[_Wide], Eigenpairs]) -> Components:
+    def components(self, values: NDArray[np.float64], PCs: NDArray[np.float64]) -> Components:
+        """Components of the eigenpairs of the Gram matrix of the genes."""
         n_cells = self.x.shape[0]
-        with blas_on_one_thread():
-            values, PCs = decompose(self)
-            PCs = largest_positive(PCs)
-            total = float(self.var.sum())
-            if self.zero_center:
-                variance = values / (n_cells - 1)
-            else:
-                variance = values / n_cells - (self.mean @ PCs) ** 2
-                total *= (n_cells - 1) / n_cells
+        total = float(self.var.sum())
         squares = float((self.var + self.mean**2).sum())
-        noise = self.x.shape[1] * np.finfo(np.float64).eps * squares
-        variance = np.where(variance > noise, variance, 0.0)
-        ratio = variance / total if total > noise else np.zeros(self.n_comps)
-        return Components(self.mean, PCs, variance, ratio)
+        return from_eigenpairs(
+            values / (n_cells - 1 if self.zero_center else n_cells),
+            PCs,
+            self.mean,
+            zero_center=self.zero_center,
+            total=total if self.zero_center else total * (n_cells - 1) / n_cells,
+            noise=self.x.shape[1] * np.finfo(np.float64).eps * squares,
+        )
 
 
-def _from_products(wide: _Wide) -> Eigenpairs:
-    """Eigenpairs of the Gram matrix of the genes, by Lanczos iterations without it."""
+def _from_products(wide: _Wide) -> Eigenpairs | None:
+    """Eigenpairs of the Gram matrix of the genes, by Lanczos iterations without it.
+
+    None if these do not converge.
+    """
     from scatlas.kernels.linalg.krylov_cpu import eigh_top
     from scatlas.kernels.linalg.products_cpu import centred_product
 
-    with ThreadPoolExecutor(n_cores(), "scatlas-products") as pool:
+    with blas_on_one_thread(), ThreadPoolExecutor(n_cores(), "scatlas-products") as pool:
         product = centred_product(wide.x, wide.shift, pool.map)
-        found = eigh_top(product, wide.x.shape[1], wide.n_comps)
-    return _from_cells(wide) if found is None else found
+        return eigh_top(product, wide.x.shape[1], wide.n_comps)
 
 
 def _from_cells(wide: _Wide) -> Eigenpairs:
     """Eigenpairs of the Gram matrix of the genes, from that of the cells."""
     x = wide.x
     products = gram_stats(x.T.tocsr() if kind_of(x).sparse else np.ascontiguousarray(x.T)).gram
-    shift = x @ wide.shift
-    products += wide.shift @ wide.shift - shift - shift[:, None]
-    values, vectors = eigh_top_in_threads(products, wide.n_comps)
-    PCs = x.T @ vectors - wide.shift[:, None] * vectors.sum(axis=0)
-    # Directions without variance are any that complete the others.
-    scale = np.linalg.norm(PCs, axis=0)
-    lost = scale <= 1e-10 * scale.max(initial=1e-300)
-    PCs[:, lost] = np.random.default_rng(0).standard_normal((PCs.shape[0], int(lost.sum())))
-    q, r = np.linalg.qr(PCs)
+    with blas_on_one_thread():
+        shift = x @ wide.shift
+        products += wide.shift @ wide.shift - shift - shift[:, None]
+        values, vectors = eigh_top_in_threads(products, wide.n_comps)
+        PCs = x.T @ vectors - wide.shift[:, None] * vectors.sum(axis=0)
+        # Directions without variance are any that complete the others.
+        scale = np.linalg.norm(PCs, axis=0)
+        lost = scale <= 1e-10 * scale.max(initial=1e-300)
+        PCs[:, lost] = np.random.default_rng(0).standard_normal((PCs.shape[0], int(lost.sum())))
+        q, r = np.linalg.qr(PCs)
     return np.maximum(values, 0.0), q * np.where(np.diagonal(r) < 0, -1.0, 1.0)

@@ -149,14 +149,39 @@ def components(
         values, PCs = eigh_top(matrix, n_comps)
     else:
         values, PCs = eigh_top_in_threads(matrix, n_comps)
-    PCs = largest_positive(PCs)
-    if zero_center:
-        variance = values
-    else:
-        variance = values / n - _dot(mean, PCs) ** 2
+    if not zero_center:
+        values = values / n
         total = float(np.maximum(squares - mean**2, 0.0).sum())
+    return from_eigenpairs(values, PCs, mean, zero_center=zero_center, total=total, noise=noise)
+
+
+def from_eigenpairs(
+    values: NDArray[np.float64],
+    PCs: NDArray[np.float64],
+    mean: NDArray[np.float64],
+    *,
+    zero_center: bool,
+    total: float,
+    noise: float,
+) -> Components:
+    """Components of eigenpairs, with signs, variances and shares.
+
+    Parameters
+    ----------
+    values, PCs
+        Eigenvalues and vectors of the covariance; without centring of the mean product of genes.
+    mean
+        Mean per gene.
+    total
+        Variance of all genes together.
+    noise
+        Variances up to this one are rounding errors.
+    """
+    largest = np.abs(PCs).argmax(axis=0)
+    PCs = PCs * np.where(PCs[largest, np.arange(PCs.shape[1])] < 0, -1.0, 1.0)
+    variance = values if zero_center else values - _dot(mean, PCs) ** 2
     variance = np.where(variance > noise, variance, 0.0)
-    ratio = variance / total if total > noise else np.zeros(n_comps)
+    ratio = variance / total if total > noise else np.zeros(variance.size)
     return Components(mean, PCs, variance, ratio)
 
 
@@ -166,12 +191,6 @@ def eigh_top_in_threads(matrix: NDArray[np.float64], n: int) -> tuple[Any, Any]:
 
     with blas_on_one_thread(), ThreadPoolExecutor(n_cores(), "scatlas-eigh") as pool:
         return eigh_top(matrix, n, pool.map)
-
-
-def largest_positive(PCs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Components with the sign that makes the loading of largest magnitude positive."""
-    largest = np.abs(PCs).argmax(axis=0)
-    return PCs * np.where(PCs[largest, np.arange(PCs.shape[1])] < 0, -1.0, 1.0)
 
 
 def check_n_comps(n_comps: int, n_cells: int, n_genes: int) -> int:

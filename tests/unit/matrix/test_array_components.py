@@ -194,3 +194,18 @@ def test_many_rows_are_iterated_to_what_lapack_finds(monkeypatch):
     values, vectors = eigh_cpu.eigh_top(matrix.copy(), 10)
     np.testing.assert_allclose(values, expected[0], rtol=1e-13)
     np.testing.assert_allclose(np.abs((vectors * expected[1]).sum(axis=0)), 1, atol=1e-13)
+
+
+def test_iterations_that_do_not_converge_are_replaced(monkeypatch, taken, caplog):
+    monkeypatch.setattr(array_components, "_FEW_GENES", 300)
+    monkeypatch.setattr(array_components, "_SMALL_GRAM", 0)
+    monkeypatch.setattr(array_components, "_BYTES_PER_VALUE", 0)
+    monkeypatch.setattr(krylov_cpu, "_MAX_RESTARTS", 1)
+    monkeypatch.setattr(krylov_cpu, "_ANGLE", 0)
+    monkeypatch.setattr(krylov_cpu, "_ROUNDING", 0)
+    for n_cells, way in ((300, "_from_cells"), (900, "_of_genes")):
+        dense = cells(n_cells, 600)
+        found = array_components.array_components(sp.csr_matrix(dense), N_COMPS)
+        np.testing.assert_allclose(found.PCs, reference(dense, N_COMPS)[0], atol=1e-9)
+        assert taken[-2:] == ["_from_products", way]
+    assert "did not converge" in caplog.text

@@ -45,8 +45,10 @@ def centred_product(
     n_cells = x.shape[0]
     n_values = x.data.size if is_sparse(x) else n_cells * x.shape[1]
     n_parts = min(_MAX_PARTS, max(1, n_values // _VALUES_PER_PART))
-    bounds = np.linspace(0, n_cells, n_parts + 1).astype(np.int64)
-    if is_sparse(x):
+    if not is_sparse(x):
+        dense = np.asarray(x)
+        bounds = np.linspace(0, n_cells, n_parts + 1).astype(np.int64)
+    else:
         offsets = row_offsets(x)
         bounds = np.searchsorted(offsets, np.linspace(0, offsets[-1], n_parts + 1))
         bounds[0], bounds[-1] = 0, n_cells
@@ -62,7 +64,6 @@ def centred_product(
                 indptr = offsets[rows[0] : rows[1] + 1]
                 _add_rows(x.data, x.indices, indptr, vectors, shift, totals, projected)
             else:
-                dense = np.asarray(x)
                 _add_dense(dense[rows[0] : rows[1]], vectors, shift, totals, projected)
             return totals, projected
 
