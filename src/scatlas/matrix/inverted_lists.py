@@ -29,11 +29,11 @@ _ROOTS = {"euclidean", "l2"}  # of squared distances
 # For more cells an index is faster than the exact search.
 FASTER_FROM = 10_000
 # Lists of n cells: _LISTS * sqrt(n). More of them leave fewer candidates per cell, but each cell is
-# compared with all centres, and a product with few cells is slow.
-_LISTS = 3.0
+# compared with all centres, and a product of few cells is slow.
+_LISTS = 2.5
 # A longer list, of cells that are nearly the same, is cut into pieces.
 _LONGEST = 4  # times the mean length
-_CELLS_PER_CENTRE, _ROUNDS = 32, 6
+_CELLS_PER_CENTRE, _ROUNDS = 32, 4
 _MEASURED = 1000  # cells whose exact neighbours are computed
 _STANDARD_ERRORS = 2  # by which the recall of these must exceed the goal
 _CELLS_PER_TASK, _CELLS_PER_SCAN = 4096, 65_536
@@ -47,7 +47,10 @@ class InvertedLists(NamedTuple):
     ----------
     cells, centres
         ``Cells`` of the kernels ``graphs.nearest``: the indexed cells, whose array is shared, not
-        copied; and the centre of each list.
+        copied; and the centres.
+    centre_of
+        int64 ``[n_lists]``, ascending: number of the centre of each list. The pieces of a long list
+        have the same.
     order
         int64 ``[n_cells]``: numbers of the cells, list by list.
     bounds
@@ -62,6 +65,7 @@ class InvertedLists(NamedTuple):
 
     cells: Cells
     centres: Cells
+    centre_of: Ints
     order: Ints
     bounds: Ints
     metric: str
@@ -79,7 +83,7 @@ class InvertedLists(NamedTuple):
 
     def nearest_lists(self, number: int) -> Ints:
         """All lists by the distance of their centres, the list itself first."""
-        scores = nearest_cpu.scores_to(self.centres, number)
+        scores = nearest_cpu.scores_to(self.centres, self.centre_of[number])[self.centre_of]
         scores[number] = -1.0
         return np.argsort(scores, kind="stable")
 
@@ -124,7 +128,9 @@ class InvertedLists(NamedTuple):
         found = self._empty_result(x.shape[0], n_neighbors)
         for start in range(0, x.shape[0], _QUERIES_AT_ONCE):
             rows = np.arange(start, min(start + _QUERIES_AT_ONCE, x.shape[0]))
-            order, bounds = _group(_assign(queries, rows, self.centres), self.n_lists)
+            # Of the pieces of a list, the first: all have the same nearest lists.
+            labels = np.searchsorted(self.centre_of, _assign(queries, rows, self.centres))
+            order, bounds = _group(labels, self.n_lists)
             self._search(queries, np.split(rows[order], bounds[1:-1]), *found, own=False)
         return found
 
@@ -196,8 +202,11 @@ def build(
     cells = cells._replace(centre=_mean(cells, sample))
     centres = _k_means(cells, sample, min(n_lists, sample.size), rng)
     order, bounds = _group(_assign(cells, np.arange(n_cells), centres), centres.x.shape[0])
-    bounds, kept = _cut_long_lists(bounds, _LONGEST * -(-n_cells // n_lists))
-    index = InvertedLists(cells, centres._replace(x=centres.x[kept]), order, bounds, metric)
+    used = np.diff(bounds) > 0
+    centres = centres._replace(x=centres.x[used])
+    bounds = np.append(bounds[:-1][used], n_cells)
+    centre_of, bounds = _cut_long_lists(bounds, _LONGEST * -(-n_cells // n_lists))
+    index = InvertedLists(cells, centres, centre_of, order, bounds, metric)
     return _choose_probes(index, _draw(rng, n_cells, _MEASURED), n_neighbors, recall)
 
 
@@ -214,11 +223,14 @@ def _mean(cells: Cells, rows: Ints) -> NDArray[np.float64]:
 
 def _k_means(cells: Cells, sample: Ints, n_lists: int, rng: np.random.Generator) -> Cells:
     """Centres of the lists, as ``Cells`` (Lloyd 1982)."""
-    chosen = np.sort(rng.choice(sample, n_lists, replace=False))
-    centres = cells._replace(x=cells.x[chosen].astype(np.float64))
+    chosen = rng.choice(sample, n_lists, replace=False)
+    # Equal cells make one centre. Sorted centres keep near lists, which are searched one after the
+    # other, near in memory.
+    first = np.unique(np.take(cells.x, chosen, axis=0), axis=0)
+    centres = cells._replace(x=first.astype(np.float64))
     for _ in range(_ROUNDS):
         labels = _assign(cells, sample, centres)
-        sums, counts = nearest_cpu.add_by_label(cells, sample, labels, n_lists)
+        sums, counts = nearest_cpu.add_by_label(cells, sample, labels, len(first))
         used = counts > 0
         centres.x[used] = sums[used] / counts[used, None]
     return centres
@@ -237,7 +249,7 @@ def _assign(cells: Cells, rows: Ints, centres: Cells) -> NDArray[np.int32]:
     return np.concatenate(list(blocks.map_in_order(assign, n_tasks, workers=n_cores())))
 
 
-def _group(labels: NDArray[np.int32], n: int) -> tuple[Ints, Ints]:
+def _group(labels: NDArray[np.integer], n: int) -> tuple[Ints, Ints]:
     """Positions by label, those of a label in order, and where each label begins."""
     bounds = np.zeros(n + 1, np.int64)
     np.cumsum(np.bincount(labels, minlength=n), out=bounds[1:])
@@ -245,13 +257,13 @@ def _group(labels: NDArray[np.int32], n: int) -> tuple[Ints, Ints]:
 
 
 def _cut_long_lists(bounds: Ints, longest: int) -> tuple[Ints, Ints]:
-    """Bounds of lists of at most ``longest`` cells, none empty, and the old list of each."""
+    """Old list of each new one, and bounds of these, of at most ``longest`` cells."""
     sizes = np.diff(bounds)
     pieces = -(-sizes // longest)
     old = np.repeat(np.arange(sizes.size), pieces)
     piece = np.arange(old.size) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     starts = bounds[old] + sizes[old] * piece // pieces[old]
-    return np.append(starts, bounds[-1]), old
+    return old, np.append(starts, bounds[-1])
 
 
 def _choose_probes(

@@ -354,9 +354,12 @@ def connectivities(indices: np.ndarray, distances: np.ndarray) -> sp.csr_matrix:
     McInnes, Healy, Melville (2018), section 3.1: fuzzy union of each cell's own weights, in
     umap-learn's order of operations. No sum runs over cells: nothing depends on threads.
     """
+    import numpy as np
+
     from scatlas.kernels.graphs import umap_cpu
 
-    own = _neighbor_matrix(indices, umap_cpu.memberships(distances))
+    weights = blocks.apply(umap_cpu.memberships, distances, dtype=np.float32)
+    own = _neighbor_matrix(indices, weights)
     own.eliminate_zeros()
     own.sort_indices()
     back = own.T.tocsr()

@@ -16,10 +16,8 @@ from scatlas.kernels.build.numba_cache import njit
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from scatlas.arrays.array_types import Array, Float32Array, Floats, Ints
+    from scatlas.arrays.array_types import Array, Bools, Float32Array, Floats, Ints
 
-# Candidates proposed beyond the nearest: with 8, float32 leaves 1 query of some millions unsure.
-_SPARE = 8
 # Products computed at once: 2 MB of float32, which stay in a core's cache until the selection.
 _QUERIES, _CANDIDATES = 256, 2048
 # Scores compared at once with the least proposed one: four AVX-512 registers.
@@ -69,13 +67,44 @@ def nearest(
     scores : float64 ``[n_queries, n]``
         Squared distances, or ``1 - cosine``: 1 for a cell that is zero.
     """
-    numbers = np.full((rows.size, n), np.iinfo(np.int64).max)
-    scores = np.empty((rows.size, n))
-    if candidates.size <= n + _SPARE:
-        proposed, lowest = np.empty((rows.size, 0), np.int32), np.full(rows.size, -np.inf)
-    else:
-        proposed, lowest = _proposals(queries, rows, reference, candidates, n + _SPARE)
-    _rank(*queries, rows, reference.x, candidates, proposed, lowest, own, numbers, scores)
+    itself = rows if own else np.full(rows.size, -1)
+    numbers = np.empty((rows.size, n), np.int64)
+    scores = np.full((rows.size, n), np.inf)
+    # Some more are proposed: between the last one's score and that of the n-th lies the error.
+    n_proposed = n + n // 4 + 2
+    complete = np.zeros(rows.size, np.bool_)
+    if candidates.size > n_proposed:
+        proposed, lowest = _proposals(queries, rows, reference, candidates, n_proposed)
+        for first in range(0, rows.size, _QUERIES):
+            part = slice(first, first + _QUERIES)
+            asked = np.take(queries.x, rows[part], axis=0)
+            near = candidates[proposed[part]]
+            others = np.take(reference.x, near.ravel(), axis=0)
+            _rank(asked, itself[part], others, near, queries.cosine, numbers[part], scores[part])
+            complete[part] = _are_complete(
+                queries._replace(x=asked), lowest[part], scores[part, -1]
+            )
+    if not complete.all():
+        unsure = np.flatnonzero(~complete)
+        numbers[unsure], scores[unsure] = _among_all(
+            queries, rows[unsure], itself[unsure], reference, candidates, n
+        )
+    if own:
+        scores[numbers[:, 0] == rows, 0] = 0.0
+    return numbers, scores
+
+
+def _among_all(
+    queries: Cells, rows: Ints, itself: Ints, reference: Cells, candidates: Ints, n: int
+) -> tuple[Ints, Floats]:
+    """Compare with all candidates in float64."""
+    numbers = np.empty((rows.size, n), np.int64)
+    scores = np.full((rows.size, n), np.inf)
+    asked = np.take(queries.x, rows, axis=0)
+    for start in range(0, candidates.size, _CANDIDATES):
+        near = candidates[None, start : start + _CANDIDATES]
+        others = np.take(reference.x, near[0], axis=0)
+        _rank(asked, itself, others, near, queries.cosine, numbers, scores)
     return numbers, scores
 
 
@@ -99,6 +128,26 @@ def _proposals(
     return where, best[:, -1].astype(np.float64)
 
 
+def _are_complete(queries: Cells, lowest: Floats, last: Floats) -> Bools:
+    """Whether all cells with scores up to ``last`` have float32 products above ``lowest``.
+
+    A product of n float32 values is off by at most ``n * 2**-24`` of the sum of the magnitudes of
+    its terms (Higham 2002, section 3.1), here by twice that and four more terms for the rounding of
+    the values. A cell at distance r of a query of length l is at most l + r long.
+
+    False if ``lowest`` is not finite: products overflowed.
+    """
+    last = np.maximum(last, 0.0)
+    error = (queries.x.shape[1] + 5) * 2.0**-23
+    if queries.cosine:
+        return 1.0 - lowest - error > last
+    values = queries.x - queries.centre
+    squares = np.einsum("ij,ij->i", values, values)
+    error = error * (2.0 * np.sqrt(squares) + np.sqrt(last)) ** 2
+    # Products of values below 1e-19 lose digits to underflow.
+    return np.isfinite(lowest) & (squares - 2.0 * lowest - error - 1e-30 > last)
+
+
 def scores_to(cells: Cells, row: int) -> Floats:
     """Scores of all cells for one of them, float64 ``[n]``."""
     out = np.empty(cells.x.shape[0])
@@ -116,7 +165,10 @@ def add_by_label(cells: Cells, rows: Ints, labels: Array, n_labels: int) -> tupl
     """
     sums = np.zeros((n_labels, cells.x.shape[1]))
     counts = np.zeros(n_labels, np.int64)
-    _add_by_label(cells.x, rows, labels, cells.cosine, sums, counts)
+    for start in range(0, rows.size, _CANDIDATES):
+        part = slice(start, start + _CANDIDATES)
+        x = np.take(cells.x, rows[part], axis=0)
+        _add_by_label(x, labels[part], cells.cosine, sums, counts)
     return sums, counts
 
 
@@ -124,15 +176,16 @@ def _vectors(cells: Cells, rows: Ints) -> Float32Array:
     """float32 ``[n_rows, n_dims + 1]`` whose product with a query's vector, 1 at its end, is large
     for near cells: the last value is minus half the squared length, for cosines 0."""
     out = np.empty((rows.size, cells.x.shape[1] + 1), np.float32)
-    _fill_vectors(*cells, rows, out)
+    # A copy first: it waits for the memory of several rows at once.
+    _fill_vectors(np.take(cells.x, rows, axis=0), cells.centre, cells.cosine, out)
     return out
 
 
 @njit(nogil=True, cache=True)
-def _fill_vectors(x: Array, centre: Floats, cosine: bool, rows: Ints, out: Float32Array) -> None:
+def _fill_vectors(x: Array, centre: Floats, cosine: bool, out: Float32Array) -> None:
     n_dims = x.shape[1]
-    for i in range(rows.size):
-        cell, vector = x[rows[i]], out[i, :n_dims]
+    for i in range(x.shape[0]):
+        cell, vector = x[i], out[i, :n_dims]
         if cosine:
             length = np.sqrt(_dot(cell, cell))
             scale = 1.0 / length if length > 0.0 else 0.0
@@ -180,116 +233,64 @@ def _propose(scores: Float32Array, start: int, best: Float32Array, where: Array)
 
 @njit(nogil=True, cache=True)
 def _rank(
-    x: Array,
-    centre: Floats,
+    queries: Array,
+    itself: Ints,
+    others: Array,
+    others_numbers: Ints,
     cosine: bool,
-    rows: Ints,
-    reference: Array,
-    candidates: Ints,
-    proposed: Array,
-    lowest: Floats,
-    own: bool,
     numbers: Ints,
     scores: Floats,
 ) -> None:
-    for i in range(rows.size):
-        query = x[rows[i]]
-        itself = rows[i] if own else -1
+    """Insert into the nearest of each query its row of others, or the only row there is."""
+    n_rows, n_others = others_numbers.shape
+    n = scores.shape[1]
+    for i in range(queries.shape[0]):
+        row = i if n_rows > 1 else 0
         near, score = numbers[i], scores[i]
-        score[:] = np.inf
-        for at in proposed[i]:
-            _insert(query, reference, candidates[at], cosine, itself, near, score)
-        if not _complete(query, centre, cosine, lowest[i], max(0.0, score[-1])):
-            score[:] = np.inf
-            for number in candidates:
-                _insert(query, reference, number, cosine, itself, near, score)
-        if near[0] == itself:
-            score[0] = 0.0
+        n_filled = 0
+        while n_filled < n and score[n_filled] < np.inf:
+            n_filled += 1
+        for j in range(n_others):
+            number, other = others_numbers[row, j], others[row * n_others + j]
+            if number == itself[i]:
+                value = -1.0
+            elif cosine:
+                value = _one_minus_cosine(queries[i], other)
+            else:
+                value = _squared_distance(queries[i], other)
+            if n_filled < n:
+                place = n_filled
+                n_filled += 1
+            elif _comes_before(value, number, score[n - 1], near[n - 1]):
+                place = n - 1
+            else:
+                continue
+            while place > 0 and _comes_before(value, number, score[place - 1], near[place - 1]):
+                score[place], near[place] = score[place - 1], near[place - 1]
+                place -= 1
+            score[place], near[place] = value, number
 
 
 @njit(nogil=True, cache=True)
-def _insert(
-    query: Array,
-    reference: Array,
-    number: int,
-    cosine: bool,
-    itself: int,
-    near: Ints,
-    score: Floats,
-) -> None:
-    """Insert a cell into the nearest ones if it is nearer than the last."""
-    if number == itself:
-        value = -1.0
-    elif cosine:
-        value = _one_minus_cosine(query, reference[number])
-    else:
-        value = _squared_distance(query, reference[number])
-    place = score.size - 1
-    if value > score[place] or (value == score[place] and number > near[place]):
-        return
-    while place > 0 and (
-        value < score[place - 1] or (value == score[place - 1] and number < near[place - 1])
-    ):
-        score[place], near[place] = score[place - 1], near[place - 1]
-        place -= 1
-    score[place], near[place] = value, number
-
-
-@njit(nogil=True, cache=True)
-def _complete(query: Array, centre: Floats, cosine: bool, lowest: float, last: float) -> bool:
-    """Whether all cells with scores up to ``last`` have float32 products above ``lowest``.
-
-    A product of n float32 values is off by at most ``n * 2**-24`` of the sum of the magnitudes of
-    its terms (Higham 2002, section 3.1), here by twice that and four more terms for the rounding of
-    the values. A cell at distance r of a query of length l is at most l + r long.
-    """
-    n_dims = query.size
-    if lowest == -np.inf:
-        return False  # no proposals, or fewer because of products that are not finite
-    error = (n_dims + 5) * 2.0**-23
-    if cosine:
-        return 1.0 - lowest - error > last
-    square = 0.0
-    for j in range(n_dims):
-        value = query[j] - centre[j]
-        square += value * value
-    # Products of values below 1e-19 lose digits to underflow.
-    error *= (2.0 * np.sqrt(square) + np.sqrt(last)) ** 2
-    return square - 2.0 * lowest - error - 1e-30 > last
+def _comes_before(score: float, number: int, other_score: float, other_number: int) -> bool:
+    return score < other_score or (score == other_score and number < other_number)
 
 
 @njit(nogil=True, cache=True)
 def _squared_distance(a: Array, b: Array) -> float:
-    # Four sums, in a fixed order: one sum waits for each addition.
-    p, q, r, s = 0.0, 0.0, 0.0, 0.0
-    whole = a.size // 4 * 4
-    for j in range(0, whole, 4):
-        d = np.float64(a[j]) - np.float64(b[j])
-        p += d * d
-        d = np.float64(a[j + 1]) - np.float64(b[j + 1])
-        q += d * d
-        d = np.float64(a[j + 2]) - np.float64(b[j + 2])
-        r += d * d
-        d = np.float64(a[j + 3]) - np.float64(b[j + 3])
-        s += d * d
-    for j in range(whole, a.size):
-        d = np.float64(a[j]) - np.float64(b[j])
-        p += d * d
-    return (p + q) + (r + s)
+    total = 0.0
+    for j in range(a.size):
+        difference = np.float64(a[j]) - np.float64(b[j])
+        total += difference * difference
+    return total
 
 
 @njit(nogil=True, cache=True)
 def _dot(a: Array, b: Array) -> float:
-    p, q, r, s = 0.0, 0.0, 0.0, 0.0
-    whole = a.size // 4 * 4
-    for j in range(0, whole, 4):
-        p += np.float64(a[j]) * np.float64(b[j])
-        q += np.float64(a[j + 1]) * np.float64(b[j + 1])
-        r += np.float64(a[j + 2]) * np.float64(b[j + 2])
-        s += np.float64(a[j + 3]) * np.float64(b[j + 3])
-    for j in range(whole, a.size):
-        p += np.float64(a[j]) * np.float64(b[j])
-    return (p + q) + (r + s)
+    total = 0.0
+    for j in range(a.size):
+        total += np.float64(a[j]) * np.float64(b[j])
+    return total
 
 
 @njit(nogil=True, cache=True)
@@ -301,11 +302,9 @@ def _one_minus_cosine(a: Array, b: Array) -> float:
 
 
 @njit(nogil=True, cache=True)
-def _add_by_label(
-    x: Array, rows: Ints, labels: Array, cosine: bool, sums: Floats, counts: Ints
-) -> None:
-    for i in range(rows.size):
-        cell, total = x[rows[i]], sums[labels[i]]
+def _add_by_label(x: Array, labels: Array, cosine: bool, sums: Floats, counts: Ints) -> None:
+    for i in range(x.shape[0]):
+        cell, total = x[i], sums[labels[i]]
         scale = 1.0
         if cosine:
             length = np.sqrt(_dot(cell, cell))
