@@ -131,7 +131,7 @@ def neighbors(
         logger.warning("only %d cells: n_neighbors is now %d", adata.n_obs, n_neighbors)
 
     x = elements.get_representation(adata, use_rep, n_pcs)
-    cuvs = _cuvs(x, transformer, metric, metric_kwds) if kind_of(x).gpu else None
+    cuvs = _cuvs(x, metric, metric_kwds, transformer) if kind_of(x).gpu else None
     x = blocks.on_host(x) if cuvs is None else x
     elements.check_finite_values(x, elements.representation_name(adata, use_rep, n_pcs))
     found: dict[str, Any] = {}
@@ -301,7 +301,7 @@ def _with_spread(x: Any, metric: Any, metric_kwds: Mapping[str, Any]) -> Mapping
 
 
 def _cuvs(
-    x: Any, transformer: str | None, metric: Any, metric_kwds: Mapping[str, Any]
+    x: Any, metric: Any, metric_kwds: Mapping[str, Any], transformer: str | None = None
 ) -> ModuleType | None:
     """cuVS, if it can search this matrix on the GPU; why not is logged."""
     from scatlas.kernels.graphs import knn_gpu
