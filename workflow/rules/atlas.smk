@@ -33,7 +33,7 @@ rule concat_on_disk:
     message:
         "merging the plates"
     shell:
-        "python {input.script:q} --selected {params.selected:q} --merged {params.merged:q}"
+        "{RUN} {input.script:q} --selected {params.selected:q} --merged {params.merged:q}"
         " --labels {params.labels:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
@@ -76,7 +76,7 @@ rule pca:
     message:
         "principal components"
     shell:
-        "python {input.script:q} --merged {params.merged:q} --grams {params.grams:q}"
+        "{RUN} {input.script:q} --merged {params.merged:q} --grams {params.grams:q}"
         " {params.options} {params.scale} --pca {params.pca:q}"
         f"{BLOCK_OPTIONS}{DEVICE_OPTIONS}{STEP_TAIL}"
 
@@ -119,7 +119,7 @@ rule atlas:
     message:
         "putting the atlas together"
     shell:
-        "python {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
+        "{RUN} {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
         " {params.harmony} --genes {input.table:q} --atlas {params.atlas:q}"
         " --recipe {params.recipe:q} --manifests {params.manifests:q}"
         f"{STEP_TAIL}"

@@ -32,7 +32,7 @@ rule subset:
     message:
         "sampling cells"
     shell:
-        "python {input.script:q} --atlas {params.atlas:q} {params.options}"
+        "{RUN} {input.script:q} --atlas {params.atlas:q} {params.options}"
         " --seed {params.seed} --subset {output.subset:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
@@ -67,6 +67,6 @@ rule umap:
     message:
         "neighbours, UMAP and Leiden clusters"
     shell:
-        "python {input.script:q} --subset {input.subset:q} {params.neighbors} {params.umap}"
+        "{RUN} {input.script:q} --subset {input.subset:q} {params.neighbors} {params.umap}"
         " {params.leiden} --seed {params.seed} --umap {output.umap:q}"
         f"{DEVICE_OPTIONS}{STEP_TAIL}"

@@ -36,6 +36,6 @@ rule harmony:
     message:
         "mixing the plates' cells"
     shell:
-        "python {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
+        "{RUN} {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
         " {params.options} --seed {params.seed} --harmony {params.harmony:q}"
         f"{STEP_TAIL}"

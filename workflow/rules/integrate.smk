@@ -34,7 +34,7 @@ rule integrate:
     message:
         "the sample with its plates mixed"
     shell:
-        "python {input.script:q} --umap {input.umap:q} {params.options} {params.neighbors}"
+        "{RUN} {input.script:q} --umap {input.umap:q} {params.options} {params.neighbors}"
         " {params.umap} {params.leiden} --seed {params.seed}"
         " --integrated {output.integrated:q}"
         f"{DEVICE_OPTIONS}{STEP_TAIL}"

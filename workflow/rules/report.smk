@@ -192,7 +192,7 @@ rule report:
     message:
         "figures, tables and the report"
     shell:
-        "python {input.script:q} --qc {params.qc:q} --summaries {params.summaries:q}"
+        "{RUN} {input.script:q} --qc {params.qc:q} --summaries {params.summaries:q}"
         " --hvg {params.hvg:q} --genes {input.genes:q} --pca {params.pca:q}"
         " --umap {input.umap_file:q} --benchmarks {params.benchmarks:q}"
         " --config {params.config:q} --captions {params.captions:q}"

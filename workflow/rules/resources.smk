@@ -14,7 +14,7 @@ ESTIMATES = Estimates(CONFIG, SHEET)
 BUDGET = CONFIG.compute.block_budget
 CLUSTER = CONFIG.compute.cluster
 BACKEND = "cpu" if CLUSTER and CLUSTER.kind == "local-cpu" else CONFIG.backend
-if ESTIMATES.gpus("hvg"):
+if ESTIMATES.gpus("pca"):
     # Compiled kernels: a folder that all jobs can write and later runs can read.
     os.environ.setdefault("CUPY_CACHE_DIR", str(Path.cwd() / ".snakemake" / "cupy"))
 
@@ -46,11 +46,35 @@ def which_attempt(wildcards, attempt):
     return attempt
 
 
+def together(group, rule, otherwise=None):
+    """Group of a rule's jobs of small plates, many of which share one job of a cluster.
+
+    The profile sets how many (group-components). A group would request the GPUs of all its jobs.
+    Otherwise: the group of other jobs.
+    """
+
+    def group_of(wildcards):
+        plates_per_job = workflow.group_settings.group_components.get(group, 1)
+        plate = wildcards.plate
+        shared = plates_per_job > 1 and ESTIMATES.is_small(plate)
+        return group if shared and not ESTIMATES.gpus(rule, plate) else otherwise
+
+    return group_of
+
+
 def device(rule):
     """Resources of a rule that may compute on GPUs."""
+
+    def gpu(wildcards):
+        return ESTIMATES.gpus(rule, wildcards.get("plate"))
+
+    def backend(wildcards):
+        plate = wildcards.get("plate")
+        return "cpu" if plate and ESTIMATES.prefers_cpu(plate) else BACKEND
+
     return {
-        "gpu": ESTIMATES.gpus(rule),
-        "backend": BACKEND,
+        "gpu": gpu,
+        "backend": backend,
         "device_memory": CONFIG.compute.memory,
         "device_limit": CONFIG.compute.memory_limit or "none",
     }
