@@ -16,6 +16,8 @@ rule concat_on_disk:
     benchmark:
         f"{OUT}/benchmarks/concat_on_disk/atlas.tsv"
     retries: 2
+    group:
+        small_atlas
     conda:
         "../../envs/cpu.yaml"
     threads: threads_for("concat_on_disk")
@@ -53,6 +55,8 @@ rule pca:
     benchmark:
         f"{OUT}/benchmarks/pca/atlas.tsv"
     retries: 2
+    group:
+        small_atlas
     conda:
         "../../envs/cpu.yaml"
     threads: threads_for("pca")
@@ -101,6 +105,8 @@ rule atlas:
     benchmark:
         f"{OUT}/benchmarks/atlas/atlas.tsv"
     retries: 2
+    group:
+        small_atlas
     conda:
         "../../envs/cpu.yaml"
     threads: 1

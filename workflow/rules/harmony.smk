@@ -18,6 +18,8 @@ rule harmony:
     benchmark:
         f"{OUT}/benchmarks/harmony/atlas.tsv"
     retries: 2
+    group:
+        small_atlas
     conda:
         "../../envs/cpu.yaml"
     threads: threads_for("harmony")

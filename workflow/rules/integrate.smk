@@ -5,7 +5,7 @@
 
 rule integrate:
     input:
-        umap_manifest=f"{OUT}/manifests/umap.json",
+        embedding=f"{OUT}/manifests/embedding.json",
         umap=ancient(f"{OUT}/umap.h5ad"),
         script=script("integrate"),
     output:
@@ -16,6 +16,8 @@ rule integrate:
     benchmark:
         f"{OUT}/benchmarks/integrate/atlas.tsv"
     retries: 2
+    group:
+        small_atlas
     conda:
         "../../envs/cpu.yaml"
     threads: 4

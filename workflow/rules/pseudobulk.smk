@@ -55,6 +55,8 @@ rule merge_pseudobulk:
     benchmark:
         f"{OUT}/benchmarks/merge_pseudobulk/atlas.tsv"
     retries: 2
+    group:
+        small_atlas
     conda:
         "../../envs/cpu.yaml"
     threads: 4

@@ -46,20 +46,29 @@ def which_attempt(wildcards, attempt):
     return attempt
 
 
+def shared_jobs():
+    """Whether the profile lets small steps share a job of a cluster (group-components)."""
+    return workflow.group_settings.group_components.get("small_plates", 1) > 1
+
+
 def together(group, rule, otherwise=None):
     """Group of a rule's jobs of small plates, many of which share one job of a cluster.
 
-    The profile sets how many (group-components). A group would request the GPUs of all its jobs.
-    Otherwise: the group of other jobs.
+    Otherwise: the group of other jobs. A group would request the GPUs of all its jobs.
     """
 
     def group_of(wildcards):
-        plates_per_job = workflow.group_settings.group_components.get(group, 1)
         plate = wildcards.plate
-        shared = plates_per_job > 1 and ESTIMATES.is_small(plate)
-        return group if shared and not ESTIMATES.gpus(rule, plate) else otherwise
+        small = ESTIMATES.is_small(plate) and not ESTIMATES.gpus(rule, plate)
+        return group if small and shared_jobs() else otherwise
 
     return group_of
+
+
+def small_atlas(wildcards):
+    """Group of the steps after the plates', if they take seconds and no GPU."""
+    small = ESTIMATES.is_small_atlas and not ESTIMATES.gpus("pca")
+    return "small_atlas" if small and shared_jobs() else None
 
 
 def device(rule):

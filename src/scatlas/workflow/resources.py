@@ -66,11 +66,12 @@ COUNT_BYTES, SELECTED_BYTES, SELECTED_SHARE = 1.9, 5, 0.11
 # because the time of a cluster job is the sum of those of its steps.
 SMALL_PLATE_VALUES = 1e8
 SMALL_PLATE_MINUTES = 3
+SMALL_ATLAS_VALUES = 1e9
 
 # Rules that hold neither blocks nor tables of a plate.
 _SMALL_RULES = {"simulate", "consensus"}
 _CLUSTER_RULES = {"hvg", "select_genes", "pca"}  # on all GPUs of compute.cluster
-_ONE_GPU_RULES = {"umap", "integrate"}
+_ONE_GPU_RULES = {"neighbors", "umap", "leiden", "integrate"}
 # Rules that write stores. Snakemake guesses the disk of all others.
 STORE_RULES = {"load", "select_genes", "concat_on_disk", "pca", "harmony"}
 
@@ -156,6 +157,11 @@ class Estimates:
         """Whether the steps of a plate take about as long as the start of a process, or of CUDA."""
         return self.plate(plate).values <= SMALL_PLATE_VALUES
 
+    @property
+    def is_small_atlas(self) -> bool:
+        """Whether the steps of the merged plates take seconds each."""
+        return self.atlas.values <= SMALL_ATLAS_VALUES
+
     def prefers_cpu(self, plate: str) -> bool:
         """Whether ``backend: auto`` computes a plate on the CPU: its size alone decides."""
         config = self._config
@@ -194,7 +200,7 @@ class Estimates:
                 extra_mb = SUBSET_MB_PER_CELL * self.subset_cells
                 if not self._config.harmony:  # else the rule harmony has corrected all cells
                     extra_mb += self._harmony_mb(self.subset_cells)
-            case "subset" | "umap" | "report":
+            case "subset" | "neighbors" | "umap" | "leiden" | "embedding" | "report":
                 extra_mb = SUBSET_MB_PER_CELL * self.subset_cells
         return memory_mb(cells, budget, extra_mb=extra_mb, gpus=self.gpus(rule, plate))
 
@@ -227,7 +233,7 @@ class Estimates:
                 seconds = self._harmony_seconds(self.subset_cells)
                 harmony = 0 if self._config.harmony else minutes(seconds, threads)
                 return self.runtime("umap") + harmony
-            case "subset" | "umap" | "report":
+            case "subset" | "neighbors" | "umap" | "leiden" | "embedding" | "report":
                 return int(SUBSET_MINUTES + self.subset_cells / SUBSET_CELLS_PER_MINUTE)
         return minutes(size.values * SECONDS_PER_VALUE[rule], threads)
 
