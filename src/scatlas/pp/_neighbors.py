@@ -341,7 +341,7 @@ def connectivities(indices: np.ndarray, distances: np.ndarray) -> sp.csr_matrix:
     Parameters
     ----------
     indices
-        int64 [cells x neighbours], each cell first in its own row.
+        int32 or int64 [cells x neighbours], each cell first in its own row.
     distances
         float [cells x neighbours], ascending in a row.
 
