@@ -70,8 +70,8 @@ def array_components(x: Any, n_comps: int, *, zero_center: bool = True) -> Compo
     n_comps = check_n_comps(n_comps, n_cells, n_genes)
     kind = kind_of(x)
     if kind.gpu or kind.lazy or n_genes <= _FEW_GENES:
-        return _of_genes(x, n_comps, zero_center=zero_center)
-    if min(n_cells, n_genes) >= n_comps * _GENES_PER_COMPONENT and _iterate(x):
+        return _from_genes(x, n_comps, zero_center=zero_center)
+    if min(n_cells, n_genes) >= n_comps * _GENES_PER_COMPONENT and _prefer_iterations(x):
         wide = _Wide(x, n_comps, zero_center)
         found = _from_products(wide)
         if found is not None:
@@ -79,10 +79,10 @@ def array_components(x: Any, n_comps: int, *, zero_center: bool = True) -> Compo
     if n_cells < n_genes:
         wide = _Wide(x, n_comps, zero_center)
         return wide.components(*_from_cells(wide))
-    return _of_genes(x, n_comps, zero_center=zero_center)
+    return _from_genes(x, n_comps, zero_center=zero_center)
 
 
-def _iterate(x: Any) -> bool:
+def _prefer_iterations(x: Any) -> bool:
     """Whether iterations on products take less time than a Gram matrix, or fit the memory alone."""
     n_values = x.nnz if kind_of(x).sparse else x.size
     larger, smaller = max(x.shape), min(x.shape)
@@ -92,7 +92,7 @@ def _iterate(x: Any) -> bool:
     return _PRODUCTS_NS * n_values < _PAIR_NS * n_values**2 / larger + by_lapack
 
 
-def _of_genes(x: Any, n_comps: int, *, zero_center: bool) -> Components:
+def _from_genes(x: Any, n_comps: int, *, zero_center: bool) -> Components:
     check_size(x.shape[1])
     return components(gram_stats(x), n_comps, zero_center=zero_center, gpu=kind_of(x).gpu)
 

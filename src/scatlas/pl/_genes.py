@@ -47,11 +47,11 @@ def hvg_overlap(hvg: Mapping[str, Collection[str]]) -> Figure:
     InputError
         When there is no plate.
     """
-    _check(hvg)
+    _check_plates(hvg)
     names = list(hvg)
     shared = _shared_genes(list(hvg.values()))
     if len(names) > MANY_PLATES:
-        return _clustered(names, shared)
+        return _clustered_heat_map(names, shared)
     side = 1.6 + max(2.4, 0.42 * len(names))
     made = figure(side, side)
     ax = made.subplots()
@@ -92,7 +92,7 @@ def genes_by_plates(
     InputError
         When there is no plate.
     """
-    _check(hvg)
+    _check_plates(hvg)
     times = Counter(chain.from_iterable(map(set, hvg.values())))
     n_plates = len(hvg)
     plates = np.arange(1, n_plates + 1)
@@ -125,29 +125,30 @@ def genes_by_plates(
     ax.set_xlim(0.4, n_plates + 0.6)
     ax.set_xlabel("plates on which a gene is highly variable")
     ax.set_ylabel("genes")
-    ax.set_title(_choice(n_genes, n_chosen))
+    ax.set_title(_title(n_genes, n_chosen))
     made.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return made
 
 
-def _choice(n_genes: np.ndarray, n_chosen: np.ndarray) -> str:
+def _title(n_genes: np.ndarray, n_chosen: np.ndarray) -> str:
     """Words for the genes of the atlas: on how many plates they are highly variable."""
     if not n_chosen.any():
         return "no gene in the atlas"
     lowest = int(np.flatnonzero(n_chosen)[0])
     text = f"{n_chosen.sum():,} {'gene' if n_chosen.sum() == 1 else 'genes'} in the atlas"
     if n_chosen[lowest] < n_genes[lowest]:
-        return f"{text}: {n_chosen[lowest]:,} of {n_genes[lowest]:,} on {_plates(lowest + 1)}" + (
-            ", all on more" if n_chosen.size > lowest + 1 else ""
+        return (
+            f"{text}: {n_chosen[lowest]:,} of {n_genes[lowest]:,} on {_count_plates(lowest + 1)}"
+            + (", all on more" if n_chosen.size > lowest + 1 else "")
         )
-    return f"{text}: all on at least {_plates(lowest + 1)}"
+    return f"{text}: all on at least {_count_plates(lowest + 1)}"
 
 
-def _plates(n: int) -> str:
+def _count_plates(n: int) -> str:
     return f"{n} plate" if n == 1 else f"{n} plates"
 
 
-def _check(hvg: Mapping[str, Collection[str]]) -> None:
+def _check_plates(hvg: Mapping[str, Collection[str]]) -> None:
     if not hvg:
         msg = "there is no plate to draw: give the highly variable genes of at least one"
         raise InputError(msg)
@@ -183,7 +184,7 @@ def _heat_map(ax: Axes, shared: np.ndarray, colours: np.ndarray) -> AxesImage:
     return image
 
 
-def _clustered(names: list[str], shared: np.ndarray) -> Figure:
+def _clustered_heat_map(names: list[str], shared: np.ndarray) -> Figure:
     """Heat map of many plates, similar ones side by side."""
     from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
     from scipy.spatial.distance import squareform
@@ -199,9 +200,9 @@ def _clustered(names: list[str], shared: np.ndarray) -> Figure:
     image = _heat_map(ax, shared[np.ix_(order, order)], colours)
     made.colorbar(image, ax=ax, shrink=0.6, label="genes", extend="both")
     mean = (shared.sum(axis=1) - own) / (len(names) - 1)
-    place = np.argsort(order)
-    odd = sorted(unusual_plates(mean, low_only=True), key=lambda i: place[i])
-    ax.set_yticks(place[odd], [short(names[i], 32) for i in odd])
+    rank = np.argsort(order)
+    odd = sorted(unusual_plates(mean, low_only=True), key=lambda i: rank[i])
+    ax.set_yticks(rank[odd], [short(names[i], 32) for i in odd])
     ax.set_xticks([])
     ax.set_xlabel(f"{len(names)} plates, similar ones side by side")
     return made

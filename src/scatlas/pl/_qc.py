@@ -69,7 +69,7 @@ def qc_violins(
     InputError
         When there is no plate.
     """
-    _some(tables)
+    _check_plates(tables)
     seen = {name: _overview(table) for name, table in tables.items()}
     many = len(tables) > MANY_PLATES
     made = figure(9.0 if many else min(15.0, max(6.0, 2.0 + 0.62 * len(tables))), 8.0)
@@ -77,7 +77,7 @@ def qc_violins(
     limits = []
     for ax, (column, label, low, high, log) in zip(axes, _METRICS, strict=True):
         bounds = {"min": thresholds.get(low) if low else None, "max": thresholds.get(high)}
-        drawn = {word: float(_scaled(b, log)) for word, b in bounds.items() if b is not None}
+        drawn = {word: float(_as_drawn(b, log)) for word, b in bounds.items() if b is not None}
         shown = [plate[column].kept if many else plate[column].ends for plate in seen.values()]
         bottom, top = _limits(shown, drawn.values(), log)
         if many:
@@ -102,7 +102,7 @@ def qc_violins(
     for i, table in enumerate(tables.values()):
         keep = table["keep"].to_numpy(bool)
         for ax, (bottom, top), (column, *_, log) in zip(axes, limits, _METRICS, strict=True):
-            values = _scaled(table[column], log)
+            values = _as_drawn(table[column], log)
             _half_violin(ax, i, values, bottom, top, -1, GREY)
             _half_violin(ax, i, values[keep], bottom, top, 1, BLUE)
     axes[-1].set_xlim(-0.6, len(tables) - 0.4)
@@ -112,13 +112,13 @@ def qc_violins(
     return made
 
 
-def _some(plates: Mapping[str, Any]) -> None:
+def _check_plates(plates: Mapping[str, Any]) -> None:
     if not plates:
         msg = "there is no plate to draw: give a table for at least one"
         raise InputError(msg)
 
 
-def _scaled(values: Any, log: bool) -> np.ndarray:
+def _as_drawn(values: Any, log: bool) -> np.ndarray:
     """Values as drawn; the log scale shows an empty cell's zero as one."""
     values = np.asarray(values, np.float64)
     return np.log10(np.maximum(values, 1)) if log else values
@@ -136,7 +136,7 @@ def _overview(table: pd.DataFrame) -> dict[str, _Spread]:
     keep = table["keep"].to_numpy(bool)
     found = {}
     for column, *_, log in _METRICS:
-        values = _scaled(table[column], log)
+        values = _as_drawn(table[column], log)
         there = np.isfinite(values)
         ends, kept = values[there], values[there & keep]
         found[column] = _Spread(
@@ -194,12 +194,12 @@ def _bands(ax: Axes, names: list[str], quantiles: list[tuple[float, ...]]) -> No
     ax.fill_between(at, low, high, alpha=0.2, label="5% to 95% of the cells kept", **look)
     ax.fill_between(at, lower, upper, alpha=0.45, label="their middle half", **look)
     ax.plot(at, middle, color=INK, linewidth=1.2, drawstyle="steps-mid", label="their median")
-    place = np.argsort(order)
-    named = sorted(unusual_plates(values[:, 2]), key=lambda i: place[i])
-    below = [i for i in named if place[i] < len(filled) / 2]
+    rank = np.argsort(order)
+    named = sorted(unusual_plates(values[:, 2]), key=lambda i: rank[i])
+    below = [i for i in named if rank[i] < len(filled) / 2]
     for level, i in [*enumerate(below), *enumerate(reversed([i for i in named if i not in below]))]:
         side = 1 if i in below else -1
-        name_plate(ax, short(names[filled[i]]), (place[i] + 1, values[i, 2]), side, level)
+        name_plate(ax, short(names[filled[i]]), (rank[i] + 1, values[i, 2]), side, level)
 
 
 def _middle(ax: Axes, at: int, quantiles: tuple[float, ...]) -> None:
@@ -273,7 +273,7 @@ def cells_kept(summaries: Mapping[str, Mapping[str, Any]]) -> Figure:
     InputError
         When there is no plate.
     """
-    _some(summaries)
+    _check_plates(summaries)
     plates = list(summaries)
     total = np.array([summaries[name]["n_cells"] for name in plates], np.int64)
     kept = np.array([summaries[name]["n_kept"] for name in plates], np.int64)
@@ -338,10 +338,10 @@ def _shares_kept(
         label = "kept" if rule is None else _RULES.get(rule, rule)
         ax.bar(at, height, 1.0, bottom=below, color=colour, linewidth=0, label=label)
         below += height
-    place = np.argsort(order)
-    for level, i in enumerate(sorted(unusual_plates(share, low_only=True), key=lambda i: place[i])):
+    rank = np.argsort(order)
+    for level, i in enumerate(sorted(unusual_plates(share, low_only=True), key=lambda i: rank[i])):
         text = f"{short(plates[i])} {100 * share[i]:.0f}%"
-        name_plate(ax, text, (place[i] + 1, 100 * share[i]), 1, level)
+        name_plate(ax, text, (rank[i] + 1, 100 * share[i]), 1, level)
     ax.set_xlim(0.5, len(plates) + 0.5)
     ax.set_ylim(0, 100)
     ax.set_xlabel(f"{len(plates)} plates, sorted by the share of cells kept")

@@ -51,7 +51,7 @@ def leiden(
     _check_flavor(flavor, directed=directed, partition_type=partition_type)
     cugraph = None
     if adjacency is None:
-        adjacency, params = _choose(adata, obsp, neighbors_key)
+        adjacency, params = _find_graph(adata, obsp, neighbors_key)
         if params is not None and works_on_gpu(adata, params):
             only_cpu = {
                 "directed=True": directed,
@@ -61,7 +61,7 @@ def leiden(
             cugraph = _cugraph([*clustering_args, *(name for name in only_cpu if only_cpu[name])])
     chosen = None
     if restrict_to is not None:
-        chosen = _restricted(adata, *restrict_to)
+        chosen = _restriction_mask(adata, *restrict_to)
         adjacency = adjacency.tocsr()[chosen][:, chosen]
 
     args = {**clustering_args, "n_iterations": n_iterations}
@@ -153,7 +153,7 @@ def _by_igraph(
         return np.asarray(edges.community_leiden(**args).membership)
 
 
-def _choose(
+def _find_graph(
     adata: AnnData, obsp: str | None, neighbors_key: str | None
 ) -> tuple[sp.csr_matrix, dict[str, Any] | None]:
     """The graph, and the parameters of the neighbours if it was made of these."""
@@ -187,7 +187,7 @@ def _by_size(labels: np.ndarray) -> np.ndarray:
     return rank[label]
 
 
-def _restricted(adata: AnnData, column: str, categories: Sequence[str]) -> np.ndarray:
+def _restriction_mask(adata: AnnData, column: str, categories: Sequence[str]) -> np.ndarray:
     """Mask of the cells whose ``column`` is one of ``categories``."""
     obs = elements.get_table(adata, "obs")
     if column not in obs:

@@ -1,4 +1,4 @@
-"""Genes ranked by how they mark groups of cells: signatures and documentation, and who does what.
+"""Genes ranked by how well they mark groups of cells: public functions and their documentation.
 
 Moments and t-tests are in ``_rank_moments``, rank sums in ``_rank_sums``, logistic regression in
 ``_rank_logreg``, and the tables that scanpy keeps of the result in ``_rank_table``.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from scatlas.tl._rank_groups import Groups
-    from scatlas.tl._rank_table import Ranked
+    from scatlas.tl._rank_table import GroupResult
 
 Method = Literal["t-test", "t-test_overestim_var", "wilcoxon", "logreg"]
 CorrMethod = Literal["benjamini-hochberg", "bonferroni"]
@@ -67,7 +67,7 @@ def rank_genes_groups(
         Column of obs whose values make the groups. Cells without a value belong to no group, but
         to the rest of each.
     mask_var
-        Boolean, one per gene, or the name of a column of var of such: the genes that are ranked.
+        Boolean, one per gene, or the name of a column of var of such: the genes that are results.
     use_raw
         Rank the genes of ``adata.raw``; if left out, where there is one.
     groups
@@ -156,9 +156,9 @@ def rank_genes_groups(
     x = elements.get_matrix(adata, layer=layer, use_raw=use_raw, all_floats=method != "logreg")
     x = check_array(x, "the matrix to rank genes by", all_floats=True)
     names = adata.raw.var_names if use_raw else adata.var_names
-    genes = _masked(elements.get_table(adata, "var"), mask_var, names.size)
+    genes = _genes_of_mask(elements.get_table(adata, "var"), mask_var, names.size)
     names = names if genes is None else names[genes]
-    chosen = _rank_groups.choose(elements.get_table(adata, "obs"), groupby, groups, reference)
+    chosen = _rank_groups.parse_groups(elements.get_table(adata, "obs"), groupby, groups, reference)
     base = adata.uns.get("log1p", {}).get("base")
 
     fractions: dict[str, pd.DataFrame] = {}
@@ -169,7 +169,7 @@ def rank_genes_groups(
 
         found = logreg(x, chosen, names, genes, **_logreg_options(kwds))
     else:
-        found, fractions = _tested(
+        found, fractions = _run_test(
             x, chosen, names, genes, method, tie_correct=tie_correct, pts=pts, base=base
         )
     result: dict[str, Any] = {
@@ -297,7 +297,7 @@ def _logreg_options(kwds: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _masked(var: pd.DataFrame, mask: Any, n_genes: int) -> NDArray[np.int64] | None:
+def _genes_of_mask(var: pd.DataFrame, mask: Any, n_genes: int) -> NDArray[np.int64] | None:
     """Positions of the genes that a mask keeps."""
     if mask is None:
         return None
@@ -315,7 +315,7 @@ def _masked(var: pd.DataFrame, mask: Any, n_genes: int) -> NDArray[np.int64] | N
     return np.flatnonzero(mask)
 
 
-def _tested(
+def _run_test(
     x: Any,
     groups: Groups,
     names: pd.Index,
@@ -325,7 +325,7 @@ def _tested(
     tie_correct: bool,
     pts: bool,
     base: Any,
-) -> tuple[Iterator[Ranked], dict[str, pd.DataFrame]]:
+) -> tuple[Iterator[GroupResult], dict[str, pd.DataFrame]]:
     """Results of a test for each group, and fractions of cells if they are wanted."""
     import pandas as pd
 
@@ -358,11 +358,11 @@ def _tested(
         overestimate = method == "t-test_overestim_var"
         tests = _rank_moments.welch(moments, groups, overestimate=overestimate)
 
-    def ranked() -> Iterator[Ranked]:
+    def results() -> Iterator[GroupResult]:
         for group, scores, pvals in tests:
             changes = _rank_table.log_fold_changes(
                 moments.mean[group], moments.mean_other[group], base
             )
-            yield _rank_table.Ranked(groups.names[group], scores, pvals, changes)
+            yield _rank_table.GroupResult(groups.names[group], scores, pvals, changes)
 
-    return ranked(), tables
+    return results(), tables

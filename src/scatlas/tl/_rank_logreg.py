@@ -16,7 +16,7 @@ from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
 from scatlas.kernels.ranking import logreg_cpu
 from scatlas.tl._rank_sums import memory_budget
-from scatlas.tl._rank_table import Ranked
+from scatlas.tl._rank_table import GroupResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ def logreg(
     fit_intercept: bool = True,
     class_weight: Literal["balanced"] | None = None,
     penalty: Literal["l2"] | None = "l2",
-) -> Iterator[Ranked]:
+) -> Iterator[GroupResult]:
     """Coefficients of each group, as scanpy has them.
 
     Parameters
@@ -99,10 +99,10 @@ def logreg(
     coef = _minimize(loss, tol, max_iter)[: names.size]
     logger.info("logreg: %d evaluations, %d passes over X", loss.evaluations, cells.passes)
     if n_classes == 2:
-        yield Ranked(groups.names[0], coef[:, 0])
+        yield GroupResult(groups.names[0], coef[:, 0])
         return
     for group, name in enumerate(groups.names):
-        yield Ranked(name, coef[:, classes[group]])
+        yield GroupResult(name, coef[:, classes[group]])
 
 
 class _Cells:

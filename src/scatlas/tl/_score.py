@@ -201,7 +201,7 @@ def _scores(
     if not names.is_unique:
         raise InputError("names of genes occur twice: call adata.var_names_make_unique() first")
     pool = _positions(gene_pool, names)
-    wanted = [(_present(request.genes, names), request.ctrl_size) for request in requests]
+    wanted = [(_find_genes(request.genes, names), request.ctrl_size) for request in requests]
     means = _means_of_genes(x)
     masks = []
     for genes, ctrl_size in wanted:
@@ -215,11 +215,11 @@ def _scores(
         control = _control_genes(bins, genes, ctrl_as_ref, ctrl_size, state)
         logger.info("%d control genes for %d genes", control.size, genes.size)
         masks += [_mask(genes, names.size), _mask(control, names.size)]
-    of_sets = _means_of_cells(x, masks)
-    return [of_sets[:, 2 * i] - of_sets[:, 2 * i + 1] for i in range(len(wanted))]
+    set_means = _means_of_cells(x, masks)
+    return [set_means[:, 2 * i] - set_means[:, 2 * i + 1] for i in range(len(wanted))]
 
 
-def _present(genes: Sequence[str] | pd.Index | str, names: pd.Index) -> NDArray[np.intp]:
+def _find_genes(genes: Sequence[str] | pd.Index | str, names: pd.Index) -> NDArray[np.intp]:
     """Positions of the genes that there are."""
     genes = pd.Index([genes] if isinstance(genes, str) else genes)
     missing = genes.difference(names, sort=False)
@@ -316,11 +316,13 @@ def _means_of_genes(x: Any) -> NDArray[np.float64]:
         n_missing = np.zeros(x.shape[1], np.int64) if missing is None else gene_sums(missing)
         return moments.moments_of_counts(known), n_missing
 
-    def fold(parts: list[tuple[Moments, NDArray[np.int64]]]) -> tuple[Moments, NDArray[np.int64]]:
+    def merge_parts(
+        parts: list[tuple[Moments, NDArray[np.int64]]],
+    ) -> tuple[Moments, NDArray[np.int64]]:
         of_parts, n_missing = zip(*parts, strict=True)
         return moments_cpu.merge_in_place(of_parts), np.sum(n_missing, axis=0)
 
-    found, n_missing = blocks.reduce(of_block, fold, x)
+    found, n_missing = blocks.reduce(of_block, merge_parts, x)
     with np.errstate(invalid="ignore"):
         return found.sums[0, :, 0] / (x.shape[0] - n_missing)
 

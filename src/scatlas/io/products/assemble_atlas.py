@@ -1,4 +1,4 @@
-"""The product: one AnnData store, put together from chunks that exist already."""
+"""The atlas: one AnnData store, assembled from chunks that exist already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores of what cells are on components: ``pca.zarr``, ``harmony.zarr``."""
+"""Stores of cells' coordinates on components: ``pca.zarr``, ``harmony.zarr``."""
 
 from __future__ import annotations
 
