@@ -22,6 +22,7 @@ from scatlas.io.files.read_errors import UnsupportedLayoutError
 
 if TYPE_CHECKING:
     from scatlas.io.files.anndata_file import Store
+    from scatlas.io.files.stored_nodes import StoredGroup
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ _DEFLATE, _SHUFFLE, _FLETCHER32, _LZF, _BLOSC, _ZSTD = 1, 2, 3, 32000, 32001, 32
 _RAW_CHUNK_VALUES = 2**18
 
 
-def locate_chunks(store: Store, root: Any, key: str) -> ChunkedArray | None:
+def locate_chunks(store: Store, root: StoredGroup, key: str) -> ChunkedArray | None:
     """Find the chunks of an array on disk.
 
     Parameters

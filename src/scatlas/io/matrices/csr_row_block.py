@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import scipy.sparse as sp
 
     from scatlas.io.files.open_h5ad import OpenFile
+    from scatlas.io.files.stored_nodes import StoredGroup
 
 _INT32 = np.iinfo(np.int32).max
 
@@ -161,7 +162,7 @@ class RowBlock:
 
 def row_blocks(
     store: Store,
-    root: Any,
+    root: StoredGroup,
     matrix: StoredMatrix,
     cut: Sequence[tuple[int, int]],
     *,

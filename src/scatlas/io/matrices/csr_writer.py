@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from scipy import sparse
 
     from scatlas.io.chunks.chunked_array import ChunkedArray
-    from scatlas.io.files.zarr_nodes import ZarrGroup
+    from scatlas.io.files.stored_nodes import StoredGroup
 
 
 # Offsets that int32 holds.
@@ -223,7 +223,7 @@ class CsrWriter:
             wider = next(d for d in COUNT_DTYPES if highest <= np.iinfo(d).max)
             self._data = self._data.widen(wider)
 
-    def append_chunks(self, x: ZarrGroup, arrays: Mapping[str, ChunkedArray]) -> int:
+    def append_chunks(self, x: StoredGroup, arrays: Mapping[str, ChunkedArray]) -> int:
         """Append the whole chunks of another store's values as they are encoded, where that fits.
 
         It fits where a chunk begins here, too, and both stores encode alike.

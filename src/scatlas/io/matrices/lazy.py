@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from scatlas.io.files.open_h5ad import OpenFile
+    from scatlas.io.files.stored_nodes import StoredGroup
 
 _MAPPINGS = ("obsm", "varm", "obsp", "varp")
 
@@ -183,13 +184,13 @@ def values_alone(x: da.Array) -> da.Array:
     return da.Array(layers, name, chunks=x.chunks, meta=x._meta, dtype=x.dtype)
 
 
-def _present(root: Any, key: str) -> bool:
+def _present(root: StoredGroup, key: str) -> bool:
     return key in root and root[key].attrs.get("encoding-type") != "null"
 
 
 def _matrix(
     store: Store,
-    root: Any,
+    root: StoredGroup,
     key: str,
     shape: tuple[int, int],
     budget: int,
@@ -238,7 +239,7 @@ def _array(
     return da.Array(layers, name, chunks=chunks, meta=meta, dtype=matrix.dtype)
 
 
-def _small_or_lazy(store: Store, root: Any, key: str, budget: int) -> Any:
+def _small_or_lazy(store: Store, root: StoredGroup, key: str, budget: int) -> Any:
     element = root[key]
     dense = not is_group(element) and len(element.shape) == 2 and element.dtype.kind in "biuf"
     if not dense or element.dtype.itemsize * int(np.prod(element.shape)) <= budget:

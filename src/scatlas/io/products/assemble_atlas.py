@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from scatlas.io.files.zarr_nodes import ZarrArray, ZarrGroup
+    from scatlas.io.files.stored_nodes import StoredArray, StoredGroup
 
 logger = logging.getLogger(__name__)
 
@@ -118,14 +118,14 @@ def assemble(
     return {"n_cells": n_cells, "n_genes": len(facts), "n_comps": found["PCs"].shape[1]}
 
 
-def _check_cells(merged: Path, store: Path, n_cells: int, cells: ZarrArray) -> None:
+def _check_cells(merged: Path, store: Path, n_cells: int, cells: StoredArray) -> None:
     if cells.shape[0] != n_cells:
         n = cells.shape[0]
         msg = f"{store} holds {n:,} cells, {merged} {n_cells:,}: make the components anew"
         raise InputError(msg)
 
 
-def _check(merged: Path, pca: Path, n_cells: int, genes: pd.Index, found: ZarrGroup) -> None:
+def _check(merged: Path, pca: Path, n_cells: int, genes: pd.Index, found: StoredGroup) -> None:
     _check_cells(merged, pca, n_cells, found["X_pca"])
     names = np.asarray(read_elem(found["genes"]))
     if len(names) != len(genes) or (names != np.asarray(genes)).any():

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from scatlas.io.files.zarr_nodes import ZarrArray, ZarrGroup
+    from scatlas.io.files.stored_nodes import StoredArray, StoredGroup
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class _Plate:
             raise InputError(msg)
 
     @cached_property
-    def root(self) -> ZarrGroup:
+    def root(self) -> StoredGroup:
         with reading(str(self.path), STRUCTURE):
             return open_store(self.path)
 
@@ -164,7 +164,7 @@ class _Plate:
         return n_cells, n_genes
 
     @cached_property
-    def data(self) -> ZarrArray:
+    def data(self) -> StoredArray:
         return self.root["X/data"]
 
     @property

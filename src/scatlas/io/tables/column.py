@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from scatlas.io.files.stored_nodes import StoredGroup
     from scatlas.io.tables.encodings import Kind
 
 # Rows in memory at once, or one chunk of the file if that is more: 2^15 names take about 2.5 MB as
@@ -47,7 +48,7 @@ class Column:
     _stored: Stored
 
     @classmethod
-    def open(cls, path: Path | str, table: Any, name: str) -> Column:
+    def open(cls, path: Path | str, table: StoredGroup, name: str) -> Column:
         """Open a column that is to be merged.
 
         Raises
@@ -66,7 +67,7 @@ class Column:
         return column
 
     @classmethod
-    def find(cls, path: Path | str, table: Any, name: str) -> Column | None:
+    def find(cls, path: Path | str, table: StoredGroup, name: str) -> Column | None:
         """Open a column of an ``h5py.Group`` or ``zarr.Group``; None if it is of another kind.
 
         Raises
@@ -248,7 +249,7 @@ class InMemoryColumn:
     path: str
     element: str
     n_rows: int
-    _table: Any
+    _table: StoredGroup
     _name: str
     as_text: bool = False
 
@@ -273,7 +274,7 @@ class InMemoryColumn:
         return self.series().array
 
 
-def open_column(path: str, table: Any, name: str, n_rows: int) -> Column | InMemoryColumn:
+def open_column(path: str, table: StoredGroup, name: str, n_rows: int) -> Column | InMemoryColumn:
     """Open a column of a table with ``n_rows`` rows.
 
     Raises

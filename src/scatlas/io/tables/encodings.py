@@ -16,6 +16,7 @@ from scatlas.io.files.local_zarr import as_zarr_python
 
 if TYPE_CHECKING:
     from scatlas.io.chunks.chunked_array import ChunkedArray
+    from scatlas.io.files.stored_nodes import StoredGroup
 
 Kind = Literal["number", "text", "categorical", "nullable"]
 
@@ -66,7 +67,7 @@ class Stored(NamedTuple):
     ordered: bool = False
 
     @classmethod
-    def find(cls, table: Any, name: str) -> Stored | None:
+    def find(cls, table: StoredGroup, name: str) -> Stored | None:
         """Look at a column of an ``h5py.Group`` or ``zarr.Group``; None if it is of another kind.
 
         Whatever the libraries raise is passed on, and what pandas raises for categories that are
@@ -161,12 +162,12 @@ def encoding_of(elem: Any) -> tuple[str, str]:
     return attribute(elem, "encoding-type"), attribute(elem, "encoding-version")
 
 
-def element_of(table: Any, name: str) -> str:
+def element_of(table: StoredGroup, name: str) -> str:
     """Where a column is in its file, for messages."""
     return f"{table.name.strip('/')}/{name}"
 
 
-def read_column(table: Any, name: str) -> Any:
+def read_column(table: StoredGroup, name: str) -> Any:
     """Read a column whole, of any kind that anndata reads."""
     from anndata.io import read_elem
 
@@ -178,11 +179,11 @@ def read_column(table: Any, name: str) -> Any:
     return pd.Categorical.from_codes(codes, labels, ordered=ordered)
 
 
-def _is_old_categorical(table: Any, elem: Any) -> bool:
+def _is_old_categorical(table: StoredGroup, elem: Any) -> bool:
     return encoding_of(table) == TABLES[0] and "categories" in elem.attrs
 
 
-def _categorical(table: Any, elem: Any) -> tuple[Any, Any, bool]:
+def _categorical(table: StoredGroup, elem: Any) -> tuple[Any, Any, bool]:
     """Codes, categories, and whether these are in order."""
     if not _is_old_categorical(table, elem):
         return elem["codes"], elem["categories"], bool(elem.attrs["ordered"])

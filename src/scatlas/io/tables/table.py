@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -33,6 +33,8 @@ from scatlas.io.tables.storable_columns import RESERVED, storable_names, text_no
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping
     from pathlib import Path
+
+    from scatlas.io.files.stored_nodes import StoredGroup
 
 
 # Names are read several times: to compare, to look up and to write them. Those of tables with at
@@ -135,7 +137,7 @@ class Table:
     _cached_names: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def open(cls, path: Path | str, root: Any, name: str) -> Table:
+    def open(cls, path: Path | str, root: StoredGroup, name: str) -> Table:
         """Open a table.
 
         Parameters
