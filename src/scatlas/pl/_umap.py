@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
+from natsort import natsorted
 
-from scatlas._util.natural_sort import natural_sort_key
 from scatlas.errors import InputError
 from scatlas.pl._style import INK, colours, figure, short, styled
 
@@ -141,7 +141,7 @@ def categories(column: pd.Series) -> tuple[np.ndarray, list[str]]:
     if isinstance(column.dtype, pd.CategoricalDtype):
         names = [str(c) for c in column.cat.remove_unused_categories().cat.categories]
     if names == sorted(names):  # an order that only pandas made: plate10 before plate9
-        names.sort(key=natural_sort_key)
+        names = natsorted(names)
     codes = pd.Categorical(text.astype(object), categories=names).codes
     return np.asarray(codes, np.int64), names
 

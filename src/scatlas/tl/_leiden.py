@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from natsort import natsorted
 
 from scatlas import elements
-from scatlas._util.natural_sort import natural_sort_key
 from scatlas.errors import InputError
 from scatlas.kernels.build.rapids import load_library
 from scatlas.tl._graph import graph, works_on_gpu
@@ -93,9 +93,7 @@ def leiden(
         within = names
         names = adata.obs[column].astype(str).to_numpy(object, copy=True)
         names[chosen] = [f"{'-'.join(groups)},{name}" for name in within]
-    adata.obs[key_added] = pd.Categorical(
-        names, categories=sorted(set(names), key=natural_sort_key)
-    )
+    adata.obs[key_added] = pd.Categorical(names, categories=natsorted(set(names)))
     adata.uns[key_added] = {
         "params": {
             "resolution": resolution,

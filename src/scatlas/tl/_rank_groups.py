@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
+from natsort import natsorted
 
-from scatlas._util.natural_sort import natural_sort_key
 from scatlas.errors import InputError
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def parse_groups(
 def _as_categorical(values: pd.Series) -> pd.Series:
     values = values.astype("category")
     if all(isinstance(name, str) for name in values.cat.categories):
-        values = values.cat.reorder_categories(sorted(values.cat.categories, key=natural_sort_key))
+        values = values.cat.reorder_categories(natsorted(values.cat.categories))
     return values
 
 

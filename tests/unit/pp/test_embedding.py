@@ -16,7 +16,6 @@ import scipy.sparse as sp
 from threadpoolctl import threadpool_limits
 
 from scatlas import tl
-from scatlas._util.natural_sort import natural_sort_key
 from scatlas.errors import InputError
 from scatlas.matrix import knn
 from scatlas.pp._neighbors import connectivities, neighbors
@@ -277,11 +276,6 @@ def test_leiden_takes_other_graphs(graph: ad.AnnData) -> None:
         {"adjacency": sp.csc_array(adata.obsp["mine"])},
     ):
         assert list(tl.leiden(adata, **options, copy=True).obs["leiden"]) == want
-
-
-def test_natural_order() -> None:
-    names = ["10", "9", "a,10", "a,2", "1"]
-    assert sorted(names, key=natural_sort_key) == ["1", "9", "10", "a,2", "a,10"]
 
 
 @pytest.mark.parametrize(

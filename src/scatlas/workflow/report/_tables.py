@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from natsort import natsorted
 
-from scatlas._util.natural_sort import natural_sort_key
 from scatlas._version import __version__
 
 if TYPE_CHECKING:
@@ -94,9 +94,7 @@ def clusters(obs: pd.DataFrame) -> pd.DataFrame:
     column = "cell_line" if "cell_line" in obs else "plate"
     names = obs[column].astype(str)
     table = pd.crosstab(obs["leiden"].astype(str), names)
-    table = table.loc[
-        sorted(table.index, key=natural_sort_key), sorted(table, key=natural_sort_key)
-    ]
+    table = table.loc[natsorted(table.index), natsorted(table)]
     table.columns.name = None
     largest = table.idxmax(axis=1)
     total = table.sum(axis=1)
