@@ -202,7 +202,7 @@ def _check_version(machine: Machine) -> None:
         cupy = import_module("cupy")
         built = cupy.cuda.runtime.runtimeGetVersion()
     except (ImportError, AttributeError, RuntimeError) as error:
-        msg = f"CuPy is installed and does not load ({first_line(error)}): install it anew"
+        msg = f"CuPy is installed and does not load ({first_line(error)}): reinstall it"
         raise GpuError(msg) from None
     if built // 1000 > machine.driver // 1000:
         has = f"the NVIDIA driver runs CUDA up to {gpu_devices.version(machine.driver)}"

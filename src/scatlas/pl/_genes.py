@@ -131,7 +131,7 @@ def genes_by_plates(
 
 
 def _title(n_genes: np.ndarray, n_chosen: np.ndarray) -> str:
-    """Words for the genes of the atlas: on how many plates they are highly variable."""
+    """Title: the number of genes of the atlas, and on how many plates they are variable."""
     if not n_chosen.any():
         return "no gene in the atlas"
     lowest = int(np.flatnonzero(n_chosen)[0])
@@ -167,12 +167,12 @@ def _colour_range(shared: np.ndarray) -> np.ndarray:
     """Numbers of genes of the lightest and of the darkest colour."""
     between = shared[~np.eye(len(shared), dtype=bool)]
     low, high = (between.min(), between.max()) if between.size else (0, 1)
-    # Far enough below the least that differences of a few genes do not look like much.
+    # Far enough below the minimum that differences of a few genes look small.
     return np.array([max(0, 1.75 * low - high), max(1, 1.05 * high)])
 
 
 def _heat_map(ax: Axes, shared: np.ndarray, colours: np.ndarray) -> AxesImage:
-    # A plate shares all genes with itself: left out of the colours, or they would show only that.
+    # A plate shares all genes with itself, which would take up the range of the colours.
     coloured = np.ma.masked_array(shared, np.eye(len(shared), dtype=bool))
     bottom, top = colours
     ax.set_facecolor("#efefef")
@@ -185,7 +185,7 @@ def _heat_map(ax: Axes, shared: np.ndarray, colours: np.ndarray) -> AxesImage:
 
 
 def _clustered_heat_map(names: list[str], shared: np.ndarray) -> Figure:
-    """Heat map of many plates, similar ones side by side."""
+    """Heat map of many plates, similar plates side by side."""
     from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
     from scipy.spatial.distance import squareform
 
@@ -195,7 +195,7 @@ def _clustered_heat_map(names: list[str], shared: np.ndarray) -> Figure:
     order = leaves_list(optimal_leaf_ordering(linkage(distance, "average"), distance))
     made = figure(9.0, 7.4)
     ax = made.subplots()
-    # Few unusual plates do not use up the colours.
+    # Quantiles, so that a few unusual plates do not use up the colours.
     colours = np.quantile(shared[~np.eye(len(names), dtype=bool)], (0.1, 0.98))
     image = _heat_map(ax, shared[np.ix_(order, order)], colours)
     made.colorbar(image, ax=ax, shrink=0.6, label="genes", extend="both")

@@ -125,14 +125,14 @@ def _as_drawn(values: Any, log: bool) -> np.ndarray:
 
 
 class _Spread(NamedTuple):
-    """Where a metric's cells lie on a plate, as drawn."""
+    """Spread of a metric on a plate, in the units of the axis."""
 
-    ends: tuple[float, ...]  # that the axis has to show; none without a cell
-    kept: tuple[float, ...]  # _QUANTILES of the cells kept; none without a cell
+    ends: tuple[float, ...]  # range that the axis must show; empty without cells
+    kept: tuple[float, ...]  # _QUANTILES of the cells kept; empty without cells
 
 
 def _overview(table: pd.DataFrame) -> dict[str, _Spread]:
-    """The spread of each metric: whole on a log scale, else up to the 99th per cent."""
+    """The spread of each metric: all values on a log scale, else up to the 99th percentile."""
     keep = table["keep"].to_numpy(bool)
     found = {}
     for column, *_, log in _METRICS:
@@ -161,7 +161,7 @@ def _limits(
 def _half_violin(
     ax: Axes, at: int, values: np.ndarray, bottom: float, top: float, side: int, colour: str
 ) -> None:
-    """Smoothed histogram: as a kernel density, but one pass over any number of cells."""
+    """Smoothed histogram: like a kernel density, but in one pass over any number of cells."""
     values = values[np.isfinite(values)]
     if not values.size:
         return
@@ -257,16 +257,16 @@ _RULES = {
 
 @styled
 def cells_kept(summaries: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Cells kept of each plate, and which rule took the others.
+    """Cells kept of each plate, and cells removed by each rule.
 
-    Rules work in turn: a cell counts for the first that it fails. More than 30 plates are sorted by
-    the share of cells kept, without their numbers of cells; those that keep unusually few are
-    named.
+    Rules apply in turn: a cell counts for the first rule that it fails. More than 30 plates are
+    sorted by the share of cells kept, without their numbers of cells; those that keep unusually few
+    are named.
 
     Parameters
     ----------
     summaries
-        For each plate ``n_cells``, ``n_kept`` and ``removed`` (cells taken, by rule).
+        For each plate ``n_cells``, ``n_kept`` and ``removed`` (cells, by rule).
 
     Raises
     ------
@@ -324,7 +324,7 @@ def _shares_kept(
     removed: list[Mapping[str, int]],
     rules: list[str],
 ) -> Figure:
-    """Share of each plate's cells that are kept or taken by a rule, plates sorted by the first."""
+    """Share of each plate's cells kept and removed by each rule, sorted by the share kept."""
     share = kept / np.maximum(total, 1)
     order = np.argsort(share, kind="stable")
     at = np.arange(1, len(plates) + 1)
@@ -359,7 +359,7 @@ def _per_cent(share: float) -> str:
 def _removed(
     ax: Axes, rules: list[str], removed: list[Mapping[str, int]], total: np.ndarray
 ) -> None:
-    """Share of the cells that each rule took."""
+    """Share of the cells that each rule removed."""
     failed = np.array([[row.get(rule, 0) for rule in rules] for row in removed], np.float64)
     share = failed / np.maximum(total, 1)[:, None]
     ax.imshow(share, aspect="auto", cmap="Oranges", vmin=0, vmax=max(0.02, 1.2 * share.max()))
@@ -380,4 +380,4 @@ def _removed(
     ax.set_yticks([])
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
-    ax.set_title("taken by each rule, in turn", fontsize=9, fontweight="normal")
+    ax.set_title("removed by each rule, in turn", fontsize=9, fontweight="normal")

@@ -154,7 +154,7 @@ def _by_igraph(
 def _find_graph(
     adata: AnnData, obsp: str | None, neighbors_key: str | None
 ) -> tuple[sp.csr_matrix, dict[str, Any] | None]:
-    """The graph, and the parameters of the neighbours if it was made of these."""
+    """The graph, and the parameters of the neighbours if it came from them."""
     if obsp is None:
         return graph(adata, neighbors_key)
     if neighbors_key is not None:
@@ -176,7 +176,7 @@ def _cugraph(only_cpu: list[str]) -> ModuleType | None:
 
 
 def _by_size(labels: np.ndarray) -> np.ndarray:
-    """Clusters numbered anew, the largest first, those of equal size by their first cell."""
+    """Clusters renumbered by size, the largest first, those of equal size by their first cell."""
     _, first, label, sizes = np.unique(
         labels, return_index=True, return_inverse=True, return_counts=True
     )
@@ -189,7 +189,7 @@ def _restriction_mask(adata: AnnData, column: str, categories: Sequence[str]) ->
     """Mask of the cells whose ``column`` is one of ``categories``."""
     obs = elements.get_table(adata, "obs")
     if column not in obs:
-        msg = f"restrict_to names the column {column!r}, which obs has not"
+        msg = f"restrict_to names the column {column!r}, which obs does not have"
         raise InputError(msg)
     labels = obs[column].astype(str)
     if missing := [name for name in categories if name not in set(labels)]:
@@ -209,8 +209,8 @@ def _edges(adjacency: sp.spmatrix | sp.sparray, *, directed: bool) -> igraph.Gra
     entries = adjacency.tocsr().tocoo()
     there = entries.data != 0
     rows, columns = entries.row[there], entries.col[there]
-    # Pairs of Python numbers, a part at a time: three times as quick as an array of pairs, and
-    # a graph of a million cells is never all Python objects.
+    # Pairs of Python numbers, one part at a time: three times as fast as an array of pairs, and
+    # a graph of a million cells never becomes Python objects all at once.
     pairs = chain.from_iterable(
         zip(rows[i : i + _PART].tolist(), columns[i : i + _PART].tolist(), strict=True)
         for i in range(0, rows.size, _PART)
@@ -221,9 +221,9 @@ def _edges(adjacency: sp.spmatrix | sp.sparray, *, directed: bool) -> igraph.Gra
 
 
 class _SeededNumbers:
-    """What igraph asks of a random number generator, drawn as scanpy draws it.
+    """Random number generator for igraph with the numbers that scanpy draws.
 
-    So the same seed gives scanpy's clusters, and Python's own generator is left alone.
+    The same seed gives scanpy's clusters, and Python's own generator stays as it is.
     """
 
     def __init__(self, seed: int) -> None:

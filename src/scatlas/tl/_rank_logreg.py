@@ -106,7 +106,7 @@ def logreg(
 
 
 class _Cells:
-    """Cells with a class, in blocks that are kept if they fit the memory and made anew if not.
+    """Cells with a class, in blocks that are kept if they fit the memory and computed again if not.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ class _Cells:
             except MemoryError as error:
                 if not self._kind.gpu:
                     raise
-                logger.warning("no memory to keep the cells, which are made anew: %s", error)
+                logger.warning("no memory to keep the cells, which are computed again: %s", error)
         if self.passes == 0:
             self._look(None)
 

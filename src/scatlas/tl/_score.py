@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Request(NamedTuple):
-    """A set of genes to score the cells by, and how many control genes a bin gives."""
+    """A set of genes to score the cells by, and the number of control genes per bin."""
 
     genes: Sequence[str] | pd.Index | str
     ctrl_size: int
@@ -59,7 +59,7 @@ def score_genes(
     Parameters
     ----------
     adata
-        Log-normalised data, as a rule; X in memory or Dask, on the CPU or a GPU.
+        X holds log-normalised data, as a rule, in memory or Dask, on the CPU or a GPU.
     gene_list
         Genes of the set. Those that are not there are left out, with a warning in the log.
     ctrl_as_ref
@@ -89,7 +89,7 @@ def score_genes(
     Raises
     ------
     InputError
-        None of the genes is there, one is not in the pool or has no finite mean, no control gene is
+        None of the genes exists, one is not in the pool or has no finite mean, no control gene is
         left, or genes have the same name.
 
     References
@@ -206,7 +206,7 @@ def _scores(
     masks = []
     for genes, ctrl_size in wanted:
         bins = _bins(means, names, pool, genes, n_bins)
-        # For each set anew, as in scanpy, whose generator gives these very numbers.
+        # The same seed for each set, as in scanpy, so that the random numbers are the same.
         state = (
             random_state
             if isinstance(random_state, np.random.RandomState)
@@ -220,26 +220,26 @@ def _scores(
 
 
 def _find_genes(genes: Sequence[str] | pd.Index | str, names: pd.Index) -> NDArray[np.intp]:
-    """Positions of the genes that there are."""
+    """Positions of the genes that exist; logs the others."""
     genes = pd.Index([genes] if isinstance(genes, str) else genes)
     missing = genes.difference(names, sort=False)
     if missing.size:
-        logger.warning("genes that are not there are left out: %s", missing.tolist())
+        logger.warning("genes that do not exist are left out: %s", missing.tolist())
     found = names.get_indexer(genes.unique())
     found = found[found >= 0]
     if found.size == 0:
-        msg = f"none of the genes to score by is there: {genes.tolist()}"
+        msg = f"none of the genes to score by exists: {genes.tolist()}"
         raise InputError(msg)
     return found
 
 
 def _positions(gene_pool: Sequence[str] | pd.Index | None, names: pd.Index) -> NDArray[np.intp]:
-    """Positions of the pool's genes, in the order that scanpy has them in."""
+    """Positions of the pool's genes, in scanpy's order."""
     if gene_pool is None:
         return np.arange(names.size)
     pool = pd.Index(gene_pool, dtype="string").intersection(names)
     if pool.size == 0:
-        raise InputError("none of the genes of gene_pool is there")
+        raise InputError("none of the genes of gene_pool exists")
     return names.get_indexer(pool)
 
 
@@ -252,7 +252,7 @@ def _bins(
 ) -> pd.Series:
     """Bin of each gene of the pool with a finite mean, in the pool's order; the index: positions.
 
-    As many genes share a bin, lowest mean first; genes of equal mean share the lowest one's.
+    Bins have the same number of genes, lowest means first; genes of equal mean share a bin.
     """
     pool = pool[np.isfinite(means[pool])]
     outside = np.setdiff1d(genes, pool)
@@ -264,7 +264,7 @@ def _bins(
         raise InputError(msg)
     rank = pd.Series(means[pool], index=pool).rank(method="min")
     size = int(np.round(pool.size / (n_bins - 1)))
-    return rank // size if size else rank * 0  # so few genes: all in one
+    return rank // size if size else rank * 0  # few genes: all in one bin
 
 
 def _control_genes(
@@ -284,7 +284,7 @@ def _control_genes(
             n_own = int((inside & own).sum())
             logger.warning("a bin holds no genes but %d of those to score by", n_own)
         if ctrl_size < candidates.size:
-            # What pandas' sample draws.
+            # The numbers that pandas' `sample` draws.
             chosen = state.choice(candidates.size, size=ctrl_size, replace=False)
             candidates = candidates[chosen]
         drawn.append(candidates)
@@ -344,7 +344,7 @@ def _means_of_cells(x: Any, masks: list[NDArray[np.bool_]]) -> NDArray[np.float6
 
 
 def _without_nan(block: Any) -> tuple[Any, Any]:
-    """The block with zeros for NaN, and one that counts these (None: there are none)."""
+    """The block with zeros for NaN, and a block that counts the NaN (None if there are none)."""
     sparse = blocks.is_sparse(block)
     values = block.data if sparse else block
     if values.dtype.kind != "f":

@@ -348,7 +348,7 @@ def test_umap_errors(graph: ad.AnnData, options: dict, message: str) -> None:
         ({"obsp": "mine"}, "no 'mine' in obsp"),
         ({"obsp": "distances", "neighbors_key": "neighbors"}, "pass one of them"),
         ({"neighbors_key": "other"}, r"run sa\.pp\.neighbors first"),
-        ({"restrict_to": ("blobs", ["0"])}, "which obs has not"),
+        ({"restrict_to": ("blobs", ["0"])}, "which obs does not have"),
         ({"restrict_to": ("blob", ["0", "9"])}, "'9', which is not in"),
     ],
 )

@@ -108,7 +108,7 @@ class RowBlock:
         Raises
         ------
         InputError
-            As :meth:`read`, but for the indices, at which nobody has looked.
+            As :meth:`read`, except that the indices are not checked.
         """
         self.store.check_unchanged()
         data = self._read(0, in_memory(self.dtypes[0]))

@@ -176,7 +176,7 @@ def _check_shape(name: str, stored: tuple[int, ...], shape: tuple[int, int]) -> 
 
 
 def _check_line(name: str, element: Any) -> None:
-    """Refuse what is not an array of one dimension: a group, one value, nothing, a table."""
+    """Refuse elements that are not arrays of one dimension: groups, single values, tables."""
     # HDF5 has data sets without any extent; their shape is None.
     shape = None if is_group(element) else element.shape
     if shape is not None and len(shape) == 1:

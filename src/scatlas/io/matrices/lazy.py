@@ -90,8 +90,8 @@ def read_lazy(path: Path | str, *, block_budget: str | int = "256MB") -> anndata
         check_anndata(store.path, root)
         shape = table_lengths(store.path, root)
         parts: dict[str, Any] = {}
-        # Whatever has another length than the rest is refused before it is read: damaged lengths
-        # may ask for terabytes of memory.
+        # Elements of the wrong length are refused before they are read: a damaged length may ask
+        # for terabytes of memory.
         if _present(root, "X"):
             parts["X"] = _matrix(store, root, "X", shape, budget)
         for name in ("obs", "var"):
@@ -156,9 +156,9 @@ def read_matrix(
 
 
 def values_alone(x: da.Array) -> da.Array:
-    """The same blocks for a pass that asks no value for its gene: indices are not read.
+    """The same blocks without gene indices, for a pass that needs only the values.
 
-    They are half the bytes, and more than half of what there is to decode.
+    Indices are half the bytes, and more than half of the time to decode.
 
     Parameters
     ----------

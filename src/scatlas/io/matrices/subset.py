@@ -81,7 +81,7 @@ def _take_csr(x: StoredGroup, rows: np.ndarray, piece: int) -> sparse.csr_matrix
     width = np.int32 if n_values <= np.iinfo(np.int32).max else np.int64
     data = np.empty(n_values, x["data"].dtype)
     indices = np.empty(n_values, width)
-    # Whole chunks at a time, whatever rows they hold: no chunk is decoded twice.
+    # Whole chunks at a time, so that no chunk is decoded twice.
     chunk = x["data"].chunks[0]
     piece = max(1, piece // chunk) * chunk
     filled = 0

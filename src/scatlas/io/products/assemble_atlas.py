@@ -121,7 +121,7 @@ def assemble(
 def _check_cells(merged: Path, store: Path, n_cells: int, cells: StoredArray) -> None:
     if cells.shape[0] != n_cells:
         n = cells.shape[0]
-        msg = f"{store} holds {n:,} cells, {merged} {n_cells:,}: make the components anew"
+        msg = f"{store} holds {n:,} cells, {merged} {n_cells:,}: compute the components again"
         raise InputError(msg)
 
 
@@ -129,7 +129,7 @@ def _check(merged: Path, pca: Path, n_cells: int, genes: pd.Index, found: Stored
     _check_cells(merged, pca, n_cells, found["X_pca"])
     names = np.asarray(read_elem(found["genes"]))
     if len(names) != len(genes) or (names != np.asarray(genes)).any():
-        msg = f"{pca} is of other genes than {merged}: make the components anew"
+        msg = f"{pca} is of other genes than {merged}: compute the components again"
         raise InputError(msg)
 
 

@@ -52,7 +52,7 @@ def write_pca(
     path
         Store to write.
     x_pca
-        Blocks of projected cells in order, [rows, n_comps], which nobody changes afterwards; the
+        Blocks of projected cells in order, [rows, n_comps], which must not change afterwards; the
         bytes written do not depend on how many rows a block has.
     n_cells
         Rows of all blocks together.

@@ -1,4 +1,4 @@
-"""The only door in: validate a plate and store its counts in the canonical form, in one pass."""
+"""Validate a plate and store its counts in the canonical form, in one pass."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def load_plate(
     ``plate``, ``n_cells``, ``n_genes``, ``n_values``, ``total_counts``, ``max_count``,
     ``n_empty_cells``, ``n_mt_genes``, ``n_unsorted_cells``, ``n_stored_zeros`` (int),
     ``values_digest`` (:func:`scatlas.io.files.checksums.values_digest` of the store), and
-    ``notices`` (list of str): what was mended on the way, each also logged.
+    ``notices`` (list of str): corrections of the input, each also logged.
 
     Notes
     -----

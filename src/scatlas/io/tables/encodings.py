@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["number", "text", "categorical", "nullable"]
 
-# Encoding and version that an element bears; what was written before anndata 0.8 bears none.
+# Encoding and version of an element; elements written before anndata 0.8 have none.
 _NONE = ("", "")
 _ARRAY = ("array", "0.2.0")
 _STRINGS = ("string-array", "0.2.0")
@@ -43,7 +43,7 @@ NO_CATEGORIES = np.empty(0, object)
 
 
 class Stored(NamedTuple):
-    """Where the values of a column are, and what they are.
+    """Place and type of the values of a column.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class _InHDF5:
             return read_without_plugins(elem, rows) if elem.dtype.kind in "biuf" else elem[rows]
         lo, hi, _ = rows.indices(elem.shape[0])
         if hi - lo > _FEW and self._references is not None:
-            # With Numba, half a second to import, which Zarr stores do without.
+            # Imports Numba, half a second, which Zarr stores do not need.
             from scatlas.io.tables.hdf5_strings import read_strings
 
             texts = read_strings(self._references, self.file.filename, lo, hi)
@@ -158,7 +158,7 @@ def _is_text(elem: Any, encoding: tuple[str, str]) -> bool:
 
 
 def encoding_of(elem: Any) -> tuple[str, str]:
-    """Encoding and version of an element; empty where it bears none."""
+    """Encoding and version of an element; empty if it has none."""
     return attribute(elem, "encoding-type"), attribute(elem, "encoding-version")
 
 
@@ -187,6 +187,6 @@ def _categorical(table: StoredGroup, elem: Any) -> tuple[Any, Any, bool]:
     """Codes, categories, and whether these are in order."""
     if not _is_old_categorical(table, elem):
         return elem["codes"], elem["categories"], bool(elem.attrs["ordered"])
-    # The codes bear a reference to their categories, in Zarr a path.
+    # The codes have a reference to their categories, in Zarr a path.
     labels = table[elem.attrs["categories"]]
     return elem, labels, bool(labels.attrs.get("ordered", False))

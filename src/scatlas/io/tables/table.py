@@ -457,6 +457,6 @@ class Table:
 
 
 def _check(column: Column | InMemoryColumn | None) -> None:
-    """Refuse a column that cannot be decoded, where it is not written."""
+    """Refuse a column that is not written if it cannot be decoded."""
     if isinstance(column, Column):
         column.check()

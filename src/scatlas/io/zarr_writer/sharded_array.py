@@ -200,7 +200,7 @@ class ShardedArray:
         values
             Cast to the type of the array if necessary.
         copy
-            False if nobody changes the values before the array is closed, which saves copying
+            False if the values do not change before the array is closed, which saves copying
             whole chunks.
         """
         by_reference = not copy and values.dtype == self.dtype and values.flags.c_contiguous
