@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
 # Maximum bytes per block. A block takes at most an eighth of the block budget and no more than
-# this: a larger budget allows more blocks in flight, for machines with more cores, not larger blocks.
+# this: a larger budget allows more blocks in flight, for machines with more cores.
 BLOCK_BYTES = 32_000_000
 # The same on GPUs, which need larger blocks to be busy, and many of them in flight. Sizes assume 8
 # bytes per value; compact counts take 3.
