@@ -208,9 +208,9 @@ def _matrix(
         tasks: list[tuple[Any, ...]] = [(_slice_rows, whole, *rows) for rows in blocks]
     else:
         blocks = csr_blocks(matrix.indptr, budget, largest)
-        read, held = RowBlock.compact if compact else RowBlock.read, keep_open(store)
+        read, open_file = RowBlock.compact if compact else RowBlock.read, keep_open(store)
         parts = row_blocks(store, root, matrix, blocks)
-        tasks = [(read, replace(part, held=held)) for part in parts]
+        tasks = [(read, replace(part, open_file=open_file)) for part in parts]
     meta = sp.csr_matrix((0, 0), dtype=matrix.dtype)
     return _array(store, matrix, blocks, tasks, meta, kind="compact" if compact else "read")
 
@@ -218,8 +218,8 @@ def _matrix(
 def _dense(store: Store, matrix: StoredMatrix, budget: int, largest: int = BLOCK_BYTES) -> da.Array:
     row_bytes = int(np.prod(matrix.shape[1:])) * matrix.dtype.itemsize
     blocks = dense_blocks(matrix.shape[0], row_bytes, budget, largest)
-    held = keep_open(store)
-    tasks = [(_read_dense, store, matrix.key, first, stop, held) for first, stop in blocks]
+    open_file = keep_open(store)
+    tasks = [(_read_dense, store, matrix.key, first, stop, open_file) for first, stop in blocks]
     return _array(store, matrix, blocks, tasks, np.empty((0, 0), dtype=matrix.dtype))
 
 
@@ -255,7 +255,7 @@ def _read_dense(
     key: str,
     first: int,
     stop: int,
-    held: OpenFile | None,  # noqa: ARG001  (the task keeps it)
+    open_file: OpenFile | None,  # noqa: ARG001  (the task keeps it)
 ) -> np.ndarray:
     store.check_unchanged()
     with reading(store.path, STRUCTURE), store.open() as root:

@@ -25,17 +25,17 @@ _NONE = ("", "")
 _ARRAY = ("array", "0.2.0")
 _STRINGS = ("string-array", "0.2.0")
 _CATEGORICAL = ("categorical", "0.2.0")
-# With the kinds of NumPy's dtypes that their values have.
+# Encodings of nullable columns: the kinds of NumPy's dtypes of their values.
 _NULLABLE = {
     ("nullable-integer", "0.1.0"): "iu",
     ("nullable-boolean", "0.1.0"): "b",
     ("nullable-string-array", "0.1.0"): "O",
 }
-# Of anndata 0.7, and later.
+# Encodings of anndata 0.7 and of later versions.
 TABLES = (("dataframe", "0.1.0"), ("dataframe", "0.2.0"))
 
 
-# Texts that libhdf5 reads as quickly.
+# Up to this number of texts libhdf5 is as fast.
 _FEW = 1000
 
 
@@ -95,7 +95,7 @@ class Stored(NamedTuple):
 
     @classmethod
     def _one_dimensional(cls, elem: Any) -> Stored | None:
-        """Whatever anndata reads as one-dimensional numbers or text."""
+        """Arrays that anndata reads as one-dimensional numbers or text."""
         encoding = encoding_of(elem)
         if getattr(elem, "ndim", None) != 1 or encoding not in {_ARRAY, _STRINGS, _NONE}:
             return None
@@ -104,7 +104,7 @@ class Stored(NamedTuple):
             dtype = np.dtype(object)
         # Zarr has no wider numbers.
         elif encoding != _STRINGS and elem.dtype.kind in "biuf" and elem.dtype.itemsize <= 8:
-            # Without what HDF5 says of enumerations, and in this machine's byte order.
+            # Without HDF5's metadata of enumerations, and in this machine's byte order.
             dtype = np.dtype(elem.dtype.str).newbyteorder("=")
         else:
             return None
@@ -120,7 +120,7 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True)
 class _InHDF5:
-    """A data set that is open only while it is read: HDF5 keeps 8 MB of each that is open."""
+    """A dataset that is open only while it is read: HDF5 keeps 8 MB per open dataset."""
 
     file: h5py.File
     name: str
@@ -163,12 +163,12 @@ def encoding_of(elem: Any) -> tuple[str, str]:
 
 
 def element_of(table: StoredGroup, name: str) -> str:
-    """Where a column is in its file, for messages."""
+    """Path of a column in its file, for messages."""
     return f"{table.name.strip('/')}/{name}"
 
 
 def read_column(table: StoredGroup, name: str) -> Any:
-    """Read a column whole, of any kind that anndata reads."""
+    """Read a column as a whole, of any type that anndata reads."""
     from anndata.io import read_elem
 
     elem = table[name]
