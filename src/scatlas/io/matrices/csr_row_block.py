@@ -29,7 +29,7 @@ _INT32 = np.iinfo(np.int32).max
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Rows of a CSR element: small and picklable, with the locations of its own chunks only.
+    """Rows of a CSR element: small and picklable, as it knows only the chunks of these rows.
 
     Attributes
     ----------
