@@ -1,4 +1,4 @@
-"""Decide which cells of a plate stay, from its QC metrics alone."""
+"""Decide which cells of a plate to keep, from its QC metrics alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
     parser.add_argument("--table", type=Path, required=True, help="qc.parquet to write")
     parser.add_argument("--summary", type=Path, required=True, help="qc_summary.json to write")
-    # Through the environment: cells are not chosen anew because others are to be mixed.
+    # From the environment: a change of the columns to mix does not rerun this step.
     parser.add_argument(
         "--mixed-by",
         type=json.loads,

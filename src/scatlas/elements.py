@@ -165,7 +165,8 @@ def _is_dense(x: Any, kind: ArrayKind) -> bool:
 
 def as_rows(x: Any) -> Any:
     """``x``, as CSR if it is a sparse matrix in memory."""
-    return x if is_dask(x) else kind_of(x).arrays.as_rows(x)
+    kind = kind_of(x)
+    return x if kind.lazy else kind.arrays.as_rows(x)
 
 
 def copy_if_view(adata: AnnData) -> None:

@@ -216,7 +216,7 @@ def test_atlas_survives_its_sources(tmp_path):
     built = build(tmp_path)
     before = checksum(built.atlas)
     other = matrix(9)
-    write_merged(built.merged, other)  # written anew
+    write_merged(built.merged, other)  # written again
     assert (other != ad.read_zarr(built.merged).X).nnz == 0
     assert checksum(built.atlas) == before
     shutil.rmtree(built.merged)

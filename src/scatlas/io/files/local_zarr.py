@@ -3,6 +3,7 @@
 With zarr-python, opening an array takes a millisecond and reading one several, in an event loop; a
 table has thirty arrays. The nodes here offer the part of ``zarr.Group`` and ``zarr.Array`` that
 :mod:`scatlas.io` uses. zarr-python opens all layouts that they do not support.
+zarrs makes decoding faster, not this: it is a codec pipeline within zarr-python.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from scatlas.io.files.read_errors import REMEDY, UnsupportedLayoutError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from scatlas.io.files.zarr_nodes import ZarrGroup
+    from scatlas.io.files.stored_nodes import StoredGroup
 
 _BYTE_ORDERS: dict[str, Literal["<", ">"]] = {"little": "<", "big": ">"}
 _NUMBERS = frozenset(
@@ -43,7 +44,7 @@ _KEYS = frozenset(
 WRITER_ATTRIBUTE = {"written_by": "scatlas"}
 
 
-def open_store(path: Path) -> ZarrGroup:
+def open_store(path: Path) -> StoredGroup:
     """Open a Zarr store on a local disk for reading, with zarr-python if it has version 2."""
     file = path / "zarr.json"
     document = json.loads(file.read_bytes()) if file.is_file() else {}
@@ -55,7 +56,7 @@ def open_store(path: Path) -> ZarrGroup:
     return LocalGroup(path, "", document, nodes)
 
 
-def open_with_zarr_python(path: Path | str) -> ZarrGroup:
+def open_with_zarr_python(path: Path | str) -> StoredGroup:
     """Open a store as ``zarr.Group``, after :func:`open_store` has checked that it is complete."""
     return as_zarr_python(open_store(Path(path)))
 

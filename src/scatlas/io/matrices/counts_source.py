@@ -25,10 +25,11 @@ from scatlas.io.tables.table import Table, open_tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
     import pandas as pd
     import scipy.sparse as sp
+
+    from scatlas.io.files.stored_nodes import StoredGroup
 
 # Values, and rows of a dense matrix, by which to tell counts from other numbers.
 _LOOK, _LOOK_ROWS = 10_000, 10
@@ -183,7 +184,7 @@ class CountsSource:
         return self.matrix.to_csr(self._root, self.kind, budget)
 
 
-def _check_x(path: str, root: Any) -> None:
+def _check_x(path: str, root: StoredGroup) -> None:
     """Refuse a file without X, saying where counts may be instead."""
     if "X" in root and attribute(root["X"], "encoding-type") != "null":
         return

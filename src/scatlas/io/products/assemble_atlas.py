@@ -1,4 +1,4 @@
-"""The product: one AnnData store, put together from chunks that exist already."""
+"""The atlas: one AnnData store, assembled from chunks that exist already."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from scatlas.io.files.zarr_nodes import ZarrArray, ZarrGroup
+    from scatlas.io.files.stored_nodes import StoredArray, StoredGroup
 
 logger = logging.getLogger(__name__)
 
@@ -118,18 +118,18 @@ def assemble(
     return {"n_cells": n_cells, "n_genes": len(facts), "n_comps": found["PCs"].shape[1]}
 
 
-def _check_cells(merged: Path, store: Path, n_cells: int, cells: ZarrArray) -> None:
+def _check_cells(merged: Path, store: Path, n_cells: int, cells: StoredArray) -> None:
     if cells.shape[0] != n_cells:
         n = cells.shape[0]
-        msg = f"{store} holds {n:,} cells, {merged} {n_cells:,}: make the components anew"
+        msg = f"{store} holds {n:,} cells, {merged} {n_cells:,}: compute the components again"
         raise InputError(msg)
 
 
-def _check(merged: Path, pca: Path, n_cells: int, genes: pd.Index, found: ZarrGroup) -> None:
+def _check(merged: Path, pca: Path, n_cells: int, genes: pd.Index, found: StoredGroup) -> None:
     _check_cells(merged, pca, n_cells, found["X_pca"])
     names = np.asarray(read_elem(found["genes"]))
     if len(names) != len(genes) or (names != np.asarray(genes)).any():
-        msg = f"{pca} is of other genes than {merged}: make the components anew"
+        msg = f"{pca} is of other genes than {merged}: compute the components again"
         raise InputError(msg)
 
 

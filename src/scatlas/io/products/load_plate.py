@@ -1,4 +1,4 @@
-"""The only door in: validate a plate and store its counts in the canonical form, in one pass."""
+"""Validate a plate and store its counts in the canonical form, in one pass."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Notices(list[str]):
         self.append(notice)
 
     def add_first(self, notice: str) -> None:
-        """Add what is known late, and told before all others."""
+        """Log a notice that becomes known late, and put it before the others."""
         self.add(notice)
         self.insert(0, self.pop())
 
@@ -98,7 +98,7 @@ def load_plate(
     ``plate``, ``n_cells``, ``n_genes``, ``n_values``, ``total_counts``, ``max_count``,
     ``n_empty_cells``, ``n_mt_genes``, ``n_unsorted_cells``, ``n_stored_zeros`` (int),
     ``values_digest`` (:func:`scatlas.io.files.checksums.values_digest` of the store), and
-    ``notices`` (list of str): what was mended on the way, each also logged.
+    ``notices`` (list of str): corrections of the input, each also logged.
 
     Notes
     -----
@@ -135,8 +135,8 @@ def load_plate(
         checked = _checked_blocks(counts, budget, obs, genes, mt, notices)
         with (
             CsrWriter(out, n_vars=counts.shape[1]) as writer,
-            obs.writing(writer.folder / "obs", late=METRICS) as finish_obs,
-            var.writing(writer.folder / "var", late=GENE_METRICS) as finish_var,
+            obs.writing(writer.folder / "obs", deferred_columns=METRICS) as finish_obs,
+            var.writing(writer.folder / "var", deferred_columns=GENE_METRICS) as finish_var,
             closing(checked),
         ):
             for block in checked:

@@ -1,4 +1,4 @@
-"""Which genes of a plate are mitochondrial, by their names."""
+"""Mitochondrial genes of a plate, found by their names."""
 
 from __future__ import annotations
 
