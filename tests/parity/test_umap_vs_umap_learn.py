@@ -108,6 +108,7 @@ def test_layout_bit_for_bit(umap_learn: Any, n_components: int) -> None:
         a=1.2,
         b=0.8,
         random_state=np.random.RandomState(3),
+        method="umap-learn",
     )
     assert np.isfinite(known).all()
     np.testing.assert_array_equal(adata.obsm["X_umap"], known)
@@ -153,7 +154,8 @@ def test_layout_options_bit_for_bit(
         **shared,
     )
     adata = annotated(weights)
-    tl.umap(adata, maxiter=n_epochs, alpha=alpha, init_pos=init, random_state=same, **shared)
+    shared |= {"method": "umap-learn", "random_state": same}
+    tl.umap(adata, maxiter=n_epochs, alpha=alpha, init_pos=init, **shared)
     np.testing.assert_array_equal(adata.obsm["X_umap"], known)
     # The same random numbers were drawn.
     assert state.random_sample() == same.random_sample()
@@ -170,7 +172,8 @@ def test_default_rounds_bit_for_bit(umap_learn: Any, n_cells: int) -> None:
     init = rng.normal(size=(n_cells, 2)).astype(np.float32)
     known = theirs(umap_learn, weights, init, n_epochs=None)
     adata = annotated(weights)
-    tl.umap(adata, init_pos=init, a=1.2, b=0.8, random_state=np.random.RandomState(3))
+    state = np.random.RandomState(3)
+    tl.umap(adata, init_pos=init, a=1.2, b=0.8, random_state=state, method="umap-learn")
     np.testing.assert_array_equal(adata.obsm["X_umap"], known)
 
 
@@ -187,16 +190,18 @@ def test_rounds_per_use_bit_for_bit(umap_learn: Any, n_epochs: int, dtype: type,
     np.testing.assert_array_equal(found, umap_learn.make_epochs_per_sample(weights, n_epochs))
 
 
-def test_layout_takes_wide_and_unsorted_indices() -> None:
+@pytest.mark.parametrize("method", ["umap", "umap-learn"])
+def test_layout_takes_wide_and_unsorted_indices(method: str) -> None:
     weights = graph()
-    known = tl.umap(annotated(weights), maxiter=15, init_pos="random", copy=True)
+    options = {"maxiter": 15, "init_pos": "random", "method": method, "copy": True}
+    known = tl.umap(annotated(weights), **options)
     other = weights.copy()
     other.indices, other.indptr = other.indices.astype(np.int64), other.indptr.astype(np.int64)
     for lo, hi in zip(other.indptr[:-1], other.indptr[1:], strict=True):
         other.indices[lo:hi] = other.indices[lo:hi][::-1]
         other.data[lo:hi] = other.data[lo:hi][::-1]
     other.has_sorted_indices = False
-    found = tl.umap(annotated(other), maxiter=15, init_pos="random", copy=True)
+    found = tl.umap(annotated(other), **options)
     np.testing.assert_array_equal(found.obsm["X_umap"], known.obsm["X_umap"])
 
 
