@@ -1,4 +1,4 @@
-"""scatlas's kernels of UMAP's graph and layout give umap-learn's bits."""
+"""UMAP beside umap-learn: its bits, and in rounds as many kept neighbours."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from scatlas import tl
 from scatlas.errors import InputError
 from scatlas.kernels.graphs import umap_cpu
+from scatlas.matrix.projection import project_layout
 from scatlas.tl import _umap
 
 
@@ -92,6 +93,54 @@ def test_memberships_bit_for_bit(umap_learn: Any, kind: str) -> None:
     found = umap_cpu.memberships(distances.astype(np.float64))
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found, known.reshape(n_cells, k))
+
+
+@pytest.mark.parametrize("kind", ["spread", "one-far", "ties", "two", "wide", "huge"])
+def test_memberships_of_the_transform_bit_for_bit(umap_learn: Any, kind: str) -> None:
+    distances = np.sort(DISTANCES[kind](np.random.default_rng(0)), axis=1).astype(np.float32)
+    sigma, rho = umap_learn.smooth_knn_dist(
+        distances, float(distances.shape[1]), local_connectivity=0.0
+    )
+    # Where umap-learn limits sigma by the mean of all rows, a row depends on the other ones.
+    limited = sigma <= 1e-3 * max(distances.mean(), distances.mean(axis=1).max())
+    neighbours = np.tile(np.arange(distances.shape[1]), (distances.shape[0], 1))
+    known = umap_learn.compute_membership_strengths(
+        neighbours, distances, sigma, rho, bipartite=True
+    )[2].reshape(distances.shape)
+    found = umap_cpu.memberships_in_reference(distances)
+    assert limited.sum() < limited.size / 2
+    np.testing.assert_array_equal(found[~limited], known[~limited])
+
+
+@pytest.mark.parametrize("n_components", [2, 3])
+def test_rounds_keep_as_many_neighbours(n_components: int) -> None:
+    """The map and the projection of new cells, beside umap-learn's of the same cells."""
+    from sklearn.manifold import trustworthiness
+    from sklearn.neighbors import NearestNeighbors
+    from umap import UMAP
+
+    rng = np.random.default_rng(0)
+    steps, which = rng.normal(size=(8, 20)) * 4, rng.integers(0, 8, 1500)
+    x = np.cumsum(steps, axis=0)[which] - rng.random((1500, 1)) * steps[which]
+    x = (x + rng.normal(size=x.shape) * np.linspace(1, 0.3, 20)).astype(np.float32)
+    cells, new = x[:1000], x[1000:]
+    with pytest.warns(UserWarning, match="n_jobs value"):
+        theirs = UMAP(n_components=n_components, n_neighbors=15, random_state=0).fit(cells)
+    adata = annotated(theirs.graph_)
+    curve = theirs._a, theirs._b
+    tl.umap(adata, n_components=n_components, a=curve[0], b=curve[1])
+    scores = [trustworthiness(cells, y) for y in (adata.obsm["X_umap"], theirs.embedding_)]
+    assert scores[1] > 0.95
+    assert scores[0] > scores[1] - 0.005
+
+    distances, neighbours = NearestNeighbors(n_neighbors=15).fit(cells).kneighbors(new)
+    keys = np.arange(500, dtype=np.uint64)
+    mine = project_layout(theirs.embedding_, neighbours, distances, curve, keys=keys)
+    scores = [
+        trustworthiness(x, np.vstack([theirs.embedding_, y])) for y in (mine, theirs.transform(new))
+    ]
+    assert scores[1] > 0.95
+    assert scores[0] > scores[1] - 0.01
 
 
 @pytest.mark.parametrize("n_components", [1, 2, 3, 4, 9, 40])

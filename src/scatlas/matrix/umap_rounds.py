@@ -57,12 +57,18 @@ def lay_out(
     edges = graph.indptr.astype(np.int64, copy=False), graph.indices, weights
     keys = np.arange(n_cells, dtype=np.uint64)
     before, after = start.copy(), np.empty_like(start)
-    options = {"gamma": gamma, "negative_sample_rate": negative_sample_rate, "seed": seed}
     with over_cells(n_cells) as call:
         for number in range(1, n_epochs):
-            places = before, after, before
-            move = partial(layout_cpu.run_round, *places, edges, keys, curve, pulls=2, **options)
-            rate = alpha * (1.0 - (number - 1) / n_epochs)
-            call(partial(move, number=number, rate=rate))
+            move = partial(
+                layout_cpu.run_round,
+                *(before, after, before, edges, keys, curve),
+                number=number,
+                rate=alpha * (1.0 - (number - 1) / n_epochs),
+                pulls=2,
+                gamma=gamma,
+                negative_sample_rate=negative_sample_rate,
+                seed=seed,
+            )
+            call(move)
             before, after = after, before
     return before
