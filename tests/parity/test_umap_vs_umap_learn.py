@@ -95,25 +95,22 @@ def test_memberships_bit_for_bit(umap_learn: Any, kind: str) -> None:
     np.testing.assert_array_equal(found, known.reshape(n_cells, k))
 
 
-@pytest.mark.parametrize("kind", ["spread", "one-far", "ties", "two", "wide", "huge"])
+# With the others umap-learn limits sigma by the mean of all rows, which makes a row depend on them.
+@pytest.mark.parametrize("kind", ["spread", "one-far", "two"])
 def test_memberships_of_the_transform_bit_for_bit(umap_learn: Any, kind: str) -> None:
     distances = np.sort(DISTANCES[kind](np.random.default_rng(0)), axis=1).astype(np.float32)
     sigma, rho = umap_learn.smooth_knn_dist(
         distances, float(distances.shape[1]), local_connectivity=0.0
     )
-    # Where umap-learn limits sigma by the mean of all rows, a row depends on the other ones.
-    limited = sigma <= 1e-3 * max(distances.mean(), distances.mean(axis=1).max())
+    assert (sigma > 2e-3 * distances.mean()).all()
     neighbours = np.tile(np.arange(distances.shape[1]), (distances.shape[0], 1))
     known = umap_learn.compute_membership_strengths(
         neighbours, distances, sigma, rho, bipartite=True
     )[2].reshape(distances.shape)
-    found = umap_cpu.memberships_in_reference(distances)
-    assert limited.sum() < limited.size / 2
-    np.testing.assert_array_equal(found[~limited], known[~limited])
+    np.testing.assert_array_equal(umap_cpu.memberships_in_reference(distances), known)
 
 
-@pytest.mark.parametrize("n_components", [2, 3])
-def test_rounds_keep_as_many_neighbours(n_components: int) -> None:
+def test_rounds_keep_as_many_neighbours() -> None:
     """The map and the projection of new cells, beside umap-learn's of the same cells."""
     from sklearn.manifold import trustworthiness
     from sklearn.neighbors import NearestNeighbors
@@ -125,10 +122,10 @@ def test_rounds_keep_as_many_neighbours(n_components: int) -> None:
     x = (x + rng.normal(size=x.shape) * np.linspace(1, 0.3, 20)).astype(np.float32)
     cells, new = x[:1000], x[1000:]
     with pytest.warns(UserWarning, match="n_jobs value"):
-        theirs = UMAP(n_components=n_components, n_neighbors=15, random_state=0).fit(cells)
+        theirs = UMAP(n_neighbors=15, random_state=0).fit(cells)
     adata = annotated(theirs.graph_)
     curve = theirs._a, theirs._b
-    tl.umap(adata, n_components=n_components, a=curve[0], b=curve[1])
+    tl.umap(adata, a=curve[0], b=curve[1])
     scores = [trustworthiness(cells, y) for y in (adata.obsm["X_umap"], theirs.embedding_)]
     assert scores[1] > 0.95
     assert scores[0] > scores[1] - 0.005
