@@ -76,7 +76,9 @@ def check_complete(path: Path | str, document: Mapping[str, Any]) -> None:
     if not WRITER_ATTRIBUTE.items() <= document.get("attributes", {}).items():
         return
     files = list_files(path)
-    for key, node in (_consolidated(document) or {}).items() if files is not None else ():
+    if files is None:
+        return
+    for key, node in (_consolidated(document) or {}).items():
         # zarr-python, which writes the other arrays, omits chunks of the fill value alone.
         if node["node_type"] != "array" or not _has_checksums(node):
             continue
