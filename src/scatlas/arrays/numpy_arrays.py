@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike, NDArray
 
-# Values per block of an array in memory.
+# Most values per block of an array in memory; and the least, 1 ms of work, as far as several threads
+# need more blocks of a small array.
 VALUES_PER_BLOCK = 4_000_000
+LEAST_VALUES_PER_BLOCK = 250_000
 
 empty = np.empty
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from scatlas.arrays.kinds import ArrayKind
 
 log = logging.getLogger(__name__)
+
+# Values that a thread logs at a time, 1 ms of work.
+_VALUES_PER_PART = 2**19
 
 
 @blocks.passes(
@@ -127,8 +131,9 @@ def normalize_total(
             warnings.warn("Some cells have zero counts", UserWarning, stacklevel=2)
         normalised = _divided(x, kind, factors)
     log.debug("normalised to a total of %s", target_sum)
+    del x
     if not inplace:
-        return {"X": normalised, "norm_factor": factors}
+        return {"X": _detached(normalised), "norm_factor": factors}
     adata = _with(adata, normalised, layer=layer, copy=copy)
     if key_added is not None:
         adata.obs[key_added] = factors
@@ -164,13 +169,22 @@ def _moderate_genes(adata: AnnData, x: Any, max_fraction: float) -> np.ndarray:
 
 
 def _divided(x: Any, kind: ArrayKind, factors: np.ndarray) -> Any:
-    from scatlas.kernels.counts.normalize_cpu import scaled_dtype
+    from scatlas.kernels.counts.normalize_cpu import scale_rows_into, scaled_dtype, with_data
 
     scales = reciprocal(factors)
     scale_rows = _kernels(x, kind).scale_rows
     if kind.lazy:
         return blocks.map_blocks(scale_rows, x, scales, dtype=scaled_dtype(x.dtype))
-    return _detached(scale_rows(x, scales))
+    if kind.gpu or (kind.sparse and x.format != "csr"):
+        return scale_rows(x, scales)
+    out = np.empty(x.data.shape if kind.sparse else x.shape, scaled_dtype(x.dtype))
+
+    def scale(cells: slice) -> None:
+        part = slice(x.indptr[cells.start], x.indptr[cells.stop]) if kind.sparse else cells
+        scale_rows_into(blocks.view(x, cells), scales[cells], out[part])
+
+    blocks.for_each(scale, blocks.row_slices(x))
+    return with_data(x, out) if kind.sparse else out
 
 
 def _kernels(x: Any, kind: ArrayKind) -> ModuleType:
@@ -199,12 +213,16 @@ def _normalised_lazily(
 
 
 def _detached(x: Any) -> Any:
-    """`x` with copies of its index arrays, which kernels share with their input.
+    """`x` with copies of those index arrays that another matrix still holds.
 
-    In memory the user may still hold the input, and sorting one in place must not break the other.
+    Kernels share them with their input. If the user holds the input, sorting one in place must not
+    break the other; if nobody does, a copy would take as long as the kernel.
     """
     if hasattr(x, "indptr"):
-        x.indices, x.indptr = x.indices.copy(), x.indptr.copy()
+        for name in ("indices", "indptr"):
+            # Two references: that of `x`, and the argument.
+            if getattr(x, name).base is not None or sys.getrefcount(getattr(x, name)) > 2:
+                setattr(x, name, getattr(x, name).copy())
     return x
 
 
@@ -217,6 +235,7 @@ def _with(
     else:
         elements.copy_if_view(adata)
     elements.set_matrix(adata, x, layer=layer, obsm=obsm)
+    _detached(x)
     return adata
 
 
@@ -272,7 +291,7 @@ def log1p(
         if layer is not None or obsm is not None:
             msg = "layer and obsm need an AnnData, not a matrix"
             raise InputError(msg)
-        return _logged(data, base)
+        return _detached(_logged(data, base))
     if "log1p" in data.uns:
         message = "adata.X seems to be already log-transformed."
         warnings.warn(message, UserWarning, stacklevel=2)
@@ -283,7 +302,8 @@ def log1p(
 
 
 def _logged(x: Any, base: float | None) -> Any:
-    from scatlas.kernels.counts.normalize_cpu import logged_dtype
+    """`x` logged; it may share index arrays with `x`."""
+    from scatlas.kernels.counts.normalize_cpu import log1p_into, logged_dtype, with_data
 
     if hasattr(x, "dtype"):
         blocks.check_type(x)
@@ -294,4 +314,11 @@ def _logged(x: Any, base: float | None) -> Any:
         return blocks.map_blocks(lambda block: log_of(block, base), x, dtype=dtype)
     if hasattr(x, "tocsr") and x.format not in {"csr", "csc"}:
         x = x.tocsr()
-    return _detached(log_of(x, base))
+    if kind.gpu:
+        return log_of(x, base)
+    values = x.data if kind.sparse else np.ascontiguousarray(x)
+    out = np.empty(values.shape, logged_dtype(values.dtype))
+    flat, logs = values.reshape(-1), out.reshape(-1)
+    parts = [slice(i, i + _VALUES_PER_PART) for i in range(0, flat.size, _VALUES_PER_PART)]
+    blocks.for_each(lambda part: log1p_into(flat[part], logs[part], base), parts)
+    return with_data(x, out) if kind.sparse else out
