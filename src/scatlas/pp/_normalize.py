@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -115,6 +114,7 @@ def normalize_total(
     if exclude_highly_expressed and counts_per_cell is not None:
         msg = "counts_per_cell fixes the totals: exclude_highly_expressed cannot change them"
         raise InputError(msg)
+    adata, owned = _to_change(adata, layer=layer, copy=copy) if inplace else (adata, False)
     x = elements.get_matrix(adata, layer=layer)
     kind = kind_of(x)
     genes = _moderate_genes(adata, x, max_fraction) if exclude_highly_expressed else None
@@ -129,12 +129,11 @@ def normalize_total(
         factors, target_sum = size_factors(totals, target_sum=target_sum)
         if (factors == 0).any():
             warnings.warn("Some cells have zero counts", UserWarning, stacklevel=2)
-        normalised = _divided(x, kind, factors)
+        normalised = _divided(x, kind, factors, owned=owned)
     log.debug("normalised to a total of %s", target_sum)
-    del x
     if not inplace:
-        return {"X": _detached(normalised), "norm_factor": factors}
-    adata = _with(adata, normalised, layer=layer, copy=copy)
+        return {"X": normalised, "norm_factor": factors}
+    elements.set_matrix(adata, normalised, layer=layer)
     if key_added is not None:
         adata.obs[key_added] = factors
     return adata if copy else None
@@ -168,23 +167,36 @@ def _moderate_genes(adata: AnnData, x: Any, max_fraction: float) -> np.ndarray:
     return ~dominant
 
 
-def _divided(x: Any, kind: ArrayKind, factors: np.ndarray) -> Any:
-    from scatlas.kernels.counts.normalize_cpu import scale_rows_into, scaled_dtype, with_data
+def _to_change(
+    adata: AnnData, *, layer: str | None = None, obsm: str | None = None, copy: bool
+) -> tuple[AnnData, bool]:
+    """`adata`, or a copy of it, and whether its matrix may be overwritten."""
+    elements.check_not_backed(adata)
+    if copy:
+        adata = adata.copy()
+    else:
+        elements.copy_if_view(adata)
+    return adata, elements.owns_matrix(adata, layer=layer, obsm=obsm)
 
-    scales = reciprocal(factors)
+
+def _divided(x: Any, kind: ArrayKind, factors: np.ndarray, *, owned: bool) -> Any:
+    from scatlas.kernels.counts.normalize_cpu import scale_rows_into, scaled_dtype
+
+    scales, dtype = reciprocal(factors), scaled_dtype(x.dtype)
     scale_rows = _kernels(x, kind).scale_rows
     if kind.lazy:
-        return blocks.map_blocks(scale_rows, x, scales, dtype=scaled_dtype(x.dtype))
+        return blocks.map_blocks(scale_rows, x, scales, dtype=dtype)
     if kind.gpu or (kind.sparse and x.format != "csr"):
-        return scale_rows(x, scales)
-    out = np.empty(x.data.shape if kind.sparse else x.shape, scaled_dtype(x.dtype))
+        return _detached(scale_rows(x, scales), owned=owned)
+    values = x.data if kind.sparse else x
+    out = values if owned and values.dtype == dtype else np.empty(values.shape, dtype)
 
     def scale(cells: slice) -> None:
         part = slice(x.indptr[cells.start], x.indptr[cells.stop]) if kind.sparse else cells
         scale_rows_into(blocks.view(x, cells), scales[cells], out[part])
 
     blocks.for_each(scale, blocks.row_slices(x))
-    return with_data(x, out) if kind.sparse else out
+    return _with_values(x, out, owned=owned)
 
 
 def _kernels(x: Any, kind: ArrayKind) -> ModuleType:
@@ -212,31 +224,22 @@ def _normalised_lazily(
     return normalised, lazy
 
 
-def _detached(x: Any) -> Any:
-    """`x` with copies of those index arrays that another matrix still holds.
+def _with_values(x: Any, values: np.ndarray, *, owned: bool) -> Any:
+    """`x` with other values; `values` if it is dense."""
+    from scatlas.kernels.counts.normalize_cpu import with_data
 
-    Kernels share them with their input. If the user holds the input, sorting one in place must not
-    break the other; if nobody does, a copy would take as long as the kernel.
+    return _detached(with_data(x, values), owned=owned) if hasattr(x, "indptr") else values
+
+
+def _detached(x: Any, *, owned: bool) -> Any:
+    """`x` with copies of its index arrays, which kernels share with their input.
+
+    In memory the user may still hold the input, unless the AnnData alone does (`owned`), and
+    sorting one in place must not break the other.
     """
-    if hasattr(x, "indptr"):
-        for name in ("indices", "indptr"):
-            # Two references: that of `x`, and the argument.
-            if getattr(x, name).base is not None or sys.getrefcount(getattr(x, name)) > 2:
-                setattr(x, name, getattr(x, name).copy())
+    if hasattr(x, "indptr") and not owned:
+        x.indices, x.indptr = x.indices.copy(), x.indptr.copy()
     return x
-
-
-def _with(
-    adata: AnnData, x: Any, *, layer: str | None = None, obsm: str | None = None, copy: bool
-) -> AnnData:
-    """`adata`, or a copy of it, with `x` in place."""
-    if copy:
-        adata = adata.copy()
-    else:
-        elements.copy_if_view(adata)
-    elements.set_matrix(adata, x, layer=layer, obsm=obsm)
-    _detached(x)
-    return adata
 
 
 @blocks.passes(0)
@@ -291,19 +294,20 @@ def log1p(
         if layer is not None or obsm is not None:
             msg = "layer and obsm need an AnnData, not a matrix"
             raise InputError(msg)
-        return _detached(_logged(data, base))
+        return _logged(data, base, owned=False)
     if "log1p" in data.uns:
         message = "adata.X seems to be already log-transformed."
         warnings.warn(message, UserWarning, stacklevel=2)
-    x = _logged(elements.get_matrix(data, layer=layer, obsm=obsm), base)
-    adata = _with(data, x, layer=layer, obsm=obsm, copy=copy)
+    adata, owned = _to_change(data, layer=layer, obsm=obsm, copy=copy)
+    x = elements.get_matrix(adata, layer=layer, obsm=obsm)
+    # First, so that a call after one that was interrupted warns.
     adata.uns["log1p"] = {"base": base}
+    elements.set_matrix(adata, _logged(x, base, owned=owned), layer=layer, obsm=obsm)
     return adata if copy else None
 
 
-def _logged(x: Any, base: float | None) -> Any:
-    """`x` logged; it may share index arrays with `x`."""
-    from scatlas.kernels.counts.normalize_cpu import log1p_into, logged_dtype, with_data
+def _logged(x: Any, base: float | None, *, owned: bool) -> Any:
+    from scatlas.kernels.counts.normalize_cpu import log1p_into, logged_dtype
 
     if hasattr(x, "dtype"):
         blocks.check_type(x)
@@ -315,10 +319,11 @@ def _logged(x: Any, base: float | None) -> Any:
     if hasattr(x, "tocsr") and x.format not in {"csr", "csc"}:
         x = x.tocsr()
     if kind.gpu:
-        return log_of(x, base)
+        return _detached(log_of(x, base), owned=owned)
     values = x.data if kind.sparse else np.ascontiguousarray(x)
-    out = np.empty(values.shape, logged_dtype(values.dtype))
+    dtype = logged_dtype(values.dtype)
+    out = values if owned and values.dtype == dtype else np.empty(values.shape, dtype)
     flat, logs = values.reshape(-1), out.reshape(-1)
     parts = [slice(i, i + _VALUES_PER_PART) for i in range(0, flat.size, _VALUES_PER_PART)]
     blocks.for_each(lambda part: log1p_into(flat[part], logs[part], base), parts)
-    return with_data(x, out) if kind.sparse else out
+    return _with_values(x, out, owned=owned)

@@ -30,7 +30,7 @@ _R7 = 1.479819860511658591e-01
 _ONE = 0x3FF0000000000000  # bits of 1.0
 _SQRT_HALF = 0x3FE6A09E00000000  # bits of sqrt(1/2), cut to its high word
 _MANTISSA = 0x000FFFFFFFFFFFFF
-_BATCH = 4096  # values per batch, in which one test finds whether any value is special
+_BATCH = 2048  # values per batch, a fraction of the L1 cache; one test finds special values
 
 
 def with_data(x: Any, data: Array) -> Any:
@@ -94,7 +94,7 @@ def scale_rows(x: Block, factors: Array) -> Block:
 
 
 def scale_rows_into(x: Block, factors: Array, out: Array) -> None:
-    """Write the values of :func:`scale_rows` to `out`, of the shape of `x` or of its ``data``."""
+    """Write the values of :func:`scale_rows` to `out`, which may be `x` or its ``data``."""
     factors = np.ascontiguousarray(factors, dtype=np.float64)
     if factors.shape != x.shape[:1]:
         msg = f"{factors.size} factors for {x.shape[0]} cells"
@@ -127,8 +127,12 @@ def _log1p(v: Any) -> float:
 # With NumPy's division (no exception on 0), without which LLVM cannot vectorise the loops.
 @njit(nogil=True, cache=True, error_model="numpy")
 def _log1p_flat(x: Array, log_base: float, out: Array) -> None:
+    batch = np.empty(_BATCH, x.dtype)
     for start in range(0, x.size, _BATCH):
-        values, logs = x[start : start + _BATCH], out[start : start + _BATCH]
+        logs = out[start : start + _BATCH]
+        # A copy, because loops are vectorised only if input and output do not overlap.
+        values = batch[: logs.size]
+        values[:] = x[start : start + _BATCH]
         special = False
         if log_base == 1.0:  # a loop of its own, because a division takes a third of its time
             for i in range(values.size):
@@ -173,5 +177,5 @@ def log1p(x: Block, base: float | None = None) -> Block:
 
 
 def log1p_into(values: Array, out: Array, base: float | None = None) -> None:
-    """Write :func:`log1p` of the contiguous 1-D `values` to `out`, of the same size."""
+    """Write :func:`log1p` of the contiguous 1-D `values` to `out`, which may be the same array."""
     _log1p_flat(values, 1.0 if base is None else math.log(base), out)
