@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from scatlas.arrays.kinds import is_dask, kind_of
 from scatlas.blocks.checks import check
 from scatlas.blocks.row_blocks import HalvesOnFullGpu, OnRowBlocks, join, map_blocks, row_blocks
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
     import dask.array as da
+    from numpy.typing import NDArray
 
 T = TypeVar("T")
 
@@ -252,12 +255,21 @@ def apply(
     if kind.lazy:
         meta = kind.arrays.empty((0, 0), dtype) if dense else None
         return map_blocks(fn, x, *rows, dtype=dtype, n_vars=n_vars, meta=meta)
-    results = stream(x, fn, *rows)
     if not dense:
-        return join(list(results))
+        return join(list(stream(x, fn, *rows)))
     out = kind.arrays.empty((x.shape[0], x.shape[1] if n_vars is None else n_vars), dtype)
-    for cells, block in zip(row_blocks(x).slices(), results, strict=True):
-        out[cells] = block
+    if kind.gpu:
+        for cells, block in zip(row_blocks(x).slices(), stream(x, fn, *rows), strict=True):
+            out[cells] = block
+        return out
+
+    def write(block: Any, cells: NDArray[np.int64], *rows: Any) -> None:
+        # The threads write, because one alone takes as long to copy as all to compute.
+        if cells.size:
+            out[cells[0] : cells[-1] + 1] = fn(block, *rows)
+
+    for _ in stream(x, write, np.arange(x.shape[0]), *rows):
+        pass
     return out
 
 
