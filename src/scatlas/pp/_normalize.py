@@ -55,8 +55,8 @@ def normalize_total(
     """Scale the counts of each cell to a common total.
 
     As :func:`scanpy.pp.normalize_total`, with these differences. The median target leaves empty
-    cells out on every path. Totals are exact and factors float64 (scanpy: the type of X). No
-    buffer is written to: `adata` gets a new matrix, and an X that is held elsewhere, or a
+    cells out on every path. Totals are exact and factors float64 (scanpy: the type of X). X is
+    overwritten only if nothing but `adata` refers to it; an X that is held elsewhere, or a
     persisted Dask X, stays as it was (scanpy divides a floating-point X in its own buffer). CSC
     stays CSC. A Dask X stays lazy, and totals taken for the median are not taken again.
 
@@ -253,11 +253,12 @@ def log1p(
 ) -> AnnData | Any | None:
     """log(1 + x) of every value.
 
-    As :func:`scanpy.pp.log1p`, with these differences. No buffer is written to: `adata` gets a new
-    matrix, and a matrix given as such is returned logged and stays as it was (scanpy writes into a
-    floating-point one unless `copy`). `chunked` and `chunk_size` are not here: they served backed
-    files, and a Dask X is processed in blocks anyway. Values are computed in float64 and rounded
-    once, with the same bits on every processor; scanpy's float32 ones differ in the last bit.
+    As :func:`scanpy.pp.log1p`, with these differences. X is overwritten only if nothing but the
+    AnnData refers to it; a matrix given as such is returned logged and stays as it was (scanpy
+    writes into a floating-point one unless `copy`). `chunked` and `chunk_size` are not here: they
+    served backed files, and a Dask X is processed in blocks anyway. Values are computed in float64
+    and rounded once, with the same bits on every processor; scanpy's float32 ones differ in the
+    last bit.
 
     Parameters
     ----------

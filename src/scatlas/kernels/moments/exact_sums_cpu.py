@@ -13,15 +13,17 @@ S. M. Rump, T. Ogita, S. Oishi, "Accurate floating-point summation part I", SIAM
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba import types
 from numba.core.cgutils import ir
 from numba.extending import intrinsic
 
-from scatlas.arrays.array_types import Array, Floats, Ints
 from scatlas.kernels.build.numba_cache import njit
+
+if TYPE_CHECKING:
+    from scatlas.arrays.array_types import Array, Floats, Ints
 
 _INFINITE = 0x7F800000  # bits of infinity in float32; those of NaN are larger
 
