@@ -107,13 +107,13 @@ def _moments_by_group(
 
     sums = np.empty((groups.size, x.shape[1], 4))
     expressed = np.empty((groups.size, x.shape[1]), np.int64)
-    found: Moments | None = None
+    of_group: list[Moments] = []
     for i, part in enumerate(blocks.map_in_order(of_part, len(parts))):
+        of_group = [moments_cpu.merge_in_place([*of_group, part])]
         group, cells = parts[i]
-        first = found is None or cells.start == ends[group] - sizes[group]
-        found = part if first else moments_cpu.merge_in_place([found, part])
         if cells.stop == ends[group]:
-            sums[group], expressed[group] = found.sums[0], found.expressed[0]
+            sums[group], expressed[group] = of_group[0].sums[0], of_group[0].expressed[0]
+            of_group = []
     return moments_cpu.Moments(groups.astype(np.int64), sizes.astype(np.int64), sums, expressed)
 
 

@@ -58,7 +58,7 @@ def grid_of(values: Array, n_rows: int) -> float:
 
 
 @njit(nogil=True, cache=True)
-def _bounds(bits: Array) -> tuple[int, int]:
+def _bounds(bits: Array) -> tuple[Any, Any]:
     """Bits of the smallest magnitude above 0 and of the largest.
 
     Magnitudes are in the order of their bits, and minima of integers are vectorised.
