@@ -141,6 +141,7 @@ def run_script(
         record = {
             "versions": versions(),
             "seconds": seconds,
+            "processor_seconds": round(time.process_time(), 3),
             "peak_memory_bytes": peak,
             "threads": args.threads,
             **device_record,

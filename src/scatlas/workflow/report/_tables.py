@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _STEPS = (
     *("simulate", "load", "qc_filter", "doublets", "normalize", "hvg", "consensus", "select_genes"),
-    *("concat_on_disk", "pca", "harmony", "atlas", "subset", "umap", "integrate"),
+    *("concat_on_disk", "pca", "harmony", "atlas", "subset"),
+    *("neighbors", "umap", "leiden", "embedding", "integrate"),
 )
 _PACKAGES = (
     *("anndata", "zarr", "numpy", "scipy", "pandas", "numba", "dask", "scikit-learn"),
