@@ -11,7 +11,7 @@ import numpy as np
 
 from scatlas import blocks, elements
 from scatlas.arrays.kinds import kind_of
-from scatlas.compute.threads import blas_on_one_thread
+from scatlas.compute.threads import blas_on_one_thread, n_threads
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
 from scatlas.kernels.ranking import logreg_cpu
@@ -136,6 +136,8 @@ class _Cells:
                 logger.warning("no memory to keep the cells, which are computed again: %s", error)
         if self.passes == 0:
             self._look(None)
+        if not (self._kind.lazy or self._kind.gpu):
+            self._held = self._parts()
 
     def _look(self, budget: int | None) -> list[tuple[Any, NDArray[np.int64]]] | None:
         """Find out about all cells, and keep those with a class if a budget has room for them."""
@@ -149,6 +151,13 @@ class _Cells:
                 held.clear()
         self.passes += 1
         return held if budget is not None and left >= 0 else None
+
+    def _parts(self) -> list[tuple[Any, NDArray[np.int64]]]:
+        """Cells in memory in one part per thread, as each part has a gradient of its own."""
+        found = blocks.row_slices(self._x)
+        groups = np.array_split(np.arange(len(found)), min(n_threads(), len(found)))
+        parts = [slice(found[group[0]].start, found[group[-1]].stop) for group in groups]
+        return [(blocks.view(self._x, part), self._codes[part]) for part in parts]
 
     def check_finite(self, names: pd.Index) -> None:
         bad = ~np.isfinite(self.most)

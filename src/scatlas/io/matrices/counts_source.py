@@ -26,7 +26,6 @@ from scatlas.io.tables.table import Table, open_tables
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-    from typing import Any
 
     import pandas as pd
     import scipy.sparse as sp
