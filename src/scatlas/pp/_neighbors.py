@@ -94,7 +94,7 @@ def neighbors(
     None, or the copy. Written:
 
     ``obsp['distances']`` : csr_matrix float64 [cells x cells]
-        ``n_neighbors - 1`` entries a row, by distance; identical cells keep an explicit zero.
+        ``n_neighbors - 1`` entries per row, by distance; identical cells keep an explicit zero.
     ``obsp['connectivities']`` : csr_matrix float32 [cells x cells]
         Symmetric weights in (0, 1].
     ``uns['neighbors']`` : dict

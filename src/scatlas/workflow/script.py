@@ -214,7 +214,7 @@ def _damaged_input_message(error: Exception, args: argparse.Namespace) -> str | 
     path = next((part for part in str(error).split(": ") if Path(part).exists()), None)
     if path is None or not isinstance(error, InputError):
         return None
-    repair = f"delete it (rm -r {path}) and give the same command again, which makes it anew"
+    repair = f"delete it (rm -r {path}) and give the same command again, which makes it again"
     return str(error).replace(REMEDY, repair)
 
 

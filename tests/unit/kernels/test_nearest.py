@@ -10,7 +10,7 @@ from scatlas.kernels.graphs import nearest_cpu
 CHUNK = nearest_cpu._CANDIDATES
 
 
-def plain(
+def plain_search(
     queries: np.ndarray, x: np.ndarray, candidates: np.ndarray, n: int, *, cosine: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """Numbers by score and number, and scores."""
@@ -55,7 +55,7 @@ def test_nearest_of_all(n_cells: int, n: int, n_dims: int, dtype: type, cosine: 
         everything,
         n,
     )
-    want = plain(queries, x, everything, n, cosine=cosine)
+    want = plain_search(queries, x, everything, n, cosine=cosine)
     np.testing.assert_allclose(scores, want[1], rtol=1e-13, atol=1e-15)
     if not (cosine and n_dims == 1):  # in one dimension all cosines are 1, 0 or -1
         np.testing.assert_array_equal(numbers, want[0])
@@ -67,7 +67,7 @@ def test_candidates_and_rows_in_any_order_and_stride() -> None:
     rng = np.random.default_rng(0)
     candidates, rows = rng.permutation(500)[:300], rng.permutation(500)[:60]
     numbers, scores = nearest_cpu.nearest(cells(x), rows, cells(x), candidates, 9)
-    want = plain(x[rows], x, candidates, 9)
+    want = plain_search(x[rows], x, candidates, 9)
     np.testing.assert_array_equal(numbers, want[0])
     np.testing.assert_allclose(scores, want[1], rtol=1e-13)
 
@@ -81,7 +81,7 @@ def test_float32_products_that_lose_the_digits_change_nothing(scale: float, shif
     x[::2] += shift
     rows = np.arange(600)
     numbers, scores = nearest_cpu.nearest(cells(x), rows, cells(x), rows, 6, own=True)
-    want = plain(x, x, rows, 6)
+    want = plain_search(x, x, rows, 6)
     np.testing.assert_array_equal(numbers, want[0])
     np.testing.assert_allclose(scores, want[1], rtol=1e-12)
 

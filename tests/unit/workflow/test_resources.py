@@ -213,7 +213,7 @@ def test_a_small_plate_requests_less():
     assert estimates.threads("normalize", "small") == 1
     assert estimates.memory("load", "small", 2) == 1924
     assert estimates.memory("select_genes", "small", 2) == 1930
-    assert estimates.runtime("load", "small", 2) == 10
+    assert estimates.runtime("load", "small", 2) == 3
     assert estimates.disk("load", "small") == 2
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +17,7 @@ from scatlas.io.files.anndata_checks import (
     table_lengths,
 )
 from scatlas.io.files.anndata_file import Store, load_filters
+from scatlas.io.files.listing import list_files
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.matrices.csr_row_block import RowBlock, row_blocks
 from scatlas.io.matrices.layout import StoredMatrix
@@ -25,10 +25,12 @@ from scatlas.io.tables.table import Table, open_tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
+    from pathlib import Path
 
     import pandas as pd
     import scipy.sparse as sp
+
+    from scatlas.io.files.stored_nodes import StoredGroup
 
 # Values, and rows of a dense matrix, by which to tell counts from other numbers.
 _LOOK, _LOOK_ROWS = 10_000, 10
@@ -90,18 +92,18 @@ class CountsSource:
         return Table.open(self.path, self._root, name)
 
     def check_complete(self) -> None:
-        """Refuse a local Zarr store that has lost files of values or names.
+        """Refuse a Zarr store that has lost files of values or names.
 
-        They would read as zeros, and as names without a letter. Remote stores are not listed: that
-        may take longer than reading them. Nor are other arrays counted: of a dense matrix, or of a
-        column, a chunk that holds nothing but zeros has no file.
+        They would read as zeros, and as names without a letter. Other arrays are not counted: of a
+        dense matrix, or of a column, a chunk that holds nothing but zeros has no file. A web server
+        lists no files: a store there is not checked.
 
         Raises
         ------
         InputError
             With the number of missing files.
         """
-        if self.kind != "zarr" or "://" in self.path:
+        if self.kind != "zarr":
             return
         arrays = [] if self.matrix.format == "dense" else ["X/data"]
         for name in ("obs", "var"):
@@ -112,10 +114,9 @@ class CountsSource:
             values = self._root[key]
             cut = values.shards or values.chunks
             due = -(-values.shape[0] // cut[0])
-            there = sum(
-                file.is_file() and file.name not in _ZARR_METADATA
-                for file in Path(self.path, *key.split("/")).rglob("*")
-            )
+            with reading(self.path, f"the list of the files of {key}"):
+                files = list_files(self.path, key)
+            there = due if files is None else len(files - _ZARR_METADATA)
             if there < due:
                 msg = f"{self.path}: {key} lacks {due - there:,} of {due:,} chunk files: {REMEDY}"
                 raise InputError(msg)
@@ -183,7 +184,7 @@ class CountsSource:
         return self.matrix.to_csr(self._root, self.kind, budget)
 
 
-def _check_x(path: str, root: Any) -> None:
+def _check_x(path: str, root: StoredGroup) -> None:
     """Refuse a file without X, saying where counts may be instead."""
     if "X" in root and attribute(root["X"], "encoding-type") != "null":
         return
