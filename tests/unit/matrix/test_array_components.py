@@ -122,7 +122,7 @@ def test_no_bit_depends_on_threads(monkeypatch):
     monkeypatch.setattr(array_components, "_SMALL_GRAM", 0)
     monkeypatch.setattr(array_components, "_BYTES_PER_VALUE", 0)
     monkeypatch.setattr(array_components, "_FEW_GENES", 300)
-    monkeypatch.setattr(eigh_cpu, "_MANY_ROWS", 300)
+    monkeypatch.setattr(krylov_cpu, "_MANY_ROWS", 300)
     narrow, wide = sp.csr_matrix(cells(300, 700)), sp.csr_matrix(cells(900, 700))
     for x in (narrow, wide):
         found = []
@@ -190,7 +190,7 @@ def test_eigenvalues_of_any_spectrum(name):
 def test_many_rows_are_iterated_to_what_lapack_finds(monkeypatch):
     matrix, _ = with_eigenvalues(np.r_[np.linspace(90, 10, 20), np.linspace(2, 0, 280)])
     expected = eigh_cpu.eigh_top(matrix.copy(), 10)
-    monkeypatch.setattr(eigh_cpu, "_MANY_ROWS", 100)
+    monkeypatch.setattr(krylov_cpu, "_MANY_ROWS", 100)
     values, vectors = eigh_cpu.eigh_top(matrix.copy(), 10)
     np.testing.assert_allclose(values, expected[0], rtol=1e-13)
     np.testing.assert_allclose(np.abs((vectors * expected[1]).sum(axis=0)), 1, atol=1e-13)
