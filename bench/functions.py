@@ -258,7 +258,7 @@ class Data:
 
 
 def simulate(shape: Shape) -> AnnData:
-    """Counts, float32: each group draws the genes of its cells from a distribution of its own."""
+    """Counts, float32: each group draws the genes of its cells from its own distribution."""
     import anndata as ad
     import pandas as pd
     import scipy.sparse as sp

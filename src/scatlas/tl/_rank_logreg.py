@@ -137,7 +137,7 @@ class _Cells:
         if self.passes == 0:
             self._look(None)
         if not (self._kind.lazy or self._kind.gpu):
-            self._held = self._parts()
+            self._held = self._one_part_per_thread()
 
     def _look(self, budget: int | None) -> list[tuple[Any, NDArray[np.int64]]] | None:
         """Find out about all cells, and keep those with a class if a budget has room for them."""
@@ -152,8 +152,8 @@ class _Cells:
         self.passes += 1
         return held if budget is not None and left >= 0 else None
 
-    def _parts(self) -> list[tuple[Any, NDArray[np.int64]]]:
-        """Cells in memory in one part per thread, as each part has a gradient of its own."""
+    def _one_part_per_thread(self) -> list[tuple[Any, NDArray[np.int64]]]:
+        """Cells in memory in one part per thread, as each part has its own gradient."""
         found = blocks.row_slices(self._x)
         groups = np.array_split(np.arange(len(found)), min(n_threads(), len(found)))
         parts = [slice(found[group[0]].start, found[group[-1]].stop) for group in groups]

@@ -134,7 +134,7 @@ def _log1p_flat(x: Array, log_base: float, out: Array) -> None:
         values = batch[: logs.size]
         values[:] = x[start : start + _BATCH]
         special = False
-        if log_base == 1.0:  # a loop of its own, because a division takes a third of its time
+        if log_base == 1.0:  # its own loop, because a division takes a third of its time
             for i in range(values.size):
                 v = np.float64(values[i])
                 special |= not (-1.0 < v < np.inf)
