@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
 # Most values per block of an array in memory. Smaller arrays are cut into more blocks for several
-# threads, but not into blocks of less than 1 ms of work.
+# threads, but not into blocks of less than a few ms of work.
 VALUES_PER_BLOCK = 4_000_000
-LEAST_VALUES_PER_BLOCK = 250_000
+LEAST_VALUES_PER_BLOCK = 1_000_000
 
 empty = np.empty
 
