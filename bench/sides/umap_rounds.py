@@ -4,7 +4,7 @@
 
 Simulated cells along the branches of a tree, 50 components, 15 exact or approximate neighbours of
 ``sa.pp.neighbors``. Sides take turns in one process, compiled before; each line has elapsed and
-processor seconds, because other work on the machine changes the former only. Trustworthiness is
+processor seconds, because other work on the machine changes the former most. Trustworthiness is
 that of 5,000 cells among themselves.
 """
 

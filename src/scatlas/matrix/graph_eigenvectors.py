@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 # Products with the graph per filter, and filters. A tree of 20,000 cells needs three filters.
 _DEGREE = 50
-_MAX_FILTERS = 10
+_MAX_FILTERS = 5
 # Vectors beyond those requested: the filter damps what lies below the last one's eigenvalue.
 _EXTRA = 3
 _FIRST_CUT = 0.5

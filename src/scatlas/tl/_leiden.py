@@ -15,6 +15,7 @@ from natsort import natsorted
 from scatlas import elements
 from scatlas.errors import InputError
 from scatlas.kernels.build.rapids import load_library
+from scatlas.matrix import communities
 from scatlas.tl._graph import graph, works_on_gpu
 
 if TYPE_CHECKING:
@@ -77,6 +78,10 @@ def leiden(
             cugraph=cugraph,
         )
         membership = _by_size(found)
+    elif flavor == "rounds":
+        membership = _in_rounds(
+            adjacency, resolution, args, seed=random_state, weighted=use_weights
+        )
     elif flavor == "leidenalg":
         edges = _edges(adjacency, directed=True if directed is None else directed)
         membership = _by_leidenalg(
@@ -104,15 +109,35 @@ def leiden(
 
 
 def _check_flavor(flavor: str, *, directed: bool | None, partition_type: type | None) -> None:
-    if flavor not in {"igraph", "leidenalg"}:
-        msg = f"flavor is {flavor!r}: use 'igraph' or 'leidenalg'"
+    if flavor not in {"igraph", "leidenalg", "rounds"}:
+        msg = f"flavor is {flavor!r}: use 'igraph', 'leidenalg' or 'rounds'"
         raise InputError(msg)
-    if flavor == "igraph" and directed:
-        msg = "flavor='igraph' clusters undirected graphs: pass directed=False"
+    if flavor != "leidenalg" and directed:
+        msg = f"flavor={flavor!r} clusters undirected graphs: pass directed=False"
         raise InputError(msg)
-    if flavor == "igraph" and partition_type is not None:
+    if flavor != "leidenalg" and partition_type is not None:
         msg = "partition_type belongs to flavor='leidenalg': leave it out or change the flavor"
         raise InputError(msg)
+
+
+def _in_rounds(
+    adjacency: sp.spmatrix | sp.sparray,
+    resolution: float | None,
+    args: dict[str, Any],
+    *,
+    seed: int,
+    weighted: bool,
+) -> np.ndarray:
+    n_iterations = args.pop("n_iterations")
+    if args or resolution is None:
+        refused = ", ".join(args) or "resolution=None"
+        msg = f"flavor='rounds' does not offer {refused}: leave it out or change the flavor"
+        raise InputError(msg)
+    weights = adjacency.tocsr()
+    if not weighted:
+        weights = (weights != 0).astype(np.int64)
+    found = communities.leiden(weights, resolution=resolution, n_iterations=n_iterations, seed=seed)
+    return _by_size(found)
 
 
 def _by_leidenalg(

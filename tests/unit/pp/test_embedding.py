@@ -252,7 +252,7 @@ def test_umap_starts_where_it_is_told(graph: ad.AnnData) -> None:
     assert (other.obsm["X_umap"] != by_key).any()
 
 
-@pytest.mark.parametrize("flavor", ["leidenalg", "igraph"])
+@pytest.mark.parametrize("flavor", ["leidenalg", "igraph", "rounds"])
 def test_leiden_finds_the_blobs(flavor: str) -> None:
     adata = blobs(360, 12, distance=10.0)
     neighbors(adata, n_neighbors=10)
@@ -375,9 +375,11 @@ def test_umap_errors(graph: ad.AnnData, options: dict, message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"flavor": "louvain"}, "'igraph' or 'leidenalg'"),
+        ({"flavor": "louvain"}, "'igraph', 'leidenalg' or 'rounds'"),
         ({"flavor": "igraph", "directed": True}, "directed=False"),
         ({"flavor": "igraph", "partition_type": object}, "partition_type"),
+        ({"flavor": "rounds", "beta": 0.1}, "does not offer beta"),
+        ({"flavor": "rounds", "resolution": None}, "does not offer resolution=None"),
         ({"obsp": "mine"}, "no 'mine' in obsp"),
         ({"obsp": "distances", "neighbors_key": "neighbors"}, "pass one of them"),
         ({"neighbors_key": "other"}, r"run sa\.pp\.neighbors first"),

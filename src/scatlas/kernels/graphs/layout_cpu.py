@@ -127,7 +127,6 @@ def _run_round(
     most = -(-most * (1 + n_draws) // _LANES) * _LANES
     apart = np.zeros((n_components, most), np.float32)
     d2, factors = np.empty(most, np.float32), np.empty(most, np.float32)
-    round_seed = _hash(seed + np.uint64(number) * _STEP)
     for i in range(start, stop):
         n_used = _used_edges(weights, indptr[i], indptr[i + 1], number, used)
         n_pairs = n_used * (1 + n_draws)
@@ -135,7 +134,7 @@ def _run_round(
             other = np.int64(indices[used[pair]])
             for axis in range(n_components):
                 apart[axis, pair] = coordinates[i, axis] - others[other, axis]
-        stream = _hash(round_seed + keys[i] * _STEP)
+        stream = hash_numbers(seed, np.uint64(number), keys[i])
         for pair in range(n_used, n_pairs):
             stream += _STEP
             other = _draw(stream, others.shape[0])
@@ -212,6 +211,12 @@ def _power(x: np.float32, exponent: np.float32) -> np.float32:
     power = (power * t + _E1) * t + _E0
     scale = np.int32(shifted << np.int32(23)).view(np.float32)
     return power * scale
+
+
+@njit(nogil=True, cache=True)
+def hash_numbers(seed: np.uint64, number: np.uint64, key: np.uint64) -> np.uint64:
+    """Random bits of a cell in a round."""
+    return _hash(_hash(seed + number * _STEP) + key * _STEP)
 
 
 @njit(nogil=True, cache=True)

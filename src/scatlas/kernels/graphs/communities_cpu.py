@@ -1,0 +1,211 @@
+"""Moves of cells between communities of a graph, by modularity; sums are exact integers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from scatlas.kernels.build.numba_cache import njit
+from scatlas.kernels.graphs.layout_cpu import hash_numbers
+
+if TYPE_CHECKING:
+    from scatlas.arrays.array_types import Ints
+
+# Fibonacci hashing (Knuth, volume 3, section 6.4): a community's slot of a table.
+_SLOT = 0x9E3779B1
+
+
+class Edges(NamedTuple):
+    """CSR graph, symmetric, with whole numbers as weights."""
+
+    indptr: Ints
+    indices: Ints
+    weights: Ints
+
+
+class Communities(NamedTuple):
+    """Community of each node, and sums by community; int64 ``[n]`` each."""
+
+    labels: Ints
+    degrees: Ints  # sum of the nodes' weights, by community
+    sizes: Ints  # number of nodes, by community
+
+
+def propose(
+    edges: Edges,
+    degrees: Ints,
+    communities: Communities,
+    within: Ints,
+    out: Ints,
+    rows: tuple[int, int],
+    *,
+    penalty: float,
+    only_single: bool,
+    share: int,
+    number: int,
+    seed: int,
+) -> None:
+    """Write the best community of some nodes, as things were before the round.
+
+    The gain of a community is the weight of the node's edges to it, less ``penalty`` times the
+    product of their degrees (Newman, Girvan 2004; Traag, Waltman, van Eck 2019). Of equal gains the
+    node's own community wins, then the lowest number.
+
+    Parameters
+    ----------
+    edges, degrees, communities
+        The graph, int64 sums of its rows, and the state before the round.
+    within
+        int64 ``[n]``: with `only_single`, nodes join nodes with the same number only.
+    out
+        int64 ``[n]``: `rows` are overwritten.
+    rows
+        First node and the one after the last.
+    penalty
+        Resolution divided by the sum of all degrees.
+    only_single
+        Only nodes that are alone move, and to communities whose nodes stay in this round: so every
+        community remains connected.
+    share
+        One of so many nodes may move in this round, chosen by a hash; 1: all of them.
+    number, seed
+        Number of the round and seed of the hash.
+    """
+    _propose(
+        *(*edges, degrees, *communities, within, out, *rows),
+        *(float(penalty), only_single, np.uint64(share), np.uint64(number), np.uint64(seed)),
+    )
+
+
+def move(degrees: Ints, communities: Communities, proposed: Ints) -> int:
+    """Move the nodes to their proposed communities, in place, and return how many moved."""
+    return int(_move(degrees, *communities, proposed))
+
+
+def sweep(
+    edges: Edges,
+    degrees: Ints,
+    communities: Communities,
+    within: Ints,
+    *,
+    penalty: float,
+    only_single: bool,
+) -> int:
+    """Move one node after the other to its best community, in place; return how many moved."""
+    out = communities.labels.copy()
+    return int(_sweep(*edges, degrees, *communities, within, out, float(penalty), only_single))
+
+
+@njit(nogil=True, cache=True)
+def _propose(
+    indptr: Ints,
+    indices: Ints,
+    weights: Ints,
+    degrees: Ints,
+    labels: Ints,
+    totals: Ints,
+    sizes: Ints,
+    within: Ints,
+    out: Ints,
+    start: int,
+    stop: int,
+    penalty: float,
+    only_single: bool,
+    share: np.uint64,
+    number: np.uint64,
+    seed: np.uint64,
+) -> None:
+    most = 1
+    for i in range(start, stop):
+        most = max(most, indptr[i + 1] - indptr[i])
+    n_slots = 2
+    while n_slots < 2 * most:
+        n_slots *= 2
+    names, sums = np.full(n_slots, -1, np.int64), np.zeros(n_slots, np.int64)
+    used = np.empty(most, np.int64)
+    for i in range(start, stop):
+        mine = labels[i]
+        out[i] = mine
+        if (only_single and sizes[mine] > 1) or not _may_move(i, share, number, seed):
+            continue
+        n_used = 0
+        own = 0
+        for edge in range(indptr[i], indptr[i + 1]):
+            other = indices[edge]
+            label = labels[other]
+            if other == i or (only_single and within[other] != within[i]):
+                continue
+            if label == mine:
+                own += weights[edge]
+                continue
+            is_alone = only_single and sizes[label] == 1 and share > 1
+            if is_alone and _may_move(other, share, number, seed):
+                continue
+            slot = (label * _SLOT) & (n_slots - 1)
+            while names[slot] != -1 and names[slot] != label:
+                slot = (slot + 1) & (n_slots - 1)
+            if names[slot] == -1:
+                names[slot] = label
+                used[n_used] = slot
+                n_used += 1
+            sums[slot] += weights[edge]
+        factor = penalty * degrees[i]
+        best = own - factor * (totals[mine] - degrees[i])
+        for slot in used[:n_used]:
+            gain = sums[slot] - factor * totals[names[slot]]
+            is_equal = gain == best and out[i] != mine and names[slot] < out[i]
+            if gain > best or is_equal:
+                best, out[i] = gain, names[slot]
+            names[slot], sums[slot] = -1, 0
+
+
+@njit(nogil=True, cache=True)
+def _may_move(node: int, share: np.uint64, number: np.uint64, seed: np.uint64) -> bool:
+    return hash_numbers(seed, number, np.uint64(node)) % share == 0
+
+
+@njit(nogil=True, cache=True)
+def _move(degrees: Ints, labels: Ints, totals: Ints, sizes: Ints, proposed: Ints) -> int:
+    n_moved = 0
+    for i in range(labels.size):
+        if proposed[i] != labels[i]:
+            _move_node(i, degrees, labels, totals, sizes, proposed[i])
+            n_moved += 1
+    return n_moved
+
+
+@njit(nogil=True, cache=True)
+def _move_node(i: int, degrees: Ints, labels: Ints, totals: Ints, sizes: Ints, label: int) -> None:
+    totals[labels[i]] -= degrees[i]
+    sizes[labels[i]] -= 1
+    totals[label] += degrees[i]
+    sizes[label] += 1
+    labels[i] = label
+
+
+@njit(nogil=True, cache=True)
+def _sweep(
+    indptr: Ints,
+    indices: Ints,
+    weights: Ints,
+    degrees: Ints,
+    labels: Ints,
+    totals: Ints,
+    sizes: Ints,
+    within: Ints,
+    out: Ints,
+    penalty: float,
+    only_single: bool,
+) -> int:
+    n_moved = 0
+    one, zero = np.uint64(1), np.uint64(0)
+    for i in range(labels.size):
+        _propose(
+            *(indptr, indices, weights, degrees, labels, totals, sizes, within, out),
+            *(i, i + 1, penalty, only_single, one, zero, zero),
+        )
+        if out[i] != labels[i]:
+            _move_node(i, degrees, labels, totals, sizes, out[i])
+            n_moved += 1
+    return n_moved
