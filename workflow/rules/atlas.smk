@@ -22,11 +22,11 @@ rule concat_on_disk:
         "../../envs/cpu.yaml"
     threads: threads_for("concat_on_disk")
     resources:
+        **device("concat_on_disk"),
         mem_mb=memory("concat_on_disk"),
         runtime=runtime("concat_on_disk"),
         disk_mb=disk("concat_on_disk"),
         attempt=which_attempt,
-        budget=BUDGET,
     params:
         selected=by_plate(f"{OUT}/plates/{{plate}}/selected.zarr"),
         labels=as_is(LABELS),
@@ -66,7 +66,6 @@ rule pca:
         runtime=runtime("pca"),
         disk_mb=disk("pca"),
         attempt=which_attempt,
-        budget=BUDGET,
     params:
         options=options(CONFIG.pca),
         scale=scale_option(),
@@ -111,6 +110,7 @@ rule atlas:
         "../../envs/cpu.yaml"
     threads: 1
     resources:
+        **device("atlas"),
         mem_mb=memory("atlas"),
         runtime=runtime("atlas"),
         attempt=which_attempt,

@@ -26,12 +26,12 @@ rule load:
         "../../envs/cpu.yaml"
     threads: threads_for("load")
     resources:
+        **device("load"),
         mem_mb=memory("load"),
         runtime=runtime("load"),
         disk_mb=disk("load"),
         small_plates=1,
         attempt=which_attempt,
-        budget=BUDGET,
     params:
         source=source_path,
         stamp=source_stamp,
@@ -67,6 +67,7 @@ rule qc_filter:
         "../../envs/cpu.yaml"
     threads: 1
     resources:
+        **device("qc_filter"),
         mem_mb=memory("qc_filter"),
         runtime=runtime("qc_filter"),
         small_plates=1,
@@ -105,11 +106,11 @@ rule normalize:
         "../../envs/cpu.yaml"
     threads: threads_for("normalize")
     resources:
+        **device("normalize"),
         mem_mb=memory("normalize"),
         runtime=runtime("normalize"),
         small_plates=1,
         attempt=which_attempt,
-        budget=BUDGET,
     params:
         options=options(CONFIG.normalize),
         rare=rare_gene_counts,
@@ -148,7 +149,6 @@ rule hvg:
         runtime=runtime("hvg"),
         small_plates=1,
         attempt=which_attempt,
-        budget=BUDGET,
     params:
         options=options(CONFIG.hvg),
         min_cells=CONFIG.qc.min_cells or 0,

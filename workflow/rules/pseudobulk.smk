@@ -24,11 +24,11 @@ rule pseudobulk:
         "../../envs/cpu.yaml"
     threads: threads_for("pseudobulk")
     resources:
+        **device("pseudobulk"),
         mem_mb=memory("pseudobulk"),
         runtime=runtime("pseudobulk"),
         small_plates=1,
         attempt=which_attempt,
-        budget=BUDGET,
     params:
         options=as_is(options(CONFIG.pseudobulk)),
         code=code("pseudobulk"),
@@ -61,10 +61,10 @@ rule merge_pseudobulk:
         "../../envs/cpu.yaml"
     threads: 4
     resources:
+        **device("merge_pseudobulk"),
         mem_mb=memory("merge_pseudobulk"),
         runtime=runtime("merge_pseudobulk"),
         attempt=which_attempt,
-        budget=BUDGET,
     params:
         sums=by_plate(f"{OUT}/plates/{{plate}}/pseudobulk.zarr"),
         genes=CONFIG.genes,

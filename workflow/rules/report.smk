@@ -176,6 +176,7 @@ rule report:
         "../../envs/cpu.yaml"
     threads: 1
     resources:
+        **device("report"),
         mem_mb=memory("report"),
         runtime=runtime("report"),
         attempt=which_attempt,
