@@ -63,3 +63,4 @@ rule all:
 
 
 include: "workflow/rules/integrity.smk"
+include: "workflow/rules/messages.smk"

@@ -20,7 +20,7 @@ logger = logging.getLogger("scatlas")
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = script.parser(__doc__)
+    parser = script.parser(__doc__, may_skip=True)
     parser.add_argument("--plate", required=True, help="name of the plate")
     parser.add_argument("--source", required=True, help="h5ad or Zarr store, path or URL")
     parser.add_argument("--store", type=Path, required=True, help="counts.zarr to write")

@@ -54,6 +54,17 @@ OUTPUTS = outputs_by_manifest()
 FINDINGS = compare_outputs()
 
 
+def is_tried_again(manifest, record):
+    """Whether a step has left its plate out and may do otherwise now: its source, the config, the
+    plates or the code have changed, or its source cannot be seen to change."""
+    plate = PLATES.get(manifest.stem)
+    return bool(
+        record.get("left_out")
+        and plate
+        and (plate.is_remote or not is_current(manifest, record))
+    )
+
+
 def is_current(manifest, record):
     """Whether a step would make the same outputs again, by its run record. Snakemake does not know
     this of a cluster job that outlived it."""
@@ -85,12 +96,24 @@ def rerun_unfinished_steps():
             "the first, and config, plates or code have changed since: they run again. If the "
             "change does not concern them, the same command with --touch keeps their results"
         )
+    left_out = [
+        str(manifest)
+        for manifest, record in FINDINGS.intact.items()
+        if is_tried_again(manifest, record)
+    ]
+    if left_out:
+        logger.info(
+            f"{len({Path(path).stem for path in left_out}):,} plates were left out by an earlier "
+            "run: they are tried again"
+        )
     for manifest, reason in FINDINGS.to_rerun.items():
         if run_record(manifest).exists():
             logger.info(f"{reason}: its step runs again")
     for reason in FINDINGS.incomplete.values():
         logger.info(f"{reason}: it is made again where it is needed")
-    workflow.dag.forcefiles.update([*forgotten, *map(str, FINDINGS.to_rerun)])
+    workflow.dag.forcefiles.update(
+        [*forgotten, *left_out, *map(str, FINDINGS.to_rerun)]
+    )
     if workflow.execution_settings and not workflow.dryrun:
         lock_working_folder()
         FINDINGS.apply()

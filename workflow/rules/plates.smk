@@ -74,6 +74,7 @@ rule qc_filter:
     shell:
         "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " {params.options} --table {output.table:q} --summary {output.summary:q}"
+        " --previous {input.load:q}"
         f"{STEP_TAIL}"
 
 
@@ -109,7 +110,7 @@ rule normalize:
         "size factors of {wildcards.plate}"
     shell:
         "python {input.script:q} --plate {wildcards.plate} --qc {input.qc:q} {params.options}"
-        " {params.rare} --table {output.table:q}"
+        " {params.rare} --table {output.table:q} --previous {input.kept:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
 
@@ -149,4 +150,5 @@ rule hvg:
         "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --size-factors {input.size_factors:q} {params.options}"
         " --min-cells {params.min_cells} {params.rare} --table {output.table:q}"
+        " --previous {input.normalize:q}"
         f"{BLOCK_OPTIONS}{DEVICE_OPTIONS}{STEP_TAIL}"

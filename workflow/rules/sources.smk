@@ -17,8 +17,11 @@ STORED = {
     and (plugin != "http" or plate.path.endswith((".h5ad", ".h5")))
 }
 # `load` compares each plate's genes with those of the first plate. Snakemake copies one stored plate
-# at a time; of these, `consensus` compares the genes.
-COMPARED_WITH_FIRST = CONFIG.genes == "same" and SHEET[0].plate not in STORED
+# at a time; of these, `consensus` compares the genes. It also does where bad plates are left out,
+# for the first plate may be one of them.
+COMPARED_WITH_FIRST = (
+    CONFIG.genes == "same" and SHEET[0].plate not in STORED and not CONFIG.plates.skips
+)
 os.environ.update(
     job_environment(
         CONFIG,

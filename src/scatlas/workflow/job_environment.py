@@ -37,6 +37,7 @@ def job_environment(config: Config, plates: Sequence[Plate], *, reference: str) 
         "SCATLAS_REFERENCE_PLATE": reference,
         "SCATLAS_MIXED_BY": json.dumps(columns_to_mix(config, plates)),
         "SCATLAS_N_COMPS": str(config.pca.n_comps),
+        "SCATLAS_ON_ERROR": config.plates.on_error,
     }
 
 

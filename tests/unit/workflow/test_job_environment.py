@@ -40,12 +40,14 @@ def test_the_environment_holds_checks_and_the_cluster():
         "SCATLAS_REFERENCE_PLATE": "",
         "SCATLAS_MIXED_BY": "{}",
         "SCATLAS_N_COMPS": "300",
+        "SCATLAS_ON_ERROR": "stop",
     }
     config = {
         "qc": {"filter": "ok", "max_pct_mt": 0},
         "compute": {"cluster": {"kind": "local-cpu", "n_workers": 2}},
         "pca": {"n_comps": 5},
         "integrate": {"key": ["batch"]},
+        "plates": {"on_error": "skip"},
     }
     found = job_environment(load(config), PLATES, reference="a.h5ad")
     assert json.loads(found.pop("SCATLAS_CLUSTER")) == {"kind": "local-cpu", "n_workers": 2}
@@ -55,4 +57,5 @@ def test_the_environment_holds_checks_and_the_cluster():
         "SCATLAS_REFERENCE_PLATE": "a.h5ad",
         "SCATLAS_MIXED_BY": '{"batch": null}',
         "SCATLAS_N_COMPS": "5",
+        "SCATLAS_ON_ERROR": "skip",
     }

@@ -124,7 +124,9 @@ def load_plate(
         obs, var = counts.table("obs"), counts.table("var")
         counts.check_complete()
         genes = var.index()
-        _check_genes(path, genes, reference)
+        _check_unique(path, genes)
+        if reference is not None:
+            _check_same_genes(path, genes, reference)
         obs = obs.storable(notices.add)
         as_given, var = var, var.storable(notices.add)
         if check_obs is not None:
@@ -226,8 +228,8 @@ def _check_not_empty(path: str, shape: tuple[int, int]) -> None:
             raise InputError(msg)
 
 
-def _check_genes(path: str, names: pd.Index, reference: Path | str | None) -> None:
-    """Refuse genes that are named twice or differ from the reference plate's."""
+def _check_unique(path: str, names: pd.Index) -> None:
+    """Refuse genes that are named twice."""
     if not names.is_unique:
         second = int(np.flatnonzero(names.duplicated())[0])
         first = int(np.flatnonzero(names == names[second])[0])
@@ -236,9 +238,17 @@ def _check_genes(path: str, names: pd.Index, reference: Path | str | None) -> No
             f"{second}): make the names unique (adata.var_names_make_unique()), alike on all plates"
         )
         raise InputError(msg)
-    if reference is None:
+
+
+def _check_same_genes(path: str, names: pd.Index, reference: Path | str) -> None:
+    """Refuse genes that differ from the reference plate's."""
+    try:
+        wanted = gene_names(reference)
+    except InputError as error:
+        # The reference plate's own `load` is refused, and later steps compare the genes, too.
+        logger.info("%s: its genes are not compared with those of another plate: %s", path, error)
         return
-    differing = first_difference(names, gene_names(reference))
+    differing = first_difference(names, wanted)
     if differing is None:
         return
     here, there = (repr(n) if n is not None else "missing" for n in differing[1:])

@@ -9,8 +9,6 @@ Everything else that knows the keys follows from the models here: the JSON schem
 from __future__ import annotations
 
 import re
-from fractions import Fraction
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -25,6 +23,7 @@ from pydantic import (
 )
 
 from scatlas.workflow.config.cell_query import query_columns
+from scatlas.workflow.config.min_plates import min_plates_of
 from scatlas.workflow.config.plate_sheet import expand_home
 
 if TYPE_CHECKING:
@@ -111,6 +110,44 @@ GpuMemory = Annotated[Text, AfterValidator(_check_memory_limit)]
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Plates(_Section):
+    """The plates, and what happens if one of them cannot be used."""
+
+    sheet: Annotated[Text, AfterValidator(expand_home)] = Field(
+        "config/plates.tsv",
+        description=(
+            "The plate sheet: a tab-separated table with one row per plate and the columns plate "
+            "(a name) and path (its h5ad or Zarr). ~ is your home folder, here and in the sheet. "
+            "plates: my.tsv is short for plates: {sheet: my.tsv}."
+        ),
+    )
+    on_error: Literal["stop", "skip"] = Field(
+        "stop",
+        description=(
+            "If a plate is empty, damaged, of other genes, or loses all cells: stop ends the run "
+            "after the steps of all other plates, and names all such plates. skip leaves them out "
+            "of the atlas, which is the same as if the sheet did not list them; the report lists "
+            "them, and they come in once their files are mended."
+        ),
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_sheet_alone(cls, value: Any) -> Any:
+        return {"sheet": value} if isinstance(value, str) else value
+
+    @property
+    def skips(self) -> bool:
+        """Whether bad plates are left out."""
+        return self.on_error == "skip"
+
+
+def _text_or_section(schema: dict[str, Any]) -> None:
+    """Schema of ``plates``, which may be given by its sheet alone."""
+    section = {"$ref": schema.pop("$ref")}
+    schema |= {"anyOf": [{"type": "string"}, section], "default": Plates().sheet}
 
 
 class QC(_Section):
@@ -245,13 +282,14 @@ class Consensus(_Section):
         examples=["10%"],
     )
 
+    @property
+    def min_plates_entries(self) -> list[int | str]:
+        """Numbers and shares of ``min_plates``."""
+        return self.min_plates if isinstance(self.min_plates, list) else [self.min_plates or 1]
+
     def min_plates_of(self, n_plates: int) -> int:
         """Plates that must agree on a gene, where there are ``n_plates``."""
-        entries = self.min_plates if isinstance(self.min_plates, list) else [self.min_plates or 1]
-        return max(
-            entry if isinstance(entry, int) else ceil(Fraction(entry[:-1]) * n_plates / 100)
-            for entry in entries
-        )
+        return min_plates_of(self.min_plates_entries, n_plates)
 
     def n_top_genes_of(self, hvg: HVG) -> int | None:
         """Genes of the atlas at most, where plates have the genes of ``hvg``."""
@@ -546,12 +584,10 @@ class Compute(_Section):
 class Config(_Section):
     """Config of a scatlas run. A missing key takes its default."""
 
-    plates: Annotated[Text, AfterValidator(expand_home)] = Field(
-        "config/plates.tsv",
-        description=(
-            "The plate sheet: a tab-separated table with one row per plate and the columns plate "
-            "(a name) and path (its h5ad or Zarr). ~ is your home folder, here and in the sheet."
-        ),
+    plates: Plates = Field(
+        Plates(),
+        description="The plate sheet, or a section with these keys.",
+        json_schema_extra=_text_or_section,
     )
     outdir: Annotated[Text, AfterValidator(_folder)] = Field(
         "results", description="The folder for all results. ~ is your home folder."

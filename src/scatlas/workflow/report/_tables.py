@@ -45,6 +45,11 @@ def cells(summaries: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     return table
 
 
+def left_out(messages: Mapping[str, str]) -> pd.DataFrame:
+    """Plates that the atlas lacks, and why."""
+    return pd.DataFrame({"reason": dict(messages)}, dtype=object).rename_axis("plate")
+
+
 def thresholds(summaries: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """Each QC rule with its bound and the cells it took on all plates; only rules that are set."""
     n_cells = sum(plate["n_cells"] for plate in summaries.values())
