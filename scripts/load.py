@@ -23,6 +23,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = script.parser(__doc__, may_skip=True)
     parser.add_argument("--plate", required=True, help="name of the plate")
     parser.add_argument("--source", required=True, help="h5ad or Zarr store, path or URL")
+    parser.add_argument("--origin", help="file of which the source is a part, if it is one")
     parser.add_argument("--store", type=Path, required=True, help="counts.zarr to write")
     parser.add_argument("--mt-prefix", default="MT-", help="how mitochondrial genes begin")
     parser.add_argument("--gene-names", help="var column of these names; its index by default")

@@ -37,6 +37,7 @@ RULES += [
     "subset",
     "umap",
     "report",
+    "split",
     "pseudobulk",
     "merge_pseudobulk",
     "doublets",

@@ -19,7 +19,15 @@ pytestmark = pytest.mark.workflow
 
 PLATE_RULES = ("load", "qc_filter", "normalize", "hvg", "select_genes")
 ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "atlas", "subset", "umap", "report")
-ON_DEMAND = ("simulate", "pseudobulk", "merge_pseudobulk", "doublets", "harmony", "integrate")
+ON_DEMAND = (
+    "simulate",
+    "split",
+    "pseudobulk",
+    "merge_pseudobulk",
+    "doublets",
+    "harmony",
+    "integrate",
+)
 
 
 def snakemake(*options: str, folder: Path, snakefile: Path = ROOT / "Snakefile", **env: str) -> str:

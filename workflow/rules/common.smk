@@ -31,17 +31,23 @@ from scatlas.workflow.code_hash import code_hash
 from scatlas.workflow.config.cli_options import options
 from scatlas.workflow.config.loading import check_plates, load
 from scatlas.workflow.config.plate_sheet import DEMO_FOLDER, read_plates
+from scatlas.workflow.config.samples import sample_plates
 from scatlas.workflow.left_out import plates_left_out
 
 try:
     CONFIG = load(config)
-    SHEET = read_plates(CONFIG.plates.sheet, generated=DEMO_FOLDER)
+    if CONFIG.plates.by:
+        SHEET = sample_plates(CONFIG.plates, is_main=workflow.is_main_process)
+    else:
+        SHEET = read_plates(CONFIG.plates.sheet, generated=DEMO_FOLDER)
     check_plates(CONFIG, SHEET)
 except ScatlasError as error:
     raise WorkflowError(str(error)) from error
 
 PLATES = {plate.plate: plate for plate in SHEET}
 OUT = CONFIG.outdir
+# Stores of the samples of one file, until they are loaded.
+SAMPLES = f"{OUT}/samples"
 
 # The last step that filters the cells of a plate, and its outputs.
 LAST_CELL_FILTER = "doublets" if CONFIG.drops_doublets else "qc_filter"

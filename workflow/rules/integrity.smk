@@ -4,7 +4,7 @@
 import fcntl
 from functools import partial
 
-from snakemake.io import IOFile, apply_wildcards
+from snakemake.io import IOFile, apply_wildcards, is_flagged
 from snakemake.logging import logger
 
 from scatlas.io.files.checksums import text_digest
@@ -21,7 +21,12 @@ def outputs_by_manifest():
             for plate in PLATES:
                 of_plate = partial(apply_wildcards, wildcards={"plate": plate})
                 manifest = Path(of_plate(str(step.output.manifest)))
-                found[manifest] = [of_plate(str(path)) for path in step.output]
+                # Snakemake deletes temporary outputs when they have been used.
+                found[manifest] = [
+                    of_plate(str(path))
+                    for path in step.output
+                    if not is_flagged(path, "temp")
+                ]
     return found
 
 
@@ -69,8 +74,10 @@ def is_current(manifest, record):
     """Whether a step would make the same outputs again, by its run record. Snakemake does not know
     this of a cluster job that outlived it."""
     plate = PLATES.get(manifest.stem)
-    # Only `load` reads a file that is no output of a step; Snakemake compares the ages of those.
-    source = stamp_of(plate_path(plate)) if record.get("source") and plate else ""
+    # Only `load` and `split` read files that are no outputs of a step; Snakemake compares the ages
+    # of those.
+    path = plate_path(plate) if plate else CONFIG.plates.path
+    source = stamp_of(path) if record.get("source") and path else ""
     return (record.get("plan"), record.get("source", "")) == (PLAN, source)
 
 

@@ -30,7 +30,7 @@ rule load:
         attempt=which_attempt,
         budget=BUDGET,
     params:
-        source=source_path,
+        source=source_option,
         stamp=source_stamp,
         mt_prefix=as_is(CONFIG.qc.mt_prefix),
         gene_names=as_is(GENE_NAMES_OPTION),
@@ -39,7 +39,7 @@ rule load:
     message:
         "loading {wildcards.plate}"
     shell:
-        "python {input.script:q} --plate {wildcards.plate} --source {params.source:q}"
+        "python {input.script:q} --plate {wildcards.plate} {params.source}"
         " --store {params.store:q} --mt-prefix {params.mt_prefix:q} {params.gene_names}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 

@@ -18,9 +18,12 @@ STORED = {
 }
 # `load` compares each plate's genes with those of the first plate. Snakemake copies one stored plate
 # at a time; of these, `consensus` compares the genes. It also does where bad plates are left out,
-# for the first plate may be one of them.
+# for the first plate may be one of them. Samples of one file have the same genes.
 COMPARED_WITH_FIRST = (
-    CONFIG.genes == "same" and SHEET[0].plate not in STORED and not CONFIG.plates.skips
+    CONFIG.genes == "same"
+    and SHEET[0].plate not in STORED
+    and not CONFIG.plates.skips
+    and not CONFIG.plates.by
 )
 os.environ.update(
     job_environment(
@@ -33,8 +36,16 @@ stamp_of = cache(stamp)
 
 
 def source_path(wildcards, input):
-    stored = wildcards.plate in STORED
-    return str(input.source) if stored else plate_path(PLATES[wildcards.plate])
+    if wildcards.plate in STORED or CONFIG.plates.by:
+        return str(input.source)
+    return plate_path(PLATES[wildcards.plate])
+
+
+def source_option(wildcards, input):
+    """The plate's source, and for a sample the file of all samples, whose stamp is recorded."""
+    words = ["--source", source_path(wildcards, input)]
+    words += ["--origin", CONFIG.plates.path] if CONFIG.plates.by else []
+    return shlex.join(words)
 
 
 def source_file(wildcards):
@@ -46,6 +57,12 @@ def source_file(wildcards):
         return STORED.get(plate.plate, [])
     if plate.is_simulated:
         return path
+    if CONFIG.plates.by:
+        return f"{SAMPLES}/{plate.plate}.zarr"
+    return local_source(path)
+
+
+def local_source(path):
     # Snakemake would read a brace as a wildcard. The stamp tells changes of such files.
     if "{" in path:
         return []

@@ -121,9 +121,11 @@ def write_project(
         rows.append([plate["plate"], path, *(plate["labels"].get(name, "") for name in labels)])
     if backend is None:
         backend = record["backend"] if record["backend"] in ("cpu", "gpu") else "auto"
+    first = record["plates"][0]
+    samples = {"path": rows[1][1], "by": first["by"]} if "by" in first else None
     settings = {
         **record["config"],
-        "plates": "plates.tsv",
+        "plates": samples or "plates.tsv",
         "outdir": "results",
         "backend": backend,
     }

@@ -49,7 +49,7 @@ BLOCK_COPIES = 4
 
 # Seconds of one core as measured (docs/performance.md). SLACK: how much slower a disk or a core may
 # be before the time limit ends the job.
-SECONDS_PER_VALUE = {"load": 20e-9, "hvg": 4e-9, "select_genes": 14e-9}
+SECONDS_PER_VALUE = {"split": 20e-9, "load": 20e-9, "hvg": 4e-9, "select_genes": 14e-9}
 SECONDS_PER_CELL = {"tables": 0.7e-6, "concat_on_disk": 2e-6, "atlas": 1e-6, "doublets": 0.5e-3}
 SECONDS_PER_COMPONENT = 20e-9  # per cell, to project
 SECONDS_PER_GENE_CUBED = 1e-9  # eigenvectors
@@ -61,13 +61,15 @@ START_MINUTES = 10
 # Bytes per count in counts.zarr, bytes per value of the consensus genes (float32 and its index),
 # and the share of a cell's values that these genes have.
 COUNT_BYTES, SELECTED_BYTES, SELECTED_SHARE = 1.9, 5, 0.11
+# Bytes per value of the samples of one file until they are loaded: float32 and uint16 or int32.
+SAMPLE_BYTES = 8
 
 # Rules that hold neither blocks nor tables of a plate.
 _SMALL_RULES = {"simulate", "consensus"}
 _CLUSTER_RULES = {"hvg", "select_genes", "pca"}  # on all GPUs of compute.cluster
 _ONE_GPU_RULES = {"umap", "integrate"}
 # Rules that write stores. Snakemake guesses the disk of all others.
-STORE_RULES = {"load", "select_genes", "concat_on_disk", "pca", "harmony"}
+STORE_RULES = {"split", "load", "select_genes", "concat_on_disk", "pca", "harmony"}
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,8 @@ class Estimates:
                 # the values to store it (a triangle); at most twice as many as estimated.
                 largest_mb = 2 * max_gram_bytes(2 * self.plate(plate).values) / 1e6 if plate else 0
                 extra_mb = (threads + 3) * min(self.gram_mb, largest_mb)
+            case "split":
+                cells = self.atlas.cells
             case "pseudobulk":
                 extra_mb = PSEUDOBULK_MB_PER_CELL * cells
             case "concat_on_disk" | "pca" | "atlas":
@@ -226,6 +230,8 @@ class Estimates:
         """MB of the store that a job writes."""
         size = self.plate(plate) if plate else self.atlas
         match rule:
+            case "split":
+                n_bytes = size.values * SAMPLE_BYTES
             case "load":
                 n_bytes = size.values * COUNT_BYTES
             case "select_genes" | "concat_on_disk":

@@ -142,7 +142,8 @@ def run_script(
     name = " ".join([Path(sys.argv[0]).stem, *filter(None, [getattr(args, "plate", None)])])
     with _lock_step(args.manifest):
         start = time.monotonic()
-        source = {"source": stamp(args.source)} if hasattr(args, "source") else {}
+        source_path = getattr(args, "origin", None) or getattr(args, "source", None)
+        source = {"source": stamp(source_path)} if source_path else {}
         facts: dict[str, Any] = {}
         # Snakemake tries again with more memory. That repairs no input: the next attempt repeats
         # the stored message instead of hours of reading.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scatlas.blocks import csr
+from scatlas.compute.block_sizes import csr_blocks
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import (
     STRUCTURE,
@@ -24,7 +25,7 @@ from scatlas.io.matrices.layout import StoredMatrix
 from scatlas.io.tables.table import Table, open_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     import pandas as pd
@@ -166,6 +167,42 @@ class CountsSource:
             msg = f"{self.path}: rows are read from a CSR X, this one is {self.matrix.format}"
             raise InputError(msg)
         return row_blocks(self._store, self._root, self.matrix, cut)
+
+    def blocks(
+        self, budget: int, notify: Callable[[str], object]
+    ) -> tuple[np.ndarray, list[tuple[int, int]], Callable[[int], sp.csr_matrix]]:
+        """Cut X into row blocks for one pass; a dense or CSC X is converted whole.
+
+        Parameters
+        ----------
+        budget
+            Bytes for the blocks in flight.
+        notify
+            Called with a sentence if X is converted.
+
+        Returns
+        -------
+        Offsets of the rows, int64 [n_cells + 1]; ``(first, stop)`` rows of each block; and a
+        function that reads a block by its number, whose indices are not checked.
+
+        Raises
+        ------
+        InputError
+            As :meth:`convert`.
+        """
+        if self.matrix.format != "csr":
+            whole = self.convert(budget)
+            notify(f"X was stored as {self.matrix.format}: converted to CSR")
+            cut = csr_blocks(whole.indptr, budget)
+            return whole.indptr.astype(np.int64), cut, lambda i: whole[slice(*cut[i])]
+        cut = csr_blocks(self.indptr, budget)
+        rows = self.row_blocks(cut)
+
+        def read(i: int) -> sp.csr_matrix:
+            data, indices = rows[i].raw()
+            return csr(data, indices, rows[i].offsets, self.shape[1])
+
+        return self.indptr, cut, read
 
     def convert(self, budget: int) -> sp.csr_matrix:
         """Read a dense or CSC X whole, as CSR, when it fits the block budget.

@@ -10,8 +10,7 @@ import numpy as np
 
 from scatlas._util.byte_sizes import parse_bytes
 from scatlas._util.gene_lists import first_difference
-from scatlas.blocks import csr, map_in_order, with_progress
-from scatlas.compute.block_sizes import csr_blocks
+from scatlas.blocks import map_in_order, with_progress
 from scatlas.errors import InputError
 from scatlas.io.files.checksums import values_digest
 from scatlas.io.files.read_errors import REMEDY
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas as pd
-    import scipy.sparse as sp
 
     from scatlas.io.tables.table import Table
 
@@ -287,22 +285,7 @@ def _checked_blocks(
     notices: _Notices,
 ) -> Generator[CheckedCounts]:
     """Yield the row blocks of X checked and in canonical form, several in the making at once."""
-    if counts.matrix.format == "csr":
-        cut = csr_blocks(counts.indptr, budget)
-        rows = counts.row_blocks(cut)
-
-        def raw(i: int) -> sp.csr_matrix:
-            data, indices = rows[i].raw()
-            return csr(data, indices, rows[i].offsets, counts.shape[1])
-    else:
-        whole = counts.convert(budget)
-        notices.add(f"X was stored as {counts.matrix.format}: converted to CSR")
-        cut = csr_blocks(whole.indptr, budget)
-
-        def raw(i: int) -> sp.csr_matrix:
-            first, stop = cut[i]
-            return whole[first:stop]
-
+    _, cut, raw = counts.blocks(budget, notices.add)
     # The width that blocks so far needed; which they are does not show in the result.
     width = np.dtype(COUNT_DTYPES[0])
 

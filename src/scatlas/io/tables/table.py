@@ -31,7 +31,7 @@ from scatlas.io.tables.encodings import TABLES, encoding_of
 from scatlas.io.tables.storable_columns import RESERVED, made_text, storable_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 
@@ -242,7 +242,7 @@ class Table:
             return pd.DataFrame(columns=list(self.columns))
         return self.read(columns, index=len(columns) < len(names))
 
-    def storable(self, notify: Callable[[str], None]) -> Table:
+    def storable(self, notify: Callable[[str], None], *, unique_names: bool = True) -> Table:
         """Find what AnnData can store of the table.
 
         Repeated names are made unique as AnnData does (:meth:`renamed` says so), columns of kinds
@@ -255,6 +255,8 @@ class Table:
         ----------
         notify
             Called with a sentence for each change of a column.
+        unique_names
+            Whether repeated names are made unique.
 
         Returns
         -------
@@ -279,11 +281,12 @@ class Table:
                 _check(columns[name])
         named = (self.index_name or "").replace("/", "_")
         index_name = None if named in RESERVED else named
+        numbered = NumberedNames(self._stored_names, list(self.spans()))
         return replace(
             self,
             columns={fresh: columns[name] for name, fresh in stored.items()},
             index_name=index_name,
-            _numbered=NumberedNames(self._stored_names, list(self.spans())),
+            _numbered=numbered if unique_names else None,
         )
 
     def with_room_for(self, names: Iterable[str]) -> tuple[Table, list[str]]:
@@ -365,6 +368,44 @@ class Table:
                     raise ValueError(msg)
                 with ColumnWriter(folder / name, Target("number", values.dtype), pool) as column:
                     column.append(values)
+
+    def write_groups(
+        self, folders: Sequence[Path], groups: Sequence[np.ndarray] | None = None
+    ) -> None:
+        """Write several tables, each of some rows, without the categories that these do not use.
+
+        Each column is read once, whole.
+
+        Parameters
+        ----------
+        folders
+            Where; made here.
+        groups
+            The rows (int64) of each table; None for all rows in each.
+
+        Raises
+        ------
+        InputError
+            A column cannot be decoded.
+        """
+        from scatlas.io.tables.column_writer import write_array
+        from scatlas.io.zarr_writer.elements import DATAFRAME, create_group, writable_frame
+        from scatlas.io.zarr_writer.sharded_array import encoding_pool
+
+        order = [*self.columns]
+        key = self._index_key(order, ())
+        with encoding_pool() as pool:
+            for folder in folders:
+                create_group(folder, {**DATAFRAME, "column-order": order, "_index": key})
+            for name in [key, *(name for name in order if name != key)]:
+                column = self.index() if name == key else self.columns[name].take()
+                whole = pd.Series(np.asarray(column) if name == key else column)
+                for i, folder in enumerate(folders):
+                    own = whole if groups is None else whole.iloc[groups[i]]
+                    if groups is not None and isinstance(own.dtype, pd.CategoricalDtype):
+                        own = own.cat.remove_unused_categories()
+                    values = writable_frame(pd.DataFrame({name: own}))[name].array
+                    write_array(folder, name, values, pool)
 
     @contextmanager
     def writing(

@@ -98,6 +98,13 @@ def _folder(text: str) -> str:
     return Path(path).as_posix()  # "results/" and "./results" name the same outputs as "results"
 
 
+def _local_file(path: str) -> str:
+    if "://" in path:
+        msg = f"{path!r} is an address: copy the file to this machine, it is read several times"
+        raise ValueError(msg)
+    return path
+
+
 MinPlates = Annotated[
     Positive | Text | list[Positive | Text] | None, BeforeValidator(_check_min_plates)
 ]
@@ -123,6 +130,21 @@ class Plates(_Section):
             "plates: my.tsv is short for plates: {sheet: my.tsv}."
         ),
     )
+    path: Annotated[Text, AfterValidator(expand_home), AfterValidator(_local_file)] | None = Field(
+        None,
+        description=(
+            "In place of a sheet, one h5ad or Zarr file of all samples, each of which becomes a "
+            "plate: plates: {path: atlas.h5ad, by: sample}. A local file."
+        ),
+    )
+    by: Text | None = Field(
+        None,
+        description=(
+            "The obs column of this file that names the sample of each cell. Plates have the names "
+            "of the samples, with underscores in place of spaces, slashes and other characters "
+            "that a plate's name cannot have; the column keeps the names."
+        ),
+    )
     on_error: Literal["stop", "skip"] = Field(
         "stop",
         description=(
@@ -137,6 +159,21 @@ class Plates(_Section):
     @classmethod
     def _accept_sheet_alone(cls, value: Any) -> Any:
         return {"sheet": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_place(self) -> Self:
+        if (self.path is None) != (self.by is None):
+            msg = "a file of samples needs both keys, path and by: give both, or a sheet"
+            raise ValueError(msg)
+        if self.path and "sheet" in self.model_fields_set:
+            msg = f"give a sheet ({self.sheet}) or a file of samples ({self.path}), not both"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def place(self) -> str:
+        """The sheet, or the file of samples."""
+        return self.path or self.sheet
 
     @property
     def skips(self) -> bool:
