@@ -25,8 +25,8 @@ onerror:
     if refused:
         logger.error(
             f"{len(refused):,} of {len(PLATES):,} plates cannot be used. Mend them or remove them "
-            "from the plate sheet, or leave them out with plates.on_error: skip, and give the same "
-            f"command again:\n{sentences(refused)}"
+            "from the plate sheet, or set plates.on_error to skip, and give the same command "
+            f"again:\n{sentences(refused)}"
         )
 
 
@@ -36,5 +36,5 @@ onsuccess:
         if missing := plates_left_out(consensus):
             logger.warning(
                 f"{len(missing):,} of {len(PLATES):,} plates are left out of the atlas "
-                f"(plates.on_error: skip):\n{sentences(missing)}"
+                f"(plates.on_error is skip):\n{sentences(missing)}"
             )

@@ -29,11 +29,13 @@ rule split:
         source=as_is(CONFIG.plates.path),
         stamp=lambda wildcards: stamp_of(CONFIG.plates.path),
         by=as_is(CONFIG.plates.by),
+        counts=as_is(CONFIG.source.counts),
         folder=with_prefix(SAMPLES),
         code=code("split"),
     message:
         "dividing the cells by sample"
     shell:
         "python {input.script:q} --source {params.source:q} --by {params.by:q}"
+        " --counts {params.counts:q}"
         " --folder {params.folder:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"

@@ -30,6 +30,7 @@ os.environ.update(
         CONFIG,
         SHEET,
         reference=plate_path(SHEET[0]) if COMPARED_WITH_FIRST else "",
+        reference_counts=SHEET[0].counts or CONFIG.source.counts,
     )
 )
 stamp_of = cache(stamp)
@@ -44,7 +45,10 @@ def source_path(wildcards, input):
 def source_option(wildcards, input):
     """The plate's source, and for a sample the file of all samples, whose stamp is recorded."""
     words = ["--source", source_path(wildcards, input)]
-    words += ["--origin", CONFIG.plates.path] if CONFIG.plates.by else []
+    if CONFIG.plates.by:  # `split` has put the counts in X
+        words += ["--origin", CONFIG.plates.path]
+    elif counts := PLATES[wildcards.plate].counts or CONFIG.source.counts:
+        words += ["--counts", counts] if counts != "X" else []
     return shlex.join(words)
 
 

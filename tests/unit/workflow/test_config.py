@@ -47,6 +47,7 @@ plates: {sheet: config/plates.tsv, path: null, by: null, on_error: stop}
 outdir: results
 backend: auto
 seed: 0
+source: {counts: X}
 qc: {filter: null, min_genes: null, max_genes: null, min_counts: null,
      max_counts: null, max_pct_mt: null, mt_prefix: "MT-", gene_names: null, min_cells: null,
      drop_rare_genes: null}

@@ -15,8 +15,8 @@ from scatlas.io.files.anndata_checks import (
     STRUCTURE,
     attribute,
     check_anndata,
+    frame_length,
     is_group,
-    table_lengths,
 )
 from scatlas.io.files.anndata_file import Store, load_filters
 from scatlas.io.files.read_errors import REMEDY, reading
@@ -46,19 +46,21 @@ class CountsSource:
     path
         As given.
     matrix
-        How X is stored; ``shape``, ``n_values`` and ``indptr`` (int64, for CSR) are its.
+        How the counts are stored; ``shape``, ``n_values`` and ``indptr`` (int64, for CSR) are its.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, counts: str = "X") -> None:
         self._store = store
+        key, var = ("raw/X", "raw/var") if counts == "raw" else (counts, "var")
+        self._var = var
         self.path = store.path
         self.kind = store.kind
         with ExitStack() as stack, reading(self.path, STRUCTURE):
             self._root = store.open_on(stack)
             check_anndata(self.path, self._root)
-            shape = table_lengths(self.path, self._root)
-            _check_x(self.path, self._root)
-            self.matrix = StoredMatrix.find(self.path, self._root, "X", shape)
+            _check_element(self.path, self._root, key)
+            n_cells, n_genes = (frame_length(self.path, self._root, n) for n in ("obs", var))
+            self.matrix = StoredMatrix.find(self.path, self._root, key, (n_cells, n_genes))
             self._stack = stack.pop_all()
 
     def __enter__(self) -> CountsSource:
@@ -87,8 +89,8 @@ class CountsSource:
         return self.matrix.indptr
 
     def table(self, name: str) -> Table:
-        """``obs`` or ``var``, left on disk."""
-        return Table.open(self.path, self._root, name)
+        """``obs`` or ``var`` of the counts, left on disk."""
+        return Table.open(self.path, self._root, self._var if name == "var" else name)
 
     def check_complete(self) -> None:
         """Refuse a local Zarr store that has lost files of values or names.
@@ -104,8 +106,8 @@ class CountsSource:
         """
         if self.kind != "zarr" or "://" in self.path:
             return
-        arrays = [] if self.matrix.format == "dense" else ["X/data"]
-        for name in ("obs", "var"):
+        arrays = [] if self.matrix.format == "dense" else [f"{self.matrix.key}/data"]
+        for name in ("obs", self._var):
             index = f"{name}/{attribute(self._root[name], '_index')}"
             # Text that is missing reads as "". Of an index of categories the codes may be all 0.
             arrays += [] if is_group(self._root[index]) else [index]
@@ -122,10 +124,13 @@ class CountsSource:
                 raise InputError(msg)
 
     def others_with_counts(self) -> list[str]:
-        """Layers and ``raw.X`` whose first values are whole numbers, as AnnData names them."""
-        keys = {f"layers/{name}": f"layers[{name!r}]" for name in self._root.get("layers", {})}
+        """Other elements whose first values are whole numbers, as ``source.counts`` names them."""
+        keys = {name: name for name in _layers(self._root)}
         if "raw" in self._root and "X" in self._root["raw"]:
-            keys["raw/X"] = "raw.X"
+            keys["raw/X"] = "raw"
+        if "X" in self._root:
+            keys["X"] = "X"
+        keys.pop(self.matrix.key, None)
         return [name for key, name in keys.items() if self._begins_with_counts(key)]
 
     def _begins_with_counts(self, key: str) -> bool:
@@ -192,7 +197,7 @@ class CountsSource:
         """
         if self.matrix.format != "csr":
             whole = self.convert(budget)
-            notify(f"X was stored as {self.matrix.format}: converted to CSR")
+            notify(f"{self.matrix.key} was stored as {self.matrix.format}: converted to CSR")
             cut = csr_blocks(whole.indptr, budget)
             return whole.indptr.astype(np.int64), cut, lambda i: whole[slice(*cut[i])]
         cut = csr_blocks(self.indptr, budget)
@@ -220,28 +225,38 @@ class CountsSource:
         return self.matrix.to_csr(self._root, self.kind, budget)
 
 
-def _check_x(path: str, root: Any) -> None:
-    """Refuse a file without X, saying where counts may be instead."""
-    if "X" in root and attribute(root["X"], "encoding-type") != "null":
+def _layers(root: Any) -> list[str]:
+    return [f"layers/{name}" for name in sorted(root.get("layers", {}))]
+
+
+def _check_element(path: str, root: Any, key: str) -> None:
+    """Refuse a file without the counts, saying where they may be instead."""
+    if key in root and attribute(root[key], "encoding-type") != "null":
         return
-    others = [f"layers[{name!r}]" for name in sorted(root.get("layers", {}))]
+    others = ["X"] if "X" in root and attribute(root["X"], "encoding-type") != "null" else []
+    others += _layers(root)
     if "raw" in root and attribute(root["raw"], "encoding-type") != "null":
-        others.append("raw.X")
+        others.append("raw")
+    others = [name for name in others if name != key]
     if others:
-        mend = f"counts may be in {' or '.join(others)}; if so, set adata.X = adata.{others[0]}"
+        lines = " or ".join(f"'source: {{counts: {name}}}'" for name in others)
+        mend = f"write {lines} in the config, or a column 'counts' in the plate sheet"
     else:
         mend = "there are no layers and no raw either; put the counts in adata.X"
-    msg = f"{path}: X is missing: {mend} and write the file again"
+    msg = f"{path}: {key} is missing: {mend}"
     raise InputError(msg)
 
 
-def open_counts(path: Path | str) -> CountsSource:
-    """Open the counts (X) of an AnnData file and check their structure.
+def open_counts(path: Path | str, counts: str = "X") -> CountsSource:
+    """Open the counts of an AnnData file and check their structure.
 
     Parameters
     ----------
     path
         h5ad file or Zarr store (v2 or v3), a local path or a URL that fsspec opens.
+    counts
+        Where they are: ``"X"``, ``"raw"`` (``raw.X``, with the genes of ``raw.var``) or
+        ``"layers/NAME"``.
 
     Returns
     -------
@@ -250,13 +265,13 @@ def open_counts(path: Path | str) -> CountsSource:
     Raises
     ------
     InputError
-        The file does not exist, is no AnnData file, is truncated, has no X, or X's parts do not
-        agree with each other or with ``obs`` and ``var``.
+        The file does not exist, is no AnnData file, is truncated, has no such element, or its
+        parts do not agree with each other or with ``obs`` and ``var``.
     """
-    return CountsSource(Store.find(path))
+    return CountsSource(Store.find(path), counts)
 
 
-def gene_names(path: Path | str) -> pd.Index:
+def gene_names(path: Path | str, counts: str = "X") -> pd.Index:
     """Gene names of an AnnData file, without looking at its counts."""
-    with open_tables(path) as (_, var):
+    with open_tables(path, var="raw/var" if counts == "raw" else "var") as (_, var):
         return var.index()

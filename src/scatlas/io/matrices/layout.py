@@ -132,9 +132,10 @@ class StoredMatrix:
         suffix = "h5ad" if kind == "h5ad" else "zarr"
         name = self.path.rstrip("/").rpartition("/")[2] if "://" in self.path else self.path
         target = f"{name.removesuffix('.' + suffix)}.csr.{suffix}"
-        holder = "a.X" if self.key == "X" else f"a.layers[{self.key.split('/', 1)[1]!r}]"
+        holder = f"a.layers[{self.key.split('/', 1)[1]!r}]" if self.key[0] == "l" else "a.X"
+        raw = ".raw.to_adata()" if self.key == "raw/X" else ""
         code = (
-            f"import anndata, scipy.sparse; a = anndata.read_{suffix}({name!r}); "
+            f"import anndata, scipy.sparse; a = anndata.read_{suffix}({name!r}){raw}; "
             f"{holder} = scipy.sparse.csr_matrix({holder}); a.write_{suffix}({target!r})"
         )
         return f'python -c "{code}"'

@@ -52,7 +52,12 @@ def list_samples(source: Path | str, by: str) -> dict[str, int]:
 
 
 def split_samples(
-    source: Path | str, stores: Mapping[str, Path], *, by: str, block_budget: str | int = "256MB"
+    source: Path | str,
+    stores: Mapping[str, Path],
+    *,
+    by: str,
+    counts_in: str = "X",
+    block_budget: str | int = "256MB",
 ) -> dict[str, int]:
     """Write each sample of a file as a store of its own.
 
@@ -71,6 +76,8 @@ def split_samples(
         categories, and ``var``.
     by
         Column of ``obs`` that names the sample of each cell.
+    counts_in
+        Where the counts are, see :func:`scatlas.io.load_plate`.
     block_budget
         Memory for the blocks in flight, as ``"256MB"``. One column of ``obs`` comes on top.
 
@@ -84,7 +91,7 @@ def split_samples(
         The file is damaged, or its samples are not those of ``stores``.
     """
     budget = parse_bytes(block_budget)
-    with open_counts(source) as counts, ExitStack() as stack:
+    with open_counts(source, counts_in) as counts, ExitStack() as stack:
         obs, var = counts.table("obs"), counts.table("var")
         counts.check_complete()
         names, codes = _samples(obs, by)

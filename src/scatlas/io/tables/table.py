@@ -46,13 +46,15 @@ GENE_METRICS = ("mt", "n_cells_by_counts", "total_counts")
 
 
 @contextmanager
-def open_tables(path: Path | str) -> Iterator[tuple[Table, Table]]:
+def open_tables(path: Path | str, *, var: str = "var") -> Iterator[tuple[Table, Table]]:
     """Open obs and var of an AnnData file; neither is read, nor is X looked at.
 
     Parameters
     ----------
     path
         h5ad file or Zarr store (v2 or v3), a local path or a URL that fsspec opens.
+    var
+        Element of the table of genes.
 
     Yields
     ------
@@ -67,7 +69,7 @@ def open_tables(path: Path | str) -> Iterator[tuple[Table, Table]]:
     with store.open() as root:
         with reading(store.path, STRUCTURE):
             check_anndata(store.path, root)
-        yield Table.open(store.path, root, "obs"), Table.open(store.path, root, "var")
+        yield Table.open(store.path, root, "obs"), Table.open(store.path, root, var)
 
 
 class Writing:

@@ -17,6 +17,8 @@ __all__ = ["Plate", "read_plates"]
 DEMO_FOLDER = "resources/demo"
 # No leading dot or dash: results of a plate live in a folder of its name.
 PLATE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"
+# Where the counts of a file are.
+COUNTS = r"^(X|raw|layers/[^/]+)$"
 # Names that an obs column of a Zarr store cannot have, and the field of `Plate`.
 _RESERVED_COLUMNS = {"", ".", "..", "_index", "zarr.json", "labels"}
 
@@ -64,6 +66,13 @@ class Plate(BaseModel):
             "request. Otherwise they follow from the size of the file."
         ),
     )
+    counts: Annotated[str, Field(pattern=COUNTS)] | None = Field(
+        None,
+        description=(
+            "Where the raw counts are: X, raw or layers/NAME. Empty: as source.counts of the "
+            "config says."
+        ),
+    )
     labels: dict[str, str] = Field(
         {},
         description=(
@@ -93,7 +102,7 @@ def read_plates(
     ----------
     path
         Tab-separated text with a header line and the columns ``plate`` and ``path``; optionally
-        ``n_cells`` and any labels. Windows line ends are read, empty lines skipped.
+        ``n_cells``, ``counts`` and any labels. Windows line ends are read, empty lines skipped.
     check_files
         Refuse local files that do not exist.
     generated
@@ -221,11 +230,19 @@ def _missing_column_message(path: Path, name: str, header: list[str]) -> str:
 
 def _parse_plate(where: str, row: dict[str, str]) -> Plate:
     cells = row.get("n_cells") or None
-    labels = {k: v for k, v in row.items() if k not in {"plate", "path", "n_cells"}}
+    counts = row.get("counts") or None
+    own = {"plate", "path", "n_cells", "counts"}
+    labels = {k: v for k, v in row.items() if k not in own}
     try:
         n_cells = int(cells) if cells and cells.isdecimal() else cells
         return Plate.model_validate(
-            {"plate": row["plate"], "path": row["path"], "n_cells": n_cells, "labels": labels}
+            {
+                "plate": row["plate"],
+                "path": row["path"],
+                "n_cells": n_cells,
+                "counts": counts,
+                "labels": labels,
+            }
         )
     except ValidationError as error:
         (problem, *_) = error.errors()
@@ -242,6 +259,8 @@ def _parse_plate(where: str, row: dict[str, str]) -> Plate:
         msg = f"{where}: {problem['ctx']['error']}"
     elif column == "path":
         msg = f"{where}: plate {plate!r} has no path"
+    elif column == "counts":
+        msg = f"{where}: counts of {path} is {counts!r}; write X, raw or layers/NAME"
     else:
         msg = f"{where}: n_cells of {path} is {cells!r}; write a whole number or leave it empty"
     raise ConfigError(msg)

@@ -24,7 +24,7 @@ from pydantic import (
 
 from scatlas.workflow.config.cell_query import query_columns
 from scatlas.workflow.config.min_plates import min_plates_of
-from scatlas.workflow.config.plate_sheet import expand_home
+from scatlas.workflow.config.plate_sheet import COUNTS, expand_home
 
 if TYPE_CHECKING:
     from typing import Self
@@ -185,6 +185,19 @@ def _text_or_section(schema: dict[str, Any]) -> None:
     """Schema of ``plates``, which may be given by its sheet alone."""
     section = {"$ref": schema.pop("$ref")}
     schema |= {"anyOf": [{"type": "string"}, section], "default": Plates().sheet}
+
+
+class Source(_Section):
+    """Content of the plates' files."""
+
+    counts: Annotated[str, Field(pattern=COUNTS)] = Field(
+        "X",
+        description=(
+            "Where the raw counts are: X, raw (raw.X, with the genes of raw.var), or layers/NAME, "
+            "for example layers/counts. A column counts of the plate sheet says so per plate."
+        ),
+        examples=["X", "raw", "layers/counts"],
+    )
 
 
 class QC(_Section):
@@ -647,6 +660,7 @@ class Config(_Section):
             "seed gives the same result (Leiden on a GPU: almost the same)."
         ),
     )
+    source: Source = Field(Source(), description="Content of the plates' files.")
     qc: QC = Field(QC(), description="Which cells and genes are kept. null: no bound.")
     genes: Literal["same", "intersect"] = Field(
         "same",
@@ -697,7 +711,7 @@ class Config(_Section):
     compute: Compute = Field(Compute(), description="Memory and devices of a job.")
 
     @field_validator(
-        *("qc", "normalize", "hvg", "consensus", "pca", "subset"),
+        *("source", "qc", "normalize", "hvg", "consensus", "pca", "subset"),
         *("neighbors", "umap", "leiden", "report", "compute"),
         mode="before",
     )
