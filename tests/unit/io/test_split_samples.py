@@ -1,4 +1,4 @@
-"""One file of many samples: each sample's store gives the plate that a file of its own gives."""
+"""One file of many samples: each gives the same plate as a file of this sample alone."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def files(store: Path) -> dict[str, bytes]:
         *((layout, "interleaved") for layout in ("h5ad", "zarr", "dense", "csc")),
     ],
 )
-def test_a_sample_is_the_same_plate_as_from_a_file_of_its_own(
+def test_a_sample_is_the_same_plate_as_from_its_own_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, order: str
 ):
     monkeypatch.setattr(raw_array, "_FILE_VALUES", 100)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +23,13 @@ from scatlas.io.files.anndata_checks import (
 from scatlas.io.files.anndata_file import Store, load_filters
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.matrices.csr_row_block import RowBlock, row_blocks
-from scatlas.io.matrices.layout import StoredMatrix
+from scatlas.io.matrices.layout import StoredMatrix, check_indices
+from scatlas.io.matrices.matrix_market import (
+    convert_matrix_market,
+    is_matrix_market,
+    matrix_market_tables,
+)
+from scatlas.io.tables.cell_ranger import open_cell_ranger
 from scatlas.io.tables.table import Table, open_tables
 
 if TYPE_CHECKING:
@@ -30,6 +38,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
     import scipy.sparse as sp
+
+    from scatlas.io.tables.cell_ranger import CellRangerTables
 
 # Values, and rows of a dense matrix, by which to tell counts from other numbers.
 _LOOK, _LOOK_ROWS = 10_000, 10
@@ -46,21 +56,45 @@ class CountsSource:
     path
         As given.
     matrix
-        How the counts are stored; ``shape``, ``n_values`` and ``indptr`` (int64, for CSR) are its.
+        How the counts are stored; ``n_values`` and ``indptr`` (int64, for CSR) are its.
+    shape
+        Cells, genes.
+    notices
+        Sentences about what of the file is left out.
     """
 
-    def __init__(self, store: Store, counts: str = "X") -> None:
+    def __init__(
+        self,
+        store: Store,
+        counts: str = "X",
+        *,
+        source: str | None = None,
+        found: CellRangerTables | None = None,
+        stack: ExitStack | None = None,
+    ) -> None:
         self._store = store
         key, var = ("raw/X", "raw/var") if counts == "raw" else (counts, "var")
         self._var = var
-        self.path = store.path
+        self.path = source or store.path
         self.kind = store.kind
-        with ExitStack() as stack, reading(self.path, STRUCTURE):
-            self._root = store.open_on(stack)
-            check_anndata(self.path, self._root)
-            _check_element(self.path, self._root, key)
-            n_cells, n_genes = (frame_length(self.path, self._root, n) for n in ("obs", var))
-            self.matrix = StoredMatrix.find(self.path, self._root, key, (n_cells, n_genes))
+        with stack or ExitStack() as stack, reading(self.path, STRUCTURE):
+            self._root = self._tables = store.open_on(stack)
+            found = found or open_cell_ranger(self.path, self._root, stack)
+            self.notices = found.notices if found else []
+            self._gene_of_feature = found.gene_of_feature if found else None
+            if found:
+                self._tables, key = found.root, found.key
+                _check_one_matrix(self.path, counts)
+            else:
+                check_anndata(self.path, self._root)
+                _check_element(self.path, self._root, key)
+            n_cells, n_genes = (frame_length(self.path, self._tables, n) for n in ("obs", var))
+            self.shape = n_cells, n_genes
+            if found:
+                stored = n_cells, found.n_features
+                self.matrix = StoredMatrix.find_sparse(self.path, self._root, key, stored, "csr")
+            else:
+                self.matrix = StoredMatrix.find(self.path, self._root, key, self.shape)
             self._stack = stack.pop_all()
 
     def __enter__(self) -> CountsSource:
@@ -74,11 +108,6 @@ class CountsSource:
         self._stack.close()
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Cells, genes."""
-        return self.matrix.shape
-
-    @property
     def n_values(self) -> int:
         """Stored values of X."""
         return self.matrix.n_values
@@ -90,7 +119,7 @@ class CountsSource:
 
     def table(self, name: str) -> Table:
         """``obs`` or ``var`` of the counts, left on disk."""
-        return Table.open(self.path, self._root, self._var if name == "var" else name)
+        return Table.open(self.path, self._tables, self._var if name == "var" else name)
 
     def check_complete(self) -> None:
         """Refuse a local Zarr store that has lost files of values or names.
@@ -117,7 +146,7 @@ class CountsSource:
             due = -(-values.shape[0] // cut[0])
             there = sum(
                 file.is_file() and file.name not in _ZARR_METADATA
-                for file in Path(self.path, *key.split("/")).rglob("*")
+                for file in Path(self._store.path, *key.split("/")).rglob("*")
             )
             if there < due:
                 msg = f"{self.path}: {key} lacks {due - there:,} of {due:,} chunk files: {REMEDY}"
@@ -158,7 +187,7 @@ class CountsSource:
         """
         (block,) = self.row_blocks([(first, stop)])
         data, indices = block.raw()
-        return csr(data, indices, block.offsets, self.shape[1])
+        return csr(data, indices, block.offsets, self.matrix.shape[1])
 
     def row_blocks(self, cut: Sequence[tuple[int, int]]) -> list[RowBlock]:
         """Blocks of a CSR X for one pass.
@@ -205,9 +234,23 @@ class CountsSource:
 
         def read(i: int) -> sp.csr_matrix:
             data, indices = rows[i].raw()
-            return csr(data, indices, rows[i].offsets, self.shape[1])
+            block = csr(data, indices, rows[i].offsets, self.matrix.shape[1])
+            return block if self._gene_of_feature is None else self._genes_of(block, cut[i])
 
         return self.indptr, cut, read
+
+    def _genes_of(self, block: sp.csr_matrix, rows: tuple[int, int]) -> sp.csr_matrix:
+        """A row block without the features that are no genes."""
+        first, stop = rows
+        n_features, gene_of_feature = self.matrix.shape[1], self._gene_of_feature
+        assert gene_of_feature is not None
+        check_indices(
+            self.path, self.matrix.key, block.indices, n_features, f"cells {first} to {stop - 1}"
+        )
+        genes = gene_of_feature[block.indices]
+        kept = genes >= 0
+        before = np.concatenate([[0], np.cumsum(kept)])
+        return csr(block.data[kept], genes[kept], before[block.indptr], self.shape[1])
 
     def convert(self, budget: int) -> sp.csr_matrix:
         """Read a dense or CSC X whole, as CSR, when it fits the block budget.
@@ -223,6 +266,15 @@ class CountsSource:
             It does not fit; the message holds the command that converts the file.
         """
         return self.matrix.to_csr(self._root, self.kind, budget)
+
+
+def _check_one_matrix(path: str, counts: str) -> None:
+    if counts != "X":
+        msg = (
+            f"{path}: a file of Cell Ranger has one matrix and no {counts}: write X in the column "
+            "'counts' of the plate sheet"
+        )
+        raise InputError(msg)
 
 
 def _layers(root: Any) -> list[str]:
@@ -247,8 +299,10 @@ def _check_element(path: str, root: Any, key: str) -> None:
     raise InputError(msg)
 
 
-def open_counts(path: Path | str, counts: str = "X") -> CountsSource:
-    """Open the counts of an AnnData file and check their structure.
+def open_counts(
+    path: Path | str, counts: str = "X", *, scratch: Path | None = None
+) -> CountsSource:
+    """Open the counts of a file of AnnData or Cell Ranger and check their structure.
 
     Parameters
     ----------
@@ -257,6 +311,9 @@ def open_counts(path: Path | str, counts: str = "X") -> CountsSource:
     counts
         Where they are: ``"X"``, ``"raw"`` (``raw.X``, with the genes of ``raw.var``) or
         ``"layers/NAME"``.
+    scratch
+        Folder for the matrix of a folder of Cell Ranger, which is text, in a form that can be read
+        by ranges of cells. It is removed when the source is closed.
 
     Returns
     -------
@@ -268,10 +325,22 @@ def open_counts(path: Path | str, counts: str = "X") -> CountsSource:
         The file does not exist, is no AnnData file, is truncated, has no such element, or its
         parts do not agree with each other or with ``obs`` and ``var``.
     """
-    return CountsSource(Store.find(path), counts)
+    if not is_matrix_market(path) or scratch is None:
+        return CountsSource(Store.find(path), counts)
+    shutil.rmtree(scratch, ignore_errors=True)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+        found = convert_matrix_market(Path(path), scratch)
+        return CountsSource(
+            Store.find(scratch), counts, source=str(path), found=found, stack=stack.pop_all()
+        )
 
 
 def gene_names(path: Path | str, counts: str = "X") -> pd.Index:
-    """Gene names of an AnnData file, without looking at its counts."""
+    """Gene names of a file of AnnData or Cell Ranger, without looking at its counts."""
+    if is_matrix_market(path):
+        with TemporaryDirectory(prefix="scatlas-") as folder:
+            found = matrix_market_tables(Path(path), Path(folder))
+            return Table.open(path, found.root, "var").index()
     with open_tables(path, var="raw/var" if counts == "raw" else "var") as (_, var):
         return var.index()

@@ -81,11 +81,33 @@ class StoredMatrix:
         if encoding not in _SPARSE or not is_group(element):
             msg = f"{name} is stored as {encoding!r}: store counts as a CSR matrix"
             raise InputError(msg)
-        lengths = _lengths(path, key, element)
         with reading(path, f"the shape of {key}"):
             n_rows, n_columns = (int(n) for n in element.attrs[shape_name])
         _check_shape(name, (n_rows, n_columns), shape)
-        kind = _SPARSE[encoding]
+        return cls.find_sparse(path, root, key, shape, _SPARSE[encoding])
+
+    @classmethod
+    def find_sparse(
+        cls, path: str, root: Any, key: str, shape: tuple[int, int], kind: Literal["csr", "csc"]
+    ) -> StoredMatrix:
+        """Check the arrays of a sparse matrix of known shape and kind.
+
+        Parameters
+        ----------
+        path, root, key
+            As for :meth:`find`.
+        shape
+            Cells, genes.
+        kind
+            How it is stored.
+
+        Raises
+        ------
+        InputError
+            Lengths, offsets or types do not agree.
+        """
+        element, name = root[key], f"{path}: {key}"
+        lengths = _lengths(path, key, element)
         n_rows = shape[0 if kind == "csr" else 1]
         # Before memory is set aside for it: a damaged length may ask for terabytes.
         _check_length(name, lengths["indptr"], n_rows, kind)

@@ -123,8 +123,10 @@ def load_plate(
     """
     budget = parse_bytes(block_budget)
     notices = _Notices(plate)
-    with open_counts(source, counts_in) as counts:
+    with open_counts(source, counts_in, scratch=out.with_name(f".{out.name}.source")) as counts:
         path = counts.path
+        for notice in counts.notices:
+            notices.add(notice)
         _check_not_empty(path, counts.shape)
         obs, var = counts.table("obs"), counts.table("var")
         counts.check_complete()

@@ -59,7 +59,7 @@ def split_samples(
     counts_in: str = "X",
     block_budget: str | int = "256MB",
 ) -> dict[str, int]:
-    """Write each sample of a file as a store of its own.
+    """Write one store per sample of a file.
 
     The counts are decoded once, in row blocks whose size the budget bounds. The cells of a sample
     may be anywhere in the file. Values are written as they are found, unchecked and uncompressed:

@@ -7,7 +7,7 @@ memory at a time.
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from scatlas.io.files.anndata_checks import (
 from scatlas.io.files.anndata_file import Store, load_filters
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.tables.cell_names import NumberedNames
+from scatlas.io.tables.cell_ranger import open_cell_ranger
 from scatlas.io.tables.column import Column, InMemoryColumn, open_column, pieces
 from scatlas.io.tables.encodings import TABLES, encoding_of
 from scatlas.io.tables.storable_columns import RESERVED, made_text, storable_names
@@ -66,9 +67,13 @@ def open_tables(path: Path | str, *, var: str = "var") -> Iterator[tuple[Table, 
         The file does not exist, is no AnnData file, or a table's parts do not agree.
     """
     store = Store.find(path)
-    with store.open() as root:
+    with ExitStack() as stack:
+        root = store.open_on(stack)
         with reading(store.path, STRUCTURE):
-            check_anndata(store.path, root)
+            if found := open_cell_ranger(store.path, root, stack):
+                root, var = found.root, "var"
+            else:
+                check_anndata(store.path, root)
         yield Table.open(store.path, root, "obs"), Table.open(store.path, root, var)
 
 

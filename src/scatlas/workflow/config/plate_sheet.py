@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import csv
+import re
+from glob import glob
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from scatlas._util.natural_sort import natural_sort_key
 from scatlas.errors import ConfigError
 
 __all__ = ["Plate", "read_plates"]
@@ -101,7 +105,8 @@ def read_plates(
     Parameters
     ----------
     path
-        Tab-separated text with a header line and the columns ``plate`` and ``path``; optionally
+        A folder of plates, a pattern of their paths (``runs/*/counts.h5``), or a plate sheet:
+        tab-separated text with a header line and the columns ``plate`` and ``path``; optionally
         ``n_cells``, ``counts`` and any labels. Windows line ends are read, empty lines skipped.
     check_files
         Refuse local files that do not exist.
@@ -117,8 +122,8 @@ def read_plates(
     ConfigError
         With one sentence naming the sheet, the row and what to do.
     """
-    path = Path(path)
-    header, rows = _read_rows(path)
+    path, found = Path(path), _find_files(str(path))
+    header, rows = (["plate", "path"], found) if found else _read_rows(path)
     plates: list[Plate] = []
     row_of: dict[str, int] = {}
     row_of_file: dict[object, int] = {}
@@ -159,15 +164,49 @@ def read_plates(
     return plates
 
 
+def _find_files(pattern: str) -> list[tuple[int, list[str]]]:
+    """Numbered rows of the files of a folder or pattern; empty for the path of a sheet.
+
+    A plate's name is what distinguishes its path from the others.
+    """
+    if Path(pattern).is_dir():
+        paths = [path for path in Path(pattern).iterdir() if _is_plate(path)]
+    elif set(pattern) & set("*?["):
+        paths = [Path(name) for name in glob(pattern, recursive=True)]  # noqa: PTH207 (absolute)
+    else:
+        return []
+    if not paths:
+        msg = f"{pattern}: there are no plates here: correct the path, or give a plate sheet"
+        raise ConfigError(msg)
+    paths.sort(key=lambda path: natural_sort_key(str(path)))
+    parts = [path.with_suffix("").parts for path in paths]
+    # Folders and names that all paths share, at the beginning and at the end.
+    first, last = _n_shared(parts), _n_shared([part[::-1] for part in parts])
+    rows = []
+    for number, (path, part) in enumerate(zip(paths, parts, strict=True), start=1):
+        name = "_".join(part[first : len(part) - last]) or part[-1]
+        rows.append((number, [re.sub(r"[^A-Za-z0-9._-]|^[.-]", "_", name), str(path)]))
+    return rows
+
+
+def _n_shared(parts: list[tuple[str, ...]]) -> int:
+    """Number of first entries that are the same in all tuples."""
+    shared = (len(set(entries)) == 1 for entries in zip(*parts, strict=False))
+    return sum(takewhile(bool, shared))
+
+
+def _is_plate(path: Path) -> bool:
+    if not path.is_dir():
+        return path.suffix in {".h5ad", ".h5"}
+    return path.suffix == ".zarr" or any(path.glob("matrix.mtx*"))
+
+
 def _read_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """Split a sheet into its header and its numbered rows (the header is row 1)."""
     try:
         text = path.read_text("utf-8-sig")
     except FileNotFoundError:
         msg = f"{path}: there is no such plate sheet"
-        raise ConfigError(msg) from None
-    except IsADirectoryError:
-        msg = f"{path} is a folder: give a plate sheet"
         raise ConfigError(msg) from None
     except UnicodeDecodeError:
         msg = f"{path} is not a text file: save the plate sheet as tab-separated text (UTF-8)"

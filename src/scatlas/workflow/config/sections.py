@@ -127,6 +127,8 @@ class Plates(_Section):
         description=(
             "The plate sheet: a tab-separated table with one row per plate and the columns plate "
             "(a name) and path (its h5ad or Zarr). ~ is your home folder, here and in the sheet. "
+            "Or a folder of plates, or a pattern of their paths, such as "
+            "runs/*/filtered_feature_bc_matrix.h5: plates are named by what differs in the paths. "
             "plates: my.tsv is short for plates: {sheet: my.tsv}."
         ),
     )
