@@ -63,7 +63,7 @@ rule all:
     default_target: True
     input:
         rules.atlas.output.atlas,
-        rules.umap.output.umap,
+        rules.embedding.output.embedding,
         rules.report.output,
         [rules.merge_pseudobulk.output.pseudobulk] if CONFIG.pseudobulk else [],
         [rules.integrate.output.integrated] if CONFIG.integrate else [],

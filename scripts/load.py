@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from scatlas.io import METRICS, load_plate
 from scatlas.workflow import script
-from scatlas.workflow.cell_filter import evaluate_filter
+from scatlas.workflow.cell_filter import evaluate_filter, mitochondrial_bound
 from scatlas.workflow.config.cell_query import query_columns
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> None:
             reference_counts_in=args.reference_counts,
             mt_prefix=args.mt_prefix,
             gene_names=args.gene_names,
-            max_pct_mt=args.max_pct_mt,
+            mt_bound=mitochondrial_bound(args.filter, args.max_pct_mt),
             block_budget=args.block_budget,
         )
 

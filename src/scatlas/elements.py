@@ -12,6 +12,8 @@ from scatlas.arrays.kinds import is_dask, kind_of
 from scatlas.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pandas as pd
     import scipy.sparse as sp
     from anndata import AnnData
@@ -165,7 +167,8 @@ def _is_dense(x: Any, kind: ArrayKind) -> bool:
 
 def as_rows(x: Any) -> Any:
     """``x``, as CSR if it is a sparse matrix in memory."""
-    return x if is_dask(x) else kind_of(x).arrays.as_rows(x)
+    kind = kind_of(x)
+    return x if kind.lazy else kind.arrays.as_rows(x)
 
 
 def copy_if_view(adata: AnnData) -> None:
@@ -306,7 +309,13 @@ def to_contiguous(x: Any) -> NDArray[Any] | sp.csr_matrix:
 
 def check_finite_values(x: Any, name: str) -> None:
     """Refuse NaN and infinite values."""
-    values = x.data if blocks.is_sparse(x) else x
-    if not np.isfinite(values).all():  # CuPy's own isfinite, for its arrays
+    parts: Iterable[Any]
+    if blocks.is_sparse(x):
+        parts = [x.data]
+    elif kind_of(x).gpu:
+        parts = [x]
+    else:  # a mask of all values would take a quarter of their memory
+        parts = (x[rows] for rows in blocks.row_slices(x))
+    if not all(np.isfinite(part).all() for part in parts):  # CuPy's own isfinite, for its arrays
         msg = f"{name!r} holds values that are not finite: remove those cells first"
         raise InputError(msg)

@@ -27,7 +27,8 @@ _PRODUCTS += ("manifests/", "figures/", "tables/")
 # Results that `snakemake atlas` does not make.
 _BEYOND_ATLAS = re.compile(
     r"(subset|umap|integrated|pseudobulk)\.h5ad|report\.html|(figures|tables)/"
-    r"|manifests/((subset|umap|integrate|report|merge_pseudobulk)\.json|pseudobulk/)"
+    r"|embedding/|manifests/((subset|neighbors|umap|leiden|embedding)\.json|pseudobulk/)"
+    r"|manifests/(integrate|report|merge_pseudobulk)\.json"
     r"|plates/[^/]+/pseudobulk\.zarr"
 )
 

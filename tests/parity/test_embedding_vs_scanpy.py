@@ -109,6 +109,20 @@ def test_spread_of_all_cells_is_the_measure(metric: str) -> None:
     assert same > 0.9
 
 
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_inverted_lists_find_scanpys_exact_neighbours(metric: str) -> None:
+    ours, theirs = (blobs(3000, 12, distance=1.0) for _ in range(2))
+    neighbors(ours, metric=metric, transformer="ivf")
+    sc.pp.neighbors(theirs, metric=metric)  # exact up to 4,096 cells
+    a, b = ours.obsp["distances"], theirs.obsp["distances"]
+    common = a.astype(bool).multiply(b.astype(bool))
+    assert common.nnz / b.nnz >= 0.99
+    assert ours.uns["neighbors"]["params"]["recall"] == pytest.approx(common.nnz / b.nnz, abs=0.003)
+    np.testing.assert_allclose(
+        a.multiply(common).tocsr().data, b.multiply(common).tocsr().data, rtol=2e-5
+    )
+
+
 def test_neighbors_by_cosine() -> None:
     """Blocks have another height than scanpy's, so products may differ in the last bits."""
     ours, theirs = (blobs(300, 3, distance=0.4) for _ in range(2))
@@ -145,7 +159,7 @@ def test_umap_is_scanpys_bit_for_bit(
     adata = request.getfixturevalue(which)
     n_parts, _ = connected_components(adata.obsp["connectivities"])
     assert n_parts == (1 if which == "connected" else 3)
-    ours = tl.umap(adata, maxiter=maxiter, copy=True)
+    ours = tl.umap(adata, maxiter=maxiter, method="umap-learn", copy=True)
     theirs = sc.tl.umap(adata, maxiter=maxiter, copy=True)
     assert ours.obsm["X_umap"].dtype == np.float32
     np.testing.assert_array_equal(ours.obsm["X_umap"], theirs.obsm["X_umap"])
@@ -165,7 +179,7 @@ def test_umap_options_are_scanpys(connected: ad.AnnData) -> None:
         "random_state": 7,
         "key_added": "u",
     }
-    ours = tl.umap(connected, **options, copy=True)
+    ours = tl.umap(connected, **options, method="umap-learn", copy=True)
     theirs = sc.tl.umap(connected, **options, copy=True)
     np.testing.assert_array_equal(ours.obsm["u"], theirs.obsm["u"])
     assert ours.uns["u"] == theirs.uns["u"]
@@ -251,7 +265,8 @@ def test_umap_of_the_real_plates_is_scanpys_bit_for_bit(real_plates: dict[str, a
         n_parts, _ = connected_components(plate.obsp["connectivities"])
         # A graph with more parts than axis ends starts from other points than umap-learn's.
         init = "spectral" if n_parts <= 4 else plate.obsm["X_pca"][:, :2]
-        ours, theirs = (umap(plate, init_pos=init, copy=True) for umap in (tl.umap, sc.tl.umap))
+        ours = tl.umap(plate, init_pos=init, method="umap-learn", copy=True)
+        theirs = sc.tl.umap(plate, init_pos=init, copy=True)
         np.testing.assert_array_equal(ours.obsm["X_umap"], theirs.obsm["X_umap"], name)
 
 

@@ -1,4 +1,4 @@
-"""scatlas's kernels of UMAP's graph and layout give umap-learn's bits."""
+"""UMAP beside umap-learn: its bits, and in rounds as many kept neighbours."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from scatlas import tl
 from scatlas.errors import InputError
 from scatlas.kernels.graphs import umap_cpu
+from scatlas.matrix.projection import project_layout
 from scatlas.tl import _umap
 
 
@@ -94,6 +95,51 @@ def test_memberships_bit_for_bit(umap_learn: Any, kind: str) -> None:
     np.testing.assert_array_equal(found, known.reshape(n_cells, k))
 
 
+# With the others umap-learn limits sigma by the mean of all rows, which makes a row depend on them.
+@pytest.mark.parametrize("kind", ["spread", "one-far", "two"])
+def test_memberships_of_the_transform_bit_for_bit(umap_learn: Any, kind: str) -> None:
+    distances = np.sort(DISTANCES[kind](np.random.default_rng(0)), axis=1).astype(np.float32)
+    sigma, rho = umap_learn.smooth_knn_dist(
+        distances, float(distances.shape[1]), local_connectivity=0.0
+    )
+    assert (sigma > 2e-3 * distances.mean()).all()
+    neighbours = np.tile(np.arange(distances.shape[1]), (distances.shape[0], 1))
+    known = umap_learn.compute_membership_strengths(
+        neighbours, distances, sigma, rho, bipartite=True
+    )[2].reshape(distances.shape)
+    np.testing.assert_array_equal(umap_cpu.memberships_in_reference(distances), known)
+
+
+def test_rounds_keep_as_many_neighbours() -> None:
+    """The map and the projection of new cells, beside umap-learn's of the same cells."""
+    from sklearn.manifold import trustworthiness
+    from sklearn.neighbors import NearestNeighbors
+    from umap import UMAP
+
+    rng = np.random.default_rng(0)
+    steps, which = rng.normal(size=(8, 20)) * 4, rng.integers(0, 8, 1500)
+    x = np.cumsum(steps, axis=0)[which] - rng.random((1500, 1)) * steps[which]
+    x = (x + rng.normal(size=x.shape) * np.linspace(1, 0.3, 20)).astype(np.float32)
+    cells, new = x[:1000], x[1000:]
+    with pytest.warns(UserWarning, match="n_jobs value"):
+        theirs = UMAP(n_neighbors=15, random_state=0).fit(cells)
+    adata = annotated(theirs.graph_)
+    curve = theirs._a, theirs._b
+    tl.umap(adata, a=curve[0], b=curve[1])
+    scores = [trustworthiness(cells, y) for y in (adata.obsm["X_umap"], theirs.embedding_)]
+    assert scores[1] > 0.95
+    assert scores[0] > scores[1] - 0.005
+
+    distances, neighbours = NearestNeighbors(n_neighbors=15).fit(cells).kneighbors(new)
+    keys = np.arange(500, dtype=np.uint64)
+    mine = project_layout(theirs.embedding_, neighbours, distances, curve, keys=keys)
+    scores = [
+        trustworthiness(x, np.vstack([theirs.embedding_, y])) for y in (mine, theirs.transform(new))
+    ]
+    assert scores[1] > 0.95
+    assert scores[0] > scores[1] - 0.01
+
+
 @pytest.mark.parametrize("n_components", [1, 2, 3, 4, 9, 40])
 def test_layout_bit_for_bit(umap_learn: Any, n_components: int) -> None:
     weights = graph()
@@ -108,6 +154,7 @@ def test_layout_bit_for_bit(umap_learn: Any, n_components: int) -> None:
         a=1.2,
         b=0.8,
         random_state=np.random.RandomState(3),
+        method="umap-learn",
     )
     assert np.isfinite(known).all()
     np.testing.assert_array_equal(adata.obsm["X_umap"], known)
@@ -153,7 +200,8 @@ def test_layout_options_bit_for_bit(
         **shared,
     )
     adata = annotated(weights)
-    tl.umap(adata, maxiter=n_epochs, alpha=alpha, init_pos=init, random_state=same, **shared)
+    shared |= {"method": "umap-learn", "random_state": same}
+    tl.umap(adata, maxiter=n_epochs, alpha=alpha, init_pos=init, **shared)
     np.testing.assert_array_equal(adata.obsm["X_umap"], known)
     # The same random numbers were drawn.
     assert state.random_sample() == same.random_sample()
@@ -170,7 +218,8 @@ def test_default_rounds_bit_for_bit(umap_learn: Any, n_cells: int) -> None:
     init = rng.normal(size=(n_cells, 2)).astype(np.float32)
     known = theirs(umap_learn, weights, init, n_epochs=None)
     adata = annotated(weights)
-    tl.umap(adata, init_pos=init, a=1.2, b=0.8, random_state=np.random.RandomState(3))
+    state = np.random.RandomState(3)
+    tl.umap(adata, init_pos=init, a=1.2, b=0.8, random_state=state, method="umap-learn")
     np.testing.assert_array_equal(adata.obsm["X_umap"], known)
 
 
@@ -187,16 +236,18 @@ def test_rounds_per_use_bit_for_bit(umap_learn: Any, n_epochs: int, dtype: type,
     np.testing.assert_array_equal(found, umap_learn.make_epochs_per_sample(weights, n_epochs))
 
 
-def test_layout_takes_wide_and_unsorted_indices() -> None:
+@pytest.mark.parametrize("method", ["umap", "umap-learn"])
+def test_layout_takes_wide_and_unsorted_indices(method: str) -> None:
     weights = graph()
-    known = tl.umap(annotated(weights), maxiter=15, init_pos="random", copy=True)
+    options = {"maxiter": 15, "init_pos": "random", "method": method, "copy": True}
+    known = tl.umap(annotated(weights), **options)
     other = weights.copy()
     other.indices, other.indptr = other.indices.astype(np.int64), other.indptr.astype(np.int64)
     for lo, hi in zip(other.indptr[:-1], other.indptr[1:], strict=True):
         other.indices[lo:hi] = other.indices[lo:hi][::-1]
         other.data[lo:hi] = other.data[lo:hi][::-1]
     other.has_sorted_indices = False
-    found = tl.umap(annotated(other), maxiter=15, init_pos="random", copy=True)
+    found = tl.umap(annotated(other), **options)
     np.testing.assert_array_equal(found.obsm["X_umap"], known.obsm["X_umap"])
 
 

@@ -111,6 +111,8 @@ class Head:
                     *(sys.executable, "-m", "snakemake", target, "--profile", "slurm", "--nocolor"),
                     *("--snakefile", str(ROOT / "Snakefile"), "--configfile", "my.yaml"),
                     *("--slurm-init-seconds-before-status-checks", "5"),
+                    # A job per step, as of large plates.
+                    *("--group-components", "small_plates=1"),
                     *("--set-resources", *asks, *options),
                 ],
                 cwd=self.project.folder, stdout=log, stderr=subprocess.STDOUT,
@@ -284,6 +286,29 @@ def test_short_steps_share_a_job(story: Story):
     rules = Counter(job.rule for job in story.jobs.values())
     assert not {"qc_filter", "normalize"} & set(rules)
     assert {"qc_filter/p1", "normalize/p1"} <= set(story.project.records())
+
+
+def test_steps_of_small_plates_share_jobs(cluster: None, built: Project, tmp_path: Path):
+    """Four jobs of Slurm in place of 24."""
+    project = Project(tmp_path, dict(CONFIG))
+    for name in ("plates.tsv", "slurm"):
+        (tmp_path / name).symlink_to(built.folder / name if name == "plates.tsv" else ROOT / name)
+    before = set(jobs())
+    command = [sys.executable, "-m", "snakemake", "--profile", "slurm", "--nocolor"]
+    command += ["--snakefile", str(ROOT / "Snakefile"), "--configfile", "my.yaml"]
+    command += ["--slurm-init-seconds-before-status-checks", "5"]
+    subprocess.run(command, cwd=tmp_path, check=True, stdin=subprocess.DEVNULL)
+    new = {job.rule for number, job in jobs().items() if number not in before}
+    groups = {
+        "small_plates": "load",
+        "small_plates_selected": "select_genes",
+        "small_atlas": "atlas",
+    }
+    for name, rule in groups.items():
+        assert len([job for job in new if job.startswith(f"{name}_") and rule in job]) == 1
+    assert len(new) == len(jobs()) - len(before) == 4
+    assert "consensus" in new
+    assert_same_outputs(project.outputs(), built.outputs())
 
 
 def test_a_rule_runs_on_dask_workers_of_several_nodes(story: Story, built: Project):

@@ -14,6 +14,8 @@ from scatlas.datasets import simulate_plate, write_plate
 from tests.workflow.runs import Project
 
 PLATES = ("p1", "p2", "p3")
+# Steps of the sample after its choice.
+SAMPLE_STEPS = ("neighbors", "umap", "leiden", "embedding")
 CONFIG = {
     "plates": "plates.tsv",
     # Cells that passed the filter of Tahoe's provider.

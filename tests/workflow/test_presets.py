@@ -13,12 +13,13 @@ import pytest
 import yaml
 
 from tests.workflow import warm
+from tests.workflow.conftest import SAMPLE_STEPS
 from tests.workflow.runs import ROOT
 
 pytestmark = pytest.mark.workflow
 
 PLATE_RULES = ("load", "qc_filter", "normalize", "hvg", "select_genes")
-ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "atlas", "subset", "umap", "report")
+ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "atlas", "subset", *SAMPLE_STEPS, "report")
 ON_DEMAND = (
     "simulate",
     "split",
@@ -261,7 +262,7 @@ def test_jobs_that_hold_blocks_ask_for_the_budget(ask, default):
 
 def test_the_subset_asks_for_what_its_cells_need(ask, default):
     less = ask(subset={"n_cells": 10_000})
-    for rule in ("subset", "umap", "report"):
+    for rule in ("subset", *SAMPLE_STEPS, "report"):
         for resource in ("mem_mb", "runtime"):
             (many, *_), (few, *_) = (told[rule][resource]["small"] for told in (default, less))
             assert many > 2 * few, f"{rule}: {resource} of a million cells and of ten thousand"
@@ -269,7 +270,7 @@ def test_the_subset_asks_for_what_its_cells_need(ask, default):
 
 def test_a_subset_of_all_cells_asks_for_what_the_atlas_needs(ask, default):
     whole, capped = ask(subset={"n_cells": None}), default
-    for rule in ("subset", "umap", "report"):
+    for rule in ("subset", *SAMPLE_STEPS, "report"):
         for resource in ("mem_mb", "runtime"):
             (all_, *_), (some, *_) = (told[rule][resource]["small"] for told in (whole, capped))
             assert all_ > 5 * some, f"{rule}: {resource} of twenty million cells and of one"
@@ -289,6 +290,7 @@ def test_a_dry_run_prints_the_plan(tmp_path: Path):
     assert rows["hvg"][:3] == ["2", "8", "1"]
     n_jobs, *_, gpu_hours, disk = rows["all"]
     assert int(n_jobs) == 2 * len(PLATE_RULES) + len(ATLAS_RULES)
-    # hvg and select_genes of both plates and pca, ten minutes and more each; umap by its cells.
-    assert 0.8 <= float(gpu_hours) - float(rows["umap"][5]) < 1.5
+    # hvg, select_genes and pca take ten minutes and more each; the sample by its cells.
+    of_sample = sum(float(rows[rule][5]) for rule in ("neighbors", "umap", "leiden"))
+    assert 0.8 <= float(gpu_hours) - of_sample < 1.5
     assert float(disk) > 2 * 100_000 * 1451 * 1.9 / 1e9

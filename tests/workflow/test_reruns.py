@@ -16,14 +16,14 @@ import psutil
 import pytest
 
 from scatlas.datasets import write_plate
-from tests.workflow.conftest import CONFIG, PLATES
+from tests.workflow.conftest import CONFIG, PLATES, SAMPLE_STEPS
 from tests.workflow.runs import ROOT, Project, assert_same_outputs
 
 pytestmark = pytest.mark.workflow
 
 PLATE_STEPS = ("load", "qc_filter", "normalize", "hvg", "select_genes")
 MERGE_STEPS = ("concat_on_disk", "pca", "atlas")
-ATLAS_STEPS = (*MERGE_STEPS, "subset", "umap", "report")
+ATLAS_STEPS = (*MERGE_STEPS, "subset", *SAMPLE_STEPS, "report")
 
 
 def all_jobs(plates=PLATES) -> set[str]:
@@ -150,10 +150,21 @@ def test_qc_bounds_that_take_no_cell_change_no_byte_of_the_stores(copy: Project)
     assert [name for name in stores if new[name] != old[name]] == []
 
 
-def test_a_changed_umap_setting_reruns_the_umap_alone(copy: Project):
-    copy.config["umap"] = {"min_dist": 0.3}
+@pytest.mark.parametrize(
+    ("section", "key", "value", "steps"),
+    [
+        ("umap", "min_dist", 0.3, {"umap"}),
+        ("leiden", "resolution", 0.5, {"leiden"}),
+        ("neighbors", "n_neighbors", 10, {"neighbors", "umap", "leiden"}),
+        ("report", "colors", ["cell_line"], set()),
+    ],
+)
+def test_a_changed_key_of_the_sample_reruns_what_it_concerns(
+    copy: Project, section: str, key: str, value: object, steps: set[str]
+):
+    copy.config[section] = {key: value}
     copy.write_config()
-    assert copy.build() == {"umap", "report"}
+    assert copy.build() == steps | ({"embedding"} if steps else set()) | {"report"}
 
 
 def test_a_deleted_store_is_made_again_when_it_is_needed(copy: Project):

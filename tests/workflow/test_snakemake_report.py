@@ -42,7 +42,8 @@ TABLES = {
 }
 RULES = {
     *("load", "qc_filter", "normalize", "hvg", "consensus", "select_genes"),
-    *("concat_on_disk", "pca", "atlas", "subset", "umap", "report"),
+    *("concat_on_disk", "pca", "atlas", "subset", "neighbors"),
+    *("umap", "leiden", "embedding", "report"),
 }
 
 

@@ -16,6 +16,8 @@ rule concat_on_disk:
     benchmark:
         f"{OUT}/benchmarks/concat_on_disk/atlas.tsv"
     retries: 2
+    group:
+        small_atlas
     conda:
         "../../envs/cpu.yaml"
     threads: threads_for("concat_on_disk")
@@ -33,7 +35,7 @@ rule concat_on_disk:
     message:
         "merging the plates"
     shell:
-        "python {input.script:q} --selected {params.selected:q} --merged {params.merged:q}"
+        "{RUN} {input.script:q} --selected {params.selected:q} --merged {params.merged:q}"
         " --labels {params.labels:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
@@ -53,6 +55,8 @@ rule pca:
     benchmark:
         f"{OUT}/benchmarks/pca/atlas.tsv"
     retries: 2
+    group:
+        small_atlas
     conda:
         "../../envs/cpu.yaml"
     threads: threads_for("pca")
@@ -73,7 +77,7 @@ rule pca:
     message:
         "principal components"
     shell:
-        "python {input.script:q} --merged {params.merged:q} --grams {params.grams:q}"
+        "{RUN} {input.script:q} --merged {params.merged:q} --grams {params.grams:q}"
         " {params.options} {params.scale} --pca {params.pca:q}"
         f"{BLOCK_OPTIONS}{DEVICE_OPTIONS}{STEP_TAIL}"
 
@@ -98,6 +102,8 @@ rule atlas:
     benchmark:
         f"{OUT}/benchmarks/atlas/atlas.tsv"
     retries: 2
+    group:
+        small_atlas
     conda:
         "../../envs/cpu.yaml"
     threads: 1
@@ -116,7 +122,7 @@ rule atlas:
     message:
         "putting the atlas together"
     shell:
-        "python {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
+        "{RUN} {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
         " {params.harmony} --genes {input.table:q} --atlas {params.atlas:q}"
         " --recipe {params.recipe:q} --manifests {params.manifests:q}"
         f"{STEP_TAIL}"

@@ -23,6 +23,18 @@ os.environ.update(
         [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     ),
 )
+
+
+def has_one_job(arguments):
+    """Whether this is the Snakemake of one job, by its arguments."""
+    before, _, after = " ".join(arguments).partition(" --target-jobs ")
+    return len(after.partition(" --")[0].split()) == 1
+
+
+# Jobs fork from a process of this Snakemake that has imported the libraries. It does not pay for a
+# single job, like most of a cluster.
+os.environ["SCATLAS_FORK_SERVER"] = "" if has_one_job(sys.argv) else str(os.getpid())
+RUN = f"python -IS {shlex.quote(str(HERE / 'src/scatlas/workflow/fork_client.py'))}"
 # Arrow reads this on import. Its own allocator would hold 40 MB beside the C library's.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 

@@ -34,7 +34,7 @@ checkpoint consensus:
     message:
         "genes that the plates agree on"
     shell:
-        "python {input.script:q} --hvg {params.hvg:q} {params.choice}"
+        "{RUN} {input.script:q} --hvg {params.hvg:q} {params.choice}"
         " --genes {params.genes} --list {output.genes:q} --table {output.table:q}"
         f"{STEP_TAIL}"
 
@@ -64,6 +64,8 @@ rule select_genes:
     benchmark:
         f"{OUT}/benchmarks/select_genes/{{plate}}.tsv"
     retries: 2
+    group:
+        together("small_plates_selected", "select_genes")
     conda:
         "../../envs/cpu.yaml"
     threads: threads_for("select_genes")
@@ -72,6 +74,7 @@ rule select_genes:
         mem_mb=memory("select_genes"),
         runtime=runtime("select_genes"),
         disk_mb=disk("select_genes"),
+        small_plates=1,
         attempt=which_attempt,
         budget=BUDGET,
     params:
@@ -83,7 +86,7 @@ rule select_genes:
     message:
         "consensus genes of {wildcards.plate}"
     shell:
-        "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
+        "{RUN} {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --size-factors {input.size_factors:q} {params.doublets} --genes {input.genes:q}"
         " --selected {params.selected:q} --gram {params.gram:q}"
         f"{BLOCK_OPTIONS}{DEVICE_OPTIONS}{STEP_TAIL}"

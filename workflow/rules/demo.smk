@@ -24,4 +24,4 @@ rule simulate:
     message:
         "simulating plate {wildcards.n}"
     shell:
-        "python {input.script:q} --number {wildcards.n} --out {output:q} 2>&1 | tee {log:q}"
+        "{RUN} {input.script:q} --number {wildcards.n} --out {output:q} 2>&1 | tee {log:q}"

@@ -20,12 +20,15 @@ rule doublets:
     benchmark:
         f"{OUT}/benchmarks/doublets/{{plate}}.tsv"
     retries: 2
+    group:
+        together("small_plates", "doublets")
     conda:
         "../../envs/cpu.yaml"
     threads: threads_for("doublets")
     resources:
         mem_mb=memory("doublets"),
         runtime=runtime("doublets"),
+        small_plates=1,
         attempt=which_attempt,
         budget=BUDGET,
     params:
@@ -37,7 +40,7 @@ rule doublets:
     message:
         "doublets of {wildcards.plate}"
     shell:
-        "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
+        "{RUN} {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --qc {input.qc:q} --qc-summary {input.qc_summary:q} {params.options}"
         " --n-top-genes {params.n_top_genes} --seed {params.seed} --table {output.table:q}"
         " --summary {output.summary:q} --previous {input.qc_filter:q}"

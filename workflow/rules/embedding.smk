@@ -1,6 +1,7 @@
-# A sample of the atlas, its UMAP and clusters.
+# A sample of the atlas, its neighbours, UMAP and clusters: a step each, so that a changed key reruns
+# what it concerns.
 # in:  atlas.zarr
-# out: subset.h5ad, umap.h5ad
+# out: subset.h5ad, embedding/{neighbors,umap,leiden}.h5ad, umap.h5ad, which joins them
 
 
 rule subset:
@@ -16,6 +17,8 @@ rule subset:
     benchmark:
         f"{OUT}/benchmarks/subset/atlas.tsv"
     retries: 2
+    group:
+        small_atlas
     conda:
         "../../envs/cpu.yaml"
     threads: 1
@@ -32,24 +35,63 @@ rule subset:
     message:
         "sampling cells"
     shell:
-        "python {input.script:q} --atlas {params.atlas:q} {params.options}"
+        "{RUN} {input.script:q} --atlas {params.atlas:q} {params.options}"
         " --seed {params.seed} --subset {output.subset:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
+
+
+rule neighbors:
+    input:
+        subset_manifest=rules.subset.output.manifest,
+        subset=ancient(rules.subset.output.subset),
+        script=script("neighbors"),
+    output:
+        neighbors=f"{OUT}/embedding/neighbors.h5ad",
+        manifest=f"{OUT}/manifests/neighbors.json",
+    log:
+        f"{OUT}/logs/neighbors.log",
+    benchmark:
+        f"{OUT}/benchmarks/neighbors/atlas.tsv"
+    retries: 2
+    group:
+        small_atlas
+    conda:
+        "../../envs/cpu.yaml"
+    threads: 4
+    resources:
+        **device("neighbors"),
+        mem_mb=memory("neighbors"),
+        runtime=runtime("neighbors"),
+        attempt=which_attempt,
+    params:
+        options=options(CONFIG.neighbors),
+        seed=CONFIG.seed,
+        code=code("neighbors"),
+    message:
+        "neighbours of the sampled cells"
+    shell:
+        "{RUN} {input.script:q} --subset {input.subset:q} {params.options}"
+        " --seed {params.seed} --neighbors {output.neighbors:q}"
+        f"{DEVICE_OPTIONS}{STEP_TAIL}"
 
 
 rule umap:
     input:
         subset_manifest=rules.subset.output.manifest,
         subset=ancient(rules.subset.output.subset),
+        neighbors_manifest=rules.neighbors.output.manifest,
+        neighbors=ancient(rules.neighbors.output.neighbors),
         script=script("umap"),
     output:
-        umap=f"{OUT}/umap.h5ad",
+        umap=f"{OUT}/embedding/umap.h5ad",
         manifest=f"{OUT}/manifests/umap.json",
     log:
         f"{OUT}/logs/umap.log",
     benchmark:
         f"{OUT}/benchmarks/umap/atlas.tsv"
     retries: 2
+    group:
+        small_atlas
     conda:
         "../../envs/cpu.yaml"
     threads: 4
@@ -59,14 +101,88 @@ rule umap:
         runtime=runtime("umap"),
         attempt=which_attempt,
     params:
-        neighbors=options(CONFIG.neighbors),
-        umap=options(CONFIG.umap),
-        leiden=options(CONFIG.leiden),
+        options=options(CONFIG.umap),
         seed=CONFIG.seed,
         code=code("umap"),
     message:
-        "neighbours, UMAP and Leiden clusters"
+        "UMAP of the sampled cells"
     shell:
-        "python {input.script:q} --subset {input.subset:q} {params.neighbors} {params.umap}"
-        " {params.leiden} --seed {params.seed} --umap {output.umap:q}"
+        "{RUN} {input.script:q} --subset {input.subset:q} --neighbors {input.neighbors:q}"
+        " {params.options} --seed {params.seed} --umap {output.umap:q}"
         f"{DEVICE_OPTIONS}{STEP_TAIL}"
+
+
+rule leiden:
+    input:
+        subset_manifest=rules.subset.output.manifest,
+        subset=ancient(rules.subset.output.subset),
+        neighbors_manifest=rules.neighbors.output.manifest,
+        neighbors=ancient(rules.neighbors.output.neighbors),
+        script=script("leiden"),
+    output:
+        leiden=f"{OUT}/embedding/leiden.h5ad",
+        manifest=f"{OUT}/manifests/leiden.json",
+    log:
+        f"{OUT}/logs/leiden.log",
+    benchmark:
+        f"{OUT}/benchmarks/leiden/atlas.tsv"
+    retries: 2
+    group:
+        small_atlas
+    conda:
+        "../../envs/cpu.yaml"
+    threads: 4
+    resources:
+        **device("leiden"),
+        mem_mb=memory("leiden"),
+        runtime=runtime("leiden"),
+        attempt=which_attempt,
+    params:
+        options=options(CONFIG.leiden),
+        seed=CONFIG.seed,
+        code=code("leiden"),
+    message:
+        "clusters of the sampled cells"
+    shell:
+        "{RUN} {input.script:q} --subset {input.subset:q} --neighbors {input.neighbors:q}"
+        " {params.options} --seed {params.seed} --leiden {output.leiden:q}"
+        f"{DEVICE_OPTIONS}{STEP_TAIL}"
+
+
+rule embedding:
+    input:
+        subset_manifest=rules.subset.output.manifest,
+        subset=ancient(rules.subset.output.subset),
+        neighbors_manifest=rules.neighbors.output.manifest,
+        neighbors=ancient(rules.neighbors.output.neighbors),
+        umap_manifest=rules.umap.output.manifest,
+        umap=ancient(rules.umap.output.umap),
+        leiden_manifest=rules.leiden.output.manifest,
+        leiden=ancient(rules.leiden.output.leiden),
+        script=script("embedding"),
+    output:
+        embedding=f"{OUT}/umap.h5ad",
+        manifest=f"{OUT}/manifests/embedding.json",
+    log:
+        f"{OUT}/logs/embedding.log",
+    benchmark:
+        f"{OUT}/benchmarks/embedding/atlas.tsv"
+    retries: 2
+    group:
+        small_atlas
+    conda:
+        "../../envs/cpu.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory("embedding"),
+        runtime=runtime("embedding"),
+        attempt=which_attempt,
+    params:
+        code=code("embedding"),
+    message:
+        "the sample with its UMAP and clusters"
+    shell:
+        "{RUN} {input.script:q} --subset {input.subset:q}"
+        " --parts {input.neighbors:q} {input.umap:q} {input.leiden:q}"
+        " --embedding {output.embedding:q}"
+        f"{STEP_TAIL}"

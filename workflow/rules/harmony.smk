@@ -18,6 +18,8 @@ rule harmony:
     benchmark:
         f"{OUT}/benchmarks/harmony/atlas.tsv"
     retries: 2
+    group:
+        small_atlas
     conda:
         "../../envs/cpu.yaml"
     threads: threads_for("harmony")
@@ -36,6 +38,6 @@ rule harmony:
     message:
         "mixing the plates' cells"
     shell:
-        "python {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
+        "{RUN} {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
         " {params.options} --seed {params.seed} --harmony {params.harmony:q}"
         f"{STEP_TAIL}"

@@ -5,7 +5,7 @@
 
 rule integrate:
     input:
-        umap_manifest=f"{OUT}/manifests/umap.json",
+        embedding=f"{OUT}/manifests/embedding.json",
         umap=ancient(f"{OUT}/umap.h5ad"),
         script=script("integrate"),
     output:
@@ -16,6 +16,8 @@ rule integrate:
     benchmark:
         f"{OUT}/benchmarks/integrate/atlas.tsv"
     retries: 2
+    group:
+        small_atlas
     conda:
         "../../envs/cpu.yaml"
     threads: 4
@@ -34,7 +36,7 @@ rule integrate:
     message:
         "the sample with its plates mixed"
     shell:
-        "python {input.script:q} --umap {input.umap:q} {params.options} {params.neighbors}"
+        "{RUN} {input.script:q} --umap {input.umap:q} {params.options} {params.neighbors}"
         " {params.umap} {params.leiden} --seed {params.seed}"
         " --integrated {output.integrated:q}"
         f"{DEVICE_OPTIONS}{STEP_TAIL}"

@@ -20,6 +20,8 @@ rule load:
     benchmark:
         f"{OUT}/benchmarks/load/{{plate}}.tsv"
     retries: 2
+    group:
+        together("small_plates", "load")
     conda:
         "../../envs/cpu.yaml"
     threads: threads_for("load")
@@ -27,6 +29,7 @@ rule load:
         mem_mb=memory("load"),
         runtime=runtime("load"),
         disk_mb=disk("load"),
+        small_plates=1,
         attempt=which_attempt,
         budget=BUDGET,
     params:
@@ -39,7 +42,7 @@ rule load:
     message:
         "loading {wildcards.plate}"
     shell:
-        "python {input.script:q} --plate {wildcards.plate} {params.source}"
+        "{RUN} {input.script:q} --plate {wildcards.plate} {params.source}"
         " --store {params.store:q} --mt-prefix {params.mt_prefix:q} {params.gene_names}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
@@ -58,12 +61,15 @@ rule qc_filter:
     benchmark:
         f"{OUT}/benchmarks/qc_filter/{{plate}}.tsv"
     retries: 2
+    group:
+        together("small_plates", "qc_filter", "tables")
     conda:
         "../../envs/cpu.yaml"
     threads: 1
     resources:
         mem_mb=memory("qc_filter"),
         runtime=runtime("qc_filter"),
+        small_plates=1,
         attempt=which_attempt,
     params:
         options=as_is(options(CONFIG.qc)),
@@ -72,7 +78,7 @@ rule qc_filter:
     message:
         "choosing cells of {wildcards.plate}"
     shell:
-        "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
+        "{RUN} {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " {params.options} --table {output.table:q} --summary {output.summary:q}"
         " --previous {input.load:q}"
         f"{STEP_TAIL}"
@@ -94,12 +100,15 @@ rule normalize:
     benchmark:
         f"{OUT}/benchmarks/normalize/{{plate}}.tsv"
     retries: 2
+    group:
+        together("small_plates", "normalize", "tables")
     conda:
         "../../envs/cpu.yaml"
     threads: threads_for("normalize")
     resources:
         mem_mb=memory("normalize"),
         runtime=runtime("normalize"),
+        small_plates=1,
         attempt=which_attempt,
         budget=BUDGET,
     params:
@@ -109,7 +118,7 @@ rule normalize:
     message:
         "size factors of {wildcards.plate}"
     shell:
-        "python {input.script:q} --plate {wildcards.plate} --qc {input.qc:q} {params.options}"
+        "{RUN} {input.script:q} --plate {wildcards.plate} --qc {input.qc:q} {params.options}"
         " {params.rare} --table {output.table:q} --previous {input.kept:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
@@ -129,6 +138,8 @@ rule hvg:
     benchmark:
         f"{OUT}/benchmarks/hvg/{{plate}}.tsv"
     retries: 2
+    group:
+        together("small_plates", "hvg")
     conda:
         "../../envs/cpu.yaml"
     threads: threads_for("hvg")
@@ -136,6 +147,7 @@ rule hvg:
         **device("hvg"),
         mem_mb=memory("hvg"),
         runtime=runtime("hvg"),
+        small_plates=1,
         attempt=which_attempt,
         budget=BUDGET,
     params:
@@ -147,7 +159,7 @@ rule hvg:
     message:
         "highly variable genes of {wildcards.plate}"
     shell:
-        "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
+        "{RUN} {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --size-factors {input.size_factors:q} {params.options}"
         " --min-cells {params.min_cells} {params.rare} --table {output.table:q}"
         " --previous {input.normalize:q}"

@@ -18,12 +18,15 @@ rule pseudobulk:
     benchmark:
         f"{OUT}/benchmarks/pseudobulk/{{plate}}.tsv"
     retries: 2
+    group:
+        together("small_plates_pseudobulk", "pseudobulk")
     conda:
         "../../envs/cpu.yaml"
     threads: threads_for("pseudobulk")
     resources:
         mem_mb=memory("pseudobulk"),
         runtime=runtime("pseudobulk"),
+        small_plates=1,
         attempt=which_attempt,
         budget=BUDGET,
     params:
@@ -34,7 +37,7 @@ rule pseudobulk:
     message:
         "sums by group of {wildcards.plate}"
     shell:
-        "python {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
+        "{RUN} {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --qc {input.qc:q} {params.options} --sums {params.sums:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
@@ -52,6 +55,8 @@ rule merge_pseudobulk:
     benchmark:
         f"{OUT}/benchmarks/merge_pseudobulk/atlas.tsv"
     retries: 2
+    group:
+        small_atlas
     conda:
         "../../envs/cpu.yaml"
     threads: 4
@@ -68,6 +73,6 @@ rule merge_pseudobulk:
     message:
         "merging the sums by group"
     shell:
-        "python {input.script:q} --sums {params.sums:q} --genes {params.genes}"
+        "{RUN} {input.script:q} --sums {params.sums:q} --genes {params.genes}"
         " --labels {params.labels:q} --pseudobulk {output.pseudobulk:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"

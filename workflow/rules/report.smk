@@ -10,13 +10,13 @@ rule report:
         hvg=each(f"{OUT}/manifests/hvg/{{plate}}.json"),
         genes=f"{OUT}/consensus_genes.tsv",
         pca=rules.pca.output.manifest,
-        umap=rules.umap.output.manifest,
+        embedding=rules.embedding.output.manifest,
         cells=ancient(each(f"{OUT}/plates/{{plate}}/{KEPT_CELLS}")),
         summaries=ancient(each(f"{OUT}/plates/{{plate}}/{KEPT_CELLS_SUMMARY}")),
         tables=ancient(each(f"{OUT}/plates/{{plate}}/hvg.parquet")),
         consensus=[f"{OUT}/manifests/consensus.json"] if CONFIG.plates.skips else [],
         pca_store=ancient(rules.pca.output.pca),
-        umap_file=ancient(rules.umap.output.umap),
+        umap_file=ancient(rules.embedding.output.embedding),
         doublets_manifests=(
             each(f"{OUT}/manifests/doublets/{{plate}}.json") if CONFIG.doublets else []
         ),
@@ -177,6 +177,8 @@ rule report:
     benchmark:
         f"{OUT}/benchmarks/report/atlas.tsv"
     retries: 2
+    group:
+        small_atlas
     conda:
         "../../envs/cpu.yaml"
     threads: 1
@@ -199,7 +201,7 @@ rule report:
     message:
         "figures, tables and the report"
     shell:
-        "python {input.script:q} --qc {params.qc:q} --summaries {params.summaries:q}"
+        "{RUN} {input.script:q} --qc {params.qc:q} --summaries {params.summaries:q}"
         " --hvg {params.hvg:q} --genes {input.genes:q} --pca {params.pca:q}"
         " --umap {input.umap_file:q} --benchmarks {params.benchmarks:q}"
         " --config {params.config:q} --captions {params.captions:q}"

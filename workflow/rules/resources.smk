@@ -14,7 +14,7 @@ ESTIMATES = Estimates(CONFIG, SHEET)
 BUDGET = CONFIG.compute.block_budget
 CLUSTER = CONFIG.compute.cluster
 BACKEND = "cpu" if CLUSTER and CLUSTER.kind == "local-cpu" else CONFIG.backend
-if ESTIMATES.gpus("hvg"):
+if ESTIMATES.gpus("pca"):
     # Compiled kernels: a folder that all jobs can write and later runs can read.
     os.environ.setdefault("CUPY_CACHE_DIR", str(Path.cwd() / ".snakemake" / "cupy"))
 
@@ -46,11 +46,44 @@ def which_attempt(wildcards, attempt):
     return attempt
 
 
+def shared_jobs():
+    """Whether the profile lets small steps share a job of a cluster (group-components)."""
+    return workflow.group_settings.group_components.get("small_plates", 1) > 1
+
+
+def together(group, rule, otherwise=None):
+    """Group of a rule's jobs of small plates, many of which share one job of a cluster.
+
+    Otherwise: the group of other jobs. A group would request the GPUs of all its jobs.
+    """
+
+    def group_of(wildcards):
+        plate = wildcards.plate
+        small = ESTIMATES.is_small(plate) and not ESTIMATES.gpus(rule, plate)
+        return group if small and shared_jobs() else otherwise
+
+    return group_of
+
+
+def small_atlas(wildcards):
+    """Group of the steps after the plates', if they take seconds and no GPU."""
+    small = ESTIMATES.is_small_atlas and not ESTIMATES.gpus("pca")
+    return "small_atlas" if small and shared_jobs() else None
+
+
 def device(rule):
     """Resources of a rule that may compute on GPUs."""
+
+    def gpu(wildcards):
+        return ESTIMATES.gpus(rule, wildcards.get("plate"))
+
+    def backend(wildcards):
+        plate = wildcards.get("plate")
+        return "cpu" if plate and ESTIMATES.prefers_cpu(plate) else BACKEND
+
     return {
-        "gpu": ESTIMATES.gpus(rule),
-        "backend": BACKEND,
+        "gpu": gpu,
+        "backend": backend,
         "device_memory": CONFIG.compute.memory,
         "device_limit": CONFIG.compute.memory_limit or "none",
     }

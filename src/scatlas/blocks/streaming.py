@@ -10,6 +10,7 @@ import sys
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scatlas.arrays.kinds import is_dask, kind_of
@@ -76,14 +77,18 @@ def stream(
 
 
 def map_in_order(
-    work: Callable[[int], T], n: int, wait: Callable[[], None] = lambda: None
+    work: Callable[[int], T],
+    n: int,
+    wait: Callable[[], None] = lambda: None,
+    workers: int | None = None,
 ) -> Generator[T]:
     """Yield ``work(0), ..., work(n - 1)`` in order; several threads compute them.
 
     Each thread computes one result at a time, and one more waits for the consumer. BLAS uses one
     thread in each. ``wait`` is called when the consumer has used a result, before it is freed.
+    ``workers`` is the number of threads; None: as many as the budget has blocks for.
     """
-    workers = n_threads()
+    workers = n_threads() if workers is None else workers
     with blas_on_one_thread(), ThreadPoolExecutor(workers, "scatlas-block") as pool:
         pending: deque[Any] = deque()
         try:
@@ -240,5 +245,17 @@ def apply(
 
 
 def to_memory(x: Any) -> Any:
-    """The matrix in memory: the joined blocks of a Dask array, in one pass."""
-    return join(list(stream(x))) if is_dask(x) else x
+    """The matrix in memory: the joined blocks of a Dask array, in one pass.
+
+    Dense blocks are written to their place as they come, so that no value is held twice.
+    """
+    if not is_dask(x):
+        return x
+    parts: Iterator[Any] = stream(x)
+    first = next(parts)
+    if kind_of(first).sparse or first.dtype != x.dtype:
+        return join([first, *parts])
+    out = kind_of(first).arrays.empty(x.shape, x.dtype)
+    for rows, block in zip(row_blocks(x).slices(), chain([first], parts), strict=True):
+        out[rows] = block
+    return out

@@ -46,15 +46,15 @@ def umap(
     random_state: int | np.random.RandomState = 0,
     a: float | None = None,
     b: float | None = None,
-    method: Literal["umap"] = "umap",
+    method: Literal["umap", "umap-learn"] = "umap",
     key_added: str | None = None,
     neighbors_key: str = "neighbors",
     copy: bool = False,
 ) -> AnnData | None:
     """Embed the neighbourhood graph in a plane (UMAP).
 
-    McInnes, Healy, Melville (2018), with umap-learn's numbers, on one thread throughout: the same
-    graph and seed give the same coordinates whatever the number of threads.
+    McInnes, Healy, Melville (2018). Cells move in rounds, all at the same time and on all threads:
+    the same graph and seed give the same coordinates on any number of threads.
 
     Where the representation that the neighbours were found in lies on the GPU
     (``adata.obsm['X_pca']`` is a CuPy array, or Dask array of these), cuML draws it there. Where
@@ -80,7 +80,8 @@ def umap(
         Shape of the low-dimensional kernel; fitted to ``min_dist`` and ``spread`` when either is
         left out.
     method
-        Only ``"umap"``.
+        ``"umap"``: in rounds. ``"umap-learn"``: one edge after the other on one thread of the CPU,
+        with umap-learn's numbers; ten times slower.
     key_added
         Key of ``obsm`` and ``uns``, in place of ``X_umap`` and ``umap``.
     neighbors_key
@@ -101,10 +102,23 @@ def umap(
 
     Notes
     -----
-    The coordinates are those of umap-learn 0.5 bit for bit, except that the start of a graph in
-    more than ``2 * n_components`` parts, which umap-learn leaves to chance, is their mean cells'
-    PCA. As there, the last bits belong to the processor: the optimisation amplifies them, so that
+    In a round each cell moves by the forces of its edges and of its random cells at the coordinates
+    of the round before. Forces and edges per round are umap-learn's; its order of moves, in which a
+    cell's forces follow one another, is not, so that coordinates differ and neighbourhoods are kept
+    as well: with 100,000 simulated cells a trustworthiness of 0.981 where umap-learn's order gives
+    0.980. The step of a round is that of an implicit scheme, and forces are limited by their length
+    where umap-learn limits them along each axis: tight groups of few cells are round, and not
+    crosses along the diagonals.
+
+    The start of graphs with 4,000 cells and more are the same eigenvectors by Chebyshev filters on
+    all threads (Zhou, Saad, Tiago, Chelikowsky 2006), where umap-learn takes ARPACK.
+
+    With ``"umap-learn"`` the coordinates are those of umap-learn 0.5 bit for bit, up to 2,000,000
+    cells. As there, the last bits belong to the processor: the optimisation amplifies them, so that
     another one gives a picture that differs in its details.
+
+    With both methods, a graph in more than ``2 * n_components`` parts, whose start umap-learn
+    leaves to chance, starts from the PCA of the parts' mean cells.
 
     On the GPU the picture is cuML's: its spectral start, and cells that move at the same time. It
     shows the same groups at other places. cuML promises the same coordinates for the same seed on

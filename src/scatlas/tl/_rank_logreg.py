@@ -16,7 +16,7 @@ from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
 from scatlas.kernels.ranking import logreg_cpu
 from scatlas.tl._rank_sums import memory_budget
-from scatlas.tl._rank_table import Ranked
+from scatlas.tl._rank_table import GroupResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ def logreg(
     fit_intercept: bool = True,
     class_weight: Literal["balanced"] | None = None,
     penalty: Literal["l2"] | None = "l2",
-) -> Iterator[Ranked]:
+) -> Iterator[GroupResult]:
     """Coefficients of each group, as scanpy has them.
 
     Parameters
@@ -99,14 +99,14 @@ def logreg(
     coef = _minimize(loss, tol, max_iter)[: names.size]
     logger.info("logreg: %d evaluations, %d passes over X", loss.evaluations, cells.passes)
     if n_classes == 2:
-        yield Ranked(groups.names[0], coef[:, 0])
+        yield GroupResult(groups.names[0], coef[:, 0])
         return
     for group, name in enumerate(groups.names):
-        yield Ranked(name, coef[:, classes[group]])
+        yield GroupResult(name, coef[:, classes[group]])
 
 
 class _Cells:
-    """Cells with a class, in blocks that are kept if they fit the memory and made anew if not.
+    """Cells with a class, in blocks that are kept if they fit the memory and computed again if not.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ class _Cells:
             except MemoryError as error:
                 if not self._kind.gpu:
                     raise
-                logger.warning("no memory to keep the cells, which are made anew: %s", error)
+                logger.warning("no memory to keep the cells, which are computed again: %s", error)
         if self.passes == 0:
             self._look(None)
 

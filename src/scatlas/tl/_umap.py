@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import numbers
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,9 @@ from scatlas.elements import get_host_representation
 from scatlas.errors import InputError
 from scatlas.kernels.build.rapids import load_library
 from scatlas.kernels.graphs import umap_cpu
+from scatlas.matrix.umap_rounds import lay_out
+from scatlas.tl import _spectral
 from scatlas.tl._graph import graph, works_on_gpu
-from scatlas.tl._spectral import start as _spectral_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,8 +51,11 @@ def umap(
     """See :func:`scatlas.tl.umap`."""
     from sklearn.utils import check_random_state
 
-    if method != "umap":
-        msg = f"method {method!r} is not offered: use method='umap'"
+    if method not in {"umap", "umap-learn"}:
+        msg = f"method {method!r} is not offered: use method='umap' or 'umap-learn'"
+        raise InputError(msg)
+    if not (isinstance(negative_sample_rate, numbers.Integral) and negative_sample_rate >= 0):
+        msg = f"negative_sample_rate is {negative_sample_rate!r}: use a whole number, at least 0"
         raise InputError(msg)
     weights, params = graph(adata, neighbors_key)
     init = _initial(adata, init_pos, n_components)
@@ -65,7 +70,7 @@ def umap(
         "alpha": alpha,
         "n_epochs": rounds,
     }
-    gpu = rounds > 0 and works_on_gpu(adata, params)
+    gpu = method == "umap" and rounds > 0 and works_on_gpu(adata, params)
     if gpu and (cuml := load_library("cuml.manifold.umap", "UMAP")) is not None:
         from scatlas.kernels.graphs import umap_gpu
 
@@ -82,20 +87,34 @@ def umap(
                 adata, use_rep=params.get("use_rep"), n_pcs=params.get("n_pcs")
             )
 
-        places = _start(init, edges, n_components, state, cells)
-        seed = state.randint(_INT32.min + 1, _INT32.max - 1, 3).astype(np.int64)
-        places = _to_ten(places)
-        if rounds:
-            every = _rounds_per_use(edges.data, rounds)
-            graph_of = edges.indptr, edges.indices
-            umap_cpu.optimize_layout(
-                places, graph_of, curve, epochs_per_edge=every, seed=seed, **options
-            )
+        below = _spectral.FAST_BELOW if method == "umap" else _spectral.UMAP_LEARN_BELOW
+        places = _to_ten(_start(init, edges, n_components, state, cells, arpack_below=below))
+        if method == "umap":
+            places = lay_out(places, edges, curve, seed=int(state.randint(2**63)), **options)
+        else:
+            _in_order(places, edges, curve, state, options)
     used: dict[str, Any] = dict(zip("ab", curve, strict=True))
     if random_state != 0:
         used["random_state"] = random_state
     adata.uns[key_added or "umap"] = {"params": used}
     adata.obsm[key_added or "X_umap"] = places
+
+
+def _in_order(
+    places: np.ndarray,
+    edges: sp.csr_matrix,
+    curve: tuple[float, float],
+    state: np.random.RandomState,
+    options: dict[str, Any],
+) -> None:
+    """Move the cells in place, edge by edge in the order of umap-learn."""
+    seed = state.randint(_INT32.min + 1, _INT32.max - 1, 3).astype(np.int64)
+    if options["n_epochs"]:
+        every = _rounds_per_use(edges.data, options["n_epochs"])
+        graph_of = edges.indptr, edges.indices
+        umap_cpu.optimize_layout(
+            places, graph_of, curve, epochs_per_edge=every, seed=seed, **options
+        )
 
 
 def _start(
@@ -104,13 +123,15 @@ def _start(
     n_components: int,
     state: np.random.RandomState,
     cells: Callable[[], np.ndarray | sp.csr_matrix],
+    *,
+    arpack_below: int,
 ) -> np.ndarray:
     """Where the cells start: as given, by the graph's eigenvectors, or anywhere."""
     if not isinstance(init, str):
         return _apart(init, state)
     if init == "spectral":
         with blas_on_one_thread():
-            return _spectral_start(edges, n_components, state, cells)
+            return _spectral.start(edges, n_components, state, cells, arpack_below=arpack_below)
     places = state.uniform(low=-10.0, high=10.0, size=(edges.shape[0], n_components))
     return places.astype(np.float32)
 
@@ -174,7 +195,7 @@ def _edges(weights: sp.csr_matrix, rounds: int) -> sp.csr_matrix:
     strong = weights.tocsr().copy()
     strong.sum_duplicates()
     longest = rounds if rounds > 10 else _rounds(strong.shape[0])
-    strong.data[strong.data < strong.data.max() / float(longest)] = 0
+    strong.data[strong.data < strong.data.max(initial=0) / float(longest)] = 0
     strong.eliminate_zeros()
     return strong
 

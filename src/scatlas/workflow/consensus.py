@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-# Of the tables of all flavours, what ranks the genes of a plate.
+# Columns that rank the genes of a plate, in the tables of all flavours.
 _RANKED_BY = ("dispersions_norm", "variances_norm")
-# And what has a mean over plates; a rank has a meaning on its plate alone.
+# Columns to average over plates; a rank has a meaning on its plate alone.
 _AVERAGED = ["means", "dispersions", "dispersions_norm", "variances", "variances_norm"]
 
 
@@ -42,7 +42,7 @@ def consensus_genes(
         order, with the column ``highly_variable`` and numbers of its flavour
         (:func:`scatlas.pp.highly_variable_genes`), which are the same for all plates.
     n_top_genes
-        How many genes to keep; all where it is None.
+        Number of genes to keep; None for all.
     min_plates
         How many plates must agree.
     genes

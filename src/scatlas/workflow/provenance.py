@@ -96,7 +96,7 @@ def record(settings_json: str, manifests: Path) -> dict[str, Any]:
         "backend": ", ".join(sorted({run["backend"] for run in runs if "backend" in run})),
         "config": _json_line(decided["config"]),
         "plates": _json_line(plates),
-        "versions": _json_line({name: _joined_versions(name, versions) for name, _ in versions}),
+        "versions": _json_line({name: _join_versions(name, versions) for name, _ in versions}),
     }
 
 
@@ -143,7 +143,7 @@ def _run_records(
             logger.info("%s is missing: the record leaves out the versions of this step", file)
 
 
-def _joined_versions(name: str, versions: Iterable[tuple[str, str]]) -> str:
+def _join_versions(name: str, versions: Iterable[tuple[str, str]]) -> str:
     return ", ".join(sorted({str(version) for known, version in versions if known == name}))
 
 

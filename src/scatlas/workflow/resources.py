@@ -64,10 +64,16 @@ COUNT_BYTES, SELECTED_BYTES, SELECTED_SHARE = 1.9, 5, 0.11
 # Bytes per value of the samples of one file until they are loaded: float32 and uint16 or int32.
 SAMPLE_BYTES = 8
 
+# Values of a small plate: one or two seconds per step on one core. Its minutes per step are few,
+# because the time of a cluster job is the sum of those of its steps.
+SMALL_PLATE_VALUES = 1e8
+SMALL_PLATE_MINUTES = 3
+SMALL_ATLAS_VALUES = 1e9
+
 # Rules that hold neither blocks nor tables of a plate.
 _SMALL_RULES = {"simulate", "consensus"}
 _CLUSTER_RULES = {"hvg", "select_genes", "pca"}  # on all GPUs of compute.cluster
-_ONE_GPU_RULES = {"umap", "integrate"}
+_ONE_GPU_RULES = {"neighbors", "umap", "leiden", "integrate"}
 # Rules that write stores. Snakemake guesses the disk of all others.
 STORE_RULES = {"split", "load", "select_genes", "concat_on_disk", "pca", "harmony"}
 
@@ -149,8 +155,24 @@ class Estimates:
             return 1
         return 0 if cluster.kind == "local-cpu" else cluster.devices or 1
 
-    def gpus(self, rule: str) -> int:
+    def is_small(self, plate: str) -> bool:
+        """Whether the steps of a plate take about as long as the start of a process, or of CUDA."""
+        return self.plate(plate).values <= SMALL_PLATE_VALUES
+
+    @property
+    def is_small_atlas(self) -> bool:
+        """Whether the steps of the merged plates take seconds each."""
+        return self.atlas.values <= SMALL_ATLAS_VALUES
+
+    def prefers_cpu(self, plate: str) -> bool:
+        """Whether ``backend: auto`` computes a plate on the CPU: its size alone decides."""
+        config = self._config
+        return config.backend == "auto" and not config.compute.cluster and self.is_small(plate)
+
+    def gpus(self, rule: str, plate: str | None = None) -> int:
         """GPUs of a job."""
+        if plate and self.prefers_cpu(plate):
+            return 0
         if rule in _CLUSTER_RULES:
             return self._cluster_gpus
         return min(self._cluster_gpus, 1) if rule in _ONE_GPU_RULES else 0
@@ -182,12 +204,14 @@ class Estimates:
                 extra_mb = SUBSET_MB_PER_CELL * self.subset_cells
                 if not self._config.harmony:  # else the rule harmony has corrected all cells
                     extra_mb += self._harmony_mb(self.subset_cells)
-            case "subset" | "umap" | "report":
+            case "subset" | "neighbors" | "umap" | "leiden" | "embedding" | "report":
                 extra_mb = SUBSET_MB_PER_CELL * self.subset_cells
-        return memory_mb(cells, budget, extra_mb=extra_mb, gpus=self.gpus(rule))
+        return memory_mb(cells, budget, extra_mb=extra_mb, gpus=self.gpus(rule, plate))
 
     def runtime(self, rule: str, plate: str | None = None, threads: int = 1) -> int:
         """Minutes of a job."""
+        if plate and self.is_small(plate):
+            return SMALL_PLATE_MINUTES
         size = self.plate(plate) if plate else self.atlas
         match rule:
             case "normalize" if self._config.qc.drop_rare_genes:
@@ -213,7 +237,7 @@ class Estimates:
                 seconds = self._harmony_seconds(self.subset_cells)
                 harmony = 0 if self._config.harmony else minutes(seconds, threads)
                 return self.runtime("umap") + harmony
-            case "subset" | "umap" | "report":
+            case "subset" | "neighbors" | "umap" | "leiden" | "embedding" | "report":
                 return int(SUBSET_MINUTES + self.subset_cells / SUBSET_CELLS_PER_MINUTE)
         return minutes(size.values * SECONDS_PER_VALUE[rule], threads)
 
@@ -224,7 +248,7 @@ class Estimates:
         if rule == "normalize" and not self._config.qc.drop_rare_genes:
             return 1
         values = self.plate(plate).values if plate else self.atlas.values * SELECTED_SHARE
-        return block_threads(self._budget, values, gpu=self.gpus(rule) > 0)
+        return block_threads(self._budget, values, gpu=self.gpus(rule, plate) > 0)
 
     def disk(self, rule: str, plate: str | None = None) -> int:
         """MB of the store that a job writes."""

@@ -174,6 +174,7 @@ def run_script(
         record = {
             "versions": versions(),
             "seconds": seconds,
+            "processor_seconds": round(time.process_time(), 3),
             "peak_memory_bytes": peak,
             "threads": args.threads,
             **device_record,
@@ -253,7 +254,7 @@ def _damaged_input_message(error: Exception, args: argparse.Namespace) -> str | 
     path = next((part for part in str(error).split(": ") if Path(part).exists()), None)
     if path is None or not isinstance(error, InputError):
         return None
-    repair = f"delete it (rm -r {path}) and give the same command again, which makes it anew"
+    repair = f"delete it (rm -r {path}) and give the same command again, which makes it again"
     return str(error).replace(REMEDY, repair)
 
 

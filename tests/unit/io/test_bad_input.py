@@ -615,9 +615,10 @@ def test_a_zarr_store_of_lfs_pointers(tmp_path, zarr_format):
         load(path)
 
 
+@pytest.mark.parametrize("place", [Path, Path.as_uri])
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("array", ["obs/_index", "var/_index", "X/data"])
-def test_a_zarr_store_that_lacks_a_chunk_of_names(tmp_path, zarr_format, array):
+def test_a_zarr_store_that_lacks_a_chunk_of_names(tmp_path, zarr_format, array, place):
     """Which would read as names without a letter, and cells as '', '-1', '-2'."""
     with ad.settings.override(zarr_write_format=zarr_format):
         path = write(plate(), tmp_path / "plate.zarr")
@@ -626,8 +627,13 @@ def test_a_zarr_store_that_lacks_a_chunk_of_names(tmp_path, zarr_format, array):
         for file in (path / array).rglob("*")
         if file.is_file() and file.name not in {"zarr.json", ".zarray", ".zattrs"}
     ]
-    chunks[0].unlink()
-    assert refused(path).startswith(f"{array} lacks 1 of {len(chunks)} chunk files: copy or")
+    kept = chunks[0].rename(tmp_path / "kept")
+    with pytest.raises(InputError) as caught:
+        load_plate(place(path), tmp_path / "counts.zarr", plate="P1")
+    lacks = f"{place(path)}: {array} lacks 1 of {len(chunks)} chunk files: copy or"
+    assert str(caught.value).startswith(lacks)
+    kept.rename(chunks[0])
+    load_plate(place(path), tmp_path / "counts.zarr", plate="P1")
 
 
 def in_array(file: h5py.File, element: str, name: str) -> None:

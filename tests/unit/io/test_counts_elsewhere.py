@@ -13,6 +13,8 @@ import scipy.sparse as sp
 from scatlas.errors import InputError
 from scatlas.io import load_plate, split_samples
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*zarr v3:UserWarning")
+
 
 def counts(n_genes: int) -> ad.AnnData:
     rng = np.random.default_rng(0)

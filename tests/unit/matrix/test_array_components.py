@@ -43,7 +43,7 @@ def reference(x: np.ndarray, n_comps: int, *, zero_center: bool = True) -> tuple
 def taken(monkeypatch) -> list[str]:
     """Names of the ways that are taken."""
     names = []
-    for name in ("_from_products", "_from_cells", "_of_genes"):
+    for name in ("_from_products", "_from_cells", "_from_genes"):
         way = getattr(array_components, name)
 
         def called(*args, name=name, way=way, **options):
@@ -57,7 +57,7 @@ def taken(monkeypatch) -> list[str]:
 WAYS = [
     (80, 600, False, "_from_cells"),
     (400, 600, False, "_from_cells"),
-    (500, 400, False, "_of_genes"),
+    (500, 400, False, "_from_genes"),
     (300, 600, True, "_from_products"),
     (500, 400, True, "_from_products"),
 ]
@@ -203,7 +203,7 @@ def test_iterations_that_do_not_converge_are_replaced(monkeypatch, taken, caplog
     monkeypatch.setattr(krylov_cpu, "_MAX_RESTARTS", 1)
     monkeypatch.setattr(krylov_cpu, "_ANGLE", 0)
     monkeypatch.setattr(krylov_cpu, "_ROUNDING", 0)
-    for n_cells, way in ((300, "_from_cells"), (900, "_of_genes")):
+    for n_cells, way in ((300, "_from_cells"), (900, "_from_genes")):
         dense = cells(n_cells, 600)
         found = array_components.array_components(sp.csr_matrix(dense), N_COMPS)
         np.testing.assert_allclose(found.PCs, reference(dense, N_COMPS)[0], atol=1e-9)

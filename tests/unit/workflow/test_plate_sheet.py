@@ -193,7 +193,8 @@ def test_other_files_are_refused(sheet, tmp_path):
     text = "is not a text file: save the plate sheet as tab-separated text (UTF-8)"
     assert text in refusal(sheet("plate\tpath\na\tx\n", "utf-16"))
     assert "there is no such plate sheet" in refusal(tmp_path / "none.tsv")
-    assert "there are no plates here: correct the path, or give a" in refusal(tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert "there are no plates here: correct the path" in refusal(tmp_path / "empty")
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,10 @@ REQUESTS = {
         "pca": (4, 2812, 22, 24001, 0),
         "atlas": (1, 2812, 16, 0, 0),
         "subset": (1, 21924, 515, 0, 0),
+        "neighbors": (4, 21924, 515, 0, 0),
         "umap": (4, 21924, 515, 0, 0),
+        "leiden": (4, 21924, 515, 0, 0),
+        "embedding": (1, 21924, 515, 0, 0),
         "report": (1, 21924, 515, 0, 0),
         "consensus": (1, 900, None, 0, 0),
         "simulate": (1, 900, None, 0, 0),
@@ -122,7 +125,10 @@ REQUESTS = {
         "pca": (8, 12812, 16, 24001, 2),
         "atlas": (1, 6812, 16, 0, 0),
         "subset": (1, 25924, 515, 0, 0),
+        "neighbors": (4, 28924, 515, 0, 1),
         "umap": (4, 28924, 515, 0, 1),
+        "leiden": (4, 28924, 515, 0, 1),
+        "embedding": (1, 25924, 515, 0, 0),
         "integrate": (4, 41988, 575, 0, 1),
         "report": (1, 25924, 515, 0, 0),
     },
@@ -140,7 +146,10 @@ REQUESTS = {
         "harmony": (16, 39205, 26, 1600, 0),
         "atlas": (1, 7132, 16, 0, 0),
         "subset": (1, 401944, 10015, 0, 0),
+        "neighbors": (4, 401944, 10015, 0, 0),
         "umap": (4, 401944, 10015, 0, 0),
+        "leiden": (4, 401944, 10015, 0, 0),
+        "embedding": (1, 401944, 10015, 0, 0),
         "integrate": (4, 401944, 10015, 0, 0),
         "report": (1, 401944, 10015, 0, 0),
     },
@@ -170,7 +179,17 @@ PLATES = [
     Plate(plate=name, path=f"{name}.h5ad", n_cells=n_cells)
     for name, n_cells in {"first": 10_000_000, "small": 1000, "third": 10_000_000}.items()
 ]
-CONSTANT_THREADS = {"qc_filter", "consensus", "atlas", "subset", "umap", "integrate", "report"}
+CONSTANT_THREADS = {
+    "qc_filter",
+    "consensus",
+    "atlas",
+    "subset",
+    "neighbors",
+    "umap",
+    "leiden",
+    "embedding",
+}
+CONSTANT_THREADS |= {"integrate", "report"}
 CONSTANT_THREADS |= {"simulate", "merge_pseudobulk"}
 PLATE_RULES = {"load", "qc_filter", "normalize", "doublets", "hvg", "select_genes", "pseudobulk"}
 
@@ -195,7 +214,7 @@ def test_a_small_plate_requests_less():
     assert estimates.threads("normalize", "small") == 1
     assert estimates.memory("load", "small", 2) == 1924
     assert estimates.memory("select_genes", "small", 2) == 1930
-    assert estimates.runtime("load", "small", 2) == 10
+    assert estimates.runtime("load", "small", 2) == 3
     assert estimates.disk("load", "small") == 2
 
 

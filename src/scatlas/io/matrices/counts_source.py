@@ -21,6 +21,7 @@ from scatlas.io.files.anndata_checks import (
     is_group,
 )
 from scatlas.io.files.anndata_file import Store, load_filters
+from scatlas.io.files.listing import list_files
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.matrices.csr_row_block import RowBlock, row_blocks
 from scatlas.io.matrices.layout import StoredMatrix, check_indices
@@ -34,11 +35,11 @@ from scatlas.io.tables.table import Table, open_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
 
     import pandas as pd
     import scipy.sparse as sp
 
+    from scatlas.io.files.stored_nodes import StoredGroup
     from scatlas.io.tables.cell_ranger import CellRangerTables
 
 # Values, and rows of a dense matrix, by which to tell counts from other numbers.
@@ -122,18 +123,18 @@ class CountsSource:
         return Table.open(self.path, self._tables, self._var if name == "var" else name)
 
     def check_complete(self) -> None:
-        """Refuse a local Zarr store that has lost files of values or names.
+        """Refuse a Zarr store that has lost files of values or names.
 
-        They would read as zeros, and as names without a letter. Remote stores are not listed: that
-        may take longer than reading them. Nor are other arrays counted: of a dense matrix, or of a
-        column, a chunk that holds nothing but zeros has no file.
+        They would read as zeros, and as names without a letter. Other arrays are not counted: of a
+        dense matrix, or of a column, a chunk that holds nothing but zeros has no file. A web server
+        lists no files: a store there is not checked.
 
         Raises
         ------
         InputError
             With the number of missing files.
         """
-        if self.kind != "zarr" or "://" in self.path:
+        if self.kind != "zarr":
             return
         arrays = [] if self.matrix.format == "dense" else [f"{self.matrix.key}/data"]
         for name in ("obs", self._var):
@@ -144,10 +145,9 @@ class CountsSource:
             values = self._root[key]
             cut = values.shards or values.chunks
             due = -(-values.shape[0] // cut[0])
-            there = sum(
-                file.is_file() and file.name not in _ZARR_METADATA
-                for file in Path(self._store.path, *key.split("/")).rglob("*")
-            )
+            with reading(self.path, f"the list of the files of {key}"):
+                files = list_files(self._store.path, key)
+            there = due if files is None else len(files - _ZARR_METADATA)
             if there < due:
                 msg = f"{self.path}: {key} lacks {due - there:,} of {due:,} chunk files: {REMEDY}"
                 raise InputError(msg)
@@ -277,11 +277,11 @@ def _check_one_matrix(path: str, counts: str) -> None:
         raise InputError(msg)
 
 
-def _layers(root: Any) -> list[str]:
+def _layers(root: StoredGroup) -> list[str]:
     return [f"layers/{name}" for name in sorted(root.get("layers", {}))]
 
 
-def _check_element(path: str, root: Any, key: str) -> None:
+def _check_element(path: str, root: StoredGroup, key: str) -> None:
     """Refuse a file without the counts, saying where they may be instead."""
     if key in root and attribute(root[key], "encoding-type") != "null":
         return

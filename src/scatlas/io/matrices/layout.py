@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import h5py
 import numpy as np
@@ -16,6 +16,9 @@ from scatlas.io.files.anndata_file import load_filters
 from scatlas.io.files.chunk_locations import read_without_plugins
 from scatlas.io.files.local_zarr import as_zarr_python
 from scatlas.io.files.read_errors import REMEDY, reading
+
+if TYPE_CHECKING:
+    from scatlas.io.files.stored_nodes import StoredGroup
 
 logger = logging.getLogger(__name__)
 _SPARSE: dict[str, Literal["csr", "csc"]] = {"csr_matrix": "csr", "csc_matrix": "csc"}
@@ -49,7 +52,7 @@ class StoredMatrix:
     indptr: np.ndarray = field(repr=False, default_factory=lambda: np.empty(0, np.int64))
 
     @classmethod
-    def find(cls, path: str, root: Any, key: str, shape: tuple[int, int]) -> StoredMatrix:
+    def find(cls, path: str, root: StoredGroup, key: str, shape: tuple[int, int]) -> StoredMatrix:
         """Find how a matrix is stored and check that its parts agree.
 
         Parameters
@@ -126,7 +129,7 @@ class StoredMatrix:
             return self.shape[0] * self.shape[1]
         return int(self.indptr[-1])
 
-    def to_csr(self, root: Any, kind: str, budget: int) -> sp.csr_matrix:
+    def to_csr(self, root: StoredGroup, kind: str, budget: int) -> sp.csr_matrix:
         """CSR matrix of a dense or CSC element, see :meth:`scatlas.io.CountsSource.convert`."""
         stored, n_bytes = root[self.key], self.n_values * self.dtype.itemsize
         if self.format == "csc":
@@ -196,7 +199,7 @@ def _check_shape(name: str, stored: tuple[int, ...], shape: tuple[int, int]) -> 
 
 
 def _check_line(name: str, element: Any) -> None:
-    """Refuse what is not an array of one dimension: a group, one value, nothing, a table."""
+    """Refuse elements that are not arrays of one dimension: groups, single values, tables."""
     # HDF5 has data sets without any extent; their shape is None.
     shape = None if is_group(element) else element.shape
     if shape is not None and len(shape) == 1:
@@ -246,7 +249,9 @@ def _check_offsets(
         raise InputError(msg)
 
 
-def read_range(path: str, root: Any, key: str, first: int, stop: int, rows: str) -> np.ndarray:
+def read_range(
+    path: str, root: StoredGroup, key: str, first: int, stop: int, rows: str
+) -> np.ndarray:
     """Part of an array along its first axis, read by the library; types as :func:`in_memory`."""
     with reading(path, f"{key} of {rows}"):
         stored = np.asarray(root[key][first:stop])
@@ -276,7 +281,7 @@ def check_indices(path: str, key: str, indices: np.ndarray, size: int, rows: str
         raise InputError(msg)
 
 
-def read_element(path: str, root: Any, name: str) -> Any:
+def read_element(path: str, root: StoredGroup, name: str) -> Any:
     """Read an element whole, as anndata decodes it."""
     from anndata.io import read_elem
 

@@ -1,4 +1,4 @@
-"""The only door in: validate a plate and store its counts in the canonical form, in one pass."""
+"""Validate a plate and store its counts in the canonical form, in one pass."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Notices(list[str]):
         self.append(notice)
 
     def add_first(self, notice: str) -> None:
-        """Add what is known late, and told before all others."""
+        """Log a notice that becomes known late, and put it before the others."""
         self.add(notice)
         self.insert(0, self.pop())
 
@@ -60,7 +60,7 @@ def load_plate(
     reference_counts_in: str = "X",
     mt_prefix: str | None = "MT-",
     gene_names: str | None = None,
-    max_pct_mt: float | None = None,
+    mt_bound: str | None = None,
     block_budget: str | int = "256MB",
 ) -> dict[str, Any]:
     """Validate a plate and write its counts and QC metrics as ``counts.zarr``.
@@ -92,9 +92,9 @@ def load_plate(
         Genes whose names begin with it are mitochondrial; None for no such genes.
     gene_names
         Column of ``var`` that holds these names; None for its index.
-    max_pct_mt
-        The bound that will be put on ``pct_counts_mt``. It drops nothing here, but a plate without
-        mitochondrial genes, where it could not act, is refused.
+    mt_bound
+        Bound on mitochondrial counts of a later step, in words (``"qc.max_pct_mt is 5"``). It drops
+        nothing here, but a plate without mitochondrial genes, where it could not act, is refused.
     block_budget
         Memory for the blocks in flight, as ``"256MB"``.
 
@@ -103,7 +103,7 @@ def load_plate(
     ``plate``, ``n_cells``, ``n_genes``, ``n_values``, ``total_counts``, ``max_count``,
     ``n_empty_cells``, ``n_mt_genes``, ``n_unsorted_cells``, ``n_stored_zeros`` (int),
     ``values_digest`` (:func:`scatlas.io.files.checksums.values_digest` of the store), and
-    ``notices`` (list of str): what was mended on the way, each also logged.
+    ``notices`` (list of str): corrections of the input, each also logged.
 
     Notes
     -----
@@ -138,14 +138,14 @@ def load_plate(
         as_given, var = var, var.storable(notices.add)
         if check_obs is not None:
             check_obs(obs)
-        mt = _mitochondrial(as_given, mt_prefix, gene_names, max_pct_mt, notices)
+        mt = _mitochondrial(as_given, mt_prefix, gene_names, mt_bound, notices)
 
         tally = _LoadStatistics(counts.shape[1])
         checked = _checked_blocks(counts, budget, obs, genes, mt, notices)
         with (
             CsrWriter(out, n_vars=counts.shape[1]) as writer,
-            obs.writing(writer.folder / "obs", late=METRICS) as finish_obs,
-            var.writing(writer.folder / "var", late=GENE_METRICS) as finish_var,
+            obs.writing(writer.folder / "obs", deferred_columns=METRICS) as finish_obs,
+            var.writing(writer.folder / "var", deferred_columns=GENE_METRICS) as finish_var,
             closing(checked),
         ):
             for block in checked:
@@ -270,7 +270,7 @@ def _mitochondrial(
     var: Table,
     prefix: str | None,
     column: str | None,
-    max_pct_mt: float | None,
+    bound: str | None,
     notices: _Notices,
 ) -> np.ndarray:
     """Mask of the mitochondrial genes, bool [genes]."""
@@ -278,8 +278,8 @@ def _mitochondrial(
         return np.zeros(var.n_rows, bool)
     mt = mitochondrial_genes(var, prefix, column)
     if not mt.any():
-        if max_pct_mt is not None:
-            msg = f"{var.path}: {why_bound_cannot_act(var, prefix, column, max_pct_mt)}"
+        if bound is not None:
+            msg = f"{var.path}: {why_bound_cannot_act(var, prefix, column, bound)}"
             raise InputError(msg)
         notices.add(f"no gene name begins with {prefix!r}: mitochondrial counts are all zero")
     return mt

@@ -40,9 +40,32 @@ def memberships(distances: Array) -> Float32Array:
     -------
     float32 ``[n, k]``, 0 for the cell itself.
     """
+    return _memberships_of(distances, is_self_first=True)
+
+
+def memberships_in_reference(distances: Array) -> Float32Array:
+    """Weight of each nearest cell of a reference, ``exp(-d / sigma)``.
+
+    As umap-learn's ``transform`` computes it: `sigma` makes the weights without that of the nearest
+    cell sum to ``log2(k)``, to 1e-5. A weight depends on its row alone: umap-learn's lower limit of
+    `sigma` is a share of the mean distance of all rows, here of its own row.
+
+    Parameters
+    ----------
+    distances
+        float ``[n, k]``, ascending per row.
+
+    Returns
+    -------
+    float32 ``[n, k]``, 1 for a cell at distance 0.
+    """
+    return _memberships_of(distances, is_self_first=False)
+
+
+def _memberships_of(distances: Array, *, is_self_first: bool) -> Float32Array:
     distances = np.ascontiguousarray(distances, dtype=np.float32)
     out = np.empty(distances.shape, dtype=np.float32)
-    _memberships(distances, out)
+    _memberships(distances, is_self_first, out)
     return out
 
 
@@ -100,19 +123,19 @@ def optimize_layout(
 
 
 @njit(nogil=True, cache=True)
-def _memberships(distances: Float32Array, out: Array) -> None:
+def _memberships(distances: Float32Array, is_self_first: bool, out: Array) -> None:
     k = distances.shape[1]
     target = np.log2(np.float64(k))
     for row in range(distances.shape[0]):
         d = distances[row]
         rho = np.float32(0.0)
-        for j in range(k):
+        for j in range(k if is_self_first else 0):
             if d[j] > 0.0:
                 rho = d[j]
                 break
         sigma = _sigma(d, rho, target)
         out[row, 0] = 0.0
-        for j in range(1, k):
+        for j in range(int(is_self_first), k):
             beyond = d[j] - rho
             out[row, j] = 1.0 if beyond <= 0.0 else np.exp(-(beyond / sigma))
 

@@ -16,8 +16,8 @@ def eigh_top(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """As :func:`scatlas.kernels.linalg.eigh_cpu.eigh_top`, computed on the current device.
 
-    The matrix may lie there or in memory, and is left as it is. The result is in memory.
+    The matrix may be on the GPU or the host, and does not change. The result is on the host.
     """
-    # All pairs, by divide and conquer: of 2,304 genes in a third of a second.
+    # All pairs, by divide and conquer: a third of a second for 2,304 genes.
     values, vectors = cp.linalg.eigh(cp.asarray(matrix))
     return values[::-1][:n].get(), np.ascontiguousarray(vectors[:, ::-1][:, :n].get())

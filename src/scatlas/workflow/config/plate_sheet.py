@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import unquote, urlsplit
 
+from natsort import natsorted
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from scatlas._util.natural_sort import natural_sort_key
 from scatlas.errors import ConfigError
 
 __all__ = ["Plate", "read_plates"]
@@ -178,7 +178,7 @@ def _find_files(pattern: str) -> list[tuple[int, list[str]]]:
     if not paths:
         msg = f"{pattern}: there are no plates here: correct the path, or give a plate sheet"
         raise ConfigError(msg)
-    paths.sort(key=lambda path: natural_sort_key(str(path)))
+    paths = natsorted(paths, key=str)
     parts = [path.with_suffix("").parts for path in paths]
     # Folders and names that all paths share, at the beginning and at the end.
     first, last = _n_shared(parts), _n_shared([part[::-1] for part in parts])

@@ -647,9 +647,10 @@ class Config(_Section):
     backend: Literal["auto", "cpu", "gpu"] = Field(
         "auto",
         description=(
-            "Device of the steps hvg, select_genes, pca, umap and integrate; the other steps run "
-            "on the CPU. gpu: an NVIDIA GPU, or an error with the reason if none can be used. "
-            "auto: a GPU if one can be used, otherwise the CPU; the step's log gives the reason. "
+            "Device of the steps hvg, select_genes, pca, neighbors, umap, leiden and integrate; "
+            "the others run on the CPU. gpu: an NVIDIA GPU, or an error with the reason if none "
+            "can be used. auto: a GPU if one can be used and the plate has over 100 million "
+            "values, otherwise the CPU; the step's log gives the reason. "
             "Both wait for GPUs that other jobs of this workflow use. CPU and GPU results agree "
             "up to rounding (the UMAP in its shape, the clusters except for cells between two), "
             "so a change of this key reruns no finished step; --forcerun does."

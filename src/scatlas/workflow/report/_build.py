@@ -317,7 +317,7 @@ class _Book:
 
 
 def _cells(column: pd.Series) -> list[str]:
-    """A column as it is read: thousands apart, as few decimals as all its numbers need."""
+    """A column as text: thousands separated, as few decimals as all its numbers need."""
     if not pd.api.types.is_numeric_dtype(column):
         return [str(value) for value in column]
     numbers = column.dropna()

@@ -41,7 +41,7 @@ class CellTables(Mapping[str, pd.DataFrame]):
 
 @dataclass(frozen=True)
 class Results:
-    """Where the files of a run are, and what they hold.
+    """Files of a run, and their content.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class Results:
 
     @cached_property
     def doublet_facts(self) -> dict[str, dict[str, Any]]:
-        """What was found in each capture, by plate and capture: rates and histograms of scores."""
+        """Rates and histograms of doublet scores, by plate and capture."""
         found = {p: json.loads(path.read_text("utf-8")) for p, path in self.doublets.items()}
         return {
             f"{plate}, {capture}" if capture else plate: facts

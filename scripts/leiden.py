@@ -1,0 +1,52 @@
+"""Cluster the sampled cells."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from scatlas.get import on_backend
+from scatlas.io import atomic_path
+from scatlas.io.files.hdf5_writing import write_h5ad
+from scatlas.tl import leiden as find_clusters
+from scatlas.workflow import script
+from scatlas.workflow.config.cli_options import add_options, from_options
+from scatlas.workflow.config.sections import Leiden
+from scatlas.workflow.sample import join_sample, read_sample
+
+logger = logging.getLogger("scatlas")
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = script.parser(__doc__, gpu=True)
+    parser.set_defaults(cluster="")  # works in this process, on one GPU
+    parser.add_argument("--subset", type=Path, required=True, help="subset.h5ad")
+    parser.add_argument("--neighbors", type=Path, required=True, help="neighbors.h5ad")
+    parser.add_argument("--seed", type=int, default=0, help="random seed")
+    parser.add_argument("--leiden", type=Path, required=True, help="h5ad to write")
+    add_options(parser, Leiden)
+    args = parser.parse_args(argv)
+    options = from_options(args, Leiden)
+    with script.run_script(args, outputs=[args.leiden]) as facts:
+        adata = read_sample(args.subset, obsm="X_pca")
+        join_sample(adata, args.neighbors)
+        # It works where the components are.
+        adata.obsm["X_pca"] = on_backend(adata.obsm["X_pca"])
+        find_clusters(
+            adata,
+            options.resolution,
+            random_state=args.seed,
+            flavor="igraph",
+            n_iterations=2,
+            directed=False,
+        )
+        del adata.obsm["X_pca"], adata.obsp, adata.uns["neighbors"]
+        with atomic_path(args.leiden) as path:
+            write_h5ad(path, adata)
+        n_clusters = adata.obs["leiden"].nunique()
+        logger.info("%d clusters of %s cells", n_clusters, f"{adata.n_obs:,}")
+        facts |= {"n_cells": adata.n_obs, "n_clusters": n_clusters}
+
+
+if __name__ == "__main__":
+    script.run_main(main)

@@ -1,0 +1,43 @@
+"""Find the neighbours of the sampled cells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scatlas.get import on_backend
+from scatlas.io import atomic_path
+from scatlas.io.files.hdf5_writing import write_h5ad
+from scatlas.pp import neighbors as find_neighbors
+from scatlas.workflow import script
+from scatlas.workflow.config.cli_options import add_options, from_options
+from scatlas.workflow.config.sections import Neighbors
+from scatlas.workflow.sample import read_sample
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = script.parser(__doc__, gpu=True)
+    parser.set_defaults(cluster="")  # works in this process, on one GPU
+    parser.add_argument("--subset", type=Path, required=True, help="subset.h5ad")
+    parser.add_argument("--seed", type=int, default=0, help="random seed")
+    parser.add_argument("--neighbors", type=Path, required=True, help="h5ad to write")
+    add_options(parser, Neighbors)
+    args = parser.parse_args(argv)
+    options = from_options(args, Neighbors)
+    with script.run_script(args, outputs=[args.neighbors]) as facts:
+        adata = read_sample(args.subset, obsm="X_pca")
+        adata.obsm["X_pca"] = on_backend(adata.obsm["X_pca"])
+        find_neighbors(
+            adata,
+            options.n_neighbors,
+            options.n_pcs,
+            use_rep="X_pca",
+            random_state=args.seed,
+        )
+        del adata.obsm["X_pca"]
+        with atomic_path(args.neighbors) as path:
+            write_h5ad(path, adata)
+        facts |= {"n_cells": adata.n_obs}
+
+
+if __name__ == "__main__":
+    script.run_main(main)

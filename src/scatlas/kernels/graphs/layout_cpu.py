@@ -1,0 +1,221 @@
+"""One round of UMAP's layout: each cell moves by the coordinates of the round before.
+
+The forces are those of McInnes, Healy, Melville (2018), section 3.2, with the edge schedule of
+umap-learn 0.5 (`layouts.py`, BSD-3-Clause). There one edge after the other moves both of its cells.
+Here a cell sums the forces of its own row, and random numbers are hashes of seed, cell and round:
+the bits depend neither on threads nor on blocks. Powers are polynomials, because those of the C
+library differ between machines; no step is fused, so all processors give the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scatlas.kernels.build.numba_cache import njit
+
+if TYPE_CHECKING:
+    from scatlas.arrays.array_types import Array, Float32Array, Ints, UInt64Array
+
+_F = np.float32
+_LANES = 8  # of vector instructions: without a remainder of pairs, all are computed with them
+# Length of a repulsive force. umap-learn limits it along each axis, which makes crosses of tight
+# groups. Attractive forces need no limit: a cell moves at most to the mean of its neighbours.
+_LONGEST = _F(4.0)
+_NEAREST = _F(1e-12)  # squared distance below which cells coincide
+_SOFTENING = _F(0.001)  # of repulsion
+# Coefficients of log2(1 + t) / t and 2**t, t from 0 to 1, interpolated at Chebyshev's points, with
+# errors of 1.2e-6 and 2e-7. Written out: LLVM vectorises only loops that have no loop inside.
+_L0, _L1, _L2 = _F(1.442693), _F(-0.72114408), _F(0.47749636)
+_L3, _L4, _L5, _L6 = _F(-0.33837721), _F(0.21394321), _F(-0.09462681), _F(0.02001665)
+_E0, _E1, _E2 = _F(0.99999988), _F(0.69315451), _F(0.24014182)
+_E3, _E4, _E5 = _F(0.05586034), _F(0.00894959), _F(0.00189375)
+# SplitMix64 (Steele, Lea, Flood 2014): step of its counter, factors of its hash.
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_FACTOR_1, _FACTOR_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_S27, _S30, _S31, _S32 = map(np.uint64, (27, 30, 31, 32))
+
+
+def run_round(
+    coordinates: Float32Array,
+    out: Float32Array,
+    others: Float32Array,
+    edges: tuple[Array, Array, Float32Array],
+    keys: UInt64Array,
+    curve: tuple[float, float],
+    rows: tuple[int, int],
+    *,
+    number: int,
+    rate: float,
+    pulls: int,
+    gamma: float,
+    negative_sample_rate: int,
+    seed: int,
+) -> None:
+    """Write the coordinates of some cells after one more round.
+
+    A cell moves by ``rate * (pull + push) / (1 + rate * stiffness)``, where `stiffness` is the sum
+    of the factors of its attractive forces. All cells move at once: without the denominator, which
+    is that of an implicit step, a cell of a tight group would jump to the other side of it in each
+    round, further the more neighbours it has. It tends to 1 with the learning rate.
+
+    Parameters
+    ----------
+    coordinates
+        float32 ``[n, n_components]`` before the round, C order.
+    out
+        float32 ``[n, n_components]``: `rows` are overwritten.
+    others
+        float32 ``[n_others, n_components]``: where the neighbours are; `coordinates` itself, or
+        cells that do not move.
+    edges
+        ``indptr`` ``[n + 1]``, ``indices`` into `others`, and weights from 0 to 1, float32: an edge
+        of weight ``w`` is used in ``w`` of the rounds.
+    keys
+        uint64 ``[n]``: names each cell in the random numbers.
+    curve
+        ``a`` and ``b`` of the low-dimensional weight ``1 / (1 + a * d**(2 * b))``.
+    rows
+        First cell and the one after the last.
+    number
+        Number of the round, from 0.
+    rate
+        Learning rate of the round.
+    pulls
+        Attractive forces per edge: 2 if the same edge pulls from the row of the other cell, too.
+    gamma
+        Weight of repulsion.
+    negative_sample_rate
+        Random cells per use of an edge.
+    seed
+        Seed, 0 to 2**64 - 1.
+    """
+    indptr, indices, weights = edges
+    _run_round(
+        *(coordinates, out, others, indptr, indices, weights, keys),
+        *(_F(curve[0]), _F(curve[1]), *rows, number, _F(rate), _F(pulls), _F(gamma)),
+        *(negative_sample_rate, np.uint64(seed)),
+    )
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _run_round(
+    coordinates: Float32Array,
+    out: Float32Array,
+    others: Float32Array,
+    indptr: Ints,
+    indices: Array,
+    weights: Float32Array,
+    keys: UInt64Array,
+    a: np.float32,
+    b: np.float32,
+    start: int,
+    stop: int,
+    number: int,
+    rate: np.float32,
+    pulls: np.float32,
+    gamma: np.float32,
+    n_draws: int,
+    seed: np.uint64,
+) -> None:
+    n_components = coordinates.shape[1]
+    most = 1
+    for i in range(start, stop):
+        most = max(most, indptr[i + 1] - indptr[i])
+    used = np.empty(most, np.int64)
+    most = -(-most * (1 + n_draws) // _LANES) * _LANES
+    apart = np.zeros((n_components, most), np.float32)
+    d2, factors = np.empty(most, np.float32), np.empty(most, np.float32)
+    round_seed = _hash(seed + np.uint64(number) * _STEP)
+    for i in range(start, stop):
+        n_used = _used_edges(weights, indptr[i], indptr[i + 1], number, used)
+        n_pairs = n_used * (1 + n_draws)
+        for pair in range(n_used):
+            other = np.int64(indices[used[pair]])
+            for axis in range(n_components):
+                apart[axis, pair] = coordinates[i, axis] - others[other, axis]
+        stream = _hash(round_seed + keys[i] * _STEP)
+        for pair in range(n_used, n_pairs):
+            stream += _STEP
+            other = _draw(stream, others.shape[0])
+            for axis in range(n_components):
+                apart[axis, pair] = coordinates[i, axis] - others[other, axis]
+        _factors(apart, n_used, n_pairs, a, b, pulls, gamma, d2, factors)
+        stiffness = _F(0.0)
+        for pair in range(n_used):
+            stiffness -= factors[pair]
+        step = rate / (_F(1.0) + rate * stiffness)
+        for axis in range(n_components):
+            force = _F(0.0)
+            for pair in range(n_pairs):
+                force += factors[pair] * apart[axis, pair]
+            out[i, axis] = coordinates[i, axis] + step * force
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _used_edges(weights: Float32Array, start: int, stop: int, number: int, used: Ints) -> int:
+    """Write the edges of a row that a round uses, and return how many they are."""
+    this, last = _F(number), _F(max(number - 1, 0))
+    n_used = 0
+    for edge in range(start, stop):
+        used[n_used] = edge
+        # The next edge overwrites an unused one: half as long as a branch, which mispredicts.
+        n_used += int(this * weights[edge]) > int(last * weights[edge])
+    return n_used
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _factors(
+    apart: Float32Array,
+    n_used: int,
+    n_pairs: int,
+    a: np.float32,
+    b: np.float32,
+    pulls: np.float32,
+    gamma: np.float32,
+    d2: Float32Array,
+    factors: Float32Array,
+) -> None:
+    """Write the force of each pair per distance, negative where it attracts."""
+    n = -(-n_pairs // _LANES) * _LANES
+    d2[:n] = _NEAREST
+    for axis in range(apart.shape[0]):
+        for pair in range(n):
+            d2[pair] += apart[axis, pair] * apart[axis, pair]
+    for pair in range(n):
+        power = a * _power(d2[pair], b)
+        near = _F(2.0) * b / (_F(1.0) + power)
+        push = gamma * near / (_SOFTENING + d2[pair])
+        limit = _LONGEST / np.sqrt(d2[pair])
+        push = min(max(push, -limit), limit)
+        factors[pair] = -pulls * near * power / d2[pair] if pair < n_used else push
+
+
+@njit(nogil=True, cache=True)
+def _draw(stream: np.uint64, n: int) -> np.int64:
+    """Random number below `n`, which is at most 2**32."""
+    return np.int64(((_hash(stream) >> _S32) * np.uint64(n)) >> _S32)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _power(x: np.float32, exponent: np.float32) -> np.float32:
+    """``x**exponent`` of a normal number above zero; relative error 1e-6 times the exponent."""
+    bits = np.float32(x).view(np.int32)
+    t = np.int32((bits & np.int32(0x7FFFFF)) | np.int32(0x3F800000)).view(np.float32) - _F(1.0)
+    log = (((_L6 * t + _L5) * t + _L4) * t + _L3) * t + _L2
+    log = ((log * t + _L1) * t + _L0) * t + _F((bits >> np.int32(23)) - np.int32(127))
+    log = min(max(log * exponent, _F(-126.0)), _F(126.0))
+    shifted = np.int32(log + _F(127.0))
+    t = log - (_F(shifted) - _F(127.0))
+    power = ((_E5 * t + _E4) * t + _E3) * t + _E2
+    power = (power * t + _E1) * t + _E0
+    scale = np.int32(shifted << np.int32(23)).view(np.float32)
+    return power * scale
+
+
+@njit(nogil=True, cache=True)
+def _hash(x: np.uint64) -> np.uint64:
+    x = (x ^ (x >> _S30)) * _FACTOR_1
+    x = (x ^ (x >> _S27)) * _FACTOR_2
+    return x ^ (x >> _S31)

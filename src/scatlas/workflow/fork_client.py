@@ -1,0 +1,93 @@
+"""Run a script in a process that is forked from one whose libraries are imported.
+
+    python -IS fork_client.py script.py ARGUMENTS
+
+Importing the libraries takes a job a second, longer than its work on a plate of some thousand
+cells. Therefore the first job of a Snakemake starts a server (:mod:`scatlas.workflow.fork_server`),
+which imports them once and forks a process for each job. This client hands over arguments, folder,
+environment and open files, and ends with the exit status of the process. If the client is killed,
+so is the process. If no server can run, the script starts in a new Python.
+
+This file is run, never imported, and takes 15 ms: it needs the standard library alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+
+
+def main() -> None:
+    """Run the script of the arguments."""
+    command = sys.argv[1:]
+    owner = os.environ.get("SCATLAS_FORK_SERVER")  # the process number of Snakemake
+    if owner:
+        try:
+            with connect(owner, os.path.dirname(os.path.abspath(command[0]))) as server:
+                sys.exit(run_at(server, command))
+        except OSError as error:  # a system without abstract sockets, or too many processes
+            sys.stderr.write(f"{command[0]} runs in a new Python, not a forked one: {error}\n")
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *command])
+
+
+def run_at(server: socket.socket, command: list[str], **more: str) -> int | str:
+    """Run a command in a process that the server forks; return its exit status."""
+    request = {"argv": command, "folder": os.getcwd(), "environment": dict(os.environ), **more}
+    text = json.dumps(request).encode()
+    socket.send_fds(server, [struct.pack("!Q", len(text))], [0, 1, 2])
+    server.sendall(text)
+    if not server.recv(1):
+        raise ConnectionError("the server has failed")
+    status = server.recv(1)
+    return status[0] if status else "the process that forked this job has been killed"
+
+
+def connect(owner: str, scripts: str) -> socket.socket:
+    """Connect to the server of one Snakemake and one Python; start it if there is none."""
+    python = hashlib.sha256(sys.executable.encode()).hexdigest()[:16]
+    # The name has no file: nothing is left to remove, and no path is too long.
+    address = f"\0scatlas-{os.getuid()}-{owner}-{python}"
+    with socket.socket(socket.AF_UNIX) as door:
+        try:
+            door.bind(address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:  # of a server that runs
+                raise
+        else:
+            door.listen(128)
+            start_server(door, owner, scripts)
+    server = socket.socket(socket.AF_UNIX)
+    server.connect(address)
+    # Any user may take this name: hand the environment to none but this one.
+    _, user, _ = struct.unpack("3i", server.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if user != os.getuid():
+        raise PermissionError(f"the server belongs to user {user}")
+    return server
+
+
+def start_server(door: socket.socket, owner: str, scripts: str) -> None:
+    """Start the server that accepts at a listening socket."""
+    module = "scatlas.workflow.fork_server"
+    # Each request brings its own variables; those of the workflow are options of scripts.
+    env = {name: text for name, text in os.environ.items() if not name.startswith("SCATLAS_")}
+    subprocess.Popen(
+        [sys.executable, "-P", "-m", module, str(door.fileno()), owner, scripts],
+        pass_fds=[door.fileno()],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=env,
+        cwd="/",
+        start_new_session=True,  # Ctrl-C ends this client, and so the script
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Server that imports the libraries of the workflow once and forks a process for each job.
+
+:mod:`scatlas.workflow.fork_client` starts it and describes its purpose. It ends with the Snakemake
+that owns it, after the last of its jobs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import multiprocessing
+import os
+import runpy
+import socket
+import struct
+import sys
+import tempfile
+from contextlib import suppress
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.context import ForkProcess
+
+# Seconds between two looks whether the owner still runs.
+_OWNER_INTERVAL = 1.0
+
+
+def main() -> None:
+    """Serve at the socket, for the owner and with the scripts of the arguments."""
+    number, owner, scripts = sys.argv[1:]
+    with socket.socket(fileno=int(number)) as door:
+        warm_up(Path(scripts))
+        serve(door, int(owner), run_script)
+
+
+def warm_up(scripts: Path) -> None:
+    """Run the steps of a plate on a few simulated cells.
+
+    It imports what the steps import while they run, and loads the compiled kernels: half of the
+    processor time of a step on a plate of some thousand cells.
+
+    Parameters
+    ----------
+    scripts
+        Folder of the workflow's scripts.
+    """
+    from scatlas.datasets import simulate_plate
+
+    def run(name: str, *options: object) -> None:
+        step = ["--plate", "none", "--manifest", folder / f"manifests/{name}.json", "--threads", 2]
+        main = runpy.run_path(str(scripts / f"{name}.py"))["main"]
+        main([str(option) for option in [*step, *options]])
+
+    with tempfile.TemporaryDirectory(prefix="scatlas-") as temporary:
+        folder = Path(temporary)
+        source, store, qc, factors = (
+            folder / name for name in ("plate.h5ad", "counts.zarr", "qc.parquet", "factors.parquet")
+        )
+        plate = simulate_plate(1, n_cells=100, n_genes=400)
+        plate.X.indices, plate.X.indptr = (
+            array.astype("int32") for array in (plate.X.indices, plate.X.indptr)
+        )
+        plate.write_h5ad(source, compression="gzip")
+        counts = ("--store", store, "--size-factors", factors, "--backend", "cpu")
+        run("load", "--source", source, "--store", store)
+        run("qc_filter", "--store", store, "--table", qc, "--summary", folder / "qc.json")
+        run("normalize", "--qc", qc, "--table", factors)
+        run("hvg", *counts, "--n-top-genes", 20, "--table", folder / "hvg.parquet")
+        genes = folder / "genes.tsv"
+        genes.write_text("\n".join(["gene", *plate.var_names[:20], ""]))
+        selected = ("--selected", folder / "selected.zarr", "--gram", folder / "gram.zarr")
+        run("select_genes", *counts, "--genes", genes, *selected)
+
+
+def serve(door: socket.socket, owner: int, run: Callable[[dict[str, Any]], None]) -> None:
+    """Fork a process for each client, until the owner has ended and no client is left.
+
+    Parameters
+    ----------
+    door
+        Listening socket.
+    owner
+        Process number.
+    run
+        Runs the command of a request, in the forked process.
+    """
+    gc.collect()
+    gc.freeze()  # a collection would copy the pages of all imported objects into each process
+    forked = multiprocessing.get_context("fork")
+    jobs: dict[socket.socket, ForkProcess] = {}
+    while jobs or _runs(owner):
+        ends = {process.sentinel: client for client, process in jobs.items()}
+        for ready in wait([door, *jobs, *ends], _OWNER_INTERVAL):
+            if ready is door:
+                client = door.accept()[0]
+                try:
+                    files, request = _read(client)
+                except ValueError:  # the client was killed during its request
+                    client.close()
+                    continue
+                process = forked.Process(
+                    target=_run, args=(run, request, files, [door, client, *jobs])
+                )
+                process.start()
+                with suppress(OSError):
+                    client.sendall(b"+")  # from now on the client must not run the script itself
+                jobs[client] = process
+                for file in files:
+                    os.close(file)
+            elif ready in ends:
+                client = ends[ready]
+                process = jobs.pop(client)
+                process.join()
+                code = process.exitcode or 0
+                with suppress(OSError), client:
+                    client.sendall(bytes([code if code >= 0 else 128 - code]))
+            elif ready in jobs:  # the client was killed
+                jobs[ready].kill()
+                jobs[ready].join()
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _read(client: socket.socket) -> tuple[list[int], dict[str, Any]]:
+    """The open files and the request of a client, which must be of the same user."""
+    _, user, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if user != os.getuid():
+        msg = f"user {user} is refused"
+        raise ValueError(msg)
+    head, files, *_ = socket.recv_fds(client, 8, 3)
+    with client.makefile("rb") as stream:
+        return files, json.loads(stream.read(*struct.unpack("!Q", head)))
+
+
+def _run(
+    run: Callable[[dict[str, Any]], None],
+    request: dict[str, Any],
+    files: list[int],
+    sockets: list[socket.socket],
+) -> None:
+    """Make this forked process that of the client, and run its command."""
+    for inherited in sockets:
+        inherited.close()
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115  (as long as the process)
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.argv = request["argv"]
+    try:
+        run(request)
+    finally:
+        atexit._run_exitfuncs()  # multiprocessing does not need it
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def run_script(_: dict[str, Any]) -> None:
+    """Run a script like ``python script.py``."""
+    sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Jobs that are forked from a process with the libraries behave like those of a new Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from scatlas.datasets import simulate_plate, write_plate
+from scatlas.workflow import fork_client
+
+ROOT = Path(__file__).parents[3]
+CLIENT = (sys.executable, "-IS", fork_client.__file__)
+PROBE = """
+import json, os, sys
+from pathlib import Path
+
+print("out", *sys.argv[1:])
+print("err", file=sys.stderr)
+modules = len([name for name in sys.modules if name.startswith("scatlas.kernels")])
+facts = {"folder": os.getcwd(), "variable": os.environ.get("PROBE"), "input": sys.stdin.read()}
+Path(sys.argv[1]).write_text(json.dumps(facts | {"modules": modules, "parent": os.getppid()}))
+if len(sys.argv) > 2:
+    sys.exit(int(sys.argv[2]) if sys.argv[2].isdigit() else sys.argv[2])
+"""
+
+
+@pytest.fixture(scope="module")
+def owner() -> Iterator[subprocess.Popen[bytes]]:
+    """A process like Snakemake, whose end also ends the server."""
+    process = subprocess.Popen(["sleep", "1000"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture(scope="module")
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of scripts: the workflow's and a probe."""
+    folder = tmp_path_factory.mktemp("scripts")
+    for script in (ROOT / "scripts").glob("*.py"):
+        (folder / script.name).symlink_to(script)
+    (folder / "probe.py").write_text(PROBE)
+    return folder / "probe.py"
+
+
+def environment(owner: subprocess.Popen[bytes], **more: str) -> dict[str, str]:
+    path = {"PYTHONPATH": str(ROOT / "src")}
+    return os.environ | path | {"SCATLAS_FORK_SERVER": str(owner.pid)} | more
+
+
+def test_a_forked_script_has_all_of_its_client(
+    owner: subprocess.Popen[bytes], probe: Path, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [*CLIENT, str(probe), str(tmp_path / "facts.json"), "7"],
+        env=environment(owner, PROBE="set"),
+        cwd=tmp_path,
+        input="typed",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (7, "err\n")
+    assert done.stdout == f"out {tmp_path / 'facts.json'} 7\n"
+    facts = json.loads((tmp_path / "facts.json").read_text())
+    assert facts["modules"] > 5  # were imported before
+    assert (facts["folder"], facts["variable"], facts["input"]) == (str(tmp_path), "set", "typed")
+
+    # The next one comes from the same server, and knows nothing of the first.
+    again = [*CLIENT, str(probe), str(tmp_path / "again.json"), "bad input"]
+    done = subprocess.run(
+        again, env=environment(owner), stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, b"err\nbad input\n")
+    second = json.loads((tmp_path / "again.json").read_text())
+    assert (second["variable"], second["parent"]) == (None, facts["parent"])
+
+
+def test_a_step_on_a_small_plate_starts_at_once(
+    owner: subprocess.Popen[bytes], probe: Path, tmp_path: Path
+) -> None:
+    """In a third of the processor time of a new Python, with equal results."""
+    write_plate(tmp_path / "plate.h5ad", simulate_plate(1, n_cells=200, n_genes=300))
+    seconds, checksums = [], []
+    # The first one may compile kernels.
+    for number in ("", str(owner.pid), str(owner.pid), ""):
+        folder = tmp_path / f"run{len(seconds)}"
+        options = {
+            "--plate": "p",
+            "--threads": 1,
+            "--source": tmp_path / "plate.h5ad",
+            "--store": folder / "counts.zarr",
+            "--manifest": folder / "load.json",
+        }
+        command = [*CLIENT, probe.with_name("load.py"), *chain(*options.items())]
+        env = environment(owner) | {"SCATLAS_FORK_SERVER": number}
+        subprocess.run([str(part) for part in command], env=env, check=True, capture_output=True)
+        record = json.loads((folder / "runs/load.json").read_text())
+        seconds.append(record["processor_seconds"])
+        checksums.append(json.loads((folder / "load.json").read_text())["outputs"])
+    assert checksums.count(checksums[0]) == 4
+    assert seconds[2] < 0.6
+    assert seconds[2] < seconds[3] / 3
+
+
+def test_a_killed_client_ends_its_script(
+    owner: subprocess.Popen[bytes], probe: Path, tmp_path: Path
+) -> None:
+    sleeper = probe.with_name("sleeper.py")
+    pid = tmp_path / "pid"
+    sleeper.write_text(f"import os, time\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\n")
+    with sleeper.open("a") as text:
+        text.write("time.sleep(1000)\n")
+    client = subprocess.Popen([*CLIENT, str(sleeper)], env=environment(owner))
+    wait_until(lambda: pid.exists() and pid.read_text().isdigit())
+    script = int(pid.read_text())
+    client.send_signal(signal.SIGKILL)
+    client.wait()
+    wait_until(lambda: not is_running(script))
+
+
+def test_a_killed_script_fails(owner: subprocess.Popen[bytes], probe: Path) -> None:
+    killed = probe.with_name("killed.py")
+    killed.write_text("import os\nos.kill(os.getpid(), 9)\n")
+    done = subprocess.run([*CLIENT, str(killed)], env=environment(owner), check=False)
+    assert done.returncode == 128 + signal.SIGKILL
+
+
+def test_a_server_that_fails_is_named_and_the_script_runs(tmp_path: Path, probe: Path) -> None:
+    """Here it finds none of the workflow's scripts beside this one."""
+    alone = tmp_path / "probe.py"
+    alone.write_text(PROBE)
+    with subprocess.Popen(["sleep", "1000"]) as other:
+        done = subprocess.run(
+            [*CLIENT, str(alone), str(tmp_path / "facts.json")],
+            env=environment(other),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        other.kill()
+    assert done.returncode == 0
+    assert f"{alone} runs in a new Python, not a forked one: " in done.stderr
+    assert json.loads((tmp_path / "facts.json").read_text())["modules"] == 0
+
+
+def test_the_server_ends_with_its_owner(
+    owner: subprocess.Popen[bytes], probe: Path, tmp_path: Path
+) -> None:
+    facts = tmp_path / "facts.json"
+    command = [*CLIENT, str(probe), str(facts)]
+    subprocess.run(command, env=environment(owner), stdin=subprocess.DEVNULL, check=True)
+    server = json.loads(facts.read_text())["parent"]
+    assert is_running(server)
+    owner.kill()
+    owner.wait()
+    wait_until(lambda: not is_running(server))
+
+
+def is_running(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
