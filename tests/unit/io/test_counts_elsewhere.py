@@ -13,7 +13,9 @@ import scipy.sparse as sp
 from scatlas.errors import InputError
 from scatlas.io import load_plate, split_samples
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*zarr v3:UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*zarr v3:UserWarning", "ignore:Consolidated:UserWarning"
+)
 
 
 def counts(n_genes: int) -> ad.AnnData:

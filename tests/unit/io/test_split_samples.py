@@ -14,7 +14,9 @@ from scatlas.errors import InputError
 from scatlas.io import list_samples, load_plate, split_samples
 from scatlas.io.zarr_writer import raw_array
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*zarr v3:UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*zarr v3:UserWarning", "ignore:Consolidated:UserWarning"
+)
 SAMPLES = ["donor 2/left", "b", "Z", "10"]
 
 
