@@ -34,7 +34,7 @@ BINS = np.linspace(0, 1, 101)
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = script.parser(__doc__)
+    parser = script.parser(__doc__, may_skip=True)
     parser.add_argument("--plate", required=True, help="name of the plate")
     parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
     parser.add_argument("--qc", type=Path, required=True, help="the plate's qc.parquet")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = script.parser(__doc__)
+    parser = script.parser(__doc__, may_skip=True)
     parser.add_argument("--plate", required=True, help="name of the plate")
     parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
     parser.add_argument("--table", type=Path, required=True, help="qc.parquet to write")

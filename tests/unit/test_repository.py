@@ -40,6 +40,7 @@ RULES += [
     "leiden",
     "embedding",
     "report",
+    "split",
     "pseudobulk",
     "merge_pseudobulk",
     "doublets",

@@ -33,7 +33,7 @@ rule load:
         small_plates=1,
         attempt=which_attempt,
     params:
-        source=source_path,
+        source=source_option,
         stamp=source_stamp,
         mt_prefix=as_is(CONFIG.qc.mt_prefix),
         gene_names=as_is(GENE_NAMES_OPTION),
@@ -42,7 +42,7 @@ rule load:
     message:
         "loading {wildcards.plate}"
     shell:
-        "{RUN} {input.script:q} --plate {wildcards.plate} --source {params.source:q}"
+        "{RUN} {input.script:q} --plate {wildcards.plate} {params.source}"
         " --store {params.store:q} --mt-prefix {params.mt_prefix:q} {params.gene_names}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
@@ -81,6 +81,7 @@ rule qc_filter:
     shell:
         "{RUN} {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " {params.options} --table {output.table:q} --summary {output.summary:q}"
+        " --previous {input.load:q}"
         f"{STEP_TAIL}"
 
 
@@ -119,7 +120,7 @@ rule normalize:
         "size factors of {wildcards.plate}"
     shell:
         "{RUN} {input.script:q} --plate {wildcards.plate} --qc {input.qc:q} {params.options}"
-        " {params.rare} --table {output.table:q}"
+        " {params.rare} --table {output.table:q} --previous {input.kept:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
 
@@ -161,4 +162,5 @@ rule hvg:
         "{RUN} {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --size-factors {input.size_factors:q} {params.options}"
         " --min-cells {params.min_cells} {params.rare} --table {output.table:q}"
+        " --previous {input.normalize:q}"
         f"{BLOCK_OPTIONS}{DEVICE_OPTIONS}{STEP_TAIL}"

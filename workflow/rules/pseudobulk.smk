@@ -44,8 +44,8 @@ rule pseudobulk:
 
 rule merge_pseudobulk:
     input:
-        pseudobulk=all_plates(f"{OUT}/manifests/pseudobulk/{{plate}}.json"),
-        sums=ancient(all_plates(f"{OUT}/plates/{{plate}}/pseudobulk.zarr/zarr.json")),
+        pseudobulk=each(f"{OUT}/manifests/pseudobulk/{{plate}}.json"),
+        sums=ancient(each(f"{OUT}/plates/{{plate}}/pseudobulk.zarr/zarr.json")),
         script=script("merge_pseudobulk"),
     output:
         pseudobulk=f"{OUT}/pseudobulk.h5ad",
@@ -66,9 +66,9 @@ rule merge_pseudobulk:
         runtime=runtime("merge_pseudobulk"),
         attempt=which_attempt,
     params:
-        sums=by_plate(f"{OUT}/plates/{{plate}}/pseudobulk.zarr"),
+        sums=each(f"{OUT}/plates/{{plate}}/pseudobulk.zarr", options=True),
         genes=CONFIG.genes,
-        labels=as_is(LABELS),
+        labels=labels_option,
         code=code("merge_pseudobulk"),
     message:
         "merging the sums by group"

@@ -40,9 +40,15 @@ def recipe(config: Config, plates: Sequence[Plate]) -> str:
     -------
     JSON in one line: ``config``, every key of :data:`ATLAS_KEYS` with its value, and the keys of
     ``integrate`` that decide ``X_pca_harmony`` if the atlas has it; ``plates`` in the order of the
-    sheet, each with ``plate``, ``path`` and ``labels``. Equal settings give equal text.
+    sheet, each with ``plate``, ``path`` and ``labels``, with ``counts`` if they are not in X, and
+    with ``by`` if the path is that of a file of samples. Equal settings give equal text.
     """
-    rows = [{"plate": p.plate, "path": p.path, "labels": p.labels} for p in plates]
+    rows = []
+    for plate in plates:
+        rows.append({"plate": plate.plate, "path": plate.path, "labels": plate.labels})
+        counts = plate.counts or config.source.counts
+        rows[-1] |= {"counts": counts} if counts != "X" else {}
+        rows[-1] |= {"by": config.plates.by} if config.plates.by else {}
     settings = config.model_dump(mode="json", include=set(ATLAS_KEYS))
     if config.integrate and config.integrate.cells == "all":
         # The other keys belong to a later step.

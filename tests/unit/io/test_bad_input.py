@@ -222,8 +222,8 @@ def test_no_x(path):
     adata.X = None
     write(adata, path)
     assert refused(path) == (
-        "X is missing: counts may be in layers['counts'] or raw.X; if so, set "
-        "adata.X = adata.layers['counts'] and write the file again"
+        "X is missing: write 'source: {counts: layers/counts}' or 'source: {counts: raw}' in the "
+        "config, or a column 'counts' in the plate sheet"
     )
 
 
@@ -710,20 +710,24 @@ def nowhere(adata: ad.AnnData, counts) -> None:
 
 
 @pytest.mark.parametrize(
-    ("put", "mend"),
+    ("put", "place"),
     [
-        (in_layer, "layers['umis'] holds whole numbers: set adata.X = adata.layers['umis']"),
-        (in_dense_layer, "layers['umis'] holds whole numbers: set adata.X = adata.layers['umis']"),
-        (in_raw, "raw.X holds whole numbers: set adata = adata.raw.to_adata()"),
+        (in_layer, "layers/umis"),
+        (in_dense_layer, "layers/umis"),
+        (in_raw, "raw"),
         (nowhere, None),
     ],
 )
 @pytest.mark.parametrize("suffix", ["h5ad", "zarr"])
-def test_normalised_values_point_to_the_counts(tmp_path, put, mend, suffix):
+def test_normalised_values_point_to_the_counts(tmp_path, put, place, suffix):
     adata = plate()
     counts, adata.X = adata.X.copy(), adata.X * np.float32(0.37)
     put(adata, counts)
     message = refused(write(adata, tmp_path / f"plate.{suffix}"))
     said = "give raw counts, not normalised or scaled values"
-    wanted = f"{said}; {mend} and write the file again" if mend else said
-    assert message.endswith(wanted)
+    if place:
+        said += (
+            f"; {place} holds whole numbers: write 'source: {{counts: {place}}}' in the config, or "
+            f"{place} in a column 'counts' of the plate sheet"
+        )
+    assert message.endswith(said)

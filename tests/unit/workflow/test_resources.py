@@ -94,6 +94,7 @@ def test_time_has_slack_for_slow_disks():
 # memory, minutes, MB of disk and GPUs. Rules of a plate: those of the first.
 REQUESTS = {
     "default": {
+        "split": (4, 7924, 58, 232171, 0),
         "load": (4, 4924, 34, 27569, 0),
         "qc_filter": (1, 4924, 12, 0, 0),
         "normalize": (1, 4924, 12, 0, 0),

@@ -84,11 +84,33 @@ class StoredMatrix:
         if encoding not in _SPARSE or not is_group(element):
             msg = f"{name} is stored as {encoding!r}: store counts as a CSR matrix"
             raise InputError(msg)
-        lengths = _lengths(path, key, element)
         with reading(path, f"the shape of {key}"):
             n_rows, n_columns = (int(n) for n in element.attrs[shape_name])
         _check_shape(name, (n_rows, n_columns), shape)
-        kind = _SPARSE[encoding]
+        return cls.find_sparse(path, root, key, shape, _SPARSE[encoding])
+
+    @classmethod
+    def find_sparse(
+        cls, path: str, root: Any, key: str, shape: tuple[int, int], kind: Literal["csr", "csc"]
+    ) -> StoredMatrix:
+        """Check the arrays of a sparse matrix of known shape and kind.
+
+        Parameters
+        ----------
+        path, root, key
+            As for :meth:`find`.
+        shape
+            Cells, genes.
+        kind
+            How it is stored.
+
+        Raises
+        ------
+        InputError
+            Lengths, offsets or types do not agree.
+        """
+        element, name = root[key], f"{path}: {key}"
+        lengths = _lengths(path, key, element)
         n_rows = shape[0 if kind == "csr" else 1]
         # Before memory is set aside for it: a damaged length may ask for terabytes.
         _check_length(name, lengths["indptr"], n_rows, kind)
@@ -135,9 +157,10 @@ class StoredMatrix:
         suffix = "h5ad" if kind == "h5ad" else "zarr"
         name = self.path.rstrip("/").rpartition("/")[2] if "://" in self.path else self.path
         target = f"{name.removesuffix('.' + suffix)}.csr.{suffix}"
-        holder = "a.X" if self.key == "X" else f"a.layers[{self.key.split('/', 1)[1]!r}]"
+        holder = f"a.layers[{self.key.split('/', 1)[1]!r}]" if self.key[0] == "l" else "a.X"
+        raw = ".raw.to_adata()" if self.key == "raw/X" else ""
         code = (
-            f"import anndata, scipy.sparse; a = anndata.read_{suffix}({name!r}); "
+            f"import anndata, scipy.sparse; a = anndata.read_{suffix}({name!r}){raw}; "
             f"{holder} = scipy.sparse.csr_matrix({holder}); a.write_{suffix}({target!r})"
         )
         return f'python -c "{code}"'

@@ -257,14 +257,14 @@ def write_frame(folder: Path, frame: pd.DataFrame) -> None:
     create_group(folder, {**DATAFRAME, "column-order": [*columns], "_index": key})
     with encoding_pool() as pool:
         for name, values in {key: frame.index, **columns}.items():
-            _write_array(folder, name, values.array, pool)
+            write_array(folder, name, values.array, pool)
 
 
 def _is_storable(name: object) -> bool:
     return isinstance(name, str) and "/" not in name and name not in RESERVED
 
 
-def _write_array(folder: Path, name: str, values: Any, pool: ThreadPoolExecutor) -> None:
+def write_array(folder: Path, name: str, values: Any, pool: ThreadPoolExecutor) -> None:
     """Write a column from its pandas array."""
     labels = values.categories.array if isinstance(values, pd.Categorical) else values
     plain = np.asarray(labels)

@@ -7,7 +7,7 @@ memory at a time.
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,12 +26,13 @@ from scatlas.io.files.anndata_checks import (
 from scatlas.io.files.anndata_file import Store, load_filters
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.tables.cell_names import NumberedNames
+from scatlas.io.tables.cell_ranger import open_cell_ranger
 from scatlas.io.tables.column import Column, InMemoryColumn, open_column, pieces
 from scatlas.io.tables.encodings import TABLES, encoding_of
 from scatlas.io.tables.storable_columns import RESERVED, storable_names, text_notice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from scatlas.io.files.stored_nodes import StoredGroup
@@ -48,13 +49,15 @@ GENE_METRICS = ("mt", "n_cells_by_counts", "total_counts")
 
 
 @contextmanager
-def open_tables(path: Path | str) -> Iterator[tuple[Table, Table]]:
+def open_tables(path: Path | str, *, var: str = "var") -> Iterator[tuple[Table, Table]]:
     """Open obs and var of an AnnData file, without reading them or X.
 
     Parameters
     ----------
     path
         h5ad file or Zarr store (v2 or v3), a local path or a URL that fsspec opens.
+    var
+        Element of the table of genes.
 
     Yields
     ------
@@ -66,10 +69,14 @@ def open_tables(path: Path | str) -> Iterator[tuple[Table, Table]]:
         The file does not exist, is no AnnData file, or a table's parts do not agree.
     """
     store = Store.find(path)
-    with store.open() as root:
+    with ExitStack() as stack:
+        root = store.open_on(stack)
         with reading(store.path, STRUCTURE):
-            check_anndata(store.path, root)
-        yield Table.open(store.path, root, "obs"), Table.open(store.path, root, "var")
+            if found := open_cell_ranger(store.path, root, stack):
+                root, var = found.root, "var"
+            else:
+                check_anndata(store.path, root)
+        yield Table.open(store.path, root, "obs"), Table.open(store.path, root, var)
 
 
 class Writing:
@@ -247,7 +254,7 @@ class Table:
             return pd.DataFrame(columns=list(self.columns))
         return self.read(columns, index=len(columns) < len(names))
 
-    def storable(self, notify: Callable[[str], None]) -> Table:
+    def storable(self, notify: Callable[[str], None], *, unique_names: bool = True) -> Table:
         """Table with the columns and names that AnnData can store.
 
         Repeated row names are made unique as AnnData does (:meth:`renamed` reports it), columns of
@@ -260,6 +267,8 @@ class Table:
         ----------
         notify
             Called with a sentence for each change of a column.
+        unique_names
+            Whether repeated names are made unique.
 
         Returns
         -------
@@ -284,11 +293,12 @@ class Table:
                 _check(columns[name])
         named = (self.index_name or "").replace("/", "_")
         index_name = None if named in RESERVED else named
+        numbered = NumberedNames(self._stored_names, list(self.spans()))
         return replace(
             self,
             columns={fresh: columns[name] for name, fresh in stored.items()},
             index_name=index_name,
-            _numbered=NumberedNames(self._stored_names, list(self.spans())),
+            _numbered=numbered if unique_names else None,
         )
 
     def with_room_for(self, names: Iterable[str]) -> tuple[Table, list[str]]:
@@ -370,6 +380,44 @@ class Table:
                     raise ValueError(msg)
                 with ColumnWriter(folder / name, Target("number", values.dtype), pool) as column:
                     column.append(values)
+
+    def write_groups(
+        self, folders: Sequence[Path], groups: Sequence[np.ndarray] | None = None
+    ) -> None:
+        """Write several tables, each of some rows, without the categories that these do not use.
+
+        Each column is read once, whole.
+
+        Parameters
+        ----------
+        folders
+            Where; made here.
+        groups
+            The rows (int64) of each table; None for all rows in each.
+
+        Raises
+        ------
+        InputError
+            A column cannot be decoded.
+        """
+        from scatlas.io.tables.column_writer import write_array
+        from scatlas.io.zarr_writer.elements import DATAFRAME, create_group, writable_frame
+        from scatlas.io.zarr_writer.sharded_array import encoding_pool
+
+        order = [*self.columns]
+        key = self._index_key(order, ())
+        with encoding_pool() as pool:
+            for folder in folders:
+                create_group(folder, {**DATAFRAME, "column-order": order, "_index": key})
+            for name in [key, *(name for name in order if name != key)]:
+                column = self.index() if name == key else self.columns[name].take()
+                whole = pd.Series(np.asarray(column) if name == key else column)
+                for i, folder in enumerate(folders):
+                    own = whole if groups is None else whole.iloc[groups[i]]
+                    if groups is not None and isinstance(own.dtype, pd.CategoricalDtype):
+                        own = own.cat.remove_unused_categories()
+                    values = writable_frame(pd.DataFrame({name: own}))[name].array
+                    write_array(folder, name, values, pool)
 
     @contextmanager
     def writing(

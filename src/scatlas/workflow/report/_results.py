@@ -63,6 +63,8 @@ class Results:
         ``integrated.h5ad``, if the config asks for it.
     doublets
         ``doublets.json`` of each plate, if the config asks for it.
+    left_out
+        Plates that the atlas lacks, with the reasons; None if bad plates stop a run.
     """
 
     qc: Mapping[str, Path]
@@ -74,6 +76,7 @@ class Results:
     benchmarks: Path
     integrated: Path | None = None
     doublets: Mapping[str, Path] = field(default_factory=dict)
+    left_out: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         for name in ("summaries", "hvg"):

@@ -46,6 +46,11 @@ def cells(summaries: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     return table
 
 
+def left_out(messages: Mapping[str, str]) -> pd.DataFrame:
+    """Plates that the atlas lacks, and why."""
+    return pd.DataFrame({"reason": dict(messages)}, dtype=object).rename_axis("plate")
+
+
 def thresholds(summaries: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """Bound of each QC rule that is set, and the cells that it removed on all plates."""
     n_cells = sum(plate["n_cells"] for plate in summaries.values())
