@@ -123,6 +123,18 @@ def _umap(adata: AnnData) -> dict[str, Any]:
     return {"cells": cells}
 
 
+def _ingest(adata: AnnData) -> dict[str, Any]:
+    reference = _neighbors(adata)
+    sa.pp.pca(reference, 1, mask_var=None)
+    sa.tl.umap(reference, maxiter=5)
+    mine = held_by_another(adata)
+    sa.tl.ingest(mine, reference, obs="group", k=1)
+    known, found = in_memory(reference.obsm["X_pca"]), mine.obsm["X_pca"]
+    np.testing.assert_allclose(in_memory(found), known, rtol=1e-5, atol=1e-5 * np.abs(known).max())
+    labels = mine.obs["group"].to_numpy().astype(str)
+    return {"X_pca": found, "X_umap": mine.obsm["X_umap"], "labels": labels}
+
+
 def _harmony(adata: AnnData) -> dict[str, Any]:
     mine = AnnData(obs=adata.obs.copy(), obsm={"X_pca": adata.X})
     sa.pp.harmony_integrate(mine, "batch", max_iter_harmony=2)
@@ -222,6 +234,7 @@ FUNCTIONS = {
     "pp.neighbors": Function(_graph, _graph_expected, NEAR, storages="ties", **DISTANCES),
     "tl.lisi": Function(_lisi, None, EXACT_NEAR, storages="ties"),
     "tl.umap": Function(_umap, None, EXACT_NEAR, storages="ties"),
+    "tl.ingest": Function(_ingest, None, EXACT_NEAR, lazy=("X_pca",), storages="ties"),
     "pp.harmony_integrate": Function(
         _harmony,
         _harmony_expected,

@@ -84,13 +84,36 @@ class Components(NamedTuple):
         ``[n_cells, n_comps]``: NumPy or CuPy, or a Dask array with the row blocks of ``x``.
         """
         offset = self.offset(zero_center=zero_center, zeros=zeros)
-        kernels = kernels_for("linalg.project", x)
-        PCs = kernels.prepare_components(self.PCs)
+        return project(x, self.PCs, offset, dtype=dtype)
 
-        def project_block(block: Any) -> Any:
-            return kernels.project(block, PCs, offset, dtype=dtype)
 
-        return blocks.apply(project_block, x, dtype=dtype, n_vars=offset.size, dense=True)
+def project(
+    x: Any,
+    PCs: NDArray[np.float64],
+    offset: NDArray[np.float64],
+    *,
+    dtype: DTypeLike = np.float32,
+) -> Any:
+    """Return ``x @ PCs - offset``, lazy with the row blocks of ``x`` if that is a Dask array.
+
+    Parameters
+    ----------
+    x
+        Array ``[n_cells, n_genes]``, in memory or Dask.
+    PCs
+        float64 ``[n_genes, n_comps]``.
+    offset
+        float64 ``[n_comps]``: :meth:`Components.offset`.
+    dtype
+        Type of the result; the sums are float64.
+    """
+    kernels = kernels_for("linalg.project", x)
+    prepared = kernels.prepare_components(PCs)
+
+    def project_block(block: Any) -> Any:
+        return kernels.project(block, prepared, offset, dtype=dtype)
+
+    return blocks.apply(project_block, x, dtype=dtype, n_vars=offset.size, dense=True)
 
 
 def _dot(mean: NDArray[np.float64], PCs: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -15,15 +15,19 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from leidenalg.VertexPartition import MutableVertexPartition
 
+    from scatlas.tl._ingest import ingest
     from scatlas.tl._rank_genes_groups import rank_genes_groups, rank_genes_groups_logreg
     from scatlas.tl._score import score_genes, score_genes_cell_cycle
 
-__all__ = ["leiden", "lisi", "rank_genes_groups", "rank_genes_groups_logreg"]
+__all__ = ["ingest", "leiden", "lisi", "rank_genes_groups", "rank_genes_groups_logreg"]
 __all__ += ["score_genes", "score_genes_cell_cycle", "umap"]
 _RANKS = ("rank_genes_groups", "rank_genes_groups_logreg")
 _SCORES = ("score_genes", "score_genes_cell_cycle")
 __getattr__, _ = exports(
-    __name__, dict.fromkeys(_RANKS, "_rank_genes_groups") | dict.fromkeys(_SCORES, "_score")
+    __name__,
+    dict.fromkeys(_RANKS, "_rank_genes_groups")
+    | dict.fromkeys(_SCORES, "_score")
+    | {"ingest": "_ingest"},
 )
 
 
