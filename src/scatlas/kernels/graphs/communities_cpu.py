@@ -68,7 +68,7 @@ def propose(
         Only nodes that are alone move, and to communities whose nodes stay in this round: so every
         community remains connected.
     share
-        One of so many nodes may move in this round, chosen by a hash; 1: all of them.
+        One of `share` nodes may move in this round, chosen by a hash; 1: all of them.
     number, seed
         Number of the round and seed of the hash.
     """
