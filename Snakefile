@@ -18,6 +18,13 @@ include: "workflow/rules/options.smk"
 include: "workflow/rules/resources.smk"
 include: "workflow/rules/sources.smk"
 include: "workflow/rules/demo.smk"
+
+
+if CONFIG.plates.by:
+
+    include: "workflow/rules/samples.smk"
+
+
 include: "workflow/rules/plates.smk"
 include: "workflow/rules/consensus.smk"
 include: "workflow/rules/atlas.smk"
@@ -63,3 +70,4 @@ rule all:
 
 
 include: "workflow/rules/integrity.smk"
+include: "workflow/rules/messages.smk"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes every lock and conda YAML of envs/ anew from pyproject.toml and envs/build.in.
+# Writes all locks and conda environments of envs/ from pyproject.toml and envs/build.in.
 # Versions that are locked already stay; options go to uv:
 #   envs/lock.sh                          after a change of pyproject.toml
 #   envs/lock.sh --upgrade                everything to its newest version

@@ -10,7 +10,9 @@ import pandas as pd
 from scatlas.errors import InputError
 from scatlas.io import atomic_path
 from scatlas.workflow import script
-from scatlas.workflow.consensus import consensus_genes
+from scatlas.workflow.config.min_plates import min_plates_of
+from scatlas.workflow.consensus import consensus_genes, plates_with_other_genes
+from scatlas.workflow.left_out import left_out, sentences
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -19,7 +21,18 @@ def main(argv: list[str] | None = None) -> None:
         "--hvg", nargs="+", required=True, metavar="PLATE=PATH", help="hvg.parquet of each plate"
     )
     parser.add_argument("--n-top-genes", type=int, help="how many genes to keep; all by default")
-    parser.add_argument("--min-plates", type=int, default=1, help="how many plates must agree")
+    parser.add_argument(
+        "--min-plates",
+        nargs="+",
+        type=number_or_share,
+        default=[1],
+        help="how many plates must agree: a number, a share such as 10%%, or both",
+    )
+    parser.add_argument(
+        "--manifests",
+        type=Path,
+        help="folder with {plate}.json of the step hvg: leave bad plates out",
+    )
     parser.add_argument("--genes", choices=["same", "intersect"], default="same")
     # From the environment: a change of pca.n_comps must not rerun this step.
     parser.add_argument(
@@ -32,24 +45,48 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--table", type=Path, required=True, help="consensus.parquet to write")
     args = parser.parse_args(argv)
     with script.run_script(args, outputs=[args.list, args.table]) as facts:
-        paths = script.plate_paths(args.hvg)
-        tables = {plate: pd.read_parquet(path) for plate, path in paths.items()}
+        tables, missing = read_tables(script.plate_paths(args.hvg), args.manifests, args.genes)
+        min_plates = min_plates_of(args.min_plates, len(tables))
         table = consensus_genes(
-            tables, n_top_genes=args.n_top_genes, min_plates=args.min_plates, genes=args.genes
+            tables, n_top_genes=args.n_top_genes, min_plates=min_plates, genes=args.genes
         )
         if args.n_comps is not None and len(table) < args.n_comps:
             msg = (
-                f"{len(table)} genes are highly variable on {args.min_plates} of {len(tables)} "
+                f"{len(table)} genes are highly variable on {min_plates} of {len(tables)} "
                 f"plates, too few for pca.n_comps ({args.n_comps}): compute fewer components, "
                 "lower consensus.min_plates or raise hvg.n_top_genes"
             )
             raise InputError(msg)
         facts |= {"n_plates": len(tables), "n_genes": len(table)}
+        facts |= {"left_out": missing} if missing else {}
         # Names alone: plates rerun only when this list changes.
         with atomic_path(args.list) as path:
             table.index.to_frame().to_csv(path, sep="\t", index=False)
         with atomic_path(args.table) as path:
             table.to_parquet(path)
+
+
+def number_or_share(text: str) -> int | str:
+    """An entry of consensus.min_plates."""
+    return int(text) if text.isdecimal() else text
+
+
+def read_tables(
+    paths: dict[str, Path], manifests: Path | None, genes: str
+) -> tuple[dict[str, pd.DataFrame], dict[str, str]]:
+    """Tables of the plates in the atlas, and why each other plate is left out."""
+    missing: dict[str, str] = {}
+    if manifests is not None:
+        messages = {plate: left_out(manifests / f"{plate}.json") for plate in paths}
+        missing = {plate: message for plate, message in messages.items() if message}
+    tables = {plate: pd.read_parquet(paths[plate]) for plate in paths if plate not in missing}
+    if manifests is not None and genes == "same":
+        missing |= plates_with_other_genes(tables)
+    if len(missing) == len(paths):
+        msg = f"all {len(paths):,} plates are left out:\n{sentences(missing)}"
+        raise InputError(msg)
+    kept = {plate: table for plate, table in tables.items() if plate not in missing}
+    return kept, missing
 
 
 if __name__ == "__main__":

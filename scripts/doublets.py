@@ -1,4 +1,4 @@
-"""Score the kept cells of one plate by how much they look like two, in four passes over them."""
+"""Score the kept cells of one plate as doublets, in four passes over them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from scatlas.matrix.scrublet import Capture
     from scatlas.matrix.scrublet import Doublets as DoubletScores
 
-# Of the histograms that the report shows.
+# Bins of the histograms in the report.
 BINS = np.linspace(0, 1, 101)
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = script.parser(__doc__)
+    parser = script.parser(__doc__, may_skip=True)
     parser.add_argument("--plate", required=True, help="name of the plate")
     parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
     parser.add_argument("--qc", type=Path, required=True, help="the plate's qc.parquet")
@@ -67,10 +67,10 @@ def main(argv: list[str] | None = None) -> None:
         if wanted.filter:
             table["keep"] = keep & ~found.predicted
             if not table["keep"].any():
-                msg = f"plate {args.plate}: every cell is taken for a doublet: raise the threshold"
+                msg = f"plate {args.plate}: all cells are predicted doublets: raise the threshold"
                 raise InputError(msg)
         summary = json.loads(args.qc_summary.read_text("utf-8"))
-        facts |= summarised(summary, table, found, wanted)
+        facts |= plate_summary(summary, table, found, wanted)
         with atomic_path(args.table) as path:
             index_name, names = kept_names(args.qc, np.ones(len(table), bool))
             write_cells(path, table, names, index_name=index_name)
@@ -78,7 +78,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def captures(store: Path, plate: str, by: str | None) -> pd.Series | None:
-    """Capture of each of the plate's cells; None where there is but one."""
+    """Capture of each cell of the plate; None if there is only one capture."""
     if by is None:
         return None
     with open_tables(store) as (obs, _):
@@ -91,10 +91,10 @@ def captures(store: Path, plate: str, by: str | None) -> pd.Series | None:
         return obs.read([by], index=False)[by]
 
 
-def summarised(
+def plate_summary(
     summary: dict[str, Any], table: pd.DataFrame, found: DoubletScores, wanted: Doublets
 ) -> dict[str, Any]:
-    """The plate's QC summary with its doublets; those that are left out are a rule of QC."""
+    """The plate's QC summary with its doublets; removed doublets count as a rule of QC."""
     n_doublets = int(found.predicted.sum())
     if wanted.filter:
         kept = table[table["keep"]]
@@ -105,11 +105,11 @@ def summarised(
             "median_counts": float(kept["total_counts"].median()),
             "median_genes": float(kept["n_genes_by_counts"].median()),
         }
-    named = {name: of_capture(capture, found.score) for name, capture in found.captures.items()}
+    named = {name: capture_facts(capture, found.score) for name, capture in found.captures.items()}
     return {**summary, "n_doublets": n_doublets, "captures": named}
 
 
-def of_capture(capture: Capture, score: np.ndarray) -> dict[str, Any]:
+def capture_facts(capture: Capture, score: np.ndarray) -> dict[str, Any]:
     """Rates and histograms of a capture."""
     obs, sim = score[capture.cells], capture.scores_sim
     facts = {

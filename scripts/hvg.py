@@ -18,7 +18,7 @@ from scatlas.workflow.config.sections import HVG
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = script.parser(__doc__, gpu=True)
+    parser = script.parser(__doc__, gpu=True, may_skip=True)
     parser.add_argument("--plate", required=True, help="name of the plate")
     parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
     parser.add_argument("--size-factors", type=Path, required=True, help="size_factors.parquet")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from scatlas.io import METRICS, load_plate
 from scatlas.workflow import script
-from scatlas.workflow.cell_filter import evaluate_filter
+from scatlas.workflow.cell_filter import evaluate_filter, mitochondrial_bound
 from scatlas.workflow.config.cell_query import query_columns
 
 if TYPE_CHECKING:
@@ -20,9 +20,11 @@ logger = logging.getLogger("scatlas")
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = script.parser(__doc__)
+    parser = script.parser(__doc__, may_skip=True)
     parser.add_argument("--plate", required=True, help="name of the plate")
     parser.add_argument("--source", required=True, help="h5ad or Zarr store, path or URL")
+    parser.add_argument("--counts", default="X", help="where the counts are: X, raw, layers/NAME")
+    parser.add_argument("--origin", help="file of which the source is a part, if it is one")
     parser.add_argument("--store", type=Path, required=True, help="counts.zarr to write")
     parser.add_argument("--mt-prefix", default="MT-", help="how mitochondrial genes begin")
     parser.add_argument("--gene-names", help="var column of these names; its index by default")
@@ -44,6 +46,11 @@ def main(argv: list[str] | None = None) -> None:
         default=os.environ.get("SCATLAS_REFERENCE_PLATE") or None,
         help="plate whose genes this plate must have",
     )
+    parser.add_argument(
+        "--reference-counts",
+        default=os.environ.get("SCATLAS_REFERENCE_COUNTS") or "X",
+        help="where its counts are",
+    )
     args = parser.parse_args(argv)
     if "://" in args.source:
         logger.info(
@@ -58,10 +65,12 @@ def main(argv: list[str] | None = None) -> None:
             args.store,
             plate=args.plate,
             check_obs=check,
+            counts_in=args.counts,
             reference=args.reference,
+            reference_counts_in=args.reference_counts,
             mt_prefix=args.mt_prefix,
             gene_names=args.gene_names,
-            max_pct_mt=args.max_pct_mt,
+            mt_bound=mitochondrial_bound(args.filter, args.max_pct_mt),
             block_budget=args.block_budget,
         )
 

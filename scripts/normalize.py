@@ -18,7 +18,7 @@ from scatlas.workflow.config.sections import Normalize
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = script.parser(__doc__)
+    parser = script.parser(__doc__, may_skip=True)
     parser.add_argument("--plate", required=True, help="name of the plate")
     parser.add_argument("--qc", type=Path, required=True, help="the plate's qc.parquet")
     parser.add_argument("--table", type=Path, required=True, help="size_factors.parquet to write")

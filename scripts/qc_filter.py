@@ -1,4 +1,4 @@
-"""Decide which cells of a plate stay, from its QC metrics alone."""
+"""Decide which cells of a plate to keep, from its QC metrics alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scatlas.errors import InputError
 from scatlas.io import METRICS, atomic_path, open_tables, write_cells, write_json
 from scatlas.io.tables.mitochondrial import why_bound_cannot_act
 from scatlas.workflow import script
-from scatlas.workflow.cell_filter import qc_filter
+from scatlas.workflow.cell_filter import mitochondrial_bound, qc_filter
 from scatlas.workflow.config.cell_query import query_columns
 from scatlas.workflow.config.cli_options import add_options, from_options
 from scatlas.workflow.config.sections import QC
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = script.parser(__doc__)
+    parser = script.parser(__doc__, may_skip=True)
     parser.add_argument("--plate", required=True, help="name of the plate")
     parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
     parser.add_argument("--table", type=Path, required=True, help="qc.parquet to write")
     parser.add_argument("--summary", type=Path, required=True, help="qc_summary.json to write")
-    # Through the environment: cells are not chosen anew because others are to be mixed.
+    # From the environment: a change of the columns to mix does not rerun this step.
     parser.add_argument(
         "--mixed-by",
         type=json.loads,
@@ -75,8 +75,9 @@ def main(argv: list[str] | None = None) -> None:
 
 def check_bound(plate: str, genes: Table, qc: QC) -> None:
     """Refuse a bound that cannot act; `load` has looked only if it stood in the config then."""
-    if qc.max_pct_mt is not None and not genes.columns["mt"].take().any():
-        why = why_bound_cannot_act(genes, qc.mt_prefix, qc.gene_names, qc.max_pct_mt)
+    bound = mitochondrial_bound(qc.filter, qc.max_pct_mt)
+    if bound and not genes.columns["mt"].take().any():
+        why = why_bound_cannot_act(genes, qc.mt_prefix, qc.gene_names, bound)
         msg = f"plate {plate}: {why}"
         raise InputError(msg)
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from scatlas.workflow import report, script
+from scatlas.workflow.left_out import plates_left_out
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -26,6 +27,9 @@ def main(argv: list[str] | None = None) -> None:
         "--doublets", nargs="+", metavar="PLATE=PATH", help="doublets.json of each plate, if any"
     )
     parser.add_argument("--genes", type=Path, required=True, help="consensus_genes.tsv")
+    parser.add_argument(
+        "--consensus", type=Path, help="manifest of consensus, if bad plates are left out"
+    )
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
     parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad")
     parser.add_argument("--integrated", type=Path, help="integrated.h5ad, if there is one")
@@ -51,6 +55,7 @@ def main(argv: list[str] | None = None) -> None:
             integrated=args.integrated,
             doublets=script.plate_paths(args.doublets or []),
             benchmarks=args.benchmarks,
+            left_out=plates_left_out(args.consensus) if args.consensus else None,
         )
         facts |= report.build(
             results,

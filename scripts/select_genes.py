@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--plate", required=True, help="name of the plate")
     parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
     parser.add_argument("--size-factors", type=Path, required=True, help="size_factors.parquet")
-    parser.add_argument("--doublets", type=Path, help="doublets.parquet, if doublets are told")
+    parser.add_argument("--doublets", type=Path, help="doublets.parquet, if doublets are scored")
     parser.add_argument("--genes", type=Path, required=True, help="consensus_genes.tsv")
     parser.add_argument("--selected", type=Path, required=True, help="selected.zarr to write")
     parser.add_argument("--gram", type=Path, required=True, help="gram.zarr to write")
@@ -50,13 +50,13 @@ def main(argv: list[str] | None = None) -> None:
         cells = read_cells(args.size_factors, ["row", "size_factor"])
         rows, kept_factors = cells["row"].to_numpy(), cells["size_factor"].to_numpy()
         x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))
-        factors = np.full(x.shape[0], np.nan)  # NaN: a cell that QC has taken out
+        factors = np.full(x.shape[0], np.nan)  # NaN: a cell that QC removed
         factors[rows] = kept_factors
-        late = {"size_factor": kept_factors, **doublets_of(args.doublets, rows)}
-        obs, notices = obs.with_room_for(late)
+        deferred_columns = {"size_factor": kept_factors, **doublet_columns(args.doublets, rows)}
+        obs, notices = obs.with_room_for(deferred_columns)
         for notice in notices:
             logger.warning("plate %s: %s", args.plate, notice)
-        genes = genes_in(args.store, var.index, args.genes)
+        genes = gene_positions(args.store, var.index, args.genes)
         values_per_cell = n_values(args.store) / x.shape[0]
         stores_gram = gram_is_worth_storing(rows.size, values_per_cell, genes.size)
         selected = select_and_log_normalize(on_backend(x), genes, size_factors=factors)
@@ -64,14 +64,16 @@ def main(argv: list[str] | None = None) -> None:
             CsrWriter(
                 args.selected, n_vars=genes.size, data_dtype=np.float32, var=var.iloc[genes]
             ) as writer,
-            obs.writing(writer.folder / "obs", late=late, rows=rows) as finish_obs,
+            obs.writing(
+                writer.folder / "obs", deferred_columns=deferred_columns, rows=rows
+            ) as finish_obs,
             GramAccumulator(genes.size) if stores_gram else nullcontext() as gram,
         ):
             for block in blocks.stream(selected):
                 if gram:
                     gram.add(block)
                 writer.append(blocks.on_host(block))
-            finish_obs(late)
+            finish_obs(deferred_columns)
             writer.obs = in_place
         write_gram(
             args.gram,
@@ -89,15 +91,15 @@ def n_values(store: Path) -> int:
         return counts.n_values
 
 
-def doublets_of(table: Path | None, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Columns of obs that say which of these cells are two; none where that is not known."""
+def doublet_columns(table: Path | None, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """obs columns with the doublets among these cells; none without a table."""
     if table is None:
         return {}
     found = read_cells(table, ["doublet_score", "predicted_doublet"])
     return {name: column.to_numpy()[rows] for name, column in found.items()}
 
 
-def genes_in(store: Path, names: pd.Index, wanted: Path) -> np.ndarray:
+def gene_positions(store: Path, names: pd.Index, wanted: Path) -> np.ndarray:
     """Positions of the consensus genes on this plate, in their order."""
     genes = pd.read_csv(wanted, sep="\t", dtype=str, keep_default_na=False)["gene"]
     index = names.get_indexer(genes)

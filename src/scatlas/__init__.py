@@ -2,7 +2,7 @@
 
 ``import scatlas as sa`` gives ``sa.pp``, ``sa.tl``, ``sa.datasets`` and ``sa.read_lazy``
 with scanpy's names and defaults; ``sa.get`` aggregates cells by group and moves data to a GPU and
-back, ``sa.memory`` and ``sa.cluster`` say where it is processed. Submodules load on first use, so
+back, ``sa.memory`` and ``sa.cluster`` set where data is processed. Submodules load on first use, so
 the import itself is quick.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["__version__", "cluster", "datasets", "get", "io", "memory"]
 __all__ += ["pl", "pp", "read_lazy", "tl"]
-_HOMES = {
+_EXPORTS = {
     "cluster": "scatlas.compute.cluster",
     "memory": "scatlas.compute.device_memory",
     "read_lazy": "scatlas.io.matrices.lazy",
@@ -29,8 +29,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    if name in _EXPORTS:
+        return getattr(import_module(_EXPORTS[name]), name)
     if name in __all__:
         return import_module(f"scatlas.{name}")
     msg = f"module 'scatlas' has no attribute {name!r}"

@@ -9,7 +9,7 @@ of obs are those of Tahoe-100M as published.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -150,13 +150,13 @@ def tahoe_obs(
     rng: np.random.Generator,
     *,
     plate: int,
-    line: NDArray[Any],
-    drug: NDArray[Any],
-    phase: NDArray[Any],
-    full: NDArray[Any],
-    total: NDArray[Any],
-    n_genes: NDArray[Any],
-    mt_total: NDArray[Any],
+    line: NDArray[np.int64],
+    drug: NDArray[np.int64],
+    phase: NDArray[np.int64],
+    full: NDArray[np.bool_],
+    total: NDArray[np.int64],
+    n_genes: NDArray[np.int64],
+    mt_total: NDArray[np.float64],
     n_lines: int,
     n_drugs: int,
 ) -> pd.DataFrame:
@@ -241,11 +241,11 @@ class _Study(NamedTuple):
     """Genes and effects that all plates of a study share."""
 
     var: pd.DataFrame
-    is_mt: NDArray[Any]  # bool [n_genes]
-    lines: NDArray[Any]  # log expression [n_lines, n_genes]
-    drugs: NDArray[Any]  # log fold change [n_drugs, n_genes]
-    phases: NDArray[Any]  # log fold change [3, n_genes]
-    shape: NDArray[Any]  # of the gamma: 1 / overdispersion [n_genes]
+    is_mt: NDArray[np.bool_]  # [n_genes]
+    lines: NDArray[np.float64]  # log expression [n_lines, n_genes]
+    drugs: NDArray[np.float64]  # log fold change [n_drugs, n_genes]
+    phases: NDArray[np.float64]  # log fold change [3, n_genes]
+    shape: NDArray[np.float64]  # of the gamma: 1 / overdispersion [n_genes]
 
 
 class _Cells(NamedTuple):
@@ -328,5 +328,5 @@ def _simulate_programmes(
     return changes
 
 
-def _categories(codes: NDArray[Any], names: Sequence[str]) -> pd.Categorical:
+def _categories(codes: NDArray[np.int64], names: Sequence[str]) -> pd.Categorical:
     return pd.Categorical.from_codes(codes, list(names))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +13,8 @@ from scatlas.arrays.kinds import is_dask, kind_of
 from scatlas.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pandas as pd
     import scipy.sparse as sp
     from anndata import AnnData
@@ -111,6 +114,33 @@ def set_matrix(
         adata.X = x
 
 
+def owns_matrix(adata: AnnData, *, layer: str | None = None, obsm: str | None = None) -> bool:
+    """Whether nothing but `adata` refers to a matrix in memory, so that it may be overwritten.
+
+    The caller must not refer to it either: call this before :func:`get_matrix`.
+    """
+
+    def matrix() -> Any:
+        if layer is not None:
+            return adata.layers.get(layer)
+        return adata.X if obsm is None else adata.obsm.get(obsm)
+
+    kind = kind_of(matrix())
+    if kind.gpu or kind.lazy or adata.is_view:
+        return False
+
+    def values() -> Any:
+        return matrix().data if kind.sparse else matrix()
+
+    def memory() -> Any:
+        return values() if getattr(values(), "base", None) is None else values().base
+
+    # Two references to an object with one owner: the owner's, and the argument. They are counted
+    # of expressions, because versions of Python count variables differently.
+    counts = [sys.getrefcount(found()) for found in (matrix, values, memory)]
+    return max(counts) == 2 and type(memory()) is np.ndarray and memory().flags.owndata
+
+
 def get_array(adata: AnnData, layer: str | None) -> Any:
     """``adata.X`` or a layer, checked to be an array that has row blocks.
 
@@ -165,7 +195,8 @@ def _is_dense(x: Any, kind: ArrayKind) -> bool:
 
 def as_rows(x: Any) -> Any:
     """``x``, as CSR if it is a sparse matrix in memory."""
-    return x if is_dask(x) else kind_of(x).arrays.as_rows(x)
+    kind = kind_of(x)
+    return x if kind.lazy else kind.arrays.as_rows(x)
 
 
 def copy_if_view(adata: AnnData) -> None:
@@ -306,7 +337,13 @@ def to_contiguous(x: Any) -> NDArray[Any] | sp.csr_matrix:
 
 def check_finite_values(x: Any, name: str) -> None:
     """Refuse NaN and infinite values."""
-    values = x.data if blocks.is_sparse(x) else x
-    if not np.isfinite(values).all():  # CuPy's own isfinite, for its arrays
+    parts: Iterable[Any]
+    if blocks.is_sparse(x):
+        parts = [x.data]
+    elif kind_of(x).gpu:
+        parts = [x]
+    else:  # a mask of all values would take a quarter of their memory
+        parts = (x[rows] for rows in blocks.row_slices(x))
+    if not all(np.isfinite(part).all() for part in parts):  # CuPy's own isfinite, for its arrays
         msg = f"{name!r} holds values that are not finite: remove those cells first"
         raise InputError(msg)

@@ -142,7 +142,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / config).write_text(text)
         for number, plate in enumerate(read_plates(folder / sheet, check_files=False), start=1):
             write_plate(Path(plate.path), simulate_plate(number, n_cells=120, n_genes=600))
-        assert load(folder / config).plates == sheet
+        assert load(folder / config).plates.sheet == sheet
     return folder
 
 

@@ -134,9 +134,9 @@ def test_cuda_is_not_started_by_asking():
 
 
 @pytest.mark.parametrize("name", ["auto", "gpu"])
-def test_a_job_waits_for_a_claimed_gpu_until_its_process_dies(tmp_path: Path, name: str):
+def test_a_job_waits_for_a_locked_gpu_until_its_process_dies(tmp_path: Path, name: str):
     uuid = gpu_devices.query_gpus().devices[0].uuid
-    env = os.environ | {"SCATLAS_CLAIMS_DIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": uuid}
+    env = os.environ | {"SCATLAS_LOCKS_DIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": uuid}
 
     def start(backend: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -148,7 +148,7 @@ def test_a_job_waits_for_a_claimed_gpu_until_its_process_dies(tmp_path: Path, na
     try:
         assert jobs[0].stdout.readline().strip() == "gpu 3.0"
         jobs.append(start(name))
-        said = f"is claimed by process {jobs[0].pid}"
+        said = f"is locked by process {jobs[0].pid}"
         assert any(said in line for line in iter(jobs[1].stderr.readline, ""))
         assert not select.select([jobs[1].stdout], [], [], 2)[0]
         jobs[0].kill()
@@ -218,7 +218,7 @@ def test_a_cluster_has_one_worker_a_gpu_with_one_allocator(tmp_path: Path, n: in
     (tmp_path / "use.py").write_text(CLUSTER)
     done = subprocess.run(
         [sys.executable, str(tmp_path / "use.py"), str(n), json.dumps(options)],
-        env=os.environ | {"SCATLAS_CLAIMS_DIR": str(tmp_path / "claims")},
+        env=os.environ | {"SCATLAS_LOCKS_DIR": str(tmp_path / "locks")},
         capture_output=True, text=True, check=False, timeout=240,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-6000:]
@@ -250,6 +250,6 @@ def test_a_step_on_the_gpu_says_so_in_its_run_record(tmp_path: Path):
         record = json.loads(script.run_record(Path(sys.argv[1])).read_text())
         print(json.dumps(record["gpu"] | {"on": facts["on"], "backend": record["backend"]}))
     """
-    found = run(program, str(tmp_path / "m.json"), SCATLAS_CLAIMS_DIR=str(tmp_path / "claims"))
+    found = run(program, str(tmp_path / "m.json"), SCATLAS_LOCKS_DIR=str(tmp_path / "locks"))
     assert (found["on"], found["backend"]) == ("gpu", "gpu")
     assert found["peak_memory_bytes"] >= 8000

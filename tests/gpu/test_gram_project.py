@@ -251,6 +251,18 @@ def test_largest_eigenvalues_equal_the_cpu(rng):
         np.testing.assert_array_equal(cp.asnumpy(matrix_), gram)
 
 
+def test_eigenvalues_of_many_rows_equal_the_cpu(rng):
+    """By iterations, with the same bits on each run."""
+    x = rng.standard_normal((600, 3000)) * np.geomspace(1, 30, 3000)
+    matrix = x.T @ x
+    values, vectors = eigh_gpu.eigh_top(cp.asarray(matrix), 20)
+    expected, its_vectors = eigh_cpu.eigh_top(matrix, 20)
+    np.testing.assert_allclose(values, expected, rtol=1e-12)
+    np.testing.assert_allclose(np.abs(np.sum(vectors * its_vectors, axis=0)), 1, rtol=1e-12)
+    again = eigh_gpu.eigh_top(cp.asarray(matrix), 20)
+    np.testing.assert_array_equal(again[1], vectors)
+
+
 @pytest.mark.parametrize("zero_center", [True, False])
 def test_components_equal_the_cpu(zero_center, logged):
     stats = GramStats.from_block(logged)

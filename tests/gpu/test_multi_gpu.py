@@ -88,7 +88,7 @@ def test_the_showcase(tmp_path: Path, n: int):
     (tmp_path / "use.py").write_text(SHOWCASE)
     done = subprocess.run(
         [sys.executable, str(tmp_path / "use.py"), str(n)],
-        env=os.environ | {"SCATLAS_CLAIMS_DIR": str(tmp_path / "claims")},
+        env=os.environ | {"SCATLAS_LOCKS_DIR": str(tmp_path / "locks")},
         capture_output=True, text=True, check=False, timeout=280,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-6000:]

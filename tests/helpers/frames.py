@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from scatlas.io.tables.storable_columns import as_text, made_text, storable_names
+from scatlas.io.tables.storable_columns import as_text, storable_names, text_notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,7 @@ def writable(frame: pd.DataFrame, name: str, notify: Callable[[str], None]) -> p
     for column in frame.columns:
         text = as_text(frame[column])
         if text is not None:
-            notify(made_text(name, column, frame[column].dtype))
+            notify(text_notice(name, column, frame[column].dtype))
             new[column] = text
     names = storable_names(frame.columns, name, notify)
     return new[list(names)].rename(columns=names)

@@ -109,6 +109,20 @@ def test_spread_of_all_cells_is_the_measure(metric: str) -> None:
     assert same > 0.9
 
 
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_inverted_lists_find_scanpys_exact_neighbours(metric: str) -> None:
+    ours, theirs = (blobs(3000, 12, distance=1.0) for _ in range(2))
+    neighbors(ours, metric=metric, transformer="ivf")
+    sc.pp.neighbors(theirs, metric=metric)  # exact up to 4,096 cells
+    a, b = ours.obsp["distances"], theirs.obsp["distances"]
+    common = a.astype(bool).multiply(b.astype(bool))
+    assert common.nnz / b.nnz >= 0.99
+    assert ours.uns["neighbors"]["params"]["recall"] == pytest.approx(common.nnz / b.nnz, abs=0.003)
+    np.testing.assert_allclose(
+        a.multiply(common).tocsr().data, b.multiply(common).tocsr().data, rtol=2e-5
+    )
+
+
 def test_neighbors_by_cosine() -> None:
     """Blocks have another height than scanpy's, so products may differ in the last bits."""
     ours, theirs = (blobs(300, 3, distance=0.4) for _ in range(2))

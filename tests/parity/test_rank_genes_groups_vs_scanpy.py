@@ -229,7 +229,7 @@ def test_loss_and_gradient_of_scikit_learn(n_classes, dtype):
 
     adata = annotated(dtype=dtype, n_genes=40)
     names = "all" if n_classes == 4 else ["b", "d"]
-    groups = _rank_groups.choose(adata.obs, "line", names, "rest")
+    groups = _rank_groups.parse_groups(adata.obs, "line", names, "rest")
     cells = _rank_logreg._Cells(adata.X, groups.codes, None)
     weights = np.ones(n_classes)
     loss = _rank_logreg._Loss(cells, weights, groups.sizes, 0.01, fit_intercept=True)

@@ -40,6 +40,7 @@ RULES += [
     "leiden",
     "embedding",
     "report",
+    "split",
     "pseudobulk",
     "merge_pseudobulk",
     "doublets",
@@ -358,6 +359,25 @@ def test_nothing_imports_scanpy():
         if re.search(r"^\s*(import|from) scanpy", path.read_text(), flags=re.MULTILINE)
     ]
     assert users == []
+
+
+# Lines of a body: beyond the signature and the docstring of a function.
+MAX_BODY_LINES = 60
+
+
+def _body_lines(function: ast.FunctionDef) -> int:
+    first = function.body[1 if ast.get_docstring(function) and function.body[1:] else 0]
+    return (function.end_lineno or 0) - first.lineno + 1
+
+
+def test_functions_are_short():
+    long = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {_body_lines(node)} lines"
+        for path in [*PACKAGE.rglob("*.py"), *(ROOT / "scripts").glob("*.py")]
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and _body_lines(node) > MAX_BODY_LINES
+    ]
+    assert long == [], f"split functions of more than {MAX_BODY_LINES} lines"
 
 
 def test_import_is_light():

@@ -54,6 +54,10 @@ PHRASES = [
     Phrase("hang", r"\b(hangs? on|hanging on)\b", "depends on, waits for"),
     Phrase("tell", r"\btells? of\b", "reports, names"),
     Phrase("twin", r"\btwins?\b", "counterpart"),
+    Phrase("anew", r"\banew\b", "again"),
+    Phrase("bear", r"\bbears?\b", "has"),
+    Phrase("look", r"\blooked (at|for)\b", "read, checked, searched"),
+    Phrase("claim", r"\b(claims?|claimed)\b", "lock, locked"),
     Phrase("home", r"\b(homes|_home|homes?\(|kernels? homes?)\b", "module"),
     Phrase("stand", r"\bstands? (in|at|on|here|there|beside|where|below|above)\b", "is (in, on)"),
     Phrase(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -13,11 +14,18 @@ from pathlib import Path
 import anndata as ad
 import pytest
 
+from scatlas.errors import InputError
+from scatlas.io.files.local_zarr import open_store
 from tests.workflow.conftest import CONFIG, EACH, made_once
 from tests.workflow.runs import ROOT, Project, assert_same_outputs
 
 pytestmark = pytest.mark.workflow
 
+# Every store of the workflow.
+STORES = {
+    *("atlas.zarr", "counts.zarr", "gram.zarr", "harmony.zarr", "merged.zarr", "pca.zarr"),
+    *("pseudobulk.zarr", "selected.zarr"),
+}
 OPTIONAL = {
     "doublets": {},
     "integrate": {"key": ["plate"], "cells": "all"},
@@ -25,16 +33,24 @@ OPTIONAL = {
 }
 
 
-@pytest.fixture
-def atlas(two: Project, plates: dict[str, Path], tmp_path: Path) -> Project:
-    """Atlas of two plates that only these tests use."""
-    project = two.copied(tmp_path / "project")
-    own = {name: tmp_path / f"{name}.h5ad" for name in ("p1", "p2")}
+@pytest.fixture(scope="module")
+def made(
+    two: Project, plates: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Project:
+    """Atlas of two plates that lie in its folder: read only."""
+    project = two.copied(tmp_path_factory.mktemp("made"))
+    own = {name: f"{name}.h5ad" for name in ("p1", "p2")}
     for name, path in own.items():
-        shutil.copy2(plates[name], path)
+        shutil.copy2(plates[name], project.folder / path)
     project.write_plates(own)
     project.build("atlas")
     return project
+
+
+@pytest.fixture
+def atlas(made: Project, tmp_path: Path) -> Project:
+    """Atlas and plates that one test may change."""
+    return made.copied(tmp_path / "project")
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +70,7 @@ def test_a_step_that_failed_is_run_again_whatever_stands_behind_it(full: Project
     assert "Nothing to be done" in project.run("-n").stdout
     manifests = sorted((project.results / "manifests").glob("**/*.json"))
     manifests = [path for path in manifests if path.parent.name != "runs" and path.stem != "p2"]
-    assert len(manifests) == 17
+    assert len(manifests) == 20
     for path in manifests:
         aside = path.rename(tmp_path / "aside")
         said = project.run("-n", "--quiet", "progress").stdout
@@ -63,9 +79,9 @@ def test_a_step_that_failed_is_run_again_whatever_stands_behind_it(full: Project
         aside.rename(path)
 
 
-def test_a_plate_that_fails_is_never_covered_by_the_older_atlas(atlas: Project, tmp_path: Path):
+def test_a_plate_that_fails_is_never_covered_by_the_older_atlas(atlas: Project):
     before = atlas.outputs()
-    plate = tmp_path / "p2.h5ad"
+    plate = atlas.folder / "p2.h5ad"
     kept = plate.read_bytes()
     bad = ad.read_h5ad(plate)
     bad.X = bad.X.astype("float32")
@@ -95,6 +111,32 @@ def test_a_filter_that_fails_is_never_covered_by_the_older_atlas(atlas: Project)
     atlas.write_config()
     atlas.build("atlas")
     assert_same_outputs(atlas.outputs(), before)
+
+
+def test_no_file_of_any_store_is_lost_unseen(full: Project, tmp_path: Path):
+    """Each file is in the record of its step, and no store opens without one of its chunks."""
+    listed = set()
+    for path in (full.results / "manifests").rglob("runs/*.json"):
+        for output, files in json.loads(path.read_bytes())["outputs"].items():
+            listed |= {Path(os.path.normpath(path.parent / output / name)) for name in files}
+    results = [path for path in full.results.rglob("*") if path.is_file()]
+    outputs = {path for path in results if path.name != ".snakemake_timestamp"}
+    not_checked = {full.results / name for name in ("logs", "benchmarks", "manifests")}
+    assert {path for path in outputs - listed if not not_checked & {*path.parents}} == set()
+
+    results = full.copied(tmp_path / "project").results
+    stores = {path.parent for path in results.rglob("*.zarr/zarr.json")}
+    assert {store.name for store in stores} == STORES
+    for store in stores:
+        open_store(store)
+        chunks = {path for path in store.rglob("*") if path.is_file() and path.name != "zarr.json"}
+        # Flags and the record, whose chunks of zeros alone are not written.
+        chunks -= {*store.glob("**/params/*/c"), *store.glob("uns/scatlas/**/c")}
+        for chunk in chunks:
+            aside = chunk.rename(tmp_path / "aside")
+            with pytest.raises(InputError, match=f"lacks 1 of .*{chunk.relative_to(store)}"):
+                open_store(store)
+            aside.rename(chunk)
 
 
 @pytest.mark.parametrize(
@@ -162,11 +204,9 @@ def test_results_that_would_be_made_as_they_were_stay_though_snakemake_forgot_th
     assert project.build() == set()
 
 
-def test_a_plate_replaced_by_an_older_file_is_loaded_though_snakemake_forgot(
-    atlas: Project, tmp_path: Path
-):
+def test_a_plate_replaced_by_an_older_file_is_loaded_though_snakemake_forgot(atlas: Project):
     shutil.rmtree(atlas.folder / ".snakemake")
-    plate = tmp_path / "p2.h5ad"
+    plate = atlas.folder / "p2.h5ad"
     before = plate.stat()
     other = ad.read_h5ad(plate)[::-1].copy()
     plate.unlink()

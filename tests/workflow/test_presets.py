@@ -20,7 +20,15 @@ pytestmark = pytest.mark.workflow
 
 PLATE_RULES = ("load", "qc_filter", "normalize", "hvg", "select_genes")
 ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "atlas", "subset", *SAMPLE_STEPS, "report")
-ON_DEMAND = ("simulate", "pseudobulk", "merge_pseudobulk", "doublets", "harmony", "integrate")
+ON_DEMAND = (
+    "simulate",
+    "split",
+    "pseudobulk",
+    "merge_pseudobulk",
+    "doublets",
+    "harmony",
+    "integrate",
+)
 
 
 def snakemake(*options: str, folder: Path, snakefile: Path = ROOT / "Snakefile", **env: str) -> str:
@@ -244,7 +252,7 @@ def test_the_atlas_asks_for_what_all_plates_need(ask, default):
 def test_jobs_that_hold_blocks_ask_for_the_budget(ask, default):
     more = ask(compute={"block_budget": "1256MB"})
     holding = [rule for rule in DIRECTIVES if "{BLOCK_OPTIONS}" in DIRECTIVES[rule]["shell"]]
-    kept = {"load", "normalize", "hvg", "select_genes", "concat_on_disk", "pca", "subset"}
+    kept = {"split", "load", "normalize", "hvg", "select_genes", "concat_on_disk", "pca", "subset"}
     assert set(holding) == kept | {"pseudobulk", "merge_pseudobulk", "doublets"}
     for rule in holding:
         assert requests_of(rule)["budget"] == "BUDGET"

@@ -5,8 +5,8 @@
 
 rule concat_on_disk:
     input:
-        select_genes=all_plates(f"{OUT}/manifests/select_genes/{{plate}}.json"),
-        selected=ancient(all_plates(f"{OUT}/plates/{{plate}}/selected.zarr/zarr.json")),
+        select_genes=each(f"{OUT}/manifests/select_genes/{{plate}}.json"),
+        selected=ancient(each(f"{OUT}/plates/{{plate}}/selected.zarr/zarr.json")),
         script=script("concat_on_disk"),
     output:
         merged=f"{OUT}/merged.zarr/zarr.json",
@@ -22,14 +22,14 @@ rule concat_on_disk:
         "../../envs/cpu.yaml"
     threads: threads_for("concat_on_disk")
     resources:
+        **device("concat_on_disk"),
         mem_mb=memory("concat_on_disk"),
         runtime=runtime("concat_on_disk"),
         disk_mb=disk("concat_on_disk"),
         attempt=which_attempt,
-        budget=BUDGET,
     params:
-        selected=by_plate(f"{OUT}/plates/{{plate}}/selected.zarr"),
-        labels=as_is(LABELS),
+        selected=each(f"{OUT}/plates/{{plate}}/selected.zarr", options=True),
+        labels=labels_option,
         code=code("concat_on_disk"),
         merged=subpath(output.merged, parent=True),
     message:
@@ -42,8 +42,8 @@ rule concat_on_disk:
 
 rule pca:
     input:
-        select_genes=all_plates(f"{OUT}/manifests/select_genes/{{plate}}.json"),
-        grams=ancient(all_plates(f"{OUT}/plates/{{plate}}/gram.zarr/zarr.json")),
+        select_genes=each(f"{OUT}/manifests/select_genes/{{plate}}.json"),
+        grams=ancient(each(f"{OUT}/plates/{{plate}}/gram.zarr/zarr.json")),
         concat=rules.concat_on_disk.output.manifest,
         merged=ancient(rules.concat_on_disk.output.merged),
         script=script("pca"),
@@ -66,14 +66,10 @@ rule pca:
         runtime=runtime("pca"),
         disk_mb=disk("pca"),
         attempt=which_attempt,
-        budget=BUDGET,
     params:
         options=options(CONFIG.pca),
         scale=scale_option(),
-        grams=[
-            with_prefix(path)
-            for path in all_plates(f"{OUT}/plates/{{plate}}/gram.zarr")
-        ],
+        grams=each(with_prefix(f"{OUT}/plates/{{plate}}/gram.zarr")),
         code=code("pca"),
         merged=subpath(input.merged, parent=True),
         pca=subpath(output.pca, parent=True),
@@ -93,7 +89,7 @@ rule atlas:
         pca=ancient(rules.pca.output.pca),
         harmony_manifest=[f"{OUT}/manifests/harmony.json"] if CONFIG.harmony else [],
         harmony=[ancient(f"{OUT}/harmony.zarr/zarr.json")] if CONFIG.harmony else [],
-        load=all_plates(f"{OUT}/manifests/load/{{plate}}.json"),
+        load=each(f"{OUT}/manifests/load/{{plate}}.json"),
         consensus=f"{OUT}/manifests/consensus.json",
         table=ancient(f"{OUT}/consensus.parquet"),
         script=script("atlas"),
@@ -111,11 +107,12 @@ rule atlas:
         "../../envs/cpu.yaml"
     threads: 1
     resources:
+        **device("atlas"),
         mem_mb=memory("atlas"),
         runtime=runtime("atlas"),
         attempt=which_attempt,
     params:
-        recipe=as_is(RECIPE),
+        recipe=recipe_option,
         code=code("atlas"),
         manifests=subpath(output.manifest, parent=True),
         merged=subpath(input.merged, parent=True),

@@ -43,16 +43,23 @@ from scatlas.workflow.code_hash import code_hash
 from scatlas.workflow.config.cli_options import options
 from scatlas.workflow.config.loading import check_plates, load
 from scatlas.workflow.config.plate_sheet import DEMO_FOLDER, read_plates
+from scatlas.workflow.config.samples import sample_plates
+from scatlas.workflow.left_out import plates_left_out
 
 try:
     CONFIG = load(config)
-    SHEET = read_plates(CONFIG.plates, generated=DEMO_FOLDER)
+    if CONFIG.plates.by:
+        SHEET = sample_plates(CONFIG.plates, is_main=workflow.is_main_process)
+    else:
+        SHEET = read_plates(CONFIG.plates.sheet, generated=DEMO_FOLDER)
     check_plates(CONFIG, SHEET)
 except ScatlasError as error:
     raise WorkflowError(str(error)) from error
 
 PLATES = {plate.plate: plate for plate in SHEET}
 OUT = CONFIG.outdir
+# Stores of the samples of one file, until they are loaded.
+SAMPLES = f"{OUT}/samples"
 
 # The last step that filters the cells of a plate, and its outputs.
 LAST_CELL_FILTER = "doublets" if CONFIG.drops_doublets else "qc_filter"
@@ -100,9 +107,29 @@ def all_plates(pattern):
     return [pattern.format(plate=plate) for plate in PLATES]
 
 
-def by_plate(pattern):
+def by_plate(pattern, plates=PLATES):
     """List PLATE=PATH for each plate: options of the scripts that read all plates."""
-    return [f"{plate}={with_prefix(pattern.format(plate=plate))}" for plate in PLATES]
+    return [f"{plate}={with_prefix(pattern.format(plate=plate))}" for plate in plates]
+
+
+def atlas_plates():
+    """Rows of the plate sheet whose plates are in the atlas, known after `consensus`."""
+    if not CONFIG.plates.skips:
+        return SHEET
+    left_out = plates_left_out(Path(checkpoints.consensus.get().output.manifest))
+    return [plate for plate in SHEET if plate.plate not in left_out]
+
+
+def each(pattern, options=False):
+    """Paths, or options PLATE=PATH, of the plates in the atlas, for inputs and params."""
+
+    def fill_in(wildcards):
+        names = [plate.plate for plate in atlas_plates()]
+        if options:
+            return by_plate(pattern, names)
+        return [pattern.format(plate=name) for name in names]
+
+    return fill_in
 
 
 def as_is(text):

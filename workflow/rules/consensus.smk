@@ -76,7 +76,6 @@ rule select_genes:
         disk_mb=disk("select_genes"),
         small_plates=1,
         attempt=which_attempt,
-        budget=BUDGET,
     params:
         doublets=doublets_option,
         code=code("select_genes"),

@@ -26,11 +26,11 @@ rule doublets:
         "../../envs/cpu.yaml"
     threads: threads_for("doublets")
     resources:
+        **device("doublets"),
         mem_mb=memory("doublets"),
         runtime=runtime("doublets"),
         small_plates=1,
         attempt=which_attempt,
-        budget=BUDGET,
     params:
         options=as_is(options(CONFIG.doublets)),
         n_top_genes=CONFIG.hvg.n_top_genes,
@@ -43,5 +43,5 @@ rule doublets:
         "{RUN} {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --qc {input.qc:q} --qc-summary {input.qc_summary:q} {params.options}"
         " --n-top-genes {params.n_top_genes} --seed {params.seed} --table {output.table:q}"
-        " --summary {output.summary:q}"
+        " --summary {output.summary:q} --previous {input.qc_filter:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"

@@ -23,10 +23,10 @@ rule subset:
         "../../envs/cpu.yaml"
     threads: 1
     resources:
+        **device("subset"),
         mem_mb=memory("subset"),
         runtime=runtime("subset"),
         attempt=which_attempt,
-        budget=BUDGET,
     params:
         options=options(CONFIG.subset),
         seed=CONFIG.seed,
@@ -174,6 +174,7 @@ rule embedding:
         "../../envs/cpu.yaml"
     threads: 1
     resources:
+        **device("embedding"),
         mem_mb=memory("embedding"),
         runtime=runtime("embedding"),
         attempt=which_attempt,

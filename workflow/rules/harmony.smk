@@ -24,6 +24,7 @@ rule harmony:
         "../../envs/cpu.yaml"
     threads: threads_for("harmony")
     resources:
+        **device("harmony"),
         mem_mb=memory("harmony"),
         runtime=runtime("harmony"),
         disk_mb=disk("harmony"),

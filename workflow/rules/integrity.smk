@@ -4,7 +4,7 @@
 import fcntl
 from functools import partial
 
-from snakemake.io import IOFile, apply_wildcards
+from snakemake.io import IOFile, apply_wildcards, is_flagged
 from snakemake.logging import logger
 
 from scatlas.io.files.checksums import text_digest
@@ -21,7 +21,12 @@ def outputs_by_manifest():
             for plate in PLATES:
                 of_plate = partial(apply_wildcards, wildcards={"plate": plate})
                 manifest = Path(of_plate(str(step.output.manifest)))
-                found[manifest] = [of_plate(str(path)) for path in step.output]
+                # Snakemake deletes temporary outputs when they have been used.
+                found[manifest] = [
+                    of_plate(str(path))
+                    for path in step.output
+                    if not is_flagged(path, "temp")
+                ]
     return found
 
 
@@ -54,12 +59,25 @@ OUTPUTS = outputs_by_manifest()
 FINDINGS = compare_outputs()
 
 
+def is_tried_again(manifest, record):
+    """Whether a step has left its plate out and may do otherwise now: its source, the config, the
+    plates or the code have changed, or its source cannot be seen to change."""
+    plate = PLATES.get(manifest.stem)
+    return bool(
+        record.get("left_out")
+        and plate
+        and (plate.is_remote or not is_current(manifest, record))
+    )
+
+
 def is_current(manifest, record):
     """Whether a step would make the same outputs again, by its run record. Snakemake does not know
     this of a cluster job that outlived it."""
     plate = PLATES.get(manifest.stem)
-    # Only `load` reads a file that is no output of a step; Snakemake compares the ages of those.
-    source = stamp_of(plate_path(plate)) if record.get("source") and plate else ""
+    # Only `load` and `split` read files that are no outputs of a step; Snakemake compares the ages
+    # of those.
+    path = plate_path(plate) if plate else CONFIG.plates.path
+    source = stamp_of(path) if record.get("source") and path else ""
     return (record.get("plan"), record.get("source", "")) == (PLAN, source)
 
 
@@ -85,12 +103,24 @@ def rerun_unfinished_steps():
             "the first, and config, plates or code have changed since: they run again. If the "
             "change does not concern them, the same command with --touch keeps their results"
         )
+    left_out = [
+        str(manifest)
+        for manifest, record in FINDINGS.intact.items()
+        if is_tried_again(manifest, record)
+    ]
+    if left_out:
+        logger.info(
+            f"{len({Path(path).stem for path in left_out}):,} plates were left out by an earlier "
+            "run: they are tried again"
+        )
     for manifest, reason in FINDINGS.to_rerun.items():
         if run_record(manifest).exists():
             logger.info(f"{reason}: its step runs again")
     for reason in FINDINGS.incomplete.values():
         logger.info(f"{reason}: it is made again where it is needed")
-    workflow.dag.forcefiles.update([*forgotten, *map(str, FINDINGS.to_rerun)])
+    workflow.dag.forcefiles.update(
+        [*forgotten, *left_out, *map(str, FINDINGS.to_rerun)]
+    )
     if workflow.execution_settings and not workflow.dryrun:
         lock_working_folder()
         FINDINGS.apply()

@@ -3,8 +3,6 @@ import json
 
 from scatlas.workflow.provenance import recipe
 
-RECIPE = recipe(CONFIG, SHEET)
-LABELS = json.dumps({plate.plate: plate.labels for plate in SHEET})
 # Of load: the var column in which mitochondrial genes are found.
 GENE_NAMES_OPTION = (
     f"--gene-names {shlex.quote(CONFIG.qc.gene_names)}" if CONFIG.qc.gene_names else ""
@@ -23,11 +21,28 @@ def rare_gene_counts(wildcards):
     return RARE_GENE_OPTION and f"--store {shlex.quote(store)} {RARE_GENE_OPTION}"
 
 
+def recipe_option(wildcards):
+    """Settings and plates of the atlas."""
+    return recipe(CONFIG, atlas_plates())
+
+
+def labels_option(wildcards):
+    """Labels of the plates in the atlas."""
+    return json.dumps({plate.plate: plate.labels for plate in atlas_plates()})
+
+
 def consensus_options():
-    """How many genes consensus takes, and on how many plates they must be variable."""
+    """How many genes consensus takes, on how many plates they must be variable, and where it reads
+    which plates are left out."""
     n_genes = CONFIG.consensus.n_top_genes_of(CONFIG.hvg)
-    top = f"--n-top-genes {n_genes} " if n_genes else ""
-    return f"{top}--min-plates {CONFIG.consensus.min_plates_of(len(PLATES))}"
+    top = ["--n-top-genes", str(n_genes)] if n_genes else []
+    if not CONFIG.plates.skips:
+        at_least = [str(CONFIG.consensus.min_plates_of(len(PLATES)))]
+        return shlex.join([*top, "--min-plates", *at_least])
+    # A share is one of the plates that are left.
+    at_least = map(str, CONFIG.consensus.min_plates_entries)
+    manifests = with_prefix(f"{OUT}/manifests/hvg")
+    return shlex.join([*top, "--min-plates", *at_least, "--manifests", manifests])
 
 
 def consensus_genes(wildcards):
@@ -52,11 +67,14 @@ def harmony_option():
     return f"--harmony {shlex.quote(store)}" if CONFIG.harmony else ""
 
 
-def report_options():
+def report_options(wildcards):
     """Outputs of optional rules that the report shows."""
     words = []
     if CONFIG.doublets:
-        words += ["--doublets", *by_plate(f"{OUT}/plates/{{plate}}/doublets.json")]
+        doublets = each(f"{OUT}/plates/{{plate}}/doublets.json", options=True)
+        words += ["--doublets", *doublets(wildcards)]
+    if CONFIG.plates.skips:
+        words += ["--consensus", with_prefix(f"{OUT}/manifests/consensus.json")]
     if CONFIG.integrate:
         words += ["--integrated", with_prefix(f"{OUT}/integrated.h5ad")]
     return shlex.join(words)

@@ -26,14 +26,14 @@ rule load:
         "../../envs/cpu.yaml"
     threads: threads_for("load")
     resources:
+        **device("load"),
         mem_mb=memory("load"),
         runtime=runtime("load"),
         disk_mb=disk("load"),
         small_plates=1,
         attempt=which_attempt,
-        budget=BUDGET,
     params:
-        source=source_path,
+        source=source_option,
         stamp=source_stamp,
         mt_prefix=as_is(CONFIG.qc.mt_prefix),
         gene_names=as_is(GENE_NAMES_OPTION),
@@ -42,7 +42,7 @@ rule load:
     message:
         "loading {wildcards.plate}"
     shell:
-        "{RUN} {input.script:q} --plate {wildcards.plate} --source {params.source:q}"
+        "{RUN} {input.script:q} --plate {wildcards.plate} {params.source}"
         " --store {params.store:q} --mt-prefix {params.mt_prefix:q} {params.gene_names}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
@@ -67,6 +67,7 @@ rule qc_filter:
         "../../envs/cpu.yaml"
     threads: 1
     resources:
+        **device("qc_filter"),
         mem_mb=memory("qc_filter"),
         runtime=runtime("qc_filter"),
         small_plates=1,
@@ -80,6 +81,7 @@ rule qc_filter:
     shell:
         "{RUN} {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " {params.options} --table {output.table:q} --summary {output.summary:q}"
+        " --previous {input.load:q}"
         f"{STEP_TAIL}"
 
 
@@ -105,11 +107,11 @@ rule normalize:
         "../../envs/cpu.yaml"
     threads: threads_for("normalize")
     resources:
+        **device("normalize"),
         mem_mb=memory("normalize"),
         runtime=runtime("normalize"),
         small_plates=1,
         attempt=which_attempt,
-        budget=BUDGET,
     params:
         options=options(CONFIG.normalize),
         rare=rare_gene_counts,
@@ -118,7 +120,7 @@ rule normalize:
         "size factors of {wildcards.plate}"
     shell:
         "{RUN} {input.script:q} --plate {wildcards.plate} --qc {input.qc:q} {params.options}"
-        " {params.rare} --table {output.table:q}"
+        " {params.rare} --table {output.table:q} --previous {input.kept:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
 
@@ -148,7 +150,6 @@ rule hvg:
         runtime=runtime("hvg"),
         small_plates=1,
         attempt=which_attempt,
-        budget=BUDGET,
     params:
         options=options(CONFIG.hvg),
         min_cells=CONFIG.qc.min_cells or 0,
@@ -161,4 +162,5 @@ rule hvg:
         "{RUN} {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --size-factors {input.size_factors:q} {params.options}"
         " --min-cells {params.min_cells} {params.rare} --table {output.table:q}"
+        " --previous {input.normalize:q}"
         f"{BLOCK_OPTIONS}{DEVICE_OPTIONS}{STEP_TAIL}"

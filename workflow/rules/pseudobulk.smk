@@ -24,11 +24,11 @@ rule pseudobulk:
         "../../envs/cpu.yaml"
     threads: threads_for("pseudobulk")
     resources:
+        **device("pseudobulk"),
         mem_mb=memory("pseudobulk"),
         runtime=runtime("pseudobulk"),
         small_plates=1,
         attempt=which_attempt,
-        budget=BUDGET,
     params:
         options=as_is(options(CONFIG.pseudobulk)),
         code=code("pseudobulk"),
@@ -44,8 +44,8 @@ rule pseudobulk:
 
 rule merge_pseudobulk:
     input:
-        pseudobulk=all_plates(f"{OUT}/manifests/pseudobulk/{{plate}}.json"),
-        sums=ancient(all_plates(f"{OUT}/plates/{{plate}}/pseudobulk.zarr/zarr.json")),
+        pseudobulk=each(f"{OUT}/manifests/pseudobulk/{{plate}}.json"),
+        sums=ancient(each(f"{OUT}/plates/{{plate}}/pseudobulk.zarr/zarr.json")),
         script=script("merge_pseudobulk"),
     output:
         pseudobulk=f"{OUT}/pseudobulk.h5ad",
@@ -61,14 +61,14 @@ rule merge_pseudobulk:
         "../../envs/cpu.yaml"
     threads: 4
     resources:
+        **device("merge_pseudobulk"),
         mem_mb=memory("merge_pseudobulk"),
         runtime=runtime("merge_pseudobulk"),
         attempt=which_attempt,
-        budget=BUDGET,
     params:
-        sums=by_plate(f"{OUT}/plates/{{plate}}/pseudobulk.zarr"),
+        sums=each(f"{OUT}/plates/{{plate}}/pseudobulk.zarr", options=True),
         genes=CONFIG.genes,
-        labels=as_is(LABELS),
+        labels=labels_option,
         code=code("merge_pseudobulk"),
     message:
         "merging the sums by group"

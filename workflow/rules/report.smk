@@ -6,25 +6,22 @@
 
 rule report:
     input:
-        qc=all_plates(f"{OUT}/manifests/{LAST_CELL_FILTER}/{{plate}}.json"),
-        hvg=all_plates(f"{OUT}/manifests/hvg/{{plate}}.json"),
+        qc=each(f"{OUT}/manifests/{LAST_CELL_FILTER}/{{plate}}.json"),
+        hvg=each(f"{OUT}/manifests/hvg/{{plate}}.json"),
         genes=f"{OUT}/consensus_genes.tsv",
         pca=rules.pca.output.manifest,
         embedding=rules.embedding.output.manifest,
-        tables=ancient(
-            all_plates(f"{OUT}/plates/{{plate}}/{KEPT_CELLS}")
-            + all_plates(f"{OUT}/plates/{{plate}}/{KEPT_CELLS_SUMMARY}")
-            + all_plates(f"{OUT}/plates/{{plate}}/hvg.parquet")
-        ),
+        cells=ancient(each(f"{OUT}/plates/{{plate}}/{KEPT_CELLS}")),
+        summaries=ancient(each(f"{OUT}/plates/{{plate}}/{KEPT_CELLS_SUMMARY}")),
+        tables=ancient(each(f"{OUT}/plates/{{plate}}/hvg.parquet")),
+        consensus=[f"{OUT}/manifests/consensus.json"] if CONFIG.plates.skips else [],
         pca_store=ancient(rules.pca.output.pca),
         umap_file=ancient(rules.embedding.output.embedding),
         doublets_manifests=(
-            all_plates(f"{OUT}/manifests/doublets/{{plate}}.json")
-            if CONFIG.doublets
-            else []
+            each(f"{OUT}/manifests/doublets/{{plate}}.json") if CONFIG.doublets else []
         ),
         doublets=(
-            ancient(all_plates(f"{OUT}/plates/{{plate}}/doublets.json"))
+            ancient(each(f"{OUT}/plates/{{plate}}/doublets.json"))
             if CONFIG.doublets
             else []
         ),
@@ -80,6 +77,16 @@ rule report:
             caption="../report/cells.rst",
             category="Cells",
             labels={"result": "Cells (table)"},
+        ),
+        left_out=(
+            report(
+                f"{OUT}/tables/left_out.tsv",
+                caption="../report/left_out.rst",
+                category="Cells",
+                labels={"result": "Plates left out (table)"},
+            )
+            if CONFIG.plates.skips
+            else []
         ),
         thresholds=report(
             f"{OUT}/tables/thresholds.tsv",
@@ -176,15 +183,16 @@ rule report:
         "../../envs/cpu.yaml"
     threads: 1
     resources:
+        **device("report"),
         mem_mb=memory("report"),
         runtime=runtime("report"),
         attempt=which_attempt,
     params:
-        qc=by_plate(f"{OUT}/plates/{{plate}}/{KEPT_CELLS}"),
-        summaries=by_plate(f"{OUT}/plates/{{plate}}/{KEPT_CELLS_SUMMARY}"),
-        hvg=by_plate(f"{OUT}/plates/{{plate}}/hvg.parquet"),
+        qc=each(f"{OUT}/plates/{{plate}}/{KEPT_CELLS}", options=True),
+        summaries=each(f"{OUT}/plates/{{plate}}/{KEPT_CELLS_SUMMARY}", options=True),
+        hvg=each(f"{OUT}/plates/{{plate}}/hvg.parquet", options=True),
         config=as_is(CONFIG.model_dump_json()),
-        optional=report_options(),
+        optional=report_options,
         code=code("report"),
         pca=subpath(input.pca_store, parent=True),
         captions=subpath(input.opening, parent=True),

@@ -72,7 +72,10 @@ def small_atlas(wildcards):
 
 
 def device(rule):
-    """Resources of a rule that may compute on GPUs."""
+    """Where a rule computes, and with how much memory for its blocks.
+
+    All rules have these: jobs that share one of a cluster must agree on every text.
+    """
 
     def gpu(wildcards):
         return ESTIMATES.gpus(rule, wildcards.get("plate"))
@@ -83,6 +86,7 @@ def device(rule):
 
     return {
         "gpu": gpu,
+        "budget": BUDGET,
         "backend": backend,
         "device_memory": CONFIG.compute.memory,
         "device_limit": CONFIG.compute.memory_limit or "none",

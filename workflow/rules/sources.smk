@@ -17,21 +17,39 @@ STORED = {
     and (plugin != "http" or plate.path.endswith((".h5ad", ".h5")))
 }
 # `load` compares each plate's genes with those of the first plate. Snakemake copies one stored plate
-# at a time; of these, `consensus` compares the genes.
-COMPARED_WITH_FIRST = CONFIG.genes == "same" and SHEET[0].plate not in STORED
+# at a time; of these, `consensus` compares the genes. It also does where bad plates are left out,
+# for the first plate may be one of them. Samples of one file have the same genes.
+COMPARED_WITH_FIRST = (
+    CONFIG.genes == "same"
+    and SHEET[0].plate not in STORED
+    and not CONFIG.plates.skips
+    and not CONFIG.plates.by
+)
 os.environ.update(
     job_environment(
         CONFIG,
         SHEET,
         reference=plate_path(SHEET[0]) if COMPARED_WITH_FIRST else "",
+        reference_counts=SHEET[0].counts or CONFIG.source.counts,
     )
 )
 stamp_of = cache(stamp)
 
 
 def source_path(wildcards, input):
-    stored = wildcards.plate in STORED
-    return str(input.source) if stored else plate_path(PLATES[wildcards.plate])
+    if wildcards.plate in STORED or CONFIG.plates.by:
+        return str(input.source)
+    return plate_path(PLATES[wildcards.plate])
+
+
+def source_option(wildcards, input):
+    """The plate's source, and for a sample the file of all samples, whose stamp is recorded."""
+    words = ["--source", source_path(wildcards, input)]
+    if CONFIG.plates.by:  # `split` has put the counts in X
+        words += ["--origin", CONFIG.plates.path]
+    elif counts := PLATES[wildcards.plate].counts or CONFIG.source.counts:
+        words += ["--counts", counts] if counts != "X" else []
+    return shlex.join(words)
 
 
 def source_file(wildcards):
@@ -43,6 +61,12 @@ def source_file(wildcards):
         return STORED.get(plate.plate, [])
     if plate.is_simulated:
         return path
+    if CONFIG.plates.by:
+        return f"{SAMPLES}/{plate.plate}.zarr"
+    return local_source(path)
+
+
+def local_source(path):
     # Snakemake would read a brace as a wildcard. The stamp tells changes of such files.
     if "{" in path:
         return []

@@ -1,4 +1,7 @@
-"""Import of a package's names on first use, so that importing scatlas is fast (PEP 562)."""
+"""Import of a package's names on first use, so that importing scatlas is fast (PEP 562).
+
+lazy_loader would be one more dependency for these ten lines of code.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ Block: TypeAlias = GpuArray
 
 # Values per block of an array in GPU memory: a GPU needs this many to be busy. With temporary
 # arrays of kernels they take about 2 GB.
-VALUES_PER_BLOCK = 64_000_000
+VALUES_PER_BLOCK = LEAST_VALUES_PER_BLOCK = 64_000_000
 
 empty = cp.empty
 

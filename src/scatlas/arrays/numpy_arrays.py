@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike, NDArray
 
-# Values per block of an array in memory.
+# Most values per block of an array in memory. Smaller arrays are cut into more blocks for several
+# threads, but not into blocks of less than a few ms of work.
 VALUES_PER_BLOCK = 4_000_000
+LEAST_VALUES_PER_BLOCK = 1_000_000
 
 empty = np.empty
 

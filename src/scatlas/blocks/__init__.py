@@ -17,6 +17,7 @@ from scatlas.blocks.row_blocks import (
 from scatlas.blocks.streaming import (
     apply,
     cluster_client,
+    for_each,
     map_in_order,
     reduce,
     stream,
@@ -32,6 +33,7 @@ __all__ = [
     "check_type",
     "cluster_client",
     "csr",
+    "for_each",
     "is_sparse",
     "join",
     "join_lists",

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     import dask.array as da
     from numpy.typing import NDArray
 
+# Blocks of a large array in memory, for that many threads.
+_MIN_BLOCKS = 16
+
 Block = np.ndarray | sp.csr_matrix | sp.csr_array
 T = TypeVar("T")
 
@@ -39,13 +42,19 @@ class InMemoryBlocks:
     def slices(self) -> list[slice]:
         """Rows of each block, in order."""
         x, n_cells = self.x, self.x.shape[0]
-        size = self.kind.arrays.VALUES_PER_BLOCK
         if self.kind.sparse and x.format == "csr":
             indptr = on_host(x.indptr)
+            size = self._block_size(int(indptr[-1]))
             ends = np.searchsorted(indptr, np.arange(size, indptr[-1], size))
             return _slices(np.unique(np.r_[0, ends, n_cells]))
-        rows = max(1, size // max(1, x.shape[1]))
+        rows = max(1, self._block_size(n_cells * x.shape[1]) // max(1, x.shape[1]))
         return _slices(np.unique(np.r_[np.arange(0, n_cells, rows), n_cells]))
+
+    def _block_size(self, n_values: int) -> int:
+        """Values per block, for at least _MIN_BLOCKS blocks if they are not too small."""
+        arrays = self.kind.arrays
+        least = max(arrays.LEAST_VALUES_PER_BLOCK, -(-n_values // _MIN_BLOCKS))
+        return int(min(arrays.VALUES_PER_BLOCK, least))
 
     def reader(self, slices: Sequence[slice]) -> Callable[[int], Any]:
         """Function that returns block ``i`` without a copy of its values."""

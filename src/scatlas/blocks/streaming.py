@@ -10,7 +10,10 @@ import sys
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from scatlas.arrays.kinds import is_dask, kind_of
 from scatlas.blocks.checks import check
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
     import dask.array as da
+    from numpy.typing import NDArray
 
 T = TypeVar("T")
 
@@ -76,14 +80,25 @@ def stream(
 
 
 def map_in_order(
-    work: Callable[[int], T], n: int, wait: Callable[[], None] = lambda: None
+    work: Callable[[int], T],
+    n: int,
+    wait: Callable[[], None] = lambda: None,
+    workers: int | None = None,
 ) -> Generator[T]:
     """Yield ``work(0), ..., work(n - 1)`` in order; several threads compute them.
 
     Each thread computes one result at a time, and one more waits for the consumer. BLAS uses one
     thread in each. ``wait`` is called when the consumer has used a result, before it is freed.
+    ``workers`` is the number of threads; None: as many as the budget has blocks for.
     """
-    workers = n_threads()
+    if n == 1:
+        # A pool takes 0.1 ms, as long as the work on a small matrix.
+        with blas_on_one_thread():
+            result = work(0)
+        yield result
+        wait()
+        return
+    workers = n_threads() if workers is None else workers
     with blas_on_one_thread(), ThreadPoolExecutor(workers, "scatlas-block") as pool:
         pending: deque[Any] = deque()
         try:
@@ -98,6 +113,21 @@ def map_in_order(
         finally:
             for future in pending:
                 future.cancel()
+
+
+def for_each(work: Callable[[slice], None], parts: Sequence[slice]) -> None:
+    """Call ``work`` with each part of an array in memory; several threads do.
+
+    An interrupt waits for all parts, so that arrays that are overwritten are complete.
+    """
+    if len(parts) <= 1:  # a pool takes 0.1 ms, as long as the work on a small array
+        for part in parts:
+            work(part)
+        return
+    with ThreadPoolExecutor(n_threads(), "scatlas-block") as pool:
+        futures = [pool.submit(work, part) for part in parts]
+        for future in futures:
+            future.result()
 
 
 def cluster_client(x: Any) -> Any:
@@ -230,15 +260,36 @@ def apply(
     if kind.lazy:
         meta = kind.arrays.empty((0, 0), dtype) if dense else None
         return map_blocks(fn, x, *rows, dtype=dtype, n_vars=n_vars, meta=meta)
-    results = stream(x, fn, *rows)
     if not dense:
-        return join(list(results))
+        return join(list(stream(x, fn, *rows)))
     out = kind.arrays.empty((x.shape[0], x.shape[1] if n_vars is None else n_vars), dtype)
-    for cells, block in zip(row_blocks(x).slices(), results, strict=True):
-        out[cells] = block
+    if kind.gpu:
+        for cells, block in zip(row_blocks(x).slices(), stream(x, fn, *rows), strict=True):
+            out[cells] = block
+        return out
+
+    def write(block: Any, cells: NDArray[np.int64], *rows: Any) -> None:
+        # The threads write, because one alone takes as long to copy as all to compute.
+        if cells.size:
+            out[cells[0] : cells[-1] + 1] = fn(block, *rows)
+
+    for _ in stream(x, write, np.arange(x.shape[0]), *rows):
+        pass
     return out
 
 
 def to_memory(x: Any) -> Any:
-    """The matrix in memory: the joined blocks of a Dask array, in one pass."""
-    return join(list(stream(x))) if is_dask(x) else x
+    """The matrix in memory: the joined blocks of a Dask array, in one pass.
+
+    Dense blocks are written to their place as they come, so that no value is held twice.
+    """
+    if not is_dask(x):
+        return x
+    parts: Iterator[Any] = stream(x)
+    first = next(parts)
+    if kind_of(first).sparse or first.dtype != x.dtype:
+        return join([first, *parts])
+    out = kind_of(first).arrays.empty(x.shape, x.dtype)
+    for rows, block in zip(row_blocks(x).slices(), chain([first], parts), strict=True):
+        out[rows] = block
+    return out

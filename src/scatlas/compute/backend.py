@@ -112,27 +112,27 @@ def use_backend(
         def lock(n: int | None, **options: Any) -> list[Device]:
             return stack.enter_context(lock_gpus(n, **options))
 
-        claimed = _find_gpus(backend, query_gpus, devices, lock)
-        if claimed:
+        locked = _find_gpus(backend, query_gpus, devices, lock)
+        if locked:
             try:
-                _start_cuda(claimed)
+                _start_cuda(locked)
                 # Workers have the pools; this process uses little memory of their GPUs.
                 memory("default" if on_workers else memory_mode, maximum=memory_limit)
             except GpuError as error:
                 _fall_back(backend, error)
                 stack.close()
-                claimed = []
-        if claimed or not on_workers:
+                locked = []
+        if locked or not on_workers:
             _client = stack.enter_context(cluster(**options))
-        before, _current = _current, "gpu" if claimed else "cpu"
-        for device in claimed:
+        before, _current = _current, "gpu" if locked else "cpu"
+        for device in locked:
             gigabytes = f", {device.total / 1e9:.0f} GB" if device.total else ""
             logger.info("working on %s%s", device.name, gigabytes)
         try:
             yield _current
         finally:
             _current, _client = before, None
-            if claimed:
+            if locked:
                 # After a CUDA error all later calls fail: keep the first error.
                 with suppress(RuntimeError):
                     memory("default")
@@ -202,7 +202,7 @@ def _check_version(machine: Machine) -> None:
         cupy = import_module("cupy")
         built = cupy.cuda.runtime.runtimeGetVersion()
     except (ImportError, AttributeError, RuntimeError) as error:
-        msg = f"CuPy is installed and does not load ({first_line(error)}): install it anew"
+        msg = f"CuPy is installed and does not load ({first_line(error)}): reinstall it"
         raise GpuError(msg) from None
     if built // 1000 > machine.driver // 1000:
         has = f"the NVIDIA driver runs CUDA up to {gpu_devices.version(machine.driver)}"
@@ -226,10 +226,10 @@ def _check_version(machine: Machine) -> None:
         raise GpuError(msg) from None
 
 
-def _start_cuda(claimed: Sequence[Device]) -> None:
-    """Start CUDA on the first of the claimed GPUs, which must be the only visible ones."""
+def _start_cuda(locked: Sequence[Device]) -> None:
+    """Start CUDA on the first of the locked GPUs, which must be the only visible ones."""
     global _started
-    device = claimed[0]
+    device = locked[0]
     runtime = import_module("cupy").cuda.runtime
     # Reason and remedy by number of cudaError_t.
     reasons = {
@@ -247,14 +247,14 @@ def _start_cuda(claimed: Sequence[Device]) -> None:
         n_shown = runtime.getDeviceCount()
     except runtime.CUDARuntimeError as error:
         raise GpuError(reasons.get(error.status, f"CUDA does not start: {error}")) from None
-    if n_shown > len(claimed):
+    if n_shown > len(locked):
         msg = (
-            "CUDA was started in this process before a GPU was claimed for it, and may run on "
+            "CUDA was started in this process before a GPU was locked for it, and may run on "
             "another job's: choose the backend before the first CuPy array"
         )
         raise GpuError(msg)
     _started = device.uuid
-    hold_until_exit(claimed)
+    hold_until_exit(locked)
 
 
 def _rmm_version() -> str | None:

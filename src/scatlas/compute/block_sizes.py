@@ -27,7 +27,7 @@ def csr_blocks(
         Block budget in bytes. A block takes at most an eighth of it, at 8 bytes per value and 8 per
         row, but has at least one row.
     largest
-        Most bytes per block, whatever the budget. The blocks depend on these three arguments and
+        Maximum bytes per block, for any budget. The blocks depend on these three arguments and
         never on threads.
 
     Returns

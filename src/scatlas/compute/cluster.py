@@ -52,7 +52,7 @@ def cluster(
     ----------
     kind
         ``"in-process"``: no cluster, threads of this process. ``"local-gpu"``: one worker per GPU
-        (dask-cuda); the GPUs are claimed, so that other jobs take others. ``"local-cpu"``: workers
+        (dask-cuda); the GPUs are locked, so that other jobs take others. ``"local-cpu"``: workers
         on this machine's CPUs. ``"existing"``: a scheduler that runs, wherever its workers are.
     devices
         Number of GPUs, or their numbers; default: all free GPUs. It waits for GPUs that other jobs
@@ -186,9 +186,9 @@ def _gpu_workers(
     stack: ExitStack, *, devices: int | Sequence[int] | None = None, **options: Any
 ) -> Any:
     n, only = requested_gpus(devices, gpus.query_gpus())
-    claimed = stack.enter_context(lock_gpus(n, only=only, query_gpus=gpus.query_gpus))
+    locked = stack.enter_context(lock_gpus(n, only=only, query_gpus=gpus.query_gpus))
     return import_module("dask_cuda").LocalCUDACluster(
-        CUDA_VISIBLE_DEVICES=[device.uuid for device in claimed],
+        CUDA_VISIBLE_DEVICES=[device.uuid for device in locked],
         host=LOOPBACK,
         dashboard_address=None,
         **{"threads_per_worker": 1, "protocol": "tcp", **options},

@@ -1,4 +1,4 @@
-"""Memory and disk of what is not processed in blocks, known from the shape of the data."""
+"""Memory and disk of data that is not processed in blocks, from the shape of the data."""
 
 from __future__ import annotations
 

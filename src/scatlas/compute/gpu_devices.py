@@ -2,7 +2,8 @@
 
 NVML, a library of the driver, provides the facts. CUDA is not used, because a process that has
 started it keeps the GPUs visible at that time, and :func:`scatlas.compute.gpu_locks.lock_gpus` must
-choose before.
+choose before. nvidia-ml-py would replace the 40 lines of ctypes, but only the GPU environments have
+it, and with the CPU environment ``backend: auto`` must name a GPU that it cannot use, too.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A job locks a file for each GPU that it uses. The system releases the lock when the process ends for
 any reason, so a crash leaves nothing to clean up. If ``CUDA_VISIBLE_DEVICES`` is set, only the GPUs
-in it are considered.
+in it are considered. filelock would replace ten lines around ``flock``, and no environment has it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def lock_gpus(
     CuPy array. It waits while other jobs of scatlas hold too many GPUs and logs which. It does not
     wait for GPUs whose memory is used by other programs. GPUs with the most free memory come first.
 
-    Lock files are in ``/tmp/scatlas-<user id>``, or in ``SCATLAS_CLAIMS_DIR``: containers that
+    Lock files are in ``/tmp/scatlas-<user id>``, or in ``SCATLAS_LOCKS_DIR``: containers that
     share GPUs must share that folder.
 
     Parameters
@@ -136,7 +136,7 @@ def _candidates(
     n: int | None, only: Collection[str] | None, query_gpus: Callable[[], Machine]
 ) -> list[Device]:
     if n is not None and n < 1:
-        msg = f"{n} GPUs cannot be claimed: ask for at least 1"
+        msg = f"{n} GPUs cannot be locked: ask for at least 1"
         raise GpuError(msg)
     return [device for device in usable(query_gpus()) if only is None or device.uuid in only]
 
@@ -165,7 +165,7 @@ def _try_lock(
                 if device.uuid in _held:
                     free.append(device)
                 elif holder := _lock(device.uuid):
-                    blockers.append(f"{_label(device)} is claimed by process {holder}")
+                    blockers.append(f"{_label(device)} is locked by process {holder}")
                     if memory_wait:
                         memory_wait.max_free[device.uuid] = (-1, 0.0)
                 else:
@@ -242,16 +242,18 @@ def _folder() -> Path:
     base = Path("/tmp")  # noqa: S108
     if not os.access(base, os.W_OK):
         base = Path(tempfile.gettempdir())
-    set_folder = os.environ.get("SCATLAS_CLAIMS_DIR")
+    set_folder = os.environ.get("SCATLAS_LOCKS_DIR")
     folder = Path(set_folder) if set_folder else base / f"scatlas-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, parents=bool(set_folder), exist_ok=True)
         mine = set_folder or (folder.stat().st_uid == os.getuid() and not folder.is_symlink())
     except OSError as error:
-        msg = f"{folder}, where claims on GPUs lie, cannot be made: {error.strerror}"
+        msg = f"{folder}, the folder of the GPU locks, cannot be created: {error.strerror}"
         raise GpuError(msg) from None
     if not mine:
-        msg = f"{folder}, where claims on GPUs lie, is not yours: set SCATLAS_CLAIMS_DIR to another"
+        msg = (
+            f"{folder}, the folder of the GPU locks, is not yours: set SCATLAS_LOCKS_DIR to another"
+        )
         raise GpuError(msg)
     return folder
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from threadpoolctl import ThreadpoolController
 
-# Most bytes per block. A block takes at most an eighth of the block budget and no more than this: a
-# larger budget allows more blocks in flight, for machines with more cores, not larger blocks.
+# Maximum bytes per block. A block takes at most an eighth of the block budget and no more than
+# this: a larger budget allows more blocks in flight, for machines with more cores.
 BLOCK_BYTES = 32_000_000
 # The same on GPUs, which need larger blocks to be busy, and many of them in flight. Sizes assume 8
 # bytes per value; compact counts take 3.
@@ -68,7 +68,7 @@ def use_threads(
 
 
 def _dask_num_workers() -> int | None:
-    # Do not import Dask (0.1 s) to ask: if nobody imported it, nobody set the option.
+    # Do not import Dask (0.1 s) to ask: if it was not imported, the option is not set.
     if "dask" not in sys.modules:
         return None
     import dask

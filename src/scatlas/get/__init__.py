@@ -1,7 +1,7 @@
 """Groups of cells aggregated, and matrices moved between CPU and GPU.
 
 ``sa.get`` has scanpy's names, and rapids-singlecell's for the moves. All other functions compute
-where a matrix is: on the GPU if it is there.
+where a matrix is, on the CPU or GPU.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from scatlas.io.products.gram_store import StoredGram, write_gram
     from scatlas.io.products.load_plate import load_plate
     from scatlas.io.products.pseudobulk import merge_sums
+    from scatlas.io.products.split_samples import list_samples, split_samples
     from scatlas.io.tables.cell_parquet import read_cells, write_cells
     from scatlas.io.tables.table import METRICS, open_tables
 
@@ -33,6 +34,7 @@ _EXPORTS = {
     "checksum": "files.checksums",
     "concat_on_disk": "products.concat_plates",
     "in_place": "matrices.csr_writer",
+    "list_samples": "products.split_samples",
     "load_plate": "products.load_plate",
     "merge_sums": "products.pseudobulk",
     "open_counts": "matrices.counts_source",
@@ -42,6 +44,7 @@ _EXPORTS = {
     "read_lazy": "matrices.lazy",
     "read_matrix": "matrices.lazy",
     "read_subset": "matrices.subset",
+    "split_samples": "products.split_samples",
     "write_cells": "tables.cell_parquet",
     "write_embedding": "products.embeddings",
     "write_gram": "products.gram_store",
@@ -58,6 +61,7 @@ __all__ = [
     "checksum",
     "concat_on_disk",
     "in_place",
+    "list_samples",
     "load_plate",
     "merge_sums",
     "open_counts",
@@ -67,6 +71,7 @@ __all__ = [
     "read_lazy",
     "read_matrix",
     "read_subset",
+    "split_samples",
     "write_cells",
     "write_embedding",
     "write_gram",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas.arrays.kinds import kind_of
+from scatlas.arrays.kinds import ArrayKind, kind_of
 from scatlas.compute.threads import blas_on_one_thread, n_cores
 from scatlas.errors import InputError
 from scatlas.matrix.components import (
@@ -70,21 +70,21 @@ def array_components(x: Any, n_comps: int, *, zero_center: bool = True) -> Compo
     n_comps = check_n_comps(n_comps, n_cells, n_genes)
     kind = kind_of(x)
     if kind.gpu or kind.lazy or n_genes <= _FEW_GENES:
-        return _of_genes(x, n_comps, zero_center=zero_center)
-    if min(n_cells, n_genes) >= n_comps * _GENES_PER_COMPONENT and _iterate(x):
-        wide = _Wide(x, n_comps, zero_center)
+        return _from_genes(x, kind, n_comps, zero_center=zero_center)
+    if min(n_cells, n_genes) >= n_comps * _GENES_PER_COMPONENT and _prefer_iterations(x, kind):
+        wide = _Wide(x, kind, n_comps, zero_center)
         found = _from_products(wide)
         if found is not None:
             return wide.components(*found)
     if n_cells < n_genes:
-        wide = _Wide(x, n_comps, zero_center)
+        wide = _Wide(x, kind, n_comps, zero_center)
         return wide.components(*_from_cells(wide))
-    return _of_genes(x, n_comps, zero_center=zero_center)
+    return _from_genes(x, kind, n_comps, zero_center=zero_center)
 
 
-def _iterate(x: Any) -> bool:
+def _prefer_iterations(x: Any, kind: ArrayKind) -> bool:
     """Whether iterations on products take less time than a Gram matrix, or fit the memory alone."""
-    n_values = x.nnz if kind_of(x).sparse else x.size
+    n_values = x.nnz if kind.sparse else x.size
     larger, smaller = max(x.shape), min(x.shape)
     if 8 * smaller**2 > max(_SMALL_GRAM, _BYTES_PER_VALUE * n_values):
         return True
@@ -92,21 +92,21 @@ def _iterate(x: Any) -> bool:
     return _PRODUCTS_NS * n_values < _PAIR_NS * n_values**2 / larger + by_lapack
 
 
-def _of_genes(x: Any, n_comps: int, *, zero_center: bool) -> Components:
+def _from_genes(x: Any, kind: ArrayKind, n_comps: int, *, zero_center: bool) -> Components:
     check_size(x.shape[1])
-    return components(gram_stats(x), n_comps, zero_center=zero_center, gpu=kind_of(x).gpu)
+    return components(gram_stats(x), n_comps, zero_center=zero_center, gpu=kind.gpu)
 
 
 class _Wide:
     """An array in memory with many genes, its means, and its variance."""
 
-    def __init__(self, x: Any, n_comps: int, zero_center: bool) -> None:
-        if kind_of(x).sparse:
+    def __init__(self, x: Any, kind: ArrayKind, n_comps: int, zero_center: bool) -> None:
+        if kind.sparse:
             x = x.tocsr()
             if not x.has_canonical_format:
                 x = x.copy()
                 x.sum_duplicates()
-        self.x: Any = x
+        self.x, self.kind = x, kind
         self.n_comps, self.zero_center = n_comps, zero_center
         moments = gene_moments(self.x)
         self.mean, self.var = moments.mean[0], moments.var[0]
@@ -145,7 +145,7 @@ def _from_products(wide: _Wide) -> Eigenpairs | None:
 def _from_cells(wide: _Wide) -> Eigenpairs:
     """Eigenpairs of the Gram matrix of the genes, from that of the cells."""
     x = wide.x
-    products = gram_stats(x.T.tocsr() if kind_of(x).sparse else np.ascontiguousarray(x.T)).gram
+    products = gram_stats(x.T.tocsr() if wide.kind.sparse else np.ascontiguousarray(x.T)).gram
     with blas_on_one_thread():
         shift = x @ wide.shift
         products += wide.shift @ wide.shift - shift - shift[:, None]

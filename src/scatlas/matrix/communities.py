@@ -75,7 +75,7 @@ def leiden(graph: sp.csr_matrix, *, resolution: float, n_iterations: int, seed: 
 
 
 class _Search(NamedTuple):
-    """What is the same in all steps; each round takes the next number for its hash."""
+    """What is the same in all steps; each round hashes with its number."""
 
     penalty: float
     seed: int

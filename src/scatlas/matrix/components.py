@@ -146,7 +146,8 @@ def components(
     if gpu:
         from scatlas.kernels.linalg.eigh_gpu import eigh_top
 
-        values, PCs = eigh_top(matrix, n_comps)
+        with blas_on_one_thread():
+            values, PCs = eigh_top(matrix, n_comps)
     else:
         values, PCs = eigh_top_in_threads(matrix, n_comps)
     if not zero_center:

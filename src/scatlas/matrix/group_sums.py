@@ -243,6 +243,7 @@ def _layers_from_sums(
     n
         Number of values per sum, ``[rows, 1]`` or ``[1, columns]``.
     """
+    kind = kind_of(total.sums)
     layers: dict[str, Any] = {}
     if "sum" in funcs:
         layers["sum"] = total.sums
@@ -251,7 +252,7 @@ def _layers_from_sums(
     if "mean" in funcs:
         # In place, unless the sums are requested: each sum is read before it is overwritten.
         layers["mean"] = (
-            kind_of(total.sums).arrays.empty(total.sums.shape, np.float64)
+            kind.arrays.empty(total.sums.shape, np.float64)
             if "sum" in funcs
             else total.sums.view(np.float64)
         )
@@ -271,7 +272,7 @@ def _layers_from_sums(
     step = max(1, _SUMS_PER_CALL // max(1, n_columns))
     slices = [slice(lo, min(lo + step, n_rows)) for lo in range(0, n_rows, step)]
     # A GPU computes on this thread's stream.
-    n_workers = 1 if kind_of(total.sums).gpu else min(n_threads(), len(slices))
+    n_workers = 1 if kind.gpu else min(n_threads(), len(slices))
     if n_workers <= 1:
         for rows in slices:
             compute(rows)

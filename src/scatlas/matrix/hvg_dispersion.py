@@ -11,6 +11,8 @@ import numpy as np
 from scatlas.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pandas as pd
     from numpy.typing import ArrayLike, NDArray
 
@@ -83,6 +85,43 @@ def dispersion_table(
     """
     import pandas as pd
 
+    if ranked is None:
+        ranked = np.ones(np.size(mean), dtype=bool)
+    cutoffs = Cutoffs(min_mean, max_mean, min_disp, max_disp)
+    means, dispersion, bins, norm, selected = _normalized_dispersions(
+        mean, var, ranked, flavor, n_bins, n_top_genes, cutoffs
+    )
+    table = pd.DataFrame({"means": means, "dispersions": dispersion}, index=index)
+    all_bins = pd.Series(pd.Categorical.from_codes(np.full(means.size, -1), dtype=bins.dtype))
+    all_bins[ranked] = bins.array
+    table["mean_bin"] = all_bins.array
+    table["dispersions_norm"] = norm
+    table["highly_variable"] = selected
+    return table
+
+
+class _Dispersions(NamedTuple):
+    """Genes of one batch: columns of its table, and the bins of the ranked genes."""
+
+    means: NDArray[np.float64]
+    dispersions: NDArray[np.float64]
+    bins: pd.Series
+    norm: NDArray[np.float64]
+    selected: NDArray[np.bool_]
+
+
+def _normalized_dispersions(
+    mean: ArrayLike,
+    var: ArrayLike,
+    ranked: NDArray[np.bool_],
+    flavor: str,
+    n_bins: int,
+    n_top_genes: int | None,
+    cutoffs: Cutoffs,
+) -> _Dispersions:
+    """Columns of :func:`dispersion_table`."""
+    import pandas as pd
+
     means = np.array(mean, dtype=np.float64)
     means[means == 0] = 1e-12
     dispersion = np.asarray(var, dtype=np.float64) / means
@@ -91,25 +130,16 @@ def dispersion_table(
         with np.errstate(invalid="ignore"):  # NaN if the mean is below 0, as of scaled values
             dispersion = np.log(dispersion)
         means = np.log1p(means)
-    if ranked is None:
-        ranked = np.ones(means.size, dtype=bool)
-    table = pd.DataFrame({"means": means, "dispersions": dispersion}, index=index)
     bins = _bin_means(pd.Series(means[ranked]), flavor, n_bins)
     norm = np.full(means.size, np.nan)
     norm[ranked] = _normalize_in_bins(dispersion[ranked], bins.cat.codes.to_numpy(), flavor)
-    all_bins = pd.Series(pd.Categorical.from_codes(np.full(means.size, -1), dtype=bins.dtype))
-    all_bins[ranked] = bins.array
-    table["mean_bin"] = all_bins.array
-    table["dispersions_norm"] = norm
     selected = np.zeros(means.size, dtype=bool)
     if n_top_genes is None:
         # Seurat's rule: a gene without a normalised dispersion counts as average.
-        cutoffs = Cutoffs(min_mean, max_mean, min_disp, max_disp)
         selected[ranked] = cutoffs.select(means[ranked], np.nan_to_num(norm[ranked]))
     else:
         selected[ranked] = _select_top(norm[ranked], at_least_one(n_top_genes))
-    table["highly_variable"] = selected
-    return table
+    return _Dispersions(means, dispersion, bins, norm, selected)
 
 
 def hvg_table(
@@ -140,24 +170,25 @@ def hvg_table(
         As in :func:`ranked_genes`.
     """
     ranked = ranked_genes(moments.expressed.sum(axis=0), min_cells, genes)
-    options: dict[str, Any] = {
-        "flavor": flavor,
-        "n_bins": n_bins,
-        "n_top_genes": n_top_genes,
-        **cutoffs._asdict(),
-    }
     if n_batches is None:
         return dispersion_table(
-            moments.mean[0], moments.var[0], ranked=ranked, index=names, **options
+            moments.mean[0],
+            moments.var[0],
+            flavor=flavor,
+            n_bins=n_bins,
+            n_top_genes=n_top_genes,
+            ranked=ranked,
+            index=names,
+            **cutoffs._asdict(),
         )
-    tables = [
-        _batch_table(mean, var, ranked, expressed > 0, names, options)
+    batches = [
+        _batch_dispersions(mean, var, ranked, expressed > 0, flavor, n_bins, n_top_genes, cutoffs)
         for group, mean, var, expressed in zip(
             moments.groups, moments.mean, moments.var, moments.expressed, strict=True
         )
         if group < n_batches
     ]
-    return _merge_batches(tables, ranked, n_top_genes, cutoffs)
+    return _merge_batches(batches, names, ranked, n_top_genes, cutoffs)
 
 
 def ranked_genes(
@@ -188,42 +219,62 @@ def ranked_genes(
     return ranked
 
 
-def _batch_table(
+def _batch_dispersions(
     mean: NDArray[np.float64],
     var: NDArray[np.float64],
     ranked: NDArray[np.bool_],
     expressed: NDArray[np.bool_],
-    names: pd.Index,
-    options: dict[str, Any],
-) -> pd.DataFrame:
-    """Table of one batch; genes without expression in it are 0 in the averages over batches."""
+    *options: Any,
+) -> _Dispersions:
+    """Columns of one batch; genes without expression in it are 0 in the averages over batches."""
     if not (ranked & expressed).any():
         raise InputError("a batch has no expressed gene: leave it out, or merge it with another")
-    table = dispersion_table(mean, var, ranked=ranked & expressed, index=names, **options)
-    table.loc[~expressed, ["means", "dispersions", "dispersions_norm"]] = 0.0
-    return table
+    found = _normalized_dispersions(mean, var, ranked & expressed, *options)
+    for column in (found.means, found.dispersions, found.norm):
+        column[~expressed] = 0.0
+    return found
+
+
+def _mean_over_batches(columns: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Mean of the values that are not NaN, by compensated sums in the order of the batches.
+
+    The operations are those of pandas' ``groupby(...).mean()``, as in scanpy.
+    """
+    total: Any = 0.0
+    error: Any = 0.0
+    n: Any = 0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        for column in columns:
+            known = ~np.isnan(column)
+            value = column - error
+            new = total + value
+            lost = (new - total) - value
+            error = np.where(known, np.where(np.isnan(lost), 0.0, lost), error)
+            total = np.where(known, new, total)
+            n = n + known
+        mean: NDArray[np.float64] = np.where(n > 0, total / n, np.nan)
+    return mean
 
 
 def _merge_batches(
-    tables: list[pd.DataFrame],
+    batches: list[_Dispersions],
+    names: pd.Index,
     ranked: NDArray[np.bool_],
     n_top_genes: int | None,
     cutoffs: Cutoffs,
 ) -> pd.DataFrame:
     import pandas as pd
 
-    names = tables[0].index
-    # Group genes by position: names may be duplicates.
-    stacked = pd.concat([table.reset_index(drop=True) for table in tables])
-    merged = (
-        stacked.groupby(level=0)[["means", "dispersions", "dispersions_norm"]]
-        .mean()
-        .set_index(names)
-    )
-    n_selected = np.sum([table["highly_variable"].to_numpy() for table in tables], axis=0)
+    columns = {
+        "means": _mean_over_batches(batch.means for batch in batches),
+        "dispersions": _mean_over_batches(batch.dispersions for batch in batches),
+        "dispersions_norm": _mean_over_batches(batch.norm for batch in batches),
+    }
+    merged = pd.DataFrame(columns, index=names)
+    n_selected = np.sum([batch.selected for batch in batches], axis=0)
     merged["highly_variable"] = False
     merged["highly_variable_nbatches"] = n_selected.astype(np.int64)
-    merged["highly_variable_intersection"] = n_selected == len(tables)
+    merged["highly_variable_intersection"] = n_selected == len(batches)
     # Copies: under copy-on-write these views are read-only.
     norm = merged["dispersions_norm"].to_numpy(copy=True)
     if n_top_genes is None:

@@ -1,7 +1,7 @@
 """Figures of the atlas, from plain tables.
 
-Each function returns a :class:`matplotlib.figure.Figure` that belongs to nobody: pyplot is not
-imported, no global setting is changed, and :func:`save` writes the same bytes for the same input.
+Each function returns a :class:`matplotlib.figure.Figure` that pyplot does not manage. No global
+setting is changed, and :func:`save` writes the same bytes for the same input.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scatlas.pl._style import save
     from scatlas.pl._umap import umap
 
-_HOMES = {
+_EXPORTS = {
     "before_after": "_before_after",
     "cells_kept": "_qc",
     "doublet_scores": "_doublets",
@@ -43,4 +43,4 @@ __all__ = [
 ]
 
 
-__getattr__, __dir__ = exports(__name__, _HOMES)
+__getattr__, __dir__ = exports(__name__, _EXPORTS)

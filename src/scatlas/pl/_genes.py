@@ -47,11 +47,11 @@ def hvg_overlap(hvg: Mapping[str, Collection[str]]) -> Figure:
     InputError
         When there is no plate.
     """
-    _check(hvg)
+    _check_plates(hvg)
     names = list(hvg)
     shared = _shared_genes(list(hvg.values()))
     if len(names) > MANY_PLATES:
-        return _clustered(names, shared)
+        return _clustered_heat_map(names, shared)
     side = 1.6 + max(2.4, 0.42 * len(names))
     made = figure(side, side)
     ax = made.subplots()
@@ -92,7 +92,7 @@ def genes_by_plates(
     InputError
         When there is no plate.
     """
-    _check(hvg)
+    _check_plates(hvg)
     times = Counter(chain.from_iterable(map(set, hvg.values())))
     n_plates = len(hvg)
     plates = np.arange(1, n_plates + 1)
@@ -125,29 +125,30 @@ def genes_by_plates(
     ax.set_xlim(0.4, n_plates + 0.6)
     ax.set_xlabel("plates on which a gene is highly variable")
     ax.set_ylabel("genes")
-    ax.set_title(_choice(n_genes, n_chosen))
+    ax.set_title(_title(n_genes, n_chosen))
     made.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return made
 
 
-def _choice(n_genes: np.ndarray, n_chosen: np.ndarray) -> str:
-    """Words for the genes of the atlas: on how many plates they are highly variable."""
+def _title(n_genes: np.ndarray, n_chosen: np.ndarray) -> str:
+    """Title: the number of genes of the atlas, and on how many plates they are variable."""
     if not n_chosen.any():
         return "no gene in the atlas"
     lowest = int(np.flatnonzero(n_chosen)[0])
     text = f"{n_chosen.sum():,} {'gene' if n_chosen.sum() == 1 else 'genes'} in the atlas"
     if n_chosen[lowest] < n_genes[lowest]:
-        return f"{text}: {n_chosen[lowest]:,} of {n_genes[lowest]:,} on {_plates(lowest + 1)}" + (
-            ", all on more" if n_chosen.size > lowest + 1 else ""
+        return (
+            f"{text}: {n_chosen[lowest]:,} of {n_genes[lowest]:,} on {_count_plates(lowest + 1)}"
+            + (", all on more" if n_chosen.size > lowest + 1 else "")
         )
-    return f"{text}: all on at least {_plates(lowest + 1)}"
+    return f"{text}: all on at least {_count_plates(lowest + 1)}"
 
 
-def _plates(n: int) -> str:
+def _count_plates(n: int) -> str:
     return f"{n} plate" if n == 1 else f"{n} plates"
 
 
-def _check(hvg: Mapping[str, Collection[str]]) -> None:
+def _check_plates(hvg: Mapping[str, Collection[str]]) -> None:
     if not hvg:
         msg = "there is no plate to draw: give the highly variable genes of at least one"
         raise InputError(msg)
@@ -166,12 +167,12 @@ def _colour_range(shared: np.ndarray) -> np.ndarray:
     """Numbers of genes of the lightest and of the darkest colour."""
     between = shared[~np.eye(len(shared), dtype=bool)]
     low, high = (between.min(), between.max()) if between.size else (0, 1)
-    # Far enough below the least that differences of a few genes do not look like much.
+    # Far enough below the minimum that differences of a few genes look small.
     return np.array([max(0, 1.75 * low - high), max(1, 1.05 * high)])
 
 
 def _heat_map(ax: Axes, shared: np.ndarray, colours: np.ndarray) -> AxesImage:
-    # A plate shares all genes with itself: left out of the colours, or they would show only that.
+    # A plate shares all genes with itself, which would take up the range of the colours.
     coloured = np.ma.masked_array(shared, np.eye(len(shared), dtype=bool))
     bottom, top = colours
     ax.set_facecolor("#efefef")
@@ -183,8 +184,8 @@ def _heat_map(ax: Axes, shared: np.ndarray, colours: np.ndarray) -> AxesImage:
     return image
 
 
-def _clustered(names: list[str], shared: np.ndarray) -> Figure:
-    """Heat map of many plates, similar ones side by side."""
+def _clustered_heat_map(names: list[str], shared: np.ndarray) -> Figure:
+    """Heat map of many plates, similar plates side by side."""
     from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
     from scipy.spatial.distance import squareform
 
@@ -194,14 +195,14 @@ def _clustered(names: list[str], shared: np.ndarray) -> Figure:
     order = leaves_list(optimal_leaf_ordering(linkage(distance, "average"), distance))
     made = figure(9.0, 7.4)
     ax = made.subplots()
-    # Few unusual plates do not use up the colours.
+    # Quantiles, so that a few unusual plates do not use up the colours.
     colours = np.quantile(shared[~np.eye(len(names), dtype=bool)], (0.1, 0.98))
     image = _heat_map(ax, shared[np.ix_(order, order)], colours)
     made.colorbar(image, ax=ax, shrink=0.6, label="genes", extend="both")
     mean = (shared.sum(axis=1) - own) / (len(names) - 1)
-    place = np.argsort(order)
-    odd = sorted(unusual_plates(mean, low_only=True), key=lambda i: place[i])
-    ax.set_yticks(place[odd], [short(names[i], 32) for i in odd])
+    rank = np.argsort(order)
+    odd = sorted(unusual_plates(mean, low_only=True), key=lambda i: rank[i])
+    ax.set_yticks(rank[odd], [short(names[i], 32) for i in odd])
     ax.set_xticks([])
     ax.set_xlabel(f"{len(names)} plates, similar ones side by side")
     return made

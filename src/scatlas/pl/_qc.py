@@ -69,7 +69,7 @@ def qc_violins(
     InputError
         When there is no plate.
     """
-    _some(tables)
+    _check_plates(tables)
     seen = {name: _overview(table) for name, table in tables.items()}
     many = len(tables) > MANY_PLATES
     made = figure(9.0 if many else min(15.0, max(6.0, 2.0 + 0.62 * len(tables))), 8.0)
@@ -77,7 +77,7 @@ def qc_violins(
     limits = []
     for ax, (column, label, low, high, log) in zip(axes, _METRICS, strict=True):
         bounds = {"min": thresholds.get(low) if low else None, "max": thresholds.get(high)}
-        drawn = {word: float(_scaled(b, log)) for word, b in bounds.items() if b is not None}
+        drawn = {word: float(_as_drawn(b, log)) for word, b in bounds.items() if b is not None}
         shown = [plate[column].kept if many else plate[column].ends for plate in seen.values()]
         bottom, top = _limits(shown, drawn.values(), log)
         if many:
@@ -102,7 +102,7 @@ def qc_violins(
     for i, table in enumerate(tables.values()):
         keep = table["keep"].to_numpy(bool)
         for ax, (bottom, top), (column, *_, log) in zip(axes, limits, _METRICS, strict=True):
-            values = _scaled(table[column], log)
+            values = _as_drawn(table[column], log)
             _half_violin(ax, i, values, bottom, top, -1, GREY)
             _half_violin(ax, i, values[keep], bottom, top, 1, BLUE)
     axes[-1].set_xlim(-0.6, len(tables) - 0.4)
@@ -112,31 +112,31 @@ def qc_violins(
     return made
 
 
-def _some(plates: Mapping[str, Any]) -> None:
+def _check_plates(plates: Mapping[str, Any]) -> None:
     if not plates:
         msg = "there is no plate to draw: give a table for at least one"
         raise InputError(msg)
 
 
-def _scaled(values: Any, log: bool) -> np.ndarray:
+def _as_drawn(values: Any, log: bool) -> np.ndarray:
     """Values as drawn; the log scale shows an empty cell's zero as one."""
     values = np.asarray(values, np.float64)
     return np.log10(np.maximum(values, 1)) if log else values
 
 
 class _Spread(NamedTuple):
-    """Where a metric's cells lie on a plate, as drawn."""
+    """Spread of a metric on a plate, in the units of the axis."""
 
-    ends: tuple[float, ...]  # that the axis has to show; none without a cell
-    kept: tuple[float, ...]  # _QUANTILES of the cells kept; none without a cell
+    ends: tuple[float, ...]  # range that the axis must show; empty without cells
+    kept: tuple[float, ...]  # _QUANTILES of the cells kept; empty without cells
 
 
 def _overview(table: pd.DataFrame) -> dict[str, _Spread]:
-    """The spread of each metric: whole on a log scale, else up to the 99th per cent."""
+    """The spread of each metric: all values on a log scale, else up to the 99th percentile."""
     keep = table["keep"].to_numpy(bool)
     found = {}
     for column, *_, log in _METRICS:
-        values = _scaled(table[column], log)
+        values = _as_drawn(table[column], log)
         there = np.isfinite(values)
         ends, kept = values[there], values[there & keep]
         found[column] = _Spread(
@@ -161,7 +161,7 @@ def _limits(
 def _half_violin(
     ax: Axes, at: int, values: np.ndarray, bottom: float, top: float, side: int, colour: str
 ) -> None:
-    """Smoothed histogram: as a kernel density, but one pass over any number of cells."""
+    """Smoothed histogram: like a kernel density, but in one pass over any number of cells."""
     values = values[np.isfinite(values)]
     if not values.size:
         return
@@ -194,12 +194,12 @@ def _bands(ax: Axes, names: list[str], quantiles: list[tuple[float, ...]]) -> No
     ax.fill_between(at, low, high, alpha=0.2, label="5% to 95% of the cells kept", **look)
     ax.fill_between(at, lower, upper, alpha=0.45, label="their middle half", **look)
     ax.plot(at, middle, color=INK, linewidth=1.2, drawstyle="steps-mid", label="their median")
-    place = np.argsort(order)
-    named = sorted(unusual_plates(values[:, 2]), key=lambda i: place[i])
-    below = [i for i in named if place[i] < len(filled) / 2]
+    rank = np.argsort(order)
+    named = sorted(unusual_plates(values[:, 2]), key=lambda i: rank[i])
+    below = [i for i in named if rank[i] < len(filled) / 2]
     for level, i in [*enumerate(below), *enumerate(reversed([i for i in named if i not in below]))]:
         side = 1 if i in below else -1
-        name_plate(ax, short(names[filled[i]]), (place[i] + 1, values[i, 2]), side, level)
+        name_plate(ax, short(names[filled[i]]), (rank[i] + 1, values[i, 2]), side, level)
 
 
 def _middle(ax: Axes, at: int, quantiles: tuple[float, ...]) -> None:
@@ -257,23 +257,23 @@ _RULES = {
 
 @styled
 def cells_kept(summaries: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Cells kept of each plate, and which rule took the others.
+    """Cells kept of each plate, and cells removed by each rule.
 
-    Rules work in turn: a cell counts for the first that it fails. More than 30 plates are sorted by
-    the share of cells kept, without their numbers of cells; those that keep unusually few are
-    named.
+    Rules apply in turn: a cell counts for the first rule that it fails. More than 30 plates are
+    sorted by the share of cells kept, without their numbers of cells; those that keep unusually few
+    are named.
 
     Parameters
     ----------
     summaries
-        For each plate ``n_cells``, ``n_kept`` and ``removed`` (cells taken, by rule).
+        For each plate ``n_cells``, ``n_kept`` and ``removed`` (cells, by rule).
 
     Raises
     ------
     InputError
         When there is no plate.
     """
-    _some(summaries)
+    _check_plates(summaries)
     plates = list(summaries)
     total = np.array([summaries[name]["n_cells"] for name in plates], np.int64)
     kept = np.array([summaries[name]["n_kept"] for name in plates], np.int64)
@@ -324,7 +324,7 @@ def _shares_kept(
     removed: list[Mapping[str, int]],
     rules: list[str],
 ) -> Figure:
-    """Share of each plate's cells that are kept or taken by a rule, plates sorted by the first."""
+    """Share of each plate's cells kept and removed by each rule, sorted by the share kept."""
     share = kept / np.maximum(total, 1)
     order = np.argsort(share, kind="stable")
     at = np.arange(1, len(plates) + 1)
@@ -338,10 +338,10 @@ def _shares_kept(
         label = "kept" if rule is None else _RULES.get(rule, rule)
         ax.bar(at, height, 1.0, bottom=below, color=colour, linewidth=0, label=label)
         below += height
-    place = np.argsort(order)
-    for level, i in enumerate(sorted(unusual_plates(share, low_only=True), key=lambda i: place[i])):
+    rank = np.argsort(order)
+    for level, i in enumerate(sorted(unusual_plates(share, low_only=True), key=lambda i: rank[i])):
         text = f"{short(plates[i])} {100 * share[i]:.0f}%"
-        name_plate(ax, text, (place[i] + 1, 100 * share[i]), 1, level)
+        name_plate(ax, text, (rank[i] + 1, 100 * share[i]), 1, level)
     ax.set_xlim(0.5, len(plates) + 0.5)
     ax.set_ylim(0, 100)
     ax.set_xlabel(f"{len(plates)} plates, sorted by the share of cells kept")
@@ -359,7 +359,7 @@ def _per_cent(share: float) -> str:
 def _removed(
     ax: Axes, rules: list[str], removed: list[Mapping[str, int]], total: np.ndarray
 ) -> None:
-    """Share of the cells that each rule took."""
+    """Share of the cells that each rule removed."""
     failed = np.array([[row.get(rule, 0) for rule in rules] for row in removed], np.float64)
     share = failed / np.maximum(total, 1)[:, None]
     ax.imshow(share, aspect="auto", cmap="Oranges", vmin=0, vmax=max(0.02, 1.2 * share.max()))
@@ -380,4 +380,4 @@ def _removed(
     ax.set_yticks([])
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
-    ax.set_title("taken by each rule, in turn", fontsize=9, fontweight="normal")
+    ax.set_title("removed by each rule, in turn", fontsize=9, fontweight="normal")

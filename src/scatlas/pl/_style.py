@@ -80,7 +80,7 @@ def figure(
 ) -> Figure:
     """Empty figure of this size in inches, laid out so that nothing overlaps.
 
-    Without a layout axes keep their places, and :func:`save` makes room for what is beside them.
+    Without a layout axes keep their positions, and :func:`save` makes room for what is beside them.
     """
     made = Figure(figsize=(width, height), dpi=_DPI, layout=layout)
     FigureCanvasAgg(made)

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
+from natsort import natsorted
 
-from scatlas._util.natural_sort import natural_sort_key
 from scatlas.errors import InputError
 from scatlas.pl._style import INK, colours, figure, short, styled
 
@@ -79,7 +79,7 @@ def scatter(
 
 
 def label_clusters(ax: Axes, xy: np.ndarray, codes: np.ndarray, names: list[str]) -> dict[int, str]:
-    """Write on the map where categories gather, if colours alone do not tell them apart.
+    """Label categories on the map if there are too many to tell apart by colour.
 
     Returns
     -------
@@ -87,11 +87,11 @@ def label_clusters(ax: Axes, xy: np.ndarray, codes: np.ndarray, names: list[str]
     """
     if not _FEW < len(names) <= _NAMED:
         return {}
-    places = _label_positions(xy, codes, len(names))
+    positions = _label_positions(xy, codes, len(names))
     # Clusters are called by number already.
     brief = max(map(len, names)) <= 3
-    marks = {i: names[i] if brief else str(i + 1) for i in places}
-    _mark(ax, xy, {marks[i]: place for i, place in places.items()})
+    marks = {i: names[i] if brief else str(i + 1) for i in positions}
+    _mark(ax, xy, {marks[i]: position for i, position in positions.items()})
     return marks
 
 
@@ -113,14 +113,14 @@ def _is_measure(column: pd.Series) -> bool:
 
 
 def _measure(xy: np.ndarray, column: pd.Series) -> Figure:
-    """Cells coloured by a number, the highest hundredth of them alike."""
+    """Cells coloured by a number; values above the 99th percentile have one colour."""
     values = column.to_numpy(np.float64, na_value=np.nan)
     known = np.isfinite(values)
     made = figure(_SIDE, _SIDE, layout=None)
     ax = made.add_axes((0.06, 0.05, 0.9, 0.9))
     low, high = np.percentile(values[known], [0, 99]) if known.any() else (0, 1)
     _scatter(ax, xy[~known], color=_MISSING)
-    # The highest values on top: they are what one looks for.
+    # The highest values on top, so that no cell hides them.
     order = np.argsort(values[known], kind="stable")
     drawn = _scatter(
         ax, xy[known][order], c=values[known][order], cmap="viridis", vmin=low, vmax=high
@@ -140,22 +140,22 @@ def categories(column: pd.Series) -> tuple[np.ndarray, list[str]]:
     names = sorted(text.dropna().unique().tolist())
     if isinstance(column.dtype, pd.CategoricalDtype):
         names = [str(c) for c in column.cat.remove_unused_categories().cat.categories]
-    if names == sorted(names):  # nobody's own order, only pandas's: plate10 before plate9
-        names.sort(key=natural_sort_key)
+    if names == sorted(names):  # an order that only pandas made: plate10 before plate9
+        names = natsorted(names)
     codes = pd.Categorical(text.astype(object), categories=names).codes
     return np.asarray(codes, np.int64), names
 
 
 def _label_positions(xy: np.ndarray, codes: np.ndarray, n: int) -> dict[int, np.ndarray]:
-    """Place where each category gathers; empty when most are spread over the map.
+    """Label positions of categories with a dense region; empty if most are spread over the map.
 
-    A category gathers when a window an eighth of the map wide holds a quarter of its cells, and
-    three times its share of all cells.
+    A region is dense if a window an eighth of the map wide holds a quarter of the category's cells,
+    and at least three times the category's share there of all cells.
     """
     low, high = xy.min(axis=0), xy.max(axis=0)
     cells = ((xy - low) / np.maximum(high - low, 1e-12) * _BINS).astype(int).clip(0, _BINS - 1)
-    everyone = _windows(cells)
-    places = {}
+    all_windows = _windows(cells)
+    positions = {}
     for code in range(n):
         inside = np.flatnonzero(codes == code)
         if not inside.size:
@@ -163,10 +163,10 @@ def _label_positions(xy: np.ndarray, codes: np.ndarray, n: int) -> dict[int, np.
         windows = _windows(cells[inside])
         at = np.unravel_index(windows.argmax(), windows.shape)
         share = windows[at] / inside.size
-        if share >= 0.25 and share >= 3 * everyone[at] / len(xy):
+        if share >= 0.25 and share >= 3 * all_windows[at] / len(xy):
             near = inside[(np.abs(cells[inside] - np.array(at)) <= 2).all(axis=1)]
-            places[code] = np.median(xy[near], axis=0)
-    return places if 3 * len(places) >= n else {}
+            positions[code] = np.median(xy[near], axis=0)
+    return positions if 3 * len(positions) >= n else {}
 
 
 def _windows(cells: np.ndarray) -> np.ndarray:
@@ -176,15 +176,15 @@ def _windows(cells: np.ndarray) -> np.ndarray:
     return np.lib.stride_tricks.sliding_window_view(counts, (5, 5)).sum(axis=(2, 3))
 
 
-def _mark(ax: Axes, xy: np.ndarray, places: dict[str, np.ndarray]) -> None:
-    """Write marks at their places, moved apart where they would overlap."""
-    if not places:
+def _mark(ax: Axes, xy: np.ndarray, positions: dict[str, np.ndarray]) -> None:
+    """Write marks at their positions, moved apart where they would overlap."""
+    if not positions:
         return
     low, size = xy.min(axis=0), np.maximum(np.ptp(xy, axis=0), 1e-12)
-    home = (np.array(list(places.values())) - low) / size
-    moved = _apart(home, np.array([[0.012 + 0.016 * len(mark), 0.03] for mark in places]))
+    starts = (np.array(list(positions.values())) - low) / size
+    moved = _push_apart(starts, np.array([[0.012 + 0.016 * len(mark), 0.03] for mark in positions]))
     outline = [withStroke(linewidth=2.2, foreground="white")]
-    for mark, at, start in zip(places, moved * size + low, home * size + low, strict=True):
+    for mark, at, start in zip(positions, moved * size + low, starts * size + low, strict=True):
         if (np.abs(at - start) > 0.015 * size).any():
             ax.plot(*np.c_[at, start], color=INK, linewidth=0.5)
         ax.text(
@@ -200,30 +200,30 @@ def _mark(ax: Axes, xy: np.ndarray, places: dict[str, np.ndarray]) -> None:
         )
 
 
-def _apart(places: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Push boxes of these sizes off each other, each pair along its shorter way, round by round."""
-    places = places.copy()
+def _push_apart(centres: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Move boxes of these sizes until none overlap: each pair along its axis of least overlap."""
+    centres = centres.copy()
     for _ in range(60):
         still = True
-        for i in range(len(places)):
+        for i in range(len(centres)):
             for j in range(i):
-                gap = places[i] - places[j]
+                gap = centres[i] - centres[j]
                 overlap = (sizes[i] + sizes[j]) / 2 - np.abs(gap)
                 if (overlap > 1e-6).all():
                     axis = int(overlap[1] < overlap[0])
                     push = overlap[axis] / 2 * (1 if gap[axis] >= 0 else -1)
-                    places[i, axis] += push
-                    places[j, axis] -= push
+                    centres[i, axis] += push
+                    centres[j, axis] -= push
                     still = False
         if still:
             break
-    return places
+    return centres
 
 
 def legend(
     ax: Axes, codes: np.ndarray, names: list[str], palette: list[str], marks: dict[int, str]
 ) -> None:
-    """Name the categories beside the map, the largest where they are many."""
+    """Name the categories beside the map; if there are many, only the largest."""
     sizes = np.bincount(codes[codes >= 0], minlength=len(names))
     shown = np.sort(np.argsort(-sizes, kind="stable")[:_NAMED])
     handles = []

@@ -1,4 +1,4 @@
-"""Counts drawn at random, so that cells, or all cells together, have fewer of them."""
+"""Random samples of the counts of each cell, or of all cells together."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ def downsample_counts(
     replace: bool = False,
     copy: bool = False,
 ) -> AnnData | None:
-    """Draw some of the counts at random, of each cell or of all cells together.
+    """Draw a given number of counts at random, of each cell or of all cells together.
 
-    Every count of a cell (of all cells) is as likely to be drawn as every other, and as many are
-    drawn as asked for. The random numbers of a cell are its own, and follow from the seed and its
-    row: what is drawn depends neither on blocks, threads or the order in which X stores its values,
-    nor on the GPU. The numbers are not scanpy's, which starts every cell with the same ones.
+    All counts of a cell (of all cells) are drawn with the same probability. The random numbers of a
+    cell depend on the seed and its row alone, so the result does not depend on blocks, threads, the
+    order in which X stores its values, or the GPU. They differ from scanpy's, which starts every
+    cell with the same numbers.
 
     Parameters
     ----------
     adata
-        Counts: whole numbers from 0 on; X in memory or Dask, on the CPU or a GPU.
+        X holds counts (integers from 0 on), in memory or Dask, on the CPU or a GPU.
     counts_per_cell
-        Total that cells come down to, one for all or one per cell. Cells that have no more stay as
-        they are.
+        Counts to draw, one number for all cells or one per cell. Cells with at most that many
+        counts stay as they are.
     total_counts
-        Total of all cells together; X stays as it is when that is less. Give this or
-        `counts_per_cell`.
+        Counts to draw from all cells together; X stays as it is if it has fewer. Give either this
+        or `counts_per_cell`.
     random_state
         Seed, 0 to 2**64 - 1; None draws one.
     replace
@@ -55,16 +55,16 @@ def downsample_counts(
 
     Returns
     -------
-    None, or the copy, with a new X of the same kind and type, without explicit zeros where it is
-    sparse. With `replace`, where a gene can get more counts than it had, small integers become as
-    wide as the most that are drawn from a cell.
+    None, or the copy, with a new X of the same kind and dtype, without explicit zeros if it is
+    sparse. With `replace` a gene can get more counts than it had: small integer dtypes become wide
+    enough for the largest number of counts drawn from a cell.
 
     Raises
     ------
     InputError
-        Not one of `counts_per_cell` and `total_counts` is given, or a negative one, or not one per
-        cell; values that are no counts; a cell of 2**32 counts or more. Of a Dask X, those of the
-        values may come when its blocks are computed.
+        `counts_per_cell` and `total_counts` are both given or both missing, one is negative, or
+        there is not one number per cell; X holds values that are not counts; a cell has 2**32
+        counts or more. Blocks of a Dask X are checked when they are computed.
 
     References
     ----------
@@ -76,27 +76,28 @@ def downsample_counts(
     seed = _seed(random_state)
     x = elements.as_rows(elements.get_matrix(adata))
     if total_counts is None:
-        drawn = _drawn(x, _per_cell(counts_per_cell, adata.n_obs), seed, replace, whole=False)
+        result = _draw(x, _parse_targets(counts_per_cell, adata.n_obs), seed, replace, whole=False)
     else:
         totals = _totals(x)
-        # Of a matrix of floats the sum is one, too.
         target = int(total_counts)
         if target != total_counts or target < 0:
-            msg = f"total_counts={total_counts} must be a whole number from 0 on"
+            msg = f"total_counts={total_counts} must be an integer from 0 on"
             raise InputError(msg)
         if totals.sum() < target:
-            drawn = x
+            result = x
         else:
             rng = np.random.default_rng(seed)
-            targets = (_with_replacement if replace else _without)(totals, target, rng)
-            drawn = _drawn(x, targets, seed, replace, whole=True)
-    if drawn is x:
-        drawn = adata.X
+            targets = (_draw_with_replacement if replace else _draw_without_replacement)(
+                totals, target, rng
+            )
+            result = _draw(x, targets, seed, replace, whole=True)
+    if result is x:
+        result = adata.X
     elif getattr(adata.X, "format", None) == "csc":
-        drawn = drawn.tocsc()
+        result = result.tocsc()
     adata = adata.copy() if copy else adata
     elements.copy_if_view(adata)
-    elements.set_matrix(adata, drawn)
+    elements.set_matrix(adata, result)
     return adata if copy else None
 
 
@@ -110,7 +111,7 @@ def _seed(random_state: int | None) -> int:
     return seed
 
 
-def _per_cell(counts_per_cell: Any, n_cells: int) -> NDArray[np.int64]:
+def _parse_targets(counts_per_cell: Any, n_cells: int) -> NDArray[np.int64]:
     wanted = np.asarray(counts_per_cell)
     if wanted.ndim == 0:
         wanted = np.full(n_cells, wanted)
@@ -119,11 +120,11 @@ def _per_cell(counts_per_cell: Any, n_cells: int) -> NDArray[np.int64]:
         raise InputError(msg)
     targets = wanted.astype(np.int64)
     if (targets != wanted).any() or (targets < 0).any():
-        raise InputError("counts_per_cell must be whole numbers from 0 on")
+        raise InputError("counts_per_cell must be integers from 0 on")
     return targets
 
 
-def _checked_totals(block: Any) -> NDArray[np.int64]:
+def _block_totals(block: Any) -> NDArray[np.int64]:
     """Total of each row of a block of counts."""
     from scatlas.kernels.counts.downsample_cpu import MAX_COUNTS
 
@@ -132,63 +133,65 @@ def _checked_totals(block: Any) -> NDArray[np.int64]:
         raise InputError(msg)
     totals = kernels_for("counts.qc", block).row_sums(block)
     if (totals > MAX_COUNTS).any():
-        msg = f"a cell has {totals.max():,.0f} counts, more than the {MAX_COUNTS:,} that can be"
+        msg = f"a cell has {totals.max():,.0f} counts, more than the maximum of {MAX_COUNTS:,}"
         raise InputError(msg)
     return totals.astype(np.int64)
 
 
 def _totals(x: Any) -> NDArray[np.int64]:
-    return np.concatenate(list(blocks.stream(x, _checked_totals)))
+    return np.concatenate(list(blocks.stream(x, _block_totals)))
 
 
-def _drawn(x: Any, targets: NDArray[np.int64], seed: int, replace: bool, *, whole: bool) -> Any:
-    """Draw ``targets`` counts per cell of `x`; `whole`: also of cells that have no more."""
+def _draw(x: Any, targets: NDArray[np.int64], seed: int, replace: bool, *, whole: bool) -> Any:
+    """Draw ``targets`` counts per cell of `x`; if `whole`, also of cells with at most that many."""
     dtype = np.dtype(x.dtype)
     if replace and dtype.kind in "iub":
         dtype = np.result_type(dtype, np.min_scalar_type(int(targets.max(initial=0))))
     draw = kernels_for("counts.downsample", x).draw_counts
 
-    def of_block(block: Any, cells: NDArray[np.int64], targets: NDArray[np.int64]) -> Any:
-        few = _checked_totals(block) <= targets
+    def draw_block(block: Any, cells: NDArray[np.int64], targets: NDArray[np.int64]) -> Any:
+        few = _block_totals(block) <= targets
         targets = targets if whole and replace else np.where(few, -1, targets)
         return draw(block, cells, targets, seed=seed, replace=replace, dtype=dtype)
 
     rows = np.arange(x.shape[0]), targets
-    return blocks.apply(of_block, x, *rows, dtype=dtype)
+    return blocks.apply(draw_block, x, *rows, dtype=dtype)
 
 
-def _without(totals: NDArray[np.int64], target: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """How many of `target` counts, drawn from all without replacement, each cell gives.
+def _draw_without_replacement(
+    totals: NDArray[np.int64], target: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Counts per cell of a draw of `target` counts from all cells, without replacement.
 
-    Each count is taken with the same probability first, and as many as these are too many or too
-    few are given up or taken besides. (NumPy's hypergeometric numbers end at 10**9 counts.)
+    A binomial draw per cell comes first; a second draw then removes or adds the difference to
+    `target`. (NumPy's multivariate hypergeometric draw is limited to 10**9 counts.)
     """
     total = int(totals.sum())
     taken = rng.binomial(totals, target / total if total else 0.0)
     surplus = int(taken.sum()) - target
     if surplus > 0:
-        return taken - _of_each(taken, surplus, rng)
-    return taken + _of_each(totals - taken, -surplus, rng)
+        return taken - _draw_few(taken, surplus, rng)
+    return taken + _draw_few(totals - taken, -surplus, rng)
 
 
-def _of_each(counts: NDArray[np.int64], n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """How many of `n` of all these counts, few in comparison, fall to each cell."""
-    places = rng.choice(int(counts.sum()), n, replace=False, shuffle=False)
-    cells = np.searchsorted(np.cumsum(counts), places, side="right")
+def _draw_few(counts: NDArray[np.int64], n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Counts per cell of a draw of `n` counts from all, for small `n`: memory grows with it."""
+    positions = rng.choice(int(counts.sum()), n, replace=False, shuffle=False)
+    cells = np.searchsorted(np.cumsum(counts), positions, side="right")
     return np.bincount(cells, minlength=counts.size)
 
 
-def _with_replacement(
+def _draw_with_replacement(
     totals: NDArray[np.int64], target: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """The same with replacement: shared among the halves of the cells, these among theirs, ..."""
+    """The same with replacement: binomial draws divide `target` between halves of the cells."""
     n = totals.size
     levels = [np.pad(totals, (0, 2 ** max(n - 1, 0).bit_length() - n))]
     while levels[-1].size > 1:
         levels.append(levels[-1].reshape(-1, 2).sum(axis=1))
     shares = np.array([target])
     for level in levels[-2::-1]:
-        left, both = level[::2], level.reshape(-1, 2).sum(axis=1)
-        first = rng.binomial(shares, left / np.maximum(both, 1))
+        left, pairs = level[::2], level.reshape(-1, 2).sum(axis=1)
+        first = rng.binomial(shares, left / np.maximum(pairs, 1))
         shares = np.column_stack([first, shares - first]).reshape(-1)
     return shares[:n]

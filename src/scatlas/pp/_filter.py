@@ -1,4 +1,4 @@
-"""Dropping cells and genes by their counts."""
+"""Filters of cells and genes by their counts."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def filter_cells(
     inplace: bool = True,
     copy: bool = False,
 ) -> AnnData | tuple[np.ndarray, np.ndarray] | None:
-    """Keep the cells within a bound on their total or their number of genes.
+    """Keep the cells within a bound on their total counts or number of genes.
 
-    As :func:`scanpy.pp.filter_cells`; exactly one bound a call. A Dask X is cut lazily, block by
-    block, so that no block changes its place. Totals are exact: int64 for an integer X, float64
+    As :func:`scanpy.pp.filter_cells`; exactly one bound per call. Rows of a Dask X are
+    selected lazily within each block. Totals are exact: int64 for an integer X, float64
     for a floating-point one (scanpy: the type of X).
 
     Parameters
@@ -39,13 +39,13 @@ def filter_cells(
     data
         AnnData, or a matrix [cells x genes] in memory or Dask.
     min_counts, max_counts
-        Bounds on the cell's total; the bound itself is kept.
+        Inclusive bounds on the total counts of a cell.
     min_genes, max_genes
-        Bounds on the number of genes above zero.
+        Inclusive bounds on the number of genes above zero.
     inplace
-        Drop the cells from the AnnData and write the numbers into it.
+        Drop the other cells from the AnnData and write the numbers into it.
     copy
-        Do so in a copy and return that.
+        Change a copy and return it.
 
     Returns
     -------
@@ -53,7 +53,7 @@ def filter_cells(
     ``obs['n_genes']``. When not `inplace`, or for a matrix, two arrays:
 
     `cells_subset` : bool [cells]
-        True for the cells kept.
+        True for cells that are kept.
     `number_per_cell` : int64 or float64 [cells]
         The total or the number of genes.
 
@@ -84,9 +84,9 @@ def filter_genes(
     inplace: bool = True,
     copy: bool = False,
 ) -> AnnData | tuple[np.ndarray, np.ndarray] | None:
-    """Keep the genes within a bound on their total or their number of cells.
+    """Keep the genes within a bound on their total counts or number of cells.
 
-    As :func:`scanpy.pp.filter_genes`; exactly one bound a call. Totals are exact: int64 for an
+    As :func:`scanpy.pp.filter_genes`; exactly one bound per call. Totals are exact: int64 for an
     integer X, float64 for a floating-point one (scanpy: the type of X).
 
     Parameters
@@ -94,13 +94,13 @@ def filter_genes(
     data
         AnnData, or a matrix [cells x genes] in memory or Dask.
     min_counts, max_counts
-        Bounds on the gene's total; the bound itself is kept.
+        Inclusive bounds on the total counts of a gene.
     min_cells, max_cells
-        Bounds on the number of cells in which the gene is above zero.
+        Inclusive bounds on the number of cells in which the gene is above zero.
     inplace
-        Drop the genes from the AnnData and write the numbers into it.
+        Drop the other genes from the AnnData and write the numbers into it.
     copy
-        Do so in a copy and return that.
+        Change a copy and return it.
 
     Returns
     -------
@@ -108,7 +108,7 @@ def filter_genes(
     ``var['n_cells']``. When not `inplace`, or for a matrix, two arrays:
 
     `gene_subset` : bool [genes]
-        True for the genes kept.
+        True for genes that are kept.
     `number_per_gene` : int64 or float64 [genes]
         The total or the number of cells.
 
@@ -147,7 +147,7 @@ def _filter(
     low, high = counts if by_counts else items
     is_anndata = isinstance(data, AnnData)
     x = elements.get_matrix(data) if is_anndata else data
-    number = _numbers(x, axis, by_counts=by_counts)
+    number = _counts_or_numbers(x, axis, by_counts=by_counts)
     keep = number >= low if low is not None else number <= high
     log.info("keeping %d of %d %s", keep.sum(), keep.size, "cells" if axis == "obs" else "genes")
     if not is_anndata or not inplace:
@@ -162,8 +162,8 @@ def _filter(
     return kept if copy else None
 
 
-def _numbers(x: Any, axis: str, *, by_counts: bool) -> np.ndarray:
-    """Total, or number of values above zero, of each cell or gene."""
+def _counts_or_numbers(x: Any, axis: str, *, by_counts: bool) -> np.ndarray:
+    """Total counts, or number of values above zero, of each cell or gene."""
     from scatlas.kernels.counts.qc_cpu import add_gene_sums, round_gene_sums
     from scatlas.kernels.moments.group_sums_cpu import check_range
 
@@ -171,13 +171,13 @@ def _numbers(x: Any, axis: str, *, by_counts: bool) -> np.ndarray:
     blocks.check_type(x)
     kernels = kernels_for("counts.qc", x)
     if axis == "obs":
-        of_cells = kernels.row_sums if by_counts else kernels.row_positive
-        return np.concatenate(list(blocks.stream(x, of_cells)))
+        cell_numbers = kernels.row_sums if by_counts else kernels.row_positive
+        return np.concatenate(list(blocks.stream(x, cell_numbers)))
 
-    def of_genes(block: blocks.Block) -> np.ndarray:
+    def gene_numbers(block: blocks.Block) -> np.ndarray:
         if not by_counts:
             return kernels.gene_positive(block)
         check_range(block, x.shape[0])
         return kernels.gene_sums(block)
 
-    return round_gene_sums(blocks.reduce(of_genes, add_gene_sums, x))
+    return round_gene_sums(blocks.reduce(gene_numbers, add_gene_sums, x))

@@ -115,7 +115,7 @@ def highly_variable_genes(
         pearson_residuals the other way round. Cells without a value belong to no batch.
     check_values
         Warn if the flavours that take counts are given other values than whole numbers from 0 on.
-        For the others nothing is looked at.
+        The other flavours ignore it.
     min_cells
         Genes expressed in fewer cells are left out of the ranking, as if
         ``filter_genes(min_cells=...)`` had run before: their normalised dispersion (variance) is
@@ -124,7 +124,7 @@ def highly_variable_genes(
         X holds counts: they are taken as log-normalised (:func:`normalize_total`, natural
         :func:`log1p`) with these size factors, in one pass and without making the normalised
         values. One per cell, or a column of ``obs``; NaN leaves the cell out, 0 (an empty cell)
-        leaves its counts as they are. ``uns["log1p"]`` is not looked at. Flavour seurat takes the
+        leaves its counts as they are. ``uns["log1p"]`` is ignored. Flavour seurat takes the
         normalised counts as they are instead of ``expm1`` of their float32 logarithms, so that its
         moments lack the rounding of those (6e-8 per value). For the flavours that take counts as
         they are, only NaN means something.

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import numpy as np
     import scipy.sparse as sp
     from anndata import AnnData
+    from numpy.typing import NDArray
+
+    from scatlas.matrix.inverted_lists import InvertedLists
 
 logger = logging.getLogger(__name__)
 
@@ -31,17 +34,20 @@ def neighbors(
     use_rep: str | None = None,
     knn: bool = True,
     method: Literal["umap"] | None = "umap",
-    transformer: Literal["sklearn", "pynndescent"] | None = None,
+    transformer: Literal["sklearn", "ivf", "pynndescent"] | None = None,
     metric: str | Callable[..., float] = "euclidean",
     metric_kwds: Mapping[str, Any] = MappingProxyType({}),
+    recall: float = 0.99,
     random_state: int | np.random.RandomState = 0,
     key_added: str | None = None,
     copy: bool = False,
 ) -> AnnData | None:
     """Find each cell's nearest neighbours and weigh them as UMAP does.
 
-    Up to 100,000 cells the neighbours are exact, beyond they are found by NN-descent on one
-    thread; which was taken is logged. The result does not depend on the number of threads.
+    Up to 10,000 cells the neighbours are exact. Beyond, a search by inverted lists finds at least
+    the share ``recall`` of them, with exact distances; the share found is measured in each run, on
+    1,000 cells. The result does not depend on the number of threads, or on the blocks of a Dask
+    array. A dense representation in memory or in a memory-mapped file is not copied.
 
     A dense representation on the GPU (a CuPy array, or Dask array of these) is searched there, by
     cuVS: exactly up to 2,000,000 cells, beyond by NN-descent. Where cuVS is not installed, or does
@@ -64,15 +70,20 @@ def neighbors(
     method
         ``"umap"`` (McInnes, Healy, Melville 2018), or None for distances without connectivities.
     transformer
-        ``"sklearn"`` for the exact search, ``"pynndescent"`` for NN-descent; by the number of
-        cells when left out.
+        ``"sklearn"`` for the exact search, ``"ivf"`` for inverted lists, which take dense cells and
+        the metrics ``"euclidean"``, ``"l2"``, ``"sqeuclidean"`` and ``"cosine"``,
+        ``"pynndescent"`` for NN-descent on one thread. When left out, the exact search up to 10,000
+        cells, inverted lists beyond; for sparse cells and other metrics the exact search up to
+        100,000 cells, NN-descent beyond. The choice is logged.
     metric, metric_kwds
         Distance, as scikit-learn and pynndescent name it, and its arguments. The covariance
         (``VI``, inverted) of ``"mahalanobis"`` and the variances (``V``) of ``"seuclidean"`` are
         those of all cells when left out.
+    recall
+        Least share of the true neighbours that inverted lists find; ignored by other searches.
     random_state
-        Seed of NN-descent on the CPU; the exact search draws nothing, and cuVS's NN-descent takes
-        no seed.
+        Seed of the inverted lists, and of NN-descent on the CPU; the exact search draws nothing,
+        and cuVS's NN-descent takes no seed.
     key_added
         Prefix of the ``obsp`` keys and key of ``uns``, in place of scanpy's own.
     copy
@@ -83,11 +94,12 @@ def neighbors(
     None, or the copy. Written:
 
     ``obsp['distances']`` : csr_matrix float64 [cells x cells]
-        ``n_neighbors - 1`` entries a row, by distance; identical cells keep an explicit zero.
+        ``n_neighbors - 1`` entries per row, by distance; identical cells keep an explicit zero.
     ``obsp['connectivities']`` : csr_matrix float32 [cells x cells]
         Symmetric weights in (0, 1].
     ``uns['neighbors']`` : dict
-        ``connectivities_key``, ``distances_key`` and ``params``.
+        ``connectivities_key``, ``distances_key`` and ``params``; these hold the measured
+        ``recall`` of inverted lists.
 
     Raises
     ------
@@ -97,16 +109,19 @@ def neighbors(
 
     Notes
     -----
-    Differs from :func:`scanpy.pp.neighbors` in this: the exact search serves up to 100,000 cells
-    (scanpy: 4,096 to 8,192); PCA is not computed when ``X_pca`` is missing; a cell is always its
-    own first neighbour, even if others are identical; ``uns`` holds no ``rp_forest``.
+    Differs from :func:`scanpy.pp.neighbors` in this: the exact search serves up to 10,000 cells
+    (scanpy: 4,096 to 8,192), inverted lists more (scanpy: NN-descent); PCA is not computed when
+    ``X_pca`` is missing; a cell is always its own first neighbour, even if others are identical;
+    ``uns`` holds no ``rp_forest``.
+
+    Inverted lists: :mod:`scatlas.matrix.inverted_lists`.
 
     On the GPU the exact search finds the CPU's neighbours and distances, to the rounding of the
     last digits of float64, the same on every run; the metrics are ``"euclidean"``, ``"l2"``,
     ``"sqeuclidean"`` and ``"cosine"``. Two runs of NN-descent there find slightly different
     neighbours. The graph is written to the main memory, as from the CPU.
     """
-    _check_options(n_neighbors, knn=knn, method=method, transformer=transformer)
+    _check_options(n_neighbors, knn=knn, method=method, transformer=transformer, recall=recall)
     if adata.n_obs < 3:
         msg = f"a neighbourhood graph needs at least 3 cells, but there are {adata.n_obs}"
         raise InputError(msg)
@@ -116,12 +131,19 @@ def neighbors(
         logger.warning("only %d cells: n_neighbors is now %d", adata.n_obs, n_neighbors)
 
     x = elements.get_representation(adata, use_rep, n_pcs)
-    cuvs = _cuvs(x, metric, metric_kwds) if kind_of(x).gpu else None
-    x = elements.to_contiguous(x) if cuvs is None else x
+    cuvs = _cuvs(x, metric, metric_kwds, transformer) if kind_of(x).gpu else None
+    x = blocks.on_host(x) if cuvs is None else x
     elements.check_finite_values(x, elements.representation_name(adata, use_rep, n_pcs))
-    indices, distances = _search(
-        x, n_neighbors, transformer, metric, metric_kwds, random_state, cuvs
-    )
+    found: dict[str, Any] = {}
+    if cuvs is None and _take_lists(x, transformer, metric, metric_kwds):
+        index = _index(x, n_neighbors, metric, recall, random_state)
+        indices, distances = index.neighbors(n_neighbors)
+        found["recall"] = index.recall
+    else:
+        x = elements.to_contiguous(x) if cuvs is None else x
+        indices, distances = _search(
+            x, n_neighbors, transformer, metric, metric_kwds, random_state, cuvs
+        )
     prefix = "" if key_added is None else f"{key_added}_"
     params: dict[str, Any] = {
         "n_neighbors": n_neighbors,
@@ -135,6 +157,7 @@ def neighbors(
         params["use_rep"] = use_rep
     if n_pcs is not None:
         params["n_pcs"] = n_pcs
+    params |= found
     adata.uns[key_added or "neighbors"] = {
         "connectivities_key": f"{prefix}connectivities",
         "distances_key": f"{prefix}distances",
@@ -146,7 +169,9 @@ def neighbors(
     return adata if copy else None
 
 
-def _check_options(n_neighbors: int, *, knn: bool, method: Any, transformer: Any) -> None:
+def _check_options(
+    n_neighbors: int, *, knn: bool, method: Any, transformer: Any, recall: float
+) -> None:
     if n_neighbors < 2:
         msg = f"n_neighbors is {n_neighbors}, but counts the cell itself: it must be at least 2"
         raise InputError(msg)
@@ -156,9 +181,51 @@ def _check_options(n_neighbors: int, *, knn: bool, method: Any, transformer: Any
     if not knn:
         msg = "knn=False belongs to method='gauss', which is not offered: use knn=True"
         raise InputError(msg)
-    if transformer not in {None, "sklearn", "pynndescent"}:
-        msg = f"transformer {transformer!r} is not offered: use 'sklearn', 'pynndescent' or None"
+    if transformer not in {None, "sklearn", "ivf", "pynndescent"}:
+        msg = (
+            f"transformer {transformer!r} is not offered: use 'sklearn', 'ivf', 'pynndescent' or "
+            "None"
+        )
         raise InputError(msg)
+    if not 0 < recall <= 1:
+        msg = f"recall is {recall}, but it is a share of the neighbours: above 0, at most 1"
+        raise InputError(msg)
+
+
+def _take_lists(
+    x: Any, transformer: str | None, metric: Any, metric_kwds: Mapping[str, Any]
+) -> bool:
+    """Whether inverted lists search these cells."""
+    from scatlas.matrix import inverted_lists
+
+    suits = metric in inverted_lists.METRICS and not metric_kwds and not blocks.is_sparse(x)
+    if transformer == "ivf" and not suits:
+        msg = (
+            f"transformer='ivf' takes dense cells and one of the metrics "
+            f"{', '.join(inverted_lists.METRICS)} without metric_kwds: leave transformer out"
+        )
+        raise InputError(msg)
+    many = x.shape[0] > inverted_lists.FASTER_FROM
+    return suits and (transformer == "ivf" or (transformer is None and many))
+
+
+def _index(
+    x: NDArray[Any],
+    n_neighbors: int,
+    metric: Any,
+    recall: float,
+    random_state: int | np.random.RandomState,
+) -> InvertedLists:
+    from scatlas.matrix import inverted_lists
+
+    index = inverted_lists.build(
+        x, n_neighbors, metric=metric, recall=recall, random_state=random_state
+    )
+    logger.info(
+        "neighbours of %d cells in %d dimensions: inverted lists, %d of %d per cell, recall %.4f",
+        *(*x.shape, index.n_probes, index.n_lists, index.recall),
+    )
+    return index
 
 
 def _search(
@@ -233,10 +300,15 @@ def _with_spread(x: Any, metric: Any, metric_kwds: Mapping[str, Any]) -> Mapping
     return {"VI": np.linalg.inv(covariance).T}
 
 
-def _cuvs(x: Any, metric: Any, metric_kwds: Mapping[str, Any]) -> ModuleType | None:
+def _cuvs(
+    x: Any, metric: Any, metric_kwds: Mapping[str, Any], transformer: str | None = None
+) -> ModuleType | None:
     """cuVS, if it can search this matrix on the GPU; why not is logged."""
     from scatlas.kernels.graphs import knn_gpu
 
+    if transformer == "ivf":
+        logger.warning("transformer='ivf' has no GPU kernels: neighbours on the CPU")
+        return None
     if blocks.is_sparse(x):
         logger.warning("cuVS takes dense cells, these are sparse: neighbours on the CPU")
         return None
@@ -269,7 +341,7 @@ def connectivities(indices: np.ndarray, distances: np.ndarray) -> sp.csr_matrix:
     Parameters
     ----------
     indices
-        int64 [cells x neighbours], each cell first in its own row.
+        int32 or int64 [cells x neighbours], each cell first in its own row.
     distances
         float [cells x neighbours], ascending in a row.
 
@@ -282,9 +354,12 @@ def connectivities(indices: np.ndarray, distances: np.ndarray) -> sp.csr_matrix:
     McInnes, Healy, Melville (2018), section 3.1: fuzzy union of each cell's own weights, in
     umap-learn's order of operations. No sum runs over cells: nothing depends on threads.
     """
+    import numpy as np
+
     from scatlas.kernels.graphs import umap_cpu
 
-    own = _neighbor_matrix(indices, umap_cpu.memberships(distances))
+    weights = blocks.apply(umap_cpu.memberships, distances, dtype=np.float32)
+    own = _neighbor_matrix(indices, weights)
     own.eliminate_zeros()
     own.sort_indices()
     back = own.T.tocsr()

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Values that a thread logs at a time, 2 ms of work.
+_VALUES_PER_PART = 2**20
+
 
 @blocks.passes(
     1,
@@ -52,8 +55,8 @@ def normalize_total(
     """Scale the counts of each cell to a common total.
 
     As :func:`scanpy.pp.normalize_total`, with these differences. The median target leaves empty
-    cells out on every path. Totals are exact and factors float64 (scanpy: the type of X). No
-    buffer is written to: `adata` gets a new matrix, and an X that is held elsewhere, or a
+    cells out on every path. Totals are exact and factors float64 (scanpy: the type of X). X is
+    overwritten only if nothing but `adata` refers to it; an X that is held elsewhere, or a
     persisted Dask X, stays as it was (scanpy divides a floating-point X in its own buffer). CSC
     stays CSC. A Dask X stays lazy, and totals taken for the median are not taken again.
 
@@ -111,6 +114,7 @@ def normalize_total(
     if exclude_highly_expressed and counts_per_cell is not None:
         msg = "counts_per_cell fixes the totals: exclude_highly_expressed cannot change them"
         raise InputError(msg)
+    adata, owned = _to_change(adata, layer=layer, copy=copy) if inplace else (adata, False)
     x = elements.get_matrix(adata, layer=layer)
     kind = kind_of(x)
     genes = _moderate_genes(adata, x, max_fraction) if exclude_highly_expressed else None
@@ -125,11 +129,11 @@ def normalize_total(
         factors, target_sum = size_factors(totals, target_sum=target_sum)
         if (factors == 0).any():
             warnings.warn("Some cells have zero counts", UserWarning, stacklevel=2)
-        normalised = _divided(x, kind, factors)
+        normalised = _divided(x, kind, factors, owned=owned)
     log.debug("normalised to a total of %s", target_sum)
     if not inplace:
         return {"X": normalised, "norm_factor": factors}
-    adata = _with(adata, normalised, layer=layer, copy=copy)
+    elements.set_matrix(adata, normalised, layer=layer)
     if key_added is not None:
         adata.obs[key_added] = factors
     return adata if copy else None
@@ -163,14 +167,36 @@ def _moderate_genes(adata: AnnData, x: Any, max_fraction: float) -> np.ndarray:
     return ~dominant
 
 
-def _divided(x: Any, kind: ArrayKind, factors: np.ndarray) -> Any:
-    from scatlas.kernels.counts.normalize_cpu import scaled_dtype
+def _to_change(
+    adata: AnnData, *, layer: str | None = None, obsm: str | None = None, copy: bool
+) -> tuple[AnnData, bool]:
+    """`adata`, or a copy of it, and whether its matrix may be overwritten."""
+    elements.check_not_backed(adata)
+    if copy:
+        adata = adata.copy()
+    else:
+        elements.copy_if_view(adata)
+    return adata, elements.owns_matrix(adata, layer=layer, obsm=obsm)
 
-    scales = reciprocal(factors)
+
+def _divided(x: Any, kind: ArrayKind, factors: np.ndarray, *, owned: bool) -> Any:
+    from scatlas.kernels.counts.normalize_cpu import scale_rows_into, scaled_dtype
+
+    scales, dtype = reciprocal(factors), scaled_dtype(x.dtype)
     scale_rows = _kernels(x, kind).scale_rows
     if kind.lazy:
-        return blocks.map_blocks(scale_rows, x, scales, dtype=scaled_dtype(x.dtype))
-    return _detached(scale_rows(x, scales))
+        return blocks.map_blocks(scale_rows, x, scales, dtype=dtype)
+    if kind.gpu or (kind.sparse and x.format != "csr"):
+        return _detached(scale_rows(x, scales), owned=owned)
+    values = x.data if kind.sparse else x
+    out = values if owned and values.dtype == dtype else np.empty(values.shape, dtype)
+
+    def scale(cells: slice) -> None:
+        part = slice(x.indptr[cells.start], x.indptr[cells.stop]) if kind.sparse else cells
+        scale_rows_into(blocks.view(x, cells), scales[cells], out[part])
+
+    blocks.for_each(scale, blocks.row_slices(x))
+    return _with_values(x, out, owned=owned)
 
 
 def _kernels(x: Any, kind: ArrayKind) -> ModuleType:
@@ -198,26 +224,22 @@ def _normalised_lazily(
     return normalised, lazy
 
 
-def _detached(x: Any) -> Any:
+def _with_values(x: Any, values: np.ndarray, *, owned: bool) -> Any:
+    """`x` with other values; `values` if it is dense."""
+    from scatlas.kernels.counts.normalize_cpu import with_data
+
+    return _detached(with_data(x, values), owned=owned) if hasattr(x, "indptr") else values
+
+
+def _detached(x: Any, *, owned: bool) -> Any:
     """`x` with copies of its index arrays, which kernels share with their input.
 
-    In memory the user may still hold the input, and sorting one in place must not break the other.
+    In memory the user may still hold the input, unless the AnnData alone does (`owned`), and
+    sorting one in place must not break the other.
     """
-    if hasattr(x, "indptr"):
+    if hasattr(x, "indptr") and not owned:
         x.indices, x.indptr = x.indices.copy(), x.indptr.copy()
     return x
-
-
-def _with(
-    adata: AnnData, x: Any, *, layer: str | None = None, obsm: str | None = None, copy: bool
-) -> AnnData:
-    """`adata`, or a copy of it, with `x` in place."""
-    if copy:
-        adata = adata.copy()
-    else:
-        elements.copy_if_view(adata)
-    elements.set_matrix(adata, x, layer=layer, obsm=obsm)
-    return adata
 
 
 @blocks.passes(0)
@@ -231,11 +253,12 @@ def log1p(
 ) -> AnnData | Any | None:
     """log(1 + x) of every value.
 
-    As :func:`scanpy.pp.log1p`, with these differences. No buffer is written to: `adata` gets a new
-    matrix, and a matrix given as such is returned logged and stays as it was (scanpy writes into a
-    floating-point one unless `copy`). `chunked` and `chunk_size` are not here: they served backed
-    files, and a Dask X is processed in blocks anyway. Values are computed in float64 and rounded
-    once, with the same bits on every processor; scanpy's float32 ones differ in the last bit.
+    As :func:`scanpy.pp.log1p`, with these differences. X is overwritten only if nothing but the
+    AnnData refers to it; a matrix given as such is returned logged and stays as it was (scanpy
+    writes into a floating-point one unless `copy`). `chunked` and `chunk_size` are not here: they
+    served backed files, and a Dask X is processed in blocks anyway. Values are computed in float64
+    and rounded once, with the same bits on every processor; scanpy's float32 ones differ in the
+    last bit.
 
     Parameters
     ----------
@@ -272,18 +295,20 @@ def log1p(
         if layer is not None or obsm is not None:
             msg = "layer and obsm need an AnnData, not a matrix"
             raise InputError(msg)
-        return _logged(data, base)
+        return _logged(data, base, owned=False)
     if "log1p" in data.uns:
         message = "adata.X seems to be already log-transformed."
         warnings.warn(message, UserWarning, stacklevel=2)
-    x = _logged(elements.get_matrix(data, layer=layer, obsm=obsm), base)
-    adata = _with(data, x, layer=layer, obsm=obsm, copy=copy)
+    adata, owned = _to_change(data, layer=layer, obsm=obsm, copy=copy)
+    x = elements.get_matrix(adata, layer=layer, obsm=obsm)
+    # First, so that a call after one that was interrupted warns.
     adata.uns["log1p"] = {"base": base}
+    elements.set_matrix(adata, _logged(x, base, owned=owned), layer=layer, obsm=obsm)
     return adata if copy else None
 
 
-def _logged(x: Any, base: float | None) -> Any:
-    from scatlas.kernels.counts.normalize_cpu import logged_dtype
+def _logged(x: Any, base: float | None, *, owned: bool) -> Any:
+    from scatlas.kernels.counts.normalize_cpu import log1p_into, logged_dtype
 
     if hasattr(x, "dtype"):
         blocks.check_type(x)
@@ -294,4 +319,12 @@ def _logged(x: Any, base: float | None) -> Any:
         return blocks.map_blocks(lambda block: log_of(block, base), x, dtype=dtype)
     if hasattr(x, "tocsr") and x.format not in {"csr", "csc"}:
         x = x.tocsr()
-    return _detached(log_of(x, base))
+    if kind.gpu:
+        return _detached(log_of(x, base), owned=owned)
+    values = x.data if kind.sparse else np.ascontiguousarray(x)
+    dtype = logged_dtype(values.dtype)
+    out = values if owned and values.dtype == dtype else np.empty(values.shape, dtype)
+    flat, logs = values.reshape(-1), out.reshape(-1)
+    parts = [slice(i, i + _VALUES_PER_PART) for i in range(0, flat.size, _VALUES_PER_PART)]
+    blocks.for_each(lambda part: log1p_into(flat[part], logs[part], base), parts)
+    return _with_values(x, out, owned=owned)

@@ -81,7 +81,7 @@ def pca(
         For an array: also return components ``[n_comps, n_genes]``, variance ratio and variance.
     mask_var
         Genes to use: boolean ``[n_genes]``, a column of ``var``, or ``None`` for all. By default
-        ``var["highly_variable"]`` where it is there.
+        ``var["highly_variable"]`` if it exists.
     use_highly_variable
         Deprecated in scanpy: ``True`` is ``mask_var="highly_variable"``, ``False`` is
         ``mask_var=None``.

@@ -68,7 +68,7 @@ def calculate_qc_metrics(
         Genes that are not zero.
     `total_counts` : int64 or float64
         Sum of the counts.
-    `pct_counts_in_top_{n}_genes` : float64
+    `pct_counts_in_top_{n}_gene_table` : float64
         Per cent of the counts in the n most abundant genes; NaN for an empty cell.
     `total_counts_{qc_var}` : int64 or float64, `pct_counts_{qc_var}` : float64
         Sum over the genes of the set, and per cent of the cell's; NaN for an empty cell.
@@ -103,10 +103,10 @@ def calculate_qc_metrics(
     names = [qc_vars] if isinstance(qc_vars, str) else list(qc_vars)
     masks = _masks(adata, names)
     ns = _ranks(percent_top, adata.n_vars)
-    partial = _partial(x, masks, ns)
+    sums = _qc_sums(x, masks, ns)
     kind = f"{var_type}_by_{expr_type}"
-    obs = _cells(adata, partial, expr_type, var_type, kind, names, ns, x.dtype, log1p=log1p)
-    var = _genes(adata, partial, expr_type, x.dtype, log1p=log1p)
+    obs = _cell_table(adata, sums, expr_type, var_type, kind, names, ns, x.dtype, log1p=log1p)
+    var = _gene_table(adata, sums, expr_type, x.dtype, log1p=log1p)
     if not inplace:
         return obs, var
     elements.copy_if_view(adata)
@@ -144,22 +144,22 @@ def _ranks(percent_top: Collection[int] | None, n_genes: int) -> list[int]:
     return ns
 
 
-def _partial(x: Any, masks: np.ndarray, ns: list[int]) -> QCSums:
+def _qc_sums(x: Any, masks: np.ndarray, ns: list[int]) -> QCSums:
     from scatlas.kernels.counts.qc_cpu import QCSums
     from scatlas.kernels.moments.group_sums_cpu import check_range
 
     qc_block, longest = kernels_for("counts.qc", x).qc_block, max(x.shape)
 
-    def of_block(block: blocks.Block) -> QCSums:
+    def block_sums(block: blocks.Block) -> QCSums:
         check_range(block, longest)
         return qc_block(block, masks, ns)
 
-    return blocks.reduce(of_block, QCSums.merge, elements.as_rows(x))
+    return blocks.reduce(block_sums, QCSums.merge, elements.as_rows(x))
 
 
-def _cells(
+def _cell_table(
     adata: AnnData,
-    partial: QCSums,
+    sums: QCSums,
     expr: str,
     var: str,
     kind: str,
@@ -172,10 +172,10 @@ def _cells(
     """Table of the cells, columns in scanpy's order."""
     from scatlas.kernels.counts.qc_cpu import sum_dtype
 
-    totals: np.ndarray = partial.totals.astype(sum_dtype(dtype))
-    masked: np.ndarray = partial.masked.astype(sum_dtype(dtype))
-    top = partial.top
-    columns = {f"n_{kind}": partial.n_genes, f"total_{expr}": totals}
+    totals: np.ndarray = sums.totals.astype(sum_dtype(dtype))
+    masked: np.ndarray = sums.masked.astype(sum_dtype(dtype))
+    top = sums.top
+    columns = {f"n_{kind}": sums.n_genes, f"total_{expr}": totals}
     logged = set(columns)
     with np.errstate(invalid="ignore", divide="ignore"):  # empty cells: 0/0 is NaN
         for k, n in enumerate(ns):
@@ -184,26 +184,29 @@ def _cells(
             columns[f"total_{expr}_{name}"] = masked[:, k]
             logged.add(f"total_{expr}_{name}")
             columns[f"pct_{expr}_{name}"] = masked[:, k] / totals * 100
-    return _table(columns, logged if log1p else set(), adata.obs_names)
+    return _with_logarithms(columns, logged if log1p else set(), adata.obs_names)
 
 
-def _genes(
-    adata: AnnData, partial: QCSums, expr: str, dtype: np.dtype, *, log1p: bool
+def _gene_table(
+    adata: AnnData, sums: QCSums, expr: str, dtype: np.dtype, *, log1p: bool
 ) -> pd.DataFrame:
     """Table of the genes, columns in scanpy's order."""
     from scatlas.kernels.counts.qc_cpu import sum_dtype
 
     with np.errstate(invalid="ignore"):  # no cells at all: 0/0 is NaN
         columns = {
-            f"n_cells_by_{expr}": partial.n_cells,
-            f"mean_{expr}": partial.gene_totals / np.int64(adata.n_obs),
-            f"pct_dropout_by_{expr}": (1 - partial.n_cells / np.int64(adata.n_obs)) * 100,
-            f"total_{expr}": partial.gene_totals.astype(sum_dtype(dtype)),
+            f"n_cells_by_{expr}": sums.n_cells,
+            f"mean_{expr}": sums.gene_totals / np.int64(adata.n_obs),
+            f"pct_dropout_by_{expr}": (1 - sums.n_cells / np.int64(adata.n_obs)) * 100,
+            f"total_{expr}": sums.gene_totals.astype(sum_dtype(dtype)),
         }
-    return _table(columns, {f"mean_{expr}", f"total_{expr}"} if log1p else set(), adata.var_names)
+    logged = {f"mean_{expr}", f"total_{expr}"} if log1p else set()
+    return _with_logarithms(columns, logged, adata.var_names)
 
 
-def _table(columns: dict[str, np.ndarray], logged: set[str], index: pd.Index) -> pd.DataFrame:
+def _with_logarithms(
+    columns: dict[str, np.ndarray], logged: set[str], index: pd.Index
+) -> pd.DataFrame:
     import pandas as pd
 
     with_logs = {}

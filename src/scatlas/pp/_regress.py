@@ -40,7 +40,7 @@ def regress_out(
     Least squares with an intercept, on one or several columns of numbers (totals, mitochondrial
     fraction), or on one of categories, whose means are taken off. The sums that the coefficients
     follow from take one pass; the residuals are made block by block, and stay lazy for a Dask X.
-    They are dense. Nothing is written into an array that is there already.
+    They are dense. No existing array is changed.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def regress_out(
     The columns are made orthonormal over the cells, and a column that is a combination of the
     others (or constant) plays no part, so that badly scaled columns cost no digits. scanpy inverts
     the matrix of their products. A gene that has the same value in all cells becomes zero, where
-    scanpy leaves it as it is if the column is one of categories.
+    scanpy does not change it if the column is categorical.
 
     References
     ----------

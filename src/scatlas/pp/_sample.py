@@ -30,7 +30,7 @@ def sample(
 ) -> AnnData | tuple[Any, np.ndarray] | None:
     """Draw cells or genes at random.
 
-    As :func:`scanpy.pp.sample`, with these differences. What is drawn stays in storage order, so
+    As :func:`scanpy.pp.sample`, with these differences. The sample stays in storage order, so
     that reading it from disk is one sequential pass (scanpy: in the order drawn). ``rng=None``
     means seed 0, so that the same call draws the same every time (scanpy: a new seed). Names are
     made unique when drawing with replacement.

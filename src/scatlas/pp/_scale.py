@@ -103,7 +103,7 @@ def scale(
         x = check_array(adata.obsm[obsm], f"obsm[{obsm!r}]")
     else:
         x = get_array(adata, layer)
-    scaled, mean, sd = _scaled(x, zero_center, max_value, _mask(mask_obs, x.shape[0]))
+    scaled, mean, sd = _scale(x, zero_center, max_value, _mask(mask_obs, x.shape[0]))
     if obsm is not None:
         adata.obsm[obsm] = scaled
     else:
@@ -129,7 +129,7 @@ def _scale_array(
     if layer is not None or obsm is not None or isinstance(mask_obs, str):
         raise InputError("layer, obsm and the name of a mask refer to an AnnData, not to an array")
     x = check_array(x, "the array")
-    return _scaled(x, zero_center, max_value, _mask(mask_obs, x.shape[0]))[0]
+    return _scale(x, zero_center, max_value, _mask(mask_obs, x.shape[0]))[0]
 
 
 def _mask(mask: ArrayLike | None, n_cells: int) -> NDArray[np.bool_] | None:
@@ -147,7 +147,7 @@ def _mask(mask: ArrayLike | None, n_cells: int) -> NDArray[np.bool_] | None:
     return mask
 
 
-def _scaled(
+def _scale(
     x: Any, zero_center: bool, max_value: float | None, mask: NDArray[np.bool_] | None
 ) -> tuple[Any, NDArray[np.float64], NDArray[np.float64]]:
     """Scaled array, mean and standard deviation (1 for constant genes)."""
@@ -186,19 +186,19 @@ def _block_scaler(
 ) -> Callable[..., Any]:
     kernels = kernels_for("linalg.scale", x)
 
-    def of_block(block: Any, rows: NDArray[np.bool_] | None = None) -> Any:
+    def scale_block(block: Any, rows: NDArray[np.bool_] | None = None) -> Any:
         return kernels.scale(block, mean, sd, max_value, rows, dtype=dtype)
 
-    return of_block
+    return scale_block
 
 
 def _apply(
     x: Any,
-    of_block: Callable[..., Any],
+    scale_block: Callable[..., Any],
     mask: NDArray[np.bool_] | None,
     dtype: np.dtype,
     zero_center: bool,
 ) -> Any:
     rows = () if mask is None else (mask,)
-    scaled = blocks.apply(of_block, x, *rows, dtype=dtype, dense=zero_center)
+    scaled = blocks.apply(scale_block, x, *rows, dtype=dtype, dense=zero_center)
     return scaled.tocsc() if getattr(x, "format", None) == "csc" and not zero_center else scaled

@@ -55,7 +55,7 @@ def scrublet(
     n_neighbors
         Neighbours of a cell among cells; half the square root of their number when left out.
     threshold
-        Score above which a cell is taken for a doublet; between the two modes of the simulated
+        Score above which a cell is a predicted doublet; between the two modes of the simulated
         doublets' scores when left out. Where there are no two modes no cell is, and a warning
         is logged.
     n_top_genes

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from natsort import natsorted
 
 from scatlas import elements
-from scatlas._util.natural_sort import natural_sort_key
 from scatlas.errors import InputError
 from scatlas.kernels.build.rapids import load_library
 from scatlas.matrix import communities
@@ -52,7 +52,7 @@ def leiden(
     _check_flavor(flavor, directed=directed, partition_type=partition_type)
     cugraph = None
     if adjacency is None:
-        adjacency, params = _choose(adata, obsp, neighbors_key)
+        adjacency, params = _find_graph(adata, obsp, neighbors_key)
         if params is not None and works_on_gpu(adata, params):
             only_cpu = {
                 "directed=True": directed,
@@ -62,7 +62,7 @@ def leiden(
             cugraph = _cugraph([*clustering_args, *(name for name in only_cpu if only_cpu[name])])
     chosen = None
     if restrict_to is not None:
-        chosen = _restricted(adata, *restrict_to)
+        chosen = _restriction_mask(adata, *restrict_to)
         adjacency = adjacency.tocsr()[chosen][:, chosen]
 
     args = {**clustering_args, "n_iterations": n_iterations}
@@ -98,9 +98,7 @@ def leiden(
         within = names
         names = adata.obs[column].astype(str).to_numpy(object, copy=True)
         names[chosen] = [f"{'-'.join(groups)},{name}" for name in within]
-    adata.obs[key_added] = pd.Categorical(
-        names, categories=sorted(set(names), key=natural_sort_key)
-    )
+    adata.obs[key_added] = pd.Categorical(names, categories=natsorted(set(names)))
     adata.uns[key_added] = {
         "params": {
             "resolution": resolution,
@@ -178,10 +176,10 @@ def _by_igraph(
         return np.asarray(edges.community_leiden(**args).membership)
 
 
-def _choose(
+def _find_graph(
     adata: AnnData, obsp: str | None, neighbors_key: str | None
 ) -> tuple[sp.csr_matrix, dict[str, Any] | None]:
-    """The graph, and the parameters of the neighbours if it was made of these."""
+    """The graph, and the parameters of the neighbours if it came from them."""
     if obsp is None:
         return graph(adata, neighbors_key)
     if neighbors_key is not None:
@@ -203,7 +201,7 @@ def _cugraph(only_cpu: list[str]) -> ModuleType | None:
 
 
 def _by_size(labels: np.ndarray) -> np.ndarray:
-    """Clusters numbered anew, the largest first, those of equal size by their first cell."""
+    """Clusters renumbered by size, the largest first, those of equal size by their first cell."""
     _, first, label, sizes = np.unique(
         labels, return_index=True, return_inverse=True, return_counts=True
     )
@@ -212,11 +210,11 @@ def _by_size(labels: np.ndarray) -> np.ndarray:
     return rank[label]
 
 
-def _restricted(adata: AnnData, column: str, categories: Sequence[str]) -> np.ndarray:
+def _restriction_mask(adata: AnnData, column: str, categories: Sequence[str]) -> np.ndarray:
     """Mask of the cells whose ``column`` is one of ``categories``."""
     obs = elements.get_table(adata, "obs")
     if column not in obs:
-        msg = f"restrict_to names the column {column!r}, which obs has not"
+        msg = f"restrict_to names the column {column!r}, which obs does not have"
         raise InputError(msg)
     labels = obs[column].astype(str)
     if missing := [name for name in categories if name not in set(labels)]:
@@ -236,8 +234,8 @@ def _edges(adjacency: sp.spmatrix | sp.sparray, *, directed: bool) -> igraph.Gra
     entries = adjacency.tocsr().tocoo()
     there = entries.data != 0
     rows, columns = entries.row[there], entries.col[there]
-    # Pairs of Python numbers, a part at a time: three times as quick as an array of pairs, and
-    # a graph of a million cells is never all Python objects.
+    # Pairs of Python numbers, one part at a time: three times as fast as an array of pairs, and
+    # a graph of a million cells never becomes Python objects all at once.
     pairs = chain.from_iterable(
         zip(rows[i : i + _PART].tolist(), columns[i : i + _PART].tolist(), strict=True)
         for i in range(0, rows.size, _PART)
@@ -248,9 +246,9 @@ def _edges(adjacency: sp.spmatrix | sp.sparray, *, directed: bool) -> igraph.Gra
 
 
 class _SeededNumbers:
-    """What igraph asks of a random number generator, drawn as scanpy draws it.
+    """Random number generator for igraph with the numbers that scanpy draws.
 
-    So the same seed gives scanpy's clusters, and Python's own generator is left alone.
+    The same seed gives scanpy's clusters, and Python's own generator stays as it is.
     """
 
     def __init__(self, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""How many values of a column meet in a cell's neighbourhood: LISI."""
+"""LISI: the effective number of values of a column among a cell's neighbours."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def lisi(neighbors: sp.csr_matrix, labels: pd.Series | pd.Categorical) -> NDArra
     Returns
     -------
     float64 [cells]: ``k**2 / sum(n_b**2)`` of the k neighbours that have a label, n_b of them b.
-    Whole numbers up to the division, so exact. NaN for a cell without such neighbours.
+    Integers up to the division, so exact. NaN for a cell without such neighbours.
     """
     values = pd.Categorical(labels)
     codes, n_values = values.codes.astype(np.int64), len(values.categories)

@@ -1,4 +1,4 @@
-"""Genes ranked by how they mark groups of cells: signatures and documentation, and who does what.
+"""Genes ranked by how well they mark groups of cells: public functions and their documentation.
 
 Moments and t-tests are in ``_rank_moments``, rank sums in ``_rank_sums``, logistic regression in
 ``_rank_logreg``, and the tables that scanpy keeps of the result in ``_rank_table``.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from scatlas.tl._rank_groups import Groups
-    from scatlas.tl._rank_table import Ranked
+    from scatlas.tl._rank_table import GroupResult
 
 Method = Literal["t-test", "t-test_overestim_var", "wilcoxon", "logreg"]
 CorrMethod = Literal["benjamini-hochberg", "bonferroni"]
@@ -67,7 +67,7 @@ def rank_genes_groups(
         Column of obs whose values make the groups. Cells without a value belong to no group, but
         to the rest of each.
     mask_var
-        Boolean, one per gene, or the name of a column of var of such: the genes that are ranked.
+        Boolean, one per gene, or the name of a column of var of such: the genes that are results.
     use_raw
         Rank the genes of ``adata.raw``; if left out, where there is one.
     groups
@@ -118,16 +118,16 @@ def rank_genes_groups(
     Genes of equal scores keep the order of ``var``. No result depends on the blocks of X, nor on
     how much memory there is.
 
-    t-tests take one pass over X: sums of the groups and their squares are added up exactly, and
-    what the rest has follows from them. Means and variances are in float64 whatever the type of X,
-    variances divided by n - 1.
+    t-tests take one pass over X: sums and sums of squares of the groups are exact, and those of the
+    rest follow from them. Means and variances are float64 for any type of X, variances
+    divided by n - 1.
 
     ``"wilcoxon"`` takes one pass for means and zeros and then, for as many genes at a time as fit
     40% of the memory left, one pass that gathers their nonzero values and groups, 6 bytes each for
-    float32 (on a GPU 40). The log says how many. Rank sums are exact integers; no approximation is
-    made but that by the normal distribution, which is scanpy's, too.
+    float32 (on a GPU 40). The log says how many. Rank sums are exact integers; the only
+    approximation is the normal distribution, as in scanpy.
 
-    ``logfoldchanges`` are of the means of log(1 + x), as scanpy has them:
+    ``logfoldchanges`` come from the means of log(1 + x), as in scanpy:
     log2((expm1(mean) + 1e-9) / (expm1(mean of the others) + 1e-9)), with the base of
     ``uns['log1p']`` if there is one.
 
@@ -156,9 +156,9 @@ def rank_genes_groups(
     x = elements.get_matrix(adata, layer=layer, use_raw=use_raw, all_floats=method != "logreg")
     x = check_array(x, "the matrix to rank genes by", all_floats=True)
     names = adata.raw.var_names if use_raw else adata.var_names
-    genes = _masked(elements.get_table(adata, "var"), mask_var, names.size)
+    genes = _genes_of_mask(elements.get_table(adata, "var"), mask_var, names.size)
     names = names if genes is None else names[genes]
-    chosen = _rank_groups.choose(elements.get_table(adata, "obs"), groupby, groups, reference)
+    chosen = _rank_groups.parse_groups(elements.get_table(adata, "obs"), groupby, groups, reference)
     base = adata.uns.get("log1p", {}).get("base")
 
     fractions: dict[str, pd.DataFrame] = {}
@@ -169,7 +169,7 @@ def rank_genes_groups(
 
         found = logreg(x, chosen, names, genes, **_logreg_options(kwds))
     else:
-        found, fractions = _tested(
+        found, fractions = _run_test(
             x, chosen, names, genes, method, tie_correct=tie_correct, pts=pts, base=base
         )
     result: dict[str, Any] = {
@@ -225,7 +225,7 @@ def rank_genes_groups_logreg(
     adata, groupby, mask_var, use_raw, n_genes, rankby_abs, key_added, copy, layer
         As for :func:`rank_genes_groups`.
     groups
-        Groups that are told apart, ``"all"`` or a list; cells of no other take part.
+        Groups to separate, ``"all"`` or a list; other cells are ignored.
     reference
         A group that is one of them, too, if it is not ``"rest"``.
     C
@@ -244,9 +244,9 @@ def rank_genes_groups_logreg(
     Returns
     -------
     None, or the copy. Written: ``uns['rank_genes_groups']`` with ``params``, ``names`` and
-    ``scores``, as :func:`rank_genes_groups` has them. Of two groups there is one set of
-    coefficients, and as in scanpy it stands under the first group and is that of the second of the
-    two categories: positive for genes that mark this one.
+    ``scores``, as :func:`rank_genes_groups` has them. Two groups have one set of
+    coefficients. As in scanpy it has the name of the first group, and is positive for genes that
+    mark the second of the two categories.
 
     Raises
     ------
@@ -255,12 +255,11 @@ def rank_genes_groups_logreg(
 
     Notes
     -----
-    Minimised is the mean of -log p over the cells (weighted by `class_weight`), plus the squared
-    coefficients over 2 C n. Each evaluation of it and its gradient takes a pass over X, unless the
-    cells and genes that take part fit 40% of the memory left, where they are kept after the first.
-    Sums over cells are taken in fixed point: the coefficients do not depend on the blocks of X, nor
-    on the number of threads. All is computed in float64; scikit-learn computes in float32 for a
-    float32 X.
+    The loss is the mean of -log p over the cells (weighted by `class_weight`), plus the squared
+    coefficients over 2 C n. Each evaluation of the loss and its gradient takes a pass over X,
+    unless the cells and genes in use fit 40% of the memory left: then the first pass keeps them.
+    Sums over cells use fixed point: the coefficients do not depend on the blocks of X, nor on the
+    number of threads. The computation is in float64; scikit-learn's is in float32 for a float32 X.
     """
     return rank_genes_groups(
         adata,
@@ -285,11 +284,11 @@ def rank_genes_groups_logreg(
 
 
 def _logreg_options(kwds: dict[str, Any]) -> dict[str, Any]:
-    """Options of logistic regression, less those of scikit-learn that play no part."""
+    """Options of logistic regression, without scikit-learn's options that have no effect."""
     known = {"C", "tol", "max_iter", "fit_intercept", "class_weight", "penalty"}
     options = {name: value for name, value in kwds.items() if name in known}
     for name, value in kwds.items():
-        # L-BFGS is what there is, and draws no random numbers.
+        # L-BFGS is the only solver, and draws no random numbers.
         if name in known or (name == "solver" and value == "lbfgs") or name == "random_state":
             continue
         msg = f"method='logreg' has no {name}={value!r}: it takes {', '.join(sorted(known))}"
@@ -297,7 +296,7 @@ def _logreg_options(kwds: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _masked(var: pd.DataFrame, mask: Any, n_genes: int) -> NDArray[np.int64] | None:
+def _genes_of_mask(var: pd.DataFrame, mask: Any, n_genes: int) -> NDArray[np.int64] | None:
     """Positions of the genes that a mask keeps."""
     if mask is None:
         return None
@@ -315,7 +314,7 @@ def _masked(var: pd.DataFrame, mask: Any, n_genes: int) -> NDArray[np.int64] | N
     return np.flatnonzero(mask)
 
 
-def _tested(
+def _run_test(
     x: Any,
     groups: Groups,
     names: pd.Index,
@@ -325,8 +324,8 @@ def _tested(
     tie_correct: bool,
     pts: bool,
     base: Any,
-) -> tuple[Iterator[Ranked], dict[str, pd.DataFrame]]:
-    """Results of a test for each group, and fractions of cells if they are wanted."""
+) -> tuple[Iterator[GroupResult], dict[str, pd.DataFrame]]:
+    """Results of a test for each group, and fractions of cells if requested."""
     import pandas as pd
 
     by_ranks = method == "wilcoxon"
@@ -358,11 +357,11 @@ def _tested(
         overestimate = method == "t-test_overestim_var"
         tests = _rank_moments.welch(moments, groups, overestimate=overestimate)
 
-    def ranked() -> Iterator[Ranked]:
+    def results() -> Iterator[GroupResult]:
         for group, scores, pvals in tests:
             changes = _rank_table.log_fold_changes(
                 moments.mean[group], moments.mean_other[group], base
             )
-            yield _rank_table.Ranked(groups.names[group], scores, pvals, changes)
+            yield _rank_table.GroupResult(groups.names[group], scores, pvals, changes)
 
-    return ranked(), tables
+    return results(), tables

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
+from natsort import natsorted
 
-from scatlas._util.natural_sort import natural_sort_key
 from scatlas.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ class Groups:
     Attributes
     ----------
     names
-        One a group, in the order of the result; the reference's is among them.
+        One name per group, in the order of the result; includes the reference.
     codes
-        int64 ``[n_cells]``, the group of each cell, -1 for cells of none of them.
+        int64 ``[n_cells]``, the group of each cell, -1 for cells of no group.
     sizes
-        int64 ``[n_groups]``, cells of each group.
+        int64 ``[n_groups]``, cells per group.
     by_category
         Groups in the order of their categories.
     reference
@@ -45,7 +45,7 @@ class Groups:
     reference: int | None
 
     def all_compared(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Codes and sizes with one group more, if the rest has cells that are in no group."""
+        """Codes and sizes, with one more group for cells of no group if all others are the rest."""
         others = self.codes.size - self.sizes.sum()
         if self.reference is not None or others == 0:
             return self.codes, self.sizes
@@ -57,16 +57,16 @@ class Groups:
         return [group for group in range(len(self.names)) if group != self.reference]
 
 
-def choose(
+def parse_groups(
     obs: pd.DataFrame, groupby: str, groups: Literal["all"] | Iterable[Any], reference: Any
 ) -> Groups:
-    """Groups of the cells by a column of obs.
+    """Groups of the cells from a column of obs.
 
     Parameters
     ----------
     obs
-        Table of the cells. Values that are no categories yet are ordered as they sort, strings
-        with numbers in them by these.
+        Table of the cells. Values that are not categorical are sorted, strings in natural order
+        (``plate9`` before ``plate10``).
     groupby
         Its column.
     groups, reference
@@ -75,28 +75,28 @@ def choose(
     Raises
     ------
     InputError
-        A column or group is not there, a group has fewer than two cells, or there is nothing to
-        compare.
+        The column or a group does not exist, a group has fewer than two cells, or there is nothing
+        to compare.
     """
     if groupby not in obs:
         msg = f"there is no column {groupby!r} to group by; there are {list(obs.columns)}"
         raise InputError(msg)
     values = obs[groupby]
     if not isinstance(values.dtype, pd.CategoricalDtype):
-        values = _categorical(values)
+        values = _as_categorical(values)
     names = [str(category) for category in values.cat.categories]
-    place = {name: at for at, name in enumerate(names)}
-    if len(place) < len(names):
-        twice = _twice(names)
+    position = {name: at for at, name in enumerate(names)}
+    if len(position) < len(names):
+        twice = _duplicate(names)
         msg = f"two values of obs[{groupby!r}] are both written {twice!r}: rename one of them"
         raise InputError(msg)
-    wanted = _wanted(names, groups)
+    wanted = _parse_names(names, groups)
     if reference != REST and str(reference) not in wanted:
         wanted.append(str(reference))
-    if unknown := [name for name in wanted if name not in place]:
+    if unknown := [name for name in wanted if name not in position]:
         msg = f"obs[{groupby!r}] has no group {unknown[0]!r}; it has {names}"
         raise InputError(msg)
-    chosen = np.array([place[name] for name in wanted], dtype=np.int64)
+    chosen = np.array([position[name] for name in wanted], dtype=np.int64)
     new = np.full(len(names) + 1, -1, dtype=np.int64)  # the last for cells without a value
     new[chosen] = np.arange(chosen.size)
     codes = new[values.cat.codes.to_numpy()]
@@ -120,14 +120,14 @@ def choose(
     return found
 
 
-def _categorical(values: pd.Series) -> pd.Series:
+def _as_categorical(values: pd.Series) -> pd.Series:
     values = values.astype("category")
     if all(isinstance(name, str) for name in values.cat.categories):
-        values = values.cat.reorder_categories(sorted(values.cat.categories, key=natural_sort_key))
+        values = values.cat.reorder_categories(natsorted(values.cat.categories))
     return values
 
 
-def _wanted(names: list[str], groups: Any) -> list[str]:
+def _parse_names(names: list[str], groups: Any) -> list[str]:
     if isinstance(groups, str) and groups == "all":
         return list(names)
     if isinstance(groups, str | int):
@@ -135,10 +135,10 @@ def _wanted(names: list[str], groups: Any) -> list[str]:
         raise InputError(msg)
     wanted = [str(group) for group in groups]
     if len(set(wanted)) < len(wanted):
-        msg = f"groups names {_twice(wanted)!r} twice"
+        msg = f"groups names {_duplicate(wanted)!r} twice"
         raise InputError(msg)
     return wanted
 
 
-def _twice(names: list[str]) -> str:
+def _duplicate(names: list[str]) -> str:
     return Counter(names).most_common(1)[0][0]

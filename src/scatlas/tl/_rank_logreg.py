@@ -11,12 +11,12 @@ import numpy as np
 
 from scatlas import blocks, elements
 from scatlas.arrays.kinds import kind_of
-from scatlas.compute.threads import blas_on_one_thread
+from scatlas.compute.threads import blas_on_one_thread, n_threads
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
 from scatlas.kernels.ranking import logreg_cpu
 from scatlas.tl._rank_sums import memory_budget
-from scatlas.tl._rank_table import Ranked
+from scatlas.tl._rank_table import GroupResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ def logreg(
     fit_intercept: bool = True,
     class_weight: Literal["balanced"] | None = None,
     penalty: Literal["l2"] | None = "l2",
-) -> Iterator[Ranked]:
+) -> Iterator[GroupResult]:
     """Coefficients of each group, as scanpy has them.
 
     Parameters
@@ -99,14 +99,14 @@ def logreg(
     coef = _minimize(loss, tol, max_iter)[: names.size]
     logger.info("logreg: %d evaluations, %d passes over X", loss.evaluations, cells.passes)
     if n_classes == 2:
-        yield Ranked(groups.names[0], coef[:, 0])
+        yield GroupResult(groups.names[0], coef[:, 0])
         return
     for group, name in enumerate(groups.names):
-        yield Ranked(name, coef[:, classes[group]])
+        yield GroupResult(name, coef[:, classes[group]])
 
 
 class _Cells:
-    """Cells with a class, in blocks that are kept if they fit the memory and made anew if not.
+    """Cells with a class, in blocks that are kept if they fit the memory and computed again if not.
 
     Attributes
     ----------
@@ -133,9 +133,11 @@ class _Cells:
             except MemoryError as error:
                 if not self._kind.gpu:
                     raise
-                logger.warning("no memory to keep the cells, which are made anew: %s", error)
+                logger.warning("no memory to keep the cells, which are computed again: %s", error)
         if self.passes == 0:
             self._look(None)
+        if not (self._kind.lazy or self._kind.gpu):
+            self._held = self._thread_parts()
 
     def _look(self, budget: int | None) -> list[tuple[Any, NDArray[np.int64]]] | None:
         """Find out about all cells, and keep those with a class if a budget has room for them."""
@@ -149,6 +151,13 @@ class _Cells:
                 held.clear()
         self.passes += 1
         return held if budget is not None and left >= 0 else None
+
+    def _thread_parts(self) -> list[tuple[Any, NDArray[np.int64]]]:
+        """Cells in memory in one part per thread, as each part has its own gradient."""
+        found = blocks.row_slices(self._x)
+        groups = np.array_split(np.arange(len(found)), min(n_threads(), len(found)))
+        parts = [slice(found[group[0]].start, found[group[-1]].stop) for group in groups]
+        return [(blocks.view(self._x, part), self._codes[part]) for part in parts]
 
     def check_finite(self, names: pd.Index) -> None:
         bad = ~np.isfinite(self.most)

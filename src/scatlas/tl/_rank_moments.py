@@ -1,4 +1,4 @@
-"""Moments of groups and of what they are compared with, and Welch's t-test of them."""
+"""Moments of groups of cells and of the cells they are compared with; Welch's t-test."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _AT_ONCE = 2**20
 
 
 @dataclass(frozen=True)
-class Moments:
-    """Moments of the groups, and of what each is compared with.
+class GroupMoments:
+    """Moments of the groups, and of the cells that each group is compared with (its other side).
 
     Attributes
     ----------
     n, n_other
-        int64 ``[n_groups]``, cells of the group and of the other side.
+        int64 ``[n_groups]``, cells of the group and of its other side.
     mean, var, mean_other, var_other
-        float64 ``[n_groups, n_genes]``; variances (over n - 1) are None if nobody asked for them.
-        Where there is a reference the other side is its row for all groups.
+        float64 ``[n_groups, n_genes]``; variances (over n - 1) are None if not requested.
+        With a reference, its row is the other side of all groups.
     nonzero
-        int64 ``[n_groups, n_genes]``, cells with a value that is not zero, or None. One row more if
-        there are cells in no group, and no reference.
+        int64 ``[n_groups, n_genes]``, cells with a nonzero value, or None. Without a reference,
+        cells of no group have one more row.
     like_counts
-        Whether the sums are those of whole numbers that are not negative, as logarithms' are not.
+        Whether all sums are non-negative integers: then X holds counts, not logarithms.
     """
 
     n: NDArray[np.int64]
@@ -56,8 +56,8 @@ class Moments:
 
 def moments(
     x: Any, groups: Groups, names: pd.Index, genes: NDArray[np.int64] | None, wanted: SumKinds
-) -> Moments:
-    """Moments of the groups in one pass over a matrix.
+) -> GroupMoments:
+    """Moments of the groups, in one pass over a matrix.
 
     Parameters
     ----------
@@ -66,25 +66,25 @@ def moments(
     groups
         Groups of its cells.
     names
-        The genes wanted.
+        Names of the genes to rank.
     genes
         Their positions in the matrix; None for all of its genes.
     wanted
-        Variances come of ``squares``, cells that express a gene of ``nonzero``.
+        Sums to compute: ``squares`` for variances, ``nonzero`` for the cells that express a gene.
 
     Raises
     ------
     InputError
         A gene has values that are not finite, or a group holds all cells and there is no rest.
     TooLargeError
-        What is computed does not fit the memory.
+        The sums and results do not fit the memory.
     """
     n_groups, n_cells = len(groups.names), x.shape[0]
     codes, sizes = groups.all_compared()
     if groups.reference is None and sizes.size == 1:
         msg = f"all cells belong to {groups.names[0]!r}: there is no rest to compare it with"
         raise InputError(msg)
-    # Sums, what is made of them for both sides, scores and p-values.
+    # Three arrays per sum: the sum, the moments of both sides, and scores or p-values.
     check_result_size((sizes.size, x.shape[1]), 3 * wanted.n_arrays(np.float64), "the ranked genes")
     total = _on_host(sum_groups(x, codes, sizes.size, wanted, max_rows=int(sizes.sum())), genes)
     _check_finite(total, names)
@@ -96,7 +96,7 @@ def moments(
     else:
         n_other, other = sizes, np.full(n_groups, groups.reference, dtype=np.int64)
         mean_other, var_other = mean, var
-    return Moments(
+    return GroupMoments(
         sizes[:n_groups],
         n_other[other],
         mean[:n_groups],
@@ -108,18 +108,20 @@ def moments(
     )
 
 
-def welch(found: Moments, groups: Groups, *, overestimate: bool) -> Iterator[tuple[int, Any, Any]]:
-    """Welch's t-test of each group that is compared, with its number, scores and p-values.
+def welch(
+    found: GroupMoments, groups: Groups, *, overestimate: bool
+) -> Iterator[tuple[int, Any, Any]]:
+    """Welch's t-test of each group but the reference.
 
     Parameters
     ----------
     overestimate
-        Take the other side for as small as the group, which overestimates its variance.
+        Use the size of the group for the other side as well, which overestimates its variance.
 
     Yields
     ------
-    Group, float64 ``[n_genes]`` t statistics and two-sided p-values. A gene that has one value in
-    all cells has a score of 0 and a p-value of 1.
+    Number of the group, float64 ``[n_genes]`` t statistics and two-sided p-values. A gene with the
+    same value in all cells has a score of 0 and a p-value of 1.
     """
     from scipy.stats import ttest_ind_from_stats
 
@@ -144,14 +146,14 @@ def welch(found: Moments, groups: Groups, *, overestimate: bool) -> Iterator[tup
 
 
 def _on_host(total: Sums, genes: NDArray[np.int64] | None) -> Sums:
-    def copied(array: Any) -> Any:
+    def select(array: Any) -> Any:
         if array is None:
             return None
         array = blocks.on_host(array)
         return array if genes is None else array[:, genes]
 
     arrays = (total.sums, total.errors, total.squares, total.square_errors, total.nonzero)
-    return Sums(total.whole, *map(copied, arrays))
+    return Sums(total.whole, *map(select, arrays))
 
 
 def _check_finite(total: Sums, names: pd.Index) -> None:

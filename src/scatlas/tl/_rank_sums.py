@@ -40,7 +40,7 @@ def wilcoxon(
     *,
     tie_correct: bool,
 ) -> Iterator[tuple[int, Any, Any]]:
-    """Rank sum test of each group that is compared, with its number, scores and p-values.
+    """Rank sum test of each group but the reference.
 
     Parameters
     ----------
@@ -58,8 +58,8 @@ def wilcoxon(
 
     Yields
     ------
-    Group, float64 ``[n_genes]`` standard scores and two-sided p-values. A gene that has one value
-    in all cells has a score of 0 and a p-value of 1.
+    Number of the group, float64 ``[n_genes]`` standard scores and two-sided p-values. A gene with
+    the same value in all cells has a score of 0 and a p-value of 1.
 
     Raises
     ------
@@ -100,21 +100,21 @@ def _scores(
     ranked = (sizes.sum(), counts) if reference is None else (sizes[reference], nonzero[reference])
     zeros = ranked[0] - ranked[1]
     ends = np.cumsum(counts) * kernels.bytes_per_value(x.dtype, sizes.size)
-    budget, most = memory_budget(x), kernels.max_genes_at_once(sizes.size)
+    budget, max_genes = memory_budget(x), kernels.max_genes_at_once(sizes.size)
     scores = np.empty((sizes.size, genes.size))
     first = n_passes = 0
     while first < genes.size:
         start = ends[first - 1] if first else 0
         last = int(np.searchsorted(ends, start + budget, side="right"))
-        chosen = slice(first, min(max(last, first + 1), first + most))
+        chosen = slice(first, min(max(last, first + 1), first + max_genes))
         try:
-            gathered = kernels.NonzerosByGene(counts[chosen], x.dtype, sizes.size)
-        except MemoryError as error:  # CuPy's and RMM's are kinds of it
-            budget = _less(budget, int(ends[chosen.stop - 1] - start), chosen, error)
+            nonzeros = kernels.NonzerosByGene(counts[chosen], x.dtype, sizes.size)
+        except MemoryError as error:  # the base class of CuPy's and RMM's
+            budget = _smaller_budget(budget, int(ends[chosen.stop - 1] - start), chosen, error)
             continue
-        _gather(x, codes, genes[chosen], sizes.size, kernels, gathered)
-        found = gathered.rank_sums(zeros[chosen], reference, n_threads())
-        del gathered  # before the next is made
+        _gather(x, codes, genes[chosen], sizes.size, kernels, nonzeros)
+        found = nonzeros.rank_sums(zeros[chosen], reference, n_threads())
+        del nonzeros  # before the next ones are allocated
         scores[:, chosen] = standard_scores(
             found, nonzero[:, chosen], sizes, reference, tie_correct=tie_correct
         )
@@ -130,19 +130,19 @@ def _gather(
     genes: NDArray[np.int64],
     n_groups: int,
     kernels: Any,
-    gathered: Any,
+    nonzeros: Any,
 ) -> None:
-    """Fill `gathered` with the values of some genes, in one pass."""
-    place = np.full(x.shape[1], -1, dtype=np.int64)
-    place[genes] = np.arange(genes.size)
-    work = partial(kernels.gather_nonzeros, new_column=place, n_groups=n_groups)
+    """Fill `nonzeros` with the values of some genes, in one pass."""
+    new_column = np.full(x.shape[1], -1, dtype=np.int64)
+    new_column[genes] = np.arange(genes.size)
+    work = partial(kernels.gather_nonzeros, new_column=new_column, n_groups=n_groups)
     for parts in blocks.stream(x, work, codes, combine=blocks.join_lists):
         for part in parts:
-            gathered.add(part)
+            nonzeros.add(part)
 
 
 def memory_budget(x: Any) -> int:
-    """Bytes that may be kept beside a matrix, where it is."""
+    """Bytes for values beside a matrix, in the memory (host or GPU) that holds it."""
     if kind_of(x).gpu:
         from scatlas.arrays import cupy_arrays
 
@@ -151,7 +151,7 @@ def memory_budget(x: Any) -> int:
     return _NO_BOUND if available is None else int(_PART * available)
 
 
-def _less(budget: int, wanted: int, chosen: slice, error: MemoryError) -> int:
+def _smaller_budget(budget: int, wanted: int, chosen: slice, error: MemoryError) -> int:
     """A smaller budget, because `wanted` bytes for some genes were not available."""
     if chosen.stop - chosen.start == 1:
         msg = (

@@ -1,4 +1,4 @@
-"""Ranked genes as scanpy keeps them: p-values corrected, fold changes, tables of ``uns``."""
+"""Ranked genes in scanpy's form: corrected p-values, fold changes, tables of ``uns``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-# As scanpy types them.
+# Types of the fields, as in scanpy.
 _TYPES = {
     "names": "O",
     "scores": "float32",
@@ -20,12 +20,12 @@ _TYPES = {
     "pvals_adj": "float64",
     "logfoldchanges": "float32",
 }
-# What scanpy adds to both means, so that no fold change is infinite.
-_LEAST = 1e-9
+# scanpy adds it to both means, so that no fold change is infinite.
+_PSEUDOCOUNT = 1e-9
 
 
-class Ranked(NamedTuple):
-    """What a method finds for a group: arrays ``[n_genes]``, float64, or None."""
+class GroupResult(NamedTuple):
+    """Result of a method for one group: float64 arrays ``[n_genes]``, or None."""
 
     name: str
     scores: NDArray[np.float64]
@@ -34,14 +34,14 @@ class Ranked(NamedTuple):
 
 
 def tables(
-    found: Iterable[Ranked],
+    found: Iterable[GroupResult],
     genes: pd.Index,
     *,
     n_genes: int | None,
     rankby_abs: bool,
     corr_method: str,
 ) -> dict[str, np.recarray]:
-    """Structured arrays of ``uns['rank_genes_groups']``, with a field for each group.
+    """Structured arrays of ``uns['rank_genes_groups']``, with one field per group.
 
     Parameters
     ----------
@@ -54,8 +54,8 @@ def tables(
 
     Returns
     -------
-    ``names`` and ``scores``, and what else the method gives; genes by falling score, those of equal
-    scores in their order.
+    ``names``, ``scores`` and the other fields of the method; genes by descending score, genes of
+    equal score in their order in ``genes``.
     """
     columns: dict[str, dict[str, NDArray[Any]]] = {name: {} for name in _TYPES}
     for group in found:
@@ -65,19 +65,19 @@ def tables(
         columns["scores"][group.name] = group.scores[order]
         if group.pvals is not None:
             columns["pvals"][group.name] = group.pvals[order]
-            columns["pvals_adj"][group.name] = adjusted(group.pvals, corr_method)[order]
+            columns["pvals_adj"][group.name] = adjust_pvalues(group.pvals, corr_method)[order]
         if group.logfoldchanges is not None:
             columns["logfoldchanges"][group.name] = group.logfoldchanges[order]
     return {
         name: np.rec.fromarrays(
-            list(of_groups.values()), dtype=[(group, _TYPES[name]) for group in of_groups]
+            list(by_group.values()), dtype=[(group, _TYPES[name]) for group in by_group]
         )
-        for name, of_groups in columns.items()
-        if of_groups
+        for name, by_group in columns.items()
+        if by_group
     }
 
 
-def adjusted(pvals: NDArray[np.float64], method: str) -> NDArray[np.float64]:
+def adjust_pvalues(pvals: NDArray[np.float64], method: str) -> NDArray[np.float64]:
     """P-values corrected for the number of tests.
 
     ``"benjamini-hochberg"`` bounds the false discovery rate (Y. Benjamini, Y. Hochberg, J. R. Stat.
@@ -96,21 +96,23 @@ def adjusted(pvals: NDArray[np.float64], method: str) -> NDArray[np.float64]:
 def log_fold_changes(
     means: NDArray[np.float64], others: NDArray[np.float64], base: Any
 ) -> NDArray[np.float64]:
-    """Logarithm to the base 2 of the ratio of means that were taken of logarithms.
+    """Base-2 logarithm of the ratio of two means, from means of logarithms.
 
     Parameters
     ----------
     means, others
-        Means ``[n_genes]`` of log(1 + x) in the group, and in what it is compared with.
+        Means ``[n_genes]`` of log(1 + x) in the group, and in the cells that it is compared with.
     base
         Base of that logarithm, None for the natural one.
 
     Returns
     -------
     float64 ``[n_genes]``, scanpy's formula: log2((expm1(mean) + 1e-9) / (expm1(other) + 1e-9)).
-    Infinite or NaN where expm1 overflows, or the values were no logarithms.
+    Infinite or NaN where expm1 overflows, because the values were no logarithms.
     """
     factor = 1.0 if base is None else np.log(base)
     with np.errstate(all="ignore"):
-        ratio = (np.expm1(means * factor) + _LEAST) / (np.expm1(others * factor) + _LEAST)
+        ratio = (np.expm1(means * factor) + _PSEUDOCOUNT) / (
+            np.expm1(others * factor) + _PSEUDOCOUNT
+        )
         return np.log2(ratio)

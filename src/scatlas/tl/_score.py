@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Request(NamedTuple):
-    """A set of genes to score the cells by, and how many control genes a bin gives."""
+    """A set of genes to score the cells by, and the number of control genes per bin."""
 
     genes: Sequence[str] | pd.Index | str
     ctrl_size: int
@@ -59,7 +59,7 @@ def score_genes(
     Parameters
     ----------
     adata
-        Log-normalised data, as a rule; X in memory or Dask, on the CPU or a GPU.
+        X holds log-normalised data, as a rule, in memory or Dask, on the CPU or a GPU.
     gene_list
         Genes of the set. Those that are not there are left out, with a warning in the log.
     ctrl_as_ref
@@ -89,7 +89,7 @@ def score_genes(
     Raises
     ------
     InputError
-        None of the genes is there, one is not in the pool or has no finite mean, no control gene is
+        None of the genes exists, one is not in the pool or has no finite mean, no control gene is
         left, or genes have the same name.
 
     References
@@ -201,12 +201,12 @@ def _scores(
     if not names.is_unique:
         raise InputError("names of genes occur twice: call adata.var_names_make_unique() first")
     pool = _positions(gene_pool, names)
-    wanted = [(_present(request.genes, names), request.ctrl_size) for request in requests]
+    wanted = [(_find_genes(request.genes, names), request.ctrl_size) for request in requests]
     means = _means_of_genes(x)
     masks = []
     for genes, ctrl_size in wanted:
         bins = _bins(means, names, pool, genes, n_bins)
-        # For each set anew, as in scanpy, whose generator gives these very numbers.
+        # The same seed for each set, as in scanpy, so that the random numbers are the same.
         state = (
             random_state
             if isinstance(random_state, np.random.RandomState)
@@ -215,31 +215,31 @@ def _scores(
         control = _control_genes(bins, genes, ctrl_as_ref, ctrl_size, state)
         logger.info("%d control genes for %d genes", control.size, genes.size)
         masks += [_mask(genes, names.size), _mask(control, names.size)]
-    of_sets = _means_of_cells(x, masks)
-    return [of_sets[:, 2 * i] - of_sets[:, 2 * i + 1] for i in range(len(wanted))]
+    set_means = _means_of_cells(x, masks)
+    return [set_means[:, 2 * i] - set_means[:, 2 * i + 1] for i in range(len(wanted))]
 
 
-def _present(genes: Sequence[str] | pd.Index | str, names: pd.Index) -> NDArray[np.intp]:
-    """Positions of the genes that there are."""
+def _find_genes(genes: Sequence[str] | pd.Index | str, names: pd.Index) -> NDArray[np.intp]:
+    """Positions of the genes that exist; logs the others."""
     genes = pd.Index([genes] if isinstance(genes, str) else genes)
     missing = genes.difference(names, sort=False)
     if missing.size:
-        logger.warning("genes that are not there are left out: %s", missing.tolist())
+        logger.warning("genes that do not exist are left out: %s", missing.tolist())
     found = names.get_indexer(genes.unique())
     found = found[found >= 0]
     if found.size == 0:
-        msg = f"none of the genes to score by is there: {genes.tolist()}"
+        msg = f"none of the genes to score by exists: {genes.tolist()}"
         raise InputError(msg)
     return found
 
 
 def _positions(gene_pool: Sequence[str] | pd.Index | None, names: pd.Index) -> NDArray[np.intp]:
-    """Positions of the pool's genes, in the order that scanpy has them in."""
+    """Positions of the pool's genes, in scanpy's order."""
     if gene_pool is None:
         return np.arange(names.size)
     pool = pd.Index(gene_pool, dtype="string").intersection(names)
     if pool.size == 0:
-        raise InputError("none of the genes of gene_pool is there")
+        raise InputError("none of the genes of gene_pool exists")
     return names.get_indexer(pool)
 
 
@@ -252,7 +252,7 @@ def _bins(
 ) -> pd.Series:
     """Bin of each gene of the pool with a finite mean, in the pool's order; the index: positions.
 
-    As many genes share a bin, lowest mean first; genes of equal mean share the lowest one's.
+    Bins have the same number of genes, lowest means first; genes of equal mean share a bin.
     """
     pool = pool[np.isfinite(means[pool])]
     outside = np.setdiff1d(genes, pool)
@@ -264,7 +264,7 @@ def _bins(
         raise InputError(msg)
     rank = pd.Series(means[pool], index=pool).rank(method="min")
     size = int(np.round(pool.size / (n_bins - 1)))
-    return rank // size if size else rank * 0  # so few genes: all in one
+    return rank // size if size else rank * 0  # few genes: all in one bin
 
 
 def _control_genes(
@@ -284,7 +284,7 @@ def _control_genes(
             n_own = int((inside & own).sum())
             logger.warning("a bin holds no genes but %d of those to score by", n_own)
         if ctrl_size < candidates.size:
-            # What pandas' sample draws.
+            # The numbers that pandas' `sample` draws.
             chosen = state.choice(candidates.size, size=ctrl_size, replace=False)
             candidates = candidates[chosen]
         drawn.append(candidates)
@@ -316,11 +316,13 @@ def _means_of_genes(x: Any) -> NDArray[np.float64]:
         n_missing = np.zeros(x.shape[1], np.int64) if missing is None else gene_sums(missing)
         return moments.moments_of_counts(known), n_missing
 
-    def fold(parts: list[tuple[Moments, NDArray[np.int64]]]) -> tuple[Moments, NDArray[np.int64]]:
+    def merge_parts(
+        parts: list[tuple[Moments, NDArray[np.int64]]],
+    ) -> tuple[Moments, NDArray[np.int64]]:
         of_parts, n_missing = zip(*parts, strict=True)
         return moments_cpu.merge_in_place(of_parts), np.sum(n_missing, axis=0)
 
-    found, n_missing = blocks.reduce(of_block, fold, x)
+    found, n_missing = blocks.reduce(of_block, merge_parts, x)
     with np.errstate(invalid="ignore"):
         return found.sums[0, :, 0] / (x.shape[0] - n_missing)
 
@@ -342,7 +344,7 @@ def _means_of_cells(x: Any, masks: list[NDArray[np.bool_]]) -> NDArray[np.float6
 
 
 def _without_nan(block: Any) -> tuple[Any, Any]:
-    """The block with zeros for NaN, and one that counts these (None: there are none)."""
+    """The block with zeros for NaN, and a block that counts the NaN (None if there are none)."""
     sparse = blocks.is_sparse(block)
     values = block.data if sparse else block
     if values.dtype.kind != "f":

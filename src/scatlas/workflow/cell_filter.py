@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 
 from scatlas.errors import InputError
+from scatlas.io import METRICS
+from scatlas.workflow.config.cell_query import query_columns
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,6 +80,24 @@ def evaluate_filter(
         )
         raise InputError(msg)
     return mask
+
+
+def mitochondrial_bound(expression: str | None, max_pct_mt: float | None) -> str | None:
+    """The setting that drops cells by their mitochondrial counts, in words; None if none does.
+
+    Parameters
+    ----------
+    expression
+        ``qc.filter``. Its ``pct_counts_mt`` is the new metric, not a column of the source.
+    max_pct_mt
+        ``qc.max_pct_mt``.
+    """
+    if max_pct_mt is not None:
+        return f"qc.max_pct_mt is {max_pct_mt:g}"
+    mt_metrics = {metric for metric in METRICS if metric.endswith("_mt")}
+    if expression and mt_metrics.intersection(query_columns(expression)):
+        return f"qc.filter is {expression}"
+    return None
 
 
 def qc_filter(

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-# Of the tables of all flavours, what ranks the genes of a plate.
+# Columns that rank the genes of a plate, in the tables of all flavours.
 _RANKED_BY = ("dispersions_norm", "variances_norm")
-# And what has a mean over plates; a rank has a meaning on its plate alone.
+# Columns to average over plates; a rank has a meaning on its plate alone.
 _AVERAGED = ["means", "dispersions", "dispersions_norm", "variances", "variances_norm"]
 
 
@@ -42,7 +42,7 @@ def consensus_genes(
         order, with the column ``highly_variable`` and numbers of its flavour
         (:func:`scatlas.pp.highly_variable_genes`), which are the same for all plates.
     n_top_genes
-        How many genes to keep; all where it is None.
+        Number of genes to keep; None for all.
     min_plates
         How many plates must agree.
     genes
@@ -104,6 +104,45 @@ def consensus_genes(
         values = pd.DataFrame(dict(enumerate(t[column].to_numpy() for t in aligned)))
         table[column] = values.mean(axis=1).to_numpy()
     return table[chosen]
+
+
+def plates_with_other_genes(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
+    """Plates whose genes, or the order of these, are not those of most plates.
+
+    Parameters
+    ----------
+    tables
+        Per plate, in the order of the plate sheet, a table indexed by gene.
+
+    Returns
+    -------
+    By plate, a sentence that names the first gene that differs. Of two lists that equally many
+    plates have, that of the earlier plate is taken.
+    """
+    plates_of_list: list[list[str]] = []
+    for plate, table in tables.items():
+        same = (plates for plates in plates_of_list if tables[plates[0]].index.equals(table.index))
+        plates = next(same, None)
+        if plates is None:
+            plates_of_list.append([plate])
+        else:
+            plates.append(plate)
+    if not plates_of_list:
+        return {}
+    usual = max(plates_of_list, key=len)
+    found = {}
+    for plates in plates_of_list:
+        differing = first_difference(tables[plates[0]].index, tables[usual[0]].index)
+        if differing is None:
+            continue
+        ours, theirs = (repr(n) if n is not None else "no gene" for n in differing[1:])
+        for plate in plates:
+            found[plate] = (
+                f"plate {plate} has {ours} as gene {differing.at + 1} where plate {usual[0]} "
+                f"({len(usual):,} of {len(tables):,} plates have its genes) has {theirs}: give all "
+                "plates the same genes in the same order, or set 'genes: intersect' in the config"
+            )
+    return found
 
 
 def _ranks(table: pd.DataFrame) -> pd.Series:

@@ -6,7 +6,7 @@ Importing the libraries takes a job a second, longer than its work on a plate of
 cells. Therefore the first job of a Snakemake starts a server (:mod:`scatlas.workflow.fork_server`),
 which imports them once and forks a process for each job. This client hands over arguments, folder,
 environment and open files, and ends with the exit status of the process. If the client is killed,
-so is the process. Where no server can run, the script gets a Python of its own.
+so is the process. If no server can run, the script starts in a new Python.
 
 This file is run, never imported, and takes 15 ms: it needs the standard library alone.
 """

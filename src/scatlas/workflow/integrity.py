@@ -223,5 +223,5 @@ def _damage_message(changed: Mapping[Path, str]) -> str:
     return (
         f"{where} not what its step has written{more}: it is damaged, or was edited; move it away "
         f"to keep it, or delete it (rm -r {paths}), and give the same command again, which makes "
-        "it anew where it is needed"
+        "it again where it is needed"
     )

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 _ADDED_COLUMNS = {"plate", "size_factor", "doublet_score", "predicted_doublet", "leiden"}
 
 
-def job_environment(config: Config, plates: Sequence[Plate], *, reference: str) -> dict[str, str]:
+def job_environment(
+    config: Config, plates: Sequence[Plate], *, reference: str, reference_counts: str = "X"
+) -> dict[str, str]:
     """Environment variables of all jobs.
 
     Parameters
@@ -28,6 +30,8 @@ def job_environment(config: Config, plates: Sequence[Plate], *, reference: str) 
         Config and plates of the run.
     reference
         Path of the plate that has the genes of all plates (``genes: same``); empty for none.
+    reference_counts
+        Where its counts are.
     """
     cluster, qc = config.compute.cluster, config.qc
     return {
@@ -35,8 +39,10 @@ def job_environment(config: Config, plates: Sequence[Plate], *, reference: str) 
         "SCATLAS_QC_FILTER": qc.filter or "",
         "SCATLAS_MAX_PCT_MT": "" if qc.max_pct_mt is None else str(qc.max_pct_mt),
         "SCATLAS_REFERENCE_PLATE": reference,
+        "SCATLAS_REFERENCE_COUNTS": reference_counts,
         "SCATLAS_MIXED_BY": json.dumps(columns_to_mix(config, plates)),
         "SCATLAS_N_COMPS": str(config.pca.n_comps),
+        "SCATLAS_ON_ERROR": config.plates.on_error,
     }
 
 

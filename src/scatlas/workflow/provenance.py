@@ -40,9 +40,15 @@ def recipe(config: Config, plates: Sequence[Plate]) -> str:
     -------
     JSON in one line: ``config``, every key of :data:`ATLAS_KEYS` with its value, and the keys of
     ``integrate`` that decide ``X_pca_harmony`` if the atlas has it; ``plates`` in the order of the
-    sheet, each with ``plate``, ``path`` and ``labels``. Equal settings give equal text.
+    sheet, each with ``plate``, ``path`` and ``labels``, with ``counts`` if they are not in X, and
+    with ``by`` if the path is that of a file of samples. Equal settings give equal text.
     """
-    rows = [{"plate": p.plate, "path": p.path, "labels": p.labels} for p in plates]
+    rows = []
+    for plate in plates:
+        rows.append({"plate": plate.plate, "path": plate.path, "labels": plate.labels})
+        counts = plate.counts or config.source.counts
+        rows[-1] |= {"counts": counts} if counts != "X" else {}
+        rows[-1] |= {"by": config.plates.by} if config.plates.by else {}
     settings = config.model_dump(mode="json", include=set(ATLAS_KEYS))
     if config.integrate and config.integrate.cells == "all":
         # The other keys belong to a later step.
@@ -90,7 +96,7 @@ def record(settings_json: str, manifests: Path) -> dict[str, Any]:
         "backend": ", ".join(sorted({run["backend"] for run in runs if "backend" in run})),
         "config": _json_line(decided["config"]),
         "plates": _json_line(plates),
-        "versions": _json_line({name: _joined_versions(name, versions) for name, _ in versions}),
+        "versions": _json_line({name: _join_versions(name, versions) for name, _ in versions}),
     }
 
 
@@ -137,7 +143,7 @@ def _run_records(
             logger.info("%s is missing: the record leaves out the versions of this step", file)
 
 
-def _joined_versions(name: str, versions: Iterable[tuple[str, str]]) -> str:
+def _join_versions(name: str, versions: Iterable[tuple[str, str]]) -> str:
     return ", ".join(sorted({str(version) for known, version in versions if known == name}))
 
 

@@ -115,15 +115,19 @@ def write_project(
         A plate is not at the path of the record.
     """
     labels = list(dict.fromkeys(name for plate in record["plates"] for name in plate["labels"]))
-    rows = [["plate", "path", *labels]]
+    rows = [["plate", "path", "counts", *labels]]
     for plate in record["plates"]:
         path = _plate_path(plate, plates_from)
-        rows.append([plate["plate"], path, *(plate["labels"].get(name, "") for name in labels)])
+        own = [plate["plate"], path, plate.get("counts", "")]
+        rows.append([*own, *(plate["labels"].get(name, "") for name in labels)])
     if backend is None:
         backend = record["backend"] if record["backend"] in ("cpu", "gpu") else "auto"
+    first = record["plates"][0]
+    samples = {"path": rows[1][1], "by": first["by"]} if "by" in first else None
     settings = {
         **record["config"],
-        "plates": "plates.tsv",
+        "plates": samples or "plates.tsv",
+        "source": {"counts": first.get("counts", "X") if samples else "X"},
         "outdir": "results",
         "backend": backend,
     }

@@ -49,7 +49,7 @@ BLOCK_COPIES = 4
 
 # Seconds of one core as measured (docs/performance.md). SLACK: how much slower a disk or a core may
 # be before the time limit ends the job.
-SECONDS_PER_VALUE = {"load": 20e-9, "hvg": 4e-9, "select_genes": 14e-9}
+SECONDS_PER_VALUE = {"split": 20e-9, "load": 20e-9, "hvg": 4e-9, "select_genes": 14e-9}
 SECONDS_PER_CELL = {"tables": 0.7e-6, "concat_on_disk": 2e-6, "atlas": 1e-6, "doublets": 0.5e-3}
 SECONDS_PER_COMPONENT = 20e-9  # per cell, to project
 SECONDS_PER_GENE_CUBED = 1e-9  # eigenvectors
@@ -61,6 +61,8 @@ START_MINUTES = 10
 # Bytes per count in counts.zarr, bytes per value of the consensus genes (float32 and its index),
 # and the share of a cell's values that these genes have.
 COUNT_BYTES, SELECTED_BYTES, SELECTED_SHARE = 1.9, 5, 0.11
+# Bytes per value of the samples of one file until they are loaded: float32 and uint16 or int32.
+SAMPLE_BYTES = 8
 
 # Values of a small plate: one or two seconds per step on one core. Its minutes per step are few,
 # because the time of a cluster job is the sum of those of its steps.
@@ -73,7 +75,7 @@ _SMALL_RULES = {"simulate", "consensus"}
 _CLUSTER_RULES = {"hvg", "select_genes", "pca"}  # on all GPUs of compute.cluster
 _ONE_GPU_RULES = {"neighbors", "umap", "leiden", "integrate"}
 # Rules that write stores. Snakemake guesses the disk of all others.
-STORE_RULES = {"load", "select_genes", "concat_on_disk", "pca", "harmony"}
+STORE_RULES = {"split", "load", "select_genes", "concat_on_disk", "pca", "harmony"}
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,8 @@ class Estimates:
                 # the values to store it (a triangle); at most twice as many as estimated.
                 largest_mb = 2 * max_gram_bytes(2 * self.plate(plate).values) / 1e6 if plate else 0
                 extra_mb = (threads + 3) * min(self.gram_mb, largest_mb)
+            case "split":
+                cells = self.atlas.cells
             case "pseudobulk":
                 extra_mb = PSEUDOBULK_MB_PER_CELL * cells
             case "concat_on_disk" | "pca" | "atlas":
@@ -250,6 +254,8 @@ class Estimates:
         """MB of the store that a job writes."""
         size = self.plate(plate) if plate else self.atlas
         match rule:
+            case "split":
+                n_bytes = size.values * SAMPLE_BYTES
             case "load":
                 n_bytes = size.values * COUNT_BYTES
             case "select_genes" | "concat_on_disk":
@@ -285,7 +291,10 @@ def plate_size(plate: Plate) -> Size:
     shape = None if plate.is_remote else _zarr_shape(path)
     if shape:
         return Size(plate.n_cells or shape.cells, shape.values)
-    n_bytes = path.stat().st_size if not plate.is_remote and path.is_file() else UNKNOWN_BYTES
+    # A folder of Cell Ranger holds text, which is larger than the same counts as h5ad.
+    files = path.iterdir() if path.is_dir() else [path]
+    sizes = [] if plate.is_remote else [file.stat().st_size for file in files if file.is_file()]
+    n_bytes = sum(sizes) or UNKNOWN_BYTES
     cells = plate.n_cells or n_bytes / BYTES_PER_CELL
     return Size(cells, cells * VALUES_PER_CELL)
 

@@ -30,6 +30,12 @@ from typing import TYPE_CHECKING, Any
 from scatlas._version import __version__
 from scatlas.errors import DiskError, InputError, ScatlasError
 from scatlas.workflow.integrity import file_records, refuse_damaged_inputs, run_record
+from scatlas.workflow.left_out import (
+    PlateLeftOut,
+    check_previous,
+    is_about_plate,
+    write_placeholders,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,7 +47,9 @@ _NO_LIMIT = "none"
 _FULL_DISK_ERRNOS = {errno.ENOSPC, errno.EDQUOT}
 
 
-def parser(doc: str | None, *, gpu: bool = False) -> argparse.ArgumentParser:
+def parser(
+    doc: str | None, *, gpu: bool = False, may_skip: bool = False
+) -> argparse.ArgumentParser:
     """Option parser with the options that all scripts share.
 
     Parameters
@@ -50,6 +58,8 @@ def parser(doc: str | None, *, gpu: bool = False) -> argparse.ArgumentParser:
         Description of the script.
     gpu
         Add the options of scripts that can compute on a GPU, which :func:`run_script` then locks.
+    may_skip
+        Add the options of scripts that can leave their plate out (`scatlas.workflow.left_out`).
     """
     new = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.ArgumentDefaultsHelpFormatter
@@ -65,6 +75,15 @@ def parser(doc: str | None, *, gpu: bool = False) -> argparse.ArgumentParser:
     new.add_argument(
         "--block-budget", default="256MB", help="memory for the blocks in flight, such as 256MB"
     )
+    if may_skip:
+        # From the environment: a change of it must not rerun the steps of good plates.
+        new.add_argument(
+            "--on-error",
+            choices=["stop", "skip"],
+            default=os.environ.get("SCATLAS_ON_ERROR") or "stop",
+            help="whether a plate that cannot be used is left out",
+        )
+        new.add_argument("--previous", type=Path, help="manifest of the plate's previous step")
     if gpu:
         new.add_argument(
             "--backend",
@@ -109,6 +128,11 @@ def run_script(
     Yields
     ------
     Facts for the manifest; the script fills them.
+
+    Raises
+    ------
+    PlateLeftOut
+        The step, or an earlier one, has left the plate out. Its outputs are placeholders.
     """
     from scatlas.compute.progress import progress
     from scatlas.compute.threads import use_threads
@@ -118,7 +142,8 @@ def run_script(
     name = " ".join([Path(sys.argv[0]).stem, *filter(None, [getattr(args, "plate", None)])])
     with _lock_step(args.manifest):
         start = time.monotonic()
-        source = {"source": stamp(args.source)} if hasattr(args, "source") else {}
+        source_path = getattr(args, "origin", None) or getattr(args, "source", None)
+        source = {"source": stamp(source_path)} if source_path else {}
         facts: dict[str, Any] = {}
         # Snakemake tries again with more memory. That repairs no input: the next attempt repeats
         # the stored message instead of hours of reading.
@@ -127,13 +152,21 @@ def run_script(
             raise InputError(refusal.read_text(encoding="utf-8"))
         refusal.unlink(missing_ok=True)
         device_record: dict[str, Any] = {}
-        with (
-            _use_device(args, device_record),
-            use_threads(args.threads, **block_sizes(args)),
-            progress(name),
-            _store_refusal(args, refusal),
-        ):
-            yield facts
+        skipped: PlateLeftOut | None = None
+        try:
+            with (
+                _use_device(args, device_record),
+                use_threads(args.threads, **block_sizes(args)),
+                progress(name),
+                _store_refusal(args, refusal),
+            ):
+                check_previous(args)
+                yield facts
+        except PlateLeftOut as error:
+            skipped, reports = error, None
+            write_placeholders(outputs, str(skipped))
+            facts = {"plate": args.plate, "left_out": str(skipped)}
+            device_record["left_out"] = True
         digests = {path: file_digests(path) for path in [*outputs, *(reports or [])]}
         facts["outputs"] = {path.name: checksum_of_digests(digests[path]) for path in outputs}
         peak = _peak_memory()
@@ -153,6 +186,8 @@ def run_script(
         with _store_refusal(args, refusal):
             write_json(run_record(args.manifest), record)
             write_json(args.manifest, facts)
+        if skipped:
+            raise skipped
         logger.info("%s: done in %.1f s, peak memory %.0f MB", name, seconds, peak / 1e6)
 
 
@@ -175,7 +210,10 @@ def _lock_step(manifest: Path) -> Iterator[None]:
 
 @contextmanager
 def _store_refusal(args: argparse.Namespace, refusal: Path) -> Iterator[None]:
-    """Store the message of errors that more memory cannot repair: bad input, and a full disk."""
+    """Store the message of errors that more memory cannot repair: bad input, and a full disk.
+
+    If bad plates are to be left out, bad input is a `PlateLeftOut`, and no message is stored.
+    """
     from scatlas.io.files.atomic import atomic_path
 
     try:
@@ -187,6 +225,8 @@ def _store_refusal(args: argparse.Namespace, refusal: Path) -> Iterator[None]:
         message = full_disk or _damaged_input_message(error, args)
         if message is None and isinstance(error, InputError):
             message = str(error)
+            if getattr(args, "on_error", None) == "skip" and is_about_plate(message, args):
+                raise PlateLeftOut(message) from error
         if message is None:
             raise
         # The partial output is already deleted, so this file usually fits on a full disk. If not,
@@ -214,7 +254,7 @@ def _damaged_input_message(error: Exception, args: argparse.Namespace) -> str | 
     path = next((part for part in str(error).split(": ") if Path(part).exists()), None)
     if path is None or not isinstance(error, InputError):
         return None
-    repair = f"delete it (rm -r {path}) and give the same command again, which makes it anew"
+    repair = f"delete it (rm -r {path}) and give the same command again, which makes it again"
     return str(error).replace(REMEDY, repair)
 
 
@@ -348,6 +388,8 @@ def run_main(main: Callable[[], None], *, blocks: bool = True) -> None:
     gc.freeze()
     try:
         main()
+    except PlateLeftOut as reason:
+        logger.warning("the plate is left out: %s", reason)
     except ScatlasError as error:
         sys.exit(f"error: {error}")
 

@@ -1,4 +1,4 @@
-"""Where work runs, on machines without a GPU: what is refused and how, claims, clusters.
+"""Where work runs, on machines without a GPU: what is refused and how, locks, clusters.
 
 The driver's answers are played: by a function that is asked in its place, by a library
 ``libnvidia-ml.so.1`` compiled here, and by stand-ins for CuPy and RMM that raise what the real ones
@@ -45,8 +45,8 @@ def machine(*shown: Device, driver: int = 13020) -> Machine:
 
 @pytest.fixture(autouse=True)
 def own_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No claim of other tests, nothing left of a GPU that was used before."""
-    monkeypatch.setenv("SCATLAS_CLAIMS_DIR", str(tmp_path / "claims"))
+    """No lock of other tests, nothing left of a GPU that was used before."""
+    monkeypatch.setenv("SCATLAS_LOCKS_DIR", str(tmp_path / "locks"))
     monkeypatch.delenv(VISIBLE, raising=False)
     monkeypatch.delenv("SCATLAS_CLUSTER", raising=False)
     monkeypatch.setattr(backend, "_started", None)
@@ -252,7 +252,7 @@ def test_a_gpu_that_does_not_start(cupy: Cupy, rmm: Any, caplog, status: int, me
     def use(name: str, query_gpus: Any) -> None:
         with backend.use_backend(name, query_gpus=query_gpus) as found:
             assert found == backend.current_backend() == "cpu"
-            assert VISIBLE not in os.environ, "the claim was given up"
+            assert VISIBLE not in os.environ, "the lock was given up"
 
     cupy.fails["memGetInfo"] = CUDARuntimeError(status)
     assert message in refusal(lambda: machine(ONE, TWO), use)
@@ -266,7 +266,7 @@ def test_a_newer_driver_than_cupy_is_fine(cupy: Cupy):
     assert backend.choose_backend("gpu", query_gpus=lambda: machine(ONE)) == "gpu"
 
 
-def test_work_runs_on_a_claimed_gpu_with_one_allocator(cupy: Cupy, rmm: Any):
+def test_work_runs_on_a_locked_gpu_with_one_allocator(cupy: Cupy, rmm: Any):
     assert backend.current_backend() == "cpu"
     with backend.use_backend("gpu", query_gpus=lambda: machine(ONE, TWO)) as found:
         assert found == backend.current_backend() == "gpu"
@@ -432,7 +432,7 @@ def _raising(error: Exception) -> Any:
     return function
 
 
-# Claims -------------------------------------------------------------------------------------------
+# Locks --------------------------------------------------------------------------------------------
 
 HOLD = """
 import logging, os, sys, time
@@ -452,7 +452,7 @@ with gpu_locks.lock_gpus(int(sys.argv[2]), query_gpus=query_gpus) as mine:
 
 
 class Job:
-    """A process that claims n of several GPUs, waits for them, and then holds them."""
+    """A process that locks n of several GPUs, waits for them, and then holds them."""
 
     def __init__(self, n: int, of: int, memory: Path) -> None:
         self.process = subprocess.Popen(
@@ -512,7 +512,7 @@ def test_a_job_waits_for_the_gpu_of_another_until_that_dies(job):
     first = job(1, of=1)
     assert first.has() == "GPU-0"
     second = job(1, of=1)
-    said = f"waiting for a GPU: GPU-0 (H200) is claimed by process {first.pid} (-c)"
+    said = f"waiting for a GPU: GPU-0 (H200) is locked by process {first.pid} (-c)"
     assert second.says() == said
     assert second.waits()
     first.kill()
@@ -539,7 +539,7 @@ def test_several_are_taken_together_and_none_is_held_meanwhile(job):
     first = job(2, of=3)
     assert first.has() == "GPU-0 GPU-1"
     both = job(2, of=3)
-    assert both.says().startswith("waiting for 2 GPUs: GPU-0 (H200) is claimed by process")
+    assert both.says().startswith("waiting for 2 GPUs: GPU-0 (H200) is locked by process")
     with gpu_locks.lock_gpus(None, query_gpus=three) as mine:
         assert [device.uuid for device in mine] == ["GPU-2"]
         assert os.environ[VISIBLE] == "GPU-2"
@@ -554,7 +554,7 @@ def test_a_holders_memory_is_not_that_of_others(job, memory):
     assert first.has() == "GPU-0"
     memory("0.1")
     second = job(1, of=1)
-    assert "is claimed by process" in second.says()
+    assert "is locked by process" in second.says()
     first.kill()
     assert second.waits(1), "the driver gives memory back a little after the lock"
     memory("100")
@@ -578,7 +578,7 @@ def test_a_gpu_that_others_use_is_passed_over_while_another_is_awaited(job, memo
     first = job(1, of=2)
     assert first.has() == "GPU-1"
     second = job(1, of=2)
-    assert "GPU-1 (H200) is claimed by process" in second.says()
+    assert "GPU-1 (H200) is locked by process" in second.says()
     assert second.waits(4)
     memory("100 100")
     assert second.has() == "GPU-0", "those others have ended"
@@ -604,7 +604,7 @@ def test_a_backend_does_not_depend_on_what_else_runs(cupy, rmm, job, monkeypatch
         end.start()
         with backend.use_backend(name, query_gpus=lambda: machine(ONE)) as found:
             assert found == "gpu"
-    said = f"GPU-0 (H200) is claimed by process {first.pid} (-c)"
+    said = f"GPU-0 (H200) is locked by process {first.pid} (-c)"
     first_line, *more, last = caplog.messages
     assert first_line == f"waiting for a GPU: {said}"
     assert more[0] == f"waiting for a GPU, for 0 min by now: {said}"
@@ -640,7 +640,7 @@ def test_a_gpu_for_one_process_is_held_until_that_ends(cupy: Cupy, rmm: Any, job
     with backend.use_backend("gpu", query_gpus=lambda: machine(alone)):
         pass
     other = job(1, of=1)
-    assert f"is claimed by process {os.getpid()}" in other.says()
+    assert f"is locked by process {os.getpid()}" in other.says()
     with backend.use_backend("gpu", query_gpus=lambda: machine(alone)) as found:
         assert found == "gpu"
     for kept in gpu_locks._held.values():
@@ -648,7 +648,7 @@ def test_a_gpu_for_one_process_is_held_until_that_ends(cupy: Cupy, rmm: Any, job
     assert other.has() == "GPU-0"
 
 
-def test_a_claim_inside_a_claim_is_of_the_same_gpus():
+def test_a_lock_inside_a_lock_is_of_the_same_gpus():
     with gpu_locks.lock_gpus(2, query_gpus=three) as outer:
         with gpu_locks.lock_gpus(1, query_gpus=three) as inner:
             assert inner[0] in outer
@@ -670,19 +670,21 @@ def test_the_one_with_most_free_memory_is_taken_and_then_alone_visible(monkeypat
         assert os.environ[VISIBLE] == "MIG-9"
 
 
-def test_a_folder_for_claims_that_is_not_ours(monkeypatch, tmp_path: Path):
+def test_a_folder_for_locks_that_is_not_ours(monkeypatch, tmp_path: Path):
     (tmp_path / "file").touch()
-    monkeypatch.setenv("SCATLAS_CLAIMS_DIR", str(tmp_path / "file"))
+    monkeypatch.setenv("SCATLAS_LOCKS_DIR", str(tmp_path / "file"))
     with (
-        pytest.raises(GpuError, match="where claims on GPUs lie, cannot be made: File exists"),
+        pytest.raises(
+            GpuError, match="the folder of the GPU locks, cannot be created: File exists"
+        ),
         gpu_locks.lock_gpus(query_gpus=three),
     ):
         pass
-    monkeypatch.delenv("SCATLAS_CLAIMS_DIR")
+    monkeypatch.delenv("SCATLAS_LOCKS_DIR")
     monkeypatch.setattr(gpu_locks.os, "getuid", lambda: 12345678)
     try:
         with (
-            pytest.raises(GpuError, match="is not yours: set SCATLAS_CLAIMS_DIR to another"),
+            pytest.raises(GpuError, match="is not yours: set SCATLAS_LOCKS_DIR to another"),
             gpu_locks.lock_gpus(query_gpus=three),
         ):
             pass
@@ -690,9 +692,9 @@ def test_a_folder_for_claims_that_is_not_ours(monkeypatch, tmp_path: Path):
         shutil.rmtree("/tmp/scatlas-12345678")
 
 
-def test_no_gpu_cannot_be_claimed():
+def test_no_gpu_cannot_be_locked():
     with (
-        pytest.raises(GpuError, match="0 GPUs cannot be claimed"),
+        pytest.raises(GpuError, match="0 GPUs cannot be locked"),
         gpu_locks.lock_gpus(0, query_gpus=three),
     ):
         pass
@@ -835,7 +837,7 @@ def test_no_cluster_needs_nothing():
         assert client is None
 
 
-def test_workers_of_gpus_are_started_on_claimed_ones(monkeypatch):
+def test_workers_of_gpus_are_started_on_locked_ones(monkeypatch):
     """Its arguments; tests/gpu starts it."""
     made = {}
     fake = ModuleType("dask_cuda")

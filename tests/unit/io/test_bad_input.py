@@ -222,8 +222,8 @@ def test_no_x(path):
     adata.X = None
     write(adata, path)
     assert refused(path) == (
-        "X is missing: counts may be in layers['counts'] or raw.X; if so, set "
-        "adata.X = adata.layers['counts'] and write the file again"
+        "X is missing: write 'source: {counts: layers/counts}' or 'source: {counts: raw}' in the "
+        "config, or a column 'counts' in the plate sheet"
     )
 
 
@@ -615,9 +615,10 @@ def test_a_zarr_store_of_lfs_pointers(tmp_path, zarr_format):
         load(path)
 
 
+@pytest.mark.parametrize("place", [Path, Path.as_uri])
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("array", ["obs/_index", "var/_index", "X/data"])
-def test_a_zarr_store_that_lacks_a_chunk_of_names(tmp_path, zarr_format, array):
+def test_a_zarr_store_that_lacks_a_chunk_of_names(tmp_path, zarr_format, array, place):
     """Which would read as names without a letter, and cells as '', '-1', '-2'."""
     with ad.settings.override(zarr_write_format=zarr_format):
         path = write(plate(), tmp_path / "plate.zarr")
@@ -626,8 +627,13 @@ def test_a_zarr_store_that_lacks_a_chunk_of_names(tmp_path, zarr_format, array):
         for file in (path / array).rglob("*")
         if file.is_file() and file.name not in {"zarr.json", ".zarray", ".zattrs"}
     ]
-    chunks[0].unlink()
-    assert refused(path).startswith(f"{array} lacks 1 of {len(chunks)} chunk files: copy or")
+    kept = chunks[0].rename(tmp_path / "kept")
+    with pytest.raises(InputError) as caught:
+        load_plate(place(path), tmp_path / "counts.zarr", plate="P1")
+    lacks = f"{place(path)}: {array} lacks 1 of {len(chunks)} chunk files: copy or"
+    assert str(caught.value).startswith(lacks)
+    kept.rename(chunks[0])
+    load_plate(place(path), tmp_path / "counts.zarr", plate="P1")
 
 
 def in_array(file: h5py.File, element: str, name: str) -> None:
@@ -704,20 +710,24 @@ def nowhere(adata: ad.AnnData, counts) -> None:
 
 
 @pytest.mark.parametrize(
-    ("put", "mend"),
+    ("put", "place"),
     [
-        (in_layer, "layers['umis'] holds whole numbers: set adata.X = adata.layers['umis']"),
-        (in_dense_layer, "layers['umis'] holds whole numbers: set adata.X = adata.layers['umis']"),
-        (in_raw, "raw.X holds whole numbers: set adata = adata.raw.to_adata()"),
+        (in_layer, "layers/umis"),
+        (in_dense_layer, "layers/umis"),
+        (in_raw, "raw"),
         (nowhere, None),
     ],
 )
 @pytest.mark.parametrize("suffix", ["h5ad", "zarr"])
-def test_normalised_values_point_to_the_counts(tmp_path, put, mend, suffix):
+def test_normalised_values_point_to_the_counts(tmp_path, put, place, suffix):
     adata = plate()
     counts, adata.X = adata.X.copy(), adata.X * np.float32(0.37)
     put(adata, counts)
     message = refused(write(adata, tmp_path / f"plate.{suffix}"))
     said = "give raw counts, not normalised or scaled values"
-    wanted = f"{said}; {mend} and write the file again" if mend else said
-    assert message.endswith(wanted)
+    if place:
+        said += (
+            f"; {place} holds whole numbers: write 'source: {{counts: {place}}}' in the config, or "
+            f"{place} in a column 'counts' of the plate sheet"
+        )
+    assert message.endswith(said)

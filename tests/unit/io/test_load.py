@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import tracemalloc
 import warnings
 from pathlib import Path
@@ -205,6 +206,9 @@ def test_mt_prefix(tmp_path, make_counts, make_adata):
     assert not any("begins" in notice for notice in facts["notices"])
 
 
+BOUND = "qc.max_pct_mt is 5"
+
+
 @pytest.fixture
 def by_id(tmp_path, make_counts, make_adata) -> ad.AnnData:
     """A plate whose genes are called by ids; symbols, human and mouse, are columns of var."""
@@ -226,7 +230,7 @@ def test_mitochondrial_genes_are_found_in_a_column(tmp_path, make_counts, make_a
     source(make_counts, make_adata, tmp_path / "named")
     wanted, named = load(tmp_path / "named")
     for options in ({"gene_names": "symbols"}, {"gene_names": "mouse", "mt_prefix": "mt-"}):
-        facts, plate = load(tmp_path, **options, max_pct_mt=5.0)
+        facts, plate = load(tmp_path, **options, mt_bound=BOUND)
         assert facts["n_mt_genes"] == wanted["n_mt_genes"] > 0
         assert list(plate.var_names[:2]) == ["ENSG00000", "ENSG00001"]
         for metric in METRICS:
@@ -239,23 +243,49 @@ def test_mitochondrial_genes_are_found_in_a_column(tmp_path, make_counts, make_a
         ({}, "begin with 'MT-': set qc.gene_names: symbols"),
         ({"mt_prefix": "mt-"}, "in var['mouse'] begin with 'mt-': set qc.gene_names: mouse"),
         ({"mt_prefix": "mt-", "gene_names": "symbols"}, "set qc.gene_names: mouse"),
-        ({"mt_prefix": "grch38_"}, "set qc.max_pct_mt to null"),
+        ({"mt_prefix": "grch38_"}, "remove this bound"),
     ],
 )
 @pytest.mark.usefixtures("by_id")
 def test_a_bound_that_could_not_act_is_refused(tmp_path, options, mend):
     """With the setting that would find mitochondrial genes, before any count is read."""
     with pytest.raises(InputError) as caught:
-        load(tmp_path, **options, max_pct_mt=5.0)
-    assert str(caught.value).startswith(f"{tmp_path}/plate.h5ad: qc.max_pct_mt is 5, but would")
+        load(tmp_path, **options, mt_bound=BOUND)
+    assert str(caught.value).startswith(
+        f"{tmp_path}/plate.h5ad: {BOUND}, but all mitochondrial counts are"
+    )
     assert str(caught.value).endswith(mend)
     assert load(tmp_path, **options)[0]["n_mt_genes"] == 0, "without the bound it is no error"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "bound"),
+    [
+        ("MAX_PCT_MT", "5", BOUND),
+        ("QC_FILTER", "pct_counts_mt < 5", "qc.filter is pct_counts_mt < 5"),
+        (
+            "QC_FILTER",
+            "batch == 'b1' or total_counts_mt > 3",
+            "qc.filter is batch == 'b1' or total",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("by_id")
+def test_the_script_knows_each_bound_of_the_config(tmp_path, monkeypatch, name, value, bound):
+    monkeypatch.setenv(f"SCATLAS_{name}", value)
+    main = runpy.run_path(str(Path(__file__).parents[3] / "scripts/load.py"))["main"]
+    files = {"--source": "plate.h5ad", "--store": "counts.zarr", "--manifest": "m.json"}
+    options = [text for option, file in files.items() for text in (option, str(tmp_path / file))]
+    with pytest.raises(InputError) as caught:
+        main(["--plate", "p", *options])
+    assert str(caught.value).startswith(f"{tmp_path}/plate.h5ad: {bound}")
+    assert str(caught.value).endswith("set qc.gene_names: symbols")
 
 
 def test_the_case_of_the_prefix_is_tried(tmp_path, make_counts, make_adata):
     source(make_counts, make_adata, tmp_path)
     with pytest.raises(InputError, match=r"begin with 'MT-': set qc.mt_prefix: MT-$"):
-        load(tmp_path, mt_prefix="mt-", max_pct_mt=5.0)
+        load(tmp_path, mt_prefix="mt-", mt_bound=BOUND)
 
 
 @pytest.mark.usefixtures("by_id")

@@ -147,7 +147,7 @@ def test_moments_do_not_depend_on_the_blocks(seed, log, data):
         ([1.0, 2.0], [1e38, 3e38]),  # overflows in float32
         ([1.0, np.nan], [1.0, 1.0]),
         ([1.0, np.inf], [1.0, 1.0]),
-        ([1.0, 2.0**31 - 2**7], [1e-3, 1.0]),  # the last that is looked at, and the next
+        ([1.0, 2.0**31 - 2**7], [1e-3, 1.0]),  # the last that is checked, and the next
         ([1.0, 2.0**32], [1.0, 1.0]),
     ],
 )

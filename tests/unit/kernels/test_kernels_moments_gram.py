@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scatlas import blocks
 from scatlas.compute.threads import blas_on_one_thread
 from scatlas.kernels.linalg import gram_cpu, project_cpu, scale_cpu
-from scatlas.kernels.moments import moments_cpu
+from scatlas.kernels.moments import exact_sums_cpu, moments_cpu
 
 WIDTHS = [(i, p) for i in ("uint16", "int32", "int64") for p in ("int32", "int64")]
 few = settings(max_examples=25, deadline=None, derandomize=True)
@@ -118,6 +118,27 @@ def test_moments_do_not_depend_on_the_blocks(x, data):
         mean, var = reference(x[codes == code])
         np.testing.assert_allclose(merged.mean[at], mean.astype(float), rtol=1e-15, atol=1e-15)
         np.testing.assert_allclose(merged.var[at], var.astype(float), rtol=1e-13, atol=1e-20)
+
+
+@pytest.mark.parametrize("expm1", [False, True])
+def test_sums_without_errors_have_the_bits_of_pairs(monkeypatch, expm1):
+    rng = np.random.default_rng(0)
+    x = rng.gamma(1, 1, (300, 40)).astype(np.float32) * (rng.random((300, 40)) < 0.3)
+    x[:, 3], x[7] = -x[:, 3], 0
+    block, codes = csr(x), rng.integers(-1, 3, 300)
+    block.data[5] = 0
+    assert exact_sums_cpu.grid_of(block.data, 300) > 0
+    exact = moments_cpu.moments(block, codes, expm1=expm1)
+    monkeypatch.setattr(moments_cpu, "grid_of", lambda *_: 0.0)
+    pairs = moments_cpu.moments(block, codes, expm1=expm1)
+    np.testing.assert_array_equal(exact.sums.view(np.int64), pairs.sums.view(np.int64))
+    np.testing.assert_array_equal(exact.expressed, pairs.expressed)
+
+
+def test_sums_that_would_round_or_are_not_finite_carry_errors():
+    for values in ([1e-30, 1.0], [1.0, np.inf], [np.nan, 0], [-np.inf, 0]):
+        assert exact_sums_cpu.grid_of(np.array(values, np.float32), 2) == 0
+    assert exact_sums_cpu.grid_of(np.zeros(3, np.float32), 2) > 0
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -205,7 +205,7 @@ def numbered(n_blocks: int, rows: int) -> tuple[da.Array, list[int]]:
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_rows_taken_by_anndata_make_no_block_twice(workers):
-    """Dask cuts the rest anew, so that its blocks lie across those below."""
+    """Dask rechunks the rest, so that its blocks overlap those below."""
     x, made = numbered(12, 10)
     mask = np.random.default_rng(0).random(120) < 0.9
     taken = ad.AnnData(x)[mask].copy().X

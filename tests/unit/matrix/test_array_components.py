@@ -43,7 +43,7 @@ def reference(x: np.ndarray, n_comps: int, *, zero_center: bool = True) -> tuple
 def taken(monkeypatch) -> list[str]:
     """Names of the ways that are taken."""
     names = []
-    for name in ("_from_products", "_from_cells", "_of_genes"):
+    for name in ("_from_products", "_from_cells", "_from_genes"):
         way = getattr(array_components, name)
 
         def called(*args, name=name, way=way, **options):
@@ -57,7 +57,7 @@ def taken(monkeypatch) -> list[str]:
 WAYS = [
     (80, 600, False, "_from_cells"),
     (400, 600, False, "_from_cells"),
-    (500, 400, False, "_of_genes"),
+    (500, 400, False, "_from_genes"),
     (300, 600, True, "_from_products"),
     (500, 400, True, "_from_products"),
 ]
@@ -122,7 +122,7 @@ def test_no_bit_depends_on_threads(monkeypatch):
     monkeypatch.setattr(array_components, "_SMALL_GRAM", 0)
     monkeypatch.setattr(array_components, "_BYTES_PER_VALUE", 0)
     monkeypatch.setattr(array_components, "_FEW_GENES", 300)
-    monkeypatch.setattr(eigh_cpu, "_MANY_ROWS", 300)
+    monkeypatch.setattr(krylov_cpu, "_MANY_ROWS", 300)
     narrow, wide = sp.csr_matrix(cells(300, 700)), sp.csr_matrix(cells(900, 700))
     for x in (narrow, wide):
         found = []
@@ -190,7 +190,7 @@ def test_eigenvalues_of_any_spectrum(name):
 def test_many_rows_are_iterated_to_what_lapack_finds(monkeypatch):
     matrix, _ = with_eigenvalues(np.r_[np.linspace(90, 10, 20), np.linspace(2, 0, 280)])
     expected = eigh_cpu.eigh_top(matrix.copy(), 10)
-    monkeypatch.setattr(eigh_cpu, "_MANY_ROWS", 100)
+    monkeypatch.setattr(krylov_cpu, "_MANY_ROWS", 100)
     values, vectors = eigh_cpu.eigh_top(matrix.copy(), 10)
     np.testing.assert_allclose(values, expected[0], rtol=1e-13)
     np.testing.assert_allclose(np.abs((vectors * expected[1]).sum(axis=0)), 1, atol=1e-13)
@@ -203,7 +203,7 @@ def test_iterations_that_do_not_converge_are_replaced(monkeypatch, taken, caplog
     monkeypatch.setattr(krylov_cpu, "_MAX_RESTARTS", 1)
     monkeypatch.setattr(krylov_cpu, "_ANGLE", 0)
     monkeypatch.setattr(krylov_cpu, "_ROUNDING", 0)
-    for n_cells, way in ((300, "_from_cells"), (900, "_of_genes")):
+    for n_cells, way in ((300, "_from_cells"), (900, "_from_genes")):
         dense = cells(n_cells, 600)
         found = array_components.array_components(sp.csr_matrix(dense), N_COMPS)
         np.testing.assert_allclose(found.PCs, reference(dense, N_COMPS)[0], atol=1e-9)

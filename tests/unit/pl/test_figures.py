@@ -17,7 +17,7 @@ from matplotlib.colors import to_rgb
 from scatlas import pl
 from scatlas.errors import InputError
 from scatlas.pl._style import colours, short
-from scatlas.pl._umap import _apart, _label_positions, categories
+from scatlas.pl._umap import _label_positions, _push_apart, categories
 
 THRESHOLDS = {"min_genes": 200, "max_genes": None, "max_counts": 40000, "max_pct_mt": 20.0}
 
@@ -359,7 +359,7 @@ def test_marks_stand_where_categories_gather() -> None:
 def test_marks_are_moved_apart() -> None:
     places = np.array([[0.5, 0.5], [0.5, 0.5], [0.52, 0.51], [0.9, 0.9]])
     sizes = np.full((4, 2), [0.04, 0.03])
-    moved = _apart(places, sizes)
+    moved = _push_apart(places, sizes)
     for i in range(4):
         for j in range(i):
             assert (np.abs(moved[i] - moved[j]) >= [0.04 - 1e-5, 0.03 - 1e-5]).any()

@@ -13,7 +13,7 @@ from scatlas import blocks
 from scatlas.errors import InputError
 from scatlas.kernels.counts import downsample_cpu
 from scatlas.pp import downsample_counts
-from scatlas.pp._downsample import _with_replacement, _without
+from scatlas.pp._downsample import _draw_with_replacement, _draw_without_replacement
 
 few = settings(max_examples=30, deadline=None, derandomize=True)
 PAIRS = [("uint8", "uint16"), ("int32", "int32"), ("float32", "int64"), ("bool", "int32")]
@@ -216,7 +216,7 @@ def test_distribution_within_cells(replace):
     assert abs(np.corrcoef(x[1:, gene], x[:-1, gene])[0, 1]) < 4.5 / np.sqrt(N)
 
 
-@pytest.mark.parametrize("share", [_without, _with_replacement])
+@pytest.mark.parametrize("share", [_draw_without_replacement, _draw_with_replacement])
 @pytest.mark.parametrize("target", [0, 1, 15, 60, 199, 200])
 def test_distribution_over_cells(share, target):
     total = COUNTS.sum()
@@ -224,7 +224,7 @@ def test_distribution_over_cells(share, target):
     assert (found.sum(axis=1) == target).all()
     p = COUNTS / total
     spread = target * (np.diag(p) - np.outer(p, p))
-    if share is _without:
+    if share is _draw_without_replacement:
         assert (found <= COUNTS).all()
         spread = spread * (total - target) / (total - 1)
     np.testing.assert_allclose(
@@ -235,14 +235,16 @@ def test_distribution_over_cells(share, target):
 
 def test_more_counts_than_numpy_draws_from():
     totals = np.full(5000, 10**9)
-    for share in (_without, _with_replacement):
+    for share in (_draw_without_replacement, _draw_with_replacement):
         for target in (5, 10**12, 4 * 10**12 + 1):
             found = share(totals, target, np.random.default_rng(0))
             assert found.sum() == target
             assert found.min() >= 0
             if target > 5:
                 mean, p = target / 5000, 1 / 5000
-                spread = np.sqrt(target * p * (1 - (target / 5e12 if share is _without else 0)))
+                spread = np.sqrt(
+                    target * p * (1 - (target / 5e12 if share is _draw_without_replacement else 0))
+                )
                 assert np.abs(found - mean).max() < 5 * spread
                 assert np.abs(found - mean).max() > spread
 
@@ -371,7 +373,7 @@ def test_errors(counts, make_adata, block_loads):
     refused("either counts_per_cell or total_counts", counts_per_cell=3, total_counts=9)
     refused("60 cells", counts_per_cell=[1, 2])
     for bad in (-1, 2.5, [-1] * 60):
-        refused("whole numbers from 0 on", counts_per_cell=bad)
+        refused("integers from 0 on", counts_per_cell=bad)
     refused("total_counts=-1", total_counts=-1)
     for seed in (-1, 2**64):
         refused("random_state=.* must be from 0", total_counts=3, random_state=seed)
@@ -386,4 +388,4 @@ def test_errors(counts, make_adata, block_loads):
             lazy.X.compute(scheduler="sync")
     deep = counts.astype(np.int64)
     deep.data[3] = 2**32
-    refused("4,294,967,295 that can be", deep, counts_per_cell=3)
+    refused("the maximum of 4,294,967,295", deep, counts_per_cell=3)

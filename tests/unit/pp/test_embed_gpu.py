@@ -278,6 +278,7 @@ def test_without_the_libraries_all_is_the_cpus(knn_gpu, without_libraries, caplo
     [
         ({"metric": "manhattan"}, "not 'manhattan': neighbours on the CPU"),
         ({"metric_kwds": {"squared": False}}, "without metric_kwds"),
+        ({"transformer": "ivf"}, "transformer='ivf' has no GPU kernels: neighbours on the CPU"),
     ],
 )
 def test_what_cuvs_is_not_asked_for(knn_gpu, caplog, options: dict, message: str):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import ExitStack
+from typing import Any
 
 import anndata as ad
 import dask
@@ -16,9 +17,8 @@ import scipy.sparse as sp
 from threadpoolctl import threadpool_limits
 
 from scatlas import tl
-from scatlas._util.natural_sort import natural_sort_key
 from scatlas.errors import InputError
-from scatlas.matrix import knn
+from scatlas.matrix import inverted_lists, knn
 from scatlas.pp._neighbors import connectivities, neighbors
 from scatlas.tl import _spectral
 
@@ -280,11 +280,6 @@ def test_leiden_takes_other_graphs(graph: ad.AnnData) -> None:
         assert list(tl.leiden(adata, **options, copy=True).obs["leiden"]) == want
 
 
-def test_natural_order() -> None:
-    names = ["10", "9", "a,10", "a,2", "1"]
-    assert sorted(names, key=natural_sort_key) == ["1", "9", "10", "a,2", "a,10"]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -292,6 +287,8 @@ def test_natural_order() -> None:
         ({"method": "gauss"}, "method='umap'"),
         ({"knn": False}, "knn=True"),
         ({"transformer": "rapids"}, "'pynndescent'"),
+        ({"transformer": "ivf", "metric": "manhattan"}, "leave transformer out"),
+        ({"recall": 1.2}, "at most 1"),
         ({"use_rep": "X_other"}, "no 'X_other' in obsm"),
         ({"n_pcs": 13}, "lower n_pcs"),
     ],
@@ -320,16 +317,44 @@ def test_dask_cut_along_the_components_is_refused() -> None:
         neighbors(adata)
 
 
-def test_more_cells_than_the_exact_search_takes(
+def test_size_and_metric_choose_the_search(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(knn, "EXACT_UP_TO", 20)
+    monkeypatch.setattr(inverted_lists, "FASTER_FROM", 29)
     monkeypatch.setattr(knn, "approximate", lambda x, n, **_: plain_neighbours(x, n))
     caplog.set_level("INFO")
-    neighbors(blobs(30, 2, distance=1.0), n_neighbors=5)
-    assert "NN-descent on one thread (the exact search is for up to 20)" in caplog.text
-    neighbors(blobs(20, 2, distance=1.0), n_neighbors=5)
+
+    def params(n_cells: int, **options: Any) -> dict:
+        adata = blobs(n_cells, 2, distance=1.0)
+        neighbors(adata, 5, **options)
+        return adata.uns["neighbors"]["params"]
+
+    assert params(30, recall=0.9)["recall"] >= 0.9
+    assert "inverted lists" in caplog.records[-1].message
+    assert "recall" not in params(29)
     assert "exact search" in caplog.records[-1].message
+    assert "recall" not in params(30, transformer="sklearn")
+    assert "exact search" in caplog.records[-1].message
+    params(20, metric="manhattan")
+    assert "exact search" in caplog.records[-1].message
+    params(30, metric="manhattan")
+    assert "NN-descent on one thread (the exact search is for up to 20)" in caplog.text
+    params(20, transformer="ivf", metric="cosine")
+    assert "inverted lists" in caplog.records[-1].message
+
+
+def test_inverted_lists_do_not_depend_on_blocks(block_loads) -> None:
+    plain = blobs(900, 3, distance=2.0)
+    lazy = plain.copy()
+    lazy.obsm["X_pca"] = block_loads.dask(plain.obsm["X_pca"], rows=130)
+    for adata in (plain, lazy):
+        neighbors(adata, n_pcs=8, transformer="ivf", random_state=3)
+    assert block_loads.passes() == 1
+    assert plain.uns["neighbors"] == lazy.uns["neighbors"]
+    for key in ("distances", "connectivities"):
+        np.testing.assert_array_equal(plain.obsp[key].indices, lazy.obsp[key].indices)
+        np.testing.assert_array_equal(plain.obsp[key].data, lazy.obsp[key].data)
 
 
 @pytest.mark.parametrize(
@@ -358,7 +383,7 @@ def test_umap_errors(graph: ad.AnnData, options: dict, message: str) -> None:
         ({"obsp": "mine"}, "no 'mine' in obsp"),
         ({"obsp": "distances", "neighbors_key": "neighbors"}, "pass one of them"),
         ({"neighbors_key": "other"}, r"run sa\.pp\.neighbors first"),
-        ({"restrict_to": ("blobs", ["0"])}, "which obs has not"),
+        ({"restrict_to": ("blobs", ["0"])}, "which obs does not have"),
         ({"restrict_to": ("blob", ["0", "9"])}, "'9', which is not in"),
     ],
 )

@@ -16,6 +16,7 @@ import pytest
 from scipy import sparse
 
 import scatlas as sa
+from scatlas import elements
 from scatlas.errors import InputError
 from scatlas.matrix.size_factors import size_factors
 
@@ -669,3 +670,36 @@ def test_importing_the_functions_loads_nothing_slow() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix, sparse.csc_matrix])
+@pytest.mark.parametrize("change", [sa.pp.normalize_total, sa.pp.log1p])
+@pytest.mark.parametrize("held", ["nothing", "matrix", "values", "layer"])
+def test_only_a_matrix_without_other_owners_is_overwritten(
+    counts: sparse.csr_matrix, kind: Any, change: Any, held: str
+) -> None:
+    x = counts.toarray().astype(np.float32)
+    x[:, 0] += 1
+    adata = ad.AnnData(kind(x.copy()))
+    if kind is np.asarray:
+        adata.X = adata.X.copy()
+    owner = {
+        "nothing": lambda: None,
+        "matrix": lambda: adata.X,
+        "values": lambda: adata.X[:] if kind is np.asarray else adata.X.data,
+        "layer": lambda: adata.layers.__setitem__("same", adata.X),
+    }[held]()
+    assert elements.owns_matrix(adata) == (held == "nothing")
+    change(adata)
+    expected = change(ad.AnnData(kind(x)), copy=True).X
+    np.testing.assert_array_equal(dense(adata.X), dense(expected))
+    before = adata.layers["same"] if held == "layer" else owner
+    if held == "values" and kind is not np.asarray:
+        np.testing.assert_array_equal(before, kind(x).data)
+    elif held != "nothing":
+        np.testing.assert_array_equal(dense(before), x)
+        assert not np.shares_memory(getattr(before, "indptr", 0), getattr(adata.X, "indptr", 0))
+
+
+def dense(x: Any) -> Any:
+    return x.toarray() if sparse.issparse(x) else np.asarray(x)

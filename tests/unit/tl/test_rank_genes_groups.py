@@ -256,7 +256,7 @@ def test_a_gene_that_is_constant_in_the_rest_has_no_variance_there(make_adata):
     adata = make_adata(x)
     for group, codes in enumerate(([0, 1, 2] * 20, [2, 1, 0] * 20)):
         adata.obs["batch"] = pd.Categorical.from_codes(codes, ["b0", "b1", "b2"])
-        groups = _rank_groups.choose(adata.obs, "batch", "all", "rest")
+        groups = _rank_groups.parse_groups(adata.obs, "batch", "all", "rest")
         wanted = _rank_moments.SumKinds(sums=True, squares=True, nonzero=False)
         found = _rank_moments.moments(x, groups, adata.var_names, None, wanted)
         of = 0 if group == 0 else 2
@@ -362,7 +362,7 @@ def test_corrected_p_values(method, counts, make_adata):
 def test_corrected_p_values_of_few_genes():
     for pvals in ([0.5], [1.0, 0.0], [0.02, 0.01, 0.02, 1.0]):
         expected = stats.false_discovery_control(pvals)
-        found = _rank_table.adjusted(np.array(pvals), "benjamini-hochberg")
+        found = _rank_table.adjust_pvalues(np.array(pvals), "benjamini-hochberg")
         np.testing.assert_allclose(found, expected, rtol=1e-15)
 
 

@@ -142,7 +142,7 @@ def test_blocks_do_not_show():
 
 def test_the_gradient_is_that_of_the_loss(counts, make_adata):
     adata = make_adata(logged(counts))
-    groups = _rank_groups.choose(adata.obs, "batch", "all", "rest")
+    groups = _rank_groups.parse_groups(adata.obs, "batch", "all", "rest")
     for fit_intercept in (True, False):
         cells = _rank_logreg._Cells(adata.X, groups.codes, None)
         weights = np.array([1.0, 2.0, 0.5])

@@ -158,8 +158,8 @@ def test_errors(values, make_adata):
             sa.tl.score_genes(adata, genes, **options)
         pd.testing.assert_frame_equal(adata.obs, before)
 
-    refused("none of the genes to score by is there", genes=["nobody"])
-    refused("none of the genes to score by is there", genes=[])
+    refused("none of the genes to score by exists", genes=["nobody"])
+    refused("none of the genes to score by exists", genes=[])
     refused("none of the genes of gene_pool", gene_pool=["nobody"])
     refused(r"not in gene_pool.*\['gene41'\]", gene_pool=[f"gene{i}" for i in range(40)])
     refused("n_bins=1 must be at least 2", n_bins=1)

@@ -43,10 +43,11 @@ ROOT = Path(__file__).parents[3]
 
 # DESIGN's contract: every key and its default.
 DEFAULTS = yaml.safe_load("""
-plates: config/plates.tsv
+plates: {sheet: config/plates.tsv, path: null, by: null, on_error: stop}
 outdir: results
 backend: auto
 seed: 0
+source: {counts: X}
 qc: {filter: null, min_genes: null, max_genes: null, min_counts: null,
      max_counts: null, max_pct_mt: null, mt_prefix: "MT-", gene_names: null, min_cells: null,
      drop_rare_genes: null}
@@ -93,7 +94,7 @@ def test_components_beyond_what_votes_allow(n_plates, min_plates, n_top_genes, m
 def test_home(monkeypatch):
     monkeypatch.setenv("HOME", "/me")
     config = load({"plates": "~/plates.tsv", "outdir": "~/atlas/"})
-    assert (config.plates, config.outdir) == ("/me/plates.tsv", "/me/atlas")
+    assert (config.plates.sheet, config.outdir) == ("/me/plates.tsv", "/me/atlas")
     assert load({"outdir": "./~"}).outdir == "~"
     unknown = "outdir: '~nobody-of-this-name/x': the home of ~nobody-of-this-name is not known"
     with pytest.raises(ConfigError, match=unknown):
@@ -131,19 +132,19 @@ def test_the_cluster_of_the_config_takes_the_options_of_the_function():
 @pytest.mark.parametrize("path", sorted((ROOT / "config").glob("*.yaml")), ids=lambda p: p.name)
 def test_presets_load(path):
     config = load(path)
-    plates = read_plates(ROOT / config.plates, check_files=False)
+    plates = read_plates(ROOT / config.plates.sheet, check_files=False)
     check_plates(config, plates)
 
 
 def test_tahoe_preset_is_the_published_notebook():
     config = load(ROOT / "config/tahoe-100m.yaml")
     assert config.model_dump() == DEFAULTS | {
-        "plates": "config/tahoe-100m.tsv",
+        "plates": DEFAULTS["plates"] | {"sheet": "config/tahoe-100m.tsv"},
         "outdir": "results/tahoe-100m",
         "qc": DEFAULTS["qc"] | {"filter": "pass_filter == 'full'"},
         "consensus": {"n_top_genes": None, "min_plates": 3},
     }
-    plates = read_plates(ROOT / config.plates, check_files=False)
+    plates = read_plates(ROOT / config.plates.sheet, check_files=False)
     assert [p.plate for p in plates] == [f"plate{i}" for i in range(1, 15)]
     assert sum(p.n_cells for p in plates) == 100_648_790  # the published number of cells
 
@@ -172,9 +173,10 @@ def test_the_presets_of_one_plate_are_the_published_notebooks():
     }
     for name, n_cells in {"brain-1.3m": 1_306_127, "cell-atlas-11m": 11_441_407}.items():
         config = load(ROOT / f"config/{name}.yaml")
-        places = {"plates": f"config/{name}.tsv", "outdir": f"results/{name}"}
+        sheet = DEFAULTS["plates"] | {"sheet": f"config/{name}.tsv"}
+        places = {"plates": sheet, "outdir": f"results/{name}"}
         assert config.model_dump() == DEFAULTS | same | own[name] | places
-        (plate,) = read_plates(ROOT / config.plates, check_files=False)
+        (plate,) = read_plates(ROOT / config.plates.sheet, check_files=False)
         assert plate.n_cells == n_cells
 
 
@@ -568,7 +570,8 @@ def test_commented_config_holds_every_default():
     assert load(yaml.safe_load(text)).model_dump() == DEFAULTS
     # Sections that are off are comments: of null and a user's {} Snakemake makes null.
     off = re.compile(r"^( *)# (\w+: null)$", re.MULTILINE)
-    assert yaml.safe_load(off.sub(r"\1\2", text)) == DEFAULTS
+    short = {"plates": DEFAULTS["plates"]["sheet"]}
+    assert yaml.safe_load(off.sub(r"\1\2", text)) == DEFAULTS | short
     assert len(off.findall(text)) == text.count("To switch it on:") == 5
 
 

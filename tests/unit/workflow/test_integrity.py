@@ -8,10 +8,12 @@ import os
 import re
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
+import scatlas as sa
 from scatlas.errors import InputError, prefix_errors
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.matrices.csr_writer import CsrWriter
@@ -205,6 +207,24 @@ def test_a_store_of_ours_that_lost_any_chunk_is_not_opened(results: Path):
             open_store(store)
         path.write_bytes(kept)
     open_store(store)
+
+
+def test_a_store_of_ours_at_an_address_that_lost_a_chunk_is_not_opened(results: Path, make_adata):
+    adata = make_adata(sp.random(300, 20, 0.4, format="csr", dtype=np.float32, random_state=0))
+    store = results / "at-an-address.zarr"
+    with CsrWriter(store, n_vars=20, obs=adata.obs, var=adata.var, data_dtype=np.float32) as writer:
+        writer.append(adata.X)
+    memory = fsspec.filesystem("memory")
+    url = "memory://bucket/atlas.zarr"
+    memory.put(str(store), url, recursive=True)
+    assert (sa.read_lazy(url).X.compute() != adata.X).nnz == 0
+    for n, name in enumerate(("X/data/c/1", "X/indptr/c/0", "obs/_index/c/0", "var/mt/c/0")):
+        url = f"memory://bucket/{n}.zarr"  # a process looks once
+        memory.put(str(store), url, recursive=True)
+        memory.rm(f"{url}/{name}")
+        with pytest.raises(InputError, match=f"^{url}: .* lacks 1 of .*{name}"):
+            sa.read_lazy(url)
+    memory.rm("memory://bucket", recursive=True)
 
 
 def test_a_store_of_zarr_may_leave_out_chunks_of_zeros(tmp_path: Path):

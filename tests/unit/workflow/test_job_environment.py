@@ -38,21 +38,26 @@ def test_the_environment_holds_checks_and_the_cluster():
         "SCATLAS_QC_FILTER": "",
         "SCATLAS_MAX_PCT_MT": "",
         "SCATLAS_REFERENCE_PLATE": "",
+        "SCATLAS_REFERENCE_COUNTS": "X",
         "SCATLAS_MIXED_BY": "{}",
         "SCATLAS_N_COMPS": "300",
+        "SCATLAS_ON_ERROR": "stop",
     }
     config = {
         "qc": {"filter": "ok", "max_pct_mt": 0},
         "compute": {"cluster": {"kind": "local-cpu", "n_workers": 2}},
         "pca": {"n_comps": 5},
         "integrate": {"key": ["batch"]},
+        "plates": {"on_error": "skip"},
     }
-    found = job_environment(load(config), PLATES, reference="a.h5ad")
+    found = job_environment(load(config), PLATES, reference="a.h5ad", reference_counts="raw")
     assert json.loads(found.pop("SCATLAS_CLUSTER")) == {"kind": "local-cpu", "n_workers": 2}
     assert found == {
         "SCATLAS_QC_FILTER": "ok",
         "SCATLAS_MAX_PCT_MT": "0.0",
         "SCATLAS_REFERENCE_PLATE": "a.h5ad",
+        "SCATLAS_REFERENCE_COUNTS": "raw",
         "SCATLAS_MIXED_BY": '{"batch": null}',
         "SCATLAS_N_COMPS": "5",
+        "SCATLAS_ON_ERROR": "skip",
     }

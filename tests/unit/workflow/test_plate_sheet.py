@@ -177,6 +177,7 @@ def test_missing_file(sheet, tmp_path):
         ("plate\tpath\tn_cells\na\ta.h5ad\t7,000\n", "n_cells of a.h5ad is '7,000'; write a whole"),
         ("plate\tpath\tn_cells\na\ta.h5ad\t-2\n", "n_cells of a.h5ad is '-2'; write a whole"),
         ("plate\tpath\tn_cells\na\ta.h5ad\t0\n", "n_cells of a.h5ad is '0'; write a whole"),
+        ("plate\tpath\tcounts\na\ta.h5ad\tumis\n", "counts of a.h5ad is 'umis'; write X, raw or"),
         ("plate\tpath\tn_cells\na\ta.h5ad\t2.5\n", "n_cells of a.h5ad is '2.5'; write a whole"),
     ],
 )
@@ -192,4 +193,35 @@ def test_other_files_are_refused(sheet, tmp_path):
     text = "is not a text file: save the plate sheet as tab-separated text (UTF-8)"
     assert text in refusal(sheet("plate\tpath\na\tx\n", "utf-16"))
     assert "there is no such plate sheet" in refusal(tmp_path / "none.tsv")
-    assert "is a folder: give a plate sheet" in refusal(tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert "there are no plates here: correct the path" in refusal(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "paths", "names"),
+    [
+        ("r/*/outs/m.h5", ["r/s10/outs/m.h5", "r/s9/outs/m.h5"], ["s9", "s10"]),
+        ("r/**/m.h5", ["r/a/1/m.h5", "r/b 2/m.h5"], ["a_1", "b_2"]),
+        ("r/s*.h5ad", ["r/s1.h5ad"], ["s1"]),
+        ("r", ["r/x.h5ad", "r/y.h5", "r/z.zarr/zarr.json", "r/w/matrix.mtx.gz", "r/notes.txt"],
+         ["w", "x", "y", "z"]),
+    ],
+)  # fmt: skip
+def test_a_folder_or_pattern_is_a_sheet(tmp_path, monkeypatch, pattern, paths, names):
+    monkeypatch.chdir(tmp_path)
+    for path in map(Path, paths):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    plates = read_plates(pattern)
+    assert [plate.plate for plate in plates] == names
+    assert all(Path(plate.path).exists() for plate in plates)
+
+
+def test_a_pattern_of_nothing_and_one_of_equal_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"r/\*.h5: there are no plates here"):
+        read_plates("r/*.h5")
+    for name in ("a b", "a_b"):
+        (tmp_path / f"{name}.h5").touch()
+    with pytest.raises(ConfigError, match="plate 'a_b' is in rows 1 and 2"):
+        read_plates("*.h5")

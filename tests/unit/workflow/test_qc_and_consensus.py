@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+import zarr
 
 import scatlas.io.tables.column as columns
 from scatlas.errors import InputError
@@ -159,6 +160,26 @@ def test_script_names_all_columns_when_one_is_missing(store):
 def test_script_filters_by_name(store):
     table, _ = run(store, "--filter=index in ['b', 'd'] and BARCODE != 'd'")
     assert list(table.index[table["keep"]]) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("option", "bound"),
+    [
+        ("--max-pct-mt=9", "qc.max_pct_mt is 9"),
+        ("--filter=ok and pct_counts_mt < 9", "qc.filter is ok and pct_counts_mt < 9"),
+        (
+            "--filter=total_counts > 2 * total_counts_mt",
+            "qc.filter is total_counts > 2 \\* total_c",
+        ),
+    ],
+)
+def test_script_refuses_a_bound_that_cannot_act(store, option, bound):
+    with zarr.config.set({"array.write_empty_chunks": True}):
+        zarr.open_array(store / "var/mt", mode="r+")[:] = False
+    wanted = f"^plate p: {bound}.* all mitochondrial counts are zero.*set qc.mt_prefix: MT-$"
+    with pytest.raises(InputError, match=wanted):
+        run(store, option, "--mt-prefix=mt-")
+    run(store, "--filter=total_counts > 0", "--mt-prefix=mt-")
 
 
 @pytest.mark.parametrize("index_name", ["BARCODE", None])

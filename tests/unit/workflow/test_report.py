@@ -36,7 +36,7 @@ CONFIG = {
 }
 FIGURES = ["cells_kept", "qc_violins", "hvg_overlap", "genes_by_plates", "pca_scree"]
 MAPS = ["cell_line", "plate", "leiden"]
-OPTIONAL = ["doublets", "doublet_rates", "integration", "mixing"]
+OPTIONAL = ["left_out", "doublets", "doublet_rates", "integration", "mixing"]
 TABLES = ["cells", "thresholds", "consensus", "pca", "clusters", "runs"]
 
 
@@ -212,6 +212,20 @@ def test_doublets_have_their_histograms_and_rates(run, tmp_path: Path) -> None:
     assert list(table.index) == ["plate1, a", "plate1, b", "plate2"]
     assert table.loc["plate1, a"].tolist() == [100, 0.5, 8, 8.0, 40.0, 20.0]
     assert table.loc["plate1, b"].isna().tolist() == [False, True, False, False, True, True]
+
+
+def test_plates_left_out_are_listed_with_their_reasons(run, tmp_path: Path) -> None:
+    _, results, facts = run
+    more = make_report(tmp_path, replace(results, left_out={"p9": "p9.h5ad: obs is empty"}))
+    assert more == {**facts, "n_tables": facts["n_tables"] + 1}
+    assert (
+        tmp_path / "tables/left_out.tsv"
+    ).read_text() == "plate\treason\np9\tp9.h5ad: obs is empty\n"
+    page = (tmp_path / "report.html").read_text()
+    assert re.search(r"<dt>plates left out</dt><dd>1</dd>", page)
+    none = make_report(tmp_path, replace(results, left_out={}))
+    assert none == more
+    assert (tmp_path / "tables/left_out.tsv").read_text() == "plate\treason\n"
 
 
 def test_page_is_the_same_again(run, tmp_path: Path) -> None:

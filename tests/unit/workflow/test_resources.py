@@ -94,6 +94,7 @@ def test_time_has_slack_for_slow_disks():
 # memory, minutes, MB of disk and GPUs. Rules of a plate: those of the first.
 REQUESTS = {
     "default": {
+        "split": (4, 7924, 58, 232171, 0),
         "load": (4, 4924, 34, 27569, 0),
         "qc_filter": (1, 4924, 12, 0, 0),
         "normalize": (1, 4924, 12, 0, 0),
@@ -213,7 +214,7 @@ def test_a_small_plate_requests_less():
     assert estimates.threads("normalize", "small") == 1
     assert estimates.memory("load", "small", 2) == 1924
     assert estimates.memory("select_genes", "small", 2) == 1930
-    assert estimates.runtime("load", "small", 2) == 10
+    assert estimates.runtime("load", "small", 2) == 3
     assert estimates.disk("load", "small") == 2
 
 

@@ -43,7 +43,7 @@ class SharedChunkCache:
         Raises
         ------
         Exception
-            Whatever ``decode`` raises, in each caller.
+            The error of ``decode``, in each caller.
         """
         with self._lock:
             entry = self._entries.get(key)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
 
 from scatlas.errors import InputError
 from scatlas.io.files.read_errors import reading
+
+if TYPE_CHECKING:
+    from scatlas.io.files.stored_nodes import StoredGroup
 
 # Element that messages name when the file as a whole is damaged.
 STRUCTURE = "the structure of the file"
@@ -27,7 +30,7 @@ def decode_text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def required_attribute(path: str, root: Any, key: str, name: str) -> str:
+def required_attribute(path: str, root: StoredGroup, key: str, name: str) -> str:
     """Text of an attribute that the reader needs.
 
     Raises
@@ -49,7 +52,7 @@ def is_group(element: Any) -> bool:
     return not hasattr(element, "dtype")
 
 
-def check_anndata(path: str, root: Any) -> None:
+def check_anndata(path: str, root: StoredGroup) -> None:
     """Refuse HDF5 and Zarr files that are not AnnData.
 
     The root of old AnnData files has no encoding; groups ``obs`` and ``var`` are enough.
@@ -82,12 +85,12 @@ def check_anndata(path: str, root: Any) -> None:
     raise InputError(msg)
 
 
-def table_lengths(path: str, root: Any) -> tuple[int, int]:
+def table_lengths(path: str, root: StoredGroup) -> tuple[int, int]:
     """Number of rows of ``obs`` and of ``var``."""
     return frame_length(path, root, "obs"), frame_length(path, root, "var")
 
 
-def frame_length(path: str, root: Any, name: str) -> int:
+def frame_length(path: str, root: StoredGroup, name: str) -> int:
     """Number of rows of ``obs`` or ``var``, from the shape of its index."""
     with reading(path, f"the index of {name}"):
         frame = root[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from contextlib import ExitStack, contextmanager
@@ -13,7 +14,8 @@ import h5py
 
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import STRUCTURE
-from scatlas.io.files.local_zarr import open_store
+from scatlas.io.files.listing import filesystem
+from scatlas.io.files.local_zarr import check_complete, open_store
 from scatlas.io.files.open_h5ad import close_if_changed
 from scatlas.io.files.read_errors import REMEDY, permission_error, reading
 from scatlas.io.files.stamps import file_stamp, folder_stamp
@@ -27,7 +29,8 @@ _ZARR_ROOTS = ("zarr.json", ".zgroup", ".zmetadata")
 _ZARR_STAMPS = (*_ZARR_ROOTS, "X/zarr.json", "X/.zattrs", "X/.zarray")
 # Filters in every HDF5 build of h5py; hdf5plugin has the others.
 _HDF5_FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})
-# Files without damage that hangs libhdf5, see :mod:`scatlas.io.files.hdf5_heaps`.
+# Files without damage that hangs libhdf5, see :mod:`scatlas.io.files.hdf5_heaps`, and remote stores
+# without a missing file: one look per process.
 _PROBED: set[Store] = set()
 # Time of the next check of all files of a Zarr store, which takes 60 ms for 10,000 files. A pause
 # of 50 times the duration limits the checks, one per block, to 2% of the time.
@@ -151,8 +154,18 @@ class Store:
                 return open_store(Path(self.path))
             import zarr
 
+            if self not in _PROBED:
+                self._check_complete()
+                _PROBED.add(self)
             remote = zarr.storage.FsspecStore.from_url(self.path, read_only=True)
             return zarr.open_group(remote, mode="r")
+
+    def _check_complete(self) -> None:
+        """Refuse a remote store of scatlas that lacks files."""
+        files, inner = filesystem(self.path)
+        root = f"{inner.rstrip('/')}/zarr.json"
+        if files.exists(root):
+            check_complete(self.path, json.loads(files.cat_file(root)))
 
     def _open_hdf5(self, stack: ExitStack) -> h5py.File:
         source: Any = self.path
@@ -164,7 +177,7 @@ class Store:
 
             text_is_sound = probe_structure(self.path)
         if self.is_url:
-            fs, inner = _filesystem(self.path)
+            fs, inner = filesystem(self.path)
             source = stack.enter_context(fs.open(inner, "rb"))
         try:
             if not self.is_url:
@@ -245,25 +258,8 @@ def _root_stamp(path: Path) -> str:
     return " ".join(file_stamp(file) for file in files if file.exists())
 
 
-def _filesystem(url: str) -> tuple[Any, str]:
-    import fsspec
-
-    try:
-        return fsspec.url_to_fs(url)
-    except ImportError as error:
-        msg = f"{url}: a package that reads such addresses is missing ({error}): install it"
-        raise InputError(msg) from error
-    except ValueError as error:
-        protocol = url.partition("://")[0]
-        msg = (
-            f"{url}: no package reads {protocol!r} addresses: "
-            "file, http, https, s3 and gs are known"
-        )
-        raise InputError(msg) from error
-
-
 def _remote_kind(url: str) -> Literal["h5ad", "zarr"]:
-    fs, inner = _filesystem(url)
+    fs, inner = filesystem(url)
     with reading(url, "the address"):
         roots = () if inner.endswith((".h5ad", ".h5")) else _ZARR_ROOTS
         if any(fs.exists(f"{inner.rstrip('/')}/{name}") for name in roots):
@@ -276,7 +272,7 @@ def _remote_kind(url: str) -> Literal["h5ad", "zarr"]:
 
 
 def _remote_stamp(url: str, kind: str) -> str:
-    fs, inner = _filesystem(url)
+    fs, inner = filesystem(url)
     files = [inner] if kind == "h5ad" else [f"{inner.rstrip('/')}/{n}" for n in _ZARR_STAMPS]
     with reading(url, "the address"):
         return " ".join(str(fs.ukey(file)) for file in files if fs.exists(file))

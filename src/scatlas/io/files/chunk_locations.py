@@ -1,7 +1,9 @@
 """Locations of the chunks of an array, from the metadata that h5py or zarr-python reads.
 
 h5py and zarr-python read the layouts that are not supported here; the log names them with the
-reason. The tests compare with h5py and zarr-python.
+reason. The tests compare with h5py and zarr-python. h5py's ``chunk_iter`` lists 512 chunks in 1 ms,
+a loop over ``get_chunk_info`` in 37 ms. Its ``read_direct_chunk`` is as fast as ``pread`` at these
+locations (0.98 to 1.01 with gzip) but takes HDF5's lock, and Zarr shards need ``pread`` anyway.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from scatlas.io.files.read_errors import UnsupportedLayoutError
 
 if TYPE_CHECKING:
     from scatlas.io.files.anndata_file import Store
+    from scatlas.io.files.stored_nodes import StoredGroup
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +34,7 @@ _DEFLATE, _SHUFFLE, _FLETCHER32, _LZF, _BLOSC, _ZSTD = 1, 2, 3, 32000, 32001, 32
 _RAW_CHUNK_VALUES = 2**18
 
 
-def locate_chunks(store: Store, root: Any, key: str) -> ChunkedArray | None:
+def locate_chunks(store: Store, root: StoredGroup, key: str) -> ChunkedArray | None:
     """Find the chunks of an array on disk.
 
     Parameters

@@ -5,6 +5,7 @@ through a collection by the length of each object. If a length is zero, for exam
 zeros, it never ends, under the interpreter lock (``H5HG__cache_heap_deserialize``). It also
 allocates the memory that a reference requests for its text, before it looks. Format:
 https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html (III.E, global heap).
+No library offers this check; without it one damaged byte can stop a job forever.
 """
 
 from __future__ import annotations

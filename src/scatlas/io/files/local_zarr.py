@@ -3,12 +3,12 @@
 With zarr-python, opening an array takes a millisecond and reading one several, in an event loop; a
 table has thirty arrays. The nodes here offer the part of ``zarr.Group`` and ``zarr.Array`` that
 :mod:`scatlas.io` uses. zarr-python opens all layouts that they do not support.
+zarrs makes decoding faster, not this: it is a codec pipeline within zarr-python.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,12 +19,13 @@ from scatlas.errors import InputError
 from scatlas.io.chunks.chunk_reader import read_text_chunks, read_values
 from scatlas.io.chunks.chunked_array import ChunkedArray, ZarrChunks
 from scatlas.io.chunks.codecs import Blosc, ChunkError, Crc32c, Decoder, Deflate, Zstd
+from scatlas.io.files.listing import list_files
 from scatlas.io.files.read_errors import REMEDY, UnsupportedLayoutError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from scatlas.io.files.zarr_nodes import ZarrGroup
+    from scatlas.io.files.stored_nodes import StoredGroup
 
 _BYTE_ORDERS: dict[str, Literal["<", ">"]] = {"little": "<", "big": ">"}
 _NUMBERS = frozenset(
@@ -43,38 +44,49 @@ _KEYS = frozenset(
 WRITER_ATTRIBUTE = {"written_by": "scatlas"}
 
 
-def open_store(path: Path) -> ZarrGroup:
+def open_store(path: Path) -> StoredGroup:
     """Open a Zarr store on a local disk for reading, with zarr-python if it has version 2."""
     file = path / "zarr.json"
     document = json.loads(file.read_bytes()) if file.is_file() else {}
     if document.get("zarr_format") != 3 or document.get("node_type") != "group":
         return _open_node_with_zarr_python(path, "")
-    nodes = (document.get("consolidated_metadata") or {}).get("metadata")
-    if WRITER_ATTRIBUTE.items() <= document.get("attributes", {}).items():
-        _check_complete(path, nodes or {})
-    return LocalGroup(path, "", document, nodes)
+    check_complete(path, document)
+    return LocalGroup(path, "", document, _consolidated(document))
 
 
-def open_with_zarr_python(path: Path | str) -> ZarrGroup:
+def open_with_zarr_python(path: Path | str) -> StoredGroup:
     """Open a store as ``zarr.Group``, after :func:`open_store` has checked that it is complete."""
     return as_zarr_python(open_store(Path(path)))
 
 
-def _check_complete(path: Path, nodes: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse a store of scatlas that lacks a file of values, which Zarr would read as zeros."""
-    for key, node in nodes.items():
+def _consolidated(document: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]] | None:
+    """Metadata of all nodes of a store by key; None if they are not in its root."""
+    return (document.get("consolidated_metadata") or {}).get("metadata")
+
+
+def check_complete(path: Path | str, document: Mapping[str, Any]) -> None:
+    """Refuse a store of scatlas that lacks a file of values, which Zarr would read as zeros.
+
+    Parameters
+    ----------
+    path
+        Local path or URL. A web server lists no files: a store there is not checked.
+    document
+        Root metadata.
+    """
+    if not WRITER_ATTRIBUTE.items() <= document.get("attributes", {}).items():
+        return
+    files = list_files(path)
+    if files is None:
+        return
+    for key, node in (_consolidated(document) or {}).items():
         # zarr-python, which writes the other arrays, omits chunks of the fill value alone.
         if node["node_type"] != "array" or not _has_checksums(node):
             continue
         shard = node["chunk_grid"]["configuration"]["chunk_shape"]
         n_files = -(-node["shape"][0] // shard[0])
         rest = "/0" * (len(shard) - 1)
-        present = {
-            os.path.relpath(Path(folder, name), path / key / "c")
-            for folder, _, names in os.walk(path / key / "c")
-            for name in names
-        }
-        missing = [i for i in range(n_files) if f"{i}{rest}" not in present]
+        missing = [i for i in range(n_files) if f"{key}/c/{i}{rest}" not in files]
         if missing:
             msg = (
                 f"{path}: {key} lacks {len(missing):,} of {n_files:,} files, the first is "

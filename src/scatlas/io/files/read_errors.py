@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # What a user can do about damaged data; :mod:`scatlas.workflow.script` replaces it for outputs.
-REMEDY = "copy or download the file again, or write it anew from its source"
+REMEDY = "copy or download the file again, or write it again from its source"
 
 
 class UnsupportedLayoutError(Exception):

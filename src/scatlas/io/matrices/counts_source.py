@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from scatlas.blocks import csr
+from scatlas.compute.block_sizes import csr_blocks
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import (
     STRUCTURE,
     attribute,
     check_anndata,
+    frame_length,
     is_group,
-    table_lengths,
 )
 from scatlas.io.files.anndata_file import Store, load_filters
+from scatlas.io.files.listing import list_files
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.matrices.csr_row_block import RowBlock, row_blocks
-from scatlas.io.matrices.layout import StoredMatrix
+from scatlas.io.matrices.layout import StoredMatrix, check_indices
+from scatlas.io.matrices.matrix_market import (
+    convert_matrix_market,
+    is_matrix_market,
+    matrix_market_tables,
+)
+from scatlas.io.tables.cell_ranger import open_cell_ranger
 from scatlas.io.tables.table import Table, open_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
+    from collections.abc import Callable, Sequence
 
     import pandas as pd
     import scipy.sparse as sp
+
+    from scatlas.io.files.stored_nodes import StoredGroup
+    from scatlas.io.tables.cell_ranger import CellRangerTables
 
 # Values, and rows of a dense matrix, by which to tell counts from other numbers.
 _LOOK, _LOOK_ROWS = 10_000, 10
@@ -45,19 +57,45 @@ class CountsSource:
     path
         As given.
     matrix
-        How X is stored; ``shape``, ``n_values`` and ``indptr`` (int64, for CSR) are its.
+        How the counts are stored; ``n_values`` and ``indptr`` (int64, for CSR) are its.
+    shape
+        Cells, genes.
+    notices
+        Sentences about what of the file is left out.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(
+        self,
+        store: Store,
+        counts: str = "X",
+        *,
+        source: str | None = None,
+        found: CellRangerTables | None = None,
+        stack: ExitStack | None = None,
+    ) -> None:
         self._store = store
-        self.path = store.path
+        key, var = ("raw/X", "raw/var") if counts == "raw" else (counts, "var")
+        self._var = var
+        self.path = source or store.path
         self.kind = store.kind
-        with ExitStack() as stack, reading(self.path, STRUCTURE):
-            self._root = store.open_on(stack)
-            check_anndata(self.path, self._root)
-            shape = table_lengths(self.path, self._root)
-            _check_x(self.path, self._root)
-            self.matrix = StoredMatrix.find(self.path, self._root, "X", shape)
+        with stack or ExitStack() as stack, reading(self.path, STRUCTURE):
+            self._root = self._tables = store.open_on(stack)
+            found = found or open_cell_ranger(self.path, self._root, stack)
+            self.notices = found.notices if found else []
+            self._gene_of_feature = found.gene_of_feature if found else None
+            if found:
+                self._tables, key = found.root, found.key
+                _check_one_matrix(self.path, counts)
+            else:
+                check_anndata(self.path, self._root)
+                _check_element(self.path, self._root, key)
+            n_cells, n_genes = (frame_length(self.path, self._tables, n) for n in ("obs", var))
+            self.shape = n_cells, n_genes
+            if found:
+                stored = n_cells, found.n_features
+                self.matrix = StoredMatrix.find_sparse(self.path, self._root, key, stored, "csr")
+            else:
+                self.matrix = StoredMatrix.find(self.path, self._root, key, self.shape)
             self._stack = stack.pop_all()
 
     def __enter__(self) -> CountsSource:
@@ -71,11 +109,6 @@ class CountsSource:
         self._stack.close()
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Cells, genes."""
-        return self.matrix.shape
-
-    @property
     def n_values(self) -> int:
         """Stored values of X."""
         return self.matrix.n_values
@@ -86,25 +119,25 @@ class CountsSource:
         return self.matrix.indptr
 
     def table(self, name: str) -> Table:
-        """``obs`` or ``var``, left on disk."""
-        return Table.open(self.path, self._root, name)
+        """``obs`` or ``var`` of the counts, left on disk."""
+        return Table.open(self.path, self._tables, self._var if name == "var" else name)
 
     def check_complete(self) -> None:
-        """Refuse a local Zarr store that has lost files of values or names.
+        """Refuse a Zarr store that has lost files of values or names.
 
-        They would read as zeros, and as names without a letter. Remote stores are not listed: that
-        may take longer than reading them. Nor are other arrays counted: of a dense matrix, or of a
-        column, a chunk that holds nothing but zeros has no file.
+        They would read as zeros, and as names without a letter. Other arrays are not counted: of a
+        dense matrix, or of a column, a chunk that holds nothing but zeros has no file. A web server
+        lists no files: a store there is not checked.
 
         Raises
         ------
         InputError
             With the number of missing files.
         """
-        if self.kind != "zarr" or "://" in self.path:
+        if self.kind != "zarr":
             return
-        arrays = [] if self.matrix.format == "dense" else ["X/data"]
-        for name in ("obs", "var"):
+        arrays = [] if self.matrix.format == "dense" else [f"{self.matrix.key}/data"]
+        for name in ("obs", self._var):
             index = f"{name}/{attribute(self._root[name], '_index')}"
             # Text that is missing reads as "". Of an index of categories the codes may be all 0.
             arrays += [] if is_group(self._root[index]) else [index]
@@ -112,19 +145,21 @@ class CountsSource:
             values = self._root[key]
             cut = values.shards or values.chunks
             due = -(-values.shape[0] // cut[0])
-            there = sum(
-                file.is_file() and file.name not in _ZARR_METADATA
-                for file in Path(self.path, *key.split("/")).rglob("*")
-            )
+            with reading(self.path, f"the list of the files of {key}"):
+                files = list_files(self._store.path, key)
+            there = due if files is None else len(files - _ZARR_METADATA)
             if there < due:
                 msg = f"{self.path}: {key} lacks {due - there:,} of {due:,} chunk files: {REMEDY}"
                 raise InputError(msg)
 
     def others_with_counts(self) -> list[str]:
-        """Layers and ``raw.X`` whose first values are whole numbers, as AnnData names them."""
-        keys = {f"layers/{name}": f"layers[{name!r}]" for name in self._root.get("layers", {})}
+        """Other elements whose first values are whole numbers, as ``source.counts`` names them."""
+        keys = {name: name for name in _layers(self._root)}
         if "raw" in self._root and "X" in self._root["raw"]:
-            keys["raw/X"] = "raw.X"
+            keys["raw/X"] = "raw"
+        if "X" in self._root:
+            keys["X"] = "X"
+        keys.pop(self.matrix.key, None)
         return [name for key, name in keys.items() if self._begins_with_counts(key)]
 
     def _begins_with_counts(self, key: str) -> bool:
@@ -152,7 +187,7 @@ class CountsSource:
         """
         (block,) = self.row_blocks([(first, stop)])
         data, indices = block.raw()
-        return csr(data, indices, block.offsets, self.shape[1])
+        return csr(data, indices, block.offsets, self.matrix.shape[1])
 
     def row_blocks(self, cut: Sequence[tuple[int, int]]) -> list[RowBlock]:
         """Blocks of a CSR X for one pass.
@@ -166,6 +201,56 @@ class CountsSource:
             msg = f"{self.path}: rows are read from a CSR X, this one is {self.matrix.format}"
             raise InputError(msg)
         return row_blocks(self._store, self._root, self.matrix, cut)
+
+    def blocks(
+        self, budget: int, notify: Callable[[str], object]
+    ) -> tuple[np.ndarray, list[tuple[int, int]], Callable[[int], sp.csr_matrix]]:
+        """Cut X into row blocks for one pass; a dense or CSC X is converted whole.
+
+        Parameters
+        ----------
+        budget
+            Bytes for the blocks in flight.
+        notify
+            Called with a sentence if X is converted.
+
+        Returns
+        -------
+        Offsets of the rows, int64 [n_cells + 1]; ``(first, stop)`` rows of each block; and a
+        function that reads a block by its number, whose indices are not checked.
+
+        Raises
+        ------
+        InputError
+            As :meth:`convert`.
+        """
+        if self.matrix.format != "csr":
+            whole = self.convert(budget)
+            notify(f"{self.matrix.key} was stored as {self.matrix.format}: converted to CSR")
+            cut = csr_blocks(whole.indptr, budget)
+            return whole.indptr.astype(np.int64), cut, lambda i: whole[slice(*cut[i])]
+        cut = csr_blocks(self.indptr, budget)
+        rows = self.row_blocks(cut)
+
+        def read(i: int) -> sp.csr_matrix:
+            data, indices = rows[i].raw()
+            block = csr(data, indices, rows[i].offsets, self.matrix.shape[1])
+            return block if self._gene_of_feature is None else self._genes_of(block, cut[i])
+
+        return self.indptr, cut, read
+
+    def _genes_of(self, block: sp.csr_matrix, rows: tuple[int, int]) -> sp.csr_matrix:
+        """A row block without the features that are no genes."""
+        first, stop = rows
+        n_features, gene_of_feature = self.matrix.shape[1], self._gene_of_feature
+        assert gene_of_feature is not None
+        check_indices(
+            self.path, self.matrix.key, block.indices, n_features, f"cells {first} to {stop - 1}"
+        )
+        genes = gene_of_feature[block.indices]
+        kept = genes >= 0
+        before = np.concatenate([[0], np.cumsum(kept)])
+        return csr(block.data[kept], genes[kept], before[block.indptr], self.shape[1])
 
     def convert(self, budget: int) -> sp.csr_matrix:
         """Read a dense or CSC X whole, as CSR, when it fits the block budget.
@@ -183,28 +268,52 @@ class CountsSource:
         return self.matrix.to_csr(self._root, self.kind, budget)
 
 
-def _check_x(path: str, root: Any) -> None:
-    """Refuse a file without X, saying where counts may be instead."""
-    if "X" in root and attribute(root["X"], "encoding-type") != "null":
+def _check_one_matrix(path: str, counts: str) -> None:
+    if counts != "X":
+        msg = (
+            f"{path}: a file of Cell Ranger has one matrix and no {counts}: write X in the column "
+            "'counts' of the plate sheet"
+        )
+        raise InputError(msg)
+
+
+def _layers(root: StoredGroup) -> list[str]:
+    return [f"layers/{name}" for name in sorted(root.get("layers", {}))]
+
+
+def _check_element(path: str, root: StoredGroup, key: str) -> None:
+    """Refuse a file without the counts, saying where they may be instead."""
+    if key in root and attribute(root[key], "encoding-type") != "null":
         return
-    others = [f"layers[{name!r}]" for name in sorted(root.get("layers", {}))]
+    others = ["X"] if "X" in root and attribute(root["X"], "encoding-type") != "null" else []
+    others += _layers(root)
     if "raw" in root and attribute(root["raw"], "encoding-type") != "null":
-        others.append("raw.X")
+        others.append("raw")
+    others = [name for name in others if name != key]
     if others:
-        mend = f"counts may be in {' or '.join(others)}; if so, set adata.X = adata.{others[0]}"
+        lines = " or ".join(f"'source: {{counts: {name}}}'" for name in others)
+        mend = f"write {lines} in the config, or a column 'counts' in the plate sheet"
     else:
         mend = "there are no layers and no raw either; put the counts in adata.X"
-    msg = f"{path}: X is missing: {mend} and write the file again"
+    msg = f"{path}: {key} is missing: {mend}"
     raise InputError(msg)
 
 
-def open_counts(path: Path | str) -> CountsSource:
-    """Open the counts (X) of an AnnData file and check their structure.
+def open_counts(
+    path: Path | str, counts: str = "X", *, scratch: Path | None = None
+) -> CountsSource:
+    """Open the counts of a file of AnnData or Cell Ranger and check their structure.
 
     Parameters
     ----------
     path
         h5ad file or Zarr store (v2 or v3), a local path or a URL that fsspec opens.
+    counts
+        Where they are: ``"X"``, ``"raw"`` (``raw.X``, with the genes of ``raw.var``) or
+        ``"layers/NAME"``.
+    scratch
+        Folder for the matrix of a folder of Cell Ranger, which is text, in a form that can be read
+        by ranges of cells. It is removed when the source is closed.
 
     Returns
     -------
@@ -213,13 +322,25 @@ def open_counts(path: Path | str) -> CountsSource:
     Raises
     ------
     InputError
-        The file does not exist, is no AnnData file, is truncated, has no X, or X's parts do not
-        agree with each other or with ``obs`` and ``var``.
+        The file does not exist, is no AnnData file, is truncated, has no such element, or its
+        parts do not agree with each other or with ``obs`` and ``var``.
     """
-    return CountsSource(Store.find(path))
+    if not is_matrix_market(path) or scratch is None:
+        return CountsSource(Store.find(path), counts)
+    shutil.rmtree(scratch, ignore_errors=True)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+        found = convert_matrix_market(Path(path), scratch)
+        return CountsSource(
+            Store.find(scratch), counts, source=str(path), found=found, stack=stack.pop_all()
+        )
 
 
-def gene_names(path: Path | str) -> pd.Index:
-    """Gene names of an AnnData file, without looking at its counts."""
-    with open_tables(path) as (_, var):
+def gene_names(path: Path | str, counts: str = "X") -> pd.Index:
+    """Gene names of a file of AnnData or Cell Ranger, without looking at its counts."""
+    if is_matrix_market(path):
+        with TemporaryDirectory(prefix="scatlas-") as folder:
+            found = matrix_market_tables(Path(path), Path(folder))
+            return Table.open(path, found.root, "var").index()
+    with open_tables(path, var="raw/var" if counts == "raw" else "var") as (_, var):
         return var.index()

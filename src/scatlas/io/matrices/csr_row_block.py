@@ -22,18 +22,19 @@ if TYPE_CHECKING:
     import scipy.sparse as sp
 
     from scatlas.io.files.open_h5ad import OpenFile
+    from scatlas.io.files.stored_nodes import StoredGroup
 
 _INT32 = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Rows of a CSR element. Small and picklable: it knows its own chunks only.
+    """Rows of a CSR element: small and picklable, as it knows only the chunks of these rows.
 
     Attributes
     ----------
     store, key
-        Where the matrix is.
+        File and element of the matrix.
     first
         Number of the first row.
     indptr
@@ -41,11 +42,11 @@ class RowBlock:
     n_genes
         Columns.
     arrays
-        Places of the chunks of ``data`` and ``indices``; None for what the library must read.
-    uses
-        For each of the two, how many blocks of the pass hold its first and its last chunk.
-    held
-        Keeps the file open, in the process that has made the block.
+        Chunks of ``data`` and ``indices``; None for an array that the library must read.
+    edge_readers
+        For each of the two, number of blocks of the pass that read its first and its last chunk.
+    open_file
+        Keeps the file open in the process that created the block.
     """
 
     store: Store
@@ -57,12 +58,12 @@ class RowBlock:
     arrays: tuple[chunked_array.ChunkedArray | None, chunked_array.ChunkedArray | None] = field(
         repr=False
     )
-    uses: tuple[tuple[int, int], tuple[int, int]] = ((1, 1), (1, 1))
-    held: OpenFile | None = field(default=None, repr=False, compare=False)
+    edge_readers: tuple[tuple[int, int], tuple[int, int]] = ((1, 1), (1, 1))
+    open_file: OpenFile | None = field(default=None, repr=False, compare=False)
 
     @property
     def n_rows(self) -> int:
-        """Rows."""
+        """Number of rows."""
         return self.indptr.size - 1
 
     @property
@@ -80,7 +81,7 @@ class RowBlock:
         return self._read(0, in_memory(self.dtypes[0])), self._read(1, in_memory(self.dtypes[1]))
 
     def read(self) -> sp.csr_matrix:
-        """Read the block as SciPy wants it: int32 indices and offsets, int64 if it needs them.
+        """Read the block for SciPy: indices and offsets are int32, or int64 if necessary.
 
         Raises
         ------
@@ -92,7 +93,7 @@ class RowBlock:
         return self._matrix(width, self.offsets.astype(width, copy=False))
 
     def compact(self) -> sp.csr_matrix:
-        """Read the block with indices as stored and int64 offsets, for our own kernels.
+        """Read the block for our kernels: indices as stored, and int64 offsets.
 
         Raises
         ------
@@ -102,12 +103,12 @@ class RowBlock:
         return self._matrix(in_memory(self.dtypes[1]), self.offsets)
 
     def values(self) -> sp.csr_matrix:
-        """Read the values alone, for sums of rows: every index is 0.
+        """Read the values without indices, for sums of rows: every index is 0.
 
         Raises
         ------
         InputError
-            As :meth:`read`, but for the indices, at which nobody has looked.
+            As :meth:`read`, except that the indices are not checked.
         """
         self.store.check_unchanged()
         data = self._read(0, in_memory(self.dtypes[0]))
@@ -133,7 +134,7 @@ class RowBlock:
                     end,
                     dtype=dtype,
                     owner=self.store,
-                    edge_readers=self.uses[which],
+                    edge_readers=self.edge_readers[which],
                     limit=limit,
                 )
         except InputError as error:
@@ -149,7 +150,7 @@ class RowBlock:
     def _read_raw(
         self, part: str, begin: int, end: int, dtype: np.dtype, limit: int | None
     ) -> np.ndarray:
-        """Read through h5py or zarr: layouts that are rare, and the reference of the tests."""
+        """Read with h5py or zarr-python: for rare layouts, and as the reference of the tests."""
         store, key = self.store, f"{self.key}/{part}"
         with reading(store.path, STRUCTURE), store.open() as root:
             load_filters(store.path, root[key])  # a fresh process has not loaded them yet
@@ -161,9 +162,9 @@ class RowBlock:
 
 def row_blocks(
     store: Store,
-    root: Any,
+    root: StoredGroup,
     matrix: StoredMatrix,
-    cut: Sequence[tuple[int, int]],
+    row_ranges: Sequence[tuple[int, int]],
     *,
     direct: bool = True,
 ) -> list[RowBlock]:
@@ -172,13 +173,13 @@ def row_blocks(
     Parameters
     ----------
     store, root
-        The file, and the same opened.
+        The file, and the open file.
     matrix
-        Its description, ``format == "csr"``.
-    cut
-        ``(first, stop)`` rows of each block, ascending and apart.
+        Description of the matrix, with ``format == "csr"``.
+    row_ranges
+        ``(first, stop)`` rows of each block, ascending and disjoint.
     direct
-        Look for the chunks on disk; otherwise read everything through the library.
+        Find the chunks on disk; otherwise read everything with the library.
     """
     keys = [f"{matrix.key}/{part}" for part in ("data", "indices")]
     arrays = []
@@ -187,8 +188,8 @@ def row_blocks(
             arrays.append(locate_chunks(store, root, key) if direct else None)
     data, indices = arrays
     dtypes = np.dtype(root[keys[0]].dtype), np.dtype(root[keys[1]].dtype)
-    bounds = np.array([(matrix.indptr[first], matrix.indptr[stop]) for first, stop in cut])
-    uses = [_readers_of_edge_chunks(array, bounds) for array in arrays]
+    bounds = np.array([(matrix.indptr[first], matrix.indptr[stop]) for first, stop in row_ranges])
+    edge_readers = [_readers_of_edge_chunks(array, bounds) for array in arrays]
     return [
         RowBlock(
             store,
@@ -198,16 +199,18 @@ def row_blocks(
             matrix.shape[1],
             dtypes,
             (data and data.for_values(begin, end), indices and indices.for_values(begin, end)),
-            (uses[0][i], uses[1][i]),
+            (edge_readers[0][i], edge_readers[1][i]),
         )
-        for i, ((first, stop), (begin, end)) in enumerate(zip(cut, bounds.tolist(), strict=True))
+        for i, ((first, stop), (begin, end)) in enumerate(
+            zip(row_ranges, bounds.tolist(), strict=True)
+        )
     ]
 
 
 def _readers_of_edge_chunks(
     array: chunked_array.ChunkedArray | None, bounds: np.ndarray
 ) -> list[tuple[int, int]]:
-    """How many blocks hold the first and the last chunk of each block."""
+    """Number of blocks that read the first and the last chunk of each block."""
     if array is None or array.is_raw:
         return [(1, 1)] * len(bounds)
     first, stop = bounds[:, 0] // array.chunk_values, -(-bounds[:, 1] // array.chunk_values)

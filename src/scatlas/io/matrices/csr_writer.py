@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from scipy import sparse
 
     from scatlas.io.chunks.chunked_array import ChunkedArray
-    from scatlas.io.files.zarr_nodes import ZarrGroup
+    from scatlas.io.files.stored_nodes import StoredGroup
 
 
 # Offsets that int32 holds.
@@ -62,8 +62,8 @@ class CsrWriter:
 
     The store appears under its name when the ``with`` block ends without an error, and not
     before. ``anndata.read_zarr``, ``anndata.experimental.read_lazy`` and
-    ``anndata.io.sparse_dataset`` open it. Memory in use is a few chunks, whatever is written. The
-    bytes on disk depend on the values alone, not on how they were cut into blocks.
+    ``anndata.io.sparse_dataset`` open it. Memory in use is a few chunks, for any number of values.
+    The bytes on disk depend on the values alone, not on the blocks.
 
     Stores of counts are for passes over their blocks and are as small as may be: indices uint16
     (int32 above 65,536 genes) and offsets int64. Stores of other values are for people, who load
@@ -90,7 +90,7 @@ class CsrWriter:
     uns
         Small unstructured elements.
     n_values
-        Number of stored values, where it is known beforehand; saves a rewrite at 2^31 values.
+        Number of stored values, if known; saves a rewrite at 2^31 values.
 
     Examples
     --------
@@ -223,7 +223,7 @@ class CsrWriter:
             wider = next(d for d in COUNT_DTYPES if highest <= np.iinfo(d).max)
             self._data = self._data.widen(wider)
 
-    def append_chunks(self, x: ZarrGroup, arrays: Mapping[str, ChunkedArray]) -> int:
+    def append_chunks(self, x: StoredGroup, arrays: Mapping[str, ChunkedArray]) -> int:
         """Append the whole chunks of another store's values as they are encoded, where that fits.
 
         It fits where a chunk begins here, too, and both stores encode alike.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import h5py
 import numpy as np
@@ -16,6 +16,9 @@ from scatlas.io.files.anndata_file import load_filters
 from scatlas.io.files.chunk_locations import read_without_plugins
 from scatlas.io.files.local_zarr import as_zarr_python
 from scatlas.io.files.read_errors import REMEDY, reading
+
+if TYPE_CHECKING:
+    from scatlas.io.files.stored_nodes import StoredGroup
 
 logger = logging.getLogger(__name__)
 _SPARSE: dict[str, Literal["csr", "csc"]] = {"csr_matrix": "csr", "csc_matrix": "csc"}
@@ -49,7 +52,7 @@ class StoredMatrix:
     indptr: np.ndarray = field(repr=False, default_factory=lambda: np.empty(0, np.int64))
 
     @classmethod
-    def find(cls, path: str, root: Any, key: str, shape: tuple[int, int]) -> StoredMatrix:
+    def find(cls, path: str, root: StoredGroup, key: str, shape: tuple[int, int]) -> StoredMatrix:
         """Find how a matrix is stored and check that its parts agree.
 
         Parameters
@@ -81,11 +84,33 @@ class StoredMatrix:
         if encoding not in _SPARSE or not is_group(element):
             msg = f"{name} is stored as {encoding!r}: store counts as a CSR matrix"
             raise InputError(msg)
-        lengths = _lengths(path, key, element)
         with reading(path, f"the shape of {key}"):
             n_rows, n_columns = (int(n) for n in element.attrs[shape_name])
         _check_shape(name, (n_rows, n_columns), shape)
-        kind = _SPARSE[encoding]
+        return cls.find_sparse(path, root, key, shape, _SPARSE[encoding])
+
+    @classmethod
+    def find_sparse(
+        cls, path: str, root: Any, key: str, shape: tuple[int, int], kind: Literal["csr", "csc"]
+    ) -> StoredMatrix:
+        """Check the arrays of a sparse matrix of known shape and kind.
+
+        Parameters
+        ----------
+        path, root, key
+            As for :meth:`find`.
+        shape
+            Cells, genes.
+        kind
+            How it is stored.
+
+        Raises
+        ------
+        InputError
+            Lengths, offsets or types do not agree.
+        """
+        element, name = root[key], f"{path}: {key}"
+        lengths = _lengths(path, key, element)
         n_rows = shape[0 if kind == "csr" else 1]
         # Before memory is set aside for it: a damaged length may ask for terabytes.
         _check_length(name, lengths["indptr"], n_rows, kind)
@@ -104,7 +129,7 @@ class StoredMatrix:
             return self.shape[0] * self.shape[1]
         return int(self.indptr[-1])
 
-    def to_csr(self, root: Any, kind: str, budget: int) -> sp.csr_matrix:
+    def to_csr(self, root: StoredGroup, kind: str, budget: int) -> sp.csr_matrix:
         """CSR matrix of a dense or CSC element, see :meth:`scatlas.io.CountsSource.convert`."""
         stored, n_bytes = root[self.key], self.n_values * self.dtype.itemsize
         if self.format == "csc":
@@ -132,9 +157,10 @@ class StoredMatrix:
         suffix = "h5ad" if kind == "h5ad" else "zarr"
         name = self.path.rstrip("/").rpartition("/")[2] if "://" in self.path else self.path
         target = f"{name.removesuffix('.' + suffix)}.csr.{suffix}"
-        holder = "a.X" if self.key == "X" else f"a.layers[{self.key.split('/', 1)[1]!r}]"
+        holder = f"a.layers[{self.key.split('/', 1)[1]!r}]" if self.key[0] == "l" else "a.X"
+        raw = ".raw.to_adata()" if self.key == "raw/X" else ""
         code = (
-            f"import anndata, scipy.sparse; a = anndata.read_{suffix}({name!r}); "
+            f"import anndata, scipy.sparse; a = anndata.read_{suffix}({name!r}){raw}; "
             f"{holder} = scipy.sparse.csr_matrix({holder}); a.write_{suffix}({target!r})"
         )
         return f'python -c "{code}"'
@@ -173,7 +199,7 @@ def _check_shape(name: str, stored: tuple[int, ...], shape: tuple[int, int]) -> 
 
 
 def _check_line(name: str, element: Any) -> None:
-    """Refuse what is not an array of one dimension: a group, one value, nothing, a table."""
+    """Refuse elements that are not arrays of one dimension: groups, single values, tables."""
     # HDF5 has data sets without any extent; their shape is None.
     shape = None if is_group(element) else element.shape
     if shape is not None and len(shape) == 1:
@@ -223,7 +249,9 @@ def _check_offsets(
         raise InputError(msg)
 
 
-def read_range(path: str, root: Any, key: str, first: int, stop: int, rows: str) -> np.ndarray:
+def read_range(
+    path: str, root: StoredGroup, key: str, first: int, stop: int, rows: str
+) -> np.ndarray:
     """Part of an array along its first axis, read by the library; types as :func:`in_memory`."""
     with reading(path, f"{key} of {rows}"):
         stored = np.asarray(root[key][first:stop])
@@ -253,7 +281,7 @@ def check_indices(path: str, key: str, indices: np.ndarray, size: int, rows: str
         raise InputError(msg)
 
 
-def read_element(path: str, root: Any, name: str) -> Any:
+def read_element(path: str, root: StoredGroup, name: str) -> Any:
     """Read an element whole, as anndata decodes it."""
     from anndata.io import read_elem
 

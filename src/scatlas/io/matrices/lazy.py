@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from scatlas.io.files.open_h5ad import OpenFile
+    from scatlas.io.files.stored_nodes import StoredGroup
 
 _MAPPINGS = ("obsm", "varm", "obsp", "varp")
 
@@ -89,8 +90,8 @@ def read_lazy(path: Path | str, *, block_budget: str | int = "256MB") -> anndata
         check_anndata(store.path, root)
         shape = table_lengths(store.path, root)
         parts: dict[str, Any] = {}
-        # Whatever has another length than the rest is refused before it is read: damaged lengths
-        # may ask for terabytes of memory.
+        # Elements of the wrong length are refused before they are read: a damaged length may ask
+        # for terabytes of memory.
         if _present(root, "X"):
             parts["X"] = _matrix(store, root, "X", shape, budget)
         for name in ("obs", "var"):
@@ -155,9 +156,9 @@ def read_matrix(
 
 
 def values_alone(x: da.Array) -> da.Array:
-    """The same blocks for a pass that asks no value for its gene: indices are not read.
+    """The same blocks without gene indices, for a pass that needs only the values.
 
-    They are half the bytes, and more than half of what there is to decode.
+    Indices are half the bytes, and more than half of the time to decode.
 
     Parameters
     ----------
@@ -183,13 +184,13 @@ def values_alone(x: da.Array) -> da.Array:
     return da.Array(layers, name, chunks=x.chunks, meta=x._meta, dtype=x.dtype)
 
 
-def _present(root: Any, key: str) -> bool:
+def _present(root: StoredGroup, key: str) -> bool:
     return key in root and root[key].attrs.get("encoding-type") != "null"
 
 
 def _matrix(
     store: Store,
-    root: Any,
+    root: StoredGroup,
     key: str,
     shape: tuple[int, int],
     budget: int,
@@ -207,9 +208,9 @@ def _matrix(
         tasks: list[tuple[Any, ...]] = [(_slice_rows, whole, *rows) for rows in blocks]
     else:
         blocks = csr_blocks(matrix.indptr, budget, largest)
-        read, held = RowBlock.compact if compact else RowBlock.read, keep_open(store)
+        read, open_file = RowBlock.compact if compact else RowBlock.read, keep_open(store)
         parts = row_blocks(store, root, matrix, blocks)
-        tasks = [(read, replace(part, held=held)) for part in parts]
+        tasks = [(read, replace(part, open_file=open_file)) for part in parts]
     meta = sp.csr_matrix((0, 0), dtype=matrix.dtype)
     return _array(store, matrix, blocks, tasks, meta, kind="compact" if compact else "read")
 
@@ -217,8 +218,8 @@ def _matrix(
 def _dense(store: Store, matrix: StoredMatrix, budget: int, largest: int = BLOCK_BYTES) -> da.Array:
     row_bytes = int(np.prod(matrix.shape[1:])) * matrix.dtype.itemsize
     blocks = dense_blocks(matrix.shape[0], row_bytes, budget, largest)
-    held = keep_open(store)
-    tasks = [(_read_dense, store, matrix.key, first, stop, held) for first, stop in blocks]
+    open_file = keep_open(store)
+    tasks = [(_read_dense, store, matrix.key, first, stop, open_file) for first, stop in blocks]
     return _array(store, matrix, blocks, tasks, np.empty((0, 0), dtype=matrix.dtype))
 
 
@@ -238,7 +239,7 @@ def _array(
     return da.Array(layers, name, chunks=chunks, meta=meta, dtype=matrix.dtype)
 
 
-def _small_or_lazy(store: Store, root: Any, key: str, budget: int) -> Any:
+def _small_or_lazy(store: Store, root: StoredGroup, key: str, budget: int) -> Any:
     element = root[key]
     dense = not is_group(element) and len(element.shape) == 2 and element.dtype.kind in "biuf"
     if not dense or element.dtype.itemsize * int(np.prod(element.shape)) <= budget:
@@ -254,7 +255,7 @@ def _read_dense(
     key: str,
     first: int,
     stop: int,
-    held: OpenFile | None,  # noqa: ARG001  (the task keeps it)
+    open_file: OpenFile | None,  # noqa: ARG001  (the task keeps it)
 ) -> np.ndarray:
     store.check_unchanged()
     with reading(store.path, STRUCTURE), store.open() as root:

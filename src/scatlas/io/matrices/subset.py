@@ -20,7 +20,7 @@ from scatlas.io.zarr_writer.sharded_array import values_per_piece
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from scatlas.io.files.zarr_nodes import ZarrArray, ZarrGroup
+    from scatlas.io.files.stored_nodes import StoredArray, StoredGroup
 
 # Offsets of rows to read at once.
 _OFFSETS = 2**20
@@ -73,7 +73,7 @@ def read_subset(
     )
 
 
-def _take_csr(x: ZarrGroup, rows: np.ndarray, piece: int) -> sparse.csr_matrix:
+def _take_csr(x: StoredGroup, rows: np.ndarray, piece: int) -> sparse.csr_matrix:
     starts, ends = _offsets(x["indptr"], rows)
     indptr = np.concatenate([[0], np.cumsum(ends - starts, dtype=np.int64)])
     n_values = int(indptr[-1])
@@ -81,7 +81,7 @@ def _take_csr(x: ZarrGroup, rows: np.ndarray, piece: int) -> sparse.csr_matrix:
     width = np.int32 if n_values <= np.iinfo(np.int32).max else np.int64
     data = np.empty(n_values, x["data"].dtype)
     indices = np.empty(n_values, width)
-    # Whole chunks at a time, whatever rows they hold: no chunk is decoded twice.
+    # Whole chunks at a time, so that no chunk is decoded twice.
     chunk = x["data"].chunks[0]
     piece = max(1, piece // chunk) * chunk
     filled = 0
@@ -104,7 +104,7 @@ def _take_csr(x: ZarrGroup, rows: np.ndarray, piece: int) -> sparse.csr_matrix:
     return sparse.csr_matrix((data, indices, indptr.astype(width)), shape=shape)
 
 
-def _offsets(indptr: ZarrArray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _offsets(indptr: StoredArray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     starts, ends = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
     step = max(1, _OFFSETS // indptr.chunks[0]) * indptr.chunks[0]
     for lo in range(0, indptr.shape[0], step):
@@ -127,7 +127,7 @@ def _cover(begin: np.ndarray, end: np.ndarray, length: int) -> np.ndarray:
     return np.cumsum(edges[:-1], dtype=np.int8).astype(bool)
 
 
-def _take_dense(array: ZarrArray, rows: np.ndarray, piece: int) -> np.ndarray:
+def _take_dense(array: StoredArray, rows: np.ndarray, piece: int) -> np.ndarray:
     out = np.empty((len(rows), *array.shape[1:]), array.dtype)
     width = max(1, int(np.prod(array.shape[1:])))
     step = max(1, piece // width // array.chunks[0]) * array.chunks[0]
@@ -138,7 +138,7 @@ def _take_dense(array: ZarrArray, rows: np.ndarray, piece: int) -> np.ndarray:
     return out
 
 
-def _take_table(path: Path, table: ZarrGroup, rows: np.ndarray) -> pd.DataFrame:
+def _take_table(path: Path, table: StoredGroup, rows: np.ndarray) -> pd.DataFrame:
     index_name = table.attrs["_index"]
     index = pd.Index(Column.open(path, table, index_name).take(rows))
     columns: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The product: one AnnData store, put together from chunks that exist already."""
+"""The atlas: one AnnData store, assembled from chunks that exist already."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from anndata.io import read_elem
 from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path
 from scatlas.io.files.local_zarr import open_with_zarr_python
+from scatlas.io.tables.column_writer import write_frame
 from scatlas.io.zarr_writer.elements import (
     ANNDATA,
     DICT,
@@ -29,10 +30,16 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from scatlas.io.files.zarr_nodes import ZarrArray, ZarrGroup
+    from scatlas.io.files.stored_nodes import StoredArray, StoredGroup
 
 logger = logging.getLogger(__name__)
 
+# Where the atlas has the parts of `write_pca`'s store, as scanpy names them.
+_OF_COMPONENTS = {
+    "X_pca": "obsm/X_pca",
+    "PCs": "varm/PCs",
+    **{name: f"uns/pca/{name}" for name in ("params", "variance", "variance_ratio")},
+}
 # What os.link answers where a hard link cannot be made, though a copy can.
 _NO_LINK = {
     errno.EXDEV,  # another file system
@@ -54,7 +61,7 @@ def assemble(
 ) -> dict[str, Any]:
     """Write the atlas: X and obs of the merged plates with their components.
 
-    The chunks of X, obs and ``X_pca`` are hard links to those of ``merged`` and ``pca`` where the
+    The chunks of X, obs and components are hard links to those of ``merged`` and ``pca`` where the
     file system allows it, else copies, and a line in the log says why. Both stay valid whatever
     becomes of the other: a link keeps the data when ``merged`` is deleted, and scatlas replaces
     stores as a whole (new files, then a rename) and never writes into a file that exists. Only a
@@ -100,56 +107,59 @@ def assemble(
     facts = facts.drop(columns=facts.columns.intersection(var.columns))
     facts = facts.join(var.loc[facts.index])
 
-    components = {name: read_elem(found[name]) for name in ("params", "variance", "variance_ratio")}
     with atomic_path(out) as partial:
-        for name in ("X", "obs"):
-            _place(merged / name, partial / name)
-        for name, store in {"X_pca": pca, **(obsm or {})}.items():
-            _place(Path(store) / name, partial / "obsm" / name)
+        _place(merged, partial, {"X": "X", "obs": "obs"})
+        _place(pca, partial, _OF_COMPONENTS)
+        for name, store in (obsm or {}).items():
+            _place(Path(store), partial, {name: f"obsm/{name}"})
         create_group(partial, ANNDATA)
         root = open_group_to_write(partial)
-        create_group(partial / "obsm", DICT)
-        write_elem(root, "var", facts)
-        write_elem(root, "varm", {"PCs": read_elem(found["PCs"])})
-        write_elem(root, "uns", {**(uns or {}), "pca": components})
+        for name in ("obsm", "varm"):
+            create_group(partial / name, DICT)
+        write_frame(partial / "var", facts)
+        create_group(partial / "uns", DICT)
+        create_group(partial / "uns/pca", DICT)
+        for name, elem in (uns or {}).items():
+            write_elem(root, f"uns/{name}", elem)
         for name in ("layers", "obsp", "varp"):
             write_elem(root, name, {})
         consolidate(partial)
     return {"n_cells": n_cells, "n_genes": len(facts), "n_comps": found["PCs"].shape[1]}
 
 
-def _check_cells(merged: Path, store: Path, n_cells: int, cells: ZarrArray) -> None:
+def _check_cells(merged: Path, store: Path, n_cells: int, cells: StoredArray) -> None:
     if cells.shape[0] != n_cells:
         n = cells.shape[0]
-        msg = f"{store} holds {n:,} cells, {merged} {n_cells:,}: make the components anew"
+        msg = f"{store} holds {n:,} cells, {merged} {n_cells:,}: compute the components again"
         raise InputError(msg)
 
 
-def _check(merged: Path, pca: Path, n_cells: int, genes: pd.Index, found: ZarrGroup) -> None:
+def _check(merged: Path, pca: Path, n_cells: int, genes: pd.Index, found: StoredGroup) -> None:
     _check_cells(merged, pca, n_cells, found["X_pca"])
     names = np.asarray(read_elem(found["genes"]))
     if len(names) != len(genes) or (names != np.asarray(genes)).any():
-        msg = f"{pca} is of other genes than {merged}: make the components anew"
+        msg = f"{pca} is of other genes than {merged}: compute the components again"
         raise InputError(msg)
 
 
-def _place(source: Path, target: Path) -> None:
-    """Put a part of a store into another: link its chunks, copy its metadata."""
+def _place(store: Path, out: Path, parts: Mapping[str, str]) -> None:
+    """Put parts of a store into another, by name there: link their chunks, copy their metadata."""
     can_link = True
-    for file in sorted(source.rglob("*")):
-        if not file.is_file():
-            continue
-        here = target / file.relative_to(source)
-        here.parent.mkdir(parents=True, exist_ok=True)
-        if can_link and file.name != "zarr.json":
-            try:
-                os.link(file, here)
-            except OSError as error:
-                if error.errno not in _NO_LINK:
-                    raise
-                can_link = False
-                logger.info(
-                    "%s: chunks are copied, not linked: %s", source, os.strerror(error.errno)
-                )
-        if not here.exists():
-            shutil.copyfile(file, here)
+    for name, new_name in parts.items():
+        for file in sorted((store / name).rglob("*")):
+            if not file.is_file():
+                continue
+            here = out / new_name / file.relative_to(store / name)
+            here.parent.mkdir(parents=True, exist_ok=True)
+            if can_link and file.name != "zarr.json":
+                try:
+                    os.link(file, here)
+                except OSError as error:
+                    if error.errno not in _NO_LINK:
+                        raise
+                    can_link = False
+                    logger.info(
+                        "%s: chunks are copied, not linked: %s", store, os.strerror(error.errno)
+                    )
+            if not here.exists():
+                shutil.copyfile(file, here)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from scatlas.io.files.zarr_nodes import ZarrArray, ZarrGroup
+    from scatlas.io.files.stored_nodes import StoredArray, StoredGroup
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def concat_on_disk(
     The result equals ``anndata.concat(plates, label=label, merge="same")``, but for the names of
     cells that occur on several plates and for the order of categories. Memory does not grow with
     the plates, except for 16 bytes per cell to compare names, and the categories of one column.
-    Whatever is refused is refused before values are copied.
+    All input is checked before values are copied.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def concat_on_disk(
         n_vars=plates[0].shape[1],
         data_dtype=np.result_type(*(plate.data.dtype for plate in plates)),
         obs=in_place,
-        var=_common(plates),
+        var=_common_var(plates),
         n_values=n_values,
     )
     with (
@@ -154,7 +154,7 @@ class _Plate:
             raise InputError(msg)
 
     @cached_property
-    def root(self) -> ZarrGroup:
+    def root(self) -> StoredGroup:
         with reading(str(self.path), STRUCTURE):
             return open_store(self.path)
 
@@ -164,7 +164,7 @@ class _Plate:
         return n_cells, n_genes
 
     @cached_property
-    def data(self) -> ZarrArray:
+    def data(self) -> StoredArray:
         return self.root["X/data"]
 
     @property
@@ -198,7 +198,7 @@ class _Plate:
         raise InputError(msg)
 
     def copy_x(self, writer: CsrWriter, piece: int) -> None:
-        """Append X, cut by values and never by rows: no piece can be larger than it should."""
+        """Append X in pieces of values, not rows, so that no piece is too large."""
         with reading(str(self.path), "X"):
             store = Store.find(self.path)
             arrays = {
@@ -221,14 +221,14 @@ class _Plate:
                 for data, indices in pieces:
                     writer.append_values(data, indices)
             indptr = self.root["X/indptr"]
-            for lo, hi in _spans(self.shape[0]):
+            for lo, hi in _row_ranges(self.shape[0]):
                 writer.append_rows(np.diff(indptr[lo : hi + 1]))
 
 
 class _Obs:
-    """The merged table: which columns it has, what becomes of them, and how it is written.
+    """The merged obs table.
 
-    All that can be refused, and all there is to say, is found before the hours of copying.
+    All errors and notices are found before the counts are copied, which may take hours.
     """
 
     def __init__(self, plates: list[_Plate], constants: _Constants) -> None:
@@ -258,7 +258,7 @@ class _Obs:
 
     @property
     def n_renamed(self) -> int:
-        """Cells that do not keep their name."""
+        """Number of cells whose name changes."""
         return self._names.n_changed
 
     def write(self, path: Path) -> None:
@@ -273,7 +273,7 @@ class _Obs:
 
     def _write_index(self, path: Path, pool: ThreadPoolExecutor) -> str:
         named = {plate.index_name for plate in self._plates}
-        # A name that a column of the result bears as well would clash with it.
+        # The name of the index must not be that of a column.
         name = named.pop() if len(named) == 1 else "_index"
         name = "_index" if name in self.columns else name
         with ColumnWriter(path / name, Target("text", np.dtype(object)), pool) as column:
@@ -283,13 +283,13 @@ class _Obs:
         return name
 
     def _columns(self, name: str) -> list[Column]:
-        """What makes a column of the result, plate by plate."""
+        """Columns that make one column of the result, in the order of the plates."""
         if name not in self._constants:
             return [plate.column(name) for plate in self._plates]
         return [self._label(plate, name) for plate in self._plates]
 
     def _label(self, plate: _Plate, name: str) -> Column:
-        """The plate's label, for each of its cells; without one, its own column or gaps."""
+        """The plate's label as a column; without a label, the plate's own column or gaps."""
         value = self._constants[name][plate.name]
         if not value and name in plate.obs_columns:
             return plate.column(name)
@@ -323,10 +323,10 @@ class _Obs:
 
 
 def _holds_only(column: Column, text: str) -> bool:
-    """Whether all rows are this text."""
+    """Whether all rows hold this text."""
     if column.kind != "categorical":
         return all((column.text(lo, hi) == text).all() for lo, hi in column.spans())
-    # The last is for code -1, a gap.
+    # The last entry is for code -1, a gap.
     same = np.append(column.categories.astype(str) == text, [False])
     return all(same[column.values(lo, hi)].all() for lo, hi in column.spans(wide=True))
 
@@ -334,7 +334,7 @@ def _holds_only(column: Column, text: str) -> bool:
 def _constants(
     plates: list[_Plate], label: str, labels: Mapping[str, Mapping[str, str]]
 ) -> _Constants:
-    """Columns that hold one value on a plate: the label with its name, and the given ones."""
+    """Columns with one value per plate: the plate's name, and the given labels."""
     constants = {label: {plate.name: plate.name for plate in plates}}
     names = labels.get(plates[0].name, {}).keys()
     for plate in plates if labels else ():
@@ -352,11 +352,11 @@ def _constants(
     return constants
 
 
-def _spans(n_rows: int) -> Iterator[tuple[int, int]]:
+def _row_ranges(n_rows: int) -> Iterator[tuple[int, int]]:
     return ((lo, min(lo + CHUNK_VALUES, n_rows)) for lo in range(0, n_rows, CHUNK_VALUES))
 
 
-def _common(plates: list[_Plate]) -> pd.DataFrame:
+def _common_var(plates: list[_Plate]) -> pd.DataFrame:
     """The first plate's var, with the columns that are equal on all plates."""
     first = plates[0].var
     same = [

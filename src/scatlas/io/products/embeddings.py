@@ -1,4 +1,4 @@
-"""Stores of what cells are on components: ``pca.zarr``, ``harmony.zarr``."""
+"""Stores of cells' coordinates on components: ``pca.zarr``, ``harmony.zarr``."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write_pca(
     path
         Store to write.
     x_pca
-        Blocks of projected cells in order, [rows, n_comps], which nobody changes afterwards; the
+        Blocks of projected cells in order, [rows, n_comps], which must not change afterwards; the
         bytes written do not depend on how many rows a block has.
     n_cells
         Rows of all blocks together.

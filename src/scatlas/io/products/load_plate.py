@@ -1,4 +1,4 @@
-"""The only door in: validate a plate and store its counts in the canonical form, in one pass."""
+"""Validate a plate and store its counts in the canonical form, in one pass."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import numpy as np
 
 from scatlas._util.byte_sizes import parse_bytes
 from scatlas._util.gene_lists import first_difference
-from scatlas.blocks import csr, map_in_order, with_progress
-from scatlas.compute.block_sizes import csr_blocks
+from scatlas.blocks import map_in_order, with_progress
 from scatlas.errors import InputError
 from scatlas.io.files.checksums import values_digest
 from scatlas.io.files.read_errors import REMEDY
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas as pd
-    import scipy.sparse as sp
 
     from scatlas.io.tables.table import Table
 
@@ -46,7 +44,7 @@ class _Notices(list[str]):
         self.append(notice)
 
     def add_first(self, notice: str) -> None:
-        """Add what is known late, and told before all others."""
+        """Log a notice that becomes known late, and put it before the others."""
         self.add(notice)
         self.insert(0, self.pop())
 
@@ -56,11 +54,13 @@ def load_plate(
     out: Path,
     *,
     plate: str,
+    counts_in: str = "X",
     check_obs: Callable[[Table], object] | None = None,
     reference: Path | str | None = None,
+    reference_counts_in: str = "X",
     mt_prefix: str | None = "MT-",
     gene_names: str | None = None,
-    max_pct_mt: float | None = None,
+    mt_bound: str | None = None,
     block_budget: str | int = "256MB",
 ) -> dict[str, Any]:
     """Validate a plate and write its counts and QC metrics as ``counts.zarr``.
@@ -78,18 +78,23 @@ def load_plate(
         Store to write; it appears when it is complete, and not at all after an error.
     plate
         Name, for messages. A column ``plate`` of the source stays as it is.
+    counts_in
+        Where the counts are: ``"X"``, ``"raw"`` (``raw.X``, with the genes of ``raw.var``) or
+        ``"layers/NAME"``. The store has them as X.
     check_obs
         Called with ``obs`` as it will be stored, but for the metrics, before any count is read;
         it reads the columns that it needs, and may raise `InputError`.
     reference
         AnnData file whose genes this plate must have, in the same order.
+    reference_counts_in
+        Where its counts are.
     mt_prefix
         Genes whose names begin with it are mitochondrial; None for no such genes.
     gene_names
         Column of ``var`` that holds these names; None for its index.
-    max_pct_mt
-        The bound that will be put on ``pct_counts_mt``. It drops nothing here, but a plate without
-        mitochondrial genes, where it could not act, is refused.
+    mt_bound
+        Bound on mitochondrial counts of a later step, in words (``"qc.max_pct_mt is 5"``). It drops
+        nothing here, but a plate without mitochondrial genes, where it could not act, is refused.
     block_budget
         Memory for the blocks in flight, as ``"256MB"``.
 
@@ -98,7 +103,7 @@ def load_plate(
     ``plate``, ``n_cells``, ``n_genes``, ``n_values``, ``total_counts``, ``max_count``,
     ``n_empty_cells``, ``n_mt_genes``, ``n_unsorted_cells``, ``n_stored_zeros`` (int),
     ``values_digest`` (:func:`scatlas.io.files.checksums.values_digest` of the store), and
-    ``notices`` (list of str): what was mended on the way, each also logged.
+    ``notices`` (list of str): corrections of the input, each also logged.
 
     Notes
     -----
@@ -118,25 +123,29 @@ def load_plate(
     """
     budget = parse_bytes(block_budget)
     notices = _Notices(plate)
-    with open_counts(source) as counts:
+    with open_counts(source, counts_in, scratch=out.with_name(f".{out.name}.source")) as counts:
         path = counts.path
+        for notice in counts.notices:
+            notices.add(notice)
         _check_not_empty(path, counts.shape)
         obs, var = counts.table("obs"), counts.table("var")
         counts.check_complete()
         genes = var.index()
-        _check_genes(path, genes, reference)
+        _check_unique(path, genes)
+        if reference is not None:
+            _check_same_genes(path, genes, reference, reference_counts_in)
         obs = obs.storable(notices.add)
         as_given, var = var, var.storable(notices.add)
         if check_obs is not None:
             check_obs(obs)
-        mt = _mitochondrial(as_given, mt_prefix, gene_names, max_pct_mt, notices)
+        mt = _mitochondrial(as_given, mt_prefix, gene_names, mt_bound, notices)
 
         tally = _LoadStatistics(counts.shape[1])
         checked = _checked_blocks(counts, budget, obs, genes, mt, notices)
         with (
             CsrWriter(out, n_vars=counts.shape[1]) as writer,
-            obs.writing(writer.folder / "obs", late=METRICS) as finish_obs,
-            var.writing(writer.folder / "var", late=GENE_METRICS) as finish_var,
+            obs.writing(writer.folder / "obs", deferred_columns=METRICS) as finish_obs,
+            var.writing(writer.folder / "var", deferred_columns=GENE_METRICS) as finish_var,
             closing(checked),
         ):
             for block in checked:
@@ -144,7 +153,7 @@ def load_plate(
                 writer.append_checked(block.counts, block.indices, block.highest)
                 writer.append_rows(np.diff(block.indptr))
                 tally.add(block)
-            tally.tell(notices)
+            tally.tell(counts.matrix.key, notices)
             cell_metrics, gene_metrics = tally.cell_metrics(), tally.gene_metrics(mt)
             _note_replaced("obs", obs.columns, cell_metrics, notices)
             _note_replaced("var", var.columns, gene_metrics, notices)
@@ -209,12 +218,12 @@ class _LoadStatistics:
         totals, n_cells = self.per_gene.T
         return dict(zip(GENE_METRICS, (mt, n_cells.copy(), totals.copy()), strict=True))
 
-    def tell(self, notices: _Notices) -> None:
+    def tell(self, key: str, notices: _Notices) -> None:
         """Say what was mended, and what is odd."""
         if self.n_unsorted:
-            notices.add(f"X/indices of {self.n_unsorted:,} cells were not sorted: sorted")
+            notices.add(f"{key}/indices of {self.n_unsorted:,} cells were not sorted: sorted")
         if self.n_zeros:
-            notices.add(f"X held {self.n_zeros:,} stored zeros: dropped")
+            notices.add(f"{key} held {self.n_zeros:,} stored zeros: dropped")
         if self.n_empty:
             notices.add(f"{self.n_empty:,} cells have no counts")
 
@@ -226,8 +235,8 @@ def _check_not_empty(path: str, shape: tuple[int, int]) -> None:
             raise InputError(msg)
 
 
-def _check_genes(path: str, names: pd.Index, reference: Path | str | None) -> None:
-    """Refuse genes that are named twice or differ from the reference plate's."""
+def _check_unique(path: str, names: pd.Index) -> None:
+    """Refuse genes that are named twice."""
     if not names.is_unique:
         second = int(np.flatnonzero(names.duplicated())[0])
         first = int(np.flatnonzero(names == names[second])[0])
@@ -236,9 +245,17 @@ def _check_genes(path: str, names: pd.Index, reference: Path | str | None) -> No
             f"{second}): make the names unique (adata.var_names_make_unique()), alike on all plates"
         )
         raise InputError(msg)
-    if reference is None:
+
+
+def _check_same_genes(path: str, names: pd.Index, reference: Path | str, counts_in: str) -> None:
+    """Refuse genes that differ from the reference plate's."""
+    try:
+        wanted = gene_names(reference, counts_in)
+    except InputError as error:
+        # The reference plate's own `load` is refused, and later steps compare the genes, too.
+        logger.info("%s: its genes are not compared with those of another plate: %s", path, error)
         return
-    differing = first_difference(names, gene_names(reference))
+    differing = first_difference(names, wanted)
     if differing is None:
         return
     here, there = (repr(n) if n is not None else "missing" for n in differing[1:])
@@ -253,7 +270,7 @@ def _mitochondrial(
     var: Table,
     prefix: str | None,
     column: str | None,
-    max_pct_mt: float | None,
+    bound: str | None,
     notices: _Notices,
 ) -> np.ndarray:
     """Mask of the mitochondrial genes, bool [genes]."""
@@ -261,8 +278,8 @@ def _mitochondrial(
         return np.zeros(var.n_rows, bool)
     mt = mitochondrial_genes(var, prefix, column)
     if not mt.any():
-        if max_pct_mt is not None:
-            msg = f"{var.path}: {why_bound_cannot_act(var, prefix, column, max_pct_mt)}"
+        if bound is not None:
+            msg = f"{var.path}: {why_bound_cannot_act(var, prefix, column, bound)}"
             raise InputError(msg)
         notices.add(f"no gene name begins with {prefix!r}: mitochondrial counts are all zero")
     return mt
@@ -277,22 +294,7 @@ def _checked_blocks(
     notices: _Notices,
 ) -> Generator[CheckedCounts]:
     """Yield the row blocks of X checked and in canonical form, several in the making at once."""
-    if counts.matrix.format == "csr":
-        cut = csr_blocks(counts.indptr, budget)
-        rows = counts.row_blocks(cut)
-
-        def raw(i: int) -> sp.csr_matrix:
-            data, indices = rows[i].raw()
-            return csr(data, indices, rows[i].offsets, counts.shape[1])
-    else:
-        whole = counts.convert(budget)
-        notices.add(f"X was stored as {counts.matrix.format}: converted to CSR")
-        cut = csr_blocks(whole.indptr, budget)
-
-        def raw(i: int) -> sp.csr_matrix:
-            first, stop = cut[i]
-            return whole[first:stop]
-
+    _, cut, raw = counts.blocks(budget, notices.add)
     # The width that blocks so far needed; which they are does not show in the result.
     width = np.dtype(COUNT_DTYPES[0])
 
@@ -311,18 +313,18 @@ def _sentence(
     counts: CountsSource, problem: Problem, first: int, cells: Table, genes: pd.Index
 ) -> str:
     """Say which cell and gene hold what is no count, and what to do."""
-    path = counts.path
+    path, key = counts.path, counts.matrix.key
     row = first + problem.row
     cell = f"cell {row} ({cells.name_of(row)!r})"
     if problem.kind == "out_of_range":
         return (
-            f"{path}: X/indices of {cell} hold {problem.gene_index}, but there are "
+            f"{path}: {key}/indices of {cell} hold {problem.gene_index}, but there are "
             f"{len(genes)} genes, 0 to {len(genes) - 1}: {REMEDY}"
         )
     gene = f"gene {problem.gene_index} ({genes[problem.gene_index]!r})"
     if problem.kind == "duplicate":
         return (
-            f"{path}: X/indices of {cell} hold {gene} twice: add the values up "
+            f"{path}: {key}/indices of {cell} hold {gene} twice: add the values up "
             "(adata.X.sum_duplicates()) if they are parts of one count, and write the file again"
         )
     if problem.kind == "too_large":
@@ -332,18 +334,20 @@ def _sentence(
     else:
         wrong = f"{problem.value:.10g}, a {problem.kind} value"
     return (
-        f"{path}: X holds {wrong}, at {cell}, {gene}: "
+        f"{path}: {key} holds {wrong}, at {cell}, {gene}: "
         f"give raw counts, not normalised or scaled values{_elsewhere(counts)}"
     )
 
 
 def _elsewhere(counts: CountsSource) -> str:
-    """Say which other element holds whole numbers, and how it becomes X."""
+    """Say which other element holds whole numbers, and which line of the config takes it."""
     other = next(iter(counts.others_with_counts()), None)
     if other is None:
         return ""
-    mend = "adata = adata.raw.to_adata()" if other == "raw.X" else f"adata.X = adata.{other}"
-    return f"; {other} holds whole numbers: set {mend} and write the file again"
+    return (
+        f"; {other} holds whole numbers: write 'source: {{counts: {other}}}' in the config, or "
+        f"{other} in a column 'counts' of the plate sheet"
+    )
 
 
 def _note_replaced(

@@ -1,4 +1,4 @@
-"""Sums by group of several plates in one h5ad, which R and Python read."""
+"""Sums by group of several plates in one h5ad file, for R and Python."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     import h5py
 
-# Values that are compressed together.
-_CHUNK = 2**16
+# Values per chunk of the h5ad file.
+_CHUNK_VALUES = 2**16
 
 
 def merge_sums(
@@ -36,22 +36,22 @@ def merge_sums(
     genes: Literal["same", "intersect"] = "same",
     block_budget: str | int = "256MB",
 ) -> dict[str, Any]:
-    """Put the sums of several plates together, in memory that does not grow with them.
+    """Merge the sums of several plates, in memory that does not grow with them.
 
     Parameters
     ----------
     stores
-        AnnData Zarr stores by plate, X as CSR and obs with a row a group; their order is that of
-        the result.
+        AnnData Zarr stores by plate, X as CSR and obs with one row per group; the result has the
+        same order.
     out
-        h5ad to write, with what :func:`scatlas.io.concat_on_disk` makes of obs and var: obs gets
-        the column ``plate`` and those of `labels`, and a name that occurs on several plates the
+        h5ad file to write. :func:`scatlas.io.concat_on_disk` merges obs and var: obs gets the
+        column ``plate`` and those of `labels`, and a name that occurs on several plates gets the
         suffix ``-{plate}``.
     labels
         As for :func:`scatlas.io.concat_on_disk`.
     genes
-        ``"same"`` refuses plates of other genes; ``"intersect"`` takes the genes that every plate
-        has, in the order of the first.
+        ``"same"`` refuses plates with other genes; ``"intersect"`` takes the genes that all plates
+        have, in the order of the first plate.
     block_budget
         Memory for the values in flight.
 
@@ -66,11 +66,11 @@ def merge_sums(
     """
     out = Path(out)
     work = out.with_name(f".{out.name}.work")
-    # A fixed name, so that the next run finds what a killed one has left.
+    # A fixed name, so that the next run removes the files of a killed one.
     shutil.rmtree(work, ignore_errors=True)
     try:
         if genes == "intersect":
-            stores = _cut(stores, work, block_budget)
+            stores = _select_shared_genes(stores, work, block_budget)
         merged = work / "merged.zarr"
         facts = concat_on_disk(stores, merged, labels=labels, block_budget=block_budget)
         with atomic_path(out) as path:
@@ -85,10 +85,10 @@ def merge_sums(
     }
 
 
-def _cut(
+def _select_shared_genes(
     stores: Mapping[str, Path | str], work: Path, block_budget: str | int
 ) -> dict[str, Path | str]:
-    """The stores cut to the genes that all of them have."""
+    """Stores with only the genes that all plates have."""
     found = {plate: read_matrix(path, block_budget=block_budget) for plate, path in stores.items()}
     shared = next(iter(found.values()))[1].index
     for _, var in found.values():
@@ -107,7 +107,7 @@ def _cut(
 
 
 def _to_h5ad(store: Path, path: Path, block_budget: str | int) -> None:
-    """Write obs, var and X of a Zarr store as h5ad, X a block at a time."""
+    """Write obs, var and X of a Zarr store as h5ad, X one block at a time."""
     block: sparse.csr_matrix
     x, var = read_matrix(store, block_budget=block_budget)
     with open_tables(store) as (table, _):
@@ -115,12 +115,12 @@ def _to_h5ad(store: Path, path: Path, block_budget: str | int) -> None:
     empty = AnnData(X=sparse.csr_matrix(x.shape, dtype=x.dtype), obs=obs, var=var)
     empty.strings_to_categoricals()
     with create_hdf5(path) as file:
-        # AnnData writes the frame: its X, which is empty, is filled.
+        # AnnData writes obs, var and an empty X, which is then filled.
         write_elem(file, "/", empty)
         group, ends = file["X"], [np.zeros(1, dtype=np.int64)]
         for name, dtype in (("data", x.dtype), ("indices", np.int32), ("indptr", np.int64)):
             del group[name]
-            size = {"shape": (0,), "maxshape": (None,), "chunks": (_CHUNK,)}
+            size = {"shape": (0,), "maxshape": (None,), "chunks": (_CHUNK_VALUES,)}
             group.create_dataset(name, dtype=dtype, compression="gzip", shuffle=True, **size)
         for block in blocks.stream(x):
             _append(group["data"], block.data)

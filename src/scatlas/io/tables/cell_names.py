@@ -23,8 +23,8 @@ class UniqueNames:
     """Names of the cells of several plates, with a suffix where they occur on more than one.
 
     A name that occurs on several plates becomes ``{name}-{plate}`` on each of them, as
-    ``anndata.concat(..., index_unique="-")`` names all cells. Where a cell bears that name
-    already, it keeps it, and the renamed one gets a number as well, the first that is free, as
+    ``anndata.concat(..., index_unique="-")`` names all cells. If another cell has
+    that name already, the renamed cell gets the first free number as well, as
     ``AnnData.obs_names_make_unique`` does: ``{name}-{plate}-1``. All other cells keep their names.
 
     Names are compared by 64-bit hashes (SipHash with a fixed key), 16 bytes per cell in memory
@@ -63,12 +63,12 @@ class UniqueNames:
 
     @property
     def n_changed(self) -> int:
-        """Cells whose name has got a suffix."""
+        """Number of cells whose name got a suffix."""
         return int(np.count_nonzero(self._changed))
 
     @property
     def n_numbered(self) -> int:
-        """Cells whose name has got a number as well."""
+        """Number of cells whose name got a number as well."""
         return self._numbers.size
 
     def read(self, plate: str, lo: int, hi: int) -> np.ndarray:
@@ -93,20 +93,20 @@ class UniqueNames:
                 hashes[cells.start + rows] = _hashes(self.read(plate, lo, hi)[rows])
 
     def _shared(self, hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Cells whose name another cell bears too, part by part.
+        """Cells that share their name with another cell, in parts.
 
         Yields
         ------
-        Their rows, group by group, in each first the one that has its own name and then in order;
-        and a mask of the first of each group.
+        Rows of these cells in groups of one name, in each group the cell with its original name
+        first and the others in order; and a mask of the first row of each group.
         """
         part_of = np.empty(hashes.size, np.uint8)
         np.right_shift(hashes, np.uint64(60), out=part_of, casting="unsafe")
         for part in range(_PARTS):
             rows = np.flatnonzero(part_of == part)
             own = hashes[rows]
-            # Of most names there is one: values alone are sorted in a tenth of the time.
-            rows = rows[np.isin(own, _repeated(np.sort(own)))]
+            # Most names are unique: sorting the values alone takes a tenth of the time.
+            rows = rows[np.isin(own, _duplicates(np.sort(own)))]
             rows = rows[np.lexsort((self._changed[rows], hashes[rows]))]
             first = np.ones(rows.size, bool)
             first[1:] = hashes[rows[1:]] != hashes[rows[:-1]]
@@ -117,7 +117,7 @@ class UniqueNames:
         for at in np.flatnonzero(~first[1:] & (plates[1:] == plates[:-1])):
             plate = list(self._columns)[plates[at]]
             duplicates = rows[at : at + 2] - self._starts[plates[at]]
-            # Of different names with one hash none is refused.
+            # Different names with the same hash are not refused.
             name, other = (
                 self._columns[plate].text(row, row + 1)[0] for row in duplicates.tolist()
             )
@@ -129,7 +129,7 @@ class UniqueNames:
                 raise InputError(msg)
 
     def _number(self, hashes: np.ndarray) -> None:
-        """Find numbers for the renamed cells whose new name is another's."""
+        """Find numbers for renamed cells whose new name another cell has."""
         pending = np.zeros(hashes.size, bool)
         for rows, first in self._shared(hashes):
             pending[rows[~first]] = True
@@ -151,17 +151,17 @@ class UniqueNames:
 
 
 class NumberedNames:
-    """Names of one table's rows, made unique as AnnData does: a second ``A`` becomes ``A-1``.
+    """Row names of a table, made unique as AnnData does: a second ``A`` becomes ``A-1``.
 
-    The same names as ``anndata.utils.make_index_unique``: a repeated name takes the next number
-    that makes a name which no row bears. Duplicates are searched on first use, or while
+    The same names as ``anndata.utils.make_index_unique``: a repeated name gets the next number
+    that makes a name of no other row. Duplicates are searched on first use, or while
     :meth:`stored` yields the names. The search takes 9 bytes per row; each row that gets a number
     takes 16 bytes more, and each duplicate name some 200.
 
     Parameters
     ----------
     names
-        Gives the names of rows ``lo`` to ``hi``, an ``object`` array of ``str``.
+        Function that returns the names of rows ``lo`` to ``hi``, an ``object`` array of ``str``.
     spans
         Ranges of rows to read at once, in order.
     """
@@ -175,12 +175,12 @@ class NumberedNames:
 
     @property
     def is_known(self) -> bool:
-        """Whether repeats have been looked for."""
+        """Whether duplicates have been searched."""
         return self._found is not None
 
     @property
     def n_changed(self) -> int:
-        """Rows whose name has got a number."""
+        """Number of rows whose name got a number."""
         return self._numbered()[0].size
 
     def read(self, lo: int, hi: int) -> np.ndarray:
@@ -191,15 +191,15 @@ class NumberedNames:
         return names
 
     def stored(self) -> Iterator[np.ndarray]:
-        """Names without numbers, range after range; at the end it is known which repeat."""
-        # Python's own hashes differ from run to run, which nothing that follows shows.
+        """Names without numbers, one range at a time; finds the duplicates on the way."""
+        # Python's hashes differ from run to run, but no result depends on them.
         hashes = np.empty(self._spans[-1][1] if self._spans else 0, np.int64)
         for lo, hi in self._spans:
             names = self._names(lo, hi)
             hashes[lo:hi] = np.fromiter(map(hash, names), np.int64, hi - lo)
             yield names
         hashes.sort()
-        shared = _repeated(hashes)
+        shared = _duplicates(hashes)
         del hashes
         none = np.empty(0, np.int64)
         self._found = self._number(shared) if shared.size else (none, none)
@@ -215,9 +215,9 @@ class NumberedNames:
     def _number(self, shared: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Find the numbers; ``shared`` are hashes of more than one row, ascending."""
         spans = self._spans
-        seen: dict[str, int] = {}  # name: position among the names that repeat, or -1 so far
+        seen: dict[str, int] = {}  # name: position among the duplicate names, or -1 so far
         rows, bases = array("q"), array("q")
-        repeats: dict[str, set[int]] = {}  # name: the numbers that other rows bear behind it
+        repeats: dict[str, set[int]] = {}  # name: numbers at the end of other rows' names
         for lo, hi in spans:
             names = self._names(lo, hi)
             own = np.fromiter(map(hash, names), np.int64, hi - lo)
@@ -248,18 +248,18 @@ class NumberedNames:
         return np.array(rows, np.int64), numbers
 
 
-def _repeated(ascending: np.ndarray) -> np.ndarray:
-    """Values that occur more than once, ascending, each one time less than it occurs."""
+def _duplicates(ascending: np.ndarray) -> np.ndarray:
+    """Values of a sorted array that equal the value before them."""
     return ascending[1:][ascending[1:] == ascending[:-1]]
 
 
 def _is_number(text: str) -> bool:
-    """Whether it is how a row number is written: no leading zero, no other digits than ASCII's."""
+    """Whether a text is a row number: ASCII digits without a leading zero."""
     return text.isascii() and text.isdecimal() and text[0] != "0" and len(text) < 19
 
 
 def _append_numbers(names: np.ndarray, lo: int, rows: np.ndarray, numbers: np.ndarray) -> None:
-    """Append their numbers to those of the names, from row ``lo`` on, that have one."""
+    """Append numbers to the names of rows from ``lo`` on that have one."""
     first, last = np.searchsorted(rows, [lo, lo + names.size])
     for row, number in zip(rows[first:last], numbers[first:last], strict=True):
         names[row - lo] += f"-{number}"

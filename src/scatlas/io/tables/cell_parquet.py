@@ -1,4 +1,4 @@
-"""Tables of a plate's cells between the steps: parquet, a row group of named cells at a time."""
+"""Tables of a plate's cells between the steps: parquet, written in row groups."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write_cells(
     path
         File to write.
     columns
-        A row a cell; its index is not looked at.
+        One row per cell; its index is ignored.
     names
         Names of the cells, in pieces of ``object`` arrays of ``str``, or of Arrow's; a piece makes
         a row group.

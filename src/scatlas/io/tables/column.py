@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from scatlas.io.files.stored_nodes import StoredGroup
     from scatlas.io.tables.encodings import Kind
 
 # Rows in memory at once, or one chunk of the file if that is more: 2^15 names take about 2.5 MB as
@@ -47,7 +48,7 @@ class Column:
     _stored: Stored
 
     @classmethod
-    def open(cls, path: Path | str, table: Any, name: str) -> Column:
+    def open(cls, path: Path | str, table: StoredGroup, name: str) -> Column:
         """Open a column that is to be merged.
 
         Raises
@@ -66,7 +67,7 @@ class Column:
         return column
 
     @classmethod
-    def find(cls, path: Path | str, table: Any, name: str) -> Column | None:
+    def find(cls, path: Path | str, table: StoredGroup, name: str) -> Column | None:
         """Open a column of an ``h5py.Group`` or ``zarr.Group``; None if it is of another kind.
 
         Raises
@@ -86,17 +87,17 @@ class Column:
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the numbers; of the codes for categories; ``object`` for text."""
+        """Dtype of the numbers or of the codes of categories; ``object`` for text."""
         return self._stored.dtype
 
     @property
     def n_rows(self) -> int:
-        """Rows of the table."""
+        """Number of rows of the table."""
         return self._stored.n_rows
 
     @property
     def categories(self) -> np.ndarray:
-        """In order; empty unless the column is categorical."""
+        """Categories in order; empty unless the column is categorical."""
         return self._stored.categories
 
     @property
@@ -123,7 +124,7 @@ class Column:
         return values
 
     def gaps(self, lo: int, hi: int) -> np.ndarray:
-        """Which of the rows have no value; NaN is none."""
+        """Mask of the rows without a value; NaN is a gap, too."""
         if self._stored.mask is not None:
             with reading(self.path, self.element):
                 return np.asarray(self._stored.mask[lo:hi])
@@ -172,12 +173,12 @@ class Column:
 
     @property
     def is_plain_text(self) -> bool:
-        """Whether it is text that cannot have gaps."""
+        """Whether the column is text without a mask for gaps."""
         return self.kind == "text" and self._stored.mask is None
 
     @property
     def has_gaps(self) -> bool:
-        """Whether any row has no value; reads the column."""
+        """Whether a row has no value; reads the column."""
         if self.kind in {"number", "text"} and self._stored.mask is None and self.dtype.kind != "f":
             return False
         return any(self.gaps(lo, hi).any() for lo, hi in self.spans(wide=True))
@@ -225,7 +226,7 @@ class Column:
 def pieces(
     spans: Iterator[tuple[int, int]], rows: np.ndarray | None
 ) -> Iterator[tuple[int, int, slice | np.ndarray]]:
-    """Ranges of rows, each with what picks those of it that are wanted.
+    """Ranges of rows, each with an index of the requested rows within it.
 
     Ranges without any of ``rows`` (sorted, int64) are left out; None wants all.
     """
@@ -240,7 +241,7 @@ def pieces(
 
 @dataclass(frozen=True)
 class InMemoryColumn:
-    """A column of a kind that is read whole, alone, by anndata: dates, bytes, and rarer ones.
+    """A column of a type that anndata must read as a whole: dates, bytes and rarer types.
 
     The interface of `Column`, as far as a `scatlas.io.tables.table.Table` needs it.
     """
@@ -248,7 +249,7 @@ class InMemoryColumn:
     path: str
     element: str
     n_rows: int
-    _table: Any
+    _table: StoredGroup
     _name: str
     as_text: bool = False
 
@@ -273,7 +274,7 @@ class InMemoryColumn:
         return self.series().array
 
 
-def open_column(path: str, table: Any, name: str, n_rows: int) -> Column | InMemoryColumn:
+def open_column(path: str, table: StoredGroup, name: str, n_rows: int) -> Column | InMemoryColumn:
     """Open a column of a table with ``n_rows`` rows.
 
     Raises

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """What several columns of one name become when they are joined.
+    """Kind and dtype of the column that several columns of one name become when merged.
 
     Attributes
     ----------
     kind, dtype, categories, ordered
         As in `Column`.
     note
-        What changes in it, for people; empty when nothing does.
+        Sentence on what changes, for the log; empty if nothing changes.
     """
 
     kind: Kind
@@ -72,7 +72,7 @@ class Target:
         if kinds == {"text"} and not any(column.has_gaps for column in columns):
             return cls("text", np.dtype(object))
         if kinds == {"categorical"}:
-            return cls._united(columns)
+            return cls._common_categories(columns)
         text = "text with gaps" if any(column.has_gaps for column in columns) else "text"
         note = _become(found, text)
         if kinds <= {"number", "nullable"}:
@@ -87,7 +87,7 @@ class Target:
         return cls.categorical(np.array([*labels], object), note=note)
 
     @classmethod
-    def _united(cls, columns: list[Column]) -> Target:
+    def _common_categories(cls, columns: list[Column]) -> Target:
         first = columns[0]
         same = all(
             column.ordered == first.ordered
@@ -97,9 +97,9 @@ class Target:
         )
         if same:
             return cls.categorical(first.categories, ordered=first.ordered)
-        # Of a column without any, the dtype says nothing.
+        # The dtype of empty categories has no meaning.
         each = [column.categories for column in columns if len(column.categories)]
-        labels = _united_numbers(each)
+        labels = _common_numbers(each)
         notes = []
         if labels is None:
             if any(own.dtype.kind in "biuf" for own in each):
@@ -120,8 +120,8 @@ class Target:
         return cls("categorical", np.dtype(dtype), categories, ordered, note)
 
 
-def _united_numbers(each: list[np.ndarray]) -> np.ndarray | None:
-    """All categories in a dtype that holds them; None where none does, or some are no numbers."""
+def _common_numbers(each: list[np.ndarray]) -> np.ndarray | None:
+    """All categories in a dtype that holds them; None if there is none, or some are not numbers."""
     kinds = {own.dtype.kind for own in each}
     # True and 1 are two categories, and equal as numbers.
     if not kinds or "O" in kinds or ("b" in kinds and len(kinds) > 1):
@@ -137,14 +137,14 @@ def _become(found: list[str], what: str) -> str:
 
 
 class ColumnWriter:
-    """Write one column of a table, range of rows after range; a context manager.
+    """Context manager that writes one column of a table, one range of rows at a time.
 
     Parameters
     ----------
     path
         Folder of the column.
     target
-        What to write.
+        Kind and dtype to write.
     pool
         Threads that encode.
     """
@@ -169,7 +169,7 @@ class ColumnWriter:
         self._values.append(values)
 
     def append_column(self, column: Column, rows: np.ndarray | None = None) -> None:
-        """Append rows (sorted, int64; all by default) of a column that the target was made of."""
+        """Append rows (sorted, int64; all by default) of one of the columns of the target."""
         convert = self._conversion(column)
         labels = self._target.kind == "categorical" and column.kind != "categorical"
         makes_text = self._target.kind == "text" or labels
@@ -190,15 +190,15 @@ class ColumnWriter:
             return column.values
         labels = pd.Index(self._target.categories)
         if column.kind != "categorical":
-            # "" where there is a gap, unless the column itself holds "" as a value.
+            # A gap reads as "", and so does a value "".
             return lambda lo, hi: np.where(
                 column.gaps(lo, hi), -1, labels.get_indexer(column.text(lo, hi))
             )
         own = column.categories
-        # The dtype of the array: pandas 3 gives an index of text its own dtype.
+        # pandas 3 gives an index of text its own dtype: use that of the array.
         if self._target.categories.dtype == object and own.dtype != object:
             own = own.astype(str).astype(object)
-        # One entry more: code -1, a gap, picks the last.
+        # One more entry at the end: a gap has code -1 and picks it.
         recode = np.append(labels.get_indexer(own), -1).astype(self._target.dtype)
         return lambda lo, hi: recode[column.values(lo, hi)]
 
@@ -226,53 +226,53 @@ class ColumnWriter:
             with categories:
                 categories.append(labels)
         elif self._target.kind == "nullable":
-            kind_of = "boolean" if self._target.dtype == bool else "integer"
-            encoding = {"encoding-type": f"nullable-{kind_of}", "encoding-version": "0.1.0"}
+            number_kind = "boolean" if self._target.dtype == bool else "integer"
+            encoding = {"encoding-type": f"nullable-{number_kind}", "encoding-version": "0.1.0"}
             create_group(self._path, encoding)
 
 
 def write_frame(folder: Path, frame: pd.DataFrame) -> None:
-    """Write a data frame, as `write_elem` does, in a tenth of the time for small ones.
+    """Write a data frame as `write_elem` does; small ones in a tenth of the time.
 
     Parameters
     ----------
     folder
-        Where; made here.
+        Folder to create.
     frame
-        Not changed.
+        Table to write.
 
     Raises
     ------
     ValueError
-        As ``anndata.io.write_elem``, of names that cannot be stored.
+        As ``anndata.io.write_elem``: a name cannot be stored.
     """
     frame = writable_frame(frame)
     key = frame.index.name or "_index"
     columns = dict(frame.items())
     usual = frame.columns.is_unique and key not in columns and all(map(_is_storable, columns))
     if not usual or not (key == "_index" or _is_storable(key)):
-        # What is refused, and what is taken since two columns agree, anndata knows.
+        # anndata decides whether to refuse such names.
         write_elem(open_group_to_write(folder.parent), folder.name, frame)
         return
     create_group(folder, {**DATAFRAME, "column-order": [*columns], "_index": key})
     with encoding_pool() as pool:
         for name, values in {key: frame.index, **columns}.items():
-            _write_array(folder, name, values.array, pool)
+            write_array(folder, name, values.array, pool)
 
 
 def _is_storable(name: object) -> bool:
     return isinstance(name, str) and "/" not in name and name not in RESERVED
 
 
-def _write_array(folder: Path, name: str, values: Any, pool: ThreadPoolExecutor) -> None:
-    """Write a column, given as pandas has it."""
+def write_array(folder: Path, name: str, values: Any, pool: ThreadPoolExecutor) -> None:
+    """Write a column from its pandas array."""
     labels = values.categories.array if isinstance(values, pd.Categorical) else values
     plain = np.asarray(labels)
     if plain.dtype == object:
         known = pd.api.types.infer_dtype(plain, skipna=False) in ("string", "empty")
     else:
         known = plain.dtype.kind in "biuf" and plain.dtype.itemsize <= 8
-    # Not with a mask, of times, or of intervals.
+    # anndata writes masked arrays, times and intervals.
     numpy_like = isinstance(labels, pd.arrays.NumpyExtensionArray)
     if not known or not (numpy_like or isinstance(labels.dtype, pd.StringDtype)):
         write_elem(open_group_to_write(folder), name, values)

@@ -16,25 +16,26 @@ from scatlas.io.files.local_zarr import as_zarr_python
 
 if TYPE_CHECKING:
     from scatlas.io.chunks.chunked_array import ChunkedArray
+    from scatlas.io.files.stored_nodes import StoredGroup
 
 Kind = Literal["number", "text", "categorical", "nullable"]
 
-# Encoding and version that an element bears; what was written before anndata 0.8 bears none.
+# Encoding and version of an element; elements written before anndata 0.8 have none.
 _NONE = ("", "")
 _ARRAY = ("array", "0.2.0")
 _STRINGS = ("string-array", "0.2.0")
 _CATEGORICAL = ("categorical", "0.2.0")
-# With the kinds of NumPy's dtypes that their values have.
+# Encodings of nullable columns: the kinds of NumPy's dtypes of their values.
 _NULLABLE = {
     ("nullable-integer", "0.1.0"): "iu",
     ("nullable-boolean", "0.1.0"): "b",
     ("nullable-string-array", "0.1.0"): "O",
 }
-# Of anndata 0.7, and later.
+# Encodings of anndata 0.7 and of later versions.
 TABLES = (("dataframe", "0.1.0"), ("dataframe", "0.2.0"))
 
 
-# Texts that libhdf5 reads as quickly.
+# Up to this number of texts libhdf5 is as fast.
 _FEW = 1000
 
 
@@ -42,7 +43,7 @@ NO_CATEGORIES = np.empty(0, object)
 
 
 class Stored(NamedTuple):
-    """Where the values of a column are, and what they are.
+    """Place and type of the values of a column.
 
     Attributes
     ----------
@@ -66,7 +67,7 @@ class Stored(NamedTuple):
     ordered: bool = False
 
     @classmethod
-    def find(cls, table: Any, name: str) -> Stored | None:
+    def find(cls, table: StoredGroup, name: str) -> Stored | None:
         """Look at a column of an ``h5py.Group`` or ``zarr.Group``; None if it is of another kind.
 
         Whatever the libraries raise is passed on, and what pandas raises for categories that are
@@ -94,7 +95,7 @@ class Stored(NamedTuple):
 
     @classmethod
     def _one_dimensional(cls, elem: Any) -> Stored | None:
-        """Whatever anndata reads as one-dimensional numbers or text."""
+        """Arrays that anndata reads as one-dimensional numbers or text."""
         encoding = encoding_of(elem)
         if getattr(elem, "ndim", None) != 1 or encoding not in {_ARRAY, _STRINGS, _NONE}:
             return None
@@ -103,7 +104,7 @@ class Stored(NamedTuple):
             dtype = np.dtype(object)
         # Zarr has no wider numbers.
         elif encoding != _STRINGS and elem.dtype.kind in "biuf" and elem.dtype.itemsize <= 8:
-            # Without what HDF5 says of enumerations, and in this machine's byte order.
+            # Without HDF5's metadata of enumerations, and in this machine's byte order.
             dtype = np.dtype(elem.dtype.str).newbyteorder("=")
         else:
             return None
@@ -119,7 +120,7 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True)
 class _InHDF5:
-    """A data set that is open only while it is read: HDF5 keeps 8 MB of each that is open."""
+    """A dataset that is open only while it is read: HDF5 keeps 8 MB per open dataset."""
 
     file: h5py.File
     name: str
@@ -137,7 +138,7 @@ class _InHDF5:
             return read_without_plugins(elem, rows) if elem.dtype.kind in "biuf" else elem[rows]
         lo, hi, _ = rows.indices(elem.shape[0])
         if hi - lo > _FEW and self._references is not None:
-            # With Numba, half a second to import, which Zarr stores do without.
+            # Imports Numba, half a second, which Zarr stores do not need.
             from scatlas.io.tables.hdf5_strings import read_strings
 
             texts = read_strings(self._references, self.file.filename, lo, hi)
@@ -157,17 +158,17 @@ def _is_text(elem: Any, encoding: tuple[str, str]) -> bool:
 
 
 def encoding_of(elem: Any) -> tuple[str, str]:
-    """Encoding and version of an element; empty where it bears none."""
+    """Encoding and version of an element; empty if it has none."""
     return attribute(elem, "encoding-type"), attribute(elem, "encoding-version")
 
 
-def element_of(table: Any, name: str) -> str:
-    """Where a column is in its file, for messages."""
+def element_of(table: StoredGroup, name: str) -> str:
+    """Path of a column in its file, for messages."""
     return f"{table.name.strip('/')}/{name}"
 
 
-def read_column(table: Any, name: str) -> Any:
-    """Read a column whole, of any kind that anndata reads."""
+def read_column(table: StoredGroup, name: str) -> Any:
+    """Read a column as a whole, of any type that anndata reads."""
     from anndata.io import read_elem
 
     elem = table[name]
@@ -178,14 +179,14 @@ def read_column(table: Any, name: str) -> Any:
     return pd.Categorical.from_codes(codes, labels, ordered=ordered)
 
 
-def _is_old_categorical(table: Any, elem: Any) -> bool:
+def _is_old_categorical(table: StoredGroup, elem: Any) -> bool:
     return encoding_of(table) == TABLES[0] and "categories" in elem.attrs
 
 
-def _categorical(table: Any, elem: Any) -> tuple[Any, Any, bool]:
+def _categorical(table: StoredGroup, elem: Any) -> tuple[Any, Any, bool]:
     """Codes, categories, and whether these are in order."""
     if not _is_old_categorical(table, elem):
         return elem["codes"], elem["categories"], bool(elem.attrs["ordered"])
-    # The codes bear a reference to their categories, in Zarr a path.
+    # The codes have a reference to their categories, in Zarr a path.
     labels = table[elem.attrs["categories"]]
     return elem, labels, bool(labels.attrs.get("ordered", False))

@@ -1,4 +1,4 @@
-"""Which genes of a plate are mitochondrial, by their names."""
+"""Mitochondrial genes of a plate, found by their names."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def mitochondrial_genes(var: Table, prefix: str, column: str | None = None) -> n
     return _begin(_names(var, column), prefix)
 
 
-def why_bound_cannot_act(var: Table, prefix: str, column: str | None, max_pct_mt: float) -> str:
-    """Say that a bound on mitochondrial counts would drop no cell, and what to set instead.
+def why_bound_cannot_act(var: Table, prefix: str, column: str | None, bound: str) -> str:
+    """Say that all mitochondrial counts are zero, so a bound cannot act, and what to set instead.
 
     Gene ids in place of symbols in the index, and symbols of another species, are the usual
     reasons: every column of text, and both cases of the prefix, are tried.
@@ -57,8 +57,8 @@ def why_bound_cannot_act(var: Table, prefix: str, column: str | None, max_pct_mt
     ----------
     var, prefix, column
         As for :func:`mitochondrial_genes`, which has found no gene.
-    max_pct_mt
-        The bound.
+    bound
+        The bound in words, as ``"qc.max_pct_mt is 5"``.
 
     Returns
     -------
@@ -66,10 +66,10 @@ def why_bound_cannot_act(var: Table, prefix: str, column: str | None, max_pct_mt
     """
     first = next(iter(_names(var, column)), "")
     fact = (
-        f"qc.max_pct_mt is {max_pct_mt:g}, but would drop no cell: no gene name in "
-        f"{_place(var, column)} begins with {prefix!r} (the first is {str(first)!r})"
+        f"{bound}, but all mitochondrial counts are zero: no gene name in {_place(var, column)} "
+        f"begins with {prefix!r} (the first is {str(first)!r})"
     )
-    best, mend = 0, "set qc.max_pct_mt to null"
+    best, mend = 0, "remove this bound"
     for spelling in dict.fromkeys([prefix, prefix.upper(), prefix.lower()]):
         for name in (None, *_text_columns(var)):
             n = int(_begin(_names(var, name), spelling).sum())

@@ -1,4 +1,4 @@
-"""obs and var as every version of AnnData can write them."""
+"""Names and types of obs and var columns that every version of AnnData can write."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pandas as pd
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-# Names that AnnData, Zarr or the file system keep for themselves.
+# Names that AnnData, Zarr or the file system reserve.
 RESERVED = frozenset({"", ".", "..", "_index", "zarr.json"})
 
 
 def storable_names(
     columns: Iterable[Any], name: str, notify: Callable[[str], None]
 ) -> dict[Any, str]:
-    """Names under which columns are stored, without those that cannot be.
+    """Names under which columns are stored; columns that cannot be stored are left out.
 
     Calls ``notify`` with a sentence for each change, about the table ``name``.
     """
@@ -36,8 +36,8 @@ def storable_names(
     return names
 
 
-def made_text(name: str, column: Any, dtype: Any) -> str:
-    """Say that a column is stored as text."""
+def text_notice(name: str, column: Any, dtype: Any) -> str:
+    """Sentence that says that a column is stored as text."""
     return f"{name}[{column!r}] ({dtype}) cannot be stored: made text"
 
 

@@ -7,10 +7,10 @@ memory at a time.
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -26,33 +26,38 @@ from scatlas.io.files.anndata_checks import (
 from scatlas.io.files.anndata_file import Store, load_filters
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.tables.cell_names import NumberedNames
+from scatlas.io.tables.cell_ranger import open_cell_ranger
 from scatlas.io.tables.column import Column, InMemoryColumn, open_column, pieces
 from scatlas.io.tables.encodings import TABLES, encoding_of
-from scatlas.io.tables.storable_columns import RESERVED, made_text, storable_names
+from scatlas.io.tables.storable_columns import RESERVED, storable_names, text_notice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from scatlas.io.files.stored_nodes import StoredGroup
 
 
 # Names are read several times: to compare, to look up and to write them. Those of tables with at
 # most this many rows, which take up to 10 MB, stay in memory.
-_HELD_NAMES = 2**17
+_MAX_CACHED_NAMES = 2**17
 
-# The obs columns that load adds.
+# obs columns that the step `load` adds.
 METRICS = ("total_counts", "n_genes_by_counts", "total_counts_mt", "pct_counts_mt")
-# And those of var.
+# var columns that the step `load` adds.
 GENE_METRICS = ("mt", "n_cells_by_counts", "total_counts")
 
 
 @contextmanager
-def open_tables(path: Path | str) -> Iterator[tuple[Table, Table]]:
-    """Open obs and var of an AnnData file; neither is read, nor is X looked at.
+def open_tables(path: Path | str, *, var: str = "var") -> Iterator[tuple[Table, Table]]:
+    """Open obs and var of an AnnData file, without reading them or X.
 
     Parameters
     ----------
     path
         h5ad file or Zarr store (v2 or v3), a local path or a URL that fsspec opens.
+    var
+        Element of the table of genes.
 
     Yields
     ------
@@ -64,23 +69,30 @@ def open_tables(path: Path | str) -> Iterator[tuple[Table, Table]]:
         The file does not exist, is no AnnData file, or a table's parts do not agree.
     """
     store = Store.find(path)
-    with store.open() as root:
+    with ExitStack() as stack:
+        root = store.open_on(stack)
         with reading(store.path, STRUCTURE):
-            check_anndata(store.path, root)
-        yield Table.open(store.path, root, "obs"), Table.open(store.path, root, "var")
+            if found := open_cell_ranger(store.path, root, stack):
+                root, var = found.root, "var"
+            else:
+                check_anndata(store.path, root)
+        yield Table.open(store.path, root, "obs"), Table.open(store.path, root, var)
 
 
 class Writing:
     """A table that a thread is writing: see `Table.writing`."""
 
     def __init__(
-        self, thread: ThreadPoolExecutor, write: Callable[..., None], late: Iterable[str]
+        self,
+        thread: ThreadPoolExecutor,
+        write: Callable[..., None],
+        deferred_columns: Iterable[str],
     ) -> None:
         self._values: Future[Mapping[str, np.ndarray]] = Future()
         # The thread searches the table for columns of these names and writes all others before it
         # needs the values.
-        extra = {name: partial(self._deferred_columns, name) for name in late}
-        self._written = thread.submit(write, extra=extra)
+        extra = {name: partial(self._column, name) for name in deferred_columns}
+        self._future = thread.submit(write, extra=extra)
 
     def __call__(self, columns: Mapping[str, np.ndarray]) -> None:
         """Write the further columns, and return when the table is written.
@@ -91,18 +103,18 @@ class Writing:
             As `Table.write`.
         """
         self._values.set_result(columns)
-        self._written.result()
+        self._future.result()
 
     def check(self) -> None:
-        """Raise what has stopped the thread, if anything has."""
-        if self._written.done():
-            self._written.result()
+        """Raise the error that stopped the thread, if there is one."""
+        if self._future.done():
+            self._future.result()
 
     def abandon(self) -> None:
-        """Let the thread end after an error: nobody gives the values that it waits for."""
+        """Let the thread end after an error: the values that it waits for will not come."""
         self._values.cancel()
 
-    def _deferred_columns(self, name: str) -> np.ndarray:
+    def _column(self, name: str) -> np.ndarray:
         return self._values.result()[name]
 
 
@@ -117,9 +129,9 @@ class Table:
     n_rows
         Cells (or genes).
     index_name
-        Name of the index, as pandas has it.
+        Name of the index in pandas.
     columns
-        By name, in order.
+        Columns by name, in order.
     """
 
     path: str
@@ -129,10 +141,10 @@ class Table:
     columns: Mapping[str, Column | InMemoryColumn]
     _index: Column | InMemoryColumn
     _numbered: NumberedNames | None = None
-    _held: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, repr=False)
+    _cached_names: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def open(cls, path: Path | str, root: Any, name: str) -> Table:
+    def open(cls, path: Path | str, root: StoredGroup, name: str) -> Table:
         """Open a table.
 
         Parameters
@@ -147,7 +159,7 @@ class Table:
         Raises
         ------
         InputError
-            It is no table, a column is missing, or columns differ in length.
+            The element is no table, a column is missing, or columns differ in length.
         """
         path = str(path)
         n_rows = frame_length(path, root, name)
@@ -178,11 +190,11 @@ class Table:
         return self._stored_names(lo, hi)
 
     def _stored_names(self, lo: int, hi: int) -> np.ndarray:
-        if self.n_rows > _HELD_NAMES:
+        if self.n_rows > _MAX_CACHED_NAMES:
             return self._read_names(lo, hi)
-        if (lo, hi) not in self._held:
-            self._held[lo, hi] = self._read_names(lo, hi)
-        return self._held[lo, hi].copy()
+        if (lo, hi) not in self._cached_names:
+            self._cached_names[lo, hi] = self._read_names(lo, hi)
+        return self._cached_names[lo, hi].copy()
 
     def _read_names(self, lo: int, hi: int) -> np.ndarray:
         index = self._index
@@ -210,18 +222,18 @@ class Table:
         return self._index.spans()
 
     def read(self, columns: Iterable[str] | None = None, *, index: bool = True) -> pd.DataFrame:
-        """Read some columns, or all, whole.
+        """Read some columns, or all, in memory.
 
         Parameters
         ----------
         columns
-            Their names, in the order wanted.
+            Names, in the order of the result.
         index
             Whether to read the names of the rows; without them rows are numbered.
 
         Returns
         -------
-        The same as anndata reads, but that names are always text.
+        The same as from anndata, except that row names are always text.
         """
         wanted = list(self.columns if columns is None else columns)
         rows = self.index() if index else pd.RangeIndex(self.n_rows)
@@ -229,11 +241,11 @@ class Table:
         return pd.DataFrame(taken, index=rows, columns=wanted or None, copy=False)
 
     def for_query(self, names: Iterable[str]) -> pd.DataFrame:
-        """Frame on which a query over these names, as `query_columns` finds them, can be evaluated.
+        """Data frame for a query that uses these names (see `query_columns`).
 
-        It has the columns of these names, whole, and the index where the query names it. If one is
-        neither, it has all columns and no row: pandas then raises its error, and all that a user
-        might have meant can be named.
+        It has the columns of these names, and the index if the query uses it. If a name is neither,
+        it has all columns and no row: pandas then raises its error, and the message can list all
+        columns.
         """
         names = list(dict.fromkeys(names))
         index = {"index", "ilevel_0", self.index_name}
@@ -242,19 +254,21 @@ class Table:
             return pd.DataFrame(columns=list(self.columns))
         return self.read(columns, index=len(columns) < len(names))
 
-    def storable(self, notify: Callable[[str], None]) -> Table:
-        """Find what AnnData can store of the table.
+    def storable(self, notify: Callable[[str], None], *, unique_names: bool = True) -> Table:
+        """Table with the columns and names that AnnData can store.
 
-        Repeated names are made unique as AnnData does (:meth:`renamed` says so), columns of kinds
-        that it cannot write become text, and names that it does not take are changed, or their
-        columns dropped.
+        Repeated row names are made unique as AnnData does (:meth:`renamed` reports it), columns of
+        types that AnnData cannot write become text, and columns with names that it refuses are
+        renamed or dropped.
 
-        Only what is not written is read here: whatever else is damaged, :meth:`write` finds.
+        This reads only the dropped columns: :meth:`write` finds damage in the others.
 
         Parameters
         ----------
         notify
             Called with a sentence for each change of a column.
+        unique_names
+            Whether repeated names are made unique.
 
         Returns
         -------
@@ -271,7 +285,7 @@ class Table:
                 isinstance(column, InMemoryColumn)
                 and (dtype := column.dtype_made_text()) is not None
             ):
-                notify(made_text(self.name, name, dtype))
+                notify(text_notice(self.name, name, dtype))
                 columns[name] = replace(column, as_text=True)
         stored = storable_names(columns, self.name, notify)
         for name in columns:
@@ -279,20 +293,21 @@ class Table:
                 _check(columns[name])
         named = (self.index_name or "").replace("/", "_")
         index_name = None if named in RESERVED else named
+        numbered = NumberedNames(self._stored_names, list(self.spans()))
         return replace(
             self,
             columns={fresh: columns[name] for name, fresh in stored.items()},
             index_name=index_name,
-            _numbered=NumberedNames(self._stored_names, list(self.spans())),
+            _numbered=numbered if unique_names else None,
         )
 
     def with_room_for(self, names: Iterable[str]) -> tuple[Table, list[str]]:
-        """Give way to further columns: columns of their names get ``source_`` before theirs.
+        """Rename columns that new columns replace, with the prefix ``source_``.
 
         Parameters
         ----------
         names
-            Of the columns that will be written in their place.
+            Names of the new columns.
 
         Returns
         -------
@@ -309,7 +324,7 @@ class Table:
         return replace(self, columns=columns), notices
 
     def renamed(self) -> str | None:
-        """Sentence on repeated names that `storable` has made unique, if there are any."""
+        """Sentence on repeated names that `storable` has made unique; None if there are none."""
         n = 0 if self._numbered is None else self._numbered.n_changed
         if not n:
             return None
@@ -327,13 +342,13 @@ class Table:
         Parameters
         ----------
         folder
-            Where; made here.
+            Folder to create.
         rows
             The rows to write (int64, ascending); all by default.
         extra
-            Further columns of numbers or bool, one value for each row written, or functions that
-            give them when all other columns are written. They take the place of columns of their
-            names, which are read all the same: none may be damaged.
+            Further columns of numbers or bool, one value per row written, or functions that return
+            them after all other columns are written. They replace columns of the same names, which
+            are read nevertheless: none may be damaged.
 
         Raises
         ------
@@ -366,9 +381,47 @@ class Table:
                 with ColumnWriter(folder / name, Target("number", values.dtype), pool) as column:
                     column.append(values)
 
+    def write_groups(
+        self, folders: Sequence[Path], groups: Sequence[np.ndarray] | None = None
+    ) -> None:
+        """Write several tables, each of some rows, without the categories that these do not use.
+
+        Each column is read once, whole.
+
+        Parameters
+        ----------
+        folders
+            Where; made here.
+        groups
+            The rows (int64) of each table; None for all rows in each.
+
+        Raises
+        ------
+        InputError
+            A column cannot be decoded.
+        """
+        from scatlas.io.tables.column_writer import write_array
+        from scatlas.io.zarr_writer.elements import DATAFRAME, create_group, writable_frame
+        from scatlas.io.zarr_writer.sharded_array import encoding_pool
+
+        order = [*self.columns]
+        key = self._index_key(order, ())
+        with encoding_pool() as pool:
+            for folder in folders:
+                create_group(folder, {**DATAFRAME, "column-order": order, "_index": key})
+            for name in [key, *(name for name in order if name != key)]:
+                column = self.index() if name == key else self.columns[name].take()
+                whole = pd.Series(np.asarray(column) if name == key else column)
+                for i, folder in enumerate(folders):
+                    own = whole if groups is None else whole.iloc[groups[i]]
+                    if groups is not None and isinstance(own.dtype, pd.CategoricalDtype):
+                        own = own.cat.remove_unused_categories()
+                    values = writable_frame(pd.DataFrame({name: own}))[name].array
+                    write_array(folder, name, values, pool)
+
     @contextmanager
     def writing(
-        self, folder: Path, *, late: Iterable[str], rows: np.ndarray | None = None
+        self, folder: Path, *, deferred_columns: Iterable[str], rows: np.ndarray | None = None
     ) -> Iterator[Writing]:
         """Write the table in another thread, while the body processes the counts.
 
@@ -376,15 +429,15 @@ class Table:
         ----------
         folder, rows
             As for :meth:`write`.
-        late
-            Names of the further columns, which are known when the body has ended.
+        deferred_columns
+            Names of further columns, whose values are known at the end of the body.
 
         Yields
         ------
         A function that takes the deferred columns at the end, and raises errors of the thread.
         """
         with ThreadPoolExecutor(1, "scatlas-obs") as thread:
-            writing = Writing(thread, partial(self.write, folder, rows=rows), late)
+            writing = Writing(thread, partial(self.write, folder, rows=rows), deferred_columns)
             try:
                 yield writing
             finally:
@@ -395,7 +448,7 @@ class Table:
 
         text, numbered = Target("text", np.dtype(object)), self._numbered
         if rows is None and numbered is not None and not numbered.is_known:
-            # Names hardly ever repeat, which shows while they are written; else they are once more.
+            # Names hardly ever repeat. If they do, which shows here, they are written once more.
             with ColumnWriter(path, text, pool) as column:
                 for names in numbered.stored():
                     column.append(names)
@@ -452,6 +505,6 @@ class Table:
 
 
 def _check(column: Column | InMemoryColumn | None) -> None:
-    """Refuse a column that cannot be decoded, where it is not written."""
+    """Refuse a column that is not written if it cannot be decoded."""
     if isinstance(column, Column):
         column.check()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scatlas.io.chunks.native_codecs import RunEncoder
-    from scatlas.io.files.zarr_nodes import ZarrArray
+    from scatlas.io.files.stored_nodes import StoredArray
 
 # Values per chunk, which a reader decodes at once. 0.25 to 2 MB fit the cache of a core,
 # and the overhead of one call per chunk is small beside decoding.
@@ -200,7 +200,7 @@ class ShardedArray:
         values
             Cast to the type of the array if necessary.
         copy
-            False if nobody changes the values before the array is closed, which saves copying
+            False if the values do not change before the array is closed, which saves copying
             whole chunks.
         """
         by_reference = not copy and values.dtype == self.dtype and values.flags.c_contiguous
@@ -224,7 +224,7 @@ class ShardedArray:
                 self._buffer, self._n_buffered = self._new_buffer(), 0
         self.n_rows += len(values)
 
-    def can_append_chunks_of(self, other: ZarrArray) -> bool:
+    def can_append_chunks_of(self, other: StoredArray) -> bool:
         """Whether :meth:`append_encoded_chunk` accepts the chunks of another array."""
         if self._n_buffered or not isinstance(other, LocalArray) or other.dtype != self.dtype:
             return False

@@ -4,14 +4,14 @@ Numba's own cache keeps an index of numbered files for each function. Two proces
 for two signatures at once can take the same number: every process from then on may be handed code
 for other types, whose results are wrong without an error where the items have the same size. (Seen
 after half of the attempts with eight processes, Numba 0.68; it loses entries more often still.) A
-file cut short by a full disk ends every later process. And the file's own source is all it looks
-at: a change in another file that a kernel calls into leaves the old code in use.
+file cut short by a full disk ends every later process. It checks the source of that file
+alone: after a change in another file that a kernel calls, the old code stays in use.
 
 Here each signature has a file, named by it and the processor and replaced as a whole. Its checksum
 covers content, that name, Numba's version, the sources of all kernels and those beside the
-function: what does not agree is compiled anew. The folder is Numba's choice: ``NUMBA_CACHE_DIR`` if
-set, else ``__pycache__`` beside the kernels, else the user's cache folder. Different processors and
-versions of Python may share it.
+function: on a mismatch the function is compiled again. The folder is Numba's choice:
+``NUMBA_CACHE_DIR`` if set, else ``__pycache__`` beside the kernels, else the user's cache folder.
+Different processors and versions of Python may share it.
 """
 
 from __future__ import annotations

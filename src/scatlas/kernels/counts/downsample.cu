@@ -69,7 +69,7 @@ __device__ void keep(const Rows& x, int64 row, int64 target, Words& words, Out* 
   }
 }
 
-// With replacement. `ends`: room for a number a value.
+// With replacement. `ends`: room for one number per value.
 template <class Rows, class Out>
 __device__ void redraw(const Rows& x, int64 row, int64 target, Words& words, uint64* ends,
                        Out* out) {

@@ -68,11 +68,11 @@ def take_genes(
     how = counted.rows, np.int64(n_rows), counted.new_column, scales
     run(*cuda.grid_of_warps(n_rows), (*source, *how, counted.indptr, data, indices))
     if not counted.in_order:
-        data, indices = _sorted(data, indices, counted.indptr)
+        data, indices = _sort_rows(data, indices, counted.indptr)
     return data, indices
 
 
-def _sorted(
+def _sort_rows(
     data: cp.ndarray, indices: cp.ndarray, indptr: cp.ndarray
 ) -> tuple[cp.ndarray, cp.ndarray]:
     """Values with each row sorted by gene; equal genes keep their order, as on the CPU."""

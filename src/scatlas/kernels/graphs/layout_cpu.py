@@ -2,9 +2,9 @@
 
 The forces are those of McInnes, Healy, Melville (2018), section 3.2, with the edge schedule of
 umap-learn 0.5 (`layouts.py`, BSD-3-Clause). There one edge after the other moves both of its cells.
-Here a cell sums the forces of the edges in its row, and random numbers are hashes of seed, cell and
-round: the bits depend neither on threads nor on blocks. Powers are polynomials, because those of
-the C library differ between machines; no step is fused, so all processors give the same bits.
+Here a cell sums the forces of its row, and random numbers are hashes of seed, cell and round:
+the bits depend neither on threads nor on blocks. Powers are polynomials, because those of the C
+library differ between machines; no step is fused, so all processors give the same bits.
 """
 
 from __future__ import annotations

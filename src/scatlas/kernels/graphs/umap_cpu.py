@@ -48,7 +48,7 @@ def memberships_in_reference(distances: Array) -> Float32Array:
 
     As umap-learn's ``transform`` computes it: `sigma` makes the weights without that of the nearest
     cell sum to ``log2(k)``, to 1e-5. A weight depends on its row alone: umap-learn's lower limit of
-    `sigma` is a share of the mean distance of all rows, here of this row.
+    `sigma` is a share of the mean distance of all rows, here of the row itself.
 
     Parameters
     ----------

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from scatlas.arrays.array_types import Floats
 
 
-# LAPACK takes time for the cube of the rows whatever `n` is: 7 s of 4,000 rows on one core, where
-# iterations take 1.5 s for 50 eigenvalues.
-_MANY_ROWS, _ROWS_PER_VALUE = 2500, 20
 # Rows per product, so that threads share a matrix without an effect on the bits.
 _ROWS_AT_ONCE = 512
 
@@ -45,7 +42,7 @@ def eigh_top(
     from scipy.linalg import eigh
 
     m = matrix.shape[0]
-    if m > _MANY_ROWS and m >= n * _ROWS_PER_VALUE:
+    if krylov_cpu.is_faster(m, n):
         parts = [matrix[i : i + _ROWS_AT_ONCE] for i in range(0, m, _ROWS_AT_ONCE)]
 
         def product(vectors: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""Largest eigenvalues of a symmetric matrix by cuSOLVER."""
+"""Largest eigenvalues of a symmetric matrix: by cuSOLVER, of many rows by Lanczos iterations."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import cupy as cp
 import numpy as np
+
+from scatlas.kernels.linalg import krylov_cpu
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -16,8 +18,16 @@ def eigh_top(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """As :func:`scatlas.kernels.linalg.eigh_cpu.eigh_top`, computed on the current device.
 
-    The matrix may lie there or in memory, and is left as it is. The result is in memory.
+    The matrix may be on the GPU or the host, and does not change. The result is on the host. For
+    many rows the GPU multiplies and the host keeps the basis of the iterations.
     """
-    # All pairs, by divide and conquer: of 2,304 genes in a third of a second.
-    values, vectors = cp.linalg.eigh(cp.asarray(matrix))
+    matrix = cp.asarray(matrix)
+    if krylov_cpu.is_faster(matrix.shape[0], n):
+        found = krylov_cpu.eigh_top(
+            lambda vectors: (matrix @ cp.asarray(vectors)).get(), matrix.shape[0], n
+        )
+        if found is not None:
+            return found
+    # All pairs, by divide and conquer: a third of a second for 2,304 genes.
+    values, vectors = cp.linalg.eigh(matrix)
     return values[::-1][:n].get(), np.ascontiguousarray(vectors[:, ::-1][:, :n].get())

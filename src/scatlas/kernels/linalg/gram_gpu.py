@@ -78,12 +78,12 @@ def add_block(
         def add_dense(a: int, b: int) -> None:
             _add_dense(cp.ascontiguousarray(x[a:b], dtype=cp.float64), sums, upper)
 
-        _each(add_dense, bounds, n_genes)
+        _for_each_part(add_dense, bounds, n_genes)
         return
     if x.data.size == 0:
         return
     indptr = cuda.row_offsets(x)
-    squares, is_sorted, cuts = _inspected(x.indices, indptr)
+    squares, is_sorted, cuts = _inspect(x.indices, indptr)
     if is_sorted and _PAIR_COST * squares < float(n_rows) * n_genes * n_genes:
         known = dict(cuts)
 
@@ -92,7 +92,7 @@ def add_block(
             part = slice(*ends)
             _add_pairs(x.data[part], x.indices[part], indptr[a : b + 1], sums, upper)
 
-        _each(add_pairs, list(known), n_genes)
+        _for_each_part(add_pairs, list(known), n_genes)
         return
     name = "scatter" if is_sorted else "scatter_any"
     scatter = cuda.kernel("linalg/gram", name, x.data.dtype, x.indices.dtype)
@@ -104,10 +104,10 @@ def add_block(
         scatter(*grid, (x.data, x.indices, pointers, np.int64(b - a), np.int64(n_genes), rows))
         _add_dense(rows, sums, upper)
 
-    _each(add_scattered, bounds, n_genes)
+    _for_each_part(add_scattered, bounds, n_genes)
 
 
-def _each(add: Callable[[int, int], None], bounds: list[int], n_genes: int) -> None:
+def _for_each_part(add: Callable[[int, int], None], bounds: list[int], n_genes: int) -> None:
     """Call ``add(first, last + 1)`` for the rows between bounds, in halves if memory is full.
 
     ``add`` must allocate all memory before it adds anything.
@@ -119,10 +119,10 @@ def _each(add: Callable[[int, int], None], bounds: list[int], n_genes: int) -> N
         except MemoryError as error:
             check_halves((b - a, n_genes), error)
         free_memory()
-        _each(add, [a, (a + b) // 2, b], n_genes)
+        _for_each_part(add, [a, (a + b) // 2, b], n_genes)
 
 
-def _inspected(indices: cp.ndarray, indptr: cp.ndarray) -> tuple[int, bool, list[tuple[int, int]]]:
+def _inspect(indices: cp.ndarray, indptr: cp.ndarray) -> tuple[int, bool, list[tuple[int, int]]]:
     """Sum of the squared values per row, whether rows are sorted and without repeats, and where the
     parts begin and end: rows and positions of the first value.
     """

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# LAPACK takes time for the cube of the rows whatever `n` is: 7 s of 4,000 rows on one core, where
+# iterations take 1.5 s for 50 eigenvalues. cuSOLVER takes 1.4 s of 4,000 rows.
+_MANY_ROWS, _ROWS_PER_VALUE = 2500, 20
 # Vectors per product. Wider blocks read the matrix less often, and need more vectors in all.
 BLOCK = 4
 # A residual below this share of the gap to the next eigenvalue turns a vector by less than this
@@ -28,6 +31,11 @@ _ROUNDING = 64 * np.finfo(np.float64).eps
 _MAX_RESTARTS = 200
 # Share of a product that has lost digits by the projections that were subtracted.
 _SMALL = 1e-3
+
+
+def is_faster(size: int, n: int) -> bool:
+    """Whether iterations find `n` eigenvalues of a matrix sooner than a direct solver."""
+    return size > _MANY_ROWS and size >= n * _ROWS_PER_VALUE
 
 
 def eigh_top(

@@ -3,22 +3,13 @@
 Most counts are small integers, so the terms of the counts 1, 2, 3, ... are computed once per cell
 and looked up. The sums are exact (see :func:`_exact_rows`): they depend neither on the order of the
 cells nor on where blocks begin.
-
-References
-----------
-S. M. Rump, T. Ogita, S. Oishi, "Accurate floating-point summation part I", SIAM J. Sci. Comput. 31
-(2008): numbers split at a common power of two, so that the sum of either part is exact.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import types
-from numba.core.cgutils import ir
-from numba.extending import intrinsic
 
 from scatlas.arrays import aligned
 from scatlas.arrays.array_types import (
@@ -32,6 +23,7 @@ from scatlas.arrays.array_types import (
 )
 from scatlas.kernels.build.numba_cache import njit
 from scatlas.kernels.counts.normalize_cpu import log1p, scale_rows
+from scatlas.kernels.moments.exact_sums_cpu import add_four, add_value, finish_sums, n_exact
 from scatlas.kernels.moments.moments_cpu import (
     Moments,
     expm1_values,
@@ -133,15 +125,9 @@ def _are_exact_in_float32(integers: Array) -> bool:
 def _exact_rows(
     counts: Array, scales: Floats, n_rows: int, transform: Callable[[Array], Array]
 ) -> tuple[int, float, int]:
-    """Number of cells (n) that can be summed exactly, and the power of two that splits squares.
+    """Number of cells that can be summed exactly, and the power of two that splits squares.
 
-    All values are at most m and are multiples of u, the unit in the last place of the smallest
-    possible value. n is chosen so that n * m / u <= 2**52, so the sum of n values is exact. Let
-    2**e be the power of two above n * m**2. Adding and subtracting 2**e leaves the high part of a
-    square: a multiple of 2**(e - 52), and n of them stay below 2**(e + 1). The low part is a
-    multiple of u**2 of at most 2**(e - 53), and n of them stay at n * 2**(e - 53) <= n**2 * m**2 /
-    2**52 <= 2**52 * u**2. No sum of either part reaches 2**53 of its units, so float64 holds it
-    exactly.
+    See :func:`~.exact_sums_cpu.n_exact`.
 
     Returns
     -------
@@ -167,8 +153,7 @@ def _exact_rows(
     if not 0 < smallest < np.inf or not largest < np.inf:
         return no_counts
     largest = max(largest, smallest)
-    n = min(max(1, n_rows), int(2.0**52 * float(np.spacing(np.float32(smallest))) / largest))
-    return n, 2.0 ** math.frexp(n * largest**2)[1], n_large
+    return *n_exact(smallest, largest, n_rows), n_large
 
 
 @njit(nogil=True, cache=True)
@@ -214,7 +199,7 @@ def _moments_from_counts(
             rows = slice(first, min(first + _ROWS_PER_LOOKUP, end))
             pointers = indptr[first : rows.stop + 1]
             _add_rows(x, pointers, offsets[rows], scales[rows], transform, grid, flat, large)
-        _finish_sums(flat, expressed.reshape(-1))
+        finish_sums(flat, expressed.reshape(-1))
         parts.append(Moments(groups, group_sizes(local[start:end], groups.size), sums, expressed))
     return merge_in_place(parts)
 
@@ -236,29 +221,6 @@ def _add_rows(
     n = _add_small(x.data, x.indices, pointers, offsets, lookup, grid, sums, *large)
     values = (x.data[positions[:n]] * scales[rows[:n]]).astype(np.float32)
     _add_large(transform(values), targets[:n], grid, sums)
-
-
-@intrinsic
-def _add_four(typing_context: Any, sums: Any, at: Any, values: Any, first: Any) -> Any:  # noqa: ARG001
-    """``sums[at : at + 4] += values[first : first + 4]`` as one vector addition.
-
-    Numba disables LLVM's pass that would merge four additions, which take 1.5 times as long.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        four = ir.VectorType(ir.DoubleType(), 4)
-
-        def pointer(i: int) -> Any:
-            array = context.make_array(signature.args[i])(context, builder, arguments[i])
-            address = builder.gep(array.data, [arguments[i + 1]])
-            return builder.bitcast(address, four.as_pointer())
-
-        target = pointer(0)
-        total = builder.fadd(builder.load(target, align=8), builder.load(pointer(2), align=8))
-        builder.store(total, target, align=8)
-        return context.get_dummy_value()
-
-    return types.void(sums, at, values, first), generate
 
 
 @njit(nogil=True, cache=True)
@@ -294,7 +256,7 @@ def _add_small(
             count = data[at]
             target = offset + four * np.uint64(indices[at])
             if count < _N_LOOKUP:
-                _add_four(sums, target, parts, 4 * np.int64(count))
+                add_four(sums, target, parts, 4 * np.int64(count))
             else:
                 positions[n], rows[n], targets[n] = at, row, target
                 n += 1
@@ -304,24 +266,4 @@ def _add_small(
 @njit(nogil=True, cache=True)
 def _add_large(values: Array, targets: Ints, grid: float, sums: Floats) -> None:
     for k in range(values.size):
-        v = np.float64(values[k])
-        square = v * v
-        high = (square + grid) - grid
-        target = targets[k]
-        sums[target] += v
-        sums[target + 1] += 1.0
-        sums[target + 2] += high
-        sums[target + 3] += square - high
-
-
-@njit(nogil=True, cache=True)
-def _finish_sums(sums: Floats, expressed: Ints) -> None:
-    """Convert sum, number of cells, and high and low sum of squares to the sums of `Moments`."""
-    for gene in range(expressed.size):
-        expressed[gene] = np.int64(sums[4 * gene + 1])
-        high, low = sums[4 * gene + 2], sums[4 * gene + 3]
-        squares = high + low
-        part = squares - high
-        sums[4 * gene + 1] = 0.0
-        sums[4 * gene + 2] = squares
-        sums[4 * gene + 3] = (high - (squares - part)) + (low - part)
+        add_value(np.float64(values[k]), np.uint64(targets[k]), grid, sums)

@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba.extending import register_jitable
 
+from scatlas.arrays import aligned
 from scatlas.arrays.array_types import Array, Block, Floats, Ints, is_sparse, row_offsets
 from scatlas.kernels.build.numba_cache import njit
+from scatlas.kernels.moments.exact_sums_cpu import add_rows, finish_sums, grid_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,15 +111,19 @@ def moments(
     """
     n_rows, n_genes = x.shape
     groups, local = local_groups(codes, n_rows)
-    sums = np.zeros((groups.size, n_genes, 4))
+    sums = aligned.zeros((groups.size, n_genes, 4))
     expressed = np.zeros((groups.size, n_genes), dtype=np.int64)
     values = x.data if is_sparse(x) else np.asarray(x)
     if expm1:
         values = expm1_values(values, log_base)
     exact = values.dtype.char in EXACT_SQUARES
-    if is_sparse(x):
-        indptr = row_offsets(x)
-        _add_csr(values, x.indices, indptr, local, exact, sums, expressed)
+    grid = grid_of(values, n_rows) if is_sparse(x) and values.dtype == np.float32 else 0.0
+    if is_sparse(x) and grid:
+        offsets = np.where(local < 0, -1, 4 * n_genes * local)
+        add_rows(values, x.indices, row_offsets(x), offsets, grid, sums.reshape(-1))
+        finish_sums(sums.reshape(-1), expressed.reshape(-1))
+    elif is_sparse(x):
+        _add_csr(values, x.indices, row_offsets(x), local, exact, sums, expressed)
     else:
         _add_dense(values, local, exact, sums, expressed)
     return Moments(groups, group_sizes(local, groups.size), sums, expressed)

@@ -107,7 +107,7 @@ class NonzerosByGene:
         bits, n_genes = _bits(self._n_groups), self._starts.size - 1
         keys = self._keys
         if keys.size and self._origins is not None:
-            keys, self._origins = _numbered(keys, self._origins, bits), None
+            keys, self._origins = _dense_rank_keys(keys, self._origins, bits), None
         keys.sort()
         before = cuda.NULL
         if reference is not None:
@@ -128,7 +128,7 @@ class NonzerosByGene:
         return RankSums(ranks.get(), ties.get(), below.get())
 
 
-def _numbered(values: cp.ndarray, origins: cp.ndarray, bits: int) -> cp.ndarray:
+def _dense_rank_keys(values: cp.ndarray, origins: cp.ndarray, bits: int) -> cp.ndarray:
     """Keys of values of 64 bits, which are replaced by their dense ranks."""
     order = cp.argsort(values)  # stable
     values, origins = values[order], origins[order]

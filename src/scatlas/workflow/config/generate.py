@@ -144,12 +144,15 @@ def _yaml_lines(schema: Schema) -> Iterator[str]:
 
 def _key_lines(key: str, part: Schema, indent: str = "") -> Iterator[str]:
     yield from _comment(_meaning(part), indent)
-    if section := properties(part):  # off by default
+    section = properties(part)
+    is_off = bool(section) and part["default"] is None
+    if is_off:
         defaults = {name: leaf["default"] for name, leaf in section.items()}
         values = (f"{name}: {_inline_yaml(v)}" for name, v in defaults.items() if v is not None)
         yield from _comment(f"To switch it on: {key}: {{{', '.join(values)}}}", indent)
-        for name, leaf in section.items():
-            yield from _comment(f"{name}: {_meaning(leaf)}", indent)
+    for name, leaf in section.items():
+        yield from _comment(f"{name}: {_meaning(leaf)}", indent)
+    if is_off:
         # A comment: if this config had null, Snakemake would read {} of a user's config as null.
         yield f"{indent}# {key}: null"
     else:

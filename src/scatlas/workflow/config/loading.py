@@ -61,7 +61,7 @@ def check_plates(config: Config, plates: Sequence[Plate]) -> None:
     n, min_plates = len(plates), config.consensus.min_plates_of(len(plates))
     if min_plates > n:
         msg = (
-            f"consensus.min_plates is {min_plates}, but {config.plates} has "
+            f"consensus.min_plates is {min_plates}, but {config.plates.place} has "
             f"{n} plate{'s' * (n != 1)}: no gene could be chosen; give at most {n}, or null"
         )
         raise ConfigError(msg)

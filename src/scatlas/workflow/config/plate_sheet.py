@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import csv
+import re
+from glob import glob
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import unquote, urlsplit
 
+from natsort import natsorted
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from scatlas.errors import ConfigError
@@ -17,6 +21,8 @@ __all__ = ["Plate", "read_plates"]
 DEMO_FOLDER = "resources/demo"
 # No leading dot or dash: results of a plate live in a folder of its name.
 PLATE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"
+# Where the counts of a file are.
+COUNTS = r"^(X|raw|layers/[^/]+)$"
 # Names that an obs column of a Zarr store cannot have, and the field of `Plate`.
 _RESERVED_COLUMNS = {"", ".", "..", "_index", "zarr.json", "labels"}
 
@@ -64,6 +70,13 @@ class Plate(BaseModel):
             "request. Otherwise they follow from the size of the file."
         ),
     )
+    counts: Annotated[str, Field(pattern=COUNTS)] | None = Field(
+        None,
+        description=(
+            "Where the raw counts are: X, raw or layers/NAME. Empty: as source.counts of the "
+            "config says."
+        ),
+    )
     labels: dict[str, str] = Field(
         {},
         description=(
@@ -92,8 +105,9 @@ def read_plates(
     Parameters
     ----------
     path
-        Tab-separated text with a header line and the columns ``plate`` and ``path``; optionally
-        ``n_cells`` and any labels. Windows line ends are read, empty lines skipped.
+        A folder of plates, a pattern of their paths (``runs/*/counts.h5``), or a plate sheet:
+        tab-separated text with a header line and the columns ``plate`` and ``path``; optionally
+        ``n_cells``, ``counts`` and any labels. Windows line ends are read, empty lines skipped.
     check_files
         Refuse local files that do not exist.
     generated
@@ -108,8 +122,8 @@ def read_plates(
     ConfigError
         With one sentence naming the sheet, the row and what to do.
     """
-    path = Path(path)
-    header, rows = _read_rows(path)
+    path, found = Path(path), _find_files(str(path))
+    header, rows = (["plate", "path"], found) if found else _read_rows(path)
     plates: list[Plate] = []
     row_of: dict[str, int] = {}
     row_of_file: dict[object, int] = {}
@@ -150,15 +164,49 @@ def read_plates(
     return plates
 
 
+def _find_files(pattern: str) -> list[tuple[int, list[str]]]:
+    """Numbered rows of the files of a folder or pattern; empty for the path of a sheet.
+
+    A plate's name is what distinguishes its path from the others.
+    """
+    if Path(pattern).is_dir():
+        paths = [path for path in Path(pattern).iterdir() if _is_plate(path)]
+    elif set(pattern) & set("*?["):
+        paths = [Path(name) for name in glob(pattern, recursive=True)]  # noqa: PTH207 (absolute)
+    else:
+        return []
+    if not paths:
+        msg = f"{pattern}: there are no plates here: correct the path, or give a plate sheet"
+        raise ConfigError(msg)
+    paths = natsorted(paths, key=str)
+    parts = [path.with_suffix("").parts for path in paths]
+    # Folders and names that all paths share, at the beginning and at the end.
+    first, last = _n_shared(parts), _n_shared([part[::-1] for part in parts])
+    rows = []
+    for number, (path, part) in enumerate(zip(paths, parts, strict=True), start=1):
+        name = "_".join(part[first : len(part) - last]) or part[-1]
+        rows.append((number, [re.sub(r"[^A-Za-z0-9._-]|^[.-]", "_", name), str(path)]))
+    return rows
+
+
+def _n_shared(parts: list[tuple[str, ...]]) -> int:
+    """Number of first entries that are the same in all tuples."""
+    shared = (len(set(entries)) == 1 for entries in zip(*parts, strict=False))
+    return sum(takewhile(bool, shared))
+
+
+def _is_plate(path: Path) -> bool:
+    if not path.is_dir():
+        return path.suffix in {".h5ad", ".h5"}
+    return path.suffix == ".zarr" or any(path.glob("matrix.mtx*"))
+
+
 def _read_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """Split a sheet into its header and its numbered rows (the header is row 1)."""
     try:
         text = path.read_text("utf-8-sig")
     except FileNotFoundError:
         msg = f"{path}: there is no such plate sheet"
-        raise ConfigError(msg) from None
-    except IsADirectoryError:
-        msg = f"{path} is a folder: give a plate sheet"
         raise ConfigError(msg) from None
     except UnicodeDecodeError:
         msg = f"{path} is not a text file: save the plate sheet as tab-separated text (UTF-8)"
@@ -221,11 +269,19 @@ def _missing_column_message(path: Path, name: str, header: list[str]) -> str:
 
 def _parse_plate(where: str, row: dict[str, str]) -> Plate:
     cells = row.get("n_cells") or None
-    labels = {k: v for k, v in row.items() if k not in {"plate", "path", "n_cells"}}
+    counts = row.get("counts") or None
+    own = {"plate", "path", "n_cells", "counts"}
+    labels = {k: v for k, v in row.items() if k not in own}
     try:
         n_cells = int(cells) if cells and cells.isdecimal() else cells
         return Plate.model_validate(
-            {"plate": row["plate"], "path": row["path"], "n_cells": n_cells, "labels": labels}
+            {
+                "plate": row["plate"],
+                "path": row["path"],
+                "n_cells": n_cells,
+                "counts": counts,
+                "labels": labels,
+            }
         )
     except ValidationError as error:
         (problem, *_) = error.errors()
@@ -242,6 +298,8 @@ def _parse_plate(where: str, row: dict[str, str]) -> Plate:
         msg = f"{where}: {problem['ctx']['error']}"
     elif column == "path":
         msg = f"{where}: plate {plate!r} has no path"
+    elif column == "counts":
+        msg = f"{where}: counts of {path} is {counts!r}; write X, raw or layers/NAME"
     else:
         msg = f"{where}: n_cells of {path} is {cells!r}; write a whole number or leave it empty"
     raise ConfigError(msg)

@@ -9,8 +9,6 @@ Everything else that knows the keys follows from the models here: the JSON schem
 from __future__ import annotations
 
 import re
-from fractions import Fraction
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -25,7 +23,8 @@ from pydantic import (
 )
 
 from scatlas.workflow.config.cell_query import query_columns
-from scatlas.workflow.config.plate_sheet import expand_home
+from scatlas.workflow.config.min_plates import min_plates_of
+from scatlas.workflow.config.plate_sheet import COUNTS, expand_home
 
 if TYPE_CHECKING:
     from typing import Self
@@ -99,6 +98,13 @@ def _folder(text: str) -> str:
     return Path(path).as_posix()  # "results/" and "./results" name the same outputs as "results"
 
 
+def _local_file(path: str) -> str:
+    if "://" in path:
+        msg = f"{path!r} is an address: copy the file to this machine, it is read several times"
+        raise ValueError(msg)
+    return path
+
+
 MinPlates = Annotated[
     Positive | Text | list[Positive | Text] | None, BeforeValidator(_check_min_plates)
 ]
@@ -111,6 +117,89 @@ GpuMemory = Annotated[Text, AfterValidator(_check_memory_limit)]
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Plates(_Section):
+    """The plates, and what happens if one of them cannot be used."""
+
+    sheet: Annotated[Text, AfterValidator(expand_home)] = Field(
+        "config/plates.tsv",
+        description=(
+            "The plate sheet: a tab-separated table with one row per plate and the columns plate "
+            "(a name) and path (its h5ad or Zarr). ~ is your home folder, here and in the sheet. "
+            "Or a folder of plates, or a pattern of their paths, such as "
+            "runs/*/filtered_feature_bc_matrix.h5: plates are named by what differs in the paths. "
+            "plates: my.tsv is short for plates: {sheet: my.tsv}."
+        ),
+    )
+    path: Annotated[Text, AfterValidator(expand_home), AfterValidator(_local_file)] | None = Field(
+        None,
+        description=(
+            "In place of a sheet, one h5ad or Zarr file of all samples, each of which becomes a "
+            "plate: plates: {path: atlas.h5ad, by: sample}. A local file."
+        ),
+    )
+    by: Text | None = Field(
+        None,
+        description=(
+            "The obs column of this file that names the sample of each cell. Plates have the names "
+            "of the samples, with underscores in place of spaces, slashes and other characters "
+            "that a plate's name cannot have; the column keeps the names."
+        ),
+    )
+    on_error: Literal["stop", "skip"] = Field(
+        "stop",
+        description=(
+            "If a plate is empty, damaged, of other genes, or loses all cells: stop ends the run "
+            "after the steps of all other plates, and names all such plates. skip leaves them out "
+            "of the atlas, which is the same as if the sheet did not list them; the report lists "
+            "them, and they come in once their files are mended."
+        ),
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_sheet_alone(cls, value: Any) -> Any:
+        return {"sheet": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_place(self) -> Self:
+        if (self.path is None) != (self.by is None):
+            msg = "a file of samples needs both keys, path and by: give both, or a sheet"
+            raise ValueError(msg)
+        if self.path and "sheet" in self.model_fields_set:
+            msg = f"give a sheet ({self.sheet}) or a file of samples ({self.path}), not both"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def place(self) -> str:
+        """The sheet, or the file of samples."""
+        return self.path or self.sheet
+
+    @property
+    def skips(self) -> bool:
+        """Whether bad plates are left out."""
+        return self.on_error == "skip"
+
+
+def _text_or_section(schema: dict[str, Any]) -> None:
+    """Schema of ``plates``, which may be given by its sheet alone."""
+    section = {"$ref": schema.pop("$ref")}
+    schema |= {"anyOf": [{"type": "string"}, section], "default": Plates().sheet}
+
+
+class Source(_Section):
+    """Content of the plates' files."""
+
+    counts: Annotated[str, Field(pattern=COUNTS)] = Field(
+        "X",
+        description=(
+            "Where the raw counts are: X, raw (raw.X, with the genes of raw.var), or layers/NAME, "
+            "for example layers/counts. A column counts of the plate sheet says so per plate."
+        ),
+        examples=["X", "raw", "layers/counts"],
+    )
 
 
 class QC(_Section):
@@ -245,13 +334,14 @@ class Consensus(_Section):
         examples=["10%"],
     )
 
+    @property
+    def min_plates_entries(self) -> list[int | str]:
+        """Numbers and shares of ``min_plates``."""
+        return self.min_plates if isinstance(self.min_plates, list) else [self.min_plates or 1]
+
     def min_plates_of(self, n_plates: int) -> int:
         """Plates that must agree on a gene, where there are ``n_plates``."""
-        entries = self.min_plates if isinstance(self.min_plates, list) else [self.min_plates or 1]
-        return max(
-            entry if isinstance(entry, int) else ceil(Fraction(entry[:-1]) * n_plates / 100)
-            for entry in entries
-        )
+        return min_plates_of(self.min_plates_entries, n_plates)
 
     def n_top_genes_of(self, hvg: HVG) -> int | None:
         """Genes of the atlas at most, where plates have the genes of ``hvg``."""
@@ -546,12 +636,10 @@ class Compute(_Section):
 class Config(_Section):
     """Config of a scatlas run. A missing key takes its default."""
 
-    plates: Annotated[Text, AfterValidator(expand_home)] = Field(
-        "config/plates.tsv",
-        description=(
-            "The plate sheet: a tab-separated table with one row per plate and the columns plate "
-            "(a name) and path (its h5ad or Zarr). ~ is your home folder, here and in the sheet."
-        ),
+    plates: Plates = Field(
+        Plates(),
+        description="The plate sheet, or a section with these keys.",
+        json_schema_extra=_text_or_section,
     )
     outdir: Annotated[Text, AfterValidator(_folder)] = Field(
         "results", description="The folder for all results. ~ is your home folder."
@@ -575,6 +663,7 @@ class Config(_Section):
             "seed gives the same result (Leiden on a GPU: almost the same)."
         ),
     )
+    source: Source = Field(Source(), description="Content of the plates' files.")
     qc: QC = Field(QC(), description="Which cells and genes are kept. null: no bound.")
     genes: Literal["same", "intersect"] = Field(
         "same",
@@ -625,7 +714,7 @@ class Config(_Section):
     compute: Compute = Field(Compute(), description="Memory and devices of a job.")
 
     @field_validator(
-        *("qc", "normalize", "hvg", "consensus", "pca", "subset"),
+        *("source", "qc", "normalize", "hvg", "consensus", "pca", "subset"),
         *("neighbors", "umap", "leiden", "report", "compute"),
         mode="before",
     )

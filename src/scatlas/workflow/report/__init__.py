@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from scatlas.workflow.report._build import build
     from scatlas.workflow.report._results import Results
 
-_HOMES = {"Results": "_results", "build": "_build"}
+_EXPORTS = {"Results": "_results", "build": "_build"}
 __all__ = ["Results", "build"]
 
 
-__getattr__, __dir__ = exports(__name__, _HOMES)
+__getattr__, __dir__ = exports(__name__, _EXPORTS)

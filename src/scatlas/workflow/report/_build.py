@@ -76,8 +76,8 @@ def build(
         ``doublets.png``, of mixed cells ``integration/{column}.png``.
     tables
         Folder for ``cells.tsv``, ``thresholds.tsv``, ``consensus.tsv``, ``pca.tsv``,
-        ``clusters.tsv`` and ``runs.tsv``; of doublets ``doublet_rates.tsv``, of mixed cells
-        ``mixing.tsv``.
+        ``clusters.tsv`` and ``runs.tsv``; of plates left out ``left_out.tsv``, of doublets
+        ``doublet_rates.tsv``, of mixed cells ``mixing.tsv``.
     page
         HTML file, complete in itself: images inside, nothing fetched.
 
@@ -119,8 +119,10 @@ def _headline(results: Results) -> dict[str, str]:
     """Figures at the top of the page."""
     summaries, cells = results.qc_summaries, results.cells
     n_in, n_kept = _n_cells(results)
+    missing = {"plates left out": f"{len(results.left_out):,}"} if results.left_out else {}
     return {
         "plates": f"{len(summaries):,}",
+        **missing,
         "cells read": f"{n_in:,}",
         "cells kept": f"{n_kept:,}",
         "genes measured": f"{max(plate['n_genes'] for plate in summaries.values()):,}",
@@ -156,9 +158,17 @@ def _quality(book: _Book, results: Results) -> list[_Picture | _Table]:
             "all and kept, with the bounds as dashed lines.",
         ),
         book.table("cells", "Cells of each plate", _tables.cells(summaries), total=True),
+        *_left_out(book, results),
         book.table("thresholds", "Bounds", _tables.thresholds(summaries)),
         *(_doublets(book, results.doublet_facts) if results.doublets else []),
     ]
+
+
+def _left_out(book: _Book, results: Results) -> list[_Table]:
+    """Plates that the atlas lacks, if bad plates are left out."""
+    if results.left_out is None:
+        return []
+    return [book.table("left_out", "Plates left out", _tables.left_out(results.left_out))]
 
 
 def _genes(book: _Book, results: Results) -> list[_Picture | _Table]:
@@ -307,7 +317,7 @@ class _Book:
 
 
 def _cells(column: pd.Series) -> list[str]:
-    """A column as it is read: thousands apart, as few decimals as all its numbers need."""
+    """A column as text: thousands separated, as few decimals as all its numbers need."""
     if not pd.api.types.is_numeric_dtype(column):
         return [str(value) for value in column]
     numbers = column.dropna()

@@ -41,7 +41,7 @@ class CellTables(Mapping[str, pd.DataFrame]):
 
 @dataclass(frozen=True)
 class Results:
-    """Where the files of a run are, and what they hold.
+    """Files of a run, and their content.
 
     Attributes
     ----------
@@ -63,6 +63,8 @@ class Results:
         ``integrated.h5ad``, if the config asks for it.
     doublets
         ``doublets.json`` of each plate, if the config asks for it.
+    left_out
+        Plates that the atlas lacks, with the reasons; None if bad plates stop a run.
     """
 
     qc: Mapping[str, Path]
@@ -74,6 +76,7 @@ class Results:
     benchmarks: Path
     integrated: Path | None = None
     doublets: Mapping[str, Path] = field(default_factory=dict)
+    left_out: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         for name in ("summaries", "hvg"):
@@ -104,7 +107,7 @@ class Results:
 
     @cached_property
     def doublet_facts(self) -> dict[str, dict[str, Any]]:
-        """What was found in each capture, by plate and capture: rates and histograms of scores."""
+        """Rates and histograms of doublet scores, by plate and capture."""
         found = {p: json.loads(path.read_text("utf-8")) for p, path in self.doublets.items()}
         return {
             f"{plate}, {capture}" if capture else plate: facts

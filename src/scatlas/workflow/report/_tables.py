@@ -1,4 +1,4 @@
-"""The report's tables: one function each, plain numbers in, a DataFrame out."""
+"""The report's tables: one function per table, from plain numbers to a DataFrame."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from natsort import natsorted
 
-from scatlas._util.natural_sort import natural_sort_key
 from scatlas._version import __version__
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _PACKAGES = (
 
 
 def cells(summaries: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """Cells in and kept, what each rule took, and medians of those kept, by plate and in all."""
+    """Cells before and after QC, cells removed per rule, and medians of kept cells, by plate."""
     rules = list(dict.fromkeys(rule for plate in summaries.values() for rule in plate["removed"]))
     rows = {}
     for name, plate in summaries.items():
@@ -46,8 +46,13 @@ def cells(summaries: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     return table
 
 
+def left_out(messages: Mapping[str, str]) -> pd.DataFrame:
+    """Plates that the atlas lacks, and why."""
+    return pd.DataFrame({"reason": dict(messages)}, dtype=object).rename_axis("plate")
+
+
 def thresholds(summaries: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """Each QC rule with its bound and the cells it took on all plates; only rules that are set."""
+    """Bound of each QC rule that is set, and the cells that it removed on all plates."""
     n_cells = sum(plate["n_cells"] for plate in summaries.values())
     first = next(iter(summaries.values()))["thresholds"]
     rows = {}
@@ -61,7 +66,7 @@ def thresholds(summaries: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def doublets(captures: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """Doublets of each capture: predicted, detectable among simulated ones, and so in all."""
+    """Doublets per capture: predicted, detectable among simulated ones, and estimated in all."""
     rows = {}
     for name, facts in captures.items():
         rate = facts["n_doublets"] / max(1, facts["n_cells"])
@@ -78,7 +83,7 @@ def doublets(captures: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def consensus(variable: Mapping[str, Collection[str]], chosen: Collection[str]) -> pd.DataFrame:
-    """Highly variable genes by their number of plates, and those of them in the atlas."""
+    """Highly variable genes by number of plates, and how many of them the atlas has."""
     times: dict[str, int] = {}
     for genes in variable.values():
         for gene in genes:
@@ -91,13 +96,11 @@ def consensus(variable: Mapping[str, Collection[str]], chosen: Collection[str]) 
 
 
 def clusters(obs: pd.DataFrame) -> pd.DataFrame:
-    """Cells of each cluster in each cell line, or on each plate when there is no cell line."""
+    """Cells of each cluster by cell line, or by plate if there is no cell line."""
     column = "cell_line" if "cell_line" in obs else "plate"
     names = obs[column].astype(str)
     table = pd.crosstab(obs["leiden"].astype(str), names)
-    table = table.loc[
-        sorted(table.index, key=natural_sort_key), sorted(table, key=natural_sort_key)
-    ]
+    table = table.loc[natsorted(table.index), natsorted(table)]
     table.columns.name = None
     largest = table.idxmax(axis=1)
     total = table.sum(axis=1)
@@ -109,15 +112,15 @@ def clusters(obs: pd.DataFrame) -> pd.DataFrame:
 def runs(folder: Path) -> pd.DataFrame:
     """Time and memory of each rule, from Snakemake's benchmark files in pipeline order.
 
-    Snakemake writes ``NA`` or ``-`` for what it could not sample in a short job: those cells are
-    left out of the largest value, and stay empty where nothing was sampled. So does what a damaged
-    file does not tell: it is no result.
+    Snakemake writes ``NA`` or ``-`` for values that it could not sample in a short job. They are
+    ignored in the maximum, which is empty if nothing was sampled. Damaged files are treated in the
+    same way, as they are no results.
     """
     rows: list[dict[str, str | None]] = []
     for path in folder.glob("*/*.tsv"):
         lines = path.read_text("utf-8", errors="replace").splitlines()
         head, *values = [line.split("\t") for line in lines or [""]]
-        # A file holds a line for each repetition.
+        # A file has one line per repetition.
         rows.extend(
             {
                 "rule": path.parent.name,
@@ -152,25 +155,25 @@ def settings(config: Mapping[str, Any]) -> pd.DataFrame:
             if isinstance(value, dict):
                 walk(value, f"{prefix}{key}.")
             else:
-                rows[f"{prefix}{key}"] = _written(value)
+                rows[f"{prefix}{key}"] = _as_text(value)
 
     walk(config, "")
     return pd.DataFrame({"value": rows}).rename_axis("key")
 
 
-def _written(value: Any) -> str:
-    """A value roughly as in YAML, for readers only."""
+def _as_text(value: Any) -> str:
+    """A value roughly as in YAML, for display only."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        return ", ".join(map(_written, value))
+        return ", ".join(map(_as_text, value))
     return str(value)
 
 
 def versions() -> pd.DataFrame:
-    """Versions of the packages behind the results."""
+    """Versions of the packages that made the results."""
     # scatlas itself may be run from a checkout, not installed.
     found = {"scatlas": __version__} | {package: version(package) for package in _PACKAGES}
     return pd.DataFrame({"version": found}).rename_axis("package")

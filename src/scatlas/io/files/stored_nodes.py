@@ -1,4 +1,4 @@
-"""Types of the groups and arrays of a Zarr store: of zarr-python, or read without it."""
+"""Types of groups and arrays of AnnData files: of h5py, zarr-python, or `local_zarr`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,19 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-class ZarrGroup(Protocol):
-    """The part of ``zarr.Group`` that scatlas uses."""
+class StoredGroup(Protocol):
+    """The part of ``h5py.Group`` and ``zarr.Group`` that scatlas uses."""
+
+    @property
+    def name(self) -> str:
+        """Path in the file: ``/obs``."""
 
     @property
     def attrs(self) -> Mapping[str, Any]:
         """Attributes."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A member, or the default if there is none."""
 
     def __contains__(self, name: str) -> bool: ...
 
@@ -24,8 +31,8 @@ class ZarrGroup(Protocol):
     def __getitem__(self, name: str) -> Any: ...
 
 
-class ZarrArray(Protocol):
-    """The part of ``zarr.Array`` that scatlas uses."""
+class StoredArray(Protocol):
+    """The part of ``h5py.Dataset`` and ``zarr.Array`` that scatlas uses."""
 
     @property
     def attrs(self) -> Mapping[str, Any]:

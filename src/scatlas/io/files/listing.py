@@ -1,0 +1,63 @@
+"""Files of a Zarr store, on a local disk or at an address."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from scatlas.errors import InputError
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """fsspec's file system of an address, and the path in it.
+
+    Raises
+    ------
+    InputError
+        No package reads such addresses, or it is missing.
+    """
+    import fsspec
+
+    try:
+        return fsspec.url_to_fs(url)
+    except ImportError as error:
+        msg = f"{url}: a package that reads such addresses is missing ({error}): install it"
+        raise InputError(msg) from error
+    except ValueError as error:
+        protocol = url.partition("://")[0]
+        msg = (
+            f"{url}: no package reads {protocol!r} addresses: "
+            "file, http, https, s3 and gs are known"
+        )
+        raise InputError(msg) from error
+
+
+def list_files(store: Path | str, key: str = "") -> set[str] | None:
+    """Paths of all files of a store, or of one of its groups and arrays, from there.
+
+    Parameters
+    ----------
+    store
+        Local path or URL.
+    key
+        Group or array; empty for the store itself.
+
+    Returns
+    -------
+    None for a web server, which lists no files.
+    """
+    url = str(store)
+    if "://" not in url:
+        folder = Path(store, key)
+        return {
+            os.path.relpath(Path(parent, name), folder)
+            for parent, _, names in os.walk(folder)
+            for name in names
+        }
+    if url.startswith(("http://", "https://")):
+        return None
+    files, inner = filesystem(url)
+    files.invalidate_cache()  # an earlier list may lack what was uploaded since
+    start = "/".join(filter(None, [inner.rstrip("/"), key])) + "/"
+    return {name.removeprefix(start) for name in files.find(start)}

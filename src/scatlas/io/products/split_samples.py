@@ -1,0 +1,215 @@
+"""One file of many samples, divided into one store per sample in one pass."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from scatlas._util.byte_sizes import parse_bytes
+from scatlas.blocks import map_in_order, with_progress
+from scatlas.errors import InputError
+from scatlas.io.files.atomic import atomic_path
+from scatlas.io.matrices.counts_source import open_counts
+from scatlas.io.matrices.csr_writer import index_dtype
+from scatlas.io.matrices.layout import check_indices
+from scatlas.io.tables.table import open_tables
+from scatlas.io.zarr_writer.elements import ANNDATA, CSR, DICT, MAPPINGS, consolidate, create_group
+from scatlas.io.zarr_writer.raw_array import RawArray
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import scipy.sparse as sp
+
+    from scatlas.io.tables.table import Table
+
+logger = logging.getLogger(__name__)
+
+
+def list_samples(source: Path | str, by: str) -> dict[str, int]:
+    """Samples of a file with their numbers of cells, in the order of their first cells.
+
+    Parameters
+    ----------
+    source
+        h5ad file or Zarr store.
+    by
+        Column of ``obs`` that names the sample of each cell.
+
+    Raises
+    ------
+    InputError
+        There is no such column, or a cell has no sample.
+    """
+    with open_tables(source) as (obs, _):
+        names, codes = _samples(obs, by)
+        return dict(zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True))
+
+
+def split_samples(
+    source: Path | str,
+    stores: Mapping[str, Path],
+    *,
+    by: str,
+    counts_in: str = "X",
+    block_budget: str | int = "256MB",
+) -> dict[str, int]:
+    """Write one store per sample of a file.
+
+    The counts are decoded once, in row blocks whose size the budget bounds. The cells of a sample
+    may be anywhere in the file. Values are written as they are found, unchecked and uncompressed:
+    the stores are sources of :func:`scatlas.io.load_plate` and are meant to be deleted after it,
+    which writes the same bytes as for a file of the sample alone.
+
+    Parameters
+    ----------
+    source
+        h5ad file or Zarr store.
+    stores
+        Store to write by sample, of exactly the samples of the file (:func:`list_samples`). Each
+        has X (CSR, in the file's type of values, 6 to 10 bytes per value), ``obs`` without unused
+        categories, and ``var``.
+    by
+        Column of ``obs`` that names the sample of each cell.
+    counts_in
+        Where the counts are, see :func:`scatlas.io.load_plate`.
+    block_budget
+        Memory for the blocks in flight, as ``"256MB"``. One column of ``obs`` comes on top.
+
+    Returns
+    -------
+    ``n_samples``, ``n_cells``, ``n_values``.
+
+    Raises
+    ------
+    InputError
+        The file is damaged, or its samples are not those of ``stores``.
+    """
+    budget = parse_bytes(block_budget)
+    with open_counts(source, counts_in) as counts, ExitStack() as stack:
+        obs, var = counts.table("obs"), counts.table("var")
+        counts.check_complete()
+        names, codes = _samples(obs, by)
+        if set(names) != set(stores):
+            other = min(set(names) ^ set(stores))
+            msg = f"{source}: obs[{by!r}] has other samples now, {other!r} the first: run again"
+            raise InputError(msg)
+        folders = [stack.enter_context(atomic_path(stores[name])) for name in names]
+        indptr, cut, read = counts.blocks(budget, logger.info)
+        lengths = np.diff(indptr)
+        arrays = _Arrays.create(folders, codes, lengths, counts.matrix.dtype, counts.shape[1])
+
+        def divided(i: int) -> list[_Piece]:
+            block = read(i)
+            first, stop = cut[i]
+            check_indices(
+                counts.path, counts.matrix.key, block.indices, counts.shape[1],
+                f"cells {first} to {stop - 1}",
+            )  # fmt: skip
+            return list(_pieces(block, codes[first:stop]))
+
+        rows = [stop - first for first, stop in cut]
+        with closing(with_progress(map_in_order(divided, len(cut)), rows)) as blocks:
+            for pieces in blocks:
+                for piece in pieces:
+                    arrays.data[piece.sample].append(piece.data)
+                    arrays.indices[piece.sample].append(piece.indices)
+        order = np.argsort(codes, kind="stable")
+        groups = np.split(order, np.cumsum(np.bincount(codes))[:-1])
+        for table, name, own in ((obs, "obs", groups), (var, "var", None)):
+            storable = table.storable(logger.info, unique_names=False)
+            storable.write_groups([folder / name for folder in folders], own)
+        for folder, group in zip(folders, groups, strict=True):
+            _finish(folder, len(group), counts.shape[1])
+        arrays.close()
+        counts.check_unchanged()
+    return {"n_samples": len(names), "n_cells": len(codes), "n_values": int(indptr[-1])}
+
+
+class _Piece(NamedTuple):
+    """Values of consecutive rows of one sample."""
+
+    sample: int
+    data: np.ndarray
+    indices: np.ndarray
+
+
+class _Arrays(NamedTuple):
+    """Arrays of X that are being written, by sample."""
+
+    data: list[RawArray]
+    indices: list[RawArray]
+
+    @classmethod
+    def create(
+        cls,
+        folders: Sequence[Path],
+        codes: np.ndarray,
+        lengths: np.ndarray,
+        dtype: np.dtype,
+        n_genes: int,
+    ) -> _Arrays:
+        """Create the arrays, and write the offsets, which are known."""
+        new = cls([], [])
+        for sample, folder in enumerate(folders):
+            offsets = np.concatenate([[0], np.cumsum(lengths[codes == sample])])
+            indptr = RawArray(folder / "X" / "indptr", len(offsets), np.dtype(np.int64))
+            indptr.append(offsets)
+            indptr.close()
+            n_values = int(offsets[-1])
+            new.data.append(RawArray(folder / "X" / "data", n_values, dtype))
+            new.indices.append(RawArray(folder / "X" / "indices", n_values, index_dtype(n_genes)))
+        return new
+
+    def close(self) -> None:
+        for array in (*self.data, *self.indices):
+            array.close()
+
+
+def _samples(obs: Table, by: str) -> tuple[list[str], np.ndarray]:
+    """Names of the samples in the order of their first cells, and of each cell its number."""
+    if by not in obs.columns:
+        columns = ", ".join(obs.columns) or "no columns"
+        msg = f"{obs.path}: obs has no column {by!r} (plates.by); it has {columns}"
+        raise InputError(msg)
+    codes, found = pd.factorize(pd.Series(obs.columns[by].take()))
+    names = [str(name) for name in found]
+    missing = (codes < 0) | np.isin(codes, [i for i, name in enumerate(names) if not name.strip()])
+    if missing.any():
+        first = int(np.flatnonzero(missing)[0])
+        msg = (
+            f"{obs.path}: obs[{by!r}] has no value for {int(missing.sum()):,} cells, the first is "
+            f"cell {first} ({obs.name_of(first)!r}): give each cell its sample, or remove the cells"
+        )
+        raise InputError(msg)
+    return names, codes.astype(np.int32)
+
+
+def _pieces(block: sp.csr_matrix, codes: np.ndarray) -> Iterator[_Piece]:
+    """Divide a row block by sample; the rows of a sample keep their order."""
+    order = np.argsort(codes, kind="stable")
+    data, indices, indptr = block.data, block.indices, block.indptr.astype(np.int64)
+    if (np.diff(order) != 1).any():
+        lengths = np.diff(indptr)[order]
+        ends = np.cumsum(lengths)
+        taken = np.repeat(indptr[:-1][order] - (ends - lengths), lengths) + np.arange(ends[-1])
+        data, indices = data[taken], indices[taken]
+        indptr = np.concatenate([[0], ends])
+    samples, firsts = np.unique(codes[order], return_index=True)
+    for sample, first, stop in zip(samples, firsts, [*firsts[1:], len(codes)], strict=True):
+        values = slice(indptr[first], indptr[stop])
+        yield _Piece(int(sample), data[values], indices[values])
+
+
+def _finish(folder: Path, n_cells: int, n_genes: int) -> None:
+    """Write the groups of a store and its consolidated metadata."""
+    create_group(folder, ANNDATA)
+    create_group(folder / "X", {**CSR, "shape": [n_cells, n_genes]})
+    for name in MAPPINGS:
+        create_group(folder / name, DICT)
+    consolidate(folder)

@@ -1,0 +1,177 @@
+"""Cells and genes of matrices that 10x Genomics' Cell Ranger has written, as obs and var.
+
+Cell Ranger 3 and later write ``/matrix`` with ``features``, Cell Ranger 1 and 2 a group per genome
+with ``genes`` and ``gene_names``. Both are CSC matrices of features x barcodes, which is CSR of
+cells x genes. Source of the layouts: 10x Genomics, "Feature-Barcode Matrices (HDF5 format)"; of the
+names of the columns: :func:`scanpy.read_10x_h5`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+import pandas as pd
+
+from scatlas.errors import InputError
+from scatlas.io.files.anndata_checks import is_group
+from scatlas.io.files.local_zarr import open_store
+from scatlas.io.files.read_errors import reading
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+_GENES = "Gene Expression"
+_PARTS = {"barcodes", "data", "indices", "indptr", "shape"}
+
+
+@dataclass(frozen=True)
+class CellRangerTables:
+    """Tables of one matrix.
+
+    Attributes
+    ----------
+    key
+        Group of the matrix in its file.
+    root
+        Opened store with ``obs`` and ``var``.
+    n_features
+        Rows of the matrix, with those that are no genes.
+    gene_of_feature
+        int64 [n_features]: number of each feature in ``var``, -1 for others than genes; None if all
+        features are genes.
+    notices
+        Sentences about what is left out or changed.
+    """
+
+    key: str
+    root: Any
+    n_features: int
+    gene_of_feature: np.ndarray | None
+    notices: list[str] = field(default_factory=list)
+
+
+def cell_ranger_group(path: str, root: Any) -> str | None:
+    """Group of the matrix in a file of Cell Ranger; None for other files.
+
+    Raises
+    ------
+    InputError
+        There is a matrix for each of several genomes, as Cell Ranger 2 writes them.
+    """
+    if not isinstance(root, h5py.File) or {"obs", "var"} <= set(root):
+        return None
+    found = [
+        name
+        for name, group in root.items()
+        if is_group(group)
+        and set(group) >= _PARTS
+        and ("features" in group or {"genes", "gene_names"} <= set(group))
+    ]
+    if len(found) > 1:
+        msg = (
+            f"{path}: there are matrices of the genomes {', '.join(found)}: write one of them with "
+            f"scanpy.read_10x_h5(path, genome={found[0]!r}).write_h5ad(...), or run a newer Cell "
+            "Ranger, which writes one matrix"
+        )
+        raise InputError(msg)
+    return found[0] if found else None
+
+
+def open_cell_ranger(path: str, root: Any, stack: ExitStack) -> CellRangerTables | None:
+    """Open the tables of a file of Cell Ranger; None for other files.
+
+    Parameters
+    ----------
+    path, root
+        File, and the same opened.
+    stack
+        Closes the tables, which are written to a temporary folder.
+
+    Raises
+    ------
+    InputError
+        The file has several genomes in several matrices, has no genes, or is damaged.
+    """
+    key = cell_ranger_group(path, root)
+    if key is None:
+        return None
+    group = root[key]
+    with reading(path, key):
+        barcodes = _texts(group["barcodes"])
+        if "features" in group:
+            features = group["features"]
+            ids, names, types = (_texts(features[n]) for n in ("id", "name", "feature_type"))
+            genomes = _texts(features["genome"]) if "genome" in features else None
+        else:
+            ids, names = _texts(group["genes"]), _texts(group["gene_names"])
+            types, genomes = np.full(len(ids), _GENES, object), None
+    folder = Path(stack.enter_context(TemporaryDirectory(prefix="scatlas-")))
+    return write_tables(path, key, folder, barcodes, Features(ids, names, types, genomes))
+
+
+@dataclass(frozen=True)
+class Features:
+    """Lists of texts with one entry per feature; the genomes may not be known."""
+
+    ids: np.ndarray
+    names: np.ndarray
+    types: np.ndarray
+    genomes: np.ndarray | None = None
+
+
+def write_tables(
+    path: str, key: str, folder: Path, barcodes: np.ndarray, features: Features
+) -> CellRangerTables:
+    """Write barcodes and features as obs and var into a Zarr store.
+
+    Genes are named by their symbols, as in :func:`scanpy.read_10x_h5`; repeated ones get a number,
+    as AnnData gives them. Their columns are ``gene_ids``, ``feature_types`` and, where it is known,
+    ``genome``.
+
+    Raises
+    ------
+    InputError
+        The lists of features differ in length, or no feature is a gene.
+    """
+    from anndata.utils import make_index_unique
+
+    from scatlas.io.tables.column_writer import write_frame
+    from scatlas.io.zarr_writer.elements import create_group
+
+    ids, names, types, genomes = vars(features).values()
+    lists = [ids, names, types, genomes]
+    if len({len(values) for values in lists if values is not None}) > 1:
+        msg = f"{path}: the lists of {key}/features differ in length: copy or download it again"
+        raise InputError(msg)
+    genes = types == _GENES
+    if not genes.any():
+        msg = f"{path}: no feature is of type {_GENES!r}: give a matrix with gene expression"
+        raise InputError(msg)
+    notices = [
+        f"{int(n):,} features of type {kind!r} are left out"
+        for kind, n in pd.Series(types[~genes]).value_counts(sort=False).items()
+    ]
+    index = pd.Index(names[genes], dtype=object)
+    if n_repeated := int(index.duplicated().sum()):
+        notices.append(f"{n_repeated:,} repeated gene names: made unique by a number at the end")
+        index = make_index_unique(index)
+    columns = {"gene_ids": ids[genes], "feature_types": pd.Categorical(types[genes])}
+    columns |= {} if genomes is None else {"genome": pd.Categorical(genomes[genes])}
+    create_group(folder, {})
+    write_frame(folder / "obs", pd.DataFrame(index=pd.Index(barcodes, dtype=object)))
+    write_frame(folder / "var", pd.DataFrame(columns, index=index))
+    gene_of_feature = None if genes.all() else np.where(genes, np.cumsum(genes) - 1, -1)
+    return CellRangerTables(key, open_store(folder), len(genes), gene_of_feature, notices)
+
+
+def _texts(dataset: h5py.Dataset) -> np.ndarray:
+    """Texts of fixed or variable length, as ``object`` array of ``str``."""
+    if h5py.check_string_dtype(dataset.dtype) is None:
+        msg = f"{dataset.name} holds no text"
+        raise ValueError(msg)
+    return np.asarray(dataset.asstr()[:], dtype=object)

@@ -1,0 +1,338 @@
+"""Nearest cells by inverted lists: an index that is searched for its own cells and for new ones.
+
+Seeded k-means divides the cells into lists. The cells of a list share as candidates the cells of
+the lists nearest to it (Sivic, Zisserman 2003; Jegou, Douze, Schmid 2011: IVF), and the nearest of
+these are found exactly. How many lists are needed is measured on a sample of the cells whose exact
+neighbours are computed. No step depends on the order of tasks, so no bit depends on threads.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from scatlas import blocks
+from scatlas.compute.threads import n_cores
+from scatlas.kernels.graphs import nearest_cpu
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from scatlas.kernels.graphs.nearest_cpu import Cells
+
+    Ints = NDArray[np.int64]
+
+METRICS = ("euclidean", "l2", "sqeuclidean", "cosine")
+_ROOTS = {"euclidean", "l2"}  # of squared distances
+# For more cells an index is faster than the exact search.
+FASTER_FROM = 10_000
+# Lists of n cells: _LISTS * sqrt(n). More of them leave fewer candidates per cell, but each cell is
+# compared with all centres, and a product of few cells is slow.
+_LISTS = 2.5
+# A longer list, of cells that are nearly the same, is cut into pieces.
+_LONGEST = 4  # times the mean length
+_CELLS_PER_CENTRE, _ROUNDS = 32, 4
+_MEASURED = 1000  # cells whose exact neighbours are computed
+_STANDARD_ERRORS = 2  # by which the recall of these must exceed the goal
+_CELLS_PER_TASK, _CELLS_PER_SCAN = 4096, 65_536
+_QUERIES_AT_ONCE = 262_144
+
+
+class InvertedLists(NamedTuple):
+    """An index of cells.
+
+    Attributes
+    ----------
+    cells, centres
+        ``Cells`` of the kernels ``graphs.nearest``: the indexed cells, whose array is shared, not
+        copied; and the centres.
+    centre_of
+        int64 ``[n_lists]``, ascending: number of the centre of each list. The pieces of a long list
+        have the same.
+    order
+        int64 ``[n_cells]``: numbers of the cells, list by list.
+    bounds
+        int64 ``[n_lists + 1]``: where each list begins in ``order``.
+    metric
+        One of :data:`METRICS`.
+    n_probes
+        Lists whose cells are the candidates.
+    recall
+        Share of the true neighbours that are candidates, measured on a sample of the cells.
+    """
+
+    cells: Cells
+    centres: Cells
+    centre_of: Ints
+    order: Ints
+    bounds: Ints
+    metric: str
+    n_probes: int = 1
+    recall: float = 1.0
+
+    @property
+    def n_lists(self) -> int:
+        """Number of lists."""
+        return self.bounds.size - 1
+
+    def members(self, number: int) -> Ints:
+        """Cells of a list, in their own order."""
+        return self.order[self.bounds[number] : self.bounds[number + 1]]
+
+    def nearest_lists(self, number: int) -> Ints:
+        """All lists by the distance of their centres, the list itself first."""
+        scores = nearest_cpu.scores_to(self.centres, self.centre_of[number])[self.centre_of]
+        scores[number] = -1.0
+        return np.argsort(scores, kind="stable")
+
+    def candidates(self, number: int, n_neighbors: int) -> Ints:
+        """Cells of the nearest lists: of :attr:`n_probes`, or more to have ``n_neighbors``."""
+        near = self.nearest_lists(number)
+        n_cells = np.cumsum(self.bounds[near + 1] - self.bounds[near])
+        n_lists = max(self.n_probes, 1 + int(np.searchsorted(n_cells, n_neighbors)))
+        return np.concatenate([self.members(j) for j in near[:n_lists]])
+
+    def neighbors(self, n_neighbors: int) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """Nearest cells of each indexed cell.
+
+        Returns
+        -------
+        indices : int32, or int64 for more cells than that holds, ``[n_cells, n_neighbors]``
+            The cell itself first, the others by distance, those at equal distance by number.
+        distances : float64 ``[n_cells, n_neighbors]``
+            Exact distances in the index's metric.
+        """
+        found = self._empty_result(self.order.size, n_neighbors)
+        lists = [self.members(j) for j in range(self.n_lists)]
+        self._search(self.cells, lists, *found, own=True)
+        return found
+
+    def search(self, x: NDArray[Any], n_neighbors: int) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """Nearest indexed cells of new cells.
+
+        Parameters
+        ----------
+        x
+            float32 or float64 ``[n_queries, n_dims]``, in memory or on disk, finite. The result of
+            a cell does not depend on the others: a large matrix can be searched in parts.
+        n_neighbors
+            At most the number of indexed cells.
+
+        Returns
+        -------
+        As :meth:`neighbors`, for the new cells, the nearest indexed cell first.
+        """
+        queries = self.cells._replace(x=x)
+        found = self._empty_result(x.shape[0], n_neighbors)
+        for start in range(0, x.shape[0], _QUERIES_AT_ONCE):
+            rows = np.arange(start, min(start + _QUERIES_AT_ONCE, x.shape[0]))
+            # Of the pieces of a list, the first: all have the same nearest lists.
+            labels = np.searchsorted(self.centre_of, _assign(queries, rows, self.centres))
+            order, bounds = _group(labels, self.n_lists)
+            self._search(queries, np.split(rows[order], bounds[1:-1]), *found, own=False)
+        return found
+
+    def _empty_result(
+        self, n_queries: int, n_neighbors: int
+    ) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        narrow = self.order.size <= np.iinfo(np.int32).max
+        indices = np.empty((n_queries, n_neighbors), np.int32 if narrow else np.int64)
+        return indices, np.empty(indices.shape)
+
+    def _search(
+        self,
+        queries: Cells,
+        lists: list[Ints],
+        indices: NDArray[Any],
+        distances: NDArray[np.float64],
+        *,
+        own: bool,
+    ) -> None:
+        """Search the nearest cells of the queries of each list."""
+
+        def search(number: int) -> None:
+            rows = lists[number]
+            if rows.size:
+                n = indices.shape[1]
+                candidates = self.candidates(number, n)
+                numbers, scores = nearest_cpu.nearest(
+                    queries, rows, self.cells, candidates, n, own=own
+                )
+                indices[rows] = numbers
+                distances[rows] = np.sqrt(scores) if self.metric in _ROOTS else scores
+
+        results = blocks.map_in_order(search, len(lists), workers=n_cores())
+        deque(blocks.with_progress(results, [rows.size for rows in lists]), maxlen=0)
+
+
+def build(
+    x: NDArray[Any],
+    n_neighbors: int,
+    *,
+    metric: str = "euclidean",
+    recall: float = 0.99,
+    random_state: int | np.random.RandomState = 0,
+) -> InvertedLists:
+    """Divide cells into lists, and choose how many of these a search reads.
+
+    Parameters
+    ----------
+    x
+        float32 or float64 ``[n_cells, n_dims]``, finite, in memory or on disk. It is not copied,
+        and its rows are read in any order.
+    n_neighbors
+        Neighbours per cell for which the recall is measured, counting the cell itself.
+    metric
+        One of :data:`METRICS`.
+    recall
+        Least share of the true neighbours to find.
+    random_state
+        Seed of k-means and of the cells on which the recall is measured.
+    """
+    from sklearn.utils import check_random_state
+
+    x = np.asarray(x) if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
+    rng = np.random.default_rng(check_random_state(random_state).randint(2**31))
+    n_cells = x.shape[0]
+    n_lists = max(1, round(_LISTS * n_cells**0.5))
+    sample = _draw(rng, n_cells, _CELLS_PER_CENTRE * n_lists)
+    cells = nearest_cpu.Cells(x, np.zeros(x.shape[1]), metric == "cosine")
+    cells = cells._replace(centre=_mean(cells, sample))
+    centres = _k_means(cells, sample, min(n_lists, sample.size), rng)
+    order, bounds = _group(_assign(cells, np.arange(n_cells), centres), centres.x.shape[0])
+    used = np.diff(bounds) > 0
+    centres = centres._replace(x=centres.x[used])
+    bounds = np.append(bounds[:-1][used], n_cells)
+    centre_of, bounds = _cut_long_lists(bounds, _LONGEST * -(-n_cells // n_lists))
+    index = InvertedLists(cells, centres, centre_of, order, bounds, metric)
+    return _choose_probes(index, _draw(rng, n_cells, _MEASURED), n_neighbors, recall)
+
+
+def _draw(rng: np.random.Generator, n_cells: int, n: int) -> Ints:
+    """Numbers of ``n`` cells, or all, in order."""
+    return np.sort(rng.choice(n_cells, min(n, n_cells), replace=False, shuffle=False))
+
+
+def _mean(cells: Cells, rows: Ints) -> NDArray[np.float64]:
+    sums, counts = nearest_cpu.add_by_label(cells, rows, np.zeros(rows.size, np.int32), 1)
+    mean: NDArray[np.float64] = sums[0] / counts[0]
+    return mean
+
+
+def _k_means(cells: Cells, sample: Ints, n_lists: int, rng: np.random.Generator) -> Cells:
+    """Centres of the lists, as ``Cells`` (Lloyd 1982)."""
+    chosen = rng.choice(sample, n_lists, replace=False)
+    # Equal cells make one centre. Sorted centres keep near lists, which are searched one after the
+    # other, near in memory.
+    first = np.unique(np.take(cells.x, chosen, axis=0), axis=0)
+    centres = cells._replace(x=first.astype(np.float64))
+    for _ in range(_ROUNDS):
+        labels = _assign(cells, sample, centres)
+        sums, counts = nearest_cpu.add_by_label(cells, sample, labels, len(first))
+        used = counts > 0
+        centres.x[used] = sums[used] / counts[used, None]
+    return centres
+
+
+def _assign(cells: Cells, rows: Ints, centres: Cells) -> NDArray[np.int32]:
+    """Number of the nearest centre of each row, the first of equally near ones."""
+    numbers = np.arange(centres.x.shape[0])
+
+    def assign(task: int) -> NDArray[np.int32]:
+        part = rows[task * _CELLS_PER_TASK : (task + 1) * _CELLS_PER_TASK]
+        nearest = nearest_cpu.nearest(cells, part, centres, numbers, 1)[0][:, 0]
+        return nearest.astype(np.int32)
+
+    n_tasks = -(-rows.size // _CELLS_PER_TASK)
+    return np.concatenate(list(blocks.map_in_order(assign, n_tasks, workers=n_cores())))
+
+
+def _group(labels: NDArray[np.integer], n: int) -> tuple[Ints, Ints]:
+    """Positions by label, those of a label in order, and where each label begins."""
+    bounds = np.zeros(n + 1, np.int64)
+    np.cumsum(np.bincount(labels, minlength=n), out=bounds[1:])
+    return np.argsort(labels, kind="stable"), bounds
+
+
+def _cut_long_lists(bounds: Ints, longest: int) -> tuple[Ints, Ints]:
+    """Old list of each new one, and bounds of these, of at most ``longest`` cells."""
+    sizes = np.diff(bounds)
+    pieces = -(-sizes // longest)
+    old = np.repeat(np.arange(sizes.size), pieces)
+    piece = np.arange(old.size) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    starts = bounds[old] + sizes[old] * piece // pieces[old]
+    return old, np.append(starts, bounds[-1])
+
+
+def _choose_probes(
+    index: InvertedLists, rows: Ints, n_neighbors: int, goal: float
+) -> InvertedLists:
+    """Set the least number of lists whose cells hold the neighbours of ``rows`` to the goal.
+
+    The nearest candidates are found exactly, so a neighbour is found if its list is read: the ranks
+    of the lists of the true neighbours give the recall of any number of lists.
+    """
+    ranks = _ranks_of_neighbors(index, rows, n_neighbors)
+    for n_probes in range(1, index.n_lists + 1):
+        found = (ranks < n_probes).mean(axis=1)
+        error = found.std() / rows.size**0.5
+        if found.mean() - _STANDARD_ERRORS * error >= goal:
+            break
+    return index._replace(n_probes=n_probes, recall=float(found.mean()))
+
+
+def _ranks_of_neighbors(index: InvertedLists, rows: Ints, n_neighbors: int) -> Ints:
+    """Rank of the list of each true neighbour, by distance from the list of the cell.
+
+    Of cells at the distance of the last neighbour, which are neighbours just as well, those of the
+    cell's own list come first.
+    """
+    numbers, scores = _exact(index.cells, rows, n_neighbors)
+    list_of = np.empty(index.order.size, np.int32)
+    list_of[index.order] = np.repeat(
+        np.arange(index.n_lists, dtype=np.int32), np.diff(index.bounds)
+    )
+
+    def of_cell(i: int) -> Ints:
+        own = list_of[rows[i]]
+        members = index.members(own)
+        n = min(n_neighbors, members.size)
+        nearest = nearest_cpu.nearest(
+            index.cells, rows[i : i + 1], index.cells, members, n, own=True
+        )
+        n_own = np.count_nonzero(nearest[1] <= scores[i, -1])
+        rank = np.empty(index.n_lists, np.int64)
+        rank[index.nearest_lists(own)] = np.arange(index.n_lists)
+        lists = list_of[numbers[i]]
+        others = rank[lists[lists != own]][: n_neighbors - n_own]
+        out = np.zeros(n_neighbors - 1, np.int64)
+        out[out.size - others.size :] = others
+        return out
+
+    return np.stack(list(blocks.map_in_order(of_cell, rows.size, workers=n_cores())))
+
+
+def _exact(cells: Cells, rows: Ints, n: int) -> tuple[Ints, NDArray[np.float64]]:
+    """Nearest of all cells for each row, in parts of the cells."""
+    n_cells = cells.x.shape[0]
+
+    def scan(task: int) -> tuple[Ints, NDArray[np.float64]]:
+        start = task * _CELLS_PER_SCAN
+        part = np.arange(start, min(start + _CELLS_PER_SCAN, n_cells))
+        found: tuple[Ints, NDArray[np.float64]] = nearest_cpu.nearest(
+            cells, rows, cells, part, min(n, part.size), own=True
+        )
+        return found
+
+    numbers = np.empty((rows.size, 0), np.int64)
+    scores = np.empty((rows.size, 0))
+    n_tasks = -(-n_cells // _CELLS_PER_SCAN)
+    for more in blocks.map_in_order(scan, n_tasks, workers=n_cores()):
+        numbers = np.concatenate([numbers, more[0]], axis=1)
+        scores = np.concatenate([scores, more[1]], axis=1)
+        nearest = np.lexsort((numbers, scores), axis=1)[:, :n]
+        numbers = np.take_along_axis(numbers, nearest, axis=1)
+        scores = np.take_along_axis(scores, nearest, axis=1)
+    return numbers, scores

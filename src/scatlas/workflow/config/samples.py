@@ -1,0 +1,90 @@
+"""The plates of one file of many samples (``plates.path`` and ``plates.by``)."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scatlas.errors import ConfigError
+from scatlas.workflow.config.plate_sheet import Plate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from scatlas.workflow.config.sections import Plates
+
+# Folder of the list of samples, in the folder where Snakemake is started.
+_LISTS = Path(".snakemake/scatlas")
+
+
+class Sample(Plate):
+    """A plate that is one sample of a file.
+
+    Attributes
+    ----------
+    path
+        The file of all samples.
+    sample
+        Its name in the column that names the samples.
+    """
+
+    sample: str
+
+
+def sample_plates(plates: Plates, *, is_main: bool) -> list[Sample]:
+    """The samples of a file as plates, in the order of their first cells.
+
+    The main process of Snakemake reads the column of the samples, and stores the list until the
+    file changes. The jobs of a cluster, which parse the rules again, read the list.
+
+    Raises
+    ------
+    InputError, ConfigError
+        The file or its column cannot be used; see :func:`scatlas.io.list_samples`.
+    """
+    from scatlas.io.files.checksums import text_digest, write_json
+    from scatlas.io.files.stamps import stamp
+
+    path, by = str(plates.path), str(plates.by)
+    file = _LISTS / f"samples-{text_digest(json.dumps([path, by]).encode())[:16]}.json"
+    found = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    if not found or (is_main and found["stamp"] != stamp(path)):
+        # Opens the file, half a second.
+        from scatlas.io.products.split_samples import list_samples
+
+        before = stamp(path)
+        samples = list_samples(path, by)
+        found = {"stamp": before, "samples": list(samples.items())}
+        write_json(file, found)
+    sizes = dict(found["samples"])
+    return [
+        Sample(plate=name, path=path, n_cells=sizes[sample], labels={}, sample=sample)
+        for sample, name in plate_names(sizes, f"{path}: obs[{by!r}]").items()
+    ]
+
+
+def plate_names(samples: Iterable[str], where: str) -> dict[str, str]:
+    """Name of the plate of each sample, which is also a folder.
+
+    Characters that a plate's name cannot have become underscores; the column of the samples keeps
+    the names as they are.
+
+    Raises
+    ------
+    ConfigError
+        Two samples have the same plate; the message begins with ``where``.
+    """
+    names: dict[str, str] = {}
+    sample_of: dict[str, str] = {}
+    for sample in samples:
+        name = re.sub(r"[^A-Za-z0-9._-]|^[.-]", "_", sample)
+        if name in sample_of:
+            msg = (
+                f"{where}: the samples {sample_of[name]!r} and {sample!r} would both be plate "
+                f"{name!r}: rename one"
+            )
+            raise ConfigError(msg)
+        names[sample], sample_of[name] = name, sample
+    return names

@@ -1,0 +1,85 @@
+"""Plates that are left out of the atlas because they cannot be used (``plates.on_error: skip``).
+
+The step that refuses such a plate ends without an error. Its manifest holds the message under
+``left_out``, and its outputs are placeholders, because Snakemake expects them. The next steps of
+the plate do the same; `consensus` lists these plates in its manifest, and all later steps take the
+others.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scatlas.errors import ScatlasError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Mapping
+
+# Plates that one message names at most.
+_MAX_NAMED = 20
+
+
+class PlateLeftOut(ScatlasError):  # noqa: N818  (the run goes on)
+    """A plate that cannot be used; the message is that of the error."""
+
+
+def left_out(manifest: Path) -> str | None:
+    """Message of the error for which a step has left its plate out; None if it has not."""
+    message = json.loads(manifest.read_text("utf-8")).get("left_out")
+    return None if message is None else str(message)
+
+
+def plates_left_out(consensus: Path) -> dict[str, str]:
+    """Plates that the atlas lacks, with messages, from the manifest of `consensus`."""
+    return dict(json.loads(consensus.read_text("utf-8")).get("left_out", {}))
+
+
+def check_previous(args: argparse.Namespace) -> None:
+    """Leave a plate out that its previous step has left out.
+
+    Raises
+    ------
+    PlateLeftOut
+        With the message of that step.
+    """
+    previous = getattr(args, "previous", None)
+    if previous and (message := left_out(previous)):
+        raise PlateLeftOut(message)
+
+
+def is_about_plate(message: str, args: argparse.Namespace) -> bool:
+    """Whether an error of bad input is about the plate, and not about a file of the workflow.
+
+    `load` alone reads the plate's own file. An error that names an input or output of a later step
+    means a store that was lost or damaged, which leaves no plate out.
+    """
+    if hasattr(args, "source"):
+        return True
+    return not any(str(path) in message for path in vars(args).values() if isinstance(path, Path))
+
+
+def write_placeholders(outputs: Iterable[Path], message: str) -> None:
+    """Write outputs without content: an empty Zarr group for a store, the message for a file."""
+    from scatlas.io.files.atomic import atomic_path
+    from scatlas.io.zarr_writer.elements import create_group
+
+    for output in outputs:
+        with atomic_path(output) as path:
+            if output.suffix == ".zarr":
+                create_group(path, {"left_out": message})
+            else:
+                path.write_text(message, encoding="utf-8")
+
+
+def sentences(messages: Mapping[str, str]) -> str:
+    """One line per plate with the reason, of at most 20 plates."""
+    lines = [
+        text if plate in text else f"{plate}: {text}"
+        for plate, text in list(messages.items())[:_MAX_NAMED]
+    ]
+    if len(messages) > _MAX_NAMED:
+        lines.append(f"and {len(messages) - _MAX_NAMED:,} more")
+    return "\n".join(f"- {line}" for line in lines)

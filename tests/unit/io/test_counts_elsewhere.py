@@ -1,0 +1,75 @@
+"""Plates whose counts are in a layer or in ``raw``, beside a normalised X."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+from scatlas.errors import InputError
+from scatlas.io import load_plate, split_samples
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*zarr v3:UserWarning", "ignore:Consolidated:UserWarning"
+)
+
+
+def counts(n_genes: int) -> ad.AnnData:
+    rng = np.random.default_rng(0)
+    x = sp.random(80, n_genes, 0.3, "csr", np.float32, rng, lambda n: rng.integers(1, 9, n))
+    obs = pd.DataFrame({"batch": ["a", "b"] * 40}, index=[f"c{i}" for i in range(80)])
+    var = pd.DataFrame({"feature_name": [f"MT-{i}" for i in range(n_genes)]})
+    return ad.AnnData(x, obs=obs, var=var.set_index(pd.Index([f"ENSG{i}" for i in range(n_genes)])))
+
+
+@pytest.fixture(params=["h5ad", "zarr"])
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """As CELLxGENE publishes it: normalised X of some genes, counts of all genes in ``raw``."""
+    whole = counts(30)
+    adata = whole[:, 5:25].copy()
+    adata.layers["umis"] = adata.X.copy()
+    adata.X = np.log1p(adata.X)
+    adata.raw = whole
+    path = tmp_path / f"source.{request.param}"
+    with ad.settings.override(zarr_write_format=3):
+        adata.write_zarr(path) if request.param == "zarr" else adata.write_h5ad(path)
+    return path
+
+
+def files(store: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(store)): p.read_bytes() for p in store.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("counts_in", ["layers/umis", "raw"])
+def test_counts_give_the_plate_that_they_give_as_x(tmp_path: Path, source: Path, counts_in: str):
+    plain = counts(30) if counts_in == "raw" else counts(30)[:, 5:25].copy()
+    plain.write_h5ad(tmp_path / "plain.h5ad")
+    options = {"plate": "p", "gene_names": "feature_name", "reference": tmp_path / "plain.h5ad"}
+    wanted = load_plate(tmp_path / "plain.h5ad", tmp_path / "wanted.zarr", **options)
+    found = load_plate(source, tmp_path / "found.zarr", counts_in=counts_in, **options)
+    assert found == wanted
+    assert found["n_mt_genes"] == plain.n_vars
+    assert files(tmp_path / "found.zarr") == files(tmp_path / "wanted.zarr")
+    # The plate is a reference itself.
+    options |= {"reference": source, "reference_counts_in": counts_in}
+    load_plate(tmp_path / "plain.h5ad", tmp_path / "again.zarr", **options)
+
+    stores = {name: tmp_path / f"{name}.zarr" for name in "ab"}
+    split_samples(source, stores, by="batch", counts_in=counts_in)
+    half = load_plate(stores["a"], tmp_path / "a_counts.zarr", plate="a")
+    assert half["total_counts"] == int(plain[::2].X.sum())
+
+
+def test_a_normalised_x_names_the_line_to_add(tmp_path: Path, source: Path):
+    line = r"X holds .*; layers/umis holds whole numbers: write 'source: \{counts: layers/umis\}'"
+    with pytest.raises(InputError, match=line):
+        load_plate(source, tmp_path / "out.zarr", plate="p")
+    lacking = (
+        r"layers/no is missing: write 'source: \{counts: X\}' or 'source: \{counts: layers/umis\}'"
+    )
+    with pytest.raises(InputError, match=lacking):
+        load_plate(source, tmp_path / "out.zarr", plate="p", counts_in="layers/no")

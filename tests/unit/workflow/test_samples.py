@@ -1,0 +1,62 @@
+"""Plates of one file of many samples."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+
+from scatlas.errors import ConfigError
+from scatlas.io.products import split_samples
+from scatlas.workflow.config.loading import load
+from scatlas.workflow.config.samples import plate_names, sample_plates
+
+
+def test_samples_have_the_names_of_folders():
+    names = plate_names(["a b/c", "d-1.x", ".e", "-f", "é"], "x.h5ad")
+    assert list(names.values()) == ["a_b_c", "d-1.x", "_e", "_f", "_"]
+    with pytest.raises(ConfigError, match=r"x: the samples 'a b' and 'a/b' would both be plate"):
+        plate_names(["a b", "a/b"], "x")
+
+
+def test_the_file_is_opened_once_and_by_the_main_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    plates = load({"plates": {"path": "x.h5ad", "by": "s"}}).plates
+    obs = pd.DataFrame({"s": ["b", "a 1", "b"]}, index=["x", "y", "z"])
+    ad.AnnData(np.ones((3, 2), np.float32), obs=obs).write_h5ad("x.h5ad")
+    opened = []
+    real = split_samples.list_samples
+    monkeypatch.setattr(split_samples, "list_samples", lambda *a: opened.append(a) or real(*a))
+
+    found = [sample_plates(plates, is_main=is_main) for is_main in (True, True, False)]
+    assert [(p.plate, p.sample, p.n_cells, p.path) for p in found[0]] == [
+        ("b", "b", 2, "x.h5ad"),
+        ("a_1", "a 1", 1, "x.h5ad"),
+    ]
+    assert found[0] == found[1] == found[2]
+    assert len(opened) == 1
+    os.utime("x.h5ad", ns=(0, 0))
+    sample_plates(plates, is_main=False)
+    assert len(opened) == 1, "a job opens the file"
+    sample_plates(plates, is_main=True)
+    assert len(opened) == 2
+
+
+@pytest.mark.parametrize(
+    ("plates", "problem"),
+    [
+        ({"path": "x.h5ad"}, "needs both keys, path and by"),
+        ({"by": "s"}, "needs both keys, path and by"),
+        ({"path": "x", "by": "s", "sheet": "y"}, r"a sheet \(y\) or a file of samples \(x\), not"),
+        ({"path": "s3://x", "by": "s"}, "'s3://x' is an address: copy the file"),
+    ],
+)
+def test_places_that_cannot_be(plates: dict, problem: str):
+    with pytest.raises(ConfigError, match=f"config: plates.*{problem}"):
+        load({"plates": plates})

@@ -1,0 +1,40 @@
+# What the run says at its end about plates that cannot be used.
+# in:  manifests/*/{plate}.refused, manifests/consensus.json
+# out: nothing
+from snakemake.logging import logger
+
+from scatlas.workflow.left_out import sentences
+
+
+def refusals():
+    """Stored messages of steps of one plate, by file, with the times of the files."""
+    found = Path(with_prefix(f"{OUT}/manifests")).glob("*/*.refused")
+    return {path: path.stat().st_mtime_ns for path in found if path.stem in PLATES}
+
+
+# Those of earlier runs, which this run may mend.
+OLD_REFUSALS = refusals()
+
+
+onerror:
+    refused = {
+        path.stem: path.read_text("utf-8")
+        for path, time in sorted(refusals().items())
+        if OLD_REFUSALS.get(path) != time
+    }
+    if refused:
+        logger.error(
+            f"{len(refused):,} of {len(PLATES):,} plates cannot be used. Mend them or remove them "
+            "from the plate sheet, or set plates.on_error to skip, and give the same command "
+            f"again:\n{sentences(refused)}"
+        )
+
+
+onsuccess:
+    consensus = Path(with_prefix(f"{OUT}/manifests/consensus.json"))
+    if CONFIG.plates.skips and consensus.exists():
+        if missing := plates_left_out(consensus):
+            logger.warning(
+                f"{len(missing):,} of {len(PLATES):,} plates are left out of the atlas "
+                f"(plates.on_error is skip):\n{sentences(missing)}"
+            )
