@@ -85,7 +85,7 @@ def umap(
         left out.
     method
         ``"umap"``: in rounds. ``"umap-learn"``: one edge after the other on one thread of the CPU,
-        with umap-learn's numbers; ten times slower.
+        with umap-learn's numbers; several times slower.
     key_added
         Key of ``obsm`` and ``uns``, in place of ``X_umap`` and ``umap``.
     neighbors_key

@@ -28,7 +28,7 @@ def read_sample(path: Path, *, obsm: str) -> ad.AnnData:
     AnnData [cells x 0 genes].
     """
     with h5py.File(path, "r") as file:
-        names = file["obs"][file["obs"].attrs["_index"]].asstr()[:]
+        names = read_elem(file["obs"][file["obs"].attrs["_index"]])
         return ad.AnnData(obs=pd.DataFrame(index=names), obsm={obsm: read_elem(file["obsm"][obsm])})
 
 

@@ -119,8 +119,9 @@ def assemble(
         write_frame(partial / "var", facts)
         create_group(partial / "uns", DICT)
         create_group(partial / "uns/pca", DICT)
+        notes = open_group_to_write(partial / "uns")  # anndata 0.13 refuses a path as a key
         for name, elem in (uns or {}).items():
-            write_elem(root, f"uns/{name}", elem)
+            write_elem(notes, name, elem)
         for name in ("layers", "obsp", "varp"):
             write_elem(root, name, {})
         consolidate(partial)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _STEPS = (
-    *("simulate", "load", "qc_filter", "doublets", "normalize", "hvg", "consensus", "select_genes"),
-    *("concat_on_disk", "pca", "harmony", "atlas", "subset"),
+    *("simulate", "split", "load", "qc_filter", "doublets", "normalize", "hvg", "consensus"),
+    *("select_genes", "concat_on_disk", "pca", "harmony", "atlas", "subset"),
     *("neighbors", "umap", "leiden", "embedding", "integrate"),
 )
 _PACKAGES = (
