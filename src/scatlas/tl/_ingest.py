@@ -31,8 +31,9 @@ _PROJECTED = 1000
 # By this share of the largest coordinate the offset may differ between these cells: float32
 # components of scanpy differ by 1e-5, other values of X by much more.
 _SAME_OFFSET = 1e-3
-# Cells searched at a time: the search of few takes longer per cell, 262,144 x 50 float32 are 52 MB.
-_CELLS_AT_ONCE = 262_144
+# Cells searched at a time, with some 0.1 GB of results on the way; four times as many take 0.1 GB
+# more and no less time.
+_CELLS_AT_ONCE = 65_536
 
 
 @blocks.passes(1, "the neighbours; for a Dask X X_pca is lazy and takes one more when computed")
@@ -55,7 +56,7 @@ def ingest(
     :func:`scatlas.pp.neighbors`), and these cells give labels and coordinates. What a cell gets
     depends on its values, its number in ``adata`` and the reference alone: not on blocks, threads
     or other cells. X may be a Dask array; memory holds the results, the reference's components, and
-    262,144 cells at a time.
+    65,536 cells at a time.
 
     Parameters
     ----------
