@@ -146,7 +146,7 @@ class _Map(NamedTuple):
 
 
 class _Reference(NamedTuple):
-    """How the reference's neighbours were found, and its UMAP if that is asked for."""
+    """How the reference's neighbours were found, and its UMAP if that is requested."""
 
     name: str  # "X", or a key of obsm
     use_rep: str | None
@@ -335,12 +335,12 @@ def _index(
 def _search(
     index: InvertedLists, x: Any, reference: _Reference, codes: dict[str, NDArray[np.int64]]
 ) -> tuple[NDArray[np.float32] | None, dict[str, NDArray[np.int64]]]:
-    """Coordinates, if they are asked for, and the code of each label, part by part of the cells."""
+    """Coordinates, if requested, and the code of each label, part by part of the cells."""
     n, umap = reference.n_neighbors, reference.umap
     places = None if umap is None else np.empty((x.shape[0], umap.places.shape[1]), np.float32)
     winners = {column: np.empty(x.shape[0], np.int64) for column in codes}
     start = 0
-    for part in _parts(x):
+    for part in _join_small_blocks(x):
         elements.check_finite_values(part, reference.name)
         rows = slice(start, start + len(part))
         neighbours, distances = index.search(part, max(reference.k, n if umap else 1))
@@ -361,7 +361,7 @@ def _search(
     return places, winners
 
 
-def _parts(x: Any) -> Iterator[NDArray[Any]]:
+def _join_small_blocks(x: Any) -> Iterator[NDArray[Any]]:
     """Dense blocks of cells, joined up to the number that is searched at a time."""
     waiting: list[NDArray[Any]] = []
     for block in blocks.stream(x, _to_dense):
