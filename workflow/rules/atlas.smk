@@ -27,6 +27,7 @@ rule concat_on_disk:
         runtime=runtime("concat_on_disk"),
         disk_mb=disk("concat_on_disk"),
         attempt=which_attempt,
+        small_atlas=1,
     params:
         selected=each(f"{OUT}/plates/{{plate}}/selected.zarr", options=True),
         labels=labels_option,
@@ -66,6 +67,7 @@ rule pca:
         runtime=runtime("pca"),
         disk_mb=disk("pca"),
         attempt=which_attempt,
+        small_atlas=1,
     params:
         options=options(CONFIG.pca),
         scale=scale_option(),
@@ -111,6 +113,7 @@ rule atlas:
         mem_mb=memory("atlas"),
         runtime=runtime("atlas"),
         attempt=which_attempt,
+        small_atlas=1,
     params:
         recipe=recipe_option,
         code=code("atlas"),

@@ -27,6 +27,7 @@ rule subset:
         mem_mb=memory("subset"),
         runtime=runtime("subset"),
         attempt=which_attempt,
+        small_atlas=1,
     params:
         options=options(CONFIG.subset),
         seed=CONFIG.seed,
@@ -63,6 +64,7 @@ rule neighbors:
         mem_mb=memory("neighbors"),
         runtime=runtime("neighbors"),
         attempt=which_attempt,
+        small_atlas=1,
     params:
         options=options(CONFIG.neighbors),
         seed=CONFIG.seed,
@@ -100,6 +102,7 @@ rule umap:
         mem_mb=memory("umap"),
         runtime=runtime("umap"),
         attempt=which_attempt,
+        small_atlas=1,
     params:
         options=options(CONFIG.umap),
         seed=CONFIG.seed,
@@ -131,12 +134,13 @@ rule leiden:
         small_atlas
     conda:
         "../../envs/cpu.yaml"
-    threads: 4
+    threads: 1
     resources:
         **device("leiden"),
         mem_mb=memory("leiden"),
         runtime=runtime("leiden"),
         attempt=which_attempt,
+        small_atlas=1,
     params:
         options=options(CONFIG.leiden),
         seed=CONFIG.seed,
@@ -178,6 +182,7 @@ rule embedding:
         mem_mb=memory("embedding"),
         runtime=runtime("embedding"),
         attempt=which_attempt,
+        small_atlas=1,
     params:
         code=code("embedding"),
     message:

@@ -29,6 +29,7 @@ rule harmony:
         runtime=runtime("harmony"),
         disk_mb=disk("harmony"),
         attempt=which_attempt,
+        small_atlas=1,
     params:
         options=as_is(options(CONFIG.harmony)),
         seed=CONFIG.seed,

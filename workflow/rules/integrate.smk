@@ -26,6 +26,7 @@ rule integrate:
         mem_mb=memory("integrate"),
         runtime=runtime("integrate"),
         attempt=which_attempt,
+        small_atlas=1,
     params:
         options=as_is(options(CONFIG.integrate, prefix="integrate")),
         neighbors=options(CONFIG.neighbors),

@@ -65,6 +65,7 @@ rule merge_pseudobulk:
         mem_mb=memory("merge_pseudobulk"),
         runtime=runtime("merge_pseudobulk"),
         attempt=which_attempt,
+        small_atlas=1,
     params:
         sums=each(f"{OUT}/plates/{{plate}}/pseudobulk.zarr", options=True),
         genes=CONFIG.genes,

@@ -187,6 +187,7 @@ rule report:
         mem_mb=memory("report"),
         runtime=runtime("report"),
         attempt=which_attempt,
+        small_atlas=1,
     params:
         qc=each(f"{OUT}/plates/{{plate}}/{KEPT_CELLS}", options=True),
         summaries=each(f"{OUT}/plates/{{plate}}/{KEPT_CELLS_SUMMARY}", options=True),
