@@ -85,6 +85,34 @@ def _all_read(values: Values, bare: AnnData) -> dict[str, Any]:
     return dict.fromkeys(names, values.dense)
 
 
+def _split(adata: AnnData, folder: Path) -> dict[str, Any]:
+    """Every second cell is of another sample; their stores together are the file."""
+    file = adata.copy()
+    if adata.n_obs == 0:
+        file.write_h5ad(folder / "x.h5ad")
+        return {"X": sa.io.list_samples(folder / "x.h5ad", "sample")}
+    rows = {"a": np.arange(0, adata.n_obs, 2), "b": np.arange(1, adata.n_obs, 2)}
+    file.obs["sample"] = pd.Series("a", file.obs_names, dtype=str)
+    file.obs.iloc[1::2, file.obs.columns.get_loc("sample")] = "b"
+    file.write_h5ad(folder / "x.h5ad")
+    samples = sa.io.list_samples(folder / "x.h5ad", "sample")
+    assert samples == {name: len(of) for name, of in rows.items() if len(of)}
+    stores = {name: folder / f"{name}.zarr" for name in samples}
+    sa.io.split_samples(folder / "x.h5ad", stores, by="sample", block_budget="1kB")
+    x = np.zeros(adata.shape, adata.X.dtype)
+    for name, store in stores.items():
+        found = ad.read_zarr(store)
+        assert list(found.obs_names) == list(adata.obs_names[rows[name]])
+        x[rows[name]] = found.X.toarray()
+    return {"X": x}
+
+
+def _split_read(values: Values, bare: AnnData) -> dict[str, Any]:
+    if bare.n_obs == 0:
+        raise Refused("no cells")
+    return {"X": values.dense}
+
+
 # -- writing -------------------------------------------------------------------------------------
 
 
@@ -254,6 +282,7 @@ FUNCTIONS = {
     ),
     "io.CsrWriter of counts": Function(in_folder(_counts_written), _counts_read, SPARSE),
     "io.load_plate": Function(in_folder(_load), _loaded, **FILES),
+    "io.split_samples": Function(in_folder(_split), _split_read, SPARSE, **FILES),
     "io.concat_on_disk": Function(in_folder(_concat), _twice, SPARSE),
     "io.write_gram": Function(
         in_folder(_gram), _gram_expected, rtol=1e-14, why="float64 sums", storages="close"

@@ -177,6 +177,9 @@ def _samples(obs: Table, by: str) -> tuple[list[str], np.ndarray]:
         columns = ", ".join(obs.columns) or "no columns"
         msg = f"{obs.path}: obs has no column {by!r} (plates.by); it has {columns}"
         raise InputError(msg)
+    if obs.n_rows == 0:
+        msg = f"{obs.path} has no cells, so no samples: check the file"
+        raise InputError(msg)
     codes, found = pd.factorize(pd.Series(obs.columns[by].take()))
     names = [str(name) for name in found]
     missing = (codes < 0) | np.isin(codes, [i for i, name in enumerate(names) if not name.strip()])
