@@ -6,13 +6,13 @@ import logging
 import random
 from contextlib import contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
 from natsort import natsorted
 
-from scatlas import elements
+from scatlas import blocks, elements
 from scatlas.errors import InputError
 from scatlas.kernels.build.rapids import load_library
 from scatlas.matrix import communities
@@ -25,31 +25,97 @@ if TYPE_CHECKING:
     import igraph
     import scipy.sparse as sp
     from anndata import AnnData
+    from leidenalg.VertexPartition import MutableVertexPartition
 
 logger = logging.getLogger(__name__)
 
 _PART = 1_000_000  # edges
 
 
+@blocks.passes(0, "works on the graph in obsp alone")
 def leiden(
     adata: AnnData,
-    resolution: float | None,
+    resolution: float | None = 1,
     *,
-    restrict_to: tuple[str, Sequence[str]] | None,
-    random_state: int,
-    key_added: str,
-    adjacency: sp.spmatrix | sp.sparray | None,
-    directed: bool | None,
-    use_weights: bool,
-    n_iterations: int,
-    partition_type: type | None,
-    neighbors_key: str | None,
-    obsp: str | None,
-    flavor: str,
-    clustering_args: dict[str, Any],
-) -> None:
-    """See :func:`scatlas.tl.leiden`."""
+    restrict_to: tuple[str, Sequence[str]] | None = None,
+    random_state: int = 0,
+    key_added: str = "leiden",
+    adjacency: sp.spmatrix | sp.sparray | None = None,
+    directed: bool | None = None,
+    use_weights: bool = True,
+    n_iterations: int = -1,
+    partition_type: type[MutableVertexPartition] | None = None,
+    neighbors_key: str | None = None,
+    obsp: str | None = None,
+    copy: bool = False,
+    flavor: Literal["leidenalg", "igraph", "rounds"] = "leidenalg",
+    **clustering_args: Any,
+) -> AnnData | None:
+    """Cluster the cells by the Leiden algorithm (Traag, Waltman, van Eck 2019).
+
+    Where the representation that the neighbours were found in lies on the GPU
+    (``adata.obsm['X_pca']`` is a CuPy array, or Dask array of these), cuGraph clusters the cells
+    there, whatever the ``flavor``: by modularity, with weights in float32, until it grows no more.
+    Where cuGraph is not installed, or does not offer the options (``directed=True``,
+    ``resolution=None``, ``partition_type``, ``clustering_args``), the CPU does it, and a warning
+    is logged. A graph given as ``adjacency`` or ``obsp`` is the CPU's.
+
+    Parameters
+    ----------
+    adata
+        Annotated data with the graph of :func:`scatlas.pp.neighbors`.
+    resolution
+        Higher gives more clusters. None for a ``partition_type`` that takes none.
+    restrict_to
+        ``(column, categories)``: cluster only the cells of these categories of an ``obs`` column.
+    random_state
+        Seed.
+    key_added
+        Column of ``obs`` and key of ``uns``.
+    adjacency
+        Graph [cells x cells] in place of the one in ``obsp``.
+    directed
+        Take each entry as a directed edge; True for ``flavor="leidenalg"``, and not possible for
+        ``"igraph"``.
+    use_weights
+        Use the values of the graph, not only where they are.
+    n_iterations
+        Rounds; -1 until nothing changes. 2 is enough for most data and much quicker. cuGraph has
+        no such rounds.
+    partition_type
+        Class of leidenalg; :class:`leidenalg.RBConfigurationVertexPartition` when left out.
+    neighbors_key, obsp
+        Take the graph that ``uns[neighbors_key]`` names, or ``obsp[obsp]``; not both.
+    copy
+        Return a changed copy and leave ``adata`` as it is.
+    flavor
+        ``"leidenalg"`` (scanpy's default), ``"igraph"`` (the C implementation, several times
+        quicker; optimises modularity) or ``"rounds"`` (modularity, for large graphs: on all
+        threads, without a copy of the graph as Python objects).
+    **clustering_args
+        For :func:`leidenalg.find_partition` or :meth:`igraph.Graph.community_leiden`.
+
+    Returns
+    -------
+    None, or the copy. Written: ``obs['leiden']``, categorical of ``'0'``, ``'1'``, ... in
+    natural order (``'0'`` is the largest cluster, but for igraph), and
+    ``uns['leiden']['params']`` with ``resolution``, ``random_state`` and ``n_iterations``.
+
+    Raises
+    ------
+    InputError
+        No graph there, a flavour or category that does not exist, or options that contradict.
+
+    Notes
+    -----
+    On the CPU the same graph and seed give the same clusters. With ``flavor="rounds"`` one of four
+    cells, chosen by a hash, moves at the same time: its clusters are connected, and others than
+    igraph's, with a modularity within 0.5% of it. Iterations end when one of them adds less than
+    1e-5 of the modularity. cuGraph takes the seed, but does not
+    promise the same clusters from two runs: cells between two clusters may change sides.
+    """
     _check_flavor(flavor, directed=directed, partition_type=partition_type)
+    adata = adata.copy() if copy else adata
     cugraph = None
     if adjacency is None:
         adjacency, params = _find_graph(adata, obsp, neighbors_key)
@@ -106,6 +172,7 @@ def leiden(
             "n_iterations": n_iterations,
         }
     }
+    return adata if copy else None
 
 
 def _check_flavor(flavor: str, *, directed: bool | None, partition_type: type | None) -> None:

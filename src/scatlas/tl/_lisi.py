@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from scatlas import blocks, elements
 from scatlas.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,7 +19,59 @@ if TYPE_CHECKING:
 _AT_ONCE = 2**22
 
 
-def neighbors_of(adata: AnnData, neighbors_key: str | None) -> sp.csr_matrix:
+@blocks.passes(0, "works on the graph in obsp alone")
+def lisi(
+    adata: AnnData,
+    key: str,
+    *,
+    neighbors_key: str | None = None,
+    key_added: str | None = None,
+    copy: bool = False,
+) -> AnnData | None:
+    """Count the values of a column that meet in each cell's neighbourhood (LISI).
+
+    Local inverse Simpson's index (Korsunsky et al., Nature Methods 2019): 1 where all neighbours
+    of a cell have one value, and the number of values where each has the same share of them. Of
+    plates (iLISI) it says how well they are mixed, of cell types (cLISI) how far apart they are.
+
+    Here each of the graph's neighbours counts the same, so that the number is exact for a graph;
+    the original weighs 90 neighbours by their distance. Means of 15 neighbours stay below the
+    number of values even where plates are mixed at random.
+
+    Parameters
+    ----------
+    adata
+        Annotated data with the graph of :func:`scatlas.pp.neighbors`.
+    key
+        Column of ``obs``: categories, text or whole numbers.
+    neighbors_key
+        Key of ``uns`` that names the graph; ``"neighbors"`` when left out.
+    key_added
+        Column of ``obs`` for the result, in place of ``lisi_{key}``.
+    copy
+        Return a changed copy and leave ``adata`` as it is.
+
+    Returns
+    -------
+    None, or the copy. Written: ``obs['lisi_{key}']``, float64; NaN for a cell none of whose
+    neighbours has a value.
+
+    Raises
+    ------
+    InputError
+        No such column, or no neighbours.
+    """
+    obs = elements.get_table(adata, "obs")
+    if key not in obs:
+        msg = f"obs has no column {key!r} (key); it has {', '.join(obs.columns)}"
+        raise InputError(msg)
+    index = _inverse_simpson(_neighbors_of(adata, neighbors_key), obs[key])
+    adata = adata.copy() if copy else adata
+    adata.obs[key_added or f"lisi_{key}"] = index
+    return adata if copy else None
+
+
+def _neighbors_of(adata: AnnData, neighbors_key: str | None) -> sp.csr_matrix:
     """Distances [cells x cells] under ``uns[neighbors_key]``: an entry for each neighbour.
 
     Raises
@@ -34,7 +87,9 @@ def neighbors_of(adata: AnnData, neighbors_key: str | None) -> sp.csr_matrix:
     return adata.obsp[where].tocsr()
 
 
-def lisi(neighbors: sp.csr_matrix, labels: pd.Series | pd.Categorical) -> NDArray[np.float64]:
+def _inverse_simpson(
+    neighbors: sp.csr_matrix, labels: pd.Series | pd.Categorical
+) -> NDArray[np.float64]:
     """Inverse Simpson's index of the labels of each cell's neighbours.
 
     Parameters

@@ -1,11 +1,11 @@
-"""UMAP of the neighbourhood graph; ``scatlas.tl`` has the signature and the documentation."""
+"""UMAP of the neighbourhood graph."""
 
 from __future__ import annotations
 
 import logging
 import numbers
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -30,25 +30,99 @@ logger = logging.getLogger(__name__)
 _INT32 = np.iinfo(np.int32)
 
 
+@blocks.passes(1, "only when the graph falls into many parts, and X_pca (or X) is a Dask array")
 def umap(
     adata: AnnData,
     *,
-    min_dist: float,
-    spread: float,
-    n_components: int,
-    maxiter: int | None,
-    alpha: float,
-    gamma: float,
-    negative_sample_rate: int,
-    init_pos: str | np.ndarray | None,
-    random_state: int | np.random.RandomState,
-    a: float | None,
-    b: float | None,
-    method: str,
-    key_added: str | None,
-    neighbors_key: str,
-) -> None:
-    """See :func:`scatlas.tl.umap`."""
+    min_dist: float = 0.5,
+    spread: float = 1.0,
+    n_components: int = 2,
+    maxiter: int | None = None,
+    alpha: float = 1.0,
+    gamma: float = 1.0,
+    negative_sample_rate: int = 5,
+    init_pos: str | np.ndarray | None = "spectral",
+    random_state: int | np.random.RandomState = 0,
+    a: float | None = None,
+    b: float | None = None,
+    method: Literal["umap", "umap-learn"] = "umap",
+    key_added: str | None = None,
+    neighbors_key: str = "neighbors",
+    copy: bool = False,
+) -> AnnData | None:
+    """Embed the neighbourhood graph in a plane (UMAP).
+
+    McInnes, Healy, Melville (2018). Cells move in rounds, all at the same time and on all threads:
+    the same graph and seed give the same coordinates on any number of threads.
+
+    Where the representation that the neighbours were found in lies on the GPU
+    (``adata.obsm['X_pca']`` is a CuPy array, or Dask array of these), cuML draws it there. Where
+    cuML is not installed the CPU does it, and a warning is logged.
+
+    Parameters
+    ----------
+    adata
+        Annotated data with the graph of :func:`scatlas.pp.neighbors`.
+    min_dist, spread
+        How tightly points may lie together, and the scale of the picture.
+    n_components
+        Dimensions of the embedding.
+    maxiter
+        Rounds of optimisation; 500 up to 10,000 cells and 200 beyond when left out.
+    alpha, gamma, negative_sample_rate
+        First learning rate, weight of repulsion, repelling cells drawn for each edge.
+    init_pos
+        ``"spectral"``, ``"random"``, a key of ``obsm``, or coordinates [cells x n_components].
+    random_state
+        Seed. None draws one; cuML then takes a quicker way.
+    a, b
+        Shape of the low-dimensional kernel; fitted to ``min_dist`` and ``spread`` when either is
+        left out.
+    method
+        ``"umap"``: in rounds. ``"umap-learn"``: one edge after the other on one thread of the CPU,
+        with umap-learn's numbers; several times slower.
+    key_added
+        Key of ``obsm`` and ``uns``, in place of ``X_umap`` and ``umap``.
+    neighbors_key
+        Key of ``uns`` that names the graph.
+    copy
+        Return a changed copy and leave ``adata`` as it is.
+
+    Returns
+    -------
+    None, or the copy. Written: ``obsm['X_umap']``, float32 [cells x n_components], and
+    ``uns['umap']['params']`` with ``a``, ``b`` and, unless it is 0, ``random_state``.
+
+    Raises
+    ------
+    InputError
+        No graph there, coordinates that cannot be scaled, or an option other than those above
+        (scanpy's ``"paga"`` among them).
+
+    Notes
+    -----
+    In a round each cell moves by the forces of its edges and of its random cells at the coordinates
+    of the round before. Forces and edges per round are umap-learn's; its order of moves, in which a
+    cell's forces follow one another, is not, so that coordinates differ and neighbourhoods are kept
+    as well: with 100,000 simulated cells a trustworthiness of 0.981 where umap-learn's order gives
+    0.980. The step of a round is that of an implicit scheme, and forces are limited by their length
+    where umap-learn limits them along each axis: tight groups of few cells are round, and not
+    crosses along the diagonals.
+
+    The start of graphs with 4,000 cells and more are the same eigenvectors by Chebyshev filters on
+    all threads (Zhou, Saad, Tiago, Chelikowsky 2006), where umap-learn takes ARPACK.
+
+    With ``"umap-learn"`` the coordinates are those of umap-learn 0.5 bit for bit, up to 2,000,000
+    cells. As there, the last bits belong to the processor: the optimisation amplifies them, so that
+    another one gives a picture that differs in its details.
+
+    With both methods, a graph in more than ``2 * n_components`` parts, whose start umap-learn
+    leaves to chance, starts from the PCA of the parts' mean cells.
+
+    On the GPU the picture is cuML's: its spectral start, and cells that move at the same time. It
+    shows the same groups at other places. cuML promises the same coordinates for the same seed on
+    the same GPU.
+    """
     from sklearn.utils import check_random_state
 
     if method not in {"umap", "umap-learn"}:
@@ -57,6 +131,7 @@ def umap(
     if not (isinstance(negative_sample_rate, numbers.Integral) and negative_sample_rate >= 0):
         msg = f"negative_sample_rate is {negative_sample_rate!r}: use a whole number, at least 0"
         raise InputError(msg)
+    adata = adata.copy() if copy else adata
     weights, params = graph(adata, neighbors_key)
     init = _initial(adata, init_pos, n_components)
     if a is None or b is None:
@@ -98,6 +173,7 @@ def umap(
         used["random_state"] = random_state
     adata.uns[key_added or "umap"] = {"params": used}
     adata.obsm[key_added or "X_umap"] = places
+    return adata if copy else None
 
 
 def _in_order(
