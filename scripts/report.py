@@ -33,9 +33,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
     parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad")
     parser.add_argument("--integrated", type=Path, help="integrated.h5ad, if there is one")
-    parser.add_argument(
-        "--benchmarks", type=Path, required=True, help="folder of {rule}/{plate or atlas}.tsv"
-    )
+    parser.add_argument("--manifests", type=Path, required=True, help="folder of the manifests")
     parser.add_argument("--config", type=json.loads, required=True, help="the whole config as JSON")
     parser.add_argument("--captions", type=Path, required=True, help="folder of the captions")
     parser.add_argument("--figures", type=Path, required=True, help="folder for the PNGs")
@@ -54,7 +52,7 @@ def main(argv: list[str] | None = None) -> None:
             umap=args.umap,
             integrated=args.integrated,
             doublets=script.plate_paths(args.doublets or []),
-            benchmarks=args.benchmarks,
+            manifests=args.manifests,
             left_out=plates_left_out(args.consensus) if args.consensus else None,
         )
         facts |= report.build(

@@ -197,7 +197,7 @@ rule report:
         code=code("report"),
         pca=subpath(input.pca_store, parent=True),
         captions=subpath(input.opening, parent=True),
-        benchmarks=with_prefix(f"{OUT}/benchmarks"),
+        manifests=with_prefix(f"{OUT}/manifests"),
         figures=subpath(output.umap, parent=True),
         tables=subpath(output.cells, parent=True),
     message:
@@ -205,7 +205,7 @@ rule report:
     shell:
         "{RUN} {input.script:q} --qc {params.qc:q} --summaries {params.summaries:q}"
         " --hvg {params.hvg:q} --genes {input.genes:q} --pca {params.pca:q}"
-        " --umap {input.umap_file:q} --benchmarks {params.benchmarks:q}"
+        " --umap {input.umap_file:q} --manifests {params.manifests:q}"
         " --config {params.config:q} --captions {params.captions:q}"
         " --figures {params.figures:q} --tables {params.tables:q} {params.optional}"
         " --report {output.page:q}"

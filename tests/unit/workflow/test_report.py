@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -113,23 +114,20 @@ def make_results(
     adata.obsm["X_umap"] = (centres[which] + rng.normal(size=(n, 2))).astype(np.float32)
     adata.write_h5ad(folder / "umap.h5ad")
 
-    line = "s\th:m:s\tmax_rss\tmax_vms\tmax_uss\tmax_pss\tio_in\tio_out\tmean_load\tcpu_time\n"
-    for rule, names in {"umap": ["atlas"], "load": plates, "own_rule": ["atlas"]}.items():
-        (folder / "benchmarks" / rule).mkdir(parents=True)
+    for rule, names in {"umap": [""], "load": plates, "own_rule": [""]}.items():
+        records = folder / "manifests" / (rule if names[0] else "") / "runs"
+        records.mkdir(parents=True, exist_ok=True)
         for i, name in enumerate(names):
-            rest = (
-                "NA\tNA\tNA\tNA\tNA\tNA\tNA\tNA"
-                if rule == "own_rule"
-                else (f"{100 + i}.5\t1\t1\t1\t1\t1\t99\t{2 + i}.0")
-            )
-            text = f"{line}{1.5 + i}\t0:00:01\t{rest}\n"
-            (folder / "benchmarks" / rule / f"{name}.tsv").write_text(text)
+            record: dict[str, float] = {"seconds": 1.5 + i}
+            if rule != "own_rule":
+                record |= {"peak_memory_bytes": (100.5 + i) * 2**20, "processor_seconds": 2.0 + i}
+            (records / f"{name or rule}.json").write_text(json.dumps(record))
     return Results(
         **paths,
         genes=folder / "consensus_genes.tsv",
         pca=folder / "pca.zarr",
         umap=folder / "umap.h5ad",
-        benchmarks=folder / "benchmarks",
+        manifests=folder / "manifests",
     )
 
 
@@ -323,7 +321,7 @@ def test_clusters_table() -> None:
 
 def test_runs_table(run) -> None:
     _, results, _ = run
-    table = _tables.runs(results.benchmarks)
+    table = _tables.runs(results.manifests)
     assert list(table.index) == ["load", "umap", "own_rule"]  # as the steps follow, then others
     assert table.loc["load"].to_dict() == {
         "jobs": 3,
@@ -334,19 +332,17 @@ def test_runs_table(run) -> None:
     }
     assert np.isnan(table.loc["own_rule", "peak memory, MiB"])
     assert np.isnan(table.loc["own_rule", "CPU seconds"])
-    assert _tables.runs(results.benchmarks / "nothing here").empty
+    assert _tables.runs(results.manifests / "nothing here").empty
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\n", b"s\n", b"\xff\x00\t\n1\t2\t3\n", b"s\tmax_rss\nx\n"]
-)
-def test_a_damaged_benchmark_is_left_out(run, tmp_path, content) -> None:
+@pytest.mark.parametrize("content", [b"", b"[1]", b"\xff{", b'{"seconds": "x"}'])
+def test_a_damaged_record_is_left_out(run, tmp_path, content) -> None:
     _, results, _ = run
-    benchmarks = shutil.copytree(results.benchmarks, tmp_path / "benchmarks")
-    whole = _tables.runs(benchmarks)
-    (benchmarks / "damaged").mkdir()
-    (benchmarks / "damaged/p1.tsv").write_bytes(content)
-    table = _tables.runs(benchmarks)
+    manifests = shutil.copytree(results.manifests, tmp_path / "manifests")
+    whole = _tables.runs(manifests)
+    (manifests / "damaged/runs").mkdir(parents=True)
+    (manifests / "damaged/runs/p1.json").write_bytes(content)
+    table = _tables.runs(manifests)
     assert set(table.index) - set(whole.index) <= {"damaged"}
     assert table.loc[whole.index].equals(whole)
 

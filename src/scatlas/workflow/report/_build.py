@@ -227,7 +227,7 @@ def _maps(book: _Book, results: Results, config: Mapping[str, Any]) -> list[_Pic
 def _run(book: _Book, results: Results, config: Mapping[str, Any]) -> list[_Picture | _Table]:
     """Time and memory, config and versions."""
     return [
-        book.table("runs", "Time and memory", _tables.runs(results.benchmarks)),
+        book.table("runs", "Time and memory", _tables.runs(results.manifests)),
         book.table("settings", "Config", _tables.settings(config), most=None),
         book.table("versions", "Versions", _tables.versions()),
     ]

@@ -57,8 +57,8 @@ class Results:
         ``pca.zarr``.
     umap
         ``umap.h5ad``.
-    benchmarks
-        Folder of Snakemake's benchmark files, ``{rule}/{plate or atlas}.tsv``.
+    manifests
+        Folder of the manifests and run records.
     integrated
         ``integrated.h5ad``, if the config asks for it.
     doublets
@@ -73,7 +73,7 @@ class Results:
     genes: Path
     pca: Path
     umap: Path
-    benchmarks: Path
+    manifests: Path
     integrated: Path | None = None
     doublets: Mapping[str, Path] = field(default_factory=dict)
     left_out: Mapping[str, str] | None = None

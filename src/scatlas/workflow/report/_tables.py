@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -109,27 +110,27 @@ def clusters(obs: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([pd.DataFrame(facts), table], axis=1).rename_axis("leiden")
 
 
-def runs(folder: Path) -> pd.DataFrame:
-    """Time and memory of each rule, from Snakemake's benchmark files in pipeline order.
+def runs(manifests: Path) -> pd.DataFrame:
+    """Time and memory of each rule, from the run records of its steps, in pipeline order.
 
-    Snakemake writes ``NA`` or ``-`` for values that it could not sample in a short job. They are
-    ignored in the maximum, which is empty if nothing was sampled. Damaged files are treated in the
-    same way, as they are no results.
+    Snakemake's benchmarks see the process that waits for a forked job, not the job. A damaged
+    record is left out, and so is a value that is no number.
     """
-    rows: list[dict[str, str | None]] = []
-    for path in folder.glob("*/*.tsv"):
-        lines = path.read_text("utf-8", errors="replace").splitlines()
-        head, *values = [line.split("\t") for line in lines or [""]]
-        # A file has one line per repetition.
-        rows.extend(
-            {
-                "rule": path.parent.name,
-                "seconds": row.get("s"),
-                "memory": row.get("max_rss"),
-                "cpu": row.get("cpu_time"),
-            }
-            for row in (dict(zip(head, line, strict=False)) for line in values)
-        )
+    rows: list[dict[str, Any]] = []
+    for path in manifests.rglob("runs/*.json"):
+        step = path.parent.parent
+        try:
+            record = json.loads(path.read_bytes())
+            rows.append(
+                {
+                    "rule": path.stem if step == manifests else step.name,
+                    "seconds": record.get("seconds"),
+                    "memory": record.get("peak_memory_bytes"),
+                    "cpu": record.get("processor_seconds"),
+                }
+            )
+        except (ValueError, AttributeError):
+            continue
     jobs = pd.DataFrame(rows, columns=["rule", "seconds", "memory", "cpu"])
     numbers = jobs.drop(columns="rule").apply(pd.to_numeric, errors="coerce").astype(float)
     by_rule = jobs[["rule"]].join(numbers).groupby("rule", sort=False)
@@ -139,7 +140,7 @@ def runs(folder: Path) -> pd.DataFrame:
             "seconds, all jobs": by_rule["seconds"].sum().round(1),
             "seconds, longest job": by_rule["seconds"].max().round(1),
             "CPU seconds": by_rule["cpu"].sum(min_count=1).round(1),
-            "peak memory, MiB": by_rule["memory"].max().round(0),
+            "peak memory, MiB": (by_rule["memory"].max() / 2**20).round(0),
         }
     )
     order = {step: i for i, step in enumerate(_STEPS)}
