@@ -36,7 +36,8 @@ rule concat_on_disk:
     message:
         "merging the plates"
     shell:
-        "{RUN} {input.script:q} --selected {params.selected:q} --merged {params.merged:q}"
+        f"{RUN}"
+        " {input.script:q} --selected {params.selected:q} --merged {params.merged:q}"
         " --labels {params.labels:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
@@ -78,7 +79,8 @@ rule pca:
     message:
         "principal components"
     shell:
-        "{RUN} {input.script:q} --merged {params.merged:q} --grams {params.grams:q}"
+        f"{RUN}"
+        " {input.script:q} --merged {params.merged:q} --grams {params.grams:q}"
         " {params.options} {params.scale} --pca {params.pca:q}"
         f"{BLOCK_OPTIONS}{DEVICE_OPTIONS}{STEP_TAIL}"
 
@@ -125,7 +127,8 @@ rule atlas:
     message:
         "putting the atlas together"
     shell:
-        "{RUN} {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
+        f"{RUN}"
+        " {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
         " {params.harmony} --genes {input.table:q} --atlas {params.atlas:q}"
         " --recipe {params.recipe:q} --manifests {params.manifests:q}"
         f"{STEP_TAIL}"

@@ -34,7 +34,8 @@ def has_one_job(arguments):
 # Jobs fork from a process of this Snakemake that has imported the libraries. It does not pay for a
 # single job, like most of a cluster.
 os.environ["SCATLAS_FORK_SERVER"] = "" if has_one_job(sys.argv) else str(os.getpid())
-RUN = f"python -IS {shlex.quote(str(HERE / 'src/scatlas/workflow/fork_client.py'))}"
+CLIENT = shlex.quote(str(HERE / "src/scatlas/workflow/fork_client.py"))
+RUN = f"python -IS {CLIENT}".replace("{", "{{").replace("}", "}}")
 # Arrow reads this on import. Its own allocator would hold 40 MB beside the C library's.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 

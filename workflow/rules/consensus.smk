@@ -34,7 +34,8 @@ checkpoint consensus:
     message:
         "genes that the plates agree on"
     shell:
-        "{RUN} {input.script:q} --hvg {params.hvg:q} {params.choice}"
+        f"{RUN}"
+        " {input.script:q} --hvg {params.hvg:q} {params.choice}"
         " --genes {params.genes} --list {output.genes:q} --table {output.table:q}"
         f"{STEP_TAIL}"
 
@@ -85,7 +86,8 @@ rule select_genes:
     message:
         "consensus genes of {wildcards.plate}"
     shell:
-        "{RUN} {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
+        f"{RUN}"
+        " {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --size-factors {input.size_factors:q} {params.doublets} --genes {input.genes:q}"
         " --selected {params.selected:q} --gram {params.gram:q}"
         f"{BLOCK_OPTIONS}{DEVICE_OPTIONS}{STEP_TAIL}"

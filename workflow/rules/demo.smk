@@ -24,4 +24,5 @@ rule simulate:
     message:
         "simulating plate {wildcards.n}"
     shell:
-        "{RUN} {input.script:q} --number {wildcards.n} --out {output:q} 2>&1 | tee {log:q}"
+        f"{RUN}"
+        " {input.script:q} --number {wildcards.n} --out {output:q} 2>&1 | tee {log:q}"

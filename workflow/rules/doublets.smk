@@ -40,7 +40,8 @@ rule doublets:
     message:
         "doublets of {wildcards.plate}"
     shell:
-        "{RUN} {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
+        f"{RUN}"
+        " {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --qc {input.qc:q} --qc-summary {input.qc_summary:q} {params.options}"
         " --n-top-genes {params.n_top_genes} --seed {params.seed} --table {output.table:q}"
         " --summary {output.summary:q} --previous {input.qc_filter:q}"

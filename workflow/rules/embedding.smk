@@ -36,7 +36,8 @@ rule subset:
     message:
         "sampling cells"
     shell:
-        "{RUN} {input.script:q} --atlas {params.atlas:q} {params.options}"
+        f"{RUN}"
+        " {input.script:q} --atlas {params.atlas:q} {params.options}"
         " --seed {params.seed} --subset {output.subset:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
@@ -72,7 +73,8 @@ rule neighbors:
     message:
         "neighbours of the sampled cells"
     shell:
-        "{RUN} {input.script:q} --subset {input.subset:q} {params.options}"
+        f"{RUN}"
+        " {input.script:q} --subset {input.subset:q} {params.options}"
         " --seed {params.seed} --neighbors {output.neighbors:q}"
         f"{DEVICE_OPTIONS}{STEP_TAIL}"
 
@@ -110,7 +112,8 @@ rule umap:
     message:
         "UMAP of the sampled cells"
     shell:
-        "{RUN} {input.script:q} --subset {input.subset:q} --neighbors {input.neighbors:q}"
+        f"{RUN}"
+        " {input.script:q} --subset {input.subset:q} --neighbors {input.neighbors:q}"
         " {params.options} --seed {params.seed} --umap {output.umap:q}"
         f"{DEVICE_OPTIONS}{STEP_TAIL}"
 
@@ -148,7 +151,8 @@ rule leiden:
     message:
         "clusters of the sampled cells"
     shell:
-        "{RUN} {input.script:q} --subset {input.subset:q} --neighbors {input.neighbors:q}"
+        f"{RUN}"
+        " {input.script:q} --subset {input.subset:q} --neighbors {input.neighbors:q}"
         " {params.options} --seed {params.seed} --leiden {output.leiden:q}"
         f"{DEVICE_OPTIONS}{STEP_TAIL}"
 
@@ -188,7 +192,8 @@ rule embedding:
     message:
         "the sample with its UMAP and clusters"
     shell:
-        "{RUN} {input.script:q} --subset {input.subset:q}"
+        f"{RUN}"
+        " {input.script:q} --subset {input.subset:q}"
         " --parts {input.neighbors:q} {input.umap:q} {input.leiden:q}"
         " --embedding {output.embedding:q}"
         f"{STEP_TAIL}"

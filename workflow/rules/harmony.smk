@@ -40,6 +40,7 @@ rule harmony:
     message:
         "mixing the plates' cells"
     shell:
-        "{RUN} {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
+        f"{RUN}"
+        " {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
         " {params.options} --seed {params.seed} --harmony {params.harmony:q}"
         f"{STEP_TAIL}"

@@ -37,7 +37,8 @@ rule integrate:
     message:
         "the sample with its plates mixed"
     shell:
-        "{RUN} {input.script:q} --umap {input.umap:q} {params.options} {params.neighbors}"
+        f"{RUN}"
+        " {input.script:q} --umap {input.umap:q} {params.options} {params.neighbors}"
         " {params.umap} {params.leiden} --seed {params.seed}"
         " --integrated {output.integrated:q}"
         f"{DEVICE_OPTIONS}{STEP_TAIL}"

@@ -42,7 +42,8 @@ rule load:
     message:
         "loading {wildcards.plate}"
     shell:
-        "{RUN} {input.script:q} --plate {wildcards.plate} {params.source}"
+        f"{RUN}"
+        " {input.script:q} --plate {wildcards.plate} {params.source}"
         " --store {params.store:q} --mt-prefix {params.mt_prefix:q} {params.gene_names}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
@@ -79,7 +80,8 @@ rule qc_filter:
     message:
         "choosing cells of {wildcards.plate}"
     shell:
-        "{RUN} {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
+        f"{RUN}"
+        " {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " {params.options} --table {output.table:q} --summary {output.summary:q}"
         " --previous {input.load:q}"
         f"{STEP_TAIL}"
@@ -119,7 +121,8 @@ rule normalize:
     message:
         "size factors of {wildcards.plate}"
     shell:
-        "{RUN} {input.script:q} --plate {wildcards.plate} --qc {input.qc:q} {params.options}"
+        f"{RUN}"
+        " {input.script:q} --plate {wildcards.plate} --qc {input.qc:q} {params.options}"
         " {params.rare} --table {output.table:q} --previous {input.kept:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
@@ -159,7 +162,8 @@ rule hvg:
     message:
         "highly variable genes of {wildcards.plate}"
     shell:
-        "{RUN} {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
+        f"{RUN}"
+        " {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --size-factors {input.size_factors:q} {params.options}"
         " --min-cells {params.min_cells} {params.rare} --table {output.table:q}"
         " --previous {input.normalize:q}"

@@ -37,7 +37,8 @@ rule pseudobulk:
     message:
         "sums by group of {wildcards.plate}"
     shell:
-        "{RUN} {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
+        f"{RUN}"
+        " {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --qc {input.qc:q} {params.options} --sums {params.sums:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
@@ -74,6 +75,7 @@ rule merge_pseudobulk:
     message:
         "merging the sums by group"
     shell:
-        "{RUN} {input.script:q} --sums {params.sums:q} --genes {params.genes}"
+        f"{RUN}"
+        " {input.script:q} --sums {params.sums:q} --genes {params.genes}"
         " --labels {params.labels:q} --pseudobulk {output.pseudobulk:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"

@@ -203,7 +203,8 @@ rule report:
     message:
         "figures, tables and the report"
     shell:
-        "{RUN} {input.script:q} --qc {params.qc:q} --summaries {params.summaries:q}"
+        f"{RUN}"
+        " {input.script:q} --qc {params.qc:q} --summaries {params.summaries:q}"
         " --hvg {params.hvg:q} --genes {input.genes:q} --pca {params.pca:q}"
         " --umap {input.umap_file:q} --manifests {params.manifests:q}"
         " --config {params.config:q} --captions {params.captions:q}"

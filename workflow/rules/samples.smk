@@ -35,7 +35,8 @@ rule split:
     message:
         "dividing the cells by sample"
     shell:
-        "{RUN} {input.script:q} --source {params.source:q} --by {params.by:q}"
+        f"{RUN}"
+        " {input.script:q} --source {params.source:q} --by {params.by:q}"
         " --counts {params.counts:q}"
         " --folder {params.folder:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
