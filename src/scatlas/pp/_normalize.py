@@ -129,7 +129,7 @@ def normalize_total(
         factors, target_sum = size_factors(totals, target_sum=target_sum)
         if (factors == 0).any():
             warnings.warn("Some cells have zero counts", UserWarning, stacklevel=2)
-        normalised = _divided(x, kind, factors, owned=owned)
+        normalised = _divide(x, kind, factors, owned=owned)
     log.debug("normalised to a total of %s", target_sum)
     if not inplace:
         return {"X": normalised, "norm_factor": factors}
@@ -179,7 +179,7 @@ def _to_change(
     return adata, elements.owns_matrix(adata, layer=layer, obsm=obsm)
 
 
-def _divided(x: Any, kind: ArrayKind, factors: np.ndarray, *, owned: bool) -> Any:
+def _divide(x: Any, kind: ArrayKind, factors: np.ndarray, *, owned: bool) -> Any:
     from scatlas.kernels.counts.normalize_cpu import scale_rows_into, scaled_dtype
 
     scales, dtype = reciprocal(factors), scaled_dtype(x.dtype)
@@ -295,7 +295,7 @@ def log1p(
         if layer is not None or obsm is not None:
             msg = "layer and obsm need an AnnData, not a matrix"
             raise InputError(msg)
-        return _logged(data, base, owned=False)
+        return _log(data, base, owned=False)
     if "log1p" in data.uns:
         message = "adata.X seems to be already log-transformed."
         warnings.warn(message, UserWarning, stacklevel=2)
@@ -303,11 +303,11 @@ def log1p(
     x = elements.get_matrix(adata, layer=layer, obsm=obsm)
     # First, so that a call after one that was interrupted warns.
     adata.uns["log1p"] = {"base": base}
-    elements.set_matrix(adata, _logged(x, base, owned=owned), layer=layer, obsm=obsm)
+    elements.set_matrix(adata, _log(x, base, owned=owned), layer=layer, obsm=obsm)
     return adata if copy else None
 
 
-def _logged(x: Any, base: float | None, *, owned: bool) -> Any:
+def _log(x: Any, base: float | None, *, owned: bool) -> Any:
     from scatlas.kernels.counts.normalize_cpu import log1p_into, logged_dtype
 
     if hasattr(x, "dtype"):

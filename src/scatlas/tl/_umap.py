@@ -151,9 +151,9 @@ def umap(
 
         logger.info("UMAP of %d cells: on the GPU", adata.n_obs)
         if not isinstance(init, str):
-            init = _to_ten(_apart(init, check_random_state(random_state)))
+            init = _to_ten(_separate(init, check_random_state(random_state)))
         options |= {"n_components": n_components, "random_state": random_state, "cuml": cuml}
-        places = umap_gpu.layout(edges, init, curve, **options)
+        coordinates = umap_gpu.layout(edges, init, curve, **options)
     else:
         state = check_random_state(random_state)
 
@@ -163,21 +163,23 @@ def umap(
             )
 
         below = _spectral.FAST_BELOW if method == "umap" else _spectral.UMAP_LEARN_BELOW
-        places = _to_ten(_start(init, edges, n_components, state, cells, arpack_below=below))
+        coordinates = _to_ten(_start(init, edges, n_components, state, cells, arpack_below=below))
         if method == "umap":
-            places = lay_out(places, edges, curve, seed=int(state.randint(2**63)), **options)
+            coordinates = lay_out(
+                coordinates, edges, curve, seed=int(state.randint(2**63)), **options
+            )
         else:
-            _in_order(places, edges, curve, state, options)
+            _in_order(coordinates, edges, curve, state, options)
     used: dict[str, Any] = dict(zip("ab", curve, strict=True))
     if random_state != 0:
         used["random_state"] = random_state
     adata.uns[key_added or "umap"] = {"params": used}
-    adata.obsm[key_added or "X_umap"] = places
+    adata.obsm[key_added or "X_umap"] = coordinates
     return adata if copy else None
 
 
 def _in_order(
-    places: np.ndarray,
+    coordinates: np.ndarray,
     edges: sp.csr_matrix,
     curve: tuple[float, float],
     state: np.random.RandomState,
@@ -189,7 +191,7 @@ def _in_order(
         every = _rounds_per_use(edges.data, options["n_epochs"])
         graph_of = edges.indptr, edges.indices
         umap_cpu.optimize_layout(
-            places, graph_of, curve, epochs_per_edge=every, seed=seed, **options
+            coordinates, graph_of, curve, epochs_per_edge=every, seed=seed, **options
         )
 
 
@@ -204,18 +206,18 @@ def _start(
 ) -> np.ndarray:
     """Where the cells start: as given, by the graph's eigenvectors, or anywhere."""
     if not isinstance(init, str):
-        return _apart(init, state)
+        return _separate(init, state)
     if init == "spectral":
         with blas_on_one_thread():
             return _spectral.start(edges, n_components, state, cells, arpack_below=arpack_below)
-    places = state.uniform(low=-10.0, high=10.0, size=(edges.shape[0], n_components))
-    return places.astype(np.float32)
+    coordinates = state.uniform(low=-10.0, high=10.0, size=(edges.shape[0], n_components))
+    return coordinates.astype(np.float32)
 
 
-def _to_ten(places: np.ndarray) -> np.ndarray:
+def _to_ten(coordinates: np.ndarray) -> np.ndarray:
     """Places stretched to 0 .. 10 along each axis."""
-    low, high = places.min(axis=0), places.max(axis=0)
-    return (10.0 * (places - low) / (high - low)).astype(np.float32, order="C")
+    low, high = coordinates.min(axis=0), coordinates.max(axis=0)
+    return (10.0 * (coordinates - low) / (high - low)).astype(np.float32, order="C")
 
 
 def _curve(spread: float, min_dist: float) -> tuple[float, float]:
@@ -255,15 +257,15 @@ def _initial(adata: AnnData, init_pos: Any, n_components: int) -> str | np.ndarr
     return coordinates
 
 
-def _apart(places: np.ndarray, state: np.random.RandomState) -> np.ndarray:
-    """Given places, with a little noise on them when some coincide, as umap-learn adds it."""
-    if np.unique(places, axis=0).shape[0] == places.shape[0]:
-        return places
+def _separate(coordinates: np.ndarray, state: np.random.RandomState) -> np.ndarray:
+    """Given coordinates, with a little noise on them when some coincide, as umap-learn adds it."""
+    if np.unique(coordinates, axis=0).shape[0] == coordinates.shape[0]:
+        return coordinates
     from sklearn.neighbors import KDTree
 
-    nearest, _ = KDTree(places).query(places, k=2)
-    noise = state.normal(scale=0.001 * np.mean(nearest[:, 1]), size=places.shape)
-    return places + noise.astype(np.float32)
+    nearest, _ = KDTree(coordinates).query(coordinates, k=2)
+    noise = state.normal(scale=0.001 * np.mean(nearest[:, 1]), size=coordinates.shape)
+    return coordinates + noise.astype(np.float32)
 
 
 def _edges(weights: sp.csr_matrix, rounds: int) -> sp.csr_matrix:

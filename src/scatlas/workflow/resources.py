@@ -245,6 +245,8 @@ class Estimates:
         """Threads of a job of a rule that reads blocks, or of ``harmony``."""
         if rule == "harmony":
             return 16 if self.atlas.cells > 1e6 else 4
+        if plate and self.is_small(plate):
+            return 1  # several plates at a time keep the cores busier than threads of one
         if rule == "normalize" and not self._config.qc.drop_rare_genes:
             return 1
         values = self.plate(plate).values if plate else self.atlas.values * SELECTED_SHARE

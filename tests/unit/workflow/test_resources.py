@@ -210,7 +210,7 @@ def test_the_requests_of_each_rule(name: str):
 
 def test_a_small_plate_requests_less():
     estimates = Estimates(load({"backend": "cpu"}), PLATES)
-    assert estimates.threads("load", "small") == 2
+    assert estimates.threads("load", "small") == 1
     assert estimates.threads("normalize", "small") == 1
     assert estimates.memory("load", "small", 2) == 1924
     assert estimates.memory("select_genes", "small", 2) == 1930
