@@ -313,15 +313,15 @@ def test_a_graph_follows_the_cells_it_was_made_of(knn_gpu, without_libraries, ca
 
 def test_a_missing_gpu_is_an_error_whatever_is_installed(tmp_path):
     cells(40).write_h5ad(tmp_path / "subset.h5ad")
-    paths = {"subset": "subset.h5ad", "umap": "umap.h5ad", "manifest": "umap.json"}
+    paths = {"subset": "subset.h5ad", "neighbors": "new.h5ad", "manifest": "new.json"}
     options = [text for name, path in paths.items() for text in (f"--{name}", tmp_path / path)]
     done = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "umap.py", *options, "--backend", "gpu"],
+        [sys.executable, ROOT / "scripts" / "neighbors.py", *options, "--backend", "gpu"],
         env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}, text=True, capture_output=True, check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert "error: backend: gpu cannot be used" in done.stderr
-    assert not (tmp_path / "umap.h5ad").exists()
+    assert not (tmp_path / "new.h5ad").exists()
 
 
 # --- neighbours ----------------------------------------------------------------------------------
