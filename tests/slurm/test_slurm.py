@@ -113,6 +113,8 @@ class Head:
                     *("--slurm-init-seconds-before-status-checks", "5"),
                     # A job per step, as of large plates.
                     *("--group-components", "small_plates=1"),
+                    # So that three plates need both nodes for CPUs.
+                    *("--set-threads", "load=2"),
                     *("--set-resources", *asks, *options),
                 ],
                 cwd=self.project.folder, stdout=log, stderr=subprocess.STDOUT,
