@@ -33,7 +33,7 @@ def has_one_job(arguments):
 
 # Jobs fork from a process of this Snakemake that has imported the libraries. It does not pay for a
 # single job, like most of a cluster.
-os.environ["SCATLAS_FORK_SERVER"] = "" if has_one_job(sys.argv) else str(os.getpid())
+os.environ.update(SCATLAS_FORK_SERVER="" if has_one_job(sys.argv) else str(os.getpid()))
 CLIENT = shlex.quote(str(HERE / "src/scatlas/workflow/fork_client.py"))
 RUN = f"python -IS {CLIENT}".replace("{", "{{").replace("}", "}}")
 # Arrow reads this on import. Its own allocator would hold 40 MB beside the C library's.

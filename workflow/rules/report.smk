@@ -197,7 +197,7 @@ rule report:
         code=code("report"),
         pca=subpath(input.pca_store, parent=True),
         captions=subpath(input.opening, parent=True),
-        manifests=with_prefix(f"{OUT}/manifests"),
+        manifests=subpath(output.manifest, parent=True),
         figures=subpath(output.umap, parent=True),
         tables=subpath(output.cells, parent=True),
     message:
