@@ -79,7 +79,13 @@ def read_tables(
     if manifests is not None:
         messages = {plate: left_out(manifests / f"{plate}.json") for plate in paths}
         missing = {plate: message for plate, message in messages.items() if message}
-    tables = {plate: pd.read_parquet(paths[plate]) for plate in paths if plate not in missing}
+    tables: dict[str, pd.DataFrame] = {}
+    names = pd.Index([])
+    for plate in (plate for plate in paths if plate not in missing):
+        table = pd.read_parquet(paths[plate])
+        # One copy of equal gene names: 500 plates of 20,000 genes would take 1 GB for them.
+        names = names if table.index.equals(names) else table.index
+        tables[plate] = table.set_axis(names)
     if manifests is not None and genes == "same":
         missing |= plates_with_other_genes(tables)
     if len(missing) == len(paths):
