@@ -3,11 +3,17 @@
 #   snakemake                                   the demo: four simulated plates
 #   snakemake --configfile=my.yaml              your plates (config/README.md)
 #   snakemake --configfile=my.yaml atlas        up to the merged, embedded store alone
+#   snakemake --configfile=new.yaml map_plates  new plates on a finished atlas (docs/new-plates.md)
+#   snakemake --configfile=new.yaml extend      a new version of the atlas, with these plates
 #
 # A missing key of your config takes its value from the demo's config/config.yaml.
 from snakemake.utils import min_version
 
 min_version("9.10")
+
+
+# The user's config, without the defaults.
+GIVEN = dict(config)
 
 
 configfile: "config/config.yaml"
@@ -26,8 +32,6 @@ if CONFIG.plates.by:
 
 
 include: "workflow/rules/plates.smk"
-include: "workflow/rules/consensus.smk"
-include: "workflow/rules/atlas.smk"
 
 
 if CONFIG.doublets:
@@ -35,38 +39,47 @@ if CONFIG.doublets:
     include: "workflow/rules/doublets.smk"
 
 
-if CONFIG.harmony:
-
-    include: "workflow/rules/harmony.smk"
-
-
-include: "workflow/rules/embedding.smk"
-
-
-if CONFIG.integrate:
-
-    include: "workflow/rules/integrate.smk"
-
-
-include: "workflow/rules/report.smk"
-
-
-if CONFIG.pseudobulk:
-
-    include: "workflow/rules/pseudobulk.smk"
-
-
 report: "workflow/report/workflow.rst"
 
 
-rule all:
-    default_target: True
-    input:
-        rules.atlas.output.atlas,
-        rules.embedding.output.embedding,
-        rules.report.output,
-        [rules.merge_pseudobulk.output.pseudobulk] if CONFIG.pseudobulk else [],
-        [rules.integrate.output.integrated] if CONFIG.integrate else [],
+if ATLAS:
+
+    include: "workflow/rules/new_plates.smk"
+
+    rule map_plates:
+        default_target: True
+        input:
+            all_plates(rules.map_plate.output.mapped),
+
+else:
+
+    include: "workflow/rules/consensus.smk"
+    include: "workflow/rules/atlas.smk"
+
+    if CONFIG.harmony:
+
+        include: "workflow/rules/harmony.smk"
+
+    include: "workflow/rules/embedding.smk"
+
+    if CONFIG.integrate:
+
+        include: "workflow/rules/integrate.smk"
+
+    include: "workflow/rules/report.smk"
+
+    if CONFIG.pseudobulk:
+
+        include: "workflow/rules/pseudobulk.smk"
+
+    rule all:
+        default_target: True
+        input:
+            rules.atlas.output.atlas,
+            rules.embedding.output.embedding,
+            rules.report.output,
+            [rules.merge_pseudobulk.output.pseudobulk] if CONFIG.pseudobulk else [],
+            [rules.integrate.output.integrated] if CONFIG.integrate else [],
 
 
 include: "workflow/rules/integrity.smk"

@@ -28,6 +28,7 @@ from scatlas.io import (
 from scatlas.matrix.gram import GramAccumulator
 from scatlas.matrix.select_normalize import select_and_log_normalize
 from scatlas.workflow import script
+from scatlas.workflow.cell_filter import doublet_columns
 
 logger = logging.getLogger("scatlas")
 
@@ -89,14 +90,6 @@ def n_values(store: Path) -> int:
     """Stored values of a plate's counts."""
     with open_counts(store) as counts:
         return counts.n_values
-
-
-def doublet_columns(table: Path | None, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """obs columns with the doublets among these cells; none without a table."""
-    if table is None:
-        return {}
-    found = read_cells(table, ["doublet_score", "predicted_doublet"])
-    return {name: column.to_numpy()[rows] for name, column in found.items()}
 
 
 def gene_positions(store: Path, names: pd.Index, wanted: Path) -> np.ndarray:

@@ -46,14 +46,28 @@ from scatlas.workflow.config.loading import check_plates, load
 from scatlas.workflow.config.plate_sheet import DEMO_FOLDER, read_plates
 from scatlas.workflow.config.samples import sample_plates
 from scatlas.workflow.left_out import plates_left_out
+from scatlas.workflow.new_plates import (
+    FinishedAtlas,
+    check_new_plates,
+    load_new_plates,
+)
 
+# The atlas onto which new plates are mapped (new_plates.smk), if the config names one.
+ATLAS = None
 try:
     CONFIG = load(config)
+    if CONFIG.atlas:
+        ATLAS = FinishedAtlas.open(Path(CONFIG.atlas))
+        CONFIG = load_new_plates(GIVEN, ATLAS)
+        ATLAS.check(["leiden", *CONFIG.new_plates.obs])
     if CONFIG.plates.by:
         SHEET = sample_plates(CONFIG.plates, is_main=workflow.is_main_process)
     else:
         SHEET = read_plates(CONFIG.plates.sheet, generated=DEMO_FOLDER)
-    check_plates(CONFIG, SHEET)
+    if ATLAS:
+        check_new_plates(CONFIG, SHEET, ATLAS)
+    else:
+        check_plates(CONFIG, SHEET)
 except ScatlasError as error:
     raise WorkflowError(str(error)) from error
 

@@ -7,7 +7,7 @@ sparse matrix S of scaled values minus z, so its sums and products follow from t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -82,12 +82,13 @@ class GeneScale:
         x
             Dask array of CSR blocks, of SciPy or CuPyX.
         """
-        scale_stored = kernels_for("linalg.scale", x).scale_stored_values
+        return blocks.map_blocks(self.shift_block, x, dtype=np.float32)
+
+    def shift_block(self, block: Any) -> Any:
+        """Rows of S from a CSR block of SciPy or CuPyX."""
+        scale_stored = kernels_for("linalg.scale", block).scale_stored_values
         mean = self.mean if self.zero_center else np.zeros_like(self.mean)
-        zeros, std, bounds = self.zeros, self.std, self._bounds
-        return blocks.map_blocks(
-            lambda block: scale_stored(block, mean, std, zeros, bounds), x, dtype=np.float32
-        )
+        return scale_stored(block, mean, self.std, self.zeros, self._bounds)
 
     def stats(self, unscaled: GramStats, shifted: da.Array | None) -> GramStats:
         """Sums and products of the scaled genes; one pass over S if values are clipped."""

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from scatlas.errors import InputError
-from scatlas.io import METRICS
+from scatlas.io import METRICS, read_cells
 from scatlas.workflow.config.cell_query import query_columns
 
 if TYPE_CHECKING:
@@ -192,3 +192,11 @@ def frequent_genes(n_cells: np.ndarray, least: int, *, source: Path | str) -> np
         )
         raise InputError(msg)
     return frequent
+
+
+def doublet_columns(table: Path | None, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """obs columns with the doublets among these cells; none without a table."""
+    if table is None:
+        return {}
+    found = read_cells(table, ["doublet_score", "predicted_doublet"])
+    return {name: column.to_numpy()[rows] for name, column in found.items()}

@@ -42,6 +42,9 @@ DOUBLETS_MB_PER_CELL, DOUBLETS_MB = 0.35e-3, 500
 PSEUDOBULK_MB_PER_CELL = 0.5e-3
 # The subset in memory with its neighbours: 20 kB per cell.
 SUBSET_MB_PER_CELL = 20e-3
+# Cells placed on a map at a time, with their neighbours; and per reference cell, beside its
+# components, which k-means copies: lists, neighbours, labels.
+PLACED_MB, REFERENCE_MB_PER_CELL = 300, 1e-3
 # The merged obs is written by column: an atlas needs a tenth of the memory of its plates' tables.
 MERGED_OBS_SHARE = 0.1
 # Four blocks' worth of memory per block in flight: raw, normalised, encoded, partial results.
@@ -54,6 +57,7 @@ SECONDS_PER_CELL = {"tables": 0.7e-6, "concat_on_disk": 2e-6, "atlas": 1e-6, "do
 SECONDS_PER_COMPONENT = 20e-9  # per cell, to project
 SECONDS_PER_GENE_CUBED = 1e-9  # eigenvectors
 SECONDS_PER_HARMONY_COMPONENT = 2e-6  # per cell, for Harmony's usual number of rounds
+SECONDS_PER_PLACED_CELL = 0.3e-3  # neighbours and coordinates
 SUBSET_MINUTES, SUBSET_CELLS_PER_MINUTE = 15, 2_000  # neighbours, UMAP, figures
 SLACK = 20
 START_MINUTES = 10
@@ -76,6 +80,7 @@ _CLUSTER_RULES = {"hvg", "select_genes", "pca"}  # on all GPUs of compute.cluste
 _ONE_GPU_RULES = {"neighbors", "umap", "leiden", "integrate"}
 # Rules that write stores. Snakemake guesses the disk of all others.
 STORE_RULES = {"split", "load", "select_genes", "concat_on_disk", "pca", "harmony"}
+STORE_RULES |= {"map_plate", "extend"}
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,25 @@ class Estimates:
         return total(self.plate(name) for name in self._plates)
 
     @cached_property
+    def finished_atlas(self) -> Size:
+        """Size of the atlas onto which new plates are mapped; zeros without one."""
+        path = self._config.atlas
+        shape = _zarr_shape(Path(path)) if path else None
+        return shape or Size(0, 0)
+
+    @cached_property
+    def extended_atlas(self) -> Size:
+        """Cells and selected values of that atlas with the new plates."""
+        old = self.finished_atlas
+        new = Size(self.atlas.cells, self.atlas.values * SELECTED_SHARE)
+        return Size(old.cells + new.cells, old.values + new.values)
+
+    @cached_property
+    def reference_cells(self) -> float:
+        """Cells of that atlas among which the nearest are found."""
+        return min(self._config.new_plates.n_reference, self.finished_atlas.cells)
+
+    @cached_property
     def subset_cells(self) -> float:
         """Cells of the sample."""
         return min(self._config.subset.n_cells or self.atlas.cells, self.atlas.cells)
@@ -162,7 +186,8 @@ class Estimates:
     @property
     def is_small_atlas(self) -> bool:
         """Whether the steps of the merged plates take seconds each."""
-        return self.atlas.values <= SMALL_ATLAS_VALUES
+        of_finished = self.finished_atlas.values / SELECTED_SHARE
+        return self.atlas.values + of_finished <= SMALL_ATLAS_VALUES
 
     def prefers_cpu(self, plate: str) -> bool:
         """Whether ``backend: auto`` computes a plate on the CPU: its size alone decides."""
@@ -198,6 +223,16 @@ class Estimates:
             case "concat_on_disk" | "pca" | "atlas":
                 cells = MERGED_OBS_SHARE * self.atlas.cells
                 extra_mb = 4 * self.gram_mb
+            case "reference":
+                cells = MERGED_OBS_SHARE * self.finished_atlas.cells
+                extra_mb = self._reference_mb
+            case "map_plate":
+                extra_mb = self._reference_mb + PLACED_MB
+            case "map_report":
+                cells = MERGED_OBS_SHARE * self.atlas.cells
+                extra_mb = self._reference_mb
+            case "extend":
+                cells = MERGED_OBS_SHARE * self.extended_atlas.cells
             case "harmony":
                 extra_mb = self._harmony_mb(self.atlas.cells)
             case "integrate":
@@ -237,6 +272,18 @@ class Estimates:
                 seconds = self._harmony_seconds(self.subset_cells)
                 harmony = 0 if self._config.harmony else minutes(seconds, threads)
                 return self.runtime("umap") + harmony
+            case "reference":
+                passes = 3 * self.finished_atlas.values * SECONDS_PER_VALUE["hvg"]
+                neighbors = self.reference_cells * SECONDS_PER_PLACED_CELL
+                return minutes(passes + neighbors, threads)
+            case "map_plate":
+                selection = size.values * SECONDS_PER_VALUE["select_genes"]
+                return minutes(selection + size.cells * SECONDS_PER_PLACED_CELL, threads)
+            case "map_report":
+                cells = self.reference_cells + self.atlas.cells
+                return int(SUBSET_MINUTES + cells / SUBSET_CELLS_PER_MINUTE / 10)
+            case "extend":
+                return minutes(self.extended_atlas.cells * SECONDS_PER_CELL["concat_on_disk"])
             case "subset" | "neighbors" | "umap" | "leiden" | "embedding" | "report":
                 return int(SUBSET_MINUTES + self.subset_cells / SUBSET_CELLS_PER_MINUTE)
         return minutes(size.values * SECONDS_PER_VALUE[rule], threads)
@@ -249,7 +296,10 @@ class Estimates:
             return 1  # several plates at a time keep the cores busier than threads of one
         if rule == "normalize" and not self._config.qc.drop_rare_genes:
             return 1
-        values = self.plate(plate).values if plate else self.atlas.values * SELECTED_SHARE
+        if rule in ("reference", "extend"):
+            values = self.extended_atlas.values
+        else:
+            values = self.plate(plate).values if plate else self.atlas.values * SELECTED_SHARE
         return block_threads(self._budget, values, gpu=self.gpus(rule, plate) > 0)
 
     def disk(self, rule: str, plate: str | None = None) -> int:
@@ -260,6 +310,12 @@ class Estimates:
                 n_bytes = size.values * SAMPLE_BYTES
             case "load":
                 n_bytes = size.values * COUNT_BYTES
+            case "map_plate":
+                selected = size.values * SELECTED_SHARE * SELECTED_BYTES
+                n_bytes = selected + size.cells * self._config.pca.n_comps * 4
+            case "extend":
+                whole = self.extended_atlas
+                n_bytes = whole.values * SELECTED_BYTES + whole.cells * self._config.pca.n_comps * 4
             case "select_genes" | "concat_on_disk":
                 n_bytes = size.values * SELECTED_SHARE * SELECTED_BYTES
             case "pca":
@@ -269,6 +325,11 @@ class Estimates:
             case _:
                 n_bytes = 0
         return int(n_bytes / 1e6)
+
+    @property
+    def _reference_mb(self) -> float:
+        per_cell = REFERENCE_MB_PER_CELL + 8e-6 * self._config.pca.n_comps
+        return self.reference_cells * per_cell
 
     @property
     def _harmony_comps(self) -> int:

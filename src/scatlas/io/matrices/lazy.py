@@ -155,6 +155,38 @@ def read_matrix(
         return x, Table.open(store.path, root, "var").read()
 
 
+def read_embedding(path: Path | str, name: str, *, block_budget: str | int = "256MB") -> da.Array:
+    """Coordinates of the cells of an AnnData file, left on disk.
+
+    Parameters
+    ----------
+    path, block_budget
+        As for :func:`read_lazy`.
+    name
+        Key of ``obsm``.
+
+    Returns
+    -------
+    Dask array [cells x dimensions] of dense blocks.
+
+    Raises
+    ------
+    InputError
+        As :func:`read_lazy`, or there are no such coordinates.
+    """
+    store, key = Store.find(path), f"obsm/{name}"
+    with store.open() as root:
+        check_anndata(store.path, root)
+        if key not in root:
+            msg = f"{path}: there is no obsm[{name!r}]: give a file that holds it"
+            raise InputError(msg)
+        n_cells, n_dims = root[key].shape
+        matrix = StoredMatrix(
+            store.path, key, "dense", (n_cells, n_dims), in_memory(root[key].dtype)
+        )
+        return _dense(store, matrix, parse_bytes(block_budget))
+
+
 def values_alone(x: da.Array) -> da.Array:
     """The same blocks without gene indices, for a pass that needs only the values.
 

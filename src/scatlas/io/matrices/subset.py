@@ -18,6 +18,8 @@ from scatlas.io.tables.column import Column
 from scatlas.io.zarr_writer.sharded_array import values_per_piece
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import ArrayLike
 
     from scatlas.io.files.stored_nodes import StoredArray, StoredGroup
@@ -27,7 +29,13 @@ _OFFSETS = 2**20
 
 
 def read_subset(
-    path: Path | str, index: ArrayLike, *, block_budget: str | int = "256MB"
+    path: Path | str,
+    index: ArrayLike,
+    *,
+    x: bool = True,
+    obs: Sequence[str] | None = None,
+    obsm: Sequence[str] | None = None,
+    block_budget: str | int = "256MB",
 ) -> ad.AnnData:
     """Read the given cells of an AnnData Zarr store with a CSR X into memory.
 
@@ -41,6 +49,10 @@ def read_subset(
         The store: ``X``, ``obs``, ``var``, ``obsm``, ``varm`` and ``uns`` are read.
     index
         Rows to read, in ascending order and without repeats.
+    x
+        Whether to read X.
+    obs, obsm
+        Columns and elements to read; None for all.
     block_budget
         Memory for the pieces that are read at once.
 
@@ -64,10 +76,14 @@ def read_subset(
     # Half: with the whole, memory grew from plates that do not fill it to those that do by 15%.
     piece = max(1, values_per_piece(block_budget) // 2)
     return ad.AnnData(
-        X=_take_csr(root["X"], rows, piece),
-        obs=_take_table(path, root["obs"], rows),
+        X=_take_csr(root["X"], rows, piece) if x else None,
+        obs=_take_table(path, root["obs"], rows, obs),
         var=read_elem(root["var"]),
-        obsm={name: _take_dense(root["obsm"][name], rows, piece) for name in root["obsm"]},
+        obsm={
+            name: _take_dense(root["obsm"][name], rows, piece)
+            for name in root["obsm"]
+            if obsm is None or name in obsm
+        },
         varm=read_elem(root["varm"]),
         uns=read_elem(root["uns"]),
     )
@@ -138,11 +154,15 @@ def _take_dense(array: StoredArray, rows: np.ndarray, piece: int) -> np.ndarray:
     return out
 
 
-def _take_table(path: Path, table: StoredGroup, rows: np.ndarray) -> pd.DataFrame:
+def _take_table(
+    path: Path, table: StoredGroup, rows: np.ndarray, wanted: Sequence[str] | None
+) -> pd.DataFrame:
     index_name = table.attrs["_index"]
     index = pd.Index(Column.open(path, table, index_name).take(rows))
     columns: dict[str, Any] = {
-        name: Column.open(path, table, name).take(rows) for name in table.attrs["column-order"]
+        name: Column.open(path, table, name).take(rows)
+        for name in table.attrs["column-order"]
+        if wanted is None or name in wanted
     }
     frame = pd.DataFrame(columns, index=index)
     frame.index.name = None if index_name == "_index" else index_name

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -335,7 +335,7 @@ class Table:
         folder: Path,
         *,
         rows: np.ndarray | None = None,
-        extra: Mapping[str, np.ndarray | Callable[[], np.ndarray]] | None = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> None:
         """Write the table in AnnData's encoding for Zarr v3.
 
@@ -346,9 +346,9 @@ class Table:
         rows
             The rows to write (int64, ascending); all by default.
         extra
-            Further columns of numbers or bool, one value per row written, or functions that return
-            them after all other columns are written. They replace columns of the same names, which
-            are read nevertheless: none may be damaged.
+            Further columns of numbers, bool or categories, one value per row written, or functions
+            that return them after all other columns are written. They replace columns of the same
+            names, which are read nevertheless: none may be damaged.
 
         Raises
         ------
@@ -357,7 +357,7 @@ class Table:
         ValueError
             ``rows`` do not ascend within the table, or ``extra`` has another length.
         """
-        from scatlas.io.tables.column_writer import ColumnWriter, Target
+        from scatlas.io.tables.column_writer import write_array
         from scatlas.io.zarr_writer.elements import DATAFRAME, create_group
         from scatlas.io.zarr_writer.sharded_array import encoding_pool
 
@@ -378,8 +378,7 @@ class Table:
                 if len(values) != n_rows:
                     msg = f"{name} has {len(values)} values for {n_rows} rows of {self.name}"
                     raise ValueError(msg)
-                with ColumnWriter(folder / name, Target("number", values.dtype), pool) as column:
-                    column.append(values)
+                write_array(folder, name, pd.Series(values, copy=False).array, pool)
 
     def write_groups(
         self, folders: Sequence[Path], groups: Sequence[np.ndarray] | None = None

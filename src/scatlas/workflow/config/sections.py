@@ -511,6 +511,33 @@ class Integrate(Harmony):
     )
 
 
+class NewPlates(_Section):
+    """New plates that are mapped onto a finished atlas."""
+
+    max_missing_genes: Annotated[float, Field(strict=True, ge=0, lt=1)] = Field(
+        0.1,
+        description=(
+            "Share of the atlas's genes that a new plate may lack. Missing genes count as zero, "
+            "which moves its cells on the map; the log names them."
+        ),
+    )
+    obs: list[Text] = Field(
+        [],
+        description=(
+            "The obs columns of the atlas, such as cell_type, whose labels new cells get by the "
+            "vote of their nearest cells, as they get leiden. A column of this name on a new plate "
+            "is kept with the prefix source_."
+        ),
+    )
+    n_reference: Annotated[int, Field(strict=True, ge=100)] = Field(
+        200_000,
+        description=(
+            "Cells of the atlas among which the nearest are found: a random sample, or all cells "
+            "of a smaller atlas. 1.5 kB of memory per cell with 300 components."
+        ),
+    )
+
+
 class Report(_Section):
     """Content of the report."""
 
@@ -644,6 +671,13 @@ class Config(_Section):
     outdir: Annotated[Text, AfterValidator(_folder)] = Field(
         "results", description="The folder for all results. ~ is your home folder."
     )
+    atlas: Annotated[Text, AfterValidator(expand_home), AfterValidator(_local_file)] | None = Field(
+        None,
+        description=(
+            "A finished atlas.zarr, onto which the plates are mapped (docs/new-plates.md). The "
+            "settings of its record apply. null: the plates become an atlas of their own."
+        ),
+    )
     backend: Literal["auto", "cpu", "gpu"] = Field(
         "auto",
         description=(
@@ -710,12 +744,15 @@ class Config(_Section):
             "with obsm['X_pca_harmony'], pictures before and after, and scores. null: off."
         ),
     )
+    new_plates: NewPlates = Field(
+        NewPlates(), description="With atlas: how the plates are mapped onto it."
+    )
     report: Report = Field(Report(), description="Content of the report.")
     compute: Compute = Field(Compute(), description="Memory and devices of a job.")
 
     @field_validator(
         *("source", "qc", "normalize", "hvg", "consensus", "pca", "subset"),
-        *("neighbors", "umap", "leiden", "report", "compute"),
+        *("neighbors", "umap", "leiden", "new_plates", "report", "compute"),
         mode="before",
     )
     @classmethod

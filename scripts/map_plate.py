@@ -1,0 +1,176 @@
+"""Map the cells of a new plate onto an atlas: components, coordinates, labels and distances."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from scatlas import blocks
+from scatlas.errors import prefix_errors
+from scatlas.io import CsrWriter, in_place, open_tables, read_cells, read_matrix
+from scatlas.io.matrices.lazy import read_embedding
+from scatlas.io.zarr_writer.elements import ARRAY
+from scatlas.io.zarr_writer.sharded_array import PROJECTED_CODEC, ShardedArray, encoding_pool
+from scatlas.matrix.held_variance import PlateMoments, held_variance
+from scatlas.matrix.reference_map import UNLIKE_RANK, Placed
+from scatlas.matrix.select_normalize import select_and_log_normalize
+from scatlas.workflow import script
+from scatlas.workflow.atlas_genes import find_genes
+from scatlas.workflow.cell_filter import doublet_columns
+from scatlas.workflow.reference import read_reference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scatlas.workflow.reference import Reference
+
+logger = logging.getLogger("scatlas")
+# Cells placed at a time: some 0.1 GB of neighbours and their distances.
+CELLS_AT_ONCE = 65_536
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = script.parser(__doc__)
+    parser.add_argument("--plate", required=True, help="name of the plate")
+    parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
+    parser.add_argument("--size-factors", type=Path, required=True, help="size_factors.parquet")
+    parser.add_argument("--doublets", type=Path, help="doublets.parquet, if doublets are scored")
+    parser.add_argument("--reference", type=Path, required=True, help="reference.h5ad")
+    parser.add_argument("--max-missing-genes", type=float, required=True, help="share of genes")
+    parser.add_argument("--labels", type=json.loads, default="{}", help="labels of the plate: JSON")
+    parser.add_argument("--mapped", type=Path, required=True, help="store to write")
+    args = parser.parse_args(argv)
+    with (
+        script.run_script(args, outputs=[args.mapped]) as facts,
+        prefix_errors(f"plate {args.plate}"),
+    ):
+        cells = read_cells(args.size_factors, ["row", "size_factor"])
+        rows, factors = cells["row"].to_numpy(), cells["size_factor"].to_numpy()
+        x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))
+        reference = read_reference(args.reference)
+        genes = find_genes(var, reference.var.index, max_missing=args.max_missing_genes)
+        of_cell = np.full(x.shape[0], np.nan)  # NaN: a cell that QC removed
+        of_cell[rows] = factors
+        selected = select_and_log_normalize(x, genes.positions, size_factors=of_cell)
+        known = {"size_factor": factors, **doublet_columns(args.doublets, rows)}
+        known |= constant_columns(args.plate, args.labels, rows.size)
+        unlike = write_mapped(args, selected, genes.columns, reference, rows, known)
+        facts |= {"plate": args.plate, "n_cells": rows.size, "n_unlike": unlike}
+        facts |= {"missing_genes": genes.missing}
+        facts |= variance_of_plate(args, reference)
+
+
+def write_mapped(
+    args: argparse.Namespace,
+    selected: Any,
+    columns: np.ndarray,
+    reference: Reference,
+    rows: np.ndarray,
+    known: dict[str, Any],
+) -> int:
+    """Write the store in one pass over the counts; return the number of cells unlike the atlas."""
+    n_genes, n_comps = reference.projection.PCs.shape
+    votes = [name for label in reference.labels for name in (label, f"{label}_share")]
+    new = [*votes, "map_distance", "unlike_atlas"]
+
+    def project(block: Any) -> tuple[Any, np.ndarray]:
+        wide = spread(block, columns, n_genes)
+        return wide, reference.projection(wide)
+
+    with (
+        open_tables(args.store) as (obs, _),
+        CsrWriter(args.mapped, n_vars=n_genes, data_dtype=np.float32, var=reference.var) as writer,
+        encoding_pool() as pool,
+    ):
+        obs, notices = obs.with_room_for([*new, "size_factor"])
+        for notice in notices:
+            logger.warning("plate %s: %s", args.plate, notice)
+        array = partial(ShardedArray, pool=pool, compression=PROJECTED_CODEC, attributes=ARRAY)
+        folder = writer.folder / "obsm"
+        with (
+            obs.writing(
+                writer.folder / "obs", deferred_columns=[*known, *new], rows=rows
+            ) as finish_obs,
+            array(folder / "X_pca", np.float32, row_shape=(n_comps,)) as x_pca,
+            array(folder / "X_umap", np.float32, row_shape=(2,)) as x_umap,
+        ):
+
+            def components() -> Iterator[np.ndarray]:
+                for block, projected in blocks.stream(selected, project):
+                    writer.append(block)
+                    x_pca.append(projected, copy=False)
+                    yield projected[:, : reference.n_pcs]
+
+            found = []
+            for part in join_parts(components(), CELLS_AT_ONCE):
+                first = sum(placed.ranks.size for placed in found)
+                keys = rows[first : first + len(part)].astype(np.uint64)
+                found.append(reference.cells.place(part, keys))
+                x_umap.append(found[-1].coordinates, copy=False)
+            placed = placed_columns(found, reference)
+            finish_obs(known | placed)
+        writer.obs = in_place
+    return int(placed["unlike_atlas"].sum())
+
+
+def spread(block: Any, columns: np.ndarray, n_genes: int) -> sparse.csr_matrix:
+    """Block of the genes of the plate as one of the genes of the atlas."""
+    parts = (block.data, columns[block.indices], block.indptr)
+    return sparse.csr_matrix(parts, shape=(block.shape[0], n_genes))
+
+
+def join_parts(parts: Iterator[np.ndarray], n_rows: int) -> Iterator[np.ndarray]:
+    """Join neighbouring parts until they have this many rows."""
+    waiting: list[np.ndarray] = []
+    for part in parts:
+        waiting.append(part)
+        if sum(map(len, waiting)) >= n_rows:
+            yield np.concatenate(waiting)
+            waiting = []
+    if waiting:
+        yield np.concatenate(waiting)
+
+
+def constant_columns(plate: str, labels: dict[str, str], n_cells: int) -> dict[str, pd.Categorical]:
+    """Name and labels of the plate as obs columns; an empty label leaves the plate's own column."""
+    values = {"plate": plate, **{name: value for name, value in labels.items() if value}}
+    zeros = np.zeros(n_cells, np.int8)
+    return {name: pd.Categorical.from_codes(zeros, [value]) for name, value in values.items()}
+
+
+def placed_columns(found: list[Placed], reference: Reference) -> dict[str, Any]:
+    """Columns of obs of the cells that were placed, part by part."""
+    columns: dict[str, Any] = {}
+    for name, dtype in reference.labels.items():
+        codes = np.concatenate([part.labels[name] for part in found])
+        columns[name] = pd.Categorical.from_codes(codes, dtype=dtype)
+        shares = np.concatenate([part.shares[name] for part in found])
+        columns[f"{name}_share"] = shares.astype(np.float32)
+    distances = np.concatenate([part.distances for part in found])
+    columns["map_distance"] = distances.astype(np.float32)
+    columns["unlike_atlas"] = np.concatenate([part.ranks for part in found]) > UNLIKE_RANK
+    return columns
+
+
+def variance_of_plate(args: argparse.Namespace, reference: Reference) -> dict[str, float]:
+    """Variance of the plate, and what the components hold of it."""
+    sizes = script.block_sizes(args)
+    x, _ = read_matrix(args.mapped, **sizes)
+    x = reference.projection.scale.shift(x) if reference.projection.scale else x
+    x_pca = read_embedding(args.mapped, "X_pca", block_budget=sizes["block_budget"])
+    codes = np.zeros(x.shape[0], np.int64)
+    moments = (PlateMoments.read(part, codes, 1) for part in (x, x_pca))
+    row = held_variance(*moments, [args.plate]).iloc[0]
+    return {name: float(row[name]) for name in ("variance", "held", "share")}
+
+
+if __name__ == "__main__":
+    script.run_main(main)

@@ -1,0 +1,116 @@
+"""Share of the variance of plates that given components hold: it shows when they are outdated.
+
+Components hold most of the variance of the cells from which they were computed. New plates whose
+share is much smaller vary in directions that the components lack.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from scatlas.matrix.group_sums import aggregate_rows
+
+if TYPE_CHECKING:
+    from scatlas.arrays.array_types import Floats, Ints
+
+# Shares that differ by this part of the smallest are taken for equal, however alike the plates of
+# the atlas are: a plate's depth and its mix of cells change the share by as much.
+_TOLERANCE = 0.1
+
+
+class PlateMoments(NamedTuple):
+    """Moments of the columns of a matrix by plate, the same whatever its blocks.
+
+    Attributes
+    ----------
+    sizes
+        int64 ``[n_plates]``: cells.
+    mean, variance
+        float64 ``[n_plates, n_columns]``; variances (n - 1) of a plate of one cell are 0.
+    """
+
+    sizes: Ints
+    mean: Floats
+    variance: Floats
+
+    @classmethod
+    def read(cls, x: Any, codes: Ints, n_plates: int) -> PlateMoments:
+        """Compute the moments in one pass.
+
+        Parameters
+        ----------
+        x
+            Matrix ``[n_cells, n_columns]``, in memory or Dask.
+        codes
+            int64 ``[n_cells]``: plate of each cell; negative: none.
+        n_plates
+            Number of plates.
+        """
+        sizes = np.bincount(codes[codes >= 0], minlength=n_plates)
+        found = aggregate_rows(x, codes, sizes, ("mean", "var"), 1)
+        return cls(sizes, *(np.nan_to_num(found[name]) for name in ("mean", "var")))
+
+    @property
+    def mean_of_all(self) -> Floats:
+        """Mean of the cells of all plates, float64 ``[n_columns]``."""
+        return (self.sizes[:, None] * self.mean).sum(axis=0) / self.sizes.sum()
+
+    @property
+    def std_of_all(self) -> Floats:
+        """Standard deviation (n - 1) of the cells of all plates, float64 ``[n_columns]``.
+
+        That of a constant column is 1, as in :class:`scatlas.matrix.gene_scale.GeneScale`.
+        """
+        n, mean = self.sizes.sum(), self.mean_of_all
+        within = ((self.sizes - 1).clip(min=0)[:, None] * self.variance).sum(axis=0)
+        between = (self.sizes[:, None] * (self.mean - mean) ** 2).sum(axis=0)
+        variance = (within + between) / max(n - 1, 1)
+        constant = variance <= np.finfo(np.float64).eps * n * (variance + mean**2)
+        return np.where(constant, 1.0, np.sqrt(variance))
+
+
+def held_variance(genes: PlateMoments, components: PlateMoments, names: list[str]) -> pd.DataFrame:
+    """Variance of each plate around its own mean, and the share that the components hold.
+
+    Parameters
+    ----------
+    genes
+        Moments of the values from which the components were computed.
+    components
+        Moments of the same cells on orthonormal components.
+    names
+        Names of the plates.
+
+    Returns
+    -------
+    Table with the index ``plate`` and the columns ``n_cells`` (int64), ``variance`` (sum of the
+    genes' variances), ``held`` (sum of the components' variances) and ``share`` (float64, NaN for a
+    plate without variance).
+    """
+    total, held = (moments.variance.sum(axis=1) for moments in (genes, components))
+    share = np.divide(held, total, out=np.full(len(names), np.nan), where=total > 0)
+    columns = {"n_cells": genes.sizes, "variance": total, "held": held, "share": share}
+    return pd.DataFrame(columns, index=pd.Index(names, name="plate"))
+
+
+def smallest_usual_share(shares: Floats) -> float:
+    """Share of variance below which a new plate asks for new components.
+
+    The smallest share of the atlas's plates, less the larger of their range and a tenth of it. The
+    components were fitted to these plates, so a new plate of the same kind has a somewhat smaller
+    share; only one that lies as far below the atlas's plates as these lie apart counts.
+
+    Parameters
+    ----------
+    shares
+        float64 ``[n_plates]``: shares of the plates from which the components were computed; NaN
+        for plates without variance. NaN is returned if there are no others.
+    """
+    known = shares[np.isfinite(shares)]
+    if not known.size:
+        return float("nan")
+    smallest = known.min()
+    return float(smallest - max(known.max() - smallest, _TOLERANCE * smallest))

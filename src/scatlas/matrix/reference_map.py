@@ -1,0 +1,166 @@
+"""New cells on the map of a reference: labels, coordinates, and their distance from what is known.
+
+What a cell gets depends on its own components and number alone: not on the cells placed with it,
+nor on blocks or threads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from scatlas.kernels.dispatch import kernels_for
+from scatlas.matrix import inverted_lists
+from scatlas.matrix.projection import novelty, novelty_ranks, project_layout, vote_labels
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scatlas.arrays.array_types import Array, Float32Array, Floats, Ints, UInt64Array
+    from scatlas.matrix.gene_scale import GeneScale
+    from scatlas.matrix.inverted_lists import InvertedLists
+
+# A new cell is unlike the reference if it lies further out than this share of the reference cells.
+UNLIKE_RANK = 0.99
+
+
+class Projection(NamedTuple):
+    """Projection of blocks of log-normalised cells on components that stay as they are.
+
+    Attributes
+    ----------
+    PCs
+        float64 ``[n_genes, n_comps]``.
+    offset
+        float64 ``[n_comps]``: projected mean, or minus the projected zeros of scaled genes.
+    scale
+        Scaling of the genes before the projection; None for values as they are.
+    """
+
+    PCs: Floats
+    offset: Floats
+    scale: GeneScale | None = None
+
+    def __call__(self, block: Any) -> Float32Array:
+        """Cells on the components, float32 ``[n, n_comps]``, of a CSR block ``[n, n_genes]``."""
+        shifted = self.scale.shift_block(block) if self.scale else block
+        kernels = kernels_for("linalg.project", shifted)
+        out: Float32Array = kernels.project(
+            shifted, kernels.prepare_components(self.PCs), self.offset, dtype=np.float32
+        )
+        return out
+
+
+class Placed(NamedTuple):
+    """What :meth:`ReferenceMap.place` finds for new cells.
+
+    Attributes
+    ----------
+    coordinates
+        float32 ``[n, n_components]`` on the map.
+    labels
+        By column, int64 ``[n]``: code of the label; -1 if no neighbour has one.
+    shares
+        By column, float64 ``[n]``: share of the weight of all neighbours that has this label.
+    distances
+        float64 ``[n]``: :func:`scatlas.matrix.projection.novelty`; 1 is usual.
+    ranks
+        float64 ``[n]``: share of the reference cells with a smaller distance.
+    """
+
+    coordinates: Float32Array
+    labels: dict[str, Ints]
+    shares: dict[str, Floats]
+    distances: Floats
+    ranks: Floats
+
+
+class ReferenceMap(NamedTuple):
+    """Reference cells in which the neighbours of new cells are found.
+
+    Attributes
+    ----------
+    lists
+        Index of the reference cells on their components.
+    coordinates
+        float32 ``[n_reference, n_components]``: their places on the map.
+    codes
+        By column, int64 ``[n_reference]``: code of the label of each; negative: none.
+    usual, distances
+        float64 ``[n_reference]``: result of :func:`usual_distances`.
+    n_neighbors
+        Neighbours that decide.
+    curve
+        ``a`` and ``b`` of the map, as in ``uns['umap']['params']``.
+    seed
+        Seed of the random numbers of the coordinates.
+    """
+
+    lists: InvertedLists
+    coordinates: Float32Array
+    codes: Mapping[str, Ints]
+    usual: Floats
+    distances: Floats
+    n_neighbors: int
+    curve: tuple[float, float]
+    seed: int
+
+    def place(self, x: Array, keys: UInt64Array) -> Placed:
+        """Place new cells.
+
+        Parameters
+        ----------
+        x
+            float ``[n, n_dims]``: new cells on the components of the reference cells.
+        keys
+            uint64 ``[n]``: names each cell in the random numbers.
+        """
+        neighbours, distances = self.lists.search(x, self.n_neighbors)
+        votes = {name: vote_labels(of, neighbours, distances) for name, of in self.codes.items()}
+        coordinates = project_layout(
+            self.coordinates, neighbours, distances, self.curve, keys=keys, seed=self.seed
+        )
+        found = novelty(neighbours, distances, self.usual)
+        return Placed(
+            coordinates,
+            {name: labels for name, (labels, _) in votes.items()},
+            {name: shares for name, (_, shares) in votes.items()},
+            found,
+            novelty_ranks(found, self.distances),
+        )
+
+
+def index_reference(cells: Float32Array, n_neighbors: int, *, seed: int = 0) -> InvertedLists:
+    """Index of reference cells, which finds the exact neighbours if there are few cells.
+
+    Parameters
+    ----------
+    cells
+        float32 ``[n_reference, n_dims]``.
+    n_neighbors
+        Neighbours per new cell.
+    seed
+        Seed of the lists.
+    """
+    index = inverted_lists.build(cells, n_neighbors + 1, random_state=seed)
+    if len(cells) <= inverted_lists.FASTER_FROM:
+        index = index._replace(n_probes=index.n_lists, recall=1.0)
+    return index
+
+
+def usual_distances(index: InvertedLists, n_neighbors: int) -> tuple[Floats, Floats]:
+    """Distances among the reference cells, to compare new cells with.
+
+    Returns
+    -------
+    usual : float64 ``[n_reference]``
+        Mean distance of each reference cell to its nearest others.
+    distances : float64 ``[n_reference]``
+        :func:`scatlas.matrix.projection.novelty` of each reference cell.
+    """
+    neighbours, distances = index.neighbors(n_neighbors + 1)
+    neighbours = np.ascontiguousarray(neighbours[:, 1:])  # without the cell itself
+    distances = np.ascontiguousarray(distances[:, 1:])
+    usual = distances.mean(axis=1)
+    return usual, novelty(neighbours, distances, usual)

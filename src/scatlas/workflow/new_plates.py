@@ -1,0 +1,217 @@
+"""Config of new plates on a finished atlas: the settings of its record, and checks before a run.
+
+The rules are parsed again by each job of a cluster, so nothing here opens the atlas with
+zarr-python or imports anndata.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scatlas._version import __version__
+from scatlas.errors import ConfigError, InputError
+from scatlas.workflow.config.loading import load
+from scatlas.workflow.config.sections import Config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from scatlas.workflow.config.plate_sheet import Plate
+
+# Keys that new plates may set; all others are those of the atlas.
+OWN_KEYS = ("plates", "outdir", "atlas", "backend", "source", "new_plates", "report", "compute")
+# Settings of the atlas that have no meaning for new plates.
+_NOT_FOR_NEW_PLATES = ("integrate", "pseudobulk")
+_COMPONENTS = ("varm/PCs", "obsm/X_pca", "uns/pca/params/zero_center")
+_MAP = ("obsm/X_umap", "obs/leiden", "uns/umap/params/a", "uns/umap/params/b")
+_LABELS = {"categorical", "string-array", "nullable-string-array", "nullable-boolean"}
+
+
+@dataclass(frozen=True)
+class FinishedAtlas:
+    """An atlas.zarr, by its metadata and record.
+
+    Attributes
+    ----------
+    path
+        The store.
+    nodes
+        Zarr metadata of its elements by key, such as ``obs/leiden``.
+    version
+        Version of scatlas that has made it.
+    config
+        Its settings.
+    plates
+        Its plates as the record lists them.
+    """
+
+    path: Path
+    nodes: Mapping[str, Mapping[str, Any]]
+    version: str
+    config: dict[str, Any]
+    plates: list[dict[str, Any]]
+
+    @classmethod
+    def open(cls, path: Path) -> FinishedAtlas:
+        """Read metadata and record of an atlas.
+
+        Raises
+        ------
+        InputError
+            There is no atlas, or one without a record, or of a newer major version.
+        """
+        try:
+            document = json.loads((path / "zarr.json").read_bytes())
+            nodes = document["consolidated_metadata"]["metadata"]
+            is_anndata = document["attributes"]["encoding-type"] == "anndata"
+        except (OSError, ValueError, KeyError, TypeError):
+            is_anndata = False
+        if not is_anndata:
+            msg = f"atlas: {path} is no atlas.zarr of scatlas: correct the path"
+            raise InputError(msg)
+        if "uns/scatlas" not in nodes:
+            msg = (
+                f"atlas: {path} has no record of its settings (uns['scatlas']): give an "
+                "atlas.zarr of the workflow"
+            )
+            raise InputError(msg)
+        version, config, plates = (
+            _stored_text(path / "uns/scatlas" / name) for name in ("version", "config", "plates")
+        )
+        if int(version.partition(".")[0]) > int(__version__.partition(".")[0]):
+            msg = (
+                f"atlas: {path} was made with scatlas {version}, but this is {__version__}: "
+                "update scatlas"
+            )
+            raise InputError(msg)
+        return cls(path, nodes, version, json.loads(config), json.loads(plates))
+
+    def check(self, columns: Sequence[str]) -> None:
+        """Refuse an atlas that lacks what new cells need.
+
+        Parameters
+        ----------
+        columns
+            obs columns whose labels new cells get.
+
+        Raises
+        ------
+        InputError
+            It has no components, no map of all cells, or not one of the columns with labels.
+        """
+        for needed, what, mend in (
+            (_COMPONENTS, "components", "build it again"),
+            (_MAP, "map of all cells", "build it with map.cells: all"),
+        ):
+            lacks = next((key for key in needed if key not in self.nodes), None)
+            if lacks:
+                msg = f"atlas: {self.path} has no {what} (it lacks {lacks}): {mend}"
+                raise InputError(msg)
+        for name in columns:
+            known = self.nodes["obs"]["attributes"]["column-order"]
+            if name not in known:
+                msg = (
+                    f"new_plates.obs: {self.path} has no obs column {name!r}; it has "
+                    f"{', '.join(known)}"
+                )
+                raise InputError(msg)
+            if self.nodes[f"obs/{name}"]["attributes"].get("encoding-type") not in _LABELS:
+                msg = (
+                    f"new_plates.obs: obs[{name!r}] of {self.path} holds numbers, of which there "
+                    "is no vote: name columns of labels"
+                )
+                raise InputError(msg)
+
+
+def load_new_plates(given: Mapping[str, Any], atlas: FinishedAtlas) -> Config:
+    """Config of new plates: their own keys, and the settings of the atlas.
+
+    Parameters
+    ----------
+    given
+        The user's config, without defaults.
+    atlas
+        The atlas.
+
+    Raises
+    ------
+    ConfigError
+        A key of the config contradicts the atlas, or leaves bad plates out.
+    """
+    wanted = load(given)
+    if wanted.plates.skips:
+        raise ConfigError(
+            "plates.on_error is skip, but new plates do not depend on each other: remove the key, "
+            "and run snakemake with --keep-going"
+        )
+    settings = {k: v for k, v in atlas.config.items() if k not in _NOT_FOR_NEW_PLATES}
+    made_with = load(settings)
+    for key in Config.model_fields:
+        if key in OWN_KEYS or key not in given:
+            continue
+        mine, theirs = (getattr(config, key) for config in (wanted, made_with))
+        for name, value, own in _differences(key, mine, theirs, given[key]):
+            msg = (
+                f"{name} is {_as_text(value)} in the config, but {_as_text(own)} in the record of "
+                f"{atlas.path}: new plates need the settings of their atlas, so remove the key"
+            )
+            raise ConfigError(msg)
+    own = {key: given[key] for key in OWN_KEYS if key in given}
+    # The genes of new plates are compared with those of the atlas, not with each other.
+    return load({**settings, **own, "genes": "intersect"})
+
+
+def check_new_plates(config: Config, plates: Sequence[Plate], atlas: FinishedAtlas) -> None:
+    """Refuse plates that the atlas has already, and results in the folder of the atlas.
+
+    Raises
+    ------
+    ConfigError
+        With one sentence.
+    """
+    known = {plate["plate"] for plate in atlas.plates}
+    for plate in plates:
+        if plate.plate in known:
+            msg = (
+                f"{config.plates.place}: plate {plate.plate!r} is the name of a plate of "
+                f"{atlas.path}: give the new plate another name"
+            )
+            raise ConfigError(msg)
+    if Path(config.outdir).resolve() in atlas.path.resolve().parents:
+        msg = (
+            f"outdir: {config.outdir} holds the atlas {atlas.path}, which stays as it is: name "
+            "another folder"
+        )
+        raise ConfigError(msg)
+
+
+def _differences(key: str, mine: Any, theirs: Any, given: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Keys that a config gives with another value than the atlas, with both values."""
+    if hasattr(mine, "model_fields_set") and hasattr(theirs, "model_fields_set"):
+        for name in given or {}:
+            yield from _differences(
+                f"{key}.{name}", getattr(mine, name), getattr(theirs, name), given[name]
+            )
+    elif mine != theirs:
+        yield key, mine, theirs
+
+
+def _as_text(value: Any) -> str:
+    if hasattr(value, "model_dump"):
+        value = value.model_dump(exclude_none=True)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _stored_text(array: Path) -> str:
+    """A text of a store as scatlas writes it: one chunk."""
+    from numcodecs import VLenUTF8, Zstd
+
+    try:
+        (text,) = VLenUTF8().decode(Zstd().decode((array / "c").read_bytes()))
+    except (OSError, ValueError, RuntimeError) as error:
+        msg = f"{array} cannot be read ({error}): the atlas is damaged, take another copy"
+        raise InputError(msg) from error
+    return str(text)

@@ -1,0 +1,120 @@
+"""What new plates need of an atlas, in one h5ad file: sampled cells, components, variances."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anndata as ad
+import numpy as np
+
+from scatlas.io import atomic_path
+from scatlas.io.files.hdf5_writing import write_h5ad
+from scatlas.matrix.gene_scale import GeneScale
+from scatlas.matrix.reference_map import Projection, ReferenceMap, index_reference
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+
+_FACTS = "new_plates"
+
+
+class Reference(NamedTuple):
+    """A reference as read from its file.
+
+    Attributes
+    ----------
+    var
+        Genes of the atlas.
+    projection
+        Projection on the components of the atlas.
+    cells
+        The sampled cells and their map.
+    n_pcs
+        Number of components on which neighbours are found.
+    labels
+        By column, the dtype of the labels.
+    """
+
+    var: pd.DataFrame
+    projection: Projection
+    cells: ReferenceMap
+    n_pcs: int
+    labels: dict[str, pd.CategoricalDtype]
+
+
+def write_reference(
+    path: Path,
+    cells: ad.AnnData,
+    *,
+    projection: Projection,
+    usual: np.ndarray,
+    distances: np.ndarray,
+    n_neighbors: int,
+    seed: int,
+    variance: pd.DataFrame,
+) -> None:
+    """Write a reference; atomic.
+
+    Parameters
+    ----------
+    path
+        File to write.
+    cells
+        Sampled cells without X: ``obs`` with ``plate`` and labels, ``var`` of the atlas,
+        ``obsm['X_pca']`` with the components on which neighbours are found, ``obsm['X_umap']`` and
+        ``uns['umap']``.
+    projection, usual, distances, n_neighbors, seed
+        As in :class:`scatlas.matrix.reference_map.ReferenceMap`.
+    variance
+        Table of :func:`scatlas.matrix.held_variance.held_variance` of the atlas's plates.
+    """
+    scale = projection.scale
+    facts: dict[str, Any] = {
+        "offset": projection.offset,
+        "usual": usual,
+        "distances": distances,
+        "n_neighbors": n_neighbors,
+        "seed": seed,
+    }
+    if scale:
+        facts["scale"] = {"mean": scale.mean, "std": scale.std, "zero_center": scale.zero_center}
+        facts["scale"] |= {} if scale.max_value is None else {"max_value": scale.max_value}
+    umap = {"params": {name: cells.uns["umap"]["params"][name] for name in ("a", "b")}}
+    out = ad.AnnData(
+        obs=cells.obs,
+        var=cells.var,
+        obsm=dict(cells.obsm),
+        varm={"PCs": projection.PCs},
+        uns={"umap": umap, _FACTS: facts, "variance": variance},
+    )
+    with atomic_path(path) as partial:
+        write_h5ad(partial, out)
+
+
+def read_reference(path: Path) -> Reference:
+    """Read a reference and index its cells."""
+    stored = ad.read_h5ad(path)
+    facts, params = stored.uns[_FACTS], stored.uns["umap"]["params"]
+    scale = None
+    if "scale" in facts:
+        given = facts["scale"]
+        bound = float(given["max_value"]) if "max_value" in given else None
+        scale = GeneScale(given["mean"], given["std"], bool(given["zero_center"]), bound)
+    columns = {name: stored.obs[name].astype("category") for name in stored.obs if name != "plate"}
+    n_neighbors, seed = int(facts["n_neighbors"]), int(facts["seed"])
+    x_pca = np.ascontiguousarray(stored.obsm["X_pca"], np.float32)
+    cells = ReferenceMap(
+        index_reference(x_pca, n_neighbors, seed=seed),
+        np.ascontiguousarray(stored.obsm["X_umap"], np.float32),
+        {name: column.cat.codes.to_numpy(np.int64) for name, column in columns.items()},
+        facts["usual"],
+        facts["distances"],
+        n_neighbors,
+        (float(params["a"]), float(params["b"])),
+        seed,
+    )
+    projection = Projection(np.asarray(stored.varm["PCs"]), facts["offset"], scale)
+    labels = {name: column.dtype for name, column in columns.items()}
+    return Reference(stored.var, projection, cells, x_pca.shape[1], labels)

@@ -1,0 +1,105 @@
+# New plates on a finished atlas, which stays as it is (config: atlas, new_plates).
+# in:  the atlas; plates/{plate}/{counts.zarr,size_factors.parquet}
+# out: mapped/reference.h5ad, mapped/{plate}.zarr
+
+
+def atlas_path():
+    """Root metadata of the atlas, without the prefix or storage of the results."""
+    return local(f"{CONFIG.atlas}/zarr.json")
+
+
+def plate_labels(wildcards):
+    return json.dumps(PLATES[wildcards.plate].labels)
+
+
+rule reference:
+    input:
+        atlas=atlas_path(),
+        script=script("reference"),
+    output:
+        reference=f"{OUT}/mapped/reference.h5ad",
+        manifest=f"{OUT}/manifests/reference.json",
+    log:
+        f"{OUT}/logs/reference.log",
+    benchmark:
+        f"{OUT}/benchmarks/reference/atlas.tsv"
+    retries: 2
+    group:
+        "reference"
+    conda:
+        "../../envs/cpu.yaml"
+    threads: threads_for("reference")
+    resources:
+        **device("reference"),
+        mem_mb=memory("reference"),
+        runtime=runtime("reference"),
+        attempt=which_attempt,
+    params:
+        atlas=as_is(CONFIG.atlas),
+        # Snakemake compares the age of one file alone.
+        stamp=lambda wildcards: stamp_of(CONFIG.atlas),
+        obs=CONFIG.new_plates.obs,
+        n_reference=CONFIG.new_plates.n_reference,
+        code=code("reference"),
+    message:
+        "sampling the atlas"
+    shell:
+        f"{RUN}"
+        " {input.script:q} --atlas {params.atlas:q} --obs {params.obs:q}"
+        " --n-reference {params.n_reference} --reference {output.reference:q}"
+        f"{BLOCK_OPTIONS}{STEP_TAIL}"
+
+
+rule map_plate:
+    input:
+        reference_manifest=rules.reference.output.manifest,
+        reference=ancient(rules.reference.output.reference),
+        load=rules.load.output.manifest,
+        store=ancient(rules.load.output.store),
+        normalize=rules.normalize.output.manifest,
+        size_factors=ancient(rules.normalize.output.table),
+        doublets_manifest=(
+            [f"{OUT}/manifests/doublets/{{plate}}.json"] if CONFIG.doublets else []
+        ),
+        doublets=(
+            [ancient(f"{OUT}/plates/{{plate}}/doublets.parquet")]
+            if CONFIG.doublets
+            else []
+        ),
+        script=script("map_plate"),
+    output:
+        mapped=f"{OUT}/mapped/{{plate}}.zarr/zarr.json",
+        manifest=f"{OUT}/manifests/map_plate/{{plate}}.json",
+    log:
+        f"{OUT}/logs/map_plate/{{plate}}.log",
+    benchmark:
+        f"{OUT}/benchmarks/map_plate/{{plate}}.tsv"
+    retries: 2
+    group:
+        together("small_plates", "map_plate")
+    conda:
+        "../../envs/cpu.yaml"
+    threads: threads_for("map_plate")
+    resources:
+        **device("map_plate"),
+        mem_mb=memory("map_plate"),
+        runtime=runtime("map_plate"),
+        disk_mb=disk("map_plate"),
+        small_plates=1,
+        attempt=which_attempt,
+    params:
+        doublets=doublets_option,
+        max_missing_genes=CONFIG.new_plates.max_missing_genes,
+        labels=plate_labels,
+        code=code("map_plate"),
+        store=subpath(input.store, parent=True),
+        mapped=subpath(output.mapped, parent=True),
+    message:
+        "mapping {wildcards.plate}"
+    shell:
+        f"{RUN}"
+        " {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
+        " --size-factors {input.size_factors:q} {params.doublets}"
+        " --reference {input.reference:q} --max-missing-genes {params.max_missing_genes}"
+        " --labels {params.labels:q} --mapped {params.mapped:q}"
+        f"{BLOCK_OPTIONS}{STEP_TAIL}"
