@@ -8,14 +8,13 @@ from pathlib import Path
 import anndata as ad
 import numpy as np
 import pytest
-from anndata.io import read_elem
 
 import scatlas as sa
 from scatlas.datasets import simulate_plate, write_plate
 from scatlas.io.tables.column_writer import write_frame
 from scatlas.io.zarr_writer.elements import consolidate, open_group_to_write, write_elem
 from tests.workflow.conftest import once
-from tests.workflow.runs import Project
+from tests.workflow.runs import Project, assert_same_outputs
 
 pytestmark = pytest.mark.workflow
 
@@ -116,3 +115,79 @@ def test_cells_of_new_plates_get_labels_and_coordinates(
             assert np.linalg.norm(np.median(at, axis=0) - np.median(of_line, axis=0)) < 3
         assert cells.obs["unlike_atlas"].dtype == bool
         assert cells.obs["unlike_atlas"].mean() < 0.3
+
+
+def test_results_do_not_depend_on_cores_or_blocks(
+    tmp_path: Path, mapped: Project, atlas: Path, new_plates: dict[str, Path]
+):
+    config = CONFIG | {"atlas": str(atlas), "compute": {"block_budget": "200MB"}}
+    again = Project(tmp_path, config)
+    again.write_plates(new_plates)
+    again.build("map_plates", cores=1)
+    assert_same_outputs(mapped.outputs(), again.outputs())
+
+
+def test_a_new_file_of_a_plate_maps_that_plate_alone(
+    tmp_path: Path, mapped: Project, new_plates: dict[str, Path]
+):
+    project = mapped.copied(tmp_path / "copy")
+    assert "Nothing to be done" in project.run("map_plates").stdout
+    before = project.outputs()
+    write_plate(tmp_path / "p4.h5ad", simulate_plate(5, n_cells=100, n_genes=600))
+    project.write_plates(new_plates | {"p4": tmp_path / "p4.h5ad"})
+    assert project.build("map_plates") == {f"{step}/p4" for step in STEPS}
+    after = project.outputs()
+    changed = {name for name in after if before.get(name) != after[name]}
+    assert not any("p3" in name or "reference" in name for name in changed)
+    assert "mapped/p4.zarr/obs/leiden/codes/c/0" in changed
+
+
+def test_plates_that_do_not_fit_are_refused_and_nothing_is_written(
+    tmp_path: Path, mapped: Project, new_plates: dict[str, Path]
+):
+    plate = simulate_plate(4, n_cells=60, n_genes=600)
+    genes = ad.read_zarr(mapped.results / "mapped/p3.zarr").var_names
+    ids = [f"ENSG{i:011}" for i in range(600)]
+    bad = {
+        "other": plate.copy(),
+        "ids": plate.copy(),
+        "few": plate[:, ~plate.var_names.isin(genes[::4])].copy(),
+        "filtered": plate.copy(),
+    }
+    bad["other"].var_names = [f"gene{i}" for i in range(600)]
+    bad["ids"].var = bad["ids"].var.assign(symbol=plate.var_names).set_axis(ids)
+    bad["filtered"].obs["pass_filter"] = "minimal"
+    sheet = {"p3": new_plates["p3"]}
+    for name, adata in bad.items():
+        sheet[name] = tmp_path / f"{name}.h5ad"
+        write_plate(sheet[name], adata)
+    project = mapped.copied(tmp_path / "copy")
+    project.write_plates(sheet)
+    done = project.run("map_plates", "--keep-going")
+    assert done.returncode != 0
+    first, fourth = genes[0], genes[::4]
+    n_few = len(fourth)
+    for sentence in (
+        f"plate other: it lacks {len(genes)} of the atlas's {len(genes)} genes, and "
+        f"new_plates.max_missing_genes is 0.1: the atlas has {first!r}, the plate begins with "
+        "'gene0': give a plate of these genes",
+        f"its genes have ids such as '{ids[0]}', but those of the atlas have symbols such as "
+        f"{first!r}: its var column 'symbol' has them; make symbols the index of var",
+        f"plate few: it lacks {n_few} of the atlas's {len(genes)} genes",
+        "plate filtered: no cell",
+    ):
+        assert sentence in done.stdout
+    written = {path.name for path in (project.results / "mapped").iterdir()}
+    assert written == {"reference.h5ad", "p3.zarr", "p4.zarr"}
+
+    # A share of missing genes that the config allows.
+    project.config["new_plates"] = CONFIG["new_plates"] | {"max_missing_genes": 0.3}
+    project.write_config()
+    project.write_plates({"few": sheet["few"]})
+    project.build("map_plates")
+    few = ad.read_zarr(project.results / "mapped/few.zarr")
+    assert few[:, fourth].X.nnz == 0
+    assert few.var_names.tolist() == genes.tolist()
+    assert "are missing and count as zero" in (
+        project.results / "logs/map_plate/few.log"
+    ).read_text()
