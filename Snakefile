@@ -49,7 +49,7 @@ if ATLAS:
     rule map_plates:
         default_target: True
         input:
-            all_plates(rules.map_plate.output.mapped),
+            rules.map_report.output.page,
 
 else:
 

@@ -25,6 +25,7 @@ CONFIG = {
     "compute": {"block_budget": "16MB"},
 }
 STEPS = ("load", "qc_filter", "normalize", "map_plate")
+ONCE = ("reference", "map_report")
 
 
 def add_map(store: Path) -> None:
@@ -70,7 +71,7 @@ def mapped(
     project.write_plates(new_plates)
     before = contents(atlas)
     done = project.build("map_plates", cores=2)
-    assert done == {*(f"{step}/{p}" for step in STEPS for p in new_plates), "reference"}
+    assert done == {*(f"{step}/{p}" for step in STEPS for p in new_plates), *ONCE}
     assert contents(atlas) == before
     return project
 
@@ -135,10 +136,10 @@ def test_a_new_file_of_a_plate_maps_that_plate_alone(
     before = project.outputs()
     write_plate(tmp_path / "p4.h5ad", simulate_plate(5, n_cells=100, n_genes=600))
     project.write_plates(new_plates | {"p4": tmp_path / "p4.h5ad"})
-    assert project.build("map_plates") == {f"{step}/p4" for step in STEPS}
+    assert project.build("map_plates") == {*(f"{step}/p4" for step in STEPS), "map_report"}
     after = project.outputs()
     changed = {name for name in after if before.get(name) != after[name]}
-    assert not any("p3" in name or "reference" in name for name in changed)
+    assert not any("p3" in name or "reference." in name for name in changed)
     assert "mapped/p4.zarr/obs/leiden/codes/c/0" in changed
 
 
@@ -180,7 +181,7 @@ def test_plates_that_do_not_fit_are_refused_and_nothing_is_written(
     for sentence in (other, with_ids, few, filtered):
         assert sentence in done.stdout
     written = {path.name for path in (project.results / "mapped").iterdir()}
-    assert written == {"reference.h5ad", "p3.zarr", "p4.zarr"}
+    assert written == {"reference.h5ad", "p3.zarr", "p4.zarr", "figures", "tables", "report.html"}
 
     # A share of missing genes that the config allows.
     project.config["new_plates"] = CONFIG["new_plates"] | {"max_missing_genes": 0.3}

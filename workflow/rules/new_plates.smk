@@ -1,6 +1,6 @@
 # New plates on a finished atlas, which stays as it is (config: atlas, new_plates).
 # in:  the atlas; plates/{plate}/{counts.zarr,size_factors.parquet}
-# out: mapped/reference.h5ad, mapped/{plate}.zarr
+# out: mapped/reference.h5ad, mapped/{plate}.zarr, mapped/report.html
 
 
 def atlas_path():
@@ -103,3 +103,47 @@ rule map_plate:
         " --reference {input.reference:q} --max-missing-genes {params.max_missing_genes}"
         " --labels {params.labels:q} --mapped {params.mapped:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
+
+
+rule map_report:
+    input:
+        reference_manifest=rules.reference.output.manifest,
+        reference=ancient(rules.reference.output.reference),
+        map_plate=all_plates(rules.map_plate.output.manifest),
+        mapped=ancient(all_plates(rules.map_plate.output.mapped)),
+        captions=sorted(map(str, (HERE / "workflow/report/new_plates").glob("*.rst"))),
+        script=script("map_report"),
+    output:
+        page=f"{OUT}/mapped/report.html",
+        figures=directory(f"{OUT}/mapped/figures"),
+        tables=directory(f"{OUT}/mapped/tables"),
+        manifest=f"{OUT}/manifests/map_report.json",
+    log:
+        f"{OUT}/logs/map_report.log",
+    benchmark:
+        f"{OUT}/benchmarks/map_report/atlas.tsv"
+    retries: 2
+    group:
+        small_atlas
+    conda:
+        "../../envs/cpu.yaml"
+    threads: 1
+    resources:
+        **device("map_report"),
+        mem_mb=memory("map_report"),
+        runtime=runtime("map_report"),
+        attempt=which_attempt,
+        small_atlas=1,
+    params:
+        mapped=by_plate(f"{OUT}/mapped/{{plate}}.zarr"),
+        facts=by_plate(f"{OUT}/manifests/map_plate/{{plate}}.json"),
+        captions=str(HERE / "workflow/report/new_plates"),
+        code=code("map_report"),
+    message:
+        "the report on the new plates"
+    shell:
+        f"{RUN}"
+        " {input.script:q} --reference {input.reference:q} --mapped {params.mapped:q}"
+        " --facts {params.facts:q} --captions {params.captions:q} --figures {output.figures:q}"
+        " --tables {output.tables:q} --report {output.page:q}"
+        f"{STEP_TAIL}"

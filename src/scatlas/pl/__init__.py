@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from scatlas.pl._before_after import before_after
     from scatlas.pl._doublets import doublet_scores
     from scatlas.pl._genes import genes_by_plates, hvg_overlap
+    from scatlas.pl._new_plates import held_variance, new_cells
     from scatlas.pl._pca import pca_scree
     from scatlas.pl._qc import cells_kept, qc_violins
     from scatlas.pl._style import save
@@ -24,7 +25,9 @@ _EXPORTS = {
     "cells_kept": "_qc",
     "doublet_scores": "_doublets",
     "genes_by_plates": "_genes",
+    "held_variance": "_new_plates",
     "hvg_overlap": "_genes",
+    "new_cells": "_new_plates",
     "pca_scree": "_pca",
     "qc_violins": "_qc",
     "save": "_style",
@@ -35,7 +38,9 @@ __all__ = [
     "cells_kept",
     "doublet_scores",
     "genes_by_plates",
+    "held_variance",
     "hvg_overlap",
+    "new_cells",
     "pca_scree",
     "qc_violins",
     "save",

@@ -90,7 +90,7 @@ def build(
     InputError
         A caption is missing, or the results do not belong together.
     """
-    book = _Book(captions, figures, tables)
+    book = Book(captions, figures, tables)
     sections = {
         "Cells": _quality(book, results),
         "Genes": _genes(book, results),
@@ -99,12 +99,31 @@ def build(
         "Integration": _integration(book, results, config),
         "Run": _run(book, results, config),
     }
+    return write_page(
+        page,
+        title="Plate atlas",
+        opening=caption(captions, "workflow"),
+        headline=_headline(results),
+        sections=sections,
+    )
+
+
+def write_page(
+    page: Path,
+    *,
+    title: str,
+    opening: Markup,
+    headline: Mapping[str, str],
+    sections: Mapping[str, list[_Picture | _Table]],
+) -> dict[str, int]:
+    """Write a page of sections, complete in itself; return ``n_figures`` and ``n_tables``."""
     template = Environment(autoescape=True, undefined=StrictUndefined).from_string(
         (_HERE / "page.html").read_text("utf-8")
     )
     text = template.render(
-        opening=caption(captions, "workflow"),
-        headline=_headline(results),
+        title=title,
+        opening=opening,
+        headline=headline,
         sections={name: items for name, items in sections.items() if items},
         style=(_HERE / "page.css").read_text("utf-8"),
     )
@@ -139,7 +158,7 @@ def _n_cells(results: Results) -> tuple[int, int]:
     return sum(plate["n_cells"] for plate in plates), sum(plate["n_kept"] for plate in plates)
 
 
-def _quality(book: _Book, results: Results) -> list[_Picture | _Table]:
+def _quality(book: Book, results: Results) -> list[_Picture | _Table]:
     """Cells kept and removed, their metrics, the bounds, and doublets."""
     summaries = results.qc_summaries
     n_in, n_kept = _n_cells(results)
@@ -164,14 +183,14 @@ def _quality(book: _Book, results: Results) -> list[_Picture | _Table]:
     ]
 
 
-def _left_out(book: _Book, results: Results) -> list[_Table]:
+def _left_out(book: Book, results: Results) -> list[_Table]:
     """Plates that the atlas lacks, if bad plates are left out."""
     if results.left_out is None:
         return []
     return [book.table("left_out", "Plates left out", _tables.left_out(results.left_out))]
 
 
-def _genes(book: _Book, results: Results) -> list[_Picture | _Table]:
+def _genes(book: Book, results: Results) -> list[_Picture | _Table]:
     """Highly variable genes of the plates, and their consensus."""
     return [
         book.picture(
@@ -193,7 +212,7 @@ def _genes(book: _Book, results: Results) -> list[_Picture | _Table]:
     ]
 
 
-def _components(book: _Book, results: Results) -> list[_Picture | _Table]:
+def _components(book: Book, results: Results) -> list[_Picture | _Table]:
     """Variance of the components."""
     variance = results.variance
     return [
@@ -207,7 +226,7 @@ def _components(book: _Book, results: Results) -> list[_Picture | _Table]:
     ]
 
 
-def _maps(book: _Book, results: Results, config: Mapping[str, Any]) -> list[_Picture | _Table]:
+def _maps(book: Book, results: Results, config: Mapping[str, Any]) -> list[_Picture | _Table]:
     """Maps of the cells, and their clusters."""
     cells = results.cells
     pictures = [
@@ -224,7 +243,7 @@ def _maps(book: _Book, results: Results, config: Mapping[str, Any]) -> list[_Pic
     return [*pictures, book.table("clusters", "Clusters", _tables.clusters(cells.obs))]
 
 
-def _run(book: _Book, results: Results, config: Mapping[str, Any]) -> list[_Picture | _Table]:
+def _run(book: Book, results: Results, config: Mapping[str, Any]) -> list[_Picture | _Table]:
     """Time and memory, config and versions."""
     return [
         book.table("runs", "Time and memory", _tables.runs(results.manifests)),
@@ -233,7 +252,7 @@ def _run(book: _Book, results: Results, config: Mapping[str, Any]) -> list[_Pict
     ]
 
 
-def _doublets(book: _Book, facts: Mapping[str, Mapping[str, Any]]) -> list[_Picture | _Table]:
+def _doublets(book: Book, facts: Mapping[str, Mapping[str, Any]]) -> list[_Picture | _Table]:
     """Histograms and rates of doublets."""
     found = sum(capture["n_doublets"] for capture in facts.values())
     picture = book.picture(
@@ -246,7 +265,7 @@ def _doublets(book: _Book, facts: Mapping[str, Mapping[str, Any]]) -> list[_Pict
 
 
 def _integration(
-    book: _Book, results: Results, config: Mapping[str, Any]
+    book: Book, results: Results, config: Mapping[str, Any]
 ) -> list[_Picture | _Table]:
     """Pictures and scores of the mixed cells, if the config asks for them."""
     if not results.integrated:
@@ -267,7 +286,7 @@ def _integration(
 
 
 @dataclass(frozen=True)
-class _Book:
+class Book:
     """Writes figures and tables and keeps what the page shows of them."""
 
     captions: Path
