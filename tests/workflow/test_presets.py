@@ -19,7 +19,8 @@ from tests.workflow.runs import ROOT
 pytestmark = pytest.mark.workflow
 
 PLATE_RULES = ("load", "qc_filter", "normalize", "hvg", "select_genes")
-ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "atlas", "subset", *SAMPLE_STEPS, "report")
+ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "base", "subset", *SAMPLE_STEPS, "map")
+ATLAS_RULES += ("atlas", "report")
 GPU_RULES = ("hvg", "select_genes", "pca", "neighbors", "umap", "leiden", "integrate")
 ON_DEMAND = (
     "simulate",
@@ -272,7 +273,8 @@ def test_the_subset_asks_for_what_its_cells_need(ask, default):
 
 
 def test_a_subset_of_all_cells_asks_for_what_the_atlas_needs(ask, default):
-    whole, capped = ask(subset={"n_cells": None}), default
+    whole = ask(map={"method": "full", "memory": "1000GB"})
+    capped = ask(map={"method": "project"})
     for rule in ("subset", *SAMPLE_STEPS, "report"):
         for resource in ("mem_mb", "runtime"):
             (all_, *_), (some, *_) = (told[rule][resource]["small"] for told in (whole, capped))

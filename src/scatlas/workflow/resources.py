@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from scatlas._util.byte_sizes import parse_bytes
 from scatlas.compute.block_sizes import block_bytes
-from scatlas.compute.footprints import harmony_bytes, max_gram_bytes
+from scatlas.compute.footprints import harmony_bytes, map_bytes, max_gram_bytes
+from scatlas.workflow.sample_size import SAMPLE_CELLS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,8 +41,10 @@ GPU_MB = 3000
 DOUBLETS_MB_PER_CELL, DOUBLETS_MB = 0.35e-3, 500
 # Sums of 60,000 genes, 8 bytes each, with one group per 1,000 cells.
 PSEUDOBULK_MB_PER_CELL = 0.5e-3
-# The subset in memory with its neighbours: 20 kB per cell.
-SUBSET_MB_PER_CELL = 20e-3
+# Of what the sample takes with its neighbours and clusters, as measured.
+SAMPLE_MEMORY = 2
+# Cells that are mapped at a time.
+MAP_MB = 500
 # The merged obs is written by column: an atlas needs a tenth of the memory of its plates' tables.
 MERGED_OBS_SHARE = 0.1
 # Four blocks' worth of memory per block in flight: raw, normalised, encoded, partial results.
@@ -54,13 +57,16 @@ SECONDS_PER_CELL = {"tables": 0.7e-6, "concat_on_disk": 2e-6, "atlas": 1e-6, "do
 SECONDS_PER_COMPONENT = 20e-9  # per cell, to project
 SECONDS_PER_GENE_CUBED = 1e-9  # eigenvectors
 SECONDS_PER_HARMONY_COMPONENT = 2e-6  # per cell, for Harmony's usual number of rounds
-SUBSET_MINUTES, SUBSET_CELLS_PER_MINUTE = 15, 2_000  # neighbours, UMAP, figures
+SUBSET_MINUTES, SUBSET_CELLS_PER_MINUTE = 15, 10_000  # neighbours, UMAP, figures
+SECONDS_PER_MAPPED_CELL = 60e-6
 SLACK = 20
 START_MINUTES = 10
 
 # Bytes per count in counts.zarr, bytes per value of the consensus genes (float32 and its index),
 # and the share of a cell's values that these genes have.
 COUNT_BYTES, SELECTED_BYTES, SELECTED_SHARE = 1.9, 5, 0.11
+# Bytes per cell of map.zarr: two coordinates, a cluster, two numbers.
+MAP_BYTES = 18
 # Bytes per value of the samples of one file until they are loaded: float32 and uint16 or int32.
 SAMPLE_BYTES = 8
 
@@ -75,7 +81,7 @@ _SMALL_RULES = {"simulate", "consensus"}
 _CLUSTER_RULES = {"hvg", "select_genes", "pca"}  # on all GPUs of compute.cluster
 _ONE_GPU_RULES = {"neighbors", "umap", "leiden", "integrate"}
 # Rules that write stores. Snakemake guesses the disk of all others.
-STORE_RULES = {"split", "load", "select_genes", "concat_on_disk", "pca", "harmony"}
+STORE_RULES = {"split", "load", "select_genes", "concat_on_disk", "pca", "harmony", "map"}
 
 
 @dataclass(frozen=True)
@@ -124,7 +130,16 @@ class Estimates:
     @cached_property
     def subset_cells(self) -> float:
         """Cells of the sample."""
-        return min(self._config.subset.n_cells or self.atlas.cells, self.atlas.cells)
+        config, cells = self._config, self.atlas.cells
+        if config.map.method == "project" or config.subset.n_cells:
+            return min(config.subset.n_cells or SAMPLE_CELLS, cells)
+        # As many as map.memory allows: the sizes of the plates are estimates.
+        most = parse_bytes(config.map.memory) / map_bytes(1, config.pca.n_comps)
+        return min(max(SAMPLE_CELLS, most), cells)
+
+    @property
+    def _sample_mb(self) -> float:
+        return SAMPLE_MEMORY * map_bytes(self.subset_cells, self._config.pca.n_comps) / 1e6
 
     @cached_property
     def gram_mb(self) -> float:
@@ -195,17 +210,19 @@ class Estimates:
                 cells = self.atlas.cells
             case "pseudobulk":
                 extra_mb = PSEUDOBULK_MB_PER_CELL * cells
-            case "concat_on_disk" | "pca" | "atlas":
+            case "concat_on_disk" | "pca" | "atlas" | "base":
                 cells = MERGED_OBS_SHARE * self.atlas.cells
                 extra_mb = 4 * self.gram_mb
             case "harmony":
                 extra_mb = self._harmony_mb(self.atlas.cells)
             case "integrate":
-                extra_mb = SUBSET_MB_PER_CELL * self.subset_cells
+                extra_mb = self._sample_mb
                 if not self._config.harmony:  # else the rule harmony has corrected all cells
                     extra_mb += self._harmony_mb(self.subset_cells)
             case "subset" | "neighbors" | "umap" | "leiden" | "embedding" | "report":
-                extra_mb = SUBSET_MB_PER_CELL * self.subset_cells
+                extra_mb = self._sample_mb
+            case "map":
+                extra_mb = self._sample_mb + MAP_MB
         return memory_mb(cells, budget, extra_mb=extra_mb, gpus=self.gpus(rule, plate))
 
     def runtime(self, rule: str, plate: str | None = None, threads: int = 1) -> int:
@@ -225,6 +242,10 @@ class Estimates:
             case "doublets":
                 passes = 4 * size.values * SECONDS_PER_VALUE["hvg"]
                 return minutes(passes + size.cells * SECONDS_PER_CELL["doublets"], threads)
+            case "base":
+                return self.runtime("atlas")
+            case "map":
+                return minutes(size.cells * SECONDS_PER_MAPPED_CELL, threads)
             case "concat_on_disk" | "atlas":
                 return minutes(size.cells * SECONDS_PER_CELL[rule])
             case "pca":
@@ -242,8 +263,8 @@ class Estimates:
         return minutes(size.values * SECONDS_PER_VALUE[rule], threads)
 
     def threads(self, rule: str, plate: str | None = None) -> int:
-        """Threads of a job of a rule that reads blocks, or of ``harmony``."""
-        if rule == "harmony":
+        """Threads of a job of a rule that reads blocks, or of ``harmony`` and ``map``."""
+        if rule in {"harmony", "map"}:
             return 16 if self.atlas.cells > 1e6 else 4
         if plate and self.is_small(plate):
             return 1  # several plates at a time keep the cores busier than threads of one
@@ -264,6 +285,8 @@ class Estimates:
                 n_bytes = size.values * SELECTED_SHARE * SELECTED_BYTES
             case "pca":
                 n_bytes = size.cells * self._config.pca.n_comps * 4
+            case "map":
+                n_bytes = size.cells * MAP_BYTES
             case "harmony":
                 n_bytes = size.cells * self._harmony_comps * 4
             case _:

@@ -9,8 +9,13 @@ import h5py
 import pandas as pd
 from anndata.io import read_elem
 
+
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+# Rows of the sampled cells in the atlas: a column of `obs`.
+ATLAS_ROW = "atlas_row"
 
 
 def read_sample(path: Path, *, obsm: str) -> ad.AnnData:
