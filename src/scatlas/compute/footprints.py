@@ -21,8 +21,8 @@ def harmony_bytes(n_cells: float, n_comps: int) -> float:
     return n_cells * (_PER_COMPONENT * n_comps + _PER_CLUSTER * n_clusters + _CONSTANT)
 
 
-# Bytes per cell of the largest of neighbours, UMAP and clusters, as measured with 200,000 cells on 50
-# and 300 components: per component, and a constant.
+# Bytes per cell of the largest of the steps neighbors, umap and leiden, as measured with 200,000
+# cells on 50 and 300 components: per component, and a constant.
 _MAP_PER_COMPONENT, _MAP_CONSTANT = 6, 4000
 
 

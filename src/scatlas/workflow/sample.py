@@ -9,7 +9,6 @@ import h5py
 import pandas as pd
 from anndata.io import read_elem
 
-
 if TYPE_CHECKING:
     from pathlib import Path
 
