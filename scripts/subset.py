@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> None:
             logger.info("the atlas has %s cells: all of them are taken", f"{n_cells:,}")
         rng = np.random.default_rng(args.seed)
         chosen = np.sort(rng.choice(n_cells, size=wanted, replace=False))
-        adata = read_subset(args.atlas, chosen, block_budget=args.block_budget)
+        adata = read_subset(args.atlas, chosen, block_budget=script.block_budget(args))
         adata.obs[ATLAS_ROW] = chosen
         # It may change while the atlas stays the same, and this step is not run again for that.
         adata.uns.pop("scatlas", None)

@@ -64,7 +64,7 @@ def test_projected_clusters_are_as_good_as_those_of_the_sample(
 def test_threads_change_no_byte(built: Project, tmp_path: Path):
     known = checksum(built.results / "map.zarr")
     scripted: dict = {}
-    exec((ROOT / "scripts/map.py").read_text().replace("65_536", "100"), scripted)  # noqa: S102
+    exec((ROOT / "scripts/map.py").read_text().replace("65_536", "100"), scripted)
     for threads in ("1", "4"):
         out = tmp_path / f"map{threads}.zarr"
         scripted["main"](

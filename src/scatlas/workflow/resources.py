@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from scatlas._util.byte_sizes import parse_bytes
 from scatlas.compute.block_sizes import block_bytes
 from scatlas.compute.footprints import harmony_bytes, map_bytes, max_gram_bytes
+from scatlas.compute.threads import BLOCK_BYTES, DEFAULT_BUDGET
 from scatlas.workflow.sample_size import SAMPLE_CELLS
 
 if TYPE_CHECKING:
@@ -115,8 +116,9 @@ class Estimates:
 
     def __init__(self, config: Config, plates: Sequence[Plate]) -> None:
         self._config = config
+        given = config.compute.block_budget
+        self._budget = None if given == "auto" else parse_bytes(given)
         self._plates = {plate.plate: plate for plate in plates}
-        self._budget = parse_bytes(config.compute.block_budget)
         self.plate = cache(self._plate_size)
 
     def _plate_size(self, name: str) -> Size:
@@ -192,9 +194,13 @@ class Estimates:
             return self._cluster_gpus
         return min(self._cluster_gpus, 1) if rule in _ONE_GPU_RULES else 0
 
+    def block_budget(self, threads: int) -> int:
+        """Bytes of the blocks in flight of a job."""
+        return self._budget or max(DEFAULT_BUDGET, BLOCK_BYTES * (threads + 1))
+
     def memory(self, rule: str, plate: str | None = None, threads: int = 1) -> int:
-        """MB of memory of a job, which grows with its threads for ``select_genes``."""
-        budget = 0 if rule in _SMALL_RULES else self._budget
+        """MB of memory of a job, which grows with its threads."""
+        budget = 0 if rule in _SMALL_RULES else self.block_budget(threads)
         cells = self.plate(plate).cells if plate else 0
         extra_mb = 0.0
         match rule:
@@ -271,7 +277,8 @@ class Estimates:
         if rule == "normalize" and not self._config.qc.drop_rare_genes:
             return 1
         values = self.plate(plate).values if plate else self.atlas.values * SELECTED_SHARE
-        return block_threads(self._budget, values, gpu=self.gpus(rule, plate) > 0)
+        gpu, beside = self.gpus(rule, plate) > 0, bool(plate) and len(self._plates) > 1
+        return block_threads(self._budget, values, gpu=gpu, side_by_side=beside)
 
     def disk(self, rule: str, plate: str | None = None) -> int:
         """MB of the store that a job writes."""
@@ -347,20 +354,29 @@ def total(sizes: Iterable[Size]) -> Size:
     return Size(sum(size.cells for size in sizes), sum(size.values for size in sizes))
 
 
-def block_threads(budget: int, values: float | None = None, *, gpu: bool = False) -> int:
+def block_threads(
+    budget: int | None,
+    values: float | None = None,
+    *,
+    gpu: bool = False,
+    side_by_side: bool = False,
+) -> int:
     """Threads that a pass over blocks can use.
 
     Parameters
     ----------
     budget
-        ``compute.block_budget`` in bytes. One block of it waits for its consumer.
+        ``compute.block_budget`` in bytes, of which one block waits for its consumer; None: as much
+        as the threads need.
     values
         Stored values to read; a plate of few blocks occupies few threads.
     gpu
         Whether a GPU computes: then threads only read, and eight keep it busy.
+    side_by_side
+        Whether such jobs run side by side: two of them fill a machine of 16 cores.
     """
-    block = block_bytes(budget)
-    fit = budget // block - 1
+    block = block_bytes(budget or DEFAULT_BUDGET)
+    fit = budget // block - 1 if budget else 8 if side_by_side else 16
     wanted = 8 if gpu else max(4, fit if fit > 7 else 0)
     blocks = wanted if values is None else int(8 * values / block) + 1
     return int(min(wanted, max(blocks, 2)))

@@ -66,7 +66,7 @@ map: {cells: all, method: auto, memory: 16GB}
 pseudobulk: null
 integrate: null
 report: {colors: [cell_line, plate, drug, leiden]}
-compute: {block_budget: 256MB, memory: pool, memory_limit: null, cluster: null}
+compute: {block_budget: auto, memory: pool, memory_limit: null, cluster: null}
 """)
 
 
@@ -269,7 +269,7 @@ QC_KEYS = ", ".join(DEFAULTS["qc"])
         ({"neighbors": {"n_pcs": 301}}, "neighbors.n_pcs (301) is above pca.n_comps (300)"),
         ({"compute": {"block_budget": "15MB"}}, "'15MB' is too small: give at least"),
         ({"compute": {"block_budget": "lots"}}, "'lots' is not a size: write for example 256MB"),
-        ({"compute": {"block_budget": 256}}, "is 256; it must be text such as 256MB or 1GB"),
+        ({"compute": {"block_budget": 256}}, "is 256; it must be text such as auto or 64MB"),
         ({"compute": {"memory_limit": 4}}, "is 4; it must be text such as 20GB or 60GB, or null"),
         ({"compute": {"memory_limit": "1MB"}}, "'1MB' is too little for a GPU: give"),
         ({"compute": {"memory_limit": "x"}}, "'x' is not a size: write for example 20GB"),

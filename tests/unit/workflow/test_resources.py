@@ -71,10 +71,18 @@ def test_sizes_add_up():
         (16_000_000, 1e9, False, 4),
         (544_000_000, 1e9, False, 16),  # docs/memory.md
         (544_000_000, 1e6, False, 2),
+        (None, 1e9, False, 16),
+        (None, 1e9, True, 8),
+        (None, 9e6, False, 3),
     ],
 )
 def test_threads_follow_from_blocks(budget: int, values: float | None, gpu: bool, threads: int):
     assert block_threads(budget, values, gpu=gpu) == threads
+
+
+def test_jobs_side_by_side_share_the_cores():
+    assert block_threads(None, 1e9, side_by_side=True) == 8
+    assert block_threads(BUDGET, 1e9, side_by_side=True) == 4
 
 
 def test_memory_follows_from_the_budget_and_not_from_the_counts():
@@ -94,14 +102,14 @@ def test_time_has_slack_for_slow_disks():
 # memory, minutes, MB of disk and GPUs. Rules of a plate: those of the first.
 REQUESTS = {
     "default": {
-        "split": (4, 7924, 58, 232171, 0),
-        "load": (4, 4924, 34, 27569, 0),
+        "split": (16, 9076, 22, 232171, 0),
+        "load": (8, 5052, 22, 27569, 0),
         "qc_filter": (1, 4924, 12, 0, 0),
         "normalize": (1, 4924, 12, 0, 0),
-        "hvg": (4, 4924, 14, 0, 0),
-        "select_genes": (4, 5428, 26, 7980, 0),
-        "concat_on_disk": (4, 2812, 23, 15961, 0),
-        "pca": (4, 2812, 22, 24001, 0),
+        "hvg": (8, 5052, 12, 0, 0),
+        "select_genes": (8, 5844, 18, 7980, 0),
+        "concat_on_disk": (16, 3964, 23, 15961, 0),
+        "pca": (16, 3964, 13, 24001, 0),
         "atlas": (1, 2812, 16, 0, 0),
         "subset": (1, 33924, 290, 0, 0),
         "neighbors": (4, 33924, 290, 0, 0),
@@ -112,7 +120,7 @@ REQUESTS = {
         "consensus": (1, 900, None, 0, 0),
         "simulate": (1, 900, None, 0, 0),
         "base": (1, 2812, 16, 0, 0),
-        "map": (16, 34424, 35, 360, 0),
+        "map": (16, 35576, 35, 360, 0),
     },
     "two GPUs, a large budget, integration of the sample": {
         "load": (38, 8924, 12, 27569, 0),
@@ -137,17 +145,17 @@ REQUESTS = {
         "map": (16, 38424, 35, 360, 0),
     },
     "all cells, no rare genes, many variable genes": {
-        "load": (4, 4924, 34, 27569, 0),
+        "load": (8, 5052, 22, 27569, 0),
         "qc_filter": (1, 4924, 12, 0, 0),
-        "normalize": (4, 4924, 14, 0, 0),
-        "doublets": (4, 10076, 446, 0, 0),
-        "hvg": (4, 4924, 14, 0, 0),
-        "select_genes": (4, 12988, 26, 7980, 0),
-        "pseudobulk": (4, 9924, 14, 0, 0),
+        "normalize": (8, 5052, 12, 0, 0),
+        "doublets": (8, 10204, 228, 0, 0),
+        "hvg": (8, 5052, 12, 0, 0),
+        "select_genes": (8, 17724, 18, 7980, 0),
+        "pseudobulk": (8, 10052, 12, 0, 0),
         "merge_pseudobulk": (4, 1924, 16, 0, 0),
-        "concat_on_disk": (4, 7132, 23, 15961, 0),
-        "pca": (4, 7132, 155, 4000, 0),
-        "harmony": (16, 39205, 26, 1600, 0),
+        "concat_on_disk": (16, 8284, 23, 15961, 0),
+        "pca": (16, 8284, 46, 4000, 0),
+        "harmony": (16, 40357, 26, 1600, 0),
         "atlas": (1, 7132, 16, 0, 0),
         "subset": (1, 173932, 2015, 0, 0),
         "neighbors": (4, 173932, 2015, 0, 0),
@@ -157,7 +165,7 @@ REQUESTS = {
         "integrate": (4, 173932, 2015, 0, 0),
         "report": (1, 173932, 2015, 0, 0),
         "base": (1, 7132, 16, 0, 0),
-        "map": (16, 174432, 35, 360, 0),
+        "map": (16, 175584, 35, 360, 0),
     },
 }
 CONFIGS = {

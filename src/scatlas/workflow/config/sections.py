@@ -49,6 +49,8 @@ def _check_query(query: str) -> str:
 
 
 def _check_block_budget(text: str) -> str:
+    if text == "auto":
+        return text
     too_small = "is too small: give at least 16MB"
     return _check_size(text, MIN_BLOCK_BUDGET, too_small, examples="256MB or 1GB")
 
@@ -634,12 +636,13 @@ class Compute(_Section):
     """Memory and devices of a job."""
 
     block_budget: Annotated[Text, AfterValidator(_check_block_budget)] = Field(
-        "256MB",
+        "auto",
         description=(
-            "Memory for the blocks of counts that a job processes at a time, at least 16MB. Lower "
-            "it on small machines; the default suits plates of any size."
+            "Memory for the blocks of counts that a job processes at a time, at least 16MB; a "
+            "block takes an eighth of it, at most 32MB. auto: 32MB for each thread of the job and "
+            "one more, at least 256MB. Lower it on small machines."
         ),
-        examples=["256MB", "1GB"],
+        examples=["auto", "64MB"],
     )
     memory: Literal["pool", "managed", "async", "default"] = Field(
         "pool",
