@@ -36,7 +36,7 @@ def lines(n_reference: int, sizes: list[int], scanpy_up_to: int) -> list[str]:
         folder = Path(name)
         reference = _plate(n_reference, genes, seed=1)
         sa.pp.pca(reference, n_comps=cells.N_COMPS)
-        sa.pp.neighbors(reference, use_rep="X_pca")
+        sa.pp.neighbors(reference)  # with use_rep scanpy would take X for the new cells
         sa.tl.umap(reference)
         reference.write_h5ad(folder / "reference.h5ad")
         _plate(1000, genes, seed=3).write_zarr(folder / "1000.zarr")  # kernels compile on these

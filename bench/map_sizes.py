@@ -3,9 +3,10 @@
 The model has measured costs alone. CPU seconds per cell: for neighbours ``a + b * sqrt(n)``, as a
 cell is compared with ``2.5 * sqrt(n)`` centres and with some lists of ``sqrt(n) / 2.5`` cells; for
 UMAP ``a + b * log2(n)``, as the rounds are the same and misses of the caches grow. Both are fitted
-to all sizes. The share that runs on one thread is that of the largest size: on ``t`` threads, ``c``
-CPU seconds with the serial share ``s`` take ``c * (s + (1 - s) / t)`` seconds. Peaks per cell are
-those between the two largest sizes. Memory bandwidth that cores share is not in the model.
+to all sizes. The serial share ``s`` is that of the main thread, which waits while others work, at
+the largest size: ``c`` CPU seconds take ``c * (s + (1 - s) / t)`` seconds on ``t`` threads. Peaks
+per cell are those between the two largest sizes. Not in the model: memory bandwidth that cores
+share, and threads that wait for the last one of a round.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ def lines(sizes: list[int]) -> list[str]:
             f"{n_cells:>12,}{walls[0]:>12.1f}{walls[1]:>9.1f}{sum(walls):>9.1f}{cpu:>9.1f}"
             f"{cpu / n_cells * 1e6:>13.1f}{run.peak / 1e9:>9.2f}{run.seconds['recall']:>8.4f}"
         )
-    return table + (_model(runs, n_threads) if len(runs) > 1 else [])
+    return table + (_model(runs) if len(runs) > 1 else [])
 
 
-def _model(runs: dict[int, Run], n_threads: int) -> list[str]:
+def _model(runs: dict[int, Run]) -> list[str]:
     sizes = np.array(sorted(runs))
     table = [
         f"model of {MODEL_CORES} cores, from these rows alone: see bench/map_sizes.py",
@@ -55,7 +56,8 @@ def _model(runs: dict[int, Run], n_threads: int) -> list[str]:
     ]
     peaks = [runs[n].peak for n in sizes[-2:]]
     bytes_per_cell = (peaks[1] - peaks[0]) / (sizes[-1] - sizes[-2])
-    serial = {step: _serial_share(runs[sizes[-1]], step, n_threads) for step in STEPS}
+    last = runs[sizes[-1]].seconds
+    serial = {step: last[f"{step}, main thread"] / last[f"{step}, CPU"] for step in STEPS}
     for n_cells in MODEL_CELLS:
         walls, cpus = [], []
         for step, growth in STEPS.items():
@@ -70,11 +72,3 @@ def _model(runs: dict[int, Run], n_threads: int) -> list[str]:
         )
     shares = ", ".join(f"{step} {share:.1%}" for step, share in serial.items())
     return [*table, f"serial share of the CPU seconds: {shares}"]
-
-
-def _serial_share(run: Run, step: str, n_threads: int) -> float:
-    """Share of the CPU seconds during which one thread worked, the others waiting."""
-    if n_threads == 1:
-        return 0.0
-    used = run.seconds[f"{step}, CPU"] / run.seconds[step]
-    return float(np.clip((n_threads / used - 1) / (n_threads - 1), 0, 1))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from map_cells import N_NEIGHBORS, random_labels, simulate, timed, with_components
+from map_cells import N_NEIGHBORS, Spent, random_labels, simulate, timed, with_components
 
 import scatlas as sa
 
@@ -19,17 +19,22 @@ def main() -> None:
     for n, say in ((min(n_cells, 12_000), False), (n_cells, True)):
         adata = with_components(x[:n])
         spent, _ = timed(sa.pp.neighbors, adata, N_NEIGHBORS, use_rep="X_pca")
-        report("neighbours", *spent, say=say)
+        if say:
+            report("neighbours", spent)
         spent, _ = timed(sa.tl.umap, adata)
-        report("UMAP", *spent, say=say)
-    report("recall", adata.uns["neighbors"]["params"].get("recall", 1.0), say=True)
+        if say:
+            report("UMAP", spent)
+    print_json("recall", adata.uns["neighbors"]["params"].get("recall", 1.0))
 
 
-def report(step: str, seconds: float, cpu: float | None = None, *, say: bool) -> None:
-    if say:
-        print(json.dumps({"step": step, "seconds": seconds}), flush=True)
-        if cpu is not None:
-            print(json.dumps({"step": f"{step}, CPU", "seconds": cpu}), flush=True)
+def report(step: str, spent: Spent) -> None:
+    print_json(step, spent.wall)
+    print_json(f"{step}, CPU", spent.cpu)
+    print_json(f"{step}, main thread", spent.main)
+
+
+def print_json(name: str, value: float) -> None:
+    print(json.dumps({"step": name, "seconds": value}), flush=True)
 
 
 if __name__ == "__main__":
