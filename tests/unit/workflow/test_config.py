@@ -62,6 +62,7 @@ subset: {n_cells: 1000000}
 neighbors: {n_neighbors: 15, n_pcs: null}
 umap: {min_dist: 0.5}
 leiden: {resolution: 1.0}
+map: {cells: sample}
 pseudobulk: null
 integrate: null
 report: {colors: [cell_line, plate, drug, leiden]}

@@ -424,6 +424,14 @@ class Leiden(_Section):
     )
 
 
+class Map(_Section):
+    """Map and clusters of all cells."""
+
+    cells: Literal["all", "sample"] = Field(
+        "sample", description="Cells with coordinates and clusters: all, or those of the sample."
+    )
+
+
 class Pseudobulk(_Section):
     """Raw counts summed by plate and group."""
 
@@ -696,6 +704,7 @@ class Config(_Section):
     )
     umap: UMAP = Field(UMAP(), description="Two-dimensional map of the sample.")
     leiden: Leiden = Field(Leiden(), description="Clusters of the sample.")
+    map: Map = Field(Map(), description="Map and clusters of all cells.")
     pseudobulk: Pseudobulk | None = Field(
         None,
         description=(
