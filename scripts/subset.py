@@ -1,11 +1,9 @@
-"""Sample cells of the atlas without replacement, read in storage order."""
+"""Sample cells of the atlas without replacement, by strata if asked, read in storage order."""
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
-
-import numpy as np
 
 from scatlas.io import atomic_path, read_subset
 from scatlas.io.files.hdf5_writing import write_h5ad
@@ -13,6 +11,7 @@ from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.workflow import script
 from scatlas.workflow.config.cli_options import add_options, from_options
 from scatlas.workflow.config.sections import Subset
+from scatlas.workflow.sample import choose_cells, read_strata
 
 logger = logging.getLogger("scatlas")
 
@@ -24,15 +23,20 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--subset", type=Path, required=True, help="subset.h5ad to write")
     add_options(parser, Subset)
     args = parser.parse_args(argv)
-    wanted = from_options(args, Subset).n_cells
+    options = from_options(args, Subset)
     with script.run_script(args, outputs=[args.subset]) as facts:
         n_cells = open_with_zarr_python(args.atlas)["X"].attrs["shape"][0]
-        if wanted is None or wanted >= n_cells:
+        wanted = min(options.n_cells or n_cells, n_cells)
+        if wanted == n_cells:
             logger.info("the atlas has %s cells: all of them are taken", f"{n_cells:,}")
-            wanted = n_cells
-        rng = np.random.default_rng(args.seed)
-        chosen = rng.choice(n_cells, size=wanted, replace=False)
-        adata = read_subset(args.atlas, np.sort(chosen), block_budget=args.block_budget)
+        strata = None
+        if options.by:
+            strata = read_strata(args.atlas, options.by, most=wanted)
+            facts["n_strata"] = int(strata.max(initial=-1)) + 1
+        chosen = choose_cells(
+            n_cells, wanted, args.seed, strata=strata, min_cells=options.min_cells
+        )
+        adata = read_subset(args.atlas, chosen, block_budget=args.block_budget)
         # It may change while the atlas stays the same, and this step is not run again for that.
         adata.uns.pop("scatlas", None)
         with atomic_path(args.subset) as path:

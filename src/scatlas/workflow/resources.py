@@ -42,6 +42,8 @@ DOUBLETS_MB_PER_CELL, DOUBLETS_MB = 0.35e-3, 500
 PSEUDOBULK_MB_PER_CELL = 0.5e-3
 # The subset in memory with its neighbours: 20 kB per cell.
 SUBSET_MB_PER_CELL = 20e-3
+# The stratum of each cell of the atlas.
+STRATUM_MB_PER_CELL = 4e-6
 # The merged obs is written by column: an atlas needs a tenth of the memory of its plates' tables.
 MERGED_OBS_SHARE = 0.1
 # Four blocks' worth of memory per block in flight: raw, normalised, encoded, partial results.
@@ -206,6 +208,8 @@ class Estimates:
                     extra_mb += self._harmony_mb(self.subset_cells)
             case "subset" | "neighbors" | "umap" | "leiden" | "embedding" | "report":
                 extra_mb = SUBSET_MB_PER_CELL * self.subset_cells
+                if rule == "subset" and self._config.subset.by:
+                    extra_mb += STRATUM_MB_PER_CELL * self.atlas.cells
         return memory_mb(cells, budget, extra_mb=extra_mb, gpus=self.gpus(rule, plate))
 
     def runtime(self, rule: str, plate: str | None = None, threads: int = 1) -> int:

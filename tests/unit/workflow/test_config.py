@@ -58,7 +58,7 @@ hvg: {flavor: seurat, n_top_genes: 2000}
 consensus: {n_top_genes: null, min_plates: null}
 scale: null
 pca: {n_comps: 300, zero_center: true}
-subset: {n_cells: 1000000}
+subset: {n_cells: 1000000, by: [], min_cells: 50}
 neighbors: {n_neighbors: 15, n_pcs: null}
 umap: {min_dist: 0.5}
 leiden: {resolution: 1.0}
@@ -164,7 +164,7 @@ def test_the_presets_of_one_plate_are_the_published_notebooks():
     own = {
         "brain-1.3m": {
             "qc": bounds | {"mt_prefix": "mt-"},
-            "subset": {"n_cells": None},
+            "subset": DEFAULTS["subset"] | {"n_cells": None},
             "neighbors": {"n_neighbors": 15, "n_pcs": 50},
         },
         "cell-atlas-11m": {

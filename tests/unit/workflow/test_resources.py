@@ -124,7 +124,7 @@ REQUESTS = {
         "concat_on_disk": (38, 6812, 23, 15961, 0),
         "pca": (8, 12812, 16, 24001, 2),
         "atlas": (1, 6812, 16, 0, 0),
-        "subset": (1, 25924, 515, 0, 0),
+        "subset": (1, 26004, 515, 0, 0),
         "neighbors": (4, 28924, 515, 0, 1),
         "umap": (4, 28924, 515, 0, 1),
         "leiden": (1, 28924, 515, 0, 1),
@@ -159,6 +159,7 @@ CONFIGS = {
     "two GPUs, a large budget, integration of the sample": {
         "backend": "gpu",
         "compute": {"block_budget": "1256MB", "cluster": {"devices": 2}},
+        "subset": {"by": ["plate"]},
         "doublets": {},
         "pseudobulk": {},
         "integrate": {},
