@@ -62,7 +62,12 @@ def choose_cells(
     rng = np.random.default_rng(seed)
     if strata is None:
         return np.sort(rng.choice(n_cells, size=wanted, replace=False))
-    sizes = np.bincount(strata)
+    n_strata = int(strata.max(initial=-1)) + 1
+    # In blocks: bincount copies its input as int64.
+    sizes = sum(
+        (np.bincount(block, minlength=n_strata) for block in _blocks(strata)),
+        np.zeros(n_strata, np.int64),
+    )
     needed = np.minimum(sizes, min_cells)
     if needed.sum() > wanted:
         msg = (
@@ -83,6 +88,11 @@ def choose_cells(
     return np.sort(np.concatenate([first, rest]))
 
 
+def _blocks(strata: NDArray[np.int32]) -> Iterator[NDArray[np.int32]]:
+    for lo in range(0, len(strata), _CELLS_AT_ONCE):
+        yield strata[lo : lo + _CELLS_AT_ONCE]
+
+
 def _cells_of_ranks(
     strata: NDArray[np.int32], sizes: NDArray[np.int64], ranks: Sequence[NDArray[np.int64]]
 ) -> NDArray[np.int64]:
@@ -91,15 +101,15 @@ def _cells_of_ranks(
     # Positions of the cells if all cells were sorted by stratum.
     wanted = np.concatenate([start + rank for start, rank in zip(starts, ranks, strict=True)])
     following = starts.copy()  # position of the next cell of each stratum
-    found = []
-    for lo in range(0, len(strata), _CELLS_AT_ONCE):
-        block = strata[lo : lo + _CELLS_AT_ONCE]
+    found, lo = [np.empty(0, np.int64)], 0
+    for block in _blocks(strata):
         order = np.argsort(block, kind="stable")
         counts = np.bincount(block, minlength=len(sizes))
         before = np.cumsum(counts) - counts
         positions = np.arange(len(block)) + np.repeat(following - before, counts)
         found.append(lo + order[np.isin(positions, wanted, assume_unique=True)])
         following += counts
+        lo += len(block)
     return np.sort(np.concatenate(found))
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import runpy
 from pathlib import Path
 
 import anndata as ad
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import sparse
 
 from scatlas.errors import InputError
 from scatlas.workflow import sample
@@ -88,7 +91,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     obs["real"] = [0.5, np.nan, 0.5, 1.5, 1.5, 1.5, np.nan, 0.5]
     path = tmp_path_factory.mktemp("strata") / "atlas.zarr"
     with ad.settings.override(zarr_write_format=3, auto_shard_zarr_v3=False):
-        ad.AnnData(np.ones((8, 1), np.float32), obs=obs).write_zarr(path)
+        ad.AnnData(sparse.eye_array(8, format="csr", dtype=np.float32), obs=obs).write_zarr(path)
     return path
 
 
@@ -114,3 +117,20 @@ def test_columns_that_cannot_be_strata(store: Path) -> None:
     for by, most in ((["plate", "line"], 4), (["text"], 1), (["plate"], 1)):
         with pytest.raises(InputError, match=f"more than {most} combinations of values"):
             read_strata(store, by, most=most)
+
+
+def test_the_script_draws_by_strata(store: Path, tmp_path: Path) -> None:
+    main = runpy.run_path(str(Path(__file__).parents[3] / "scripts/subset.py"))["main"]
+    out, manifest = tmp_path / "subset.h5ad", tmp_path / "subset.json"
+    options = ["--n-cells=7", "--by=plate", "--by=line", "--min-cells=1", "--seed=5"]
+    files = [f"--atlas={store}", f"--subset={out}", f"--manifest={manifest}"]
+    main([*files, *options])
+    codes = read_strata(store, ["plate", "line"], most=8)
+    expected = choose_cells(8, 7, 5, strata=codes, min_cells=1)
+    assert ad.read_h5ad(out).obs_names.tolist() == [f"c{i}" for i in expected]
+    facts = json.loads(manifest.read_text())
+    assert {key: facts[key] for key in ("n_cells", "n_cells_of_atlas", "n_strata")} == {
+        "n_cells": 7,
+        "n_cells_of_atlas": 8,
+        "n_strata": 6,
+    }
