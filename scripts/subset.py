@@ -1,11 +1,9 @@
-"""Sample cells of the atlas without replacement, read in storage order."""
+"""Sample cells of the atlas without replacement, by strata if asked, read in storage order."""
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
-
-import numpy as np
 
 from scatlas.io import atomic_path, read_subset
 from scatlas.io.files.hdf5_writing import write_h5ad
@@ -15,6 +13,7 @@ from scatlas.workflow.config.cli_options import add_options, from_options
 from scatlas.workflow.config.sections import Map, Subset
 from scatlas.workflow.sample import ATLAS_ROW
 from scatlas.workflow.sample_size import sample_size
+from scatlas.workflow.strata import choose_cells, read_strata
 
 logger = logging.getLogger("scatlas")
 
@@ -33,8 +32,11 @@ def main(argv: list[str] | None = None) -> None:
         wanted = sample_size(n_cells, n_comps, subset, of_map)
         if wanted == n_cells:
             logger.info("the atlas has %s cells: all of them are taken", f"{n_cells:,}")
-        rng = np.random.default_rng(args.seed)
-        chosen = np.sort(rng.choice(n_cells, size=wanted, replace=False))
+        strata = None
+        if subset.by and wanted < n_cells:
+            strata = read_strata(args.atlas, subset.by, most=wanted)
+            facts["n_strata"] = int(strata.max(initial=-1)) + 1
+        chosen = choose_cells(n_cells, wanted, args.seed, strata=strata, min_cells=subset.min_cells)
         adata = read_subset(args.atlas, chosen, block_budget=script.block_budget(args))
         adata.obs[ATLAS_ROW] = chosen
         # It may change while the atlas stays the same, and this step is not run again for that.

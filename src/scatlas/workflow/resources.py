@@ -46,6 +46,8 @@ PSEUDOBULK_MB_PER_CELL = 0.5e-3
 SAMPLE_MEMORY = 2
 # Cells that are mapped at a time.
 MAP_MB = 500
+# The stratum of each cell of the atlas.
+STRATUM_MB_PER_CELL = 4e-6
 # The merged obs is written by column: an atlas needs a tenth of the memory of its plates' tables.
 MERGED_OBS_SHARE = 0.1
 # Four blocks' worth of memory per block in flight: raw, normalised, encoded, partial results.
@@ -227,6 +229,8 @@ class Estimates:
                     extra_mb += self._harmony_mb(self.subset_cells)
             case "subset" | "neighbors" | "umap" | "leiden" | "embedding" | "report":
                 extra_mb = self._sample_mb
+                if rule == "subset" and self._config.subset.by:
+                    extra_mb += STRATUM_MB_PER_CELL * self.atlas.cells
             case "map":
                 extra_mb = self._sample_mb + MAP_MB
         return memory_mb(cells, budget, extra_mb=extra_mb, gpus=self.gpus(rule, plate))

@@ -12,7 +12,6 @@ from anndata.io import read_elem
 if TYPE_CHECKING:
     from pathlib import Path
 
-
 # Rows of the sampled cells in the atlas: a column of `obs`.
 ATLAS_ROW = "atlas_row"
 

@@ -58,7 +58,7 @@ hvg: {flavor: seurat, n_top_genes: 2000}
 consensus: {n_top_genes: null, min_plates: null}
 scale: null
 pca: {n_comps: 300, zero_center: true}
-subset: {n_cells: null}
+subset: {n_cells: null, by: [], min_cells: 50}
 neighbors: {n_neighbors: 15, n_pcs: null}
 umap: {min_dist: 0.5}
 leiden: {resolution: 1.0}

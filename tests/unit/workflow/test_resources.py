@@ -134,7 +134,7 @@ REQUESTS = {
         "concat_on_disk": (38, 6812, 23, 15961, 0),
         "pca": (8, 12812, 16, 24001, 2),
         "atlas": (1, 6812, 16, 0, 0),
-        "subset": (1, 37924, 290, 0, 0),
+        "subset": (1, 38004, 290, 0, 0),
         "neighbors": (4, 40924, 290, 0, 1),
         "umap": (4, 40924, 290, 0, 1),
         "leiden": (1, 40924, 290, 0, 1),
@@ -173,6 +173,7 @@ CONFIGS = {
     "two GPUs, a large budget, integration of the sample": {
         "backend": "gpu",
         "compute": {"block_budget": "1256MB", "cluster": {"devices": 2}},
+        "subset": {"by": ["plate"]},
         "doublets": {},
         "pseudobulk": {},
         "integrate": {},

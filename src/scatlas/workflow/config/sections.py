@@ -400,6 +400,22 @@ class Subset(_Section):
         ),
         examples=[50_000],
     )
+    by: list[Text] = Field(
+        [],
+        description=(
+            "The obs columns whose combinations of values are strata, for example [plate, "
+            "cell_line]: the sample has at least min_cells cells of each, so that rare ones are on "
+            "the map. All other cells are drawn at random. []: no strata."
+        ),
+        examples=[["plate", "cell_line"]],
+    )
+    min_cells: Positive = Field(
+        50,
+        description=(
+            "Cells of each stratum in the sample at least, with by; all cells of a smaller "
+            "stratum. n_cells must be enough for all strata."
+        ),
+    )
 
 
 class Neighbors(_Section):
