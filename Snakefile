@@ -62,6 +62,10 @@ else:
 
     include: "workflow/rules/embedding.smk"
 
+    if CONFIG.maps_all_cells:
+
+        include: "workflow/rules/map.smk"
+
     if CONFIG.integrate:
 
         include: "workflow/rules/integrate.smk"

@@ -15,16 +15,24 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--merged", type=Path, required=True, help="merged.zarr")
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
     parser.add_argument("--harmony", type=Path, help="harmony.zarr, if all cells were mixed")
+    parser.add_argument("--map", type=Path, help="map.zarr, if all cells were mapped")
     parser.add_argument("--genes", type=Path, required=True, help="consensus.parquet")
     parser.add_argument("--atlas", type=Path, required=True, help="atlas.zarr to write")
-    parser.add_argument("--recipe", required=True, help="settings and plates, as JSON")
-    parser.add_argument("--manifests", type=Path, required=True, help="folder of all manifests")
+    parser.add_argument("--recipe", help="settings and plates, as JSON; without: no record")
+    parser.add_argument("--manifests", type=Path, help="folder of all manifests, with --recipe")
     args = parser.parse_args(argv)
     with script.run_script(args, outputs=[args.atlas]) as facts:
         genes = pd.read_parquet(args.genes)
-        uns = {"scatlas": provenance.record(args.recipe, args.manifests)}
-        obsm = {"X_pca_harmony": args.harmony} if args.harmony else {}
-        facts |= assemble(args.merged, args.pca, args.atlas, var=genes, obsm=obsm, uns=uns)
+        record = provenance.record(args.recipe, args.manifests) if args.recipe else None
+        facts |= assemble(
+            args.merged,
+            args.pca,
+            args.atlas,
+            var=genes,
+            obsm={"X_pca_harmony": args.harmony} if args.harmony else {},
+            cell_map=args.map,
+            uns={"scatlas": record} if record else {},
+        )
 
 
 if __name__ == "__main__":

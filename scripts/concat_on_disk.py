@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> None:
             args.merged,
             label="plate",
             labels=args.labels,
-            block_budget=args.block_budget,
+            block_budget=script.block_budget(args),
         )
 
 

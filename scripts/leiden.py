@@ -16,6 +16,9 @@ from scatlas.workflow.sample import join_sample, read_sample
 
 logger = logging.getLogger("scatlas")
 
+# igraph's memory and time grow by copies of the graph; beyond, the rounds use all threads.
+IGRAPH_CELLS = 1_000_000
+
 
 def main(argv: list[str] | None = None) -> None:
     parser = script.parser(__doc__, gpu=True)
@@ -36,7 +39,7 @@ def main(argv: list[str] | None = None) -> None:
             adata,
             options.resolution,
             random_state=args.seed,
-            flavor="igraph",
+            flavor="igraph" if adata.n_obs <= IGRAPH_CELLS else "rounds",
             n_iterations=2,
             directed=False,
         )

@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> None:
             mt_prefix=args.mt_prefix,
             gene_names=args.gene_names,
             mt_bound=mitochondrial_bound(args.filter, args.max_pct_mt),
-            block_budget=args.block_budget,
+            block_budget=script.block_budget(args),
         )
 
 

@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> None:
             args.pseudobulk,
             labels=args.labels,
             genes=args.genes,
-            block_budget=args.block_budget,
+            block_budget=script.block_budget(args),
         )
 
 

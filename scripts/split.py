@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> None:
             stores,
             by=args.by,
             counts_in=args.counts,
-            block_budget=args.block_budget,
+            block_budget=script.block_budget(args),
         )
 
 

@@ -1,18 +1,19 @@
-"""Sample cells of the atlas without replacement, read in storage order."""
+"""Sample cells of the atlas without replacement, by strata if asked, read in storage order."""
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
 
-import numpy as np
-
 from scatlas.io import atomic_path, read_subset
 from scatlas.io.files.hdf5_writing import write_h5ad
 from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.workflow import script
 from scatlas.workflow.config.cli_options import add_options, from_options
-from scatlas.workflow.config.sections import Subset
+from scatlas.workflow.config.sections import Map, Subset
+from scatlas.workflow.sample import ATLAS_ROW
+from scatlas.workflow.sample_size import sample_size
+from scatlas.workflow.strata import choose_cells, read_strata
 
 logger = logging.getLogger("scatlas")
 
@@ -23,16 +24,21 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--subset", type=Path, required=True, help="subset.h5ad to write")
     add_options(parser, Subset)
+    add_options(parser, Map, prefix="map")
     args = parser.parse_args(argv)
-    wanted = from_options(args, Subset).n_cells
+    subset, of_map = from_options(args, Subset), from_options(args, Map, prefix="map")
     with script.run_script(args, outputs=[args.subset]) as facts:
-        n_cells = open_with_zarr_python(args.atlas)["X"].attrs["shape"][0]
-        if wanted is None or wanted >= n_cells:
+        n_cells, n_comps = open_with_zarr_python(args.atlas)["obsm/X_pca"].shape
+        wanted = sample_size(n_cells, n_comps, subset, of_map)
+        if wanted == n_cells:
             logger.info("the atlas has %s cells: all of them are taken", f"{n_cells:,}")
-            wanted = n_cells
-        rng = np.random.default_rng(args.seed)
-        chosen = rng.choice(n_cells, size=wanted, replace=False)
-        adata = read_subset(args.atlas, np.sort(chosen), block_budget=args.block_budget)
+        strata = None
+        if subset.by and wanted < n_cells:
+            strata = read_strata(args.atlas, subset.by, most=wanted)
+            facts["n_strata"] = int(strata.max(initial=-1)) + 1
+        chosen = choose_cells(n_cells, wanted, args.seed, strata=strata, min_cells=subset.min_cells)
+        adata = read_subset(args.atlas, chosen, block_budget=script.block_budget(args))
+        adata.obs[ATLAS_ROW] = chosen
         # It may change while the atlas stays the same, and this step is not run again for that.
         adata.uns.pop("scatlas", None)
         with atomic_path(args.subset) as path:

@@ -26,10 +26,8 @@ _PRODUCTS = ("atlas.zarr", "umap.h5ad", "integrated.h5ad", "pseudobulk.h5ad", "r
 _PRODUCTS += ("manifests/", "figures/", "tables/")
 # Results that `snakemake atlas` does not make.
 _BEYOND_ATLAS = re.compile(
-    r"(subset|umap|integrated|pseudobulk)\.h5ad|report\.html|(figures|tables)/"
-    r"|embedding/|manifests/((subset|neighbors|umap|leiden|embedding)\.json|pseudobulk/)"
-    r"|manifests/(integrate|report|merge_pseudobulk)\.json"
-    r"|plates/[^/]+/pseudobulk\.zarr"
+    r"(integrated|pseudobulk)\.h5ad|report\.html|(figures|tables)/|manifests/pseudobulk/"
+    r"|manifests/(integrate|report|merge_pseudobulk)\.json|plates/[^/]+/pseudobulk\.zarr"
 )
 
 

@@ -39,6 +39,7 @@ RULES += [
     "umap",
     "leiden",
     "embedding",
+    "map",
     "report",
     "split",
     "pseudobulk",

@@ -70,8 +70,9 @@ def built(shared: Path, plates: dict[str, Path]) -> Project:
     return made_once(shared / "built", CONFIG, plates)
 
 
-# With few plates each variable gene is a consensus gene.
-EACH = CONFIG | {"consensus": {"min_plates": 1}}
+# With few plates each variable gene is a consensus gene. Without a map the atlas ends with the
+# components.
+EACH = CONFIG | {"consensus": {"min_plates": 1}, "map": {"cells": "sample"}}
 
 
 @pytest.fixture(scope="session")

@@ -36,6 +36,7 @@ OPTIONS = {
     "backend": "cpu",
     "genes": "intersect",
     "qc": CONFIG["qc"] | {"min_cells": MIN_CELLS},
+    "map": {"cells": "sample"},
     "hvg": {"n_top_genes": N_TOP, "flavor": FLAVOR},
     "scale": {"max_value": MAX_VALUE},
 }

@@ -19,7 +19,8 @@ from tests.workflow.runs import ROOT
 pytestmark = pytest.mark.workflow
 
 PLATE_RULES = ("load", "qc_filter", "normalize", "hvg", "select_genes")
-ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "atlas", "subset", *SAMPLE_STEPS, "report")
+ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "base", "subset", *SAMPLE_STEPS, "map")
+ATLAS_RULES += ("atlas", "report")
 GPU_RULES = ("hvg", "select_genes", "pca", "neighbors", "umap", "leiden", "integrate")
 ON_DEMAND = (
     "simulate",
@@ -272,7 +273,8 @@ def test_the_subset_asks_for_what_its_cells_need(ask, default):
 
 
 def test_a_subset_of_all_cells_asks_for_what_the_atlas_needs(ask, default):
-    whole, capped = ask(subset={"n_cells": None}), default
+    whole = ask(map={"method": "full", "memory": "1000GB"})
+    capped = ask(map={"method": "project"})
     for rule in ("subset", *SAMPLE_STEPS, "report"):
         for resource in ("mem_mb", "runtime"):
             (all_, *_), (some, *_) = (told[rule][resource]["small"] for told in (whole, capped))
@@ -289,7 +291,7 @@ def test_a_dry_run_prints_the_plan(tmp_path: Path):
     options = ("-n", "--cores", "16", "--configfile", str(tmp_path / "my.yaml"))
     printed = snakemake(*options, folder=tmp_path)
     rows = {line.split()[0]: line.split()[1:] for line in printed.partition("Plan")[2].splitlines()}
-    assert rows["load"][:3] == ["2", "4", "0"], "jobs, threads, GPUs"
+    assert rows["load"][:3] == ["2", "8", "0"], "jobs, threads, GPUs"
     assert rows["hvg"][:3] == ["2", "8", "1"]
     n_jobs, *_, gpu_hours, disk = rows["all"]
     assert int(n_jobs) == 2 * len(PLATE_RULES) + len(ATLAS_RULES)

@@ -18,7 +18,7 @@ from scatlas.datasets import write_plate
 from scatlas.errors import InputError
 from scatlas.io.files.checksums import checksum, values_digest
 from scatlas.workflow import reproduce, script
-from scatlas.workflow.provenance import ATLAS_KEYS, read_record
+from scatlas.workflow.provenance import ATLAS_KEYS, MAP_KEYS, read_record
 from tests.workflow import warm
 from tests.workflow.conftest import PLATES
 from tests.workflow.runs import ROOT, Project
@@ -48,7 +48,7 @@ def test_an_atlas_says_how_it_was_made(built: Project, plates: dict[str, Path]):
     found = read_record(built.results / "atlas.zarr")
     assert (found["version"], found["seed"], found["backend"]) == (scatlas.__version__, 0, "cpu")
     assert found["versions"] == script.versions()
-    assert tuple(found["config"]) == tuple(sorted(ATLAS_KEYS))
+    assert tuple(found["config"]) == tuple(sorted((*ATLAS_KEYS, *MAP_KEYS)))
     assert found["config"]["hvg"] == {"flavor": "seurat", "n_top_genes": 150}
     assert [plate["plate"] for plate in found["plates"]] == list(PLATES)
     for plate in found["plates"]:

@@ -43,7 +43,7 @@ TABLES = {
 RULES = {
     *("load", "qc_filter", "normalize", "hvg", "consensus", "select_genes"),
     *("concat_on_disk", "pca", "atlas", "subset", "neighbors"),
-    *("umap", "leiden", "embedding", "report"),
+    *("umap", "leiden", "embedding", "base", "map", "report"),
 }
 
 

@@ -1,5 +1,5 @@
 # One atlas of all plates.
-# in:  plates/{plate}/{selected.zarr,gram.zarr}, consensus.parquet
+# in:  plates/{plate}/{selected.zarr,gram.zarr}, consensus.parquet, map.zarr
 # out: merged.zarr, pca.zarr, atlas.zarr
 
 
@@ -94,6 +94,8 @@ rule atlas:
         harmony_manifest=[f"{OUT}/manifests/harmony.json"] if CONFIG.harmony else [],
         harmony=[ancient(f"{OUT}/harmony.zarr/zarr.json")] if CONFIG.harmony else [],
         load=each(f"{OUT}/manifests/load/{{plate}}.json"),
+        map_manifest=[f"{OUT}/manifests/map.json"] if CONFIG.maps_all_cells else [],
+        map=[ancient(f"{OUT}/map.zarr/zarr.json")] if CONFIG.maps_all_cells else [],
         consensus=f"{OUT}/manifests/consensus.json",
         table=ancient(f"{OUT}/consensus.parquet"),
         script=script("atlas"),
@@ -123,12 +125,13 @@ rule atlas:
         merged=subpath(input.merged, parent=True),
         pca=subpath(input.pca, parent=True),
         harmony=harmony_option(),
+        map=map_option(),
         atlas=subpath(output.atlas, parent=True),
     message:
         "putting the atlas together"
     shell:
         f"{RUN}"
         " {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
-        " {params.harmony} --genes {input.table:q} --atlas {params.atlas:q}"
+        " {params.harmony} {params.map} --genes {input.table:q} --atlas {params.atlas:q}"
         " --recipe {params.recipe:q} --manifests {params.manifests:q}"
         f"{STEP_TAIL}"

@@ -1,13 +1,14 @@
 # A sample of the atlas, its neighbours, UMAP and clusters: a step each, so that a changed key reruns
 # what it concerns.
-# in:  atlas.zarr
+# in:  base.zarr, or atlas.zarr if it has no map
 # out: subset.h5ad, embedding/{neighbors,umap,leiden}.h5ad, umap.h5ad, which joins them
+SAMPLED = "base" if CONFIG.maps_all_cells else "atlas"
 
 
 rule subset:
     input:
-        atlas=rules.atlas.output.manifest,
-        store=ancient(rules.atlas.output.atlas),
+        atlas=f"{OUT}/manifests/{SAMPLED}.json",
+        store=ancient(f"{OUT}/{SAMPLED}.zarr/zarr.json"),
         script=script("subset"),
     output:
         subset=f"{OUT}/subset.h5ad",
@@ -30,6 +31,7 @@ rule subset:
         small_atlas=1,
     params:
         options=options(CONFIG.subset),
+        of_map=options(CONFIG.map, prefix="map"),
         seed=CONFIG.seed,
         code=code("subset"),
         atlas=subpath(input.store, parent=True),
@@ -37,7 +39,7 @@ rule subset:
         "sampling cells"
     shell:
         f"{RUN}"
-        " {input.script:q} --atlas {params.atlas:q} {params.options}"
+        " {input.script:q} --atlas {params.atlas:q} {params.options} {params.of_map}"
         " --seed {params.seed} --subset {output.subset:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 

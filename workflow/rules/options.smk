@@ -67,6 +67,12 @@ def harmony_option():
     return f"--harmony {shlex.quote(store)}" if CONFIG.harmony else ""
 
 
+def map_option():
+    """Store with the map of all cells."""
+    store = with_prefix(f"{OUT}/map.zarr")
+    return f"--map {shlex.quote(store)}" if CONFIG.maps_all_cells else ""
+
+
 def report_options(wildcards):
     """Outputs of optional rules that the report shows."""
     words = []

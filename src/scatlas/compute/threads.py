@@ -22,6 +22,9 @@ BLOCK_BYTES = 32_000_000
 GPU_BLOCK_BYTES = 128_000_000
 GPU_BUDGET = 16 * GPU_BLOCK_BYTES
 BLOCKS_PER_BUDGET = 8
+# Budget that divides data into blocks where none is given. More threads then have more blocks in
+# flight, of the same size, so that no result depends on their number.
+DEFAULT_BUDGET = BLOCKS_PER_BUDGET * BLOCK_BYTES
 
 _requested: int | None = None
 _in_flight = BLOCKS_PER_BUDGET

@@ -18,6 +18,8 @@ from scatlas.compute.threads import n_cores
 from scatlas.kernels.graphs import nearest_cpu
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from numpy.typing import NDArray
 
     from scatlas.kernels.graphs.nearest_cpu import Cells
@@ -106,7 +108,8 @@ class InvertedLists(NamedTuple):
         """
         found = self._empty_result(self.order.size, n_neighbors)
         lists = [self.members(j) for j in range(self.n_lists)]
-        self._search(self.cells, lists, *found, own=True)
+        parts = self._search(self.cells, lists, *found, own=True)
+        deque(blocks.with_progress(parts, [rows.size for rows in lists]), maxlen=0)
         return found
 
     def search(self, x: NDArray[Any], n_neighbors: int) -> tuple[NDArray[Any], NDArray[np.float64]]:
@@ -131,7 +134,8 @@ class InvertedLists(NamedTuple):
             # Of the pieces of a list, the first: all have the same nearest lists.
             labels = np.searchsorted(self.centre_of, _assign(queries, rows, self.centres))
             order, bounds = _group(labels, self.n_lists)
-            self._search(queries, np.split(rows[order], bounds[1:-1]), *found, own=False)
+            lists = np.split(rows[order], bounds[1:-1])
+            deque(self._search(queries, lists, *found, own=False), maxlen=0)
         return found
 
     def _empty_result(
@@ -149,8 +153,8 @@ class InvertedLists(NamedTuple):
         distances: NDArray[np.float64],
         *,
         own: bool,
-    ) -> None:
-        """Search the nearest cells of the queries of each list."""
+    ) -> Generator[None]:
+        """Search the nearest cells of the queries of each list, list by list."""
 
         def search(number: int) -> None:
             rows = lists[number]
@@ -163,8 +167,7 @@ class InvertedLists(NamedTuple):
                 indices[rows] = numbers
                 distances[rows] = np.sqrt(scores) if self.metric in _ROOTS else scores
 
-        results = blocks.map_in_order(search, len(lists), workers=n_cores())
-        deque(blocks.with_progress(results, [rows.size for rows in lists]), maxlen=0)
+        return blocks.map_in_order(search, len(lists), workers=n_cores())
 
 
 def build(

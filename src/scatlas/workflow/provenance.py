@@ -1,9 +1,8 @@
 """The record of an atlas about its origin: ``uns['scatlas']``.
 
 The record holds everything that decides the atlas (settings, plates, versions) and nothing else: no
-times and no settings of later steps. Equal runs therefore write equal bytes, and a change of the
-UMAP does not change the atlas. Checksums of stores exclude the record
-(:func:`scatlas.io.checksum`).
+times and no settings of later steps. Equal runs therefore write
+equal bytes. Checksums of stores exclude the record (:func:`scatlas.io.checksum`).
 """
 
 from __future__ import annotations
@@ -27,10 +26,13 @@ logger = logging.getLogger(__name__)
 
 # Config keys that affect the atlas, and the seed of later steps.
 ATLAS_KEYS = ("seed", "qc", "doublets", "genes", "normalize", "hvg", "consensus", "scale", "pca")
+# Further ones if the atlas has the map of all cells.
+MAP_KEYS = ("subset", "neighbors", "umap", "leiden", "map")
 # Facts of the step `load` about a plate. The digest is that of its values, not of the stored bytes.
 CONTENT_FACTS = ("n_cells", "n_genes", "n_values", "total_counts", "max_count", "values_digest")
 PLATE_STEPS = ("load", "qc_filter", "normalize", "hvg", "select_genes")
 ATLAS_STEPS = ("consensus", "concat_on_disk", "pca")
+MAP_STEPS = ("subset", "neighbors", "umap", "leiden", "embedding", "map")
 
 
 def recipe(config: Config, plates: Sequence[Plate]) -> str:
@@ -38,10 +40,11 @@ def recipe(config: Config, plates: Sequence[Plate]) -> str:
 
     Returns
     -------
-    JSON in one line: ``config``, every key of :data:`ATLAS_KEYS` with its value, and the keys of
-    ``integrate`` that decide ``X_pca_harmony`` if the atlas has it; ``plates`` in the order of the
-    sheet, each with ``plate``, ``path`` and ``labels``, with ``counts`` if they are not in X, and
-    with ``by`` if the path is that of a file of samples. Equal settings give equal text.
+    JSON in one line: ``config``, every key of :data:`ATLAS_KEYS` with its value, those of
+    :data:`MAP_KEYS` if the atlas has the map of all cells, and the keys of ``integrate`` that
+    decide ``X_pca_harmony`` if the atlas has it; ``plates`` in the order of the sheet, each with
+    ``plate``, ``path`` and ``labels``, with ``counts`` if they are not in X, and with ``by`` if the
+    path is that of a file of samples. Equal settings give equal text.
     """
     rows = []
     for plate in plates:
@@ -49,7 +52,8 @@ def recipe(config: Config, plates: Sequence[Plate]) -> str:
         counts = plate.counts or config.source.counts
         rows[-1] |= {"counts": counts} if counts != "X" else {}
         rows[-1] |= {"by": config.plates.by} if config.plates.by else {}
-    settings = config.model_dump(mode="json", include=set(ATLAS_KEYS))
+    keys = {*ATLAS_KEYS, *(MAP_KEYS if config.maps_all_cells else ())}
+    settings = config.model_dump(mode="json", include=keys)
     if config.integrate and config.integrate.cells == "all":
         # The other keys belong to a later step.
         settings["integrate"] = config.integrate.model_dump(exclude={"umap", "label"})
@@ -83,6 +87,8 @@ def record(settings_json: str, manifests: Path) -> dict[str, Any]:
         plate_steps.append("doublets")
     if "integrate" in decided["config"]:
         atlas_steps.append("harmony")
+    if "map" in decided["config"]:
+        atlas_steps += MAP_STEPS
     runs = list(_run_records(manifests, names, plate_steps, atlas_steps))
     versions = [
         pair

@@ -125,6 +125,7 @@ def write_project(
     first = record["plates"][0]
     samples = {"path": rows[1][1], "by": first["by"]} if "by" in first else None
     settings = {
+        "map": {"cells": "sample"},  # unless the record says otherwise
         **record["config"],
         "plates": samples or "plates.tsv",
         "source": {"counts": first.get("counts", "X") if samples else "X"},

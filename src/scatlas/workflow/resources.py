@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 
 from scatlas._util.byte_sizes import parse_bytes
 from scatlas.compute.block_sizes import block_bytes
-from scatlas.compute.footprints import harmony_bytes, max_gram_bytes
+from scatlas.compute.footprints import harmony_bytes, map_bytes, max_gram_bytes
+from scatlas.compute.threads import BLOCK_BYTES, DEFAULT_BUDGET
+from scatlas.workflow.sample_size import SAMPLE_CELLS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,11 +42,15 @@ GPU_MB = 3000
 DOUBLETS_MB_PER_CELL, DOUBLETS_MB = 0.35e-3, 500
 # Sums of 60,000 genes, 8 bytes each, with one group per 1,000 cells.
 PSEUDOBULK_MB_PER_CELL = 0.5e-3
-# The subset in memory with its neighbours: 20 kB per cell.
-SUBSET_MB_PER_CELL = 20e-3
 # Cells placed on a map at a time, with their neighbours; and per reference cell, beside its
 # components, which k-means copies: lists, neighbours, labels.
 PLACED_MB, REFERENCE_MB_PER_CELL = 300, 1e-3
+# Of what the sample takes with its neighbours and clusters, as measured.
+SAMPLE_MEMORY = 2
+# Cells that are mapped at a time.
+MAP_MB = 500
+# The stratum of each cell of the atlas.
+STRATUM_MB_PER_CELL = 4e-6
 # The merged obs is written by column: an atlas needs a tenth of the memory of its plates' tables.
 MERGED_OBS_SHARE = 0.1
 # Four blocks' worth of memory per block in flight: raw, normalised, encoded, partial results.
@@ -58,13 +64,16 @@ SECONDS_PER_COMPONENT = 20e-9  # per cell, to project
 SECONDS_PER_GENE_CUBED = 1e-9  # eigenvectors
 SECONDS_PER_HARMONY_COMPONENT = 2e-6  # per cell, for Harmony's usual number of rounds
 SECONDS_PER_PLACED_CELL = 0.3e-3  # neighbours and coordinates
-SUBSET_MINUTES, SUBSET_CELLS_PER_MINUTE = 15, 2_000  # neighbours, UMAP, figures
+SUBSET_MINUTES, SUBSET_CELLS_PER_MINUTE = 15, 10_000  # neighbours, UMAP, figures
+SECONDS_PER_MAPPED_CELL = 60e-6
 SLACK = 20
 START_MINUTES = 10
 
 # Bytes per count in counts.zarr, bytes per value of the consensus genes (float32 and its index),
 # and the share of a cell's values that these genes have.
 COUNT_BYTES, SELECTED_BYTES, SELECTED_SHARE = 1.9, 5, 0.11
+# Bytes per cell of map.zarr: two coordinates, a cluster, two numbers.
+MAP_BYTES = 18
 # Bytes per value of the samples of one file until they are loaded: float32 and uint16 or int32.
 SAMPLE_BYTES = 8
 
@@ -79,7 +88,7 @@ _SMALL_RULES = {"simulate", "consensus"}
 _CLUSTER_RULES = {"hvg", "select_genes", "pca"}  # on all GPUs of compute.cluster
 _ONE_GPU_RULES = {"neighbors", "umap", "leiden", "integrate"}
 # Rules that write stores. Snakemake guesses the disk of all others.
-STORE_RULES = {"split", "load", "select_genes", "concat_on_disk", "pca", "harmony"}
+STORE_RULES = {"split", "load", "select_genes", "concat_on_disk", "pca", "harmony", "map"}
 STORE_RULES |= {"map_plate", "extend"}
 
 
@@ -114,8 +123,9 @@ class Estimates:
 
     def __init__(self, config: Config, plates: Sequence[Plate]) -> None:
         self._config = config
+        given = config.compute.block_budget
+        self._budget = None if given == "auto" else parse_bytes(given)
         self._plates = {plate.plate: plate for plate in plates}
-        self._budget = parse_bytes(config.compute.block_budget)
         self.plate = cache(self._plate_size)
 
     def _plate_size(self, name: str) -> Size:
@@ -148,7 +158,16 @@ class Estimates:
     @cached_property
     def subset_cells(self) -> float:
         """Cells of the sample."""
-        return min(self._config.subset.n_cells or self.atlas.cells, self.atlas.cells)
+        config, cells = self._config, self.atlas.cells
+        if config.map.method == "project" or config.subset.n_cells:
+            return min(config.subset.n_cells or SAMPLE_CELLS, cells)
+        # As many as map.memory allows: the sizes of the plates are estimates.
+        most = parse_bytes(config.map.memory) / map_bytes(1, config.pca.n_comps)
+        return min(max(SAMPLE_CELLS, most), cells)
+
+    @property
+    def _sample_mb(self) -> float:
+        return SAMPLE_MEMORY * map_bytes(self.subset_cells, self._config.pca.n_comps) / 1e6
 
     @cached_property
     def gram_mb(self) -> float:
@@ -202,9 +221,13 @@ class Estimates:
             return self._cluster_gpus
         return min(self._cluster_gpus, 1) if rule in _ONE_GPU_RULES else 0
 
+    def block_budget(self, threads: int) -> int:
+        """Bytes of the blocks in flight of a job."""
+        return self._budget or max(DEFAULT_BUDGET, BLOCK_BYTES * (threads + 1))
+
     def memory(self, rule: str, plate: str | None = None, threads: int = 1) -> int:
-        """MB of memory of a job, which grows with its threads for ``select_genes``."""
-        budget = 0 if rule in _SMALL_RULES else self._budget
+        """MB of memory of a job, which grows with its threads."""
+        budget = 0 if rule in _SMALL_RULES else self.block_budget(threads)
         cells = self.plate(plate).cells if plate else 0
         extra_mb = 0.0
         match rule:
@@ -220,7 +243,7 @@ class Estimates:
                 cells = self.atlas.cells
             case "pseudobulk":
                 extra_mb = PSEUDOBULK_MB_PER_CELL * cells
-            case "concat_on_disk" | "pca" | "atlas":
+            case "concat_on_disk" | "pca" | "atlas" | "base":
                 cells = MERGED_OBS_SHARE * self.atlas.cells
                 extra_mb = 4 * self.gram_mb
             case "reference":
@@ -236,11 +259,15 @@ class Estimates:
             case "harmony":
                 extra_mb = self._harmony_mb(self.atlas.cells)
             case "integrate":
-                extra_mb = SUBSET_MB_PER_CELL * self.subset_cells
+                extra_mb = self._sample_mb
                 if not self._config.harmony:  # else the rule harmony has corrected all cells
                     extra_mb += self._harmony_mb(self.subset_cells)
             case "subset" | "neighbors" | "umap" | "leiden" | "embedding" | "report":
-                extra_mb = SUBSET_MB_PER_CELL * self.subset_cells
+                extra_mb = self._sample_mb
+                if rule == "subset" and self._config.subset.by:
+                    extra_mb += STRATUM_MB_PER_CELL * self.atlas.cells
+            case "map":
+                extra_mb = self._sample_mb + MAP_MB
         return memory_mb(cells, budget, extra_mb=extra_mb, gpus=self.gpus(rule, plate))
 
     def runtime(self, rule: str, plate: str | None = None, threads: int = 1) -> int:
@@ -260,6 +287,10 @@ class Estimates:
             case "doublets":
                 passes = 4 * size.values * SECONDS_PER_VALUE["hvg"]
                 return minutes(passes + size.cells * SECONDS_PER_CELL["doublets"], threads)
+            case "base":
+                return self.runtime("atlas")
+            case "map":
+                return minutes(size.cells * SECONDS_PER_MAPPED_CELL, threads)
             case "concat_on_disk" | "atlas":
                 return minutes(size.cells * SECONDS_PER_CELL[rule])
             case "pca":
@@ -289,8 +320,8 @@ class Estimates:
         return minutes(size.values * SECONDS_PER_VALUE[rule], threads)
 
     def threads(self, rule: str, plate: str | None = None) -> int:
-        """Threads of a job of a rule that reads blocks, or of ``harmony``."""
-        if rule == "harmony":
+        """Threads of a job of a rule that reads blocks, or of ``harmony`` and ``map``."""
+        if rule in {"harmony", "map"}:
             return 16 if self.atlas.cells > 1e6 else 4
         if plate and self.is_small(plate):
             return 1  # several plates at a time keep the cores busier than threads of one
@@ -300,7 +331,8 @@ class Estimates:
             values = self.extended_atlas.values
         else:
             values = self.plate(plate).values if plate else self.atlas.values * SELECTED_SHARE
-        return block_threads(self._budget, values, gpu=self.gpus(rule, plate) > 0)
+        gpu, beside = self.gpus(rule, plate) > 0, bool(plate) and len(self._plates) > 1
+        return block_threads(self._budget, values, gpu=gpu, side_by_side=beside)
 
     def disk(self, rule: str, plate: str | None = None) -> int:
         """MB of the store that a job writes."""
@@ -320,6 +352,8 @@ class Estimates:
                 n_bytes = size.values * SELECTED_SHARE * SELECTED_BYTES
             case "pca":
                 n_bytes = size.cells * self._config.pca.n_comps * 4
+            case "map":
+                n_bytes = size.cells * MAP_BYTES
             case "harmony":
                 n_bytes = size.cells * self._harmony_comps * 4
             case _:
@@ -385,20 +419,29 @@ def total(sizes: Iterable[Size]) -> Size:
     return Size(sum(size.cells for size in sizes), sum(size.values for size in sizes))
 
 
-def block_threads(budget: int, values: float | None = None, *, gpu: bool = False) -> int:
+def block_threads(
+    budget: int | None,
+    values: float | None = None,
+    *,
+    gpu: bool = False,
+    side_by_side: bool = False,
+) -> int:
     """Threads that a pass over blocks can use.
 
     Parameters
     ----------
     budget
-        ``compute.block_budget`` in bytes. One block of it waits for its consumer.
+        ``compute.block_budget`` in bytes, of which one block waits for its consumer; None: as much
+        as the threads need.
     values
         Stored values to read; a plate of few blocks occupies few threads.
     gpu
         Whether a GPU computes: then threads only read, and eight keep it busy.
+    side_by_side
+        Whether such jobs run side by side: two of them fill a machine of 16 cores.
     """
-    block = block_bytes(budget)
-    fit = budget // block - 1
+    block = block_bytes(budget or DEFAULT_BUDGET)
+    fit = budget // block - 1 if budget else 8 if side_by_side else 16
     wanted = 8 if gpu else max(4, fit if fit > 7 else 0)
     blocks = wanted if values is None else int(8 * values / block) + 1
     return int(min(wanted, max(blocks, 2)))

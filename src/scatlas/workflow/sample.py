@@ -12,6 +12,9 @@ from anndata.io import read_elem
 if TYPE_CHECKING:
     from pathlib import Path
 
+# Rows of the sampled cells in the atlas: a column of `obs`.
+ATLAS_ROW = "atlas_row"
+
 
 def read_sample(path: Path, *, obsm: str) -> ad.AnnData:
     """Cell names and one element of ``obsm`` of an h5ad file, without X.

@@ -73,7 +73,9 @@ def parser(
     new.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads")
     new.add_argument("--attempt", type=int, default=1, help="number of the attempt")
     new.add_argument(
-        "--block-budget", default="256MB", help="memory for the blocks in flight, such as 256MB"
+        "--block-budget",
+        default="auto",
+        help="memory for the blocks in flight, such as 256MB; auto: what the threads need",
     )
     if may_skip:
         # From the environment: a change of it must not rerun the steps of good plates.
@@ -156,7 +158,7 @@ def run_script(
         try:
             with (
                 _use_device(args, device_record),
-                use_threads(args.threads, **block_sizes(args)),
+                use_threads(args.threads, **_in_flight(args)),
                 progress(name),
                 _store_refusal(args, refusal),
             ):
@@ -325,14 +327,33 @@ def _use_device(args: argparse.Namespace, record: dict[str, Any]) -> Iterator[No
 
 
 def block_sizes(args: argparse.Namespace) -> dict[str, int]:
-    """``block_budget`` and ``largest_block`` of a running script, which are larger on a GPU."""
-    from scatlas._util.byte_sizes import parse_bytes
+    """``block_budget`` and ``largest_block`` of a running script, which are larger on a GPU.
+
+    They divide data into blocks, and do not depend on the threads.
+    """
     from scatlas.compute import threads
 
-    budget, largest = parse_bytes(args.block_budget), threads.BLOCK_BYTES
+    budget, largest = block_budget(args), threads.BLOCK_BYTES
     if on_gpu(args):
         budget, largest = max(budget, threads.GPU_BUDGET), threads.GPU_BLOCK_BYTES
     return {"block_budget": budget, "largest_block": largest}
+
+
+def _in_flight(args: argparse.Namespace) -> dict[str, int]:
+    """As :func:`block_sizes`; the budget ``auto`` has memory for the blocks of all threads."""
+    sizes = block_sizes(args)
+    if args.block_budget == "auto" and not on_gpu(args):
+        needed = sizes["largest_block"] * (args.threads + 1)  # one waits for its consumer
+        sizes["block_budget"] = max(sizes["block_budget"], needed)
+    return sizes
+
+
+def block_budget(args: argparse.Namespace) -> int:
+    """Bytes that divide data into blocks."""
+    from scatlas._util.byte_sizes import parse_bytes
+    from scatlas.compute.threads import DEFAULT_BUDGET
+
+    return DEFAULT_BUDGET if args.block_budget == "auto" else parse_bytes(args.block_budget)
 
 
 def on_gpu(args: argparse.Namespace) -> bool:

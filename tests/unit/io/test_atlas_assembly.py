@@ -25,6 +25,7 @@ from scatlas.io.matrices.csr_writer import CsrWriter
 from scatlas.io.matrices.subset import read_subset
 from scatlas.io.products.assemble_atlas import assemble
 from scatlas.io.products.embeddings import read_components, write_embedding, write_pca
+from scatlas.io.products.map_store import write_map
 from tests.helpers.frames import assert_same_frame
 
 N, GENES, COMPS = 120, 30, 6
@@ -151,6 +152,51 @@ def test_components_are_read_in_pieces(built, n_comps, monkeypatch):
     found = read_components(built.pca, n_comps)
     assert found.dtype == np.float64
     np.testing.assert_array_equal(found, projected()[:, :n_comps].astype(np.float64))
+
+
+def map_parts(size):
+    """Places and columns of all cells, ``size`` at a time."""
+    rng = np.random.default_rng(3)
+    places = rng.normal(size=(N, 2)).astype(np.float32)
+    columns = {"leiden": np.arange(N) % 3, "drug": rng.random(N), "map_distance": rng.random(N)}
+    for i in range(0, N, size):
+        part = slice(i, i + size)
+        yield places[part], {name: values[part] for name, values in columns.items()}
+
+
+def test_the_map_of_all_cells_is_a_part_of_the_atlas(built, tmp_path, caplog):
+    """Its columns replace those of the same names; the merged store keeps its own."""
+    stores = [tmp_path / "map7.zarr", tmp_path / "map.zarr"]
+    for store, size in zip(stores, (7, N), strict=True):
+        uns = {"umap": {"params": {"a": 0.5}}, "map": {"method": "project"}}
+        write_map(store, map_parts(size), clusters=["0", "1", "2"], uns=uns)
+    assert checksum(stores[0]) == checksum(stores[1]), "bytes depend on the parts"
+    before = checksum(built.merged)
+    out = tmp_path / "atlas.zarr"
+    with caplog.at_level("INFO"):
+        assemble(built.merged, built.pca, out, var=gene_facts(), cell_map=stores[0])
+    assert "obs['drug'] of the plates gives way to that of the map" in caplog.text
+    ((places, columns),) = map_parts(N)
+    adata = ad.read_zarr(out)
+    np.testing.assert_array_equal(adata.obsm["X_umap"], places)
+    assert list(adata.obs["leiden"].cat.categories) == ["0", "1", "2"]
+    np.testing.assert_array_equal(adata.obs["leiden"].cat.codes, columns["leiden"])
+    for name in ("drug", "map_distance"):
+        np.testing.assert_array_equal(adata.obs[name], columns[name].astype(np.float32))
+    rest = [name for name in table() if name != "drug"]
+    assert_same_frame(adata.obs[rest], table()[rest])
+    assert adata.uns["umap"]["params"]["a"] == 0.5
+    assert adata.uns["map"]["method"] == "project"
+    assert checksum(built.merged) == before
+
+
+def test_a_map_of_other_cells_is_refused(built, tmp_path):
+    store = tmp_path / "map.zarr"
+    parts = [(np.zeros((N - 1, 2), np.float32), {"leiden": np.zeros(N - 1, np.int64)})]
+    write_map(store, parts, clusters=["0"], uns={})
+    with pytest.raises(InputError, match=f"holds {N - 1} cells"):
+        assemble(built.merged, built.pca, tmp_path / "new.zarr", var=gene_facts(), cell_map=store)
+    assert not (tmp_path / "new.zarr").exists()
 
 
 def test_further_coordinates_are_a_part_of_the_atlas(built, tmp_path):

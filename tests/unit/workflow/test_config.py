@@ -58,14 +58,15 @@ hvg: {flavor: seurat, n_top_genes: 2000}
 consensus: {n_top_genes: null, min_plates: null}
 scale: null
 pca: {n_comps: 300, zero_center: true}
-subset: {n_cells: 1000000}
+subset: {n_cells: null, by: [], min_cells: 50}
 neighbors: {n_neighbors: 15, n_pcs: null}
 umap: {min_dist: 0.5}
 leiden: {resolution: 1.0}
+map: {cells: all, method: auto, memory: 16GB}
 pseudobulk: null
 integrate: null
 report: {colors: [cell_line, plate, drug, leiden]}
-compute: {block_budget: 256MB, memory: pool, memory_limit: null, cluster: null}
+compute: {block_budget: auto, memory: pool, memory_limit: null, cluster: null}
 """)
 
 
@@ -143,6 +144,7 @@ def test_tahoe_preset_is_the_published_notebook():
         "outdir": "results/tahoe-100m",
         "qc": DEFAULTS["qc"] | {"filter": "pass_filter == 'full'"},
         "consensus": {"n_top_genes": None, "min_plates": 3},
+        "map": DEFAULTS["map"] | {"method": "project"},
     }
     plates = read_plates(ROOT / config.plates.sheet, check_files=False)
     assert [p.plate for p in plates] == [f"plate{i}" for i in range(1, 15)]
@@ -163,11 +165,12 @@ def test_the_presets_of_one_plate_are_the_published_notebooks():
     own = {
         "brain-1.3m": {
             "qc": bounds | {"mt_prefix": "mt-"},
-            "subset": {"n_cells": None},
+            "map": DEFAULTS["map"] | {"method": "full"},
             "neighbors": {"n_neighbors": 15, "n_pcs": 50},
         },
         "cell-atlas-11m": {
             "qc": bounds | {"drop_rare_genes": 10},
+            "map": DEFAULTS["map"] | {"method": "full", "memory": "60GB"},
             "compute": DEFAULTS["compute"] | {"cluster": Cluster(**cluster).model_dump()},
         },
     }
@@ -266,7 +269,7 @@ QC_KEYS = ", ".join(DEFAULTS["qc"])
         ({"neighbors": {"n_pcs": 301}}, "neighbors.n_pcs (301) is above pca.n_comps (300)"),
         ({"compute": {"block_budget": "15MB"}}, "'15MB' is too small: give at least"),
         ({"compute": {"block_budget": "lots"}}, "'lots' is not a size: write for example 256MB"),
-        ({"compute": {"block_budget": 256}}, "is 256; it must be text such as 256MB or 1GB"),
+        ({"compute": {"block_budget": 256}}, "is 256; it must be text such as auto or 64MB"),
         ({"compute": {"memory_limit": 4}}, "is 4; it must be text such as 20GB or 60GB, or null"),
         ({"compute": {"memory_limit": "1MB"}}, "'1MB' is too little for a GPU: give"),
         ({"compute": {"memory_limit": "x"}}, "'x' is not a size: write for example 20GB"),
@@ -474,7 +477,6 @@ def test_options_round_trip(instance, prefix):
         PCA(zero_center=False),
         UMAP(min_dist=0.1),
         Subset(n_cells=5),
-        Subset(n_cells=None),
         Neighbors(n_pcs=7),
         Report(colors=["-a", "b c"]),
         Report(colors=[]),

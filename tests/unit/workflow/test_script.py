@@ -89,6 +89,22 @@ def test_threads_are_those_of_the_step_then_dasks_then_the_cores(monkeypatch):
         assert threads.n_threads() == 2
 
 
+@pytest.mark.parametrize(
+    ("given", "n_threads", "in_flight"),
+    [("auto", 2, 2), ("auto", 16, 16), ("auto", 64, 64), ("256MB", 64, 7), ("16MB", 64, 7)],
+)
+def test_all_threads_work_unless_a_budget_bounds_them(tmp_path, given, n_threads, in_flight):
+    options = ["--manifest", str(tmp_path / "m.json"), "--threads", str(n_threads)]
+    args = script.parser("doc").parse_args([*options, "--block-budget", given])
+    with run_script(args, outputs=[]):
+        assert threads.n_threads() == in_flight
+        # The threads do not decide how data is divided.
+        assert script.block_sizes(args) == {
+            "block_budget": 16_000_000 if given == "16MB" else 256_000_000,
+            "largest_block": 32_000_000,
+        }
+
+
 @pytest.mark.parametrize("gpu", [False, True])
 def test_a_step_with_a_gpu_has_larger_blocks(tmp_path, monkeypatch, gpu):
     @contextmanager
@@ -105,7 +121,7 @@ def test_a_step_with_a_gpu_has_larger_blocks(tmp_path, monkeypatch, gpu):
     of_gpu = {"block_budget": 16 * 128_000_000, "largest_block": 128_000_000}
     of_cpu = {"block_budget": 256_000_000, "largest_block": 32_000_000}
     assert sizes == (of_gpu if gpu else of_cpu)
-    assert n_threads == (15 if gpu else 7)
+    assert n_threads == (15 if gpu else 99)
 
 
 def test_a_failed_step_leaves_no_manifest(tmp_path: Path):

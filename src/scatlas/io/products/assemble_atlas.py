@@ -57,6 +57,7 @@ def assemble(
     *,
     var: pd.DataFrame,
     obsm: Mapping[str, Path | str] | None = None,
+    cell_map: Path | str | None = None,
     uns: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write the atlas: X and obs of the merged plates with their components.
@@ -80,6 +81,9 @@ def assemble(
         Facts about the genes, by name; those of ``merged`` are added to the genes' facts there.
     obsm
         By name, stores of :func:`scatlas.io.write_embedding` with further coordinates of the cells.
+    cell_map
+        Store of :func:`scatlas.io.products.map_store.write_map`, whose ``obsm``, ``obs`` and
+        ``uns`` the atlas gets. Columns of ``merged`` with the same names are left out.
     uns
         Further small elements of ``uns``.
 
@@ -100,6 +104,9 @@ def assemble(
     _check(merged, pca, n_cells, facts.index, found)
     for name, store in (obsm or {}).items():
         _check_cells(merged, Path(store), n_cells, open_with_zarr_python(store)[name])
+    if cell_map is not None:
+        mapped = open_with_zarr_python(cell_map)["obsm/X_umap"]
+        _check_cells(merged, Path(cell_map), n_cells, mapped)
     missing = facts.index.difference(var.index)
     if len(missing):
         msg = f"{merged}: gene {missing[0]!r} is not in the table of consensus genes"
@@ -119,6 +126,8 @@ def assemble(
         write_frame(partial / "var", facts)
         create_group(partial / "uns", DICT)
         create_group(partial / "uns/pca", DICT)
+        if cell_map is not None:
+            _place_map(Path(cell_map), partial)
         notes = open_group_to_write(partial / "uns")  # anndata 0.13 refuses a path as a key
         for name, elem in (uns or {}).items():
             write_elem(notes, name, elem)
@@ -126,6 +135,22 @@ def assemble(
             write_elem(root, name, {})
         consolidate(partial)
     return {"n_cells": n_cells, "n_genes": len(facts), "n_comps": found["PCs"].shape[1]}
+
+
+def _place_map(cell_map: Path, atlas: Path) -> None:
+    """Put the map of all cells into an atlas that has an obs."""
+    attributes = dict(open_with_zarr_python(atlas / "obs").attrs)
+    names = [path.name for path in sorted((cell_map / "obs").iterdir()) if path.is_dir()]
+    for name in names:
+        if (atlas / "obs" / name).exists():
+            logger.info("obs[%r] of the plates gives way to that of the map", name)
+            shutil.rmtree(atlas / "obs" / name)
+    old = [name for name in attributes["column-order"] if name not in names]
+    attributes["column-order"] = [*old, *names]
+    create_group(atlas / "obs", attributes)
+    elements = [f"obs/{name}" for name in names] + ["obsm/X_umap"]
+    elements += [f"uns/{path.name}" for path in (cell_map / "uns").iterdir() if path.is_dir()]
+    _place(cell_map, atlas, {name: name for name in elements})
 
 
 def _check_cells(merged: Path, store: Path, n_cells: int, cells: StoredArray) -> None:

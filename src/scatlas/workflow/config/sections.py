@@ -49,6 +49,8 @@ def _check_query(query: str) -> str:
 
 
 def _check_block_budget(text: str) -> str:
+    if text == "auto":
+        return text
     too_small = "is too small: give at least 16MB"
     return _check_size(text, MIN_BLOCK_BUDGET, too_small, examples="256MB or 1GB")
 
@@ -105,11 +107,17 @@ def _local_file(path: str) -> str:
     return path
 
 
+def _check_map_memory(text: str) -> str:
+    too_small = "is too little for a map: give at least 1GB"
+    return _check_size(text, MIN_MEMORY_LIMIT, too_small, examples="16GB")
+
+
 MinPlates = Annotated[
     Positive | Text | list[Positive | Text] | None, BeforeValidator(_check_min_plates)
 ]
 Query = Annotated[Text, AfterValidator(_check_query)]
 GpuMemory = Annotated[Text, AfterValidator(_check_memory_limit)]
+MapMemory = Annotated[Text, AfterValidator(_check_map_memory)]
 
 
 # Sections ---------------------------------------------------------------------------------------
@@ -385,11 +393,27 @@ class Subset(_Section):
     """Sample of cells for the map and the clusters."""
 
     n_cells: Positive | None = Field(
-        1_000_000,
+        None,
         description=(
-            "Cells to sample for neighbours, UMAP and Leiden. null: all cells, as for an atlas "
-            "with fewer cells than this. UMAP of a million cells takes hours on a CPU; 50000 "
-            "cells show the same shape."
+            "Cells to sample for neighbours, UMAP and Leiden. null: as map.method says, all cells "
+            "or 1,000,000."
+        ),
+        examples=[50_000],
+    )
+    by: list[Text] = Field(
+        [],
+        description=(
+            "The obs columns whose combinations of values are strata, for example [plate, "
+            "cell_line]: the sample has at least min_cells cells of each, so that rare ones are on "
+            "the map. All other cells are drawn at random. []: no strata."
+        ),
+        examples=[["plate", "cell_line"]],
+    )
+    min_cells: Positive = Field(
+        50,
+        description=(
+            "Cells of each stratum in the sample at least, with by; all cells of a smaller "
+            "stratum. n_cells must be enough for all strata."
         ),
     )
 
@@ -421,6 +445,35 @@ class Leiden(_Section):
 
     resolution: AboveZero = Field(
         1.0, description="A higher resolution gives more, smaller clusters. 0.2 to 2 is usual."
+    )
+
+
+class Map(_Section):
+    """Map and clusters of all cells."""
+
+    cells: Literal["all", "sample"] = Field(
+        "all",
+        description=(
+            "all: every cell of the atlas gets obsm['X_umap'] and obs['leiden']. sample: only the "
+            "sampled cells get them, in umap.h5ad."
+        ),
+    )
+    method: Literal["auto", "full", "project"] = Field(
+        "auto",
+        description=(
+            "full: neighbours, UMAP and clusters are computed with all cells. project: with a "
+            "sample, subset.n_cells; every other cell gets its place and cluster from its nearest "
+            "sampled cells, and obs has leiden_share (how many of these agree, 0 to 1) and "
+            "map_distance (1 is usual, 2 is twice as far). auto: project if subset.n_cells is "
+            "given, otherwise full if it fits into map.memory."
+        ),
+    )
+    memory: MapMemory = Field(
+        "16GB",
+        description=(
+            "Memory for the method full: about 4 kB per cell with 50 components, 6 kB with 300."
+        ),
+        examples=["16GB", "120GB"],
     )
 
 
@@ -626,12 +679,13 @@ class Compute(_Section):
     """Memory and devices of a job."""
 
     block_budget: Annotated[Text, AfterValidator(_check_block_budget)] = Field(
-        "256MB",
+        "auto",
         description=(
-            "Memory for the blocks of counts that a job processes at a time, at least 16MB. Lower "
-            "it on small machines; the default suits plates of any size."
+            "Memory for the blocks of counts that a job processes at a time, at least 16MB; a "
+            "block takes an eighth of it, at most 32MB. auto: 32MB for each thread of the job and "
+            "one more, at least 256MB. Lower it on small machines."
         ),
-        examples=["256MB", "1GB"],
+        examples=["auto", "64MB"],
     )
     memory: Literal["pool", "managed", "async", "default"] = Field(
         "pool",
@@ -730,6 +784,7 @@ class Config(_Section):
     )
     umap: UMAP = Field(UMAP(), description="Two-dimensional map of the sample.")
     leiden: Leiden = Field(Leiden(), description="Clusters of the sample.")
+    map: Map = Field(Map(), description="Map and clusters of all cells.")
     pseudobulk: Pseudobulk | None = Field(
         None,
         description=(
@@ -752,13 +807,23 @@ class Config(_Section):
 
     @field_validator(
         *("source", "qc", "normalize", "hvg", "consensus", "pca", "subset"),
-        *("neighbors", "umap", "leiden", "new_plates", "report", "compute"),
+        *("neighbors", "umap", "leiden", "map", "new_plates", "report", "compute"),
         mode="before",
     )
     @classmethod
     def _fill_empty_section(cls, value: Any) -> Any:
         # YAML reads a section whose keys are all commented out as null.
         return {} if value is None else value
+
+    @model_validator(mode="after")
+    def _check_sample(self) -> Self:
+        if self.map.method == "full" and self.subset.n_cells is not None:
+            msg = (
+                "map.method is full, which takes all cells, but subset.n_cells is given: leave "
+                "one of them out"
+            )
+            raise ValueError(msg)
+        return self
 
     @model_validator(mode="after")
     def _check_neighbor_components(self) -> Self:
@@ -803,6 +868,11 @@ class Config(_Section):
         if self.integrate is None or self.integrate.cells != "all":
             return None
         return Harmony(**self.integrate.model_dump(include=set(Harmony.model_fields)))
+
+    @property
+    def maps_all_cells(self) -> bool:
+        """Whether the atlas has the map and the clusters of all cells."""
+        return self.map.cells == "all"
 
     @property
     def drops_doublets(self) -> bool:

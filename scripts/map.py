@@ -1,0 +1,59 @@
+"""Map every cell of the atlas: those outside the sample by their nearest sampled cells."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from scatlas import blocks
+from scatlas.io.files.local_zarr import open_with_zarr_python
+from scatlas.io.products.map_store import write_map
+from scatlas.matrix import inverted_lists
+from scatlas.matrix.cell_map import map_cells
+from scatlas.workflow import script
+from scatlas.workflow.sample_map import read_map
+
+logger = logging.getLogger("scatlas")
+
+# With some 0.1 GB of results on the way.
+CELLS_AT_ONCE = 65_536
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = script.parser(__doc__)
+    parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
+    parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad")
+    parser.add_argument("--seed", type=int, default=0, help="random seed")
+    parser.add_argument("--map", type=Path, required=True, help="map.zarr to write")
+    args = parser.parse_args(argv)
+    with script.run_script(args, outputs=[args.map]) as facts:
+        found = read_map(args.umap)
+        sample = found.sample
+        components = open_with_zarr_python(args.pca)["X_pca"]
+        n_cells, n_pcs = components.shape[0], found.x.shape[1]
+        notes = {
+            "method": "full" if sample.rows.size == n_cells else "project",
+            "n_sample": sample.rows.size,
+            "n_neighbors": sample.n_neighbors,
+            "n_pcs": n_pcs,
+            "metric": found.metric,
+            "seed": args.seed,
+        }
+        if notes["method"] == "full":
+            logger.info("the sample has all %s cells, and so has its map", f"{n_cells:,}")
+            parts = iter([(sample.places, {"leiden": sample.codes})])
+        else:
+            index = inverted_lists.build(
+                found.x, sample.n_neighbors, metric=found.metric, random_state=args.seed
+            )
+            notes["recall"] = index.recall
+            starts = range(0, n_cells, CELLS_AT_ONCE)
+            cells = (components[start : start + CELLS_AT_ONCE][:, :n_pcs] for start in starts)
+            sizes = [min(CELLS_AT_ONCE, n_cells - start) for start in starts]
+            parts = blocks.with_progress(map_cells(sample, index, cells), sizes)
+        write_map(args.map, parts, clusters=found.clusters, uns={**found.uns, "map": notes})
+        facts |= {**notes, "n_cells": n_cells, "n_clusters": len(found.clusters)}
+
+
+if __name__ == "__main__":
+    script.run_main(main)

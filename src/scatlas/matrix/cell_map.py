@@ -1,0 +1,122 @@
+"""A map of all cells, from the map of a sample of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from scatlas.kernels.graphs import umap_cpu
+from scatlas.matrix.projection import novelty, project_layout, vote_labels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from scatlas.arrays.array_types import Array, Float32Array, Floats, Ints
+    from scatlas.matrix.inverted_lists import InvertedLists
+
+    MappedPart = tuple[Float32Array, dict[str, Array]]
+
+
+class Sample(NamedTuple):
+    """Cells whose place and cluster are known.
+
+    Attributes
+    ----------
+    rows
+        int64 ``[n]``, ascending: number of each cell among all cells.
+    places
+        float32 ``[n, n_components]``: coordinates on the map.
+    codes
+        int64 ``[n]``: number of each cell's cluster.
+    usual
+        float64 ``[n]``: mean distance of each cell to its ``n_neighbors - 1`` nearest others.
+    curve
+        ``a`` and ``b`` of the map, as in ``uns['umap']['params']``.
+    n_neighbors
+        Neighbours of the map's graph, counting the cell itself.
+    seed
+        Seed of the map.
+    """
+
+    rows: Ints
+    places: Float32Array
+    codes: Ints
+    usual: Floats
+    curve: tuple[float, float]
+    n_neighbors: int
+    seed: int
+
+
+def map_cells(sample: Sample, index: InvertedLists, parts: Iterable[Array]) -> Iterator[MappedPart]:
+    """Map all cells, part by part.
+
+    Sampled cells keep their place and cluster. All others take them from their nearest sampled
+    cells. The shares and distances of sampled cells do not count the cell itself, so that they
+    compare with those of the others. What a cell gets does not depend on how cells are divided into
+    parts.
+
+    Parameters
+    ----------
+    sample
+        The sample and its map.
+    index
+        Inverted lists of the sampled cells' components.
+    parts
+        Components of all cells in order, float ``[n, n_dims]`` each.
+
+    Yields
+    ------
+    places : float32 ``[n, n_components]``
+        Coordinates on the map.
+    columns : dict
+        ``leiden``, int64: number of the cluster. ``leiden_share``, float64: share of a cell's
+        nearest sampled cells, by their weights in UMAP's transform, that are in its cluster.
+        ``map_distance``, float64: :func:`scatlas.matrix.projection.novelty`.
+    """
+    start = 0
+    for x in parts:
+        rows = np.arange(start, start + len(x))
+        first, last = np.searchsorted(sample.rows, [start, start + len(x)])
+        known = np.arange(first, last)
+        yield _map_part(sample, index, x, rows, known)
+        start += len(x)
+
+
+def _map_part(
+    sample: Sample, index: InvertedLists, x: Array, rows: Ints, known: Ints
+) -> MappedPart:
+    """Map cells of the given rows, among which are the ``known`` ones of the sample."""
+    neighbours, distances = index.search(x, sample.n_neighbors)
+    own = sample.rows[known] - rows[0]
+    others = np.ones(rows.size, bool)
+    others[own] = False
+    places = np.empty((rows.size, sample.places.shape[1]), np.float32)
+    places[own] = sample.places[known]
+    places[others] = project_layout(
+        sample.places,
+        neighbours[others],
+        distances[others],
+        sample.curve,
+        keys=rows[others].astype(np.uint64),
+        seed=sample.seed,
+    )
+    itself = np.full(rows.size, sample.n_neighbors - 1)
+    is_itself = neighbours[own] == known[:, None]
+    # Among more than n_neighbors equal cells it may be missing: then any of them stands for it.
+    itself[own] = np.where(is_itself.any(axis=1), is_itself.argmax(axis=1), itself[own])
+    neighbours, distances = (_leave_out(table, itself) for table in (neighbours, distances))
+    codes, shares = vote_labels(sample.codes, neighbours, distances)
+    codes[own] = sample.codes[known]
+    weights = umap_cpu.memberships_in_reference(distances[own]).astype(np.float64)
+    agree = sample.codes[neighbours[own]] == codes[own][:, None]
+    shares[own] = (weights * agree).sum(axis=1) / weights.sum(axis=1)
+    distances = novelty(neighbours, distances, sample.usual)
+    return places, {"leiden": codes, "leiden_share": shares, "map_distance": distances}
+
+
+def _leave_out(table: Array, column: Ints) -> Array:
+    """Table without one entry per row."""
+    kept = np.ones(table.shape, bool)
+    kept[np.arange(len(table)), column] = False
+    return table[kept].reshape(len(table), -1)

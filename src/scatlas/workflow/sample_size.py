@@ -1,0 +1,44 @@
+"""How many cells of an atlas are sampled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scatlas._util.byte_sizes import parse_bytes
+from scatlas.compute.footprints import map_bytes
+from scatlas.errors import InputError
+
+if TYPE_CHECKING:
+    from scatlas.workflow.config.sections import Map, Subset
+
+# Cells of a sample whose size is not given, if it cannot have all cells.
+SAMPLE_CELLS = 1_000_000
+
+
+def sample_size(n_cells: int, n_comps: int, subset: Subset, of_map: Map) -> int:
+    """Number of cells to sample: all, if the map is computed with all of them.
+
+    Parameters
+    ----------
+    n_cells, n_comps
+        Shape of the atlas's components.
+    subset, of_map
+        The sections of the config.
+
+    Raises
+    ------
+    InputError
+        The map is to be computed with all cells, which takes more memory than given.
+    """
+    if subset.n_cells is not None:
+        return min(subset.n_cells, n_cells)
+    needed, memory = map_bytes(n_cells, n_comps), parse_bytes(of_map.memory)
+    if of_map.method == "full" and needed > memory:
+        msg = (
+            f"a map computed with all {n_cells:,} cells takes about {needed / 1e9:,.1f} GB, but "
+            f"map.memory is {of_map.memory}: raise it, or set map.method to project"
+        )
+        raise InputError(msg)
+    if of_map.method != "project" and needed <= memory:
+        return n_cells
+    return min(SAMPLE_CELLS, n_cells)

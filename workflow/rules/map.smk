@@ -1,0 +1,90 @@
+# The map of all cells.
+# in:  merged.zarr, pca.zarr, consensus.parquet; umap.h5ad
+# out: base.zarr, the atlas before its map, whose cells are sampled; map.zarr, which becomes a part of
+#      atlas.zarr
+
+
+rule base:
+    input:
+        concat=rules.concat_on_disk.output.manifest,
+        merged=ancient(rules.concat_on_disk.output.merged),
+        pca_manifest=rules.pca.output.manifest,
+        pca=ancient(rules.pca.output.pca),
+        harmony_manifest=[f"{OUT}/manifests/harmony.json"] if CONFIG.harmony else [],
+        harmony=[ancient(f"{OUT}/harmony.zarr/zarr.json")] if CONFIG.harmony else [],
+        consensus=f"{OUT}/manifests/consensus.json",
+        table=ancient(f"{OUT}/consensus.parquet"),
+        script=script("atlas"),
+    output:
+        base=f"{OUT}/base.zarr/zarr.json",
+        manifest=f"{OUT}/manifests/base.json",
+    log:
+        f"{OUT}/logs/base.log",
+    benchmark:
+        f"{OUT}/benchmarks/base/atlas.tsv"
+    retries: 2
+    group:
+        small_atlas
+    conda:
+        "../../envs/cpu.yaml"
+    threads: 1
+    resources:
+        **device("base"),
+        mem_mb=memory("base"),
+        runtime=runtime("base"),
+        attempt=which_attempt,
+        small_atlas=1,
+    params:
+        code=code("atlas"),
+        merged=subpath(input.merged, parent=True),
+        pca=subpath(input.pca, parent=True),
+        harmony=harmony_option(),
+        base=subpath(output.base, parent=True),
+    message:
+        "the atlas without its map"
+    shell:
+        f"{RUN}"
+        " {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
+        " {params.harmony} --genes {input.table:q} --atlas {params.base:q}"
+        f"{STEP_TAIL}"
+
+
+rule map:
+    input:
+        pca_manifest=rules.pca.output.manifest,
+        pca=ancient(rules.pca.output.pca),
+        embedding=rules.embedding.output.manifest,
+        umap=ancient(rules.embedding.output.embedding),
+        script=script("map"),
+    output:
+        map=f"{OUT}/map.zarr/zarr.json",
+        manifest=f"{OUT}/manifests/map.json",
+    log:
+        f"{OUT}/logs/map.log",
+    benchmark:
+        f"{OUT}/benchmarks/map/atlas.tsv"
+    retries: 2
+    group:
+        small_atlas
+    conda:
+        "../../envs/cpu.yaml"
+    threads: threads_for("map")
+    resources:
+        **device("map"),
+        mem_mb=memory("map"),
+        runtime=runtime("map"),
+        disk_mb=disk("map"),
+        attempt=which_attempt,
+        small_atlas=1,
+    params:
+        seed=CONFIG.seed,
+        code=code("map"),
+        pca=subpath(input.pca, parent=True),
+        map=subpath(output.map, parent=True),
+    message:
+        "the map of all cells"
+    shell:
+        f"{RUN}"
+        " {input.script:q} --pca {params.pca:q} --umap {input.umap:q}"
+        " --seed {params.seed} --map {params.map:q}"
+        f"{STEP_TAIL}"
