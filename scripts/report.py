@@ -32,6 +32,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
     parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad")
+    parser.add_argument("--atlas", type=Path, help="atlas.zarr, if it has the map of all cells")
     parser.add_argument("--integrated", type=Path, help="integrated.h5ad, if there is one")
     parser.add_argument("--manifests", type=Path, required=True, help="folder of the manifests")
     parser.add_argument("--config", type=json.loads, required=True, help="the whole config as JSON")
@@ -50,6 +51,7 @@ def main(argv: list[str] | None = None) -> None:
             genes=args.genes,
             pca=args.pca,
             umap=args.umap,
+            atlas=args.atlas,
             integrated=args.integrated,
             doublets=script.plate_paths(args.doublets or []),
             manifests=args.manifests,

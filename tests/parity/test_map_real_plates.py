@@ -70,7 +70,7 @@ def test_lines_of_a_left_out_plate_are_told(plates: dict[str, ad.AnnData], left_
     assert set(truth) <= set(reference.obs["cell_line"])
     right = new.obs["cell_line"].to_numpy() == truth
     assert right.mean() >= 0.99
-    # A cell lies within the cells of its line on the map, too.
+    # Each cell lies within the cells of its line on the map, too.
     near = nearest_on_map(reference.obsm["X_umap"], new.obsm["X_umap"])
     assert (reference.obs["cell_line"].to_numpy()[near] == truth).mean() >= 0.99
 

@@ -26,14 +26,19 @@ FIGURES = {
         "Variable genes by number of plates": "genes_by_plates",
     },
     "Components": {"Variance explained": "pca_scree"},
-    "Map": {f"UMAP by {color}": f"umap/{color}" for color in COLORS},
+    "Map": {
+        f"UMAP by {color}": f"umap/{color}" for color in (*COLORS, "leiden_share", "map_distance")
+    },
     "Run": {},
 }
 TABLES = {
     "Cells": {"Cells (table)": "cells", "Bounds (table)": "thresholds"},
     "Genes": {"Consensus (table)": "consensus"},
     "Components": {"Variance explained (table)": "pca"},
-    "Map": {"Clusters (table)": "clusters"},
+    "Map": {
+        "Clusters (table)": "clusters",
+        "Clusters by plate (table)": "clusters_by_plate",
+    },
     "Run": {
         "Time and memory (table)": "runs",
         "Config (table)": "settings",

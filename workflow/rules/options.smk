@@ -81,6 +81,8 @@ def report_options(wildcards):
         words += ["--doublets", *doublets(wildcards)]
     if CONFIG.plates.skips:
         words += ["--consensus", with_prefix(f"{OUT}/manifests/consensus.json")]
+    if CONFIG.maps_all_cells:
+        words += ["--atlas", with_prefix(f"{OUT}/atlas.zarr")]
     if CONFIG.integrate:
         words += ["--integrated", with_prefix(f"{OUT}/integrated.h5ad")]
     return shlex.join(words)

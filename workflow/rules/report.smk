@@ -1,5 +1,5 @@
 # The report: figures, tables and one page.
-# in:  the tables of all plates, consensus_genes.tsv, pca.zarr, umap.h5ad, and what the optional rules
+# in:  the tables of all plates, consensus_genes.tsv, pca.zarr, umap.h5ad, atlas.zarr, and what the optional rules
 #      doublets and integrate have made
 # out: figures/*.png, tables/*.tsv, report.html
 
@@ -17,6 +17,8 @@ rule report:
         consensus=[f"{OUT}/manifests/consensus.json"] if CONFIG.plates.skips else [],
         pca_store=ancient(rules.pca.output.pca),
         umap_file=ancient(rules.embedding.output.embedding),
+        atlas_manifest=[rules.atlas.output.manifest] if CONFIG.maps_all_cells else [],
+        atlas=[ancient(rules.atlas.output.atlas)] if CONFIG.maps_all_cells else [],
         doublets_manifests=(
             each(f"{OUT}/manifests/doublets/{{plate}}.json") if CONFIG.doublets else []
         ),
@@ -111,6 +113,16 @@ rule report:
             caption="../report/clusters.rst",
             category="Map",
             labels={"result": "Clusters (table)"},
+        ),
+        clusters_by_plate=(
+            report(
+                f"{OUT}/tables/clusters_by_plate.tsv",
+                caption="../report/clusters_by_plate.rst",
+                category="Map",
+                labels={"result": "Clusters by plate (table)"},
+            )
+            if CONFIG.maps_all_cells
+            else []
         ),
         runs=report(
             f"{OUT}/tables/runs.tsv",

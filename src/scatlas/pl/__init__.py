@@ -12,6 +12,7 @@ from scatlas._util.lazy_exports import exports
 
 if TYPE_CHECKING:
     from scatlas.pl._before_after import before_after
+    from scatlas.pl._density import umap_density
     from scatlas.pl._doublets import doublet_scores
     from scatlas.pl._genes import genes_by_plates, hvg_overlap
     from scatlas.pl._new_plates import held_variance, new_cells
@@ -32,6 +33,7 @@ _EXPORTS = {
     "qc_violins": "_qc",
     "save": "_style",
     "umap": "_umap",
+    "umap_density": "_density",
 }
 __all__ = [
     "before_after",
@@ -45,6 +47,7 @@ __all__ = [
     "qc_violins",
     "save",
     "umap",
+    "umap_density",
 ]
 
 

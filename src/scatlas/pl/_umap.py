@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from natsort import natsorted
@@ -19,17 +21,20 @@ if TYPE_CHECKING:
     from matplotlib.collections import PathCollection
     from matplotlib.figure import Figure
 
-_SIDE = 6.0  # inches
+SIDE = 6.0  # inches
+SHARE = 0.9  # of the figure's side that the map takes
 _ROWS = 26  # of the legend
 _NAMED = 76  # categories, three columns of the legend
 _LONGEST = 32  # letters of a name in the legend
 _FEW = 7  # categories that colours alone tell apart
 _BINS = 40
-_MISSING = "#d9d9d9"
+MISSING = "#d9d9d9"
 
 
 @styled
-def umap(adata: AnnData, color: str, *, basis: str = "X_umap") -> Figure:
+def umap(
+    adata: AnnData, color: str, *, basis: str = "X_umap", lowest_on_top: bool = False
+) -> Figure:
     """Cells on the map, coloured by a column of ``obs``.
 
     With 8 to 76 categories, each that gathers in a place carries its number there, and the legend
@@ -45,6 +50,8 @@ def umap(adata: AnnData, color: str, *, basis: str = "X_umap") -> Figure:
         more than 76 values, get a colour scale.
     basis
         Key of ``obsm``.
+    lowest_on_top
+        Of numbers, show the lowest values brightest and above others, in place of the highest.
 
     Raises
     ------
@@ -59,22 +66,34 @@ def umap(adata: AnnData, color: str, *, basis: str = "X_umap") -> Figure:
         raise InputError(msg)
     xy = np.asarray(adata.obsm[basis])[:, :2]
     if _is_measure(adata.obs[color]):
-        return _measure(xy, adata.obs[color])
+        return _measure(xy, adata.obs[color], lowest_on_top)
     codes, names = categories(adata.obs[color])
     palette = colours(len(names))
-    made = figure(_SIDE, _SIDE, layout=None)  # the legend goes beside the map, whatever its width
-    ax = made.add_axes((0.06, 0.05, 0.9, 0.9))
+    made, ax = empty_map()
     scatter(ax, xy, codes, palette, np.random.default_rng(0).permutation(adata.n_obs))
-    ax.set_title(f"{color}: {_count(len(names), 'category', 'categories')}, {adata.n_obs:,} cells")
+    ax.set_title(title_of_categories(color, len(names), adata.n_obs))
     legend(ax, codes, names, palette, label_clusters(ax, xy, codes, names))
     return made
+
+
+def empty_map() -> tuple[Figure, Axes]:
+    """Figure with axes for a square map; the legend goes beside it, whatever its width."""
+    made = figure(SIDE, SIDE, layout=None)
+    ax = made.add_axes((0.06, 0.05, SHARE, SHARE))
+    _style_map(ax)
+    return made, ax
+
+
+def title_of_categories(color: str, n_names: int, n_cells: int) -> str:
+    """Title of a map that is coloured by categories."""
+    return f"{color}: {n_names:,} {'category' if n_names == 1 else 'categories'}, {n_cells:,} cells"
 
 
 def scatter(
     ax: Axes, xy: np.ndarray, codes: np.ndarray, palette: list[str], order: np.ndarray
 ) -> None:
     """Draw cells in an order, each in its category's colour (code -1: missing)."""
-    point = np.array([*palette, _MISSING])[codes]
+    point = np.array([*palette, MISSING])[codes]
     _scatter(ax, xy[order], c=point[order])
 
 
@@ -99,10 +118,14 @@ def _scatter(ax: Axes, xy: np.ndarray, **options: Any) -> PathCollection:
     area = float(np.clip(60_000 / max(1, len(xy)), 0.25, 18))
     x, y = xy.T
     drawn = ax.scatter(x, y, s=area, linewidths=0, rasterized=True, **options)
+    _style_map(ax)
+    return drawn
+
+
+def _style_map(ax: Axes) -> None:
     ax.set(xlabel="UMAP 1", ylabel="UMAP 2", xticks=[], yticks=[])
     ax.set_box_aspect(1)
     ax.grid(visible=False)
-    return drawn
 
 
 def _is_measure(column: pd.Series) -> bool:
@@ -112,26 +135,31 @@ def _is_measure(column: pd.Series) -> bool:
     return pd.api.types.is_integer_dtype(column) and column.nunique() > _NAMED
 
 
-def _measure(xy: np.ndarray, column: pd.Series) -> Figure:
-    """Cells coloured by a number; values above the 99th percentile have one colour."""
+def _measure(xy: np.ndarray, column: pd.Series, lowest_on_top: bool) -> Figure:
+    """Cells coloured by a number."""
     values = column.to_numpy(np.float64, na_value=np.nan)
     known = np.isfinite(values)
-    made = figure(_SIDE, _SIDE, layout=None)
-    ax = made.add_axes((0.06, 0.05, 0.9, 0.9))
-    low, high = np.percentile(values[known], [0, 99]) if known.any() else (0, 1)
-    _scatter(ax, xy[~known], color=_MISSING)
-    # The highest values on top, so that no cell hides them.
-    order = np.argsort(values[known], kind="stable")
-    drawn = _scatter(
-        ax, xy[known][order], c=values[known][order], cmap="viridis", vmin=low, vmax=high
-    )
+    made, ax = empty_map()
+    _scatter(ax, xy[~known], color=MISSING)
+    # The most remarkable values on top, so that no cell hides them.
+    order = np.argsort(-values[known] if lowest_on_top else values[known], kind="stable")
+    colour = colour_scale(values[known], lowest_on_top)
+    _scatter(ax, xy[known][order], c=values[known][order], cmap=colour.cmap, norm=colour.norm)
     ax.set_title(f"{column.name}, {len(values):,} cells")
-    made.colorbar(drawn, cax=made.add_axes((0.98, 0.05, 0.03, 0.9)))
+    add_colour_bar(made, colour)
     return made
 
 
-def _count(n: int, one: str, many: str) -> str:
-    return f"{n:,} {one if n == 1 else many}"
+def colour_scale(values: np.ndarray, lowest_on_top: bool) -> ScalarMappable:
+    """Colours of numbers; the one per cent at the bright end have one colour."""
+    ends = [1, 100] if lowest_on_top else [0, 99]
+    low, high = np.percentile(values, ends) if values.size else (0, 1)
+    return ScalarMappable(Normalize(low, high), "viridis_r" if lowest_on_top else "viridis")
+
+
+def add_colour_bar(made: Figure, colour: ScalarMappable) -> None:
+    """Explain the colours of numbers beside a map."""
+    made.colorbar(colour, cax=made.add_axes((0.98, 0.05, 0.03, SHARE)))
 
 
 def categories(column: pd.Series) -> tuple[np.ndarray, list[str]]:
@@ -140,10 +168,14 @@ def categories(column: pd.Series) -> tuple[np.ndarray, list[str]]:
     names = sorted(text.dropna().unique().tolist())
     if isinstance(column.dtype, pd.CategoricalDtype):
         names = [str(c) for c in column.cat.remove_unused_categories().cat.categories]
-    if names == sorted(names):  # an order that only pandas made: plate10 before plate9
-        names = natsorted(names)
+    names = in_natural_order(names)
     codes = pd.Categorical(text.astype(object), categories=names).codes
     return np.asarray(codes, np.int64), names
+
+
+def in_natural_order(names: list[str]) -> list[str]:
+    """The names, sorted again if only pandas made their order: plate10 before plate9."""
+    return natsorted(names) if names == sorted(names) else names
 
 
 def _label_positions(xy: np.ndarray, codes: np.ndarray, n: int) -> dict[int, np.ndarray]:
@@ -235,7 +267,7 @@ def legend(
         more = f"and {len(names) - len(shown):,} smaller"
         handles.append(Line2D([], [], marker="", linestyle="", label=more))
     if (codes < 0).any():
-        handles.append(Line2D([], [], marker="o", linestyle="", color=_MISSING, label="missing"))
+        handles.append(Line2D([], [], marker="o", linestyle="", color=MISSING, label="missing"))
     ax.legend(
         handles=handles,
         loc="upper left",

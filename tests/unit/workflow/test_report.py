@@ -312,11 +312,51 @@ def test_clusters_table() -> None:
     obs = pd.DataFrame(
         {"leiden": ["10", "9", "9", "9"], "plate": ["p", "p", "q", "q"], "cell_line": list("abbc")}
     )
-    table = _tables.clusters(obs)
+    table = _tables.clusters(_tables.crosstab(obs, "cell_line"), "cell_line")
     assert list(table.index) == ["9", "10"]
     row = {"cells": 3, "most common cell_line": "b", "its %": 66.7, "a": 0, "b": 2, "c": 1}
     assert table.loc["9"].to_dict() == row
-    assert list(_tables.clusters(obs.drop(columns="cell_line")).columns[-2:]) == ["p", "q"]
+    by_plate = _tables.clusters(_tables.crosstab(obs, "plate"), "plate")
+    assert list(by_plate.columns[-2:]) == ["p", "q"]
+
+
+@pytest.fixture(scope="module")
+def with_atlas(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
+    """Results with an atlas whose cells are all mapped: those of the sample, and more."""
+    folder = tmp_path_factory.mktemp("atlas")
+    results = make_results(folder)
+    sample = ad.read_h5ad(results.umap)
+    cells = ad.concat([sample, sample, sample[:7]], index_unique="-")
+    cells.obs["leiden_share"] = np.linspace(0, 1, cells.n_obs, dtype=np.float32)
+    cells.obs["map_distance"] = np.linspace(1, 2, cells.n_obs, dtype=np.float32)
+    cells.obs.loc[cells.obs_names[:5], "cell_line"] = None
+    with ad.settings.override(zarr_write_format=3, auto_shard_zarr_v3=False):
+        cells.write_zarr(folder / "atlas.zarr")
+    return folder, replace(results, atlas=folder / "atlas.zarr")
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+@pytest.mark.parametrize("most_points", [200_000, 10])
+def test_the_map_shows_all_cells_of_the_atlas(
+    with_atlas: tuple[Path, Results], most_points: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As points and as density, with the same clusters by plate."""
+    monkeypatch.setattr("scatlas.workflow.report._atlas_map.MOST_POINTS", most_points)
+    folder, results = with_atlas
+    make_report(folder, results)
+    cells = ad.read_zarr(folder / "atlas.zarr")
+    pictures = {path.stem for path in (folder / "figures/umap").iterdir()}
+    assert pictures == {*MAPS, "leiden_share", "map_distance"}
+    page = (folder / "report.html").read_text()
+    assert f"Map of {cells.n_obs:,} cells coloured by leiden" in page
+    table = pd.read_csv(
+        folder / "tables/clusters_by_plate.tsv", sep="\t", index_col=0, dtype={"leiden": str}
+    )
+    expected = pd.crosstab(cells.obs["leiden"], cells.obs["plate"])
+    assert table.to_dict() == expected.to_dict()
+    clusters = pd.read_csv(folder / "tables/clusters.tsv", sep="\t", index_col=0)
+    assert clusters["cells"].sum() == cells.n_obs
+    assert clusters["no value"].sum() == 5
 
 
 def test_runs_table(run) -> None:
@@ -380,7 +420,16 @@ def test_captions_are_sound_for_snakemake_too(path: Path) -> None:
     text = caption(CAPTIONS, path.stem, color="drug")
     assert text.startswith("<")
     assert "{{" not in text
-    shown = {"workflow", "umap", "settings", "versions", *FIGURES, *TABLES, *OPTIONAL}
+    shown = {
+        "workflow",
+        "umap",
+        "clusters_by_plate",
+        "settings",
+        "versions",
+        *FIGURES,
+        *TABLES,
+        *OPTIONAL,
+    }
     assert path.stem in shown
     strict = {"halt_level": 2, "report_level": 5}
     publish_parts(path.read_text(), writer=Writer(), settings_overrides=strict)

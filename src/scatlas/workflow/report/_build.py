@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.figure import Figure
 
+    from scatlas.workflow.report._atlas_map import AtlasMap
     from scatlas.workflow.report._results import Results
 
 _HERE = Path(__file__).parent
 _MOST_ROWS = 60  # of a table on the page; the TSV beside it has all
+_MOST_COLUMNS = 20
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,13 @@ def build(
     figures
         Folder for ``qc_violins.png``, ``cells_kept.png``, ``hvg_overlap.png``,
         ``genes_by_plates.png``, ``pca_scree.png`` and, for each column of
-        ``config['report']['colors']`` that the cells have, ``umap/{column}.png``; of doublets
+        ``config['report']['colors']`` that the cells have, ``umap/{column}.png``, with
+        ``leiden_share`` and ``map_distance`` if cells were projected; of doublets
         ``doublets.png``, of mixed cells ``integration/{column}.png``.
     tables
         Folder for ``cells.tsv``, ``thresholds.tsv``, ``consensus.tsv``, ``pca.tsv``,
-        ``clusters.tsv`` and ``runs.tsv``; of plates left out ``left_out.tsv``, of doublets
-        ``doublet_rates.tsv``, of mixed cells ``mixing.tsv``.
+        ``clusters.tsv`` and ``runs.tsv``; of all cells ``clusters_by_plate.tsv``, of plates left
+        out ``left_out.tsv``, of doublets ``doublet_rates.tsv``, of mixed cells ``mixing.tsv``.
     page
         HTML file, complete in itself: images inside, nothing fetched.
 
@@ -136,7 +139,7 @@ def write_page(
 
 def _headline(results: Results) -> dict[str, str]:
     """Figures at the top of the page."""
-    summaries, cells = results.qc_summaries, results.cells
+    summaries, cells, everything = results.qc_summaries, results.cells, results.atlas_map
     n_in, n_kept = _n_cells(results)
     missing = {"plates left out": f"{len(results.left_out):,}"} if results.left_out else {}
     return {
@@ -147,7 +150,7 @@ def _headline(results: Results) -> dict[str, str]:
         "genes measured": f"{max(plate['n_genes'] for plate in summaries.values()):,}",
         "genes in the atlas": f"{len(results.consensus):,}",
         "components": f"{len(results.variance):,}",
-        "cells on the map": f"{cells.n_obs:,}",
+        "cells on the map": f"{everything.n_cells if everything else cells.n_obs:,}",
         "clusters": f"{cells.obs['leiden'].nunique():,}",
     }
 
@@ -228,7 +231,11 @@ def _components(book: Book, results: Results) -> list[_Picture | _Table]:
 
 def _maps(book: Book, results: Results, config: Mapping[str, Any]) -> list[_Picture | _Table]:
     """Maps of the cells, and their clusters."""
+    if results.atlas_map:
+        return _maps_of_all(book, results.atlas_map, config)
     cells = results.cells
+    column = "cell_line" if "cell_line" in cells.obs else "plate"
+    clusters = _tables.clusters(_tables.crosstab(cells.obs, column), column)
     pictures = [
         book.picture(
             "umap",
@@ -240,7 +247,28 @@ def _maps(book: Book, results: Results, config: Mapping[str, Any]) -> list[_Pict
         for color in config["report"]["colors"]
         if color in cells.obs
     ]
-    return [*pictures, book.table("clusters", "Clusters", _tables.clusters(cells.obs))]
+    return [*pictures, book.table("clusters", "Clusters", clusters)]
+
+
+def _maps_of_all(
+    book: _Book, cells: AtlasMap, config: Mapping[str, Any]
+) -> list[_Picture | _Table]:
+    """Maps of all cells of the atlas; clusters by cell line and by plate."""
+    colors = [*config["report"]["colors"], "leiden_share", "map_distance"]
+    pictures = []
+    for color in dict.fromkeys(color for color in colors if color in cells.columns):
+        n_values = cells.n_values(color)
+        has = "" if n_values is None else f", which has {n_values:,} values"
+        alt = f"Map of {cells.n_cells:,} cells coloured by {color}{has}."
+        pictures.append(book.picture("umap", partial(cells.picture, color), alt, color=color))
+    column = "cell_line" if "cell_line" in cells.columns else "plate"
+    clusters = _tables.clusters(cells.crosstab(column), column)
+    by_plate = cells.crosstab("plate").rename_axis("leiden")
+    return [
+        *pictures,
+        book.table("clusters", "Clusters", clusters),
+        book.table("clusters_by_plate", "Clusters by plate", by_plate, most_columns=_MOST_COLUMNS),
+    ]
 
 
 def _run(book: Book, results: Results, config: Mapping[str, Any]) -> list[_Picture | _Table]:
@@ -315,12 +343,14 @@ class Book:
         *,
         shown: Callable[[pd.DataFrame], pd.DataFrame] | None = None,
         most: int | None = _MOST_ROWS,
+        most_columns: int | None = None,
         total: bool = False,
     ) -> _Table:
         with atomic_path(self.tables / f"{name}.tsv") as path:
             table.to_csv(path, sep="\t", lineterminator="\n")
         seen = table if shown is None else shown(table)
         seen = seen if most is None or len(seen) <= most else seen.iloc[:most]
+        seen = seen.iloc[:, :most_columns]
         flat = seen.reset_index()
         columns = [_cells(flat[column]) for column in flat]
         return _Table(

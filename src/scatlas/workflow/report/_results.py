@@ -14,6 +14,7 @@ from scatlas.errors import InputError
 from scatlas.io import read_cells
 from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.workflow.cell_filter import RULES
+from scatlas.workflow.report._atlas_map import AtlasMap
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,6 +64,8 @@ class Results:
         ``integrated.h5ad``, if the config asks for it.
     doublets
         ``doublets.json`` of each plate, if the config asks for it.
+    atlas
+        ``atlas.zarr``, if it has the map of all cells.
     left_out
         Plates that the atlas lacks, with the reasons; None if bad plates stop a run.
     """
@@ -76,6 +79,7 @@ class Results:
     manifests: Path
     integrated: Path | None = None
     doublets: Mapping[str, Path] = field(default_factory=dict)
+    atlas: Path | None = None
     left_out: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
@@ -140,6 +144,11 @@ class Results:
     def cells(self) -> AnnData:
         """The subset's ``obs`` and ``obsm['X_umap']``, without its counts."""
         return _cells(self.umap)
+
+    @cached_property
+    def atlas_map(self) -> AtlasMap | None:
+        """The map of all cells, if the atlas has one."""
+        return None if self.atlas is None else AtlasMap(self.atlas)
 
     @cached_property
     def mixed_cells(self) -> AnnData:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _STEPS = (
     *("simulate", "split", "load", "qc_filter", "doublets", "normalize", "hvg", "consensus"),
-    *("select_genes", "concat_on_disk", "pca", "harmony", "atlas", "subset"),
-    *("neighbors", "umap", "leiden", "embedding", "integrate"),
+    *("select_genes", "concat_on_disk", "pca", "harmony", "base", "subset"),
+    *("neighbors", "umap", "leiden", "embedding", "map", "atlas", "integrate"),
 )
 _PACKAGES = (
     *("anndata", "zarr", "numpy", "scipy", "pandas", "numba", "dask", "scikit-learn"),
@@ -96,11 +96,21 @@ def consensus(variable: Mapping[str, Collection[str]], chosen: Collection[str]) 
     return pd.DataFrame({"genes": n_genes[1:], "in the atlas": taken[1:]}, index=plates)
 
 
-def clusters(obs: pd.DataFrame) -> pd.DataFrame:
-    """Cells of each cluster by cell line, or by plate if there is no cell line."""
-    column = "cell_line" if "cell_line" in obs else "plate"
-    names = obs[column].astype(str)
-    table = pd.crosstab(obs["leiden"].astype(str), names)
+def crosstab(obs: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Cells of each cluster by the values of a column."""
+    return pd.crosstab(obs["leiden"].astype(str), obs[column].astype(str))
+
+
+def clusters(table: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Cells of each cluster, its most common value of a column, and the cells of each value.
+
+    Parameters
+    ----------
+    table
+        Cells by cluster and value.
+    column
+        Name of the column.
+    """
     table = table.loc[natsorted(table.index), natsorted(table)]
     table.columns.name = None
     largest = table.idxmax(axis=1)

@@ -1,0 +1,168 @@
+"""The map of very many cells, as the density of its pixels.
+
+The cells of each pixel are counted, which datashader does, too; NumPy's bincount needs no further
+packages for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from matplotlib.colors import to_rgb
+
+from scatlas.pl._style import colours, styled
+from scatlas.pl._umap import (
+    MISSING,
+    add_colour_bar,
+    colour_scale,
+    empty_map,
+    label_clusters,
+    legend,
+    title_of_categories,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+    # Reads the rows from one to another: coordinates, and codes or numbers.
+    Read = Callable[[int, int], tuple[NDArray[np.float32], NDArray[np.generic]]]
+
+PIXELS = 700  # per side
+_MARGIN = 0.02  # of the side
+_CELLS_AT_ONCE = 2**18
+_SAMPLED = 100_000  # cells that place the marks and bound the colours
+# Opacity of a pixel with one cell: a rare group is still seen.
+_FAINTEST = 0.45
+
+
+class Pixels(NamedTuple):
+    """Cells by pixel.
+
+    Attributes
+    ----------
+    counts
+        int64 ``[PIXELS, PIXELS]``: cells, the first row at the bottom.
+    sums
+        float64 ``[PIXELS, PIXELS, n]``: sums of ``n`` values per cell.
+    box
+        Left, right, bottom and top of the picture.
+    """
+
+    counts: NDArray[np.int64]
+    sums: NDArray[np.float64]
+    box: tuple[float, float, float, float]
+
+
+@styled
+def umap_density(
+    read: Read, n_cells: int, color: str, *, names: list[str] | None = None, low: bool = False
+) -> Figure:
+    """Draw cells on the map as the density of its pixels.
+
+    A pixel has the mean colour of its cells, and is the more opaque the more cells it has (by the
+    logarithm), so that rare groups are seen as well as large ones.
+
+    Parameters
+    ----------
+    read
+        Returns the cells from one row to another: coordinates, float ``[n, 2]``, and the values of
+        the column: codes of ``names``, -1 where there is none; or numbers, NaN where there is none.
+    n_cells
+        Number of cells. They are read twice, 262,144 at a time.
+    color
+        Name of the column, for the title.
+    names
+        Names of the categories; None: the column has numbers.
+    low
+        Of numbers, give the brightest colours to the lowest.
+    """
+    xy, values = _sample(read, n_cells)
+    if names is None:
+        return _measure(read, n_cells, color, values.astype(np.float64), low=low)
+    palette = colours(len(names))
+    rgb = np.array([to_rgb(name) for name in [*palette, MISSING]])
+    levels = np.rint(255 * rgb)  # whole numbers, whose sums are exact
+    pixels = count_pixels(read, n_cells, lambda codes: levels[codes.astype(np.int64)])
+    made, ax = empty_map()
+    _show(ax, pixels, pixels.sums / np.maximum(pixels.counts, 1)[..., None] / 255)
+    ax.set_title(title_of_categories(color, len(names), n_cells))
+    codes = values.astype(np.int64)
+    legend(ax, codes, names, palette, label_clusters(ax, xy, codes, names))
+    return made
+
+
+def _measure(
+    read: Read, n_cells: int, color: str, sample: NDArray[np.float64], *, low: bool
+) -> Figure:
+    def known(values: NDArray[np.generic]) -> NDArray[np.float64]:
+        numbers = values.astype(np.float64)
+        is_known = np.isfinite(numbers)
+        return np.stack([np.where(is_known, numbers, 0), is_known], axis=1)
+
+    pixels = count_pixels(read, n_cells, known)
+    n_known = pixels.sums[..., 1]
+    scale = colour_scale(sample[np.isfinite(sample)], low)
+    rgb = scale.to_rgba(pixels.sums[..., 0] / np.maximum(n_known, 1))[..., :3]
+    rgb[n_known == 0] = to_rgb(MISSING)
+    made, ax = empty_map()
+    _show(ax, pixels, rgb)
+    ax.set_title(f"{color}, mean of each pixel, {n_cells:,} cells")
+    add_colour_bar(made, scale)
+    return made
+
+
+def count_pixels(
+    read: Read, n_cells: int, values_of: Callable[[NDArray[np.generic]], NDArray[np.float64]]
+) -> Pixels:
+    """Count cells by pixel, and sum the values of each, float ``[n, k]``."""
+    low, high = np.full(2, np.inf), np.full(2, -np.inf)
+    for xy, _ in _parts(read, n_cells):
+        low, high = np.minimum(low, xy.min(axis=0)), np.maximum(high, xy.max(axis=0))
+    side = np.maximum(high - low, 1e-12)
+    low, high = low - _MARGIN * side, high + _MARGIN * side
+    counts = np.zeros(PIXELS**2, np.int64)
+    sums: NDArray[np.float64] | None = None
+    for xy, column in _parts(read, n_cells):
+        at = ((xy - low) / (high - low) * PIXELS).astype(np.int64).clip(0, PIXELS - 1)
+        pixel = at[:, 1] * PIXELS + at[:, 0]
+        counts += np.bincount(pixel, minlength=PIXELS**2)
+        values = values_of(column)
+        if sums is None:
+            sums = np.zeros((PIXELS**2, values.shape[1]))
+        for k in range(values.shape[1]):
+            sums[:, k] += np.bincount(pixel, values[:, k], minlength=PIXELS**2)
+    assert sums is not None
+    return Pixels(
+        counts.reshape(PIXELS, PIXELS),
+        sums.reshape(PIXELS, PIXELS, -1),
+        (float(low[0]), float(high[0]), float(low[1]), float(high[1])),
+    )
+
+
+def _show(ax: Axes, pixels: Pixels, rgb: NDArray[np.float64]) -> None:
+    dense = np.log(np.maximum(np.percentile(pixels.counts[pixels.counts > 0], 99), 2))
+    opacity = _FAINTEST + (1 - _FAINTEST) * np.log(np.maximum(pixels.counts, 1)) / dense
+    alpha = np.where(pixels.counts > 0, opacity.clip(0, 1), 0)
+    image = np.concatenate([rgb.clip(0, 1), alpha[..., None]], axis=2)
+    ax.imshow(image, origin="lower", extent=pixels.box, aspect="auto", interpolation="nearest")
+
+
+def _parts(read: Read, n_cells: int) -> Iterator[tuple[NDArray[np.float32], NDArray[np.generic]]]:
+    for start in range(0, n_cells, _CELLS_AT_ONCE):
+        yield read(start, min(start + _CELLS_AT_ONCE, n_cells))
+
+
+def _sample(read: Read, n_cells: int) -> tuple[NDArray[np.float32], NDArray[np.generic]]:
+    """Every so many cells."""
+    step = -(-n_cells // _SAMPLED)
+    parts = []
+    for start in range(0, n_cells, _CELLS_AT_ONCE):
+        xy, values = read(start, min(start + _CELLS_AT_ONCE, n_cells))
+        kept = slice(-start % step, None, step)
+        parts.append((xy[kept], values[kept]))
+    return np.concatenate([xy for xy, _ in parts]), np.concatenate([v for _, v in parts])
