@@ -20,7 +20,7 @@ from scatlas.io.matrices.lazy import read_embedding
 from scatlas.io.zarr_writer.elements import ARRAY
 from scatlas.io.zarr_writer.sharded_array import PROJECTED_CODEC, ShardedArray, encoding_pool
 from scatlas.matrix.held_variance import PlateMoments, held_variance
-from scatlas.matrix.reference_map import UNLIKE_RANK, Placed
+from scatlas.matrix.reference_map import UNLIKE_RANK, Placement
 from scatlas.matrix.select_normalize import select_and_log_normalize
 from scatlas.workflow import script
 from scatlas.workflow.atlas_genes import find_genes
@@ -146,7 +146,7 @@ def constant_columns(plate: str, labels: dict[str, str], n_cells: int) -> dict[s
     return {name: pd.Categorical.from_codes(zeros, [value]) for name, value in values.items()}
 
 
-def placed_columns(found: list[Placed], reference: Reference) -> dict[str, Any]:
+def placed_columns(found: list[Placement], reference: Reference) -> dict[str, Any]:
     """Columns of obs of the cells that were placed, part by part."""
     columns: dict[str, Any] = {}
     for name, dtype in reference.labels.items():

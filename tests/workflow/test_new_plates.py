@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import anndata as ad
 import numpy as np
 import pytest
 
-import scatlas as sa
 from scatlas.datasets import simulate_plate, write_plate
-from scatlas.io.tables.column_writer import write_frame
-from scatlas.io.zarr_writer.elements import consolidate, open_group_to_write, write_elem
-from tests.workflow.conftest import once
+from tests.workflow.conftest import EACH, made_once, once
 from tests.workflow.runs import Project, assert_same_outputs
 
 pytestmark = pytest.mark.workflow
@@ -28,28 +24,17 @@ STEPS = ("load", "qc_filter", "normalize", "map_plate")
 ONCE = ("reference", "map_report")
 
 
-def add_map(store: Path) -> None:
-    """Add UMAP and clusters of all cells to an atlas.zarr."""
-    adata = ad.read_zarr(store)
-    sa.pp.neighbors(adata, n_neighbors=15)
-    sa.tl.umap(adata)
-    sa.tl.leiden(adata, flavor="igraph", n_iterations=2, directed=False)
-    write_elem(open_group_to_write(store / "obsm"), "X_umap", adata.obsm["X_umap"])
-    write_elem(open_group_to_write(store / "uns"), "umap", adata.uns["umap"])
-    shutil.rmtree(store / "obs")
-    write_frame(store / "obs", adata.obs)
-    consolidate(store)
+@pytest.fixture(scope="session")
+def source(shared: Path, plates: dict[str, Path]) -> Project:
+    """Atlas of p1 and p2 with a map of all cells: read only."""
+    known = {name: plates[name] for name in ("p1", "p2")}
+    return made_once(shared / "mapped_source", EACH | {"map": {}, "subset": {}}, known, "atlas")
 
 
 @pytest.fixture(scope="session")
-def atlas(shared: Path, two: Project) -> Path:
-    """Atlas of p1 and p2 with a map of all cells: read only."""
-    store = shared / "mapped_atlas.zarr"
-    with once(shared / "mapped_atlas.done") as first:
-        if first:
-            shutil.copytree(two.results / "atlas.zarr", store)
-            add_map(store)
-    return store
+def atlas(source: Project) -> Path:
+    """Its store."""
+    return source.results / "atlas.zarr"
 
 
 @pytest.fixture(scope="session")

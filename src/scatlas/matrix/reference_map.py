@@ -52,7 +52,7 @@ class Projection(NamedTuple):
         return out
 
 
-class Placed(NamedTuple):
+class Placement(NamedTuple):
     """What :meth:`ReferenceMap.place` finds for new cells.
 
     Attributes
@@ -106,7 +106,7 @@ class ReferenceMap(NamedTuple):
     curve: tuple[float, float]
     seed: int
 
-    def place(self, x: Array, keys: UInt64Array) -> Placed:
+    def place(self, x: Array, keys: UInt64Array) -> Placement:
         """Place new cells.
 
         Parameters
@@ -122,7 +122,7 @@ class ReferenceMap(NamedTuple):
             self.coordinates, neighbours, distances, self.curve, keys=keys, seed=self.seed
         )
         found = novelty(neighbours, distances, self.usual)
-        return Placed(
+        return Placement(
             coordinates,
             {name: labels for name, (labels, _) in votes.items()},
             {name: shares for name, (_, shares) in votes.items()},

@@ -121,13 +121,13 @@ def count_pixels(
 ) -> Pixels:
     """Count cells by pixel, and sum the values of each, float ``[n, k]``."""
     low, high = np.full(2, np.inf), np.full(2, -np.inf)
-    for xy, _ in _parts(read, n_cells):
+    for xy, _ in _read_parts(read, n_cells):
         low, high = np.minimum(low, xy.min(axis=0)), np.maximum(high, xy.max(axis=0))
     side = np.maximum(high - low, 1e-12)
     low, high = low - _MARGIN * side, high + _MARGIN * side
     counts = np.zeros(PIXELS**2, np.int64)
     sums: NDArray[np.float64] | None = None
-    for xy, column in _parts(read, n_cells):
+    for xy, column in _read_parts(read, n_cells):
         at = ((xy - low) / (high - low) * PIXELS).astype(np.int64).clip(0, PIXELS - 1)
         pixel = at[:, 1] * PIXELS + at[:, 0]
         counts += np.bincount(pixel, minlength=PIXELS**2)
@@ -152,13 +152,15 @@ def _show(ax: Axes, pixels: Pixels, rgb: NDArray[np.float64]) -> None:
     ax.imshow(image, origin="lower", extent=pixels.box, aspect="auto", interpolation="nearest")
 
 
-def _parts(read: Read, n_cells: int) -> Iterator[tuple[NDArray[np.float32], NDArray[np.generic]]]:
+def _read_parts(
+    read: Read, n_cells: int
+) -> Iterator[tuple[NDArray[np.float32], NDArray[np.generic]]]:
     for start in range(0, n_cells, _CELLS_AT_ONCE):
         yield read(start, min(start + _CELLS_AT_ONCE, n_cells))
 
 
 def _sample(read: Read, n_cells: int) -> tuple[NDArray[np.float32], NDArray[np.generic]]:
-    """Every so many cells."""
+    """Evenly spaced cells, some _SAMPLED of them."""
     step = -(-n_cells // _SAMPLED)
     parts = []
     for start in range(0, n_cells, _CELLS_AT_ONCE):

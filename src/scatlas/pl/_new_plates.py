@@ -74,9 +74,10 @@ def new_cells(
     return made
 
 
-def _points(ax: Axes, xy: NDArray[np.floating], colour: object) -> None:
+def _points(ax: Axes, xy: NDArray[np.floating], colour: str | NDArray[np.str_]) -> None:
     area = float(np.clip(20_000 / max(1, len(xy)), 0.2, 6))
-    ax.scatter(*np.asarray(xy)[:, :2].T, s=area, c=colour, linewidths=0, rasterized=True)
+    x, y = np.asarray(xy)[:, :2].T
+    ax.scatter(x, y, s=area, c=colour, linewidths=0, rasterized=True)
 
 
 @styled

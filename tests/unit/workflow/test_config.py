@@ -45,6 +45,7 @@ ROOT = Path(__file__).parents[3]
 DEFAULTS = yaml.safe_load("""
 plates: {sheet: config/plates.tsv, path: null, by: null, on_error: stop}
 outdir: results
+atlas: null
 backend: auto
 seed: 0
 source: {counts: X}
@@ -65,6 +66,7 @@ leiden: {resolution: 1.0}
 map: {cells: all, method: auto, memory: 16GB}
 pseudobulk: null
 integrate: null
+new_plates: {max_missing_genes: 0.1, obs: [], n_reference: 200000}
 report: {colors: [cell_line, plate, drug, leiden]}
 compute: {block_budget: auto, memory: pool, memory_limit: null, cluster: null}
 """)

@@ -729,7 +729,7 @@ class Config(_Section):
         None,
         description=(
             "A finished atlas.zarr, onto which the plates are mapped (docs/new-plates.md). The "
-            "settings of its record apply. null: the plates become an atlas of their own."
+            "settings of its record apply. null: the plates become a new atlas."
         ),
     )
     backend: Literal["auto", "cpu", "gpu"] = Field(

@@ -250,9 +250,7 @@ def _maps(book: Book, results: Results, config: Mapping[str, Any]) -> list[_Pict
     return [*pictures, book.table("clusters", "Clusters", clusters)]
 
 
-def _maps_of_all(
-    book: _Book, cells: AtlasMap, config: Mapping[str, Any]
-) -> list[_Picture | _Table]:
+def _maps_of_all(book: Book, cells: AtlasMap, config: Mapping[str, Any]) -> list[_Picture | _Table]:
     """Maps of all cells of the atlas; clusters by cell line and by plate."""
     colors = [*config["report"]["colors"], "leiden_share", "map_distance"]
     pictures = []

@@ -130,7 +130,7 @@ def build_new_plates(
     drawn = {plate: results.drawn(plate) for plate in results.mapped}
     atlas = results.atlas
     said = advice(results)
-    sections = {
+    sections: dict[str, list[Any]] = {
         "Map": [
             book.picture(
                 "new_cells",
