@@ -167,7 +167,8 @@ def variance_of_plate(args: argparse.Namespace, reference: Reference) -> dict[st
     x = reference.projection.scale.shift(x) if reference.projection.scale else x
     x_pca = read_embedding(args.mapped, "X_pca", block_budget=sizes["block_budget"])
     codes = np.zeros(x.shape[0], np.int64)
-    moments = (PlateMoments.read(part, codes, 1) for part in (x, x_pca))
+    leading = x_pca[:, : reference.n_leading]
+    moments = (PlateMoments.read(part, codes, 1) for part in (x, leading))
     row = held_variance(*moments, [args.plate]).iloc[0]
     return {name: float(row[name]) for name in ("variance", "held", "share")}
 

@@ -16,7 +16,7 @@ from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.io.matrices.lazy import read_embedding
 from scatlas.matrix.components import project
 from scatlas.matrix.gene_scale import GeneScale
-from scatlas.matrix.held_variance import PlateMoments, held_variance
+from scatlas.matrix.held_variance import PlateMoments, count_leading, held_variance
 from scatlas.matrix.reference_map import Projection, index_reference, usual_distances
 from scatlas.workflow import script
 from scatlas.workflow.config.sections import Neighbors
@@ -53,7 +53,9 @@ def main(argv: list[str] | None = None) -> None:
         if scale:
             x = scale.shift(x)
             moments = PlateMoments.read(x, codes, len(names))
-        variance = held_variance(moments, PlateMoments.read(x_pca, codes, len(names)), names)
+        n_leading = count_leading(np.asarray(sample.uns["pca"]["variance"]))
+        held = PlateMoments.read(x_pca[:, :n_leading], codes, len(names))
+        variance = held_variance(moments, held, names)
         PCs = np.asarray(sample.varm["PCs"], np.float64)
         zero_center = bool(sample.uns["pca"]["params"]["zero_center"])
         zeros = scale.zeros if scale else np.zeros(len(PCs))
@@ -78,6 +80,7 @@ def main(argv: list[str] | None = None) -> None:
             n_neighbors=n_neighbors,
             seed=record["seed"],
             variance=variance,
+            n_leading=n_leading,
         )
         facts |= {"n_cells": sample.n_obs, "n_cells_of_atlas": codes.size, "recall": index.recall}
         facts |= {"n_neighbors": n_neighbors, "n_pcs": n_pcs or PCs.shape[1]}

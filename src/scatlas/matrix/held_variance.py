@@ -96,6 +96,21 @@ def held_variance(genes: PlateMoments, components: PlateMoments, names: list[str
     return pd.DataFrame(columns, index=pd.Index(names, name="plate"))
 
 
+def count_leading(variance: Floats) -> int:
+    """Count the components with at least twice the variance of the last one; all if there are none.
+
+    The last components hold noise, and more of the noise of the cells from which they were computed
+    than of any other cells (Marchenko, Pastur 1967): with them every new plate would seem to fit
+    badly where components are many and cells few.
+
+    Parameters
+    ----------
+    variance
+        float64 ``[n_comps]``, descending.
+    """
+    return int((variance >= 2 * variance[-1]).sum()) or variance.size
+
+
 def smallest_usual_share(shares: Floats) -> float:
     """Share of variance below which a new plate asks for new components.
 

@@ -35,6 +35,8 @@ class Reference(NamedTuple):
         Number of components on which neighbours are found.
     labels
         By column, the dtype of the labels.
+    n_leading
+        Components whose share of the variance is measured.
     """
 
     var: pd.DataFrame
@@ -42,6 +44,7 @@ class Reference(NamedTuple):
     cells: ReferenceMap
     n_pcs: int
     labels: dict[str, pd.CategoricalDtype]
+    n_leading: int
 
 
 def write_reference(
@@ -54,6 +57,7 @@ def write_reference(
     n_neighbors: int,
     seed: int,
     variance: pd.DataFrame,
+    n_leading: int,
 ) -> None:
     """Write a reference; atomic.
 
@@ -69,6 +73,8 @@ def write_reference(
         As in :class:`scatlas.matrix.reference_map.ReferenceMap`.
     variance
         Table of :func:`scatlas.matrix.held_variance.held_variance` of the atlas's plates.
+    n_leading
+        Components of which the table says the share.
     """
     scale = projection.scale
     facts: dict[str, Any] = {
@@ -77,6 +83,7 @@ def write_reference(
         "distances": distances,
         "n_neighbors": n_neighbors,
         "seed": seed,
+        "n_leading": n_leading,
     }
     if scale:
         facts["scale"] = {"mean": scale.mean, "std": scale.std, "zero_center": scale.zero_center}
@@ -117,4 +124,5 @@ def read_reference(path: Path) -> Reference:
     )
     projection = Projection(np.asarray(stored.varm["PCs"]), facts["offset"], scale)
     labels = {name: column.dtype for name, column in columns.items()}
-    return Reference(stored.var, projection, cells, x_pca.shape[1], labels)
+    n_leading = int(facts["n_leading"])
+    return Reference(stored.var, projection, cells, x_pca.shape[1], labels, n_leading)

@@ -10,7 +10,12 @@ from scipy import sparse
 from scatlas.matrix.components import components
 from scatlas.matrix.gene_scale import GeneScale
 from scatlas.matrix.gram import gram_stats
-from scatlas.matrix.held_variance import PlateMoments, held_variance, smallest_usual_share
+from scatlas.matrix.held_variance import (
+    PlateMoments,
+    count_leading,
+    held_variance,
+    smallest_usual_share,
+)
 from scatlas.matrix.reference_map import (
     UNLIKE_RANK,
     Projection,
@@ -135,3 +140,26 @@ def test_a_share_is_small_if_it_lies_further_out_than_the_plates_of_the_atlas():
     assert smallest_usual_share(np.array([0.5, 0.6, np.nan])) == pytest.approx(0.4)
     assert smallest_usual_share(np.array([0.5])) == pytest.approx(0.45)
     assert np.isnan(smallest_usual_share(np.array([np.nan])))
+
+
+def test_components_of_noise_do_not_count():
+    """A plate of the same kind has the share of the others, however many components hold noise."""
+    rng = np.random.default_rng(0)
+    axes = np.linalg.qr(rng.normal(size=(400, 3)))[0].T * np.array([[9.0], [7.0], [5.0]])
+
+    def plate() -> np.ndarray:
+        return rng.normal(size=(1000, 3)) @ axes + rng.normal(size=(1000, 400))
+
+    known, new = plate(), plate()
+    _, values, vectors = np.linalg.svd(known - known.mean(axis=0), full_matrices=False)
+    n = count_leading(values[:100] ** 2)
+    assert n == 3
+    codes = np.zeros(1000, np.int64)
+
+    def share(x: np.ndarray, n: int) -> float:
+        moments = [PlateMoments.read(part, codes, 1) for part in (x, x @ vectors[:n].T)]
+        return held_variance(*moments, ["p"])["share"].iloc[0]
+
+    assert share(new, n) == pytest.approx(share(known, n), rel=0.1)
+    assert share(new, 100) < smallest_usual_share(np.array([share(known, 100)]))
+    assert count_leading(np.ones(5)) == 5
