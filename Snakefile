@@ -59,7 +59,6 @@ else:
     if CONFIG.harmony:
 
         include: "workflow/rules/harmony.smk"
-
     include: "workflow/rules/embedding.smk"
 
     if CONFIG.maps_all_cells:
@@ -69,7 +68,6 @@ else:
     if CONFIG.integrate:
 
         include: "workflow/rules/integrate.smk"
-
     include: "workflow/rules/report.smk"
 
     if CONFIG.pseudobulk:

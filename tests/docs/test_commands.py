@@ -41,6 +41,7 @@ RUN = (
     "snakemake --configfile=my.yaml --unlock",
     "snakemake --configfile=my.yaml atlas",
     "snakemake --configfile=my.yaml --report snakemake-report.html",
+    "snakemake --configfile=new.yaml map_plates",
 )
 # With these options even -n calls a program that may be missing: Snakemake parses them.
 PROGRAMS = {"--software-deployment-method conda": "conda"}
@@ -143,6 +144,10 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number, plate in enumerate(read_plates(folder / sheet, check_files=False), start=1):
             write_plate(Path(plate.path), simulate_plate(number, n_cells=120, n_genes=600))
         assert load(folder / config).plates.sheet == sheet
+    (block,) = (text for name, text in code("docs/new-plates.md")[0] if "atlas:" in text)
+    (folder / "new.yaml").write_text(block)
+    write_plate(data / "new.h5ad", simulate_plate(9, n_cells=120, n_genes=600))
+    (folder / "new-plates.tsv").write_text(f"plate\tpath\nnew\t{data}/new.h5ad\n")
     return folder
 
 
@@ -173,6 +178,7 @@ def test_the_atlas_of_the_readme_is_made(atlas: Path):
     results = atlas / load(atlas / "my.yaml").outdir
     assert (results / "report.html").exists()
     assert (atlas / "snakemake-report.html").exists()
+    assert (atlas / load(atlas / "new.yaml").outdir / "mapped/report.html").exists()
 
 
 @pytest.mark.parametrize("text", PLANNED)

@@ -43,6 +43,7 @@ RULES += [
     "reference",
     "map_plate",
     "map_report",
+    "extend",
     "report",
     "split",
     "pseudobulk",

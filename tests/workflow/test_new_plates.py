@@ -9,6 +9,10 @@ import numpy as np
 import pytest
 
 from scatlas.datasets import simulate_plate, write_plate
+from scatlas.errors import InputError
+from scatlas.io.files.checksums import checksum
+from scatlas.workflow import reproduce
+from scatlas.workflow.provenance import read_record
 from tests.workflow.conftest import EACH, made_once, once
 from tests.workflow.runs import Project, assert_same_outputs
 
@@ -179,3 +183,69 @@ def test_plates_that_do_not_fit_are_refused_and_nothing_is_written(
     assert (
         "are missing and count as zero" in (project.results / "logs/map_plate/few.log").read_text()
     )
+
+
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory: pytest.TempPathFactory, mapped: Project, atlas: Path) -> Project:
+    """A new version of the atlas, with both plates: read only."""
+    project = mapped.copied(tmp_path_factory.mktemp("extended"))
+    before = contents(atlas)
+    assert project.build("extend") == {"extend"}
+    assert contents(atlas) == before
+    return project
+
+
+def test_a_new_version_has_the_old_cells_and_the_new_ones(
+    extended: Project, atlas: Path, new_plates: dict[str, Path]
+):
+    old, new = ad.read_zarr(atlas), ad.read_zarr(extended.results / "atlas.zarr")
+    kept = new[: old.n_obs]
+    assert kept.obs_names.tolist() == old.obs_names.tolist()
+    assert (kept.X != old.X).nnz == 0
+    for name in ("X_pca", "X_umap"):
+        np.testing.assert_array_equal(kept.obsm[name], old.obsm[name])
+    for name in old.obs:
+        assert kept.obs[name].astype(object).equals(old.obs[name].astype(object)), name
+    assert new.var.equals(old.var)
+    np.testing.assert_array_equal(new.varm["PCs"], old.varm["PCs"])
+    assert new.uns["umap"]["params"]["a"] == old.uns["umap"]["params"]["a"]
+    start = old.n_obs
+    for plate in new_plates:
+        cells = ad.read_zarr(extended.results / f"mapped/{plate}.zarr")
+        part = new[start : start + cells.n_obs]
+        assert (part.X != cells.X).nnz == 0
+        np.testing.assert_array_equal(part.obsm["X_umap"], cells.obsm["X_umap"])
+        for name in ("plate", "leiden", "cell_line", "unlike_atlas", "map_distance"):
+            assert list(part.obs[name]) == list(cells.obs[name]), name
+        start += cells.n_obs
+    assert start == new.n_obs
+    assert new.obs["unlike_atlas"][: old.n_obs].isna().all()
+    assert new.obs_names.is_unique
+
+
+def test_the_record_says_which_plates_were_mapped_onto_what(extended: Project, atlas: Path):
+    record, old = read_record(extended.results / "atlas.zarr"), read_record(atlas)
+    assert record["config"] == old["config"]
+    assert record["extends"] == checksum(atlas)
+    mapped = [plate for plate in record["plates"] if plate.get("mapped")]
+    assert [plate["plate"] for plate in mapped] == ["p3", "p4"]
+    assert record["plates"][:2] == old["plates"]
+    assert all(plate["n_cells"] > 100 for plate in mapped)
+    with pytest.raises(InputError, match="plate 'p3' and others were mapped onto an atlas"):
+        reproduce.main([str(extended.results / "atlas.zarr"), "--directory", "unused"])
+
+
+def test_plates_can_be_mapped_onto_a_new_version(
+    extended: Project, mapped: Project, tmp_path: Path
+):
+    """Components and drift are measured by the plates from which they were computed."""
+    atlas = extended.results / "atlas.zarr"
+    project = Project(tmp_path, CONFIG | {"atlas": str(atlas)})
+    write_plate(tmp_path / "p5.h5ad", simulate_plate(5, n_cells=80, n_genes=600))
+    project.write_plates({"p5": tmp_path / "p5.h5ad"})
+    project.build("map_plates")
+    here, before = (
+        ad.read_h5ad(p.results / "mapped/reference.h5ad").uns["variance"] for p in (project, mapped)
+    )
+    assert here.index.tolist() == ["p1", "p2"]
+    np.testing.assert_allclose(here["share"], before["share"], rtol=1e-9)

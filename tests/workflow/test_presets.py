@@ -32,7 +32,7 @@ ON_DEMAND = (
     "integrate",
 )
 # Of new plates on a finished atlas.
-NEW_PLATES = ("reference", "map_plate", "map_report")
+NEW_PLATES = ("reference", "map_plate", "map_report", "extend")
 
 
 def snakemake(*options: str, folder: Path, snakefile: Path = ROOT / "Snakefile", **env: str) -> str:

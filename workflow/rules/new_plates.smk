@@ -1,6 +1,6 @@
 # New plates on a finished atlas, which stays as it is (config: atlas, new_plates).
 # in:  the atlas; plates/{plate}/{counts.zarr,size_factors.parquet}
-# out: mapped/reference.h5ad, mapped/{plate}.zarr, mapped/report.html
+# out: mapped/reference.h5ad, mapped/{plate}.zarr, mapped/report.html; atlas.zarr, if asked for
 
 
 def atlas_path():
@@ -147,3 +147,46 @@ rule map_report:
         " --facts {params.facts:q} --captions {params.captions:q} --figures {output.figures:q}"
         " --tables {output.tables:q} --report {output.page:q}"
         f"{STEP_TAIL}"
+
+
+rule extend:
+    input:
+        reference_manifest=rules.reference.output.manifest,
+        old=atlas_path(),
+        map_plate=all_plates(rules.map_plate.output.manifest),
+        mapped=ancient(all_plates(rules.map_plate.output.mapped)),
+        load=all_plates(rules.load.output.manifest),
+        script=script("extend"),
+    output:
+        atlas=f"{OUT}/atlas.zarr/zarr.json",
+        manifest=f"{OUT}/manifests/extend.json",
+    log:
+        f"{OUT}/logs/extend.log",
+    benchmark:
+        f"{OUT}/benchmarks/extend/atlas.tsv"
+    retries: 2
+    group:
+        "extend"
+    conda:
+        "../../envs/cpu.yaml"
+    threads: threads_for("extend")
+    resources:
+        **device("extend"),
+        mem_mb=memory("extend"),
+        runtime=runtime("extend"),
+        disk_mb=disk("extend"),
+        attempt=which_attempt,
+    params:
+        old=as_is(CONFIG.atlas),
+        mapped=by_plate(f"{OUT}/mapped/{{plate}}.zarr"),
+        plates=as_is(json.dumps(plate_rows(CONFIG, SHEET))),
+        code=code("extend"),
+        atlas=subpath(output.atlas, parent=True),
+        manifests=subpath(output.manifest, parent=True),
+    message:
+        "a new version of the atlas"
+    shell:
+        f"{RUN}"
+        " {input.script:q} --old {params.old:q} --mapped {params.mapped:q}"
+        " --plates {params.plates:q} --manifests {params.manifests:q} --atlas {params.atlas:q}"
+        f"{BLOCK_OPTIONS}{STEP_TAIL}"

@@ -1,7 +1,7 @@
 # Options of the scripts that the rules compute from the config.
 import json
 
-from scatlas.workflow.provenance import recipe
+from scatlas.workflow.provenance import plate_rows, recipe
 
 # Of load: the var column in which mitochondrial genes are found.
 GENE_NAMES_OPTION = (

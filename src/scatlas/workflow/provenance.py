@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from scatlas._version import __version__
 from scatlas.errors import InputError
+from scatlas.io.files.checksums import checksum
 from scatlas.workflow.integrity import run_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from scatlas.workflow.config.plate_sheet import Plate
@@ -35,16 +36,10 @@ ATLAS_STEPS = ("consensus", "concat_on_disk", "pca")
 MAP_STEPS = ("subset", "neighbors", "umap", "leiden", "embedding", "map")
 
 
-def recipe(config: Config, plates: Sequence[Plate]) -> str:
-    """Settings and plates that decide an atlas, as an option of the step ``atlas``.
+def plate_rows(config: Config, plates: Sequence[Plate]) -> list[dict[str, Any]]:
+    """Plates as a record lists them: ``plate``, ``path`` and ``labels``, in the order of the sheet.
 
-    Returns
-    -------
-    JSON in one line: ``config``, every key of :data:`ATLAS_KEYS` with its value, those of
-    :data:`MAP_KEYS` if the atlas has the map of all cells, and the keys of ``integrate`` that
-    decide ``X_pca_harmony`` if the atlas has it; ``plates`` in the order of the sheet, each with
-    ``plate``, ``path`` and ``labels``, with ``counts`` if they are not in X, and with ``by`` if the
-    path is that of a file of samples. Equal settings give equal text.
+    With ``counts`` if they are not in X, and with ``by`` if the path is that of a file of samples.
     """
     rows = []
     for plate in plates:
@@ -52,12 +47,25 @@ def recipe(config: Config, plates: Sequence[Plate]) -> str:
         counts = plate.counts or config.source.counts
         rows[-1] |= {"counts": counts} if counts != "X" else {}
         rows[-1] |= {"by": config.plates.by} if config.plates.by else {}
+    return rows
+
+
+def recipe(config: Config, plates: Sequence[Plate]) -> str:
+    """Settings and plates that decide an atlas, as an option of the step ``atlas``.
+
+    Returns
+    -------
+    JSON in one line: ``config``, every key of :data:`ATLAS_KEYS` with its value, those of
+    :data:`MAP_KEYS` if the atlas has the map of all cells, and the keys of ``integrate`` that
+    decide ``X_pca_harmony`` if the atlas has it; ``plates`` as :func:`plate_rows`. Equal settings
+    give equal text.
+    """
     keys = {*ATLAS_KEYS, *(MAP_KEYS if config.maps_all_cells else ())}
     settings = config.model_dump(mode="json", include=keys)
     if config.integrate and config.integrate.cells == "all":
         # The other keys belong to a later step.
         settings["integrate"] = config.integrate.model_dump(exclude={"umap", "label"})
-    return _json_line({"config": settings, "plates": rows})
+    return _json_line({"config": settings, "plates": plate_rows(config, plates)})
 
 
 def record(settings_json: str, manifests: Path) -> dict[str, Any]:
@@ -77,10 +85,7 @@ def record(settings_json: str, manifests: Path) -> dict[str, Any]:
     packages. If steps ran with several versions, all of them are listed.
     """
     decided = json.loads(settings_json)
-    plates = []
-    for row in decided["plates"]:
-        loaded = json.loads((manifests / "load" / f"{row['plate']}.json").read_text("utf-8"))
-        plates.append({**row, **{name: loaded[name] for name in CONTENT_FACTS}})
+    plates = _with_content(decided["plates"], manifests)
     names = [row["plate"] for row in plates]
     plate_steps, atlas_steps = list(PLATE_STEPS), list(ATLAS_STEPS)
     if decided["config"]["doublets"]:
@@ -104,6 +109,46 @@ def record(settings_json: str, manifests: Path) -> dict[str, Any]:
         "plates": _json_line(plates),
         "versions": _json_line({name: _join_versions(name, versions) for name, _ in versions}),
     }
+
+
+def extended_record(
+    atlas: Path, plates: Sequence[Mapping[str, Any]], manifests: Path
+) -> dict[str, Any]:
+    """Record of a new version of an atlas, with plates that were mapped onto it.
+
+    Parameters
+    ----------
+    atlas
+        The old version.
+    plates
+        Rows of :func:`plate_rows` of the new plates.
+    manifests
+        Folder of the manifests of their run.
+
+    Returns
+    -------
+    As :func:`record`: that of the old version, with the new plates, which have ``mapped``: true,
+    and the checksum of the old version as ``extends``.
+    """
+    old = read_record(atlas)
+    new = [{**row, "mapped": True} for row in _with_content(plates, manifests)]
+    return {
+        **old,
+        "version": __version__,
+        "config": _json_line(old["config"]),
+        "plates": _json_line([*old["plates"], *new]),
+        "versions": _json_line(old["versions"]),
+        "extends": checksum(atlas),
+    }
+
+
+def _with_content(plates: Sequence[Mapping[str, Any]], manifests: Path) -> list[dict[str, Any]]:
+    """Rows of plates with their :data:`CONTENT_FACTS`."""
+    found = []
+    for row in plates:
+        loaded = json.loads((manifests / "load" / f"{row['plate']}.json").read_text("utf-8"))
+        found.append({**row, **{name: loaded[name] for name in CONTENT_FACTS}})
+    return found
 
 
 def read_record(atlas: Path) -> dict[str, Any]:

@@ -60,6 +60,12 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv[:n_own])
     args.snakemake = argv[n_own + 1 :]
     record = read_record(args.atlas)
+    if mapped := [plate["plate"] for plate in record["plates"] if plate.get("mapped")]:
+        msg = (
+            f"{args.atlas}: plate {mapped[0]!r} and others were mapped onto an atlas "
+            f"({len(mapped)} in all): reproduce the atlas that it extends"
+        )
+        raise InputError(msg)
     for warning in version_warnings(record):
         logger.warning("%s", warning)
     write_project(record, args.directory, plates_from=args.plates_from, backend=args.backend)

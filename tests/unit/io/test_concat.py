@@ -674,3 +674,34 @@ def test_unique_names_hold_no_strings():
     assert all(
         value.dtype != object for value in vars(names).values() if isinstance(value, np.ndarray)
     )
+
+
+def test_an_outer_join_fills_gaps_by_kind(tmp_path):
+    """As anndata does, but whole numbers and flags stay what they are; one plate keeps names."""
+    own = {
+        "real": np.linspace(0, 1, 45, dtype=np.float32),
+        "whole": np.arange(45),
+        "flag": np.arange(45) % 2 == 0,
+        "kind": pd.Categorical(["x", "y", "z"] * 15),
+        "note": [f"n{i}" for i in range(45)],
+    }
+    names = [f"p1c{i}" for i in range(45)]
+    plates = {"a": plate(45, 0, obs=own, names=names), "b": plate(31, 1)}
+    joined, facts = merged(tmp_path, plates, label=None, join="outer", keep_names="a")
+    assert facts["dropped_columns"] == []
+    assert "plate" not in joined.obs
+    first, second = joined.obs[:45], joined.obs[45:]
+    assert first.index.tolist() == names
+    assert second.index.tolist() == [f"p1c{i}-b" for i in range(31)]
+    for name, values in own.items():
+        assert list(first[name]) == list(values), name
+        assert second[name].isna().all(), name
+    dtypes = {name: str(joined.obs[name].dtype) for name in own}
+    assert dtypes == {
+        "real": "float32",
+        "whole": "Int64",
+        "flag": "boolean",
+        "kind": "category",
+        "note": "category",
+    }
+    assert list(joined.obs["share"]) == [*plates["a"].obs["share"], *plates["b"].obs["share"]]

@@ -115,10 +115,10 @@ def assemble(
     facts = facts.join(var.loc[facts.index])
 
     with atomic_path(out) as partial:
-        _place(merged, partial, {"X": "X", "obs": "obs"})
-        _place(pca, partial, _OF_COMPONENTS)
+        place(merged, partial, {"X": "X", "obs": "obs"})
+        place(pca, partial, _OF_COMPONENTS)
         for name, store in (obsm or {}).items():
-            _place(Path(store), partial, {name: f"obsm/{name}"})
+            place(Path(store), partial, {name: f"obsm/{name}"})
         create_group(partial, ANNDATA)
         root = open_group_to_write(partial)
         for name in ("obsm", "varm"):
@@ -150,7 +150,7 @@ def _place_map(cell_map: Path, atlas: Path) -> None:
     create_group(atlas / "obs", attributes)
     elements = [f"obs/{name}" for name in names] + ["obsm/X_umap"]
     elements += [f"uns/{path.name}" for path in (cell_map / "uns").iterdir() if path.is_dir()]
-    _place(cell_map, atlas, {name: name for name in elements})
+    place(cell_map, atlas, {name: name for name in elements})
 
 
 def _check_cells(merged: Path, store: Path, n_cells: int, cells: StoredArray) -> None:
@@ -168,8 +168,16 @@ def _check(merged: Path, pca: Path, n_cells: int, genes: pd.Index, found: Stored
         raise InputError(msg)
 
 
-def _place(store: Path, out: Path, parts: Mapping[str, str]) -> None:
-    """Put parts of a store into another, by name there: link their chunks, copy their metadata."""
+def place(store: Path, out: Path, parts: Mapping[str, str]) -> None:
+    """Put parts of a store into another: link their chunks, copy their metadata.
+
+    Parameters
+    ----------
+    store, out
+        Store to take from, and store to write.
+    parts
+        By their names in ``store``, their names in ``out``.
+    """
     can_link = True
     for name, new_name in parts.items():
         for file in sorted((store / name).rglob("*")):

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -49,7 +49,9 @@ def concat_on_disk(
     stores: Mapping[str, Path | str],
     out: Path | str,
     *,
-    label: str = "plate",
+    label: str | None = "plate",
+    join: Literal["inner", "outer"] = "inner",
+    keep_names: str | None = None,
     labels: Mapping[str, Mapping[str, str]] | None = None,
     block_budget: str | int = "256MB",
 ) -> dict[str, Any]:
@@ -67,7 +69,12 @@ def concat_on_disk(
     out
         Store to write.
     label
-        obs column that gets the plate's name; categories in the order of ``stores``.
+        obs column that gets the plate's name; categories in the order of ``stores``. None: none.
+    join
+        obs columns of the result: ``"inner"``, those that all plates have; ``"outer"``, those of
+        any plate, with gaps for the cells of the others.
+    keep_names
+        Plate whose cells keep their names in any case.
     labels
         By plate, further obs columns and the value that all its cells get there: the same columns
         for each plate, as categories in order of first appearance. They replace columns of their
@@ -91,10 +98,10 @@ def concat_on_disk(
 
     Notes
     -----
-    Columns of obs that are not on all plates are left out, and a cell name that occurs on more
-    than one plate gets the suffix ``-{plate}`` (and a number where that name is taken as well),
-    both with a notice in the log. Numbers of different dtypes take NumPy's common dtype; other
-    mixtures become text, without ``nan`` where a value is missing.
+    With ``join="inner"`` columns of obs that are not on all plates are left out. A cell name that
+    occurs on more than one plate gets the suffix ``-{plate}`` (and a number where that name is
+    taken as well). Both leave a notice in the log. Numbers of different dtypes take NumPy's common
+    dtype; other mixtures become text, without ``nan`` where a value is missing.
     """
     plates = [_Plate(name, Path(path)) for name, path in stores.items()]
     if not plates:
@@ -104,7 +111,8 @@ def concat_on_disk(
         plate.check_genes(plates[0])
     n_values = sum(plate.n_values for plate in plates)
     piece = values_per_piece(block_budget)
-    obs = _Obs(plates, _constants(plates, label, labels or {}))
+    constants = _constants(plates, label, labels or {})
+    obs = _Obs(plates, constants, join=join, keep_names=keep_names)
     for notice in obs.notices:
         logger.warning("%s", notice)
     writer = CsrWriter(
@@ -231,13 +239,16 @@ class _Obs:
     All errors and notices are found before the counts are copied, which may take hours.
     """
 
-    def __init__(self, plates: list[_Plate], constants: _Constants) -> None:
+    def __init__(
+        self, plates: list[_Plate], constants: _Constants, *, join: str, keep_names: str | None
+    ) -> None:
         self._plates = plates
         self._constants = constants
         self.notices: list[str] = []
         common = set(plates[0].obs_columns).intersection(*(p.obs_columns for p in plates))
-        self.columns = [name for name in plates[0].obs_columns if name in common]
         seen = dict.fromkeys(name for plate in plates for name in plate.obs_columns)
+        common = common if join == "inner" else set(seen)
+        self.columns = [name for name in seen if name in common]
         self.dropped = [name for name in seen if name not in common and name not in constants]
         if self.dropped:
             names = ", ".join(map(repr, self.dropped))
@@ -251,7 +262,7 @@ class _Obs:
             f"obs[{name!r}]: {target.note}" for name, target in self._targets.items() if target.note
         ]
         self._indexes = {plate.name: plate.column(plate.index_name) for plate in plates}
-        self._names = UniqueNames(self._indexes)
+        self._names = UniqueNames(self._indexes, keep=keep_names)
         self._note_names()
         for name in constants:
             self._compare(name)
@@ -285,8 +296,25 @@ class _Obs:
     def _columns(self, name: str) -> list[Column]:
         """Columns that make one column of the result, in the order of the plates."""
         if name not in self._constants:
-            return [plate.column(name) for plate in self._plates]
+            return [
+                plate.column(name) if name in plate.obs_columns else self._gaps(plate, name)
+                for plate in self._plates
+            ]
         return [self._label(plate, name) for plate in self._plates]
+
+    def _gaps(self, plate: _Plate, name: str) -> Column:
+        """A column without a value, of the kind that the other plates have."""
+        like = next(p.column(name) for p in self._plates if name in p.obs_columns)
+        n, kind = plate.shape[0], like.kind
+        if kind in {"number", "nullable"}:
+            is_real = like.dtype.kind == "f"
+            values = np.broadcast_to(like.dtype.type(np.nan if is_real else 0), n)
+            mask = None if is_real else np.broadcast_to(True, n)
+            stored = Stored("number" if is_real else "nullable", like.dtype, n, values, 1, mask)
+        else:
+            codes = np.broadcast_to(np.int8(-1), n)
+            stored = Stored("categorical", codes.dtype, n, codes, 1, categories=like.categories)
+        return Column(str(plate.path), f"obs/{name}", stored)
 
     def _label(self, plate: _Plate, name: str) -> Column:
         """The plate's label as a column; without a label, the plate's own column or gaps."""
@@ -332,10 +360,10 @@ def _holds_only(column: Column, text: str) -> bool:
 
 
 def _constants(
-    plates: list[_Plate], label: str, labels: Mapping[str, Mapping[str, str]]
+    plates: list[_Plate], label: str | None, labels: Mapping[str, Mapping[str, str]]
 ) -> _Constants:
     """Columns with one value per plate: the plate's name, and the given labels."""
-    constants = {label: {plate.name: plate.name for plate in plates}}
+    constants = {} if label is None else {label: {plate.name: plate.name for plate in plates}}
     names = labels.get(plates[0].name, {}).keys()
     for plate in plates if labels else ():
         if labels.get(plate.name, {}).keys() != names:

@@ -36,6 +36,8 @@ class UniqueNames:
     ----------
     columns
         The names on each plate, as text; unique within a plate.
+    keep
+        Plate whose cells keep their names in any case.
 
     Raises
     ------
@@ -43,7 +45,7 @@ class UniqueNames:
         A name occurs twice on one plate.
     """
 
-    def __init__(self, columns: Mapping[str, Column]) -> None:
+    def __init__(self, columns: Mapping[str, Column], *, keep: str | None = None) -> None:
         self._columns = dict(columns)
         sizes = [column.n_rows for column in self._columns.values()]
         self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
@@ -56,6 +58,9 @@ class UniqueNames:
         for rows, first in self._shared(hashes):
             self._check_distinct_cells(rows, first)
             repeated[rows] = True
+        if keep is not None:
+            plate = list(self._columns).index(keep)
+            repeated[self._starts[plate] : self._starts[plate + 1]] = False
         self._changed = repeated
         if self.n_changed:
             self._hash(hashes, repeated)
