@@ -3,15 +3,6 @@
 # out: mapped/reference.h5ad, mapped/{plate}.zarr, mapped/report.html; atlas.zarr, if asked for
 
 
-def atlas_path():
-    """Root metadata of the atlas, without the prefix or storage of the results."""
-    return local(f"{CONFIG.atlas}/zarr.json")
-
-
-def plate_labels(wildcards):
-    return json.dumps(PLATES[wildcards.plate].labels)
-
-
 rule reference:
     input:
         atlas=atlas_path(),
@@ -111,6 +102,7 @@ rule map_report:
         reference=ancient(rules.reference.output.reference),
         map_plate=all_plates(rules.map_plate.output.manifest),
         mapped=ancient(all_plates(rules.map_plate.output.mapped)),
+        opening=str(HERE / "workflow/report/new_plates/opening.rst"),
         captions=sorted(map(str, (HERE / "workflow/report/new_plates").glob("*.rst"))),
         script=script("map_report"),
     output:
@@ -137,7 +129,7 @@ rule map_report:
     params:
         mapped=by_plate(f"{OUT}/mapped/{{plate}}.zarr"),
         facts=by_plate(f"{OUT}/manifests/map_plate/{{plate}}.json"),
-        captions=str(HERE / "workflow/report/new_plates"),
+        captions=subpath(input.opening, parent=True),
         code=code("map_report"),
     message:
         "the report on the new plates"

@@ -86,3 +86,12 @@ def report_options(wildcards):
     if CONFIG.integrate:
         words += ["--integrated", with_prefix(f"{OUT}/integrated.h5ad")]
     return shlex.join(words)
+
+
+def atlas_path():
+    """Root metadata of the atlas, without the prefix or storage of the results."""
+    return local(f"{CONFIG.atlas}/zarr.json")
+
+
+def plate_labels(wildcards):
+    return json.dumps(PLATES[wildcards.plate].labels)
