@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import anndata as ad
@@ -289,3 +290,22 @@ def test_nothing_to_do_is_no_error():
         "0.0",
         "0.0",
     ]
+
+
+def test_new_plates_request_what_the_reference_and_their_cells_need(tmp_path: Path):
+    """The atlas's shape is in its metadata; its cells decide for the reference, up to a sample."""
+    for name, shape in (("X/data", 3e9), ("X/indptr", 20_000_001)):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "zarr.json").write_text(json.dumps({"shape": [int(shape)]}))
+    config = load({"atlas": str(tmp_path), "backend": "cpu", "pca": {"n_comps": 50}})
+    estimates = Estimates(config, PLATES)
+    assert estimates.finished_atlas.cells == 20_000_000
+    assert estimates.reference_cells == 200_000
+    small, large = (estimates.memory("map_plate", plate, 4) for plate in ("small", "first"))
+    assert 1900 < small < large
+    assert estimates.memory("reference", None, 4) > estimates.memory("map_report", None, 1) > 1500
+    assert estimates.runtime("map_plate", "first", 4) > estimates.runtime("map_plate", "small", 4)
+    assert estimates.disk("extend") > estimates.disk("map_plate", "first") > 1000
+    for rule in ("reference", "map_plate", "map_report", "extend"):
+        assert estimates.gpus(rule) == 0
+        assert estimates.runtime(rule, "first" if rule == "map_plate" else None, 4) >= 3
