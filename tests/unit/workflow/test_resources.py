@@ -303,7 +303,8 @@ def test_new_plates_request_what_the_reference_and_their_cells_need(tmp_path: Pa
     assert estimates.reference_cells == 200_000
     small, large = (estimates.memory("map_plate", plate, 4) for plate in ("small", "first"))
     assert 1900 < small < large
-    assert estimates.memory("reference", None, 4) > estimates.memory("map_report", None, 1) > 1500
+    for rule in ("reference", "map_report"):
+        assert 1500 < estimates.memory(rule, None, 4) < 10_000
     assert estimates.runtime("map_plate", "first", 4) > estimates.runtime("map_plate", "small", 4)
     assert estimates.disk("extend") > estimates.disk("map_plate", "first") > 1000
     for rule in ("reference", "map_plate", "map_report", "extend"):
