@@ -48,7 +48,7 @@ def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     new = Project(folder / "project", dict(config))
     new.write_plates(plates)
     new.plates = plates
-    new.build("results/umap.h5ad")
+    new.build("atlas")
     return new
 
 

@@ -36,6 +36,7 @@ PIXELS = 700  # per side
 _MARGIN = 0.02  # of the side
 _CELLS_AT_ONCE = 2**18
 _SAMPLED = 100_000  # cells that place the marks and bound the colours
+_LEAST_SAMPLED = 50  # of a category, or all its cells
 # Opacity of a pixel with one cell: a rare group is still seen.
 _FAINTEST = 0.45
 
@@ -73,7 +74,7 @@ def umap_density(
         Returns the cells from one row to another: coordinates, float ``[n, 2]``, and the values of
         the column: codes of ``names``, -1 where there is none; or numbers, NaN where there is none.
     n_cells
-        Number of cells. They are read twice, 262,144 at a time.
+        Number of cells. They are read up to four times, 262,144 at a time.
     color
         Name of the column, for the title.
     names
@@ -81,7 +82,7 @@ def umap_density(
     low
         Of numbers, give the brightest colours to the lowest.
     """
-    xy, values = _sample(read, n_cells)
+    xy, values = _sample(read, n_cells, 0 if names is None else len(names))
     if names is None:
         return _measure(read, n_cells, color, values.astype(np.float64), low=low)
     palette = colours(len(names))
@@ -110,7 +111,7 @@ def _measure(
     rgb = scale.to_rgba(pixels.sums[..., 0] / np.maximum(n_known, 1))[..., :3]
     rgb[n_known == 0] = to_rgb(MISSING)
     made, ax = empty_map()
-    _show(ax, pixels, rgb)
+    _show(ax, pixels, rgb, faintest=1)  # else colours would not be those of the colour bar
     ax.set_title(f"{color}, mean of each pixel, {n_cells:,} cells")
     add_colour_bar(made, scale)
     return made
@@ -144,12 +145,26 @@ def count_pixels(
     )
 
 
-def _show(ax: Axes, pixels: Pixels, rgb: NDArray[np.float64]) -> None:
+def _show(
+    ax: Axes, pixels: Pixels, rgb: NDArray[np.float64], *, faintest: float = _FAINTEST
+) -> None:
     dense = np.log(np.maximum(np.percentile(pixels.counts[pixels.counts > 0], 99), 2))
-    opacity = _FAINTEST + (1 - _FAINTEST) * np.log(np.maximum(pixels.counts, 1)) / dense
+    opacity = faintest + (1 - faintest) * np.log(np.maximum(pixels.counts, 1)) / dense
     alpha = np.where(pixels.counts > 0, opacity.clip(0, 1), 0)
-    image = np.concatenate([rgb.clip(0, 1), alpha[..., None]], axis=2)
+    image = _spread(np.concatenate([rgb.clip(0, 1), alpha[..., None]], axis=2))
     ax.imshow(image, origin="lower", extent=pixels.box, aspect="auto", interpolation="nearest")
+
+
+def _spread(image: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Give empty pixels the mean of their neighbours with cells: one pixel alone is not seen."""
+    filled = image[..., 3] > 0
+    padded = np.pad(image * filled[..., None], ((1, 1), (1, 1), (0, 0)))
+    beside = np.pad(filled.astype(np.float64), 1)
+    side = len(image)
+    shifts = [(i, j) for i in range(3) for j in range(3)]
+    total = sum(padded[i : i + side, j : j + side] for i, j in shifts)
+    n_filled = sum(beside[i : i + side, j : j + side] for i, j in shifts)
+    return np.where(filled[..., None], image, total / np.maximum(n_filled, 1)[..., None])
 
 
 def _read_parts(
@@ -159,12 +174,19 @@ def _read_parts(
         yield read(start, min(start + _CELLS_AT_ONCE, n_cells))
 
 
-def _sample(read: Read, n_cells: int) -> tuple[NDArray[np.float32], NDArray[np.generic]]:
-    """Evenly spaced cells, some _SAMPLED of them."""
+def _sample(
+    read: Read, n_cells: int, n_names: int
+) -> tuple[NDArray[np.float32], NDArray[np.generic]]:
+    """Every n-th cell; of rare categories, more or all cells, so that they get their marks."""
+    sizes = np.zeros(n_names + 1, np.int64)  # the last: no value
+    for _, codes in _read_parts(read, n_cells) if n_names else ():
+        sizes += np.bincount(codes.astype(np.int64) % (n_names + 1), minlength=n_names + 1)
     step = -(-n_cells // _SAMPLED)
-    parts = []
-    for start in range(0, n_cells, _CELLS_AT_ONCE):
-        xy, values = read(start, min(start + _CELLS_AT_ONCE, n_cells))
-        kept = slice(-start % step, None, step)
+    steps = np.clip(sizes // _LEAST_SAMPLED, 1, step)
+    parts, start = [], 0
+    for xy, values in _read_parts(read, n_cells):
+        rows = np.arange(start, start + len(xy))
+        kept = rows % (steps[values.astype(np.int64)] if n_names else step) == 0
         parts.append((xy[kept], values[kept]))
+        start += len(xy)
     return np.concatenate([xy for xy, _ in parts]), np.concatenate([v for _, v in parts])

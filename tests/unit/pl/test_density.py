@@ -85,6 +85,27 @@ def test_every_so_many_cells_are_sampled(
     xy, codes = cells
     monkeypatch.setattr(_density, "_SAMPLED", 700)
     monkeypatch.setattr(_density, "_CELLS_AT_ONCE", 333)
-    found = _density._sample(reader(xy, codes), N)
+    found = _density._sample(reader(xy, codes), N, 0)
     np.testing.assert_array_equal(found[1], codes[::8])
     np.testing.assert_array_equal(found[0], xy[::8])
+
+
+def test_rare_categories_have_their_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_density, "_SAMPLED", 1000)
+    rng = np.random.default_rng(0)
+    codes = np.concatenate([rng.integers(0, 8, 20_000), np.full(30, 8)])
+    xy = (rng.normal(size=(codes.size, 2)) + 20 * codes[:, None]).astype(np.float32)
+    names = [f"group {i}" for i in range(9)]
+    made = pl.umap_density(reader(xy, codes), codes.size, "group", names=names)
+    assert {text.get_text() for text in made.axes[0].texts} == {str(i) for i in range(1, 10)}
+
+
+def test_one_pixel_alone_is_drawn_with_its_neighbours() -> None:
+    image = np.zeros((5, 5, 4))
+    image[2, 2] = (1, 0.5, 0, 0.45)
+    image[2, 4] = (0, 0.5, 1, 1)
+    drawn = _density._spread(image)
+    np.testing.assert_array_equal(drawn[2, 2], image[2, 2])
+    np.testing.assert_array_equal(drawn[1, 1], image[2, 2])
+    np.testing.assert_allclose(drawn[1, 3], (image[2, 2] + image[2, 4]) / 2)
+    assert not drawn[0].any()

@@ -19,6 +19,7 @@ import zarr
 from scatlas.errors import InputError
 from scatlas.io.files.checksums import write_json
 from scatlas.workflow.report import Results, _tables, build
+from scatlas.workflow.report._atlas_map import AtlasMap
 from scatlas.workflow.report._build import _cells, _milestones
 from scatlas.workflow.report._captions import caption
 from tests.helpers import browser as browser_tools
@@ -330,6 +331,8 @@ def with_atlas(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]
     cells.obs["leiden_share"] = np.linspace(0, 1, cells.n_obs, dtype=np.float32)
     cells.obs["map_distance"] = np.linspace(1, 2, cells.n_obs, dtype=np.float32)
     cells.obs.loc[cells.obs_names[:5], "cell_line"] = None
+    cells.obs["note"] = [f"cell {i}" for i in range(cells.n_obs)]
+    cells.uns["map"] = {"n_sample": sample.n_obs}
     with ad.settings.override(zarr_write_format=3, auto_shard_zarr_v3=False):
         cells.write_zarr(folder / "atlas.zarr")
     return folder, replace(results, atlas=folder / "atlas.zarr")
@@ -338,25 +341,64 @@ def with_atlas(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]
 @pytest.mark.filterwarnings("ignore:Consolidated metadata")
 @pytest.mark.parametrize("most_points", [200_000, 10])
 def test_the_map_shows_all_cells_of_the_atlas(
-    with_atlas: tuple[Path, Results], most_points: int, monkeypatch: pytest.MonkeyPatch
+    with_atlas: tuple[Path, Results],
+    most_points: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """As points and as density, with the same clusters by plate."""
     monkeypatch.setattr("scatlas.workflow.report._atlas_map.MOST_POINTS", most_points)
+    monkeypatch.setattr("scatlas.workflow.report._atlas_map._MOST_NAMES", 30)
     folder, results = with_atlas
-    make_report(folder, results)
+    config = CONFIG | {"report": {"colors": [*CONFIG["report"]["colors"], "note"]}}
+    make_report(folder, results, config)
+    assert "obs['note'] has more than 30 values: no picture shows it" in caplog.text
     cells = ad.read_zarr(folder / "atlas.zarr")
     pictures = {path.stem for path in (folder / "figures/umap").iterdir()}
     assert pictures == {*MAPS, "leiden_share", "map_distance"}
     page = (folder / "report.html").read_text()
-    assert f"Map of {cells.n_obs:,} cells coloured by leiden" in page
+    projected = f"{cells.n_obs // 2 + 4:,} were projected on the sample"
+    assert f"Map of {cells.n_obs:,} cells, of which {projected}, coloured by leiden" in page
     table = pd.read_csv(
         folder / "tables/clusters_by_plate.tsv", sep="\t", index_col=0, dtype={"leiden": str}
     )
     expected = pd.crosstab(cells.obs["leiden"], cells.obs["plate"])
+    assert table.pop("all plates").to_dict() == expected.sum(axis=1).to_dict()
     assert table.to_dict() == expected.to_dict()
     clusters = pd.read_csv(folder / "tables/clusters.tsv", sep="\t", index_col=0)
     assert clusters["cells"].sum() == cells.n_obs
     assert clusters["no value"].sum() == 5
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+def test_a_density_has_the_categories_of_the_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only those that cells have, and plate10 after plate9."""
+    plates = pd.Categorical(["plate10", "plate9", None], ["plate10", "plate11", "plate9"])
+    cells = ad.AnnData(obs=pd.DataFrame({"plate": plates}, index=list("abc")))
+    cells.obsm["X_umap"] = np.eye(3, 2, dtype=np.float32)
+    with ad.settings.override(zarr_write_format=3, auto_shard_zarr_v3=False):
+        cells.write_zarr(tmp_path / "atlas.zarr")
+    for most_points in (3, 2):
+        monkeypatch.setattr("scatlas.workflow.report._atlas_map.MOST_POINTS", most_points)
+        ax = AtlasMap(tmp_path / "atlas.zarr").picture("plate").axes[0]
+        assert [text.get_text() for text in ax.get_legend().get_texts()] == [
+            *("plate9", "plate10", "missing")
+        ]
+        assert ax.get_title(loc="left") == "plate: 2 categories, 3 cells"
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+def test_columns_that_the_page_leaves_out_are_counted(
+    with_atlas: tuple[Path, Results], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scatlas.workflow.report._build._MOST_COLUMNS", 1)
+    make_report(tmp_path, with_atlas[1])
+    page = (tmp_path / "report.html").read_text()
+    assert "and 3 more columns in tables/clusters_by_plate.tsv" in page
+    table = pd.read_csv(tmp_path / "tables/clusters_by_plate.tsv", sep="\t", index_col=0)
+    assert table.shape[1] == 4
 
 
 def test_runs_table(run) -> None:

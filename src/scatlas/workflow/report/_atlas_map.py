@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import anndata as ad
 import numpy as np
 import pandas as pd
+from natsort import natsorted
 
 from scatlas import pl
 from scatlas.io.files.local_zarr import open_with_zarr_python
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
+
+logger = logging.getLogger(__name__)
 
 # Up to this many cells are drawn as points.
 MOST_POINTS = 200_000
@@ -39,6 +43,7 @@ class AtlasMap:
     def __init__(self, path: Path) -> None:
         self._path = path
         root = open_with_zarr_python(path)
+        self._root = root
         self._obs, self._xy = root["obs"], root["obsm/X_umap"]
         self.n_cells: int = self._xy.shape[0]
         self.columns: list[str] = list(self._obs.attrs["column-order"])
@@ -49,6 +54,23 @@ class AtlasMap:
         found = self._codes("leiden")
         assert found is not None
         return found.names
+
+    @cached_property
+    def n_sample(self) -> int:
+        """Cells with which the map was computed; all others were projected."""
+        return int(self._root["uns/map/n_sample"][()])
+
+    def can_colour(self, column: str) -> bool:
+        """Whether the atlas has a column, with numbers or not too many values."""
+        if column not in self.columns:
+            return False
+        found = self._column(column)
+        if found.kind in ("number", "nullable") or self._codes(column) is not None:
+            return True
+        logger.warning(
+            "obs[%r] has more than %s values: no picture shows it", column, f"{_MOST_NAMES:,}"
+        )
+        return False
 
     def picture(self, color: str) -> Figure:
         """Draw the map: points, or the density of very many cells."""
@@ -68,12 +90,12 @@ class AtlasMap:
                 return self._xy[lo:hi], values
 
             return pl.umap_density(read, self.n_cells, color, low=low)
-        found = codes
+        found, (names, number) = codes, _names_in_use(codes)
         return pl.umap_density(
-            lambda lo, hi: (self._xy[lo:hi], found.read(lo, hi)),
+            lambda lo, hi: (self._xy[lo:hi], number[found.read(lo, hi)]),
             self.n_cells,
             color,
-            names=found.names,
+            names=names,
         )
 
     def n_values(self, color: str) -> int | None:
@@ -100,3 +122,14 @@ class AtlasMap:
 
     def _codes(self, name: str) -> ColumnCodes | None:
         return ColumnCodes.open(self._column(name), most=_MOST_NAMES)
+
+
+def _names_in_use(codes: ColumnCodes) -> tuple[list[str], NDArray[np.int64]]:
+    """Names that cells have, as `pl.umap` orders them, and the new code of each old one."""
+    sizes = np.zeros(len(codes.names) + 1, np.int64)  # the last: no value
+    for lo, hi in codes.column.spans(wide=True):
+        sizes += np.bincount(codes.read(lo, hi) % len(sizes), minlength=len(sizes))
+    used = [name for name, size in zip(codes.names, sizes[:-1], strict=True) if size]
+    names = natsorted(used) if used == sorted(used) else used
+    place = {name: i for i, name in enumerate(names)}
+    return names, np.array([*(place.get(name, -1) for name in codes.names), -1])

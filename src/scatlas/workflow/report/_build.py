@@ -49,6 +49,7 @@ class _Table:
     rows: list[list[str]]
     numeric: list[bool]
     left_out: int
+    columns_left_out: int
     last_is_total: bool
 
 
@@ -151,6 +152,7 @@ def _headline(results: Results) -> dict[str, str]:
         "genes in the atlas": f"{len(results.consensus):,}",
         "components": f"{len(results.variance):,}",
         "cells on the map": f"{everything.n_cells if everything else cells.n_obs:,}",
+        **({"cells in its sample": f"{cells.n_obs:,}"} if everything else {}),
         "clusters": f"{cells.obs['leiden'].nunique():,}",
     }
 
@@ -253,15 +255,19 @@ def _maps(book: Book, results: Results, config: Mapping[str, Any]) -> list[_Pict
 def _maps_of_all(book: Book, cells: AtlasMap, config: Mapping[str, Any]) -> list[_Picture | _Table]:
     """Maps of all cells of the atlas; clusters by cell line and by plate."""
     colors = [*config["report"]["colors"], "leiden_share", "map_distance"]
+    how = "all in the sample"
+    if cells.n_sample < cells.n_cells:
+        how = f"of which {cells.n_cells - cells.n_sample:,} were projected on the sample"
     pictures = []
-    for color in dict.fromkeys(color for color in colors if color in cells.columns):
+    for color in dict.fromkeys(color for color in colors if cells.can_colour(color)):
         n_values = cells.n_values(color)
         has = "" if n_values is None else f", which has {n_values:,} values"
-        alt = f"Map of {cells.n_cells:,} cells coloured by {color}{has}."
+        alt = f"Map of {cells.n_cells:,} cells, {how}, coloured by {color}{has}."
         pictures.append(book.picture("umap", partial(cells.picture, color), alt, color=color))
-    column = "cell_line" if "cell_line" in cells.columns else "plate"
+    column = "cell_line" if cells.can_colour("cell_line") else "plate"
     clusters = _tables.clusters(cells.crosstab(column), column)
     by_plate = cells.crosstab("plate").rename_axis("leiden")
+    by_plate.insert(0, "all plates", by_plate.sum(axis=1))
     return [
         *pictures,
         book.table("clusters", "Clusters", clusters),
@@ -348,6 +354,7 @@ class Book:
             table.to_csv(path, sep="\t", lineterminator="\n")
         seen = table if shown is None else shown(table)
         seen = seen if most is None or len(seen) <= most else seen.iloc[:most]
+        columns_left_out = 0 if most_columns is None else max(0, seen.shape[1] - most_columns)
         seen = seen.iloc[:, :most_columns]
         flat = seen.reset_index()
         columns = [_cells(flat[column]) for column in flat]
@@ -359,6 +366,7 @@ class Book:
             [list(row) for row in zip(*columns, strict=True)],
             [pd.api.types.is_numeric_dtype(flat[column]) for column in flat],
             0 if shown else len(table) - len(seen),
+            columns_left_out,
             total,
         )
 
