@@ -5,9 +5,9 @@ each in a fresh process: X of N_GENES genes, stored dense. scatlas reads it by b
 projects, scanpy before. Accuracy is the share of new cells with the simulated group.
 
 Simulated groups lie apart, and scanpy's approximate search (pynndescent, started from the graph of
-the reference) then finds cells of other groups, whoever has computed the reference's neighbours: its
-accuracy and trustworthiness here are lower than on groups that touch. Its time is that of its usual
-work. `tests/parity/test_ingest_vs_scanpy.py` compares both sides where both are exact.
+the reference) then finds cells of other groups, whoever has computed the reference's neighbours.
+Its accuracy and trustworthiness here are lower than on groups that touch. Its time is that of its
+usual work. `tests/parity/test_ingest_vs_scanpy.py` compares both sides where both are exact.
 """
 
 from __future__ import annotations
