@@ -268,7 +268,7 @@ class Run:
 
 def sentences(said: str) -> set[str]:
     """Error sentences of a run."""
-    found = {text.strip() for text in re.findall(r"^\s*error:(.*)$", said, re.MULTILINE)}
+    found = {text.strip() for text in re.findall(r"\berror: (.*)$", said, re.MULTILINE)}
     found |= {
         text.strip()
         for text in re.findall(

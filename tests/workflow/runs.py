@@ -100,6 +100,14 @@ class Project:
         }
 
 
+def errors(said: str) -> set[str]:
+    """Sentences of all jobs that failed.
+
+    Jobs and Snakemake write to one terminal: a sentence may follow other words on its line.
+    """
+    return {line.partition("error: ")[2].strip() for line in said.splitlines() if "error: " in line}
+
+
 def assert_same_outputs(a: dict[str, bytes], b: dict[str, bytes]) -> None:
     assert a.keys() == b.keys()
     assert [name for name in a if a[name] != b[name]] == []

@@ -17,7 +17,7 @@ import pytest
 from scatlas.errors import InputError
 from scatlas.io.files.local_zarr import open_store
 from tests.workflow.conftest import CONFIG, EACH, made_once
-from tests.workflow.runs import ROOT, Project, assert_same_outputs
+from tests.workflow.runs import ROOT, Project, assert_same_outputs, errors
 
 pytestmark = pytest.mark.workflow
 
@@ -58,10 +58,6 @@ def full(shared: Path, plates: dict[str, Path]) -> Project:
     """Results of two plates with every optional rule: read only."""
     some = {name: plates[name] for name in ("p1", "p2")}
     return made_once(shared / "full", EACH | OPTIONAL, some)
-
-
-def errors(said: str) -> set[str]:
-    return {line.strip().removeprefix("error: ") for line in said.splitlines() if "error: " in line}
 
 
 def test_a_step_that_failed_is_run_again_whatever_stands_behind_it(full: Project, tmp_path: Path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workflow.runs import Project, assert_same_outputs
+from tests.workflow.runs import Project, assert_same_outputs, errors
 
 pytestmark = pytest.mark.workflow
 
@@ -45,8 +45,7 @@ def test_a_run_goes_on_after_its_disk_was_full(disk: Project, one: Project):
     failed = disk.run("atlas", "--retries", "1")
 
     assert failed.returncode != 0
-    said = {line.strip() for line in failed.stdout.splitlines() if "error: " in line}
-    (sentence,) = said
+    (sentence,) = errors(failed.stdout)
     assert f"no space left on the disk mounted at {disk.results} (" in sentence, failed.stdout
     assert "make room there, or set outdir to a folder on another disk" in sentence
     assert "Traceback" not in failed.stdout

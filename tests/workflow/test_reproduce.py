@@ -21,7 +21,7 @@ from scatlas.workflow import reproduce, script
 from scatlas.workflow.provenance import ATLAS_KEYS, MAP_KEYS, read_record
 from tests.workflow import warm
 from tests.workflow.conftest import PLATES
-from tests.workflow.runs import ROOT, Project
+from tests.workflow.runs import ROOT, Project, errors
 
 pytestmark = pytest.mark.workflow
 
@@ -118,7 +118,7 @@ def test_a_plate_that_has_changed_is_named_before_anything_is_built(
     done = make_again(copy, tmp_path / "new", "--plates-from", str(tmp_path), "--", "--nocolor")
 
     assert done.returncode == 1
-    (sentence,) = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
+    (sentence,) = errors(done.stdout)
     assert "plate 'p2' (p2.h5ad) has changed: " in sentence
     assert f"total_counts {total:,} then, {total + 5:,} now" in sentence
     assert "Traceback" not in done.stdout
