@@ -244,8 +244,7 @@ class CsrWriter:
             return 0
         n_chunks = arrays["data"].n_values // arrays["data"].chunk_values
         for name, part in parts.items():
-            for chunk in read_encoded_chunks(arrays[name], 0, n_chunks):
-                part.append_encoded_chunk(chunk)
+            part.append_encoded_chunks(partial(read_encoded_chunks, arrays[name]), n_chunks)
         n_values = n_chunks * arrays["data"].chunk_values
         self.n_values += n_values
         return n_values

@@ -12,8 +12,9 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -26,11 +27,11 @@ from scatlas.io.chunks.native_codecs import run_encoder
 from scatlas.io.files.checksums import VALUES_DIGEST
 from scatlas.io.files.local_zarr import LocalArray
 from scatlas.io.zarr_writer.node_metadata import write_sharded_array_metadata
+from scatlas.io.zarr_writer.shard_files import CHECKSUM_BYTES, EncodedRun, ShardFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from concurrent.futures import Future
-    from io import BufferedWriter
     from pathlib import Path
 
     from scatlas.io.chunks.native_codecs import RunEncoder
@@ -47,9 +48,6 @@ _PIECE_BYTES = 64
 # Bytes to encode in one call: enough chunks that threads rarely wait for the interpreter's lock,
 # and few enough that all threads have work.
 _RUN_BYTES = 2**21
-# Offset and size, in the index of a shard, of a chunk that does not exist.
-_NO_CHUNK = np.iinfo(np.uint64).max
-_CHECKSUM_BYTES = 4
 _ZSTD = {"name": "zstd", "configuration": {"level": 1, "checksum": False}}
 # Bytes of the number of strings before the strings of a chunk.
 _VLEN_HEADER = 4
@@ -171,7 +169,7 @@ class ShardedArray:
         width = 8 if self.dtype.kind == "O" else max(1, int(np.prod(row_shape)))
         # Powers of two, so that chunks divide shards whatever the width.
         self._chunk_rows = max(1, 2 ** int(np.log2(max(1, CHUNK_VALUES // width))))
-        self._shard_chunks = SHARD_VALUES // CHUNK_VALUES
+        self._files = ShardFiles(path, SHARD_VALUES // CHUNK_VALUES, 1 + len(row_shape))
         self._compression = compression
         self._is_text = self.dtype.kind == "O"
         self._encoder = Zstd(1) if self._is_text else compression.encoder()
@@ -184,13 +182,9 @@ class ShardedArray:
         # Two chunks per thread in flight keep the encoders busy and the memory small.
         self._max_in_flight = 2 * n_threads()
         self._in_flight: deque[Future[None]] = deque()
-        # Writes in order, while the calling thread appends.
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="scatlas-write")
-        self._sizes: list[int] = []  # bytes of each encoded chunk written so far
-        self._checksums: list[int] = []  # CRC-32C of each chunk before encoding, if encoded here
-        self._n_submitted = 0
+        self._n_runs = 0
+        self._n_chunks = 0
         self._row_bytes = self.dtype.itemsize * max(1, int(np.prod(row_shape)))
-        self._shard_file: BufferedWriter | None = None
 
     def append(self, values: np.ndarray, *, copy: bool = True) -> None:
         """Append along the first axis.
@@ -225,7 +219,7 @@ class ShardedArray:
         self.n_rows += len(values)
 
     def can_append_chunks_of(self, other: StoredArray) -> bool:
-        """Whether :meth:`append_encoded_chunk` accepts the chunks of another array."""
+        """Whether :meth:`append_encoded_chunks` accepts the chunks of another array."""
         if self._n_buffered or not isinstance(other, LocalArray) or other.dtype != self.dtype:
             return False
         (first, *_) = other.document["codecs"]
@@ -236,12 +230,33 @@ class ShardedArray:
             and configuration["codecs"][1:] == self._codecs
         )
 
-    def append_encoded_chunk(self, chunk: bytes | memoryview) -> None:
-        """Append a whole encoded chunk of an array that :meth:`can_append_chunks_of` accepts."""
+    def append_encoded_chunks(
+        self, read: Callable[[int, int], Iterable[memoryview]], n_chunks: int
+    ) -> None:
+        """Append the first whole chunks of an array that :meth:`can_append_chunks_of` accepts.
+
+        Parameters
+        ----------
+        read
+            Yields the encoded chunks from a first to before a last; several threads call it.
+        n_chunks
+            Number of chunks.
+        """
+
+        def joined(first: int, stop: int) -> EncodedRun:
+            content, sizes = bytearray(), []
+            for chunk in read(first, stop):
+                content += chunk
+                sizes.append(len(chunk))
+            return EncodedRun(content, sizes, [])
+
+        first = 0
+        while first < n_chunks:
+            stop = first + min(n_chunks - first, self._max_chunks_per_call)
+            self._run(stop - first, partial(joined, first, stop))
+            first = stop
         self._drain()
-        self._n_submitted += 1
-        self._write(chunk, [len(chunk)], [])
-        self.n_rows += self._chunk_rows
+        self.n_rows += n_chunks * self._chunk_rows
 
     def widen(self, dtype: np.dtype | type) -> ShardedArray:
         """Writer of the same values in a wider dtype, which replaces this writer and its files.
@@ -249,10 +264,10 @@ class ShardedArray:
         The files are the same as with the wider dtype from the start.
         """
         self._drain()
-        self._writer.shutdown()
-        self._close_shard_file()
+        self._files.abandon()
+        sizes, shard_chunks = self._files.sizes, self._files.shard_chunks
         narrow = self.path.with_name(f"{self.path.name}.narrow")
-        if self._sizes:
+        if sizes:
             self.path.rename(narrow)
         wide = ShardedArray(
             self.path,
@@ -264,15 +279,15 @@ class ShardedArray:
             digest=self._digest,
         )
         shape = (self._chunk_rows, *self._row_shape)
-        for first in range(0, len(self._sizes), self._shard_chunks):
-            file = narrow / self._shard_name(first // self._shard_chunks)
+        for first in range(0, len(sizes), shard_chunks):
+            file = narrow / self._files.name(first // shard_chunks)
             with file.open("rb") as shard:
-                for size in self._sizes[first : first + self._shard_chunks]:
-                    chunk = self._encoder.decode(shard.read(size)[:-_CHECKSUM_BYTES])
+                for size in sizes[first : first + shard_chunks]:
+                    chunk = self._encoder.decode(shard.read(size)[:-CHECKSUM_BYTES])
                     wide.append(np.frombuffer(chunk, self.dtype).reshape(shape))
             file.unlink()
         wide.append(self._buffer[: self._n_buffered])
-        if self._sizes:
+        if sizes:
             shutil.rmtree(narrow)
         return wide
 
@@ -283,7 +298,7 @@ class ShardedArray:
         # of small stores decode no padding.
         if n_chunks <= 1:
             self._chunk_rows = max(1, self.n_rows)
-        self._shard_chunks = max(1, min(self._shard_chunks, n_chunks))
+        self._files.shard_chunks = max(1, min(self._files.shard_chunks, n_chunks))
         if self._n_buffered:
             if self._is_text:
                 padding = np.full(self._chunk_rows - self._n_buffered, "", object)
@@ -292,19 +307,16 @@ class ShardedArray:
                 last = self._buffer[: self._chunk_rows]
                 last[self._n_buffered :] = 0
             # In this thread: another would cost more than most columns take.
-            self._drain()
-            self._write(*self._encode(last))
+            self._files.put(self._n_runs, self._encode(last))
         self._drain()
-        self._writer.shutdown()
-        if self._shard_file is not None:
-            self._finish_shard(self._shard_file)
+        self._files.finish()
         self.path.mkdir(parents=True, exist_ok=True)
         write_sharded_array_metadata(
             self.path,
             (self.n_rows, *self._row_shape),
             self.dtype,
             chunk=(self._chunk_rows, *self._row_shape),
-            shard=(self._chunk_rows * self._shard_chunks, *self._row_shape),
+            shard=(self._chunk_rows * self._files.shard_chunks, *self._row_shape),
             codecs=self._codecs,
             attributes=self._attributes | self._values_digest(),
         )
@@ -313,7 +325,7 @@ class ShardedArray:
     def _values_digest(self) -> dict[str, str]:
         if not self._digest:
             return {}
-        checksums = np.array(self._checksums, "<u4")
+        checksums = np.array(self._files.checksums, "<u4")
         return {VALUES_DIGEST: hashlib.blake2b(checksums.data, digest_size=8).hexdigest()}
 
     def _new_buffer(self) -> np.ndarray | bytearray:
@@ -323,73 +335,50 @@ class ShardedArray:
 
     def _chunks_per_call(self, n_rows: int) -> int:
         """Chunks of these rows to encode and write in one call, all in one shard."""
-        left_in_shard = self._shard_chunks - self._n_submitted % self._shard_chunks
-        in_run = max(1, _RUN_BYTES // (self._chunk_rows * self._row_bytes))
-        n = min(n_rows // self._chunk_rows, left_in_shard, in_run)
+        n = min(n_rows // self._chunk_rows, self._max_chunks_per_call)
         return n if n > 1 and self._compression.run_encoder() is not None else 1
 
+    @property
+    def _max_chunks_per_call(self) -> int:
+        left_in_shard = self._files.shard_chunks - self._n_chunks % self._files.shard_chunks
+        return min(left_in_shard, max(1, _RUN_BYTES // (self._chunk_rows * self._row_bytes)))
+
     def _submit(self, chunks: np.ndarray | bytearray) -> None:
+        n_chunks = 1 if self._is_text else len(chunks) // self._chunk_rows
+        self._run(n_chunks, lambda: self._encode(chunks))
+
+    def _run(self, n_chunks: int, encode: Callable[[], EncodedRun]) -> None:
+        """Let a thread of the pool write the next chunks."""
         while len(self._in_flight) >= self._max_in_flight:
             self._in_flight.popleft().result()
-        self._n_submitted += 1 if self._is_text else len(chunks) // self._chunk_rows
-        encoded = self._pool.submit(self._encode, chunks)
-        self._in_flight.append(self._writer.submit(lambda: self._write(*encoded.result())))
+        number = self._n_runs
+        self._in_flight.append(self._pool.submit(lambda: self._files.put(number, encode())))
+        self._n_runs += 1
+        self._n_chunks += n_chunks
 
-    def _encode(
-        self, chunks: np.ndarray | bytearray
-    ) -> tuple[bytes | memoryview, list[int], list[int]]:
-        """Encoded chunks, the bytes of each, and the CRC-32C of each before encoding."""
+    def _encode(self, chunks: np.ndarray | bytearray) -> EncodedRun:
         if isinstance(chunks, np.ndarray) and len(chunks) > self._chunk_rows:
             encode = self._compression.run_encoder()
             if encode is None:
                 raise RuntimeError("several chunks without an encoder of runs")
-            return encode(chunks, self._chunk_rows * self._row_bytes)
+            return EncodedRun(*encode(chunks, self._chunk_rows * self._row_bytes))
         if isinstance(chunks, bytearray):
             chunks = self._chunk_rows.to_bytes(_VLEN_HEADER, "little") + chunks
         encoded = self._encoder.encode(chunks)
-        encoded += crc32c(encoded).to_bytes(_CHECKSUM_BYTES, "little")
-        return encoded, [len(encoded)], [crc32c(chunks)]
+        encoded += crc32c(encoded).to_bytes(CHECKSUM_BYTES, "little")
+        return EncodedRun(encoded, [len(encoded)], [crc32c(chunks)])
 
     def _drain(self) -> None:
         while self._in_flight:
             self._in_flight.popleft().result()
 
-    def _write(self, encoded: bytes | memoryview, sizes: list[int], checksums: list[int]) -> None:
-        if self._shard_file is None:
-            path = self.path / self._shard_name(len(self._sizes) // self._shard_chunks)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._shard_file = path.open("wb")
-        self._shard_file.write(encoded)
-        self._sizes += sizes
-        self._checksums += checksums
-        if len(self._sizes) % self._shard_chunks == 0:
-            self._finish_shard(self._shard_file)
-
-    def _finish_shard(self, file: BufferedWriter) -> None:
-        n_chunks = len(self._sizes) % self._shard_chunks or self._shard_chunks
-        sizes = np.array(self._sizes[-n_chunks:], np.uint64)
-        index = np.full((self._shard_chunks, 2), _NO_CHUNK, np.uint64)
-        index[:n_chunks, 1] = sizes
-        index[:n_chunks, 0] = np.cumsum(sizes) - sizes
-        encoded = index.astype("<u8").tobytes()
-        file.write(encoded + crc32c(encoded).to_bytes(_CHECKSUM_BYTES, "little"))
-        self._close_shard_file()
-
-    def _close_shard_file(self) -> None:
-        if self._shard_file is not None:
-            self._shard_file.close()
-            self._shard_file = None
-
-    def _shard_name(self, number: int) -> str:
-        return "/".join(["c", str(number), *("0" for _ in self._row_shape)])
-
     def abandon(self) -> None:
         """Stop threads and close files after an error; the caller removes the files."""
         for future in self._in_flight:
             future.cancel()
+        wait(self._in_flight)
         self._in_flight.clear()
-        self._writer.shutdown()
-        self._close_shard_file()
+        self._files.abandon()
 
     def __enter__(self) -> Self:
         return self

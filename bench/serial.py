@@ -1,0 +1,160 @@
+"""Benchmark of the work that does not spread over cores, as 16 of them would feel it.
+
+    python bench/serial.py FOLDER --cells 50000 200000 --genes 62710
+
+Simulates two plates of each size in FOLDER (once), runs the workflow's scripts on them, and prints
+for each step how many nanoseconds it takes for one more stored value of its input:
+
+- ``work``: processor time of all threads,
+- ``main``: processor time of the main thread,
+- ``GIL``: time in which a thread holds the interpreter lock (py-spy, 500 samples per second),
+- ``stages``: processor time of the busiest pool of one thread (a writer, a table).
+
+Work that does not grow with the values, such as imports and tables of genes, is in neither: each
+process first runs the same step on plates of a few cells, and the smaller plates' times are
+subtracted from the larger ones'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent / "gpu"))
+
+from chain import Chain, Job
+from run_side import ROOT, machine, publish
+from workflow_run import make_plates
+
+from scatlas.io import open_counts
+
+STEPS = ("load", "qc_filter", "hvg", "select_genes", "concat_on_disk", "pca")
+# Pools with several threads.
+PARALLEL = ("scatlas-block", "scatlas-encode", "native")
+# Cells of the plates of the first run.
+FEW_CELLS = 1000
+RATE = 500
+
+
+@dataclass
+class Cost:
+    """Seconds of one step, summed over its jobs."""
+
+    values: int = 0
+    gil: float = 0.0
+    threads: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def work(self) -> float:
+        return sum(self.threads.values())
+
+    @property
+    def stage(self) -> tuple[float, str]:
+        """Seconds and name of the busiest thread besides the main one."""
+        others = [
+            (seconds, name)
+            for name, seconds in self.threads.items()
+            if name not in (*PARALLEL, "MainThread")
+        ]
+        return max(others, default=(0.0, "-"))
+
+    def minus(self, other: Cost) -> Cost:
+        """What more values have cost more."""
+        threads = {name: t - other.threads.get(name, 0) for name, t in self.threads.items()}
+        return Cost(self.values - other.values, self.gil - other.gil, threads)
+
+
+def run(warm: Job, job: Job, cost: Cost, folder: Path) -> None:
+    """Run a job after a smaller one in one process, and add its cost."""
+    times, stacks = folder / "threads.json", folder / f"stacks-{job.step}-{job.plate or 'all'}.txt"
+    side, script = ROOT / "bench/sides/thread_times.py", ROOT / f"scripts/{job.step}.py"
+    command = [sys.executable, side, times, script, json.dumps(warm.argv), json.dumps(job.argv)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(
+        [str(part) for part in command], text=True, **pipes | {"stderr": None}
+    )
+    while process.stdout.readline().strip() not in ("ready", ""):
+        pass
+    spy = ["py-spy", "record", "--gil", "--nonblocking", "-r", str(RATE), "-f", "raw"]
+    spy += ["-o", str(stacks), "-p", str(process.pid)]
+    spy = subprocess.Popen(spy, text=True, **pipes)
+    spy.stdout.readline()  # it has attached
+    process.stdin.write("\n")
+    process.stdin.close()
+    if process.wait():
+        sys.exit(f"{job.step} failed")
+    spy.communicate()
+    for name, seconds in json.loads(times.read_text()).items():
+        cost.threads[name] = cost.threads.get(name, 0.0) + seconds
+    lines = [line for line in stacks.read_text().splitlines() if "Watcher." not in line]
+    cost.gil += sum(int(line.rpartition(" ")[2]) for line in lines) / RATE
+
+
+def jobs(folder: Path, cells: int, args: argparse.Namespace) -> tuple[Chain, list[Job]]:
+    """Jobs from two plates, which are made unless they exist, to X_pca."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plates = {path.stem: path for path in make_plates(folder, 2, cells, args.genes)}
+    chain = Chain(folder / "results", "cpu", args.threads, "auto", args.top_genes, 1, args.comps)
+    return chain, chain.all(plates)
+
+
+def measure(args: argparse.Namespace, cells: int) -> dict[str, Cost]:
+    """Cost of each step on two plates."""
+    folder = args.folder / f"cells{cells}"
+    _, warm = jobs(args.folder / f"cells{FEW_CELLS}", FEW_CELLS, args)
+    for job in warm:
+        command = [sys.executable, str(ROOT / f"scripts/{job.step}.py"), *job.argv]
+        subprocess.run(command, check=True)
+    chain, work = jobs(folder, cells, args)
+    costs = {step: Cost() for step in STEPS}
+    for first, job in zip(warm, work, strict=True):
+        run(first, job, costs.setdefault(job.step, Cost()), folder)
+    for plate in ("plate1", "plate2"):
+        for step, store in (("load", "counts"), ("concat_on_disk", "selected")):
+            with open_counts(chain.at(plate, f"{store}.zarr")) as counts:
+                costs[step].values += counts.n_values
+    for step in ("qc_filter", "hvg", "select_genes"):
+        costs[step].values = costs["load"].values
+    costs["pca"].values = costs["concat_on_disk"].values
+    return costs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--cells", type=int, nargs=2, default=[50_000, 200_000])
+    parser.add_argument("--genes", type=int, default=62_710)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--top-genes", type=int, default=2000)
+    parser.add_argument("--comps", type=int, default=300)
+    parser.add_argument("--out", type=Path, help="also write the table to this file")
+    args = parser.parse_args()
+    few, many = (measure(args, cells) for cells in sorted(args.cells))
+    lines = [
+        f"# python bench/serial.py FOLDER --cells {args.cells[0]} {args.cells[1]} --genes {args.genes} "
+        f"--threads {args.threads} --comps {args.comps}",
+        machine("scatlas", "numba", "numpy", "py-spy"),
+        "# two plates; ns per further stored value; under each step the seconds of its threads",
+        f"{'step':<16}{'M values':>10}{'work':>9}{'main':>9}{'GIL':>9}{'stage':>9}{'of work':>9}"
+        "  busiest thread",
+    ]
+    for step in STEPS:
+        cost = many[step].minus(few[step])
+        seconds, name = cost.stage
+        parts = (cost.work, cost.threads["MainThread"], cost.gil, seconds)
+        cells = "".join(f"{part / cost.values * 1e9:>9.3f}" for part in parts)
+        lines.append(
+            f"{step:<16}{cost.values / 1e6:>10.1f}{cells}{seconds / cost.work:>9.1%}  {name}"
+        )
+        pools = sorted(cost.threads.items(), key=lambda item: -item[1])
+        lines.append("#   " + ", ".join(f"{pool} {value:.2f}" for pool, value in pools))
+    publish(lines, args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Encoded chunks of one array in the files of its shards, written by several threads at once."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from google_crc32c import value as crc32c
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CHECKSUM_BYTES = 4
+# Offset and size, in the index of a shard, of a chunk that does not exist.
+_NO_CHUNK = np.iinfo(np.uint64).max
+
+
+class EncodedRun(NamedTuple):
+    """Successive chunks of one shard as they are stored.
+
+    Attributes
+    ----------
+    content
+        Bytes of all chunks.
+    sizes
+        Bytes of each chunk.
+    checksums
+        CRC-32C of each chunk before encoding; empty if the chunks come from another array.
+    """
+
+    content: bytes | bytearray | memoryview
+    sizes: list[int]
+    checksums: list[int]
+
+
+@dataclass
+class _File:
+    """The file of a shard.
+
+    Attributes
+    ----------
+    n_writes
+        Writes that have a place in the file and have not ended.
+    complete
+        Whether all content has its place.
+    """
+
+    descriptor: int
+    n_writes: int = 0
+    complete: bool = False
+
+
+class _Write(NamedTuple):
+    file: _File
+    offset: int
+    content: bytes | bytearray | memoryview
+
+
+class ShardFiles:
+    """Files of the shards of one array; chunks follow each other in the order of their numbers.
+
+    Only the sizes of the chunks before it tell where a chunk goes. A run that is encoded before
+    them waits in memory, and the thread that brings the missing one writes both: no thread waits
+    for another, and none writes all.
+
+    Attributes
+    ----------
+    shard_chunks
+        Chunks per shard. It may shrink while there is a single shard.
+    sizes, checksums
+        Those of all chunks that have their place.
+    """
+
+    def __init__(self, path: Path, shard_chunks: int, n_dims: int) -> None:
+        self.shard_chunks = shard_chunks
+        self.sizes: list[int] = []
+        self.checksums: list[int] = []
+        self._path = path
+        self._n_dims = n_dims
+        self._lock = Lock()
+        self._early: dict[int, EncodedRun] = {}
+        self._next = 0
+        self._file: _File | None = None
+        self._offset = 0
+        self._open: set[int] = set()
+
+    def name(self, number: int) -> str:
+        """File of a shard, below the folder of the array."""
+        return "/".join(["c", str(number), *("0" for _ in range(self._n_dims - 1))])
+
+    def put(self, number: int, run: EncodedRun) -> None:
+        """Write the run with this number, and those after it that came before it."""
+        with self._lock:
+            self._early[number] = run
+            writes = []
+            while self._next in self._early:
+                writes += self._place(self._early.pop(self._next))
+                self._next += 1
+        self._write(writes)
+
+    def finish(self) -> None:
+        """Write the index of the last shard, after all runs."""
+        if self._file is not None:
+            with self._lock:
+                writes = [self._place_index(self._file)]
+            self._write(writes)
+
+    def abandon(self) -> None:
+        """Close the files as they are; no thread may be writing."""
+        while self._open:
+            os.close(self._open.pop())
+        self._file = None
+
+    def _place(self, run: EncodedRun) -> list[_Write]:
+        if self._file is None:
+            path = self._path / self.name(len(self.sizes) // self.shard_chunks)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            self._file = _File(os.open(path, flags, 0o666))
+            self._open.add(self._file.descriptor)
+            self._offset = 0
+        file = self._file
+        self.sizes += run.sizes
+        self.checksums += run.checksums
+        writes = [self._at_end(file, run.content)]
+        if len(self.sizes) % self.shard_chunks == 0:
+            writes.append(self._place_index(file))
+        return writes
+
+    def _place_index(self, file: _File) -> _Write:
+        n_chunks = len(self.sizes) % self.shard_chunks or self.shard_chunks
+        sizes = np.array(self.sizes[-n_chunks:], np.uint64)
+        index = np.full((self.shard_chunks, 2), _NO_CHUNK, np.uint64)
+        index[:n_chunks, 1] = sizes
+        index[:n_chunks, 0] = np.cumsum(sizes) - sizes
+        encoded = index.astype("<u8").tobytes()
+        write = self._at_end(file, encoded + crc32c(encoded).to_bytes(CHECKSUM_BYTES, "little"))
+        file.complete = True
+        self._file = None
+        return write
+
+    def _at_end(self, file: _File, content: bytes | memoryview) -> _Write:
+        write = _Write(file, self._offset, content)
+        self._offset += len(content)
+        file.n_writes += 1
+        return write
+
+    def _write(self, writes: list[_Write]) -> None:
+        for file, offset, content in writes:
+            left = memoryview(content)
+            while left:
+                n_bytes = os.pwrite(file.descriptor, left, offset)
+                left, offset = left[n_bytes:], offset + n_bytes
+            with self._lock:
+                file.n_writes -= 1
+                if file.complete and not file.n_writes:
+                    self._open.remove(file.descriptor)
+                    os.close(file.descriptor)
