@@ -17,6 +17,7 @@ import scatlas.io.products.concat_plates as concat
 import scatlas.io.tables.column as columns
 import scatlas.io.zarr_writer.sharded_array as shards
 from scatlas.errors import InputError
+from scatlas.io.chunks.encoded_text import EncodedText
 from scatlas.io.files.checksums import checksum
 from scatlas.io.matrices.csr_writer import CsrWriter
 from scatlas.io.products.concat_plates import concat_on_disk
@@ -566,25 +567,24 @@ def test_many_names_stay_unique(tmp_path, monkeypatch):
     assert list(again.obs_names) == list(actual.obs_names)
 
 
+def give_one_hash(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    true_hashes = EncodedText.hashes
+
+    def hashes(self: EncodedText) -> np.ndarray:
+        return np.where(np.isin(self.decode(), names), np.uint64(7), true_hashes(self))
+
+    monkeypatch.setattr(EncodedText, "hashes", hashes)
+
+
 def test_shared_hash_gives_both_a_suffix(tmp_path, monkeypatch):
-    true_hash = pd.util.hash_array
-    monkeypatch.setattr(
-        pd.util,
-        "hash_array",
-        lambda a, **kw: true_hash(np.where(np.isin(a, ["aa", "bb"]), "same", a), **kw),
-    )
+    give_one_hash(monkeypatch, "aa", "bb")
     plates = {"p1": plate(1, 0, names=["aa"]), "p2": plate(2, 1, names=["bb", "cc"])}
     actual, _ = merged(tmp_path, plates)
     assert list(actual.obs_names) == ["aa-p1", "bb-p2", "cc"]
 
 
 def test_shared_hash_on_one_plate_is_not_refused(tmp_path, monkeypatch):
-    true_hash = pd.util.hash_array
-    monkeypatch.setattr(
-        pd.util,
-        "hash_array",
-        lambda a, **kw: true_hash(np.where(np.isin(a, ["aa", "bb"]), "same", a), **kw),
-    )
+    give_one_hash(monkeypatch, "aa", "bb")
     actual, _ = merged(tmp_path, {"p1": plate(3, 0, names=["aa", "cc", "bb"])})
     assert list(actual.obs_names) == ["aa-p1", "cc", "bb-p1"]
 
@@ -666,8 +666,8 @@ def test_unique_names_hold_no_strings():
         def spans(self):
             return [(0, 1_000)]
 
-        def text(self, lo, hi):
-            return np.array([f"c{i}" for i in range(lo, hi)], object)
+        def encoded_text(self, lo, hi):
+            return EncodedText.encode(np.array([f"c{i}" for i in range(lo, hi)], object))
 
     names = UniqueNames({"a": Names(), "b": Names()})
     assert names.n_changed == 2_000

@@ -22,7 +22,10 @@ TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 
 def direct(dataset: h5py.Dataset, lo: int, hi: int) -> np.ndarray | None:
     references = references_of(dataset)
-    return None if references is None else read_strings(references, dataset.file.filename, lo, hi)
+    if references is None:
+        return None
+    found = read_strings(references, dataset.file.filename, lo, hi)
+    return None if found is None else found.decode()
 
 
 def write(path: Path, texts: list[str], **options: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,6 +25,10 @@ def runs(seed: int) -> list[EncodedRun]:
     return found
 
 
+def n_open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def files(folder: Path) -> dict[str, bytes]:
     paths = [path for path in folder.rglob("*") if path.is_file()]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
@@ -39,7 +42,7 @@ def test_the_order_of_arrival_does_not_show(tmp_path: Path, seed: int):
     wanted.finish()
     shards = ShardFiles(tmp_path / "shuffled", CHUNKS, 1)
     numbers = np.random.default_rng(100 + seed).permutation(len(runs(seed)))
-    n_open = len(os.listdir("/proc/self/fd"))
+    n_open = n_open_files()
     with ThreadPoolExecutor(4) as pool:
         done = [pool.submit(shards.put, int(i), runs(seed)[i]) for i in numbers]
     for future in done:
@@ -50,14 +53,14 @@ def test_the_order_of_arrival_does_not_show(tmp_path: Path, seed: int):
     assert len(files(tmp_path / "shuffled")) == 5
     assert shards.sizes == wanted.sizes
     assert shards.checksums == wanted.checksums == list(range(len(wanted.checksums)))
-    assert len(os.listdir("/proc/self/fd")) == n_open
+    assert n_open_files() == n_open
 
 
 def test_abandoned_files_are_closed(tmp_path: Path):
-    n_open = len(os.listdir("/proc/self/fd"))
+    n_open = n_open_files()
     shards = ShardFiles(tmp_path / "x", CHUNKS, 1)
     shards.put(0, EncodedRun(b"abc", [3], [0]))
     shards.put(2, EncodedRun(b"late", [4], [2]))
     assert files(tmp_path / "x") == {"c/0": b"abc"}, "the run before it is missing"
     shards.abandon()
-    assert len(os.listdir("/proc/self/fd")) == n_open
+    assert n_open_files() == n_open

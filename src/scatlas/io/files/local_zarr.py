@@ -25,6 +25,7 @@ from scatlas.io.files.read_errors import REMEDY, UnsupportedLayoutError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from scatlas.io.chunks.encoded_text import EncodedText
     from scatlas.io.files.stored_nodes import StoredGroup
 
 _BYTE_ORDERS: dict[str, Literal["<", ">"]] = {"little": "<", "big": ">"}
@@ -226,16 +227,34 @@ class LocalArray:
 
         array, size = self.chunked_array, self.chunked_array.chunk_values
         parts = [np.empty(0, object)]
-        for chunk, raw in read_text_chunks(array, *array.chunk_range(begin, end)):
-            if raw is None:
-                texts = np.full(size, array.fill_value, object)
-            elif int.from_bytes(raw[:4], "little") == size:
-                texts = VLenUTF8().decode(raw)
-            else:
-                msg = f"chunk {chunk} does not hold {size:,} texts"
-                raise ChunkError(msg)
+        for chunk, raw in self._text_chunks(begin, end):
+            texts = (
+                np.full(size, array.fill_value, object) if raw is None else VLenUTF8().decode(raw)
+            )
             parts.append(texts[max(begin - chunk * size, 0) : end - chunk * size])
         return np.concatenate(parts)
+
+    def encoded_text(self, begin: int, end: int) -> EncodedText:
+        """Texts ``begin`` to ``end`` without Python strings."""
+        from scatlas.io.chunks.encoded_text import EncodedText  # imports Numba
+
+        array, size = self.chunked_array, self.chunked_array.chunk_values
+        parts = []
+        for chunk, raw in self._text_chunks(begin, end):
+            if raw is None:
+                texts = EncodedText.encode(np.full(size, array.fill_value, object))
+            else:
+                texts = EncodedText.of_chunk(raw)
+            parts.append(texts[max(begin - chunk * size, 0) : end - chunk * size])
+        return EncodedText.join(parts)
+
+    def _text_chunks(self, begin: int, end: int) -> Iterator[tuple[int, bytes | None]]:
+        array, size = self.chunked_array, self.chunked_array.chunk_values
+        for chunk, raw in read_text_chunks(array, *array.chunk_range(begin, end)):
+            if raw is not None and int.from_bytes(raw[:4], "little") != size:
+                msg = f"chunk {chunk} does not hold {size:,} texts"
+                raise ChunkError(msg)
+            yield chunk, raw
 
     def as_zarr_python(self) -> Any:
         """The same array as ``zarr.Array``."""

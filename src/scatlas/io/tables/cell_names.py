@@ -6,9 +6,9 @@ from array import array
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from scatlas.errors import InputError
+from scatlas.io.chunks.encoded_text import EncodedText
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +27,7 @@ class UniqueNames:
     that name already, the renamed cell gets the first free number as well, as
     ``AnnData.obs_names_make_unique`` does: ``{name}-{plate}-1``. All other cells keep their names.
 
-    Names are compared by 64-bit hashes (SipHash with a fixed key), 16 bytes per cell in memory
+    Names are compared by 64-bit hashes (:meth:`EncodedText.hashes`), 16 bytes per cell in memory
     instead of a Python string each; one byte per cell stays. Each number takes 100 bytes more.
     Among 100 million names two different ones share a hash with a probability of 3e-4; both would
     get their suffix then, which is harmless.
@@ -76,13 +76,17 @@ class UniqueNames:
         """Number of cells whose name got a number as well."""
         return self._numbers.size
 
-    def read(self, plate: str, lo: int, hi: int) -> np.ndarray:
-        """Names of rows ``lo`` to ``hi`` of a plate, ``object`` array of ``str``."""
-        names = self._columns[plate].text(lo, hi)
+    def read(self, plate: str, lo: int, hi: int) -> EncodedText:
+        """Names of rows ``lo`` to ``hi`` of a plate."""
+        encoded = self._columns[plate].encoded_text(lo, hi)
         start = int(self._starts[list(self._columns).index(plate)])
-        names[self._changed[start + lo : start + hi]] += f"-{plate}"
+        changed = self._changed[start + lo : start + hi]
+        if not changed.any():
+            return encoded
+        names = encoded.decode()
+        names[changed] += f"-{plate}"
         _append_numbers(names, start + lo, self._numbered, self._numbers)
-        return names
+        return EncodedText.encode(names)
 
     def _spans(self) -> Iterator[tuple[str, int, int, slice]]:
         """Plate, range of its rows, and where they are among all cells."""
@@ -95,7 +99,7 @@ class UniqueNames:
         for plate, lo, hi, cells in self._spans():
             rows = np.flatnonzero(wanted[cells])
             if rows.size:
-                hashes[cells.start + rows] = _hashes(self.read(plate, lo, hi)[rows])
+                hashes[cells.start + rows] = self.read(plate, lo, hi).hashes()[rows]
 
     def _shared(self, hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Cells that share their name with another cell, in parts.
@@ -145,7 +149,7 @@ class UniqueNames:
         numbers = []
         for plate, lo, hi, cells in self._spans():
             rows = np.flatnonzero(pending[cells])
-            names = self.read(plate, lo, hi)[rows] if rows.size else ()
+            names = self.read(plate, lo, hi)[rows].decode() if rows.size else ()
             for name in names:
                 number = 1
                 while (value := _hash_of(f"{name}-{number}")) in given or _holds(hashes, value):
@@ -166,13 +170,13 @@ class NumberedNames:
     Parameters
     ----------
     names
-        Function that returns the names of rows ``lo`` to ``hi``, an ``object`` array of ``str``.
+        Function that returns the names of rows ``lo`` to ``hi``.
     spans
         Ranges of rows to read at once, in order.
     """
 
     def __init__(
-        self, names: Callable[[int, int], np.ndarray], spans: list[tuple[int, int]]
+        self, names: Callable[[int, int], EncodedText], spans: list[tuple[int, int]]
     ) -> None:
         self._names = names
         self._spans = spans
@@ -188,20 +192,23 @@ class NumberedNames:
         """Number of rows whose name got a number."""
         return self._numbered()[0].size
 
-    def read(self, lo: int, hi: int) -> np.ndarray:
-        """Names of rows ``lo`` to ``hi``, ``object`` array of ``str``."""
-        numbered = self._numbered()
+    def read(self, lo: int, hi: int) -> EncodedText:
+        """Names of rows ``lo`` to ``hi``."""
+        rows, numbers = self._numbered()
         names = self._names(lo, hi)
-        _append_numbers(names, lo, *numbered)
-        return names
+        first, last = np.searchsorted(rows, [lo, hi])
+        if first == last:
+            return names
+        texts = names.decode()
+        _append_numbers(texts, lo, rows, numbers)
+        return EncodedText.encode(texts)
 
-    def stored(self) -> Iterator[np.ndarray]:
+    def stored(self) -> Iterator[EncodedText]:
         """Names without numbers, one range at a time; finds the duplicates on the way."""
-        # Python's hashes differ from run to run, but no result depends on them.
-        hashes = np.empty(self._spans[-1][1] if self._spans else 0, np.int64)
+        hashes = np.empty(self._spans[-1][1] if self._spans else 0, np.uint64)
         for lo, hi in self._spans:
             names = self._names(lo, hi)
-            hashes[lo:hi] = np.fromiter(map(hash, names), np.int64, hi - lo)
+            hashes[lo:hi] = names.hashes()
             yield names
         hashes.sort()
         shared = _duplicates(hashes)
@@ -224,8 +231,8 @@ class NumberedNames:
         rows, bases = array("q"), array("q")
         repeats: dict[str, set[int]] = {}  # name: numbers at the end of other rows' names
         for lo, hi in spans:
-            names = self._names(lo, hi)
-            own = np.fromiter(map(hash, names), np.int64, hi - lo)
+            encoded = self._names(lo, hi)
+            names, own = encoded.decode(), encoded.hashes()
             at = np.minimum(np.searchsorted(shared, own), shared.size - 1)
             for row in np.flatnonzero(shared[at] == own):
                 name = names[row]
@@ -238,7 +245,7 @@ class NumberedNames:
                 rows.append(lo + int(row))
                 bases.append(seen[name])
         for lo, hi in spans if repeats else ():
-            for name in self._names(lo, hi):
+            for name in self._names(lo, hi).decode():
                 base, _, number = name.rpartition("-")
                 if base in repeats and _is_number(number):
                     repeats[base].add(int(number))
@@ -270,12 +277,8 @@ def _append_numbers(names: np.ndarray, lo: int, rows: np.ndarray, numbers: np.nd
         names[row - lo] += f"-{number}"
 
 
-def _hashes(names: np.ndarray) -> np.ndarray:
-    return pd.util.hash_array(names, categorize=False)
-
-
 def _hash_of(name: str) -> int:
-    return int(_hashes(np.array([name], object))[0])
+    return int(EncodedText.encode(np.array([name], object)).hashes()[0])
 
 
 def _holds(ascending: np.ndarray, value: int) -> bool:

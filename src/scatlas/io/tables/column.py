@@ -13,14 +13,16 @@ import numpy as np
 import pandas as pd
 
 from scatlas.errors import InputError
+from scatlas.io.files.local_zarr import LocalArray
 from scatlas.io.files.read_errors import REMEDY, reading
-from scatlas.io.tables.encodings import Stored, element_of, read_column
+from scatlas.io.tables.encodings import InHDF5, Stored, element_of, read_column
 from scatlas.io.tables.storable_columns import as_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from scatlas.io.chunks.encoded_text import EncodedText
     from scatlas.io.files.stored_nodes import StoredGroup
     from scatlas.io.tables.encodings import Kind
 
@@ -145,6 +147,16 @@ class Column:
         if gaps.any():
             out[gaps] = ""
         return out
+
+    def encoded_text(self, lo: int, hi: int) -> EncodedText:
+        """As :meth:`text`, without Python strings where the file allows that."""
+        from scatlas.io.chunks.encoded_text import EncodedText  # imports Numba
+
+        texts = None
+        if self.is_plain_text and isinstance(self._stored.values, LocalArray | InHDF5):
+            with reading(self.path, self.element):
+                texts = self._stored.values.encoded_text(lo, hi)
+        return EncodedText.encode(self.text(lo, hi)) if texts is None else texts
 
     def check(self) -> None:
         """Decode everything once.

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from scatlas.io.chunks.encoded_text import EncodedText
     from scatlas.io.tables.column import Column
 
 
@@ -164,7 +165,7 @@ class ColumnWriter:
             attributes = STRING_ARRAY
         self._values = ShardedArray(values, target.dtype, pool, attributes=attributes, digest=True)
 
-    def append(self, values: np.ndarray) -> None:
+    def append(self, values: np.ndarray | EncodedText) -> None:
         """Append rows as they are stored: numbers, text, or codes of the target's categories."""
         self._values.append(values)
 
@@ -178,9 +179,9 @@ class ColumnWriter:
             if self._mask is not None:
                 self._mask.append(column.gaps(lo, hi)[picked])
 
-    def _conversion(self, column: Column) -> Callable[[int, int], np.ndarray]:
+    def _conversion(self, column: Column) -> Callable[[int, int], np.ndarray | EncodedText]:
         if self._target.kind == "text":
-            return column.text
+            return column.encoded_text
         if self._target.kind == "number" and column.kind == "nullable":
             return lambda lo, hi: np.where(column.gaps(lo, hi), np.nan, column.values(lo, hi))
         if self._target.kind == "nullable":

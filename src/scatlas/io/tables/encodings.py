@@ -16,6 +16,7 @@ from scatlas.io.files.local_zarr import as_zarr_python
 
 if TYPE_CHECKING:
     from scatlas.io.chunks.chunked_array import ChunkedArray
+    from scatlas.io.chunks.encoded_text import EncodedText
     from scatlas.io.files.stored_nodes import StoredGroup
 
 Kind = Literal["number", "text", "categorical", "nullable"]
@@ -113,13 +114,13 @@ class Stored(NamedTuple):
             kind="text" if text else "number",
             dtype=dtype,
             n_rows=int(elem.shape[0]),
-            values=_InHDF5(elem.file, elem.name, text) if in_hdf5 else elem,
+            values=InHDF5(elem.file, elem.name, text) if in_hdf5 else elem,
             chunk=int((elem.chunks or (1,))[0]),
         )
 
 
 @dataclass(frozen=True)
-class _InHDF5:
+class InHDF5:
     """A dataset that is open only while it is read: HDF5 keeps 8 MB per open dataset."""
 
     file: h5py.File
@@ -136,15 +137,17 @@ class _InHDF5:
         elem = self.file[self.name]
         if not self.text:
             return read_without_plugins(elem, rows) if elem.dtype.kind in "biuf" else elem[rows]
-        lo, hi, _ = rows.indices(elem.shape[0])
-        if hi - lo > _FEW and self._references is not None:
-            # Imports Numba, half a second, which Zarr stores do not need.
-            from scatlas.io.tables.hdf5_strings import read_strings
+        texts = self.encoded_text(*rows.indices(elem.shape[0])[:2])
+        return elem.asstr()[rows] if texts is None else texts.decode()
 
-            texts = read_strings(self._references, self.file.filename, lo, hi)
-            if texts is not None:
-                return texts
-        return elem.asstr()[rows]
+    def encoded_text(self, lo: int, hi: int) -> EncodedText | None:
+        """Texts ``lo`` to ``hi`` without Python strings; None if they are few, or unusual."""
+        if hi - lo <= _FEW or self._references is None:
+            return None
+        # Imports Numba, half a second, which Zarr stores do not need.
+        from scatlas.io.tables.hdf5_strings import read_strings
+
+        return read_strings(self._references, self.file.filename, lo, hi)
 
 
 def _is_text(elem: Any, encoding: tuple[str, str]) -> bool:

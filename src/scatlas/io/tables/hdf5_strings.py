@@ -15,6 +15,7 @@ import numpy as np
 
 from scatlas.io.chunks import chunk_reader
 from scatlas.io.chunks.chunked_array import Hdf5Chunks
+from scatlas.io.chunks.encoded_text import EncodedText
 from scatlas.io.files.chunk_locations import hdf5_chunked_array
 from scatlas.io.files.hdf5_heap_loops import copy_texts
 from scatlas.io.files.hdf5_heaps import TEXT_REFERENCE
@@ -50,18 +51,16 @@ def references_of(dataset: h5py.Dataset) -> ChunkedArray | None:
     return None if absent else found
 
 
-def read_strings(references: ChunkedArray, path: str, lo: int, hi: int) -> np.ndarray | None:
-    """Texts ``lo`` to ``hi``, ``object`` array of ``str``; None if libhdf5 should read them.
+def read_strings(references: ChunkedArray, path: str, lo: int, hi: int) -> EncodedText | None:
+    """Texts ``lo`` to ``hi``; None if libhdf5 should read them.
 
     Raises
     ------
-    UnicodeDecodeError
+    ValueError
         A text is not UTF-8.
     Exception
         A decoder of chunks fails.
     """
-    from numcodecs import VLenUTF8
-
     found = chunk_reader.read_values(references, lo, hi, dtype=TEXT_REFERENCE)
     lengths, heaps = found["length"].copy(), found["heap"].copy()
     n_bytes = int(lengths.sum(dtype=np.uint64))
@@ -76,7 +75,7 @@ def read_strings(references: ChunkedArray, path: str, lo: int, hi: int) -> np.nd
     out[:4] = np.frombuffer(np.array(found.size, "<u4"), np.uint8)
     if not copy_texts(raw, begins, found["number"].copy(), lengths, out):
         return None
-    return VLenUTF8().decode(out)
+    return EncodedText.of_chunk(out)
 
 
 def _collections(path: str, offsets: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:

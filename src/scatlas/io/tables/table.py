@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from scatlas.io.chunks.encoded_text import EncodedText
     from scatlas.io.files.stored_nodes import StoredGroup
 
 
@@ -186,7 +187,7 @@ class Table:
     def names(self, lo: int, hi: int) -> np.ndarray:
         """Names of rows ``lo`` to ``hi``, ``object`` array of ``str``."""
         if self._numbered is not None:
-            return self._numbered.read(lo, hi)
+            return self._numbered.read(lo, hi).decode()
         return self._stored_names(lo, hi)
 
     def _stored_names(self, lo: int, hi: int) -> np.ndarray:
@@ -195,6 +196,15 @@ class Table:
         if (lo, hi) not in self._cached_names:
             self._cached_names[lo, hi] = self._read_names(lo, hi)
         return self._cached_names[lo, hi].copy()
+
+    def _encoded_names(self, lo: int, hi: int) -> EncodedText:
+        """Names as they are stored, without Python strings where the file allows that."""
+        from scatlas.io.chunks.encoded_text import EncodedText  # imports Numba
+
+        index = self._index
+        if self.n_rows > _MAX_CACHED_NAMES and isinstance(index, Column) and index.is_plain_text:
+            return index.encoded_text(lo, hi)
+        return EncodedText.encode(self._stored_names(lo, hi))
 
     def _read_names(self, lo: int, hi: int) -> np.ndarray:
         index = self._index
@@ -293,7 +303,7 @@ class Table:
                 _check(columns[name])
         named = (self.index_name or "").replace("/", "_")
         index_name = None if named in RESERVED else named
-        numbered = NumberedNames(self._stored_names, list(self.spans()))
+        numbered = NumberedNames(self._encoded_names, list(self.spans()))
         return replace(
             self,
             columns={fresh: columns[name] for name, fresh in stored.items()},
@@ -454,8 +464,9 @@ class Table:
             if not numbered.n_changed:
                 return
         with ColumnWriter(path, text, pool) as column:
+            read = self._encoded_names if numbered is None else numbered.read
             for lo, hi, picked in pieces(self.spans(), rows):
-                column.append(self.names(lo, hi)[picked])
+                column.append(read(lo, hi)[picked])
 
     def _write_column(
         self,

@@ -142,7 +142,7 @@ class ShardFiles:
         self._file = None
         return write
 
-    def _at_end(self, file: _File, content: bytes | memoryview) -> _Write:
+    def _at_end(self, file: _File, content: bytes | bytearray | memoryview) -> _Write:
         write = _Write(file, self._offset, content)
         self._offset += len(content)
         file.n_writes += 1

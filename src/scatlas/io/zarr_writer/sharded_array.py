@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
+    from scatlas.io.chunks.encoded_text import EncodedText
     from scatlas.io.chunks.native_codecs import RunEncoder
     from scatlas.io.files.stored_nodes import StoredArray
 
@@ -186,30 +187,32 @@ class ShardedArray:
         self._n_chunks = 0
         self._row_bytes = self.dtype.itemsize * max(1, int(np.prod(row_shape)))
 
-    def append(self, values: np.ndarray, *, copy: bool = True) -> None:
+    def append(self, values: np.ndarray | EncodedText, *, copy: bool = True) -> None:
         """Append along the first axis.
 
         Parameters
         ----------
         values
-            Cast to the type of the array if necessary.
+            Numbers, cast to the type of the array if necessary; text as ``str`` or encoded.
         copy
             False if the values do not change before the array is closed, which saves copying
             whole chunks.
         """
-        by_reference = not copy and values.dtype == self.dtype and values.flags.c_contiguous
+        chunks = None  # values from which whole chunks need no copy
+        if not copy and isinstance(values, np.ndarray) and values.dtype == self.dtype:
+            chunks = values if values.flags.c_contiguous else None
         start = 0
         while start < len(values):
             stop = min(len(values), start + self._chunk_rows - self._n_buffered)
-            if by_reference and stop - start == self._chunk_rows:
+            if chunks is not None and stop - start == self._chunk_rows:
                 stop = start + self._chunks_per_call(len(values) - start) * self._chunk_rows
-                self._submit(values[start:stop])
+                self._submit(chunks[start:stop])
                 start = stop
                 continue
             end = self._n_buffered + stop - start
             if self._is_text:
                 # Bytes at once, because Python's strings take four times the memory.
-                self._buffer += VLenUTF8().encode(values[start:stop])[_VLEN_HEADER:]
+                self._buffer += _encoded_text(values[start:stop])
             else:
                 self._buffer[self._n_buffered : end] = values[start:stop]
             self._n_buffered, start = end, stop
@@ -243,7 +246,7 @@ class ShardedArray:
             Number of chunks.
         """
 
-        def joined(first: int, stop: int) -> EncodedRun:
+        def read_run(first: int, stop: int) -> EncodedRun:
             content, sizes = bytearray(), []
             for chunk in read(first, stop):
                 content += chunk
@@ -253,7 +256,7 @@ class ShardedArray:
         first = 0
         while first < n_chunks:
             stop = first + min(n_chunks - first, self._max_chunks_per_call)
-            self._run(stop - first, partial(joined, first, stop))
+            self._run(stop - first, partial(read_run, first, stop))
             first = stop
         self._drain()
         self.n_rows += n_chunks * self._chunk_rows
@@ -302,7 +305,7 @@ class ShardedArray:
         if self._n_buffered:
             if self._is_text:
                 padding = np.full(self._chunk_rows - self._n_buffered, "", object)
-                last = self._buffer + VLenUTF8().encode(padding)[_VLEN_HEADER:]
+                last = self._buffer + _encoded_text(padding)
             else:
                 last = self._buffer[: self._chunk_rows]
                 last[self._n_buffered :] = 0
@@ -388,3 +391,10 @@ class ShardedArray:
             self.close()
         else:
             self.abandon()
+
+
+def _encoded_text(texts: np.ndarray | EncodedText) -> bytes | memoryview:
+    """Lengths and UTF-8 of texts, as in a chunk."""
+    if isinstance(texts, np.ndarray):
+        return VLenUTF8().encode(texts)[_VLEN_HEADER:]
+    return texts.content.data
