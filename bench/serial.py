@@ -35,7 +35,7 @@ from scatlas.io import open_counts
 
 STEPS = ("load", "qc_filter", "hvg", "select_genes", "concat_on_disk", "pca")
 # Pools with several threads.
-PARALLEL = ("scatlas-block", "scatlas-encode", "native")
+PARALLEL = ("scatlas-block", "scatlas-encode", "scatlas-gram", "native")
 # Cells of the plates of the first run.
 FEW_CELLS = 1000
 RATE = 500

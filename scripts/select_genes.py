@@ -73,7 +73,9 @@ def main(argv: list[str] | None = None) -> None:
             for block in blocks.stream(selected):
                 if gram:
                     gram.add(block)
-                writer.append(blocks.on_host(block))
+                block = blocks.on_host(block)
+                writer.append_checked(block.data, block.indices)
+                writer.append_rows(np.diff(block.indptr))
             finish_obs(deferred_columns)
             writer.obs = in_place
         write_gram(

@@ -194,23 +194,37 @@ class CsrWriter:
         # In pieces that stay in a core's cache from the check to the copy.
         for start in range(0, len(data), CHUNK_VALUES):
             piece = slice(start, start + CHUNK_VALUES)
-            if int(indices[piece].max()) >= self.n_vars or int(indices[piece].min()) < 0:
-                msg = f"a column index is out of range for {self.n_vars} columns"
-                raise ValueError(msg)
+            self.check_indices(indices[piece])
             self._indices.append(indices[piece])
             # First the conversion: it may put a wider array in the place of `self._data`.
             values = self._to_counts(data[piece]) if self._counts else data[piece]
             self._data.append(values)
 
-    def append_checked(self, counts: np.ndarray, indices: np.ndarray, highest: int) -> None:
-        """As :meth:`append_values`, for unsigned counts up to ``highest`` that need no check.
+    def check_indices(self, indices: np.ndarray) -> None:
+        """Raise `ValueError` if a column index is out of range."""
+        if indices.size and (int(indices.max()) >= self.n_vars or int(indices.min()) < 0):
+            msg = f"a column index is out of range for {self.n_vars} columns"
+            raise ValueError(msg)
+
+    def append_checked(self, data: np.ndarray, indices: np.ndarray, highest: int = 0) -> None:
+        """As :meth:`append_values`, for values that need no check.
 
         Neither array may change before the store is complete: whole chunks are not copied.
+
+        Parameters
+        ----------
+        data
+            For a store of counts unsigned.
+        indices
+            Below ``n_vars``.
+        highest
+            Largest count of a store of counts.
         """
-        self._widen_offsets(len(counts))
-        self._widen_counts(highest)
+        self._widen_offsets(len(data))
+        if self._counts:
+            self._widen_counts(highest)
         self._indices.append(indices, copy=False)
-        self._data.append(counts, copy=False)
+        self._data.append(data, copy=False)
 
     def _widen_offsets(self, n_more: int) -> None:
         self.n_values += n_more

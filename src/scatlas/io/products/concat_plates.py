@@ -214,20 +214,25 @@ class _Plate:
             }
             known = {part: array for part, array in arrays.items() if array is not None}
             done = writer.append_chunks(self.root["X"], known) if len(known) == len(arrays) else 0
-            starts = range(done, self.n_values, piece)
+            # Pieces end where chunks of the writer do: it copies none.
+            first = min(self.n_values, done + -writer.n_values % CHUNK_VALUES)
+            bounds = [*sorted({done, first}), *range(first + piece, self.n_values, piece)]
+            bounds = [*bounds, self.n_values] if bounds[-1] < self.n_values else bounds
 
             def read(i: int) -> list[np.ndarray]:
-                lo, hi = starts[i], min(starts[i] + piece, self.n_values)
-                return [
+                lo, hi = bounds[i], bounds[i + 1]
+                data, indices = (
                     self.root[f"X/{part}"][lo:hi]
                     if array is None
                     else chunk_reader.read_values(array, lo, hi, dtype=array.dtype, owner=store)
                     for part, array in arrays.items()
-                ]
+                )
+                writer.check_indices(indices)
+                return [data, indices]
 
-            with closing(map_in_order(read, len(starts))) as pieces:
+            with closing(map_in_order(read, len(bounds) - 1)) as pieces:
                 for data, indices in pieces:
-                    writer.append_values(data, indices)
+                    writer.append_checked(data, indices)
             indptr = self.root["X/indptr"]
             for lo, hi in _row_ranges(self.shape[0]):
                 writer.append_rows(np.diff(indptr[lo : hi + 1]))

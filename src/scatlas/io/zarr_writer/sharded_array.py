@@ -49,6 +49,8 @@ _PIECE_BYTES = 64
 # Bytes to encode in one call: enough chunks that threads rarely wait for the interpreter's lock,
 # and few enough that all threads have work.
 _RUN_BYTES = 2**21
+# Bytes of a single chunk that is encoded without the interpreter's lock.
+_LARGE_BYTES = 2**17
 _ZSTD = {"name": "zstd", "configuration": {"level": 1, "checksum": False}}
 # Bytes of the number of strings before the strings of a chunk.
 _VLEN_HEADER = 4
@@ -360,11 +362,13 @@ class ShardedArray:
         self._n_chunks += n_chunks
 
     def _encode(self, chunks: np.ndarray | bytearray) -> EncodedRun:
-        if isinstance(chunks, np.ndarray) and len(chunks) > self._chunk_rows:
-            encode = self._compression.run_encoder()
-            if encode is None:
+        # The import of Numba takes longer than a small chunk.
+        is_large = len(chunks) > self._chunk_rows or len(chunks) * self._row_bytes >= _LARGE_BYTES
+        if isinstance(chunks, np.ndarray) and is_large:
+            if encode := self._compression.run_encoder():
+                return EncodedRun(*encode(chunks, self._chunk_rows * self._row_bytes))
+            if len(chunks) > self._chunk_rows:
                 raise RuntimeError("several chunks without an encoder of runs")
-            return EncodedRun(*encode(chunks, self._chunk_rows * self._row_bytes))
         if isinstance(chunks, bytearray):
             chunks = self._chunk_rows.to_bytes(_VLEN_HEADER, "little") + chunks
         encoded = self._encoder.encode(chunks)
