@@ -2,6 +2,7 @@
 # failed runs again with more.
 import atexit
 
+from scatlas.compute.gpu_devices import smallest_gpu
 from scatlas.workflow.resources import (
     STORE_RULES,
     Estimates,
@@ -9,7 +10,15 @@ from scatlas.workflow.resources import (
     resource_table,
 )
 
-ESTIMATES = Estimates(CONFIG, SHEET)
+# Whether each job has its own part of a cluster, with whole GPUs. Snakemake counts nodes only there.
+SCHEDULED = workflow.remote_exec or workflow.resource_settings.nodes is not None
+JOBS_PER_GPU = 1 if SCHEDULED else CONFIG.compute.jobs_per_gpu
+ESTIMATES = Estimates(
+    CONFIG,
+    SHEET,
+    jobs_per_gpu=JOBS_PER_GPU,
+    gpu_bytes=smallest_gpu() if JOBS_PER_GPU > 1 and CONFIG.backend != "cpu" else None,
+)
 # Where a step computes is a resource, not a param: a change of it reruns nothing.
 BUDGET = CONFIG.compute.block_budget
 CLUSTER = CONFIG.compute.cluster
@@ -77,8 +86,12 @@ def device(rule):
     All rules have these: jobs that share one of a cluster must agree on every text.
     """
 
-    def gpu(wildcards):
-        return ESTIMATES.gpus(rule, wildcards.get("plate"))
+    def gpu(wildcards, attempt, threads):
+        return ESTIMATES.gpu_parts(rule, wildcards.get("plate"), threads, attempt)
+
+    def gpu_share(wildcards, attempt, threads):
+        parts = gpu(wildcards, attempt, threads)
+        return f"{min(parts, JOBS_PER_GPU) or JOBS_PER_GPU}/{JOBS_PER_GPU}"
 
     def backend(wildcards):
         plate = wildcards.get("plate")
@@ -86,6 +99,7 @@ def device(rule):
 
     return {
         "gpu": gpu,
+        "gpu_share": gpu_share,
         "budget": BUDGET,
         "backend": backend,
         "device_memory": CONFIG.compute.memory,
@@ -100,7 +114,7 @@ def job_request(job):
         job.threads,
         requested.mem_mb,
         requested.runtime,
-        requested.get("gpu", 0),
+        requested.get("gpu", 0) / JOBS_PER_GPU,
         requested.disk_mb if job.rule.name in STORE_RULES else 0,
     )
 

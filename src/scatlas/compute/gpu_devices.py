@@ -198,6 +198,14 @@ def usable(machine: Machine) -> tuple[Device, ...]:
     return good
 
 
+def smallest_gpu() -> int | None:
+    """Bytes of memory of the smallest GPU that jobs may use; None if there is none, or unknown."""
+    try:
+        return min(device.total for device in usable(query_gpus())) or None
+    except GpuError:
+        return None
+
+
 def version(number: int) -> str:
     """CUDA version as text: 12040 is 12.4."""
     return f"{number // 1000}.{number % 1000 // 10}"

@@ -11,6 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.util import find_spec
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,9 @@ UNKNOWN_BYTES = 10e9
 BASE_MB = 900
 TABLE_MB_PER_CELL = 3e-4
 GPU_MB = 3000
+# Of the GPU's own memory: at most 3.2 GB, in pca with 6 million cells, 2,304 genes and 300 components
+# (bench/results/gpu-scale_out-2026-11-22.txt). GPU_POOL_SHARE: what a pool takes of its part.
+GPU_DEVICE_MB, GPU_POOL_SHARE = 4000, 0.9
 # Per cell on 30 components, with scores and simulated doublets; and neighbours of one part.
 DOUBLETS_MB_PER_CELL, DOUBLETS_MB = 0.35e-3, 500
 # Sums of 60,000 genes, 8 bytes each, with one group per 1,000 cells.
@@ -77,6 +81,11 @@ MAP_BYTES = 18
 # Bytes per value of the samples of one file until they are loaded: float32 and uint16 or int32.
 SAMPLE_BYTES = 8
 
+# Threads of a job of a plate if several jobs share a GPU: two jobs on a GPU and two that load plates
+# fill 16 cores. More threads per job would gain little: load takes 19 ns per value with one thread,
+# and 41 ns of each of seven threads (docs/performance.md).
+THREADS_BESIDE_GPU_JOBS = 4
+
 # Values of a small plate: one or two seconds per step on one core. Its minutes per step are few,
 # because the time of a cluster job is the sum of those of its steps.
 SMALL_PLATE_VALUES = 1e8
@@ -108,7 +117,7 @@ class JobRequest:
     threads: int
     mem_mb: int
     runtime: int
-    gpu: int = 0
+    gpu: float = 0
     disk_mb: int = 0
 
 
@@ -119,10 +128,22 @@ class Estimates:
     ----------
     config, plates
         Config of the run and all its plates.
+    jobs_per_gpu
+        Parts into which jobs divide a GPU.
+    gpu_bytes
+        Memory of the smallest GPU; None: not known, every job fits into one part.
     """
 
-    def __init__(self, config: Config, plates: Sequence[Plate]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        plates: Sequence[Plate],
+        *,
+        jobs_per_gpu: int = 1,
+        gpu_bytes: int | None = None,
+    ) -> None:
         self._config = config
+        self._jobs_per_gpu, self._gpu_bytes = jobs_per_gpu, gpu_bytes
         given = config.compute.block_budget
         self._budget = None if given == "auto" else parse_bytes(given)
         self._plates = {plate.plate: plate for plate in plates}
@@ -221,6 +242,22 @@ class Estimates:
             return self._cluster_gpus
         return min(self._cluster_gpus, 1) if rule in _ONE_GPU_RULES else 0
 
+    def gpu_parts(
+        self, rule: str, plate: str | None = None, threads: int = 1, attempt: int = 1
+    ) -> int:
+        """Parts of a GPU that a job locks, for the memory that it needs; all parts of several GPUs.
+
+        A job that failed gets more, because it may have needed more memory.
+        """
+        n_gpus, parts = self.gpus(rule, plate), self._jobs_per_gpu
+        if n_gpus != 1 or self._config.compute.cluster:
+            return n_gpus * parts
+        needed = 1
+        if self._gpu_bytes:
+            needed_mb = GPU_DEVICE_MB + self._extra_mb(rule, plate, threads)
+            needed = ceil(1e6 * needed_mb * parts / (GPU_POOL_SHARE * self._gpu_bytes))
+        return min(attempt * needed, parts)
+
     def block_budget(self, threads: int) -> int:
         """Bytes of the blocks in flight of a job."""
         return self._budget or max(DEFAULT_BUDGET, BLOCK_BYTES * (threads + 1))
@@ -228,6 +265,22 @@ class Estimates:
     def memory(self, rule: str, plate: str | None = None, threads: int = 1) -> int:
         """MB of memory of a job, which grows with its threads."""
         budget = 0 if rule in _SMALL_RULES else self.block_budget(threads)
+        match rule:
+            case "concat_on_disk" | "pca" | "atlas" | "base" | "map_report":
+                cells = MERGED_OBS_SHARE * self.atlas.cells
+            case "split":
+                cells = self.atlas.cells
+            case "reference":
+                cells = MERGED_OBS_SHARE * self.finished_atlas.cells
+            case "extend":
+                cells = MERGED_OBS_SHARE * self.extended_atlas.cells
+            case _:
+                cells = self.plate(plate).cells if plate else 0
+        extra_mb = self._extra_mb(rule, plate, threads)
+        return memory_mb(cells, budget, extra_mb=extra_mb, gpus=self.gpus(rule, plate))
+
+    def _extra_mb(self, rule: str, plate: str | None, threads: int) -> float:
+        """MB of a job for matrices beside its blocks and tables."""
         cells = self.plate(plate).cells if plate else 0
         extra_mb = 0.0
         match rule:
@@ -239,23 +292,14 @@ class Estimates:
                 # the values to store it (a triangle); at most twice as many as estimated.
                 largest_mb = 2 * max_gram_bytes(2 * self.plate(plate).values) / 1e6 if plate else 0
                 extra_mb = (threads + 3) * min(self.gram_mb, largest_mb)
-            case "split":
-                cells = self.atlas.cells
             case "pseudobulk":
                 extra_mb = PSEUDOBULK_MB_PER_CELL * cells
             case "concat_on_disk" | "pca" | "atlas" | "base":
-                cells = MERGED_OBS_SHARE * self.atlas.cells
                 extra_mb = 4 * self.gram_mb
-            case "reference":
-                cells = MERGED_OBS_SHARE * self.finished_atlas.cells
+            case "reference" | "map_report":
                 extra_mb = self._reference_mb
             case "map_plate":
                 extra_mb = self._reference_mb + PLACED_MB
-            case "map_report":
-                cells = MERGED_OBS_SHARE * self.atlas.cells
-                extra_mb = self._reference_mb
-            case "extend":
-                cells = MERGED_OBS_SHARE * self.extended_atlas.cells
             case "harmony":
                 extra_mb = self._harmony_mb(self.atlas.cells)
             case "integrate":
@@ -268,7 +312,7 @@ class Estimates:
                     extra_mb += STRATUM_MB_PER_CELL * self.atlas.cells
             case "map":
                 extra_mb = self._sample_mb + MAP_MB
-        return memory_mb(cells, budget, extra_mb=extra_mb, gpus=self.gpus(rule, plate))
+        return extra_mb
 
     def runtime(self, rule: str, plate: str | None = None, threads: int = 1) -> int:
         """Minutes of a job."""
@@ -332,7 +376,10 @@ class Estimates:
         else:
             values = self.plate(plate).values if plate else self.atlas.values * SELECTED_SHARE
         gpu, beside = self.gpus(rule, plate) > 0, bool(plate) and len(self._plates) > 1
-        return block_threads(self._budget, values, gpu=gpu, side_by_side=beside)
+        threads = block_threads(self._budget, values, gpu=gpu, side_by_side=beside)
+        # Jobs on GPUs and jobs that prepare the next plates use the cores of a machine together.
+        shares_cores = beside and self._jobs_per_gpu > 1 and self._cluster_gpus == 1
+        return min(threads, THREADS_BESIDE_GPU_JOBS) if shares_cores else threads
 
     def disk(self, rule: str, plate: str | None = None) -> int:
         """MB of the store that a job writes."""
@@ -487,7 +534,7 @@ def _table_row(name: str, jobs: list[JobRequest]) -> list[str]:
         name,
         str(len(jobs)),
         str(max((job.threads for job in jobs), default=0)),
-        str(max((job.gpu for job in jobs), default=0)),
+        f"{max((job.gpu for job in jobs), default=0):.3g}",
         f"{max((job.mem_mb for job in jobs), default=0) / 1e3:.1f}",
         f"{hours:.1f}",
         f"{gpu_hours:.1f}",

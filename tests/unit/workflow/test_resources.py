@@ -257,6 +257,49 @@ def test_a_python_with_cupy_requests_a_gpu(monkeypatch):
     assert Estimates(load({"backend": "auto"}), PLATES).gpus("pca") == 1
 
 
+@pytest.mark.parametrize(
+    ("config", "gpu_bytes", "parts"),
+    [
+        ({"backend": "cpu"}, 80e9, {"hvg": 0, "umap": 0, "load": 0}),
+        ({"backend": "gpu"}, None, {"hvg": 1, "select_genes": 1, "umap": 1, "load": 0}),
+        # UMAP of the sample requests 32 GB (map.memory is 16 GB), beside 4 GB of any step.
+        ({"backend": "gpu"}, 80e9, {"hvg": 1, "select_genes": 1, "pca": 1, "umap": 1}),
+        ({"backend": "gpu"}, 48e9, {"hvg": 1, "select_genes": 1, "pca": 1, "umap": 2}),
+        ({"backend": "gpu", "compute": {"jobs_per_gpu": 4}}, 80e9, {"hvg": 1, "umap": 2}),
+        ({"backend": "gpu", "compute": {"jobs_per_gpu": 4}}, 16e9, {"hvg": 2, "umap": 4}),
+        ({"backend": "gpu", "compute": {"cluster": {"devices": 3}}}, 80e9, {"hvg": 6, "umap": 2}),
+    ],
+)
+def test_parts_of_a_gpu_follow_from_its_memory(config, gpu_bytes, parts):
+    read = load(config)
+    estimates = Estimates(read, PLATES, jobs_per_gpu=read.compute.jobs_per_gpu, gpu_bytes=gpu_bytes)
+    assert {rule: estimates.gpu_parts(rule, "first", 4) for rule in parts} == parts
+
+
+def test_a_job_that_failed_gets_more_of_a_gpu_and_not_more_gpus():
+    estimates = Estimates(load({"backend": "gpu"}), PLATES, jobs_per_gpu=3)
+    assert [estimates.gpu_parts("pca", None, 8, attempt) for attempt in (1, 2, 3, 4)] == [
+        1,
+        2,
+        3,
+        3,
+    ]
+    whole = Estimates(load({"backend": "gpu"}), PLATES)  # as on a cluster
+    assert [whole.gpu_parts("pca", None, 8, attempt) for attempt in (1, 3)] == [1, 1]
+
+
+def test_jobs_that_share_a_gpu_leave_cores_to_those_that_load():
+    shared = Estimates(load({"backend": "gpu"}), PLATES, jobs_per_gpu=2)
+    assert {shared.threads(rule, "first") for rule in ("load", "hvg", "select_genes")} == {4}
+    assert shared.threads("pca") == 8
+    assert shared.threads("load", "small") == 1
+    for alone in (
+        Estimates(load({"backend": "gpu"}), PLATES),
+        Estimates(load({"backend": "cpu"}), PLATES, jobs_per_gpu=2),
+    ):
+        assert alone.threads("load", "first") == alone.threads("hvg", "first") == 8
+
+
 def test_plates_of_the_demo_have_a_size_before_they_exist():
     plate = Plate(plate="p", path="resources/demo/plate1.h5ad")
     assert plate.is_simulated
