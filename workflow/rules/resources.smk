@@ -2,22 +2,24 @@
 # failed runs again with more.
 import atexit
 
-from scatlas.compute.gpu_devices import smallest_gpu
+from scatlas.compute.gpu_devices import find_gpus
 from scatlas.workflow.resources import (
     STORE_RULES,
     Estimates,
     JobRequest,
     resource_table,
 )
+from scatlas.workflow.run_time import TimedJob, run_seconds, sentence
 
 # Whether each job has its own part of a cluster, with whole GPUs. Snakemake counts nodes only there.
 SCHEDULED = workflow.remote_exec or workflow.resource_settings.nodes is not None
 JOBS_PER_GPU = 1 if SCHEDULED else CONFIG.compute.jobs_per_gpu
+GPUS = () if SCHEDULED or CONFIG.backend == "cpu" else find_gpus()
 ESTIMATES = Estimates(
     CONFIG,
     SHEET,
     jobs_per_gpu=JOBS_PER_GPU,
-    gpu_bytes=smallest_gpu() if JOBS_PER_GPU > 1 and CONFIG.backend != "cpu" else None,
+    gpu_bytes=min((gpu.total for gpu in GPUS), default=None),
 )
 # Where a step computes is a resource, not a param: a change of it reruns nothing.
 BUDGET = CONFIG.compute.block_budget
@@ -119,8 +121,51 @@ def job_request(job):
     )
 
 
+def timed_jobs(jobs):
+    """Jobs with their expected durations and the jobs of the run that they need."""
+    number = {job: i for i, job in enumerate(jobs)}
+    return [
+        TimedJob(
+            ESTIMATES.seconds(
+                job.rule.name, job.wildcards_dict.get("plate"), job.threads
+            ),
+            {name: job.resources.get(name, 0) for name in run_limits()},
+            [
+                number[needed]
+                for needed in workflow.dag.dependencies[job]
+                if needed in number
+            ],
+            job.priority,
+        )
+        for job in jobs
+    ]
+
+
+def run_limits():
+    """Cores, parts of GPUs and other resources that the jobs of this machine divide."""
+    given = {
+        name: limit.value
+        for name, limit in workflow.global_resources.items()
+        if isinstance(limit.value, int)
+    }
+    return {"gpu": JOBS_PER_GPU * max(len(GPUS), 1)} | given
+
+
+def print_run_time(jobs):
+    """Print the expected run time, unless the queue of a cluster decides it."""
+    limits = run_limits()
+    if SCHEDULED:
+        return
+    timed = timed_jobs(jobs)
+    n_gpus = (
+        limits["gpu"] / JOBS_PER_GPU if any(j.requests["gpu"] for j in timed) else 0
+    )
+    seconds = run_seconds(timed, limits)
+    print(sentence(seconds, limits["_cores"], n_gpus), flush=True)
+
+
 def print_plan():
-    """Print the resources of all jobs at the end of a dry run."""
+    """Print the resources of all jobs, and the expected run time, at the end of a dry run."""
     if not workflow.dryrun or workflow.dag is None:
         return
     order = [rule.name for rule in workflow.rules]
@@ -129,6 +174,7 @@ def print_plan():
     if jobs:
         jobs.sort(key=lambda job: order.index(job.rule.name))
         print(resource_table(map(job_request, jobs)), flush=True)
+        print_run_time(jobs)
 
 
 # Snakemake calls no hook in a dry run, and knows the jobs only at its end.

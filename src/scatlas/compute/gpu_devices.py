@@ -198,12 +198,12 @@ def usable(machine: Machine) -> tuple[Device, ...]:
     return good
 
 
-def smallest_gpu() -> int | None:
-    """Bytes of memory of the smallest GPU that jobs may use; None if there is none, or unknown."""
+def find_gpus() -> tuple[Device, ...]:
+    """GPUs that jobs may use; none without a driver or a usable GPU."""
     try:
-        return min(device.total for device in usable(query_gpus())) or None
+        return usable(query_gpus())
     except GpuError:
-        return None
+        return ()
 
 
 def version(number: int) -> str:

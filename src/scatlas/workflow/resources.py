@@ -17,8 +17,23 @@ from typing import TYPE_CHECKING
 
 from scatlas._util.byte_sizes import parse_bytes
 from scatlas.compute.block_sizes import block_bytes
-from scatlas.compute.footprints import harmony_bytes, map_bytes, max_gram_bytes
+from scatlas.compute.footprints import (
+    gram_is_worth_storing,
+    harmony_bytes,
+    map_bytes,
+    max_gram_bytes,
+)
 from scatlas.compute.threads import BLOCK_BYTES, DEFAULT_BUDGET
+from scatlas.workflow.costs import (
+    COSTS,
+    GPU_COSTS,
+    GPU_START_S,
+    NS_PER_COMPONENT,
+    NS_PER_GENE_CUBED,
+    PLATE_S,
+    US_PER_HARMONY_COMPONENT,
+    Cost,
+)
 from scatlas.workflow.sample_size import SAMPLE_CELLS
 
 if TYPE_CHECKING:
@@ -60,17 +75,10 @@ MERGED_OBS_SHARE = 0.1
 # Four blocks' worth of memory per block in flight: raw, normalised, encoded, partial results.
 BLOCK_COPIES = 4
 
-# Seconds of one core as measured (docs/performance.md). SLACK: how much slower a disk or a core may
-# be before the time limit ends the job.
-SECONDS_PER_VALUE = {"split": 20e-9, "load": 20e-9, "hvg": 4e-9, "select_genes": 14e-9}
-SECONDS_PER_CELL = {"tables": 0.7e-6, "concat_on_disk": 2e-6, "atlas": 1e-6, "doublets": 0.5e-3}
-SECONDS_PER_COMPONENT = 20e-9  # per cell, to project
-SECONDS_PER_GENE_CUBED = 1e-9  # eigenvectors
-SECONDS_PER_HARMONY_COMPONENT = 2e-6  # per cell, for Harmony's usual number of rounds
-SECONDS_PER_PLACED_CELL = 0.3e-3  # neighbours and coordinates
-SUBSET_MINUTES, SUBSET_CELLS_PER_MINUTE = 15, 10_000  # neighbours, UMAP, figures
-SECONDS_PER_MAPPED_CELL = 60e-6
+# Time limits. SLACK: how much slower than measured (scatlas.workflow.costs) a disk or a core may be
+# before the limit ends the job.
 SLACK = 20
+SUBSET_MINUTES, SUBSET_CELLS_PER_MINUTE = 15, 10_000  # neighbours, UMAP, figures
 START_MINUTES = 10
 
 # Bytes per count in counts.zarr, bytes per value of the consensus genes (float32 and its index),
@@ -92,6 +100,8 @@ SMALL_PLATE_VALUES = 1e8
 SMALL_PLATE_MINUTES = 3
 SMALL_ATLAS_VALUES = 1e9
 
+# Rules whose threads do not share their work, as measured.
+_SERIAL_RULES = {"concat_on_disk", "subset", "atlas", "base", "merge_pseudobulk"}
 # Rules that hold neither blocks nor tables of a plate.
 _SMALL_RULES = {"simulate", "consensus"}
 _CLUSTER_RULES = {"hvg", "select_genes", "pca"}  # on all GPUs of compute.cluster
@@ -318,50 +328,67 @@ class Estimates:
         """Minutes of a job."""
         if plate and self.is_small(plate):
             return SMALL_PLATE_MINUTES
-        size = self.plate(plate) if plate else self.atlas
         match rule:
-            case "normalize" if self._config.qc.drop_rare_genes:
-                return self.runtime("hvg", plate, threads)
-            case "qc_filter" | "normalize":
-                return minutes(size.cells * SECONDS_PER_CELL["tables"])
-            case "pseudobulk":
-                return self.runtime("hvg", plate, threads)
-            case "merge_pseudobulk":
-                return self.runtime("atlas")
-            case "doublets":
-                passes = 4 * size.values * SECONDS_PER_VALUE["hvg"]
-                return minutes(passes + size.cells * SECONDS_PER_CELL["doublets"], threads)
-            case "base":
-                return self.runtime("atlas")
-            case "map":
-                return minutes(size.cells * SECONDS_PER_MAPPED_CELL, threads)
-            case "concat_on_disk" | "atlas":
-                return minutes(size.cells * SECONDS_PER_CELL[rule])
-            case "pca":
-                projection = size.cells * self._config.pca.n_comps * SECONDS_PER_COMPONENT
-                eigenvectors = self.max_consensus_genes**3 * SECONDS_PER_GENE_CUBED
-                return minutes(projection + eigenvectors, threads)
-            case "harmony":
-                return minutes(self._harmony_seconds(size.cells), threads)
-            case "integrate":
-                seconds = self._harmony_seconds(self.subset_cells)
-                harmony = 0 if self._config.harmony else minutes(seconds, threads)
-                return self.runtime("umap") + harmony
-            case "reference":
-                passes = 3 * self.finished_atlas.values * SECONDS_PER_VALUE["hvg"]
-                neighbors = self.reference_cells * SECONDS_PER_PLACED_CELL
-                return minutes(passes + neighbors, threads)
-            case "map_plate":
-                selection = size.values * SECONDS_PER_VALUE["select_genes"]
-                return minutes(selection + size.cells * SECONDS_PER_PLACED_CELL, threads)
             case "map_report":
                 cells = self.reference_cells + self.atlas.cells
                 return int(SUBSET_MINUTES + cells / SUBSET_CELLS_PER_MINUTE / 10)
-            case "extend":
-                return minutes(self.extended_atlas.cells * SECONDS_PER_CELL["concat_on_disk"])
             case "subset" | "neighbors" | "umap" | "leiden" | "embedding" | "report":
                 return int(SUBSET_MINUTES + self.subset_cells / SUBSET_CELLS_PER_MINUTE)
-        return minutes(size.values * SECONDS_PER_VALUE[rule], threads)
+            case "integrate":
+                harmony = 0 if self._config.harmony else self._harmony_seconds(self.subset_cells)
+                return self.runtime("umap") + minutes(harmony, threads)
+        return minutes(self.core_seconds(rule, plate), _workers(rule, threads))
+
+    def seconds(self, rule: str, plate: str | None = None, threads: int = 1) -> float:
+        """Seconds that a job is expected to take, without the time that it waits."""
+        on_gpu = self.gpus(rule, plate) > 0
+        fixed = self._cost(rule, plate).fixed_s + GPU_START_S * on_gpu
+        if rule in ("consensus", "report"):
+            fixed += PLATE_S * len(self._plates)
+        return fixed + self.core_seconds(rule, plate) / _workers(rule, threads)
+
+    def core_seconds(self, rule: str, plate: str | None = None) -> float:
+        """Seconds that a job is expected to take on one core, beside its fixed seconds."""
+        match rule:
+            case "neighbors" | "umap" | "leiden" | "embedding" | "integrate" | "report":
+                size = Size(self.subset_cells, 0)
+            case "reference":
+                size = Size(self.reference_cells, self.finished_atlas.values)
+            case "map_report":
+                size = Size(self.reference_cells + self.atlas.cells, 0)
+            case "extend":
+                size = self.extended_atlas
+            case _:
+                size = self.plate(plate) if plate else self.atlas
+        cost = self._cost(rule, plate)
+        seconds = 1e-9 * cost.ns_per_value * size.values + 1e-6 * cost.us_per_cell * size.cells
+        match rule:
+            case "normalize" if self._config.qc.drop_rare_genes:
+                return self.core_seconds("hvg", plate)
+            case "pca":
+                projection = NS_PER_COMPONENT * self._config.pca.n_comps * size.cells
+                eigenvectors = NS_PER_GENE_CUBED * self.max_consensus_genes**3
+                gram = COSTS["select_genes"].ns_per_value * self._values_without_gram
+                return 1e-9 * (projection + eigenvectors + gram)
+            case "harmony":
+                return self._harmony_seconds(size.cells)
+            case "integrate" if not self._config.harmony:
+                return seconds + self._harmony_seconds(size.cells)
+        return seconds
+
+    def _cost(self, rule: str, plate: str | None) -> Cost:
+        costs = COSTS | GPU_COSTS if self.gpus(rule, plate) else COSTS
+        return costs.get(rule, Cost())
+
+    @cached_property
+    def _values_without_gram(self) -> float:
+        """Stored values of the plates that do not store their Gram matrix."""
+        sizes = [self.plate(name) for name in self._plates]
+        return sum(
+            size.values
+            for size in sizes
+            if not gram_is_worth_storing(size.cells, size.values / (size.cells or 1), self.max_consensus_genes)
+        )
 
     def threads(self, rule: str, plate: str | None = None) -> int:
         """Threads of a job of a rule that reads blocks, or of ``harmony`` and ``map``."""
@@ -421,7 +448,11 @@ class Estimates:
         return harmony_bytes(n_cells, self._harmony_comps) / 1e6
 
     def _harmony_seconds(self, n_cells: float) -> float:
-        return n_cells * self._harmony_comps * SECONDS_PER_HARMONY_COMPONENT
+        return 1e-6 * US_PER_HARMONY_COMPONENT * n_cells * self._harmony_comps
+
+
+def _workers(rule: str, threads: int) -> int:
+    return 1 if rule in _SERIAL_RULES else threads
 
 
 def plate_size(plate: Plate) -> Size:
