@@ -121,6 +121,28 @@ def job_request(job):
     )
 
 
+def planned_jobs():
+    """Jobs of a dry run, by rule; none in a real run."""
+    if not workflow.dryrun or workflow.dag is None:
+        return []
+    order = [rule.name for rule in workflow.rules]
+    jobs = workflow.dag.needrun_jobs(exclude_finished=False)  # a dry run finishes them
+    jobs = [job for job in jobs if not job.is_norun]
+    return sorted(
+        jobs, key=lambda job: (order.index(job.rule.name), *job.wildcards_dict.values())
+    )
+
+
+def run_limits():
+    """Cores, parts of GPUs and other resources that the jobs on this machine divide."""
+    given = {
+        name: limit.value
+        for name, limit in workflow.global_resources.items()
+        if isinstance(limit.value, int)
+    }
+    return {"gpu": JOBS_PER_GPU * max(len(GPUS), 1)} | given
+
+
 def timed_jobs(jobs):
     """Jobs with their expected durations and the jobs of the run that they need."""
     number = {job: i for i, job in enumerate(jobs)}
@@ -131,9 +153,9 @@ def timed_jobs(jobs):
             ),
             {name: job.resources.get(name, 0) for name in run_limits()},
             [
-                number[needed]
-                for needed in workflow.dag.dependencies[job]
-                if needed in number
+                number[other]
+                for other in workflow.dag.dependencies[job]
+                if other in number
             ],
             job.priority,
         )
@@ -141,40 +163,19 @@ def timed_jobs(jobs):
     ]
 
 
-def run_limits():
-    """Cores, parts of GPUs and other resources that the jobs of this machine divide."""
-    given = {
-        name: limit.value
-        for name, limit in workflow.global_resources.items()
-        if isinstance(limit.value, int)
-    }
-    return {"gpu": JOBS_PER_GPU * max(len(GPUS), 1)} | given
-
-
-def print_run_time(jobs):
-    """Print the expected run time, unless the queue of a cluster decides it."""
-    limits = run_limits()
-    if SCHEDULED:
-        return
-    timed = timed_jobs(jobs)
-    n_gpus = (
-        limits["gpu"] / JOBS_PER_GPU if any(j.requests["gpu"] for j in timed) else 0
-    )
-    seconds = run_seconds(timed, limits)
-    print(sentence(seconds, limits["_cores"], n_gpus), flush=True)
-
-
 def print_plan():
     """Print the resources of all jobs, and the expected run time, at the end of a dry run."""
-    if not workflow.dryrun or workflow.dag is None:
+    jobs = planned_jobs()
+    if not jobs:
         return
-    order = [rule.name for rule in workflow.rules]
-    jobs = workflow.dag.needrun_jobs(exclude_finished=False)  # a dry run finishes them
-    jobs = [job for job in jobs if not job.is_norun]
-    if jobs:
-        jobs.sort(key=lambda job: order.index(job.rule.name))
-        print(resource_table(map(job_request, jobs)), flush=True)
-        print_run_time(jobs)
+    print(resource_table(map(job_request, jobs)), flush=True)
+    if SCHEDULED:  # the queue of the cluster decides
+        return
+    timed, limits = timed_jobs(jobs), run_limits()
+    n_gpus = (
+        limits["gpu"] / JOBS_PER_GPU if any(job.requests["gpu"] for job in timed) else 0
+    )
+    print(sentence(run_seconds(timed, limits), limits["_cores"], n_gpus), flush=True)
 
 
 # Snakemake calls no hook in a dry run, and knows the jobs only at its end.

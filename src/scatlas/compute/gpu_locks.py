@@ -3,8 +3,8 @@
 A GPU has twelve lock files. A job locks as many of them as its share of the GPU, all twelve for a
 whole GPU, so that jobs and runs with different shares never exceed one GPU together. The system
 releases the locks when the process ends for any reason, so a crash leaves nothing to clean up. If
-``CUDA_VISIBLE_DEVICES`` is set, only the GPUs in it are considered. filelock would replace ten lines
-around ``flock``, and no environment has it.
+``CUDA_VISIBLE_DEVICES`` is set, only the GPUs in it are considered. filelock would replace ten
+lines around ``flock``, and no environment has it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def lock_gpus(
 
     It sets ``CUDA_VISIBLE_DEVICES``: enter it before anything that starts CUDA, such as the first
     CuPy array. It waits while other jobs of scatlas hold too many GPUs and logs which. It does not
-    wait for GPUs whose memory is used by other programs. GPUs that other jobs do not use come first,
+    wait for GPUs whose memory is used by other programs. GPUs that no other job uses come first,
     then those with the most free memory.
 
     Lock files are in ``/tmp/scatlas-<user id>``, or in ``SCATLAS_LOCKS_DIR``: containers that

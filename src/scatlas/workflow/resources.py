@@ -54,7 +54,7 @@ UNKNOWN_BYTES = 10e9
 BASE_MB = 900
 TABLE_MB_PER_CELL = 3e-4
 GPU_MB = 3000
-# Of the GPU's own memory: at most 3.2 GB, in pca with 6 million cells, 2,304 genes and 300 components
+# The same on the GPU: at most 3.2 GB, in pca with 6 million cells, 2,304 genes and 300 components
 # (bench/results/gpu-scale_out-2026-11-22.txt). GPU_POOL_SHARE: what a pool takes of its part.
 GPU_DEVICE_MB, GPU_POOL_SHARE = 4000, 0.9
 # Per cell on 30 components, with scores and simulated doublets; and neighbours of one part.
@@ -89,8 +89,8 @@ MAP_BYTES = 18
 # Bytes per value of the samples of one file until they are loaded: float32 and uint16 or int32.
 SAMPLE_BYTES = 8
 
-# Threads of a job of a plate if several jobs share a GPU: two jobs on a GPU and two that load plates
-# fill 16 cores. More threads per job would gain little: load takes 19 ns per value with one thread,
+# Threads of a job of a plate if several jobs share a GPU: two jobs on a GPU and two that load
+# plates fill 16 cores. More threads per job would gain little: load takes 19 ns per value with one thread,
 # and 41 ns of each of seven threads (docs/performance.md).
 THREADS_BESIDE_GPU_JOBS = 4
 
@@ -387,7 +387,9 @@ class Estimates:
         return sum(
             size.values
             for size in sizes
-            if not gram_is_worth_storing(size.cells, size.values / (size.cells or 1), self.max_consensus_genes)
+            if not gram_is_worth_storing(
+                size.cells, size.values / (size.cells or 1), self.max_consensus_genes
+            )
         )
 
     def threads(self, rule: str, plate: str | None = None) -> int:

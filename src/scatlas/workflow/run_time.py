@@ -19,7 +19,7 @@ class TimedJob:
 
     seconds: float
     requests: Mapping[str, int]
-    """Resources that it occupies, ``{"cores": 8, "gpu": 1}``."""
+    """Resources that it occupies, ``{"_cores": 8, "gpu": 1}``."""
     needs: Sequence[int] = ()
     priority: int = 0
 
