@@ -66,4 +66,4 @@ US_PER_HARMONY_COMPONENT = 2  # per cell, for Harmony's usual number of rounds
 # consensus and report read a table per plate [2].
 PLATE_S = 0.015
 # Snakemake: before the first job, and in its main thread between the starts of two jobs [2].
-SNAKEMAKE_START_S, JOB_START_S = 5, 0.05
+SNAKEMAKE_START_S, JOB_START_S = 5, 0.08

@@ -335,8 +335,9 @@ class Estimates:
             case "subset" | "neighbors" | "umap" | "leiden" | "embedding" | "report":
                 return int(SUBSET_MINUTES + self.subset_cells / SUBSET_CELLS_PER_MINUTE)
             case "integrate":
-                harmony = 0 if self._config.harmony else self._harmony_seconds(self.subset_cells)
-                return self.runtime("umap") + minutes(harmony, threads)
+                seconds = self._harmony_seconds(self.subset_cells)
+                harmony = 0 if self._config.harmony else minutes(seconds, threads)
+                return self.runtime("umap") + harmony
         return minutes(self.core_seconds(rule, plate), _workers(rule, threads))
 
     def seconds(self, rule: str, plate: str | None = None, threads: int = 1) -> float:
