@@ -1,7 +1,7 @@
 """Which jobs run side by side on a machine of 16 cores and one GPU.
 
 A dry run with the real profiles tells the jobs. Snakemake's own scheduler then chooses which of
-them to start, on a clock that jumps from the end of one job to that of the next, so that no job runs.
+them to start, on a clock that jumps from the end of one job to that of the next. No job runs.
 """
 
 from __future__ import annotations

@@ -769,7 +769,7 @@ def is_locked(path: Path) -> bool:
 @pytest.mark.parametrize("share", [0, -1, Fraction(3, 2)])
 def test_a_share_is_of_one_gpu(share):
     with (
-        pytest.raises(GpuError, match="the share of a GPU is .*: give more than 0 and at most 1"),
+        pytest.raises(GpuError, match=r"the share of a GPU is .*: give more than 0 and at most 1"),
         gpu_locks.lock_gpus(share=share, query_gpus=three),
     ):
         pass
@@ -1103,7 +1103,7 @@ def test_the_run_record_says_what_a_step_worked_on(cupy: Cupy, rmm: Any, monkeyp
     assert "gpu" not in run(tmp_path, "--backend", "cpu")
 
 
-def test_a_step_claims_its_share_of_a_gpu(cupy: Cupy, rmm: Any, monkeypatch, tmp_path: Path):
+def test_a_step_locks_its_share_of_a_gpu(cupy: Cupy, rmm: Any, monkeypatch, tmp_path: Path):
     monkeypatch.setitem(
         backend.use_backend.__wrapped__.__kwdefaults__, "query_gpus", lambda: machine(ONE)
     )

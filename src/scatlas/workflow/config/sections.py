@@ -708,7 +708,7 @@ class Compute(_Section):
     jobs_per_gpu: Literal[1, 2, 3, 4] = Field(
         2,
         description=(
-            "Parts into which jobs divide a GPU of this machine and its memory. A job gets one part, "
+            "Parts into which jobs divide each GPU of this machine and its memory. A job gets one, "
             "or more if it needs more memory. Snakemake's resource gpu counts parts. Jobs on Slurm "
             "and jobs with compute.cluster have whole GPUs."
         ),
