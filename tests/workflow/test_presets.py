@@ -309,7 +309,8 @@ def test_a_dry_run_prints_the_plan(tmp_path: Path):
     expected = r"^Expected run time: about (\d+) seconds on 16 cores and 1 GPU,"
     assert 40 <= int(re.search(expected, printed, re.MULTILINE)[1]) <= 90
     # A cluster gives a job a whole GPU, and its queue decides the time.
-    slurm = snakemake(*options, "--profile", str(ROOT / "profiles/slurm"), folder=tmp_path)
+    profile = ("--profile", str(ROOT / "profiles/slurm"))
+    slurm = snakemake("-n", *options[3:], *profile, folder=tmp_path)
     rows = {line.split()[0]: line.split()[1:] for line in slurm.partition("Plan")[2].splitlines()}
     assert rows["hvg"][:3] == ["2", "8", "1"]
     assert "Expected run time" not in slurm

@@ -2,6 +2,8 @@
 # failed runs again with more.
 import atexit
 
+from snakemake.utils import available_cpu_count
+
 from scatlas.compute.gpu_devices import find_gpus
 from scatlas.workflow.resources import (
     STORE_RULES,
@@ -11,8 +13,19 @@ from scatlas.workflow.resources import (
 )
 from scatlas.workflow.run_time import TimedJob, run_seconds, sentence
 
-# Whether each job has its own part of a cluster, with whole GPUs. Snakemake counts nodes only there.
-SCHEDULED = workflow.remote_exec or workflow.resource_settings.nodes is not None
+
+def runs_on_a_cluster():
+    """Whether each job has its own part of a cluster, with whole GPUs.
+
+    A dry run has no other executor: --jobs is given for a cluster, with no cores or with more than
+    this machine has.
+    """
+    settings = workflow.resource_settings
+    here = 1 < (settings.cores or 0) <= available_cpu_count()
+    return workflow.remote_exec or (settings.nodes is not None and not here)
+
+
+SCHEDULED = runs_on_a_cluster()
 JOBS_PER_GPU = 1 if SCHEDULED else CONFIG.compute.jobs_per_gpu
 GPUS = () if SCHEDULED or CONFIG.backend == "cpu" else find_gpus()
 ESTIMATES = Estimates(
@@ -145,13 +158,13 @@ def run_limits():
 
 def timed_jobs(jobs):
     """Jobs with their expected durations and the jobs of the run that they need."""
-    number = {job: i for i, job in enumerate(jobs)}
+    number, limits = {job: i for i, job in enumerate(jobs)}, run_limits()
     return [
         TimedJob(
             ESTIMATES.seconds(
                 job.rule.name, job.wildcards_dict.get("plate"), job.threads
             ),
-            {name: job.resources.get(name, 0) for name in run_limits()},
+            {name: job.resources.get(name, 0) for name in limits},
             [
                 number[other]
                 for other in workflow.dag.dependencies[job]

@@ -90,9 +90,9 @@ MAP_BYTES = 18
 SAMPLE_BYTES = 8
 
 # Threads of a job of a plate if several jobs share a GPU: two jobs on a GPU and two that load
-# plates fill 16 cores. More threads per job would gain less than more jobs: a value costs load 29 ns
-# of each of two threads and 41 ns of each of seven (bench/results/scaling-2026-11-23.txt and
-# gpu-scale_out-2026-11-22.txt).
+# plates fill 16 cores. More threads per job would gain less than more jobs: a value costs load
+# 29 ns of each of two threads and 41 ns of each of seven (bench/results/scaling-2026-11-23.txt
+# and gpu-scale_out-2026-11-22.txt).
 THREADS_BESIDE_GPU_JOBS = 4
 
 # Values of a small plate: one or two seconds per step on one core. Its minutes per step are few,
