@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from scatlas.workflow.costs import COSTS
 from tests.workflow import warm
 from tests.workflow.conftest import SAMPLE_STEPS
 from tests.workflow.runs import ROOT
@@ -138,6 +139,7 @@ def test_every_rule_says_what_it_needs_and_where_it_reports(rule: str):
     assert (ROOT / "workflow/rules" / parts["conda"].strip('"')).resolve().is_file()
     assert int(parts["retries"]) == 2
     assert parts["threads"] in ("1", "4", f'threads_for("{rule}")')
+    assert rule in COSTS
     requests = requests_of(rule)
     assert requests["mem_mb"] == f'memory("{rule}")'
     assert requests["runtime"] in ("10", f'runtime("{rule}")')

@@ -62,12 +62,15 @@ def memory(
     Raises
     ------
     ConfigError
-        The mode is unknown, or excludes the given sizes.
+        The mode is unknown, or excludes the given sizes, or a size or share is out of range.
     GpuError
         CuPy or RMM is missing, or the GPU has too little memory.
     """
     global _mode
     _check(mode, initial)
+    if not 0 < share <= 1:
+        msg = f"share is {share}: give more than 0 and at most 1"
+        raise ConfigError(msg)
     if find_spec("cupy") is None:
         msg = f"memory mode {mode!r} needs CuPy: install scatlas[gpu-cu12] or scatlas[gpu-cu13]"
         raise GpuError(msg)

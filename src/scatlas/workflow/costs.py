@@ -3,7 +3,7 @@
 Sources, in ``bench/results``: [1] ``scaling-2026-11-23``, the difference between 800,000 and 50,000
 cells with two threads; [2] ``samples-140-2026-11-25``, jobs of 3,000 cells with one thread; [3]
 ``map-2026-11-25``, processor seconds; [4] ``gpu-scale_out-2026-11-22`` with seven threads, without
-the starts of processes. A cost without a number is a guess from similar work.
+the starts of processes. A line without such a number is a guess from similar work.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of a job with one thread; threads divide all but the fixed ones."""
+    """Seconds of a job with one thread: fixed ones, and others that its threads divide.
+
+    Some rules do not divide them (``resources._SERIAL_RULES``).
+    """
 
     fixed_s: float = 0.2
     ns_per_value: float = 0

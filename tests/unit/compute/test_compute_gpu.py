@@ -868,6 +868,8 @@ def test_each_of_several_devices(cupy: Cupy, rmm: Any):
         ({"mode": "default", "initial": "1GB"}, "takes nothing at once: leave out initial"),
         ({"maximum": "142GB"}, "maximum is '142GB': give more than 0 and at most the GPU's 141"),
         ({"maximum": 0.0}, "maximum is 0.0: give more than 0"),
+        ({"share": 0}, "share is 0: give more than 0 and at most 1"),
+        ({"share": 1.5}, "share is 1.5: give more than 0 and at most 1"),
         ({"maximum": "lots"}, "a size of 'lots' is not understood"),
         ({"initial": "3GB", "maximum": "2GB"}, "initial (3,000,000,000 bytes) is above maximum"),
     ],
