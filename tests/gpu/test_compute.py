@@ -100,6 +100,46 @@ def test_a_limit_is_kept():
     assert run(program) == {"pool": "full"}
 
 
+@needs("rmm")
+def test_two_jobs_share_a_gpu(tmp_path):
+    """Each fills what its pool may take of its half, at the same time."""
+    program = textwrap.dedent("""
+        import os, sys
+        from fractions import Fraction
+        from scatlas.compute import backend
+        with backend.use_backend("gpu", share=Fraction(1, 2)):
+            import cupy as cp
+            held = []
+            try:
+                while True:
+                    held.append(cp.ones(2**28, "u1"))
+            except MemoryError:
+                pass
+            print(os.environ["CUDA_VISIBLE_DEVICES"], len(held) * 2**28, flush=True)
+            sys.stdin.read()
+    """)
+    env = os.environ | {
+        "CUDA_VISIBLE_DEVICES": gpu_devices.query_gpus().devices[0].uuid,
+        "SCATLAS_LOCKS_DIR": str(tmp_path),
+    }
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            env=env,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for _ in range(2)
+    ]
+    total = gpu_devices.query_gpus().devices[0].total
+    for job in jobs:
+        uuid, held = job.stdout.readline().split()
+        assert uuid == env["CUDA_VISIBLE_DEVICES"]
+        assert 0.3 * total < int(held) < 0.46 * total
+    assert [job.communicate("")[0] for job in jobs] == ["", ""]
+
+
 HOLD = """
 import logging, sys, time
 logging.basicConfig(level=logging.INFO)

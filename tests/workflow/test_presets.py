@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from scatlas.workflow.costs import COSTS
 from tests.workflow import warm
 from tests.workflow.conftest import SAMPLE_STEPS
 from tests.workflow.runs import ROOT
@@ -129,12 +130,16 @@ def test_every_rule_says_what_it_needs_and_where_it_reports(rule: str):
     assert {
         *("input", "output", "log", "benchmark", "retries", "conda", "threads", "resources"),
         *("params", "message", "shell"),
-    } == set(parts) - {"group"}
+    } == set(parts) - {"group", "priority"}
+    # Steps that read a plate's counts again go on with it before the next plate is loaded.
+    follows_load = rule in ("qc_filter", "doublets", "normalize", "hvg", "pseudobulk")
+    assert parts.get("priority") == ("1" if follows_load else None)
     assert ("group" in parts) == (rule not in ("simulate", "split", "consensus"))
     assert parts["conda"] == '"../../envs/cpu.yaml"'
     assert (ROOT / "workflow/rules" / parts["conda"].strip('"')).resolve().is_file()
     assert int(parts["retries"]) == 2
     assert parts["threads"] in ("1", "4", f'threads_for("{rule}")')
+    assert rule in COSTS
     requests = requests_of(rule)
     assert requests["mem_mb"] == f'memory("{rule}")'
     assert requests["runtime"] in ("10", f'runtime("{rule}")')
@@ -294,11 +299,20 @@ def test_a_dry_run_prints_the_plan(tmp_path: Path):
     options = ("-n", "--cores", "16", "--configfile", str(tmp_path / "my.yaml"))
     printed = snakemake(*options, folder=tmp_path)
     rows = {line.split()[0]: line.split()[1:] for line in printed.partition("Plan")[2].splitlines()}
-    assert rows["load"][:3] == ["2", "8", "0"], "jobs, threads, GPUs"
-    assert rows["hvg"][:3] == ["2", "8", "1"]
+    assert rows["load"][:3] == ["2", "4", "0"], "jobs, threads, GPUs"
+    assert rows["hvg"][:3] == ["2", "4", "0.5"]
     n_jobs, *_, gpu_hours, disk = rows["all"]
     assert int(n_jobs) == 2 * len(PLATE_RULES) + len(ATLAS_RULES)
-    # hvg, select_genes and pca take ten minutes and more each; the sample by its cells.
+    # hvg, select_genes and pca take ten minutes and more each, with half a GPU; the sample by its
+    # cells.
     of_sample = sum(float(rows[rule][5]) for rule in ("neighbors", "umap", "leiden"))
-    assert 0.8 <= float(gpu_hours) - of_sample < 1.5
+    assert 0.4 <= float(gpu_hours) - of_sample < 0.8
     assert float(disk) > 2 * 100_000 * 1451 * 1.9 / 1e9
+    expected = r"^Expected run time: about (\d+) seconds on 16 cores and 1 GPU,"
+    assert 40 <= int(re.search(expected, printed, re.MULTILINE)[1]) <= 90
+    # A cluster gives a job a whole GPU, and its queue decides the time.
+    profile = ("--profile", str(ROOT / "profiles/slurm"))
+    slurm = snakemake("-n", *options[3:], *profile, folder=tmp_path)
+    rows = {line.split()[0]: line.split()[1:] for line in slurm.partition("Plan")[2].splitlines()}
+    assert rows["hvg"][:3] == ["2", "8", "1"]
+    assert "Expected run time" not in slurm

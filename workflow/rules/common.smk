@@ -85,7 +85,7 @@ KEPT_CELLS_SUMMARY = "doublets.json" if CONFIG.drops_doublets else "qc_summary.j
 BLOCK_OPTIONS = " --block-budget {resources.budget}"
 DEVICE_OPTIONS = (
     " --backend {resources.backend} --memory {resources.device_memory}"
-    " --memory-limit {resources.device_limit}"
+    " --memory-limit {resources.device_limit} --gpu-share {resources.gpu_share}"
 )
 STEP_TAIL = (
     " --manifest {output.manifest:q} --threads {threads} --attempt {resources.attempt}"

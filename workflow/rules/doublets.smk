@@ -19,6 +19,7 @@ rule doublets:
         f"{OUT}/logs/doublets/{{plate}}.log",
     benchmark:
         f"{OUT}/benchmarks/doublets/{{plate}}.tsv"
+    priority: 1
     retries: 2
     group:
         together("small_plates", "doublets")

@@ -5,6 +5,9 @@
 # Rules depend on manifests, which hold checksums and are compared by content; the stores themselves
 # only have to exist (ancient). The root metadata file stands for a store: with directory() Snakemake
 # would write into it.
+#
+# The steps after load have a higher priority: they go on with a plate, whose store is still in the
+# page cache, before the next plate is loaded.
 
 
 rule load:
@@ -61,6 +64,7 @@ rule qc_filter:
         f"{OUT}/logs/qc_filter/{{plate}}.log",
     benchmark:
         f"{OUT}/benchmarks/qc_filter/{{plate}}.tsv"
+    priority: 1
     retries: 2
     group:
         together("small_plates", "qc_filter", "tables")
@@ -102,6 +106,7 @@ rule normalize:
         f"{OUT}/logs/normalize/{{plate}}.log",
     benchmark:
         f"{OUT}/benchmarks/normalize/{{plate}}.tsv"
+    priority: 1
     retries: 2
     group:
         together("small_plates", "normalize", "tables")
@@ -141,6 +146,7 @@ rule hvg:
         f"{OUT}/logs/hvg/{{plate}}.log",
     benchmark:
         f"{OUT}/benchmarks/hvg/{{plate}}.tsv"
+    priority: 1
     retries: 2
     group:
         together("small_plates", "hvg")

@@ -17,6 +17,7 @@ rule pseudobulk:
         f"{OUT}/logs/pseudobulk/{{plate}}.log",
     benchmark:
         f"{OUT}/benchmarks/pseudobulk/{{plate}}.tsv"
+    priority: 1
     retries: 2
     group:
         together("small_plates_pseudobulk", "pseudobulk")

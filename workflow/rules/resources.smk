@@ -2,14 +2,38 @@
 # failed runs again with more.
 import atexit
 
+from snakemake.utils import available_cpu_count
+
+from scatlas.compute.gpu_devices import find_gpus
 from scatlas.workflow.resources import (
     STORE_RULES,
     Estimates,
     JobRequest,
     resource_table,
 )
+from scatlas.workflow.run_time import TimedJob, run_seconds, sentence
 
-ESTIMATES = Estimates(CONFIG, SHEET)
+
+def runs_on_a_cluster():
+    """Whether each job has its own part of a cluster, with whole GPUs.
+
+    A dry run has no other executor: --jobs is given for a cluster, with no cores or with more than
+    this machine has.
+    """
+    settings = workflow.resource_settings
+    here = 1 < (settings.cores or 0) <= available_cpu_count()
+    return workflow.remote_exec or (settings.nodes is not None and not here)
+
+
+SCHEDULED = runs_on_a_cluster()
+JOBS_PER_GPU = 1 if SCHEDULED else CONFIG.compute.jobs_per_gpu
+GPUS = () if SCHEDULED or CONFIG.backend == "cpu" else find_gpus()
+ESTIMATES = Estimates(
+    CONFIG,
+    SHEET,
+    jobs_per_gpu=JOBS_PER_GPU,
+    gpu_bytes=min((gpu.total for gpu in GPUS), default=None),
+)
 # Where a step computes is a resource, not a param: a change of it reruns nothing.
 BUDGET = CONFIG.compute.block_budget
 CLUSTER = CONFIG.compute.cluster
@@ -77,8 +101,12 @@ def device(rule):
     All rules have these: jobs that share one of a cluster must agree on every text.
     """
 
-    def gpu(wildcards):
-        return ESTIMATES.gpus(rule, wildcards.get("plate"))
+    def gpu(wildcards, attempt, threads):
+        return ESTIMATES.gpu_parts(rule, wildcards.get("plate"), threads, attempt)
+
+    def gpu_share(wildcards, attempt, threads):
+        parts = gpu(wildcards, attempt, threads)
+        return f"{min(parts, JOBS_PER_GPU) or JOBS_PER_GPU}/{JOBS_PER_GPU}"
 
     def backend(wildcards):
         plate = wildcards.get("plate")
@@ -86,6 +114,7 @@ def device(rule):
 
     return {
         "gpu": gpu,
+        "gpu_share": gpu_share,
         "budget": BUDGET,
         "backend": backend,
         "device_memory": CONFIG.compute.memory,
@@ -100,21 +129,66 @@ def job_request(job):
         job.threads,
         requested.mem_mb,
         requested.runtime,
-        requested.get("gpu", 0),
+        requested.get("gpu", 0) / JOBS_PER_GPU,
         requested.disk_mb if job.rule.name in STORE_RULES else 0,
     )
 
 
-def print_plan():
-    """Print the resources of all jobs at the end of a dry run."""
+def planned_jobs():
+    """Jobs of a dry run, by rule; none in a real run."""
     if not workflow.dryrun or workflow.dag is None:
-        return
+        return []
     order = [rule.name for rule in workflow.rules]
     jobs = workflow.dag.needrun_jobs(exclude_finished=False)  # a dry run finishes them
     jobs = [job for job in jobs if not job.is_norun]
-    if jobs:
-        jobs.sort(key=lambda job: order.index(job.rule.name))
-        print(resource_table(map(job_request, jobs)), flush=True)
+    return sorted(
+        jobs, key=lambda job: (order.index(job.rule.name), *job.wildcards_dict.values())
+    )
+
+
+def run_limits():
+    """Cores, parts of GPUs and other resources that the jobs on this machine divide."""
+    given = {
+        name: limit.value
+        for name, limit in workflow.global_resources.items()
+        if isinstance(limit.value, int)
+    }
+    return {"gpu": JOBS_PER_GPU * max(len(GPUS), 1)} | given
+
+
+def timed_jobs(jobs):
+    """Jobs with their expected durations and the jobs of the run that they need."""
+    number, limits = {job: i for i, job in enumerate(jobs)}, run_limits()
+    return [
+        TimedJob(
+            ESTIMATES.seconds(
+                job.rule.name, job.wildcards_dict.get("plate"), job.threads
+            ),
+            {name: job.resources.get(name, 0) for name in limits},
+            [
+                number[other]
+                for other in workflow.dag.dependencies[job]
+                if other in number
+            ],
+            job.priority,
+        )
+        for job in jobs
+    ]
+
+
+def print_plan():
+    """Print the resources of all jobs, and the expected run time, at the end of a dry run."""
+    jobs = planned_jobs()
+    if not jobs:
+        return
+    print(resource_table(map(job_request, jobs)), flush=True)
+    if SCHEDULED:  # the queue of the cluster decides
+        return
+    timed, limits = timed_jobs(jobs), run_limits()
+    n_gpus = (
+        limits["gpu"] / JOBS_PER_GPU if any(job.requests["gpu"] for job in timed) else 0
+    )
+    print(sentence(run_seconds(timed, limits), limits["_cores"], n_gpus), flush=True)
 
 
 # Snakemake calls no hook in a dry run, and knows the jobs only at its end.

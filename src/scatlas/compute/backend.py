@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack, contextmanager, suppress
+from fractions import Fraction
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -75,10 +76,11 @@ def use_backend(
     *,
     memory_mode: Mode = "pool",
     memory_limit: str | None = None,
+    share: Fraction = Fraction(1),
     on: Mapping[str, Any] | None = None,
     query_gpus: Callable[[], Machine] = gpu_devices.query_gpus,
 ) -> Iterator[Literal["cpu", "gpu"]]:
-    """Context in which work runs on the CPU, or on a GPU that no other job holds.
+    """Context in which work runs on the CPU, or on a GPU of which this job holds a share.
 
     It waits while other jobs of scatlas hold all GPUs and logs which. Enter it before anything that
     starts CUDA, such as the first CuPy array.
@@ -90,6 +92,9 @@ def use_backend(
     memory_mode, memory_limit
         ``mode`` and ``maximum`` of :func:`scatlas.memory` for this process; ``on`` sets those of
         workers.
+    share
+        Share of the GPU that this process locks, and of its memory that it may use: other jobs may
+        have the rest. Each worker of ``on`` has a whole GPU.
     on
         Options of :func:`scatlas.cluster`, which computes Dask arrays in this context. A cluster of
         kind ``"local-gpu"`` is not started on the CPU backend.
@@ -107,17 +112,19 @@ def use_backend(
     options = dict(on or {"kind": "in-process"})
     on_workers = options["kind"] == "local-gpu"
     devices = options.pop("devices", None) if on_workers else 1
+    share = Fraction(1) if on_workers else share
     with ExitStack() as stack:
 
         def lock(n: int | None, **options: Any) -> list[Device]:
-            return stack.enter_context(lock_gpus(n, **options))
+            return stack.enter_context(lock_gpus(n, share=share, **options))
 
         locked = _find_gpus(backend, query_gpus, devices, lock)
         if locked:
             try:
                 _start_cuda(locked)
                 # Workers have the pools; this process uses little memory of their GPUs.
-                memory("default" if on_workers else memory_mode, maximum=memory_limit)
+                mode: Mode = "default" if on_workers else memory_mode
+                memory(mode, maximum=memory_limit, share=float(share))
             except GpuError as error:
                 _fall_back(backend, error)
                 stack.close()

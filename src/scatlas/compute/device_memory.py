@@ -33,6 +33,7 @@ def memory(
     initial: Size | None = None,
     maximum: Size | None = None,
     devices: Sequence[int] | None = None,
+    share: float = 1,
 ) -> None:
     """Choose how GPU memory is allocated, for CuPy and for RMM (cuML, cuGraph).
 
@@ -54,16 +55,22 @@ def memory(
         GPU, at your own risk: some machines hang when a GPU is oversubscribed.
     devices
         Numbers of the GPUs in this process; default: the current GPU.
+    share
+        Share of the GPU's memory of which this process may use what the defaults above would give
+        it of the whole GPU, whatever ``maximum`` is. For processes that use one GPU together.
 
     Raises
     ------
     ConfigError
-        The mode is unknown, or excludes the given sizes.
+        The mode is unknown, or excludes the given sizes, or a size or share is out of range.
     GpuError
         CuPy or RMM is missing, or the GPU has too little memory.
     """
     global _mode
     _check(mode, initial)
+    if not 0 < share <= 1:
+        msg = f"share is {share}: give more than 0 and at most 1"
+        raise ConfigError(msg)
     if find_spec("cupy") is None:
         msg = f"memory mode {mode!r} needs CuPy: install scatlas[gpu-cu12] or scatlas[gpu-cu13]"
         raise GpuError(msg)
@@ -89,6 +96,10 @@ def memory(
                 "initial": _size(initial, total, "initial"),
                 "maximum": _size(maximum, total, "maximum", over=mode == "managed"),
             }
+            if share < 1:
+                free = min(free, int(share * total))
+                bound = int(_MAXIMUM * free) // _STEP * _STEP
+                sizes["maximum"] = min(sizes["maximum"] or bound, bound)
             if mode == "default":
                 # A limit of 0 is none.
                 cupy.get_default_memory_pool().set_limit(size=sizes["maximum"] or 0)

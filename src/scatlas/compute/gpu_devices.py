@@ -198,6 +198,14 @@ def usable(machine: Machine) -> tuple[Device, ...]:
     return good
 
 
+def find_gpus() -> tuple[Device, ...]:
+    """GPUs that jobs may use; none without a driver or a usable GPU."""
+    try:
+        return usable(query_gpus())
+    except GpuError:
+        return ()
+
+
 def version(number: int) -> str:
     """CUDA version as text: 12040 is 12.4."""
     return f"{number // 1000}.{number % 1000 // 10}"

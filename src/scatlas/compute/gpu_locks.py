@@ -1,8 +1,10 @@
-"""Locks on GPUs: jobs on one machine use different GPUs, and wait while all are locked.
+"""Locks on GPUs: jobs on one machine divide its GPUs, and wait while all are locked.
 
-A job locks a file for each GPU that it uses. The system releases the lock when the process ends for
-any reason, so a crash leaves nothing to clean up. If ``CUDA_VISIBLE_DEVICES`` is set, only the GPUs
-in it are considered. filelock would replace ten lines around ``flock``, and no environment has it.
+A GPU has twelve lock files. A job locks as many of them as its share of the GPU, all twelve for a
+whole GPU, so that jobs and runs with different shares never exceed one GPU together. The system
+releases the locks when the process ends for any reason, so a crash leaves nothing to clean up. If
+``CUDA_VISIBLE_DEVICES`` is set, only the GPUs in it are considered. filelock would replace ten
+lines around ``flock``, and no environment has it.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import tempfile
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from fractions import Fraction
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +32,10 @@ if TYPE_CHECKING:
     from scatlas.compute.gpu_devices import Machine
 
 logger = logging.getLogger(__name__)
+
+# Lock files per GPU: halves, thirds, quarters and sixths are whole numbers of them.
+_LOCK_FILES = 12
+_WHOLE = Fraction(1)
 
 # Locked files of the GPUs that this process holds. A Dask cluster of a job shares the GPUs of the
 # job.
@@ -46,6 +54,7 @@ _ENOUGH_SECONDS, _SHORT_SECONDS = 0.5, 3
 def lock_gpus(
     n: int | None = 1,
     *,
+    share: Fraction = _WHOLE,
     only: Collection[str] | None = None,
     query_gpus: Callable[[], Machine] = gpu_devices.query_gpus,
 ) -> Iterator[list[Device]]:
@@ -53,7 +62,8 @@ def lock_gpus(
 
     It sets ``CUDA_VISIBLE_DEVICES``: enter it before anything that starts CUDA, such as the first
     CuPy array. It waits while other jobs of scatlas hold too many GPUs and logs which. It does not
-    wait for GPUs whose memory is used by other programs. GPUs with the most free memory come first.
+    wait for GPUs whose memory is used by other programs. GPUs that no other job uses come first,
+    then those with the most free memory.
 
     Lock files are in ``/tmp/scatlas-<user id>``, or in ``SCATLAS_LOCKS_DIR``: containers that
     share GPUs must share that folder.
@@ -62,6 +72,9 @@ def lock_gpus(
     ----------
     n
         Number of GPUs; None: all free GPUs, at least one.
+    share
+        Share of each GPU, above 0 and at most 1. Shares of other jobs that use the same GPU add up
+        to at most the rest. The locks do not bound the memory: :func:`scatlas.memory` does.
     only
         UUIDs (``GPU-...``) of the GPUs to consider; None: all.
     query_gpus
@@ -71,14 +84,17 @@ def lock_gpus(
     ------
     GpuError
         Fewer than ``n`` GPUs would be free even after all jobs of scatlas end; the message says
-        why.
+        why. Or the share is not between 0 and 1.
     """
+    if not 0 < share <= 1:
+        msg = f"the share of a GPU is {share}: give more than 0 and at most 1"
+        raise GpuError(msg)
     start = next_log = time.monotonic()
     candidates = _candidates(n, only, query_gpus)
     memory_wait = _FreeMemoryWait()
     while True:
         with ExitStack() as locks:
-            locked, blockers = _try_lock(n, candidates, query_gpus, locks, memory_wait)
+            locked, blockers = _try_lock(n, candidates, query_gpus, locks, share, memory_wait)
             if locked:
                 locks.enter_context(_visible_devices([device.uuid for device in locked]))
                 yield locked
@@ -146,9 +162,10 @@ def _try_lock(
     candidates: list[Device],
     query_gpus: Callable[[], Machine],
     locks: ExitStack,
+    share: Fraction = _WHOLE,
     memory_wait: _FreeMemoryWait | None = None,
 ) -> tuple[list[Device], list[str]]:
-    """Lock ``n`` GPUs until ``locks`` closes, or none; also returns the reasons to wait.
+    """Lock a share of ``n`` GPUs until ``locks`` closes, or none; also returns reasons to wait.
 
     Used memory of a GPU that no job holds is attributed to other programs: at once, or when
     ``memory_wait`` no longer expects the driver to free it.
@@ -157,6 +174,7 @@ def _try_lock(
     blockers: list[str] = []
     used: list[str] = []
     won: set[str] = set()
+    holders: dict[str, list[str]] = {}
     # One process locks at a time: otherwise two could each get a part of the GPUs that both need.
     with _open(_folder() / "choosing.lock") as gate:
         fcntl.flock(gate, fcntl.LOCK_EX)
@@ -164,21 +182,31 @@ def _try_lock(
             for device in candidates:
                 if device.uuid in _held:
                     free.append(device)
-                elif holder := _lock(device.uuid):
-                    blockers.append(f"{_label(device)} is locked by process {holder}")
+                    continue
+                # An exclusive GPU runs one process at a time.
+                part = _WHOLE if device.compute_mode == EXCLUSIVE else share
+                holders[device.uuid] = _lock(device.uuid, ceil(part * _LOCK_FILES))
+                if device.uuid in _held:
+                    won.add(device.uuid)
+                else:
+                    blockers.append(f"{_label(device)} is locked by {_processes(holders, device)}")
                     if memory_wait:
                         memory_wait.max_free[device.uuid] = (-1, 0.0)
-                else:
-                    won.add(device.uuid)
             # Query again: free memory may be that of a time when another job held the GPU.
             now_free = (
                 [device for device in query_gpus().devices if device.uuid in won] if won else []
             )
-            for device in sorted(now_free, key=lambda d: -(d.total if d.free is None else d.free)):
+            now_free.sort(
+                key=lambda d: (len(holders[d.uuid]), -(d.total if d.free is None else d.free))
+            )
+            for device in now_free:
                 if memory_wait and memory_wait(device):
                     reason = "perhaps more when a job that has ended gives it back"
                     blockers.append(f"{_free_memory(device)}, {reason}")
-                elif device.free is not None and device.free < MIN_FREE_BYTES:
+                elif _is_short(device) and holders[device.uuid]:
+                    users = _processes(holders, device)
+                    blockers.append(f"{_free_memory(device)} beside {users}")
+                elif _is_short(device):
                     used.append(f"{_free_memory(device)}, as others use it")
                 else:
                     free.append(device)
@@ -196,23 +224,49 @@ def _try_lock(
     return sorted(locked, key=lambda device: order.index(device.uuid)), blockers
 
 
-def _lock(uuid: str) -> str | None:
-    """Lock a GPU until :func:`_release`; if it is locked, return the process that holds it."""
-    with ExitStack() as stack:
-        file = stack.enter_context(_open(_folder() / f"{uuid}.lock"))
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return os.pread(file, 200, 0).decode(errors="replace").strip() or "unknown"
-        os.ftruncate(file, 0)
-        os.pwrite(file, f"{os.getpid()} ({Path(sys.argv[0]).name or 'python'})".encode(), 0)
-        _held[uuid] = stack.pop_all()
-    return None
+def _lock(uuid: str, n_files: int) -> list[str]:
+    """Lock files of a GPU until :func:`_release`, or none if fewer than ``n_files`` are free.
+
+    Returns the process of each lock file that another job holds; this process holds the GPU if it
+    is in ``_held`` afterwards. All files are tried, to know how much of the GPU is in use.
+    """
+    holders: list[str] = []
+    free: list[ExitStack] = []
+    with ExitStack() as surplus:
+        for number in range(_LOCK_FILES):
+            with ExitStack() as stack:
+                file = stack.enter_context(_open(_folder() / f"{uuid}.{number}.lock"))
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    name = os.pread(file, 200, 0).decode(errors="replace").strip()
+                    holders.append(name or "unknown")
+                    continue
+                free.append(surplus.enter_context(stack.pop_all()))
+                if len(free) <= n_files:
+                    os.ftruncate(file, 0)
+                    name = f"{os.getpid()} ({Path(sys.argv[0]).name or 'python'})"
+                    os.pwrite(file, name.encode(), 0)
+        if len(free) >= n_files:
+            _held[uuid] = ExitStack()
+            for stack in free[:n_files]:
+                _held[uuid].enter_context(stack.pop_all())
+    return holders
 
 
 def _release(uuid: str) -> None:
     if uuid not in _kept:
         _held.pop(uuid).close()
+
+
+def _processes(holders: dict[str, list[str]], device: Device) -> str:
+    names = list(dict.fromkeys(holders[device.uuid]))
+    return f"process{'es' * (len(names) > 1)} {', '.join(names)}"
+
+
+def _is_short(device: Device) -> bool:
+    """Whether a job could not start in the free memory of a GPU."""
+    return device.free is not None and device.free < MIN_FREE_BYTES
 
 
 def _label(device: Device) -> str:

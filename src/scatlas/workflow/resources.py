@@ -11,13 +11,29 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.util import find_spec
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scatlas._util.byte_sizes import parse_bytes
 from scatlas.compute.block_sizes import block_bytes
-from scatlas.compute.footprints import harmony_bytes, map_bytes, max_gram_bytes
+from scatlas.compute.footprints import (
+    gram_is_worth_storing,
+    harmony_bytes,
+    map_bytes,
+    max_gram_bytes,
+)
 from scatlas.compute.threads import BLOCK_BYTES, DEFAULT_BUDGET
+from scatlas.workflow.costs import (
+    COSTS,
+    GPU_COSTS,
+    GPU_START_S,
+    NS_PER_COMPONENT,
+    NS_PER_GENE_CUBED,
+    PLATE_S,
+    US_PER_HARMONY_COMPONENT,
+    Cost,
+)
 from scatlas.workflow.sample_size import SAMPLE_CELLS
 
 if TYPE_CHECKING:
@@ -38,6 +54,9 @@ UNKNOWN_BYTES = 10e9
 BASE_MB = 900
 TABLE_MB_PER_CELL = 3e-4
 GPU_MB = 3000
+# The same on the GPU: at most 3.2 GB, in pca with 6 million cells, 2,304 genes and 300 components
+# (bench/results/gpu-scale_out-2026-11-22.txt). GPU_POOL_SHARE: what a pool takes of its part.
+GPU_DEVICE_MB, GPU_POOL_SHARE = 4000, 0.9
 # Per cell on 30 components, with scores and simulated doublets; and neighbours of one part.
 DOUBLETS_MB_PER_CELL, DOUBLETS_MB = 0.35e-3, 500
 # Sums of 60,000 genes, 8 bytes each, with one group per 1,000 cells.
@@ -56,17 +75,10 @@ MERGED_OBS_SHARE = 0.1
 # Four blocks' worth of memory per block in flight: raw, normalised, encoded, partial results.
 BLOCK_COPIES = 4
 
-# Seconds of one core as measured (docs/performance.md). SLACK: how much slower a disk or a core may
-# be before the time limit ends the job.
-SECONDS_PER_VALUE = {"split": 20e-9, "load": 20e-9, "hvg": 4e-9, "select_genes": 14e-9}
-SECONDS_PER_CELL = {"tables": 0.7e-6, "concat_on_disk": 2e-6, "atlas": 1e-6, "doublets": 0.5e-3}
-SECONDS_PER_COMPONENT = 20e-9  # per cell, to project
-SECONDS_PER_GENE_CUBED = 1e-9  # eigenvectors
-SECONDS_PER_HARMONY_COMPONENT = 2e-6  # per cell, for Harmony's usual number of rounds
-SECONDS_PER_PLACED_CELL = 0.3e-3  # neighbours and coordinates
-SUBSET_MINUTES, SUBSET_CELLS_PER_MINUTE = 15, 10_000  # neighbours, UMAP, figures
-SECONDS_PER_MAPPED_CELL = 60e-6
+# Time limits. SLACK: how much slower than measured (scatlas.workflow.costs) a disk or a core may be
+# before the limit ends the job.
 SLACK = 20
+SUBSET_MINUTES, SUBSET_CELLS_PER_MINUTE = 15, 10_000  # neighbours, UMAP, figures
 START_MINUTES = 10
 
 # Bytes per count in counts.zarr, bytes per value of the consensus genes (float32 and its index),
@@ -77,12 +89,20 @@ MAP_BYTES = 18
 # Bytes per value of the samples of one file until they are loaded: float32 and uint16 or int32.
 SAMPLE_BYTES = 8
 
+# Threads of a job of a plate if several jobs share a GPU: two jobs on a GPU and two that load
+# plates fill 16 cores. More threads per job would gain less than more jobs: a value costs load
+# 29 ns of each of two threads and 41 ns of each of seven (bench/results/scaling-2026-11-23.txt
+# and gpu-scale_out-2026-11-22.txt).
+THREADS_BESIDE_GPU_JOBS = 4
+
 # Values of a small plate: one or two seconds per step on one core. Its minutes per step are few,
 # because the time of a cluster job is the sum of those of its steps.
 SMALL_PLATE_VALUES = 1e8
 SMALL_PLATE_MINUTES = 3
 SMALL_ATLAS_VALUES = 1e9
 
+# Rules whose threads do not share their work, as measured.
+_SERIAL_RULES = {"concat_on_disk", "subset", "atlas", "base", "merge_pseudobulk"}
 # Rules that hold neither blocks nor tables of a plate.
 _SMALL_RULES = {"simulate", "consensus"}
 _CLUSTER_RULES = {"hvg", "select_genes", "pca"}  # on all GPUs of compute.cluster
@@ -108,7 +128,7 @@ class JobRequest:
     threads: int
     mem_mb: int
     runtime: int
-    gpu: int = 0
+    gpu: float = 0
     disk_mb: int = 0
 
 
@@ -119,10 +139,22 @@ class Estimates:
     ----------
     config, plates
         Config of the run and all its plates.
+    jobs_per_gpu
+        Parts into which jobs divide a GPU.
+    gpu_bytes
+        Memory of the smallest GPU; None: not known, every job fits into one part.
     """
 
-    def __init__(self, config: Config, plates: Sequence[Plate]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        plates: Sequence[Plate],
+        *,
+        jobs_per_gpu: int = 1,
+        gpu_bytes: int | None = None,
+    ) -> None:
         self._config = config
+        self._jobs_per_gpu, self._gpu_bytes = jobs_per_gpu, gpu_bytes
         given = config.compute.block_budget
         self._budget = None if given == "auto" else parse_bytes(given)
         self._plates = {plate.plate: plate for plate in plates}
@@ -221,6 +253,22 @@ class Estimates:
             return self._cluster_gpus
         return min(self._cluster_gpus, 1) if rule in _ONE_GPU_RULES else 0
 
+    def gpu_parts(
+        self, rule: str, plate: str | None = None, threads: int = 1, attempt: int = 1
+    ) -> int:
+        """Parts of a GPU that a job locks, for the memory that it needs; all parts of several GPUs.
+
+        A job that failed gets more, because it may have needed more memory.
+        """
+        n_gpus, parts = self.gpus(rule, plate), self._jobs_per_gpu
+        if n_gpus != 1 or self._config.compute.cluster:
+            return n_gpus * parts
+        needed = 1
+        if self._gpu_bytes:
+            needed_mb = GPU_DEVICE_MB + self._extra_mb(rule, plate, threads)
+            needed = ceil(1e6 * needed_mb * parts / (GPU_POOL_SHARE * self._gpu_bytes))
+        return min(attempt * needed, parts)
+
     def block_budget(self, threads: int) -> int:
         """Bytes of the blocks in flight of a job."""
         return self._budget or max(DEFAULT_BUDGET, BLOCK_BYTES * (threads + 1))
@@ -228,6 +276,22 @@ class Estimates:
     def memory(self, rule: str, plate: str | None = None, threads: int = 1) -> int:
         """MB of memory of a job, which grows with its threads."""
         budget = 0 if rule in _SMALL_RULES else self.block_budget(threads)
+        match rule:
+            case "concat_on_disk" | "pca" | "atlas" | "base" | "map_report":
+                cells = MERGED_OBS_SHARE * self.atlas.cells
+            case "split":
+                cells = self.atlas.cells
+            case "reference":
+                cells = MERGED_OBS_SHARE * self.finished_atlas.cells
+            case "extend":
+                cells = MERGED_OBS_SHARE * self.extended_atlas.cells
+            case _:
+                cells = self.plate(plate).cells if plate else 0
+        extra_mb = self._extra_mb(rule, plate, threads)
+        return memory_mb(cells, budget, extra_mb=extra_mb, gpus=self.gpus(rule, plate))
+
+    def _extra_mb(self, rule: str, plate: str | None, threads: int) -> float:
+        """MB of a job for matrices beside its blocks and tables."""
         cells = self.plate(plate).cells if plate else 0
         extra_mb = 0.0
         match rule:
@@ -239,23 +303,14 @@ class Estimates:
                 # the values to store it (a triangle); at most twice as many as estimated.
                 largest_mb = 2 * max_gram_bytes(2 * self.plate(plate).values) / 1e6 if plate else 0
                 extra_mb = (threads + 3) * min(self.gram_mb, largest_mb)
-            case "split":
-                cells = self.atlas.cells
             case "pseudobulk":
                 extra_mb = PSEUDOBULK_MB_PER_CELL * cells
             case "concat_on_disk" | "pca" | "atlas" | "base":
-                cells = MERGED_OBS_SHARE * self.atlas.cells
                 extra_mb = 4 * self.gram_mb
-            case "reference":
-                cells = MERGED_OBS_SHARE * self.finished_atlas.cells
+            case "reference" | "map_report":
                 extra_mb = self._reference_mb
             case "map_plate":
                 extra_mb = self._reference_mb + PLACED_MB
-            case "map_report":
-                cells = MERGED_OBS_SHARE * self.atlas.cells
-                extra_mb = self._reference_mb
-            case "extend":
-                cells = MERGED_OBS_SHARE * self.extended_atlas.cells
             case "harmony":
                 extra_mb = self._harmony_mb(self.atlas.cells)
             case "integrate":
@@ -268,56 +323,76 @@ class Estimates:
                     extra_mb += STRATUM_MB_PER_CELL * self.atlas.cells
             case "map":
                 extra_mb = self._sample_mb + MAP_MB
-        return memory_mb(cells, budget, extra_mb=extra_mb, gpus=self.gpus(rule, plate))
+        return extra_mb
 
     def runtime(self, rule: str, plate: str | None = None, threads: int = 1) -> int:
         """Minutes of a job."""
         if plate and self.is_small(plate):
             return SMALL_PLATE_MINUTES
-        size = self.plate(plate) if plate else self.atlas
         match rule:
-            case "normalize" if self._config.qc.drop_rare_genes:
-                return self.runtime("hvg", plate, threads)
-            case "qc_filter" | "normalize":
-                return minutes(size.cells * SECONDS_PER_CELL["tables"])
-            case "pseudobulk":
-                return self.runtime("hvg", plate, threads)
-            case "merge_pseudobulk":
-                return self.runtime("atlas")
-            case "doublets":
-                passes = 4 * size.values * SECONDS_PER_VALUE["hvg"]
-                return minutes(passes + size.cells * SECONDS_PER_CELL["doublets"], threads)
-            case "base":
-                return self.runtime("atlas")
-            case "map":
-                return minutes(size.cells * SECONDS_PER_MAPPED_CELL, threads)
-            case "concat_on_disk" | "atlas":
-                return minutes(size.cells * SECONDS_PER_CELL[rule])
-            case "pca":
-                projection = size.cells * self._config.pca.n_comps * SECONDS_PER_COMPONENT
-                eigenvectors = self.max_consensus_genes**3 * SECONDS_PER_GENE_CUBED
-                return minutes(projection + eigenvectors, threads)
-            case "harmony":
-                return minutes(self._harmony_seconds(size.cells), threads)
+            case "map_report":
+                cells = self.reference_cells + self.atlas.cells
+                return int(SUBSET_MINUTES + cells / SUBSET_CELLS_PER_MINUTE / 10)
+            case "subset" | "neighbors" | "umap" | "leiden" | "embedding" | "report":
+                return int(SUBSET_MINUTES + self.subset_cells / SUBSET_CELLS_PER_MINUTE)
             case "integrate":
                 seconds = self._harmony_seconds(self.subset_cells)
                 harmony = 0 if self._config.harmony else minutes(seconds, threads)
                 return self.runtime("umap") + harmony
+        return minutes(self.core_seconds(rule, plate), _workers(rule, threads))
+
+    def seconds(self, rule: str, plate: str | None = None, threads: int = 1) -> float:
+        """Seconds that a job is expected to take, without the time that it waits."""
+        on_gpu = self.gpus(rule, plate) > 0
+        fixed = self._cost(rule, plate).fixed_s + GPU_START_S * on_gpu
+        if rule in ("consensus", "report"):
+            fixed += PLATE_S * len(self._plates)
+        return fixed + self.core_seconds(rule, plate) / _workers(rule, threads)
+
+    def core_seconds(self, rule: str, plate: str | None = None) -> float:
+        """Seconds that a job is expected to take on one core, beside its fixed seconds."""
+        match rule:
+            case "neighbors" | "umap" | "leiden" | "embedding" | "integrate" | "report":
+                size = Size(self.subset_cells, 0)
             case "reference":
-                passes = 3 * self.finished_atlas.values * SECONDS_PER_VALUE["hvg"]
-                neighbors = self.reference_cells * SECONDS_PER_PLACED_CELL
-                return minutes(passes + neighbors, threads)
-            case "map_plate":
-                selection = size.values * SECONDS_PER_VALUE["select_genes"]
-                return minutes(selection + size.cells * SECONDS_PER_PLACED_CELL, threads)
+                size = Size(self.reference_cells, self.finished_atlas.values)
             case "map_report":
-                cells = self.reference_cells + self.atlas.cells
-                return int(SUBSET_MINUTES + cells / SUBSET_CELLS_PER_MINUTE / 10)
+                size = Size(self.reference_cells + self.atlas.cells, 0)
             case "extend":
-                return minutes(self.extended_atlas.cells * SECONDS_PER_CELL["concat_on_disk"])
-            case "subset" | "neighbors" | "umap" | "leiden" | "embedding" | "report":
-                return int(SUBSET_MINUTES + self.subset_cells / SUBSET_CELLS_PER_MINUTE)
-        return minutes(size.values * SECONDS_PER_VALUE[rule], threads)
+                size = self.extended_atlas
+            case _:
+                size = self.plate(plate) if plate else self.atlas
+        cost = self._cost(rule, plate)
+        seconds = 1e-9 * cost.ns_per_value * size.values + 1e-6 * cost.us_per_cell * size.cells
+        match rule:
+            case "normalize" if self._config.qc.drop_rare_genes:
+                return self.core_seconds("hvg", plate)
+            case "pca":
+                projection = NS_PER_COMPONENT * self._config.pca.n_comps * size.cells
+                eigenvectors = NS_PER_GENE_CUBED * self.max_consensus_genes**3
+                gram = COSTS["select_genes"].ns_per_value * self._values_without_gram
+                return 1e-9 * (projection + eigenvectors + gram)
+            case "harmony":
+                return self._harmony_seconds(size.cells)
+            case "integrate" if not self._config.harmony:
+                return seconds + self._harmony_seconds(size.cells)
+        return seconds
+
+    def _cost(self, rule: str, plate: str | None) -> Cost:
+        costs = COSTS | GPU_COSTS if self.gpus(rule, plate) else COSTS
+        return costs.get(rule, Cost())
+
+    @cached_property
+    def _values_without_gram(self) -> float:
+        """Stored values of the plates that do not store their Gram matrix."""
+        sizes = [self.plate(name) for name in self._plates]
+        return sum(
+            size.values
+            for size in sizes
+            if not gram_is_worth_storing(
+                size.cells, size.values / (size.cells or 1), self.max_consensus_genes
+            )
+        )
 
     def threads(self, rule: str, plate: str | None = None) -> int:
         """Threads of a job of a rule that reads blocks, or of ``harmony`` and ``map``."""
@@ -332,7 +407,10 @@ class Estimates:
         else:
             values = self.plate(plate).values if plate else self.atlas.values * SELECTED_SHARE
         gpu, beside = self.gpus(rule, plate) > 0, bool(plate) and len(self._plates) > 1
-        return block_threads(self._budget, values, gpu=gpu, side_by_side=beside)
+        threads = block_threads(self._budget, values, gpu=gpu, side_by_side=beside)
+        # Jobs on GPUs and jobs that prepare the next plates use the cores of a machine together.
+        shares_cores = beside and self._jobs_per_gpu > 1 and self._cluster_gpus == 1
+        return min(threads, THREADS_BESIDE_GPU_JOBS) if shares_cores else threads
 
     def disk(self, rule: str, plate: str | None = None) -> int:
         """MB of the store that a job writes."""
@@ -374,7 +452,11 @@ class Estimates:
         return harmony_bytes(n_cells, self._harmony_comps) / 1e6
 
     def _harmony_seconds(self, n_cells: float) -> float:
-        return n_cells * self._harmony_comps * SECONDS_PER_HARMONY_COMPONENT
+        return 1e-6 * US_PER_HARMONY_COMPONENT * n_cells * self._harmony_comps
+
+
+def _workers(rule: str, threads: int) -> int:
+    return 1 if rule in _SERIAL_RULES else threads
 
 
 def plate_size(plate: Plate) -> Size:
@@ -487,7 +569,7 @@ def _table_row(name: str, jobs: list[JobRequest]) -> list[str]:
         name,
         str(len(jobs)),
         str(max((job.threads for job in jobs), default=0)),
-        str(max((job.gpu for job in jobs), default=0)),
+        f"{max((job.gpu for job in jobs), default=0):.3g}",
         f"{max((job.mem_mb for job in jobs), default=0) / 1e3:.1f}",
         f"{hours:.1f}",
         f"{gpu_hours:.1f}",

@@ -22,6 +22,7 @@ import shutil
 import sys
 import time
 from contextlib import ExitStack, contextmanager, suppress
+from fractions import Fraction
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -103,6 +104,12 @@ def parser(
             "--memory-limit",
             default=_NO_LIMIT,
             help="maximum of GPU memory, such as 60GB",
+        )
+        new.add_argument(
+            "--gpu-share",
+            type=Fraction,
+            default=Fraction(1),
+            help="share of a GPU and of its memory, such as 1/2; other jobs may use the rest",
         )
         new.add_argument(
             "--cluster",
@@ -318,7 +325,11 @@ def _use_device(args: argparse.Namespace, record: dict[str, Any]) -> Iterator[No
     if cluster and cluster["kind"] == "local-cpu":
         requested = "cpu"
     with backend.use_backend(
-        requested, memory_mode=args.memory, memory_limit=limit, on=cluster
+        requested,
+        memory_mode=args.memory,
+        memory_limit=limit,
+        share=args.gpu_share,
+        on=cluster,
     ) as found:
         record["backend"] = found
         yield

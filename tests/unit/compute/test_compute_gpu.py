@@ -7,6 +7,8 @@ do.
 
 from __future__ import annotations
 
+import fcntl
+import functools
 import json
 import logging
 import os
@@ -20,6 +22,7 @@ import textwrap
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from fractions import Fraction
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -436,6 +439,7 @@ def _raising(error: Exception) -> Any:
 
 HOLD = """
 import logging, os, sys, time
+from fractions import Fraction
 from scatlas.compute import gpu_locks
 from scatlas.compute.gpu_devices import Device, Machine
 
@@ -445,7 +449,8 @@ def query_gpus():
     return Machine(13020, tuple(Device(f"GPU-{n}", "H200", 10**11, int(f * 1e9)) for n, f in named))
 
 logging.basicConfig(level=logging.INFO, format="%(message)s")
-with gpu_locks.lock_gpus(int(sys.argv[2]), query_gpus=query_gpus) as mine:
+n, share = int(sys.argv[2]), Fraction(sys.argv[4])
+with gpu_locks.lock_gpus(n, share=share, query_gpus=query_gpus) as mine:
     print(*(device.uuid for device in mine), flush=True)
     time.sleep(600)
 """
@@ -454,10 +459,10 @@ with gpu_locks.lock_gpus(int(sys.argv[2]), query_gpus=query_gpus) as mine:
 class Job:
     """A process that locks n of several GPUs, waits for them, and then holds them."""
 
-    def __init__(self, n: int, of: int, memory: Path) -> None:
+    def __init__(self, n: int, of: int, memory: Path, share: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", HOLD, str(of), str(n), str(memory)], stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-c", HOLD, str(of), str(n), str(memory), share],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.pid = self.process.pid
 
@@ -491,11 +496,11 @@ def memory(tmp_path: Path) -> Any:
 
 @pytest.fixture
 def job(memory: Any, tmp_path: Path) -> Iterator[Any]:
-    """``job(n, of=m)`` starts one, which ends with the test."""
+    """``job(n, of=m)`` starts one, which ends with the test; ``share`` is of each of its GPUs."""
     jobs = []
 
-    def start(n: int, of: int) -> Job:
-        jobs.append(Job(n, of, tmp_path / "memory"))
+    def start(n: int, of: int, share: str = "1") -> Job:
+        jobs.append(Job(n, of, tmp_path / "memory", share))
         return jobs[-1]
 
     yield start
@@ -692,6 +697,84 @@ def test_a_folder_for_locks_that_is_not_ours(monkeypatch, tmp_path: Path):
         shutil.rmtree("/tmp/scatlas-12345678")
 
 
+def test_two_jobs_share_a_gpu_and_a_third_waits(job):
+    first, second = job(1, of=1, share="1/2"), job(1, of=1, share="1/2")
+    assert {first.has(), second.has()} == {"GPU-0"}
+    third = job(1, of=1, share="1/2")
+    line = third.says()
+    assert line.startswith("waiting for a GPU: GPU-0 (H200) is locked by processes ")
+    assert {str(first.pid), str(second.pid)} <= set(re.findall(r"\d+", line))
+    assert third.waits()
+    first.kill()
+    assert third.has() == "GPU-0"
+
+
+def test_jobs_spread_over_gpus_before_they_share_one(job):
+    shared = [job(1, of=2, share="1/2").has() for _ in range(4)]
+    assert sorted(shared[:2]) == sorted(shared[2:]) == ["GPU-0", "GPU-1"]
+
+
+def test_shares_of_different_runs_never_exceed_a_gpu(job):
+    third = job(1, of=1, share="1/3")
+    assert third.has() == "GPU-0"
+    half = job(1, of=1, share="1/2")
+    assert half.has() == "GPU-0"
+    for share in ("1/4", "1/3", "1"):
+        assert job(1, of=1, share=share).waits(1), "a sixth is left"
+    assert job(1, of=1, share="1/6").has() == "GPU-0"
+
+
+def test_a_whole_gpu_waits_for_every_job_that_shares_it(job):
+    first, second = (job(1, of=1, share=share) for share in ("1/3", "2/3"))
+    assert {first.has(), second.has()} == {"GPU-0"}
+    whole = job(1, of=1)
+    whole.says()
+    first.kill()
+    assert whole.waits(1)
+    second.kill()
+    assert whole.has() == "GPU-0"
+
+
+def test_memory_that_a_sharing_job_uses_is_waited_for(job, memory):
+    first = job(1, of=1, share="1/2")
+    assert first.has() == "GPU-0"
+    memory("0.1")
+    second = job(1, of=1, share="1/2")
+    said = f"GPU-0 (H200) has 0.1 of 100 GB free beside process {first.pid} (-c)"
+    assert said in second.says() + second.process.stderr.readline() * second.waits(0.1)
+    memory("40")
+    assert second.has() == "GPU-0"
+
+
+def test_an_exclusive_gpu_is_not_shared(monkeypatch):
+    alone = Device(**vars(ONE) | {"compute_mode": gpu_devices.EXCLUSIVE})
+    for device, n_files in ((ONE, 6), (alone, 12)):
+        with gpu_locks.lock_gpus(
+            1, share=Fraction(1, 2), query_gpus=functools.partial(machine, device)
+        ):
+            folder = Path(os.environ["SCATLAS_LOCKS_DIR"])
+            held = [path for path in folder.glob("GPU-0.*.lock") if is_locked(path)]
+            assert len(held) == n_files
+
+
+def is_locked(path: Path) -> bool:
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("share", [0, -1, Fraction(3, 2)])
+def test_a_share_is_of_one_gpu(share):
+    with (
+        pytest.raises(GpuError, match=r"the share of a GPU is .*: give more than 0 and at most 1"),
+        gpu_locks.lock_gpus(share=share, query_gpus=three),
+    ):
+        pass
+
+
 def test_no_gpu_cannot_be_locked():
     with (
         pytest.raises(GpuError, match="0 GPUs cannot be locked"),
@@ -738,6 +821,35 @@ def test_modes(cupy: Cupy, rmm: Any, options: dict, made: tuple):
     assert device_memory.peak_bytes() == 7
 
 
+@pytest.mark.parametrize(
+    ("free", "options", "initial", "maximum"),
+    [
+        (140, {}, 35.25, 63.45),  # half of 141 GB, and of that as much as of a whole GPU
+        (70, {}, 35, 63),  # another job has its half
+        (20, {}, 10, 18),  # other programs use most of the GPU
+        (140, {"maximum": "60GB"}, 35.25, 60),
+        (140, {"maximum": "90GB"}, 35.25, 63.45),
+    ],
+)
+def test_a_share_bounds_the_pool(cupy: Cupy, rmm: Any, free, options, initial, maximum):
+    cupy.free = free * GB
+    sa.memory(**options, share=0.5)
+    _, (_, _, sizes), _ = rmm.set[0].made
+    assert sizes == {
+        "initial_pool_size": int(initial * GB) // 256 * 256,
+        "maximum_pool_size": int(maximum * GB) // 256 * 256,
+    }
+
+
+@pytest.mark.parametrize("mode", ["managed", "async"])
+def test_a_share_bounds_other_allocators(cupy: Cupy, rmm: Any, mode: str):
+    sa.memory(mode, share=0.5)
+    _, (adaptor, _, limit, _), _ = rmm.set[0].made
+    assert (adaptor, limit) == ("LimitingResourceAdaptor", int(63.45 * GB) // 256 * 256)
+    sa.memory("default", share=0.5)
+    assert cupy.limit == limit
+
+
 def test_each_of_several_devices(cupy: Cupy, rmm: Any):
     sa.memory("pool", devices=[0, 1])
     assert set(rmm.set) == {0, 1}
@@ -756,6 +868,8 @@ def test_each_of_several_devices(cupy: Cupy, rmm: Any):
         ({"mode": "default", "initial": "1GB"}, "takes nothing at once: leave out initial"),
         ({"maximum": "142GB"}, "maximum is '142GB': give more than 0 and at most the GPU's 141"),
         ({"maximum": 0.0}, "maximum is 0.0: give more than 0"),
+        ({"share": 0}, "share is 0: give more than 0 and at most 1"),
+        ({"share": 1.5}, "share is 1.5: give more than 0 and at most 1"),
         ({"maximum": "lots"}, "a size of 'lots' is not understood"),
         ({"initial": "3GB", "maximum": "2GB"}, "initial (3,000,000,000 bytes) is above maximum"),
     ],
@@ -989,6 +1103,21 @@ def test_the_run_record_says_what_a_step_worked_on(cupy: Cupy, rmm: Any, monkeyp
     assert record["gpu"]["memory_mode"] == "async"
     assert record["gpu"]["peak_memory_bytes"] == 11
     assert "gpu" not in run(tmp_path, "--backend", "cpu")
+
+
+def test_a_step_locks_its_share_of_a_gpu(cupy: Cupy, rmm: Any, monkeypatch, tmp_path: Path):
+    monkeypatch.setitem(
+        backend.use_backend.__wrapped__.__kwdefaults__, "query_gpus", lambda: machine(ONE)
+    )
+    options = ("--manifest", str(tmp_path / "m.json"), "--backend", "gpu")
+    for share, largest in ((None, 90), ("1/4", 0.9 * 141 / 4)):
+        given = ("--gpu-share", share) if share else ()
+        args = script.parser("doc", gpu=True).parse_args([*options, *given])
+        with script.run_script(args, outputs=[]):
+            _, (_, _, sizes), _ = rmm.set[0].made
+            files = Path(os.environ["SCATLAS_LOCKS_DIR"]).glob("GPU-0.*.lock")
+            assert sum(map(is_locked, files)) == (3 if share else 12)
+        assert sizes["maximum_pool_size"] == int(largest * GB) // 256 * 256
 
 
 def test_a_step_without_a_gpu(monkeypatch, tmp_path: Path, caplog):

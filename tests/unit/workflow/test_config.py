@@ -68,7 +68,7 @@ pseudobulk: null
 integrate: null
 new_plates: {max_missing_genes: 0.1, obs: [], n_reference: 200000}
 report: {colors: [cell_line, plate, drug, leiden]}
-compute: {block_budget: auto, memory: pool, memory_limit: null, cluster: null}
+compute: {block_budget: auto, memory: pool, memory_limit: null, jobs_per_gpu: 2, cluster: null}
 """)
 
 

@@ -103,13 +103,13 @@ def test_time_has_slack_for_slow_disks():
 # memory, minutes, MB of disk and GPUs. Rules of a plate: those of the first.
 REQUESTS = {
     "default": {
-        "split": (16, 9076, 22, 232171, 0),
-        "load": (8, 5052, 22, 27569, 0),
-        "qc_filter": (1, 4924, 12, 0, 0),
-        "normalize": (1, 4924, 12, 0, 0),
+        "split": (16, 9076, 27, 232171, 0),
+        "load": (8, 5052, 27, 27569, 0),
+        "qc_filter": (1, 4924, 11, 0, 0),
+        "normalize": (1, 4924, 10, 0, 0),
         "hvg": (8, 5052, 12, 0, 0),
-        "select_genes": (8, 5844, 18, 7980, 0),
-        "concat_on_disk": (16, 3964, 23, 15961, 0),
+        "select_genes": (8, 5844, 14, 7980, 0),
+        "concat_on_disk": (16, 3964, 16, 15961, 0),
         "pca": (16, 3964, 13, 24001, 0),
         "atlas": (1, 2812, 16, 0, 0),
         "subset": (1, 33924, 290, 0, 0),
@@ -121,18 +121,18 @@ REQUESTS = {
         "consensus": (1, 900, None, 0, 0),
         "simulate": (1, 900, None, 0, 0),
         "base": (1, 2812, 16, 0, 0),
-        "map": (16, 35576, 35, 360, 0),
+        "map": (16, 35576, 30, 360, 0),
     },
     "two GPUs, a large budget, integration of the sample": {
-        "load": (38, 8924, 12, 27569, 0),
-        "qc_filter": (1, 8924, 12, 0, 0),
-        "normalize": (1, 8924, 12, 0, 0),
-        "doublets": (38, 13052, 55, 0, 0),
-        "hvg": (8, 14924, 12, 0, 2),
-        "select_genes": (8, 15716, 18, 7980, 2),
+        "load": (38, 8924, 13, 27569, 0),
+        "qc_filter": (1, 8924, 11, 0, 0),
+        "normalize": (1, 8924, 10, 0, 0),
+        "doublets": (38, 13052, 56, 0, 0),
+        "hvg": (8, 14924, 15, 0, 2),
+        "select_genes": (8, 15716, 17, 7980, 2),
         "pseudobulk": (38, 13924, 10, 0, 0),
         "merge_pseudobulk": (4, 5924, 16, 0, 0),
-        "concat_on_disk": (38, 6812, 23, 15961, 0),
+        "concat_on_disk": (38, 6812, 16, 15961, 0),
         "pca": (8, 12812, 16, 24001, 2),
         "atlas": (1, 6812, 16, 0, 0),
         "subset": (1, 38004, 290, 0, 0),
@@ -143,18 +143,18 @@ REQUESTS = {
         "integrate": (4, 76962, 437, 0, 1),
         "report": (1, 37924, 290, 0, 0),
         "base": (1, 6812, 16, 0, 0),
-        "map": (16, 38424, 35, 360, 0),
+        "map": (16, 38424, 30, 360, 0),
     },
     "all cells, no rare genes, many variable genes": {
-        "load": (8, 5052, 22, 27569, 0),
-        "qc_filter": (1, 4924, 12, 0, 0),
+        "load": (8, 5052, 27, 27569, 0),
+        "qc_filter": (1, 4924, 11, 0, 0),
         "normalize": (8, 5052, 12, 0, 0),
-        "doublets": (8, 10204, 228, 0, 0),
+        "doublets": (8, 10204, 230, 0, 0),
         "hvg": (8, 5052, 12, 0, 0),
-        "select_genes": (8, 17724, 18, 7980, 0),
+        "select_genes": (8, 17724, 14, 7980, 0),
         "pseudobulk": (8, 10052, 12, 0, 0),
         "merge_pseudobulk": (4, 1924, 16, 0, 0),
-        "concat_on_disk": (16, 8284, 23, 15961, 0),
+        "concat_on_disk": (16, 8284, 16, 15961, 0),
         "pca": (16, 8284, 46, 4000, 0),
         "harmony": (16, 40357, 26, 1600, 0),
         "atlas": (1, 7132, 16, 0, 0),
@@ -166,7 +166,7 @@ REQUESTS = {
         "integrate": (4, 173932, 2015, 0, 0),
         "report": (1, 173932, 2015, 0, 0),
         "base": (1, 7132, 16, 0, 0),
-        "map": (16, 175584, 35, 360, 0),
+        "map": (16, 175584, 30, 360, 0),
     },
 }
 CONFIGS = {
@@ -255,6 +255,49 @@ def test_gpus_follow_from_backend_and_cluster(config, gpus, monkeypatch):
 def test_a_python_with_cupy_requests_a_gpu(monkeypatch):
     monkeypatch.setattr("scatlas.workflow.resources.find_spec", lambda name: name)
     assert Estimates(load({"backend": "auto"}), PLATES).gpus("pca") == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "gpu_bytes", "parts"),
+    [
+        ({"backend": "cpu"}, 80e9, {"hvg": 0, "umap": 0, "load": 0}),
+        ({"backend": "gpu"}, None, {"hvg": 1, "select_genes": 1, "umap": 1, "load": 0}),
+        # UMAP of the sample requests 32 GB (map.memory is 16 GB), beside 4 GB of any step.
+        ({"backend": "gpu"}, 80e9, {"hvg": 1, "select_genes": 1, "pca": 1, "umap": 1}),
+        ({"backend": "gpu"}, 48e9, {"hvg": 1, "select_genes": 1, "pca": 1, "umap": 2}),
+        ({"backend": "gpu", "compute": {"jobs_per_gpu": 4}}, 80e9, {"hvg": 1, "umap": 2}),
+        ({"backend": "gpu", "compute": {"jobs_per_gpu": 4}}, 16e9, {"hvg": 2, "umap": 4}),
+        ({"backend": "gpu", "compute": {"cluster": {"devices": 3}}}, 80e9, {"hvg": 6, "umap": 2}),
+    ],
+)
+def test_parts_of_a_gpu_follow_from_its_memory(config, gpu_bytes, parts):
+    read = load(config)
+    estimates = Estimates(read, PLATES, jobs_per_gpu=read.compute.jobs_per_gpu, gpu_bytes=gpu_bytes)
+    assert {rule: estimates.gpu_parts(rule, "first", 4) for rule in parts} == parts
+
+
+def test_a_job_that_failed_gets_more_of_a_gpu_and_not_more_gpus():
+    estimates = Estimates(load({"backend": "gpu"}), PLATES, jobs_per_gpu=3)
+    assert [estimates.gpu_parts("pca", None, 8, attempt) for attempt in (1, 2, 3, 4)] == [
+        1,
+        2,
+        3,
+        3,
+    ]
+    whole = Estimates(load({"backend": "gpu"}), PLATES)  # as on a cluster
+    assert [whole.gpu_parts("pca", None, 8, attempt) for attempt in (1, 3)] == [1, 1]
+
+
+def test_jobs_that_share_a_gpu_leave_cores_to_those_that_load():
+    shared = Estimates(load({"backend": "gpu"}), PLATES, jobs_per_gpu=2)
+    assert {shared.threads(rule, "first") for rule in ("load", "hvg", "select_genes")} == {4}
+    assert shared.threads("pca") == 8
+    assert shared.threads("load", "small") == 1
+    for alone in (
+        Estimates(load({"backend": "gpu"}), PLATES),
+        Estimates(load({"backend": "cpu"}), PLATES, jobs_per_gpu=2),
+    ):
+        assert alone.threads("load", "first") == alone.threads("hvg", "first") == 8
 
 
 def test_plates_of_the_demo_have_a_size_before_they_exist():

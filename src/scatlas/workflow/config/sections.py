@@ -698,11 +698,20 @@ class Compute(_Section):
     memory_limit: GpuMemory | None = Field(
         None,
         description=(
-            "Maximum of GPU memory per job. null: 90% of the free memory with pool, all free "
-            "memory with managed, no limit otherwise. With managed it may exceed the GPU's "
+            "Maximum of GPU memory per job, which is at most 90% of its part (jobs_per_gpu). null: "
+            "for a job with a whole GPU 90% of the free memory with pool, all free memory with "
+            "managed, no limit otherwise. With managed and jobs_per_gpu: 1 it may exceed the GPU's "
             "memory, but some machines hang then."
         ),
         examples=["20GB", "60GB"],
+    )
+    jobs_per_gpu: Literal[1, 2, 3, 4] = Field(
+        2,
+        description=(
+            "Parts into which jobs divide each GPU of this machine and its memory. A job gets one, "
+            "or more if it needs more memory. Snakemake's resource gpu counts parts. Jobs on Slurm "
+            "and jobs with compute.cluster have whole GPUs."
+        ),
     )
     cluster: Cluster | None = Field(
         None,

@@ -1,0 +1,72 @@
+"""Measured cost of each rule, from which run times are estimated.
+
+Sources, in ``bench/results``: [1] ``scaling-2026-11-23``, the difference between 800,000 and 50,000
+cells with two threads; [2] ``samples-140-2026-11-25``, jobs of 3,000 cells with one thread; [3]
+``map-2026-11-25``, processor seconds; [4] ``gpu-scale_out-2026-11-22`` with seven threads, without
+the starts of processes. A line without such a number is a guess from similar work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of a job with one thread: fixed ones, and others that its threads divide.
+
+    Some rules do not divide them (``resources._SERIAL_RULES``).
+    """
+
+    fixed_s: float = 0.2
+    ns_per_value: float = 0
+    us_per_cell: float = 0
+
+
+COSTS = {
+    "simulate": Cost(2),
+    # Plates
+    "split": Cost(0.2, 29),  # as load
+    "load": Cost(0.2, 29),  # [1], [2]; [4]: 32
+    "qc_filter": Cost(0.03, us_per_cell=0.3),  # [1], [2]
+    "normalize": Cost(0.02, us_per_cell=0.25),  # [1], [2]
+    "doublets": Cost(0.5, 20, 500),  # four passes like hvg
+    "hvg": Cost(0.1, 4.9),  # [1], [2]
+    "select_genes": Cost(0.15, 7.9),  # [1], [2]
+    "pseudobulk": Cost(0.2, 4.9),  # as hvg
+    # Atlas
+    "consensus": Cost(0.06),  # [1]
+    "concat_on_disk": Cost(0.2, us_per_cell=1),  # [1], [4]; one thread
+    "pca": Cost(0.5),  # and the costs below
+    "base": Cost(0.3, us_per_cell=1),  # as atlas
+    "atlas": Cost(0.3, us_per_cell=1),  # [1]: 0.3 without a map of all cells
+    "merge_pseudobulk": Cost(0.3, us_per_cell=1),  # as atlas
+    "subset": Cost(0.6, us_per_cell=2.7),  # [1]
+    "map": Cost(0.5, us_per_cell=48),  # [3]
+    "harmony": Cost(1),  # and the cost below
+    # Cells of the sample
+    "neighbors": Cost(1, us_per_cell=40),  # [3]
+    "umap": Cost(1, us_per_cell=180),  # [3]
+    "leiden": Cost(0.5, us_per_cell=57),  # [3]
+    "embedding": Cost(0.5, us_per_cell=10),
+    "integrate": Cost(2, us_per_cell=280),  # as neighbors, umap and leiden
+    "report": Cost(3, us_per_cell=3),  # [1]
+    # New plates on a finished atlas
+    "reference": Cost(0.5, 15, 300),  # three passes like hvg, then neighbours
+    "map_plate": Cost(0.5, 14, 300),
+    "map_report": Cost(3, us_per_cell=3),
+    "extend": Cost(0.3, us_per_cell=2),
+}
+# Of jobs on a GPU, whose threads decode and copy [4]. Other rules: as on the CPU.
+GPU_COSTS = {"hvg": Cost(0.1, 8.9), "select_genes": Cost(0.15, 11.9)}
+GPU_START_S = 4  # imports and CUDA [4]
+
+# pca: projection, per cell [1]; eigenvectors. A Gram matrix that a plate does not store
+# costs as much as select_genes.
+NS_PER_COMPONENT = 23
+NS_PER_GENE_CUBED = 1
+US_PER_HARMONY_COMPONENT = 2  # per cell, for Harmony's usual number of rounds
+# consensus and report read a table per plate [2].
+PLATE_S = 0.015
+# Snakemake: before the first job, and in its main thread between the starts of two jobs [2].
+SNAKEMAKE_START_S, JOB_START_S = 5, 0.08
