@@ -51,6 +51,7 @@ class Cost:
 
     @property
     def work(self) -> float:
+        """Seconds of all threads."""
         return sum(self.threads.values())
 
     @property
@@ -134,17 +135,18 @@ def main() -> None:
     parser.add_argument("--comps", type=int, default=300)
     parser.add_argument("--out", type=Path, help="also write the table to this file")
     args = parser.parse_args()
-    few, many = (measure(args, cells) for cells in sorted(args.cells))
+    few, many = sorted(args.cells)
+    before, after = measure(args, few), measure(args, many)
     lines = [
-        f"# python bench/serial.py FOLDER --cells {args.cells[0]} {args.cells[1]} --genes {args.genes} "
-        f"--threads {args.threads} --comps {args.comps}",
+        f"# python bench/serial.py FOLDER --cells {few} {many} --genes {args.genes} "
+        f"--threads {args.threads} --top-genes {args.top_genes} --comps {args.comps}",
         machine("scatlas", "numba", "numpy", "py-spy"),
         "# two plates; ns per further stored value; under each step the seconds of its threads",
         f"{'step':<16}{'M values':>10}{'work':>9}{'main':>9}{'GIL':>9}{'stage':>9}{'of work':>9}"
         "  busiest thread",
     ]
     for step in STEPS:
-        cost = many[step].minus(few[step])
+        cost = after[step].minus(before[step])
         seconds, name = cost.stage
         parts = (cost.work, cost.threads["MainThread"], cost.gil, seconds)
         cells = "".join(f"{part / cost.values * 1e9:>9.3f}" for part in parts)

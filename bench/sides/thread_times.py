@@ -34,10 +34,12 @@ class Watcher(threading.Thread):
         self.before = dict(self.nanoseconds)
 
     def run(self) -> None:
+        """Read until the end."""
         while not self.ended.wait(_INTERVAL):
             self.read()
 
     def read(self) -> None:
+        """Read once."""
         self.names |= {thread.native_id or 0: thread.name for thread in threading.enumerate()}
         for task in Path("/proc/self/task").iterdir():
             try:
