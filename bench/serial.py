@@ -8,7 +8,8 @@ for each step how many nanoseconds it takes for one more stored value of its inp
 - ``work``: processor time of all threads,
 - ``main``: processor time of the main thread,
 - ``GIL``: time in which a thread holds the interpreter lock (py-spy, 500 samples per second),
-- ``stages``: processor time of the busiest pool of one thread (a writer, a table).
+- ``stage``: processor time of the busiest pool of one thread (a writer, a table),
+- the least time on 16, 32 and 64 cores: the share of the work, or the longest serial part.
 
 Work that does not grow with the values, such as imports and tables of genes, is in neither: each
 process first runs the same step on plates of a few cells, and the smaller plates' times are
@@ -63,6 +64,10 @@ class Cost:
             if name not in (*PARALLEL, "MainThread")
         ]
         return max(others, default=(0.0, "-"))
+
+    def bound(self, cores: int) -> float:
+        """Least seconds on some cores: nothing is faster than its longest serial part."""
+        return max(self.work / cores, self.threads["MainThread"], self.gil, self.stage[0])
 
     def minus(self, other: Cost) -> Cost:
         """What more values have cost more."""
@@ -143,16 +148,16 @@ def main() -> None:
         machine("scatlas", "numba", "numpy", "py-spy"),
         "# two plates; ns per further stored value; under each step the seconds of its threads",
         f"{'step':<16}{'M values':>10}{'work':>9}{'main':>9}{'GIL':>9}{'stage':>9}{'of work':>9}"
-        "  busiest thread",
+        f"{'16':>9}{'32':>9}{'64':>9}  busiest thread",
     ]
     for step in STEPS:
         cost = after[step].minus(before[step])
         seconds, name = cost.stage
         parts = (cost.work, cost.threads["MainThread"], cost.gil, seconds)
         cells = "".join(f"{part / cost.values * 1e9:>9.3f}" for part in parts)
-        lines.append(
-            f"{step:<16}{cost.values / 1e6:>10.1f}{cells}{seconds / cost.work:>9.1%}  {name}"
-        )
+        bounds = "".join(f"{cost.bound(n) / cost.values * 1e9:>9.2f}" for n in (16, 32, 64))
+        share = f"{seconds / cost.work:>9.1%}"
+        lines.append(f"{step:<16}{cost.values / 1e6:>10.1f}{cells}{share}{bounds}  {name}")
         pools = sorted(cost.threads.items(), key=lambda item: -item[1])
         lines.append("#   " + ", ".join(f"{pool} {value:.2f}" for pool, value in pools))
     publish(lines, args.out)
