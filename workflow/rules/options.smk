@@ -73,6 +73,28 @@ def map_option():
     return f"--map {shlex.quote(store)}" if CONFIG.maps_all_cells else ""
 
 
+def clusters_option():
+    """Where the cells of a plate find their clusters."""
+    if "leiden" not in CONFIG.markers.by:
+        return ""
+    merged = with_prefix(f"{OUT}/manifests/concat_on_disk.json")
+    flag, name = (
+        ("--map", "map.zarr") if CONFIG.maps_all_cells else ("--umap", "umap.h5ad")
+    )
+    return shlex.join(["--merged", merged, flag, with_prefix(f"{OUT}/{name}")])
+
+
+def wilcoxon_option():
+    """The sample, and the table of its marker genes."""
+    if not CONFIG.markers.wilcoxon:
+        return ""
+    umap, table = (
+        with_prefix(f"{OUT}/{name}")
+        for name in ("umap.h5ad", "tables/markers_wilcoxon.tsv")
+    )
+    return shlex.join(["--umap", umap, "--wilcoxon", table])
+
+
 def report_options(wildcards):
     """Outputs of optional rules that the report shows."""
     words = []
@@ -83,6 +105,9 @@ def report_options(wildcards):
         words += ["--consensus", with_prefix(f"{OUT}/manifests/consensus.json")]
     if CONFIG.maps_all_cells:
         words += ["--atlas", with_prefix(f"{OUT}/atlas.zarr")]
+    if CONFIG.markers.by:
+        words += ["--markers", with_prefix(f"{OUT}/tables/markers.tsv")]
+        words += ["--means", with_prefix(f"{OUT}/markers.h5ad")]
     if CONFIG.integrate:
         words += ["--integrated", with_prefix(f"{OUT}/integrated.h5ad")]
     return shlex.join(words)

@@ -42,6 +42,8 @@ GPU_MB = 3000
 DOUBLETS_MB_PER_CELL, DOUBLETS_MB = 0.35e-3, 500
 # Sums of 60,000 genes, 8 bytes each, with one group per 1,000 cells.
 PSEUDOBULK_MB_PER_CELL = 0.5e-3
+# Sums of 100 groups of 60,000 genes, with the sums of one plate, moments and scores: 5 arrays each.
+MARKERS_MB = 100 * 60_000 * 20 * 8e-6
 # Cells placed on a map at a time, with their neighbours; and per reference cell, beside its
 # components, which k-means copies: lists, neighbours, labels.
 PLACED_MB, REFERENCE_MB_PER_CELL = 300, 1e-3
@@ -60,6 +62,7 @@ BLOCK_COPIES = 4
 # be before the time limit ends the job.
 SECONDS_PER_VALUE = {"split": 20e-9, "load": 20e-9, "hvg": 4e-9, "select_genes": 14e-9}
 SECONDS_PER_CELL = {"tables": 0.7e-6, "concat_on_disk": 2e-6, "atlas": 1e-6, "doublets": 0.5e-3}
+SECONDS_PER_PLATE_OF_SUMS = 2  # of 100 groups and 60,000 genes
 SECONDS_PER_COMPONENT = 20e-9  # per cell, to project
 SECONDS_PER_GENE_CUBED = 1e-9  # eigenvectors
 SECONDS_PER_HARMONY_COMPONENT = 2e-6  # per cell, for Harmony's usual number of rounds
@@ -243,6 +246,10 @@ class Estimates:
                 cells = self.atlas.cells
             case "pseudobulk":
                 extra_mb = PSEUDOBULK_MB_PER_CELL * cells
+            case "group_sums" | "markers":
+                extra_mb = MARKERS_MB
+                if rule == "markers" and self._config.markers.wilcoxon:
+                    extra_mb += self._sample_mb
             case "concat_on_disk" | "pca" | "atlas" | "base":
                 cells = MERGED_OBS_SHARE * self.atlas.cells
                 extra_mb = 4 * self.gram_mb
@@ -278,12 +285,18 @@ class Estimates:
         match rule:
             case "normalize" if self._config.qc.drop_rare_genes:
                 return self.runtime("hvg", plate, threads)
-            case "qc_filter" | "normalize":
+            case "qc_filter" | "normalize" | "cell_groups":
                 return minutes(size.cells * SECONDS_PER_CELL["tables"])
             case "pseudobulk":
                 return self.runtime("hvg", plate, threads)
             case "merge_pseudobulk":
                 return self.runtime("atlas")
+            case "group_sums":
+                passes = max(1, len(self._config.markers.by))
+                return minutes(passes * size.values * SECONDS_PER_VALUE["select_genes"], threads)
+            case "markers":
+                of_sample = self.runtime("umap") if self._config.markers.wilcoxon else 0
+                return minutes(len(self._plates) * SECONDS_PER_PLATE_OF_SUMS) + of_sample
             case "doublets":
                 passes = 4 * size.values * SECONDS_PER_VALUE["hvg"]
                 return minutes(passes + size.cells * SECONDS_PER_CELL["doublets"], threads)

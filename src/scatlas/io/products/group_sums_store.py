@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import anndata as ad
 import h5py
-import numpy as np
 import pandas as pd
 from anndata.io import read_elem
 
@@ -17,6 +16,8 @@ from scatlas.kernels.moments.group_sums_cpu import Sums
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import numpy as np
 
 _LAYERS = ("sums", "errors", "squares", "square_errors", "nonzero")
 
