@@ -38,10 +38,10 @@ def main(argv: list[str] | None = None) -> None:
     with script.run_script(args, outputs=outputs) as facts:
         found = rank_markers(merge_plates(script.plate_paths(args.sums), args.genes), args.n_genes)
         write_table(args.table, found.table)
-        obs = found.groups.set_axis(found.groups["by"] + ": " + found.groups["group"])
+        names = found.groups["by"] + ": " + found.groups["group"]
         means = ad.AnnData(
             layers={"mean": found.mean, "share": found.share},
-            obs=obs.rename_axis(None),
+            obs=found.groups.astype({"by": "category", "group": "category"}).set_axis(names),
             var=pd.DataFrame(index=found.genes),
         )
         with atomic_path(args.means) as path:

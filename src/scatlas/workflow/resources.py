@@ -292,8 +292,8 @@ class Estimates:
             case "merge_pseudobulk":
                 return self.runtime("atlas")
             case "group_sums":
-                passes = max(1, len(self._config.markers.by))
-                return minutes(passes * size.values * SECONDS_PER_VALUE["select_genes"], threads)
+                values = size.values * len(self._config.markers.by)
+                return minutes(values * SECONDS_PER_VALUE["select_genes"], threads)
             case "markers":
                 of_sample = self.runtime("umap") if self._config.markers.wilcoxon else 0
                 return minutes(len(self._plates) * SECONDS_PER_PLATE_OF_SUMS) + of_sample

@@ -44,7 +44,8 @@ class GroupSums(NamedTuple):
 def write_group_sums(path: Path | str, found: GroupSums) -> None:
     """Write sums of real numbers as an AnnData [groups x genes] with a layer for each; atomic."""
     layers = {name: getattr(found.sums, name) for name in _LAYERS}
-    obs = found.groups.set_axis([*map(str, range(len(found.groups)))])
+    obs = found.groups.astype({"by": "category", "group": "category"})
+    obs.index = obs.index.astype(str)
     adata = ad.AnnData(layers=layers, obs=obs, var=pd.DataFrame(index=found.genes.astype(str)))
     with atomic_path(path) as partial:
         write_h5ad(partial, adata)
