@@ -19,8 +19,9 @@ from tests.workflow.runs import ROOT
 pytestmark = pytest.mark.workflow
 
 PLATE_RULES = ("load", "qc_filter", "normalize", "hvg", "select_genes")
+PLATE_RULES += ("cell_groups", "group_sums")
 ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "base", "subset", *SAMPLE_STEPS, "map")
-ATLAS_RULES += ("atlas", "report")
+ATLAS_RULES += ("atlas", "markers", "report")
 GPU_RULES = ("hvg", "select_genes", "pca", "neighbors", "umap", "leiden", "integrate")
 ON_DEMAND = (
     "simulate",
@@ -261,6 +262,7 @@ def test_jobs_that_hold_blocks_ask_for_the_budget(ask, default):
     own = [rule for rule in DIRECTIVES if rule not in NEW_PLATES]
     holding = [rule for rule in own if "{BLOCK_OPTIONS}" in DIRECTIVES[rule]["shell"]]
     kept = {"split", "load", "normalize", "hvg", "select_genes", "concat_on_disk", "pca", "subset"}
+    kept |= {"group_sums"}
     assert set(holding) == kept | {"pseudobulk", "merge_pseudobulk", "doublets"}
     for rule in holding:
         (before, *_), (after, *_) = (told[rule]["mem_mb"]["small"] for told in (default, more))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Of one figure; then each group has fewer.
-_MAX_GENES = 120
+_MAX_GENES = 80
 _LARGEST_DOT = 9.0  # points
 _SHARES = (0.25, 0.5, 0.75, 1.0)
 
@@ -29,8 +29,8 @@ def marker_dots(
 ) -> Figure:
     """Mean and share of cells of the first markers, in each group.
 
-    The colour of a dot is the mean of the gene in the group, its area the share of the group's cells
-    with a count.
+    The colour of a dot is the mean of the gene in the group, its area the share of its cells with
+    a count.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def marker_dots(
     markers
         ``group`` and ``names`` (the gene) of the markers, the best of a group first.
     n_genes
-        Number of markers per group; fewer where they would be more than 120 genes.
+        Number of markers per group; fewer where they would be more than 80 genes.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def marker_heat_map(mean: pd.DataFrame, markers: pd.DataFrame, *, n_genes: int =
     markers
         ``group`` and ``names`` (the gene) of the markers, the best of a group first.
     n_genes
-        Number of markers per group; fewer where they would be more than 120 genes.
+        Number of markers per group; fewer where they would be more than 80 genes.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def _chosen(
 
 def _canvas(groups: list[str], genes: list[str]) -> tuple[Figure, Axes]:
     """Figure with a row for each group and a column for each gene."""
-    made = figure(2.6 + max(2.0, 0.17 * len(genes)), 1.9 + 0.21 * len(groups))
+    made = figure(2.6 + max(2.0, 0.15 * len(genes)), 1.9 + 0.21 * len(groups))
     ax = made.subplots()
     ax.set_xticks(range(len(genes)), [short(gene, 16) for gene in genes], rotation=90, size=7)
     ax.set_yticks(range(len(groups)), [short(group, 32) for group in groups])

@@ -285,6 +285,8 @@ def _markers(book: Book, results: Results) -> list[_Picture | _Table]:
     if not results.markers:
         return []
     markers, everything = results.marker_table, results.group_means
+    for name in ("markers_dots", "markers_heat_map"):  # Snakemake expects them without markers, too
+        (book.figures / name).mkdir(parents=True, exist_ok=True)
     pictures = []
     for by in markers["by"].unique():
         groups = everything[everything.obs["by"] == by]
