@@ -1,4 +1,4 @@
-"""Find the group of each kept cell of one plate, for each column of markers.by."""
+"""Find the group of each kept cell of all plates, for each column of markers.by."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pandas as pd
-from anndata.io import read_elem
+from anndata.io import read_elem, write_elem
 
 from scatlas.errors import prefix_errors
 from scatlas.io import atomic_path, open_tables, read_cells
+from scatlas.io.files.checksums import json_bytes, text_digest
+from scatlas.io.files.hdf5_writing import create_hdf5
 from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.io.tables.column import Column
 from scatlas.workflow import script
@@ -22,50 +24,64 @@ from scatlas.workflow.sample import ATLAS_ROW
 
 def main(argv: list[str] | None = None) -> None:
     parser = script.parser(__doc__)
-    parser.add_argument("--plate", required=True, help="name of the plate")
-    parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
-    parser.add_argument("--size-factors", type=Path, required=True, help="size_factors.parquet")
+    for option, file in (("stores", "counts.zarr"), ("size-factors", "size_factors.parquet")):
+        parser.add_argument(
+            f"--{option}",
+            nargs="+",
+            required=True,
+            metavar="PLATE=PATH",
+            help=f"{file} of each plate, in the order of the atlas",
+        )
     parser.add_argument("--by", nargs="+", required=True, help="obs columns")
-    parser.add_argument("--labels", type=json.loads, default="{}", help="labels of the plate: JSON")
-    parser.add_argument("--merged", type=Path, help="manifest of concat_on_disk, for leiden")
+    parser.add_argument(
+        "--labels",
+        type=json.loads,
+        default="{}",
+        metavar="JSON",
+        help="by plate, the values of further obs columns: {PLATE: {COLUMN: VALUE}}",
+    )
     parser.add_argument("--map", type=Path, help="map.zarr, with the clusters of all cells")
     parser.add_argument("--umap", type=Path, help="umap.h5ad, with those of the sample")
-    parser.add_argument("--groups", type=Path, required=True, help="cell_groups.parquet to write")
+    parser.add_argument("--groups", type=Path, required=True, help="cell_groups.h5 to write")
     args = parser.parse_args(argv)
-    with (
-        script.run_script(args, outputs=[args.groups]) as facts,
-        prefix_errors(f"plate {args.plate}"),
-    ):
-        rows = read_cells(args.size_factors, ["row"])["row"].to_numpy()
-        columns = {by: column_of(args, by, rows) for by in dict.fromkeys(args.by)}
-        groups = {by: as_groups(values) for by, values in columns.items()}
-        facts |= {"plate": args.plate, "n_cells": rows.size}
-        facts["n_groups"] = {by: len(values.categories) for by, values in groups.items()}
-        with atomic_path(args.groups) as path:
-            pd.DataFrame(groups, index=pd.RangeIndex(rows.size)).to_parquet(path)
+    stores = script.plate_paths(args.stores)
+    with script.run_script(args, outputs=[args.groups]) as facts:
+        facts["plates"], first = {}, 0
+        with atomic_path(args.groups) as path, create_hdf5(path) as file:
+            for plate, factors in script.plate_paths(args.size_factors).items():
+                rows = read_cells(factors, ["row"])["row"].to_numpy()
+                with prefix_errors(f"plate {plate}"):
+                    constants = {**args.labels.get(plate, {}), "plate": plate}
+                    groups = {
+                        by: as_groups(
+                            clusters(args, first, rows.size)
+                            if by == "leiden"
+                            else column_of(stores[plate], plate, by, constants, rows)
+                        )
+                        for by in dict.fromkeys(args.by)
+                    }
+                table = pd.DataFrame(groups, index=pd.RangeIndex(rows.size).astype(str))
+                write_elem(file, plate, table, dataset_kwargs={"compression": "gzip"})
+                facts["plates"][plate] = digest(table)
+                first += rows.size
+        facts["n_cells"] = first
 
 
-def column_of(args: argparse.Namespace, by: str, rows: np.ndarray) -> object:
-    """Values of a column for the kept cells, as the atlas has them."""
-    if by == "leiden":
-        return clusters(args, rows.size)
-    constant = {**args.labels, "plate": args.plate}.get(by)
+def column_of(
+    store: Path, plate: str, by: str, constants: dict[str, str], rows: np.ndarray
+) -> object:
+    """Values of a column of obs for the kept cells, as the atlas has them."""
+    constant = constants.get(by)
     if constant:
         return [constant] * rows.size
-    with open_tables(args.store) as (obs, _):
+    with open_tables(store) as (obs, _):
         if constant == "" and by not in obs.columns:  # a plate without this label
             return [None] * rows.size
-    return read_columns(args.store, args.plate, [by], key="markers.by")[by].iloc[rows]
+    return read_columns(store, plate, [by], key="markers.by")[by].iloc[rows]
 
 
-def clusters(args: argparse.Namespace, n_cells: int) -> pd.Categorical:
-    """Clusters of the plate's cells; without the map of all cells only sampled ones have one."""
-    cells_by_plate = json.loads(args.merged.read_text(encoding="utf-8"))["plates"]
-    first = 0
-    for plate, facts in cells_by_plate.items():
-        if plate == args.plate:
-            break
-        first += facts["n_cells"]
+def clusters(args: argparse.Namespace, first: int, n_cells: int) -> pd.Categorical:
+    """Clusters of cells of the atlas; without the map of all cells only sampled ones have one."""
     if args.map:
         column = Column.open(args.map, open_with_zarr_python(args.map)["obs"], "leiden")
         return column.array(first, first + n_cells)
@@ -81,6 +97,15 @@ def as_groups(values: object) -> pd.Categorical:
     """The groups that cells have, as text."""
     found = pd.Categorical(values).remove_unused_categories()
     return found.rename_categories(found.categories.astype(str))
+
+
+def digest(groups: pd.DataFrame) -> str:
+    """Digest of the groups of a plate: its sums depend on no other label."""
+    parts = []
+    for by, values in groups.items():
+        parts += [json_bytes({by: list(values.cat.categories)})]
+        parts += [values.cat.codes.to_numpy().astype(np.int64).tobytes()]
+    return text_digest(b"".join(parts))
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import h5py
 import numpy as np
-import pandas as pd
+from anndata.io import read_elem
 
 from scatlas.errors import prefix_errors
 from scatlas.io import read_cells, read_matrix
@@ -20,7 +21,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--plate", required=True, help="name of the plate")
     parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
     parser.add_argument("--size-factors", type=Path, required=True, help="size_factors.parquet")
-    parser.add_argument("--groups", type=Path, required=True, help="cell_groups.parquet")
+    parser.add_argument("--groups", type=Path, required=True, help="cell_groups.h5")
     parser.add_argument("--sums", type=Path, required=True, help="group_sums.h5ad to write")
     args = parser.parse_args(argv)
     with (
@@ -32,7 +33,9 @@ def main(argv: list[str] | None = None) -> None:
         factors = np.full(x.shape[0], np.nan)  # NaN: a cell that QC removed
         factors[cells["row"]] = cells["size_factor"]
         values = select_and_log_normalize(x, np.arange(len(var)), size_factors=factors)
-        found = sum_plate(values, pd.read_parquet(args.groups), var.index)
+        with h5py.File(args.groups) as file:
+            labels = read_elem(file[args.plate])
+        found = sum_plate(values, labels, var.index)
         write_group_sums(args.sums, found)
         facts |= {"plate": args.plate, "n_cells": len(cells), "n_groups": len(found.groups)}
 

@@ -19,9 +19,9 @@ from tests.workflow.runs import ROOT
 pytestmark = pytest.mark.workflow
 
 PLATE_RULES = ("load", "qc_filter", "normalize", "hvg", "select_genes")
-PLATE_RULES += ("cell_groups", "group_sums")
+PLATE_RULES += ("group_sums",)
 ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "base", "subset", *SAMPLE_STEPS, "map")
-ATLAS_RULES += ("atlas", "markers", "report")
+ATLAS_RULES += ("atlas", "cell_groups", "markers", "report")
 GPU_RULES = ("hvg", "select_genes", "pca", "neighbors", "umap", "leiden", "integrate")
 ON_DEMAND = (
     "simulate",
@@ -131,7 +131,7 @@ def test_every_rule_says_what_it_needs_and_where_it_reports(rule: str):
         *("input", "output", "log", "benchmark", "retries", "conda", "threads", "resources"),
         *("params", "message", "shell"),
     } == set(parts) - {"group"}
-    assert ("group" in parts) == (rule not in ("simulate", "split", "consensus"))
+    assert ("group" in parts) == (rule not in ("simulate", "split", "consensus", "cell_groups"))
     assert parts["conda"] == '"../../envs/cpu.yaml"'
     assert (ROOT / "workflow/rules" / parts["conda"].strip('"')).resolve().is_file()
     assert int(parts["retries"]) == 2

@@ -1,55 +1,52 @@
 # Marker genes of the groups of markers.by: sums by group of each plate, added up and compared.
 # in:  plates/{plate}/{counts.zarr,size_factors.parquet}, map.zarr or umap.h5ad
-# out: plates/{plate}/{cell_groups.parquet,group_sums.h5ad}, tables/markers.tsv, markers.h5ad
+# out: cell_groups.h5, plates/{plate}/group_sums.h5ad, tables/markers.tsv, markers.h5ad
 BY_CLUSTER = "leiden" in CONFIG.markers.by
 # The steps that give each cell its cluster, and their output.
 CLUSTERED = "map" if CONFIG.maps_all_cells else "embedding"
 CLUSTERS = "map.zarr/zarr.json" if CONFIG.maps_all_cells else "umap.h5ad"
 
 
-# A step of its own: after a change of the map only plates whose labels differ are summed again.
-rule cell_groups:
+# A checkpoint, so that Snakemake compares the labels after they are made: only plates whose cells
+# have other labels are summed again.
+checkpoint cell_groups:
     input:
-        load=rules.load.output.manifest,
-        store=ancient(rules.load.output.store),
-        normalize=rules.normalize.output.manifest,
-        size_factors=ancient(rules.normalize.output.table),
-        concat=[rules.concat_on_disk.output.manifest] if BY_CLUSTER else [],
+        load=each(f"{OUT}/manifests/load/{{plate}}.json"),
+        stores=ancient(each(f"{OUT}/plates/{{plate}}/counts.zarr/zarr.json")),
+        normalize=each(f"{OUT}/manifests/normalize/{{plate}}.json"),
+        size_factors=ancient(each(f"{OUT}/plates/{{plate}}/size_factors.parquet")),
         clustered=[f"{OUT}/manifests/{CLUSTERED}.json"] if BY_CLUSTER else [],
         clusters=[ancient(f"{OUT}/{CLUSTERS}")] if BY_CLUSTER else [],
         script=script("cell_groups"),
     output:
-        groups=f"{OUT}/plates/{{plate}}/cell_groups.parquet",
-        manifest=f"{OUT}/manifests/cell_groups/{{plate}}.json",
+        groups=f"{OUT}/cell_groups.h5",
+        manifest=f"{OUT}/manifests/cell_groups.json",
     log:
-        f"{OUT}/logs/cell_groups/{{plate}}.log",
+        f"{OUT}/logs/cell_groups.log",
     benchmark:
-        f"{OUT}/benchmarks/cell_groups/{{plate}}.tsv"
+        f"{OUT}/benchmarks/cell_groups/atlas.tsv"
     retries: 2
-    group:
-        together("small_plates_markers", "cell_groups")
     conda:
         "../../envs/cpu.yaml"
     threads: 1
     resources:
-        **device("cell_groups"),
         mem_mb=memory("cell_groups"),
         runtime=runtime("cell_groups"),
-        small_plates=1,
         attempt=which_attempt,
     params:
-        by=as_is(shlex.join(CONFIG.markers.by)),
-        labels=plate_labels,
+        stores=each(f"{OUT}/plates/{{plate}}/counts.zarr", options=True),
+        size_factors=each(f"{OUT}/plates/{{plate}}/size_factors.parquet", options=True),
+        by=CONFIG.markers.by,
+        labels=labels_option,
         clusters=clusters_option(),
         code=code("cell_groups"),
-        store=subpath(input.store, parent=True),
     message:
-        "groups of the cells of {wildcards.plate}"
+        "groups of the cells"
     shell:
         f"{RUN}"
-        " {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
-        " --size-factors {input.size_factors:q} --by {params.by}"
-        " --labels {params.labels:q} {params.clusters} --groups {output.groups:q}"
+        " {input.script:q} --stores {params.stores:q} --size-factors {params.size_factors:q}"
+        " --by {params.by:q} --labels {params.labels:q} {params.clusters}"
+        " --groups {output.groups:q}"
         f"{STEP_TAIL}"
 
 
@@ -59,8 +56,7 @@ rule group_sums:
         store=ancient(rules.load.output.store),
         normalize=rules.normalize.output.manifest,
         size_factors=ancient(rules.normalize.output.table),
-        cell_groups=rules.cell_groups.output.manifest,
-        groups=ancient(rules.cell_groups.output.groups),
+        groups=ancient(cell_groups),
         script=script("group_sums"),
     output:
         sums=f"{OUT}/plates/{{plate}}/group_sums.h5ad",
@@ -82,6 +78,7 @@ rule group_sums:
         small_plates=1,
         attempt=which_attempt,
     params:
+        labels=digest_of_labels,
         code=code("group_sums"),
         store=subpath(input.store, parent=True),
     message:
@@ -96,6 +93,8 @@ rule group_sums:
 
 rule markers:
     input:
+        # Else it would not wait for sums that the checkpoint adds to the run.
+        cell_groups=f"{OUT}/manifests/cell_groups.json",
         group_sums=each(f"{OUT}/manifests/group_sums/{{plate}}.json"),
         sums=ancient(each(f"{OUT}/plates/{{plate}}/group_sums.h5ad")),
         embedding=([rules.embedding.output.manifest] if CONFIG.markers.wilcoxon else []),

@@ -74,14 +74,24 @@ def map_option():
 
 
 def clusters_option():
-    """Where the cells of a plate find their clusters."""
+    """Where the cells find their clusters."""
     if "leiden" not in CONFIG.markers.by:
         return ""
-    merged = with_prefix(f"{OUT}/manifests/concat_on_disk.json")
     flag, name = (
         ("--map", "map.zarr") if CONFIG.maps_all_cells else ("--umap", "umap.h5ad")
     )
-    return shlex.join(["--merged", merged, flag, with_prefix(f"{OUT}/{name}")])
+    return shlex.join([flag, with_prefix(f"{OUT}/{name}")])
+
+
+def cell_groups(wildcards):
+    """Labels of all cells, known after the checkpoint."""
+    return checkpoints.cell_groups.get().output.groups
+
+
+def digest_of_labels(wildcards):
+    """Digest of the labels of a plate's cells: a change of it reruns the sums of the plate."""
+    manifest = Path(checkpoints.cell_groups.get().output.manifest)
+    return json.loads(manifest.read_text("utf-8"))["plates"][wildcards.plate]
 
 
 def wilcoxon_option():

@@ -48,14 +48,15 @@ def marker_dots(
         There is no marker, or the tables lack a group or gene.
     """
     groups, genes = _chosen(mean, share, markers, n_genes)
-    values = mean.loc[groups, genes].to_numpy(np.float64)
+    # Flat, because a row of three numbers would be read as one colour.
+    values = mean.loc[groups, genes].to_numpy(np.float64).ravel()
     made, ax = _canvas(groups, genes)
     top = float(values.max()) or 1.0
     x, y = np.meshgrid(np.arange(len(genes)), np.arange(len(groups)))
-    shares = share.loc[groups, genes].to_numpy(np.float64)
+    shares = share.loc[groups, genes].to_numpy(np.float64).ravel()
     colours = Normalize(0, top)
     ax.scatter(
-        x, y, s=shares * _LARGEST_DOT**2, c=values, cmap="Blues", norm=colours,
+        x.ravel(), y.ravel(), s=shares * _LARGEST_DOT**2, c=values, cmap="Blues", norm=colours,
         edgecolors=GREY, linewidths=0.3,
     )  # fmt: skip
     ax.set_ylim(len(groups) - 0.5, -0.5)

@@ -250,6 +250,8 @@ class Estimates:
                 extra_mb = MARKERS_MB
                 if rule == "markers" and self._config.markers.wilcoxon:
                     extra_mb += self._sample_mb
+            case "cell_groups":
+                cells = MERGED_OBS_SHARE * self.atlas.cells
             case "concat_on_disk" | "pca" | "atlas" | "base":
                 cells = MERGED_OBS_SHARE * self.atlas.cells
                 extra_mb = 4 * self.gram_mb

@@ -39,9 +39,8 @@ def make_plate(name: str) -> ad.AnnData:
     text[-10:] = None
     obs = pd.DataFrame({"line": pd.Categorical(text)}, index=[f"{name}-{i}" for i in range(n)])
     obs["plate"] = pd.Categorical([name] * n)
-    return ad.AnnData(
-        sparse.csr_matrix(x.astype(np.float32)), obs=obs, var=pd.DataFrame(index=genes)
-    )
+    var = pd.DataFrame(index=[f"g{i}" for i in range(N_GENES)])
+    return ad.AnnData(sparse.csr_matrix(x.astype(np.float32)), obs=obs, var=var)
 
 
 PLATES = {name: make_plate(name) for name in CELLS}

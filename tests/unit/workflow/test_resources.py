@@ -219,7 +219,7 @@ CONSTANT_THREADS = {
 CONSTANT_THREADS |= {"integrate", "report", "cell_groups", "markers"}
 CONSTANT_THREADS |= {"simulate", "merge_pseudobulk"}
 PLATE_RULES = {"load", "qc_filter", "normalize", "doublets", "hvg", "select_genes", "pseudobulk"}
-PLATE_RULES |= {"cell_groups", "group_sums"}
+PLATE_RULES |= {"group_sums"}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
