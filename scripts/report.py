@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from scatlas.workflow import report, script
 from scatlas.workflow.left_out import plates_left_out
 
 
-def main(argv: list[str] | None = None) -> None:
+def options() -> argparse.ArgumentParser:
+    """Parser of the script's options."""
     parser = script.parser(__doc__)
     for option, file in (
         ("qc", "qc.parquet"),
@@ -42,7 +44,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--figures", type=Path, required=True, help="folder for the PNGs")
     parser.add_argument("--tables", type=Path, required=True, help="folder for the TSVs")
     parser.add_argument("--report", type=Path, required=True, help="report.html to write")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = options().parse_args(argv)
     # Run times are part of the page, so that its checksum is no fact about the results.
     reports = [args.report, args.figures]
     with script.run_script(args, outputs=[], reports=reports) as facts:

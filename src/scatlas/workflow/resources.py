@@ -61,6 +61,7 @@ BLOCK_COPIES = 4
 # Seconds of one core as measured (docs/performance.md). SLACK: how much slower a disk or a core may
 # be before the time limit ends the job.
 SECONDS_PER_VALUE = {"split": 20e-9, "load": 20e-9, "hvg": 4e-9, "select_genes": 14e-9}
+SECONDS_PER_VALUE |= {"group_sums": 40e-9}  # for each column of groups
 SECONDS_PER_CELL = {"tables": 0.7e-6, "concat_on_disk": 2e-6, "atlas": 1e-6, "doublets": 0.5e-3}
 SECONDS_PER_PLATE_OF_SUMS = 2  # of 100 groups and 60,000 genes
 SECONDS_PER_COMPONENT = 20e-9  # per cell, to project
@@ -295,7 +296,7 @@ class Estimates:
                 return self.runtime("atlas")
             case "group_sums":
                 values = size.values * len(self._config.markers.by)
-                return minutes(values * SECONDS_PER_VALUE["select_genes"], threads)
+                return minutes(values * SECONDS_PER_VALUE[rule], threads)
             case "markers":
                 of_sample = self.runtime("umap") if self._config.markers.wilcoxon else 0
                 return minutes(len(self._plates) * SECONDS_PER_PLATE_OF_SUMS) + of_sample

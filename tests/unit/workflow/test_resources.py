@@ -123,7 +123,7 @@ REQUESTS = {
         "base": (1, 2812, 16, 0, 0),
         "map": (16, 35576, 35, 360, 0),
         "cell_groups": (1, 2524, 14, 0, 0),
-        "group_sums": (8, 6012, 18, 0, 0),
+        "group_sums": (8, 6012, 34, 0, 0),
         "markers": (1, 2884, 12, 0, 0),
     },
     "two GPUs, a large budget, integration of the sample": {
@@ -148,7 +148,7 @@ REQUESTS = {
         "base": (1, 6812, 16, 0, 0),
         "map": (16, 38424, 35, 360, 0),
         "cell_groups": (1, 6524, 14, 0, 0),
-        "group_sums": (38, 9884, 11, 0, 0),
+        "group_sums": (38, 9884, 15, 0, 0),
         "markers": (1, 6884, 12, 0, 0),
     },
     "all cells, no rare genes, many variable genes": {
@@ -174,7 +174,7 @@ REQUESTS = {
         "base": (1, 7132, 16, 0, 0),
         "map": (16, 175584, 35, 360, 0),
         "cell_groups": (1, 2524, 14, 0, 0),
-        "group_sums": (8, 6012, 26, 0, 0),
+        "group_sums": (8, 6012, 58, 0, 0),
         "markers": (1, 174892, 2027, 0, 0),
     },
 }
