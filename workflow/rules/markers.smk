@@ -129,7 +129,7 @@ rule markers:
         f"{OUT}/benchmarks/markers/atlas.tsv"
     retries: 2
     group:
-        small_atlas
+        small_report
     conda:
         "../../envs/cpu.yaml"
     threads: 1

@@ -216,7 +216,7 @@ rule report:
         f"{OUT}/benchmarks/report/atlas.tsv"
     retries: 2
     group:
-        small_atlas
+        small_report
     conda:
         "../../envs/cpu.yaml"
     threads: 1
