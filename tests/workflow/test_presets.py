@@ -104,6 +104,16 @@ def test_steps_on_demand_run_where_they_are_asked_for(tmp_path: Path):
     assert planned("demo", tmp_path) == jobs(4) | per_plate | once
 
 
+def test_no_group_of_small_steps_waits_for_itself(tmp_path: Path):
+    """Steps share jobs of a cluster; a group before and after a checkpoint would be a circle."""
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    options = ("--profile", str(ROOT / "profiles/slurm"), "--nocolor")
+    said = snakemake("--dry-run", *options, *("--configfile", "config/demo.yaml"), folder=tmp_path)
+    plates = ("small_plates", "small_plates_selected", "small_plates_markers")
+    found = re.findall(r"Group job (\w+) ", said)
+    assert sorted(found) == sorted([*plates, "small_atlas", "small_report"])
+
+
 def directives() -> dict[str, dict[str, str]]:
     """Text of each directive of each rule."""
     found = {}

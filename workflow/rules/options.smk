@@ -91,7 +91,8 @@ def cell_groups(wildcards):
 def digest_of_labels(wildcards):
     """Digest of the labels of a plate's cells: a change of it reruns the sums of the plate."""
     manifest = Path(checkpoints.cell_groups.get().output.manifest)
-    return json.loads(manifest.read_text("utf-8"))["plates"][wildcards.plate]
+    # The manifest of an earlier run may lack a new plate.
+    return json.loads(manifest.read_text("utf-8"))["plates"].get(wildcards.plate, "")
 
 
 def wilcoxon_option():
