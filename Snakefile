@@ -68,6 +68,10 @@ else:
     if CONFIG.integrate:
 
         include: "workflow/rules/integrate.smk"
+
+    if CONFIG.markers.by:
+
+        include: "workflow/rules/markers.smk"
     include: "workflow/rules/report.smk"
 
     if CONFIG.pseudobulk:
@@ -80,6 +84,7 @@ else:
             rules.atlas.output.atlas,
             rules.embedding.output.embedding,
             rules.report.output,
+            [rules.markers.output.table] if CONFIG.markers.by else [],
             [rules.merge_pseudobulk.output.pseudobulk] if CONFIG.pseudobulk else [],
             [rules.integrate.output.integrated] if CONFIG.integrate else [],
 

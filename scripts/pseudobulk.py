@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from scipy import sparse
 
-from scatlas.errors import InputError, prefix_errors
+from scatlas.errors import prefix_errors
 from scatlas.get import aggregate_cells
-from scatlas.io import CsrWriter, open_tables, read_cells, read_matrix
+from scatlas.io import CsrWriter, read_cells, read_matrix
 from scatlas.workflow import script
 from scatlas.workflow.config.cli_options import add_options, from_options
 from scatlas.workflow.config.sections import Pseudobulk
+from scatlas.workflow.obs_columns import read_columns
 
 # Sums that are made sparse at once.
 AT_ONCE = 2**22
@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> None:
         script.run_script(args, outputs=[args.sums]) as facts,
         prefix_errors(f"plate {args.plate}"),
     ):
-        cells = columns_of(args.store, args.plate, by)
+        cells = read_columns(args.store, args.plate, by, key="pseudobulk.by")
         keep = read_cells(args.qc, ["keep"])["keep"].to_numpy()
         x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))
         groups, layers = aggregate_cells(x, cells, by, func="sum", mask=keep)
@@ -44,19 +44,6 @@ def main(argv: list[str] | None = None) -> None:
             writer.obs = groups.iloc[some]
         n_cells = int(groups["n_obs_aggregated"].sum())
         facts |= {"plate": args.plate, "n_groups": some.size, "n_cells": n_cells}
-
-
-def columns_of(store: Path, plate: str, by: list[str]) -> pd.DataFrame:
-    """The plate's obs columns of these names, without the cells' names."""
-    with open_tables(store) as (obs, _):
-        for column in by:
-            if column not in obs.columns:
-                msg = (
-                    f"plate {plate} has no obs column {column!r}, which pseudobulk.by names; it "
-                    f"has {', '.join(obs.columns)}"
-                )
-                raise InputError(msg)
-        return obs.read(by, index=False)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from scatlas.workflow import report, script
 from scatlas.workflow.left_out import plates_left_out
 
 
-def main(argv: list[str] | None = None) -> None:
+def options() -> argparse.ArgumentParser:
+    """Parser of the script's options."""
     parser = script.parser(__doc__)
     for option, file in (
         ("qc", "qc.parquet"),
@@ -33,6 +35,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
     parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad")
     parser.add_argument("--atlas", type=Path, help="atlas.zarr, if it has the map of all cells")
+    parser.add_argument("--markers", type=Path, help="markers.tsv, if there are marker genes")
+    parser.add_argument("--means", type=Path, help="markers.h5ad, if there are marker genes")
     parser.add_argument("--integrated", type=Path, help="integrated.h5ad, if there is one")
     parser.add_argument("--manifests", type=Path, required=True, help="folder of the manifests")
     parser.add_argument("--config", type=json.loads, required=True, help="the whole config as JSON")
@@ -40,9 +44,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--figures", type=Path, required=True, help="folder for the PNGs")
     parser.add_argument("--tables", type=Path, required=True, help="folder for the TSVs")
     parser.add_argument("--report", type=Path, required=True, help="report.html to write")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = options().parse_args(argv)
     # Run times are part of the page, so that its checksum is no fact about the results.
-    reports = [args.report, args.figures, args.tables]
+    reports = [args.report, args.figures]
     with script.run_script(args, outputs=[], reports=reports) as facts:
         results = report.Results(
             qc=script.plate_paths(args.qc),
@@ -51,6 +59,8 @@ def main(argv: list[str] | None = None) -> None:
             genes=args.genes,
             pca=args.pca,
             umap=args.umap,
+            markers=args.markers,
+            means=args.means,
             atlas=args.atlas,
             integrated=args.integrated,
             doublets=script.plate_paths(args.doublets or []),
@@ -65,6 +75,9 @@ def main(argv: list[str] | None = None) -> None:
             tables=args.tables,
             page=args.report,
         )
+        # Those of the marker genes are outputs of another step.
+        tables = sorted(args.tables.glob("*.tsv"))
+        reports += [path for path in tables if not path.stem.startswith("markers")]
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ _PRODUCTS += ("manifests/", "figures/", "tables/")
 _BEYOND_ATLAS = re.compile(
     r"(integrated|pseudobulk)\.h5ad|report\.html|(figures|tables)/|manifests/pseudobulk/"
     r"|manifests/(integrate|report|merge_pseudobulk)\.json|plates/[^/]+/pseudobulk\.zarr"
+    r"|markers\.h5ad|cell_groups\.h5|plates/[^/]+/group_sums\.h5ad|manifests/group_sums/"
+    r"|manifests/(cell_groups|markers)\.json"
 )
 
 

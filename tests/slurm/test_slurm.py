@@ -291,7 +291,7 @@ def test_short_steps_share_a_job(story: Story):
 
 
 def test_steps_of_small_plates_share_jobs(cluster: None, built: Project, tmp_path: Path):
-    """Four jobs of Slurm in place of 24."""
+    """Seven jobs of Slurm in place of 32."""
     project = Project(tmp_path, dict(CONFIG))
     for name in ("plates.tsv", "slurm"):
         (tmp_path / name).symlink_to(built.folder / name if name == "plates.tsv" else ROOT / name)
@@ -305,11 +305,13 @@ def test_steps_of_small_plates_share_jobs(cluster: None, built: Project, tmp_pat
         "small_plates": "load",
         "small_plates_selected": "select_genes",
         "small_atlas": "atlas",
+        "small_plates_markers": "group_sums",
+        "small_report": "report",
     }
     for name, rule in groups.items():
         assert len([job for job in new if job.startswith(f"{name}_") and rule in job]) == 1
-    assert len(new) == len(jobs()) - len(before) == 4
-    assert "consensus" in new
+    assert len(new) == len(jobs()) - len(before) == 7
+    assert {"consensus", "cell_groups"} <= new
     assert_same_outputs(project.outputs(), built.outputs())
 
 

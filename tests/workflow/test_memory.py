@@ -15,7 +15,7 @@ from tests.workflow.runs import ROOT, Project
 pytestmark = pytest.mark.workflow
 
 SMALL, LARGE = 4_000, 16_000
-STEPS = ("load", "qc_filter", "normalize", "hvg", "select_genes")
+STEPS = ("load", "qc_filter", "normalize", "hvg", "select_genes", "group_sums")
 
 
 def peaks(folder: Path, cells: int) -> tuple[dict[str, float], int]:
@@ -29,11 +29,12 @@ def peaks(folder: Path, cells: int) -> tuple[dict[str, float], int]:
         "hvg": {"n_top_genes": 500},
         "consensus": {"min_plates": 1},
         "pca": {"n_comps": 20},
+        "markers": {"by": ["cell_line"]},
         "compute": {"block_budget": "64MB"},
     }
     project = Project(folder, config, cold=True)
     project.write_plates({"p": folder / "plate1.h5ad"})
-    project.build("atlas")
+    project.build("atlas", "results/plates/p/group_sums.h5ad")
     manifests = project.results / "manifests"
     names = [*(f"{rule}/p" for rule in STEPS), "concat_on_disk", "pca", "atlas"]
     records = {

@@ -20,8 +20,9 @@ from tests.workflow.runs import ROOT
 pytestmark = pytest.mark.workflow
 
 PLATE_RULES = ("load", "qc_filter", "normalize", "hvg", "select_genes")
+PLATE_RULES += ("group_sums",)
 ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "base", "subset", *SAMPLE_STEPS, "map")
-ATLAS_RULES += ("atlas", "report")
+ATLAS_RULES += ("atlas", "cell_groups", "markers", "report")
 GPU_RULES = ("hvg", "select_genes", "pca", "neighbors", "umap", "leiden", "integrate")
 ON_DEMAND = (
     "simulate",
@@ -104,6 +105,16 @@ def test_steps_on_demand_run_where_they_are_asked_for(tmp_path: Path):
     assert planned("demo", tmp_path) == jobs(4) | per_plate | once
 
 
+def test_no_group_of_small_steps_waits_for_itself(tmp_path: Path):
+    """Steps share jobs of a cluster; a group before and after a checkpoint would be a circle."""
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    options = ("--profile", str(ROOT / "profiles/slurm"), "--nocolor")
+    said = snakemake("--dry-run", *options, *("--configfile", "config/demo.yaml"), folder=tmp_path)
+    plates = ("small_plates", "small_plates_selected", "small_plates_markers")
+    found = re.findall(r"Group job (\w+) ", said)
+    assert sorted(found) == sorted([*plates, "small_atlas", "small_report"])
+
+
 def directives() -> dict[str, dict[str, str]]:
     """Text of each directive of each rule."""
     found = {}
@@ -134,7 +145,7 @@ def test_every_rule_says_what_it_needs_and_where_it_reports(rule: str):
     # Steps that read a plate's counts again go on with it before the next plate is loaded.
     follows_load = rule in ("qc_filter", "doublets", "normalize", "hvg", "pseudobulk")
     assert parts.get("priority") == ("1" if follows_load else None)
-    assert ("group" in parts) == (rule not in ("simulate", "split", "consensus"))
+    assert ("group" in parts) == (rule not in ("simulate", "split", "consensus", "cell_groups"))
     assert parts["conda"] == '"../../envs/cpu.yaml"'
     assert (ROOT / "workflow/rules" / parts["conda"].strip('"')).resolve().is_file()
     assert int(parts["retries"]) == 2
@@ -266,6 +277,7 @@ def test_jobs_that_hold_blocks_ask_for_the_budget(ask, default):
     own = [rule for rule in DIRECTIVES if rule not in NEW_PLATES]
     holding = [rule for rule in own if "{BLOCK_OPTIONS}" in DIRECTIVES[rule]["shell"]]
     kept = {"split", "load", "normalize", "hvg", "select_genes", "concat_on_disk", "pca", "subset"}
+    kept |= {"group_sums"}
     assert set(holding) == kept | {"pseudobulk", "merge_pseudobulk", "doublets"}
     for rule in holding:
         (before, *_), (after, *_) = (told[rule]["mem_mb"]["small"] for told in (default, more))

@@ -23,11 +23,13 @@ pytestmark = pytest.mark.workflow
 
 PLATE_STEPS = ("load", "qc_filter", "normalize", "hvg", "select_genes")
 MERGE_STEPS = ("concat_on_disk", "pca", "base", "subset", *SAMPLE_STEPS, "map", "atlas")
-ATLAS_STEPS = (*MERGE_STEPS, "report")
+ATLAS_STEPS = (*MERGE_STEPS, "cell_groups", "markers", "report")
+GROUP_SUMS = {f"group_sums/{plate}" for plate in PLATES}
 
 
 def all_jobs(plates=PLATES) -> set[str]:
-    return {f"{step}/{p}" for step in PLATE_STEPS for p in plates} | {"consensus", *ATLAS_STEPS}
+    steps = (*PLATE_STEPS, "group_sums")
+    return {f"{step}/{p}" for step in steps for p in plates} | {"consensus", *ATLAS_STEPS}
 
 
 @pytest.fixture
@@ -154,8 +156,11 @@ def test_qc_bounds_that_take_no_cell_change_no_byte_of_the_stores(copy: Project)
     ("section", "key", "value", "steps"),
     [
         ("umap", "min_dist", 0.3, {"umap"}),
-        ("leiden", "resolution", 0.5, {"leiden"}),
-        ("neighbors", "n_neighbors", 10, {"neighbors", "umap", "leiden"}),
+        ("leiden", "resolution", 0.5, {"leiden", "markers", *GROUP_SUMS}),
+        (
+            *("neighbors", "n_neighbors", 10),
+            {"neighbors", "umap", "leiden", "markers", *GROUP_SUMS},
+        ),
         ("report", "colors", ["cell_line"], set()),
     ],
 )
@@ -164,7 +169,7 @@ def test_a_changed_key_of_the_sample_reruns_what_it_concerns(
 ):
     copy.config[section] = {key: value}
     copy.write_config()
-    later = {"embedding", "map", "atlas"} if steps else set()
+    later = {"embedding", "map", "atlas", "cell_groups"} if steps else set()
     assert copy.build() == steps | later | {"report"}
 
 

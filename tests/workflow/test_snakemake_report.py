@@ -29,6 +29,10 @@ FIGURES = {
     "Map": {
         f"UMAP by {color}": f"umap/{color}" for color in (*COLORS, "leiden_share", "map_distance")
     },
+    "Markers": {
+        "Markers by leiden: dots": "markers_dots/leiden",
+        "Markers by leiden: heat map": "markers_heat_map/leiden",
+    },
     "Run": {},
 }
 TABLES = {
@@ -39,6 +43,7 @@ TABLES = {
         "Clusters (table)": "clusters",
         "Clusters by plate (table)": "clusters_by_plate",
     },
+    "Markers": {"Marker genes (table)": "markers"},
     "Run": {
         "Time and memory (table)": "runs",
         "Config (table)": "settings",
@@ -49,6 +54,7 @@ RULES = {
     *("load", "qc_filter", "normalize", "hvg", "consensus", "select_genes"),
     *("concat_on_disk", "pca", "atlas", "subset", "neighbors"),
     *("umap", "leiden", "embedding", "base", "map", "report"),
+    *("cell_groups", "group_sums", "markers"),
 }
 
 

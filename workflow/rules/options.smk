@@ -73,6 +73,39 @@ def map_option():
     return f"--map {shlex.quote(store)}" if CONFIG.maps_all_cells else ""
 
 
+def clusters_option():
+    """Where the cells find their clusters."""
+    if "leiden" not in CONFIG.markers.by:
+        return ""
+    flag, name = (
+        ("--map", "map.zarr") if CONFIG.maps_all_cells else ("--umap", "umap.h5ad")
+    )
+    return shlex.join([flag, with_prefix(f"{OUT}/{name}")])
+
+
+def cell_groups(wildcards):
+    """Labels of all cells, known after the checkpoint."""
+    return checkpoints.cell_groups.get().output.groups
+
+
+def digest_of_labels(wildcards):
+    """Digest of the labels of a plate's cells: a change of it reruns the sums of the plate."""
+    manifest = Path(checkpoints.cell_groups.get().output.manifest)
+    # The manifest of an earlier run may lack a new plate.
+    return json.loads(manifest.read_text("utf-8"))["plates"].get(wildcards.plate, "")
+
+
+def wilcoxon_option():
+    """The sample, and the table of its marker genes."""
+    if not CONFIG.markers.wilcoxon:
+        return ""
+    umap, table = (
+        with_prefix(f"{OUT}/{name}")
+        for name in ("umap.h5ad", "tables/markers_wilcoxon.tsv")
+    )
+    return shlex.join(["--umap", umap, "--wilcoxon", table])
+
+
 def report_options(wildcards):
     """Outputs of optional rules that the report shows."""
     words = []
@@ -83,6 +116,9 @@ def report_options(wildcards):
         words += ["--consensus", with_prefix(f"{OUT}/manifests/consensus.json")]
     if CONFIG.maps_all_cells:
         words += ["--atlas", with_prefix(f"{OUT}/atlas.zarr")]
+    if CONFIG.markers.by:
+        words += ["--markers", with_prefix(f"{OUT}/tables/markers.tsv")]
+        words += ["--means", with_prefix(f"{OUT}/markers.h5ad")]
     if CONFIG.integrate:
         words += ["--integrated", with_prefix(f"{OUT}/integrated.h5ad")]
     return shlex.join(words)

@@ -1,6 +1,6 @@
 # The report: figures, tables and one page.
-# in:  the tables of all plates, consensus_genes.tsv, pca.zarr, umap.h5ad, atlas.zarr, and what the optional rules
-#      doublets and integrate have made
+# in:  the tables of all plates, consensus_genes.tsv, pca.zarr, umap.h5ad, atlas.zarr, marker genes, and what the
+#      optional rules doublets and integrate have made
 # out: figures/*.png, tables/*.tsv, report.html
 
 
@@ -27,6 +27,9 @@ rule report:
             if CONFIG.doublets
             else []
         ),
+        markers_manifest=[f"{OUT}/manifests/markers.json"] if CONFIG.markers.by else [],
+        markers=[ancient(f"{OUT}/tables/markers.tsv")] if CONFIG.markers.by else [],
+        means=[ancient(f"{OUT}/markers.h5ad")] if CONFIG.markers.by else [],
         integrate=[f"{OUT}/manifests/integrate.json"] if CONFIG.integrate else [],
         integrated=([ancient(f"{OUT}/integrated.h5ad")] if CONFIG.integrate else []),
         opening=str(HERE / "workflow/report/workflow.rst"),
@@ -142,6 +145,29 @@ rule report:
             category="Run",
             labels={"result": "Software (table)"},
         ),
+        # Folders: one picture for each column of markers.by.
+        markers_dots=(
+            report(
+                directory(f"{OUT}/figures/markers_dots"),
+                patterns=["{color}.png"],
+                caption="../report/markers_dots.rst",
+                category="Markers",
+                labels={"result": "Markers by {color}: dots"},
+            )
+            if CONFIG.markers.by
+            else []
+        ),
+        markers_heat_map=(
+            report(
+                directory(f"{OUT}/figures/markers_heat_map"),
+                patterns=["{color}.png"],
+                caption="../report/markers_heat_map.rst",
+                category="Markers",
+                labels={"result": "Markers by {color}: heat map"},
+            )
+            if CONFIG.markers.by
+            else []
+        ),
         doublets_figure=(
             report(
                 f"{OUT}/figures/doublets.png",
@@ -190,7 +216,7 @@ rule report:
         f"{OUT}/benchmarks/report/atlas.tsv"
     retries: 2
     group:
-        small_atlas
+        small_report
     conda:
         "../../envs/cpu.yaml"
     threads: 1

@@ -95,6 +95,12 @@ def small_atlas(wildcards):
     return "small_atlas" if small and shared_jobs() else None
 
 
+def small_report(wildcards):
+    """Group of the same steps after the sums by group, which depend on others of them: one group
+    would wait for itself."""
+    return "small_report" if small_atlas(wildcards) else None
+
+
 def device(rule):
     """Where a rule computes, and with how much memory for its blocks.
 

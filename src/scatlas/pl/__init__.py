@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from scatlas.pl._density import umap_density
     from scatlas.pl._doublets import doublet_scores
     from scatlas.pl._genes import genes_by_plates, hvg_overlap
+    from scatlas.pl._markers import marker_dots, marker_heat_map
     from scatlas.pl._new_plates import held_variance, new_cells
     from scatlas.pl._pca import pca_scree
     from scatlas.pl._qc import cells_kept, qc_violins
@@ -28,6 +29,8 @@ _EXPORTS = {
     "genes_by_plates": "_genes",
     "held_variance": "_new_plates",
     "hvg_overlap": "_genes",
+    "marker_dots": "_markers",
+    "marker_heat_map": "_markers",
     "new_cells": "_new_plates",
     "pca_scree": "_pca",
     "qc_violins": "_qc",
@@ -42,6 +45,8 @@ __all__ = [
     "genes_by_plates",
     "held_variance",
     "hvg_overlap",
+    "marker_dots",
+    "marker_heat_map",
     "new_cells",
     "pca_scree",
     "qc_violins",

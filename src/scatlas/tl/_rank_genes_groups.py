@@ -1,7 +1,8 @@
 """Genes ranked by how well they mark groups of cells: public functions and their documentation.
 
-Moments and t-tests are in ``_rank_moments``, rank sums in ``_rank_sums``, logistic regression in
-``_rank_logreg``, and the tables that scanpy keeps of the result in ``_rank_table``.
+Moments are in ``_rank_moments``, t-tests in ``scatlas.matrix.rank_statistics``, rank sums in
+``_rank_sums``, logistic regression in ``_rank_logreg``, and the tables that scanpy keeps of the
+result in ``_rank_table``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from scatlas import blocks, elements
 from scatlas.elements import check_array
 from scatlas.errors import InputError
 from scatlas.kernels.moments.group_sums_cpu import SumKinds
+from scatlas.matrix.rank_statistics import log_fold_changes, welch
 from scatlas.tl import _rank_groups, _rank_moments, _rank_table
 
 if TYPE_CHECKING:
@@ -355,13 +357,11 @@ def _run_test(
         tests = wilcoxon(x, groups, genes, moments.nonzero, tie_correct=tie_correct)
     else:
         overestimate = method == "t-test_overestim_var"
-        tests = _rank_moments.welch(moments, groups, overestimate=overestimate)
+        tests = welch(moments, groups.compared, overestimate=overestimate)
 
     def results() -> Iterator[GroupResult]:
         for group, scores, pvals in tests:
-            changes = _rank_table.log_fold_changes(
-                moments.mean[group], moments.mean_other[group], base
-            )
+            changes = log_fold_changes(moments.mean[group], moments.mean_other[group], base)
             yield _rank_table.GroupResult(groups.names[group], scores, pvals, changes)
 
     return results(), tables

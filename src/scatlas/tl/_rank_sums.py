@@ -52,7 +52,7 @@ def wilcoxon(
         Positions of the genes that are ranked; None for all.
     nonzero
         int64, nonzero values of each group and gene that is ranked, as
-        :class:`scatlas.tl._rank_moments.Moments` has them.
+        :class:`scatlas.matrix.rank_statistics.GroupMoments` has them.
     tie_correct
         As for :func:`scatlas.tl.rank_genes_groups`.
 

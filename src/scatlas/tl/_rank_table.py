@@ -1,10 +1,12 @@
-"""Ranked genes in scanpy's form: corrected p-values, fold changes, tables of ``uns``."""
+"""Ranked genes in scanpy's form: the tables of ``uns``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+from scatlas.matrix.rank_statistics import adjust_pvalues
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,8 +22,6 @@ _TYPES = {
     "pvals_adj": "float64",
     "logfoldchanges": "float32",
 }
-# scanpy adds it to both means, so that no fold change is infinite.
-_PSEUDOCOUNT = 1e-9
 
 
 class GroupResult(NamedTuple):
@@ -75,44 +75,3 @@ def tables(
         for name, by_group in columns.items()
         if by_group
     }
-
-
-def adjust_pvalues(pvals: NDArray[np.float64], method: str) -> NDArray[np.float64]:
-    """P-values corrected for the number of tests.
-
-    ``"benjamini-hochberg"`` bounds the false discovery rate (Y. Benjamini, Y. Hochberg, J. R. Stat.
-    Soc. B 57 (1995)), ``"bonferroni"`` the chance of one false discovery.
-    """
-    n = pvals.size
-    if method == "bonferroni":
-        return np.minimum(pvals * n, 1.0)
-    order = np.argsort(pvals, kind="stable")
-    steps = pvals[order] / (np.arange(1, n + 1) / n)
-    out = np.empty(n)
-    out[order] = np.minimum(np.minimum.accumulate(steps[::-1])[::-1], 1.0)
-    return out
-
-
-def log_fold_changes(
-    means: NDArray[np.float64], others: NDArray[np.float64], base: Any
-) -> NDArray[np.float64]:
-    """Base-2 logarithm of the ratio of two means, from means of logarithms.
-
-    Parameters
-    ----------
-    means, others
-        Means ``[n_genes]`` of log(1 + x) in the group, and in the cells that it is compared with.
-    base
-        Base of that logarithm, None for the natural one.
-
-    Returns
-    -------
-    float64 ``[n_genes]``, scanpy's formula: log2((expm1(mean) + 1e-9) / (expm1(other) + 1e-9)).
-    Infinite or NaN where expm1 overflows, because the values were no logarithms.
-    """
-    factor = 1.0 if base is None else np.log(base)
-    with np.errstate(all="ignore"):
-        ratio = (np.expm1(means * factor) + _PSEUDOCOUNT) / (
-            np.expm1(others * factor) + _PSEUDOCOUNT
-        )
-        return np.log2(ratio)

@@ -34,6 +34,9 @@ COSTS = {
     "hvg": Cost(0.1, 4.9),  # [1], [2]
     "select_genes": Cost(0.15, 7.9),  # [1], [2]
     "pseudobulk": Cost(0.2, 4.9),  # as hvg
+    "cell_groups": Cost(0.3, us_per_cell=0.7),  # as the tables of qc_filter and normalize
+    "group_sums": Cost(0.2, 40),  # for each column of groups
+    "markers": Cost(0.5),  # and MARKERS_PLATE_S
     # Atlas
     "consensus": Cost(0.06),  # [1]
     "concat_on_disk": Cost(0.2, us_per_cell=1),  # [1], [4]; one thread
@@ -66,6 +69,8 @@ GPU_START_S = 4  # imports and CUDA [4]
 NS_PER_COMPONENT = 23
 NS_PER_GENE_CUBED = 1
 US_PER_HARMONY_COMPONENT = 2  # per cell, for Harmony's usual number of rounds
+# markers reads sums of 20 groups and 20,000 genes from each plate.
+MARKERS_PLATE_S = 0.1
 # consensus and report read a table per plate [2].
 PLATE_S = 0.015
 # Snakemake: before the first job, and in its main thread between the starts of two jobs [2].

@@ -28,6 +28,7 @@ from scatlas.workflow.costs import (
     COSTS,
     GPU_COSTS,
     GPU_START_S,
+    MARKERS_PLATE_S,
     NS_PER_COMPONENT,
     NS_PER_GENE_CUBED,
     PLATE_S,
@@ -61,6 +62,8 @@ GPU_DEVICE_MB, GPU_POOL_SHARE = 4000, 0.9
 DOUBLETS_MB_PER_CELL, DOUBLETS_MB = 0.35e-3, 500
 # Sums of 60,000 genes, 8 bytes each, with one group per 1,000 cells.
 PSEUDOBULK_MB_PER_CELL = 0.5e-3
+# Sums of 100 groups of 60,000 genes, with the sums of one plate, moments and scores: 5 arrays each.
+MARKERS_MB = 100 * 60_000 * 20 * 8e-6
 # Cells placed on a map at a time, with their neighbours; and per reference cell, beside its
 # components, which k-means copies: lists, neighbours, labels.
 PLACED_MB, REFERENCE_MB_PER_CELL = 300, 1e-3
@@ -277,7 +280,7 @@ class Estimates:
         """MB of memory of a job, which grows with its threads."""
         budget = 0 if rule in _SMALL_RULES else self.block_budget(threads)
         match rule:
-            case "concat_on_disk" | "pca" | "atlas" | "base" | "map_report":
+            case "cell_groups" | "concat_on_disk" | "pca" | "atlas" | "base" | "map_report":
                 cells = MERGED_OBS_SHARE * self.atlas.cells
             case "split":
                 cells = self.atlas.cells
@@ -305,6 +308,10 @@ class Estimates:
                 extra_mb = (threads + 3) * min(self.gram_mb, largest_mb)
             case "pseudobulk":
                 extra_mb = PSEUDOBULK_MB_PER_CELL * cells
+            case "group_sums" | "markers":
+                extra_mb = MARKERS_MB
+                if rule == "markers" and self._config.markers.wilcoxon:
+                    extra_mb += self._sample_mb
             case "concat_on_disk" | "pca" | "atlas" | "base":
                 extra_mb = 4 * self.gram_mb
             case "reference" | "map_report":
@@ -339,6 +346,8 @@ class Estimates:
                 seconds = self._harmony_seconds(self.subset_cells)
                 harmony = 0 if self._config.harmony else minutes(seconds, threads)
                 return self.runtime("umap") + harmony
+            case "markers" if self._config.markers.wilcoxon:
+                return minutes(self.core_seconds(rule)) + self.runtime("umap")
         return minutes(self.core_seconds(rule, plate), _workers(rule, threads))
 
     def seconds(self, rule: str, plate: str | None = None, threads: int = 1) -> float:
@@ -372,6 +381,10 @@ class Estimates:
                 eigenvectors = NS_PER_GENE_CUBED * self.max_consensus_genes**3
                 gram = COSTS["select_genes"].ns_per_value * self._values_without_gram
                 return 1e-9 * (projection + eigenvectors + gram)
+            case "group_sums":
+                return seconds * len(self._config.markers.by)
+            case "markers":
+                return MARKERS_PLATE_S * len(self._plates)
             case "harmony":
                 return self._harmony_seconds(size.cells)
             case "integrate" if not self._config.harmony:

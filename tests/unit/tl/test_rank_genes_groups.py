@@ -18,7 +18,8 @@ import scatlas as sa
 from scatlas.compute import memory
 from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError, TooLargeError
-from scatlas.tl import _rank_groups, _rank_moments, _rank_sums, _rank_table
+from scatlas.matrix import rank_statistics
+from scatlas.tl import _rank_groups, _rank_moments, _rank_sums
 
 TESTS = ("t-test", "t-test_overestim_var", "wilcoxon")
 COLUMNS = ("scores", "pvals", "pvals_adj", "logfoldchanges")
@@ -362,7 +363,7 @@ def test_corrected_p_values(method, counts, make_adata):
 def test_corrected_p_values_of_few_genes():
     for pvals in ([0.5], [1.0, 0.0], [0.02, 0.01, 0.02, 1.0]):
         expected = stats.false_discovery_control(pvals)
-        found = _rank_table.adjust_pvalues(np.array(pvals), "benjamini-hochberg")
+        found = rank_statistics.adjust_pvalues(np.array(pvals), "benjamini-hochberg")
         np.testing.assert_allclose(found, expected, rtol=1e-15)
 
 

@@ -64,6 +64,7 @@ neighbors: {n_neighbors: 15, n_pcs: null}
 umap: {min_dist: 0.5}
 leiden: {resolution: 1.0}
 map: {cells: all, method: auto, memory: 16GB}
+markers: {by: [leiden], n_genes: 100, wilcoxon: false}
 pseudobulk: null
 integrate: null
 new_plates: {max_missing_genes: 0.1, obs: [], n_reference: 200000}

@@ -39,6 +39,7 @@ CONFIG = {
 FIGURES = ["cells_kept", "qc_violins", "hvg_overlap", "genes_by_plates", "pca_scree"]
 MAPS = ["cell_line", "plate", "leiden"]
 OPTIONAL = ["left_out", "doublets", "doublet_rates", "integration", "mixing"]
+MARKERS = ["markers", "markers_wilcoxon", "markers_dots", "markers_heat_map"]
 TABLES = ["cells", "thresholds", "consensus", "pca", "clusters", "runs"]
 
 
@@ -192,6 +193,37 @@ def test_mixed_cells_have_a_section_of_their_own(run, tmp_path: Path, drawn: boo
     assert (tmp_path / "figures/integration/plate.png").is_file() == drawn
     table = pd.read_csv(tmp_path / "tables/mixing.tsv", sep="\t", index_col="column")
     assert table.loc["plate", "score after"] == 0.75
+
+
+@pytest.mark.parametrize("by", ["leiden", None])
+def test_markers_have_figures_and_their_first_rows(run, tmp_path: Path, by: str | None) -> None:
+    """Without groups to compare there is an empty table, and no picture."""
+    _, results, facts = run
+    groups, genes = ["0", "1"] if by else ["0"], [f"gene{i}" for i in range(5)]
+    table = pd.DataFrame(
+        {"by": by, "group": group, "rank": rank, "names": gene, "scores": 3.25 - rank}
+        for group in (groups if by else [])
+        for rank, gene in enumerate(genes, start=1)
+    )
+    table = table if by else pd.DataFrame(columns=["by", "group", "rank", "names", "scores"])
+    table.to_csv(tmp_path / "markers.tsv", sep="\t", index=False)
+    obs = pd.DataFrame({"by": "leiden", "group": groups, "n_cells": 5}, index=groups)
+    genes = genes if by else []
+    numbers = np.random.default_rng(0).random((len(groups), len(genes)), np.float32)
+    means = ad.AnnData(layers={"mean": numbers, "share": numbers}, obs=obs)
+    means.var_names = genes
+    means.write_h5ad(tmp_path / "markers.h5ad")
+    files = {"markers": tmp_path / "markers.tsv", "means": tmp_path / "markers.h5ad"}
+    more = make_report(tmp_path, replace(results, **files))
+    n_figures = facts["n_figures"] + (2 if by else 0)
+    assert more == {"n_figures": n_figures, "n_tables": facts["n_tables"] + 1}
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<td>gene2</td>") == page.count("<td>gene0</td>") == (2 if by else 0)
+    assert "<td>gene3</td>" not in page
+    for name in ("markers_dots", "markers_heat_map"):
+        pictures = [path.name for path in (tmp_path / "figures" / name).iterdir()]
+        assert pictures == (["leiden.png"] if by else [])
+    assert not (tmp_path / "tables/markers.tsv").exists(), "the step `markers` writes it"
 
 
 def test_doublets_have_their_histograms_and_rates(run, tmp_path: Path) -> None:
@@ -471,6 +503,7 @@ def test_captions_are_sound_for_snakemake_too(path: Path) -> None:
         *FIGURES,
         *TABLES,
         *OPTIONAL,
+        *MARKERS,
     }
     assert path.stem in shown
     strict = {"halt_level": 2, "report_level": 5}

@@ -122,6 +122,9 @@ REQUESTS = {
         "simulate": (1, 900, None, 0, 0),
         "base": (1, 2812, 16, 0, 0),
         "map": (16, 35576, 30, 360, 0),
+        "cell_groups": (1, 2524, 14, 0, 0),
+        "group_sums": (8, 6012, 34, 0, 0),
+        "markers": (1, 2884, 10, 0, 0),
     },
     "two GPUs, a large budget, integration of the sample": {
         "load": (38, 8924, 13, 27569, 0),
@@ -144,6 +147,9 @@ REQUESTS = {
         "report": (1, 37924, 290, 0, 0),
         "base": (1, 6812, 16, 0, 0),
         "map": (16, 38424, 30, 360, 0),
+        "cell_groups": (1, 6524, 14, 0, 0),
+        "group_sums": (38, 9884, 15, 0, 0),
+        "markers": (1, 6884, 10, 0, 0),
     },
     "all cells, no rare genes, many variable genes": {
         "load": (8, 5052, 27, 27569, 0),
@@ -167,6 +173,9 @@ REQUESTS = {
         "report": (1, 173932, 2015, 0, 0),
         "base": (1, 7132, 16, 0, 0),
         "map": (16, 175584, 30, 360, 0),
+        "cell_groups": (1, 2524, 14, 0, 0),
+        "group_sums": (8, 6012, 58, 0, 0),
+        "markers": (1, 174892, 2025, 0, 0),
     },
 }
 CONFIGS = {
@@ -189,6 +198,7 @@ CONFIGS = {
         "doublets": {"filter": True},
         "pseudobulk": {},
         "integrate": {"cells": "all", "n_pcs": 20},
+        "markers": {"by": ["leiden", "plate"], "wilcoxon": True},
     },
 }
 PLATES = [
@@ -206,9 +216,10 @@ CONSTANT_THREADS = {
     "leiden",
     "embedding",
 }
-CONSTANT_THREADS |= {"integrate", "report"}
+CONSTANT_THREADS |= {"integrate", "report", "cell_groups", "markers"}
 CONSTANT_THREADS |= {"simulate", "merge_pseudobulk"}
 PLATE_RULES = {"load", "qc_filter", "normalize", "doublets", "hvg", "select_genes", "pseudobulk"}
+PLATE_RULES |= {"group_sums"}
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -489,6 +489,28 @@ class Pseudobulk(_Section):
     )
 
 
+class Markers(_Section):
+    """Marker genes of groups of cells."""
+
+    by: list[Text] = Field(
+        ["leiden"],
+        description=(
+            "The obs columns whose values are groups: leiden, plate, labels of the plate sheet, "
+            "columns of all plates. Each group is compared with all other cells that have a value. "
+            "[]: no marker genes."
+        ),
+    )
+    n_genes: Positive = Field(100, description="Marker genes of each group in the table.")
+    wilcoxon: bool = Field(
+        False,
+        strict=True,
+        description=(
+            "Also rank the atlas's genes by Wilcoxon rank sums of the sampled cells: "
+            "tables/markers_wilcoxon.tsv."
+        ),
+    )
+
+
 class Doublets(_Section):
     """Doublets: two cells with one barcode."""
 
@@ -794,6 +816,13 @@ class Config(_Section):
     umap: UMAP = Field(UMAP(), description="Two-dimensional map of the sample.")
     leiden: Leiden = Field(Leiden(), description="Clusters of the sample.")
     map: Map = Field(Map(), description="Map and clusters of all cells.")
+    markers: Markers = Field(
+        Markers(),
+        description=(
+            "Marker genes: tables/markers.tsv and figures, by Welch's t-test on all genes of the "
+            "plates."
+        ),
+    )
     pseudobulk: Pseudobulk | None = Field(
         None,
         description=(
@@ -816,7 +845,7 @@ class Config(_Section):
 
     @field_validator(
         *("source", "qc", "normalize", "hvg", "consensus", "pca", "subset"),
-        *("neighbors", "umap", "leiden", "map", "new_plates", "report", "compute"),
+        *("neighbors", "umap", "leiden", "map", "markers", "new_plates", "report", "compute"),
         mode="before",
     )
     @classmethod

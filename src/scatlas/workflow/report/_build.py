@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 _MOST_ROWS = 60  # of a table on the page; the TSV beside it has all
 _MOST_COLUMNS = 20
+_MOST_GROUPS = 40  # of a figure of marker genes
+_TOP_MARKERS = 3  # of each group, on the page
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,13 @@ def build(
         ``genes_by_plates.png``, ``pca_scree.png`` and, for each column of
         ``config['report']['colors']`` that the cells have, ``umap/{column}.png``, with
         ``leiden_share`` and ``map_distance`` if cells were projected; of doublets
-        ``doublets.png``, of mixed cells ``integration/{column}.png``.
+        ``doublets.png``, of marker genes ``markers_dots/{column}.png`` and
+        ``markers_heat_map/{column}.png``, of mixed cells ``integration/{column}.png``.
     tables
         Folder for ``cells.tsv``, ``thresholds.tsv``, ``consensus.tsv``, ``pca.tsv``,
         ``clusters.tsv`` and ``runs.tsv``; of all cells ``clusters_by_plate.tsv``, of plates left
-        out ``left_out.tsv``, of doublets ``doublet_rates.tsv``, of mixed cells ``mixing.tsv``.
+        out ``left_out.tsv``, of doublets ``doublet_rates.tsv``, of mixed cells ``mixing.tsv``. The
+        tables of marker genes are there already.
     page
         HTML file, complete in itself: images inside, nothing fetched.
 
@@ -100,6 +104,7 @@ def build(
         "Genes": _genes(book, results),
         "Components": _components(book, results),
         "Map": _maps(book, results, config),
+        "Markers": _markers(book, results),
         "Integration": _integration(book, results, config),
         "Run": _run(book, results, config),
     }
@@ -275,6 +280,39 @@ def _maps_of_all(book: Book, cells: AtlasMap, config: Mapping[str, Any]) -> list
     ]
 
 
+def _markers(book: Book, results: Results) -> list[_Picture | _Table]:
+    """Marker genes of the groups, if the config asks for them."""
+    if not results.markers:
+        return []
+    markers, everything = results.marker_table, results.group_means
+    for name in ("markers_dots", "markers_heat_map"):  # Snakemake expects them without markers, too
+        (book.figures / name).mkdir(parents=True, exist_ok=True)
+    pictures = []
+    for by in markers["by"].unique():
+        groups = everything[everything.obs["by"] == by]
+        largest = groups.obs["n_cells"].nlargest(_MOST_GROUPS).index
+        groups = groups[groups.obs_names.isin(largest)]
+        names = groups.obs["group"].astype(str)
+        mean, share = (groups.to_df(layer).set_axis(names) for layer in ("mean", "share"))
+        of_column = markers[markers["by"] == by]
+        pictures += [
+            book.picture(
+                "markers_dots",
+                partial(pl.marker_dots, mean, share, of_column),
+                f"Dot plot of the first marker genes of {len(mean)} groups of {by}.",
+                color=by,
+            ),
+            book.picture(
+                "markers_heat_map",
+                partial(pl.marker_heat_map, mean, of_column),
+                f"Heat map of the means of the first marker genes of {len(mean)} groups of {by}.",
+                color=by,
+            ),
+        ]
+    table = markers.set_index("by")
+    return [*pictures, book.table("markers", "Marker genes", table, shown=_best, written=True)]
+
+
 def _run(book: Book, results: Results, config: Mapping[str, Any]) -> list[_Picture | _Table]:
     """Time and memory, config and versions."""
     return [
@@ -349,9 +387,11 @@ class Book:
         most: int | None = _MOST_ROWS,
         most_columns: int | None = None,
         total: bool = False,
+        written: bool = False,
     ) -> _Table:
-        with atomic_path(self.tables / f"{name}.tsv") as path:
-            table.to_csv(path, sep="\t", lineterminator="\n")
+        if not written:
+            with atomic_path(self.tables / f"{name}.tsv") as path:
+                table.to_csv(path, sep="\t", lineterminator="\n")
         seen = table if shown is None else shown(table)
         seen = seen if most is None or len(seen) <= most else seen.iloc[:most]
         columns_left_out = 0 if most_columns is None else max(0, seen.shape[1] - most_columns)
@@ -380,6 +420,11 @@ def _cells(column: pd.Series) -> list[str]:
         if np.allclose(numbers, numbers.round(decimals), rtol=0, atol=1e-9):
             return ["" if np.isnan(value) else f"{value:,.{decimals}f}" for value in column]
     return ["" if np.isnan(v) else f"{v:,.1f}" if abs(v) >= 1000 else f"{v:.4g}" for v in column]
+
+
+def _best(markers: pd.DataFrame) -> pd.DataFrame:
+    """The first markers of each group."""
+    return markers[markers["rank"] <= _TOP_MARKERS]
 
 
 def _milestones(variance: pd.DataFrame) -> pd.DataFrame:

@@ -64,6 +64,8 @@ class Results:
         ``integrated.h5ad``, if the config asks for it.
     doublets
         ``doublets.json`` of each plate, if the config asks for it.
+    markers, means
+        ``markers.tsv`` and ``markers.h5ad``, if the config asks for marker genes.
     atlas
         ``atlas.zarr``, if it has the map of all cells.
     left_out
@@ -79,6 +81,8 @@ class Results:
     manifests: Path
     integrated: Path | None = None
     doublets: Mapping[str, Path] = field(default_factory=dict)
+    markers: Path | None = None
+    means: Path | None = None
     atlas: Path | None = None
     left_out: Mapping[str, str] | None = None
 
@@ -149,6 +153,19 @@ class Results:
     def atlas_map(self) -> AtlasMap | None:
         """The map of all cells, if the atlas has one."""
         return None if self.atlas is None else AtlasMap(self.atlas)
+
+    @cached_property
+    def marker_table(self) -> pd.DataFrame:
+        """Marker genes of all groups."""
+        text = dict.fromkeys(("by", "group", "names"), str)
+        return pd.read_csv(self.markers, sep="\t", dtype=text, keep_default_na=False)
+
+    @cached_property
+    def group_means(self) -> AnnData:
+        """Means and shares of the marker genes in all groups."""
+        import anndata as ad
+
+        return ad.read_h5ad(self.means)
 
     @cached_property
     def mixed_cells(self) -> AnnData:

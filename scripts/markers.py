@@ -1,0 +1,86 @@
+"""Rank the genes of each group of cells, from the sums by group of all plates."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+from natsort import natsorted
+
+from scatlas.io import atomic_path
+from scatlas.io.files.hdf5_writing import write_h5ad
+from scatlas.matrix.markers import COLUMNS, merge_plates, rank_markers
+from scatlas.tl import rank_genes_groups
+from scatlas.workflow import script
+
+logger = logging.getLogger("scatlas")
+
+# Means are those of the t-test.
+WILCOXON_COLUMNS = COLUMNS[:-2]
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = script.parser(__doc__)
+    parser.add_argument(
+        "--sums", nargs="+", required=True, metavar="PLATE=PATH", help="group_sums.h5ad of each"
+    )
+    parser.add_argument("--genes", choices=["same", "intersect"], default="same")
+    parser.add_argument("--n-genes", type=int, default=100, help="marker genes per group")
+    parser.add_argument("--table", type=Path, required=True, help="markers.tsv to write")
+    parser.add_argument("--means", type=Path, required=True, help="markers.h5ad to write")
+    parser.add_argument("--umap", type=Path, help="umap.h5ad, for --wilcoxon")
+    parser.add_argument("--wilcoxon", type=Path, help="markers_wilcoxon.tsv to write")
+    args = parser.parse_args(argv)
+    outputs = [args.table, args.means, *([args.wilcoxon] if args.wilcoxon else [])]
+    with script.run_script(args, outputs=outputs) as facts:
+        found = rank_markers(merge_plates(script.plate_paths(args.sums), args.genes), args.n_genes)
+        write_table(args.table, found.table)
+        names = found.groups["by"] + ": " + found.groups["group"]
+        means = ad.AnnData(
+            layers={"mean": found.mean, "share": found.share},
+            obs=found.groups.astype({"by": "category", "group": "category"}).set_axis(names),
+            var=pd.DataFrame(index=found.genes),
+        )
+        with atomic_path(args.means) as path:
+            write_h5ad(path, means)
+        facts |= {"n_groups": len(found.groups), "n_markers": len(found.table)}
+        if args.wilcoxon:
+            by = list(found.groups["by"].unique())
+            write_table(args.wilcoxon, markers_of_sample(args.umap, by, args.n_genes))
+
+
+def markers_of_sample(umap: Path, by: list[str], n_genes: int) -> pd.DataFrame:
+    """Markers among the atlas's genes by Wilcoxon rank sums of the sampled cells."""
+    sample = ad.read_h5ad(umap)
+    tables = [pd.DataFrame(columns=WILCOXON_COLUMNS)]
+    for column in by:
+        cells = sample[sample.obs[column].notna()]
+        sizes = cells.obs[column].value_counts()
+        groups = natsorted(str(name) for name in sizes.index[sizes > 1])
+        if (sizes > 0).sum() < 2 or not groups:
+            logger.warning("the sampled cells have too few groups of %s to rank genes", column)
+            continue
+        cells = cells.copy()
+        rank_genes_groups(
+            cells, column, groups=groups, method="wilcoxon", n_genes=n_genes, pts=True
+        )
+        ranked = cells.uns["rank_genes_groups"]
+        for group in groups:
+            found = {name: ranked[name][group] for name in WILCOXON_COLUMNS[3:-2]}
+            for name, key in (("pct_nz_group", "pts"), ("pct_nz_reference", "pts_rest")):
+                found[name] = ranked[key].loc[found["names"], group].to_numpy(np.float32)
+            ranks = np.arange(1, len(found["names"]) + 1)
+            tables.append(pd.DataFrame({"by": column, "group": group, "rank": ranks, **found}))
+    return pd.concat(tables[1:] or tables)
+
+
+def write_table(path: Path, table: pd.DataFrame) -> None:
+    with atomic_path(path) as partial:
+        table.to_csv(partial, sep="\t", index=False, lineterminator="\n")
+
+
+if __name__ == "__main__":
+    script.run_main(main)

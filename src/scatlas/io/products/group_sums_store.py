@@ -1,0 +1,90 @@
+"""Sums of log-normalised values by group of one plate, ``group_sums.h5ad``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import anndata as ad
+import h5py
+import pandas as pd
+from anndata.io import read_elem
+
+from scatlas.io.files.atomic import atomic_path
+from scatlas.io.files.hdf5_writing import write_h5ad
+from scatlas.io.files.read_errors import reading
+from scatlas.kernels.moments.group_sums_cpu import Sums
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+
+_LAYERS = ("sums", "errors", "squares", "square_errors", "nonzero")
+
+
+class GroupSums(NamedTuple):
+    """Sums of groups of cells, for one or several columns of obs.
+
+    Attributes
+    ----------
+    groups
+        One row per group: ``by`` (name of the column), ``group`` (its value) and ``n_cells``.
+    genes
+        Names of the genes.
+    sums
+        ``[n_groups, n_genes]``: sums, sums of squares, both with their rounding errors, and numbers
+        of cells with a nonzero value.
+    """
+
+    groups: pd.DataFrame
+    genes: pd.Index
+    sums: Sums
+
+
+def write_group_sums(path: Path | str, found: GroupSums) -> None:
+    """Write sums of real numbers as an AnnData [groups x genes] with a layer for each; atomic."""
+    layers = {name: getattr(found.sums, name) for name in _LAYERS}
+    obs = found.groups.astype({"by": "category", "group": "category"})
+    obs.index = obs.index.astype(str)
+    adata = ad.AnnData(layers=layers, obs=obs, var=pd.DataFrame(index=found.genes.astype(str)))
+    with atomic_path(path) as partial:
+        write_h5ad(partial, adata)
+
+
+def read_groups(path: Path | str) -> tuple[pd.DataFrame, pd.Index]:
+    """Groups and genes of such a file, without the sums.
+
+    Raises
+    ------
+    InputError
+        The file is damaged or holds something else.
+    """
+    with reading(str(path), "sums by group"), h5py.File(path) as file:
+        groups, genes = read_elem(file["obs"]), read_elem(file["var"]).index
+    text = {name: groups[name].astype(str) for name in ("by", "group")}
+    return groups.assign(**text), genes
+
+
+def add_group_sums(path: Path | str, rows: np.ndarray, genes: np.ndarray, total: Sums) -> None:
+    """Add the sums of such a file to those of several plates.
+
+    Parameters
+    ----------
+    path
+        File of :func:`write_group_sums`.
+    rows
+        Row of `total` for each group of the file, integer ``[n_groups]``, without repeats.
+    genes
+        Positions of the genes of `total` among those of the file, integer ``[n_genes]``.
+    total
+        Sums of real numbers, changed in place.
+
+    Raises
+    ------
+    InputError
+        The file is damaged or holds something else.
+    """
+    with reading(str(path), "sums by group"), h5py.File(path) as file:
+        layers = (file["layers"][name][:][:, genes] for name in _LAYERS)
+        part = Sums(False, *layers)
+    total.add(rows, part)

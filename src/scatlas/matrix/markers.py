@@ -1,0 +1,250 @@
+"""Marker genes of groups of cells, from sums by group of each plate."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from natsort import natsorted
+
+from scatlas.errors import InputError
+from scatlas.io.products.group_sums_store import GroupSums, add_group_sums, read_groups
+from scatlas.kernels.moments.group_sums_cpu import SumKinds, Sums
+from scatlas.matrix.group_sums import check_result_size, sum_groups
+from scatlas.matrix.rank_statistics import (
+    adjust_pvalues,
+    log_fold_changes,
+    moments_of_sums,
+    welch,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from scatlas.matrix.rank_statistics import GroupMoments
+
+logger = logging.getLogger(__name__)
+
+# Columns of the table, with the names of `scanpy.get.rank_genes_groups_df`. Both pct_nz are shares
+# from 0 to 1, as there.
+COLUMNS = (
+    *("by", "group", "rank", "names", "scores", "logfoldchanges", "pvals", "pvals_adj"),
+    *("pct_nz_group", "pct_nz_reference", "mean_group", "mean_reference"),
+)
+_KINDS = SumKinds(sums=True, squares=True, nonzero=True)
+
+
+class Markers(NamedTuple):
+    """Marker genes of groups of cells.
+
+    Attributes
+    ----------
+    table
+        One row per group and marker, with the columns `COLUMNS`.
+    groups
+        All groups: ``by``, ``group``, ``n_cells``.
+    genes
+        Genes of the table, in the order of the plates.
+    mean, share
+        float32 ``[n_groups, n_genes]``: mean of the log-normalised values, and share of cells with
+        a count.
+    """
+
+    table: pd.DataFrame
+    groups: pd.DataFrame
+    genes: pd.Index
+    mean: NDArray[np.float32]
+    share: NDArray[np.float32]
+
+
+def sum_plate(x: Any, labels: pd.DataFrame, genes: pd.Index) -> GroupSums:
+    """Sums of a plate's values by group, in one pass for each column of labels.
+
+    Parameters
+    ----------
+    x
+        Log-normalised values ``[n_cells, n_genes]``, float32, in memory or Dask.
+    labels
+        Categorical columns with one row per cell. Cells without a value belong to no group.
+    genes
+        Names of the genes.
+
+    Returns
+    -------
+    Sums of all groups that have cells, in the order of their categories. They depend neither on the
+    blocks of `x` nor on the number of threads.
+
+    Raises
+    ------
+    TooLargeError
+        The sums do not fit the memory.
+    """
+    parts: list[Sums] = []
+    tables: list[pd.DataFrame] = []
+    for by, column in labels.items():
+        values = column.cat.remove_unused_categories()
+        codes = values.cat.codes.to_numpy().astype(np.int64)
+        names = values.cat.categories.astype(str)
+        sizes = np.bincount(codes[codes >= 0], minlength=names.size).astype(np.int64)
+        tables.append(pd.DataFrame({"by": by, "group": names, "n_cells": sizes}))
+        shape = (names.size, genes.size)
+        check_result_size(shape, 2 * _KINDS.n_arrays(np.float64), f"the sums by {by}")
+        parts.append(sum_groups(x, codes, names.size, _KINDS, max_rows=int(sizes.max(initial=0))))
+    return GroupSums(pd.concat(tables, ignore_index=True), genes, _stack(parts))
+
+
+def merge_plates(paths: Mapping[str, Path], genes: str = "same") -> GroupSums:
+    """Sums of the groups over all plates, with one plate in memory at a time.
+
+    Parameters
+    ----------
+    paths
+        ``group_sums.h5ad`` of each plate.
+    genes
+        ``"same"`` refuses plates with other genes; ``"intersect"`` takes the genes that all plates
+        have, in the order of the first plate.
+
+    Returns
+    -------
+    Sums of all groups: for each column the groups of any plate, in natural order.
+
+    Raises
+    ------
+    InputError
+        The genes of two plates differ, or a file is damaged.
+    TooLargeError
+        The sums do not fit the memory.
+    """
+    found = {plate: read_groups(path) for plate, path in paths.items()}
+    shared = _shared_genes({plate: names for plate, (_, names) in found.items()}, genes)
+    every = pd.concat([groups for groups, _ in found.values()])
+    n_cells = every.groupby(["by", "group"])["n_cells"].sum()
+    groups = pd.DataFrame(
+        [
+            {"by": by, "group": group, "n_cells": n_cells[by, group]}
+            for by in every["by"].unique()
+            for group in natsorted(every.loc[every["by"] == by, "group"].unique())
+        ],
+        columns=["by", "group", "n_cells"],
+    )
+    shape = (len(groups), shared.size)
+    # The sums of all plates and of one, moments of both sides, scores.
+    check_result_size(shape, 4 * _KINDS.n_arrays(np.float64), "the marker genes")
+    total = Sums.zeros(np, shape, np.float64, _KINDS)
+    rows = pd.MultiIndex.from_frame(groups[["by", "group"]])
+    for plate, path in paths.items():
+        own, names = found[plate]
+        at = rows.get_indexer(pd.MultiIndex.from_frame(own[["by", "group"]]))
+        add_group_sums(path, at, names.get_indexer(shared), total)
+    return GroupSums(groups, shared, total)
+
+
+def rank_markers(found: GroupSums, n_genes: int) -> Markers:
+    """Rank the genes of each group by Welch's t-test against all other cells with a label.
+
+    Scores, p-values and fold changes are those of :func:`scatlas.tl.rank_genes_groups` on the cells
+    that have a label.
+
+    Parameters
+    ----------
+    found
+        Sums of the groups.
+    n_genes
+        Number of markers per group, by descending score.
+
+    Returns
+    -------
+    The markers. Groups of one cell have none, and count only as part of the rest; a column with one
+    group has none at all.
+
+    Raises
+    ------
+    InputError
+        A gene has values that are not finite.
+    """
+    groups, total = found.groups, found.sums
+    rows = [row for by in groups["by"].unique() for row in _rank(found, by, n_genes)]
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    number = table.select_dtypes("float64").columns.difference(["pvals", "pvals_adj"])
+    table = table.astype(dict.fromkeys(number, np.float32))
+    at = np.flatnonzero(found.genes.isin(table["names"]))
+    n = groups["n_cells"].to_numpy()[:, None]
+    mean, share = total.sums[:, at] / n, total.nonzero[:, at] / n
+    genes = found.genes[at]
+    return Markers(table, groups, genes, mean.astype(np.float32), share.astype(np.float32))
+
+
+def _rank(found: GroupSums, by: str, n_genes: int) -> Iterator[dict[str, Any]]:
+    """Rows of the table for the groups of one column."""
+    at = np.flatnonzero(found.groups["by"] == by)
+    groups = found.groups.iloc[at]
+    sizes, names = groups["n_cells"].to_numpy(), groups["group"].to_numpy()
+    tested = np.flatnonzero(sizes > 1)
+    if at.size < 2:
+        logger.warning("all cells have one value of %s: it has no marker genes", by)
+        return
+    if tested.size < at.size:
+        few = ", ".join(names[sizes < 2])
+        logger.warning("groups of %s with one cell have no marker genes: %s", by, few)
+    # Groups of one column are neighbours, so this is a view.
+    moments = moments_of_sums(found.sums.at(slice(at[0], at[-1] + 1)), sizes, found.genes)
+    for group, scores, pvals in welch(moments, tested):
+        yield from (
+            {"by": by, "group": names[group], **row}
+            for row in _best_genes(moments, group, scores, pvals, found.genes, n_genes)
+        )
+
+
+def _best_genes(
+    moments: GroupMoments,
+    group: int,
+    scores: NDArray[np.float64],
+    pvals: NDArray[np.float64],
+    genes: pd.Index,
+    n_genes: int,
+) -> Iterator[dict[str, Any]]:
+    """Rows of the table for one group, by descending score."""
+    assert moments.nonzero is not None
+    best = np.argsort(-scores, kind="stable")[:n_genes]
+    mean, mean_other = moments.mean[group, best], moments.mean_other[group, best]
+    nonzero = moments.nonzero[group, best]
+    others = moments.nonzero[:, best].sum(axis=0) - nonzero
+    columns = (
+        np.arange(1, best.size + 1),
+        genes[best],
+        scores[best],
+        log_fold_changes(mean, mean_other, None),
+        pvals[best],
+        adjust_pvalues(pvals, "benjamini-hochberg")[best],
+        nonzero / moments.n[group],
+        others / moments.n_other[group],
+        mean,
+        mean_other,
+    )
+    for values in zip(*columns, strict=True):
+        yield dict(zip(COLUMNS[2:], values, strict=True))
+
+
+def _shared_genes(found: Mapping[str, pd.Index], genes: str) -> pd.Index:
+    first, shared = next(iter(found.items()))
+    for plate, names in found.items():
+        if genes == "intersect":
+            shared = shared[shared.isin(names)]
+        elif not names.equals(shared):
+            msg = (
+                f"the genes of plate {plate} are not those of plate {first}: load both again, or "
+                "set genes: intersect"
+            )
+            raise InputError(msg)
+    return shared
+
+
+def _stack(parts: list[Sums]) -> Sums:
+    """Sums of several columns, one below the other."""
+    names = ("sums", "errors", "squares", "square_errors", "nonzero")
+    return Sums(False, *(np.concatenate([getattr(part, name) for part in parts]) for name in names))

@@ -1,0 +1,64 @@
+"""Marker genes of cell lines on the real plates: those of scanpy on the concatenated plates."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import anndata as ad
+import numpy as np
+import pytest
+
+import scatlas as sa
+from scatlas.io.products.group_sums_store import write_group_sums
+from scatlas.matrix.markers import merge_plates, rank_markers, sum_plate
+
+pytestmark = pytest.mark.real
+
+PLATES = [f"mix_plate{i}" for i in range(1, 6)]
+TARGET_SUM = 1e4
+N_GENES = 100
+
+
+@pytest.fixture(scope="module")
+def plates(plates_dir: Path) -> dict[str, ad.AnnData]:
+    plates = {}
+    for name in PLATES:
+        plate = ad.read_h5ad(plates_dir / f"{name}.h5ad")
+        plate = plate[plate.obs["pass_filter"] == "full"].copy()
+        plate.obs["cell_line"] = plate.obs["cell_line"].astype(str).astype("category")
+        sa.pp.normalize_total(plate, target_sum=TARGET_SUM)
+        sa.pp.log1p(plate)
+        plates[name] = plate
+    return plates
+
+
+def test_markers_of_cell_lines_are_those_of_scanpy(
+    plates: dict[str, ad.AnnData], tmp_path: Path
+) -> None:
+    sc = pytest.importorskip("scanpy")
+    sums = {}
+    for name, plate in plates.items():
+        sums[name] = tmp_path / f"{name}.h5ad"
+        found = sum_plate(plate.X, plate.obs[["cell_line"]], plate.var_names)
+        write_group_sums(sums[name], found)
+    table = rank_markers(merge_plates(sums, "intersect"), N_GENES).table
+
+    cells = ad.concat(plates, index_unique="-")
+    cells.obs["cell_line"] = cells.obs["cell_line"].astype("category")
+    cells.X = cells.X.astype(np.float64)  # else scanpy's variances are float32
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sc.tl.rank_genes_groups(cells, "cell_line", method="t-test", pts=True)
+    lines = list(cells.obs["cell_line"].cat.categories)
+    assert len(lines) > 2
+    assert list(table["group"].unique()) == lines
+    for line in lines:
+        rows = table[table["group"] == line].set_index("names")
+        expected = sc.get.rank_genes_groups_df(cells, line)
+        best = expected["scores"][:N_GENES]
+        np.testing.assert_allclose(rows["scores"], best, rtol=1e-6)
+        expected = expected.set_index("names").loc[rows.index]
+        for name in expected:
+            rtol = 1e-8 if name.startswith("pvals") else 1e-6
+            np.testing.assert_allclose(rows[name], expected[name], rtol=rtol, atol=1e-300)

@@ -1,0 +1,116 @@
+"""Marker genes of the workflow: those of scanpy on all cells, and what reruns their rules."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.workflow.conftest import PLATES, SAMPLE_STEPS
+from tests.workflow.runs import Project
+
+pytestmark = pytest.mark.workflow
+
+NUMBERS = ("scores", "logfoldchanges", "pvals", "pvals_adj", "pct_nz_group", "pct_nz_reference")
+STEPS = {"cell_groups", *(f"group_sums/{plate}" for plate in PLATES), "markers", "report"}
+
+
+def all_genes(project: Project, plates: dict[str, Path]) -> ad.AnnData:
+    """Kept cells of all plates with all genes, normalised as the workflow does."""
+    parts = []
+    for name, path in plates.items():
+        cells = pd.read_parquet(project.results / f"plates/{name}/size_factors.parquet")
+        plate = ad.read_h5ad(path)[cells["row"].to_numpy()].copy()
+        x = plate.X.multiply(1 / cells["size_factor"].to_numpy()[:, None]).tocsr()
+        plate.X = np.log1p(x.astype(np.float32)).astype(np.float64)
+        plate.obs = pd.DataFrame(index=[f"{name}-{i}" for i in range(plate.n_obs)])
+        plate.obs["donor"] = f"donor of {name}"
+        parts.append(plate)
+    return ad.concat(parts)
+
+
+def table_of(project: Project, name: str = "markers") -> pd.DataFrame:
+    text = dict.fromkeys(("by", "group", "names"), str)
+    return pd.read_csv(project.results / f"tables/{name}.tsv", sep="\t", dtype=text)
+
+
+def assert_as_scanpy(found: pd.DataFrame, cells: ad.AnnData, by: str, **options: str) -> None:
+    sc = pytest.importorskip("scanpy")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sc.tl.rank_genes_groups(cells, by, pts=True, **options)
+    found = found[found["by"] == by]
+    assert list(found["group"].unique()) == list(cells.obs[by].cat.categories)
+    for group, rows in found.groupby("group"):
+        expected = sc.get.rank_genes_groups_df(cells, group)
+        rows, best = rows.set_index("names"), expected["scores"][: len(rows)]
+        # Genes of equal scores may change places.
+        np.testing.assert_allclose(rows["scores"], best, rtol=1e-5)
+        expected = expected.set_index("names").loc[rows.index]
+        for name in NUMBERS:
+            rtol = 1e-3 if name.startswith("pvals") else 1e-5
+            np.testing.assert_allclose(rows[name], expected[name], rtol=rtol, atol=1e-30)
+
+
+def test_markers_of_the_clusters_are_those_of_scanpy(built: Project, plates: dict[str, Path]):
+    cells = all_genes(built, plates)
+    cells.obs["leiden"] = ad.read_zarr(built.results / "atlas.zarr").obs["leiden"].to_numpy()
+    found = table_of(built)
+    assert cells.n_vars == 600
+    assert found["by"].unique().tolist() == ["leiden"]
+    assert (found.groupby("group").size() == 100).all()
+    assert_as_scanpy(found, cells, "leiden", method="t-test")
+    means = ad.read_h5ad(built.results / "markers.h5ad")
+    assert set(means.var_names) == set(found["names"])
+    assert means.obs["n_cells"].sum() == cells.n_obs
+
+
+@pytest.fixture(scope="module")
+def changed(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Markers of the sample's clusters and of a label, with those by Wilcoxon."""
+    copy = built.copied(tmp_path_factory.mktemp("markers"))
+    copy.config |= {
+        "markers": {"by": ["leiden", "donor"], "n_genes": 7, "wilcoxon": True},
+        "map": {"cells": "sample"},
+    }
+    copy.write_config()
+    # The sample comes from the atlas now, not from the store before its map.
+    assert copy.build() == STEPS | {"atlas", "subset", *SAMPLE_STEPS}
+    return copy
+
+
+def test_without_a_map_the_sampled_cells_have_clusters(changed: Project, plates: dict[str, Path]):
+    cells, sample = all_genes(changed, plates), ad.read_h5ad(changed.results / "umap.h5ad")
+    found = table_of(changed)
+    assert (found.groupby(["by", "group"]).size() == 7).all()
+    cells.obs["donor"] = cells.obs["donor"].astype("category")
+    assert_as_scanpy(found, cells, "donor", method="t-test")
+    sampled = cells[sample.obs["atlas_row"]].copy()
+    sampled.obs["leiden"] = sample.obs["leiden"].to_numpy()
+    assert_as_scanpy(found, sampled, "leiden", method="t-test")
+
+
+def test_wilcoxon_ranks_the_genes_of_the_sample(changed: Project):
+    sample = ad.read_h5ad(changed.results / "umap.h5ad")
+    found = table_of(changed, "markers_wilcoxon")
+    assert (found.groupby(["by", "group"]).size() == 7).all()
+    assert set(found["names"]) <= set(sample.var_names)
+    for by in ("leiden", "donor"):
+        assert_as_scanpy(found, sample.copy(), by, method="wilcoxon")
+
+
+def test_only_plates_with_other_labels_are_summed_again(changed: Project):
+    changed.config["markers"] = changed.config["markers"] | {"n_genes": 5}
+    changed.write_config()
+    assert changed.build() == {"markers", "report"}
+    # Another donor on one plate.
+    sheet = changed.folder / "plates.tsv"
+    sheet.write_text(sheet.read_text().replace("donor of p2", "donor of p1"))
+    done = changed.build("markers")
+    assert {name for name in done if name.startswith("group_sums")} == {"group_sums/p2"}
+    assert "markers" in done
+    assert set(table_of(changed).query("by == 'donor'")["group"]) == {"donor of p1", "donor of p3"}
