@@ -1,0 +1,1 @@
+"""The command ``scatlas``: writes a config, and calls Snakemake with the workflow of the package."""

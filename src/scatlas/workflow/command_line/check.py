@@ -1,0 +1,85 @@
+"""``scatlas check``: every check that needs no run, in sentences."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from scatlas.errors import ScatlasError
+from scatlas.io.matrices.counts_source import elements_with_counts, gene_names
+from scatlas.workflow.command_line.gene_agreement import GeneAgreement
+from scatlas.workflow.command_line.output import say
+from scatlas.workflow.command_line.project import read_project
+from scatlas.workflow.command_line.snakemake_command import output_of, snakemake_command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from scatlas.workflow.config.plate_sheet import Plate
+    from scatlas.workflow.config.sections import Config
+
+_TOTAL = re.compile(r"^total +(\d+)$", re.MULTILINE)
+# Snakemake's own lines before the reason of an error.
+_NOISE = re.compile(r"^(Using (workflow|profile)|Config file|host: |\w*Error in file ).*$")
+
+
+def check(config_file: Path) -> int:
+    """Check config, plate sheet, the structure of the plates, and the plan of Snakemake.
+
+    Parameters
+    ----------
+    config_file
+        The config.
+
+    Returns
+    -------
+    0 if the atlas can be built, else 1; each problem is printed.
+
+    Raises
+    ------
+    InputError, ConfigError
+        The config or the plate sheet is not valid.
+    """
+    config, plates = read_project(config_file)
+    problems = list(_problems_of_plates(config, plates))
+    for problem in problems:
+        say(f"error: {problem}")
+    status, out, messages = output_of(snakemake_command(config_file, "-n", "--quiet", "rules"))
+    if status:
+        lines = [line for line in messages.splitlines() if line and not _NOISE.match(line)]
+        say("\n".join(["error: Snakemake cannot plan the run:", *lines]))
+        return 1
+    if problems:
+        return 1
+    total = _TOTAL.search(out + messages)
+    n_steps = int(total[1]) if total else 0
+    todo = f"{n_steps:,} steps to run: scatlas run" if n_steps else "nothing to run"
+    say(f"{config_file} is valid: {len(plates):,} plates, {todo}")
+    return 0
+
+
+def _problems_of_plates(config: Config, plates: list[Plate]) -> Iterator[str]:
+    """Open each plate without reading its counts, and compare the genes."""
+    genes = GeneAgreement()
+    for plate in plates:
+        if plate.is_remote or plate.is_simulated or config.plates.by:
+            continue  # not here yet; or one file, which has been opened
+        counts = plate.counts or config.source.counts
+        try:
+            found = elements_with_counts(plate.path)
+            names = gene_names(plate.path, counts)
+            genes.add(plate.path, names)
+        except ScatlasError as error:
+            yield str(error)
+            continue
+        if counts not in found:
+            places = " or ".join(found) or "no element"
+            yield (
+                f"{plate.path}: {counts} of plate {plate.plate!r} holds no raw counts, but "
+                f"{places} does: correct source.counts or the column counts of the sheet"
+            )
+    if config.genes == "same" and genes.setting != "same" and not config.plates.skips:
+        yield f"genes is same, but {genes.sentence}: set genes: {genes.setting}"
+
+

@@ -1,0 +1,89 @@
+"""Bounds of cell quality that the distributions of the plates suggest."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    import pandas as pd
+
+# Distance of the bounds from the median, as in scater's isOutlier (McCarthy et al. 2017).
+N_MADS = 3.0
+# The median absolute deviation of a normal distribution, times this, is its standard deviation.
+_TO_SD = 1.4826
+# A smaller bound on mitochondrial counts, in per cent, would drop good cells of clean plates.
+_MIN_PCT_MT = 5
+
+# Bounds of each metric: lower, upper.
+BOUNDS = {
+    "n_genes_by_counts": ("min_genes", "max_genes"),
+    "total_counts": ("min_counts", "max_counts"),
+    "pct_counts_mt": (None, "max_pct_mt"),
+}
+
+
+def suggest_bounds(plates: Iterable[pd.DataFrame], *, with_mt: bool) -> dict[str, int]:
+    """Suggest bounds that suit all plates.
+
+    Each plate has bounds at `N_MADS` median absolute deviations from its median, of ``log(1 + x)``.
+    Of the lower bounds the smallest is taken and of the upper ones the largest, so that no plate
+    loses cells because it is sequenced less deeply than the others.
+
+    Parameters
+    ----------
+    plates
+        Metrics of some cells of each plate; see
+        :class:`scatlas.workflow.command_line.plate_facts.PlateFacts`.
+    with_mt
+        Whether mitochondrial genes are known.
+
+    Returns
+    -------
+    Bounds by their keys in the section ``qc``; those that could drop no cell are missing.
+    """
+    lows: dict[str, list[float]] = {}
+    highs: dict[str, list[float]] = {}
+    for metrics in plates:
+        for column, (low, high) in BOUNDS.items():
+            values = metrics[column].to_numpy(np.float64)
+            values = np.log1p(values[np.isfinite(values)])
+            if not values.size or (high == "max_pct_mt" and not with_mt):
+                continue
+            middle = np.median(values)
+            reach = N_MADS * _TO_SD * np.median(np.abs(values - middle))
+            if low:
+                lows.setdefault(low, []).append(float(np.expm1(middle - reach)))
+            if high:
+                highs.setdefault(high, []).append(float(np.expm1(middle + reach)))
+    found = {key: _round(min(values), math.floor) for key, values in lows.items()}
+    found |= {key: _round(max(values), math.ceil) for key, values in highs.items()}
+    if "max_pct_mt" in found:
+        found["max_pct_mt"] = max(found["max_pct_mt"], _MIN_PCT_MT)
+    acts = {"max_pct_mt": found.get("max_pct_mt", 100) < 100}
+    return {key: value for key, value in found.items() if acts.get(key, value > 0)}
+
+
+def kept_by(metrics: pd.DataFrame, bounds: Mapping[str, int]) -> np.ndarray:
+    """Which cells lie within the bounds, bool [cells]."""
+    keep = np.ones(len(metrics), bool)
+    for column, (low, high) in BOUNDS.items():
+        # Also the empty cells, of which a percentage is not defined: no bound on it drops them.
+        values = metrics[column].to_numpy(np.float64)
+        if low in bounds:
+            keep &= ~(values < bounds[low])
+        if high in bounds:
+            keep &= ~(values > bounds[high])
+    return keep
+
+
+def _round(value: float, direction: Callable[[float], int]) -> int:
+    """Two significant digits."""
+    if value < 1:
+        return max(0, direction(value))
+    unit = 10 ** max(0, math.floor(math.log10(value)) - 1)
+    return int(direction(value / unit) * unit)

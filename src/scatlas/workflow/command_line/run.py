@@ -1,0 +1,93 @@
+"""``scatlas run``: call Snakemake, with bars of its progress on a terminal."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scatlas.errors import InputError
+from scatlas.io.files.atomic import atomic_path
+from scatlas.workflow.command_line.output import say
+from scatlas.workflow.command_line.progress_bars import ProgressBars
+from scatlas.workflow.command_line.project import read_project
+from scatlas.workflow.command_line.snakemake_command import snakemake_command
+from scatlas.workflow.snakefile import workflow_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Profile of the user's cluster, in the working folder.
+_SLURM = Path("slurm")
+
+
+def run(config: Path, options: Sequence[str], *, slurm: bool = False) -> int:
+    """Run the workflow.
+
+    Parameters
+    ----------
+    config
+        The config.
+    options
+        Further words of Snakemake's command.
+    slurm
+        Submit the steps to Slurm, with the profile in the folder ``slurm``.
+
+    Returns
+    -------
+    Exit status of Snakemake.
+
+    Raises
+    ------
+    InputError, ConfigError
+        Config or plate sheet are not valid, or there was no profile for Slurm, which is written
+        then.
+    """
+    read_project(config)
+    if slurm:
+        _check_profile()
+    profile = [f"--profile={_SLURM}"] if slurm else []
+    command = snakemake_command(config, *profile, *options)
+    say(shlex.join(command))
+    # Ctrl-C reaches Snakemake, too: it ends its jobs, and then this program ends.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return _run_with_bars(command) if sys.stderr.isatty() else _start(command).wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _run_with_bars(command: list[str]) -> int:
+    process = _start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert process.stdout is not None
+    with ProgressBars() as bars:
+        for line in process.stdout:
+            bars.read(line)
+    return process.wait()
+
+
+def _start(command: list[str], **streams: int) -> subprocess.Popen[str]:
+    # An ignored signal stays ignored in a child.
+    return subprocess.Popen(
+        command,
+        text=True,
+        errors="replace",
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        **streams,
+    )
+
+
+def _check_profile() -> None:
+    if (_SLURM / "config.yaml").is_file():
+        return
+    with atomic_path(_SLURM) as partial:
+        shutil.copytree(workflow_folder() / "profiles/slurm", partial)
+    msg = (
+        f"{_SLURM}/config.yaml was missing and is written now: edit its section 'Your cluster' "
+        "(sinfo lists the partitions), and give the same command again"
+    )
+    raise InputError(msg)
