@@ -1,1 +1,1 @@
-"""The command ``scatlas``: writes a config, and calls Snakemake with the workflow of the package."""
+"""The command ``scatlas``, which writes a config and calls Snakemake with the workflow."""

@@ -81,5 +81,3 @@ def _problems_of_plates(config: Config, plates: list[Plate]) -> Iterator[str]:
             )
     if config.genes == "same" and genes.setting != "same" and not config.plates.skips:
         yield f"genes is same, but {genes.sentence}: set genes: {genes.setting}"
-
-

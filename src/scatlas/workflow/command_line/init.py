@@ -46,9 +46,9 @@ def init(arguments: list[str], config: Path, outdir: str, *, force: bool = False
     InputError
         A file exists already, or a plate cannot be read. Nothing is written then.
     """
-    for path in (config, Path(SHEET), PICTURE):
-        if path.exists() and not force:
-            msg = f"{path}: it exists already: move it away, or replace it with --force"
+    for file in (config, Path(SHEET), PICTURE):
+        if file.exists() and not force:
+            msg = f"{file}: it exists already: move it away, or replace it with --force"
             raise InputError(msg)
     genes = GeneAgreement()
     plates = []
@@ -60,11 +60,12 @@ def init(arguments: list[str], config: Path, outdir: str, *, force: bool = False
     bounds = suggest_bounds(
         [plate.metrics for plate in plates], with_mt=mitochondrial(plates) is not None
     )
-    for path, text in (
-        (Path(SHEET), sheet_text(plates)),
-        (config, config_text(plates, genes, bounds, outdir)),
-    ):
-        with atomic_path(path) as partial:
+    texts = {
+        Path(SHEET): sheet_text(plates),
+        config: config_text(plates, genes, bounds, outdir),
+    }
+    for file, text in texts.items():
+        with atomic_path(file) as partial:
             partial.write_text(text, "utf-8")
     _draw(plates, bounds)
     read_project(config)

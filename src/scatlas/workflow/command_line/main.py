@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from pathlib import Path
 
@@ -29,8 +28,6 @@ def main(argv: list[str] | None = None) -> int:
     if argv[n_own + 1 :] and args.command != "run":
         sys.stderr.write("error: only scatlas run takes options after --\n")
         return 2
-    # Some of the modules log; their sentences stand beside those of this command.
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         return _call(args, argv)
     except ScatlasError as error:
@@ -56,8 +53,9 @@ def _call(args: argparse.Namespace, argv: list[str]) -> int:
         case "run":
             from scatlas.workflow.command_line.run import run
 
-            return run(args.config, argv[argv.index("--") + 1 :] if "--" in argv else [],
-                       slurm=args.slurm)
+            return run(
+                args.config, argv[argv.index("--") + 1 :] if "--" in argv else [], slurm=args.slurm
+            )
         case "status":
             from scatlas.workflow.command_line.status import status
 

@@ -63,9 +63,7 @@ class PlateFacts:
     notices: list[str]
 
 
-def read_facts(
-    name: str, path: str, counts: str | None = None
-) -> tuple[PlateFacts, pd.Index]:
+def read_facts(name: str, path: str, counts: str | None = None) -> tuple[PlateFacts, pd.Index]:
     """Read the facts of a plate, and the names of its genes, in bounded memory.
 
     Parameters
@@ -146,9 +144,9 @@ def _without_empty(metrics: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     notices = []
     if share > 0.5:
         metrics = metrics[genes >= _DROPLET_GENES]
-        notices = [
+        notices.append(
             f"{100 * share:.0f}% of the barcodes have fewer than {_EMPTY_GENES} genes: this matrix "
             "is not filtered; give the filtered one, or keep qc.min_genes"
-        ]
+        )
     step = -(-len(metrics) // _MAX_CELLS) or 1
     return metrics.iloc[::step].reset_index(drop=True), notices

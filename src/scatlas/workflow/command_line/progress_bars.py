@@ -22,7 +22,7 @@ PLATE_STEPS = {
 _PROGRESS = re.compile(r"^(\d+) of (\d+) steps \(")
 _FINISHED = re.compile(r"^ *Finished jobid: \d+ \(Rule: (\w+)\)")
 _STATS, _STAT = "Job stats:", re.compile(r"^(\w+) +(\d+)$")
-_FORMAT = "{desc:<26}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]"
+_FORMAT = "{desc:<27}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]"
 
 
 class ProgressBars:
@@ -74,6 +74,4 @@ class ProgressBars:
             self._plates[rule] = self._bar(PLATE_STEPS[rule], number)
 
     def _bar(self, name: str, total: int) -> Any:
-        return tqdm(
-            total=total, desc=name, file=self._file, bar_format=_FORMAT, dynamic_ncols=True
-        )
+        return tqdm(total=total, desc=name, file=self._file, bar_format=_FORMAT, dynamic_ncols=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from scatlas.workflow.command_line.qc_bounds import N_MADS, kept_by
+from scatlas.workflow.config.generate import comment
 from scatlas.workflow.config.sections import Config
 
 if TYPE_CHECKING:
@@ -46,22 +47,26 @@ def config_text(
         Folder of the results.
     """
     n_cells = sum(plate.n_cells for plate in plates)
-    lines = [
-        f"# Written by scatlas init, which found {len(plates):,} plate{'s' * (len(plates) != 1)} "
-        f"with {n_cells:,} cells.",
-        "# Edit it as you like; scatlas check says whether it is valid, scatlas run builds the atlas.",
-        "# A key that is not here has its default.",
-        f"plates: {SHEET}",
-        f"outdir: {_yaml(outdir)}",
-        "",
-        *_source(plates),
-        f"# {_first_upper(genes.sentence)}.",
-        f"genes: {genes.setting}",
-        "",
-        *_qc(plates, bounds),
-        *_sizes(n_cells, genes.n_usable),
-    ]
-    return "\n".join([*lines, ""])
+    n = f"{len(plates):,} plate{'s' * (len(plates) != 1)} with {n_cells:,} cells"
+    return "\n".join(
+        [
+            *comment(
+                f"Written by scatlas init, which found {n}. Edit it as you like: scatlas check "
+                "says whether it is valid, scatlas run builds the atlas. A key that is not here "
+                "has its default."
+            ),
+            f"plates: {SHEET}",
+            f"outdir: {_yaml(outdir)}",
+            "",
+            *_source(plates),
+            *comment(f"{_first_upper(genes.sentence)}."),
+            f"genes: {genes.setting}",
+            "",
+            *_qc(plates, bounds),
+            *_sizes(n_cells, genes.n_usable),
+            "",
+        ]
+    )
 
 
 def mitochondrial(plates: Sequence[PlateFacts]) -> tuple[str, str | None] | None:
@@ -74,10 +79,10 @@ def _source(plates: Sequence[PlateFacts]) -> list[str]:
     numbers = Counter(plate.counts for plate in plates)
     if len(numbers) > 1:
         places = ", ".join(f"{place} of {n:,} plates" for place, n in numbers.items())
-        return [f"# Raw counts are in {places}: see the column counts of {SHEET}.", ""]
+        return [*comment(f"Raw counts are in {places}: see the column counts of {SHEET}."), ""]
     (place,) = numbers
     return [
-        f"# Raw counts are in {place} of all plates.",
+        *comment(f"Raw counts are in {place} of all plates."),
         *["source:", f"  counts: {_yaml(place)}", ""],
     ]
 
@@ -87,33 +92,35 @@ def _qc(plates: Sequence[PlateFacts], bounds: Mapping[str, int]) -> list[str]:
     least, most = (min(shares), max(shares)) if shares else (0.0, 0.0)
     n_seen = sum(len(plate.metrics) for plate in plates)
     lines = [
-        f"# Bounds suggested by {n_seen:,} cells: the median and {N_MADS:g} median absolute",
-        "# deviations (scaled to a standard deviation) of log(1 + x), the widest of all plates. Of",
-        f"# these cells they drop {least:.1f}% to {most:.1f}% per plate. init.png shows them; delete",
-        "# a line to drop no cell by it.",
+        *comment(
+            f"Bounds suggested by {n_seen:,} cells: {N_MADS:g} median absolute deviations (scaled "
+            "to a standard deviation) from the median of log(1 + x) of each plate, the widest of "
+            f"all plates. Of these cells they drop {least:.1f}% to {most:.1f}% per plate; init.png "
+            "shows them. Delete a line to drop no cell by it."
+        ),
         "qc:",
     ]
     for key in ("min_genes", "max_genes", "min_counts", "max_counts"):
         lines += [f"  {key}: {bounds[key]}"] if key in bounds else [f"  # {key}: null"]
+    return [*lines, *_mt(plates, bounds), ""]
+
+
+def _mt(plates: Sequence[PlateFacts], bounds: Mapping[str, int]) -> list[str]:
     found = mitochondrial(plates)
     if found is None:
         without = [plate.name for plate in plates if not plate.n_mt]
-        which = f"{without[0]} has none" if without else "the plates name them differently"
-        lines += [
-            f"  # No bound on mitochondrial counts: of genes that begin with MT- or mt-, {which}.",
-            "  # max_pct_mt: null",
-        ]
-    else:
-        prefix, column = found
-        number = min(plate.n_mt for plate in plates)
-        place = f"column {column} of var" if column else "the index of var"
-        lines += [
-            f"  # {number:,} genes begin with {prefix} in {place}.",
-            f"  mt_prefix: {_yaml(prefix)}",
-            *([f"  gene_names: {_yaml(column)}"] if column else []),
-            f"  max_pct_mt: {bounds.get('max_pct_mt', 'null')}",
-        ]
-    return [*lines, ""]
+        reason = f"plate {without[0]} has no" if without else "the plates differ in the names of"
+        text = f"No bound on mitochondrial counts: {reason} genes that begin with MT- or mt-."
+        return [*comment(text, "  "), "  # max_pct_mt: null"]
+    prefix, column = found
+    number = min(plate.n_mt for plate in plates)
+    place = f"column {column} of var" if column else "the index of var"
+    return [
+        *comment(f"{number:,} genes begin with {prefix} in {place}.", "  "),
+        f"  mt_prefix: {_yaml(prefix)}",
+        *([f"  gene_names: {_yaml(column)}"] if column else []),
+        f"  max_pct_mt: {bounds.get('max_pct_mt', 'null')}",
+    ]
 
 
 def _sizes(n_cells: int, n_genes: int) -> list[str]:
@@ -121,14 +128,14 @@ def _sizes(n_cells: int, n_genes: int) -> list[str]:
     lines: list[str] = []
     if n_genes < 2 * Config().hvg.n_top_genes:
         lines += [
-            f"# Half of the {n_genes:,} genes.",
+            *comment(f"Half of the {n_genes:,} genes."),
             *["hvg:", f"  n_top_genes: {max(1, n_genes // 2)}", ""],
         ]
     usual = 300 if n_cells >= _MANY_CELLS else 50
     n_comps = max(1, min(usual, n_cells // 10, n_genes // 4))
     return [
         *lines,
-        "# 50 components are usual, 300 for millions of cells.",
+        *comment("50 components are usual, 300 for millions of cells."),
         *["pca:", f"  n_comps: {n_comps}"],
     ]
 

@@ -74,7 +74,7 @@ def kept_by(metrics: pd.DataFrame, bounds: Mapping[str, int]) -> np.ndarray:
     for column, (low, high) in BOUNDS.items():
         # Also the empty cells, of which a percentage is not defined: no bound on it drops them.
         values = metrics[column].to_numpy(np.float64)
-        if low in bounds:
+        if low is not None and low in bounds:
             keep &= ~(values < bounds[low])
         if high in bounds:
             keep &= ~(values > bounds[high])

@@ -53,32 +53,29 @@ def run(config: Path, options: Sequence[str], *, slurm: bool = False) -> int:
     profile = [f"--profile={_SLURM}"] if slurm else []
     command = snakemake_command(config, *profile, *options)
     say(shlex.join(command))
-    # Ctrl-C reaches Snakemake, too: it ends its jobs, and then this program ends.
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C reaches Snakemake, too: it ends its jobs, and this program waits for it.
+    before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
-        return _run_with_bars(command) if sys.stderr.isatty() else _start(command).wait()
+        return _run_with_bars(command) if sys.stderr.isatty() else subprocess.call(command)
     finally:
         signal.signal(signal.SIGINT, before)
 
 
 def _run_with_bars(command: list[str]) -> int:
-    process = _start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    assert process.stdout is not None
-    with ProgressBars() as bars:
+    with (
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process,
+        ProgressBars() as bars,
+    ):
+        assert process.stdout is not None
         for line in process.stdout:
             bars.read(line)
     return process.wait()
-
-
-def _start(command: list[str], **streams: int) -> subprocess.Popen[str]:
-    # An ignored signal stays ignored in a child.
-    return subprocess.Popen(
-        command,
-        text=True,
-        errors="replace",
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        **streams,
-    )
 
 
 def _check_profile() -> None:
