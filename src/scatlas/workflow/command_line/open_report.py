@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scatlas.errors import InputError
 from scatlas.workflow.command_line.output import say
-from scatlas.workflow.config.loading import load
+from scatlas.workflow.command_line.project import read_config
 
 
 def open_report(config_file: Path) -> None:
@@ -20,7 +20,7 @@ def open_report(config_file: Path) -> None:
     InputError
         There is no report yet.
     """
-    config = load(config_file)
+    config = read_config(config_file)
     folder = Path(config.outdir, "mapped") if config.atlas else Path(config.outdir)
     page = (folder / "report.html").absolute()
     if not page.is_file():

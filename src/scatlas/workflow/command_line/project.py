@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scatlas.errors import InputError
@@ -11,10 +10,25 @@ from scatlas.workflow.config.plate_sheet import read_plates
 from scatlas.workflow.config.samples import sample_plates
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from scatlas.workflow.config.plate_sheet import Plate
     from scatlas.workflow.config.sections import Config
 
-CONFIG_FILE = Path("atlas.yaml")
+def read_config(path: Path) -> Config:
+    """Read and check a config.
+
+    Raises
+    ------
+    InputError
+        There is none.
+    ConfigError
+        It is not valid.
+    """
+    if not path.is_file():
+        msg = f"{path}: there is no such config: write it with scatlas init FILES"
+        raise InputError(msg)
+    return load(path)
 
 
 def read_project(path: Path) -> tuple[Config, list[Plate]]:
@@ -27,10 +41,7 @@ def read_project(path: Path) -> tuple[Config, list[Plate]]:
     ConfigError
         Config or plate sheet are not valid.
     """
-    if not path.is_file():
-        msg = f"{path}: there is no such config: write it with scatlas init FILES"
-        raise InputError(msg)
-    config = load(path)
+    config = read_config(path)
     if config.plates.by:
         return config, [*sample_plates(config.plates, is_main=True)]
     plates = read_plates(config.plates.sheet)
