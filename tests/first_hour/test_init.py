@@ -180,7 +180,7 @@ def test_bounds_are_those_of_the_widest_plate() -> None:
             {
                 "total_counts": values * 3,
                 "n_genes_by_counts": values,
-                "pct_counts_mt": np.expm1(rng.normal(1, 0.3, 4000)).clip(0),
+                "pct_counts_mt": rng.normal(9, 1.5, 4000),
             }
         )
 
@@ -189,7 +189,7 @@ def test_bounds_are_those_of_the_widest_plate() -> None:
     # Three standard deviations: exp(7 - 0.6) and exp(8 + 0.9).
     assert bounds["min_genes"] == pytest.approx(np.exp(6.4), rel=0.05)
     assert bounds["max_genes"] == pytest.approx(np.exp(8.9), rel=0.05)
-    assert bounds["max_pct_mt"] == pytest.approx(np.expm1(1.9), abs=0.6)
+    assert bounds["max_pct_mt"] == 14  # 9 + 3 x 1.5 = 13.5
     assert kept_by(deep, bounds).mean() > 0.98
     assert "max_pct_mt" not in suggest_bounds([deep], with_mt=False)
 
@@ -255,4 +255,6 @@ def test_bad_arguments_are_one_sentence(
 def test_commands_without_a_config_say_what_to_do(command: Command) -> None:
     for name in ("check", "run", "status", "open"):
         text = command(name, status=1)
-        assert text == "error: atlas.yaml: there is no such config: write it with scatlas init FILES\n"
+        assert (
+            text == "error: atlas.yaml: there is no such config: write it with scatlas init FILES\n"
+        )

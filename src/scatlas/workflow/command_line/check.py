@@ -79,5 +79,10 @@ def _problems_of_plates(config: Config, plates: list[Plate]) -> Iterator[str]:
                 f"{plate.path}: {counts} of plate {plate.plate!r} holds no raw counts, but "
                 f"{places} does: correct source.counts or the column counts of the sheet"
             )
-    if not config.atlas and config.genes == "same" and genes.setting != "same" and not config.plates.skips:
+    if (
+        not config.atlas
+        and config.genes == "same"
+        and genes.setting != "same"
+        and not config.plates.skips
+    ):
         yield f"genes is same, but {genes.sentence}: set genes: {genes.setting}"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from scatlas.workflow.config.plate_sheet import Plate
     from scatlas.workflow.config.sections import Config
 
+
 def read_config(path: Path) -> Config:
     """Read and check a config.
 

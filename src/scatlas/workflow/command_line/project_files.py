@@ -94,9 +94,10 @@ def _qc(plates: Sequence[PlateFacts], bounds: Mapping[str, int]) -> list[str]:
     lines = [
         *comment(
             f"Bounds suggested by {n_seen:,} cells: {N_MADS:g} median absolute deviations (scaled "
-            "to a standard deviation) from the median of log(1 + x) of each plate, the widest of "
-            f"all plates. Of these cells they drop {least:.1f}% to {most:.1f}% per plate; init.png "
-            "shows them. Delete a line to drop no cell by it."
+            "to a standard deviation) from the median of each plate, of log(1 + x) for genes and "
+            "counts, the widest of all plates. Of these cells they drop "
+            f"{least:.1f}% to {most:.1f}% per plate; init.png shows them. Delete a line to drop no "
+            "cell by it."
         ),
         "qc:",
     ]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scatlas.workflow.cell_filter import qc_filter
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -20,7 +22,7 @@ _TO_SD = 1.4826
 _MIN_PCT_MT = 5
 
 # Bounds of each metric: lower, upper.
-BOUNDS = {
+BOUNDS: dict[str, tuple[str | None, str]] = {
     "n_genes_by_counts": ("min_genes", "max_genes"),
     "total_counts": ("min_counts", "max_counts"),
     "pct_counts_mt": (None, "max_pct_mt"),
@@ -30,9 +32,10 @@ BOUNDS = {
 def suggest_bounds(plates: Iterable[pd.DataFrame], *, with_mt: bool) -> dict[str, int]:
     """Suggest bounds that suit all plates.
 
-    Each plate has bounds at `N_MADS` median absolute deviations from its median, of ``log(1 + x)``.
-    Of the lower bounds the smallest is taken and of the upper ones the largest, so that no plate
-    loses cells because it is sequenced less deeply than the others.
+    Each plate has bounds at `N_MADS` median absolute deviations from its median: of ``log(1 + x)``,
+    and of the mitochondrial percentages as they are, whose logarithms spread too much. Of the lower
+    bounds the smallest is taken and of the upper ones the largest, so that no plate loses cells
+    because it is sequenced less deeply than the others.
 
     Parameters
     ----------
@@ -50,15 +53,18 @@ def suggest_bounds(plates: Iterable[pd.DataFrame], *, with_mt: bool) -> dict[str
     highs: dict[str, list[float]] = {}
     for metrics in plates:
         for column, (low, high) in BOUNDS.items():
+            is_percent = low is None
             values = metrics[column].to_numpy(np.float64)
-            values = np.log1p(values[np.isfinite(values)])
-            if not values.size or (high == "max_pct_mt" and not with_mt):
+            values = values[np.isfinite(values)]
+            if not values.size or (is_percent and not with_mt):
                 continue
+            values = values if is_percent else np.log1p(values)
             middle = np.median(values)
             reach = N_MADS * _TO_SD * np.median(np.abs(values - middle))
-            if low:
+            if low is None:
+                highs.setdefault(high, []).append(float(middle + reach))
+            else:
                 lows.setdefault(low, []).append(float(np.expm1(middle - reach)))
-            if high:
                 highs.setdefault(high, []).append(float(np.expm1(middle + reach)))
     found = {key: _round(min(values), math.floor) for key, values in lows.items()}
     found |= {key: _round(max(values), math.ceil) for key, values in highs.items()}
@@ -69,16 +75,10 @@ def suggest_bounds(plates: Iterable[pd.DataFrame], *, with_mt: bool) -> dict[str
 
 
 def kept_by(metrics: pd.DataFrame, bounds: Mapping[str, int]) -> np.ndarray:
-    """Which cells lie within the bounds, bool [cells]."""
-    keep = np.ones(len(metrics), bool)
-    for column, (low, high) in BOUNDS.items():
-        # Also the empty cells, of which a percentage is not defined: no bound on it drops them.
-        values = metrics[column].to_numpy(np.float64)
-        if low is not None and low in bounds:
-            keep &= ~(values < bounds[low])
-        if high in bounds:
-            keep &= ~(values > bounds[high])
-    return keep
+    """Which cells the step `qc_filter` keeps with these bounds, bool [cells]."""
+    if metrics.empty:
+        return np.zeros(0, bool)
+    return qc_filter(metrics, source="the cells seen", **bounds)[0]
 
 
 def _round(value: float, direction: Callable[[float], int]) -> int:
