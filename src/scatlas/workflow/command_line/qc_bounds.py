@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -74,7 +74,7 @@ def suggest_bounds(plates: Iterable[pd.DataFrame], *, with_mt: bool) -> dict[str
     return {key: value for key, value in found.items() if acts.get(key, value > 0)}
 
 
-def kept_by(metrics: pd.DataFrame, bounds: Mapping[str, int]) -> np.ndarray:
+def kept_by(metrics: pd.DataFrame, bounds: Mapping[str, Any]) -> np.ndarray:
     """Which cells the step `qc_filter` keeps with these bounds, bool [cells]."""
     if metrics.empty:
         return np.zeros(0, bool)
