@@ -1,4 +1,4 @@
-"""Three small plates, and the wheel installed in a folder of its own."""
+"""Three small plates, and the command of the wheel, installed in a new folder."""
 
 from __future__ import annotations
 
