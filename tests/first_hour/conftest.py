@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
 import shutil
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -37,16 +42,36 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
         copy = target / "scatlas" / path.relative_to(package)
         copy.parent.mkdir(exist_ok=True)
         shutil.copyfile(path, copy)
-    environment = os.environ | {"PYTHONPATH": str(target), "COLUMNS": "200"}
+    environment = os.environ | {"PYTHONPATH": str(target)}
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):  # no screen
+        environment.pop(name, None)
 
-    def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    def run(folder: Path, *words: str, terminal: bool = False) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(target / "bin/scatlas"), *words]
+        if terminal:
+            status, screen = on_terminal(command, folder, environment)
+            return subprocess.CompletedProcess(command, status, screen)
         return subprocess.run(
-            [sys.executable, str(target / "bin/scatlas"), *words],
-            cwd=folder, env=environment, text=True, check=False, stdin=subprocess.DEVNULL,
+            command, cwd=folder, env=environment, text=True, check=False, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
 
     return run
+
+
+def on_terminal(command: list[str], folder: Path, environment: dict[str, str]) -> tuple[int, str]:
+    """Run a command on a terminal of 40 rows; return its exit status and what the terminal got."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("4H", 40, 120, 0, 0))
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment, stdin=its, stdout=its, stderr=its
+    )
+    os.close(its)
+    parts = []
+    with os.fdopen(ours, "rb") as screen, suppress(OSError):  # Linux: EIO at the end
+        while part := screen.read1():
+            parts.append(part)
+    return process.wait(), b"".join(parts).decode().replace("\r\n", "\n")
 
 
 def pip(*words: str) -> None:

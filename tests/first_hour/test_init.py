@@ -258,3 +258,11 @@ def test_commands_without_a_config_say_what_to_do(command: Command) -> None:
         assert (
             text == "error: atlas.yaml: there is no such config: write it with scatlas init FILES\n"
         )
+
+
+def test_defaults_of_another_workflow_are_refused(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/config.yaml").write_text("samples: samples.tsv")
+    plate(1).write_h5ad(tmp_path / "p1.h5ad")
+    text = command("init", "p1.h5ad", status=1)
+    assert "config/config.yaml: Snakemake would read this file as defaults of the atlas" in text

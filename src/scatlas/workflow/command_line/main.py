@@ -36,9 +36,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _call(args: argparse.Namespace, argv: list[str]) -> int:
-    from scatlas.workflow.command_line.snakemake_command import check_installed
+    from scatlas.workflow.command_line.snakemake_command import (
+        check_folder,
+        check_installed,
+    )
 
     check_installed()
+    check_folder()
     # Each command imports its own modules: `scatlas open` needs no HDF5.
     match args.command:
         case "init":

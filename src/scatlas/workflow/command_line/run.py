@@ -51,7 +51,8 @@ def run(config: Path, options: Sequence[str], *, slurm: bool = False) -> int:
     if slurm:
         _check_profile()
     profile = [f"--profile={_SLURM}"] if slurm else []
-    command = snakemake_command(config, *profile, *options)
+    # The reasons of a step are long lists of files; Snakemake's log has them.
+    command = snakemake_command(config, "--quiet=reason", *profile, *options)
     say(shlex.join(command))
     # Ctrl-C reaches Snakemake, too: it ends its jobs, and this program waits for it.
     before = signal.signal(signal.SIGINT, lambda *_: None)

@@ -5,13 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from scatlas.errors import InputError
 from scatlas.workflow.snakefile import workflow_folder
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Packages of the extra, by their modules.
 _NEEDED = {"snakemake": "snakemake", "matplotlib": "matplotlib", "umap": "umap-learn"}
@@ -27,6 +24,23 @@ def check_installed() -> None:
     """
     if missing := [name for module, name in _NEEDED.items() if find_spec(module) is None]:
         msg = f"{missing[0]} is not installed: pip install 'scatlas[workflow]'"
+        raise InputError(msg)
+
+
+def check_folder() -> None:
+    """Refuse a working folder with another workflow's config.
+
+    Raises
+    ------
+    InputError
+        Snakemake would take the missing keys of a config from a file in this folder.
+    """
+    defaults = Path("config/config.yaml")
+    if defaults.is_file() and not defaults.samefile(workflow_folder() / defaults):
+        msg = (
+            f"{defaults.absolute()}: Snakemake would read this file as defaults of the atlas: use "
+            "scatlas in another folder, or move the file"
+        )
         raise InputError(msg)
 
 
