@@ -192,6 +192,12 @@ def test_bounds_are_those_of_the_widest_plate() -> None:
     assert bounds["max_pct_mt"] == 14  # 9 + 3 x 1.5 = 13.5
     assert kept_by(deep, bounds).mean() > 0.98
     assert "max_pct_mt" not in suggest_bounds([deep], with_mt=False)
+    # Without a spread there is no bound, also not on the other plates.
+    flat = deep.assign(n_genes_by_counts=1200, pct_counts_mt=0)
+    assert set(suggest_bounds([deep, flat], with_mt=True)) == {
+        *("min_counts", "max_counts", "max_pct_mt")
+    }
+    assert suggest_bounds([flat], with_mt=True)["max_pct_mt"] == 5
 
 
 def test_nothing_is_replaced_without_force(command: Command, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ BOUNDS: dict[str, tuple[str | None, str]] = {
     "total_counts": ("min_counts", "max_counts"),
     "pct_counts_mt": (None, "max_pct_mt"),
 }
+_PERCENT = "pct_counts_mt"
 
 
 def suggest_bounds(plates: Iterable[pd.DataFrame], *, with_mt: bool) -> dict[str, int]:
@@ -49,29 +50,38 @@ def suggest_bounds(plates: Iterable[pd.DataFrame], *, with_mt: bool) -> dict[str
     -------
     Bounds by their keys in the section ``qc``; those that could drop no cell are missing.
     """
-    lows: dict[str, list[float]] = {}
-    highs: dict[str, list[float]] = {}
+    ranges: dict[str, list[tuple[float, float]]] = {column: [] for column in BOUNDS}
     for metrics in plates:
-        for column, (low, high) in BOUNDS.items():
-            is_percent = low is None
+        for column, found in ranges.items():
             values = metrics[column].to_numpy(np.float64)
             values = values[np.isfinite(values)]
-            if not values.size or (is_percent and not with_mt):
-                continue
-            values = values if is_percent else np.log1p(values)
-            middle = np.median(values)
-            reach = N_MADS * _TO_SD * np.median(np.abs(values - middle))
-            if low is None:
-                highs.setdefault(high, []).append(float(middle + reach))
-            else:
-                lows.setdefault(low, []).append(float(np.expm1(middle - reach)))
-                highs.setdefault(high, []).append(float(np.expm1(middle + reach)))
-    found = {key: _round(min(values), math.floor) for key, values in lows.items()}
-    found |= {key: _round(max(values), math.ceil) for key, values in highs.items()}
-    if "max_pct_mt" in found:
-        found["max_pct_mt"] = max(found["max_pct_mt"], _MIN_PCT_MT)
-    acts = {"max_pct_mt": found.get("max_pct_mt", 100) < 100}
-    return {key: value for key, value in found.items() if acts.get(key, value > 0)}
+            if values.size:
+                found.append(_range(values, is_percent=column == _PERCENT))
+    if not with_mt:
+        del ranges[_PERCENT]
+    bounds = {}
+    for column, found in ranges.items():
+        low, high = BOUNDS[column]
+        lower = _round(min((lower for lower, _ in found), default=0), math.floor)
+        upper = max((upper for _, upper in found), default=math.inf)
+        if low and lower > 0:
+            bounds[low] = lower
+        if math.isfinite(upper):
+            bounds[high] = _round(upper, math.ceil)
+    return bounds
+
+
+def _range(values: np.ndarray, *, is_percent: bool) -> tuple[float, float]:
+    """Bounds of one metric of a plate; 0 and infinity stand for none."""
+    scaled = values if is_percent else np.log1p(values)
+    middle = float(np.median(scaled))
+    reach = N_MADS * _TO_SD * float(np.median(np.abs(scaled - middle)))
+    if is_percent:
+        upper = max(middle + reach, _MIN_PCT_MT)
+        return 0.0, upper if upper < 100 else math.inf
+    if reach == 0:  # most cells have the same value
+        return 0.0, math.inf
+    return math.expm1(middle - reach), math.expm1(middle + reach)
 
 
 def kept_by(metrics: pd.DataFrame, bounds: Mapping[str, Any]) -> np.ndarray:
