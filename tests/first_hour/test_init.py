@@ -272,3 +272,14 @@ def test_defaults_of_another_workflow_are_refused(command: Command, tmp_path: Pa
     plate(1).write_h5ad(tmp_path / "p1.h5ad")
     text = command("init", "p1.h5ad", status=1)
     assert "config/config.yaml: Snakemake would read this file as defaults of the atlas" in text
+
+
+def test_sentences_of_snakemake_are_shown(command: Command, tmp_path: Path) -> None:
+    plate(1).write_h5ad(tmp_path / "p1.h5ad")
+    command("init", "p1.h5ad")
+    Path("results").touch()
+    for name in ("check", "status"):
+        assert command(name, status=1) == (
+            "error: atlas.yaml: Snakemake cannot plan the run: outdir: results is a file, not a "
+            "folder: name another\n"
+        )

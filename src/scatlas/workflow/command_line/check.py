@@ -10,7 +10,7 @@ from scatlas.io.matrices.counts_source import elements_with_counts, gene_names
 from scatlas.workflow.command_line.gene_agreement import GeneAgreement
 from scatlas.workflow.command_line.output import say
 from scatlas.workflow.command_line.project import read_project
-from scatlas.workflow.command_line.snakemake_command import output_of, snakemake_command
+from scatlas.workflow.command_line.snakemake_command import plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from scatlas.workflow.config.sections import Config
 
 _TOTAL = re.compile(r"^total +(\d+)$", re.MULTILINE)
-# Snakemake's own lines before the reason of an error.
-_NOISE = re.compile(r"^(Using (workflow|profile)|Config file|host: |\w*Error in file ).*$")
 
 
 def check(config_file: Path) -> int:
@@ -39,20 +37,16 @@ def check(config_file: Path) -> int:
     Raises
     ------
     InputError, ConfigError
-        The config or the plate sheet is not valid.
+        The config or the plate sheet is not valid, or Snakemake cannot plan the run.
     """
     config, plates = read_project(config_file)
     problems = list(_problems_of_plates(config, plates))
     for problem in problems:
         say(f"error: {problem}")
-    status, out, messages = output_of(snakemake_command(config_file, "-n", "--quiet", "rules"))
-    if status:
-        lines = [line for line in messages.splitlines() if line and not _NOISE.match(line)]
-        say("\n".join(["error: Snakemake cannot plan the run:", *lines]))
-        return 1
+    out = plan(config_file, "-n", "--quiet=rules")
     if problems:
         return 1
-    total = _TOTAL.search(out + messages)
+    total = _TOTAL.search(out)
     n_steps = int(total[1]) if total else 0
     todo = f"{n_steps:,} steps to run: scatlas run" if n_steps else "nothing to run"
     say(f"{config_file} is valid: {len(plates):,} plates, {todo}")

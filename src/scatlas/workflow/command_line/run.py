@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import signal
@@ -39,7 +40,8 @@ def run(config: Path, options: Sequence[str], *, slurm: bool = False) -> int:
 
     Returns
     -------
-    Exit status of Snakemake.
+    Exit status of Snakemake. Without a terminal the function does not return: Snakemake takes the
+    place of this process.
 
     Raises
     ------
@@ -54,15 +56,15 @@ def run(config: Path, options: Sequence[str], *, slurm: bool = False) -> int:
     # The reasons of a step are long lists of files; Snakemake's log has them.
     command = snakemake_command(config, "--quiet=reason", *profile, *options)
     say(shlex.join(command))
-    # Ctrl-C reaches Snakemake, too: it ends its jobs, and this program waits for it.
-    before = signal.signal(signal.SIGINT, lambda *_: None)
-    try:
-        return _run_with_bars(command) if sys.stderr.isatty() else subprocess.call(command)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    if not sys.stderr.isatty():
+        # Snakemake takes the place of this process, so that signals and the exit status are its.
+        os.execv(command[0], command)
+    return _run_with_bars(command)
 
 
 def _run_with_bars(command: list[str]) -> int:
+    # Ctrl-C reaches Snakemake, too: it ends its jobs, and this program waits for it.
+    before = signal.signal(signal.SIGINT, lambda *_: None)
     with (
         subprocess.Popen(
             command,
@@ -73,9 +75,13 @@ def _run_with_bars(command: list[str]) -> int:
         ) as process,
         ProgressBars() as bars,
     ):
+        # A kill of this program alone would leave Snakemake running.
+        signal.signal(signal.SIGTERM, lambda *_: process.terminate())
         assert process.stdout is not None
         for line in process.stdout:
             bars.read(line)
+    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     return process.wait()
 
 

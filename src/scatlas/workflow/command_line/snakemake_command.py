@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -12,6 +13,10 @@ from scatlas.workflow.snakefile import workflow_folder
 
 # Packages of the extra, by their modules.
 _NEEDED = {"snakemake": "snakemake", "matplotlib": "matplotlib", "umap": "umap-learn"}
+# Lines of Snakemake around the sentences of an error.
+_NOISE = re.compile(
+    r"^(Using |Building DAG|Config file |SNAKEMAKE|=+$|  [A-Z][\w ()]*: |\w*Error in file |  File )"
+)
 
 
 def check_installed() -> None:
@@ -54,9 +59,24 @@ def snakemake_command(config: Path, *options: str) -> list[str]:
     ]
 
 
-def output_of(command: list[str]) -> tuple[int, str, str]:
-    """Run a command; return its exit status, output and messages."""
+def plan(config: Path, *options: str) -> str:
+    """Output of a command of Snakemake that runs no step.
+
+    Raises
+    ------
+    InputError
+        Snakemake cannot plan the run; the message has its sentences.
+    """
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        snakemake_command(config, *options),
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
     )
-    return done.returncode, done.stdout, done.stderr
+    if done.returncode:
+        lines = f"{done.stderr}\n{done.stdout}".splitlines()
+        reason = " ".join(line for line in lines if line.strip() and not _NOISE.match(line))
+        msg = f"{config}: Snakemake cannot plan the run: {reason}"
+        raise InputError(msg)
+    return done.stdout

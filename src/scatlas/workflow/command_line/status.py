@@ -8,10 +8,9 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from scatlas.errors import InputError
 from scatlas.workflow.command_line.output import say, say_table
 from scatlas.workflow.command_line.project import read_project
-from scatlas.workflow.command_line.snakemake_command import output_of, snakemake_command
+from scatlas.workflow.command_line.snakemake_command import plan
 from scatlas.workflow.integrity import run_record
 from scatlas.workflow.snakefile import workflow_folder
 
@@ -44,10 +43,7 @@ def status(config_file: Path) -> int:
         Config or plate sheet are not valid, or Snakemake cannot plan the run.
     """
     config, _ = read_project(config_file)
-    code, out, messages = output_of(snakemake_command(config_file, "--summary", "--quiet"))
-    if code:
-        msg = f"{config_file}: Snakemake cannot plan the run: {messages.strip()}"
-        raise InputError(msg)
+    out = plan(config_file, "--summary", "--quiet")
     steps = list(steps_of(out, Path(config.outdir)))
     numbers: dict[str, Counter[str]] = {}
     order = _rules()
