@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -256,6 +257,35 @@ def test_bad_arguments_are_one_sentence(
     assert sentence in text
     assert text.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_check_names_each_plate_that_cannot_be_used(command: Command, tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        plate(number).write_h5ad(tmp_path / f"p{number}.h5ad")
+    command("init", "p*.h5ad")
+    adata = plate(1)
+    adata.layers["umis"], adata.X = adata.X.copy(), normalised(adata)
+    adata.write_h5ad(tmp_path / "p1.h5ad")
+    size = (tmp_path / "p3.h5ad").stat().st_size
+    os.truncate(tmp_path / "p3.h5ad", 4000)
+    found = command("check", status=1).splitlines()
+    assert found == [
+        (
+            "error: p1.h5ad: X of plate 'p1' holds no raw counts, but layers/umis does: correct "
+            "source.counts, or the column counts"
+        ),
+        (
+            f"error: p3.h5ad: the file is truncated (4,000 of {size:,} bytes): copy or download it "
+            "again"
+        ),
+    ]
+    text = Path("atlas.yaml").read_text()
+    Path("atlas.yaml").write_text(
+        text.replace("plates: plates.tsv", "plates: {sheet: plates.tsv, on_error: skip}")
+    )
+    said = command("check")
+    assert said.count("will be left out: ") == 2
+    assert "is valid: 3 plates" in said
 
 
 def test_commands_without_a_config_say_what_to_do(command: Command) -> None:

@@ -32,7 +32,8 @@ def check(config_file: Path) -> int:
 
     Returns
     -------
-    0 if the atlas can be built, else 1; each problem is printed.
+    0 if the atlas can be built, else 1; each problem is printed. With ``plates.on_error: skip``
+    plates with problems are no reason for 1.
 
     Raises
     ------
@@ -42,9 +43,9 @@ def check(config_file: Path) -> int:
     config, plates = read_project(config_file)
     problems = list(_problems_of_plates(config, plates))
     for problem in problems:
-        say(f"error: {problem}")
+        say(f"{'will be left out' if config.plates.skips else 'error'}: {problem}")
     out = plan(config_file, "-n", "--quiet=rules")
-    if problems:
+    if problems and not config.plates.skips:
         return 1
     total = _TOTAL.search(out)
     n_steps = int(total[1]) if total else 0
@@ -68,11 +69,10 @@ def _problems_of_plates(config: Config, plates: list[Plate]) -> Iterator[str]:
             yield str(error)
             continue
         if counts not in found:
-            places = " or ".join(found) or "no element"
-            yield (
-                f"{plate.path}: {counts} of plate {plate.plate!r} holds no raw counts, but "
-                f"{places} does: correct source.counts or the column counts of the sheet"
-            )
+            mend = "no other element does: give a file with raw counts"
+            if found:
+                mend = f"but {' or '.join(found)} does: correct source.counts, or the column counts"
+            yield f"{plate.path}: {counts} of plate {plate.plate!r} holds no raw counts, {mend}"
     if (
         not config.atlas
         and config.genes == "same"
