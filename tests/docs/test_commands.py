@@ -19,6 +19,7 @@ import pytest
 from snakemake.cli import parse_args
 
 from scatlas.datasets import simulate_plate, write_plate
+from scatlas.workflow.command_line import main as command_line
 from scatlas.workflow.config.loading import load
 from scatlas.workflow.config.plate_sheet import read_plates
 from tests.workflow import warm
@@ -34,7 +35,7 @@ PAGES = (
 )
 # First words of commands in code without a language.
 TOOLS = ("snakemake", "S", "make", "python", "pip", "bash", "git", "sbatch", "source", "export")
-TOOLS += (".venv/bin/python", ".venv/bin/pip")
+TOOLS += (".venv/bin/python", ".venv/bin/pip", "scatlas")
 # Run on small plates, in this order; all other Snakemake commands are planned with -n.
 RUN = (
     "snakemake --configfile=my.yaml",
@@ -57,6 +58,7 @@ PARSED = {
     r"bash \.ci/run": "runs all tests: parsed by the shell",
     r"(git clone|cd|source|export) ": "needs a network, or changes the shell: parsed by the shell",
     r"\$\{EDITOR": "opens an editor: parsed by the shell, and the file exists",
+    r"scatlas ": "needs files of the user; tests/first_hour runs them: parsed by the program",
     r"(sbatch|for|done)\b": "needs Slurm: parsed by the shell",
 }
 
@@ -210,6 +212,8 @@ def test_a_command_that_is_not_run_is_parsed(command: Command, monkeypatch: pyte
         subprocess.run(["make", "-n", *words[1:]], check=True, capture_output=True)
     elif words[0].endswith("pip"):
         parsed_by_pip(words[2:])
+    elif words[0] == "scatlas":
+        command_line._parser().parse_args(words[1 : words.index("--") if "--" in words else None])
     elif "pytest" in words:
         file, _, name = words[3:]
         assert re.search(rf"^def test_\w*{name}", (ROOT / file).read_text(), re.MULTILINE)
@@ -234,7 +238,7 @@ def parsed_by_pip(words: list[str]) -> None:
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for name in [*names, *options.editables]:
         path, _, extras = name.removesuffix("]").partition("[")
-        assert path == ".", name
+        assert path in (".", known["name"]), name
         assert {*filter(None, extras.split(","))} <= {*known["optional-dependencies"]}, name
 
 

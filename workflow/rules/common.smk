@@ -7,18 +7,26 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-# This checkout. The main Snakefile may belong to another workflow that imports this one.
+# This checkout, or the folder of the workflow in the installed package (`scatlas run`). The main
+# Snakefile may belong to another workflow that imports this one.
 HERE = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parents[1]
 if not (HERE / "scripts").is_dir():
     raise WorkflowError(
         f"{HERE}: scatlas runs from a checkout: clone it, and import its Snakefile by its path"
     )
+PACKAGE = HERE / "src/scatlas" if (HERE / "src").is_dir() else HERE.parent
+if PACKAGE == HERE.parent and workflow.deployment_settings.deployment_method:
+    # The package would hide that of the environment, which has another Python.
+    raise WorkflowError(
+        "environments made by Snakemake need a clone: leave out --software-deployment-method, or "
+        "run snakemake in a clone of scatlas"
+    )
 # Prefix of all results, if another workflow imports this one with a prefix.
 PREFIX = workflow.modifier.path_modifier
-# Jobs use the package of this checkout and this Python, installed or not, activated or not.
-sys.path.insert(0, str(HERE / "src"))
+# Jobs use this package and this Python, installed or not, activated or not.
+sys.path.insert(0, str(PACKAGE.parent))
 os.environ.update(
-    PYTHONPATH=str(HERE / "src"),
+    PYTHONPATH=str(PACKAGE.parent),
     PATH=os.pathsep.join(
         [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     ),
@@ -34,7 +42,7 @@ def has_one_job(arguments):
 # Jobs fork from a process of this Snakemake that has imported the libraries. It does not pay for a
 # single job, like most of a cluster.
 os.environ.update(SCATLAS_FORK_SERVER="" if has_one_job(sys.argv) else str(os.getpid()))
-CLIENT = shlex.quote(str(HERE / "src/scatlas/workflow/fork_client.py"))
+CLIENT = shlex.quote(str(PACKAGE / "workflow/fork_client.py"))
 RUN = f"python -IS {CLIENT}".replace("{", "{{").replace("}", "}}")
 # Arrow reads this on import. Its own allocator would hold 40 MB beside the C library's.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")

@@ -25,6 +25,7 @@ from scatlas.io.files.checksums import VALUES_DIGEST, checksum
 from scatlas.workflow import script
 from scatlas.workflow.config.plate_sheet import DEMO_FOLDER
 from scatlas.workflow.provenance import CONTENT_FACTS, read_record
+from scatlas.workflow.snakefile import workflow_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     import zarr
 
 logger = logging.getLogger("scatlas")
-_CHECKOUT = Path(__file__).parents[3]
 # Values that one comparison reads.
 _VALUES_PER_PIECE = 2**22
 
@@ -185,19 +185,16 @@ def check_content(record: dict[str, Any], manifests: Path) -> None:
 
 
 def _run_snakemake(args: argparse.Namespace, targets: list[str]) -> None:
-    snakefile = _CHECKOUT / "Snakefile"
-    if not snakefile.is_file():
-        msg = f"{snakefile} is missing: run this from a checkout of scatlas"
-        raise InputError(msg)
+    workflow = workflow_folder()
     folder = args.directory.absolute()
     # Before the user's options: the last --cores counts.
     cores = str(len(os.sched_getaffinity(0)))
     command = [
-        *(sys.executable, "-m", "snakemake", "--snakefile", str(snakefile)),
+        *(sys.executable, "-m", "snakemake", "--snakefile", str(workflow / "Snakefile")),
         *("--directory", str(folder), "--configfile", str(folder / "config.yaml")),
         *("--cores", cores, *args.snakemake, "--", *targets),
     ]
-    ended = subprocess.run(command, cwd=_CHECKOUT, stdin=subprocess.DEVNULL, check=False)
+    ended = subprocess.run(command, cwd=workflow, stdin=subprocess.DEVNULL, check=False)
     if ended.returncode:
         msg = f"{folder}: the atlas could not be made again, see the messages above"
         raise InputError(msg)

@@ -165,6 +165,23 @@ def test_text_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: i
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_first_cells_of_a_text_matrix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+):
+    x = counts(N_GENES + 2 * (version == 3))
+    write_folder(tmp_path / "run", x, version=version)
+    whole, n_cells = matrix_market.first_cells(tmp_path / "run")
+    assert n_cells == N_CELLS
+    assert (whole != x).nnz == 0
+    monkeypatch.setattr(matrix_market, "_BLOCK_BYTES", 1000)
+    first, n_cells = matrix_market.first_cells(tmp_path / "run", 3)
+    assert n_cells == N_CELLS
+    # Only complete cells, though blocks end within a cell.
+    assert 10 < first.shape[0] < N_CELLS
+    assert (first != x[: first.shape[0]]).nnz == 0
+
+
 @pytest.mark.parametrize(
     ("name", "spoil", "sentence"),
     [

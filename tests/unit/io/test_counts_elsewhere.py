@@ -12,6 +12,7 @@ import scipy.sparse as sp
 
 from scatlas.errors import InputError
 from scatlas.io import load_plate, split_samples
+from scatlas.io.matrices.counts_source import elements_with_counts
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*zarr v3:UserWarning", "ignore:Consolidated:UserWarning"
@@ -73,3 +74,9 @@ def test_a_normalised_x_names_the_line_to_add(tmp_path: Path, source: Path):
     )
     with pytest.raises(InputError, match=lacking):
         load_plate(source, tmp_path / "out.zarr", plate="p", counts_in="layers/no")
+
+
+def test_elements_with_counts_are_listed(source: Path, tmp_path: Path):
+    assert elements_with_counts(source) == ["raw", "layers/umis"]
+    counts(30).write_h5ad(tmp_path / "plain.h5ad")
+    assert elements_with_counts(tmp_path / "plain.h5ad") == ["X"]

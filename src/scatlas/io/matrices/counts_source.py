@@ -30,7 +30,7 @@ from scatlas.io.matrices.matrix_market import (
     is_matrix_market,
     matrix_market_tables,
 )
-from scatlas.io.tables.cell_ranger import open_cell_ranger
+from scatlas.io.tables.cell_ranger import cell_ranger_group, open_cell_ranger
 from scatlas.io.tables.table import Table, open_tables
 
 if TYPE_CHECKING:
@@ -154,21 +154,7 @@ class CountsSource:
 
     def others_with_counts(self) -> list[str]:
         """Other elements whose first values are whole numbers, as ``source.counts`` names them."""
-        keys = {name: name for name in _layers(self._root)}
-        if "raw" in self._root and "X" in self._root["raw"]:
-            keys["raw/X"] = "raw"
-        if "X" in self._root:
-            keys["X"] = "X"
-        keys.pop(self.matrix.key, None)
-        return [name for key, name in keys.items() if self._begins_with_counts(key)]
-
-    def _begins_with_counts(self, key: str) -> bool:
-        with suppress(InputError), reading(self.path, key):
-            load_filters(self.path, self._root[key])
-            matrix = self._root[key]
-            values = np.asarray(matrix["data"][:_LOOK] if is_group(matrix) else matrix[:_LOOK_ROWS])
-            return bool(values.any() and (values >= 0).all() and (values == np.rint(values)).all())
-        return False  # damaged: not what the sentence is about
+        return _with_counts(self.path, self._root, without=self.matrix.key)
 
     def check_unchanged(self) -> None:
         """Refuse a local file that was changed since it was opened: parts are read by its path.
@@ -281,6 +267,26 @@ def _layers(root: StoredGroup) -> list[str]:
     return [f"layers/{name}" for name in sorted(root.get("layers", {}))]
 
 
+def _with_counts(path: str, root: StoredGroup, *, without: str = "") -> list[str]:
+    """Elements that begin with counts: layers, raw, X."""
+    keys = {name: name for name in _layers(root)}
+    if "raw" in root and "X" in root["raw"]:
+        keys["raw/X"] = "raw"
+    if "X" in root:
+        keys["X"] = "X"
+    keys.pop(without, None)
+    return [name for key, name in keys.items() if _begins_with_counts(path, root, key)]
+
+
+def _begins_with_counts(path: str, root: StoredGroup, key: str) -> bool:
+    with suppress(InputError), reading(path, key):
+        load_filters(path, root[key])
+        matrix = root[key]
+        values = np.asarray(matrix["data"][:_LOOK] if is_group(matrix) else matrix[:_LOOK_ROWS])
+        return bool(values.any() and (values >= 0).all() and (values == np.rint(values)).all())
+    return False  # damaged: another sentence reports it
+
+
 def _check_element(path: str, root: StoredGroup, key: str) -> None:
     """Refuse a file without the counts, saying where they may be instead."""
     if key in root and attribute(root[key], "encoding-type") != "null":
@@ -344,3 +350,34 @@ def gene_names(path: Path | str, counts: str = "X") -> pd.Index:
             return Table.open(path, found.root, "var").index()
     with open_tables(path, var="raw/var" if counts == "raw" else "var") as (_, var):
         return var.index()
+
+
+def elements_with_counts(path: Path | str) -> list[str]:
+    """Elements of a file whose first values are whole numbers, as ``source.counts`` names them.
+
+    Parameters
+    ----------
+    path
+        File of AnnData or Cell Ranger, as for :func:`open_counts`.
+
+    Returns
+    -------
+    ``X`` first, if its values are; then ``layers/counts``, ``raw`` and other layers. A file of Cell
+    Ranger has only ``X``.
+
+    Raises
+    ------
+    InputError
+        The file does not exist, is no AnnData file, or is damaged.
+    """
+    if is_matrix_market(path):
+        return ["X"]
+    store = Store.find(path)
+    with ExitStack() as stack, reading(store.path, STRUCTURE):
+        root = store.open_on(stack)
+        if cell_ranger_group(store.path, root):
+            return ["X"]
+        check_anndata(store.path, root)
+        found = _with_counts(store.path, root)
+    first = ["X", "layers/counts", "raw"]
+    return sorted(found, key=lambda name: first.index(name) if name in first else len(first))

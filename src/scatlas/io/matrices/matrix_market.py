@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import gzip
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy.sparse as sp
 
 from scatlas.errors import InputError
 from scatlas.io.files.read_errors import REMEDY, reading
@@ -92,6 +94,36 @@ def convert_matrix_market(folder: Path, store: Path) -> CellRangerTables:
     for array in (data, indices, indptr):
         array.close()
     return tables
+
+
+def first_cells(folder: Path, n_blocks: int = 1) -> tuple[sp.csr_matrix, int]:
+    """First cells of a folder, from the first blocks of its text (16 MB each).
+
+    Returns
+    -------
+    CSR float64 [cells, features], without the last cell of these blocks, which may go on after
+    them; and the number of all cells.
+
+    Raises
+    ------
+    InputError
+        A file is missing, damaged or cut short, or entries are not ordered by barcode.
+    """
+    matrix = _file(folder, "matrix.mtx")
+    with reading(str(matrix), "the header"):
+        header = _read_header(matrix)
+    blocks, n_values, last = [], 0, 0
+    for features, cells, values in islice(_entries(matrix, header), n_blocks):
+        _check_entries(matrix, header, features, cells, last)
+        blocks.append((features - 1, cells - 1, values))
+        n_values, last = n_values + len(cells), int(cells[-1])
+    n_cells = header.n_barcodes if n_values >= header.n_values else last - 1
+    none = [(np.empty(0, np.int64),) * 3]
+    features, cells, values = map(np.concatenate, zip(*(blocks or none), strict=True))
+    kept = cells < n_cells
+    shape = (n_cells, header.n_features)
+    entries = values[kept].astype(np.float64), (cells[kept], features[kept])
+    return sp.csr_matrix(entries, shape), header.n_barcodes
 
 
 def matrix_market_tables(folder: Path, store: Path) -> CellRangerTables:

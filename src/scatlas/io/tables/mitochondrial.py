@@ -69,16 +69,37 @@ def why_bound_cannot_act(var: Table, prefix: str, column: str | None, bound: str
         f"{bound}, but all mitochondrial counts are zero: no gene name in {_place(var, column)} "
         f"begins with {prefix!r} (the first is {str(first)!r})"
     )
-    best, mend = 0, "remove this bound"
+    n, spelling, name = find_mitochondrial(var, prefix)
+    if not n:
+        return f"{fact}; remove this bound"
+    change = [] if name == column else [f"qc.gene_names: {name or 'null'}"]
+    change += [] if spelling == prefix else [f"qc.mt_prefix: {spelling}"]
+    there = f"{n:,} in {_place(var, name)} begin with {spelling!r}"
+    return f"{fact}; {there}: set {' and '.join(change)}"
+
+
+def find_mitochondrial(var: Table, prefix: str = "MT-") -> tuple[int, str, str | None]:
+    """Find the spelling of the prefix, and the names, with most mitochondrial genes.
+
+    Parameters
+    ----------
+    var
+        Table of the genes.
+    prefix
+        It is tried as it is, in upper and in lower case (``mt-`` in mouse).
+
+    Returns
+    -------
+    Number of genes, spelling, and column of ``var`` with their names, or None for its index; of
+    equal ones the first. The number is 0 if there are none.
+    """
+    best: tuple[int, str, str | None] = (0, prefix, None)
     for spelling in dict.fromkeys([prefix, prefix.upper(), prefix.lower()]):
         for name in (None, *_text_columns(var)):
             n = int(_begin(_names(var, name), spelling).sum())
-            if n > best:
-                change = [] if name == column else [f"qc.gene_names: {name or 'null'}"]
-                change += [] if spelling == prefix else [f"qc.mt_prefix: {spelling}"]
-                best, mend = n, f"{n:,} in {_place(var, name)} begin with {spelling!r}: set "
-                mend += " and ".join(change)
-    return f"{fact}; {mend}"
+            if n > best[0]:
+                best = n, spelling, name
+    return best
 
 
 def _place(var: Table, column: str | None) -> str:

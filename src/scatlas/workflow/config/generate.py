@@ -134,7 +134,7 @@ def _yaml_lines(schema: Schema) -> Iterator[str]:
     for key, part in schema["properties"].items():
         yield ""
         if part.get("type") == "object":
-            yield from _comment(part["description"])
+            yield from comment(part["description"])
             yield f"{key}:"
             for name, leaf in part["properties"].items():
                 yield from _key_lines(name, leaf, "  ")
@@ -143,15 +143,15 @@ def _yaml_lines(schema: Schema) -> Iterator[str]:
 
 
 def _key_lines(key: str, part: Schema, indent: str = "") -> Iterator[str]:
-    yield from _comment(_meaning(part), indent)
+    yield from comment(_meaning(part), indent)
     section = properties(part)
     is_off = bool(section) and part["default"] is None
     if is_off:
         defaults = {name: leaf["default"] for name, leaf in section.items()}
         values = (f"{name}: {_inline_yaml(v)}" for name, v in defaults.items() if v is not None)
-        yield from _comment(f"To switch it on: {key}: {{{', '.join(values)}}}", indent)
+        yield from comment(f"To switch it on: {key}: {{{', '.join(values)}}}", indent)
     for name, leaf in section.items():
-        yield from _comment(f"{name}: {_meaning(leaf)}", indent)
+        yield from comment(f"{name}: {_meaning(leaf)}", indent)
     if is_off:
         # A comment: if this config had null, Snakemake would read {} of a user's config as null.
         yield f"{indent}# {key}: null"
@@ -165,7 +165,8 @@ def _meaning(schema: Schema) -> str:
     return f"{schema['description']}{note}"
 
 
-def _comment(text: str, indent: str = "") -> list[str]:
+def comment(text: str, indent: str = "") -> list[str]:
+    """Lines of a YAML comment."""
     mark = f"{indent}# "
     return textwrap.wrap(
         text, WIDTH, initial_indent=mark, subsequent_indent=mark, break_on_hyphens=False

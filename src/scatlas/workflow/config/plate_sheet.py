@@ -165,28 +165,46 @@ def read_plates(
 
 
 def _find_files(pattern: str) -> list[tuple[int, list[str]]]:
-    """Numbered rows of the files of a folder or pattern; empty for the path of a sheet.
+    """Numbered rows of the files of a folder or pattern; empty for the path of a sheet."""
+    if not Path(pattern).is_dir() and not is_pattern(pattern):
+        return []
+    rows = name_plates(find_plates(pattern)).items()
+    return [(number, [name, path]) for number, (path, name) in enumerate(rows, start=1)]
 
-    A plate's name is what distinguishes its path from the others.
+
+def is_pattern(path: str) -> bool:
+    """Whether a path has the signs of a shell's pattern."""
+    return bool(set(path) & set("*?["))
+
+
+def find_plates(pattern: str) -> list[str]:
+    """Paths of the plates in a folder, or of a pattern, in natural order.
+
+    Raises
+    ------
+    ConfigError
+        There are none.
     """
     if Path(pattern).is_dir():
-        paths = [path for path in Path(pattern).iterdir() if _is_plate(path)]
-    elif set(pattern) & set("*?["):
-        paths = [Path(name) for name in glob(pattern, recursive=True)]  # noqa: PTH207 (absolute)
+        paths = [str(path) for path in Path(pattern).iterdir() if _is_plate(path)]
     else:
-        return []
+        paths = [str(Path(name)) for name in glob(pattern, recursive=True)]  # noqa: PTH207
     if not paths:
         msg = f"{pattern}: there are no plates here: correct the path, or give a plate sheet"
         raise ConfigError(msg)
-    paths = natsorted(paths, key=str)
-    parts = [path.with_suffix("").parts for path in paths]
+    return natsorted(paths)
+
+
+def name_plates(paths: list[str]) -> dict[str, str]:
+    """Name of the plate of each path: what distinguishes it from the others."""
+    parts = [Path(path).with_suffix("").parts for path in paths]
     # Folders and names that all paths share, at the beginning and at the end.
     first, last = _n_shared(parts), _n_shared([part[::-1] for part in parts])
-    rows = []
-    for number, (path, part) in enumerate(zip(paths, parts, strict=True), start=1):
+    names = {}
+    for path, part in zip(paths, parts, strict=True):
         name = "_".join(part[first : len(part) - last]) or part[-1]
-        rows.append((number, [re.sub(r"[^A-Za-z0-9._-]|^[.-]", "_", name), str(path)]))
-    return rows
+        names[path] = re.sub(r"[^A-Za-z0-9._-]|^[.-]", "_", name)
+    return names
 
 
 def _n_shared(parts: list[tuple[str, ...]]) -> int:

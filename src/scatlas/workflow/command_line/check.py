@@ -1,0 +1,82 @@
+"""``scatlas check``: every check that needs no run, in sentences."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from scatlas.errors import ScatlasError
+from scatlas.io.matrices.counts_source import elements_with_counts, gene_names
+from scatlas.workflow.command_line.gene_agreement import GeneAgreement
+from scatlas.workflow.command_line.output import say
+from scatlas.workflow.command_line.project import read_project
+from scatlas.workflow.command_line.snakemake_command import plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from scatlas.workflow.config.plate_sheet import Plate
+    from scatlas.workflow.config.sections import Config
+
+_TOTAL = re.compile(r"^total +(\d+)$", re.MULTILINE)
+
+
+def check(config_file: Path) -> int:
+    """Check config, plate sheet, the structure of the plates, and the plan of Snakemake.
+
+    Parameters
+    ----------
+    config_file
+        The config.
+
+    Returns
+    -------
+    0 if the atlas can be built, else 1; each problem is printed. With ``plates.on_error: skip``
+    plates with problems are no reason for 1.
+
+    Raises
+    ------
+    InputError, ConfigError
+        The config or the plate sheet is not valid, or Snakemake cannot plan the run.
+    """
+    config, plates = read_project(config_file)
+    problems = list(_problems_of_plates(config, plates))
+    for problem in problems:
+        say(f"{'will be left out' if config.plates.skips else 'error'}: {problem}")
+    out = plan(config_file, "-n", "--quiet=rules")
+    if problems and not config.plates.skips:
+        return 1
+    total = _TOTAL.search(out)
+    n_steps = int(total[1]) if total else 0
+    todo = f"{n_steps:,} steps to run: scatlas run" if n_steps else "nothing to run"
+    say(f"{config_file} is valid: {len(plates):,} plates, {todo}")
+    return 0
+
+
+def _problems_of_plates(config: Config, plates: list[Plate]) -> Iterator[str]:
+    """Open each plate without reading its counts, and compare the genes."""
+    genes = GeneAgreement()
+    for plate in plates:
+        if plate.is_remote or plate.is_simulated or config.plates.by:
+            continue  # not here yet; or one file, which has been opened
+        counts = plate.counts or config.source.counts
+        try:
+            found = elements_with_counts(plate.path)
+            names = gene_names(plate.path, counts)
+            genes.add(plate.path, names)
+        except ScatlasError as error:
+            yield str(error)
+            continue
+        if counts not in found:
+            mend = "no other element does: give a file with raw counts"
+            if found:
+                mend = f"but {' or '.join(found)} does: correct source.counts, or the column counts"
+            yield f"{plate.path}: {counts} of plate {plate.plate!r} holds no raw counts, {mend}"
+    if (
+        not config.atlas
+        and config.genes == "same"
+        and genes.setting != "same"
+        and not config.plates.skips
+    ):
+        yield f"genes is same, but {genes.sentence}: set genes: {genes.setting}"

@@ -1,0 +1,104 @@
+"""Files of plates, from the arguments of ``scatlas init``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from natsort import natsorted
+
+from scatlas.errors import ConfigError, InputError
+from scatlas.io.matrices.matrix_market import is_matrix_market
+from scatlas.workflow.config.plate_sheet import find_plates, is_pattern, name_plates
+
+_WINDOWS = re.compile(r"^[A-Za-z]:[\\/]|\\")
+_ZARR_ROOTS = ("zarr.json", ".zgroup", ".zattrs")
+# Folders below that a folder without plates is searched for them, to name the pattern.
+_DEPTHS = ("*", "*/*", "*/*/*")
+
+
+def find_files(arguments: list[str]) -> dict[str, str]:
+    """Plates by name, with their paths.
+
+    Parameters
+    ----------
+    arguments
+        Files, stores, addresses, folders of plates, and patterns.
+
+    Raises
+    ------
+    InputError
+        An argument has no plates, or two files are the same plate.
+    """
+    paths = natsorted({path: None for given in arguments for path in _paths(given)})
+    by_file: dict[object, str] = {}
+    for path in paths:
+        first = by_file.setdefault(path if "://" in path else Path(path).resolve(), path)
+        if first != path:
+            msg = f"{path}: the same data as {first}: give one of them"
+            raise InputError(msg)
+        _check_not_raw(path, paths)
+    plates: dict[str, str] = {}
+    for path, name in name_plates(paths).items():
+        if name in plates:
+            msg = (
+                f"{path}: plate {name!r}, which {plates[name]} is, too: give one file per sample, "
+                "or rename one"
+            )
+            raise InputError(msg)
+        plates[name] = path
+    return plates
+
+
+def _paths(given: str) -> list[str]:
+    if "://" in given:
+        return [given]
+    path = Path(given).expanduser()
+    if path.exists():
+        is_one = path.is_file() or is_matrix_market(path)
+        if is_one or any((path / name).exists() for name in _ZARR_ROOTS):
+            return [str(path)]
+        return _in_folder(path)
+    if _WINDOWS.search(given):
+        msg = (
+            f"{given}: a path of Windows: write it as Linux does, with slashes (in WSL C:\\data is "
+            "/mnt/c/data)"
+        )
+        raise InputError(msg)
+    if not is_pattern(given):
+        msg = f"{given}: no such file or folder: correct the path"
+        raise InputError(msg)
+    try:
+        return find_plates(str(path))
+    except ConfigError:
+        msg = f"{given}: no path matches this pattern: correct it (patterns start in {Path.cwd()})"
+        raise InputError(msg) from None
+
+
+def _in_folder(folder: Path) -> list[str]:
+    try:
+        return find_plates(str(folder))
+    except ConfigError:
+        pass
+    for depth in _DEPTHS:
+        for name in ("filtered_feature_bc_matrix.h5", "*.h5ad", "*.h5"):
+            if next(folder.glob(f"{depth}/{name}"), None):
+                msg = (
+                    f"{folder}: no plates here, but in folders below: give their pattern, "
+                    f"'{folder}/{depth}/{name}'"
+                )
+                raise InputError(msg)
+    what = "the folder is empty" if not any(folder.iterdir()) else "no plates in this folder"
+    msg = f"{folder}: {what}: give h5ad, Zarr, Cell Ranger's .h5 or a folder with matrix.mtx"
+    raise InputError(msg)
+
+
+def _check_not_raw(path: str, paths: list[str]) -> None:
+    """Refuse the raw matrix of Cell Ranger beside the filtered one of the same sample."""
+    folder, _, name = path.rpartition("/")
+    if not name.startswith("filtered_"):
+        return
+    start = f"{folder}/raw_" if folder else "raw_"
+    if raw := next((other for other in paths if other.startswith(start)), None):
+        msg = f"{raw}: the same sample as {path}, with empty droplets: leave it out"
+        raise InputError(msg)

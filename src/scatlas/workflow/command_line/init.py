@@ -1,0 +1,115 @@
+"""``scatlas init``: look at the files, and write a config and a plate sheet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scatlas.errors import InputError
+from scatlas.io.files.atomic import atomic_path
+from scatlas.workflow.command_line.find_files import find_files
+from scatlas.workflow.command_line.gene_agreement import GeneAgreement
+from scatlas.workflow.command_line.output import say, say_table
+from scatlas.workflow.command_line.plate_facts import PlateFacts, read_facts
+from scatlas.workflow.command_line.project import read_project
+from scatlas.workflow.command_line.project_files import (
+    SHEET,
+    config_text,
+    mitochondrial,
+    sheet_text,
+)
+from scatlas.workflow.command_line.qc_bounds import kept_by, suggest_bounds
+from scatlas.workflow.snakefile import workflow_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PICTURE = Path("init.png")
+
+
+def init(arguments: list[str], config: Path, outdir: str, *, force: bool = False) -> None:
+    """Write ``plates.tsv``, the config and ``init.png`` in the working folder.
+
+    Parameters
+    ----------
+    arguments
+        Files, stores, folders and patterns of plates.
+    config
+        Config to write.
+    outdir
+        Folder of the results, for the config.
+    force
+        Replace existing files.
+
+    Raises
+    ------
+    InputError
+        A file exists already, or a plate cannot be read. Nothing is written then.
+    """
+    for file in (config, Path(SHEET), PICTURE):
+        if file.exists() and not force:
+            msg = f"{file}: it exists already: move it away, or replace it with --force"
+            raise InputError(msg)
+    genes = GeneAgreement()
+    plates = []
+    for name, path in find_files(arguments).items():
+        facts, names = read_facts(name, path)
+        genes.add(path, names)
+        plates.append(facts)
+    _check_different(plates)
+    bounds = suggest_bounds(
+        [plate.metrics for plate in plates], with_mt=mitochondrial(plates) is not None
+    )
+    texts = {
+        Path(SHEET): sheet_text(plates),
+        config: config_text(plates, genes, bounds, outdir),
+    }
+    for file, text in texts.items():
+        with atomic_path(file) as partial:
+            partial.write_text(text, "utf-8")
+    _draw(plates, bounds)
+    read_project(config)
+    _report(plates, genes, bounds, config)
+
+
+def _check_different(plates: Sequence[PlateFacts]) -> None:
+    """Refuse two files with the same cells."""
+    seen: dict[tuple[int, bytes], PlateFacts] = {}
+    for plate in plates:
+        totals = plate.metrics[["total_counts", "n_genes_by_counts"]].to_numpy().tobytes()
+        first = seen.setdefault((plate.n_cells, totals), plate)
+        if first is not plate and len(plate.metrics) > 1:
+            msg = f"{plate.path}: it has the same counts as {first.path}: give one of them"
+            raise InputError(msg)
+
+
+def _draw(plates: Sequence[PlateFacts], bounds: dict[str, int]) -> None:
+    from scatlas import pl
+
+    tables = {
+        plate.name: plate.metrics.assign(keep=kept_by(plate.metrics, bounds)) for plate in plates
+    }
+    pl.save(pl.qc_violins(tables, bounds), PICTURE)
+
+
+def _report(
+    plates: Sequence[PlateFacts], genes: GeneAgreement, bounds: dict[str, int], config: Path
+) -> None:
+    rows = [["plate", "cells", "genes", "counts in", "MT genes", "kept of the cells seen"]]
+    for plate in plates:
+        keep = kept_by(plate.metrics, bounds)
+        kept = f"{100 * keep.mean():.1f}%" if keep.size else "-"
+        rows.append(
+            [
+                *(plate.name, f"{plate.n_cells:,}", f"{plate.n_genes:,}", plate.counts),
+                *(f"{plate.n_mt:,}", f"{kept} of {keep.size:,}"),
+            ]
+        )
+    say_table(rows)
+    for plate in plates:
+        for notice in plate.notices:
+            say(f"{plate.path}: {notice}")
+    say(f"{genes.sentence}: genes: {genes.setting}")
+    say(f"wrote {config}, {SHEET} and {PICTURE} (the suggested bounds)")
+    say(f"every key with its default: {workflow_folder() / 'config/config.yaml'}")
+    say("next: scatlas check, then scatlas run")

@@ -1,0 +1,103 @@
+"""The command ``scatlas`` and its options."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from scatlas._version import __version__
+from scatlas.errors import ScatlasError
+
+_DESCRIPTION = """\
+One atlas from many plates of single-cell counts. In the folder of your project:
+
+  scatlas init FILES...   look at the files; write atlas.yaml, plates.tsv, init.png
+  scatlas check           say whether the atlas can be built
+  scatlas run             build it (calls Snakemake)
+  scatlas status          say what is done, running and failed
+  scatlas open            show the report
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    argv = sys.argv[1:] if argv is None else argv
+    n_own = argv.index("--") if "--" in argv else len(argv)
+    args = _parser().parse_args(argv[:n_own])
+    if argv[n_own + 1 :] and args.command != "run":
+        sys.stderr.write("error: only scatlas run takes options after --\n")
+        return 2
+    try:
+        return _call(args, argv)
+    except ScatlasError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+
+
+def _call(args: argparse.Namespace, argv: list[str]) -> int:
+    from scatlas.workflow.command_line.snakemake_command import (
+        check_folder,
+        check_installed,
+    )
+
+    check_installed()
+    check_folder()
+    # Each command imports its own modules: `scatlas open` needs no HDF5.
+    match args.command:
+        case "init":
+            from scatlas.workflow.command_line.init import init
+
+            init(args.files, args.config, args.outdir, force=args.force)
+            return 0
+        case "check":
+            from scatlas.workflow.command_line.check import check
+
+            return check(args.config)
+        case "run":
+            from scatlas.workflow.command_line.run import run
+
+            return run(
+                args.config, argv[argv.index("--") + 1 :] if "--" in argv else [], slurm=args.slurm
+            )
+        case "status":
+            from scatlas.workflow.command_line.status import status
+
+            return status(args.config)
+        case _:
+            from scatlas.workflow.command_line.open_report import open_report
+
+            open_report(args.config)
+            return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="scatlas",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument(
+            "--config", type=Path, default=Path("atlas.yaml"), help="default: atlas.yaml"
+        )
+        return command
+
+    init = add("init", "look at the files of the plates, and write config and plate sheet")
+    init.add_argument(
+        "files", nargs="+", metavar="FILES", help="files, stores, folders or patterns of plates"
+    )
+    init.add_argument("--outdir", default="results", help="folder of the results, for the config")
+    init.add_argument("--force", action="store_true", help="replace existing files")
+    add("check", "check config and plates, and plan the run, without running it")
+    run = add("run", "run Snakemake; options after -- go to it")
+    run.add_argument(
+        "--slurm", action="store_true", help="submit the steps to Slurm, with the profile slurm/"
+    )
+    add("status", "list what is done, running and failed, by step and plate")
+    add("open", "show the report in a browser")
+    return parser

@@ -1,0 +1,152 @@
+"""What one plate's file holds: cells, genes, the place of its counts, metrics of some cells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from scatlas.compute.threads import DEFAULT_BUDGET
+from scatlas.errors import InputError
+from scatlas.io.matrices.counts_source import elements_with_counts, open_counts
+from scatlas.io.matrices.matrix_market import (
+    first_cells,
+    is_matrix_market,
+    matrix_market_tables,
+)
+from scatlas.io.tables.mitochondrial import find_mitochondrial, mitochondrial_genes
+from scatlas.io.tables.table import Table
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
+
+# Of a file, this many blocks of at most 1 MB are read, evenly spaced.
+_N_BLOCKS, _BUDGET = 24, 8_000_000
+# Cells of a plate whose metrics are kept.
+_MAX_CELLS = 5_000
+# Unfiltered matrices of droplets: most barcodes have fewer genes than EMPTY_GENES. Bounds are then
+# suggested from those with more than DROPLET_GENES.
+_EMPTY_GENES, _DROPLET_GENES = 10, 100
+
+
+@dataclass(frozen=True)
+class PlateFacts:
+    """Facts of one plate.
+
+    Attributes
+    ----------
+    counts
+        Where the counts are, as ``source.counts`` names it.
+    n_mt, mt_prefix, gene_names
+        Number of mitochondrial genes, the prefix of their names, and the column of var with these
+        names, or None for the index.
+    metrics
+        Columns ``total_counts``, ``n_genes_by_counts``, ``pct_counts_mt`` (NaN for empty cells) of
+        some cells.
+    notices
+        Sentences for the user.
+    """
+
+    name: str
+    path: str
+    n_cells: int
+    n_genes: int
+    counts: str
+    n_mt: int
+    mt_prefix: str
+    gene_names: str | None
+    metrics: pd.DataFrame
+    notices: list[str]
+
+
+def read_facts(name: str, path: str, counts: str | None = None) -> tuple[PlateFacts, pd.Index]:
+    """Read the facts of a plate, and the names of its genes, in bounded memory.
+
+    Parameters
+    ----------
+    name, path
+        Of the plate.
+    counts
+        Where the counts are; None: searched.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or holds no counts.
+    """
+    counts = counts or _find_counts(path)
+    notices: list[str] = []
+    if is_matrix_market(path):
+        with TemporaryDirectory(prefix="scatlas-") as folder:
+            found = matrix_market_tables(Path(path), Path(folder))
+            var = Table.open(path, found.root, "var")
+            block, n_cells = first_cells(Path(path))
+            if found.gene_of_feature is not None:
+                block = block[:, found.gene_of_feature >= 0]
+            genes, mt, mask = var.index(), *_mitochondrial(var)
+            notices += found.notices
+        metrics = _metrics(block, mask)
+    else:
+        with open_counts(path, counts) as source:
+            var, n_cells = source.table("var"), source.shape[0]
+            genes, mt, mask = var.index(), *_mitochondrial(var)
+            budget = _BUDGET if source.matrix.format == "csr" else DEFAULT_BUDGET
+            _, cut, read = source.blocks(budget, notices.append)
+            chosen = np.unique(np.linspace(0, len(cut) - 1, _N_BLOCKS).astype(int))
+            metrics = pd.concat([_metrics(read(i), mask) for i in chosen.tolist()])
+            notices += source.notices
+    if n_cells == 0:
+        msg = f"{path}: there is no cell: leave this file out"
+        raise InputError(msg)
+    metrics, unfiltered = _without_empty(metrics)
+    notices += unfiltered
+    return PlateFacts(name, path, n_cells, len(genes), counts, *mt, metrics, notices), genes
+
+
+def _find_counts(path: str) -> str:
+    found = elements_with_counts(path)
+    if not found:
+        msg = (
+            f"{path}: no element holds raw counts: X, raw and the layers are no whole numbers; "
+            "give a file with the counts before normalisation"
+        )
+        raise InputError(msg)
+    return found[0]
+
+
+def _mitochondrial(var: Table) -> tuple[tuple[int, str, str | None], np.ndarray]:
+    found = find_mitochondrial(var)
+    return found, mitochondrial_genes(var, *found[1:])
+
+
+def _metrics(block: sp.csr_matrix, mt: np.ndarray) -> pd.DataFrame:
+    """Metrics of the cells of a block, as the step `load` computes them for all cells."""
+    rows = np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
+    values = block.data.astype(np.float64)
+    total, of_mt, genes = (
+        np.bincount(rows, weights, block.shape[0])
+        for weights in (values, values * mt[block.indices], values != 0)
+    )
+    percent = np.divide(100 * of_mt, total, out=np.full(len(total), np.nan), where=total > 0)
+    return pd.DataFrame(
+        {"total_counts": total, "n_genes_by_counts": genes, "pct_counts_mt": percent}
+    )
+
+
+def _without_empty(metrics: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Metrics of at most 5,000 cells; of an unfiltered matrix, of those that may be cells."""
+    genes = metrics["n_genes_by_counts"]
+    share = float((genes < _EMPTY_GENES).mean()) if len(metrics) else 0.0
+    notices = []
+    if share > 0.5:
+        metrics = metrics[genes >= _DROPLET_GENES]
+        notices.append(
+            f"{100 * share:.0f}% of the barcodes have fewer than {_EMPTY_GENES} genes: this matrix "
+            "is not filtered; give the filtered one, or keep qc.min_genes"
+        )
+    step = -(-len(metrics) // _MAX_CELLS) or 1
+    return metrics.iloc[::step].reset_index(drop=True), notices

@@ -1,0 +1,82 @@
+"""Commands of Snakemake, as a user would type them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from scatlas.errors import InputError
+from scatlas.workflow.snakefile import workflow_folder
+
+# Packages of the extra, by their modules.
+_NEEDED = {"snakemake": "snakemake", "matplotlib": "matplotlib", "umap": "umap-learn"}
+# Lines of Snakemake around the sentences of an error.
+_NOISE = re.compile(
+    r"^(Using |Building DAG|Config file |SNAKEMAKE|=+$|  [A-Z][\w ()]*: |\w*Error in file |  File )"
+)
+
+
+def check_installed() -> None:
+    """Refuse an installation without the extra ``workflow``.
+
+    Raises
+    ------
+    InputError
+        A package of it is missing.
+    """
+    if missing := [name for module, name in _NEEDED.items() if find_spec(module) is None]:
+        msg = f"{missing[0]} is not installed: pip install 'scatlas[workflow]'"
+        raise InputError(msg)
+
+
+def check_folder() -> None:
+    """Refuse a working folder with another workflow's config.
+
+    Raises
+    ------
+    InputError
+        Snakemake would take the missing keys of a config from a file in this folder.
+    """
+    defaults = Path("config/config.yaml")
+    if defaults.is_file() and not defaults.samefile(workflow_folder() / defaults):
+        msg = (
+            f"{defaults.absolute()}: Snakemake would read this file as defaults of the atlas: use "
+            "scatlas in another folder, or move the file"
+        )
+        raise InputError(msg)
+
+
+def snakemake_command(config: Path, *options: str) -> list[str]:
+    """Words of the command that runs the workflow with a config, in the working folder."""
+    return [
+        *(sys.executable, "-m", "snakemake"),
+        *("--snakefile", str(workflow_folder() / "Snakefile")),
+        # With "=": Snakemake would take targets after a space for more config files.
+        *(f"--configfile={config}", *options),
+    ]
+
+
+def plan(config: Path, *options: str) -> str:
+    """Output of a command of Snakemake that runs no step.
+
+    Raises
+    ------
+    InputError
+        Snakemake cannot plan the run; the message has its sentences.
+    """
+    done = subprocess.run(
+        snakemake_command(config, *options),
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    if done.returncode:
+        lines = f"{done.stderr}\n{done.stdout}".splitlines()
+        reason = " ".join(line for line in lines if line.strip() and not _NOISE.match(line))
+        msg = f"{config}: Snakemake cannot plan the run: {reason}"
+        raise InputError(msg)
+    return done.stdout

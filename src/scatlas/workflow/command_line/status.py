@@ -1,0 +1,128 @@
+"""``scatlas status``: what is done, running and failed, by step and plate."""
+
+from __future__ import annotations
+
+import fcntl
+import re
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from scatlas.workflow.command_line.output import say, say_table
+from scatlas.workflow.command_line.project import read_project
+from scatlas.workflow.command_line.snakemake_command import plan
+from scatlas.workflow.integrity import run_record
+from scatlas.workflow.snakefile import workflow_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_RULE = re.compile(r"^ *(?:rule|checkpoint) (\w+):", re.MULTILINE)
+STATES = ("done", "running", "failed", "to run")
+
+
+class Step(NamedTuple):
+    """A step of a plate, or of the atlas, whose plate is empty."""
+
+    rule: str
+    plate: str
+    state: str
+    reason: str = ""
+
+
+def status(config_file: Path) -> int:
+    """Print the number of steps in each state, and each step that runs or has failed.
+
+    Returns
+    -------
+    0; 1 if a step has failed.
+
+    Raises
+    ------
+    InputError, ConfigError
+        Config or plate sheet are not valid, or Snakemake cannot plan the run.
+    """
+    config, _ = read_project(config_file)
+    out = plan(config_file, "--summary", "--quiet")
+    steps = list(steps_of(out, Path(config.outdir)))
+    numbers: dict[str, Counter[str]] = {}
+    order = _rules()
+    for step in sorted(steps, key=lambda step: order.index(step.rule)):
+        numbers.setdefault(step.rule, Counter())[step.state] += 1
+    say_table(
+        [
+            ["step", *STATES],
+            *([rule, *(f"{n[state]:,}" for state in STATES)] for rule, n in numbers.items()),
+        ]
+    )
+    for step in steps:
+        if step.state in ("running", "failed"):
+            of = f" of {step.plate}" if step.plate else ""
+            say(f"{step.state}: {step.rule}{of}{f': {step.reason}' if step.reason else ''}")
+    if all(step.state == "done" for step in steps):
+        say("everything is done: scatlas open")
+    return int(any(step.state == "failed" for step in steps))
+
+
+def _rules() -> list[str]:
+    """Names of all rules, in the order of their files, which is about that of the steps."""
+    folder = workflow_folder()
+    files = re.findall(r'include: "(.+)"', (folder / "Snakefile").read_text("utf-8"))
+    texts = [(folder / name).read_text("utf-8") for name in files]
+    return [name for text in texts for name in _RULE.findall(text)]
+
+
+def steps_of(summary: str, outdir: Path) -> Iterator[Step]:
+    """Steps of the workflow, from the output of snakemake --summary.
+
+    Parameters
+    ----------
+    summary
+        Table with one row per output; a step's row is that of its manifest.
+    outdir
+        Folder of the results.
+    """
+    header, *lines = summary.splitlines() or [""]
+    rows = [dict(zip(header.split("\t"), line.split("\t"), strict=True)) for line in lines]
+    folder = outdir / "manifests"
+    for row in rows:
+        manifest = Path(row["output_file"])
+        if not manifest.is_relative_to(folder):
+            continue
+        plate = manifest.stem if manifest.parent != folder else ""
+        yield Step(row["rule"], plate, *_state(manifest, row["plan"] == "no update"))
+
+
+def _state(manifest: Path, is_done: bool) -> tuple[str, str]:
+    """State of a step, and the reason of a failure."""
+    record = run_record(manifest)
+    lock = record.with_suffix(".lock")
+    if _is_locked(lock):
+        return "running", ""
+    refusal = manifest.with_suffix(".refused")
+    if refusal.exists():
+        return "failed", refusal.read_text("utf-8")
+    if is_done:
+        return "done", ""
+    # A step writes its record at its end.
+    if lock.exists() and (not record.exists() or _time(lock) > _time(record)):
+        log = manifest.parents[1] if manifest.parent.name != "manifests" else manifest.parent
+        name = manifest.relative_to(log).with_suffix(".log")
+        return "failed", f"it was stopped or has failed: see {log.parent / 'logs' / name}"
+    return "to run", ""
+
+
+def _time(path: Path) -> int:
+    return path.stat().st_mtime_ns
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether the process of a step runs; it locks this file."""
+    try:
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no such file, or a file system without locks
+        return False
+    return False

@@ -1,0 +1,315 @@
+"""``scatlas init`` and ``check``: what they see in the files people have, and their errors."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.io
+import scipy.sparse as sp
+import yaml
+
+from scatlas.datasets import simulate_plate, write_plate
+from scatlas.workflow.command_line.main import main
+from scatlas.workflow.command_line.plate_facts import read_facts
+from scatlas.workflow.command_line.qc_bounds import kept_by, suggest_bounds
+from scatlas.workflow.config.loading import load
+from scatlas.workflow.config.plate_sheet import read_plates
+
+Command = Callable[..., str]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> Command:
+    """Run the command in an empty folder, expect its exit status, and return what it printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str, status: int = 0) -> str:
+        found = main([*words])
+        said = capsys.readouterr()
+        assert found == status, said
+        return said.out if status == 0 else said.out + said.err
+
+    return run
+
+
+def plate(number: int, **options: int) -> ad.AnnData:
+    return simulate_plate(number, **{"n_cells": 150, "n_genes": 300, **options})
+
+
+def normalised(adata: ad.AnnData) -> sp.csr_matrix:
+    return sp.csr_matrix(adata.X.astype(np.float32)).log1p()
+
+
+def seen() -> tuple[dict, list]:
+    """Config and plates that init has written; they are valid together."""
+    config = load(Path("atlas.yaml"))
+    return yaml.safe_load(Path("atlas.yaml").read_text()), read_plates(config.plates.sheet)
+
+
+def test_counts_are_found_where_they_are(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    for number, place in enumerate(("X", "layers/counts", "raw"), start=1):
+        adata = plate(number)
+        if place == "layers/counts":
+            adata.layers["counts"] = adata.X.copy()
+        if place == "raw":
+            adata.raw = adata.copy()
+        if place != "X":
+            adata.X = normalised(adata)
+        adata.write_h5ad(tmp_path / f"runs/p{number}.h5ad")
+    text = command("init", "runs")
+    config, plates = seen()
+    assert [plate.counts for plate in plates] == ["X", "layers/counts", "raw"]
+    assert "source" not in config
+    assert "p2     150    300    layers/counts" in text
+
+
+def test_one_place_of_all_plates_is_in_the_config(command: Command, tmp_path: Path) -> None:
+    for number in (1, 2):
+        adata = plate(number)
+        adata.layers["counts"], adata.X = adata.X.copy(), normalised(adata)
+        adata.write_h5ad(tmp_path / f"p{number}.h5ad")
+    command("init", "p*.h5ad")
+    config, plates = seen()
+    assert config["source"] == {"counts": "layers/counts"}
+    assert [plate.counts for plate in plates] == [None, None]
+    assert "is valid: 2 plates" in command("check")
+
+
+def test_mouse_genes_behind_ids_are_found(command: Command, tmp_path: Path) -> None:
+    adata = plate(1)
+    adata.var["symbol"] = adata.var_names.str.replace("MT-", "mt-")
+    adata.var_names = [f"ENSMUSG{i:05}" for i in range(adata.n_vars)]
+    adata.write_h5ad(tmp_path / "mouse.h5ad")
+    command("init", "mouse.h5ad")
+    qc = seen()[0]["qc"]
+    assert (qc["mt_prefix"], qc["gene_names"]) == ("mt-", "symbol")
+    assert qc["max_pct_mt"] >= 5
+
+
+def test_without_mitochondrial_genes_there_is_no_bound(command: Command, tmp_path: Path) -> None:
+    adata = plate(1)
+    adata.var_names = [f"ENSG{i:05}" for i in range(adata.n_vars)]
+    adata.write_h5ad(tmp_path / "ids.h5ad")
+    command("init", "ids.h5ad")
+    assert "max_pct_mt" not in seen()[0]["qc"]
+    assert "plate ids has no genes that begin with MT- or mt-" in Path("atlas.yaml").read_text()
+
+
+def test_genes_that_differ_are_intersected(command: Command, tmp_path: Path) -> None:
+    plate(1).write_h5ad(tmp_path / "p1.h5ad")
+    plate(2)[:, 5:].copy().write_h5ad(tmp_path / "p2.h5ad")
+    assert "all plates share 295 genes of 300 that any has: genes: intersect" in command(
+        "init", "."
+    )
+    assert seen()[0]["genes"] == "intersect"
+    text = Path("atlas.yaml").read_text()
+    Path("atlas.yaml").write_text(text.replace("genes: intersect", "genes: same"))
+    assert "set genes: intersect" in command("check", status=1)
+
+
+def test_genes_of_different_kinds_are_refused(command: Command, tmp_path: Path) -> None:
+    plate(1).write_h5ad(tmp_path / "p1.h5ad")
+    adata = plate(2)
+    adata.var_names = [f"ENSG{i:05}" for i in range(adata.n_vars)]
+    adata.write_h5ad(tmp_path / "p2.h5ad")
+    text = command("init", "p1.h5ad", "p2.h5ad", status=1)
+    assert text.startswith("error: p2.h5ad: it shares no gene with p1.h5ad")
+    assert not (tmp_path / "atlas.yaml").exists()
+
+
+def write_mtx(folder: Path, adata: ad.AnnData) -> None:
+    folder.mkdir(parents=True)
+    with gzip.open(folder / "matrix.mtx.gz", "wb") as file:
+        scipy.io.mmwrite(file, sp.csc_matrix(adata.X.T.astype(int)))
+    features = pd.DataFrame({"id": adata.var_names, "name": adata.var_names})
+    features["type"] = "Gene Expression"
+    options = {"sep": "\t", "header": False, "index": False}
+    features.to_csv(folder / "features.tsv.gz", **options)
+    pd.DataFrame(adata.obs_names).to_csv(folder / "barcodes.tsv.gz", **options)
+
+
+def test_a_folder_of_cell_ranger_is_read_by_its_first_cells(tmp_path: Path) -> None:
+    adata = plate(1)
+    write_mtx(tmp_path / "run1", adata)
+    facts, genes = read_facts("run1", str(tmp_path / "run1"))
+    assert (facts.n_cells, facts.n_genes, facts.counts) == (150, 300, "X")
+    assert list(genes) == list(adata.var_names)
+    totals = np.asarray(adata.X.sum(1)).ravel()
+    np.testing.assert_array_equal(facts.metrics["total_counts"], totals)
+    adata.write_h5ad(tmp_path / "run1.h5ad")
+    other, _ = read_facts("run1", str(tmp_path / "run1.h5ad"))
+    pd.testing.assert_frame_equal(facts.metrics, other.metrics)
+    assert facts.n_mt == other.n_mt > 0
+
+
+def test_names_come_from_what_differs(command: Command, tmp_path: Path) -> None:
+    for number in (1, 2):
+        write_mtx(tmp_path / f"runs/s{number}/outs/filtered_feature_bc_matrix", plate(number))
+    command("init", "runs/*/outs/filtered_feature_bc_matrix")
+    assert [row.plate for row in seen()[1]] == ["s1", "s2"]
+    assert seen()[1][0].n_cells == 150
+
+
+def test_an_unfiltered_matrix_is_noticed(command: Command, tmp_path: Path) -> None:
+    adata = plate(1)
+    empty = sp.csr_matrix((1000, adata.n_vars), dtype=adata.X.dtype)
+    names = [*adata.obs_names, *(f"empty{i}" for i in range(1000))]
+    whole = sp.vstack([adata.X, empty], "csr")
+    ad.AnnData(whole, obs=pd.DataFrame(index=names), var=adata.var[[]]).write_h5ad(
+        tmp_path / "raw.h5ad"
+    )
+    text = command("init", "raw.h5ad")
+    assert "87% of the barcodes have fewer than 10 genes: this matrix is not filtered" in text
+    assert seen()[0]["qc"]["min_genes"] > 10
+
+
+def test_bounds_are_those_of_the_widest_plate() -> None:
+    rng = np.random.default_rng(0)
+
+    def metrics(middle: float, sd: float) -> pd.DataFrame:
+        values = np.expm1(rng.normal(middle, sd, 4000))
+        return pd.DataFrame(
+            {
+                "total_counts": values * 3,
+                "n_genes_by_counts": values,
+                "pct_counts_mt": rng.normal(9, 1.5, 4000),
+            }
+        )
+
+    deep, shallow = metrics(8, 0.3), metrics(7, 0.2)
+    bounds = suggest_bounds([deep, shallow], with_mt=True)
+    # Three standard deviations: exp(7 - 0.6) and exp(8 + 0.9).
+    assert bounds["min_genes"] == pytest.approx(np.exp(6.4), rel=0.05)
+    assert bounds["max_genes"] == pytest.approx(np.exp(8.9), rel=0.05)
+    assert bounds["max_pct_mt"] == 14  # 9 + 3 x 1.5 = 13.5
+    assert kept_by(deep, bounds).mean() > 0.98
+    assert "max_pct_mt" not in suggest_bounds([deep], with_mt=False)
+    # Without a spread there is no bound, also not on the other plates.
+    flat = deep.assign(n_genes_by_counts=1200, pct_counts_mt=0)
+    assert set(suggest_bounds([deep, flat], with_mt=True)) == {
+        *("min_counts", "max_counts", "max_pct_mt")
+    }
+    assert suggest_bounds([flat], with_mt=True)["max_pct_mt"] == 5
+
+
+def test_nothing_is_replaced_without_force(command: Command, tmp_path: Path) -> None:
+    plate(1).write_h5ad(tmp_path / "p1.h5ad")
+    Path("plates.tsv").write_text("mine")
+    text = command("init", "p1.h5ad", status=1)
+    assert "plates.tsv: it exists already" in text
+    assert Path("plates.tsv").read_text() == "mine"
+    command("init", "p1.h5ad", "--force")
+    assert seen()[1][0].path == "p1.h5ad"
+
+
+@pytest.fixture(scope="module")
+def odd_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("odd")
+    adata = plate(1)
+    adata.write_h5ad(folder / "p1.h5ad")
+    shutil.copy(folder / "p1.h5ad", folder / "copy.h5ad")
+    (folder / "link.h5ad").symlink_to("p1.h5ad")
+    (folder / "two").mkdir()
+    shutil.copy(folder / "p1.h5ad", folder / "two/s.h5ad")
+    write_plate(folder / "two/s.h5", plate(2))
+    for name in ("filtered_feature_bc_matrix", "raw_feature_bc_matrix"):
+        shutil.copy(folder / "p1.h5ad", folder / f"{name}.h5")
+    (folder / "empty").mkdir()
+    (folder / "deep/run/outs").mkdir(parents=True)
+    shutil.copy(folder / "p1.h5ad", folder / "deep/run/outs/filtered_feature_bc_matrix.h5")
+    (folder / "notes.txt").write_text("a text")
+    adata.X = normalised(adata)
+    adata.write_h5ad(folder / "normalised.h5ad")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "files, sentence",
+    [
+        (["notes.txt"], "notes.txt: neither an HDF5 file nor a Zarr store"),
+        (["empty"], "empty: the folder is empty: give h5ad, Zarr, Cell Ranger's .h5 or a folder"),
+        (["deep"], "/deep/*/*/filtered_feature_bc_matrix.h5'"),
+        (["nowhere.h5ad"], "nowhere.h5ad: no such file or folder: correct the path"),
+        (["*.loom"], "*.loom: no path matches this pattern: correct it (patterns start in "),
+        (["C:\\data\\p1.h5ad"], "a path of Windows: write it as Linux does"),
+        (["p1.h5ad", "link.h5ad"], "p1.h5ad: the same data as "),
+        (["p1.h5ad", "copy.h5ad"], "p1.h5ad: it has the same counts as "),
+        (["two/s.h5ad", "two/s.h5"], "s.h5ad: plate 's', which "),
+        (["*_feature_bc_matrix.h5"], "raw_feature_bc_matrix.h5: the same sample as "),
+        (["normalised.h5ad"], "normalised.h5ad: no element holds raw counts"),
+    ],
+)
+def test_bad_arguments_are_one_sentence(
+    command: Command, odd_files: Path, tmp_path: Path, files: list[str], sentence: str
+) -> None:
+    given = [name if name.startswith("C:") else str(odd_files / name) for name in files]
+    text = command("init", *given, status=1)
+    assert text.startswith("error: ")
+    assert sentence in text
+    assert text.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_check_names_each_plate_that_cannot_be_used(command: Command, tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        plate(number).write_h5ad(tmp_path / f"p{number}.h5ad")
+    command("init", "p*.h5ad")
+    adata = plate(1)
+    adata.layers["umis"], adata.X = adata.X.copy(), normalised(adata)
+    adata.write_h5ad(tmp_path / "p1.h5ad")
+    size = (tmp_path / "p3.h5ad").stat().st_size
+    os.truncate(tmp_path / "p3.h5ad", 4000)
+    found = command("check", status=1).splitlines()
+    assert found == [
+        (
+            "error: p1.h5ad: X of plate 'p1' holds no raw counts, but layers/umis does: correct "
+            "source.counts, or the column counts"
+        ),
+        (
+            f"error: p3.h5ad: the file is truncated (4,000 of {size:,} bytes): copy or download it "
+            "again"
+        ),
+    ]
+    text = Path("atlas.yaml").read_text()
+    Path("atlas.yaml").write_text(
+        text.replace("plates: plates.tsv", "plates: {sheet: plates.tsv, on_error: skip}")
+    )
+    said = command("check")
+    assert said.count("will be left out: ") == 2
+    assert "is valid: 3 plates" in said
+
+
+def test_commands_without_a_config_say_what_to_do(command: Command) -> None:
+    for name in ("check", "run", "status", "open"):
+        text = command(name, status=1)
+        assert (
+            text == "error: atlas.yaml: there is no such config: write it with scatlas init FILES\n"
+        )
+
+
+def test_defaults_of_another_workflow_are_refused(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/config.yaml").write_text("samples: samples.tsv")
+    plate(1).write_h5ad(tmp_path / "p1.h5ad")
+    text = command("init", "p1.h5ad", status=1)
+    assert "config/config.yaml: Snakemake would read this file as defaults of the atlas" in text
+
+
+def test_sentences_of_snakemake_are_shown(command: Command, tmp_path: Path) -> None:
+    plate(1).write_h5ad(tmp_path / "p1.h5ad")
+    command("init", "p1.h5ad")
+    Path("results").touch()
+    for name in ("check", "status"):
+        assert command(name, status=1) == (
+            "error: atlas.yaml: Snakemake cannot plan the run: outdir: results is a file, not a "
+            "folder: name another\n"
+        )
