@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numcodecs import VLenUTF8
 
-from scatlas.kernels.build.numba_cache import njit
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -47,12 +45,14 @@ class EncodedText:
         ValueError
             The chunk is damaged, or a text is not UTF-8.
         """
+        from scatlas.io.chunks.text_loops import find_starts  # imports Numba
+
         raw = np.frombuffer(chunk, np.uint8)
         n_texts = int.from_bytes(raw[:_HEADER].tobytes(), "little")
         content = raw[_HEADER:]
         # Each text takes at least its length.
         starts = np.empty(min(n_texts, content.size // _HEADER) + 1, np.int64)
-        ascii_only = _find_starts(content, starts) if starts.size == n_texts + 1 else -1
+        ascii_only = find_starts(content, starts) if starts.size == n_texts + 1 else -1
         if ascii_only < 0:
             msg = f"{content.size:,} bytes do not hold {n_texts:,} texts"
             raise ValueError(msg)
@@ -82,6 +82,8 @@ class EncodedText:
 
     def __getitem__(self, rows: slice | NDArray[np.int64]) -> EncodedText:
         """Some texts: a range, or those of ascending positions."""
+        from scatlas.io.chunks.text_loops import copy_texts
+
         if isinstance(rows, slice):
             lo, hi, _ = rows.indices(len(self))
             starts = self.starts[lo : max(lo, hi) + 1]
@@ -89,7 +91,7 @@ class EncodedText:
         sizes = np.diff(self.starts)[rows]
         starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
         content = np.empty(starts[-1], np.uint8)
-        _copy(self.content, self.starts[:-1][rows], starts, content)
+        copy_texts(self.content, self.starts[:-1][rows], starts, content)
         return EncodedText(content, starts)
 
     def decode(self) -> NDArray[np.object_]:
@@ -100,51 +102,8 @@ class EncodedText:
 
     def hashes(self) -> NDArray[np.uint64]:
         """64-bit hash of each text: FNV-1a, its bits mixed by MurmurHash3's last step."""
+        from scatlas.io.chunks.text_loops import hash_texts
+
         out = np.empty(len(self), np.uint64)
-        _hash(self.content, self.starts, out)
+        hash_texts(self.content, self.starts, out)
         return out
-
-
-@njit(nogil=True, cache=True)
-def _find_starts(content: NDArray[np.uint8], starts: NDArray[np.int64]) -> int:
-    """Fill in where texts begin; 1: all are ASCII, 0: not all, -1: they end elsewhere."""
-    at = np.int64(0)
-    high = np.uint8(0)
-    for i in range(starts.size - 1):
-        starts[i] = at
-        if at + 4 > content.size:
-            return -1
-        length = np.int64(0)
-        for k in range(4):
-            length |= np.int64(content[at + k]) << (8 * k)
-        if at + 4 + length > content.size:
-            return -1
-        for k in range(at + 4, at + 4 + length):
-            high |= content[k]
-        at += 4 + length
-    starts[-1] = at
-    return 0 if high >= 128 else 1
-
-
-@njit(nogil=True, cache=True)
-def _copy(
-    content: NDArray[np.uint8],
-    sources: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    out: NDArray[np.uint8],
-) -> None:
-    for i in range(sources.size):
-        shift = sources[i] - starts[i]
-        for at in range(starts[i], starts[i + 1]):
-            out[at] = content[at + shift]
-
-
-@njit(nogil=True, cache=True)
-def _hash(content: NDArray[np.uint8], starts: NDArray[np.int64], out: NDArray[np.uint64]) -> None:
-    for i in range(out.size):
-        h = np.uint64(0xCBF29CE484222325)
-        for at in range(starts[i] + 4, starts[i + 1]):
-            h = (h ^ np.uint64(content[at])) * np.uint64(0x100000001B3)
-        h = (h ^ (h >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
-        h = (h ^ (h >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
-        out[i] = h ^ (h >> np.uint64(33))

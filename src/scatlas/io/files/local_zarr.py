@@ -19,13 +19,13 @@ from scatlas.errors import InputError
 from scatlas.io.chunks.chunk_reader import read_text_chunks, read_values
 from scatlas.io.chunks.chunked_array import ChunkedArray, ZarrChunks
 from scatlas.io.chunks.codecs import Blosc, ChunkError, Crc32c, Decoder, Deflate, Zstd
+from scatlas.io.chunks.encoded_text import EncodedText
 from scatlas.io.files.listing import list_files
 from scatlas.io.files.read_errors import REMEDY, UnsupportedLayoutError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from scatlas.io.chunks.encoded_text import EncodedText
     from scatlas.io.files.stored_nodes import StoredGroup
 
 _BYTE_ORDERS: dict[str, Literal["<", ">"]] = {"little": "<", "big": ">"}
@@ -236,8 +236,6 @@ class LocalArray:
 
     def encoded_text(self, begin: int, end: int) -> EncodedText:
         """Texts ``begin`` to ``end`` without Python strings."""
-        from scatlas.io.chunks.encoded_text import EncodedText  # imports Numba
-
         array, size = self.chunked_array, self.chunked_array.chunk_values
         parts = []
         for chunk, raw in self._text_chunks(begin, end):

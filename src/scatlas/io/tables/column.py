@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from scatlas.errors import InputError
+from scatlas.io.chunks.encoded_text import EncodedText
 from scatlas.io.files.local_zarr import LocalArray
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.tables.encodings import InHDF5, Stored, element_of, read_column
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from scatlas.io.chunks.encoded_text import EncodedText
     from scatlas.io.files.stored_nodes import StoredGroup
     from scatlas.io.tables.encodings import Kind
 
@@ -150,8 +150,6 @@ class Column:
 
     def encoded_text(self, lo: int, hi: int) -> EncodedText:
         """As :meth:`text`, without Python strings where the file allows that."""
-        from scatlas.io.chunks.encoded_text import EncodedText  # imports Numba
-
         texts = None
         if self.is_plain_text and isinstance(self._stored.values, LocalArray | InHDF5):
             with reading(self.path, self.element):

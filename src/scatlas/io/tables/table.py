@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from scatlas.errors import InputError
+from scatlas.io.chunks.encoded_text import EncodedText
 from scatlas.io.files.anndata_checks import (
     STRUCTURE,
     check_anndata,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from scatlas.io.chunks.encoded_text import EncodedText
     from scatlas.io.files.stored_nodes import StoredGroup
 
 
@@ -199,8 +199,6 @@ class Table:
 
     def _encoded_names(self, lo: int, hi: int) -> EncodedText:
         """Names as they are stored, without Python strings where the file allows that."""
-        from scatlas.io.chunks.encoded_text import EncodedText  # imports Numba
-
         index = self._index
         if self.n_rows > _MAX_CACHED_NAMES and isinstance(index, Column) and index.is_plain_text:
             return index.encoded_text(lo, hi)
