@@ -17,6 +17,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, create_model
+from snakemake.cli import parse_config
 
 import scatlas as sa
 from scatlas.errors import ConfigError
@@ -227,7 +228,7 @@ QC_KEYS = ", ".join(DEFAULTS["qc"])
             "at least 1, or null (this is read as text: write 1000000 without quotes)",
         ),
         ({"qc": {"min_counts": "1,000"}}, "write 1000 without quotes"),
-        ({"report": {"colors": "plate"}}, "report.colors is 'plate'; it must be a list, each"),
+        ({"report": {"colors": 5}}, "report.colors is 5; it must be a list, each"),
         ({"report": {"colors": ["plate", 2]}}, "report.colors.1 is 2; it must be text"),
         # Bounds
         (
@@ -239,7 +240,10 @@ QC_KEYS = ", ".join(DEFAULTS["qc"])
         ({"pca": {"n_comps": 0}}, "pca.n_comps is 0; it must be a whole number of at least 1"),
         ({"subset": {"n_cells": 0}}, "subset.n_cells is 0;"),
         ({"consensus": {"min_plates": 0}}, "consensus.min_plates: 0 is neither a number of plates"),
-        ({"consensus": {"min_plates": "3"}}, "consensus.min_plates: '3' is neither a number of"),
+        (
+            {"consensus": {"min_plates": "three"}},
+            "consensus.min_plates: 'three' is neither a number of",
+        ),
         ({"consensus": {"min_plates": "0%"}}, "write for example 3, 10% or [3, 10%]"),
         ({"consensus": {"min_plates": [3, "101%"]}}, "'101%' is neither"),
         ({"consensus": {"min_plates": []}}, "[] is neither"),
@@ -255,7 +259,7 @@ QC_KEYS = ", ".join(DEFAULTS["qc"])
         ({"scale": {"max_value": -1}}, "scale.max_value is -1; it must be a number above 0, or"),
         ({"seed": 2**32}, "seed is 4294967296;"),
         ({"pseudobulk": {"by": []}}, "pseudobulk.by is a list; it must be a list of at least one"),
-        ({"pseudobulk": {"by": "drug"}}, "pseudobulk.by is 'drug'; it must be a list of at least"),
+        ({"pseudobulk": {"by": 5}}, "pseudobulk.by is 5; it must be a list of at least"),
         ({"outdir": ""}, "outdir is ''; it must be text"),
         # Choices
         ({"hvg": {"flavor": "v3"}}, "hvg.flavor is 'v3'; it must be seurat, cell_ranger or seur"),
@@ -315,6 +319,30 @@ def test_refusals(data, message):
     text = refusal(data)
     assert message in text
     assert "\n" not in text, "one problem is one sentence"
+
+
+def test_values_of_the_command_line_are_numbers_flags_and_lists():
+    """Snakemake gives all values of a section as text."""
+    given = parse_config(
+        [
+            "leiden={resolution: 0.5}",
+            "qc={min_genes: 200, max_genes: null, max_pct_mt: 5, gene_names: 7}",
+            "consensus={min_plates: [3, 10%]}",
+            "integrate={key: donor, theta: 1}",
+            "doublets={filter: true}",
+            "seed=7",
+        ]
+    )
+    assert given["leiden"] == {"resolution": "0.5"}, "else this test is needed no more"
+    config = load(given)
+    assert config.leiden.resolution == 0.5
+    assert (config.qc.min_genes, config.qc.max_genes, config.qc.max_pct_mt) == (200, None, 5)
+    assert config.qc.gene_names == "7", "the key is text"
+    assert config.consensus.min_plates_entries == [3, "10%"]
+    assert (config.integrate.key, config.integrate.theta) == (["donor"], 1)
+    assert config.doublets.filter is True
+    assert config.seed == 7
+    assert load({"consensus": {"min_plates": "3"}}).consensus.min_plates_entries == [3]
 
 
 def test_every_problem_is_named():

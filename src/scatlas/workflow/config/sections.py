@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -34,7 +35,8 @@ MIN_MEMORY_LIMIT = 1_000_000_000  # bytes
 
 
 # Values -----------------------------------------------------------------------------------------
-# Strict: YAML has real numbers, so text ("2000"), true and 3.0 are mistakes where a count belongs.
+# Strict: YAML has real numbers, so true and 3.0 are mistakes where a count belongs. All values of
+# Snakemake's `--config section='{key: 2000}'` are text: see `_Section`.
 
 Text = Annotated[str, Field(min_length=1)]
 NonNegative = Annotated[int, Field(strict=True, ge=0)]
@@ -77,7 +79,9 @@ def _check_size(text: str, min_bytes: int, too_small: str, *, examples: str) -> 
 def _check_min_plates(value: Any) -> Any:
     if value is None:
         return None
-    for entry in value if isinstance(value, list) and value else [value]:
+    is_list = isinstance(value, list)
+    value = [_number_of(entry) for entry in value] if is_list else _number_of(value)
+    for entry in value if is_list and value else [value]:
         is_number = isinstance(entry, int) and not isinstance(entry, bool) and entry >= 1
         is_share = isinstance(entry, str) and re.fullmatch(r"\d+(\.\d+)?%", entry)
         if not is_number and not (is_share and 0 < float(entry[:-1]) <= 100):
@@ -125,6 +129,50 @@ MapMemory = Annotated[Text, AfterValidator(_check_map_memory)]
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_text(cls, data: Any) -> Any:
+        """Take text as a number, a flag or null where the key is one; one name is a list of one."""
+        if not isinstance(data, dict):
+            return data
+        fields = cls.model_fields
+        return {
+            key: _value_of(value, fields[key].annotation) if key in fields else value
+            for key, value in data.items()
+        }
+
+
+def _value_of(value: Any, annotation: Any) -> Any:
+    kinds = _kinds(annotation)
+    if isinstance(value, str) and list in kinds and str not in kinds:
+        return [value]
+    return _number_of(value) if kinds and str not in kinds else value
+
+
+def _number_of(value: Any) -> Any:
+    """The number, flag or null that YAML reads a text as; other values as they are."""
+    if not isinstance(value, str):
+        return value
+    import yaml
+
+    try:
+        found = yaml.safe_load(value)
+    except yaml.YAMLError:
+        return value
+    return found if found is None or isinstance(found, bool | int | float) else value
+
+
+def _kinds(annotation: Any) -> set[type]:
+    """Types of a key's values: str, int, float, bool, list, and models."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _kinds(get_args(annotation)[0])
+    if origin in (Union, UnionType):
+        return set().union(*map(_kinds, get_args(annotation))) - {NoneType}
+    if origin is Literal:
+        return {type(value) for value in get_args(annotation)}
+    return {origin or annotation}
 
 
 class Plates(_Section):
