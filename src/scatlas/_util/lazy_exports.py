@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from scatlas._util.extras import from_extra
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -27,7 +29,8 @@ def exports(
 
     def getattr_(name: str) -> Any:
         if name in modules:
-            return getattr(import_module(f"{package}.{modules[name]}"), name)
+            with from_extra():
+                return getattr(import_module(f"{package}.{modules[name]}"), name)
         msg = f"module {package!r} has no attribute {name!r}"
         raise AttributeError(msg)
 

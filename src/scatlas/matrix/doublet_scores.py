@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from scatlas._util.extras import from_extra
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -103,7 +105,8 @@ def _split_cells(n: int, max_cells: int, seed: int) -> Iterator[NDArray[np.int64
 
 def _draw_pairs(n: int, n_doublets: int, seed: int) -> NDArray[np.int64]:
     """Parents of each doublet, no pair twice; the same as scanpy draws with this seed."""
-    from sklearn.utils.random import sample_without_replacement
+    with from_extra():
+        from sklearn.utils.random import sample_without_replacement
 
     drawn = sample_without_replacement(n * n, n_doublets, random_state=seed)
     return np.stack(np.divmod(drawn.astype(np.int64), n), axis=1)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scatlas import blocks
+from scatlas._util.extras import from_extra
 from scatlas.compute.footprints import CELLS_PER_CLUSTER, harmony_bytes
 from scatlas.compute.memory import available_memory
 from scatlas.compute.threads import n_cores
@@ -52,7 +53,8 @@ def harmonize(
     InputError, TooLargeError
         As :func:`harmony_integrate`.
     """
-    from harmonypy import run_harmony
+    with from_extra():
+        from harmonypy import run_harmony
 
     if blocks.is_sparse(x):
         raise InputError("Harmony needs dense components: pass x.toarray() if these are components")

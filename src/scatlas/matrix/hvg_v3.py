@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scatlas import blocks
+from scatlas._util.extras import from_extra
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
 from scatlas.matrix.hvg_dispersion import at_least_one, ranked_genes
@@ -83,9 +84,11 @@ def hvg_table(
     """
     import pandas as pd
 
+    with from_extra():
+        from skmisc.loess import loess
+
     from scatlas.matrix.gene_moments import check_finite_moments
 
-    loess = _import_loess(flavor)
     n_top_genes = at_least_one(_N_TOP_GENES if n_top_genes is None else n_top_genes)
     if not 0 < span <= 1:
         msg = f"span={span} must be above 0 and at most 1: it is a share of the genes"
@@ -120,17 +123,6 @@ def hvg_table(
     keys = (by_batches, by_rank) if flavor == "seurat_v3" else (by_rank, by_batches)
     table["highly_variable"] = select_top(keys, ranked, n_top_genes)
     return table
-
-
-def _import_loess(flavor: str) -> Callable[..., Any]:
-    try:
-        from skmisc.loess import loess
-    except ImportError as error:
-        msg = (
-            f"flavor={flavor!r} needs scikit-misc, which is not installed: install scatlas[skmisc]"
-        )
-        raise InputError(msg) from error
-    return loess
 
 
 def _count_moments(x: Any, codes: NDArray[np.int64] | None, *, check: bool) -> tuple[Moments, bool]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from scatlas import blocks
+from scatlas._util.extras import from_extra
 from scatlas.compute.threads import n_cores
 from scatlas.kernels.graphs import nearest_cpu
 
@@ -194,7 +195,8 @@ def build(
     random_state
         Seed of k-means and of the cells on which the recall is measured.
     """
-    from sklearn.utils import check_random_state
+    with from_extra():
+        from sklearn.utils import check_random_state
 
     x = np.asarray(x) if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
     rng = np.random.default_rng(check_random_state(random_state).randint(2**31))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from scatlas._util.extras import from_extra
 from scatlas.compute.threads import n_cores
 from scatlas.errors import InputError
 
@@ -56,7 +57,8 @@ def exact(
     Blocks depend only on the number of cells, and one thread searches each block, so the result
     (ties included) does not depend on the number of threads.
     """
-    from sklearn.neighbors import NearestNeighbors
+    with from_extra():
+        from sklearn.neighbors import NearestNeighbors
     from threadpoolctl import threadpool_limits
 
     n_cells = x.shape[0]
@@ -101,7 +103,8 @@ def approximate(
     Parameters and returns are those of :func:`exact`. The library draws random numbers per
     thread, so its result changes with the number of threads: it runs on one.
     """
-    from pynndescent import NNDescent
+    with from_extra():
+        from pynndescent import NNDescent
 
     n_cells = x.shape[0]
     with numba_on_one_thread():

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from scatlas import blocks, elements
+from scatlas._util.extras import from_extra
 from scatlas.errors import InputError
 from scatlas.matrix import inverted_lists
 from scatlas.matrix.components import project
@@ -224,7 +225,8 @@ def _read_reference(
 
 
 def _read_map(adata_ref: AnnData) -> _Map:
-    from sklearn.utils import check_random_state
+    with from_extra():
+        from sklearn.utils import check_random_state
 
     params = adata_ref.uns.get("umap", {}).get("params", {})
     if "X_umap" not in adata_ref.obsm or not {"a", "b"} <= set(params):

@@ -13,6 +13,7 @@ import pandas as pd
 from natsort import natsorted
 
 from scatlas import blocks, elements
+from scatlas._util.extras import from_extra
 from scatlas.errors import InputError
 from scatlas.kernels.build.rapids import load_library
 from scatlas.matrix import communities
@@ -216,7 +217,8 @@ def _by_leidenalg(
     seed: int,
     weighted: bool,
 ) -> np.ndarray:
-    import leidenalg
+    with from_extra():
+        import leidenalg
 
     if resolution is not None:
         args["resolution_parameter"] = resolution
@@ -296,7 +298,8 @@ def _edges(adjacency: sp.spmatrix | sp.sparray, *, directed: bool) -> igraph.Gra
     A symmetric matrix gives each edge twice when undirected. That doubles every weight, which
     changes neither modularity nor what scanpy finds.
     """
-    import igraph
+    with from_extra():
+        import igraph
 
     entries = adjacency.tocsr().tocoo()
     there = entries.data != 0
@@ -319,7 +322,8 @@ class _SeededNumbers:
     """
 
     def __init__(self, seed: int) -> None:
-        from sklearn.utils import check_random_state
+        with from_extra():
+            from sklearn.utils import check_random_state
 
         self._state = check_random_state(seed)
         self.random = self._state.random_sample
@@ -334,7 +338,8 @@ class _SeededNumbers:
 
 @contextmanager
 def _igraph_seed(seed: int) -> Iterator[None]:
-    import igraph
+    with from_extra():
+        import igraph
 
     igraph.set_random_number_generator(_SeededNumbers(seed))
     try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from scatlas import blocks
+from scatlas._util.extras import from_extra
 from scatlas.compute.threads import blas_on_one_thread
 from scatlas.elements import get_host_representation
 from scatlas.errors import InputError
@@ -123,7 +124,8 @@ def umap(
     shows the same groups at other places. cuML promises the same coordinates for the same seed on
     the same GPU.
     """
-    from sklearn.utils import check_random_state
+    with from_extra():
+        from sklearn.utils import check_random_state
 
     if method not in {"umap", "umap-learn"}:
         msg = f"method {method!r} is not offered: use method='umap' or 'umap-learn'"
@@ -261,7 +263,8 @@ def _separate(coordinates: np.ndarray, state: np.random.RandomState) -> np.ndarr
     """Given coordinates, with a little noise on them when some coincide, as umap-learn adds it."""
     if np.unique(coordinates, axis=0).shape[0] == coordinates.shape[0]:
         return coordinates
-    from sklearn.neighbors import KDTree
+    with from_extra():
+        from sklearn.neighbors import KDTree
 
     nearest, _ = KDTree(coordinates).query(coordinates, k=2)
     noise = state.normal(scale=0.001 * np.mean(nearest[:, 1]), size=coordinates.shape)

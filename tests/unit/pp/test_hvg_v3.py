@@ -431,6 +431,6 @@ def test_errors(counts, make_adata, monkeypatch):
     odd = make_adata(-counts)
     refused("mean below 0: flavor='seurat_v3' expects counts", odd, check_values=False)
     monkeypatch.setitem(sys.modules, "skmisc.loess", None)
-    refused(r"needs scikit-misc, which is not installed: install scatlas\[skmisc\]")
+    refused(r"scikit-misc is not installed: pip install 'scatlas\[skmisc\]'")
     # The other flavours do without it.
     highly_variable_genes(adata[:, :50].copy(), flavor="seurat", size_factors=np.ones(200))
