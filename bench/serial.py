@@ -97,8 +97,11 @@ def run(warm: Job, job: Job, cost: Cost, folder: Path) -> None:
     spy.communicate()
     for name, seconds in json.loads(times.read_text()).items():
         cost.threads[name] = cost.threads.get(name, 0.0) + seconds
-    lines = [line for line in stacks.read_text().splitlines() if "Watcher." not in line]
-    cost.gil += sum(int(line.rpartition(" ")[2]) for line in lines) / RATE
+    for line in stacks.read_text().splitlines():
+        _, _, count = line.rpartition(" ")
+        # A stack that was read while it changed may have no count.
+        if "Watcher." not in line and count.isdecimal():
+            cost.gil += int(count) / RATE
 
 
 def jobs(folder: Path, cells: int, args: argparse.Namespace) -> tuple[Chain, list[Job]]:

@@ -50,7 +50,10 @@ def main(argv: list[str] | None = None) -> None:
     ):
         cells = read_cells(args.size_factors, ["row", "size_factor"])
         rows, kept_factors = cells["row"].to_numpy(), cells["size_factor"].to_numpy()
-        x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))
+        sizes = script.block_sizes(args)
+        if not script.on_gpu(args):
+            sizes["block_budget"] //= 2  # a block is in memory as counts, normalised, and encoded
+        x, var = read_matrix(args.store, compact=True, **sizes)
         factors = np.full(x.shape[0], np.nan)  # NaN: a cell that QC removed
         factors[rows] = kept_factors
         deferred_columns = {"size_factor": kept_factors, **doublet_columns(args.doublets, rows)}
