@@ -52,7 +52,9 @@ def main(argv: list[str] | None = None) -> None:
         rows, kept_factors = cells["row"].to_numpy(), cells["size_factor"].to_numpy()
         sizes = script.block_sizes(args)
         if not script.on_gpu(args):
-            sizes["block_budget"] //= 2  # a block is in memory as counts, normalised, and encoded
+            sizes["block_budget"] //= (
+                2  # counts, normalised and encoded values are in memory at once
+            )
         x, var = read_matrix(args.store, compact=True, **sizes)
         factors = np.full(x.shape[0], np.nan)  # NaN: a cell that QC removed
         factors[rows] = kept_factors
