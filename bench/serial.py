@@ -7,7 +7,8 @@ for each step how many nanoseconds it takes for one more stored value of its inp
 
 - ``work``: processor time of all threads,
 - ``main``: processor time of the main thread,
-- ``GIL``: time in which a thread holds the interpreter lock (py-spy, 500 samples per second),
+- ``GIL``: time in which a thread holds the interpreter lock (500 samples per second of py-spy,
+  which ``pip install py-spy`` brings),
 - ``stage``: processor time of the busiest pool of one thread (a writer, a table),
 - the least time on 16, 32 and 64 cores: the share of the work, or the longest serial part.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 import h5py
@@ -33,13 +32,7 @@ def main(argv: list[str] | None = None) -> None:
             help=f"{file} of each plate, in the order of the atlas",
         )
     parser.add_argument("--by", nargs="+", required=True, help="obs columns")
-    parser.add_argument(
-        "--labels",
-        type=json.loads,
-        default="{}",
-        metavar="JSON",
-        help="by plate, the values of further obs columns: {PLATE: {COLUMN: VALUE}}",
-    )
+    script.add_labels(parser)
     parser.add_argument("--map", type=Path, help="map.zarr, with the clusters of all cells")
     parser.add_argument("--umap", type=Path, help="umap.h5ad, with those of the sample")
     parser.add_argument("--groups", type=Path, required=True, help="cell_groups.h5 to write")

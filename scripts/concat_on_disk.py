@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from scatlas.io import concat_on_disk
@@ -15,13 +14,7 @@ def main(argv: list[str] | None = None) -> None:
         "--selected", nargs="+", required=True, metavar="PLATE=PATH", help="selected.zarr of each"
     )
     parser.add_argument("--merged", type=Path, required=True, help="merged.zarr to write")
-    parser.add_argument(
-        "--labels",
-        type=json.loads,
-        default="{}",
-        metavar="JSON",
-        help="by plate, the values of further obs columns: {PLATE: {COLUMN: VALUE}}",
-    )
+    script.add_labels(parser)
     args = parser.parse_args(argv)
     with script.run_script(args, outputs=[args.merged]) as facts:
         facts |= concat_on_disk(

@@ -13,6 +13,7 @@ from scatlas.io import read_cells, read_matrix
 from scatlas.io.products.group_sums_store import write_group_sums
 from scatlas.matrix.markers import sum_plate
 from scatlas.matrix.select_normalize import select_and_log_normalize
+from scatlas.matrix.size_factors import size_factors_by_row
 from scatlas.workflow import script
 
 
@@ -30,8 +31,7 @@ def main(argv: list[str] | None = None) -> None:
     ):
         cells = read_cells(args.size_factors, ["row", "size_factor"])
         x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))
-        factors = np.full(x.shape[0], np.nan)  # NaN: a cell that QC removed
-        factors[cells["row"]] = cells["size_factor"]
+        factors = size_factors_by_row(cells, x.shape[0])
         values = select_and_log_normalize(x, np.arange(len(var)), size_factors=factors)
         with h5py.File(args.groups) as file:
             labels = read_elem(file[args.plate])

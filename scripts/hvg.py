@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from scatlas.errors import prefix_errors
 from scatlas.get import on_backend
 from scatlas.io import atomic_path, read_cells, read_matrix
 from scatlas.matrix.hvg import hvg_of_counts
+from scatlas.matrix.size_factors import size_factors_by_row
 from scatlas.workflow import script
 from scatlas.workflow.cell_filter import frequent_genes
 from scatlas.workflow.config.cli_options import add_options, from_options
@@ -37,8 +37,7 @@ def main(argv: list[str] | None = None) -> None:
         cells = read_cells(args.size_factors, ["row", "size_factor"])
         x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))
         x = on_backend(x)
-        factors = np.full(x.shape[0], np.nan)  # NaN: a cell that QC has taken out
-        factors[cells["row"]] = cells["size_factor"]
+        factors = size_factors_by_row(cells, x.shape[0])
         genes = None
         if args.drop_rare_genes is not None:
             n_cells = var["n_cells_by_counts"].to_numpy()

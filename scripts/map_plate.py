@@ -22,6 +22,7 @@ from scatlas.io.zarr_writer.sharded_array import PROJECTED_CODEC, ShardedArray, 
 from scatlas.matrix.held_variance import PlateMoments, held_variance
 from scatlas.matrix.reference_map import UNLIKE_RANK, Placement
 from scatlas.matrix.select_normalize import select_and_log_normalize
+from scatlas.matrix.size_factors import size_factors_by_row
 from scatlas.workflow import script
 from scatlas.workflow.atlas_genes import find_genes
 from scatlas.workflow.cell_filter import doublet_columns
@@ -57,9 +58,8 @@ def main(argv: list[str] | None = None) -> None:
         x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))
         reference = read_reference(args.reference)
         genes = find_genes(var, reference.var.index, max_missing=args.max_missing_genes)
-        of_cell = np.full(x.shape[0], np.nan)  # NaN: a cell that QC removed
-        of_cell[rows] = factors
-        selected = select_and_log_normalize(x, genes.positions, size_factors=of_cell)
+        by_row = size_factors_by_row(cells, x.shape[0])
+        selected = select_and_log_normalize(x, genes.positions, size_factors=by_row)
         known = {"size_factor": factors, **doublet_columns(args.doublets, rows)}
         known |= constant_columns(args.plate, args.labels, rows.size)
         unlike = write_mapped(args, selected, genes.columns, reference, rows, known)

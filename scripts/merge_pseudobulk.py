@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from scatlas.io import merge_sums
@@ -15,13 +14,7 @@ def main(argv: list[str] | None = None) -> None:
         "--sums", nargs="+", required=True, metavar="PLATE=PATH", help="pseudobulk.zarr of each"
     )
     parser.add_argument("--genes", choices=["same", "intersect"], default="same")
-    parser.add_argument(
-        "--labels",
-        type=json.loads,
-        default="{}",
-        metavar="JSON",
-        help="by plate, the values of further obs columns: {PLATE: {COLUMN: VALUE}}",
-    )
+    script.add_labels(parser)
     parser.add_argument("--pseudobulk", type=Path, required=True, help="pseudobulk.h5ad to write")
     args = parser.parse_args(argv)
     with script.run_script(args, outputs=[args.pseudobulk]) as facts:

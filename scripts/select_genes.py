@@ -27,6 +27,7 @@ from scatlas.io import (
 )
 from scatlas.matrix.gram import GramAccumulator
 from scatlas.matrix.select_normalize import select_and_log_normalize
+from scatlas.matrix.size_factors import size_factors_by_row
 from scatlas.workflow import script
 from scatlas.workflow.cell_filter import doublet_columns
 
@@ -56,8 +57,7 @@ def main(argv: list[str] | None = None) -> None:
                 2  # counts, normalised and encoded values are in memory at once
             )
         x, var = read_matrix(args.store, compact=True, **sizes)
-        factors = np.full(x.shape[0], np.nan)  # NaN: a cell that QC removed
-        factors[rows] = kept_factors
+        factors = size_factors_by_row(cells, x.shape[0])
         deferred_columns = {"size_factor": kept_factors, **doublet_columns(args.doublets, rows)}
         obs, notices = obs.with_room_for(deferred_columns)
         for notice in notices:

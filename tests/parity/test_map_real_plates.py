@@ -14,16 +14,15 @@ from sklearn.metrics import roc_auc_score
 
 import scatlas as sa
 from scatlas.matrix import inverted_lists, projection
+from tests.parity.real_plates import PLATES, read_normalized
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.real
 
-PLATES = [f"mix_plate{i}" for i in range(1, 6)]
-# The same total on all plates. With the median of each plate, differences in depth between plates
+# All plates have the same total. With the median of each plate, differences in depth between plates
 # hide lines: the area under ROC falls to 0.73.
-TARGET_SUM = 1e4
 # With 50, the components of a reference without HCC827 hold too little of what sets this line
 # apart: the area under ROC is 0.91 on one plate.
 N_COMPS = 100
@@ -32,16 +31,7 @@ N_NEIGHBORS = 15
 
 @pytest.fixture(scope="module")
 def plates(plates_dir: Path) -> dict[str, ad.AnnData]:
-    """Cells that passed QC, normalised, with the highly variable genes of each plate."""
-    plates = {}
-    for name in PLATES:
-        plate = ad.read_h5ad(plates_dir / f"{name}.h5ad")
-        plate = plate[plate.obs["pass_filter"] == "full"].copy()
-        plate.obs["cell_line"] = plate.obs["cell_line"].astype(str)
-        sa.pp.normalize_total(plate, target_sum=TARGET_SUM)
-        sa.pp.log1p(plate)
-        plates[name] = plate
-    return plates
+    return read_normalized(plates_dir)
 
 
 def reference_of(plates: dict[str, ad.AnnData], left_out: str, line: str | None) -> ad.AnnData:

@@ -9,27 +9,20 @@ import anndata as ad
 import numpy as np
 import pytest
 
-import scatlas as sa
 from scatlas.io.products.group_sums_store import write_group_sums
 from scatlas.matrix.markers import merge_plates, rank_markers, sum_plate
+from tests.parity.real_plates import read_normalized
 
 pytestmark = pytest.mark.real
 
-PLATES = [f"mix_plate{i}" for i in range(1, 6)]
-TARGET_SUM = 1e4
 N_GENES = 100
 
 
 @pytest.fixture(scope="module")
 def plates(plates_dir: Path) -> dict[str, ad.AnnData]:
-    plates = {}
-    for name in PLATES:
-        plate = ad.read_h5ad(plates_dir / f"{name}.h5ad")
-        plate = plate[plate.obs["pass_filter"] == "full"].copy()
-        plate.obs["cell_line"] = plate.obs["cell_line"].astype(str).astype("category")
-        sa.pp.normalize_total(plate, target_sum=TARGET_SUM)
-        sa.pp.log1p(plate)
-        plates[name] = plate
+    plates = read_normalized(plates_dir)
+    for plate in plates.values():
+        plate.obs["cell_line"] = plate.obs["cell_line"].astype("category")
     return plates
 
 

@@ -12,6 +12,7 @@ from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
 
 if TYPE_CHECKING:
+    import pandas as pd
     from numpy.typing import ArrayLike, NDArray
 
 
@@ -99,3 +100,22 @@ def cell_totals(x: Any, genes: NDArray[np.bool_] | None = None) -> NDArray[Any]:
 def reciprocal(factors: NDArray[np.float64]) -> NDArray[np.float64]:
     """1 / factor, and 1 for empty cells (factor 0), whose counts stay as they are."""
     return 1.0 / np.where(factors == 0, 1.0, factors)
+
+
+def size_factors_by_row(cells: pd.DataFrame, n_cells: int) -> NDArray[np.float64]:
+    """Size factors of all cells of a plate.
+
+    Parameters
+    ----------
+    cells
+        Columns ``row`` and ``size_factor`` of the cells that QC has kept.
+    n_cells
+        Number of cells of the plate.
+
+    Returns
+    -------
+    float64 ``[n_cells]``; NaN for a cell that QC has removed.
+    """
+    factors = np.full(n_cells, np.nan)
+    factors[cells["row"]] = cells["size_factor"]
+    return factors

@@ -426,6 +426,17 @@ def run_main(main: Callable[[], None], *, blocks: bool = True) -> None:
         sys.exit(f"error: {error}")
 
 
+def add_labels(parser: argparse.ArgumentParser) -> None:
+    """Add the option with the labels of the plate sheet."""
+    parser.add_argument(
+        "--labels",
+        type=json.loads,
+        default="{}",
+        metavar="JSON",
+        help="by plate, the values of further obs columns: {PLATE: {COLUMN: VALUE}}",
+    )
+
+
 def plate_paths(values: list[str]) -> dict[str, Path]:
     """Paths by plate from ``PLATE=PATH`` options, in their order."""
     return {plate: Path(path) for plate, _, path in (value.partition("=") for value in values)}

@@ -72,7 +72,7 @@ class EncodedText:
             return parts[0]
         starts, end = [np.zeros(1, np.int64)], 0
         for part in parts:
-            starts.append(part.starts[1:] + (end - part.starts[0]))
+            starts.append(part.starts[1:] + end)
             end += part.content.size
         contents = [np.empty(0, np.uint8), *(part.content for part in parts)]
         return EncodedText(np.concatenate(contents), np.concatenate(starts))
@@ -82,7 +82,7 @@ class EncodedText:
 
     def __getitem__(self, rows: slice | NDArray[np.int64]) -> EncodedText:
         """Some texts: a range, or those of ascending positions."""
-        from scatlas.io.chunks.text_loops import copy_texts
+        from scatlas.io.chunks.text_loops import take_texts
 
         if isinstance(rows, slice):
             lo, hi, _ = rows.indices(len(self))
@@ -91,7 +91,7 @@ class EncodedText:
         sizes = np.diff(self.starts)[rows]
         starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
         content = np.empty(starts[-1], np.uint8)
-        copy_texts(self.content, self.starts[:-1][rows], starts, content)
+        take_texts(self.content, self.starts[:-1][rows], starts, content)
         return EncodedText(content, starts)
 
     def decode(self) -> NDArray[np.object_]:

@@ -34,7 +34,7 @@ def find_starts(content: NDArray[np.uint8], starts: NDArray[np.int64]) -> int:
 
 
 @njit(nogil=True, cache=True)
-def copy_texts(
+def take_texts(
     content: NDArray[np.uint8],
     sources: NDArray[np.int64],
     starts: NDArray[np.int64],

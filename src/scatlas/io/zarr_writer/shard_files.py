@@ -11,6 +11,7 @@ import numpy as np
 from google_crc32c import value as crc32c
 
 if TYPE_CHECKING:
+    from io import FileIO
     from pathlib import Path
 
 CHECKSUM_BYTES = 4
@@ -37,7 +38,7 @@ class EncodedRun(NamedTuple):
 
 
 @dataclass
-class _File:
+class _Shard:
     """The file of a shard.
 
     Attributes
@@ -48,13 +49,13 @@ class _File:
         Whether all content has its place.
     """
 
-    descriptor: int
+    file: FileIO
     n_writes: int = 0
     complete: bool = False
 
 
 class _Write(NamedTuple):
-    file: _File
+    shard: _Shard
     offset: int
     content: bytes | bytearray | memoryview
 
@@ -83,9 +84,9 @@ class ShardFiles:
         self._lock = Lock()
         self._early: dict[int, EncodedRun] = {}
         self._next = 0
-        self._file: _File | None = None
+        self._shard: _Shard | None = None
         self._offset = 0
-        self._open: set[int] = set()
+        self._open: set[FileIO] = set()
 
     def name(self, number: int) -> str:
         """File of a shard, below the folder of the array."""
@@ -103,59 +104,58 @@ class ShardFiles:
 
     def finish(self) -> None:
         """Write the index of the last shard, after all runs."""
-        if self._file is not None:
+        if self._shard is not None:
             with self._lock:
-                writes = [self._place_index(self._file)]
+                writes = [self._place_index(self._shard)]
             self._write(writes)
 
     def abandon(self) -> None:
         """Close the files as they are; no thread may be writing."""
         while self._open:
-            os.close(self._open.pop())
-        self._file = None
+            self._open.pop().close()
+        self._shard = None
 
     def _place(self, run: EncodedRun) -> list[_Write]:
-        if self._file is None:
+        if self._shard is None:
             path = self._path / self.name(len(self.sizes) // self.shard_chunks)
             path.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            self._file = _File(os.open(path, flags, 0o666))
-            self._open.add(self._file.descriptor)
+            self._shard = _Shard(path.open("wb", buffering=0))
+            self._open.add(self._shard.file)
             self._offset = 0
-        file = self._file
+        shard = self._shard
         self.sizes += run.sizes
         self.checksums += run.checksums
-        writes = [self._at_end(file, run.content)]
+        writes = [self._at_end(shard, run.content)]
         if len(self.sizes) % self.shard_chunks == 0:
-            writes.append(self._place_index(file))
+            writes.append(self._place_index(shard))
         return writes
 
-    def _place_index(self, file: _File) -> _Write:
+    def _place_index(self, shard: _Shard) -> _Write:
         n_chunks = len(self.sizes) % self.shard_chunks or self.shard_chunks
         sizes = np.array(self.sizes[-n_chunks:], np.uint64)
         index = np.full((self.shard_chunks, 2), _NO_CHUNK, np.uint64)
         index[:n_chunks, 1] = sizes
         index[:n_chunks, 0] = np.cumsum(sizes) - sizes
         encoded = index.astype("<u8").tobytes()
-        write = self._at_end(file, encoded + crc32c(encoded).to_bytes(CHECKSUM_BYTES, "little"))
-        file.complete = True
-        self._file = None
+        write = self._at_end(shard, encoded + crc32c(encoded).to_bytes(CHECKSUM_BYTES, "little"))
+        shard.complete = True
+        self._shard = None
         return write
 
-    def _at_end(self, file: _File, content: bytes | bytearray | memoryview) -> _Write:
-        write = _Write(file, self._offset, content)
+    def _at_end(self, shard: _Shard, content: bytes | bytearray | memoryview) -> _Write:
+        write = _Write(shard, self._offset, content)
         self._offset += len(content)
-        file.n_writes += 1
+        shard.n_writes += 1
         return write
 
     def _write(self, writes: list[_Write]) -> None:
-        for file, offset, content in writes:
+        for shard, offset, content in writes:
             left = memoryview(content)
             while left:
-                n_bytes = os.pwrite(file.descriptor, left, offset)
+                n_bytes = os.pwrite(shard.file.fileno(), left, offset)
                 left, offset = left[n_bytes:], offset + n_bytes
             with self._lock:
-                file.n_writes -= 1
-                if file.complete and not file.n_writes:
-                    self._open.remove(file.descriptor)
-                    os.close(file.descriptor)
+                shard.n_writes -= 1
+                if shard.complete and not shard.n_writes:
+                    self._open.remove(shard.file)
+                    shard.file.close()

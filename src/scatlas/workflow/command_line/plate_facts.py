@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+import anndata as ad
 import numpy as np
 import pandas as pd
 
@@ -20,6 +21,7 @@ from scatlas.io.matrices.matrix_market import (
 )
 from scatlas.io.tables.mitochondrial import find_mitochondrial, mitochondrial_genes
 from scatlas.io.tables.table import Table
+from scatlas.pp import calculate_qc_metrics
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -124,17 +126,10 @@ def _mitochondrial(var: Table) -> tuple[tuple[int, str, str | None], np.ndarray]
 
 
 def _metrics(block: sp.csr_matrix, mt: np.ndarray) -> pd.DataFrame:
-    """Metrics of the cells of a block, as the step `load` computes them for all cells."""
-    rows = np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
-    values = block.data.astype(np.float64)
-    total, of_mt, genes = (
-        np.bincount(rows, weights, block.shape[0])
-        for weights in (values, values * mt[block.indices], values != 0)
-    )
-    percent = np.divide(100 * of_mt, total, out=np.full(len(total), np.nan), where=total > 0)
-    return pd.DataFrame(
-        {"total_counts": total, "n_genes_by_counts": genes, "pct_counts_mt": percent}
-    )
+    """Metrics of the cells of a block."""
+    adata = ad.AnnData(block, var=pd.DataFrame({"mt": mt}, index=np.arange(mt.size).astype(str)))
+    calculate_qc_metrics(adata, qc_vars=["mt"], percent_top=None, log1p=False, inplace=True)
+    return adata.obs[["total_counts", "n_genes_by_counts", "pct_counts_mt"]]
 
 
 def _without_empty(metrics: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
