@@ -169,7 +169,9 @@ def _run(
 
 def run_script(_: dict[str, Any]) -> None:
     """Run a script like ``python script.py``."""
-    sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
+    # The server runs with -P: its first entry is one of PYTHONPATH, in an installed package the
+    # folder of all libraries.
+    sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 

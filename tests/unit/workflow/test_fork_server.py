@@ -85,6 +85,26 @@ def test_a_forked_script_has_all_of_its_client(
     assert (second["variable"], second["parent"]) == (None, facts["parent"])
 
 
+def test_a_forked_script_imports_from_the_first_folder_of_pythonpath(
+    probe: Path, tmp_path: Path
+) -> None:
+    """In an installed package that is the folder of all libraries."""
+    (tmp_path / "libraries").mkdir()
+    (tmp_path / "libraries" / "only_here.py").write_text("")
+    script = probe.with_name("imports_late.py")
+    script.write_text("import os, only_here\nprint('parent', os.getppid())")
+    with subprocess.Popen(["sleep", "1000"]) as own:
+        env = environment(own, PYTHONPATH=f"{tmp_path / 'libraries'}:{ROOT / 'src'}")
+        try:
+            done = subprocess.run(
+                [*CLIENT, str(script)], env=env, capture_output=True, text=True, check=False
+            )
+        finally:
+            own.kill()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout != f"parent {os.getpid()}\n", "the server did not fork it"
+
+
 def test_a_step_on_a_small_plate_starts_at_once(
     owner: subprocess.Popen[bytes], probe: Path, tmp_path: Path
 ) -> None:
