@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +52,7 @@ def run_workflow(
     jobs: int,
     subset: int,
     again: bool = False,
+    options: Sequence[str] = (),
     **settings: object,
 ) -> Jobs:
     """Run all rules on these plates, with new results in ``folder/results``.
@@ -62,6 +65,8 @@ def run_workflow(
         Cells of the UMAP.
     again
         Run what changed; otherwise everything.
+    options
+        More options of Snakemake.
     settings
         Sections of the config.
     """
@@ -74,13 +79,11 @@ def run_workflow(
         **settings,
     }
     (folder / "config.json").write_text(json.dumps(config))
-    command = [
-        *(sys.executable, "-m", "snakemake", "--snakefile", ROOT / "Snakefile"),
-        *("--directory", folder, "--configfile", folder / "config.json"),
-        *("--cores", jobs, *([] if again else ["--forceall"]), "--quiet", "all"),
-    ]
+    command = _snakemake(
+        folder, jobs, *([] if again else ["--forceall"]), *options, "--quiet", "all"
+    )
     begin = time.perf_counter()
-    subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     wall = time.perf_counter() - begin
     manifests = folder / "results/manifests"
     records = {}
@@ -91,6 +94,22 @@ def run_workflow(
     loads = (manifests / f"load/{path.stem}.json" for path in plates)
     values = sum(json.loads(load.read_text())["n_values"] for load in loads)
     return Jobs(wall, values, records)
+
+
+def expected_time(folder: Path, *, jobs: int, options: Sequence[str] = ()) -> str:
+    """Sentence of ``snakemake -n`` about the time of the last :func:`run_workflow`."""
+    command = _snakemake(folder, jobs, "--forceall", *options, "-n", "--quiet", "rules")
+    done = subprocess.run(command, check=True, text=True, capture_output=True)
+    found = re.search(r"Expected run time: .*", done.stdout + done.stderr)
+    return found[0] if found else "no expected run time"
+
+
+def _snakemake(folder: Path, jobs: int, *options: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")),
+        *("--directory", str(folder), "--configfile", str(folder / "config.json")),
+        *("--cores", str(jobs), *options),
+    ]
 
 
 def by_rule(jobs: Jobs) -> dict[str, tuple[float, int]]:

@@ -133,10 +133,17 @@ class Head:
             time.sleep(0.2)
 
     def finish(self) -> None:
-        assert self.process.wait(PATIENCE) == 0, self.said()
+        """Wait for the end of Snakemake, as long as its log grows."""
+        log = self.project.folder / "head.log"
+        while self.process.poll() is None:
+            silence = time.time() - log.stat().st_mtime
+            assert silence < PATIENCE, f"nothing new for {PATIENCE} s: {self.said()}"
+            time.sleep(0.2)
+        assert self.process.returncode == 0, self.said()
 
     def said(self) -> str:
-        return (self.project.folder / "head.log").read_text()[-6000:]
+        queue = "\n".join(f"{job}" for job in jobs().values() if job.state not in ENDED)
+        return f"{(self.project.folder / 'head.log').read_text()[-6000:]}\nIn the queue:\n{queue}"
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,134 @@
+"""Run the whole workflow through Snakemake on this machine; compare with the expected run time.
+
+    python bench/gpu/workflow.py FOLDER --plates 6 --cells 1000000              # one GPU
+    python bench/gpu/workflow.py FOLDER --plates 6 --cells 1000000 --backend cpu
+
+Makes --sources gzip plates in Tahoe's layout in FOLDER (by make_plate.py, on the GPU), copies them
+for the other plates, and runs `snakemake` with the profile of such a machine: several jobs at once,
+and two on the GPU. Sources and stores are in the page cache where they fit. The first, uncounted
+run, of plates of a few cells, compiles the kernels.
+
+Prints the seconds of the command, those of each rule's jobs, what `snakemake -n` expected, and the
+average of the GPU's use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness import ROOT, head
+from run_side import publish
+from workflow_run import QC, by_rule, expected_time, run_workflow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FEW_CELLS = 3000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--plates", type=int, default=6)
+    parser.add_argument("--cells", type=int, default=1_000_000, help="per plate")
+    parser.add_argument("--genes", type=int, default=62_710)
+    parser.add_argument("--sources", type=int, default=2, help="different plates to make")
+    parser.add_argument("--backend", default="gpu", choices=["gpu", "cpu"])
+    parser.add_argument("--comps", type=int, default=300)
+    parser.add_argument("--map", default="all", choices=["all", "sample"], help="cells of the map")
+    parser.add_argument("--subset", type=int, default=100_000, help="cells of the sample")
+    parser.add_argument("--budget", default="auto", help="block budget of the jobs")
+    parser.add_argument("--out", type=Path, help="also write the result to this file")
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    cores = len(os.sched_getaffinity(0))
+    settings = {
+        "backend": args.backend,
+        "qc": QC,
+        "consensus": {"min_plates": 2},
+        "pca": {"n_comps": args.comps},
+        "map": {"cells": args.map},
+        "compute": {"block_budget": args.budget},
+    }
+    profile = ROOT / "profiles" / ("local-gpu" if args.backend == "gpu" else "default")
+    run = {"jobs": cores, "options": ["--profile", str(profile)]}
+    few = plates_of(args.folder / "few", 2, FEW_CELLS, args)
+    run_workflow(args.folder / "few", few, subset=2000, **run, **settings)  # compiles kernels
+    plates = plates_of(args.folder / "plates", args.sources, args.cells, args)
+    # The sheet refuses two rows with one file.
+    all_plates = [args.folder / "plates" / f"p{number + 1}.h5ad" for number in range(args.plates)]
+    for number, path in enumerate(all_plates):
+        if not path.exists():
+            shutil.copyfile(plates[number % len(plates)], path)
+    with gpu_use() as use:
+        jobs = run_workflow(args.folder, all_plates, subset=args.subset, **run, **settings)
+    lines = head("snakemake", "numpy", "anndata", "zarr", "h5py", "numba")
+    lines += [
+        f"# {args.plates} plates x {args.cells:,} cells x {args.genes:,} genes, "
+        f"{jobs.values / 1e9:.2f}e9 values; {args.sources} of them are different",
+        f"snakemake --profile {profile.name}, {cores} cores: {jobs.wall:.1f} s, "
+        f"{jobs.values / jobs.wall / 1e6:.0f} M values/s",
+        expected_time(args.folder, **run),
+    ]
+    if use:
+        lines.append(f"use of the GPU, average of {len(use)} samples: {sum(use) / len(use):.0f}%")
+    lines.append(f"{'rule':<18}{'seconds of its jobs':>20}{'peak GB of one':>16}")
+    for rule, (seconds, peak) in by_rule(jobs).items():
+        lines.append(f"{rule:<18}{seconds:>20.1f}{peak / 1e9:>16.2f}")
+    publish(lines, args.out)
+
+
+def plates_of(folder: Path, n: int, n_cells: int, args: argparse.Namespace) -> list[Path]:
+    """Make plates, unless they exist, all at once."""
+    paths = [folder / f"plate{i}_{n_cells}.h5ad" for i in range(1, n + 1)]
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [path for path in paths if not path.exists()]
+    processes = []
+    for number, path in enumerate(missing):
+        size = ["--cells", str(n_cells), "--genes", str(args.genes), "--plates", str(number + 1)]
+        command = [sys.executable, str(ROOT / "bench/gpu/make_plate.py"), str(path), *size]
+        processes.append(subprocess.Popen(command))
+    codes = [process.wait() for process in processes]
+    if any(codes):
+        sys.exit("a plate could not be made")
+    return paths
+
+
+@contextmanager
+def gpu_use() -> Iterator[list[int]]:
+    """Yield a list that fills with the GPU's use in percent, four times per second."""
+    use: list[int] = []
+    done = threading.Event()
+    if shutil.which("nvidia-smi") is None:
+        yield use
+        return
+    import pynvml
+
+    pynvml.nvmlInit()
+    gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+
+    def watch() -> None:
+        while not done.wait(0.25):
+            use.append(pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield use
+    finally:
+        done.set()
+        watcher.join()
+
+
+if __name__ == "__main__":
+    main()
