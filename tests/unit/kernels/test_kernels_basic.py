@@ -234,6 +234,19 @@ def test_log1p_over_the_whole_range() -> None:
     np.testing.assert_array_equal(normalize_cpu.log1p(x), want)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_the_fast_logarithm_of_float32_has_the_bits_of_the_exact_one() -> None:
+    """Float32 numbers of all sizes, NaN and infinite ones too (once all 2**32 were tried)."""
+    x = np.arange(0, 2**32, 2111, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    counts = np.random.default_rng(0).gamma(1.0, 2.0, 2_000_000).astype(np.float32)
+    near_zero = np.array([0.0, -0.0, 1e-45, -1e-40, 2**-29, 2**-30, -(2**-29)], np.float32)
+    for values in (x, counts, near_zero):
+        want, got = np.empty_like(values), np.empty_like(values)
+        normalize_cpu._log1p_flat(values, 1.0, want)
+        normalize_cpu.log1p_into(values, got)
+        np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
+
+
 def test_log1p_at_its_edges_and_types() -> None:
     x = np.array([0.0, -0.0, -1.0, -2.0, np.inf, np.nan, -np.inf])
     np.testing.assert_array_equal(

@@ -171,12 +171,18 @@ def test_large_counts():
     got = downsample_cpu.draw_counts(x, np.zeros(1, int), np.array([7]), **options)
     assert got.sum() == 7
     assert (got.toarray()[0, [0, 3]] > 0).all()
-    state = np.zeros(downsample_cpu._STATE_SIZE, np.uint64)
-    state[downsample_cpu._N_USED] = 4
-    bound = np.uint64(3 * 2**30)
-    drawn = np.array([downsample_cpu._random_below(state, bound) for _ in range(4000)])
-    assert state[downsample_cpu._COUNTER] > 1200, "a quarter of the words is drawn again"
-    assert stats.kstest(drawn / float(bound), "uniform").pvalue > 0.01
+    # 3 * 2**30 counts: a quarter of the words would be biased and is drawn again.
+    bound, n_drawn = np.uint64(3 * 2**30), 400_000
+    words, state = np.empty((4, downsample_cpu._N_CALLS), np.uint64), np.array([0, 0, 1], np.uint64)
+    downsample_cpu._fill(words, state)
+    low = words * bound & np.uint64(2**32 - 1)
+    biased = np.vectorize(downsample_cpu._is_biased)(low, bound)
+    assert 0.1 < biased.mean() < 0.4
+    assert state[downsample_cpu._COUNTER] == downsample_cpu._N_CALLS
+    genes = csr(np.full((1, 48), 2**26, np.int64))
+    got = downsample_cpu.draw_counts(genes, np.zeros(1, int), np.array([n_drawn]), **options)
+    assert got.sum() == n_drawn
+    assert stats.chisquare(got.toarray()[0]).pvalue > 0.01
 
 
 # --- distribution -----------------------------------------------------------------------------

@@ -35,10 +35,12 @@ _MASK = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
-_ONE, _FOUR = np.uint64(1), np.uint64(4)
-# State of a cell's random numbers: four words (0 to 3), how many of them are used, the counter of
-# Philox, the cell, the seed.
-_N_USED, _COUNTER, _CELL, _SEED, _STATE_SIZE = 4, 5, 6, 7, 8
+_ONE = np.uint64(1)
+# Calls of Philox at a time, which the compiler vectorises; each gives four words.
+_N_CALLS = 32
+_N_WORDS = 4 * _N_CALLS
+# State of a cell's random numbers: the counter of Philox, the cell, the seed.
+_COUNTER, _CELL, _SEED, _STATE_SIZE = 0, 1, 2, 3
 
 
 def draw_counts(
@@ -139,50 +141,47 @@ def _philox(
 
 
 @njit(nogil=True, cache=True)
-def _random_word(state: UInt64Array) -> np.uint64:
-    """Next random word of 32 bits."""
-    if state[_N_USED] == _FOUR:
-        counter, cell, seed = state[_COUNTER], state[_CELL], state[_SEED]
-        state[0], state[1], state[2], state[3] = _philox(
-            counter & _MASK,
-            counter >> _HALF,
-            cell & _MASK,
-            cell >> _HALF,
-            seed & _MASK,
-            seed >> _HALF,
+def _fill(words: UInt64Array, state: UInt64Array) -> None:
+    """The next random words ``[4, n_calls]`` of a cell; the i-th is at ``[i % 4, i // 4]``."""
+    counter, cell, seed = state[_COUNTER], state[_CELL], state[_SEED]
+    for call in range(_N_CALLS):
+        at = counter + np.uint64(call)
+        words[0, call], words[1, call], words[2, call], words[3, call] = _philox(
+            at & _MASK, at >> _HALF, cell & _MASK, cell >> _HALF, seed & _MASK, seed >> _HALF
         )
-        state[_COUNTER] = counter + _ONE
-        state[_N_USED] = np.uint64(0)
-    word = state[state[_N_USED]]
-    state[_N_USED] += _ONE
-    return word
+    state[_COUNTER] = counter + np.uint64(_N_CALLS)
 
 
 @njit(nogil=True, cache=True)
-def _random_below(state: UInt64Array, bound: np.uint64) -> np.uint64:
-    """A random number below a bound of 1 to 2**32 - 1."""
-    product = _random_word(state) * bound
-    low = product & _MASK
-    if low < bound:
-        least = ((_MASK - bound) + _ONE) % bound  # 2**32 modulo the bound
-        while low < least:
-            product = _random_word(state) * bound
-            low = product & _MASK
-    return product >> _HALF
+def _is_biased(low: np.uint64, bound: np.uint64) -> bool:
+    """Whether a number below a bound must be drawn again; `low` is the low half of the product."""
+    return low < bound and low < ((_MASK - bound) + _ONE) % bound  # 2**32 modulo the bound
 
 
+# The two loops hold the same draw of a number below a bound: as a function that takes the buffer it
+# would take ten times as long.
 @njit(nogil=True, cache=True)
-def _draw_without_replacement(values: Array, target: int, state: UInt64Array, out: Array) -> None:
+def _draw_without_replacement(
+    values: Array, target: int, words: UInt64Array, state: UInt64Array, out: Array
+) -> None:
     """Draw `target` of the counts of a cell without replacement."""
     n_left = np.uint64(0)
     for at in range(values.size):
         n_left += np.uint64(values[at])
     n_wanted = np.uint64(target)
+    used = _N_WORDS
     for at in range(values.size):
         n = np.uint64(values[at])
         n_kept = np.uint64(0)
         while n and n_wanted and n_wanted < n_left:
-            if _random_below(state, n_left) < n_wanted:
+            if used == _N_WORDS:
+                _fill(words, state)
+                used = 0
+            product = words[used & 3, used >> 2] * n_left
+            used += 1
+            if _is_biased(product & _MASK, n_left):
+                continue
+            if product >> _HALF < n_wanted:
                 n_kept += _ONE
                 n_wanted -= _ONE
             n_left -= _ONE
@@ -195,7 +194,9 @@ def _draw_without_replacement(values: Array, target: int, state: UInt64Array, ou
 
 
 @njit(nogil=True, cache=True)
-def _draw_with_replacement(values: Array, target: int, state: UInt64Array, out: Array) -> None:
+def _draw_with_replacement(
+    values: Array, target: int, words: UInt64Array, state: UInt64Array, out: Array
+) -> None:
     """Draw `target` counts of a cell with replacement."""
     ends = np.empty(values.size, np.uint64)
     total = np.uint64(0)
@@ -203,9 +204,16 @@ def _draw_with_replacement(values: Array, target: int, state: UInt64Array, out: 
         total += np.uint64(values[at])
         ends[at] = total
         out[at] = 0
-    if total:
-        for _ in range(target):
-            out[np.searchsorted(ends, _random_below(state, total), side="right")] += 1
+    n_drawn, used = 0, _N_WORDS
+    while total and n_drawn < target:
+        if used == _N_WORDS:
+            _fill(words, state)
+            used = 0
+        product = words[used & 3, used >> 2] * total
+        used += 1
+        if not _is_biased(product & _MASK, total):
+            out[np.searchsorted(ends, product >> _HALF, side="right")] += 1
+            n_drawn += 1
 
 
 @njit(nogil=True, cache=True)
@@ -218,6 +226,7 @@ def _draw_rows(
     replace: bool,
     out: Array,
 ) -> None:
+    words = np.empty((4, _N_CALLS), np.uint64)
     state = np.zeros(_STATE_SIZE, np.uint64)
     for row in range(indptr.size - 1):
         values, to = data[indptr[row] : indptr[row + 1]], out[indptr[row] : indptr[row + 1]]
@@ -225,9 +234,8 @@ def _draw_rows(
             for at in range(values.size):
                 to[at] = values[at]
             continue
-        state[_N_USED], state[_COUNTER] = _FOUR, np.uint64(0)
-        state[_CELL], state[_SEED] = cells[row], seed
+        state[_COUNTER], state[_CELL], state[_SEED] = np.uint64(0), cells[row], seed
         if replace:
-            _draw_with_replacement(values, targets[row], state, to)
+            _draw_with_replacement(values, targets[row], words, state, to)
         else:
-            _draw_without_replacement(values, targets[row], state, to)
+            _draw_without_replacement(values, targets[row], words, state, to)

@@ -56,7 +56,7 @@ def scale(
         indptr = row_offsets(x)
         if mean is None:
             data = np.empty(x.data.shape, dtype=dtype)
-            _scale_csr(x.data, x.indices, indptr, sd, high, rows, data)
+            scale_csr_into(x, sd, max_value, rows, data)
             out = sparse.csr_matrix((n_rows, n_genes), dtype=dtype)
             # Copies of the index arrays, so that an edit in place does not change the source block.
             out.data, out.indices, out.indptr = data, x.indices.copy(), x.indptr.copy()
@@ -68,6 +68,16 @@ def scale(
     centre = np.zeros(n_genes) if mean is None else mean
     _scale_dense(np.asarray(x), centre, sd, low, high, rows, dense)
     return dense
+
+
+def scale_csr_into(
+    x: SparseBlock, sd: Floats, max_value: float | None, rows: Bools | None, out: Array
+) -> None:
+    """Write the values that :func:`scale` gives CSR without centring to `out`."""
+    if rows is None:
+        rows = np.ones(x.shape[0], dtype=bool)
+    high = np.inf if max_value is None else float(max_value)
+    _scale_csr(x.data, x.indices, row_offsets(x), sd, high, rows, out)
 
 
 def scale_stored_values(
