@@ -196,6 +196,8 @@ def _is_dense(x: Any, kind: ArrayKind) -> bool:
 def as_rows(x: Any) -> Any:
     """``x``, as CSR if it is a sparse matrix in memory."""
     kind = kind_of(x)
+    if kind.sparse and not (kind.lazy or kind.gpu) and x.format == "csc":
+        return blocks.to_csr(x)
     return x if kind.lazy else kind.arrays.as_rows(x)
 
 

@@ -1,6 +1,7 @@
 """One pass over the row blocks of a matrix, in memory or on disk; knows kernels and compute."""
 
 from scatlas.blocks.checks import check, check_type, passes
+from scatlas.blocks.compressed_order import to_csr
 from scatlas.blocks.row_blocks import (
     Block,
     csr,
@@ -47,6 +48,7 @@ __all__ = [
     "select_rows",
     "stream",
     "stream_groups",
+    "to_csr",
     "to_memory",
     "view",
     "with_progress",

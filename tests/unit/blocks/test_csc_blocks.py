@@ -15,6 +15,7 @@ import pytest
 from scipy import sparse
 
 import scatlas as sa
+from scatlas import blocks
 
 
 def csc_blocks(x: sparse.csr_matrix, *, declared: type) -> da.Array:
@@ -103,3 +104,21 @@ def test_results_of_csc_blocks_are_declared_as_csr(counts: Any, make_adata: Any)
     sa.pp.log1p(adata)
     assert adata.X._meta.format == "csr"
     assert adata.X.compute(scheduler="synchronous").format == "csr"
+
+
+@pytest.mark.parametrize("kind", [sparse.csc_matrix, sparse.csc_array])
+@pytest.mark.parametrize("shape", [(700, 3000), (3000, 700), (250_000, 3)])
+@pytest.mark.parametrize("dtype", ["f4", "u2", "?"])
+def test_csc_becomes_the_csr_that_scipy_makes(kind, shape, dtype):
+    """In several parts, with empty lines, genes in any order and a gene twice in a cell."""
+    rng = np.random.default_rng(0)
+    n = 400_000
+    cells, genes = rng.integers(shape[0], size=n), rng.integers(shape[1] // 2, size=n) * 2
+    order = np.argsort(genes, kind="stable")
+    ends = np.searchsorted(genes[order], np.arange(shape[1] + 1))
+    x = kind((rng.integers(1, 9, n).astype(dtype), cells[order], ends), shape=shape)
+    got, want = blocks.to_csr(x), x.tocsr()
+    assert type(got) is type(want)
+    for name in ("data", "indices", "indptr"):
+        assert getattr(got, name).dtype == getattr(want, name).dtype
+        np.testing.assert_array_equal(getattr(got, name), getattr(want, name))
