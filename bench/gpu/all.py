@@ -3,9 +3,8 @@
     python bench/gpu/all.py OUT --folder SCRATCH
     python bench/gpu/all.py OUT --folder SCRATCH --only tests workflow*
 
-SCRATCH needs 60 GB; each benchmark writes its result to OUT/NAME.txt as it ends, and what it
-printed to OUT/NAME.log. The tests run beside the first benchmark's plates on other cores. One that
-fails or exceeds its time does not stop the others; the exit status then is 1.
+SCRATCH needs 60 GB. Each benchmark writes its result to OUT/NAME.txt and what it prints to
+OUT/NAME.log. One that fails or exceeds its time does not stop the others; exit status 1 then.
 """
 
 from __future__ import annotations
@@ -22,29 +21,25 @@ from typing import NamedTuple
 from harness import ROOT
 
 BENCH = ROOT / "bench/gpu"
+_LINES = 25  # of each log that are printed
 
 
 class Benchmark(NamedTuple):
-    """A command, with {s} for the scratch folder, and the most seconds it may take.
-
-    ``beside``: it runs at the same time as the next one.
-    """
+    """A command, with {s} for the scratch folder, and the most seconds it may take."""
 
     command: str
     seconds: int
-    beside: bool = False
 
 
-PYTEST = "-m pytest -q -p no:cacheprovider"
-PLATE = f"{BENCH}/make_plate.py {{s}}/plate1"
+PYTEST = f"-m pytest -q -p no:cacheprovider {ROOT}/tests/gpu"
+POOL_TESTS = f"{ROOT}/tests/gpu/test_compute.py"  # they fill the GPU's memory
+SIZE = "--plates 6 --cells 1000000"
 BENCHMARKS = {
-    "tests": Benchmark(f"{PYTEST} -n 4 {ROOT}/tests/gpu --deselect-shared-gpu", 300, beside=True),
-    "workflow-gpu": Benchmark(f"{BENCH}/workflow.py {{s}} --plates 6 --cells 1000000", 240),
-    "workflow-cpu": Benchmark(
-        f"{BENCH}/workflow.py {{s}} --plates 6 --cells 1000000 --backend cpu --map sample", 240
-    ),
-    "map": Benchmark(f"{BENCH}/map.py --cells 100000 11400000", 120),
-    "make-zarr": Benchmark(f"{PLATE}.zarr --cells 500000", 60),
+    "tests": Benchmark(f"{PYTEST} -n 8 --dist worksteal --ignore {POOL_TESTS}", 200),
+    "workflow-gpu": Benchmark(f"{BENCH}/workflow.py {{s}} {SIZE}", 300),
+    "workflow-cpu": Benchmark(f"{BENCH}/workflow.py {{s}} {SIZE} --backend cpu --map sample", 200),
+    "tests-pool": Benchmark(f"-m pytest -q -p no:cacheprovider {POOL_TESTS}", 100),
+    "make-zarr": Benchmark(f"{BENCH}/make_plate.py {{s}}/plate1.zarr --cells 500000", 60),
     "vs_rsc-zarr": Benchmark(
         f"{BENCH}/vs_rsc.py {{s}}/rsc --store {{s}}/plate1.zarr --peer 8:20000 16:50000 "
         "--rounds 3 --peer-rounds 1 --budget 544MB",
@@ -54,6 +49,7 @@ BENCHMARKS = {
         f"{BENCH}/vs_rsc.py {{s}}/rsc --store {{s}}/plate1.zarr --peer --rounds 3", 80
     ),
     "serial": Benchmark(f"{ROOT}/bench/serial.py {{s}}/serial --cells 50000 200000", 120),
+    "map": Benchmark(f"{BENCH}/map.py --cells 100000 11400000", 120),
 }
 
 
@@ -67,34 +63,27 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     args.folder.mkdir(parents=True, exist_ok=True)
-    failed, beside = [], []
-    for name, benchmark in BENCHMARKS.items():
-        if not any(fnmatch.fnmatch(name, pattern) for pattern in args.only):
-            continue
-        job = start(name, benchmark, args)
-        beside.append((name, job))
-        if not benchmark.beside:
-            failed += [name for name, job in beside if job.wait()]
-            beside = []
-    failed += [name for name, job in beside if job.wait()]
+    chosen = [
+        name for name in BENCHMARKS if any(fnmatch.fnmatch(name, pattern) for pattern in args.only)
+    ]
+    failed = [name for name in chosen if run(name, BENCHMARKS[name], args)]
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 
 
-def start(name: str, benchmark: Benchmark, args: argparse.Namespace) -> subprocess.Popen:
-    """Start a command under a time limit; print its seconds when it ends."""
+def run(name: str, benchmark: Benchmark, args: argparse.Namespace) -> int:
+    """Exit status of a command, which gets a time limit; prints its seconds and its last lines."""
     words = shlex.split(benchmark.command.format(s=args.folder))
     if "pytest" not in words and "make_plate" not in words[0]:
         words += ["--out", str(args.out / f"{name}.txt")]
-    command = shlex.join([sys.executable, *words])
-    log = shlex.quote(str(args.out / f"{name}.log"))
-    begin = time.time()
-    script = (
-        f"timeout {benchmark.seconds} {command} > {log} 2>&1; code=$?; "
-        f'echo "{name}: exit status $code after $(($(date +%s) - {begin:.0f})) s"; '
-        f"tail -n 40 {log}; exit $code"
-    )
-    return subprocess.Popen(["bash", "-c", script])
+    log = args.out / f"{name}.log"
+    begin = time.perf_counter()
+    with log.open("w") as file:
+        limit = ["timeout", "--kill-after=5", str(benchmark.seconds), sys.executable]
+        code = subprocess.call([*limit, *words], stdout=file, stderr=subprocess.STDOUT)
+    print(f"{name}: exit status {code} after {time.perf_counter() - begin:.0f} s")
+    print("\n".join(log.read_text().splitlines()[-_LINES:]), flush=True)
+    return code
 
 
 if __name__ == "__main__":
