@@ -22,7 +22,7 @@ from scatlas.workflow.config.cli_options import add_options, from_options
 from scatlas.workflow.config.sections import HVG
 
 if TYPE_CHECKING:
-    from scatlas.kernels.moments.moments_cpu import Moments
+    from scatlas.kernels.moments.shares import ShareMoments
 
 logger = logging.getLogger("scatlas")
 
@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def moments_of_cells(
     args: argparse.Namespace, cells: pd.DataFrame, n_genes: int, target: float
-) -> Moments:
+) -> ShareMoments:
     """Moments of the kept cells: those that `load` took, or else, with the same bits, new ones."""
     rows, totals = cells["row"].to_numpy(), cells["total_counts"].to_numpy()
     if args.moments is not None:

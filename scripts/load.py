@@ -35,9 +35,42 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--mt-prefix", default="MT-", help="how mitochondrial genes begin")
     parser.add_argument("--gene-names", help="var column of these names; its index by default")
     parser.add_argument("--moments", type=Path, help="moments.parquet to write")
-    # The rest comes through the environment: the workflow must not load a plate again because the
-    # filter or a bound have changed. They decide no byte of the store, and `hvg` verifies of which
-    # cells the moments are.
+    add_environment_options(parser)
+    args = parser.parse_args(argv)
+    if "://" in args.source:
+        logger.info(
+            "%s is read where it is: with the storage plugin of Snakemake for such addresses, "
+            "changes there would be noticed",
+            args.source,
+        )
+    check = partial(check_filter, args.filter, args.source) if args.filter else None
+    # A cache, and so no part of the manifest: see scatlas.io.products.moments_store.
+    caches = [args.moments] if args.moments else []
+    with script.run_script(args, outputs=[args.store], reports=caches) as facts:
+        kept = cells_of_moments(args)
+        facts |= load_plate(
+            args.source,
+            args.store,
+            plate=args.plate,
+            check_obs=check,
+            counts_in=args.counts,
+            reference=args.reference,
+            reference_counts_in=args.reference_counts,
+            mt_prefix=args.mt_prefix,
+            gene_names=args.gene_names,
+            mt_bound=mitochondrial_bound(args.filter, args.max_pct_mt),
+            kept_cells=kept,
+            moments=args.moments if kept else None,
+            block_budget=script.block_budget(args),
+        )
+
+
+def add_environment_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options with defaults from the environment.
+
+    The workflow must not load a plate again because the filter or a bound have changed. They decide
+    no byte of the store, and `hvg` verifies of which cells the moments are.
+    """
     parser.add_argument(
         "--kept-cells",
         type=json.loads,
@@ -66,33 +99,6 @@ def main(argv: list[str] | None = None) -> None:
         default=os.environ.get("SCATLAS_REFERENCE_COUNTS") or "X",
         help="where its counts are",
     )
-    args = parser.parse_args(argv)
-    if "://" in args.source:
-        logger.info(
-            "%s is read where it is: with the storage plugin of Snakemake for such addresses, "
-            "changes there would be noticed",
-            args.source,
-        )
-    check = partial(check_filter, args.filter, args.source) if args.filter else None
-    # A cache, and so no part of the manifest: see scatlas.io.products.moments_store.
-    caches = [args.moments] if args.moments else []
-    with script.run_script(args, outputs=[args.store], reports=caches) as facts:
-        kept = cells_of_moments(args)
-        facts |= load_plate(
-            args.source,
-            args.store,
-            plate=args.plate,
-            check_obs=check,
-            counts_in=args.counts,
-            reference=args.reference,
-            reference_counts_in=args.reference_counts,
-            mt_prefix=args.mt_prefix,
-            gene_names=args.gene_names,
-            mt_bound=mitochondrial_bound(args.filter, args.max_pct_mt),
-            kept_cells=kept,
-            moments=args.moments if kept else None,
-            block_budget=script.block_budget(args),
-        )
 
 
 def cells_of_moments(args: argparse.Namespace) -> Callable[[Table], KeptCells] | None:

@@ -12,17 +12,14 @@ import numpy as np
 from scatlas import blocks
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
-from scatlas.kernels.moments.share_scales import share_scales
+from scatlas.kernels.moments.shares import rounded_moments, share_scales
 from scatlas.matrix.hvg_dispersion import dispersion_table, ranked_genes
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from scatlas.kernels.moments.moments_cpu import Moments
-
-# Flavors whose moments are those of normalised counts without a logarithm.
-FLAVORS = ("seurat",)
+    from scatlas.kernels.moments.shares import ShareMoments
 
 
 def target_of(totals: NDArray[np.int64], factors: NDArray[np.float64]) -> float:
@@ -47,7 +44,7 @@ def target_of(totals: NDArray[np.int64], factors: NDArray[np.float64]) -> float:
 
 def share_moments(
     x: Any, rows: NDArray[np.int64], totals: NDArray[np.int64], target_sum: float
-) -> Moments:
+) -> ShareMoments:
     """Moments per gene of counts as shares of their cell's total, in one pass over ``x``.
 
     Parameters
@@ -64,7 +61,7 @@ def share_moments(
 
     Returns
     -------
-    One group, with the bits of :func:`scatlas.io.products.load_plate.load_plate` for these cells.
+    The bits that :func:`scatlas.io.products.load_plate.load_plate` writes for these cells.
     """
     from scatlas.kernels.moments import moments_cpu
 
@@ -72,11 +69,13 @@ def share_moments(
     of_all[rows], keep[rows] = totals, True
     kernels = kernels_for("moments.count_moments", x)
     scales = share_scales(of_all, keep, target_sum)
-    return blocks.reduce(kernels.normalized_moments, moments_cpu.merge_in_place, x, scales)
+    return rounded_moments(
+        blocks.reduce(kernels.normalized_moments, moments_cpu.merge_in_place, x, scales)
+    )
 
 
 def hvg_of_share_moments(
-    moments: Moments,
+    moments: ShareMoments,
     names: pd.Index,
     target_sum: float,
     *,
@@ -85,7 +84,7 @@ def hvg_of_share_moments(
     min_cells: int | None = None,
     genes: NDArray[np.bool_] | None = None,
 ) -> pd.DataFrame:
-    """Table of :func:`~scatlas.matrix.hvg.hvg_of_counts`, flavor seurat, from :func:`share_moments`.
+    """Table of :func:`~scatlas.matrix.hvg.hvg_of_counts`, flavor seurat, from moments of shares.
 
     Its means and dispersions differ from those of `hvg_of_counts` by the rounding of single values
     to float32, 6e-8 relative at most before they average out.
@@ -93,7 +92,7 @@ def hvg_of_share_moments(
     Parameters
     ----------
     moments
-        One group.
+        Those of :func:`share_moments`.
     names
         Genes.
     target_sum
@@ -109,10 +108,10 @@ def hvg_of_share_moments(
     if not names.size:
         raise InputError("the array has no genes, of which some could be highly variable")
     return dispersion_table(
-        moments.mean[0] * target_sum,
-        moments.var[0] * target_sum**2,
+        moments.mean * target_sum,
+        moments.var * target_sum**2,
         n_bins=n_bins,
         n_top_genes=n_top_genes,
-        ranked=ranked_genes(moments.expressed[0], min_cells, genes),
+        ranked=ranked_genes(moments.expressed, min_cells, genes),
         index=names,
     )

@@ -59,7 +59,7 @@ def kept_cells(config: Config) -> dict[str, Any]:
     if config.atlas:
         return {"unknown": "the genes of new plates are those of the finished atlas"}
     if flavor != "seurat":
-        return {"unknown": f"the moments of hvg.flavor {flavor} are not those of shares"}
+        return {"unknown": f"hvg.flavor {flavor} needs more than the moments of the counts' shares"}
     if config.drops_doublets:
         return {"unknown": "doublets.filter drops cells later"}
     if qc.drop_rare_genes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from scatlas.io.products.moments_store import cells_digest, write_moments
 from scatlas.io.tables.table import METRICS
 from scatlas.kernels.moments.count_moments_cpu import normalized_moments
 from scatlas.kernels.moments.moments_cpu import Moments, merge_in_place
-from scatlas.kernels.moments.share_scales import share_scales
+from scatlas.kernels.moments.shares import rounded_moments, share_scales
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
     # Called with the first row of a block and with its cells' QC metrics by name; returns which of
     # them are kept, bool [cells]. Several threads call it.
-    KeptCells = Callable[[int, Mapping[str, NDArray]], NDArray[np.bool_]]
+    KeptCells = Callable[[int, Mapping[str, NDArray[Any]]], NDArray[np.bool_]]
 
 
 def qc_metrics(
     totals: NDArray[np.int64], n_genes: NDArray[np.int64], masked: NDArray[np.int64]
-) -> dict[str, NDArray]:
+) -> dict[str, NDArray[Any]]:
     """QC metrics of cells by name, ``[n_cells]``.
 
     Parameters
@@ -67,8 +67,10 @@ class PlateMoments:
         self._keep: list[NDArray[np.bool_]] = []
         self._moments: Moments | None = None
 
-    def add(self, part: BlockMoments) -> None:
-        """Add a block that follows those before."""
+    def add(self, part: BlockMoments | None) -> None:
+        """Add a block that follows those before; None if the kept cells are not known."""
+        if part is None:
+            return
         self._keep.append(part.keep)
         if part.moments is not None:
             parts = [part.moments] if self._moments is None else [self._moments, part.moments]
@@ -80,4 +82,4 @@ class PlateMoments:
             write_moments(path, "no cell was kept")
             return
         rows = np.flatnonzero(np.concatenate(self._keep))
-        write_moments(path, self._moments, cells_digest(rows, totals[rows]))
+        write_moments(path, rounded_moments(self._moments), cells_digest(rows, totals[rows]))

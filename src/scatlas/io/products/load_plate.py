@@ -155,8 +155,7 @@ def load_plate(
             check_obs(obs)
         mt = _mitochondrial(as_given, mt_prefix, gene_names, mt_bound, notices)
 
-        keeps = kept_cells(obs) if kept_cells is not None else None
-
+        keeps = kept_cells(obs) if kept_cells else None
         tally, of_kept = _LoadStatistics(counts.shape[1]), PlateMoments()
         checked = _checked_blocks(counts, budget, obs, genes, mt, keeps, notices)
         with (
@@ -170,8 +169,7 @@ def load_plate(
                 writer.append_checked(block.counts, block.indices, block.highest)
                 writer.append_rows(np.diff(block.indptr))
                 tally.add(block)
-                if part is not None:
-                    of_kept.add(part)
+                of_kept.add(part)
             tally.tell(counts.matrix.key, notices)
             cell_metrics, gene_metrics = tally.cell_metrics(), tally.gene_metrics(mt)
             _note_replaced("obs", obs.columns, cell_metrics, notices)

@@ -13,14 +13,12 @@ import numpy as np
 
 from scatlas.io.files.atomic import atomic_path
 from scatlas.io.files.read_errors import reading
-from scatlas.kernels.moments.moments_cpu import Moments
+from scatlas.kernels.moments.shares import ShareMoments
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
-
-_SUMS = ("sum", "sum_error", "squares", "squares_error")
 
 
 def cells_digest(rows: NDArray[np.int64], totals: NDArray[np.int64]) -> str:
@@ -37,15 +35,15 @@ def cells_digest(rows: NDArray[np.int64], totals: NDArray[np.int64]) -> str:
     return digest.hexdigest()
 
 
-def write_moments(path: Path | str, moments: Moments | str, cells: str = "") -> None:
-    """Write the moments of one group of cells, or why there are none; atomic.
+def write_moments(path: Path | str, moments: ShareMoments | str, cells: str = "") -> None:
+    """Write the moments of the kept cells, or why there are none; atomic.
 
     Parameters
     ----------
     path
         File to write.
     moments
-        Moments of counts as shares of their cell's total, or the reason why none were taken.
+        Moments, or the reason why none were taken.
     cells
         :func:`cells_digest` of the cells.
     """
@@ -55,14 +53,12 @@ def write_moments(path: Path | str, moments: Moments | str, cells: str = "") -> 
     if isinstance(moments, str):
         table, facts = pa.table({}), {"reason": moments}
     else:
-        columns = dict(zip(_SUMS, moments.sums[0].T, strict=True))
-        table = pa.table({**columns, "expressed": moments.expressed[0]})
-        facts = {"cells": cells, "n_cells": str(int(moments.n_cells[0]))}
+        table, facts = pa.table(moments._asdict()), {"cells": cells}
     with atomic_path(path) as partial:
         pq.write_table(table.replace_schema_metadata(facts), partial, use_dictionary=False)
 
 
-def read_moments(path: Path | str, cells: str, n_genes: int) -> Moments | str:
+def read_moments(path: Path | str, cells: str, n_genes: int) -> ShareMoments | str:
     """Moments of exactly these cells, or the reason why the file does not hold them.
 
     Parameters
@@ -88,7 +84,4 @@ def read_moments(path: Path | str, cells: str, n_genes: int) -> Moments | str:
         if facts["cells"] != cells or file.metadata.num_rows != n_genes:
             return "load took the moments for other cells, or other totals of the cells"
         table = file.read(use_threads=False)
-        columns = [table[name].to_numpy() for name in (*_SUMS, "expressed")]
-        n_cells = np.array([int(facts["n_cells"])])
-    sums = np.stack(columns[:4], axis=1)[None]
-    return Moments(np.zeros(1, np.int64), n_cells, sums, columns[4][None])
+        return ShareMoments(*(table[name].to_numpy() for name in ShareMoments._fields))

@@ -1,4 +1,4 @@
-"""Scales that turn counts into shares of their cell's total.
+"""Moments of counts as shares of their cell's total.
 
 A normalised count is its share times the target sum. The moments of the shares therefore serve all
 targets: a mean times the target, a variance times its square.
@@ -6,12 +6,35 @@ targets: a mean times the target, a variance times its square.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from scatlas.kernels.moments.moments_cpu import Moments
+
+
+class ShareMoments(NamedTuple):
+    """Moments of the shares over the kept cells of a plate.
+
+    Attributes
+    ----------
+    mean, var
+        float64 ``[n_genes]``; the divisor of the variance is n - 1.
+    expressed
+        int64 ``[n_genes]``, cells with a count.
+    """
+
+    mean: NDArray[np.float64]
+    var: NDArray[np.float64]
+    expressed: NDArray[np.int64]
+
+
+def rounded_moments(moments: Moments) -> ShareMoments:
+    """Mean and variance of one group, from sums that carry their rounding error."""
+    return ShareMoments(moments.mean[0], moments.var[0], moments.expressed[0])
 
 
 def share_scales(
