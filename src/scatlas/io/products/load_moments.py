@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,43 +42,63 @@ def qc_metrics(
     return dict(zip(METRICS, (totals, n_genes, masked, share), strict=True))
 
 
-class BlockMoments(NamedTuple):
-    """Kept cells of a block, bool ``[n_cells]``, and their moments; None without such a cell."""
-
-    keep: NDArray[np.bool_]
-    moments: Moments | None
-
-
-def block_moments(kept_cells: KeptCells, first: int, block: CheckedCounts) -> BlockMoments:
-    """Moments of the kept cells of a block, from the thread that has it in its cache."""
-    metrics = qc_metrics(block.totals, np.diff(block.indptr), block.masked)
-    keep = kept_cells(first, metrics)
-    if not keep.any():
-        return BlockMoments(keep, None)
-    x = csr(block.counts, block.indices, block.indptr, block.per_gene.shape[0])
-    # Empty cells have no values: their scale only has to be in the range of the others.
-    scales = share_scales(block.totals, keep, max(1, int(block.totals.max())))
-    return BlockMoments(keep, normalized_moments(x, scales))
-
-
 class PlateMoments:
-    """Moments of a plate's kept cells, added up block by block."""
+    """Moments of a plate's kept cells, which the threads that check its blocks add up.
 
-    def __init__(self) -> None:
+    A thread takes the moments of its block while that is in its cache. The blocks are merged in
+    their order, but by the threads: the main thread would take as long for them as for all its
+    other work on the blocks.
+
+    Parameters
+    ----------
+    kept_cells
+        Which cells of a block are kept.
+    """
+
+    def __init__(self, kept_cells: KeptCells) -> None:
+        self._kept_cells = kept_cells
+        self._lock = Lock()
+        # Moments of blocks by their numbers, until those before are merged.
+        self._waiting: dict[int, tuple[NDArray[np.bool_], Moments | None]] = {}
+        self._is_merging = False
         self._keep: list[NDArray[np.bool_]] = []
         self._moments: Moments | None = None
 
-    def add(self, part: BlockMoments | None) -> None:
-        """Add a block that follows those before; None if the kept cells are not known."""
-        if part is None:
-            return
-        self._keep.append(part.keep)
-        if part.moments is not None:
-            parts = [part.moments] if self._moments is None else [self._moments, part.moments]
-            self._moments = merge_in_place(parts)
+    def add(self, number: int, first: int, block: CheckedCounts) -> None:
+        """Add a block; its first cell is `first` of the plate. Blocks may come in any order."""
+        part = self._block_moments(first, block)
+        with self._lock:
+            self._waiting[number] = part
+            if self._is_merging:  # that thread will merge this block, too
+                return
+            self._is_merging = True
+        while True:
+            with self._lock:
+                next_part = self._waiting.pop(len(self._keep), None)
+                if next_part is None:
+                    self._is_merging = False
+                    return
+                keep, moments = next_part
+                self._keep.append(keep)
+            if moments is not None:
+                parts = [moments] if self._moments is None else [self._moments, moments]
+                self._moments = merge_in_place(parts)
+
+    def _block_moments(
+        self, first: int, block: CheckedCounts
+    ) -> tuple[NDArray[np.bool_], Moments | None]:
+        """Kept cells of a block, bool ``[n_cells]``, and their moments; None if there are none."""
+        metrics = qc_metrics(block.totals, np.diff(block.indptr), block.masked)
+        keep = self._kept_cells(first, metrics)
+        if not keep.any():
+            return keep, None
+        x = csr(block.counts, block.indices, block.indptr, block.per_gene.shape[0])
+        # Empty cells have no values: their scale only has to be in the range of the others.
+        scales = share_scales(block.totals, keep, max(1, int(block.totals.max())))
+        return keep, normalized_moments(x, scales)
 
     def write(self, path: Path, totals: NDArray[np.int64]) -> None:
-        """Write ``moments.parquet``; `totals` are those of all cells."""
+        """Write ``moments.parquet`` after the last block; `totals` are those of all cells."""
         if self._moments is None:
             write_moments(path, "no cell was kept")
             return

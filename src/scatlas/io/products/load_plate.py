@@ -16,12 +16,7 @@ from scatlas.io.files.checksums import values_digest
 from scatlas.io.files.read_errors import REMEDY
 from scatlas.io.matrices.counts_source import CountsSource, gene_names, open_counts
 from scatlas.io.matrices.csr_writer import CsrWriter, in_place
-from scatlas.io.products.load_moments import (
-    BlockMoments,
-    PlateMoments,
-    block_moments,
-    qc_metrics,
-)
+from scatlas.io.products.load_moments import PlateMoments, qc_metrics
 from scatlas.io.tables.mitochondrial import mitochondrial_genes, why_bound_cannot_act
 from scatlas.io.tables.table import GENE_METRICS, METRICS
 from scatlas.kernels import COUNT_DTYPES
@@ -155,21 +150,20 @@ def load_plate(
             check_obs(obs)
         mt = _mitochondrial(as_given, mt_prefix, gene_names, mt_bound, notices)
 
-        keeps = kept_cells(obs) if kept_cells else None
-        tally, of_kept = _LoadStatistics(counts.shape[1]), PlateMoments()
-        checked = _checked_blocks(counts, budget, obs, genes, mt, keeps, notices)
+        tally = _LoadStatistics(counts.shape[1])
+        of_kept = PlateMoments(kept_cells(obs)) if kept_cells else None
+        checked = _checked_blocks(counts, budget, obs, genes, mt, of_kept, notices)
         with (
             CsrWriter(out, n_vars=counts.shape[1]) as writer,
             obs.writing(writer.folder / "obs", deferred_columns=METRICS) as finish_obs,
             var.writing(writer.folder / "var", deferred_columns=GENE_METRICS) as finish_var,
             closing(checked),
         ):
-            for block, part in checked:
+            for block in checked:
                 finish_obs.check()  # not after hours
                 writer.append_checked(block.counts, block.indices, block.highest)
                 writer.append_rows(np.diff(block.indptr))
                 tally.add(block)
-                of_kept.add(part)
             tally.tell(counts.matrix.key, notices)
             cell_metrics, gene_metrics = tally.cell_metrics(), tally.gene_metrics(mt)
             _note_replaced("obs", obs.columns, cell_metrics, notices)
@@ -180,7 +174,7 @@ def load_plate(
             finish_var(gene_metrics)
             counts.check_unchanged()  # the tables may have been read after the last block
             writer.obs = writer.var = in_place
-    if moments is not None:
+    if of_kept and moments:
         of_kept.write(moments, cell_metrics["total_counts"])
     return {
         "plate": plate,
@@ -307,24 +301,23 @@ def _checked_blocks(
     cells: Table,
     genes: pd.Index,
     mt: np.ndarray,
-    keeps: KeptCells | None,
+    of_kept: PlateMoments | None,
     notices: _Notices,
-) -> Generator[tuple[CheckedCounts, BlockMoments | None]]:
-    """Yield the row blocks of X checked and in canonical form, several in the making at once.
-
-    With each block come the moments of its kept cells, if it is known which cells are kept.
-    """
+) -> Generator[CheckedCounts]:
+    """Yield the row blocks of X checked and in canonical form, several in the making at once."""
     _, cut, raw = counts.blocks(budget, notices.add)
     # The width that blocks so far needed; which they are does not show in the result.
     width = np.dtype(COUNT_DTYPES[0])
 
-    def checked(i: int) -> tuple[CheckedCounts, BlockMoments | None]:
+    def checked(i: int) -> CheckedCounts:
         nonlocal width
         block = check_counts(raw(i), mt, dtype=width)
         width = max(width, block.counts.dtype)
         if block.problem:
             raise InputError(_sentence(counts, block.problem, cut[i][0], cells, genes))
-        return block, None if keeps is None else block_moments(keeps, cut[i][0], block)
+        if of_kept:
+            of_kept.add(i, cut[i][0], block)
+        return block
 
     return with_progress(map_in_order(checked, len(cut)), [stop - first for first, stop in cut])
 
