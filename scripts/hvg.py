@@ -1,26 +1,37 @@
-"""Rank the genes of one plate by how much they vary, in one pass over its counts (or two)."""
+"""Rank the genes of one plate by how much they vary, in two passes over its counts at most."""
 
 from __future__ import annotations
 
+import argparse
+import logging
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from scatlas.errors import prefix_errors
 from scatlas.get import on_backend
-from scatlas.io import atomic_path, read_cells, read_matrix
+from scatlas.io import atomic_path, open_tables, read_cells, read_matrix
+from scatlas.io.products.moments_store import cells_digest, read_moments
 from scatlas.matrix.hvg import hvg_of_counts
+from scatlas.matrix.hvg_shares import hvg_of_share_moments, share_moments, target_of
 from scatlas.matrix.size_factors import size_factors_by_row
 from scatlas.workflow import script
 from scatlas.workflow.cell_filter import frequent_genes
 from scatlas.workflow.config.cli_options import add_options, from_options
 from scatlas.workflow.config.sections import HVG
 
+if TYPE_CHECKING:
+    from scatlas.kernels.moments.shares import ShareMoments
+
+logger = logging.getLogger("scatlas")
+
 
 def main(argv: list[str] | None = None) -> None:
     parser = script.parser(__doc__, gpu=True, may_skip=True)
     parser.add_argument("--plate", required=True, help="name of the plate")
     parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
+    parser.add_argument("--moments", type=Path, help="moments.parquet of load")
     parser.add_argument("--size-factors", type=Path, required=True, help="size_factors.parquet")
     parser.add_argument("--min-cells", type=int, help="leave out genes seen in fewer kept cells")
     parser.add_argument(
@@ -34,23 +45,48 @@ def main(argv: list[str] | None = None) -> None:
         script.run_script(args, outputs=[args.table]) as facts,
         prefix_errors(f"plate {args.plate}"),
     ):
-        cells = read_cells(args.size_factors, ["row", "size_factor"])
-        x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))
-        x = on_backend(x)
-        factors = size_factors_by_row(cells, x.shape[0])
+        cells = read_cells(args.size_factors, ["row", "total_counts", "size_factor"])
+        with open_tables(args.store) as (_, var):
+            names, n_cells = var.index(), var.columns["n_cells_by_counts"].take()
         genes = None
         if args.drop_rare_genes is not None:
-            n_cells = var["n_cells_by_counts"].to_numpy()
             genes = frequent_genes(n_cells, args.drop_rare_genes, source=f"plate {args.plate}")
         options = {"min_cells": args.min_cells, "genes": genes, **hvg.model_dump()}
-        table = hvg_of_counts(x, var.index, factors, **options)
+        if hvg.flavor == "seurat":
+            options.pop("flavor")
+            target = target_of(cells["total_counts"].to_numpy(), cells["size_factor"].to_numpy())
+            moments = moments_of_cells(args, cells, len(names), target)
+            table = hvg_of_share_moments(moments, names, target, **options)
+        else:
+            x = counts(args)
+            table = hvg_of_counts(x, names, size_factors_by_row(cells, x.shape[0]), **options)
         table = table.drop(columns=["mean_bin", "gene_name"], errors="ignore")
-        table.index = pd.Index(var.index, name="gene")
+        table.index = pd.Index(names, name="gene")
         facts |= {"plate": args.plate, "n_genes": len(table)}
         facts["n_highly_variable"] = int(table["highly_variable"].sum())
         with atomic_path(args.table) as path:
             # A dictionary of values that are all different would cost time and space.
             table.to_parquet(path, use_dictionary=False)
+
+
+def moments_of_cells(
+    args: argparse.Namespace, cells: pd.DataFrame, n_genes: int, target: float
+) -> ShareMoments:
+    """Moments of the kept cells: those that `load` took, or else, with the same bits, new ones."""
+    rows, totals = cells["row"].to_numpy(), cells["total_counts"].to_numpy()
+    if args.moments is not None:
+        found = read_moments(args.moments, cells_digest(rows, totals), n_genes)
+        if not isinstance(found, str):
+            logger.info("plate %s: load took the moments, no counts are read", args.plate)
+            return found
+        logger.info("plate %s: the counts are read, because %s", args.plate, found)
+    return share_moments(counts(args), rows, totals, target)
+
+
+def counts(args: argparse.Namespace) -> Any:
+    """The plate's counts on the device of this run, lazily."""
+    x, _ = read_matrix(args.store, compact=True, **script.block_sizes(args))
+    return on_backend(x)
 
 
 if __name__ == "__main__":

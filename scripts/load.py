@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import logging
 import os
 from functools import partial
@@ -9,11 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scatlas.io import METRICS, load_plate
+from scatlas.io.products.moments_store import write_moments
 from scatlas.workflow import script
-from scatlas.workflow.cell_filter import evaluate_filter, mitochondrial_bound
-from scatlas.workflow.config.cell_query import query_columns
+from scatlas.workflow.cell_filter import RULES, evaluate_filter, kept_by_bounds, mitochondrial_bound
+from scatlas.workflow.config.cell_query import decides_each_cell_alone, query_columns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scatlas.io.products.load_moments import KeptCells
     from scatlas.io.tables.table import Table
 
 logger = logging.getLogger("scatlas")
@@ -28,8 +34,50 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--store", type=Path, required=True, help="counts.zarr to write")
     parser.add_argument("--mt-prefix", default="MT-", help="how mitochondrial genes begin")
     parser.add_argument("--gene-names", help="var column of these names; its index by default")
-    # The checks come through the environment: the workflow must not load a plate again because
-    # the filter or a bound, which are not applied here, have changed.
+    parser.add_argument("--moments", type=Path, help="moments.parquet to write")
+    add_environment_options(parser)
+    args = parser.parse_args(argv)
+    if "://" in args.source:
+        logger.info(
+            "%s is read where it is: with the storage plugin of Snakemake for such addresses, "
+            "changes there would be noticed",
+            args.source,
+        )
+    check = partial(check_filter, args.filter, args.source) if args.filter else None
+    # A cache, and so no part of the manifest: see scatlas.io.products.moments_store.
+    caches = [args.moments] if args.moments else []
+    with script.run_script(args, outputs=[args.store], reports=caches) as facts:
+        kept = cells_of_moments(args)
+        facts |= load_plate(
+            args.source,
+            args.store,
+            plate=args.plate,
+            check_obs=check,
+            counts_in=args.counts,
+            reference=args.reference,
+            reference_counts_in=args.reference_counts,
+            mt_prefix=args.mt_prefix,
+            gene_names=args.gene_names,
+            mt_bound=mitochondrial_bound(args.filter, args.max_pct_mt),
+            kept_cells=kept,
+            moments=args.moments if kept else None,
+            block_budget=script.block_budget(args),
+        )
+
+
+def add_environment_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options with defaults from the environment.
+
+    The workflow must not load a plate again because the filter or a bound have changed. They decide
+    no byte of the store, and `hvg` verifies of which cells the moments are.
+    """
+    parser.add_argument(
+        "--kept-cells",
+        type=json.loads,
+        default=os.environ.get("SCATLAS_KEPT_CELLS") or '{"unknown": "no bounds are given"}',
+        metavar="JSON",
+        help="bounds of the cells to take moments of, or why they are not known",
+    )
     parser.add_argument(
         "--filter",
         default=os.environ.get("SCATLAS_QC_FILTER") or None,
@@ -51,28 +99,26 @@ def main(argv: list[str] | None = None) -> None:
         default=os.environ.get("SCATLAS_REFERENCE_COUNTS") or "X",
         help="where its counts are",
     )
-    args = parser.parse_args(argv)
-    if "://" in args.source:
-        logger.info(
-            "%s is read where it is: with the storage plugin of Snakemake for such addresses, "
-            "changes there would be noticed",
-            args.source,
-        )
-    check = partial(check_filter, args.filter, args.source) if args.filter else None
-    with script.run_script(args, outputs=[args.store]) as facts:
-        facts |= load_plate(
-            args.source,
-            args.store,
-            plate=args.plate,
-            check_obs=check,
-            counts_in=args.counts,
-            reference=args.reference,
-            reference_counts_in=args.reference_counts,
-            mt_prefix=args.mt_prefix,
-            gene_names=args.gene_names,
-            mt_bound=mitochondrial_bound(args.filter, args.max_pct_mt),
-            block_budget=script.block_budget(args),
-        )
+
+
+def cells_of_moments(args: argparse.Namespace) -> Callable[[Table], KeptCells] | None:
+    """The kept cells, if the settings alone decide them; else write and log why not."""
+    if args.moments is None:
+        return None
+    reason = args.kept_cells.get("unknown")
+    if reason is None:
+        bounds = {rule: args.kept_cells["bounds"][rule] for rule in RULES}
+        expression = bounds["filter"]
+        if not (
+            expression
+            and set(METRICS).intersection(query_columns(expression))
+            and not decides_each_cell_alone(expression)
+        ):
+            return kept_by_bounds(bounds, args.source)
+        reason = f"qc.filter ({expression}) may compare the metrics of all cells"
+    logger.info("plate %s: no moments for hvg, because %s", args.plate, reason)
+    write_moments(args.moments, reason)
+    return None
 
 
 def check_filter(expression: str, source: str, obs: Table) -> None:

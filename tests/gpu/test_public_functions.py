@@ -16,6 +16,7 @@ from scatlas import blocks  # noqa: E402
 from scatlas.arrays.kinds import is_dask, is_gpu  # noqa: E402
 from scatlas.errors import ScatlasError  # noqa: E402
 from scatlas.matrix.hvg import hvg_of_counts  # noqa: E402
+from scatlas.matrix.hvg_shares import share_moments  # noqa: E402
 from scatlas.matrix.select_normalize import select_and_log_normalize  # noqa: E402
 
 N_CELLS, N_GENES = 700, 300
@@ -154,6 +155,17 @@ def test_hvg_of_counts_and_cut(counts):
         genes = np.flatnonzero(mine["highly_variable"])[::-1]
         cut = select_and_log_normalize(x, genes, size_factors=factors)
         same(cut, select_and_log_normalize(counts, genes, size_factors=factors), rtol=2e-7)
+
+
+def test_moments_of_shares_have_the_same_bits(counts):
+    """`hvg` on a GPU takes the moments that `load` took on the CPU."""
+    rows = np.flatnonzero(np.arange(N_CELLS) % 7)
+    totals = np.asarray(counts.sum(axis=1)).ravel().astype(np.int64)[rows]
+    expected = share_moments(counts, rows, totals, 1e4)
+    for kind in ("csr", "exact-dask-csr"):
+        found = share_moments(on_gpu(counts, kind), rows, totals, 1e4)
+        for name, values in expected._asdict().items():
+            np.testing.assert_array_equal(getattr(found, name), values, err_msg=name)
 
 
 @pytest.mark.filterwarnings("ignore:zero-centering a sparse")

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
+from scatlas.matrix.hvg_shares import hvg_of_share_moments, share_moments
 from scatlas.matrix.size_factors import size_factors
 from scatlas.pp._hvg import highly_variable_genes
 from scatlas.pp._pca import pca
@@ -196,7 +197,8 @@ def test_hvg_of_counts_simulated(block_loads, flavor):
 def check_hvg_of_counts(counts, block_loads, flavor):
     expected = normalised(counts)
     totals = np.asarray(counts.sum(axis=1)).ravel()
-    factors, _ = size_factors(totals, target_sum=float(np.median(totals)))
+    factors, target = size_factors(totals, target_sum=float(np.median(totals)))
+    shares = share_moments(counts, np.arange(totals.size), totals, target)
     for n in (None, 500, 1000, 2000, 2001):
         options = {"flavor": flavor, "n_top_genes": n, "inplace": False}
         with warnings.catch_warnings():
@@ -206,6 +208,12 @@ def check_hvg_of_counts(counts, block_loads, flavor):
                 adata = ad.AnnData(x, var=expected.var)
                 got = highly_variable_genes(adata, size_factors=factors, **options)
                 assert got["highly_variable"].tolist() == want.tolist()
+                if flavor == "seurat":
+                    found = hvg_of_share_moments(shares, expected.var_names, target, n_top_genes=n)
+                    assert found["highly_variable"].tolist() == want.tolist()
+                    # As far from scanpy as those of values normalised to this target.
+                    for column in ("means", "dispersions"):
+                        np.testing.assert_allclose(found[column], got[column], rtol=3e-7, atol=3e-7)
         assert want.any()
 
 

@@ -40,6 +40,9 @@ def copy(built: Project, tmp_path: Path) -> Project:
 
 def test_every_step_runs_once_and_then_there_is_nothing_to_do(copy: Project):
     assert set(copy.records()) == all_jobs()
+    for plate in PLATES:
+        log = (copy.results / f"logs/hvg/{plate}.log").read_text()
+        assert f"plate {plate}: load took the moments, no counts are read" in log
     before = copy.records()
     again = copy.run()
     assert again.returncode == 0
@@ -122,6 +125,8 @@ def test_rare_genes_are_dropped_without_loading_again(copy: Project, plates: dic
     ran = copy.build("consensus")
     steps = ("qc_filter", "normalize", "hvg")
     assert ran == {f"{step}/{p}" for step in steps for p in PLATES} | {"consensus"}
+    log = (copy.results / "logs/hvg/p1.log").read_text()
+    assert "plate p1: the counts are read, because load took the moments for other cells" in log
     n_rare = (ad.read_h5ad(plates["p1"]).X.getnnz(axis=0) < 30).sum()
     assert json.loads(facts.read_text())["n_genes_dropped"] == n_rare > 0
     copy.config["qc"] = CONFIG["qc"] | {"drop_rare_genes": 251}

@@ -1,6 +1,6 @@
 # One plate alone: no rule here depends on another plate, except that load compares their genes.
 # in:  the plate sheet's files
-# out: plates/{plate}/{counts.zarr,qc.parquet,qc_summary.json,size_factors.parquet,hvg.parquet}
+# out: plates/{plate}/{counts.zarr,moments.parquet,qc.parquet,qc_summary.json,size_factors.parquet,hvg.parquet}
 #
 # Rules depend on manifests, which hold checksums and are compared by content; the stores themselves
 # only have to exist (ancient). The root metadata file stands for a store: with directory() Snakemake
@@ -17,6 +17,7 @@ rule load:
         script=script("load"),
     output:
         store=f"{OUT}/plates/{{plate}}/counts.zarr/zarr.json",
+        moments=f"{OUT}/plates/{{plate}}/moments.parquet",
         manifest=f"{OUT}/manifests/load/{{plate}}.json",
     log:
         f"{OUT}/logs/load/{{plate}}.log",
@@ -47,7 +48,8 @@ rule load:
     shell:
         f"{RUN}"
         " {input.script:q} --plate {wildcards.plate} {params.source}"
-        " --store {params.store:q} --mt-prefix {params.mt_prefix:q} {params.gene_names}"
+        " --store {params.store:q} --moments {output.moments:q}"
+        " --mt-prefix {params.mt_prefix:q} {params.gene_names}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
 
@@ -138,6 +140,7 @@ rule hvg:
         store=ancient(rules.load.output.store),
         normalize=rules.normalize.output.manifest,
         size_factors=ancient(rules.normalize.output.table),
+        moments=ancient(rules.load.output.moments),
         script=script("hvg"),
     output:
         table=f"{OUT}/plates/{{plate}}/hvg.parquet",
@@ -170,7 +173,7 @@ rule hvg:
     shell:
         f"{RUN}"
         " {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
-        " --size-factors {input.size_factors:q} {params.options}"
+        " --moments {input.moments:q} --size-factors {input.size_factors:q} {params.options}"
         " --min-cells {params.min_cells} {params.rare} --table {output.table:q}"
         " --previous {input.normalize:q}"
         f"{BLOCK_OPTIONS}{DEVICE_OPTIONS}{STEP_TAIL}"

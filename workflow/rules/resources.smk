@@ -165,10 +165,14 @@ def run_limits():
 def timed_jobs(jobs):
     """Jobs with their expected durations and the jobs of the run that they need."""
     number, limits = {job: i for i, job in enumerate(jobs)}, run_limits()
+    loads = {job.wildcards_dict["plate"] for job in jobs if job.rule.name == "load"}
     return [
         TimedJob(
             ESTIMATES.seconds(
-                job.rule.name, job.wildcards_dict.get("plate"), job.threads
+                job.rule.name,
+                job.wildcards_dict.get("plate"),
+                job.threads,
+                loads=job.wildcards_dict.get("plate") in loads,
             ),
             {name: job.resources.get(name, 0) for name in limits},
             [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,11 @@ from scatlas.io import METRICS, read_cells
 from scatlas.workflow.config.cell_query import query_columns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from pathlib import Path
+
+    from scatlas.io.products.load_moments import KeptCells
+    from scatlas.io.tables.table import Table
 
 # In the order in which they take cells. JSON does not keep it.
 RULES = ("filter", "min_genes", "max_genes", "min_counts", "max_counts", "max_pct_mt")
@@ -136,21 +140,15 @@ def qc_filter(
     InputError
         No cell is left.
     """
-    rules: dict[str, np.ndarray] = {}
-    if filter is not None:
-        rules["filter"] = evaluate_filter(obs, filter, source=source)
-    genes, counts = obs["n_genes_by_counts"].to_numpy(), obs["total_counts"].to_numpy()
-    if min_genes is not None:
-        rules["min_genes"] = genes >= min_genes
-    if max_genes is not None:
-        rules["max_genes"] = genes <= max_genes
-    if min_counts is not None:
-        rules["min_counts"] = counts >= min_counts
-    if max_counts is not None:
-        rules["max_counts"] = counts <= max_counts
-    if max_pct_mt is not None:
-        # An empty cell has no percentage (NaN) and does not pass, as with a mask in scanpy.
-        rules["max_pct_mt"] = obs["pct_counts_mt"].to_numpy() <= max_pct_mt
+    rules = _passed(
+        obs,
+        evaluate_filter(obs, filter, source=source) if filter is not None else None,
+        min_genes=min_genes,
+        max_genes=max_genes,
+        min_counts=min_counts,
+        max_counts=max_counts,
+        max_pct_mt=max_pct_mt,
+    )
     keep = np.ones(len(obs), bool)
     removed = {}
     for rule, passed in rules.items():
@@ -161,6 +159,75 @@ def qc_filter(
         msg = f"{source}: no cell is left of {len(obs):,} ({taken}); loosen the bounds under qc"
         raise InputError(msg)
     return keep, removed
+
+
+def _passed(
+    obs: Mapping[str, Any],
+    passes_filter: np.ndarray | None,
+    *,
+    min_genes: int | None,
+    max_genes: int | None,
+    min_counts: int | None,
+    max_counts: int | None,
+    max_pct_mt: float | None,
+) -> dict[str, np.ndarray]:
+    """Mask [cells] of each rule of :func:`qc_filter`, in the order in which they take cells."""
+    rules: dict[str, np.ndarray] = {}
+    if passes_filter is not None:
+        rules["filter"] = passes_filter
+    genes, counts = (np.asarray(obs[name]) for name in ("n_genes_by_counts", "total_counts"))
+    if min_genes is not None:
+        rules["min_genes"] = genes >= min_genes
+    if max_genes is not None:
+        rules["max_genes"] = genes <= max_genes
+    if min_counts is not None:
+        rules["min_counts"] = counts >= min_counts
+    if max_counts is not None:
+        rules["max_counts"] = counts <= max_counts
+    if max_pct_mt is not None:
+        # An empty cell has no percentage (NaN) and does not pass, as with a mask in scanpy.
+        rules["max_pct_mt"] = np.asarray(obs["pct_counts_mt"]) <= max_pct_mt
+    return rules
+
+
+def kept_by_bounds(bounds: Mapping[str, Any], source: str) -> Callable[[Table], KeptCells]:
+    """Cells that :func:`qc_filter` will keep, found block by block while they are loaded.
+
+    Parameters
+    ----------
+    bounds
+        Options of `qc_filter`. A filter that reads QC metrics has to decide each cell alone
+        (:func:`~scatlas.workflow.config.cell_query.decides_each_cell_alone`).
+    source
+        Named in errors.
+
+    Returns
+    -------
+    `kept_cells` of :func:`scatlas.io.load_plate`.
+    """
+    limits = dict(bounds)
+    expression = limits.pop("filter")
+    asked = query_columns(expression) if expression else []
+
+    def prepare(obs: Table) -> KeptCells:
+        frame = obs.for_query(name for name in asked if name not in METRICS)
+        of_plate = None
+        if expression and not set(asked).intersection(METRICS):
+            of_plate = evaluate_filter(frame, expression, source=source)
+
+        def keep(first: int, metrics: Mapping[str, np.ndarray]) -> np.ndarray:
+            n_cells = metrics["total_counts"].size
+            rows = slice(first, first + n_cells)
+            passes = None if of_plate is None else of_plate[rows]
+            if expression and of_plate is None:
+                cells = frame.iloc[rows].assign(**metrics)
+                passes = evaluate_filter(cells, expression, source=source, allow_none=True)
+            rules = _passed(metrics, passes, **limits).values()
+            return np.logical_and.reduce([np.ones(n_cells, bool), *rules])
+
+        return keep
+
+    return prepare
 
 
 def frequent_genes(n_cells: np.ndarray, least: int, *, source: Path | str) -> np.ndarray:

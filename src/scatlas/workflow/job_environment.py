@@ -7,7 +7,7 @@ step computes; they do not decide what it writes, so a change of them must not r
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,12 +38,33 @@ def job_environment(
         "SCATLAS_CLUSTER": cluster.model_dump_json(exclude_none=True) if cluster else "",
         "SCATLAS_QC_FILTER": qc.filter or "",
         "SCATLAS_MAX_PCT_MT": "" if qc.max_pct_mt is None else str(qc.max_pct_mt),
+        "SCATLAS_KEPT_CELLS": json.dumps(kept_cells(config)),
         "SCATLAS_REFERENCE_PLATE": reference,
         "SCATLAS_REFERENCE_COUNTS": reference_counts,
         "SCATLAS_MIXED_BY": json.dumps(columns_to_mix(config, plates)),
         "SCATLAS_N_COMPS": str(config.pca.n_comps),
         "SCATLAS_ON_ERROR": config.plates.on_error,
     }
+
+
+def kept_cells(config: Config) -> dict[str, Any]:
+    """Which cells `load` takes moments of, so that `hvg` need not read the counts.
+
+    Returns
+    -------
+    ``bounds``, the settings under ``qc``, if they alone decide which cells are kept and what their
+    totals are; else ``unknown``, the reason why `load` takes no moments.
+    """
+    qc, flavor = config.qc, config.hvg.flavor
+    if config.atlas:
+        return {"unknown": "the genes of new plates are those of the finished atlas"}
+    if flavor != "seurat":
+        return {"unknown": f"hvg.flavor {flavor} needs more than the moments of the counts' shares"}
+    if config.drops_doublets:
+        return {"unknown": "doublets.filter drops cells later"}
+    if qc.drop_rare_genes:
+        return {"unknown": "qc.drop_rare_genes changes the totals of the cells later"}
+    return {"bounds": qc.model_dump()}
 
 
 def columns_to_mix(config: Config, plates: Sequence[Plate]) -> dict[str, list[str] | None]:

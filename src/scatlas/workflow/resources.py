@@ -31,10 +31,12 @@ from scatlas.workflow.costs import (
     MARKERS_PLATE_S,
     NS_PER_COMPONENT,
     NS_PER_GENE_CUBED,
+    NS_PER_MOMENT,
     PLATE_S,
     US_PER_HARMONY_COMPONENT,
     Cost,
 )
+from scatlas.workflow.job_environment import kept_cells
 from scatlas.workflow.sample_size import SAMPLE_CELLS
 
 if TYPE_CHECKING:
@@ -350,13 +352,23 @@ class Estimates:
                 return minutes(self.core_seconds(rule)) + self.runtime("umap")
         return minutes(self.core_seconds(rule, plate), _workers(rule, threads))
 
-    def seconds(self, rule: str, plate: str | None = None, threads: int = 1) -> float:
-        """Seconds that a job is expected to take, without the time that it waits."""
+    def seconds(
+        self, rule: str, plate: str | None = None, threads: int = 1, *, loads: bool = False
+    ) -> float:
+        """Seconds that a job is expected to take, without the time that it waits.
+
+        `loads`: the run loads the plate, and so takes the moments for ``hvg`` meanwhile if the
+        bounds tell for which cells.
+        """
         on_gpu = self.gpus(rule, plate) > 0
         fixed = self._cost(rule, plate).fixed_s + GPU_START_S * on_gpu
         if rule in ("consensus", "report"):
             fixed += PLATE_S * len(self._plates)
-        return fixed + self.core_seconds(rule, plate) / _workers(rule, threads)
+        seconds = self.core_seconds(rule, plate)
+        if loads and rule in ("load", "hvg") and "bounds" in kept_cells(self._config):
+            moments = 1e-9 * NS_PER_MOMENT * self.plate(plate).values
+            seconds = seconds + moments if rule == "load" else 0
+        return fixed + seconds / _workers(rule, threads)
 
     def core_seconds(self, rule: str, plate: str | None = None) -> float:
         """Seconds that a job is expected to take on one core, beside its fixed seconds."""

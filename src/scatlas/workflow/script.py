@@ -172,8 +172,9 @@ def run_script(
                 check_previous(args)
                 yield facts
         except PlateLeftOut as error:
-            skipped, reports = error, None
-            write_placeholders(outputs, str(skipped))
+            skipped = error
+            write_placeholders([*outputs, *(reports or [])], str(skipped))
+            reports = None
             facts = {"plate": args.plate, "left_out": str(skipped)}
             device_record["left_out"] = True
         digests = {path: file_digests(path) for path in [*outputs, *(reports or [])]}

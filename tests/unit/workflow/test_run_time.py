@@ -163,6 +163,20 @@ def test_the_expected_time_is_near_that_of_measured_runs(
     assert run_seconds(jobs, {"cores": CORES}) == pytest.approx(measured, rel=0.25)
 
 
+def test_hvg_of_a_plate_that_the_run_loads_reads_no_counts():
+    def seconds(rule: str, loads: bool, **config) -> float:
+        plates = [Plate(plate="p1", path="1.h5ad", n_cells=1_000_000)]
+        return Estimates(load({"backend": "cpu"} | config), plates).seconds(rule, "p1", loads=loads)
+
+    assert seconds("hvg", loads=True) == COSTS["hvg"].fixed_s
+    saved = seconds("hvg", loads=False) - seconds("hvg", loads=True)
+    assert 0 < seconds("load", loads=True) - seconds("load", loads=False) < saved
+    assert seconds("select_genes", loads=True) == seconds("select_genes", loads=False)
+    other = {"hvg": {"flavor": "seurat_v3"}}
+    for rule in ("load", "hvg"):
+        assert seconds(rule, loads=True, **other) == seconds(rule, loads=False, **other)
+
+
 def test_the_expected_seconds_are_near_those_of_single_jobs_on_a_gpu():
     """Six plates one after another: bench/results/gpu-scale_out-2026-11-22.txt, without starts."""
     plates = [Plate(plate=f"p{i}", path=f"{i}.h5ad", n_cells=1_000_000) for i in range(6)]

@@ -16,6 +16,7 @@ from scatlas.io.files.checksums import values_digest
 from scatlas.io.files.read_errors import REMEDY
 from scatlas.io.matrices.counts_source import CountsSource, gene_names, open_counts
 from scatlas.io.matrices.csr_writer import CsrWriter, in_place
+from scatlas.io.products.load_moments import PlateMoments, qc_metrics
 from scatlas.io.tables.mitochondrial import mitochondrial_genes, why_bound_cannot_act
 from scatlas.io.tables.table import GENE_METRICS, METRICS
 from scatlas.kernels import COUNT_DTYPES
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from scatlas.io.products.load_moments import KeptCells
     from scatlas.io.tables.table import Table
 
 logger = logging.getLogger(__name__)
@@ -61,6 +63,8 @@ def load_plate(
     mt_prefix: str | None = "MT-",
     gene_names: str | None = None,
     mt_bound: str | None = None,
+    kept_cells: Callable[[Table], KeptCells] | None = None,
+    moments: Path | None = None,
     block_budget: str | int = "256MB",
 ) -> dict[str, Any]:
     """Validate a plate and write its counts and QC metrics as ``counts.zarr``.
@@ -95,6 +99,12 @@ def load_plate(
     mt_bound
         Bound on mitochondrial counts of a later step, in words (``"qc.max_pct_mt is 5"``). It drops
         nothing here, but a plate without mitochondrial genes, where it could not act, is refused.
+    kept_cells
+        Called as `check_obs`; returns which cells of a block a later step will keep
+        (:data:`scatlas.io.products.load_moments.KeptCells`).
+    moments
+        File to write, with the moments per gene of these cells
+        (:func:`scatlas.io.products.moments_store.write_moments`). Only with `kept_cells`.
     block_budget
         Memory for the blocks in flight, as ``"256MB"``.
 
@@ -141,7 +151,8 @@ def load_plate(
         mt = _mitochondrial(as_given, mt_prefix, gene_names, mt_bound, notices)
 
         tally = _LoadStatistics(counts.shape[1])
-        checked = _checked_blocks(counts, budget, obs, genes, mt, notices)
+        of_kept = PlateMoments(kept_cells(obs)) if kept_cells else None
+        checked = _checked_blocks(counts, budget, obs, genes, mt, of_kept, notices)
         with (
             CsrWriter(out, n_vars=counts.shape[1]) as writer,
             obs.writing(writer.folder / "obs", deferred_columns=METRICS) as finish_obs,
@@ -163,6 +174,8 @@ def load_plate(
             finish_var(gene_metrics)
             counts.check_unchanged()  # the tables may have been read after the last block
             writer.obs = writer.var = in_place
+    if of_kept and moments:
+        of_kept.write(moments, cell_metrics["total_counts"])
     return {
         "plate": plate,
         "n_cells": counts.shape[0],
@@ -208,10 +221,7 @@ class _LoadStatistics:
     def cell_metrics(self) -> dict[str, np.ndarray]:
         """Columns of obs."""
         totals, mt = np.concatenate(self.totals), np.concatenate(self.masked)
-        with np.errstate(invalid="ignore"):  # 0/0 in empty cells: NaN, as in scanpy
-            share = mt / totals * 100
-        columns = (totals, np.concatenate(self.n_genes), mt, share)
-        return dict(zip(METRICS, columns, strict=True))
+        return qc_metrics(totals, np.concatenate(self.n_genes), mt)
 
     def gene_metrics(self, mt: np.ndarray) -> dict[str, np.ndarray]:
         """Columns of var."""
@@ -291,6 +301,7 @@ def _checked_blocks(
     cells: Table,
     genes: pd.Index,
     mt: np.ndarray,
+    of_kept: PlateMoments | None,
     notices: _Notices,
 ) -> Generator[CheckedCounts]:
     """Yield the row blocks of X checked and in canonical form, several in the making at once."""
@@ -304,6 +315,8 @@ def _checked_blocks(
         width = max(width, block.counts.dtype)
         if block.problem:
             raise InputError(_sentence(counts, block.problem, cut[i][0], cells, genes))
+        if of_kept:
+            of_kept.add(i, cut[i][0], block)
         return block
 
     return with_progress(map_in_order(checked, len(cut)), [stop - first for first, stop in cut])
