@@ -11,7 +11,6 @@ import argparse
 import csv
 import json
 import logging
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
+from scatlas._util.operating_system import n_available_cores
 from scatlas.errors import InputError, ScatlasError
 from scatlas.io.files.checksums import VALUES_DIGEST, checksum
 from scatlas.workflow import script
@@ -188,7 +188,7 @@ def _run_snakemake(args: argparse.Namespace, targets: list[str]) -> None:
     workflow = workflow_folder()
     folder = args.directory.absolute()
     # Before the user's options: the last --cores counts.
-    cores = str(len(os.sched_getaffinity(0)))
+    cores = str(n_available_cores())
     command = [
         *(sys.executable, "-m", "snakemake", "--snakefile", str(workflow / "Snakefile")),
         *("--directory", str(folder), "--configfile", str(folder / "config.yaml")),

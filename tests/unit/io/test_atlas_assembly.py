@@ -283,7 +283,7 @@ class _Os:
 
 
 def test_copies_where_links_are_impossible(built, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("scatlas.io.products.assemble_atlas.os", _Os(errno.EXDEV))
+    monkeypatch.setattr("scatlas._util.operating_system.os", _Os(errno.EXDEV))
     with caplog.at_level(logging.INFO, "scatlas"):
         assemble(
             built.merged,
@@ -299,7 +299,7 @@ def test_copies_where_links_are_impossible(built, tmp_path, monkeypatch, caplog)
 
 
 def test_other_errors_of_links_are_not_hidden(built, tmp_path, monkeypatch):
-    monkeypatch.setattr("scatlas.io.products.assemble_atlas.os", _Os(errno.ENOSPC))
+    monkeypatch.setattr("scatlas._util.operating_system.os", _Os(errno.ENOSPC))
     with pytest.raises(OSError, match="No space"):
         assemble(built.merged, built.pca, tmp_path / "new.zarr", var=gene_facts())
     assert not (tmp_path / "new.zarr").exists()
