@@ -236,7 +236,10 @@ def odd_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "files, sentence",
     [
         (["notes.txt"], "notes.txt: neither an HDF5 file nor a Zarr store"),
-        (["empty"], "empty: the folder is empty: give h5ad, Zarr, Cell Ranger's .h5 or a folder"),
+        (
+            ["empty"],
+            "empty: the folder is empty: give h5ad, Zarr, Loom, Cell Ranger's .h5 or a folder",
+        ),
         (["deep"], "/deep/*/*/filtered_feature_bc_matrix.h5'"),
         (["nowhere.h5ad"], "nowhere.h5ad: no such file or folder: correct the path"),
         (["*.loom"], "*.loom: no path matches this pattern: correct it (patterns start in "),

@@ -273,10 +273,11 @@ def test_atlas_survives_its_sources(tmp_path):
 class _Os:
     """The os module of one module alone (zarr makes links, too), where links fail."""
 
-    strerror = os.strerror
-
     def __init__(self, code):
         self._code = code
+
+    def __getattr__(self, name):
+        return getattr(os, name)
 
     def link(self, *_):
         raise OSError(self._code, os.strerror(self._code))

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from scatlas.errors import InputError
 from scatlas.io import load_plate, split_samples
-from scatlas.io.matrices.counts_source import elements_with_counts
+from scatlas.io.matrices.find_counts import elements_with_counts
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*zarr v3:UserWarning", "ignore:Consolidated:UserWarning"

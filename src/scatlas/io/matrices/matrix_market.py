@@ -126,6 +126,22 @@ def first_cells(folder: Path, n_blocks: int = 1) -> tuple[sp.csr_matrix, int]:
     return sp.csr_matrix(entries, shape), header.n_barcodes
 
 
+def first_values(folder: Path) -> np.ndarray:
+    """Values of the first block of text of a folder.
+
+    Raises
+    ------
+    InputError
+        A file is missing, damaged or cut short.
+    """
+    matrix = _file(folder, "matrix.mtx")
+    with reading(str(matrix), "the header"):
+        header = _read_header(matrix)
+    for _, _, values in _entries(matrix, header):
+        return values
+    return np.empty(0)
+
+
 def matrix_market_tables(folder: Path, store: Path) -> CellRangerTables:
     """Write only the genes of a folder, for a comparison; there are no cells."""
     return write_tables(str(folder), "X", store, np.empty(0, object), _features(folder))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from scatlas.io.files.checksums import values_digest
 from scatlas.io.files.read_errors import REMEDY
 from scatlas.io.matrices.counts_source import CountsSource, gene_names, open_counts
 from scatlas.io.matrices.csr_writer import CsrWriter, in_place
+from scatlas.io.products.rounded_values import HOW_TO_ROUND, RoundedValues
 from scatlas.io.tables.mitochondrial import mitochondrial_genes, why_bound_cannot_act
 from scatlas.io.tables.table import GENE_METRICS, METRICS
 from scatlas.kernels import COUNT_DTYPES
@@ -55,6 +56,7 @@ def load_plate(
     *,
     plate: str,
     counts_in: str = "X",
+    fractional: Literal["refuse", "round"] = "refuse",
     check_obs: Callable[[Table], object] | None = None,
     reference: Path | str | None = None,
     reference_counts_in: str = "X",
@@ -81,6 +83,9 @@ def load_plate(
     counts_in
         Where the counts are: ``"X"``, ``"raw"`` (``raw.X``, with the genes of ``raw.var``) or
         ``"layers/NAME"``. The store has them as X.
+    fractional
+        ``"round"`` rounds expected counts, which are fractional, as :func:`numpy.rint` does;
+        ``"refuse"`` is an error.
     check_obs
         Called with ``obs`` as it will be stored, but for the metrics, before any count is read;
         it reads the columns that it needs, and may raise `InputError`.
@@ -103,7 +108,9 @@ def load_plate(
     ``plate``, ``n_cells``, ``n_genes``, ``n_values``, ``total_counts``, ``max_count``,
     ``n_empty_cells``, ``n_mt_genes``, ``n_unsorted_cells``, ``n_stored_zeros`` (int),
     ``values_digest`` (:func:`scatlas.io.files.checksums.values_digest` of the store), and
-    ``notices`` (list of str): corrections of the input, each also logged.
+    ``notices`` (list of str): corrections of the input, each also logged. With
+    ``fractional="round"`` also ``n_rounded_values`` and ``n_rounded_counts``: how many values were
+    fractional, and the counts that they became.
 
     Notes
     -----
@@ -141,7 +148,8 @@ def load_plate(
         mt = _mitochondrial(as_given, mt_prefix, gene_names, mt_bound, notices)
 
         tally = _LoadStatistics(counts.shape[1])
-        checked = _checked_blocks(counts, budget, obs, genes, mt, notices)
+        rounded = RoundedValues() if fractional == "round" else None
+        checked = _checked_blocks(counts, budget, obs, genes, mt, notices, rounded)
         with (
             CsrWriter(out, n_vars=counts.shape[1]) as writer,
             obs.writing(writer.folder / "obs", deferred_columns=METRICS) as finish_obs,
@@ -154,6 +162,10 @@ def load_plate(
                 writer.append_rows(np.diff(block.indptr))
                 tally.add(block)
             tally.tell(counts.matrix.key, notices)
+            if rounded and (
+                notice := rounded.notice(counts.matrix.key, tally.n_stored, tally.total)
+            ):
+                notices.add(notice)
             cell_metrics, gene_metrics = tally.cell_metrics(), tally.gene_metrics(mt)
             _note_replaced("obs", obs.columns, cell_metrics, notices)
             _note_replaced("var", var.columns, gene_metrics, notices)
@@ -168,13 +180,14 @@ def load_plate(
         "n_cells": counts.shape[0],
         "n_genes": counts.shape[1],
         "n_values": tally.n_values,
-        "total_counts": int(tally.per_gene[:, 0].sum()),
+        "total_counts": tally.total,
         "max_count": tally.max_count,
         "n_empty_cells": tally.n_empty,
         "n_mt_genes": int(mt.sum()),
         "n_unsorted_cells": tally.n_unsorted,
         "n_stored_zeros": tally.n_zeros,
         "values_digest": values_digest(out),
+        **(rounded.facts() if rounded else {}),
         "notices": list(notices),
     }
 
@@ -199,6 +212,16 @@ class _LoadStatistics:
         self.max_count = max(self.max_count, block.highest)
         self.n_unsorted += block.n_unsorted
         self.n_zeros += block.n_zeros
+
+    @property
+    def n_stored(self) -> int:
+        """Values of the file, with zeros."""
+        return self.n_values + self.n_zeros
+
+    @property
+    def total(self) -> int:
+        """Sum of all counts."""
+        return int(self.per_gene[:, 0].sum())
 
     @property
     def n_empty(self) -> int:
@@ -292,6 +315,7 @@ def _checked_blocks(
     genes: pd.Index,
     mt: np.ndarray,
     notices: _Notices,
+    rounded: RoundedValues | None,
 ) -> Generator[CheckedCounts]:
     """Yield the row blocks of X checked and in canonical form, several in the making at once."""
     _, cut, raw = counts.blocks(budget, notices.add)
@@ -300,7 +324,8 @@ def _checked_blocks(
 
     def checked(i: int) -> CheckedCounts:
         nonlocal width
-        block = check_counts(raw(i), mt, dtype=width)
+        stored = rounded(raw(i)) if rounded else raw(i)
+        block = check_counts(stored, mt, dtype=width)
         width = max(width, block.counts.dtype)
         if block.problem:
             raise InputError(_sentence(counts, block.problem, cut[i][0], cells, genes))
@@ -335,15 +360,15 @@ def _sentence(
         wrong = f"{problem.value:.10g}, a {problem.kind} value"
     return (
         f"{path}: {key} holds {wrong}, at {cell}, {gene}: "
-        f"give raw counts, not normalised or scaled values{_elsewhere(counts)}"
+        f"give raw counts, not normalised or scaled values{_elsewhere(counts, problem.kind)}"
     )
 
 
-def _elsewhere(counts: CountsSource) -> str:
+def _elsewhere(counts: CountsSource, kind: str) -> str:
     """Say which other element holds whole numbers, and which line of the config takes it."""
     other = next(iter(counts.others_with_counts()), None)
     if other is None:
-        return ""
+        return f"; {HOW_TO_ROUND}" if kind == "fractional" else ""
     return (
         f"; {other} holds whole numbers: write 'source: {{counts: {other}}}' in the config, or "
         f"{other} in a column 'counts' of the plate sheet"

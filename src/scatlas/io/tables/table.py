@@ -30,6 +30,7 @@ from scatlas.io.tables.cell_names import NumberedNames
 from scatlas.io.tables.cell_ranger import open_cell_ranger
 from scatlas.io.tables.column import Column, InMemoryColumn, open_column, pieces
 from scatlas.io.tables.encodings import TABLES, encoding_of
+from scatlas.io.tables.loom import open_loom
 from scatlas.io.tables.storable_columns import RESERVED, storable_names, text_notice
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ def open_tables(path: Path | str, *, var: str = "var") -> Iterator[tuple[Table, 
     with ExitStack() as stack:
         root = store.open_on(stack)
         with reading(store.path, STRUCTURE):
-            if found := open_cell_ranger(store.path, root, stack):
+            found = open_cell_ranger(store.path, root, stack)
+            if found := found or open_loom(store.path, root, stack):
                 root, var = found.root, "var"
             else:
                 check_anndata(store.path, root)

@@ -81,7 +81,7 @@ def _in_folder(folder: Path) -> list[str]:
     except ConfigError:
         pass
     for depth in _DEPTHS:
-        for name in ("filtered_feature_bc_matrix.h5", "*.h5ad", "*.h5"):
+        for name in ("filtered_feature_bc_matrix.h5", "*.h5ad", "*.h5", "*.loom"):
             if next(folder.glob(f"{depth}/{name}"), None):
                 msg = (
                     f"{folder}: no plates here, but in folders below: give their pattern, "
@@ -89,7 +89,7 @@ def _in_folder(folder: Path) -> list[str]:
                 )
                 raise InputError(msg)
     what = "the folder is empty" if not any(folder.iterdir()) else "no plates in this folder"
-    msg = f"{folder}: {what}: give h5ad, Zarr, Cell Ranger's .h5 or a folder with matrix.mtx"
+    msg = f"{folder}: {what}: give h5ad, Zarr, Loom, Cell Ranger's .h5 or a folder with matrix.mtx"
     raise InputError(msg)
 
 

@@ -7,7 +7,7 @@ import re
 from glob import glob
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import unquote, urlsplit
 
 from natsort import natsorted
@@ -77,6 +77,13 @@ class Plate(BaseModel):
             "config says."
         ),
     )
+    fractional: Literal["refuse", "round"] | None = Field(
+        None,
+        description=(
+            "What to do with fractional counts: refuse or round. Empty: as source.fractional of "
+            "the config says."
+        ),
+    )
     labels: dict[str, str] = Field(
         {},
         description=(
@@ -107,7 +114,8 @@ def read_plates(
     path
         A folder of plates, a pattern of their paths (``runs/*/counts.h5``), or a plate sheet:
         tab-separated text with a header line and the columns ``plate`` and ``path``; optionally
-        ``n_cells``, ``counts`` and any labels. Windows line ends are read, empty lines skipped.
+        ``n_cells``, ``counts``, ``fractional`` and any labels. Windows line ends are read, empty
+        lines skipped.
     check_files
         Refuse local files that do not exist.
     generated
@@ -215,7 +223,7 @@ def _n_shared(parts: list[tuple[str, ...]]) -> int:
 
 def _is_plate(path: Path) -> bool:
     if not path.is_dir():
-        return path.suffix in {".h5ad", ".h5"}
+        return path.suffix in {".h5ad", ".h5", ".loom"}
     return path.suffix == ".zarr" or any(path.glob("matrix.mtx*"))
 
 
@@ -288,7 +296,8 @@ def _missing_column_message(path: Path, name: str, header: list[str]) -> str:
 def _parse_plate(where: str, row: dict[str, str]) -> Plate:
     cells = row.get("n_cells") or None
     counts = row.get("counts") or None
-    own = {"plate", "path", "n_cells", "counts"}
+    fractional = row.get("fractional") or None
+    own = {"plate", "path", "n_cells", "counts", "fractional"}
     labels = {k: v for k, v in row.items() if k not in own}
     try:
         n_cells = int(cells) if cells and cells.isdecimal() else cells
@@ -298,6 +307,7 @@ def _parse_plate(where: str, row: dict[str, str]) -> Plate:
                 "path": row["path"],
                 "n_cells": n_cells,
                 "counts": counts,
+                "fractional": fractional,
                 "labels": labels,
             }
         )
@@ -316,6 +326,8 @@ def _parse_plate(where: str, row: dict[str, str]) -> Plate:
         msg = f"{where}: {problem['ctx']['error']}"
     elif column == "path":
         msg = f"{where}: plate {plate!r} has no path"
+    elif column == "fractional":
+        msg = f"{where}: fractional of {path} is {fractional!r}; write refuse or round"
     elif column == "counts":
         msg = f"{where}: counts of {path} is {counts!r}; write X, raw or layers/NAME"
     else:

@@ -256,6 +256,15 @@ class Source(_Section):
         ),
         examples=["X", "raw", "layers/counts"],
     )
+    fractional: Literal["refuse", "round"] = Field(
+        "refuse",
+        description=(
+            "Fractional counts. refuse: an error, because such values are normalised most often. "
+            "round: to the nearest whole number, halves to the even one, for expected counts of "
+            "alevin, RSEM or a correction for ambient RNA. A column fractional of the plate sheet "
+            "says so per plate."
+        ),
+    )
 
 
 class QC(_Section):
