@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from scatlas import blocks
+from scatlas._util.gene_lists import among_genes
 from scatlas.compute.footprints import gram_is_worth_storing
 from scatlas.errors import InputError, prefix_errors
 from scatlas.get import on_backend
@@ -41,6 +42,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--size-factors", type=Path, required=True, help="size_factors.parquet")
     parser.add_argument("--doublets", type=Path, help="doublets.parquet, if doublets are scored")
     parser.add_argument("--genes", type=Path, required=True, help="consensus_genes.tsv")
+    parser.add_argument(
+        "--may-lack-genes", action="store_true", help="genes that the plate lacks are zeros"
+    )
     parser.add_argument("--selected", type=Path, required=True, help="selected.zarr to write")
     parser.add_argument("--gram", type=Path, required=True, help="gram.zarr to write")
     args = parser.parse_args(argv)
@@ -62,13 +66,26 @@ def main(argv: list[str] | None = None) -> None:
         obs, notices = obs.with_room_for(deferred_columns)
         for notice in notices:
             logger.warning("plate %s: %s", args.plate, notice)
-        genes = gene_positions(args.store, var.index, args.genes)
+        genes, at = gene_positions(var.index, args.genes)
+        present = at >= 0
+        if not present.all() and not args.may_lack_genes:
+            msg = f"{args.store}: gene {genes[~present][0]!r} is not among its {len(var):,} genes"
+            raise InputError(msg)
         values_per_cell = n_values(args.store) / x.shape[0]
         stores_gram = gram_is_worth_storing(rows.size, values_per_cell, genes.size)
-        selected = select_and_log_normalize(on_backend(x), genes, size_factors=factors)
+        selected = select_and_log_normalize(on_backend(x), at[present], size_factors=factors)
+        if not present.all():
+            logger.info(
+                "plate %s lacks %d of the atlas's %d genes: they are zeros",
+                *(args.plate, int((~present).sum()), genes.size),
+            )
+            selected = blocks.spread_genes(selected, np.flatnonzero(present), genes.size)
         with (
             CsrWriter(
-                args.selected, n_vars=genes.size, data_dtype=np.float32, var=var.iloc[genes]
+                args.selected,
+                n_vars=genes.size,
+                data_dtype=np.float32,
+                var=among_genes(var, genes),
             ) as writer,
             obs.writing(
                 writer.folder / "obs", deferred_columns=deferred_columns, rows=rows
@@ -90,6 +107,7 @@ def main(argv: list[str] | None = None) -> None:
             stats=gram.result() if gram else None,
         )
         facts |= {"plate": args.plate, "n_cells": rows.size, "n_genes": genes.size}
+        facts |= {} if present.all() else {"n_missing_genes": int((~present).sum())}
         facts |= {"notices": notices} if notices else {}
 
 
@@ -99,15 +117,10 @@ def n_values(store: Path) -> int:
         return counts.n_values
 
 
-def gene_positions(store: Path, names: pd.Index, wanted: Path) -> np.ndarray:
-    """Positions of the consensus genes on this plate, in their order."""
-    genes = pd.read_csv(wanted, sep="\t", dtype=str, keep_default_na=False)["gene"]
-    index = names.get_indexer(genes)
-    if (index < 0).any():
-        name = genes[int(np.argmin(index))]
-        msg = f"{store}: gene {name!r} is not among its {len(names):,} genes"
-        raise InputError(msg)
-    return index
+def gene_positions(names: pd.Index, wanted: Path) -> tuple[pd.Index, np.ndarray]:
+    """The consensus genes, and their positions on this plate, -1 for those that it lacks."""
+    genes = pd.Index(pd.read_csv(wanted, sep="\t", dtype=str, keep_default_na=False)["gene"])
+    return genes, names.get_indexer(genes)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from scatlas.blocks.row_blocks import (
     row_slices,
     select_genes,
     select_rows,
+    spread_genes,
     view,
 )
 from scatlas.blocks.streaming import (
@@ -45,6 +46,7 @@ __all__ = [
     "row_slices",
     "select_genes",
     "select_rows",
+    "spread_genes",
     "stream",
     "stream_groups",
     "to_memory",

@@ -497,7 +497,7 @@ def test_genes_differ_from_the_reference(path, names, wanted):
     write(ad.AnnData(x, var=pd.DataFrame(index=names)), path)
     assert refused(path, reference=reference) == (
         f"{wanted}{reference}: give all plates the same genes in the same order, "
-        "or set 'genes: intersect' in the config"
+        "or set 'genes: intersect' (or union) in the config"
     )
     assert load(path)["n_genes"] == len(names)
 

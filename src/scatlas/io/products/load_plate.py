@@ -284,7 +284,8 @@ def _check_same_genes(path: str, names: pd.Index, reference: Path | str, counts_
     here, there = (repr(n) if n is not None else "missing" for n in differing[1:])
     msg = (
         f"{path}: gene {differing.at} of var is {here}, but {there} on {reference}: give all "
-        "plates the same genes in the same order, or set 'genes: intersect' in the config"
+        "plates the same genes in the same order, or set 'genes: intersect' (or union) in the "
+        "config"
     )
     raise InputError(msg)
 

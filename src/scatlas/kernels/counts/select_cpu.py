@@ -131,6 +131,22 @@ def select_genes(x: Block, index: Array, n_genes: int | None = None) -> Block:
     return type(x)((data, indices, indptr.astype(index_type)), shape=shape)
 
 
+def spread_genes(x: Block, columns: Array, n_genes: int) -> Block:
+    """Block among more genes, which have no counts in it.
+
+    Parameters
+    ----------
+    x
+        CSR block [cells x genes].
+    columns
+        Integer [genes], ascending: new column of each gene.
+    n_genes
+        Number of genes of the result.
+    """
+    wide = columns.astype(np.promote_types(x.indices.dtype, np.int32))
+    return type(x)((x.data, wide[x.indices], x.indptr), shape=(x.shape[0], n_genes))
+
+
 def row_positions(rows: Array, n_cells: int) -> Array:
     """Positions of cells, int64, from a mask or from positions, which are checked."""
     rows = np.asarray(rows)

@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from scatlas._util.gene_lists import GeneRule  # noqa: TC001  (pydantic evaluates it)
 from scatlas.workflow.config.cell_query import query_columns
 from scatlas.workflow.config.min_plates import min_plates_of
 from scatlas.workflow.config.plate_sheet import COUNTS, expand_home
@@ -841,11 +842,12 @@ class Config(_Section):
     )
     source: Source = Field(Source(), description="Content of the plates' files.")
     qc: QC = Field(QC(), description="Which cells and genes are kept. null: no bound.")
-    genes: Literal["same", "intersect"] = Field(
+    genes: GeneRule = Field(
         "same",
         description=(
             "same: all plates must have the same genes in the same order. intersect: use the genes "
-            "that every plate has, in the order of the first plate."
+            "that every plate has, in the order of the first plate. union: use the genes of any "
+            "plate; on plates that lack a gene its counts are zero."
         ),
     )
     doublets: Doublets | None = Field(
