@@ -116,7 +116,7 @@ def _align(table: pd.DataFrame, order: pd.Index) -> pd.DataFrame:
     """
     absent = ~order.isin(table.index)
     aligned = table.reindex(order)
-    aligned["highly_variable"] = aligned["highly_variable"].fillna(value=False).astype(bool)
+    aligned["highly_variable"] = table["highly_variable"].reindex(order, fill_value=False)
     # `seurat` and `cell_ranger` replace a mean of 0 by this, as scanpy does.
     zero = 0.0 if "variances" in table else 1e-12
     aligned.loc[absent, "means"] = zero

@@ -20,6 +20,7 @@ import zarr
 
 from scatlas.errors import InputError
 from scatlas.io.products.load_plate import load_plate
+from scatlas.io.products.rounded_values import HOW_TO_ROUND
 from scatlas.io.tables.table import Table
 from scatlas.kernels.counts.check_cpu import check_counts
 from scatlas.workflow.cell_filter import evaluate_filter
@@ -379,6 +380,9 @@ def test_shape_disagrees_with_obs(path):
 
 # -- values --------------------------------------------------------------------------------------
 
+# What the sentence about fractional values adds, where no other element holds counts.
+ROUND = f"; {HOW_TO_ROUND}"
+
 
 @pytest.mark.parametrize(
     "value, wanted",
@@ -406,6 +410,7 @@ def test_values_that_are_no_counts(path, value, wanted, kind, budget):
     assert message == (
         f"X holds {wanted}, at cell 7 ('c7'), gene {gene} ('g{gene}'): "
         "give raw counts, not normalised or scaled values"
+        f"{ROUND if value == 0.5 else ''}"
     )
 
 
@@ -730,4 +735,6 @@ def test_normalised_values_point_to_the_counts(tmp_path, put, place, suffix):
             f"; {place} holds whole numbers: write 'source: {{counts: {place}}}' in the config, or "
             f"{place} in a column 'counts' of the plate sheet"
         )
+    else:
+        said += ROUND
     assert message.endswith(said)

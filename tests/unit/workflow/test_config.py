@@ -49,7 +49,7 @@ outdir: results
 atlas: null
 backend: auto
 seed: 0
-source: {counts: X}
+source: {counts: X, fractional: refuse}
 qc: {filter: null, min_genes: null, max_genes: null, min_counts: null,
      max_counts: null, max_pct_mt: null, mt_prefix: "MT-", gene_names: null, min_cells: null,
      drop_rare_genes: null}

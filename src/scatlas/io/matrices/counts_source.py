@@ -81,13 +81,15 @@ class CountsSource:
         self.kind = store.kind
         with stack or ExitStack() as stack, reading(self.path, STRUCTURE):
             self._root = self._tables = store.open_on(stack)
-            found = found or open_cell_ranger(self.path, self._root, stack)
+            if found is None:
+                found = open_cell_ranger(self.path, self._root, stack, counts)
+            else:
+                _check_one_matrix(self.path, counts)
             loom = None if found else open_loom(self.path, self._root, stack)
             self.notices = [*found.notices] if found else []
             self._gene_of_feature = found.gene_of_feature if found else None
             if found:
-                self._tables, key = found.root, found.key
-                _check_one_matrix(self.path, counts)
+                self._tables, self._var, key = found.root, "var", found.key
             elif loom:
                 self._tables, self._var, key = loom.root, "var", loom_key(counts)
                 self.notices = [*loom.notices]
@@ -162,7 +164,7 @@ class CountsSource:
                 msg = f"{self.path}: {key} lacks {due - there:,} of {due:,} chunk files: {REMEDY}"
                 raise InputError(msg)
 
-    def otherswith_counts(self) -> list[str]:
+    def others_with_counts(self) -> list[str]:
         """Other elements whose first values are whole numbers, as ``source.counts`` names them."""
         return with_counts(self.path, self._root, without=self.matrix.key)
 
@@ -270,8 +272,8 @@ class CountsSource:
 def _check_one_matrix(path: str, counts: str) -> None:
     if counts != "X":
         msg = (
-            f"{path}: a file of Cell Ranger has one matrix and no {counts}: write X in the column "
-            "'counts' of the plate sheet"
+            f"{path}: a folder of Cell Ranger has one matrix and no {counts}: write X in the "
+            "column 'counts' of the plate sheet"
         )
         raise InputError(msg)
 
@@ -347,5 +349,5 @@ def gene_names(path: Path | str, counts: str = "X") -> pd.Index:
         with TemporaryDirectory(prefix="scatlas-") as folder:
             found = matrix_market_tables(Path(path), Path(folder))
             return Table.open(path, found.root, "var").index()
-    with open_tables(path, var="raw/var" if counts == "raw" else "var") as (_, var):
+    with open_tables(path, counts=counts) as (_, var):
         return var.index()

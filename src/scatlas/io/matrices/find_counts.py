@@ -13,7 +13,7 @@ from scatlas.io.files.anndata_checks import STRUCTURE, check_anndata, is_group
 from scatlas.io.files.anndata_file import Store, load_filters
 from scatlas.io.files.read_errors import reading
 from scatlas.io.matrices.matrix_market import first_values, is_matrix_market
-from scatlas.io.tables.cell_ranger import cell_ranger_group
+from scatlas.io.tables.cell_ranger import cell_ranger_matrices
 from scatlas.io.tables.loom import is_loom, loom_key
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _LOOK, _LOOK_ROWS = 10_000, 10
 _WHOLE_SHARE = 0.1
 
 
-def elementswith_counts(path: Path | str, *, fractional: bool = False) -> list[str]:
+def elements_with_counts(path: Path | str, *, fractional: bool = False) -> list[str]:
     """Elements of a file whose first values are whole numbers, as ``source.counts`` names them.
 
     Parameters
@@ -39,7 +39,7 @@ def elementswith_counts(path: Path | str, *, fractional: bool = False) -> list[s
     Returns
     -------
     ``X`` first, if its values are; then ``layers/counts``, ``raw`` and other layers. A file of Cell
-    Ranger has only ``X``.
+    Ranger has only ``X``, or ``genome/NAME`` for each genome, that with most cells first.
 
     Raises
     ------
@@ -52,8 +52,12 @@ def elementswith_counts(path: Path | str, *, fractional: bool = False) -> list[s
     store = Store.find(path)
     with ExitStack() as stack, reading(store.path, STRUCTURE):
         root = store.open_on(stack)
-        if group := cell_ranger_group(store.path, root):
-            return ["X"] if _beginswith_counts(store.path, root, group, fractional) else []
+        if matrices := cell_ranger_matrices(root):
+            return [
+                name
+                for name, group in matrices.items()
+                if _begins_with_counts(store.path, root, group, fractional)
+            ]
         if not is_loom(root):
             check_anndata(store.path, root)
         found = with_counts(store.path, root, fractional=fractional)
@@ -86,10 +90,10 @@ def with_counts(
     if "X" in root or is_loom(root):
         keys[loom_key("X") if is_loom(root) else "X"] = "X"
     keys.pop(without, None)
-    return [name for key, name in keys.items() if _beginswith_counts(path, root, key, fractional)]
+    return [name for key, name in keys.items() if _begins_with_counts(path, root, key, fractional)]
 
 
-def _beginswith_counts(path: str, root: StoredGroup, key: str, fractional: bool) -> bool:
+def _begins_with_counts(path: str, root: StoredGroup, key: str, fractional: bool) -> bool:
     with suppress(InputError), reading(path, key):
         load_filters(path, root[key])
         matrix = root[key]

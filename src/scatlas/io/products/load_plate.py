@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+# Droplets without a cell have fewer genes; so have cells of a panel with fewer than _MANY_GENES.
+_FEW_GENES, _MANY_GENES = 10, 1_000
+
+
 class _Notices(list[str]):
     """Facts that the user should know but that stop nothing: logged, and kept for the manifest."""
 
@@ -249,6 +253,14 @@ class _LoadStatistics:
             notices.add(f"{key} held {self.n_zeros:,} stored zeros: dropped")
         if self.n_empty:
             notices.add(f"{self.n_empty:,} cells have no counts")
+        n_few = sum(int((n < _FEW_GENES).sum()) for n in self.n_genes)
+        n_cells = sum(map(len, self.n_genes))
+        if 2 * n_few > n_cells and len(self.per_gene) >= _MANY_GENES:
+            notices.add(
+                f"{100 * n_few / n_cells:.0f}% of the {n_cells:,} barcodes have fewer than "
+                f"{_FEW_GENES} genes, as in an unfiltered matrix: set qc.min_genes, or give the "
+                "filtered matrix"
+            )
 
 
 def _check_not_empty(path: str, shape: tuple[int, int]) -> None:

@@ -51,15 +51,15 @@ GENE_METRICS = ("mt", "n_cells_by_counts", "total_counts")
 
 
 @contextmanager
-def open_tables(path: Path | str, *, var: str = "var") -> Iterator[tuple[Table, Table]]:
+def open_tables(path: Path | str, *, counts: str = "X") -> Iterator[tuple[Table, Table]]:
     """Open obs and var of an AnnData file, without reading them or X.
 
     Parameters
     ----------
     path
         h5ad file or Zarr store (v2 or v3), a local path or a URL that fsspec opens.
-    var
-        Element of the table of genes.
+    counts
+        Matrix of the genes, as ``source.counts`` names it.
 
     Yields
     ------
@@ -70,11 +70,11 @@ def open_tables(path: Path | str, *, var: str = "var") -> Iterator[tuple[Table, 
     InputError
         The file does not exist, is no AnnData file, or a table's parts do not agree.
     """
-    store = Store.find(path)
+    store, var = Store.find(path), "raw/var" if counts == "raw" else "var"
     with ExitStack() as stack:
         root = store.open_on(stack)
         with reading(store.path, STRUCTURE):
-            found = open_cell_ranger(store.path, root, stack)
+            found = open_cell_ranger(store.path, root, stack, counts)
             if found := found or open_loom(store.path, root, stack):
                 root, var = found.root, "var"
             else:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from natsort import natsorted
 
 from scatlas.errors import ConfigError, InputError
 from scatlas.io.matrices.matrix_market import is_matrix_market
-from scatlas.workflow.config.plate_sheet import find_plates, is_pattern, name_plates
+from scatlas.workflow.config.plate_sheet import (
+    WINDOWS,
+    find_plates,
+    is_pattern,
+    is_windows_path,
+    name_plates,
+)
 
-_WINDOWS = re.compile(r"^[A-Za-z]:[\\/]|\\")
 _ZARR_ROOTS = ("zarr.json", ".zgroup", ".zattrs")
 # Folders below that a folder without plates is searched for them, to name the pattern.
 _DEPTHS = ("*", "*/*", "*/*/*")
@@ -59,11 +63,8 @@ def _paths(given: str) -> list[str]:
         if is_one or any((path / name).exists() for name in _ZARR_ROOTS):
             return [str(path)]
         return _in_folder(path)
-    if _WINDOWS.search(given):
-        msg = (
-            f"{given}: a path of Windows: write it as Linux does, with slashes (in WSL C:\\data is "
-            "/mnt/c/data)"
-        )
+    if is_windows_path(given):
+        msg = f"{given}: no such file: {WINDOWS}"
         raise InputError(msg)
     if not is_pattern(given):
         msg = f"{given}: no such file or folder: correct the path"

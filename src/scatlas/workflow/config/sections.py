@@ -253,7 +253,8 @@ class Source(_Section):
         "X",
         description=(
             "Where the raw counts are: X, raw (raw.X, with the genes of raw.var), or layers/NAME, "
-            "for example layers/counts. A column counts of the plate sheet says so per plate."
+            "for example layers/counts; in files of Cell Ranger 2 with several genomes "
+            "genome/NAME. A column counts of the plate sheet says so per plate."
         ),
         examples=["X", "raw", "layers/counts"],
     )
