@@ -5,6 +5,7 @@ PCA sums those of small plates, whose Gram matrix would be larger than their cou
 
 from __future__ import annotations
 
+import argparse
 import logging
 from contextlib import nullcontext
 from pathlib import Path
@@ -57,35 +58,25 @@ def main(argv: list[str] | None = None) -> None:
         rows, kept_factors = cells["row"].to_numpy(), cells["size_factor"].to_numpy()
         sizes = script.block_sizes(args)
         if not script.on_gpu(args):
-            sizes["block_budget"] //= (
-                2  # counts, normalised and encoded values are in memory at once
-            )
+            # Counts, normalised and encoded values are in memory at once.
+            sizes["block_budget"] //= 2
         x, var = read_matrix(args.store, compact=True, **sizes)
         factors = size_factors_by_row(cells, x.shape[0])
         deferred_columns = {"size_factor": kept_factors, **doublet_columns(args.doublets, rows)}
         obs, notices = obs.with_room_for(deferred_columns)
         for notice in notices:
             logger.warning("plate %s: %s", args.plate, notice)
-        genes, at = gene_positions(var.index, args.genes)
-        present = at >= 0
-        if not present.all() and not args.may_lack_genes:
-            msg = f"{args.store}: gene {genes[~present][0]!r} is not among its {len(var):,} genes"
-            raise InputError(msg)
-        values_per_cell = n_values(args.store) / x.shape[0]
-        stores_gram = gram_is_worth_storing(rows.size, values_per_cell, genes.size)
-        selected = select_and_log_normalize(on_backend(x), at[present], size_factors=factors)
-        if not present.all():
-            logger.info(
-                "plate %s lacks %d of the atlas's %d genes: they are zeros",
-                *(args.plate, int((~present).sum()), genes.size),
-            )
-            selected = blocks.spread_genes(selected, np.flatnonzero(present), genes.size)
+        genes, at = gene_positions(args, var.index)
+        n_missing = int((at < 0).sum())
+        stores_gram = gram_is_worth_storing(
+            rows.size, n_values(args.store) / x.shape[0], genes.size
+        )
+        selected = select_and_log_normalize(on_backend(x), at[at >= 0], size_factors=factors)
+        if n_missing:
+            selected = blocks.spread_genes(selected, np.flatnonzero(at >= 0), genes.size)
         with (
             CsrWriter(
-                args.selected,
-                n_vars=genes.size,
-                data_dtype=np.float32,
-                var=among_genes(var, genes),
+                args.selected, n_vars=genes.size, data_dtype=np.float32, var=among_genes(var, genes)
             ) as writer,
             obs.writing(
                 writer.folder / "obs", deferred_columns=deferred_columns, rows=rows
@@ -100,14 +91,10 @@ def main(argv: list[str] | None = None) -> None:
                 writer.append_rows(np.diff(block.indptr))
             finish_obs(deferred_columns)
             writer.obs = in_place
-        write_gram(
-            args.gram,
-            n_cells=rows.size,
-            n_genes=genes.size,
-            stats=gram.result() if gram else None,
-        )
+        stats = gram.result() if gram else None
+        write_gram(args.gram, n_cells=rows.size, n_genes=genes.size, stats=stats)
         facts |= {"plate": args.plate, "n_cells": rows.size, "n_genes": genes.size}
-        facts |= {} if present.all() else {"n_missing_genes": int((~present).sum())}
+        facts |= {"n_missing_genes": n_missing} if n_missing else {}
         facts |= {"notices": notices} if notices else {}
 
 
@@ -117,10 +104,19 @@ def n_values(store: Path) -> int:
         return counts.n_values
 
 
-def gene_positions(names: pd.Index, wanted: Path) -> tuple[pd.Index, np.ndarray]:
+def gene_positions(args: argparse.Namespace, names: pd.Index) -> tuple[pd.Index, np.ndarray]:
     """The consensus genes, and their positions on this plate, -1 for those that it lacks."""
-    genes = pd.Index(pd.read_csv(wanted, sep="\t", dtype=str, keep_default_na=False)["gene"])
-    return genes, names.get_indexer(genes)
+    table = pd.read_csv(args.genes, sep="\t", dtype=str, keep_default_na=False)
+    genes = pd.Index(table["gene"])
+    at = names.get_indexer(genes)
+    missing = genes[at < 0]
+    if len(missing) and not args.may_lack_genes:
+        msg = f"{args.store}: gene {missing[0]!r} is not among its {len(names):,} genes"
+        raise InputError(msg)
+    if len(missing):
+        how = "they are zeros"
+        logger.info("%d of the atlas's %d genes are missing: %s", len(missing), len(genes), how)
+    return genes, at
 
 
 if __name__ == "__main__":

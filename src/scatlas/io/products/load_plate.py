@@ -152,7 +152,7 @@ def load_plate(
         mt = _mitochondrial(as_given, mt_prefix, gene_names, mt_bound, notices)
 
         tally = _LoadStatistics(counts.shape[1])
-        rounded = RoundedValues() if fractional == "round" else None
+        rounded = RoundedValues(rounds=fractional == "round")
         checked = _checked_blocks(counts, budget, obs, genes, mt, notices, rounded)
         with (
             CsrWriter(out, n_vars=counts.shape[1]) as writer,
@@ -165,11 +165,7 @@ def load_plate(
                 writer.append_checked(block.counts, block.indices, block.highest)
                 writer.append_rows(np.diff(block.indptr))
                 tally.add(block)
-            tally.tell(counts.matrix.key, notices)
-            if rounded and (
-                notice := rounded.notice(counts.matrix.key, tally.n_stored, tally.total)
-            ):
-                notices.add(notice)
+            tally.tell(counts.matrix.key, notices, rounded)
             cell_metrics, gene_metrics = tally.cell_metrics(), tally.gene_metrics(mt)
             _note_replaced("obs", obs.columns, cell_metrics, notices)
             _note_replaced("var", var.columns, gene_metrics, notices)
@@ -191,7 +187,7 @@ def load_plate(
         "n_unsorted_cells": tally.n_unsorted,
         "n_stored_zeros": tally.n_zeros,
         "values_digest": values_digest(out),
-        **(rounded.facts() if rounded else {}),
+        **rounded.facts(),
         "notices": list(notices),
     }
 
@@ -245,12 +241,14 @@ class _LoadStatistics:
         totals, n_cells = self.per_gene.T
         return dict(zip(GENE_METRICS, (mt, n_cells.copy(), totals.copy()), strict=True))
 
-    def tell(self, key: str, notices: _Notices) -> None:
+    def tell(self, key: str, notices: _Notices, rounded: RoundedValues) -> None:
         """Say what was mended, and what is odd."""
         if self.n_unsorted:
             notices.add(f"{key}/indices of {self.n_unsorted:,} cells were not sorted: sorted")
         if self.n_zeros:
             notices.add(f"{key} held {self.n_zeros:,} stored zeros: dropped")
+        if notice := rounded.notice(key, self.n_stored, self.total):
+            notices.add(notice)
         if self.n_empty:
             notices.add(f"{self.n_empty:,} cells have no counts")
         n_few = sum(int((n < _FEW_GENES).sum()) for n in self.n_genes)
@@ -328,7 +326,7 @@ def _checked_blocks(
     genes: pd.Index,
     mt: np.ndarray,
     notices: _Notices,
-    rounded: RoundedValues | None,
+    rounded: RoundedValues,
 ) -> Generator[CheckedCounts]:
     """Yield the row blocks of X checked and in canonical form, several in the making at once."""
     _, cut, raw = counts.blocks(budget, notices.add)
@@ -337,8 +335,7 @@ def _checked_blocks(
 
     def checked(i: int) -> CheckedCounts:
         nonlocal width
-        stored = rounded(raw(i)) if rounded else raw(i)
-        block = check_counts(stored, mt, dtype=width)
+        block = check_counts(rounded(raw(i)), mt, dtype=width)
         width = max(width, block.counts.dtype)
         if block.problem:
             raise InputError(_sentence(counts, block.problem, cut[i][0], cells, genes))

@@ -19,19 +19,30 @@ HOW_TO_ROUND = (
 
 
 class RoundedValues:
-    """Rounds blocks, in several threads at once, and keeps how much it has changed."""
+    """Rounds blocks, in several threads at once, and keeps how much it has changed.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    rounds
+        False leaves all values as they are.
+    """
+
+    def __init__(self, *, rounds: bool) -> None:
+        self._rounds = rounds
         self._parts: list[RoundedCounts] = []
 
     def __call__(self, block: sp.csr_matrix) -> sp.csr_matrix:
         """Round the values of a block."""
+        if not self._rounds:
+            return block
         found = round_counts(block.data)
         self._parts.append(found._replace(values=found.values[:0]))
         return csr(found.values, block.indices, block.indptr, block.shape[1])
 
     def facts(self) -> dict[str, int]:
         """Sums over the blocks, which are whole numbers: their order does not matter."""
+        if not self._rounds:
+            return {}
         return {
             "n_rounded_values": sum(part.n_changed for part in self._parts),
             "n_rounded_counts": sum(part.n_counts for part in self._parts),
@@ -47,7 +58,7 @@ class RoundedValues:
         n_stored, total
             Values of the file, and the sum of all counts after rounding.
         """
-        n_values, n_counts = self.facts().values()
+        n_values, n_counts = self.facts().values() if self._rounds else (0, 0)
         if not n_values:
             return ""
         share = 100 * n_counts / max(total, 1)

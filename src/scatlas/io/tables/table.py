@@ -74,8 +74,10 @@ def open_tables(path: Path | str, *, counts: str = "X") -> Iterator[tuple[Table,
     with ExitStack() as stack:
         root = store.open_on(stack)
         with reading(store.path, STRUCTURE):
-            found = open_cell_ranger(store.path, root, stack, counts)
-            if found := found or open_loom(store.path, root, stack):
+            if found := (
+                open_cell_ranger(store.path, root, stack, counts)
+                or open_loom(store.path, root, stack)
+            ):
                 root, var = found.root, "var"
             else:
                 check_anndata(store.path, root)

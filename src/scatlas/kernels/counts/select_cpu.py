@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scatlas.arrays.array_types import Array, Block, Ints, is_sparse, row_offsets
+from scatlas.arrays.array_types import Array, Block, Ints, SparseBlock, is_sparse, row_offsets
 from scatlas.kernels.build.numba_cache import njit
 
 _INT32 = np.iinfo(np.int32).max
@@ -131,7 +131,7 @@ def select_genes(x: Block, index: Array, n_genes: int | None = None) -> Block:
     return type(x)((data, indices, indptr.astype(index_type)), shape=shape)
 
 
-def spread_genes(x: Block, columns: Array, n_genes: int) -> Block:
+def spread_genes(x: SparseBlock, columns: Array, n_genes: int) -> SparseBlock:
     """Block among more genes, which have no counts in it.
 
     Parameters

@@ -113,8 +113,18 @@ def read_facts(name: str, path: str) -> tuple[PlateFacts, pd.Index]:
         raise InputError(msg)
     metrics, unfiltered = _without_empty(metrics)
     notices += unfiltered
-    where = counts, fractional
-    return PlateFacts(name, path, n_cells, len(genes), *where, *mt, metrics, notices), genes
+    n_mt, prefix, column = mt
+    facts = PlateFacts(
+        *(name, path, n_cells, len(genes)),
+        counts=counts,
+        fractional=fractional,
+        n_mt=n_mt,
+        mt_prefix=prefix,
+        gene_names=column,
+        metrics=metrics,
+        notices=notices,
+    )
+    return facts, genes
 
 
 def _find_counts(path: str) -> tuple[str, str]:
