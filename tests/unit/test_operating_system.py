@@ -24,12 +24,17 @@ ONLY_LINUX = re.compile(
 
 # Builds an atlas of one plate. The first argument says whether Linux's calls are taken away.
 STEPS = """
-import os, pathlib, runpy, socket, sys
+import os, pathlib, runpy, socket, sys, types
 
 without, root, folder = sys.argv[1] == "without", pathlib.Path(sys.argv[2]), sys.argv[3]
 if without:
-    for name in ("sched_getaffinity", "link", "posix_fadvise", "copy_file_range", "memfd_create"):
+    for name in ("sched_getaffinity", "posix_fadvise", "copy_file_range", "memfd_create"):
         delattr(os, name)
+    from scatlas._util import operating_system
+
+    # Zarr makes links, too, and needs them.
+    calls = {name: call for name, call in vars(os).items() if name != "link"}
+    operating_system.os = types.SimpleNamespace(**calls)
     del socket.SO_PEERCRED
     read_text = pathlib.Path.read_text
 
@@ -60,7 +65,7 @@ run("consensus", "--hvg", "p=hvg.parquet", "--list", "genes.tsv", "--table", "ge
 run("select_genes", *counts, "--genes", "genes.tsv", "--selected", "selected.zarr",
     "--gram", "gram.zarr")
 run("concat_on_disk", "--selected", "p=selected.zarr", "--merged", "merged.zarr")
-run("pca", "--merged", "merged.zarr", "--gram", "p=gram.zarr", "--n-comps", 5, "--pca", "pca.zarr")
+run("pca", "--merged", "merged.zarr", "--gram", "gram.zarr", "--n-comps", 5, "--pca", "pca.zarr")
 run("atlas", "--merged", "merged.zarr", "--pca", "pca.zarr", "--genes", "genes.parquet",
     "--atlas", "atlas.zarr")
 links = os.stat(next(pathlib.Path("atlas.zarr/X/data/c").iterdir())).st_nlink
