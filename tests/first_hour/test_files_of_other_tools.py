@@ -52,6 +52,9 @@ def test_counts_and_names_are_those_of_the_tool(folder: Path, name: str, capsys)
         assert list(found.var["Accession"]) == IDS
         np.testing.assert_array_equal(found.obs["total"], found.obs["total_counts"])
 
+    if "line" in found.obs:
+        assert list(found.obs["line"]) == ["a", "b"] * (N_CELLS // 2)
+
     assert main(["init", file]) == 0, capsys.readouterr()
     said = capsys.readouterr().out
     config = yaml.safe_load(Path("atlas.yaml").read_text())

@@ -1,7 +1,7 @@
 """Files in the layouts in which other tools write counts, all of the same plate.
 
 The layouts were taken from the tools' sources and published files: Cell Ranger 2, 3 and 7 to 9,
-loompy 2 and 3 (also velocyto), zellkonverter, sceasy, anndataR, CELLxGENE, and anndata 0.7 to 0.12.
+loompy 2 and 3 (also velocyto), zellkonverter, sceasy, anndataR, CELLxGENE, and anndata 0.6 to 0.12.
 """
 
 from __future__ import annotations
@@ -237,6 +237,31 @@ def anndata_r(path: Path) -> None:
         as_array("/", file)
 
 
+def anndata_06(path: Path) -> None:
+    """anndata 0.6: tables as compound data sets, categories in ``uns``, counts in ``raw.X``."""
+
+    def compound(columns: dict[str, object]) -> np.ndarray:
+        arrays = {name: np.asarray(values) for name, values in columns.items()}
+        table = np.empty(N_CELLS if "line" in arrays else N_GENES, [
+            (name, values.dtype) for name, values in arrays.items()
+        ])  # fmt: skip
+        for name, values in arrays.items():
+            table[name] = values
+        return table
+
+    with h5py.File(path, "w") as file:
+        codes = np.arange(N_CELLS) % 2
+        file["obs"] = compound({"index": np.array(CELLS, "S"), "line": codes.astype(np.int8)})
+        for name in ("var", "raw.var"):
+            file[name] = compound({"index": np.array(GENES, "S"), "gene_ids": np.array(IDS, "S")})
+        file["uns/line_categories"] = np.array(["a", "b"], object)
+        for name, x in (("X", _normalised(counts())), ("raw.X", counts().astype(np.float32))):
+            group = file.create_group(name)
+            group.attrs.update({"h5sparse_format": b"csr", "h5sparse_shape": x.shape})
+            for part in ("data", "indices", "indptr"):
+                group[part] = getattr(x, part)
+
+
 def anndata_07(path: Path) -> None:
     """anndata 0.7: categories in ``__categories``, no encoding of the root, text without one."""
     adata = ad.AnnData(counts().astype(np.float32), **_tables())
@@ -280,6 +305,7 @@ FILES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "zellkonverter": (zellkonverter, "sce.h5ad", "X"),
     "sceasy": (sceasy, "seurat.h5ad", "raw"),
     "anndata_r": (anndata_r, "r.h5ad", "X"),
+    "anndata_06": (anndata_06, "older.h5ad", "raw"),
     "anndata_07": (anndata_07, "old.h5ad", "X"),
     "anndata_012": (anndata_012, "new.zarr", "X"),
 }

@@ -33,6 +33,7 @@ from scatlas.io.matrices.matrix_market import (
 )
 from scatlas.io.matrices.transposed import find_transposed, transposed_blocks
 from scatlas.io.tables.cell_ranger import open_cell_ranger
+from scatlas.io.tables.legacy_anndata import legacy_key, open_legacy
 from scatlas.io.tables.loom import loom_key, open_loom
 from scatlas.io.tables.table import Table, open_tables
 
@@ -86,6 +87,7 @@ class CountsSource:
             else:
                 _check_one_matrix(self.path, counts)
             loom = None if found else open_loom(self.path, self._root, stack)
+            legacy = None if found else open_legacy(self.path, self._root, stack, counts)
             self.notices = [*found.notices] if found else []
             self._gene_of_feature = found.gene_of_feature if found else None
             if found:
@@ -94,6 +96,9 @@ class CountsSource:
                 self._tables, self._var, key = loom.root, "var", loom_key(counts)
                 self.notices = [*loom.notices]
                 _check_loom_element(self.path, self._root, key)
+            elif legacy:
+                self._tables, self._var, key = legacy.root, "var", legacy_key(counts)
+                _check_element(self.path, self._root, key)
             else:
                 check_anndata(self.path, self._root)
                 _check_element(self.path, self._root, key)

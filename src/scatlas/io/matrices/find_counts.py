@@ -14,6 +14,7 @@ from scatlas.io.files.anndata_file import Store, load_filters
 from scatlas.io.files.read_errors import reading
 from scatlas.io.matrices.matrix_market import first_values, is_matrix_market
 from scatlas.io.tables.cell_ranger import cell_ranger_matrices
+from scatlas.io.tables.legacy_anndata import is_legacy
 from scatlas.io.tables.loom import is_loom, loom_key
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def elements_with_counts(path: Path | str, *, fractional: bool = False) -> list[
                 for name, group in matrices.items()
                 if _begins_with_counts(store.path, root, group, fractional)
             ]
-        if not is_loom(root):
+        if not is_loom(root) and not is_legacy(root):
             check_anndata(store.path, root)
         found = with_counts(store.path, root, fractional=fractional)
     first = ["X", "layers/counts", "raw"]
@@ -87,6 +88,8 @@ def with_counts(
     keys = {name: name for name in layers(root)}
     if "raw" in root and "X" in root["raw"]:
         keys["raw/X"] = "raw"
+    if "raw.X" in root:
+        keys["raw.X"] = "raw"
     if "X" in root or is_loom(root):
         keys[loom_key("X") if is_loom(root) else "X"] = "X"
     keys.pop(without, None)

@@ -9,9 +9,6 @@ genes and cells: :func:`anndata.io.read_loom` (``Gene``, ``CellID``), and ``AnnD
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -20,8 +17,8 @@ import pandas as pd
 
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import is_group
-from scatlas.io.files.local_zarr import open_store
 from scatlas.io.files.read_errors import REMEDY, reading
+from scatlas.io.tables.converted_tables import ConvertedTables, convert_tables
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -37,28 +34,12 @@ _CELLS = (
 )
 
 
-@dataclass(frozen=True)
-class LoomTables:
-    """Tables of a Loom file.
-
-    Attributes
-    ----------
-    root
-        Opened store with ``obs`` and ``var``.
-    notices
-        Sentences about what is left out or changed.
-    """
-
-    root: Any
-    notices: list[str] = field(default_factory=list)
-
-
 def is_loom(root: Any) -> bool:
     """Whether an opened file has the layout of Loom."""
     return isinstance(root, h5py.File) and {"matrix", "row_attrs", "col_attrs"} <= set(root)
 
 
-def open_loom(path: str, root: Any, stack: ExitStack) -> LoomTables | None:
+def open_loom(path: str, root: Any, stack: ExitStack) -> ConvertedTables | None:
     """Open the tables of a Loom file; None for other files.
 
     Repeated gene names get a number at the end, as AnnData gives them. Text columns become
@@ -80,9 +61,6 @@ def open_loom(path: str, root: Any, stack: ExitStack) -> LoomTables | None:
         return None
     from anndata.utils import make_index_unique
 
-    from scatlas.io.tables.column_writer import write_frame
-    from scatlas.io.zarr_writer.elements import create_group
-
     shape = _shape(path, root, "matrix")
     notices: list[str] = []
     var = _frame(path, root["row_attrs"], shape[0], _GENES, notices)
@@ -94,11 +72,7 @@ def open_loom(path: str, root: Any, stack: ExitStack) -> LoomTables | None:
         notices.append(
             f"there are also the layers {', '.join(layers)} (source.counts: layers/NAME)"
         )
-    folder = Path(stack.enter_context(TemporaryDirectory(prefix="scatlas-")))
-    create_group(folder, {})
-    write_frame(folder / "obs", obs)
-    write_frame(folder / "var", var)
-    return LoomTables(open_store(folder), notices)
+    return convert_tables(stack, obs, var, notices)
 
 
 def loom_key(counts: str) -> str:

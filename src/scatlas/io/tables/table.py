@@ -30,6 +30,7 @@ from scatlas.io.tables.cell_names import NumberedNames
 from scatlas.io.tables.cell_ranger import open_cell_ranger
 from scatlas.io.tables.column import Column, InMemoryColumn, open_column, pieces
 from scatlas.io.tables.encodings import TABLES, encoding_of
+from scatlas.io.tables.legacy_anndata import open_legacy
 from scatlas.io.tables.loom import open_loom
 from scatlas.io.tables.storable_columns import RESERVED, storable_names, text_notice
 
@@ -77,6 +78,7 @@ def open_tables(path: Path | str, *, counts: str = "X") -> Iterator[tuple[Table,
             if found := (
                 open_cell_ranger(store.path, root, stack, counts)
                 or open_loom(store.path, root, stack)
+                or open_legacy(store.path, root, stack, counts)
             ):
                 root, var = found.root, "var"
             else:
