@@ -4,7 +4,8 @@
     python bench/readers.py FOLDER --threads 1 2 4 16
 
 First the readers: million stored values per second (a value and its index) from row blocks of a
-file in the page cache to CSR matrices in memory; the sum of all values checks completeness. "lib."
+file in the page cache to CSR matrices in memory; the sum of all values checks completeness. "load"
+is the step that writes the store of counts, from the formats in which plates come. "lib."
 is AnnData's lazy reader on Dask's threads, which uses h5py or zarr-python. "zarrs" is zarr-python
 with the codec pipeline of zarrs (``pip install zarrs``; "-" without it), which reads the values and
 the indices of the same row blocks; it decodes in the threads given, for one caller or for two, and
@@ -16,6 +17,7 @@ encodes and decodes, for counts, indices and log-normalised values.
 from __future__ import annotations
 
 import argparse
+import gzip
 import os
 import shutil
 import statistics
@@ -80,6 +82,7 @@ def main() -> None:
     lines.append(machine("scatlas", "anndata", "h5py", "zarr", "hdf5plugin", "deflate"))
     lines.append(f"# {args.cells:,} cells, {x['data'].size / 1e6:.1f} M values; M values/s")
     lines += readers(args, x, plate)
+    lines += sources(args, x, plate)
     lines += writers(args, x)
     lines += codecs(x)
     publish(lines, args.out)
@@ -102,6 +105,116 @@ def readers(args: argparse.Namespace, x: Arrays, plate: Path) -> list[str]:
         lines.append(f"{name:<34}{size:>8.2f}{side_by_side(args, sides)}")
         print(lines[-1], file=sys.stderr, flush=True)
     return lines
+
+
+def sources(args: argparse.Namespace, x: Arrays, plate: Path) -> list[str]:
+    """Rates of `load_plate`, and of each format per that of h5ad with the same compression."""
+    writers = {
+        "load h5ad gzip": ("load.h5ad", partial(write_h5ad, plate)),
+        "load 10x .h5": ("load.h5", write_10x),
+        "load 10x .mtx.gz": ("load_mtx", write_mtx),
+        "load loom": ("load.loom", write_loom),
+    }
+    lines = [
+        f"\n{'step load':<34}" + "".join(f"{f'{n} threads':>12}{'ratio':>7}" for n in args.threads)
+    ]
+    paths = {}
+    for name, (file, write) in writers.items():
+        if args.layouts in name:
+            paths[name] = args.folder / file
+            if not paths[name].exists():
+                write(x, paths[name])
+    rates: dict[tuple[str, int], list[float]] = {}
+    for n in args.threads:
+        with dask.config.set(num_workers=n):
+            for _ in range(args.rounds):  # in turn, because the speed of the machine varies
+                for name, path in paths.items():
+                    # Text takes minutes.
+                    if len(rates.get((name, n), [])) < (1 if "mtx" in name else args.rounds):
+                        rates.setdefault((name, n), []).append(load_rate(path, x))
+    for name in paths:
+        line = f"{name:<34}"
+        for n in args.threads:
+            own = statistics.median(rates[name, n])
+            h5ad = statistics.median(rates.get(("load h5ad gzip", n), [own]))
+            line += f"{own:>12.1f}{own / h5ad:>7.2f}"
+        lines.append(line)
+    return lines
+
+
+def load_rate(path: Path, x: Arrays) -> float:
+    start = time.perf_counter()
+    facts = load_plate(path, path.with_name("loaded.zarr"), plate="bench", mt_prefix=None)
+    seconds = time.perf_counter() - start
+    assert facts["total_counts"] == x["data"].sum(dtype=np.float64), "the reader missed values"
+    return x["data"].size / seconds / 1e6
+
+
+# Chunk and compression of Cell Ranger's files, for h5ad as well: the formats alone differ.
+CELL_RANGER = {"chunks": (80_000,), "compression": "gzip", "compression_opts": 4, "shuffle": True}
+
+
+def write_h5ad(plate: Path, x: Arrays, path: Path) -> None:
+    with h5py.File(plate) as source, h5py.File(path, "w") as file:
+        for name in ("obs", "var"):
+            source.copy(name, file)
+        file.attrs.update(source.attrs)
+        group = file.create_group("X")
+        group.attrs.update(source["X"].attrs)
+        write_values(x, group)
+
+
+def write_values(x: Arrays, group: h5py.Group) -> None:
+    """Types of Cell Ranger: int32 counts, int64 indices."""
+    group["indptr"] = x["indptr"].astype(np.int64)
+    for part, dtype in (("data", np.int32), ("indices", np.int64)):
+        group.create_dataset(part, data=x[part].astype(dtype), **CELL_RANGER)
+
+
+def write_10x(x: Arrays, path: Path) -> None:
+    n_cells, n_genes = x["indptr"].size - 1, int(x["indices"].max()) + 1
+    with h5py.File(path, "w") as file:
+        matrix = file.create_group("matrix")
+        write_values(x, matrix)
+        matrix["shape"] = np.array([n_genes, n_cells], np.int32)
+        matrix["barcodes"] = np.array([f"{i:016}-1" for i in range(n_cells)], "S18")
+        genes = [f"ENSG{i:011}" for i in range(n_genes)]
+        lists = {"id": genes, "name": genes, "feature_type": ["Gene Expression"] * n_genes}
+        for name, values in lists.items():
+            matrix[f"features/{name}"] = np.array(values, "S")
+
+
+def as_scipy(x: Arrays) -> sparse.csr_matrix:
+    return sparse.csr_matrix((x["data"].astype(np.int32), x["indices"], x["indptr"]))
+
+
+def write_mtx(x: Arrays, path: Path) -> None:
+    counts = as_scipy(x)
+    path.mkdir()
+    cells = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
+    entries = np.column_stack([counts.indices + 1, cells + 1, counts.data])
+    with gzip.open(path / "matrix.mtx.gz", "wt", compresslevel=1) as file:
+        file.write("%%MatrixMarket matrix coordinate integer general\n%\n")
+        file.write(f"{counts.shape[1]} {counts.shape[0]} {counts.nnz}\n")
+        np.savetxt(file, entries, "%d")
+    genes = [f"ENSG{i:011}\tG{i}\tGene Expression" for i in range(counts.shape[1])]
+    barcodes = [f"{i:016}-1" for i in range(counts.shape[0])]
+    for name, lines in (("features", genes), ("barcodes", barcodes)):
+        (path / f"{name}.tsv.gz").write_bytes(gzip.compress("\n".join([*lines, ""]).encode()))
+
+
+def write_loom(x: Arrays, path: Path) -> None:
+    """As loompy writes it: float32, chunks of 64 x 64."""
+    counts = as_scipy(x)
+    with h5py.File(path, "w") as file:
+        matrix = file.create_dataset(
+            "matrix", counts.shape[::-1], "f4", chunks=(64, 64), compression="gzip",
+            compression_opts=2,
+        )  # fmt: skip
+        for first in range(0, counts.shape[0], 1024):
+            matrix[:, first : first + 1024] = counts[first : first + 1024].T.toarray()
+        file["row_attrs/Gene"] = [f"G{i}" for i in range(counts.shape[1])]
+        file["col_attrs/CellID"] = [f"C{i}" for i in range(counts.shape[0])]
 
 
 def columns(threads: list[int]) -> str:

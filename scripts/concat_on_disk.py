@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
+from scatlas._util.gene_lists import GeneRule
 from scatlas.io import concat_on_disk
 from scatlas.workflow import script
 
@@ -15,6 +17,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--merged", type=Path, required=True, help="merged.zarr to write")
     script.add_labels(parser)
+    parser.add_argument("--genes", choices=get_args(GeneRule), default="same")
     args = parser.parse_args(argv)
     with script.run_script(args, outputs=[args.merged]) as facts:
         facts |= concat_on_disk(
@@ -22,6 +25,7 @@ def main(argv: list[str] | None = None) -> None:
             args.merged,
             label="plate",
             labels=args.labels,
+            genes=args.genes,
             block_budget=script.block_budget(args),
         )
 

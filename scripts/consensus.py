@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import get_args
 
 import pandas as pd
 
+from scatlas._util.gene_lists import GeneRule
 from scatlas.errors import InputError
 from scatlas.io import atomic_path
 from scatlas.workflow import script
@@ -33,7 +35,7 @@ def main(argv: list[str] | None = None) -> None:
         type=Path,
         help="folder with {plate}.json of the step hvg: leave bad plates out",
     )
-    parser.add_argument("--genes", choices=["same", "intersect"], default="same")
+    parser.add_argument("--genes", choices=get_args(GeneRule), default="same")
     # From the environment: a change of pca.n_comps must not rerun this step.
     parser.add_argument(
         "--n-comps",

@@ -30,6 +30,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--plate", required=True, help="name of the plate")
     parser.add_argument("--source", required=True, help="h5ad or Zarr store, path or URL")
     parser.add_argument("--counts", default="X", help="where the counts are: X, raw, layers/NAME")
+    parser.add_argument(
+        "--fractional",
+        choices=["refuse", "round"],
+        default="refuse",
+        help="what to do with fractional counts",
+    )
     parser.add_argument("--origin", help="file of which the source is a part, if it is one")
     parser.add_argument("--store", type=Path, required=True, help="counts.zarr to write")
     parser.add_argument("--mt-prefix", default="MT-", help="how mitochondrial genes begin")
@@ -54,6 +60,7 @@ def main(argv: list[str] | None = None) -> None:
             plate=args.plate,
             check_obs=check,
             counts_in=args.counts,
+            fractional=args.fractional,
             reference=args.reference,
             reference_counts_in=args.reference_counts,
             mt_prefix=args.mt_prefix,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from scipy import sparse
 
 from scatlas import blocks
 from scatlas.errors import prefix_errors
@@ -19,6 +18,7 @@ from scatlas.io import CsrWriter, in_place, open_tables, read_cells, read_matrix
 from scatlas.io.matrices.lazy import read_embedding
 from scatlas.io.zarr_writer.elements import ARRAY
 from scatlas.io.zarr_writer.sharded_array import PROJECTED_CODEC, ShardedArray, encoding_pool
+from scatlas.kernels.counts.select_cpu import spread_genes
 from scatlas.matrix.held_variance import PlateMoments, held_variance
 from scatlas.matrix.reference_map import UNLIKE_RANK, Placement
 from scatlas.matrix.select_normalize import select_and_log_normalize
@@ -82,7 +82,7 @@ def write_mapped(
     new = [*votes, "map_distance", "unlike_atlas"]
 
     def project(block: Any) -> tuple[Any, np.ndarray]:
-        wide = spread(block, columns, n_genes)
+        wide = spread_genes(block, columns, n_genes)
         return wide, reference.projection(wide)
 
     with (
@@ -119,12 +119,6 @@ def write_mapped(
             finish_obs(known | placed)
         writer.obs = in_place
     return int(placed["unlike_atlas"].sum())
-
-
-def spread(block: Any, columns: np.ndarray, n_genes: int) -> sparse.csr_matrix:
-    """Block of the genes of the plate as one of the genes of the atlas."""
-    parts = (block.data, columns[block.indices], block.indptr)
-    return sparse.csr_matrix(parts, shape=(block.shape[0], n_genes))
 
 
 def join_parts(parts: Iterator[np.ndarray], n_rows: int) -> Iterator[np.ndarray]:

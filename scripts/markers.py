@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import get_args
 
 import anndata as ad
 import numpy as np
 import pandas as pd
 from natsort import natsorted
 
+from scatlas._util.gene_lists import GeneRule
 from scatlas.io import atomic_path
 from scatlas.io.files.hdf5_writing import write_h5ad
 from scatlas.matrix.markers import COLUMNS, merge_plates, rank_markers
@@ -27,7 +29,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--sums", nargs="+", required=True, metavar="PLATE=PATH", help="group_sums.h5ad of each"
     )
-    parser.add_argument("--genes", choices=["same", "intersect"], default="same")
+    parser.add_argument("--genes", choices=get_args(GeneRule), default="same")
     parser.add_argument("--n-genes", type=int, default=100, help="marker genes per group")
     parser.add_argument("--table", type=Path, required=True, help="markers.tsv to write")
     parser.add_argument("--means", type=Path, required=True, help="markers.h5ad to write")

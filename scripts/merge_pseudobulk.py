@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
+from scatlas._util.gene_lists import GeneRule
 from scatlas.io import merge_sums
 from scatlas.workflow import script
 
@@ -13,7 +15,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--sums", nargs="+", required=True, metavar="PLATE=PATH", help="pseudobulk.zarr of each"
     )
-    parser.add_argument("--genes", choices=["same", "intersect"], default="same")
+    parser.add_argument("--genes", choices=get_args(GeneRule), default="same")
     script.add_labels(parser)
     parser.add_argument("--pseudobulk", type=Path, required=True, help="pseudobulk.h5ad to write")
     args = parser.parse_args(argv)

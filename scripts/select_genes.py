@@ -5,6 +5,7 @@ PCA sums those of small plates, whose Gram matrix would be larger than their cou
 
 from __future__ import annotations
 
+import argparse
 import logging
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from scatlas import blocks
+from scatlas._util.gene_lists import among_genes
 from scatlas.compute.footprints import gram_is_worth_storing
 from scatlas.errors import InputError, prefix_errors
 from scatlas.get import on_backend
@@ -41,6 +43,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--size-factors", type=Path, required=True, help="size_factors.parquet")
     parser.add_argument("--doublets", type=Path, help="doublets.parquet, if doublets are scored")
     parser.add_argument("--genes", type=Path, required=True, help="consensus_genes.tsv")
+    parser.add_argument(
+        "--may-lack-genes", action="store_true", help="genes that the plate lacks are zeros"
+    )
     parser.add_argument("--selected", type=Path, required=True, help="selected.zarr to write")
     parser.add_argument("--gram", type=Path, required=True, help="gram.zarr to write")
     args = parser.parse_args(argv)
@@ -53,22 +58,25 @@ def main(argv: list[str] | None = None) -> None:
         rows, kept_factors = cells["row"].to_numpy(), cells["size_factor"].to_numpy()
         sizes = script.block_sizes(args)
         if not script.on_gpu(args):
-            sizes["block_budget"] //= (
-                2  # counts, normalised and encoded values are in memory at once
-            )
+            # Counts, normalised and encoded values are in memory at once.
+            sizes["block_budget"] //= 2
         x, var = read_matrix(args.store, compact=True, **sizes)
         factors = size_factors_by_row(cells, x.shape[0])
         deferred_columns = {"size_factor": kept_factors, **doublet_columns(args.doublets, rows)}
         obs, notices = obs.with_room_for(deferred_columns)
         for notice in notices:
             logger.warning("plate %s: %s", args.plate, notice)
-        genes = gene_positions(args.store, var.index, args.genes)
-        values_per_cell = n_values(args.store) / x.shape[0]
-        stores_gram = gram_is_worth_storing(rows.size, values_per_cell, genes.size)
-        selected = select_and_log_normalize(on_backend(x), genes, size_factors=factors)
+        genes, at = gene_positions(args, var.index)
+        n_missing = int((at < 0).sum())
+        stores_gram = gram_is_worth_storing(
+            rows.size, n_values(args.store) / x.shape[0], genes.size
+        )
+        selected = select_and_log_normalize(on_backend(x), at[at >= 0], size_factors=factors)
+        if n_missing:
+            selected = blocks.spread_genes(selected, np.flatnonzero(at >= 0), genes.size)
         with (
             CsrWriter(
-                args.selected, n_vars=genes.size, data_dtype=np.float32, var=var.iloc[genes]
+                args.selected, n_vars=genes.size, data_dtype=np.float32, var=among_genes(var, genes)
             ) as writer,
             obs.writing(
                 writer.folder / "obs", deferred_columns=deferred_columns, rows=rows
@@ -83,13 +91,10 @@ def main(argv: list[str] | None = None) -> None:
                 writer.append_rows(np.diff(block.indptr))
             finish_obs(deferred_columns)
             writer.obs = in_place
-        write_gram(
-            args.gram,
-            n_cells=rows.size,
-            n_genes=genes.size,
-            stats=gram.result() if gram else None,
-        )
+        stats = gram.result() if gram else None
+        write_gram(args.gram, n_cells=rows.size, n_genes=genes.size, stats=stats)
         facts |= {"plate": args.plate, "n_cells": rows.size, "n_genes": genes.size}
+        facts |= {"n_missing_genes": n_missing} if n_missing else {}
         facts |= {"notices": notices} if notices else {}
 
 
@@ -99,15 +104,19 @@ def n_values(store: Path) -> int:
         return counts.n_values
 
 
-def gene_positions(store: Path, names: pd.Index, wanted: Path) -> np.ndarray:
-    """Positions of the consensus genes on this plate, in their order."""
-    genes = pd.read_csv(wanted, sep="\t", dtype=str, keep_default_na=False)["gene"]
-    index = names.get_indexer(genes)
-    if (index < 0).any():
-        name = genes[int(np.argmin(index))]
-        msg = f"{store}: gene {name!r} is not among its {len(names):,} genes"
+def gene_positions(args: argparse.Namespace, names: pd.Index) -> tuple[pd.Index, np.ndarray]:
+    """The consensus genes, and their positions on this plate, -1 for those that it lacks."""
+    table = pd.read_csv(args.genes, sep="\t", dtype=str, keep_default_na=False)
+    genes = pd.Index(table["gene"])
+    at = names.get_indexer(genes)
+    missing = genes[at < 0]
+    if len(missing) and not args.may_lack_genes:
+        msg = f"{args.store}: gene {missing[0]!r} is not among its {len(names):,} genes"
         raise InputError(msg)
-    return index
+    if len(missing):
+        how = "they are zeros"
+        logger.info("%d of the atlas's %d genes are missing: %s", len(missing), len(genes), how)
+    return genes, at
 
 
 if __name__ == "__main__":

@@ -116,6 +116,60 @@ def test_genes_that_differ_are_intersected(command: Command, tmp_path: Path) -> 
     assert "set genes: intersect" in command("check", status=1)
 
 
+def test_the_union_of_genes_is_suggested_where_few_are_shared(
+    command: Command, tmp_path: Path
+) -> None:
+    plate(1)[:, :200].copy().write_h5ad(tmp_path / "p1.h5ad")
+    plate(2)[:, 120:].copy().write_h5ad(tmp_path / "p2.h5ad")
+    said = command("init", ".")
+    assert "all plates share 80 genes of 300 that any has: genes: union" in said
+    config = seen()[0]
+    assert config["genes"] == "union"
+    # Half of all genes, not of the few that are shared.
+    assert config["hvg"]["n_top_genes"] == 150
+    assert "is valid: 2 plates" in command("check")
+    text = Path("atlas.yaml").read_text()
+    Path("atlas.yaml").write_text(text.replace("genes: union", "genes: same"))
+    assert "set genes: union" in command("check", status=1)
+
+
+def expected(adata: ad.AnnData) -> ad.AnnData:
+    """Expected counts, of which a third are fractional."""
+    adata.X = adata.X.astype(np.float32)
+    adata.X.data[::3] += 0.25
+    return adata
+
+
+def test_expected_counts_are_seen_and_rounded(command: Command, tmp_path: Path) -> None:
+    for number in (1, 2):
+        expected(plate(number)).write_h5ad(tmp_path / f"p{number}.h5ad")
+    said = command("init", "p1.h5ad", "p2.h5ad")
+    assert "p1.h5ad: X holds expected counts, which are fractional: they will be rounded" in said
+    config, plates = seen()
+    assert config["source"] == {"counts": "X", "fractional": "round"}
+    assert plates[0].fractional is None
+    assert "is valid: 2 plates" in command("check")
+
+    text = Path("atlas.yaml").read_text()
+    Path("atlas.yaml").write_text(text.replace("  fractional: round\n", ""))
+    errors = command("check", status=1).splitlines()
+    assert [line.partition(": if")[0] for line in errors] == [
+        f"error: p{number}.h5ad: X of plate 'p{number}' is fractional" for number in (1, 2)
+    ]
+    assert "write 'source: {fractional: round}' in the config" in errors[0]
+
+
+def test_expected_counts_of_one_plate_are_a_column(command: Command, tmp_path: Path) -> None:
+    plate(1).write_h5ad(tmp_path / "p1.h5ad")
+    expected(plate(2)).write_h5ad(tmp_path / "p2.h5ad")
+    command("init", "p1.h5ad", "p2.h5ad")
+    config, plates = seen()
+    assert config["source"] == {"counts": "X"}
+    assert [row.fractional for row in plates] == ["refuse", "round"]
+    assert "see the column fractional of plates.tsv" in Path("atlas.yaml").read_text()
+    assert "is valid: 2 plates" in command("check")
+
+
 def test_genes_of_different_kinds_are_refused(command: Command, tmp_path: Path) -> None:
     plate(1).write_h5ad(tmp_path / "p1.h5ad")
     adata = plate(2)
@@ -236,11 +290,14 @@ def odd_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "files, sentence",
     [
         (["notes.txt"], "notes.txt: neither an HDF5 file nor a Zarr store"),
-        (["empty"], "empty: the folder is empty: give h5ad, Zarr, Cell Ranger's .h5 or a folder"),
+        (
+            ["empty"],
+            "empty: the folder is empty: give h5ad, Zarr, Loom, Cell Ranger's .h5 or a folder",
+        ),
         (["deep"], "/deep/*/*/filtered_feature_bc_matrix.h5'"),
         (["nowhere.h5ad"], "nowhere.h5ad: no such file or folder: correct the path"),
         (["*.loom"], "*.loom: no path matches this pattern: correct it (patterns start in "),
-        (["C:\\data\\p1.h5ad"], "a path of Windows: write it as Linux does"),
+        (["C:\\data\\p1.h5ad"], "p1.h5ad: no such file: write a path of Windows as Linux does"),
         (["p1.h5ad", "link.h5ad"], "p1.h5ad: the same data as "),
         (["p1.h5ad", "copy.h5ad"], "p1.h5ad: it has the same counts as "),
         (["two/s.h5ad", "two/s.h5"], "s.h5ad: plate 's', which "),

@@ -206,3 +206,11 @@ def test_shift(rng, gpu_block, types, shape):
     got = scale_gpu.scale_stored_values(block, *vectors, (-3, 10))
     same(got, scale_cpu.scale_stored_values(x, *vectors, (-3, 10)))
     unchanged(block, before)
+
+
+def test_genes_among_more_genes(rng, gpu_block, shape):
+    x = counts(rng, shape, "float32")
+    n_genes = 2 * shape[1] + 70_000
+    columns = np.sort(rng.choice(n_genes, shape[1], replace=False))
+    got = select_gpu.spread_genes(gpu_block(x), columns, n_genes)
+    same(got, select_cpu.spread_genes(x, columns, n_genes))

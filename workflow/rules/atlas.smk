@@ -31,6 +31,7 @@ rule concat_on_disk:
     params:
         selected=each(f"{OUT}/plates/{{plate}}/selected.zarr", options=True),
         labels=labels_option,
+        genes=union_option("--genes union"),
         code=code("concat_on_disk"),
         merged=subpath(output.merged, parent=True),
     message:
@@ -38,7 +39,7 @@ rule concat_on_disk:
     shell:
         f"{RUN}"
         " {input.script:q} --selected {params.selected:q} --merged {params.merged:q}"
-        " --labels {params.labels:q}"
+        " --labels {params.labels:q} {params.genes}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
 

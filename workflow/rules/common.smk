@@ -2,6 +2,7 @@
 # nothing here opens a plate or imports more than pydantic.
 import os
 import shlex
+import socket
 import sys
 from pathlib import Path
 
@@ -40,8 +41,9 @@ def has_one_job(arguments):
 
 
 # Jobs fork from a process of this Snakemake that has imported the libraries. It does not pay for a
-# single job, like most of a cluster.
-os.environ.update(SCATLAS_FORK_SERVER="" if has_one_job(sys.argv) else str(os.getpid()))
+# single job, like most of a cluster. Other systems than Linux have no such sockets.
+can_fork = hasattr(socket, "SO_PEERCRED") and not has_one_job(sys.argv)
+os.environ.update(SCATLAS_FORK_SERVER=str(os.getpid()) if can_fork else "")
 CLIENT = shlex.quote(str(PACKAGE / "workflow/fork_client.py"))
 RUN = f"python -IS {CLIENT}".replace("{", "{{").replace("}", "}}")
 # Arrow reads this on import. Its own allocator would hold 40 MB beside the C library's.

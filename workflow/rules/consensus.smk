@@ -79,6 +79,7 @@ rule select_genes:
         attempt=which_attempt,
     params:
         doublets=doublets_option,
+        union=union_option("--may-lack-genes"),
         code=code("select_genes"),
         store=subpath(input.store, parent=True),
         selected=subpath(output.selected, parent=True),
@@ -89,5 +90,6 @@ rule select_genes:
         f"{RUN}"
         " {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --size-factors {input.size_factors:q} {params.doublets} --genes {input.genes:q}"
+        " {params.union}"
         " --selected {params.selected:q} --gram {params.gram:q}"
         f"{BLOCK_OPTIONS}{DEVICE_OPTIONS}{STEP_TAIL}"

@@ -50,6 +50,11 @@ def consensus_genes(wildcards):
     return checkpoints.consensus.get().output.genes
 
 
+def union_option(option):
+    """An option of steps for which it matters that plates lack genes of the atlas."""
+    return option if CONFIG.genes == "union" else ""
+
+
 def doublets_option(wildcards):
     """Table with the doublet columns of the atlas's cells."""
     table = with_prefix(f"{OUT}/plates/{wildcards.plate}/doublets.parquet")

@@ -14,7 +14,7 @@ STORED = {
     if (plugin := PLUGINS.get(plate.path.partition("://")[0]))
     and find_spec(f"snakemake_storage_plugin_{plugin}")
     # There are no folders over http.
-    and (plugin != "http" or plate.path.endswith((".h5ad", ".h5")))
+    and (plugin != "http" or plate.path.endswith((".h5ad", ".h5", ".loom")))
 }
 # `load` compares each plate's genes with those of the first plate. Snakemake copies one stored plate
 # at a time; of these, `consensus` compares the genes. It also does where bad plates are left out,
@@ -44,11 +44,14 @@ def source_path(wildcards, input):
 
 def source_option(wildcards, input):
     """The plate's source, and for a sample the file of all samples, whose stamp is recorded."""
+    plate = PLATES[wildcards.plate]
     words = ["--source", source_path(wildcards, input)]
     if CONFIG.plates.by:  # `split` has put the counts in X
         words += ["--origin", CONFIG.plates.path]
-    elif counts := PLATES[wildcards.plate].counts or CONFIG.source.counts:
+    elif counts := plate.counts or CONFIG.source.counts:
         words += ["--counts", counts] if counts != "X" else []
+    if (plate.fractional or CONFIG.source.fractional) == "round":
+        words += ["--fractional", "round"]
     return shlex.join(words)
 
 

@@ -1,13 +1,19 @@
-"""Gene names compared: plates that are to make one atlas must agree on them."""
+"""Gene names of several plates: compared, shared, or together."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pandas as pd
+
+# Values of the config's key ``genes``.
+GeneRule = Literal["same", "intersect", "union"]
 
 
 class GeneDifference(NamedTuple):
@@ -29,3 +35,57 @@ def first_difference(own: pd.Index, other: pd.Index) -> GeneDifference | None:
         return None
     at = int(differing[0]) if differing.size else n
     return GeneDifference(at, *(names[at] if at < len(names) else None for names in (own, other)))
+
+
+def common_genes(lists: Sequence[pd.Index], rule: GeneRule) -> pd.Index:
+    """Genes of an atlas of several plates.
+
+    Parameters
+    ----------
+    lists
+        Genes of each plate.
+    rule
+        ``"intersect"``: those that all plates have, in the order of the first plate. ``"union"``:
+        those of any plate, in the order of the first plate that has them. ``"same"``: those of the
+        first plate, which the caller has compared with the others.
+    """
+    first, *others = lists
+    if rule == "union":
+        names = dict.fromkeys(chain.from_iterable(lists))
+        return type(first)(list(names), dtype=first.dtype, name=first.name)
+    if rule == "intersect":
+        for names in others:
+            first = first[first.isin(names)]
+    return first
+
+
+def among_genes(var: pd.DataFrame, genes: pd.Index) -> pd.DataFrame:
+    """Table of a plate's genes among others, of which the plate may lack some.
+
+    Parameters
+    ----------
+    var
+        Table of the plate.
+    genes
+        Genes of the result.
+
+    Returns
+    -------
+    ``n_cells_by_counts`` and ``total_counts`` are 0 where the plate lacks the gene; other columns
+    have gaps there, with types that can have gaps.
+    """
+    lacking = ~genes.isin(var.index)
+    if not lacking.any():
+        return var.iloc[var.index.get_indexer(genes)]
+    kinds = {"b": "boolean", "i": "Int64", "u": "UInt64"}
+    sums = [name for name in ("n_cells_by_counts", "total_counts") if name in var]
+    wide = {
+        name: kinds[dtype.kind]
+        for name, dtype in var.dtypes.items()
+        if name not in sums and isinstance(dtype, np.dtype) and dtype.kind in kinds
+    }
+    table = var.astype(wide).reindex(genes)
+    table.index.name = var.index.name
+    for name in sums:
+        table[name] = table[name].fillna(0).astype(var[name].dtype)
+    return table

@@ -13,6 +13,7 @@ from scatlas.blocks.row_blocks import (
     row_slices,
     select_genes,
     select_rows,
+    spread_genes,
     view,
 )
 from scatlas.blocks.streaming import (
@@ -46,6 +47,7 @@ __all__ = [
     "row_slices",
     "select_genes",
     "select_rows",
+    "spread_genes",
     "stream",
     "stream_groups",
     "to_csr",

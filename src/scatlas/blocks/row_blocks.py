@@ -335,3 +335,23 @@ def select_genes(x: Any, index: NDArray[Any]) -> Any:
         Integer positions of the genes.
     """
     return row_blocks(x).select_genes(np.asarray(index))
+
+
+def spread_genes(x: da.Array, columns: NDArray[np.integer[Any]], n_genes: int) -> da.Array:
+    """Dask array of CSR blocks among more genes, which are zeros; lazy.
+
+    Parameters
+    ----------
+    x
+        Array [cells x own genes].
+    columns
+        Ascending: new column of each of its genes.
+    n_genes
+        Genes of the result.
+    """
+    kernels = kernels_for("counts.select", x)
+
+    def of_block(block: Any) -> Any:
+        return kernels.spread_genes(block, columns, n_genes)
+
+    return map_blocks(of_block, x, dtype=x.dtype, n_vars=n_genes)

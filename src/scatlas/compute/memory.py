@@ -7,6 +7,8 @@ import logging
 import re
 from pathlib import Path
 
+from scatlas._util.operating_system import memory_report
+
 logger = logging.getLogger(__name__)
 
 # Parameters of mallopt, from glibc's malloc.h.
@@ -61,11 +63,10 @@ def available_memory(root: Path = Path("/")) -> int | None:
     -------
     None if the system does not report it.
     """
-    try:
-        meminfo = (root / "proc/meminfo").read_text(encoding="ascii")
-        groups = (root / "proc/self/cgroup").read_text(encoding="utf-8")
-    except OSError:
+    report = memory_report(root)
+    if report is None:
         return None
+    meminfo, groups = report
     found = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo, re.MULTILINE)
     if found is None:
         return None

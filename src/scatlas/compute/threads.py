@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+
+from scatlas._util.operating_system import n_available_cores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +42,7 @@ def n_threads() -> int:
 
 def n_cores() -> int:
     """Number of threads for work without blocks."""
-    return int(_requested or _dask_num_workers() or len(os.sched_getaffinity(0)))
+    return int(_requested or _dask_num_workers() or n_available_cores())
 
 
 @contextmanager

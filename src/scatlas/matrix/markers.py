@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from natsort import natsorted
 
+from scatlas._util.gene_lists import common_genes
 from scatlas.errors import InputError
 from scatlas.io.products.group_sums_store import GroupSums, add_group_sums, read_groups
 from scatlas.kernels.moments.group_sums_cpu import SumKinds, Sums
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from scatlas._util.gene_lists import GeneRule
     from scatlas.matrix.rank_statistics import GroupMoments
 
 logger = logging.getLogger(__name__)
@@ -98,7 +100,7 @@ def sum_plate(x: Any, labels: pd.DataFrame, genes: pd.Index) -> GroupSums:
     return GroupSums(pd.concat(tables, ignore_index=True), genes, _stack(parts))
 
 
-def merge_plates(paths: Mapping[str, Path], genes: str = "same") -> GroupSums:
+def merge_plates(paths: Mapping[str, Path], genes: GeneRule = "same") -> GroupSums:
     """Sums of the groups over all plates, with one plate in memory at a time.
 
     Parameters
@@ -107,7 +109,8 @@ def merge_plates(paths: Mapping[str, Path], genes: str = "same") -> GroupSums:
         ``group_sums.h5ad`` of each plate.
     genes
         ``"same"`` refuses plates with other genes; ``"intersect"`` takes the genes that all plates
-        have, in the order of the first plate.
+        have, in the order of the first plate; ``"union"`` those of any plate, with zeros on the
+        plates that lack a gene.
 
     Returns
     -------
@@ -121,7 +124,7 @@ def merge_plates(paths: Mapping[str, Path], genes: str = "same") -> GroupSums:
         The sums do not fit the memory.
     """
     found = {plate: read_groups(path) for plate, path in paths.items()}
-    shared = _shared_genes({plate: names for plate, (_, names) in found.items()}, genes)
+    shared = _genes_of_plates({plate: names for plate, (_, names) in found.items()}, genes)
     every = pd.concat([groups for groups, _ in found.values()])
     n_cells = every.groupby(["by", "group"])["n_cells"].sum()
     groups = pd.DataFrame(
@@ -230,18 +233,16 @@ def _best_genes(
         yield dict(zip(COLUMNS[2:], values, strict=True))
 
 
-def _shared_genes(found: Mapping[str, pd.Index], genes: str) -> pd.Index:
+def _genes_of_plates(found: Mapping[str, pd.Index], genes: GeneRule) -> pd.Index:
     first, shared = next(iter(found.items()))
-    for plate, names in found.items():
-        if genes == "intersect":
-            shared = shared[shared.isin(names)]
-        elif not names.equals(shared):
+    for plate, names in found.items() if genes == "same" else ():
+        if not names.equals(shared):
             msg = (
                 f"the genes of plate {plate} are not those of plate {first}: load both again, or "
-                "set genes: intersect"
+                "set genes: intersect (or union)"
             )
             raise InputError(msg)
-    return shared
+    return common_genes([*found.values()], genes)
 
 
 def _stack(parts: list[Sums]) -> Sums:

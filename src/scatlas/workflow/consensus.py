@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from scatlas._util.gene_lists import first_difference
+from scatlas._util.gene_lists import common_genes, first_difference
 from scatlas.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from scatlas._util.gene_lists import GeneRule
 
 # Columns that rank the genes of a plate, in the tables of all flavours.
 _RANKED_BY = ("dispersions_norm", "variances_norm")
@@ -25,7 +26,7 @@ def consensus_genes(
     *,
     n_top_genes: int | None = None,
     min_plates: int = 1,
-    genes: Literal["same", "intersect"] = "same",
+    genes: GeneRule = "same",
 ) -> pd.DataFrame:
     """Genes that are highly variable on most plates, or on at least ``min_plates``.
 
@@ -47,7 +48,9 @@ def consensus_genes(
         How many plates must agree.
     genes
         ``same``: every plate has the same genes in the same order. ``intersect``: genes that some
-        plate lacks are left out.
+        plate lacks are left out. ``union``: such genes count as genes that no cell of the plate
+        expresses: they are not highly variable there, but the plate counts among those that could
+        agree.
 
     Returns
     -------
@@ -62,23 +65,20 @@ def consensus_genes(
         The plates' genes differ, or no gene reaches ``min_plates``.
     """
     first, *others = tables
-    order = tables[first].index
-    for plate in others:
-        index = tables[plate].index
-        if genes == "intersect":
-            order = order[order.isin(index)]
-        elif differing := first_difference(index, order):
+    order = common_genes([table.index for table in tables.values()], genes)
+    for plate in others if genes == "same" else ():
+        if differing := first_difference(tables[plate].index, order):
             ours, theirs = (repr(n) if n is not None else "no gene" for n in differing[1:])
             msg = (
                 f"plate {plate} has {ours} as gene {differing.at + 1} where plate {first} has "
                 f"{theirs}; give all plates the same genes in the same order, or set genes: "
-                "intersect"
+                "intersect (or union)"
             )
             raise InputError(msg)
     if order.empty:
         msg = "the plates have no gene in common: are their genes named alike (symbols, Ensembl)?"
         raise InputError(msg)
-    aligned = [table if genes == "same" else table.loc[order] for table in tables.values()]
+    aligned = [table if genes == "same" else _align(table, order) for table in tables.values()]
     n_plates = np.sum([table["highly_variable"].to_numpy(bool) for table in aligned], axis=0)
     chosen = n_plates >= min_plates
     if not chosen.any():
@@ -88,7 +88,9 @@ def consensus_genes(
         )
         raise InputError(msg)
     if n_top_genes is not None:
-        ranks = pd.DataFrame(dict(enumerate(_ranks(t).loc[order] for t in tables.values())))
+        # Equal scores are ranked in the order of the plate, or of the union.
+        ranked = aligned if genes == "union" else [*tables.values()]
+        ranks = pd.DataFrame(dict(enumerate(_ranks(table).loc[order] for table in ranked)))
         facts = pd.DataFrame({"n": -n_plates, "rank": ranks.median(axis=1).to_numpy()})
         best = facts.sort_values(["n", "rank"]).index[:n_top_genes]
         chosen &= np.isin(np.arange(n_plates.size), best)
@@ -104,6 +106,23 @@ def consensus_genes(
         values = pd.DataFrame(dict(enumerate(t[column].to_numpy() for t in aligned)))
         table[column] = values.mean(axis=1).to_numpy()
     return table[chosen]
+
+
+def _align(table: pd.DataFrame, order: pd.Index) -> pd.DataFrame:
+    """Table of a plate among the genes of the atlas.
+
+    Genes that the plate lacks have a mean of 0 and no dispersion or normalised variance, as genes
+    that no cell expresses have with ``min_cells=1``.
+    """
+    absent = ~order.isin(table.index)
+    aligned = table.reindex(order)
+    aligned["highly_variable"] = table["highly_variable"].reindex(order, fill_value=False)
+    # `seurat` and `cell_ranger` replace a mean of 0 by this, as scanpy does.
+    zero = 0.0 if "variances" in table else 1e-12
+    aligned.loc[absent, "means"] = zero
+    if "variances" in table:
+        aligned.loc[absent, "variances"] = 0.0
+    return aligned
 
 
 def plates_with_other_genes(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
@@ -140,7 +159,8 @@ def plates_with_other_genes(tables: Mapping[str, pd.DataFrame]) -> dict[str, str
             found[plate] = (
                 f"plate {plate} has {ours} as gene {differing.at + 1} where plate {usual[0]} "
                 f"({len(usual):,} of {len(tables):,} plates have its genes) has {theirs}: give all "
-                "plates the same genes in the same order, or set 'genes: intersect' in the config"
+                "plates the same genes in the same order, or set 'genes: intersect' (or union) in "
+                "the config"
             )
     return found
 

@@ -51,6 +51,8 @@ def run_at(server: socket.socket, command: list[str], **more: str) -> int | str:
 
 def connect(owner: str, scripts: str) -> socket.socket:
     """Connect to the server of one Snakemake and one Python; start it if there is none."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        raise OSError("this system does not tell who is at the other end of a socket")
     python = hashlib.sha256(sys.executable.encode()).hexdigest()[:16]
     # The name has no file: nothing is left to remove, and no path is too long.
     address = f"\0scatlas-{os.getuid()}-{owner}-{python}"

@@ -39,13 +39,16 @@ MAP_STEPS = ("subset", "neighbors", "umap", "leiden", "embedding", "map")
 def plate_rows(config: Config, plates: Sequence[Plate]) -> list[dict[str, Any]]:
     """Plates as a record lists them: ``plate``, ``path`` and ``labels``, in the order of the sheet.
 
-    With ``counts`` if they are not in X, and with ``by`` if the path is that of a file of samples.
+    With ``counts`` if they are not in X, ``fractional`` if they are rounded, and ``by`` if the path
+    is that of a file of samples.
     """
     rows = []
     for plate in plates:
         rows.append({"plate": plate.plate, "path": plate.path, "labels": plate.labels})
         counts = plate.counts or config.source.counts
         rows[-1] |= {"counts": counts} if counts != "X" else {}
+        fractional = plate.fractional or config.source.fractional
+        rows[-1] |= {"fractional": fractional} if fractional != "refuse" else {}
         rows[-1] |= {"by": config.plates.by} if config.plates.by else {}
     return rows
 

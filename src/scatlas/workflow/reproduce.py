@@ -11,7 +11,6 @@ import argparse
 import csv
 import json
 import logging
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
+from scatlas._util.operating_system import n_available_cores
 from scatlas.errors import InputError, ScatlasError
 from scatlas.io.files.checksums import VALUES_DIGEST, checksum
 from scatlas.workflow import script
@@ -121,10 +121,10 @@ def write_project(
         A plate is not at the path of the record.
     """
     labels = list(dict.fromkeys(name for plate in record["plates"] for name in plate["labels"]))
-    rows = [["plate", "path", "counts", *labels]]
+    rows = [["plate", "path", "counts", "fractional", *labels]]
     for plate in record["plates"]:
         path = _plate_path(plate, plates_from)
-        own = [plate["plate"], path, plate.get("counts", "")]
+        own = [plate["plate"], path, plate.get("counts", ""), plate.get("fractional", "")]
         rows.append([*own, *(plate["labels"].get(name, "") for name in labels)])
     if backend is None:
         backend = record["backend"] if record["backend"] in ("cpu", "gpu") else "auto"
@@ -134,7 +134,7 @@ def write_project(
         "map": {"cells": "sample"},  # unless the record says otherwise
         **record["config"],
         "plates": samples or "plates.tsv",
-        "source": {"counts": first.get("counts", "X") if samples else "X"},
+        "source": _source(first if samples else {}),
         "outdir": "results",
         "backend": backend,
     }
@@ -142,6 +142,14 @@ def write_project(
     with (folder / "plates.tsv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, delimiter="\t", lineterminator="\n").writerows(rows)
     (folder / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
+
+
+def _source(sample: dict[str, Any]) -> dict[str, str]:
+    """Section ``source`` for the samples of one file; other plates have it in their sheet."""
+    return {
+        "counts": sample.get("counts", "X"),
+        "fractional": sample.get("fractional", "refuse"),
+    }
 
 
 def _plate_path(plate: dict[str, Any], plates_from: Path) -> str:
@@ -188,7 +196,7 @@ def _run_snakemake(args: argparse.Namespace, targets: list[str]) -> None:
     workflow = workflow_folder()
     folder = args.directory.absolute()
     # Before the user's options: the last --cores counts.
-    cores = str(len(os.sched_getaffinity(0)))
+    cores = str(n_available_cores())
     command = [
         *(sys.executable, "-m", "snakemake", "--snakefile", str(workflow / "Snakefile")),
         *("--directory", str(folder), "--configfile", str(folder / "config.yaml")),

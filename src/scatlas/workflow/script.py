@@ -17,7 +17,6 @@ import json
 import logging
 import os
 import platform
-import re
 import shutil
 import sys
 import time
@@ -28,6 +27,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scatlas._util.operating_system import n_available_cores, peak_memory
 from scatlas._version import __version__
 from scatlas.errors import DiskError, InputError, ScatlasError
 from scatlas.workflow.integrity import file_records, refuse_damaged_inputs, run_record
@@ -71,7 +71,7 @@ def parser(
         required=True,
         help="JSON file to write: facts about the outputs",
     )
-    new.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads")
+    new.add_argument("--threads", type=int, default=n_available_cores(), help="threads")
     new.add_argument("--attempt", type=int, default=1, help="number of the attempt")
     new.add_argument(
         "--block-budget",
@@ -179,7 +179,7 @@ def run_script(
             device_record["left_out"] = True
         digests = {path: file_digests(path) for path in [*outputs, *(reports or [])]}
         facts["outputs"] = {path.name: checksum_of_digests(digests[path]) for path in outputs}
-        peak = _peak_memory()
+        peak = peak_memory()
         seconds = round(time.monotonic() - start, 3)
         record = {
             "versions": versions(),
@@ -386,14 +386,6 @@ def versions() -> dict[str, str]:
 
     packages = {package: version(package) for package in _PACKAGES}
     return {"python": platform.python_version(), "scatlas": __version__, **packages}
-
-
-def _peak_memory() -> int:
-    """Largest resident memory of this process, in bytes."""
-    # getrusage would include the process that has started this one.
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    (kilobytes,) = re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
-    return 1024 * int(kilobytes)
 
 
 def run_main(main: Callable[[], None], *, blocks: bool = True) -> None:

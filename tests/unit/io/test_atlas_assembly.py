@@ -273,17 +273,18 @@ def test_atlas_survives_its_sources(tmp_path):
 class _Os:
     """The os module of one module alone (zarr makes links, too), where links fail."""
 
-    strerror = os.strerror
-
     def __init__(self, code):
         self._code = code
+
+    def __getattr__(self, name):
+        return getattr(os, name)
 
     def link(self, *_):
         raise OSError(self._code, os.strerror(self._code))
 
 
 def test_copies_where_links_are_impossible(built, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("scatlas.io.products.assemble_atlas.os", _Os(errno.EXDEV))
+    monkeypatch.setattr("scatlas._util.operating_system.os", _Os(errno.EXDEV))
     with caplog.at_level(logging.INFO, "scatlas"):
         assemble(
             built.merged,
@@ -299,7 +300,7 @@ def test_copies_where_links_are_impossible(built, tmp_path, monkeypatch, caplog)
 
 
 def test_other_errors_of_links_are_not_hidden(built, tmp_path, monkeypatch):
-    monkeypatch.setattr("scatlas.io.products.assemble_atlas.os", _Os(errno.ENOSPC))
+    monkeypatch.setattr("scatlas._util.operating_system.os", _Os(errno.ENOSPC))
     with pytest.raises(OSError, match="No space"):
         assemble(built.merged, built.pca, tmp_path / "new.zarr", var=gene_facts())
     assert not (tmp_path / "new.zarr").exists()

@@ -20,6 +20,7 @@ import zarr
 
 from scatlas.errors import InputError
 from scatlas.io.products.load_plate import load_plate
+from scatlas.io.products.rounded_values import HOW_TO_ROUND
 from scatlas.io.tables.table import Table
 from scatlas.kernels.counts.check_cpu import check_counts
 from scatlas.workflow.cell_filter import evaluate_filter
@@ -379,6 +380,9 @@ def test_shape_disagrees_with_obs(path):
 
 # -- values --------------------------------------------------------------------------------------
 
+# What the sentence about fractional values adds, where no other element holds counts.
+ROUND = f"; {HOW_TO_ROUND}"
+
 
 @pytest.mark.parametrize(
     "value, wanted",
@@ -406,6 +410,7 @@ def test_values_that_are_no_counts(path, value, wanted, kind, budget):
     assert message == (
         f"X holds {wanted}, at cell 7 ('c7'), gene {gene} ('g{gene}'): "
         "give raw counts, not normalised or scaled values"
+        f"{ROUND if value == 0.5 else ''}"
     )
 
 
@@ -497,7 +502,7 @@ def test_genes_differ_from_the_reference(path, names, wanted):
     write(ad.AnnData(x, var=pd.DataFrame(index=names)), path)
     assert refused(path, reference=reference) == (
         f"{wanted}{reference}: give all plates the same genes in the same order, "
-        "or set 'genes: intersect' in the config"
+        "or set 'genes: intersect' (or union) in the config"
     )
     assert load(path)["n_genes"] == len(names)
 
@@ -730,4 +735,6 @@ def test_normalised_values_point_to_the_counts(tmp_path, put, place, suffix):
             f"; {place} holds whole numbers: write 'source: {{counts: {place}}}' in the config, or "
             f"{place} in a column 'counts' of the plate sheet"
         )
+    else:
+        said += ROUND
     assert message.endswith(said)

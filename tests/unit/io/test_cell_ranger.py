@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from scatlas.errors import InputError
 from scatlas.io import load_plate
 from scatlas.io.matrices import matrix_market
+from scatlas.io.matrices.find_counts import elements_with_counts
 
 N_CELLS, N_GENES, N_ANTIBODIES = 300, 40, 5
 SYMBOLS = ["MT-CO1", "TBCE", "TBCE", *(f"G{i}" for i in range(3, N_GENES))]
@@ -106,9 +107,22 @@ def test_version_2(tmp_path: Path):
     assert assert_same_plate(tmp_path, tmp_path / "v2.h5", wanted) == [
         "1 repeated gene names: made unique by a number at the end"
     ]
+
+
+def test_version_2_with_a_matrix_per_genome(tmp_path: Path):
+    """Each with its own cells; one is taken, by its name."""
+    x = counts(N_GENES)
     write_v2(tmp_path / "two.h5", x, "hg19", "mm10")
-    with pytest.raises(InputError, match="matrices of the genomes hg19, mm10: write one of them"):
+    line = r"a matrix for each of several genomes and no X: write 'source: \{counts: genome/hg19\}'"
+    with pytest.raises(InputError, match=line):
         load_plate(tmp_path / "two.h5", tmp_path / "out.zarr", plate="p")
+    assert elements_with_counts(tmp_path / "two.h5") == ["genome/hg19", "genome/mm10"]
+    write_v2(tmp_path / "one.h5", x, "hg19")
+    load_plate(tmp_path / "one.h5", tmp_path / "one.zarr", plate="p")
+    options = {"counts_in": "genome/mm10", "reference": tmp_path / "one.h5"}
+    found = load_plate(tmp_path / "two.h5", tmp_path / "two.zarr", plate="p", **options)
+    assert files(tmp_path / "two.zarr") == files(tmp_path / "one.zarr")
+    assert "the cells of genome/hg19 are left out: list them as another plate" in found["notices"]
 
 
 def test_version_3_with_antibodies(tmp_path: Path):
@@ -123,7 +137,7 @@ def test_version_3_with_antibodies(tmp_path: Path):
     notices = assert_same_plate(tmp_path, tmp_path / "v3.h5", wanted)
     assert notices[0] == "5 features of type 'Antibody Capture' are left out"
 
-    with pytest.raises(InputError, match="a file of Cell Ranger has one matrix and no raw"):
+    with pytest.raises(InputError, match="a file of Cell Ranger with one matrix and no raw"):
         load_plate(tmp_path / "v3.h5", tmp_path / "out.zarr", plate="p", counts_in="raw")
     write_v3(tmp_path / "none.h5", x[:, ~genes], ["Antibody Capture"] * N_ANTIBODIES)
     with pytest.raises(InputError, match="no feature is of type 'Gene Expression'"):
@@ -189,6 +203,9 @@ def test_first_cells_of_a_text_matrix(
         ("matrix.mtx.gz", lambda b: edit(b, b" 1 ", b"99 1 "), "has feature [0-9]+99, of 1 to 42"),
         ("matrix.mtx.gz", lambda b: edit(b, b"42 300", b"42 301"), "has 301 barcodes, their list"),
         ("barcodes.tsv.gz", lambda b: None, "barcodes.tsv is missing, also with .gz"),
+        ("barcodes.tsv.gz", lambda b: b[:-30], "barcodes.tsv.gz: the table cannot be read"),
+        ("features.tsv.gz", lambda b: b[:-30], "features.tsv.gz: the table cannot be read"),
+        ("features.tsv.gz", lambda b: b"", "features.tsv.gz: the table cannot be read"),
         ("matrix.mtx.gz", lambda b: edit(b, b"integer", b"complex"), "its values are 'complex'"),
         ("matrix.mtx.gz", lambda b: gzip.compress(cut(b)), "there are [0-9,]+ of [0-9,]+ entries"),
     ],

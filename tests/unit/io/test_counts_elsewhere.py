@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from scatlas.errors import InputError
 from scatlas.io import load_plate, split_samples
-from scatlas.io.matrices.counts_source import elements_with_counts
+from scatlas.io.matrices.find_counts import elements_with_counts
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*zarr v3:UserWarning", "ignore:Consolidated:UserWarning"
@@ -80,3 +80,55 @@ def test_elements_with_counts_are_listed(source: Path, tmp_path: Path):
     assert elements_with_counts(source) == ["raw", "layers/umis"]
     counts(30).write_h5ad(tmp_path / "plain.h5ad")
     assert elements_with_counts(tmp_path / "plain.h5ad") == ["X"]
+
+
+def expected_counts(path: Path) -> ad.AnnData:
+    """As alevin writes them: most values are whole, some are shared between genes."""
+    adata = counts(30)
+    adata.X.data[::5] += np.float32(0.5) - np.float32(0.25) * (
+        np.arange(adata.X.data[::5].size) % 3
+    )
+    adata.X.data[3] = 0.2  # becomes 0
+    adata.write_h5ad(path)
+    return adata
+
+
+def test_fractional_counts_are_refused_or_rounded(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    adata = expected_counts(tmp_path / "p.h5ad")
+    with pytest.raises(InputError, match=r"a fractional value.*'source: \{fractional: round\}' in"):
+        load_plate(tmp_path / "p.h5ad", tmp_path / "out.zarr", plate="p")
+    assert not (tmp_path / "out.zarr").exists()
+
+    whole = adata.copy()
+    whole.X.data = np.rint(whole.X.data)
+    whole.write_h5ad(tmp_path / "whole.h5ad")
+    wanted = load_plate(tmp_path / "whole.h5ad", tmp_path / "wanted.zarr", plate="p")
+    caplog.set_level("INFO", "scatlas")
+    options = {"plate": "p", "fractional": "round", "block_budget": "20kB"}
+    found = load_plate(tmp_path / "p.h5ad", tmp_path / "found.zarr", **options)
+    assert files(tmp_path / "found.zarr") == files(tmp_path / "wanted.zarr")
+    changed = whole.X.data != adata.X.data
+    n_counts = int(whole.X.data[changed].sum())
+    assert found["n_rounded_values"] == changed.sum() > 50
+    assert found["n_rounded_counts"] == n_counts
+    notice = (
+        f"{changed.sum():,} of {adata.X.nnz:,} values of X were fractional: rounded; they hold "
+        f"{100 * n_counts / whole.X.sum():.1f}% of the counts"
+    )
+    assert notice in found["notices"]
+    assert f"plate p: {notice}" in caplog.text
+    assert found["total_counts"] == wanted["total_counts"]
+
+    # What is no expected count is no count after rounding either.
+    for value in (-0.3, np.nan, np.inf):
+        adata.X.data[7] = value
+        adata.write_h5ad(tmp_path / "bad.h5ad")
+        with pytest.raises(InputError, match="X holds"):
+            load_plate(tmp_path / "bad.h5ad", tmp_path / "bad.zarr", plate="p", fractional="round")
+
+
+def test_expected_counts_are_told_from_normalised_values(tmp_path: Path, source: Path):
+    expected_counts(tmp_path / "p.h5ad")
+    assert elements_with_counts(tmp_path / "p.h5ad") == []
+    assert elements_with_counts(tmp_path / "p.h5ad", fractional=True) == ["X"]
+    assert elements_with_counts(source, fractional=True) == []

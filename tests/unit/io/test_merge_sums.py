@@ -78,6 +78,16 @@ def test_genes_that_every_plate_has_in_the_order_of_the_first(tmp_path):
     shared = [g for g in GENES[3:] if g in order[5:]]
     merge_sums(stores, tmp_path / "out" / "sums.h5ad", genes="intersect")
     assert_merged(tmp_path / "out" / "sums.h5ad", {p: x[:, shared] for p, x in plates.items()})
+    merge_sums(stores, tmp_path / "out" / "sums.h5ad", genes="union")
+    union = list(dict.fromkeys([*GENES[3:], *order[5:], *GENES[::-1]]))
+    assert set(union) == set(GENES)
+    outer = ad.concat({p: ad.AnnData(x.X, x.obs, x.var[[]]) for p, x in plates.items()},
+                      join="outer", fill_value=0)  # fmt: skip
+    found = ad.read_h5ad(tmp_path / "out" / "sums.h5ad")
+    assert found.var_names.tolist() == union
+    assert (found.X != outer[:, union].X).nnz == 0
+    assert found.X.dtype == np.int64
+    assert found.var["mt"].dtype == bool
     with pytest.raises(InputError, match=r"gene 1 of plate p2 is 'g4', of plate p1 'g3'"):
         merge_sums(stores, tmp_path / "out" / "other.h5ad")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["sums.h5ad"]

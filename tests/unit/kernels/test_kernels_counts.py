@@ -252,3 +252,16 @@ def test_kernels_let_other_threads_run_and_are_cached():
         for function in compiled:
             assert function.targetoptions["nogil"], function
             assert type(function._cache).__name__ != "NullCache", function
+
+
+@pytest.mark.parametrize("data, index", PAIRS)
+def test_genes_among_more_genes(data, index):
+    rng = np.random.default_rng(5)
+    dense = rng.poisson(0.5, (9, 20)).astype(data)
+    columns = np.sort(rng.choice(70_000, 20, replace=False))
+    found = select_cpu.spread_genes(csr(dense, index), columns, 70_000)
+    assert found.dtype == data
+    assert found.has_sorted_indices
+    expected = np.zeros((9, 70_000), data)
+    expected[:, columns] = dense
+    np.testing.assert_array_equal(found.toarray(), expected)

@@ -168,6 +168,18 @@ def test_other_genes_are_refused_or_intersected(sums: dict[str, Path], tmp_path:
     whole = merge_plates({name: sums[name] for name in ("p1", "p2")})
     np.testing.assert_array_equal(found.sums.sums, whole.sums.sums[:, 1::2])
 
+    # The union has zeros where p2 has no gene.
+    x = PLATES["p2"].X.toarray()
+    x[:, ::2] = 0
+    zeros = ad.AnnData(sparse.csr_matrix(x), obs=PLATES["p2"].obs, var=PLATES["p2"].var)
+    expected = merge_plates({"p1": sums["p1"], **write_sums(tmp_path / "zeros", {"p2": zeros})})
+    found = merge_plates(dict(reversed(paths.items())), "union")
+    assert list(found.genes) == [*fewer.var_names, *PLATES["p1"].var_names[::2]]
+    order = found.genes.get_indexer(expected.genes)
+    for name in ("sums", "squares", "nonzero"):
+        values = getattr(found.sums, name)[:, order]
+        np.testing.assert_array_equal(values, getattr(expected.sums, name))
+
 
 def test_a_damaged_file_is_named(sums: dict[str, Path], tmp_path: Path):
     path = tmp_path / "p1.h5ad"

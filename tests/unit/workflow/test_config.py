@@ -49,7 +49,7 @@ outdir: results
 atlas: null
 backend: auto
 seed: 0
-source: {counts: X}
+source: {counts: X, fractional: refuse}
 qc: {filter: null, min_genes: null, max_genes: null, min_counts: null,
      max_counts: null, max_pct_mt: null, mt_prefix: "MT-", gene_names: null, min_cells: null,
      drop_rare_genes: null}
@@ -263,7 +263,7 @@ QC_KEYS = ", ".join(DEFAULTS["qc"])
         ({"outdir": ""}, "outdir is ''; it must be text"),
         # Choices
         ({"hvg": {"flavor": "v3"}}, "hvg.flavor is 'v3'; it must be seurat, cell_ranger or seur"),
-        ({"genes": "union"}, "genes is 'union'; it must be same or intersect"),
+        ({"genes": "all"}, "genes is 'all'; it must be same, intersect or union"),
         ({"backend": "cuda"}, "backend is 'cuda'; it must be auto, cpu or gpu"),
         ({"compute": {"memory": "rmm"}}, "memory is 'rmm'; it must be pool, managed, async or"),
         ({"compute": {"cluster": {"kind": "gpu"}}}, "it must be local-gpu, local-cpu or existing"),

@@ -177,6 +177,10 @@ def test_missing_file(sheet, tmp_path):
         ("plate\tpath\tn_cells\na\ta.h5ad\t7,000\n", "n_cells of a.h5ad is '7,000'; write a whole"),
         ("plate\tpath\tn_cells\na\ta.h5ad\t-2\n", "n_cells of a.h5ad is '-2'; write a whole"),
         ("plate\tpath\tn_cells\na\ta.h5ad\t0\n", "n_cells of a.h5ad is '0'; write a whole"),
+        (
+            "plate\tpath\tfractional\na\ta.h5ad\tup\n",
+            "fractional of a.h5ad is 'up'; write refuse",
+        ),
         ("plate\tpath\tcounts\na\ta.h5ad\tumis\n", "counts of a.h5ad is 'umis'; write X, raw or"),
         ("plate\tpath\tn_cells\na\ta.h5ad\t2.5\n", "n_cells of a.h5ad is '2.5'; write a whole"),
     ],
@@ -223,5 +227,25 @@ def test_a_pattern_of_nothing_and_one_of_equal_names(tmp_path, monkeypatch):
         read_plates("r/*.h5")
     for name in ("a b", "a_b"):
         (tmp_path / f"{name}.h5").touch()
-    with pytest.raises(ConfigError, match="plate 'a_b' is in rows 1 and 2"):
+    with pytest.raises(ConfigError, match=r"a_b\.h5: plate 'a_b', which a b\.h5 is, too: give one"):
         read_plates("*.h5")
+
+
+@pytest.mark.parametrize("path", ["C:\\data\\x.h5", "data\\x.h5", "D:/data/x.h5ad"])
+def test_a_path_of_windows_is_named(tmp_path, path):
+    sheet = tmp_path / "plates.tsv"
+    sheet.write_text(f"plate\tpath\np1\t{path}\n")
+    with pytest.raises(ConfigError) as error:
+        read_plates(sheet)
+    assert str(error.value) == (
+        f"{sheet}, row 2: {path} of plate 'p1' does not exist; write a path of Windows as Linux "
+        "does, with slashes (in WSL C:\\data is /mnt/c/data)"
+    )
+
+
+def test_each_plate_says_what_to_do_with_fractions(tmp_path):
+    sheet = tmp_path / "plates.tsv"
+    sheet.write_text("plate\tpath\tfractional\np1\ta.h5ad\tround\np2\tb.h5ad\t\n")
+    plates = read_plates(sheet, check_files=False)
+    assert [plate.fractional for plate in plates] == ["round", None]
+    assert plates[0].labels == {}

@@ -281,6 +281,17 @@ def test_intersect_takes_the_genes_of_all_plates_in_the_first_plates_order():
     assert list(found.index) == list("acd")
 
 
+def test_union_takes_the_genes_of_any_plate_and_counts_all_plates():
+    tables = {"p1": table("abc", "ab"), "p2": table("dca", "da"), "p3": table("ae", "e")}
+    found = consensus_genes(tables, min_plates=1, genes="union")
+    assert list(found.index) == list("abde")
+    assert found["highly_variable_nbatches"].tolist() == [2, 1, 1, 1]
+    assert not found["highly_variable_intersection"].any()
+    # Of three plates, though one of them has the gene.
+    assert found.loc["e", "means"] == pytest.approx((tables["p3"].loc["e", "means"] + 2e-12) / 3)
+    assert list(consensus_genes(tables, min_plates=2, genes="union").index) == ["a"]
+
+
 @pytest.mark.parametrize(
     "tables, options, sentence",
     [

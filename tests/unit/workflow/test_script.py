@@ -68,7 +68,7 @@ def test_steps_run_from_a_checkout_without_snakemake(tmp_path: Path, monkeypatch
 
 
 def test_threads_are_those_of_the_step_then_dasks_then_the_cores(monkeypatch):
-    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda pid: set(range(5)))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(5)))
     assert threads.n_threads() == 5
     with dask.config.set(num_workers=2):
         assert threads.n_threads() == 2

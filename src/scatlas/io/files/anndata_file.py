@@ -261,7 +261,7 @@ def _root_stamp(path: Path) -> str:
 def _remote_kind(url: str) -> Literal["h5ad", "zarr"]:
     fs, inner = filesystem(url)
     with reading(url, "the address"):
-        roots = () if inner.endswith((".h5ad", ".h5")) else _ZARR_ROOTS
+        roots = () if inner.endswith((".h5ad", ".h5", ".loom")) else _ZARR_ROOTS
         if any(fs.exists(f"{inner.rstrip('/')}/{name}") for name in roots):
             return "zarr"
         exists = fs.exists(inner)

@@ -23,6 +23,7 @@ import h5py
 import numpy as np
 from numba.core.compiler_lock import global_compiler_lock
 
+from scatlas._util.operating_system import sleeping_since
 from scatlas.errors import InputError
 from scatlas.io.files.hdf5_heap_loops import find_empty_object
 from scatlas.io.files.hdf5_heaps import find_damaged_text
@@ -89,19 +90,17 @@ def _wait(child: int, read_end: int) -> int | None:
     The child alone has the other end of the pipe ``read_end``, which becomes readable when the
     child ends.
     """
-    stat = Path(f"/proc/{child}/stat")
     poll = select.poll()
     poll.register(read_end)
-    cpu_time, since = [""], time.monotonic()
+    cpu_time, since = None, time.monotonic()
     while True:
         poll.poll(100)  # ms
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
             return status
-        # State, and user and system time, after the name in parentheses.
-        fields = stat.read_text(encoding="utf-8").rpartition(")")[2].split()
-        if fields[0] != "S" or fields[11:13] != cpu_time:
-            cpu_time, since = fields[11:13], time.monotonic()
+        sleeps, cpu_time = sleeping_since(child, cpu_time)
+        if not sleeps:
+            since = time.monotonic()
         elif time.monotonic() - since > _MAX_SLEEP:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -20,17 +20,21 @@ from scatlas.io.files.anndata_checks import (
     frame_length,
     is_group,
 )
-from scatlas.io.files.anndata_file import Store, load_filters
+from scatlas.io.files.anndata_file import Store
 from scatlas.io.files.listing import list_files
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.matrices.csr_row_block import RowBlock, row_blocks
+from scatlas.io.matrices.find_counts import layers, with_counts
 from scatlas.io.matrices.layout import StoredMatrix, check_indices
 from scatlas.io.matrices.matrix_market import (
     convert_matrix_market,
     is_matrix_market,
     matrix_market_tables,
 )
-from scatlas.io.tables.cell_ranger import cell_ranger_group, open_cell_ranger
+from scatlas.io.matrices.transposed import find_transposed, transposed_blocks
+from scatlas.io.tables.cell_ranger import open_cell_ranger
+from scatlas.io.tables.legacy_anndata import legacy_key, open_legacy
+from scatlas.io.tables.loom import loom_key, open_loom
 from scatlas.io.tables.table import Table, open_tables
 
 if TYPE_CHECKING:
@@ -42,8 +46,6 @@ if TYPE_CHECKING:
     from scatlas.io.files.stored_nodes import StoredGroup
     from scatlas.io.tables.cell_ranger import CellRangerTables
 
-# Values, and rows of a dense matrix, by which to tell counts from other numbers.
-_LOOK, _LOOK_ROWS = 10_000, 10
 _ZARR_METADATA = frozenset({"zarr.json", ".zarray", ".zattrs"})
 
 
@@ -80,20 +82,35 @@ class CountsSource:
         self.kind = store.kind
         with stack or ExitStack() as stack, reading(self.path, STRUCTURE):
             self._root = self._tables = store.open_on(stack)
-            found = found or open_cell_ranger(self.path, self._root, stack)
-            self.notices = found.notices if found else []
+            if found is None:
+                found = open_cell_ranger(self.path, self._root, stack, counts)
+            else:
+                _check_one_matrix(self.path, counts)
+            loom = None if found else open_loom(self.path, self._root, stack)
+            legacy = None if found else open_legacy(self.path, self._root, stack, counts)
+            self.notices = [*found.notices] if found else []
             self._gene_of_feature = found.gene_of_feature if found else None
             if found:
-                self._tables, key = found.root, found.key
-                _check_one_matrix(self.path, counts)
+                self._tables, self._var, key = found.root, "var", found.key
+            elif loom:
+                self._tables, self._var, key = loom.root, "var", loom_key(counts)
+                self.notices = [*loom.notices]
+                _check_loom_element(self.path, self._root, key)
+            elif legacy:
+                self._tables, self._var, key = legacy.root, "var", legacy_key(counts)
+                _check_element(self.path, self._root, key)
             else:
                 check_anndata(self.path, self._root)
                 _check_element(self.path, self._root, key)
-            n_cells, n_genes = (frame_length(self.path, self._tables, n) for n in ("obs", var))
+            n_cells, n_genes = (
+                frame_length(self.path, self._tables, n) for n in ("obs", self._var)
+            )
             self.shape = n_cells, n_genes
             if found:
                 stored = n_cells, found.n_features
                 self.matrix = StoredMatrix.find_sparse(self.path, self._root, key, stored, "csr")
+            elif loom:
+                self.matrix = find_transposed(self.path, self._root, key, self.shape)
             else:
                 self.matrix = StoredMatrix.find(self.path, self._root, key, self.shape)
             self._stack = stack.pop_all()
@@ -154,7 +171,7 @@ class CountsSource:
 
     def others_with_counts(self) -> list[str]:
         """Other elements whose first values are whole numbers, as ``source.counts`` names them."""
-        return _with_counts(self.path, self._root, without=self.matrix.key)
+        return with_counts(self.path, self._root, without=self.matrix.key)
 
     def check_unchanged(self) -> None:
         """Refuse a local file that was changed since it was opened: parts are read by its path.
@@ -202,14 +219,17 @@ class CountsSource:
 
         Returns
         -------
-        Offsets of the rows, int64 [n_cells + 1]; ``(first, stop)`` rows of each block; and a
-        function that reads a block by its number, whose indices are not checked.
+        Offsets of the rows, int64 [n_cells + 1], empty for a Loom file; ``(first, stop)`` rows of
+        each block; and a function that reads a block by its number, whose indices are not checked.
 
         Raises
         ------
         InputError
             As :meth:`convert`.
         """
+        if self.matrix.format == "transposed":
+            # No offsets: only a pass over the values would tell.
+            return self.indptr, *transposed_blocks(self.matrix, self._root, budget)
         if self.matrix.format != "csr":
             whole = self.convert(budget)
             notify(f"{self.matrix.key} was stored as {self.matrix.format}: converted to CSR")
@@ -257,34 +277,20 @@ class CountsSource:
 def _check_one_matrix(path: str, counts: str) -> None:
     if counts != "X":
         msg = (
-            f"{path}: a file of Cell Ranger has one matrix and no {counts}: write X in the column "
-            "'counts' of the plate sheet"
+            f"{path}: a folder of Cell Ranger has one matrix and no {counts}: write X in the "
+            "column 'counts' of the plate sheet"
         )
         raise InputError(msg)
 
 
-def _layers(root: StoredGroup) -> list[str]:
-    return [f"layers/{name}" for name in sorted(root.get("layers", {}))]
-
-
-def _with_counts(path: str, root: StoredGroup, *, without: str = "") -> list[str]:
-    """Elements that begin with counts: layers, raw, X."""
-    keys = {name: name for name in _layers(root)}
-    if "raw" in root and "X" in root["raw"]:
-        keys["raw/X"] = "raw"
-    if "X" in root:
-        keys["X"] = "X"
-    keys.pop(without, None)
-    return [name for key, name in keys.items() if _begins_with_counts(path, root, key)]
-
-
-def _begins_with_counts(path: str, root: StoredGroup, key: str) -> bool:
-    with suppress(InputError), reading(path, key):
-        load_filters(path, root[key])
-        matrix = root[key]
-        values = np.asarray(matrix["data"][:_LOOK] if is_group(matrix) else matrix[:_LOOK_ROWS])
-        return bool(values.any() and (values >= 0).all() and (values == np.rint(values)).all())
-    return False  # damaged: another sentence reports it
+def _check_loom_element(path: str, root: StoredGroup, key: str) -> None:
+    if key == "raw" or key not in root:
+        others = " or ".join(["X", *layers(root)])
+        msg = (
+            f"{path}: a Loom file with no {key}: write {others} in source.counts, or in a column "
+            "'counts' of the plate sheet"
+        )
+        raise InputError(msg)
 
 
 def _check_element(path: str, root: StoredGroup, key: str) -> None:
@@ -292,7 +298,7 @@ def _check_element(path: str, root: StoredGroup, key: str) -> None:
     if key in root and attribute(root[key], "encoding-type") != "null":
         return
     others = ["X"] if "X" in root and attribute(root["X"], "encoding-type") != "null" else []
-    others += _layers(root)
+    others += layers(root)
     if "raw" in root and attribute(root["raw"], "encoding-type") != "null":
         others.append("raw")
     others = [name for name in others if name != key]
@@ -348,36 +354,5 @@ def gene_names(path: Path | str, counts: str = "X") -> pd.Index:
         with TemporaryDirectory(prefix="scatlas-") as folder:
             found = matrix_market_tables(Path(path), Path(folder))
             return Table.open(path, found.root, "var").index()
-    with open_tables(path, var="raw/var" if counts == "raw" else "var") as (_, var):
+    with open_tables(path, counts=counts) as (_, var):
         return var.index()
-
-
-def elements_with_counts(path: Path | str) -> list[str]:
-    """Elements of a file whose first values are whole numbers, as ``source.counts`` names them.
-
-    Parameters
-    ----------
-    path
-        File of AnnData or Cell Ranger, as for :func:`open_counts`.
-
-    Returns
-    -------
-    ``X`` first, if its values are; then ``layers/counts``, ``raw`` and other layers. A file of Cell
-    Ranger has only ``X``.
-
-    Raises
-    ------
-    InputError
-        The file does not exist, is no AnnData file, or is damaged.
-    """
-    if is_matrix_market(path):
-        return ["X"]
-    store = Store.find(path)
-    with ExitStack() as stack, reading(store.path, STRUCTURE):
-        root = store.open_on(stack)
-        if cell_ranger_group(store.path, root):
-            return ["X"]
-        check_anndata(store.path, root)
-        found = _with_counts(store.path, root)
-    first = ["X", "layers/counts", "raw"]
-    return sorted(found, key=lambda name: first.index(name) if name in first else len(first))

@@ -35,18 +35,18 @@ class StoredMatrix:
     key
         Element in the file, such as ``X`` or ``layers/counts``.
     format
-        How it is stored.
+        How it is stored; ``transposed`` is dense of genes x cells.
     shape
         Cells, genes.
     dtype
         Type of the values when read, see :func:`in_memory`.
     indptr
-        int64 offsets of the rows (of the columns for ``csc``); empty for ``dense``.
+        int64 offsets of the rows (of the columns for ``csc``); empty for dense ones.
     """
 
     path: str
     key: str
-    format: Literal["csr", "csc", "dense"]
+    format: Literal["csr", "csc", "dense", "transposed"]
     shape: tuple[int, int]
     dtype: np.dtype
     indptr: np.ndarray = field(repr=False, default_factory=lambda: np.empty(0, np.int64))
@@ -125,7 +125,7 @@ class StoredMatrix:
     @property
     def n_values(self) -> int:
         """Stored values."""
-        if self.format == "dense":
+        if self.format in ("dense", "transposed"):
             return self.shape[0] * self.shape[1]
         return int(self.indptr[-1])
 

@@ -18,6 +18,7 @@ import pandas as pd
 import scipy.sparse as sp
 
 from scatlas.errors import InputError
+from scatlas.io.files.anndata_checks import frame_length
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.tables.cell_ranger import CellRangerTables, Features, write_tables
 from scatlas.io.zarr_writer.elements import create_group
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 # Bytes of text that are parsed at a time.
 _BLOCK_BYTES = 2**24
+_ROWS_AT_ONCE = 2**17
 
 
 class _Header(NamedTuple):
@@ -58,13 +60,14 @@ def convert_matrix_market(folder: Path, store: Path) -> CellRangerTables:
         A file is missing, damaged or cut short, or entries are not ordered by barcode.
     """
     matrix = _file(folder, "matrix.mtx")
-    barcodes = _table(_file(folder, "barcodes.tsv"))[0]
+    barcodes = _column(_file(folder, "barcodes.tsv"))
     tables = write_tables(str(folder), "X", store, barcodes, _features(folder))
+    n_barcodes = frame_length(str(folder), tables.root, "obs")
     with reading(str(matrix), "the header"):
         header = _read_header(matrix)
     for name, found, due in (
         ("features", tables.n_features, header.n_features),
-        ("barcodes", len(barcodes), header.n_barcodes),
+        ("barcodes", n_barcodes, header.n_barcodes),
     ):
         if found != due:
             msg = f"{matrix}: the matrix has {due:,} {name}, their list {found:,}: {REMEDY}"
@@ -126,9 +129,25 @@ def first_cells(folder: Path, n_blocks: int = 1) -> tuple[sp.csr_matrix, int]:
     return sp.csr_matrix(entries, shape), header.n_barcodes
 
 
+def first_values(folder: Path) -> np.ndarray:
+    """Values of the first block of text of a folder.
+
+    Raises
+    ------
+    InputError
+        A file is missing, damaged or cut short.
+    """
+    matrix = _file(folder, "matrix.mtx")
+    with reading(str(matrix), "the header"):
+        header = _read_header(matrix)
+    for _, _, values in _entries(matrix, header):
+        return values
+    return np.empty(0)
+
+
 def matrix_market_tables(folder: Path, store: Path) -> CellRangerTables:
     """Write only the genes of a folder, for a comparison; there are no cells."""
-    return write_tables(str(folder), "X", store, np.empty(0, object), _features(folder))
+    return write_tables(str(folder), "X", store, [], _features(folder))
 
 
 def is_matrix_market(path: Path | str) -> bool:
@@ -153,6 +172,15 @@ def _table(path: Path) -> dict[int, np.ndarray]:
             path, sep="\t", header=None, dtype=str, keep_default_na=False, quoting=3
         )
     return {i: table[i].to_numpy(object) for i in range(table.shape[1])}
+
+
+def _column(path: Path) -> Iterator[np.ndarray]:
+    """First column of a text table without a header, in pieces."""
+    with reading(str(path), "the table"):
+        options = {"header": None, "dtype": str, "keep_default_na": False, "quoting": 3}
+        pieces = pd.read_csv(path, sep="\t", usecols=[0], chunksize=_ROWS_AT_ONCE, **options)
+        for piece in pieces:
+            yield piece[0].to_numpy(object)
 
 
 def _features(folder: Path) -> Features:

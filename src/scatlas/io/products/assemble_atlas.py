@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from anndata.io import read_elem
 
+from scatlas._util.operating_system import link_or_copy
 from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path
 from scatlas.io.files.local_zarr import open_with_zarr_python
@@ -39,14 +38,6 @@ _OF_COMPONENTS = {
     "X_pca": "obsm/X_pca",
     "PCs": "varm/PCs",
     **{name: f"uns/pca/{name}" for name in ("params", "variance", "variance_ratio")},
-}
-# What os.link answers where a hard link cannot be made, though a copy can.
-_NO_LINK = {
-    errno.EXDEV,  # another file system
-    errno.EPERM,  # a file system without hard links, or links to others' files are forbidden
-    errno.EOPNOTSUPP,
-    errno.ENOSYS,
-    errno.EMLINK,  # too many links to one file
 }
 
 
@@ -185,15 +176,11 @@ def place(store: Path, out: Path, parts: Mapping[str, str]) -> None:
                 continue
             here = out / new_name / file.relative_to(store / name)
             here.parent.mkdir(parents=True, exist_ok=True)
-            if can_link and file.name != "zarr.json":
-                try:
-                    os.link(file, here)
-                except OSError as error:
-                    if error.errno not in _NO_LINK:
-                        raise
-                    can_link = False
-                    logger.info(
-                        "%s: chunks are copied, not linked: %s", store, os.strerror(error.errno)
-                    )
-            if not here.exists():
-                shutil.copyfile(file, here)
+            if file.name == "zarr.json":
+                # New metadata may replace it: a link would change both.
+                if not here.exists():
+                    shutil.copyfile(file, here)
+            elif reason := link_or_copy(file, here, can_link=can_link):
+                if can_link:
+                    logger.info("%s: chunks are copied, not linked: %s", store, reason)
+                can_link = False

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from pandas import CategoricalDtype
 
 from scatlas._util.gene_lists import first_difference
 from scatlas.blocks import map_in_order
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from scatlas._util.gene_lists import GeneRule
     from scatlas.io.files.stored_nodes import StoredArray, StoredGroup
 
 logger = logging.getLogger(__name__)
@@ -53,6 +55,7 @@ def concat_on_disk(
     join: Literal["inner", "outer"] = "inner",
     keep_names: str | None = None,
     labels: Mapping[str, Mapping[str, str]] | None = None,
+    genes: GeneRule = "same",
     block_budget: str | int = "256MB",
 ) -> dict[str, Any]:
     """Merge the stores of several plates with equal genes into one, plate after plate.
@@ -80,6 +83,9 @@ def concat_on_disk(
         for each plate, as categories in order of first appearance. They replace columns of their
         names, with a notice where values differ. ``""`` is no label: such a plate keeps its own
         column of that name, or has a gap where it has none.
+    genes
+        How the plates came to have the same genes. With ``"union"`` a gap in a column of var, where
+        a plate lacks a gene, takes the value of the first plate that has one.
     block_budget
         Memory for the values in flight, as in ``"256MB"``.
 
@@ -120,7 +126,7 @@ def concat_on_disk(
         n_vars=plates[0].shape[1],
         data_dtype=np.result_type(*(plate.data.dtype for plate in plates)),
         obs=in_place,
-        var=_common_var(plates),
+        var=_common_var(plates, fills_gaps=genes == "union"),
         n_values=n_values,
     )
     with (
@@ -389,12 +395,37 @@ def _row_ranges(n_rows: int) -> Iterator[tuple[int, int]]:
     return ((lo, min(lo + CHUNK_VALUES, n_rows)) for lo in range(0, n_rows, CHUNK_VALUES))
 
 
-def _common_var(plates: list[_Plate]) -> pd.DataFrame:
+def _common_var(plates: list[_Plate], *, fills_gaps: bool) -> pd.DataFrame:
     """The first plate's var, with the columns that are equal on all plates."""
-    first = plates[0].var
+    tables = [plate.var for plate in plates]
+    if fills_gaps:
+        return _var_without_gaps(tables)
+    first = tables[0]
     same = [
         name
         for name in first.columns
-        if all(name in p.var.columns and p.var[name].equals(first[name]) for p in plates)
+        if all(name in var.columns and var[name].equals(first[name]) for var in tables)
     ]
     return first[same]
+
+
+def _var_without_gaps(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    """Columns of var on which all plates agree that have a value."""
+    columns = {}
+    for name in tables[0].columns:
+        if not all(name in var.columns for var in tables):
+            continue
+        values = [var[name].astype(object) for var in tables]
+        filled = values[0]
+        for other in values[1:]:
+            filled = filled.where(filled.notna(), other)
+        if all((other.isna() | (other == filled)).all() for other in values):
+            columns[name] = filled.infer_objects() if filled.notna().all() else filled
+    merged = tables[0][[]].assign(**columns)
+    # A column of text with gaps is stored as categories; one of values that differ is not.
+    categories = [
+        name
+        for name, values in columns.items()
+        if isinstance(tables[0][name].dtype, CategoricalDtype) and values.nunique() < len(values)
+    ]
+    return merged.astype(dict.fromkeys(categories, "category"))

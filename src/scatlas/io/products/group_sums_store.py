@@ -75,7 +75,8 @@ def add_group_sums(path: Path | str, rows: np.ndarray, genes: np.ndarray, total:
     rows
         Row of `total` for each group of the file, integer ``[n_groups]``, without repeats.
     genes
-        Positions of the genes of `total` among those of the file, integer ``[n_genes]``.
+        Positions of the genes of `total` among those of the file, integer ``[n_genes]``; -1 for
+        genes that the file lacks, which are zeros.
     total
         Sums of real numbers, changed in place.
 
@@ -85,6 +86,12 @@ def add_group_sums(path: Path | str, rows: np.ndarray, genes: np.ndarray, total:
         The file is damaged or holds something else.
     """
     with reading(str(path), "sums by group"), h5py.File(path) as file:
-        layers = (file["layers"][name][:][:, genes] for name in _LAYERS)
-        part = Sums(False, *layers)
+        part = Sums(False, *(_take(file["layers"][name][:], genes) for name in _LAYERS))
     total.add(rows, part)
+
+
+def _take(values: np.ndarray, genes: np.ndarray) -> np.ndarray:
+    taken: np.ndarray = values[:, genes]
+    if (genes < 0).any():
+        taken[:, genes < 0] = 0
+    return taken

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from scatlas.io.files.read_errors import REMEDY
 from scatlas.io.matrices.counts_source import CountsSource, gene_names, open_counts
 from scatlas.io.matrices.csr_writer import CsrWriter, in_place
 from scatlas.io.products.load_moments import PlateMoments, qc_metrics
+from scatlas.io.products.rounded_values import HOW_TO_ROUND, RoundedValues
 from scatlas.io.tables.mitochondrial import mitochondrial_genes, why_bound_cannot_act
 from scatlas.io.tables.table import GENE_METRICS, METRICS
 from scatlas.kernels import COUNT_DTYPES
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from scatlas.io.tables.table import Table
 
 logger = logging.getLogger(__name__)
+
+
+# Droplets without a cell have fewer genes; so have cells of a panel with fewer than _MANY_GENES.
+_FEW_GENES, _MANY_GENES = 10, 1_000
 
 
 class _Notices(list[str]):
@@ -57,6 +62,7 @@ def load_plate(
     *,
     plate: str,
     counts_in: str = "X",
+    fractional: Literal["refuse", "round"] = "refuse",
     check_obs: Callable[[Table], object] | None = None,
     reference: Path | str | None = None,
     reference_counts_in: str = "X",
@@ -85,6 +91,9 @@ def load_plate(
     counts_in
         Where the counts are: ``"X"``, ``"raw"`` (``raw.X``, with the genes of ``raw.var``) or
         ``"layers/NAME"``. The store has them as X.
+    fractional
+        ``"round"`` rounds expected counts, which are fractional, as :func:`numpy.rint` does;
+        ``"refuse"`` is an error.
     check_obs
         Called with ``obs`` as it will be stored, but for the metrics, before any count is read;
         it reads the columns that it needs, and may raise `InputError`.
@@ -113,7 +122,9 @@ def load_plate(
     ``plate``, ``n_cells``, ``n_genes``, ``n_values``, ``total_counts``, ``max_count``,
     ``n_empty_cells``, ``n_mt_genes``, ``n_unsorted_cells``, ``n_stored_zeros`` (int),
     ``values_digest`` (:func:`scatlas.io.files.checksums.values_digest` of the store), and
-    ``notices`` (list of str): corrections of the input, each also logged.
+    ``notices`` (list of str): corrections of the input, each also logged. With
+    ``fractional="round"`` also ``n_rounded_values`` and ``n_rounded_counts``: how many values were
+    fractional, and the counts that they became.
 
     Notes
     -----
@@ -152,7 +163,8 @@ def load_plate(
 
         tally = _LoadStatistics(counts.shape[1])
         of_kept = PlateMoments(kept_cells(obs)) if kept_cells else None
-        checked = _checked_blocks(counts, budget, obs, genes, mt, of_kept, notices)
+        rounded = RoundedValues(rounds=fractional == "round")
+        checked = _checked_blocks(counts, budget, obs, genes, mt, of_kept, notices, rounded)
         with (
             CsrWriter(out, n_vars=counts.shape[1]) as writer,
             obs.writing(writer.folder / "obs", deferred_columns=METRICS) as finish_obs,
@@ -164,7 +176,7 @@ def load_plate(
                 writer.append_checked(block.counts, block.indices, block.highest)
                 writer.append_rows(np.diff(block.indptr))
                 tally.add(block)
-            tally.tell(counts.matrix.key, notices)
+            tally.tell(counts.matrix.key, notices, rounded)
             cell_metrics, gene_metrics = tally.cell_metrics(), tally.gene_metrics(mt)
             _note_replaced("obs", obs.columns, cell_metrics, notices)
             _note_replaced("var", var.columns, gene_metrics, notices)
@@ -181,13 +193,14 @@ def load_plate(
         "n_cells": counts.shape[0],
         "n_genes": counts.shape[1],
         "n_values": tally.n_values,
-        "total_counts": int(tally.per_gene[:, 0].sum()),
+        "total_counts": tally.total,
         "max_count": tally.max_count,
         "n_empty_cells": tally.n_empty,
         "n_mt_genes": int(mt.sum()),
         "n_unsorted_cells": tally.n_unsorted,
         "n_stored_zeros": tally.n_zeros,
         "values_digest": values_digest(out),
+        **rounded.facts(),
         "notices": list(notices),
     }
 
@@ -214,6 +227,16 @@ class _LoadStatistics:
         self.n_zeros += block.n_zeros
 
     @property
+    def n_stored(self) -> int:
+        """Values of the file, with zeros."""
+        return self.n_values + self.n_zeros
+
+    @property
+    def total(self) -> int:
+        """Sum of all counts."""
+        return int(self.per_gene[:, 0].sum())
+
+    @property
     def n_empty(self) -> int:
         """Cells without counts."""
         return sum(int((totals == 0).sum()) for totals in self.totals)
@@ -228,14 +251,24 @@ class _LoadStatistics:
         totals, n_cells = self.per_gene.T
         return dict(zip(GENE_METRICS, (mt, n_cells.copy(), totals.copy()), strict=True))
 
-    def tell(self, key: str, notices: _Notices) -> None:
+    def tell(self, key: str, notices: _Notices, rounded: RoundedValues) -> None:
         """Say what was mended, and what is odd."""
         if self.n_unsorted:
             notices.add(f"{key}/indices of {self.n_unsorted:,} cells were not sorted: sorted")
         if self.n_zeros:
             notices.add(f"{key} held {self.n_zeros:,} stored zeros: dropped")
+        if notice := rounded.notice(key, self.n_stored, self.total):
+            notices.add(notice)
         if self.n_empty:
             notices.add(f"{self.n_empty:,} cells have no counts")
+        n_few = sum(int((n < _FEW_GENES).sum()) for n in self.n_genes)
+        n_cells = sum(map(len, self.n_genes))
+        if 2 * n_few > n_cells and len(self.per_gene) >= _MANY_GENES:
+            notices.add(
+                f"{100 * n_few / n_cells:.0f}% of the {n_cells:,} barcodes have fewer than "
+                f"{_FEW_GENES} genes, as in an unfiltered matrix: set qc.min_genes, or give the "
+                "filtered matrix"
+            )
 
 
 def _check_not_empty(path: str, shape: tuple[int, int]) -> None:
@@ -271,7 +304,8 @@ def _check_same_genes(path: str, names: pd.Index, reference: Path | str, counts_
     here, there = (repr(n) if n is not None else "missing" for n in differing[1:])
     msg = (
         f"{path}: gene {differing.at} of var is {here}, but {there} on {reference}: give all "
-        "plates the same genes in the same order, or set 'genes: intersect' in the config"
+        "plates the same genes in the same order, or set 'genes: intersect' (or union) in the "
+        "config"
     )
     raise InputError(msg)
 
@@ -303,6 +337,7 @@ def _checked_blocks(
     mt: np.ndarray,
     of_kept: PlateMoments | None,
     notices: _Notices,
+    rounded: RoundedValues,
 ) -> Generator[CheckedCounts]:
     """Yield the row blocks of X checked and in canonical form, several in the making at once."""
     _, cut, raw = counts.blocks(budget, notices.add)
@@ -311,7 +346,7 @@ def _checked_blocks(
 
     def checked(i: int) -> CheckedCounts:
         nonlocal width
-        block = check_counts(raw(i), mt, dtype=width)
+        block = check_counts(rounded(raw(i)), mt, dtype=width)
         width = max(width, block.counts.dtype)
         if block.problem:
             raise InputError(_sentence(counts, block.problem, cut[i][0], cells, genes))
@@ -348,15 +383,15 @@ def _sentence(
         wrong = f"{problem.value:.10g}, a {problem.kind} value"
     return (
         f"{path}: {key} holds {wrong}, at {cell}, {gene}: "
-        f"give raw counts, not normalised or scaled values{_elsewhere(counts)}"
+        f"give raw counts, not normalised or scaled values{_elsewhere(counts, problem.kind)}"
     )
 
 
-def _elsewhere(counts: CountsSource) -> str:
+def _elsewhere(counts: CountsSource, kind: str) -> str:
     """Say which other element holds whole numbers, and which line of the config takes it."""
     other = next(iter(counts.others_with_counts()), None)
     if other is None:
-        return ""
+        return f"; {HOW_TO_ROUND}" if kind == "fractional" else ""
     return (
         f"; {other} holds whole numbers: write 'source: {{counts: {other}}}' in the config, or "
         f"{other} in a column 'counts' of the plate sheet"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from anndata import AnnData
@@ -12,6 +12,7 @@ from anndata.io import write_elem
 from scipy import sparse
 
 from scatlas import blocks
+from scatlas._util.gene_lists import among_genes, common_genes
 from scatlas.io.files.atomic import atomic_path
 from scatlas.io.files.hdf5_writing import create_hdf5
 from scatlas.io.matrices.csr_writer import CsrWriter
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
     import h5py
 
+    from scatlas._util.gene_lists import GeneRule
+
 # Values per chunk of the h5ad file.
 _CHUNK_VALUES = 2**16
 
@@ -33,7 +36,7 @@ def merge_sums(
     out: Path | str,
     *,
     labels: Mapping[str, Mapping[str, str]] | None = None,
-    genes: Literal["same", "intersect"] = "same",
+    genes: GeneRule = "same",
     block_budget: str | int = "256MB",
 ) -> dict[str, Any]:
     """Merge the sums of several plates, in memory that does not grow with them.
@@ -51,7 +54,8 @@ def merge_sums(
         As for :func:`scatlas.io.concat_on_disk`.
     genes
         ``"same"`` refuses plates with other genes; ``"intersect"`` takes the genes that all plates
-        have, in the order of the first plate.
+        have, in the order of the first plate; ``"union"`` those of any plate, with zeros on the
+        plates that lack a gene.
     block_budget
         Memory for the values in flight.
 
@@ -69,10 +73,12 @@ def merge_sums(
     # A fixed name, so that the next run removes the files of a killed one.
     shutil.rmtree(work, ignore_errors=True)
     try:
-        if genes == "intersect":
-            stores = _select_shared_genes(stores, work, block_budget)
+        if genes != "same":
+            stores = _with_common_genes(stores, work, genes, block_budget)
         merged = work / "merged.zarr"
-        facts = concat_on_disk(stores, merged, labels=labels, block_budget=block_budget)
+        facts = concat_on_disk(
+            stores, merged, labels=labels, genes=genes, block_budget=block_budget
+        )
         with atomic_path(out) as path:
             _to_h5ad(merged, path, block_budget)
     finally:
@@ -85,21 +91,22 @@ def merge_sums(
     }
 
 
-def _select_shared_genes(
-    stores: Mapping[str, Path | str], work: Path, block_budget: str | int
+def _with_common_genes(
+    stores: Mapping[str, Path | str], work: Path, genes: GeneRule, block_budget: str | int
 ) -> dict[str, Path | str]:
-    """Stores with only the genes that all plates have."""
+    """Stores with the genes that all plates have, or any."""
     found = {plate: read_matrix(path, block_budget=block_budget) for plate, path in stores.items()}
-    shared = next(iter(found.values()))[1].index
-    for _, var in found.values():
-        shared = shared[shared.isin(var.index)]
+    common = common_genes([var.index for _, var in found.values()], genes)
     cut: dict[str, Path | str] = {}
     block: sparse.csr_matrix
     for plate, (x, var) in found.items():
         cut[plate] = work / f"{plate}.zarr"
-        table = var.loc[shared]
-        with CsrWriter(cut[plate], n_vars=len(shared), data_dtype=x.dtype, var=table) as writer:
-            for block in blocks.stream(blocks.select_genes(x, var.index.get_indexer(shared))):
+        table = among_genes(var, common)
+        at = var.index.get_indexer(common)
+        own = blocks.select_genes(x, at[at >= 0])
+        own = blocks.spread_genes(own, np.flatnonzero(at >= 0), len(common))
+        with CsrWriter(cut[plate], n_vars=len(common), data_dtype=x.dtype, var=table) as writer:
+            for block in blocks.stream(own):
                 writer.append(block)
             with open_tables(stores[plate]) as (obs, _):
                 writer.obs = obs.read()

@@ -12,10 +12,12 @@ import pandas as pd
 from scatlas._util.byte_sizes import parse_bytes
 from scatlas.blocks import map_in_order, with_progress
 from scatlas.errors import InputError
+from scatlas.io.files.anndata_file import Store
 from scatlas.io.files.atomic import atomic_path
 from scatlas.io.matrices.counts_source import open_counts
 from scatlas.io.matrices.csr_writer import index_dtype
 from scatlas.io.matrices.layout import check_indices
+from scatlas.io.tables.loom import is_loom
 from scatlas.io.tables.table import open_tables
 from scatlas.io.zarr_writer.elements import ANNDATA, CSR, DICT, MAPPINGS, consolidate, create_group
 from scatlas.io.zarr_writer.raw_array import RawArray
@@ -46,6 +48,7 @@ def list_samples(source: Path | str, by: str) -> dict[str, int]:
     InputError
         There is no such column, or a cell has no sample.
     """
+    _check_not_loom(source)
     with open_tables(source) as (obs, _):
         names, codes = _samples(obs, by)
         return dict(zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True))
@@ -129,6 +132,17 @@ def split_samples(
         arrays.close()
         counts.check_unchanged()
     return {"n_samples": len(names), "n_cells": len(codes), "n_values": int(indptr[-1])}
+
+
+def _check_not_loom(source: Path | str) -> None:
+    """Refuse a Loom file: it has no offsets by which to divide the values in one pass."""
+    with Store.find(source).open() as root:
+        if is_loom(root):
+            msg = (
+                f"{source}: a Loom file of many samples: write it as h5ad, with "
+                f"scanpy.read_loom({str(source)!r}).write_h5ad(...), or give a file per sample"
+            )
+            raise InputError(msg)
 
 
 class _Piece(NamedTuple):

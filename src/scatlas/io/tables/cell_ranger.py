@@ -23,9 +23,11 @@ from scatlas.io.files.local_zarr import open_store
 from scatlas.io.files.read_errors import reading
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from contextlib import ExitStack
 
 _GENES = "Gene Expression"
+_ROWS_AT_ONCE = 2**17
 _PARTS = {"barcodes", "data", "indices", "indptr", "shape"}
 
 
@@ -55,16 +57,16 @@ class CellRangerTables:
     notices: list[str] = field(default_factory=list)
 
 
-def cell_ranger_group(path: str, root: Any) -> str | None:
-    """Group of the matrix in a file of Cell Ranger; None for other files.
+def cell_ranger_matrices(root: Any) -> dict[str, str]:
+    """Groups of the matrices in a file of Cell Ranger, as ``source.counts`` names them.
 
-    Raises
-    ------
-    InputError
-        There is a matrix for each of several genomes, as Cell Ranger 2 writes them.
+    Returns
+    -------
+    One matrix is ``X``. Cell Ranger 2 writes one per genome, with its own cells: of several, each
+    is ``genome/NAME``, that with most cells first. Empty for other files.
     """
     if not isinstance(root, h5py.File) or {"obs", "var"} <= set(root):
-        return None
+        return {}
     found = [
         name
         for name, group in root.items()
@@ -72,17 +74,31 @@ def cell_ranger_group(path: str, root: Any) -> str | None:
         and set(group) >= _PARTS
         and ("features" in group or {"genes", "gene_names"} <= set(group))
     ]
-    if len(found) > 1:
+    if len(found) == 1:
+        return {"X": found[0]}
+    found.sort(key=lambda name: -root[name]["barcodes"].size)
+    return {f"genome/{name}": name for name in found}
+
+
+def _matrix(path: str, root: Any, counts: str) -> tuple[str | None, list[str]]:
+    """Group of the wanted matrix, None in other files, and the names of the others."""
+    matrices = cell_ranger_matrices(root)
+    if not matrices:
+        return None, []
+    if counts not in matrices:
+        lines = " or ".join(f"'source: {{counts: {name}}}'" for name in matrices)
+        has = "one matrix" if len(matrices) == 1 else "a matrix for each of several genomes"
         msg = (
-            f"{path}: there are matrices of the genomes {', '.join(found)}: write one of them with "
-            f"scanpy.read_10x_h5(path, genome={found[0]!r}).write_h5ad(...), or run a newer Cell "
-            "Ranger, which writes one matrix"
+            f"{path}: a file of Cell Ranger with {has} and no {counts}: write {lines} in the "
+            "config, or a column 'counts' in the plate sheet"
         )
         raise InputError(msg)
-    return found[0] if found else None
+    return matrices[counts], [name for name in matrices if name != counts]
 
 
-def open_cell_ranger(path: str, root: Any, stack: ExitStack) -> CellRangerTables | None:
+def open_cell_ranger(
+    path: str, root: Any, stack: ExitStack, counts: str = "X"
+) -> CellRangerTables | None:
     """Open the tables of a file of Cell Ranger; None for other files.
 
     Parameters
@@ -91,18 +107,20 @@ def open_cell_ranger(path: str, root: Any, stack: ExitStack) -> CellRangerTables
         File, and the same opened.
     stack
         Closes the tables, which are written to a temporary folder.
+    counts
+        Matrix, as :func:`cell_ranger_matrices` names it.
 
     Raises
     ------
     InputError
-        The file has several genomes in several matrices, has no genes, or is damaged.
+        The file has no such matrix, has no genes, or is damaged.
     """
-    key = cell_ranger_group(path, root)
+    key, others = _matrix(path, root, counts)
     if key is None:
         return None
     group = root[key]
     with reading(path, key):
-        barcodes = _texts(group["barcodes"])
+        barcodes = _pieces(group["barcodes"])
         if "features" in group:
             features = group["features"]
             ids, names, types = (_texts(features[n]) for n in ("id", "name", "feature_type"))
@@ -111,7 +129,11 @@ def open_cell_ranger(path: str, root: Any, stack: ExitStack) -> CellRangerTables
             ids, names = _texts(group["genes"]), _texts(group["gene_names"])
             types, genomes = np.full(len(ids), _GENES, object), None
     folder = Path(stack.enter_context(TemporaryDirectory(prefix="scatlas-")))
-    return write_tables(path, key, folder, barcodes, Features(ids, names, types, genomes))
+    tables = write_tables(path, key, folder, barcodes, Features(ids, names, types, genomes))
+    if others:
+        left_out = f"the cells of {', '.join(others)} are left out: list them as another plate"
+        tables.notices.append(left_out)
+    return tables
 
 
 @dataclass(frozen=True)
@@ -125,9 +147,9 @@ class Features:
 
 
 def write_tables(
-    path: str, key: str, folder: Path, barcodes: np.ndarray, features: Features
+    path: str, key: str, folder: Path, barcodes: Iterable[np.ndarray], features: Features
 ) -> CellRangerTables:
-    """Write barcodes and features as obs and var into a Zarr store.
+    """Write barcodes, in pieces, and features as obs and var into a Zarr store.
 
     Genes are named by their symbols, as in :func:`scanpy.read_10x_h5`; repeated ones get a number,
     as AnnData gives them. Their columns are ``gene_ids``, ``feature_types`` and, where it is known,
@@ -140,8 +162,9 @@ def write_tables(
     """
     from anndata.utils import make_index_unique
 
-    from scatlas.io.tables.column_writer import write_frame
-    from scatlas.io.zarr_writer.elements import create_group
+    from scatlas.io.tables.column_writer import ColumnWriter, Target, write_frame
+    from scatlas.io.zarr_writer.elements import DATAFRAME, create_group
+    from scatlas.io.zarr_writer.sharded_array import encoding_pool
 
     ids, names, types, genomes = vars(features).values()
     lists = [ids, names, types, genomes]
@@ -163,15 +186,29 @@ def write_tables(
     columns = {"gene_ids": ids[genes], "feature_types": pd.Categorical(types[genes])}
     columns |= {} if genomes is None else {"genome": pd.Categorical(genomes[genes])}
     create_group(folder, {})
-    write_frame(folder / "obs", pd.DataFrame(index=pd.Index(barcodes, dtype=object)))
+    # An unfiltered matrix has millions of barcodes, which as Python strings take 0.1 kB each.
+    text = Target("text", np.dtype(object))
+    with (
+        reading(path, f"{key}/barcodes"),
+        encoding_pool() as pool,
+        ColumnWriter(folder / "obs/_index", text, pool) as index_of_obs,
+    ):
+        for piece in barcodes:
+            index_of_obs.append(piece)
+    create_group(folder / "obs", {**DATAFRAME, "column-order": [], "_index": "_index"})
     write_frame(folder / "var", pd.DataFrame(columns, index=index))
     gene_of_feature = None if genes.all() else np.where(genes, np.cumsum(genes) - 1, -1)
     return CellRangerTables(key, open_store(folder), len(genes), gene_of_feature, notices)
 
 
-def _texts(dataset: h5py.Dataset) -> np.ndarray:
+def _pieces(dataset: h5py.Dataset) -> Iterator[np.ndarray]:
+    for first in range(0, dataset.size, _ROWS_AT_ONCE):
+        yield _texts(dataset, slice(first, first + _ROWS_AT_ONCE))
+
+
+def _texts(dataset: h5py.Dataset, rows: slice = slice(None)) -> np.ndarray:
     """Texts of fixed or variable length, as ``object`` array of ``str``."""
     if h5py.check_string_dtype(dataset.dtype) is None:
         msg = f"{dataset.name} holds no text"
         raise ValueError(msg)
-    return np.asarray(dataset.asstr()[:], dtype=object)
+    return np.asarray(dataset.asstr()[rows], dtype=object)

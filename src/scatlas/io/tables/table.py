@@ -30,6 +30,8 @@ from scatlas.io.tables.cell_names import NumberedNames
 from scatlas.io.tables.cell_ranger import open_cell_ranger
 from scatlas.io.tables.column import Column, InMemoryColumn, open_column, pieces
 from scatlas.io.tables.encodings import TABLES, encoding_of
+from scatlas.io.tables.legacy_anndata import open_legacy
+from scatlas.io.tables.loom import open_loom
 from scatlas.io.tables.storable_columns import RESERVED, storable_names, text_notice
 
 if TYPE_CHECKING:
@@ -50,15 +52,15 @@ GENE_METRICS = ("mt", "n_cells_by_counts", "total_counts")
 
 
 @contextmanager
-def open_tables(path: Path | str, *, var: str = "var") -> Iterator[tuple[Table, Table]]:
+def open_tables(path: Path | str, *, counts: str = "X") -> Iterator[tuple[Table, Table]]:
     """Open obs and var of an AnnData file, without reading them or X.
 
     Parameters
     ----------
     path
         h5ad file or Zarr store (v2 or v3), a local path or a URL that fsspec opens.
-    var
-        Element of the table of genes.
+    counts
+        Matrix of the genes, as ``source.counts`` names it.
 
     Yields
     ------
@@ -69,11 +71,15 @@ def open_tables(path: Path | str, *, var: str = "var") -> Iterator[tuple[Table, 
     InputError
         The file does not exist, is no AnnData file, or a table's parts do not agree.
     """
-    store = Store.find(path)
+    store, var = Store.find(path), "raw/var" if counts == "raw" else "var"
     with ExitStack() as stack:
         root = store.open_on(stack)
         with reading(store.path, STRUCTURE):
-            if found := open_cell_ranger(store.path, root, stack):
+            if found := (
+                open_cell_ranger(store.path, root, stack, counts)
+                or open_loom(store.path, root, stack)
+                or open_legacy(store.path, root, stack, counts)
+            ):
                 root, var = found.root, "var"
             else:
                 check_anndata(store.path, root)

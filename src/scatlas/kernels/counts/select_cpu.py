@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scatlas.arrays.array_types import Array, Block, Ints, is_sparse, row_offsets
+from scatlas.arrays.array_types import Array, Block, Ints, SparseBlock, is_sparse, row_offsets
 from scatlas.kernels.build.numba_cache import njit
 
 _INT32 = np.iinfo(np.int32).max
@@ -129,6 +129,22 @@ def select_genes(x: Block, index: Array, n_genes: int | None = None) -> Block:
     _copy_genes(x.data, x.indices, offsets, new_column, data, indices)
     shape = (x.shape[0], index.size)
     return type(x)((data, indices, indptr.astype(index_type)), shape=shape)
+
+
+def spread_genes(x: SparseBlock, columns: Array, n_genes: int) -> SparseBlock:
+    """Block among more genes, which have no counts in it.
+
+    Parameters
+    ----------
+    x
+        CSR block [cells x genes].
+    columns
+        Integer [genes], ascending: new column of each gene.
+    n_genes
+        Number of genes of the result.
+    """
+    wide = columns.astype(np.promote_types(x.indices.dtype, np.int32))
+    return type(x)((x.data, wide[x.indices], x.indptr), shape=(x.shape[0], n_genes))
 
 
 def row_positions(rows: Array, n_cells: int) -> Array:

@@ -127,6 +127,12 @@ def select_genes(x: Block, index: Any, n_genes: int | None = None) -> Block:
     return csr(data.view(x.dtype), indices, counted.indptr.astype(dtype), index.size)
 
 
+def spread_genes(x: Block, columns: Any, n_genes: int) -> Block:
+    """As :func:`scatlas.kernels.counts.select_cpu.spread_genes`, for a block on the GPU."""
+    wide = cp.asarray(columns, dtype=np.promote_types(x.indices.dtype, np.int32))
+    return csr(x.data, wide[x.indices], x.indptr, n_genes)
+
+
 def select_rows(x: Block, rows: Any) -> Block:
     """As :func:`scatlas.kernels.counts.select_cpu.select_rows`, for a block on the GPU."""
     rows = row_positions(cp.asnumpy(rows), x.shape[0])

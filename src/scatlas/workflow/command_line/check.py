@@ -6,7 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 from scatlas.errors import ScatlasError
-from scatlas.io.matrices.counts_source import elements_with_counts, gene_names
+from scatlas.io.matrices.counts_source import gene_names
+from scatlas.io.matrices.find_counts import elements_with_counts
+from scatlas.io.products.rounded_values import HOW_TO_ROUND
 from scatlas.workflow.command_line.gene_agreement import GeneAgreement
 from scatlas.workflow.command_line.output import say
 from scatlas.workflow.command_line.project import read_project
@@ -63,12 +65,18 @@ def _problems_of_plates(config: Config, plates: list[Plate]) -> Iterator[str]:
         counts = plate.counts or config.source.counts
         try:
             found = elements_with_counts(plate.path)
+            expected = elements_with_counts(plate.path, fractional=True)
             names = gene_names(plate.path, counts)
             genes.add(plate.path, names)
         except ScatlasError as error:
             yield str(error)
             continue
-        if counts not in found:
+        fractional = plate.fractional or config.source.fractional
+        if counts in expected and fractional == "round":
+            continue
+        if counts in expected and not found:
+            yield f"{plate.path}: {counts} of plate {plate.plate!r} is fractional: {HOW_TO_ROUND}"
+        elif counts not in found:
             mend = "no other element does: give a file with raw counts"
             if found:
                 mend = f"but {' or '.join(found)} does: correct source.counts, or the column counts"

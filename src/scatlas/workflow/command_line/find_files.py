@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from natsort import natsorted
 
 from scatlas.errors import ConfigError, InputError
 from scatlas.io.matrices.matrix_market import is_matrix_market
-from scatlas.workflow.config.plate_sheet import find_plates, is_pattern, name_plates
+from scatlas.workflow.config.plate_sheet import (
+    WINDOWS,
+    find_plates,
+    is_pattern,
+    is_windows_path,
+    name_plates,
+)
 
-_WINDOWS = re.compile(r"^[A-Za-z]:[\\/]|\\")
 _ZARR_ROOTS = ("zarr.json", ".zgroup", ".zattrs")
 # Folders below that a folder without plates is searched for them, to name the pattern.
 _DEPTHS = ("*", "*/*", "*/*/*")
@@ -59,11 +63,8 @@ def _paths(given: str) -> list[str]:
         if is_one or any((path / name).exists() for name in _ZARR_ROOTS):
             return [str(path)]
         return _in_folder(path)
-    if _WINDOWS.search(given):
-        msg = (
-            f"{given}: a path of Windows: write it as Linux does, with slashes (in WSL C:\\data is "
-            "/mnt/c/data)"
-        )
+    if is_windows_path(given):
+        msg = f"{given}: no such file: {WINDOWS}"
         raise InputError(msg)
     if not is_pattern(given):
         msg = f"{given}: no such file or folder: correct the path"
@@ -81,7 +82,7 @@ def _in_folder(folder: Path) -> list[str]:
     except ConfigError:
         pass
     for depth in _DEPTHS:
-        for name in ("filtered_feature_bc_matrix.h5", "*.h5ad", "*.h5"):
+        for name in ("filtered_feature_bc_matrix.h5", "*.h5ad", "*.h5", "*.loom"):
             if next(folder.glob(f"{depth}/{name}"), None):
                 msg = (
                     f"{folder}: no plates here, but in folders below: give their pattern, "
@@ -89,7 +90,7 @@ def _in_folder(folder: Path) -> list[str]:
                 )
                 raise InputError(msg)
     what = "the folder is empty" if not any(folder.iterdir()) else "no plates in this folder"
-    msg = f"{folder}: {what}: give h5ad, Zarr, Cell Ranger's .h5 or a folder with matrix.mtx"
+    msg = f"{folder}: {what}: give h5ad, Zarr, Loom, Cell Ranger's .h5 or a folder with matrix.mtx"
     raise InputError(msg)
 
 

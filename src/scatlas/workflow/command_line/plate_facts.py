@@ -13,7 +13,8 @@ import pandas as pd
 
 from scatlas.compute.threads import DEFAULT_BUDGET
 from scatlas.errors import InputError
-from scatlas.io.matrices.counts_source import elements_with_counts, open_counts
+from scatlas.io.matrices.counts_source import open_counts
+from scatlas.io.matrices.find_counts import elements_with_counts
 from scatlas.io.matrices.matrix_market import (
     first_cells,
     is_matrix_market,
@@ -43,6 +44,8 @@ class PlateFacts:
     ----------
     counts
         Where the counts are, as ``source.counts`` names it.
+    fractional
+        ``round`` if they are expected counts, else ``refuse``, as ``source.fractional``.
     n_mt, mt_prefix, gene_names
         Number of mitochondrial genes, the prefix of their names, and the column of var with these
         names, or None for the index.
@@ -58,6 +61,7 @@ class PlateFacts:
     n_cells: int
     n_genes: int
     counts: str
+    fractional: str
     n_mt: int
     mt_prefix: str
     gene_names: str | None
@@ -65,23 +69,25 @@ class PlateFacts:
     notices: list[str]
 
 
-def read_facts(name: str, path: str, counts: str | None = None) -> tuple[PlateFacts, pd.Index]:
+def read_facts(name: str, path: str) -> tuple[PlateFacts, pd.Index]:
     """Read the facts of a plate, and the names of its genes, in bounded memory.
 
     Parameters
     ----------
     name, path
         Of the plate.
-    counts
-        Where the counts are; None: searched.
 
     Raises
     ------
     InputError
         The file cannot be read, or holds no counts.
     """
-    counts = counts or _find_counts(path)
+    counts, fractional = _find_counts(path)
     notices: list[str] = []
+    if fractional == "round":
+        notices.append(
+            f"{counts} holds expected counts, which are fractional: they will be rounded"
+        )
     if is_matrix_market(path):
         with TemporaryDirectory(prefix="scatlas-") as folder:
             found = matrix_market_tables(Path(path), Path(folder))
@@ -96,7 +102,8 @@ def read_facts(name: str, path: str, counts: str | None = None) -> tuple[PlateFa
         with open_counts(path, counts) as source:
             var, n_cells = source.table("var"), source.shape[0]
             genes, mt, mask = var.index(), *_mitochondrial(var)
-            budget = _BUDGET if source.matrix.format == "csr" else DEFAULT_BUDGET
+            in_blocks = source.matrix.format in ("csr", "transposed")
+            budget = _BUDGET if in_blocks else DEFAULT_BUDGET
             _, cut, read = source.blocks(budget, notices.append)
             chosen = np.unique(np.linspace(0, len(cut) - 1, _N_BLOCKS).astype(int))
             metrics = pd.concat([_metrics(read(i), mask) for i in chosen.tolist()])
@@ -106,18 +113,32 @@ def read_facts(name: str, path: str, counts: str | None = None) -> tuple[PlateFa
         raise InputError(msg)
     metrics, unfiltered = _without_empty(metrics)
     notices += unfiltered
-    return PlateFacts(name, path, n_cells, len(genes), counts, *mt, metrics, notices), genes
+    n_mt, prefix, column = mt
+    facts = PlateFacts(
+        *(name, path, n_cells, len(genes)),
+        counts=counts,
+        fractional=fractional,
+        n_mt=n_mt,
+        mt_prefix=prefix,
+        gene_names=column,
+        metrics=metrics,
+        notices=notices,
+    )
+    return facts, genes
 
 
-def _find_counts(path: str) -> str:
-    found = elements_with_counts(path)
+def _find_counts(path: str) -> tuple[str, str]:
+    """Where the counts are, and what to do with fractional ones."""
+    if found := elements_with_counts(path):
+        return found[0], "refuse"
+    found = elements_with_counts(path, fractional=True)
     if not found:
         msg = (
             f"{path}: no element holds raw counts: X, raw and the layers are no whole numbers; "
             "give a file with the counts before normalisation"
         )
         raise InputError(msg)
-    return found[0]
+    return found[0], "round"
 
 
 def _mitochondrial(var: Table) -> tuple[tuple[int, str, str | None], np.ndarray]:

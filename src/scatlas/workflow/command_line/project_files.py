@@ -23,10 +23,13 @@ _MANY_CELLS = 1_000_000
 
 
 def sheet_text(plates: Sequence[PlateFacts]) -> str:
-    """Text of the plate sheet; with a column ``counts`` if the plates differ in it."""
+    """Text of the plate sheet; with columns on the counts in which the plates differ."""
     columns = {"plate": "name", "path": "path", "n_cells": "n_cells"}
-    if len({plate.counts for plate in plates}) > 1:
-        columns["counts"] = "counts"
+    columns |= {
+        name: name
+        for name in ("counts", "fractional")
+        if len({getattr(plate, name) for plate in plates}) > 1
+    }
     rows = [list(columns)]
     rows += [[str(getattr(plate, name)) for name in columns.values()] for plate in plates]
     return "".join("\t".join(row) + "\n" for row in rows)
@@ -77,14 +80,21 @@ def mitochondrial(plates: Sequence[PlateFacts]) -> tuple[str, str | None] | None
 
 def _source(plates: Sequence[PlateFacts]) -> list[str]:
     numbers = Counter(plate.counts for plate in plates)
-    if len(numbers) > 1:
-        places = ", ".join(f"{place} of {n:,} plates" for place, n in numbers.items())
-        return [*comment(f"Raw counts are in {places}: see the column counts of {SHEET}."), ""]
-    (place,) = numbers
-    return [
-        *comment(f"Raw counts are in {place} of all plates."),
-        *["source:", f"  counts: {_yaml(place)}", ""],
-    ]
+    places = ", ".join(f"{place} of {n:,} plates" for place, n in numbers.items())
+    (place, _), *others = numbers.items()
+    said = (
+        f"see the column counts of {SHEET}"
+        if others
+        else f"Raw counts are in {place} of all plates"
+    )
+    lines = comment(f"Raw counts are in {places}: {said}." if others else f"{said}.")
+    keys = [] if others else [f"  counts: {_yaml(place)}"]
+    n_rounded = sum(plate.fractional == "round" for plate in plates)
+    if n_rounded:
+        where = "" if n_rounded == len(plates) else f"; see the column fractional of {SHEET}"
+        lines += comment(f"Those of {n_rounded:,} plates are fractional, and are rounded{where}.")
+        keys += [] if where else ["  fractional: round"]
+    return [*lines, *(["source:", *keys] if keys else []), ""]
 
 
 def _qc(plates: Sequence[PlateFacts], bounds: Mapping[str, int]) -> list[str]:

@@ -7,7 +7,7 @@ import re
 from glob import glob
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import unquote, urlsplit
 
 from natsort import natsorted
@@ -22,9 +22,18 @@ DEMO_FOLDER = "resources/demo"
 # No leading dot or dash: results of a plate live in a folder of its name.
 PLATE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"
 # Where the counts of a file are.
-COUNTS = r"^(X|raw|layers/[^/]+)$"
+COUNTS = r"^(X|raw|(layers|genome)/[^/]+)$"
 # Names that an obs column of a Zarr store cannot have, and the field of `Plate`.
 _RESERVED_COLUMNS = {"", ".", "..", "_index", "zarr.json", "labels"}
+
+
+_WINDOWS = re.compile(r"^[A-Za-z]:[\\/]|\\")
+WINDOWS = "write a path of Windows as Linux does, with slashes (in WSL C:\\data is /mnt/c/data)"
+
+
+def is_windows_path(path: str) -> bool:
+    """Whether a path has the drive or the backslashes of Windows."""
+    return bool(_WINDOWS.search(path))
 
 
 def expand_home(path: str) -> str:
@@ -73,8 +82,15 @@ class Plate(BaseModel):
     counts: Annotated[str, Field(pattern=COUNTS)] | None = Field(
         None,
         description=(
-            "Where the raw counts are: X, raw or layers/NAME. Empty: as source.counts of the "
-            "config says."
+            "Where the raw counts are: X, raw, layers/NAME or genome/NAME. Empty: as source.counts "
+            "of the config says."
+        ),
+    )
+    fractional: Literal["refuse", "round"] | None = Field(
+        None,
+        description=(
+            "What to do with fractional counts: refuse or round. Empty: as source.fractional of "
+            "the config says."
         ),
     )
     labels: dict[str, str] = Field(
@@ -107,7 +123,8 @@ def read_plates(
     path
         A folder of plates, a pattern of their paths (``runs/*/counts.h5``), or a plate sheet:
         tab-separated text with a header line and the columns ``plate`` and ``path``; optionally
-        ``n_cells``, ``counts`` and any labels. Windows line ends are read, empty lines skipped.
+        ``n_cells``, ``counts``, ``fractional`` and any labels. Windows line ends are read, empty
+        lines skipped.
     check_files
         Refuse local files that do not exist.
     generated
@@ -135,6 +152,13 @@ def read_plates(
             )
             raise ConfigError(msg)
         plate = _parse_plate(f"{path}, row {number}", dict(zip(header, values, strict=True)))
+        if plate.plate in row_of and found:
+            first_path = plates[row_of[plate.plate] - 1].path
+            msg = (
+                f"{plate.path}: plate {plate.plate!r}, which {first_path} is, too: give one file "
+                "per sample, or name the plates in a plate sheet"
+            )
+            raise ConfigError(msg)
         if plate.plate in row_of:
             msg = (
                 f"{path}: plate {plate.plate!r} is in rows {row_of[plate.plate]} and "
@@ -145,10 +169,10 @@ def read_plates(
         is_generated = generated is not None and Path(plate.path).is_relative_to(generated)
         may_be_missing = not check_files or plate.is_remote or is_generated
         if not may_be_missing and not Path(plate.path).exists():
-            msg = (
-                f"{path}, row {number}: {plate.path} of plate {plate.plate!r} does not exist; "
-                f"paths start from the working folder {Path.cwd()}"
-            )
+            folder = f"paths start from the working folder {Path.cwd()}"
+            mend = WINDOWS if is_windows_path(plate.path) else folder
+            which = f"{plate.path} of plate {plate.plate!r}"
+            msg = f"{path}, row {number}: {which} does not exist; {mend}"
             raise ConfigError(msg)
         first = row_of_file.setdefault(_file_identity(plate), number)
         if first != number:
@@ -215,7 +239,7 @@ def _n_shared(parts: list[tuple[str, ...]]) -> int:
 
 def _is_plate(path: Path) -> bool:
     if not path.is_dir():
-        return path.suffix in {".h5ad", ".h5"}
+        return path.suffix in {".h5ad", ".h5", ".loom"}
     return path.suffix == ".zarr" or any(path.glob("matrix.mtx*"))
 
 
@@ -288,7 +312,8 @@ def _missing_column_message(path: Path, name: str, header: list[str]) -> str:
 def _parse_plate(where: str, row: dict[str, str]) -> Plate:
     cells = row.get("n_cells") or None
     counts = row.get("counts") or None
-    own = {"plate", "path", "n_cells", "counts"}
+    fractional = row.get("fractional") or None
+    own = {"plate", "path", "n_cells", "counts", "fractional"}
     labels = {k: v for k, v in row.items() if k not in own}
     try:
         n_cells = int(cells) if cells and cells.isdecimal() else cells
@@ -298,6 +323,7 @@ def _parse_plate(where: str, row: dict[str, str]) -> Plate:
                 "path": row["path"],
                 "n_cells": n_cells,
                 "counts": counts,
+                "fractional": fractional,
                 "labels": labels,
             }
         )
@@ -316,6 +342,8 @@ def _parse_plate(where: str, row: dict[str, str]) -> Plate:
         msg = f"{where}: {problem['ctx']['error']}"
     elif column == "path":
         msg = f"{where}: plate {plate!r} has no path"
+    elif column == "fractional":
+        msg = f"{where}: fractional of {path} is {fractional!r}; write refuse or round"
     elif column == "counts":
         msg = f"{where}: counts of {path} is {counts!r}; write X, raw or layers/NAME"
     else:

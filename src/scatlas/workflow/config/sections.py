@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from scatlas._util.gene_lists import GeneRule  # noqa: TC001  (pydantic evaluates it)
 from scatlas.workflow.config.cell_query import query_columns
 from scatlas.workflow.config.min_plates import min_plates_of
 from scatlas.workflow.config.plate_sheet import COUNTS, expand_home
@@ -252,9 +253,19 @@ class Source(_Section):
         "X",
         description=(
             "Where the raw counts are: X, raw (raw.X, with the genes of raw.var), or layers/NAME, "
-            "for example layers/counts. A column counts of the plate sheet says so per plate."
+            "for example layers/counts; in files of Cell Ranger 2 with several genomes "
+            "genome/NAME. A column counts of the plate sheet says so per plate."
         ),
         examples=["X", "raw", "layers/counts"],
+    )
+    fractional: Literal["refuse", "round"] = Field(
+        "refuse",
+        description=(
+            "Fractional counts. refuse: an error, because such values are normalised most often. "
+            "round: to the nearest whole number, halves to the even one, for expected counts of "
+            "alevin, RSEM or a correction for ambient RNA. A column fractional of the plate sheet "
+            "says so per plate."
+        ),
     )
 
 
@@ -832,11 +843,12 @@ class Config(_Section):
     )
     source: Source = Field(Source(), description="Content of the plates' files.")
     qc: QC = Field(QC(), description="Which cells and genes are kept. null: no bound.")
-    genes: Literal["same", "intersect"] = Field(
+    genes: GeneRule = Field(
         "same",
         description=(
             "same: all plates must have the same genes in the same order. intersect: use the genes "
-            "that every plate has, in the order of the first plate."
+            "that every plate has, in the order of the first plate. union: use the genes of any "
+            "plate; on plates that lack a gene its counts are zero."
         ),
     )
     doublets: Doublets | None = Field(

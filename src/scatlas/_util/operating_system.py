@@ -1,0 +1,125 @@
+"""Calls that only Linux has, or that not every file system allows, each with a portable way.
+
+Elsewhere results are the same: what is lost is speed, disk space, or a line in a log.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+from pathlib import Path
+
+# What os.link answers where a hard link cannot be made, though a copy can.
+_NO_LINK = {
+    errno.EXDEV,  # another file system
+    errno.EPERM,  # a file system without hard links, or links to others' files are forbidden
+    errno.EOPNOTSUPP,
+    errno.ENOSYS,
+    errno.EMLINK,  # too many links to one file
+}
+
+
+def n_available_cores() -> int:
+    """Cores on which this process may run; where the system does not tell, those of the machine."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def peak_memory() -> int:
+    """Largest resident memory of this process, in bytes.
+
+    Without ``/proc`` it includes that of the process that has started this one, as ``getrusage``
+    reports it.
+    """
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else 1024 * peak  # macOS counts bytes
+    kilobytes = status.partition("VmHWM:")[2].split(maxsplit=1)[0]
+    return 1024 * int(kilobytes)
+
+
+def memory_report(root: Path) -> tuple[str, str] | None:
+    """Linux's report on the machine's memory, and the list of this process's control groups.
+
+    Parameters
+    ----------
+    root
+        Folder that contains ``proc``.
+
+    Returns
+    -------
+    None on other systems.
+    """
+    try:
+        machine = (root / "proc/meminfo").read_text(encoding="ascii")
+        return machine, (root / "proc/self/cgroup").read_text(encoding="utf-8")
+    except OSError:
+        return None
+
+
+def sleeping_since(child: int, before: list[str] | None) -> tuple[bool, list[str] | None]:
+    """Whether a child process sleeps and has used no processor time since the last call.
+
+    Parameters
+    ----------
+    child
+        Process number of a child that has not been waited for.
+    before
+        Second result of the last call; None at first.
+
+    Returns
+    -------
+    The answer, and the processor time used so far. Without ``/proc`` the answer is True: the caller
+    then limits the time by the clock.
+    """
+    try:
+        text = Path(f"/proc/{child}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return True, None
+    # State, and user and system time, after the name in parentheses.
+    fields = text.rpartition(")")[2].split()
+    return fields[0] == "S" and fields[11:13] == before, fields[11:13]
+
+
+def link_or_copy(source: Path, target: Path, *, can_link: bool = True) -> str:
+    """Make a second name of a file, or a copy where there are no hard links.
+
+    Parameters
+    ----------
+    source
+        File.
+    target
+        Its second name, which no file has.
+    can_link
+        False copies at once, as after a file system has refused a link.
+
+    Returns
+    -------
+    Why the file was copied; "" if it was linked.
+
+    Raises
+    ------
+    OSError
+        Neither is possible.
+    """
+    reason = "links were refused before"
+    if can_link and hasattr(os, "link"):
+        try:
+            os.link(source, target)
+        except OSError as error:
+            if error.errno not in _NO_LINK:
+                raise
+            reason = os.strerror(error.errno)
+        else:
+            return ""
+    elif can_link:
+        reason = "this system has no hard links"
+    shutil.copyfile(source, target)
+    return reason
