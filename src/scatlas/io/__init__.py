@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from scatlas.io.products.assemble_atlas import assemble
     from scatlas.io.products.concat_plates import concat_on_disk
     from scatlas.io.products.embeddings import read_components, write_embedding, write_pca
+    from scatlas.io.products.gene_copy import write_gene_copy
     from scatlas.io.products.gram_store import StoredGram, write_gram
     from scatlas.io.products.load_plate import load_plate
     from scatlas.io.products.pseudobulk import merge_sums
@@ -47,6 +48,7 @@ _EXPORTS = {
     "split_samples": "products.split_samples",
     "write_cells": "tables.cell_parquet",
     "write_embedding": "products.embeddings",
+    "write_gene_copy": "products.gene_copy",
     "write_gram": "products.gram_store",
     "write_json": "files.checksums",
     "write_pca": "products.embeddings",
@@ -74,6 +76,7 @@ __all__ = [
     "split_samples",
     "write_cells",
     "write_embedding",
+    "write_gene_copy",
     "write_gram",
     "write_json",
     "write_pca",
