@@ -26,9 +26,7 @@ logger = logging.getLogger(__name__)
 _N_CLOSE_NAMES = 3
 
 
-def gene(
-    source: AnnData | Path | str, name: str, *, layer: str | None = None
-) -> NDArray[Any]:
+def gene(source: AnnData | Path | str, name: str, *, layer: str | None = None) -> NDArray[Any]:
     """Values of one gene for all cells.
 
     An atlas of the workflow has a gene-major copy of X beside it (``by_gene.zarr``), from which a

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from scatlas.io.products.gram_store import StoredGram, write_gram
     from scatlas.io.products.load_plate import load_plate
     from scatlas.io.products.pseudobulk import merge_sums
+    from scatlas.io.products.publish import publish
     from scatlas.io.products.split_samples import list_samples, split_samples
     from scatlas.io.tables.cell_parquet import read_cells, write_cells
     from scatlas.io.tables.table import METRICS, open_tables
@@ -38,6 +39,7 @@ _EXPORTS = {
     "list_samples": "products.split_samples",
     "load_plate": "products.load_plate",
     "merge_sums": "products.pseudobulk",
+    "publish": "products.publish",
     "open_counts": "matrices.counts_source",
     "open_tables": "tables.table",
     "read_cells": "tables.cell_parquet",
@@ -68,6 +70,7 @@ __all__ = [
     "merge_sums",
     "open_counts",
     "open_tables",
+    "publish",
     "read_cells",
     "read_components",
     "read_lazy",
