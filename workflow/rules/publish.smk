@@ -4,9 +4,10 @@
 
 
 def published_names(wildcards, input):
-    """Names of the results in their folder."""
+    """Names of the results in their folder, without what is about the run."""
     folder = Path(with_prefix(OUT))
-    return sorted({Path(path).relative_to(folder).parts[0] for path in input.results})
+    names = {Path(path).relative_to(folder).parts[0] for path in input.results}
+    return sorted(names - {"manifests"})
 
 
 rule publish:

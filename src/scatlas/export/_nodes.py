@@ -61,6 +61,9 @@ class NodeCopy:
     def _array(self, array: Any, key: str) -> None:
         shape, is_text = tuple(array.shape), array.dtype.kind in "OTU"
         dtype = None if is_text else np.dtype(array.dtype)
+        if array.attrs.get("encoding-type") == "null":
+            self._sink.null(key, attributes(array))
+            return
         is_index = key.endswith(("/indptr", "/indices"))  # as SciPy needs them
         if self._narrow and dtype is not None and shape and not is_index:
             dtype = _narrow_dtype(array, dtype)

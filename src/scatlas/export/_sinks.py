@@ -30,6 +30,9 @@ class Sink(Protocol):
     ) -> Any:
         """Create an array that takes slices; ``dtype`` is None for text."""
 
+    def null(self, key: str, attributes: Mapping[str, Any]) -> None:
+        """Create the element of anndata for None."""
+
 
 class Hdf5Sink:
     """An open HDF5 file. Arrays lie in one piece, which every reader maps or reads fast."""
@@ -54,6 +57,10 @@ class Hdf5Sink:
         array = self._file.create_dataset(key, shape=shape, dtype=stored)
         _set_attributes(array, attributes)
         return array
+
+    def null(self, key: str, attributes: Mapping[str, Any]) -> None:
+        """Create the element of anndata for None."""
+        _set_attributes(self._file.create_dataset(key, data=h5py.Empty("f")), attributes)
 
 
 class ZarrV2Sink:
@@ -86,6 +93,10 @@ class ZarrV2Sink:
             chunks=tuple(max(1, n) for n in (min(rows, shape[0]), *shape[1:])) if shape else (),
             attributes=dict(attributes),
         )
+
+    def null(self, key: str, attributes: Mapping[str, Any]) -> None:
+        """Create the element of anndata for None."""
+        self.array(key, (), np.dtype(bool), attributes)
 
 
 def _set_attributes(node: Any, attributes: Mapping[str, Any]) -> None:
