@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+from pathlib import Path
 
 import anndata as ad
 import h5py
@@ -32,6 +33,7 @@ from scatlas.io.zarr_writer.elements import (
 from scatlas.workflow.command_line.main import main
 from tests.helpers.frames import assert_same_frame
 
+ROOT = Path(__file__).parents[3]
 CELLS, GENES = 700, 30
 LINES = ("A549", "HeLa", "µ-line", "empty")
 
@@ -278,6 +280,23 @@ def test_the_command(atlas, tmp_path, capsys, form):
     message = f"error: {out}: it exists already: move it away, or give another name\n"
     assert capsys.readouterr().err.endswith(message)
     assert checksum(out) == before
+
+
+def test_the_lines_of_the_page(atlas, tmp_path, monkeypatch):
+    """docs/results.md: its commands and its Python, in a folder with results."""
+    text = (ROOT / "docs/results.md").read_text("utf-8")
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(atlas, tmp_path / "results/atlas.zarr")
+    lines = re.findall(r"^scatlas (export .*)$", text, re.MULTILINE)
+    assert len(lines) == len(FORMS)
+    for line in lines:
+        assert main(line.split()) == 0
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    local = [block.replace("GENE", "g5") for block in blocks if "s3://" not in block]
+    names = {}
+    for block in reversed(local):
+        exec("import scatlas as sa\n" + block, names)  # the copy, then the gene
+    np.testing.assert_array_equal(names["values"], matrix().toarray()[:, 5])
 
 
 @pytest.mark.parametrize("form", FORMS)
