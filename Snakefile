@@ -74,19 +74,33 @@ else:
         include: "workflow/rules/markers.smk"
     include: "workflow/rules/report.smk"
 
+    if CONFIG.by_gene:
+
+        include: "workflow/rules/by_gene.smk"
+
     if CONFIG.pseudobulk:
 
         include: "workflow/rules/pseudobulk.smk"
 
+    RESULTS = [
+        rules.atlas.output.atlas,
+        rules.embedding.output.embedding,
+        *rules.report.output,
+        *([rules.by_gene.output.by_gene] if CONFIG.by_gene else []),
+        *([rules.markers.output.table] if CONFIG.markers.by else []),
+        *([rules.merge_pseudobulk.output.pseudobulk] if CONFIG.pseudobulk else []),
+        *([rules.integrate.output.integrated] if CONFIG.integrate else []),
+    ]
+
+    if CONFIG.address:
+
+        include: "workflow/rules/publish.smk"
+
     rule all:
         default_target: True
         input:
-            rules.atlas.output.atlas,
-            rules.embedding.output.embedding,
-            rules.report.output,
-            [rules.markers.output.table] if CONFIG.markers.by else [],
-            [rules.merge_pseudobulk.output.pseudobulk] if CONFIG.pseudobulk else [],
-            [rules.integrate.output.integrated] if CONFIG.integrate else [],
+            RESULTS,
+            [rules.publish.output.manifest] if CONFIG.address else [],
 
 
 include: "workflow/rules/integrity.smk"

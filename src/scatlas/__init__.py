@@ -2,7 +2,8 @@
 
 ``import scatlas as sa`` gives ``sa.pp``, ``sa.tl``, ``sa.datasets`` and ``sa.read_lazy``
 with scanpy's names and defaults; ``sa.get`` aggregates cells by group and moves data to a GPU and
-back, ``sa.memory`` and ``sa.cluster`` set where data is processed. Submodules load on first use, so
+back, ``sa.memory`` and ``sa.cluster`` set where data is processed, and ``sa.export`` writes an
+atlas in the forms of other programs. Submodules load on first use, so
 the import itself is quick.
 """
 
@@ -14,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from scatlas._version import __version__
 
 if TYPE_CHECKING:
-    from scatlas import datasets, get, io, pl, pp, tl
+    from scatlas import datasets, export, get, io, pl, pp, tl
     from scatlas.compute.cluster import cluster
     from scatlas.compute.device_memory import memory
     from scatlas.io.matrices.lazy import read_lazy
 
-__all__ = ["__version__", "cluster", "datasets", "get", "io", "memory"]
+__all__ = ["__version__", "cluster", "datasets", "export", "get", "io", "memory"]
 __all__ += ["pl", "pp", "read_lazy", "tl"]
 _EXPORTS = {
     "cluster": "scatlas.compute.cluster",

@@ -33,7 +33,7 @@ LAYERS = [
     {"matrix"},
     {"pp"},
     {"get", "tl"},
-    {"pl", "datasets"},
+    {"pl", "datasets", "export"},
     {"workflow.config"},
     {"workflow"},
 ]

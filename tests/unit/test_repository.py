@@ -54,6 +54,8 @@ RULES += [
     "doublets",
     "harmony",
     "integrate",
+    "by_gene",
+    "publish",
 ]
 
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.workflow
 PLATE_RULES = ("load", "qc_filter", "normalize", "hvg", "select_genes")
 PLATE_RULES += ("group_sums",)
 ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "base", "subset", *SAMPLE_STEPS, "map")
-ATLAS_RULES += ("atlas", "cell_groups", "markers", "report")
+ATLAS_RULES += ("atlas", "by_gene", "cell_groups", "markers", "report")
 GPU_RULES = ("hvg", "select_genes", "pca", "neighbors", "umap", "leiden", "integrate")
 ON_DEMAND = (
     "simulate",
@@ -32,6 +32,7 @@ ON_DEMAND = (
     "doublets",
     "harmony",
     "integrate",
+    "publish",
 )
 # Of new plates on a finished atlas.
 NEW_PLATES = ("reference", "map_plate", "map_report", "extend")

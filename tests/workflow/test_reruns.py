@@ -23,7 +23,7 @@ pytestmark = pytest.mark.workflow
 
 PLATE_STEPS = ("load", "qc_filter", "normalize", "hvg", "select_genes")
 MERGE_STEPS = ("concat_on_disk", "pca", "base", "subset", *SAMPLE_STEPS, "map", "atlas")
-ATLAS_STEPS = (*MERGE_STEPS, "cell_groups", "markers", "report")
+ATLAS_STEPS = (*MERGE_STEPS, "by_gene", "cell_groups", "markers", "report")
 GROUP_SUMS = {f"group_sums/{plate}" for plate in PLATES}
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import anndata as ad
-import boto3
 import pytest
 
 from scatlas.datasets import write_plate
+from tests.helpers.s3_server import SECRET, USER, client_of, s3_server
 from tests.workflow.runs import Project, assert_same_outputs
 
 pytestmark = pytest.mark.workflow
@@ -30,45 +27,17 @@ NAMES = ("p1", "p2")
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Client of an S3 server on this machine, with Snakemake's settings for it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    address = f"http://127.0.0.1:{port}"
-    log = tmp_path_factory.mktemp("s3") / "log.txt"
-    with log.open("w") as out:
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-        server = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 120
-        while not listens(port):
-            assert server.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("SNAKEMAKE_STORAGE_S3_ENDPOINT_URL", address)
-            patch.setenv("SNAKEMAKE_STORAGE_S3_ACCESS_KEY", "somebody")
-            patch.setenv("SNAKEMAKE_STORAGE_S3_SECRET_KEY", "secret")
-            client = boto3.client(
-                "s3",
-                endpoint_url=address,
-                region_name="us-east-1",
-                aws_access_key_id="somebody",
-                aws_secret_access_key="secret",
-            )
-            client.create_bucket(Bucket="plates")
-            yield client
-            client.close()
-    finally:
-        server.kill()
-        server.wait()
-
-
-def listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
-    except OSError:
-        return False
-    return True
+    with (
+        s3_server(tmp_path_factory.mktemp("s3") / "log.txt") as address,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("SNAKEMAKE_STORAGE_S3_ENDPOINT_URL", address)
+        patch.setenv("SNAKEMAKE_STORAGE_S3_ACCESS_KEY", USER)
+        patch.setenv("SNAKEMAKE_STORAGE_S3_SECRET_KEY", SECRET)
+        client = client_of(address)
+        client.create_bucket(Bucket="plates")
+        yield client
+        client.close()
 
 
 def put(client: Any, name: str, file: Path) -> None:

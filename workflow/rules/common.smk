@@ -82,7 +82,7 @@ except ScatlasError as error:
     raise WorkflowError(str(error)) from error
 
 PLATES = {plate.plate: plate for plate in SHEET}
-OUT = CONFIG.outdir
+OUT = CONFIG.folder
 # Stores of the samples of one file, until they are loaded.
 SAMPLES = f"{OUT}/samples"
 

@@ -38,12 +38,13 @@ class _SilentLog:
 class _LogLines:
     """A line in the log every ten seconds and one at the end."""
 
-    def __init__(self, description: str, total: int) -> None:
+    def __init__(self, description: str, total: int, unit: str) -> None:
         self._description, self._total, self._done = description, total, 0
+        self._unit = unit
         self._start = self._last = time.monotonic()
 
     def update(self, n: int) -> None:
-        """Count ``n`` more cells."""
+        """Count ``n`` more."""
         self._done += n
         now = time.monotonic()
         if now - self._last >= _SECONDS_BETWEEN_LINES and self._done < self._total:
@@ -52,23 +53,27 @@ class _LogLines:
             left = spent * (self._total - self._done) / self._done
             share = 100 * self._done / self._total
             logger.info(
-                "%s: %.0f%% (%s of %s cells, %.0f s, about %.0f s left)",
-                *(self._description, share, f"{self._done:,}", f"{self._total:,}", spent, left),
+                "%s: %.0f%% (%s of %s %s, %.0f s, about %.0f s left)",
+                *(self._description, share, f"{self._done:,}", f"{self._total:,}", self._unit),
+                *(spent, left),
             )
 
     def close(self) -> None:
         """Log the duration of the pass."""
         spent = time.monotonic() - self._start
-        logger.info("%s: %s cells in %.1f s", self._description, f"{self._done:,}", spent)
+        logger.info("%s: %s %s in %.1f s", self._description, f"{self._done:,}", self._unit, spent)
 
 
-def progress_meter(total: int) -> _SilentLog | _LogLines:
-    """Counter of the cells of one pass: ``update(n)`` for n more cells, ``close()`` at the end."""
+def progress_meter(total: int, *, unit: str = "cells") -> _SilentLog | _LogLines:
+    """Counter of the cells of one pass: ``update(n)`` for n more cells, ``close()`` at the end.
+
+    ``unit`` names what a pass counts in their place, in the plural.
+    """
     description = _description.get()
     if description is None:
         return _SilentLog()
     if sys.stderr.isatty():
         from tqdm import tqdm
 
-        return tqdm(total=total, desc=description, unit="cells", unit_scale=True, leave=False)
-    return _LogLines(description, total)
+        return tqdm(total=total, desc=description, unit=unit, unit_scale=True, leave=False)
+    return _LogLines(description, total, unit)

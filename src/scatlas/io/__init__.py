@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from scatlas.io.products.assemble_atlas import assemble
     from scatlas.io.products.concat_plates import concat_on_disk
     from scatlas.io.products.embeddings import read_components, write_embedding, write_pca
+    from scatlas.io.products.gene_copy import write_gene_copy
     from scatlas.io.products.gram_store import StoredGram, write_gram
     from scatlas.io.products.load_plate import load_plate
     from scatlas.io.products.pseudobulk import merge_sums
+    from scatlas.io.products.publish import publish
     from scatlas.io.products.split_samples import list_samples, split_samples
     from scatlas.io.tables.cell_parquet import read_cells, write_cells
     from scatlas.io.tables.table import METRICS, open_tables
@@ -37,6 +39,7 @@ _EXPORTS = {
     "list_samples": "products.split_samples",
     "load_plate": "products.load_plate",
     "merge_sums": "products.pseudobulk",
+    "publish": "products.publish",
     "open_counts": "matrices.counts_source",
     "open_tables": "tables.table",
     "read_cells": "tables.cell_parquet",
@@ -47,6 +50,7 @@ _EXPORTS = {
     "split_samples": "products.split_samples",
     "write_cells": "tables.cell_parquet",
     "write_embedding": "products.embeddings",
+    "write_gene_copy": "products.gene_copy",
     "write_gram": "products.gram_store",
     "write_json": "files.checksums",
     "write_pca": "products.embeddings",
@@ -66,6 +70,7 @@ __all__ = [
     "merge_sums",
     "open_counts",
     "open_tables",
+    "publish",
     "read_cells",
     "read_components",
     "read_lazy",
@@ -74,6 +79,7 @@ __all__ = [
     "split_samples",
     "write_cells",
     "write_embedding",
+    "write_gene_copy",
     "write_gram",
     "write_json",
     "write_pca",

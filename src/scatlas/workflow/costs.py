@@ -42,6 +42,8 @@ COSTS = {
     "concat_on_disk": Cost(0.2, us_per_cell=1),  # [1], [4]; one thread
     "pca": Cost(0.5),  # and the costs below
     "base": Cost(0.3, us_per_cell=1),  # as atlas
+    "by_gene": Cost(0.3, us_per_cell=9),  # 185 values per cell of a million cells
+    "publish": Cost(1, us_per_cell=30),  # 3 kB per cell at 100 MB/s
     "atlas": Cost(0.3, us_per_cell=1),  # [1]: 0.3 without a map of all cells
     "merge_pseudobulk": Cost(0.3, us_per_cell=1),  # as atlas
     "subset": Cost(0.6, us_per_cell=2.7),  # [1]

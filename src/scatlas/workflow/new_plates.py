@@ -180,6 +180,12 @@ def check_new_plates(config: Config, plates: Sequence[Plate], atlas: FinishedAtl
                 f"{atlas.path}: give the new plate another name"
             )
             raise ConfigError(msg)
+    if config.address:
+        msg = (
+            f"outdir: {config.outdir} is an address: with atlas, name a local folder, and copy the "
+            "results there yourself"
+        )
+        raise ConfigError(msg)
     if Path(config.outdir).resolve() in atlas.path.resolve().parents:
         msg = (
             f"outdir: {config.outdir} holds the atlas {atlas.path}, which stays as it is: name "

@@ -93,6 +93,8 @@ COUNT_BYTES, SELECTED_BYTES, SELECTED_SHARE = 1.9, 5, 0.11
 MAP_BYTES = 18
 # Bytes per value of the samples of one file until they are loaded: float32 and uint16 or int32.
 SAMPLE_BYTES = 8
+# Bytes per value of the blocks sorted by gene: float32 and uint32.
+SORTED_BYTES = 8
 
 # Threads of a job of a plate if several jobs share a GPU: two jobs on a GPU and two that load
 # plates fill 16 cores. More threads per job would gain less than more jobs: a value costs load
@@ -107,14 +109,14 @@ SMALL_PLATE_MINUTES = 3
 SMALL_ATLAS_VALUES = 1e9
 
 # Rules whose threads do not share their work, as measured.
-_SERIAL_RULES = {"concat_on_disk", "subset", "atlas", "base", "merge_pseudobulk"}
+_SERIAL_RULES = {"concat_on_disk", "subset", "atlas", "base", "merge_pseudobulk", "publish"}
 # Rules that hold neither blocks nor tables of a plate.
-_SMALL_RULES = {"simulate", "consensus"}
+_SMALL_RULES = {"simulate", "consensus", "publish"}
 _CLUSTER_RULES = {"hvg", "select_genes", "pca"}  # on all GPUs of compute.cluster
 _ONE_GPU_RULES = {"neighbors", "umap", "leiden", "integrate"}
 # Rules that write stores. Snakemake guesses the disk of all others.
 STORE_RULES = {"split", "load", "select_genes", "concat_on_disk", "pca", "harmony", "map"}
-STORE_RULES |= {"map_plate", "extend"}
+STORE_RULES |= {"map_plate", "extend", "by_gene"}
 
 
 @dataclass(frozen=True)
@@ -453,6 +455,8 @@ class Estimates:
                 n_bytes = whole.values * SELECTED_BYTES + whole.cells * self._config.pca.n_comps * 4
             case "select_genes" | "concat_on_disk":
                 n_bytes = size.values * SELECTED_SHARE * SELECTED_BYTES
+            case "by_gene":
+                n_bytes = size.values * SELECTED_SHARE * (SELECTED_BYTES + SORTED_BYTES)
             case "pca":
                 n_bytes = size.cells * self._config.pca.n_comps * 4
             case "map":

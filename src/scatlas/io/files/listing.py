@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from scatlas.errors import InputError
+
+# Packages of fsspec that read addresses with these protocols. Without one obstore does, which needs
+# no other package.
+_BY_OBSTORE = {"s3": "s3fs", "gs": "gcsfs"}
 
 
 def filesystem(url: str) -> tuple[Any, str]:
@@ -19,18 +25,28 @@ def filesystem(url: str) -> tuple[Any, str]:
     """
     import fsspec
 
+    protocol = url.partition("://")[0]
+    if protocol in _BY_OBSTORE and find_spec(_BY_OBSTORE[protocol]) is None:
+        _register_obstore(protocol)
     try:
         return fsspec.url_to_fs(url)
     except ImportError as error:
         msg = f"{url}: a package that reads such addresses is missing ({error}): install it"
         raise InputError(msg) from error
     except ValueError as error:
-        protocol = url.partition("://")[0]
         msg = (
             f"{url}: no package reads {protocol!r} addresses: "
             "file, http, https, s3 and gs are known"
         )
         raise InputError(msg) from error
+
+
+@cache
+def _register_obstore(protocol: str) -> None:
+    if find_spec("obstore") is not None:
+        from obstore.fsspec import register
+
+        register(protocol)
 
 
 def list_files(store: Path | str, key: str = "") -> set[str] | None:

@@ -91,6 +91,9 @@ class CsrWriter:
         Small unstructured elements.
     n_values
         Number of stored values, if known; saves a rewrite at 2^31 values.
+    chunk_values
+        Values per chunk, a power of two. None is the best size for passes over all cells; readers
+        of a few cells at a time take smaller ones.
 
     Examples
     --------
@@ -110,6 +113,7 @@ class CsrWriter:
         var: pd.DataFrame | Callable[[Path], None] | None = None,
         uns: Mapping[str, Any] | None = None,
         n_values: int = 0,
+        chunk_values: int | None = None,
     ) -> None:
         self.path = Path(path)
         self.n_vars = n_vars
@@ -122,6 +126,7 @@ class CsrWriter:
         self._counts = data_dtype is None
         self._data_dtype = np.dtype(COUNT_DTYPES[0] if data_dtype is None else data_dtype)
         self._n_values_due = n_values
+        self._chunk_values = chunk_values
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -140,7 +145,9 @@ class CsrWriter:
                 )
                 compression = NORMALIZED_CODEC if self._data_dtype.kind == "f" else COUNTS_CODEC
             # Values of a merged store are copied as they are encoded, and have no digest.
-            array = partial(ShardedArray, pool=pool, digest=self._counts)
+            array = partial(
+                ShardedArray, pool=pool, digest=self._counts, chunk_values=self._chunk_values
+            )
             self._data = array(x / "data", self._data_dtype, compression=compression)
             self._indices = array(x / "indices", indices, compression=INDICES_CODEC)
             self._indptr = array(x / "indptr", indptr, compression=DENSE_CODEC)

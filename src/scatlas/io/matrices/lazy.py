@@ -216,6 +216,28 @@ def values_alone(x: da.Array) -> da.Array:
     return da.Array(layers, name, chunks=x.chunks, meta=x._meta, dtype=x.dtype)
 
 
+def stored_x(x: Any) -> Store | None:
+    """The file whose X this is, whole and unchanged, as :func:`read_lazy` gives it.
+
+    Parameters
+    ----------
+    x
+        Any matrix.
+
+    Returns
+    -------
+    None for a matrix in memory, one that is computed from X, and one that is not CSR.
+    """
+    layer = x.dask.layers.get(x.name) if isinstance(x, da.Array) else None
+    if not isinstance(layer, MaterializedLayer):
+        return None
+    for task in layer.mapping.values():
+        if isinstance(task, tuple) and task[0] in (RowBlock.read, RowBlock.compact):
+            return task[1].store if task[1].key == "X" else None
+        return None
+    return None
+
+
 def _present(root: StoredGroup, key: str) -> bool:
     return key in root and root[key].attrs.get("encoding-type") != "null"
 

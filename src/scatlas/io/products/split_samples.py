@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     import scipy.sparse as sp
 
+    from scatlas.io.matrices.counts_source import CountsSource
     from scatlas.io.tables.table import Table
 
 logger = logging.getLogger(__name__)
@@ -103,35 +104,59 @@ def split_samples(
             msg = f"{source}: obs[{by!r}] has other samples now, {other!r} the first: run again"
             raise InputError(msg)
         folders = [stack.enter_context(atomic_path(stores[name])) for name in names]
-        indptr, cut, read = counts.blocks(budget, logger.info)
-        lengths = np.diff(indptr)
-        arrays = _Arrays.create(folders, codes, lengths, counts.matrix.dtype, counts.shape[1])
-
-        def divided(i: int) -> list[_Piece]:
-            block = read(i)
-            first, stop = cut[i]
-            check_indices(
-                counts.path, counts.matrix.key, block.indices, counts.shape[1],
-                f"cells {first} to {stop - 1}",
-            )  # fmt: skip
-            return list(_pieces(block, codes[first:stop]))
-
-        rows = [stop - first for first, stop in cut]
-        with closing(with_progress(map_in_order(divided, len(cut)), rows)) as blocks:
-            for pieces in blocks:
-                for piece in pieces:
-                    arrays.data[piece.sample].append(piece.data)
-                    arrays.indices[piece.sample].append(piece.indices)
         order = np.argsort(codes, kind="stable")
         groups = np.split(order, np.cumsum(np.bincount(codes))[:-1])
         for table, name, own in ((obs, "obs", groups), (var, "var", None)):
             storable = table.storable(logger.info, unique_names=False)
             storable.write_groups([folder / name for folder in folders], own)
-        for folder, group in zip(folders, groups, strict=True):
-            _finish(folder, len(group), counts.shape[1])
-        arrays.close()
+        n_values = split_matrix(counts, folders, codes, budget)
         counts.check_unchanged()
-    return {"n_samples": len(names), "n_cells": len(codes), "n_values": int(indptr[-1])}
+    return {"n_samples": len(names), "n_cells": len(codes), "n_values": n_values}
+
+
+def split_matrix(
+    counts: CountsSource, folders: Sequence[Path], codes: np.ndarray, budget: int
+) -> int:
+    """Divide the rows of a matrix by group, in one pass, into stores without compression.
+
+    Parameters
+    ----------
+    counts
+        File of the matrix.
+    folders
+        Store of each group, in which ``obs`` and ``var`` may be already.
+    codes
+        Group of each cell, int32 ``[n_cells]``.
+    budget
+        Bytes for the blocks in flight.
+
+    Returns
+    -------
+    Number of values.
+    """
+    indptr, cut, read = counts.blocks(budget, logger.info)
+    lengths = np.diff(indptr)
+    arrays = _Arrays.create(folders, codes, lengths, counts.matrix.dtype, counts.shape[1])
+
+    def divided(i: int) -> list[_Piece]:
+        block = read(i)
+        first, stop = cut[i]
+        check_indices(
+            counts.path, counts.matrix.key, block.indices, counts.shape[1],
+            f"cells {first} to {stop - 1}",
+        )  # fmt: skip
+        return list(_pieces(block, codes[first:stop]))
+
+    rows = [stop - first for first, stop in cut]
+    with closing(with_progress(map_in_order(divided, len(cut)), rows)) as blocks:
+        for pieces in blocks:
+            for piece in pieces:
+                arrays.data[piece.sample].append(piece.data)
+                arrays.indices[piece.sample].append(piece.indices)
+    arrays.close()
+    for folder, n_cells in zip(folders, np.bincount(codes, minlength=len(folders)), strict=True):
+        _finish(folder, int(n_cells), counts.shape[1])
+    return int(indptr[-1])
 
 
 def _check_not_loom(source: Path | str) -> None:

@@ -395,7 +395,11 @@ class Table:
                 write_array(folder, name, pd.Series(values, copy=False).array, pool)
 
     def write_groups(
-        self, folders: Sequence[Path], groups: Sequence[np.ndarray] | None = None
+        self,
+        folders: Sequence[Path],
+        groups: Sequence[np.ndarray] | None = None,
+        *,
+        all_categories: bool = False,
     ) -> None:
         """Write several tables, each of some rows, without the categories that these do not use.
 
@@ -406,7 +410,9 @@ class Table:
         folders
             Where; made here.
         groups
-            The rows (int64) of each table; None for all rows in each.
+            The rows (int64) of each table, in its order; None for all rows in each.
+        all_categories
+            Keep the categories that a table does not use.
 
         Raises
         ------
@@ -427,7 +433,8 @@ class Table:
                 whole = pd.Series(np.asarray(column) if name == key else column)
                 for i, folder in enumerate(folders):
                     own = whole if groups is None else whole.iloc[groups[i]]
-                    if groups is not None and isinstance(own.dtype, pd.CategoricalDtype):
+                    is_part = groups is not None and not all_categories
+                    if is_part and isinstance(own.dtype, pd.CategoricalDtype):
                         own = own.cat.remove_unused_categories()
                     values = writable_frame(pd.DataFrame({name: own}))[name].array
                     write_array(folder, name, values, pool)

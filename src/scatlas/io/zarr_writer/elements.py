@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Attributes of elements by AnnData's encoding.
 ANNDATA = {"encoding-type": "anndata", "encoding-version": "0.1.0"}
 CSR = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
+CSC = {"encoding-type": "csc_matrix", "encoding-version": "0.1.0"}
 DICT = {"encoding-type": "dict", "encoding-version": "0.1.0"}
 DATAFRAME = {"encoding-type": "dataframe", "encoding-version": "0.2.0"}
 ARRAY = {"encoding-type": "array", "encoding-version": "0.2.0"}

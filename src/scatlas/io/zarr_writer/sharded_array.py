@@ -148,6 +148,8 @@ class ShardedArray:
         Attributes of the array, with AnnData's encoding of the element.
     digest
         Whether to add the attribute :data:`scatlas.io.files.checksums.VALUES_DIGEST`.
+    chunk_values
+        Values per chunk, a power of two; None for :data:`CHUNK_VALUES`.
     """
 
     def __init__(
@@ -160,6 +162,7 @@ class ShardedArray:
         row_shape: tuple[int, ...] = (),
         attributes: Mapping[str, Any] | None = None,
         digest: bool = False,
+        chunk_values: int | None = None,
     ) -> None:
         self.path = path
         self.dtype = np.dtype(dtype)
@@ -171,7 +174,8 @@ class ShardedArray:
         # A name takes some 20 bytes, and as a Python string 70.
         width = 8 if self.dtype.kind == "O" else max(1, int(np.prod(row_shape)))
         # Powers of two, so that chunks divide shards whatever the width.
-        self._chunk_rows = max(1, 2 ** int(np.log2(max(1, CHUNK_VALUES // width))))
+        self._chunk_values = chunk_values or CHUNK_VALUES
+        self._chunk_rows = max(1, 2 ** int(np.log2(max(1, self._chunk_values // width))))
         self._files = ShardFiles(path, SHARD_VALUES // CHUNK_VALUES, 1 + len(row_shape))
         self._compression = compression
         self._is_text = self.dtype.kind == "O"
@@ -282,6 +286,7 @@ class ShardedArray:
             row_shape=self._row_shape,
             attributes=self._attributes,
             digest=self._digest,
+            chunk_values=self._chunk_values,
         )
         shape = (self._chunk_rows, *self._row_shape)
         for first in range(0, len(sizes), shard_chunks):

@@ -17,7 +17,16 @@ One atlas from many plates of single-cell counts. In the folder of your project:
   scatlas run             build it (calls Snakemake)
   scatlas status          say what is done, running and failed
   scatlas open            show the report
+  scatlas export ATLAS    write atlas.zarr in the form of another program
 """
+
+# Forms of `scatlas export`, with what it writes.
+_FORMS = {
+    "h5ad": "one h5ad file with equal content",
+    "cellxgene": "h5ad file for cellxgene: X by gene, colours of the categories",
+    "vitessce": "folder for Vitessce: Zarr with X by gene, and a view config",
+    "annbatch": "folder for training with annbatch: the cells in random order",
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -36,6 +45,12 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _call(args: argparse.Namespace, argv: list[str]) -> int:
+    if args.command == "export":  # needs neither Snakemake nor a config
+        from scatlas.workflow.command_line.export_atlas import export_atlas
+
+        form = next(form for form in _FORMS if getattr(args, form))
+        export_atlas(args.atlas, form, getattr(args, form), seed=args.seed)
+        return 0
     from scatlas.workflow.command_line.snakemake_command import (
         check_folder,
         check_installed,
@@ -80,11 +95,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def add(name: str, text: str) -> argparse.ArgumentParser:
+    def add(name: str, text: str, *, config: bool = True) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
-        command.add_argument(
-            "--config", type=Path, default=Path("atlas.yaml"), help="default: atlas.yaml"
-        )
+        if config:
+            command.add_argument(
+                "--config", type=Path, default=Path("atlas.yaml"), help="default: atlas.yaml"
+            )
         return command
 
     init = add("init", "look at the files of the plates, and write config and plate sheet")
@@ -100,4 +116,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("status", "list what is done, running and failed, by step and plate")
     add("open", "show the report in a browser")
+    export = add("export", "write an atlas in the form of another program", config=False)
+    export.add_argument("atlas", metavar="ATLAS", help="atlas.zarr, or its address")
+    forms = export.add_mutually_exclusive_group(required=True)
+    for form, text in _FORMS.items():
+        forms.add_argument(f"--{form}", type=Path, metavar="OUT", help=text)
+    export.add_argument("--seed", type=int, default=0, help="order of the cells for annbatch")
     return parser

@@ -21,7 +21,7 @@ def open_report(config_file: Path) -> None:
         There is no report yet.
     """
     config = read_config(config_file)
-    folder = Path(config.outdir, "mapped") if config.atlas else Path(config.outdir)
+    folder = Path(config.folder, "mapped") if config.atlas else Path(config.folder)
     page = (folder / "report.html").absolute()
     if not page.is_file():
         msg = f"{page}: there is no report yet: scatlas run makes it"

@@ -44,7 +44,7 @@ def status(config_file: Path) -> int:
     """
     config, _ = read_project(config_file)
     out = plan(config_file, "--summary", "--quiet")
-    steps = list(steps_of(out, Path(config.outdir)))
+    steps = list(steps_of(out, Path(config.folder)))
     numbers: dict[str, Counter[str]] = {}
     order = _rules()
     for step in sorted(steps, key=lambda step: order.index(step.rule)):

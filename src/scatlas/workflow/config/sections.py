@@ -95,13 +95,16 @@ def _check_min_plates(value: Any) -> Any:
 
 
 def _folder(text: str) -> str:
-    if "://" in text:
-        msg = f"{text!r} is an address: results are written to a local folder"
+    protocol, is_address, path = text.partition("://")
+    if is_address and (protocol in {"http", "https"} or not path.strip("/")):
+        msg = f"{text!r}: results can be copied to an address such as s3://bucket/folder"
         raise ValueError(msg)
-    path = expand_home(text)
+    path = text.rstrip("/") if is_address else expand_home(text)
     if set(path) & set("{}"):
         msg = f"{text!r}: a folder for results cannot have braces in its name"
         raise ValueError(msg)
+    if is_address:
+        return path
     return Path(path).as_posix()  # "results/" and "./results" name the same outputs as "results"
 
 
@@ -813,7 +816,12 @@ class Config(_Section):
         json_schema_extra=_text_or_section,
     )
     outdir: Annotated[Text, AfterValidator(_folder)] = Field(
-        "results", description="The folder for all results. ~ is your home folder."
+        "results",
+        description=(
+            "The folder for all results. ~ is your home folder. An address, such as "
+            "s3://bucket/folder: the results are written to results/bucket/folder, and the atlas, "
+            "tables and figures are copied to the address at the end (docs/results.md)."
+        ),
     )
     atlas: Annotated[Text, AfterValidator(expand_home), AfterValidator(_local_file)] | None = Field(
         None,
@@ -881,6 +889,13 @@ class Config(_Section):
         description=(
             "Marker genes: tables/markers.tsv and figures, by Welch's t-test on all genes of the "
             "plates."
+        ),
+    )
+    by_gene: Annotated[bool, Field(strict=True)] = Field(
+        True,
+        description=(
+            "Also write X of the atlas gene after gene, by_gene.zarr, for sa.get.gene, cellxgene "
+            "and Vitessce. It takes as much disk as X of the atlas, about 1 kB per cell."
         ),
     )
     pseudobulk: Pseudobulk | None = Field(
@@ -966,6 +981,18 @@ class Config(_Section):
         if self.integrate is None or self.integrate.cells != "all":
             return None
         return Harmony(**self.integrate.model_dump(include=set(Harmony.model_fields)))
+
+    @property
+    def address(self) -> str | None:
+        """Address to which the results are copied, if ``outdir`` is one."""
+        return self.outdir if "://" in self.outdir else None
+
+    @property
+    def folder(self) -> str:
+        """Local folder of the results."""
+        if self.address:
+            return f"results/{self.address.partition('://')[2].strip('/')}"
+        return self.outdir
 
     @property
     def maps_all_cells(self) -> bool:

@@ -1,0 +1,200 @@
+"""An atlas as h5ad, for cellxgene, and for Vitessce."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scatlas._util.colours import colours
+from scatlas.compute.progress import progress_meter
+from scatlas.errors import InputError
+from scatlas.export._nodes import NodeCopy, attributes, categories, n_values
+from scatlas.export._sinks import Hdf5Sink, ZarrV2Sink
+from scatlas.export._vitessce import view_config
+from scatlas.io.files.anndata_file import Store
+from scatlas.io.files.atomic import atomic_path
+from scatlas.io.files.hdf5_writing import create_hdf5
+from scatlas.io.files.read_errors import reading
+from scatlas.io.products.gene_copy import write_gene_copy
+from scatlas.io.products.gene_reader import GeneCopy, find_gene_copy
+from scatlas.io.zarr_writer.elements import DICT, STRING_ARRAY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scatlas.export._sinks import Sink
+
+_UMAP = "X_umap"
+
+
+def to_h5ad(atlas: Path | str, out: Path | str) -> None:
+    """Copy an atlas to one h5ad file with equal content; atomic.
+
+    The file is not compressed, so that it is read at the speed of the disk. Memory does not grow
+    with the atlas.
+
+    Parameters
+    ----------
+    atlas
+        Zarr store, at a path or an address.
+    out
+        File to write.
+
+    Raises
+    ------
+    InputError
+        The file exists, or the atlas is damaged or no Zarr store.
+    """
+    out = Path(out)
+    with (
+        _open(atlas, out) as (store, root),
+        atomic_path(out) as partial,
+        create_hdf5(partial) as file,
+        closing(progress_meter(n_values(root), unit="values")) as passed,
+        _reading(store),
+    ):
+        NodeCopy(Hdf5Sink(file), passed).copy(root, "")
+
+
+def to_cellxgene(atlas: Path | str, out: Path | str, *, block_budget: str | int = "256MB") -> None:
+    """Write an atlas as the h5ad file that cellxgene reads fastest; atomic.
+
+    X is stored gene after gene (CSC), from the gene-major copy beside the atlas if there is one.
+    Numbers of ``obs``, ``var`` and ``obsm`` have 32 bits, numbers with gaps are float32 with NaN,
+    and ``uns`` has the colours of each categorical column (``leiden_colors``). The rest of ``uns``
+    and pairs of cells are left out. Memory does not grow with the atlas.
+
+    Parameters
+    ----------
+    atlas
+        Zarr store with ``obsm['X_umap']``, at a path or an address; at an address with its
+        gene-major copy.
+    out
+        File to write.
+    block_budget
+        Memory for X while it is sorted by gene, if there is no copy.
+
+    Raises
+    ------
+    InputError
+        The file exists, or the atlas is damaged, no Zarr store, or without a map.
+    """
+    out = Path(out)
+    with (
+        _open(atlas, out) as (store, root),
+        _x_by_gene(store, root, out, block_budget) as x,
+        atomic_path(out) as partial,
+        create_hdf5(partial) as file,
+    ):
+        sink = Hdf5Sink(file)
+        _copy_for_browsers(store, root, x, sink)
+        for name, values in categories(root["obs"]).items():
+            array = sink.array(f"uns/{name}_colors", (len(values),), None, STRING_ARRAY)
+            array[...] = np.array(colours(len(values)), object)
+
+
+def to_vitessce(atlas: Path | str, out: Path | str, *, block_budget: str | int = "256MB") -> None:
+    """Write an atlas as a folder that Vitessce reads over HTTP; atomic.
+
+    The folder has ``atlas.zarr``, as :func:`to_cellxgene` but in Zarr v2 with chunks of 256 kB, and
+    ``view.json``, a view config with the UMAP, genes, and a set of cells for each categorical
+    column.
+
+    Parameters
+    ----------
+    atlas, block_budget
+        As for :func:`to_cellxgene`.
+    out
+        Folder to write.
+
+    Raises
+    ------
+    InputError
+        As :func:`to_cellxgene`.
+    """
+    out = Path(out)
+    with (
+        _open(atlas, out) as (store, root),
+        _x_by_gene(store, root, out, block_budget) as x,
+        atomic_path(out) as partial,
+    ):
+        partial.mkdir()
+        _copy_for_browsers(store, root, x, ZarrV2Sink(partial / "atlas.zarr"))
+        config = view_config(categories(root["obs"]))
+        (partial / "view.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+
+
+def _copy_for_browsers(store: Store, root: Any, x: Any, sink: Sink) -> None:
+    total = n_values(x) + sum(n_values(root[name]) for name in ("obs", "var", "obsm", "varm"))
+    sink.group("", attributes(root))
+    for name in ("layers", "obsp", "varp", "uns"):
+        sink.group(name, DICT)
+    with closing(progress_meter(total, unit="values")) as passed, _reading(store):
+        NodeCopy(sink, passed).copy(x, "X")
+        others = NodeCopy(sink, passed, narrow=True)
+        for name in ("obs", "var", "obsm", "varm"):
+            others.copy(root[name], name)
+
+
+@contextmanager
+def _open(atlas: Path | str, out: Path) -> Iterator[tuple[Store, Any]]:
+    """Open the atlas, after a check that nothing would be overwritten."""
+    check_new(out)
+    store = Store.find(atlas)
+    if store.kind != "zarr":
+        msg = f"{atlas}: only a Zarr store can be exported, this is an h5ad file: give atlas.zarr"
+        raise InputError(msg)
+    with store.open() as root:
+        if "X" not in root or "obs" not in root or "var" not in root:
+            msg = f"{atlas}: no AnnData: X, obs or var is missing: give atlas.zarr"
+            raise InputError(msg)
+        yield store, root
+
+
+def check_new(out: Path) -> None:
+    """Refuse to overwrite a file or folder."""
+    if out.exists():
+        msg = f"{out}: it exists already: move it away, or give another name"
+        raise InputError(msg)
+
+
+@contextmanager
+def _x_by_gene(store: Store, root: Any, out: Path, block_budget: str | int) -> Iterator[Any]:
+    """X as CSC: of the copy beside the atlas, else of a temporary one beside the output."""
+    if _UMAP not in root.get("obsm", {}):
+        msg = (
+            f"{store.path}: there is no obsm[{_UMAP!r}] to show: build the atlas with "
+            "map: {cells: all}"
+        )
+        raise InputError(msg)
+    found = find_gene_copy(store)
+    with ExitStack() as stack:
+        if isinstance(found, GeneCopy):
+            path = found.path
+        elif store.is_url:
+            msg = f"{store.path}: {found}: copy the atlas to this machine first, and export that"
+            raise InputError(msg)
+        else:
+            # A fixed name, so that the next run removes the files of a killed one.
+            copy = out.absolute().with_name(f".{out.name}.by_gene")
+            stack.callback(shutil.rmtree, copy, ignore_errors=True)
+            write_gene_copy(store.path, copy, block_budget=block_budget)
+            path = str(copy)
+        yield stack.enter_context(Store.find(path).open())["X"]
+
+
+@contextmanager
+def _reading(store: Store) -> Iterator[None]:
+    """Name the atlas in errors of reading, and not in those of a full disk."""
+    try:
+        with reading(store.path, "the atlas"):
+            yield
+    except InputError as error:
+        if isinstance(error.__cause__, OSError):
+            raise error.__cause__ from error
+        raise
