@@ -1,0 +1,462 @@
+// Nearest cells among the cells of some lists. TF32 products on tensor cores propose 32 * SLOTS of
+// them per query, which stay in shared memory; exact distances rank these. No distance is written.
+//
+// A task is a tile of up to ROWS queries that share their candidates. Row of `tasks`: first query,
+// number of queries, first and last entry of `lists`, row of `shifts`, first row of the result.
+// List l holds the cells bounds[l] to bounds[l + 1]. `cell_numbers` names the cells by which equal
+// distances are ordered; without it, their positions do.
+
+constexpr int ROWS = 128, COLUMNS = 64, WARPS = 4, QUEUE = 256, FIELDS = 6;
+constexpr int LAST = 2147483647;
+
+struct Task {
+  int64 first, n, list, last_list, shift, out;
+  __device__ Task(const int64* at)
+      : first(at[0]), n(at[1]), list(at[2]), last_list(at[3]), shift(at[4]), out(at[5]) {}
+};
+
+// --- exact scores: the operations of nearest_cpu in their order, none fused: the same bits
+
+template <typename A, typename B>
+__device__ double squared_distance(const A* a, const B* b, int n_dims) {
+  double total = 0.0;
+  for (int j = 0; j < n_dims; ++j) {
+    const double apart = __dsub_rn(double(load(a + j)), double(load(b + j)));
+    total = __dadd_rn(total, __dmul_rn(apart, apart));
+  }
+  return total;
+}
+
+template <typename A, typename B>
+__device__ double dot(const A* a, const B* b, int n_dims) {
+  double total = 0.0;
+  for (int j = 0; j < n_dims; ++j)
+    total = __dadd_rn(total, __dmul_rn(double(load(a + j)), double(load(b + j))));
+  return total;
+}
+
+template <typename A, typename B>
+__device__ double exact_score(const A* a, const B* b, int n_dims, bool cosine) {
+  if (!cosine) return squared_distance(a, b, n_dims);
+  const double lengths = __dmul_rn(sqrt(dot(a, a, n_dims)), sqrt(dot(b, b, n_dims)));
+  if (lengths == 0.0) return 1.0;
+  return fmin(2.0, fmax(0.0, __dsub_rn(1.0, dot(a, b, n_dims) / lengths)));
+}
+
+__device__ inline bool comes_before(double score, int number, double other, int other_number) {
+  return score < other || (score == other && number < other_number);
+}
+
+// --- proposals
+
+__device__ inline float as_tf32(float v) {
+  unsigned bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(v));
+  return __uint_as_float(bits);
+}
+
+// c += a * b: 16 x 8 sums, of which a lane holds four.
+__device__ inline void multiply_add(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+      "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Shared memory of a block, and what a warp has found for its 32 rows.
+template <int SLOTS>
+struct Tile {
+  float *queries, *cells, *added, *best, *waiting;
+  int *where, *at, *waiting_at;
+  int step;  // floats per row: four more than the depth, so that lanes read different banks
+
+  __device__ Tile(float* shared, int depth) : step(depth + 4) {
+    queries = shared;
+    cells = queries + ROWS * step;
+    added = cells + COLUMNS * step;
+    where = reinterpret_cast<int*>(added + COLUMNS);
+    best = reinterpret_cast<float*>(where + COLUMNS);
+    at = reinterpret_cast<int*>(best + ROWS * 32 * SLOTS);
+    waiting = reinterpret_cast<float*>(at + ROWS * 32 * SLOTS);
+    waiting_at = reinterpret_cast<int*>(waiting + WARPS * QUEUE);
+  }
+
+  // Insert the waiting candidates of this warp: descending scores, equal ones as they came.
+  __device__ void insert_waiting(int n, int warp) {
+    __syncwarp();
+    for (int i = 0; i < n; ++i) {
+      const float score = waiting[warp * QUEUE + i];
+      const int code = waiting_at[warp * QUEUE + i];
+      const int row = (warp * 32 + (code >> 6)) * 32 * SLOTS;
+      if (!(score > best[row + 32 * SLOTS - 1])) continue;
+      const int position = where[code & 63];
+      float moved[SLOTS];
+      int moved_at[SLOTS];
+#pragma unroll
+      for (int slot = 0; slot < SLOTS; ++slot) {
+        const int e = row + slot * 32 + lane();
+        const bool is_first = slot == 0 && lane() == 0;
+        const bool stays = best[e] >= score;
+        const bool is_place = is_first || best[e - 1] >= score;
+        moved[slot] = stays ? best[e] : is_place ? score : best[e - 1];
+        moved_at[slot] = stays ? at[e] : is_place ? position : at[e - 1];
+      }
+      __syncwarp();
+#pragma unroll
+      for (int slot = 0; slot < SLOTS; ++slot) {
+        best[row + slot * 32 + lane()] = moved[slot];
+        at[row + slot * 32 + lane()] = moved_at[slot];
+      }
+      __syncwarp();
+    }
+  }
+};
+
+// Values of rows as differences from the shift, rounded to TF32, by eight lanes per row; zero for
+// rows without a cell. With `added`, what a candidate adds to a product: minus half its squared
+// length, for cosines the product with the shift; minus infinity without a cell.
+template <typename Position>
+__device__ void load_rows(
+    float* out, int step, float* added, const float* x, int n_dims, int first_dim, int depth,
+    const float* shift, bool cosine, int n_rows, Position position) {
+  const int eighth = threadIdx.x & 7;
+  for (int row = threadIdx.x >> 3; row < n_rows; row += WARPS * 4) {
+    const int64 cell = position(row);
+    float sum = 0.0f;
+    for (int k = eighth; k < depth; k += 8) {
+      const int dim = first_dim + k;
+      const bool is_there = cell >= 0 && dim < n_dims;
+      const float value = is_there ? load(x + cell * n_dims + dim) : 0.0f;
+      const float moved = is_there ? value - load(shift + dim) : 0.0f;
+      out[row * step + k] = as_tf32(moved);
+      sum += !is_there ? 0.0f : cosine ? value * load(shift + dim) : -0.5f * moved * moved;
+    }
+    if (added) {
+      for (int lanes = 4; lanes; lanes >>= 1) sum += __shfl_xor_sync(FULL, sum, lanes, 8);
+      if (eighth == 0) {
+        if (first_dim) sum += added[row];
+        added[row] = cell >= 0 ? sum : -__int_as_float(0x7f800000);
+      }
+    }
+  }
+}
+
+// Rank the proposals of a query by exact scores and write the nearest. Returns whether no other
+// candidate can be among them: products are off by at most `error` of the vectors' lengths.
+template <typename Q, typename C, typename D, int SLOTS>
+__device__ bool finish_row(
+    const Tile<SLOTS>& tile, int row, const Q* query, const C* cells, const int* cell_numbers,
+    const float* search, const float* shift, int n_dims, int itself, int64 n_candidates, int n,
+    bool cosine, bool root, int* numbers, D* distances) {
+  const float* best = tile.best + row * 32 * SLOTS;
+  const int* at = tile.at + row * 32 * SLOTS;
+  double score[SLOTS];
+  int number[SLOTS], rank[SLOTS], n_found = 0;
+#pragma unroll
+  for (int slot = 0; slot < SLOTS; ++slot) {
+    const int position = at[slot * 32 + lane()];
+    score[slot] = INF;
+    number[slot] = LAST;
+    rank[slot] = 0;
+    if (position >= 0) {
+      number[slot] = cell_numbers ? load(cell_numbers + position) : position;
+      score[slot] = number[slot] == itself
+                        ? -1.0
+                        : exact_score(query, cells + int64(position) * n_dims, n_dims, cosine);
+    }
+    n_found += __popc(__ballot_sync(FULL, position >= 0));
+  }
+#pragma unroll
+  for (int slot = 0; slot < SLOTS; ++slot)
+    for (int from = 0; from < 32; ++from) {
+      const double other = __shfl_sync(FULL, score[slot], from);
+      const int other_number = __shfl_sync(FULL, number[slot], from);
+#pragma unroll
+      for (int mine = 0; mine < SLOTS; ++mine)
+        rank[mine] += comes_before(other, other_number, score[mine], number[mine]);
+    }
+  double last = 0.0;
+#pragma unroll
+  for (int slot = 0; slot < SLOTS; ++slot) {
+    if (number[slot] != LAST && rank[slot] < n) {
+      const double value = score[slot] < 0.0 ? 0.0 : root ? sqrt(score[slot]) : score[slot];
+      numbers[rank[slot]] = number[slot];
+      distances[rank[slot]] = D(value);
+    }
+    const unsigned is_last = __ballot_sync(FULL, number[slot] != LAST && rank[slot] == n - 1);
+    if (is_last) last = __shfl_sync(FULL, score[slot], __ffs(is_last) - 1);
+  }
+  if (n_found == n_candidates) return true;
+
+  double square = 0.0, far = 0.0, along = 0.0;
+  for (int dim = lane(); dim < n_dims; dim += 32) {
+    const double value = search[dim], by = shift[dim], moved = double(search[dim] - shift[dim]);
+    square += moved * moved;
+    far += value * value;
+    along += value * by - by * by;
+  }
+  square = warp_sum(square);
+  far = sqrt(warp_sum(far));
+  along = warp_sum(along);
+  const double lowest = best[32 * SLOTS - 1], length = sqrt(square);
+  if (n_found < 32 * SLOTS || !isfinite(lowest)) return false;
+  last = fmax(last, 0.0);
+  // Rounding to TF32 is off by 2**-11 of each value, a sum of n products in float32 by n * 2**-23
+  // (Higham 2002, section 3.1), `search` by 2**-24 of its length.
+  const double error = 1.0 / 1024 + (2.0 * n_dims + 16) / 8388608;
+  if (cosine) {
+    // The squared distance of vectors of length 1 is twice the score.
+    const double reach = sqrt(2.0 * last), off = 0.5 * error * (2.0 * length + reach) *
+                                                     (2.0 * length + reach);
+    return last < 1.0 && 1.0 - (lowest + along) - off - (n_dims + 16) / 2097152.0 > last;
+  }
+  const double reach = sqrt(last), both = 2.0 * length + reach;
+  const double off = error * both * both + both * (far + reach) / 2097152.0;
+  return square - 2.0 * lowest - off - 1e-30 > last;
+}
+
+template <typename Q, typename C, typename D, int SLOTS>
+__global__ void __launch_bounds__(WARPS * 32) find_nearest(
+    const float* __restrict__ query_search, const float* __restrict__ cell_search,
+    const Q* __restrict__ queries, const C* __restrict__ cells, int n_dims, int depth,
+    const int64* __restrict__ tasks, const int* __restrict__ lists,
+    const int64* __restrict__ bounds, const float* __restrict__ shifts,
+    const int* __restrict__ query_numbers, const int* __restrict__ cell_numbers,
+    const int* __restrict__ places, int n, bool own, bool cosine, bool root,
+    int* __restrict__ numbers, D* __restrict__ distances, uint8* __restrict__ unsure) {
+  extern __shared__ float shared[];
+  Tile<SLOTS> tile(shared, depth);
+  const Task task(tasks + int64(blockIdx.x) * FIELDS);
+  const float* shift = shifts + task.shift * n_dims;
+  const int warp = threadIdx.x >> 5, group = lane() >> 2, quarter = lane() & 3;
+  for (int i = threadIdx.x; i < ROWS * 32 * SLOTS; i += WARPS * 32) {
+    tile.best[i] = -__int_as_float(0x7f800000);
+    tile.at[i] = -1;
+  }
+  const auto query_of = [&](int row) { return row < task.n ? task.first + row : int64(-1); };
+  const auto cell_of = [&](int column) { return int64(tile.where[column]); };
+  const bool is_deep = depth < n_dims;
+  if (!is_deep)
+    load_rows(tile.queries, tile.step, nullptr, query_search, n_dims, 0, depth, shift, cosine,
+              ROWS, query_of);
+
+  int64 list = task.list, next = 0, stop = 0, n_candidates = 0;
+  while (true) {
+    // The next COLUMNS candidates, from as many lists as it takes; all threads count alike.
+    int n_filled = 0;
+    __syncthreads();
+    while (n_filled < COLUMNS) {
+      if (next == stop) {
+        if (list == task.last_list) break;
+        next = bounds[lists[list]];
+        stop = bounds[lists[list] + 1];
+        ++list;
+        continue;
+      }
+      const int taken = int(min(int64(COLUMNS - n_filled), stop - next));
+      if (threadIdx.x < taken) tile.where[n_filled + threadIdx.x] = int(next + threadIdx.x);
+      n_filled += taken;
+      next += taken;
+    }
+    if (n_filled == 0) break;
+    n_candidates += n_filled;
+    if (threadIdx.x < COLUMNS && threadIdx.x >= n_filled) tile.where[threadIdx.x] = -1;
+
+    float products[2][COLUMNS / 8][4] = {};
+    for (int dim = 0; dim < n_dims; dim += depth) {
+      __syncthreads();
+      if (is_deep)
+        load_rows(tile.queries, tile.step, nullptr, query_search, n_dims, dim, depth, shift,
+                  cosine, ROWS, query_of);
+      load_rows(tile.cells, tile.step, tile.added, cell_search, n_dims, dim, depth, shift, cosine,
+                COLUMNS, cell_of);
+      __syncthreads();
+      const float* a = tile.queries + (warp * 32 + group) * tile.step + quarter;
+      const float* b = tile.cells + group * tile.step + quarter;
+      for (int k = 0; k < depth; k += 8) {
+        unsigned of_rows[2][4];
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+#pragma unroll
+          for (int part = 0; part < 4; ++part)
+            of_rows[half][part] = __float_as_uint(
+                a[(half * 16 + (part & 1) * 8) * tile.step + k + (part >> 1) * 4]);
+#pragma unroll
+        for (int c = 0; c < COLUMNS / 8; ++c) {
+          const unsigned of_columns[2] = {
+              __float_as_uint(b[c * 8 * tile.step + k]),
+              __float_as_uint(b[c * 8 * tile.step + k + 4])};
+          multiply_add(products[0][c], of_rows[0], of_columns);
+          multiply_add(products[1][c], of_rows[1], of_columns);
+        }
+      }
+    }
+
+    // Candidates above the least score of their row wait, and are inserted in their order.
+    float least[2][2];
+    const auto read_least = [&]() {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int eight = 0; eight < 2; ++eight)
+          least[half][eight] =
+              tile.best[(warp * 32 + half * 16 + eight * 8 + group + 1) * 32 * SLOTS - 1];
+    };
+    read_least();
+    bool is_any = false;
+#pragma unroll
+    for (int c = 0; c < COLUMNS / 8; ++c) {
+      const float2 add = *reinterpret_cast<const float2*>(tile.added + c * 8 + quarter * 2);
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int part = 0; part < 4; ++part) {
+          products[half][c][part] += part & 1 ? add.y : add.x;
+          is_any |= products[half][c][part] > least[half][part >> 1];
+        }
+    }
+    if (__any_sync(FULL, is_any)) {
+      int n_waiting = 0;
+#pragma unroll
+      for (int c = 0; c < COLUMNS / 8; ++c)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+          for (int part = 0; part < 4; ++part) {
+            const bool passes = products[half][c][part] > least[half][part >> 1];
+            const unsigned mask = __ballot_sync(FULL, passes);
+            if (passes) {
+              const int i = warp * QUEUE + n_waiting + __popc(mask & ((1u << lane()) - 1));
+              tile.waiting[i] = products[half][c][part];
+              tile.waiting_at[i] = (half * 16 + (part >> 1) * 8 + group) << 6 |
+                                   (c * 8 + quarter * 2 + (part & 1));
+            }
+            n_waiting += __popc(mask);
+          }
+          if (n_waiting > QUEUE - 128) {
+            tile.insert_waiting(n_waiting, warp);
+            n_waiting = 0;
+            read_least();
+          }
+        }
+      tile.insert_waiting(n_waiting, warp);
+    }
+  }
+
+  __syncthreads();
+  for (int row = warp * 32; row < warp * 32 + 32 && row < task.n; ++row) {
+    const int64 query = task.first + row;
+    const int itself = own ? (query_numbers ? query_numbers[query] : int(query)) : -1;
+    const int64 place = places ? places[query] : task.out + row;
+    const bool is_sure = finish_row<Q, C, D, SLOTS>(
+        tile, row, queries + query * n_dims, cells, cell_numbers, query_search + query * n_dims,
+        shift, n_dims, itself, n_candidates, n, cosine, root, numbers + place * n,
+        distances + place * n);
+    if (lane() == 0) unsure[int64(blockIdx.x) * ROWS + row] = !is_sure;
+  }
+}
+
+// All candidates in float64, a warp per query: the row `which[i] % ROWS` of task `which[i] / ROWS`.
+// `numbers` and `scores` [n_which x n] hold LAST and infinity before, the nearest after. Inserting
+// is slow, but few of many candidates are nearer than all before them.
+template <typename Q, typename C>
+__global__ void compare_all(
+    const Q* __restrict__ queries, const C* __restrict__ cells, int n_dims,
+    const int64* __restrict__ tasks, const int* __restrict__ lists,
+    const int64* __restrict__ bounds, const int* __restrict__ query_numbers,
+    const int* __restrict__ cell_numbers, const int64* __restrict__ which, int64 n_which, int n,
+    bool own, bool cosine, int* numbers, double* scores) {
+  for (int64 i = first_warp(); i < n_which; i += all_warps()) {
+    const Task task(tasks + which[i] / ROWS * FIELDS);
+    const int64 query = task.first + which[i] % ROWS;
+    const int itself = own ? (query_numbers ? query_numbers[query] : int(query)) : -1;
+    int* near = numbers + i * n;
+    double* score = scores + i * n;
+    double last = INF;
+    int last_number = LAST;
+    for (int64 list = task.list; list < task.last_list; ++list)
+      for (int64 start = bounds[lists[list]]; start < bounds[lists[list] + 1]; start += 32) {
+        const int64 position = start + lane();
+        double mine = INF;
+        int number = LAST;
+        if (position < bounds[lists[list] + 1]) {
+          number = cell_numbers ? load(cell_numbers + position) : int(position);
+          mine = number == itself
+                     ? -1.0
+                     : exact_score(queries + query * n_dims, cells + position * n_dims, n_dims,
+                                   cosine);
+        }
+        unsigned nearer = __ballot_sync(FULL, comes_before(mine, number, last, last_number));
+        for (; nearer; nearer &= nearer - 1) {
+          const double new_score = __shfl_sync(FULL, mine, __ffs(nearer) - 1);
+          const int new_number = __shfl_sync(FULL, number, __ffs(nearer) - 1);
+          if (!comes_before(new_score, new_number, last, last_number)) continue;
+          for (int first = (n - 1) / 32 * 32; first >= 0; first -= 32) {
+            const int e = first + lane();
+            double moved = INF;
+            int moved_number = LAST;
+            bool stays = true;
+            if (e < n) {
+              stays = !comes_before(new_score, new_number, score[e], near[e]);
+              if (!stays) {
+                const bool is_place =
+                    e == 0 || !comes_before(new_score, new_number, score[e - 1], near[e - 1]);
+                moved = is_place ? new_score : score[e - 1];
+                moved_number = is_place ? new_number : near[e - 1];
+              }
+            }
+            __syncwarp();
+            if (!stays) {
+              score[e] = moved;
+              near[e] = moved_number;
+            }
+            __syncwarp();
+            if (__all_sync(FULL, e >= n || stays)) break;
+          }
+          last = score[n - 1];
+          last_number = near[n - 1];
+        }
+      }
+    if (own && lane() == 0 && near[0] == itself) score[0] = 0.0;
+  }
+}
+
+// --- centres
+
+// Sums of the cells of each label, added in the order of `order`, a thread per value.
+template <typename T>
+__global__ void add_by_label(
+    const T* __restrict__ x, int64 n_dims, const int64* __restrict__ order,
+    const int64* __restrict__ bounds, int64 n_labels, const double* __restrict__ scales,
+    double* __restrict__ sums) {
+  for (int64 at = first_thread(); at < n_labels * n_dims; at += all_threads()) {
+    const int64 label = at / n_dims, dim = at % n_dims;
+    double total = 0.0;
+    for (int64 i = bounds[label]; i < bounds[label + 1]; ++i) {
+      const int64 cell = load(order + i);
+      const double value = double(load(x + cell * n_dims + dim));
+      total = __dadd_rn(total, scales ? __dmul_rn(value, load(scales + cell)) : value);
+    }
+    sums[at] = total;
+  }
+}
+
+// One divided by the length of each cell; 0 for a cell that is zero.
+template <typename T>
+__global__ void inverse_lengths(
+    const T* __restrict__ x, int n_dims, int64 n, double* __restrict__ out) {
+  for (int64 i = first_thread(); i < n; i += all_threads()) {
+    const double length = sqrt(dot(x + i * n_dims, x + i * n_dims, n_dims));
+    out[i] = length > 0.0 ? 1.0 / length : 0.0;
+  }
+}
+
+// Exact scores of some centres to all centres.
+__global__ void scores_to(
+    const double* __restrict__ centres, int n_dims, int64 n, const int64* __restrict__ rows,
+    int64 n_rows, bool cosine, double* __restrict__ out) {
+  for (int64 at = first_thread(); at < n_rows * n; at += all_threads())
+    out[at] = exact_score(
+        centres + rows[at / n] * n_dims, centres + at % n * n_dims, n_dims, cosine);
+}
