@@ -3,7 +3,9 @@
 
 constexpr float LONGEST = 4.0f, NEAREST = 1e-12f, SOFTENING = 0.001f;
 constexpr uint64 STEP = 0x9E3779B97F4A7C15ull;
-constexpr int LANES = 8;
+// Lanes per cell, and places that a lane reads at once: nearly all the time is spent waiting for
+// the memory, which is read at random.
+constexpr int LANES = 8, AT_ONCE = 4;
 
 __device__ inline uint64 hash(uint64 x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -44,32 +46,54 @@ __global__ void run_round(
     const float last = fmaxf(number - 1.0f, 0.0f);
     float force[N] = {}, stiffness = 0.0f, apart[N];
     int n_used = 0;
-    for (int64 edge = (is_there ? load(indptr + i) : 0) + lane_of; edge < stop; edge += LANES) {
-      const float weight = load(weights + edge);
-      if (int(__fmul_rn(number, weight)) <= int(__fmul_rn(last, weight))) continue;
-      ++n_used;
-      const float d2 = apart_of<N>(here, others[load(indices + edge)], apart);
-      const float power = a * exp2f(b * __log2f(d2));
-      const float factor = pulls * (2.0f * b / (1.0f + power)) * power / d2;
-      stiffness += factor;
+    Place<N> there[AT_ONCE];
+    for (int64 edge = (is_there ? load(indptr + i) : 0) + lane_of; edge < stop;
+         edge += LANES * AT_ONCE) {
+      bool is_used[AT_ONCE];
 #pragma unroll
-      for (int axis = 0; axis < N; ++axis) force[axis] -= factor * apart[axis];
+      for (int at = 0; at < AT_ONCE; ++at) {
+        const int64 mine = edge + at * LANES;
+        const float weight = mine < stop ? load(weights + mine) : 0.0f;
+        is_used[at] = int(__fmul_rn(number, weight)) > int(__fmul_rn(last, weight));
+      }
+#pragma unroll
+      for (int at = 0; at < AT_ONCE; ++at)
+        if (is_used[at]) there[at] = others[load(indices + edge + at * LANES)];
+#pragma unroll
+      for (int at = 0; at < AT_ONCE; ++at) {
+        if (!is_used[at]) continue;
+        ++n_used;
+        const float d2 = apart_of<N>(here, there[at], apart);
+        const float power = a * exp2f(b * __log2f(d2));
+        const float factor = pulls * (2.0f * b / (1.0f + power)) * power / d2;
+        stiffness += factor;
+#pragma unroll
+        for (int axis = 0; axis < N; ++axis) force[axis] -= factor * apart[axis];
+      }
     }
     for (int step = LANES / 2; step; step >>= 1) {
       n_used += __shfl_xor_sync(FULL, n_used, step, LANES);
       stiffness += __shfl_xor_sync(FULL, stiffness, step, LANES);
     }
     const uint64 stream = hash(round + (is_there ? keys ? load(keys + i) : uint64(i) : 0) * STEP);
-#pragma unroll 4
-    for (int draw = lane_of; draw < n_used * n_draws; draw += LANES) {
-      const uint64 bits = hash(stream + uint64(draw + 1) * STEP) >> 32;
-      const float d2 = apart_of<N>(here, others[(bits * uint64(n_others)) >> 32], apart);
-      const float power = a * exp2f(b * __log2f(d2));
-      const float limit = LONGEST * rsqrtf(d2);
-      const float push = gamma * (2.0f * b / (1.0f + power)) / (SOFTENING + d2);
-      const float factor = fminf(fmaxf(push, -limit), limit);
+    for (int first_draw = lane_of; first_draw < n_used * n_draws; first_draw += LANES * AT_ONCE) {
 #pragma unroll
-      for (int axis = 0; axis < N; ++axis) force[axis] += factor * apart[axis];
+      for (int at = 0; at < AT_ONCE; ++at) {
+        const int draw = first_draw + at * LANES;
+        const uint64 bits = hash(stream + uint64(draw + 1) * STEP) >> 32;
+        if (draw < n_used * n_draws) there[at] = others[(bits * uint64(n_others)) >> 32];
+      }
+#pragma unroll
+      for (int at = 0; at < AT_ONCE; ++at) {
+        if (first_draw + at * LANES >= n_used * n_draws) continue;
+        const float d2 = apart_of<N>(here, there[at], apart);
+        const float power = a * exp2f(b * __log2f(d2));
+        const float limit = LONGEST * rsqrtf(d2);
+        const float push = gamma * (2.0f * b / (1.0f + power)) / (SOFTENING + d2);
+        const float factor = fminf(fmaxf(push, -limit), limit);
+#pragma unroll
+        for (int axis = 0; axis < N; ++axis) force[axis] += factor * apart[axis];
+      }
     }
     Place<N> moved = here;
 #pragma unroll

@@ -69,28 +69,27 @@ template <int SLOTS>
 struct Tile {
   float *queries, *cells, *added, *best, *waiting;
   int *where, *at, *waiting_at;
-  int step;  // floats per row: four more than the depth, so that lanes read different banks
 
-  __device__ Tile(float* shared, int depth) : step(depth + 4) {
+  __device__ Tile(float* shared, int step) {
     queries = shared;
     cells = queries + ROWS * step;
     added = cells + COLUMNS * step;
     where = reinterpret_cast<int*>(added + COLUMNS);
-    best = reinterpret_cast<float*>(where + COLUMNS);
+    best = reinterpret_cast<float*>(where + 2 * COLUMNS);
     at = reinterpret_cast<int*>(best + ROWS * 32 * SLOTS);
     waiting = reinterpret_cast<float*>(at + ROWS * 32 * SLOTS);
     waiting_at = reinterpret_cast<int*>(waiting + WARPS * QUEUE);
   }
 
   // Insert the waiting candidates of this warp: descending scores, equal ones as they came.
-  __device__ void insert_waiting(int n, int warp) {
+  __device__ void insert_waiting(int n, int warp, const int* where_now) {
     __syncwarp();
     for (int i = 0; i < n; ++i) {
       const float score = waiting[warp * QUEUE + i];
       const int code = waiting_at[warp * QUEUE + i];
       const int row = (warp * 32 + (code >> 6)) * 32 * SLOTS;
       if (!(score > best[row + 32 * SLOTS - 1])) continue;
-      const int position = where[code & 63];
+      const int position = where_now[code & 63];
       float moved[SLOTS];
       int moved_at[SLOTS];
 #pragma unroll
@@ -113,34 +112,63 @@ struct Tile {
   }
 };
 
-// Values of rows as differences from the shift, rounded to TF32, by eight lanes per row; zero for
-// rows without a cell. With `added`, what a candidate adds to a product: minus half its squared
-// length, for cosines the product with the shift; minus infinity without a cell.
-template <typename Position>
-__device__ void load_rows(
-    float* out, int step, float* added, const float* x, int n_dims, int first_dim, int depth,
-    const float* shift, bool cosine, int n_rows, Position position) {
-  const int eighth = threadIdx.x & 7;
-  for (int row = threadIdx.x >> 3; row < n_rows; row += WARPS * 4) {
-    const int64 cell = position(row);
-    float sum = 0.0f;
-    for (int k = eighth; k < depth; k += 8) {
-      const int dim = first_dim + k;
-      const bool is_there = cell >= 0 && dim < n_dims;
-      const float value = is_there ? load(x + cell * n_dims + dim) : 0.0f;
-      const float moved = is_there ? value - load(shift + dim) : 0.0f;
-      out[row * step + k] = as_tf32(moved);
-      sum += !is_there ? 0.0f : cosine ? value * load(shift + dim) : -0.5f * moved * moved;
-    }
-    if (added) {
-      for (int lanes = 4; lanes; lanes >>= 1) sum += __shfl_xor_sync(FULL, sum, lanes, 8);
-      if (eighth == 0) {
-        if (first_dim) sum += added[row];
-        added[row] = cell >= 0 ? sum : -__int_as_float(0x7f800000);
+// Values of some rows, by eight lanes per row: read from memory while other work goes on, then
+// written to a tile as differences from the shift, rounded to TF32. Zero without a cell.
+template <int EIGHTHS>
+struct Rows {
+  float shift[EIGHTHS], values[COLUMNS / 16][EIGHTHS];
+
+  __device__ int dim_of(int first_dim, int j) const {
+    return first_dim + (threadIdx.x & 7) + 8 * j;
+  }
+
+  template <typename Cell>
+  __device__ void read(const float* x, int n_dims, int first_dim, int first_row, Cell cell_of) {
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 16; ++i) {
+      const int64 cell = cell_of(first_row + (threadIdx.x >> 3) + 16 * i);
+#pragma unroll
+      for (int j = 0; j < EIGHTHS; ++j) {
+        const int dim = dim_of(first_dim, j);
+        values[i][j] = cell >= 0 && dim < n_dims ? load(x + cell * n_dims + dim) : 0.0f;
       }
     }
   }
-}
+
+  __device__ void read_shift(const float* from, int n_dims, int first_dim) {
+#pragma unroll
+    for (int j = 0; j < EIGHTHS; ++j) {
+      const int dim = dim_of(first_dim, j);
+      shift[j] = dim < n_dims ? load(from + dim) : 0.0f;
+    }
+  }
+
+  // With `added`, what a candidate adds to a product: minus half its squared length, for cosines
+  // the product with the shift; minus infinity without a cell.
+  template <typename Cell>
+  __device__ void write(
+      float* out, float* added, int first_dim, int first_row, bool cosine, Cell cell_of) const {
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 16; ++i) {
+      const int row = first_row + (threadIdx.x >> 3) + 16 * i;
+      const bool is_there = cell_of(row) >= 0;
+      float sum = 0.0f;
+#pragma unroll
+      for (int j = 0; j < EIGHTHS; ++j) {
+        const float moved = is_there ? values[i][j] - shift[j] : 0.0f;
+        out[row * (8 * EIGHTHS + 4) + (threadIdx.x & 7) + 8 * j] = as_tf32(moved);
+        sum += cosine ? values[i][j] * shift[j] : -0.5f * moved * moved;
+      }
+      if (added) {
+        for (int lanes = 4; lanes; lanes >>= 1) sum += __shfl_xor_sync(FULL, sum, lanes, 8);
+        if ((threadIdx.x & 7) == 0) {
+          if (first_dim) sum += added[row];
+          added[row] = is_there ? sum : -__int_as_float(0x7f800000);
+        }
+      }
+    }
+  }
+};
 
 // Rank the proposals of a query by exact scores and write the nearest. Returns whether no other
 // candidate can be among them: products are off by at most `error` of the vectors' lengths.
@@ -216,17 +244,19 @@ __device__ bool finish_row(
   return square - 2.0 * lowest - off - 1e-30 > last;
 }
 
-template <typename Q, typename C, typename D, int SLOTS>
-__global__ void __launch_bounds__(WARPS * 32) find_nearest(
+template <typename Q, typename C, typename D, int SLOTS, int EIGHTHS>
+__global__ void __launch_bounds__(WARPS * 32, 2) find_nearest(
     const float* __restrict__ query_search, const float* __restrict__ cell_search,
-    const Q* __restrict__ queries, const C* __restrict__ cells, int n_dims, int depth,
+    const Q* __restrict__ queries, const C* __restrict__ cells, int n_dims,
     const int64* __restrict__ tasks, const int* __restrict__ lists,
     const int64* __restrict__ bounds, const float* __restrict__ shifts,
     const int* __restrict__ query_numbers, const int* __restrict__ cell_numbers,
     const int* __restrict__ places, int n, bool own, bool cosine, bool root,
     int* __restrict__ numbers, D* __restrict__ distances, uint8* __restrict__ unsure) {
+  // Four floats more than the depth per row, so that lanes read different banks.
+  constexpr int DEPTH = 8 * EIGHTHS, PITCH = DEPTH + 4;
   extern __shared__ float shared[];
-  Tile<SLOTS> tile(shared, depth);
+  Tile<SLOTS> tile(shared, PITCH);
   const Task task(tasks + int64(blockIdx.x) * FIELDS);
   const float* shift = shifts + task.shift * n_dims;
   const int warp = threadIdx.x >> 5, group = lane() >> 2, quarter = lane() & 3;
@@ -234,18 +264,23 @@ __global__ void __launch_bounds__(WARPS * 32) find_nearest(
     tile.best[i] = -__int_as_float(0x7f800000);
     tile.at[i] = -1;
   }
+  Rows<EIGHTHS> rows;
+  rows.read_shift(shift, n_dims, 0);
   const auto query_of = [&](int row) { return row < task.n ? task.first + row : int64(-1); };
-  const auto cell_of = [&](int column) { return int64(tile.where[column]); };
-  const bool is_deep = depth < n_dims;
-  if (!is_deep)
-    load_rows(tile.queries, tile.step, nullptr, query_search, n_dims, 0, depth, shift, cosine,
-              ROWS, query_of);
+  const auto load_queries = [&](int first_dim) {
+    Rows<EIGHTHS> of_queries;
+    of_queries.read_shift(shift, n_dims, first_dim);
+    for (int row = 0; row < ROWS; row += COLUMNS) {
+      of_queries.read(query_search, n_dims, first_dim, row, query_of);
+      of_queries.write(tile.queries, nullptr, first_dim, row, cosine, query_of);
+    }
+  };
+  if (DEPTH >= n_dims) load_queries(0);
 
+  // Write the next COLUMNS candidates, from as many lists as it takes; all threads count alike.
   int64 list = task.list, next = 0, stop = 0, n_candidates = 0;
-  while (true) {
-    // The next COLUMNS candidates, from as many lists as it takes; all threads count alike.
+  const auto fill = [&](int* where) {
     int n_filled = 0;
-    __syncthreads();
     while (n_filled < COLUMNS) {
       if (next == stop) {
         if (list == task.last_list) break;
@@ -255,38 +290,53 @@ __global__ void __launch_bounds__(WARPS * 32) find_nearest(
         continue;
       }
       const int taken = int(min(int64(COLUMNS - n_filled), stop - next));
-      if (threadIdx.x < taken) tile.where[n_filled + threadIdx.x] = int(next + threadIdx.x);
+      if (threadIdx.x < taken) where[n_filled + threadIdx.x] = int(next + threadIdx.x);
       n_filled += taken;
       next += taken;
     }
-    if (n_filled == 0) break;
+    if (threadIdx.x < COLUMNS && threadIdx.x >= n_filled) where[threadIdx.x] = -1;
+    return n_filled;
+  };
+  int* where = tile.where;
+  int* where_next = tile.where + COLUMNS;
+  const auto cell_of = [&](int column) { return int64(where[column]); };
+  const auto next_cell_of = [&](int column) { return int64(where_next[column]); };
+  int n_filled = fill(where);
+  __syncthreads();
+  rows.read(cell_search, n_dims, 0, 0, cell_of);
+  while (n_filled) {
     n_candidates += n_filled;
-    if (threadIdx.x < COLUMNS && threadIdx.x >= n_filled) tile.where[threadIdx.x] = -1;
-
     float products[2][COLUMNS / 8][4] = {};
-    for (int dim = 0; dim < n_dims; dim += depth) {
+    for (int dim = 0; dim < n_dims; dim += DEPTH) {
       __syncthreads();
-      if (is_deep)
-        load_rows(tile.queries, tile.step, nullptr, query_search, n_dims, dim, depth, shift,
-                  cosine, ROWS, query_of);
-      load_rows(tile.cells, tile.step, tile.added, cell_search, n_dims, dim, depth, shift, cosine,
-                COLUMNS, cell_of);
+      if (DEPTH < n_dims) {
+        load_queries(dim);
+        rows.read_shift(shift, n_dims, dim);
+      }
+      rows.write(tile.cells, tile.added, dim, 0, cosine, cell_of);
+      // The next candidates are on their way while these are multiplied.
+      const bool is_last = dim + DEPTH >= n_dims;
+      if (is_last) n_filled = fill(where_next);
       __syncthreads();
-      const float* a = tile.queries + (warp * 32 + group) * tile.step + quarter;
-      const float* b = tile.cells + group * tile.step + quarter;
-      for (int k = 0; k < depth; k += 8) {
+      if (!is_last)
+        rows.read(cell_search, n_dims, dim + DEPTH, 0, cell_of);
+      else if (n_filled)
+        rows.read(cell_search, n_dims, 0, 0, next_cell_of);
+      const float* a = tile.queries + (warp * 32 + group) * PITCH + quarter;
+      const float* b = tile.cells + group * PITCH + quarter;
+#pragma unroll
+      for (int k = 0; k < DEPTH; k += 8) {
         unsigned of_rows[2][4];
 #pragma unroll
         for (int half = 0; half < 2; ++half)
 #pragma unroll
           for (int part = 0; part < 4; ++part)
             of_rows[half][part] = __float_as_uint(
-                a[(half * 16 + (part & 1) * 8) * tile.step + k + (part >> 1) * 4]);
+                a[(half * 16 + (part & 1) * 8) * PITCH + k + (part >> 1) * 4]);
 #pragma unroll
         for (int c = 0; c < COLUMNS / 8; ++c) {
           const unsigned of_columns[2] = {
-              __float_as_uint(b[c * 8 * tile.step + k]),
-              __float_as_uint(b[c * 8 * tile.step + k + 4])};
+              __float_as_uint(b[c * 8 * PITCH + k]), __float_as_uint(b[c * 8 * PITCH + k + 4])};
           multiply_add(products[0][c], of_rows[0], of_columns);
           multiply_add(products[1][c], of_rows[1], of_columns);
         }
@@ -335,13 +385,16 @@ __global__ void __launch_bounds__(WARPS * 32) find_nearest(
             n_waiting += __popc(mask);
           }
           if (n_waiting > QUEUE - 128) {
-            tile.insert_waiting(n_waiting, warp);
+            tile.insert_waiting(n_waiting, warp, where);
             n_waiting = 0;
             read_least();
           }
         }
-      tile.insert_waiting(n_waiting, warp);
+      tile.insert_waiting(n_waiting, warp, where);
     }
+    int* const done = where;
+    where = where_next;
+    where_next = done;
   }
 
   __syncthreads();

@@ -192,17 +192,17 @@ def nearest(
         if slots is None:
             unsure[:] = cp.arange(ROWS) < part.table[:, 1:2]
         else:
-            types = queries.exact.dtype, cells.exact.dtype, distances.dtype, slots
-            run = cuda.kernel("graphs/nearest", "find_nearest", *types)
-            depth = _depth(n_dims)
-            n_bytes = _shared_bytes(depth, slots)
+            eighths = _eighths(n_dims)
+            types = queries.exact.dtype, cells.exact.dtype, distances.dtype
+            run = cuda.kernel("graphs/nearest", "find_nearest", *types, slots, eighths)
+            n_bytes = _shared_bytes(8 * eighths, slots)
             run.max_dynamic_shared_size_bytes = n_bytes
             run(
                 (n_tasks,),
                 (_WARPS * 32,),
                 (
                     *(queries.search, cells.search, queries.exact, cells.exact),
-                    *(np.int32(n_dims), np.int32(depth), *part, *numbers.pointers),
+                    *(np.int32(n_dims), *part, *numbers.pointers),
                     *(np.int32(n), np.bool_(own), np.bool_(cosine), np.bool_(root)),
                     *(found, distances, unsure),
                 ),
@@ -300,12 +300,12 @@ def scores_to(centres: GpuArray, rows: GpuArray, *, cosine: bool) -> GpuArray:
     return out
 
 
-def _depth(n_dims: int) -> int:
-    """Dimensions in shared memory at once, a multiple of 8."""
+def _eighths(n_dims: int) -> int:
+    """Eighths of the number of dimensions in shared memory at once."""
     parts = -(-n_dims // _DEEPEST)
-    return -(-n_dims // (8 * parts)) * 8
+    return -(-n_dims // (8 * parts))
 
 
 def _shared_bytes(depth: int, slots: int) -> int:
-    rows = (ROWS + _COLUMNS) * (depth + 4) + 2 * _COLUMNS
+    rows = (ROWS + _COLUMNS) * (depth + 4) + 3 * _COLUMNS
     return 4 * (rows + 2 * ROWS * 32 * slots + 2 * _WARPS * _QUEUE)
