@@ -46,13 +46,14 @@ def run_round(
             *(coordinates, out, others, np.int64(others.shape[0]), *edges),
             *(cuda.NULL if keys is None else keys, np.int64(n)),
             *map(np.float32, (*curve, number, rate, pulls, gamma)),
-            *(np.int32(negative_sample_rate), np.uint64(_hash((seed + number * _STEP) & _MASK))),
+            *(np.int32(negative_sample_rate), hash_round(seed, number)),
         ),
     )
 
 
-def _hash(x: int) -> int:
-    """SplitMix64's hash, as ``layout_cpu._hash``."""
+def hash_round(seed: int, number: int) -> np.uint64:
+    """Random bits of a round: the first step of ``layout_cpu.hash_numbers``."""
+    x = (seed + number * _STEP) & _MASK
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _MASK
-    return x ^ (x >> 31)
+    return np.uint64(x ^ (x >> 31))
