@@ -18,7 +18,6 @@ from typing import Any
 
 import cupy as cp
 import numpy as np
-
 from harness import head
 from run_side import publish
 from sklearn.manifold import trustworthiness

@@ -12,8 +12,9 @@ cp = pytest.importorskip("cupy")
 
 import scatlas as sa  # noqa: E402
 from scatlas.kernels.graphs import layout_cpu, layout_gpu  # noqa: E402
-from scatlas.matrix import (  # noqa: E402  # noqa: E402
+from scatlas.matrix import (  # noqa: E402
     cell_map,
+    communities,
     inverted_lists,
     inverted_lists_gpu,
     knn,
@@ -138,7 +139,7 @@ def test_graph(equal):
     np.testing.assert_allclose(gpu.data, cpu.data, rtol=1e-5)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def graph():
     x = points(30_000, 20)
     found = inverted_lists.build(x, 15).neighbors(15)
@@ -179,6 +180,16 @@ def test_layout_keeps_neighbourhoods_as_the_cpus(graph):
     rows = np.random.default_rng(0).choice(x.shape[0], 4000, replace=False)
     scores = [trustworthiness(x[rows], y[rows], n_neighbors=15) for y in (cpu, runs[0].get())]
     assert abs(scores[0] - scores[1]) < 0.005, scores
+
+
+@pytest.mark.parametrize("resolution", [0.3, 2.0])
+def test_clusters_are_the_cpus(graph, resolution):
+    _, weights = graph
+    options = {"resolution": resolution, "n_iterations": 2, "seed": 5}
+    cpu = communities.leiden(weights, **options)
+    gpu = communities.leiden(weights, put=cp.asarray, **options)
+    assert cpu.max() > 5
+    np.testing.assert_array_equal(gpu, cpu)
 
 
 def test_projection_votes_and_distances_are_the_cpus():

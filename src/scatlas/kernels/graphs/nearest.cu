@@ -1,12 +1,15 @@
 // Nearest cells among the cells of some lists. TF32 products on tensor cores propose 32 * SLOTS of
-// them per query, which stay in shared memory; exact distances rank these. No distance is written.
+// them per query, which stay in shared memory; exact distances rank these. No product is written.
 //
 // A task is a tile of up to ROWS queries that share their candidates. Row of `tasks`: first query,
 // number of queries, first and last entry of `lists`, row of `shifts`, first row of the result.
 // List l holds the cells bounds[l] to bounds[l + 1]. `cell_numbers` names the cells by which equal
 // distances are ordered; without it, their positions do.
 
-constexpr int ROWS = 128, COLUMNS = 64, WARPS = 4, QUEUE = 256, FIELDS = 6;
+constexpr int ROWS = 128, COLUMNS = 64, WARPS = 4, FIELDS = 6;
+// Candidates that wait per row. They are merged before eight more, of a block of columns, could be
+// too many: one by one they would take most of the time.
+constexpr int WAITING = 32, FULL_FROM = WAITING - 8 + 1;
 constexpr int LAST = 2147483647;
 
 struct Task {
@@ -64,7 +67,7 @@ __device__ inline void multiply_add(float (&c)[4], const unsigned (&a)[4], const
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Shared memory of a block, and what a warp has found for its 32 rows.
+// Shared memory of a block.
 template <int SLOTS>
 struct Tile {
   float *queries, *cells, *added, *best, *waiting;
@@ -78,37 +81,64 @@ struct Tile {
     best = reinterpret_cast<float*>(where + 2 * COLUMNS);
     at = reinterpret_cast<int*>(best + ROWS * 32 * SLOTS);
     waiting = reinterpret_cast<float*>(at + ROWS * 32 * SLOTS);
-    waiting_at = reinterpret_cast<int*>(waiting + WARPS * QUEUE);
+    waiting_at = reinterpret_cast<int*>(waiting + ROWS * WAITING);
   }
 
-  // Insert the waiting candidates of this warp: descending scores, equal ones as they came.
-  __device__ void insert_waiting(int n, int warp, const int* where_now) {
-    __syncwarp();
-    for (int i = 0; i < n; ++i) {
-      const float score = waiting[warp * QUEUE + i];
-      const int code = waiting_at[warp * QUEUE + i];
-      const int row = (warp * 32 + (code >> 6)) * 32 * SLOTS;
-      if (!(score > best[row + 32 * SLOTS - 1])) continue;
-      const int position = where_now[code & 63];
-      float moved[SLOTS];
-      int moved_at[SLOTS];
+  // Merge the waiting candidates of a row into its best ones: by descending score, of equal ones
+  // those that came first.
+  __device__ void merge(int row, int n) {
+    const bool is_there = lane() < n;
+    const float mine = is_there ? waiting[row * WAITING + lane()] : -__int_as_float(0x7f800000);
+    const int mine_at = is_there ? waiting_at[row * WAITING + lane()] : -1;
+    float kept[SLOTS];
+    int kept_at[SLOTS], place[SLOTS], mine_place = 0;
 #pragma unroll
-      for (int slot = 0; slot < SLOTS; ++slot) {
-        const int e = row + slot * 32 + lane();
-        const bool is_first = slot == 0 && lane() == 0;
-        const bool stays = best[e] >= score;
-        const bool is_place = is_first || best[e - 1] >= score;
-        moved[slot] = stays ? best[e] : is_place ? score : best[e - 1];
-        moved_at[slot] = stays ? at[e] : is_place ? position : at[e - 1];
-      }
-      __syncwarp();
-#pragma unroll
-      for (int slot = 0; slot < SLOTS; ++slot) {
-        best[row + slot * 32 + lane()] = moved[slot];
-        at[row + slot * 32 + lane()] = moved_at[slot];
-      }
-      __syncwarp();
+    for (int slot = 0; slot < SLOTS; ++slot) {
+      place[slot] = slot * 32 + lane();
+      kept[slot] = best[row * 32 * SLOTS + place[slot]];
+      kept_at[slot] = at[row * 32 * SLOTS + place[slot]];
     }
+#pragma unroll 8
+    for (int from = 0; from < n; ++from) {
+      const float other = __shfl_sync(FULL, mine, from);
+      int n_before = 0;
+#pragma unroll
+      for (int slot = 0; slot < SLOTS; ++slot) {
+        place[slot] += other > kept[slot];
+        n_before += __popc(__ballot_sync(FULL, kept[slot] >= other));
+      }
+      if (lane() == from) mine_place += n_before;
+      mine_place += other > mine || (other == mine && from < lane());
+    }
+    __syncwarp();
+#pragma unroll
+    for (int slot = 0; slot < SLOTS; ++slot)
+      if (place[slot] < 32 * SLOTS) {
+        best[row * 32 * SLOTS + place[slot]] = kept[slot];
+        at[row * 32 * SLOTS + place[slot]] = kept_at[slot];
+      }
+    if (is_there && mine_place < 32 * SLOTS) {
+      best[row * 32 * SLOTS + mine_place] = mine;
+      at[row * 32 * SLOTS + mine_place] = mine_at;
+    }
+    __syncwarp();
+  }
+
+  // Merge the rows of a warp with at least this many waiting candidates. A lane has the numbers of
+  // its four rows in the bytes of `counts`; the lanes of a quarter have the same.
+  __device__ unsigned merge_rows(unsigned counts, int at_least, int warp) {
+    __syncwarp();
+#pragma unroll 1
+    for (int part = 0; part < 4; ++part) {
+      const int mine = counts >> (8 * part) & 255;
+      unsigned full = __ballot_sync(FULL, mine >= at_least) & 0x11111111u;
+      for (; full; full &= full - 1) {
+        const int group = (__ffs(full) - 1) >> 2;
+        merge(warp * 32 + part * 8 + group, __shfl_sync(FULL, mine, group * 4));
+        if (lane() >> 2 == group) counts &= ~(255u << (8 * part));
+      }
+    }
+    return counts;
   }
 };
 
@@ -297,6 +327,7 @@ __global__ void __launch_bounds__(WARPS * 32, 2) find_nearest(
     if (threadIdx.x < COLUMNS && threadIdx.x >= n_filled) where[threadIdx.x] = -1;
     return n_filled;
   };
+  unsigned counts = 0;
   int* where = tile.where;
   int* where_next = tile.where + COLUMNS;
   const auto cell_of = [&](int column) { return int64(where[column]); };
@@ -343,61 +374,51 @@ __global__ void __launch_bounds__(WARPS * 32, 2) find_nearest(
       }
     }
 
-    // Candidates above the least score of their row wait, and are inserted in their order.
-    float least[2][2];
+    // Candidates above the least score of their row wait to be merged.
+    float least[4];
     const auto read_least = [&]() {
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
-#pragma unroll
-        for (int eight = 0; eight < 2; ++eight)
-          least[half][eight] =
-              tile.best[(warp * 32 + half * 16 + eight * 8 + group + 1) * 32 * SLOTS - 1];
+      for (int part = 0; part < 4; ++part)
+        least[part] = tile.best[(warp * 32 + part * 8 + group + 1) * 32 * SLOTS - 1];
     };
     read_least();
-    bool is_any = false;
 #pragma unroll
     for (int c = 0; c < COLUMNS / 8; ++c) {
       const float2 add = *reinterpret_cast<const float2*>(tile.added + c * 8 + quarter * 2);
+      bool is_any = false;
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
+      for (int i = 0; i < 8; ++i) {
+        float& product = products[i >> 2][c][i & 3];
+        product += i & 1 ? add.y : add.x;
+        is_any |= product > least[i >> 1];
+      }
+      if (!__any_sync(FULL, is_any)) continue;
 #pragma unroll
-        for (int part = 0; part < 4; ++part) {
-          products[half][c][part] += part & 1 ? add.y : add.x;
-          is_any |= products[half][c][part] > least[half][part >> 1];
+      for (int i = 0; i < 8; ++i) {
+        const int part = i >> 1;
+        const float product = products[i >> 2][c][i & 3];
+        const bool passes = product > least[part];
+        const unsigned of_row = __ballot_sync(FULL, passes) >> (group * 4) & 15;
+        if (passes) {
+          const int before = (counts >> (8 * part) & 255) + __popc(of_row & ((1 << quarter) - 1));
+          const int to = (warp * 32 + part * 8 + group) * WAITING + before;
+          tile.waiting[to] = product;
+          tile.waiting_at[to] = where[c * 8 + quarter * 2 + (i & 1)];
         }
-    }
-    if (__any_sync(FULL, is_any)) {
-      int n_waiting = 0;
-#pragma unroll
-      for (int c = 0; c < COLUMNS / 8; ++c)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-#pragma unroll
-          for (int part = 0; part < 4; ++part) {
-            const bool passes = products[half][c][part] > least[half][part >> 1];
-            const unsigned mask = __ballot_sync(FULL, passes);
-            if (passes) {
-              const int i = warp * QUEUE + n_waiting + __popc(mask & ((1u << lane()) - 1));
-              tile.waiting[i] = products[half][c][part];
-              tile.waiting_at[i] = (half * 16 + (part >> 1) * 8 + group) << 6 |
-                                   (c * 8 + quarter * 2 + (part & 1));
-            }
-            n_waiting += __popc(mask);
-          }
-          if (n_waiting > QUEUE - 128) {
-            tile.insert_waiting(n_waiting, warp, where);
-            n_waiting = 0;
-            read_least();
-          }
-        }
-      tile.insert_waiting(n_waiting, warp, where);
+        counts += __popc(of_row) << (8 * part);
+      }
+      // Whether a byte of the counts is at least FULL_FROM.
+      if (__any_sync(FULL, (counts + 0x01010101u * (128 - FULL_FROM)) & 0x80808080u)) {
+        counts = tile.merge_rows(counts, FULL_FROM, warp);
+        read_least();
+      }
     }
     int* const done = where;
     where = where_next;
     where_next = done;
   }
 
-  __syncthreads();
+  tile.merge_rows(counts, 1, warp);
   for (int row = warp * 32; row < warp * 32 + 32 && row < task.n; ++row) {
     const int64 query = task.first + row;
     const int itself = own ? (query_numbers ? query_numbers[query] : int(query)) : -1;

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 # As in nearest.cu.
 ROWS = 128
-_COLUMNS, _WARPS, _QUEUE, _FIELDS = 64, 4, 256, 6
+_COLUMNS, _WARPS, _WAITING = 64, 4, 32
 _LAST = 2**31 - 1
 # Proposals per query are 32 times one of these.
 _SLOTS = (1, 2, 4)
-_DEEPEST = 64  # dimensions in shared memory at once
+# Dimensions in shared memory at once: with more, a multiprocessor holds one block, not two.
+_DEEPEST = 56
 _TASKS_AT_ONCE = 65_536
 _FOUND_AT_ONCE = 2**26  # neighbours of the queries that are compared with all candidates
 _CELLS_AT_ONCE = 2**20
@@ -307,5 +308,5 @@ def _eighths(n_dims: int) -> int:
 
 
 def _shared_bytes(depth: int, slots: int) -> int:
-    rows = (ROWS + _COLUMNS) * (depth + 4) + 3 * _COLUMNS
-    return 4 * (rows + 2 * ROWS * 32 * slots + 2 * _WARPS * _QUEUE)
+    vectors = (ROWS + _COLUMNS) * (depth + 4) + 3 * _COLUMNS
+    return 4 * (vectors + 2 * ROWS * (32 * slots + _WAITING))
