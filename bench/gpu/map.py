@@ -59,7 +59,7 @@ def measure(n_cells: int, goal: float, *, picture: Path | None = None) -> list[s
     start = now()
     index = inverted_lists.build(x, N_NEIGHBORS, recall=goal)
     built = now()
-    indices, distances = index.neighbors(N_NEIGHBORS, dtype=np.float32)
+    indices, distances = index.neighbors(N_NEIGHBORS)
     searched = now()
     for phase in _PHASES:
         setattr(inverted_lists_gpu, phase, plain[phase])

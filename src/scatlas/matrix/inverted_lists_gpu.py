@@ -56,20 +56,18 @@ class GpuInvertedLists(NamedTuple):
         """Number of lists."""
         return self.bounds.size - 1
 
-    def neighbors(
-        self, n_neighbors: int, *, dtype: type[np.floating[Any]] = np.float64
-    ) -> tuple[GpuArray, GpuArray]:
+    def neighbors(self, n_neighbors: int) -> tuple[GpuArray, GpuArray]:
         """Nearest cells of each indexed cell.
 
         Returns
         -------
         indices : int32 ``[n_cells, n_neighbors]``, on the GPU
             The cell itself first, the others by distance, those at equal distance by number.
-        distances : `dtype` ``[n_cells, n_neighbors]``, on the GPU
+        distances : float64 ``[n_cells, n_neighbors]``, on the GPU
             Exact distances in the index's metric.
         """
         numbers = Numbers(self.order, self.order, self.order)
-        return self._search(self.cells, self.bounds, numbers, n_neighbors, dtype, own=True)
+        return self._search(self.cells, self.bounds, numbers, n_neighbors, own=True)
 
     def search(self, x: Any, n_neighbors: int) -> tuple[GpuArray, GpuArray]:
         """Nearest indexed cells of new cells.
@@ -94,7 +92,7 @@ class GpuInvertedLists(NamedTuple):
         order, bounds = _group(lists, self.n_lists)
         queries = Cells(queries.exact[order], queries.search[order])
         numbers = Numbers(None, self.order, order)
-        return self._search(queries, bounds, numbers, n_neighbors, np.float64, own=False)
+        return self._search(queries, bounds, numbers, n_neighbors, own=False)
 
     def _search(
         self,
@@ -102,7 +100,6 @@ class GpuInvertedLists(NamedTuple):
         bounds: Ints,
         numbers: Numbers,
         n: int,
-        dtype: type[np.floating[Any]],
         *,
         own: bool,
     ) -> tuple[GpuArray, GpuArray]:
@@ -114,7 +111,7 @@ class GpuInvertedLists(NamedTuple):
         device_bounds = cp.asarray(self.bounds)
         tasks = Tasks(cp.asarray(table), lists.ravel(), device_bounds, self.centres.search)
         shape = queries.exact.shape[0], n
-        out = cp.empty(shape, np.int32), cp.empty(shape, dtype)
+        out = cp.empty(shape, np.int32), cp.empty(shape)
         nearest_gpu.nearest(
             *(queries, self.cells, tasks, n, numbers, out),
             cosine=self.space.cosine,

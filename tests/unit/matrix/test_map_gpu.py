@@ -344,7 +344,6 @@ def test_lists_and_neighbours_are_the_cpus(gpu, monkeypatch, metric, dtype):
     ]:
         np.testing.assert_array_equal(found[0], expected[0])
         np.testing.assert_array_equal(found[1], expected[1])
-    assert there.neighbors(6, dtype=np.float32)[1].dtype == np.float32
 
 
 def test_public_functions_are_the_cpus(gpu, monkeypatch, caplog):

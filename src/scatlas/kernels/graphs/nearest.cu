@@ -202,11 +202,11 @@ struct Rows {
 
 // Rank the proposals of a query by exact scores and write the nearest. Returns whether no other
 // candidate can be among them: products are off by at most `error` of the vectors' lengths.
-template <typename Q, typename C, typename D, int SLOTS>
+template <typename Q, typename C, int SLOTS>
 __device__ bool finish_row(
     const Tile<SLOTS>& tile, int row, const Q* query, const C* cells, const int* cell_numbers,
     const float* search, const float* shift, int n_dims, int itself, int64 n_candidates, int n,
-    bool cosine, bool root, int* numbers, D* distances) {
+    bool cosine, bool root, int* numbers, double* distances) {
   const float* best = tile.best + row * 32 * SLOTS;
   const int* at = tile.at + row * 32 * SLOTS;
   double score[SLOTS];
@@ -238,9 +238,9 @@ __device__ bool finish_row(
 #pragma unroll
   for (int slot = 0; slot < SLOTS; ++slot) {
     if (number[slot] != LAST && rank[slot] < n) {
-      const double value = score[slot] < 0.0 ? 0.0 : root ? sqrt(score[slot]) : score[slot];
       numbers[rank[slot]] = number[slot];
-      distances[rank[slot]] = D(value);
+      distances[rank[slot]] =
+          score[slot] < 0.0 ? 0.0 : root ? sqrt(score[slot]) : score[slot];
     }
     const unsigned is_last = __ballot_sync(FULL, number[slot] != LAST && rank[slot] == n - 1);
     if (is_last) last = __shfl_sync(FULL, score[slot], __ffs(is_last) - 1);
@@ -274,7 +274,7 @@ __device__ bool finish_row(
   return square - 2.0 * lowest - off - 1e-30 > last;
 }
 
-template <typename Q, typename C, typename D, int SLOTS, int EIGHTHS>
+template <typename Q, typename C, int SLOTS, int EIGHTHS>
 __global__ void __launch_bounds__(WARPS * 32, 2) find_nearest(
     const float* __restrict__ query_search, const float* __restrict__ cell_search,
     const Q* __restrict__ queries, const C* __restrict__ cells, int n_dims,
@@ -282,7 +282,7 @@ __global__ void __launch_bounds__(WARPS * 32, 2) find_nearest(
     const int64* __restrict__ bounds, const float* __restrict__ shifts,
     const int* __restrict__ query_numbers, const int* __restrict__ cell_numbers,
     const int* __restrict__ places, int n, bool own, bool cosine, bool root,
-    int* __restrict__ numbers, D* __restrict__ distances, uint8* __restrict__ unsure) {
+    int* __restrict__ numbers, double* __restrict__ distances, uint8* __restrict__ unsure) {
   // Four floats more than the depth per row, so that lanes read different banks.
   constexpr int DEPTH = 8 * EIGHTHS, PITCH = DEPTH + 4;
   extern __shared__ float shared[];
@@ -423,7 +423,7 @@ __global__ void __launch_bounds__(WARPS * 32, 2) find_nearest(
     const int64 query = task.first + row;
     const int itself = own ? (query_numbers ? query_numbers[query] : int(query)) : -1;
     const int64 place = places ? places[query] : task.out + row;
-    const bool is_sure = finish_row<Q, C, D, SLOTS>(
+    const bool is_sure = finish_row<Q, C, SLOTS>(
         tile, row, queries + query * n_dims, cells, cell_numbers, query_search + query * n_dims,
         shift, n_dims, itself, n_candidates, n, cosine, root, numbers + place * n,
         distances + place * n);

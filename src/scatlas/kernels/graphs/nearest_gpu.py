@@ -174,7 +174,7 @@ def nearest(
     numbers
         Names of queries and cells.
     out
-        int32 numbers and float32 or float64 distances ``[n_rows, n]``, written for each query:
+        int32 numbers and float64 distances ``[n_rows, n]``, written for each query:
         ordered by distance, equal ones by number. Entries beyond the candidates are not written.
     cosine
         Scores are ``1 - cosine``, not squared distances.
@@ -194,7 +194,7 @@ def nearest(
             unsure[:] = cp.arange(ROWS) < part.table[:, 1:2]
         else:
             eighths = _eighths(n_dims)
-            types = queries.exact.dtype, cells.exact.dtype, distances.dtype
+            types = queries.exact.dtype, cells.exact.dtype
             run = cuda.kernel("graphs/nearest", "find_nearest", *types, slots, eighths)
             n_bytes = _shared_bytes(8 * eighths, slots)
             run.max_dynamic_shared_size_bytes = n_bytes
@@ -222,7 +222,7 @@ def nearest(
                 place = numbers.places[query]
             # Beyond the candidates there is nothing to write.
             near = cp.where(near == _LAST, found[place], near)
-            kept = distances[place].astype(np.float64)
+            kept = distances[place]
             scores = cp.where(cp.isinf(scores), kept, cp.sqrt(scores) if root else scores)
             found[place], distances[place] = near, scores
 
