@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 from scatlas import blocks
+from scatlas.get import on_backend
 from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.io.products.map_store import write_map
 from scatlas.matrix import inverted_lists
@@ -20,7 +21,8 @@ CELLS_AT_ONCE = 65_536
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = script.parser(__doc__)
+    parser = script.parser(__doc__, gpu=True)
+    parser.set_defaults(cluster="")  # works in this process, on one GPU
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
     parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
@@ -43,8 +45,9 @@ def main(argv: list[str] | None = None) -> None:
             logger.info("the sample has all %s cells, and so has its map", f"{n_cells:,}")
             parts = iter([(sample.places, {"leiden": sample.codes})])
         else:
+            x = on_backend(found.x)
             index = inverted_lists.build(
-                found.x, sample.n_neighbors, metric=found.metric, random_state=args.seed
+                x, sample.n_neighbors, metric=found.metric, random_state=args.seed
             )
             notes["recall"] = index.recall
             starts = range(0, n_cells, CELLS_AT_ONCE)

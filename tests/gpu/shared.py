@@ -10,13 +10,9 @@ import numpy as np
 import pytest
 
 
-def needs(package: str, *, optional: bool = False) -> pytest.MarkDecorator:
-    """Skip without the package; with ``SCATLAS_REQUIRE_GPU`` fail instead.
-
-    Optional packages (of the extras ``gpu-embed-*``) may be missing even then.
-    """
-    required = os.environ.get("SCATLAS_REQUIRE_GPU") and not optional
-    missing = find_spec(package) is None and not required
+def needs(package: str) -> pytest.MarkDecorator:
+    """Skip without the package; with ``SCATLAS_REQUIRE_GPU`` fail instead."""
+    missing = find_spec(package) is None and not os.environ.get("SCATLAS_REQUIRE_GPU")
     return pytest.mark.skipif(missing, reason=f"{package} is not installed")
 
 

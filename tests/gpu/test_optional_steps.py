@@ -48,7 +48,6 @@ def test_the_preset_of_many_gpus_is_that_of_the_cpu(tmp_path_factory: pytest.Tem
 
 
 @needs("snakemake")
-@needs("cuvs", optional=True)
 def test_mixed_cells_have_the_cpus_neighbours(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("mixed")
     plates = {f"p{number}": folder / f"p{number}.h5ad" for number in (1, 2, 3)}

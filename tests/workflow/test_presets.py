@@ -23,7 +23,7 @@ PLATE_RULES = ("load", "qc_filter", "normalize", "hvg", "select_genes")
 PLATE_RULES += ("group_sums",)
 ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "base", "subset", *SAMPLE_STEPS, "map")
 ATLAS_RULES += ("atlas", "by_gene", "cell_groups", "markers", "report")
-GPU_RULES = ("hvg", "select_genes", "pca", "neighbors", "umap", "leiden", "integrate")
+GPU_RULES = ("hvg", "select_genes", "pca", "neighbors", "umap", "leiden", "map", "integrate")
 ON_DEMAND = (
     "simulate",
     "split",

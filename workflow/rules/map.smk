@@ -87,4 +87,4 @@ rule map:
         f"{RUN}"
         " {input.script:q} --pca {params.pca:q} --umap {input.umap:q}"
         " --seed {params.seed} --map {params.map:q}"
-        f"{STEP_TAIL}"
+        f"{DEVICE_OPTIONS}{STEP_TAIL}"

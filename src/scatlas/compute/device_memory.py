@@ -35,7 +35,7 @@ def memory(
     devices: Sequence[int] | None = None,
     share: float = 1,
 ) -> None:
-    """Choose how GPU memory is allocated, for CuPy and for RMM (cuML, cuGraph).
+    """Choose how GPU memory is allocated, for CuPy and for RMM.
 
     Existing arrays keep their memory and stay valid.
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from scatlas.kernels.graphs import umap_cpu
+from scatlas import blocks
+from scatlas.kernels.dispatch import kernels_for
 from scatlas.matrix.projection import novelty, project_layout, vote_labels
 
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
     from scatlas.arrays.array_types import Array, Float32Array, Floats, Ints
     from scatlas.matrix.inverted_lists import InvertedLists
+    from scatlas.matrix.inverted_lists_gpu import GpuInvertedLists
 
     MappedPart = tuple[Float32Array, dict[str, Array]]
 
@@ -48,7 +51,9 @@ class Sample(NamedTuple):
     seed: int
 
 
-def map_cells(sample: Sample, index: InvertedLists, parts: Iterable[Array]) -> Iterator[MappedPart]:
+def map_cells(
+    sample: Sample, index: InvertedLists | GpuInvertedLists, parts: Iterable[Array]
+) -> Iterator[MappedPart]:
     """Map all cells, part by part.
 
     Sampled cells keep their place and cluster. All others take them from their nearest sampled
@@ -61,7 +66,7 @@ def map_cells(sample: Sample, index: InvertedLists, parts: Iterable[Array]) -> I
     sample
         The sample and its map.
     index
-        Inverted lists of the sampled cells' components.
+        Inverted lists of the sampled cells' components; on a GPU, all work is done there.
     parts
         Components of all cells in order, float ``[n, n_dims]`` each.
 
@@ -74,6 +79,10 @@ def map_cells(sample: Sample, index: InvertedLists, parts: Iterable[Array]) -> I
         nearest sampled cells, by their weights in UMAP's transform, that are in its cluster.
         ``map_distance``, float64: :func:`scatlas.matrix.projection.novelty`.
     """
+    put = partial(np.asarray, like=index.order)
+    known = (sample.places, sample.codes, sample.usual)
+    places, codes, usual = map(put, known)
+    sample = sample._replace(places=places, codes=codes, usual=usual)
     start = 0
     for x in parts:
         rows = np.arange(start, start + len(x))
@@ -84,39 +93,38 @@ def map_cells(sample: Sample, index: InvertedLists, parts: Iterable[Array]) -> I
 
 
 def _map_part(
-    sample: Sample, index: InvertedLists, x: Array, rows: Ints, known: Ints
+    sample: Sample, index: InvertedLists | GpuInvertedLists, x: Array, rows: Ints, known: Ints
 ) -> MappedPart:
     """Map cells of the given rows, among which are the ``known`` ones of the sample."""
     neighbours, distances = index.search(x, sample.n_neighbors)
-    own = sample.rows[known] - rows[0]
-    others = np.ones(rows.size, bool)
-    others[own] = False
-    places = np.empty((rows.size, sample.places.shape[1]), np.float32)
+    put = partial(np.asarray, like=neighbours)  # where the index is
+    n = sample.n_neighbors
+    own, known = put(sample.rows[known] - rows[0]), put(known)
+    is_other = np.ones_like(neighbours, bool, shape=rows.size)
+    is_other[own] = False
+    others = np.flatnonzero(is_other)
+    places = np.empty_like(sample.places, shape=(rows.size, sample.places.shape[1]))
     places[own] = sample.places[known]
     places[others] = project_layout(
         sample.places,
         neighbours[others],
         distances[others],
         sample.curve,
-        keys=rows[others].astype(np.uint64),
+        keys=put(rows.astype(np.uint64))[others],
         seed=sample.seed,
     )
-    itself = np.full(rows.size, sample.n_neighbors - 1)
+    itself = np.full_like(others, n - 1, shape=rows.size)
     is_itself = neighbours[own] == known[:, None]
     # Among more than n_neighbors equal cells it may be missing: then any of them stands for it.
     itself[own] = np.where(is_itself.any(axis=1), is_itself.argmax(axis=1), itself[own])
-    neighbours, distances = (_leave_out(table, itself) for table in (neighbours, distances))
+    kept = np.arange(n, like=neighbours) != itself[:, None]
+    neighbours, distances = (table[kept].reshape(-1, n - 1) for table in (neighbours, distances))
     codes, shares = vote_labels(sample.codes, neighbours, distances)
     codes[own] = sample.codes[known]
-    weights = umap_cpu.memberships_in_reference(distances[own]).astype(np.float64)
+    kernels = kernels_for("graphs.umap", distances)
+    weights = kernels.memberships_in_reference(distances[own]).astype(np.float64)
     agree = sample.codes[neighbours[own]] == codes[own][:, None]
     shares[own] = (weights * agree).sum(axis=1) / weights.sum(axis=1)
     distances = novelty(neighbours, distances, sample.usual)
-    return places, {"leiden": codes, "leiden_share": shares, "map_distance": distances}
-
-
-def _leave_out(table: Array, column: Ints) -> Array:
-    """Table without one entry per row."""
-    kept = np.ones(table.shape, bool)
-    kept[np.arange(len(table)), column] = False
-    return table[kept].reshape(len(table), -1)
+    found = {"leiden": codes, "leiden_share": shares, "map_distance": distances}
+    return blocks.on_host(places), {name: blocks.on_host(x) for name, x in found.items()}

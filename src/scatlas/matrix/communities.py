@@ -10,13 +10,16 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
-from scatlas.kernels.graphs.communities_cpu import Communities, Edges, move, propose, sweep
+from scatlas import blocks
+from scatlas.arrays.kinds import is_gpu
+from scatlas.kernels.dispatch import kernels_for
+from scatlas.kernels.graphs.communities_cpu import Communities, Edges, sweep
 from scatlas.matrix.cell_blocks import over_cells
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from scatlas.arrays.array_types import Ints
+    from scatlas.arrays.array_types import Array, Ints
 
 _SCALE = 2**20  # of weights as whole numbers, with the heaviest edge at this number
 # One of four nodes moves per round: with one of two, modularity is up to 0.6% lower.
@@ -29,7 +32,14 @@ _FEW = 1000  # rounds end if fewer than one of this many nodes moves
 _LEAST_GAIN = 1e-5  # of modularity, relative, of an iteration that another one follows
 
 
-def leiden(graph: sp.csr_matrix, *, resolution: float, n_iterations: int, seed: int) -> Ints:
+def leiden(
+    graph: sp.csr_matrix,
+    *,
+    resolution: float,
+    n_iterations: int,
+    seed: int,
+    put: Callable[[Ints], Array] = np.asarray,
+) -> Ints:
     """Communities of a graph by the Leiden algorithm, with nodes that move at the same time.
 
     Traag, Waltman, van Eck (2019): local moves, refinement of each community, aggregation. In a
@@ -48,6 +58,8 @@ def leiden(graph: sp.csr_matrix, *, resolution: float, n_iterations: int, seed: 
         Passes through all levels; negative: until modularity grows by less than 1e-5 of itself.
     seed
         Seed, 0 to 2**64 - 1.
+    put
+        Where the rounds run: ``cupy.asarray`` for a GPU, with the same result.
 
     Returns
     -------
@@ -60,7 +72,7 @@ def leiden(graph: sp.csr_matrix, *, resolution: float, n_iterations: int, seed: 
     whole = sp.csr_matrix((weights.astype(np.int64), whole.indices, whole.indptr), whole.shape)
     edges, degrees = _edges(whole), np.asarray(whole.sum(axis=1)).ravel()
     penalty = resolution / max(1, int(degrees.sum()))
-    search = _Search(penalty, seed, itertools.count())
+    search = _Search(penalty, seed, itertools.count(), put)
     best, highest = np.arange(degrees.size), -np.inf
     for _ in itertools.count() if n_iterations < 0 else range(n_iterations):
         labels = _iterate(edges, degrees, best, search)
@@ -80,6 +92,7 @@ class _Search(NamedTuple):
     penalty: float
     seed: int
     numbers: Iterator[int]
+    put: Callable[[Ints], Array]
 
 
 def _iterate(edges: Edges, degrees: Ints, labels: Ints, search: _Search) -> Ints:
@@ -116,31 +129,38 @@ def _optimise(
     totals, sizes = np.zeros(n, np.int64), np.bincount(labels, minlength=n)
     np.add.at(totals, labels, degrees)
     communities = Communities(labels.copy(), totals, sizes)
-    state = edges, degrees, communities, within
     if n <= _SWEEP_UP_TO:
         for _ in range(_MAX_ROUNDS):
+            state = edges, degrees, communities, within
             if not sweep(*state, penalty=search.penalty, only_single=only_single):
                 break
         return communities.labels
-    out = labels.copy()
+    edges, communities = Edges(*map(search.put, edges)), Communities(*map(search.put, communities))
+    degrees, within = search.put(degrees), search.put(within)
+    kernels = kernels_for("graphs.communities", degrees)
+    out = communities.labels.copy()
     n_quiet = 0
     with over_cells(n) as call:
         for number in itertools.islice(search.numbers, _MAX_ROUNDS):
             task = partial(
-                propose,
-                *(*state, out),
+                kernels.propose,
+                *(edges, degrees, communities, within, out),
                 penalty=search.penalty,
                 only_single=only_single,
                 share=_SHARE,
                 number=number,
                 seed=search.seed,
             )
-            call(task)
-            is_quiet = move(degrees, communities, out) * _FEW < n
+            if is_gpu(degrees):
+                task()
+            else:
+                call(task)
+            is_quiet = kernels.move(degrees, communities, out) * _FEW < n
             n_quiet = n_quiet + 1 if is_quiet else 0
             if n_quiet == _SHARE:
                 break
-    return communities.labels
+    found: Ints = blocks.on_host(communities.labels)
+    return found
 
 
 def _edges(graph: sp.csr_matrix) -> Edges:

@@ -15,6 +15,7 @@ import numpy as np
 
 from scatlas import blocks
 from scatlas._util.extras import from_extra
+from scatlas.arrays.kinds import is_gpu
 from scatlas.compute.threads import n_cores
 from scatlas.kernels.graphs import nearest_cpu
 
@@ -24,20 +25,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from scatlas.kernels.graphs.nearest_cpu import Cells
+    from scatlas.matrix.inverted_lists_gpu import GpuInvertedLists
 
     Ints = NDArray[np.int64]
 
 METRICS = ("euclidean", "l2", "sqeuclidean", "cosine")
-_ROOTS = {"euclidean", "l2"}  # of squared distances
+ROOTS = {"euclidean", "l2"}  # of squared distances
 # For more cells an index is faster than the exact search.
 FASTER_FROM = 10_000
-# Lists of n cells: _LISTS * sqrt(n). More of them leave fewer candidates per cell, but each cell is
+# Lists of n cells: LISTS * sqrt(n). More of them leave fewer candidates per cell, but each cell is
 # compared with all centres, and a product of few cells is slow.
-_LISTS = 2.5
+LISTS = 2.5
 # A longer list, of cells that are nearly the same, is cut into pieces.
-_LONGEST = 4  # times the mean length
-_CELLS_PER_CENTRE, _ROUNDS = 32, 4
-_MEASURED = 1000  # cells whose exact neighbours are computed
+LONGEST = 4  # times the mean length
+CELLS_PER_CENTRE, ROUNDS = 32, 4
+MEASURED = 1000  # cells whose exact neighbours are computed
 _STANDARD_ERRORS = 2  # by which the recall of these must exceed the goal
 _CELLS_PER_TASK, _CELLS_PER_SCAN = 4096, 65_536
 _QUERIES_AT_ONCE = 262_144
@@ -166,7 +168,7 @@ class InvertedLists(NamedTuple):
                     queries, rows, self.cells, candidates, n, own=own
                 )
                 indices[rows] = numbers
-                distances[rows] = np.sqrt(scores) if self.metric in _ROOTS else scores
+                distances[rows] = np.sqrt(scores) if self.metric in ROOTS else scores
 
         return blocks.map_in_order(search, len(lists), workers=n_cores())
 
@@ -178,14 +180,15 @@ def build(
     metric: str = "euclidean",
     recall: float = 0.99,
     random_state: int | np.random.RandomState = 0,
-) -> InvertedLists:
+) -> InvertedLists | GpuInvertedLists:
     """Divide cells into lists, and choose how many of these a search reads.
 
     Parameters
     ----------
     x
         float32 or float64 ``[n_cells, n_dims]``, finite, in memory or on disk. It is not copied,
-        and its rows are read in any order.
+        and its rows are read in any order. For a CuPy array the index is on the GPU, where a copy
+        is made, with the same lists and neighbours.
     n_neighbors
         Neighbours per cell for which the recall is measured, counting the cell itself.
     metric
@@ -195,14 +198,16 @@ def build(
     random_state
         Seed of k-means and of the cells on which the recall is measured.
     """
-    with from_extra():
-        from sklearn.utils import check_random_state
+    if is_gpu(x):
+        from scatlas.matrix import inverted_lists_gpu
 
+        options: dict[str, Any] = {"metric": metric, "recall": recall}
+        return inverted_lists_gpu.build(x, n_neighbors, random_state=random_state, **options)
     x = np.asarray(x) if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
-    rng = np.random.default_rng(check_random_state(random_state).randint(2**31))
+    rng = generator(random_state)
     n_cells = x.shape[0]
-    n_lists = max(1, round(_LISTS * n_cells**0.5))
-    sample = _draw(rng, n_cells, _CELLS_PER_CENTRE * n_lists)
+    n_lists = max(1, round(LISTS * n_cells**0.5))
+    sample = draw(rng, n_cells, CELLS_PER_CENTRE * n_lists)
     cells = nearest_cpu.Cells(x, np.zeros(x.shape[1]), metric == "cosine")
     cells = cells._replace(centre=_mean(cells, sample))
     centres = _k_means(cells, sample, min(n_lists, sample.size), rng)
@@ -210,12 +215,22 @@ def build(
     used = np.diff(bounds) > 0
     centres = centres._replace(x=centres.x[used])
     bounds = np.append(bounds[:-1][used], n_cells)
-    centre_of, bounds = _cut_long_lists(bounds, _LONGEST * -(-n_cells // n_lists))
+    centre_of, bounds = cut_long_lists(bounds, LONGEST * -(-n_cells // n_lists))
     index = InvertedLists(cells, centres, centre_of, order, bounds, metric)
-    return _choose_probes(index, _draw(rng, n_cells, _MEASURED), n_neighbors, recall)
+    ranks = _ranks_of_neighbors(index, draw(rng, n_cells, MEASURED), n_neighbors)
+    n_probes, measured = choose_probes(ranks, index.n_lists, recall)
+    return index._replace(n_probes=n_probes, recall=measured)
 
 
-def _draw(rng: np.random.Generator, n_cells: int, n: int) -> Ints:
+def generator(random_state: int | np.random.RandomState) -> np.random.Generator:
+    """Random numbers of the lists of a seed."""
+    with from_extra():
+        from sklearn.utils import check_random_state
+
+    return np.random.default_rng(check_random_state(random_state).randint(2**31))
+
+
+def draw(rng: np.random.Generator, n_cells: int, n: int) -> Ints:
     """Numbers of ``n`` cells, or all, in order."""
     return np.sort(rng.choice(n_cells, min(n, n_cells), replace=False, shuffle=False))
 
@@ -233,7 +248,7 @@ def _k_means(cells: Cells, sample: Ints, n_lists: int, rng: np.random.Generator)
     # other, near in memory.
     first = np.unique(np.take(cells.x, chosen, axis=0), axis=0)
     centres = cells._replace(x=first.astype(np.float64))
-    for _ in range(_ROUNDS):
+    for _ in range(ROUNDS):
         labels = _assign(cells, sample, centres)
         sums, counts = nearest_cpu.add_by_label(cells, sample, labels, len(first))
         used = counts > 0
@@ -261,7 +276,7 @@ def _group(labels: NDArray[np.integer], n: int) -> tuple[Ints, Ints]:
     return np.argsort(labels, kind="stable"), bounds
 
 
-def _cut_long_lists(bounds: Ints, longest: int) -> tuple[Ints, Ints]:
+def cut_long_lists(bounds: Ints, longest: int) -> tuple[Ints, Ints]:
     """Old list of each new one, and bounds of these, of at most ``longest`` cells."""
     sizes = np.diff(bounds)
     pieces = -(-sizes // longest)
@@ -271,21 +286,18 @@ def _cut_long_lists(bounds: Ints, longest: int) -> tuple[Ints, Ints]:
     return old, np.append(starts, bounds[-1])
 
 
-def _choose_probes(
-    index: InvertedLists, rows: Ints, n_neighbors: int, goal: float
-) -> InvertedLists:
-    """Set the least number of lists whose cells hold the neighbours of ``rows`` to the goal.
+def choose_probes(ranks: Ints, n_lists: int, goal: float) -> tuple[int, float]:
+    """Return the least number of lists whose cells hold the neighbours to the goal, and the recall.
 
     The nearest candidates are found exactly, so a neighbour is found if its list is read: the ranks
     of the lists of the true neighbours give the recall of any number of lists.
     """
-    ranks = _ranks_of_neighbors(index, rows, n_neighbors)
-    for n_probes in range(1, index.n_lists + 1):
+    for n_probes in range(1, n_lists + 1):
         found = (ranks < n_probes).mean(axis=1)
-        error = found.std() / rows.size**0.5
+        error = found.std() / len(ranks) ** 0.5
         if found.mean() - _STANDARD_ERRORS * error >= goal:
             break
-    return index._replace(n_probes=n_probes, recall=float(found.mean()))
+    return n_probes, float(found.mean())
 
 
 def _ranks_of_neighbors(index: InvertedLists, rows: Ints, n_neighbors: int) -> Ints:

@@ -1,7 +1,7 @@
 """New cells on a map that exists, by their nearest cells of a reference.
 
 What a cell gets depends on its own neighbours alone: not on the cells projected with it, nor on
-blocks or threads.
+blocks or threads. Arguments and results are NumPy arrays, or CuPy arrays of one GPU.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scatlas.arrays.kinds import is_gpu
 from scatlas.errors import InputError
-from scatlas.kernels.graphs import layout_cpu, projection_cpu, umap_cpu
+from scatlas.kernels.dispatch import kernels_for
 from scatlas.matrix.cell_blocks import over_cells
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scatlas.arrays.array_types import Array, Float32Array, Floats, Ints, UInt64Array
     from scatlas.matrix.cell_blocks import Rows
 
@@ -71,20 +74,24 @@ def project_layout(
         A neighbour that is not in the reference.
     """
     _check_neighbours(neighbours, reference.shape[0])
+    layout = kernels_for("graphs.layout", neighbours)
     n_cells, k = neighbours.shape
-    reference = np.ascontiguousarray(reference, dtype=np.float32)
-    out = np.empty((n_cells, reference.shape[1]), np.float32)
+    reference = reference.astype(np.float32, order="C", copy=False)
+    out = np.empty_like(reference, shape=(n_cells, reference.shape[1]))
 
     def project(rows: Rows) -> None:
         own = slice(*rows)
         n = rows[1] - rows[0]
-        weights = umap_cpu.memberships_in_reference(distances[own])
-        before = projection_cpu.average(reference, neighbours[own], weights)
-        after = np.empty_like(before)
-        edges = np.arange(n + 1) * k, neighbours[own].reshape(-1), weights.reshape(-1)
+        weights = _weights(distances[own])
+        average = kernels_for("graphs.projection", neighbours).average
+        before = average(reference, neighbours[own], weights)
+        after = before.copy()
+        indptr = np.arange(n + 1, like=reference) * k
+        edges = indptr, neighbours[own].reshape(-1), weights.reshape(-1)
         for number in range(1, n_epochs):
-            layout_cpu.run_round(
-                *(before, after, reference, edges, keys[own], curve, (0, n)),
+            layout.run_round(
+                *(before, after, reference, edges, keys[own], curve),
+                **({} if is_gpu(before) else {"rows": (0, n)}),
                 number=number,
                 rate=alpha / 4 * (1.0 - (number - 1) / n_epochs),
                 pulls=1,
@@ -95,8 +102,7 @@ def project_layout(
             before, after = after, before
         out[own] = before
 
-    with over_cells(n_cells) as call:
-        call(project)
+    _over_all(n_cells, neighbours, project)
     return out
 
 
@@ -124,16 +130,17 @@ def vote_labels(codes: Array, neighbours: Array, distances: Array) -> tuple[Ints
         A neighbour that is not in the reference.
     """
     _check_neighbours(neighbours, codes.size)
-    winners = np.empty(neighbours.shape[0], np.int64)
-    shares = np.empty(neighbours.shape[0])
+    kernels = kernels_for("graphs.projection", neighbours)
+    n = neighbours.shape[0]
+    winners = np.empty_like(codes, shape=n, dtype=np.int64)
+    shares = np.empty_like(codes, shape=n, dtype=np.float64)
 
     def vote(rows: Rows) -> None:
         own = slice(*rows)
-        weights = umap_cpu.memberships_in_reference(distances[own])
-        winners[own], shares[own] = projection_cpu.vote(codes, neighbours[own], weights)
+        found = kernels.vote(codes, neighbours[own], _weights(distances[own]))
+        winners[own], shares[own] = found
 
-    with over_cells(winners.size) as call:
-        call(vote)
+    _over_all(n, neighbours, vote)
     return winners, shares
 
 
@@ -164,14 +171,14 @@ def novelty(neighbours: Array, distances: Array, usual: Floats) -> Floats:
         A neighbour that is not in the reference.
     """
     _check_neighbours(neighbours, usual.size)
-    out = np.empty(neighbours.shape[0])
+    kernels = kernels_for("graphs.projection", neighbours)
+    out = np.empty_like(usual, shape=neighbours.shape[0])
 
     def compare(rows: Rows) -> None:
         own = slice(*rows)
-        out[own] = projection_cpu.relative_distance(distances[own], neighbours[own], usual)
+        out[own] = kernels.relative_distance(distances[own], neighbours[own], usual)
 
-    with over_cells(out.size) as call:
-        call(compare)
+    _over_all(out.size, neighbours, compare)
     return out
 
 
@@ -182,6 +189,21 @@ def novelty_ranks(novelty: Floats, of_reference: Floats) -> Floats:
     the reference cells do.
     """
     return np.searchsorted(np.sort(of_reference), novelty, side="left") / of_reference.size
+
+
+def _weights(distances: Array) -> Array:
+    """Weights of the nearest cells, in UMAP's transform."""
+    weights: Array = kernels_for("graphs.umap", distances).memberships_in_reference(distances)
+    return weights
+
+
+def _over_all(n_cells: int, neighbours: Array, task: Callable[[Rows], None]) -> None:
+    """Call a task for blocks of cells over threads, or on a GPU for all."""
+    if is_gpu(neighbours):
+        task((0, n_cells))
+    else:
+        with over_cells(n_cells) as call:
+            call(task)
 
 
 def _check_neighbours(neighbours: Array, n_reference: int) -> None:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas.kernels.graphs import layout_cpu
+from scatlas.arrays.kinds import is_gpu
+from scatlas.kernels.dispatch import kernels_for
 from scatlas.matrix.cell_blocks import over_cells
 
 if TYPE_CHECKING:
-    import scipy.sparse as sp
+    from collections.abc import Callable
 
-    from scatlas.arrays.array_types import Float32Array
+    from scatlas.arrays.array_types import Array
 
 
 def lay_out(
-    start: Float32Array,
-    graph: sp.csr_matrix,
+    start: Array,
+    graph: tuple[Array, Array, Array],
     curve: tuple[float, float],
     *,
     gamma: float,
@@ -26,15 +27,16 @@ def lay_out(
     alpha: float,
     n_epochs: int,
     seed: int,
-) -> Float32Array:
+) -> Array:
     """Move cells towards their neighbours and away from random cells, in rounds.
 
     Parameters
     ----------
     start
-        float32 ``[n, n_components]``, C order; not changed.
+        float32 ``[n, n_components]``, C order, NumPy or CuPy; not changed.
     graph
-        Symmetric weights above zero ``[n, n]``.
+        ``indptr``, ``indices`` (on a GPU int32) and weights above zero of a symmetric CSR graph
+        ``[n, n]``, where ``start`` is.
     curve
         ``a`` and ``b`` of the low-dimensional weight ``1 / (1 + a * d**(2 * b))``.
     gamma
@@ -50,25 +52,35 @@ def lay_out(
 
     Returns
     -------
-    float32 ``[n, n_components]``; its bits depend on the arguments alone.
+    float32 ``[n, n_components]``; its bits depend on the arguments alone. On a GPU a round is the
+    CPU's to rounding.
     """
-    n_cells = graph.shape[0]
-    weights = (graph.data / graph.data.max(initial=0)).astype(np.float32)
-    edges = graph.indptr.astype(np.int64, copy=False), graph.indices, weights
-    keys = np.arange(n_cells, dtype=np.uint64)
-    before, after = start.copy(), np.empty_like(start)
-    with over_cells(n_cells) as call:
+    indptr, indices, weights = graph
+    largest = weights.max() if weights.size else 1
+    weights = weights.astype(np.float32, copy=False) if largest == 1 else weights / largest
+    edges = indptr.astype(np.int64, copy=False), indices, weights.astype(np.float32, copy=False)
+    before, after = start.copy(), start.copy()
+    kernels = kernels_for("graphs.layout", start)
+
+    def move_all(call: Callable[..., Any], keys: Array | None) -> Array:
+        nonlocal before, after
         for number in range(1, n_epochs):
-            move = partial(
-                layout_cpu.run_round,
-                *(before, after, before, edges, keys, curve),
-                number=number,
-                rate=alpha * (1.0 - (number - 1) / n_epochs),
-                pulls=2,
-                gamma=gamma,
-                negative_sample_rate=negative_sample_rate,
-                seed=seed,
+            call(
+                partial(
+                    kernels.run_round,
+                    *(before, after, before, edges, keys, curve),
+                    number=number,
+                    rate=alpha * (1.0 - (number - 1) / n_epochs),
+                    pulls=2,
+                    gamma=gamma,
+                    negative_sample_rate=negative_sample_rate,
+                    seed=seed,
+                )
             )
-            call(move)
             before, after = after, before
-    return before
+        return before
+
+    if is_gpu(start):
+        return move_all(lambda move: move(), None)
+    with over_cells(len(start)) as call:
+        return move_all(call, np.arange(len(start), dtype=np.uint64))

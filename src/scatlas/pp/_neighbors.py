@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from scatlas import blocks, elements
 from scatlas.arrays.kinds import kind_of
 from scatlas.errors import InputError
-from scatlas.kernels.build.rapids import load_library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import ModuleType
 
     import numpy as np
     import scipy.sparse as sp
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from scatlas.matrix.inverted_lists import InvertedLists
+    from scatlas.matrix.inverted_lists_gpu import GpuInvertedLists
 
 logger = logging.getLogger(__name__)
 
@@ -49,9 +48,9 @@ def neighbors(
     1,000 cells. The result does not depend on the number of threads, or on the blocks of a Dask
     array. A dense representation in memory or in a memory-mapped file is not copied.
 
-    A dense representation on the GPU (a CuPy array, or Dask array of these) is searched there, by
-    cuVS: exactly up to 2,000,000 cells, beyond by NN-descent. Where cuVS is not installed, or does
-    not offer the metric, the CPU does it, and a warning is logged.
+    A dense representation on the GPU (a CuPy array, or Dask array of these) is searched there: with
+    the CPU's lists, neighbours and distances, and no copy of it but one. Other metrics and searches
+    than those of inverted lists run on the CPU, and a warning is logged.
 
     Parameters
     ----------
@@ -82,8 +81,7 @@ def neighbors(
     recall
         Least share of the true neighbours that inverted lists find; ignored by other searches.
     random_state
-        Seed of the inverted lists, and of NN-descent on the CPU; the exact search draws nothing,
-        and cuVS's NN-descent takes no seed.
+        Seed of the inverted lists and of NN-descent; the exact search draws nothing.
     key_added
         Prefix of the ``obsp`` keys and key of ``uns``, in place of scanpy's own.
     copy
@@ -116,10 +114,9 @@ def neighbors(
 
     Inverted lists: :mod:`scatlas.matrix.inverted_lists`.
 
-    On the GPU the exact search finds the CPU's neighbours and distances, to the rounding of the
-    last digits of float64, the same on every run; the metrics are ``"euclidean"``, ``"l2"``,
-    ``"sqeuclidean"`` and ``"cosine"``. Two runs of NN-descent there find slightly different
-    neighbours. The graph is written to the main memory, as from the CPU.
+    On the GPU the same neighbours are found on every run, with the bits of the CPU's distances;
+    weights of the graph agree to the rounding of ``exp``. The graph is written to the main memory,
+    as from the CPU.
     """
     _check_options(n_neighbors, knn=knn, method=method, transformer=transformer, recall=recall)
     if adata.n_obs < 3:
@@ -131,19 +128,16 @@ def neighbors(
         logger.warning("only %d cells: n_neighbors is now %d", adata.n_obs, n_neighbors)
 
     x = elements.get_representation(adata, use_rep, n_pcs)
-    cuvs = _cuvs(x, metric, metric_kwds, transformer) if kind_of(x).gpu else None
-    x = blocks.on_host(x) if cuvs is None else x
+    if not _suits_gpu(x, metric, metric_kwds, transformer):
+        x = blocks.on_host(x)
     elements.check_finite_values(x, elements.representation_name(adata, use_rep, n_pcs))
     found: dict[str, Any] = {}
-    if cuvs is None and _take_lists(x, transformer, metric, metric_kwds):
+    if _take_lists(x, transformer, metric, metric_kwds):
         index = _index(x, n_neighbors, metric, recall, random_state)
         indices, distances = index.neighbors(n_neighbors)
         found["recall"] = index.recall
     else:
-        x = elements.to_contiguous(x) if cuvs is None else x
-        indices, distances = _search(
-            x, n_neighbors, transformer, metric, metric_kwds, random_state, cuvs
-        )
+        indices, distances = _search(x, n_neighbors, transformer, metric, metric_kwds, random_state)
     prefix = "" if key_added is None else f"{key_added}_"
     params: dict[str, Any] = {
         "n_neighbors": n_neighbors,
@@ -163,9 +157,10 @@ def neighbors(
         "distances_key": f"{prefix}distances",
         "params": params,
     }
-    adata.obsp[f"{prefix}distances"] = _neighbor_matrix(indices, distances)
     if method is not None:
         adata.obsp[f"{prefix}connectivities"] = connectivities(indices, distances)
+    indices, distances = blocks.on_host(indices), blocks.on_host(distances)
+    adata.obsp[f"{prefix}distances"] = _neighbor_matrix(indices, distances)
     return adata if copy else None
 
 
@@ -215,7 +210,7 @@ def _index(
     metric: Any,
     recall: float,
     random_state: int | np.random.RandomState,
-) -> InvertedLists:
+) -> InvertedLists | GpuInvertedLists:
     from scatlas.matrix import inverted_lists
 
     index = inverted_lists.build(
@@ -235,34 +230,28 @@ def _search(
     metric: Any,
     metric_kwds: Mapping[str, Any],
     random_state: int | np.random.RandomState,
-    cuvs: ModuleType | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Indices of the neighbours ``[n_cells, n_neighbors]`` and their distances."""
-    search: Any
-    if cuvs is None:
-        from scatlas.matrix import knn as search
+    if kind_of(x).gpu:
+        from scatlas.matrix import inverted_lists_gpu
 
-        options: dict[str, Any] = {"metric_kwds": _with_spread(x, metric, metric_kwds)}
-        descent, place = {"random_state": random_state}, ""
-        threads = " on one thread"
-    else:
-        from scatlas.kernels.graphs import knn_gpu as search
+        logger.info("neighbours of %d cells in %d dimensions: exact search on the GPU", *x.shape)
+        return inverted_lists_gpu.exact(x, n_neighbors, metric=metric)
+    from scatlas.matrix import knn
 
-        options = {"cuvs": cuvs}
-        descent, place = {}, " on the GPU"
-        threads = place
-    if transformer == "sklearn" or (transformer is None and x.shape[0] <= search.EXACT_UP_TO):
-        logger.info("neighbours of %d cells in %d dimensions: exact search%s", *x.shape, place)
-        find = search.exact
+    x = elements.to_contiguous(x)
+    options: dict[str, Any] = {"metric_kwds": _with_spread(x, metric, metric_kwds)}
+    find: Callable[..., tuple[np.ndarray, np.ndarray]] = knn.exact
+    if transformer == "sklearn" or (transformer is None and x.shape[0] <= knn.EXACT_UP_TO):
+        logger.info("neighbours of %d cells in %d dimensions: exact search", *x.shape)
     else:
         logger.info(
-            "neighbours of %d cells in %d dimensions: NN-descent%s (%s)",
+            "neighbours of %d cells in %d dimensions: NN-descent on one thread (%s)",
             *x.shape,
-            threads,
-            "asked for" if transformer else f"the exact search is for up to {search.EXACT_UP_TO:,}",
+            "asked for" if transformer else f"the exact search is for up to {knn.EXACT_UP_TO:,}",
         )
-        options |= descent
-        find = search.approximate
+        options["random_state"] = random_state
+        find = knn.approximate
     try:
         return find(x, n_neighbors, metric=metric, **options)
     except InputError:
@@ -300,26 +289,27 @@ def _with_spread(x: Any, metric: Any, metric_kwds: Mapping[str, Any]) -> Mapping
     return {"VI": np.linalg.inv(covariance).T}
 
 
-def _cuvs(
-    x: Any, metric: Any, metric_kwds: Mapping[str, Any], transformer: str | None = None
-) -> ModuleType | None:
-    """cuVS, if it can search this matrix on the GPU; why not is logged."""
-    from scatlas.kernels.graphs import knn_gpu
+def _suits_gpu(
+    x: Any, metric: Any, metric_kwds: Mapping[str, Any], transformer: str | None
+) -> bool:
+    """Whether the GPU searches these cells, which may lie there; why not is logged."""
+    from scatlas.matrix import inverted_lists
 
-    if transformer == "ivf":
-        logger.warning("transformer='ivf' has no GPU kernels: neighbours on the CPU")
-        return None
-    if blocks.is_sparse(x):
-        logger.warning("cuVS takes dense cells, these are sparse: neighbours on the CPU")
-        return None
-    if metric not in knn_gpu.METRICS or metric_kwds:
+    if not kind_of(x).gpu:
+        return False
+    if transformer == "pynndescent":
+        logger.warning("transformer='pynndescent' has no GPU kernels: neighbours on the CPU")
+    elif blocks.is_sparse(x):
+        logger.warning("the GPU takes dense cells, these are sparse: neighbours on the CPU")
+    elif metric not in inverted_lists.METRICS or metric_kwds:
         logger.warning(
             "on the GPU the metric is one of %s without metric_kwds, not %r: neighbours on the CPU",
-            ", ".join(knn_gpu.METRICS),
+            ", ".join(inverted_lists.METRICS),
             metric,
         )
-        return None
-    return load_library("cuvs.neighbors", "neighbours")
+    else:
+        return True
+    return False
 
 
 def _neighbor_matrix(indices: np.ndarray, values: np.ndarray) -> sp.csr_matrix:
@@ -341,13 +331,13 @@ def connectivities(indices: np.ndarray, distances: np.ndarray) -> sp.csr_matrix:
     Parameters
     ----------
     indices
-        int32 or int64 [cells x neighbours], each cell first in its own row.
+        int32 or int64 [cells x neighbours], each cell first in its own row; NumPy, or CuPy int32.
     distances
         float [cells x neighbours], ascending in a row.
 
     Returns
     -------
-    csr_matrix float32 [cells x cells], symmetric.
+    csr_matrix float32 [cells x cells], symmetric, in the main memory.
 
     Notes
     -----
@@ -355,7 +345,17 @@ def connectivities(indices: np.ndarray, distances: np.ndarray) -> sp.csr_matrix:
     umap-learn's order of operations. No sum runs over cells: nothing depends on threads.
     """
     import numpy as np
+    import scipy.sparse as sp
 
+    if kind_of(indices).gpu:
+        from scatlas.kernels.graphs import umap_gpu
+
+        edges = umap_gpu.fuzzy_union(indices, umap_gpu.memberships(distances))
+        indptr, columns, weights = map(blocks.on_host, edges)
+        # As from SciPy: 32-bit offsets where they hold everything.
+        wide = np.int32 if columns.size <= np.iinfo(np.int32).max else np.int64
+        parts = weights, columns.astype(wide, copy=False), indptr.astype(wide)
+        return sp.csr_matrix(parts, shape=(indices.shape[0],) * 2)
     from scatlas.kernels.graphs import umap_cpu
 
     weights = blocks.apply(umap_cpu.memberships, distances, dtype=np.float32)

@@ -15,13 +15,11 @@ from natsort import natsorted
 from scatlas import blocks, elements
 from scatlas._util.extras import from_extra
 from scatlas.errors import InputError
-from scatlas.kernels.build.rapids import load_library
 from scatlas.matrix import communities
 from scatlas.tl._graph import graph, works_on_gpu
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from types import ModuleType
+    from collections.abc import Callable, Iterator, Sequence
 
     import igraph
     import scipy.sparse as sp
@@ -55,11 +53,9 @@ def leiden(
     """Cluster the cells by the Leiden algorithm (Traag, Waltman, van Eck 2019).
 
     Where the representation that the neighbours were found in lies on the GPU
-    (``adata.obsm['X_pca']`` is a CuPy array, or Dask array of these), cuGraph clusters the cells
-    there, whatever the ``flavor``: by modularity, with weights in float32, until it grows no more.
-    Where cuGraph is not installed, or does not offer the options (``directed=True``,
-    ``resolution=None``, ``partition_type``, ``clustering_args``), the CPU does it, and a warning
-    is logged. A graph given as ``adjacency`` or ``obsp`` is the CPU's.
+    (``adata.obsm['X_pca']`` is a CuPy array, or Dask array of these), the rounds of
+    ``flavor="rounds"`` run there, with the CPU's clusters. The other flavours, and a graph given as
+    ``adjacency`` or ``obsp``, are the CPU's.
 
     Parameters
     ----------
@@ -81,8 +77,7 @@ def leiden(
     use_weights
         Use the values of the graph, not only where they are.
     n_iterations
-        Rounds; -1 until nothing changes. 2 is enough for most data and much quicker. cuGraph has
-        no such rounds.
+        Rounds; -1 until nothing changes. 2 is enough for most data and much quicker.
     partition_type
         Class of leidenalg; :class:`leidenalg.RBConfigurationVertexPartition` when left out.
     neighbors_key, obsp
@@ -109,45 +104,30 @@ def leiden(
 
     Notes
     -----
-    On the CPU the same graph and seed give the same clusters. With ``flavor="rounds"`` one of four
+    The same graph and seed give the same clusters. With ``flavor="rounds"`` one of four
     cells, chosen by a hash, moves at the same time: its clusters are connected, and others than
     igraph's, with a modularity within 0.5% of it. Iterations end when one of them adds less than
-    1e-5 of the modularity. cuGraph takes the seed, but does not
-    promise the same clusters from two runs: cells between two clusters may change sides.
+    1e-5 of the modularity.
     """
     _check_flavor(flavor, directed=directed, partition_type=partition_type)
     adata = adata.copy() if copy else adata
-    cugraph = None
+    put: Callable[[Any], Any] = np.asarray
     if adjacency is None:
         adjacency, params = _find_graph(adata, obsp, neighbors_key)
-        if params is not None and works_on_gpu(adata, params):
-            only_cpu = {
-                "directed=True": directed,
-                "partition_type": partition_type is not None,
-                "resolution=None": resolution is None,
-            }
-            cugraph = _cugraph([*clustering_args, *(name for name in only_cpu if only_cpu[name])])
+        if flavor == "rounds" and params is not None and works_on_gpu(adata, params):
+            import cupy as cp
+
+            logger.info("Leiden of %d cells: on the GPU", adjacency.shape[0])
+            put = cp.asarray
     chosen = None
     if restrict_to is not None:
         chosen = _restriction_mask(adata, *restrict_to)
         adjacency = adjacency.tocsr()[chosen][:, chosen]
 
     args = {**clustering_args, "n_iterations": n_iterations}
-    if cugraph is not None and resolution is not None:
-        from scatlas.kernels.graphs import leiden_gpu
-
-        logger.info("Leiden of %d cells: on the GPU", adjacency.shape[0])
-        found = leiden_gpu.communities(
-            adjacency,
-            resolution=resolution,
-            seed=random_state,
-            weighted=use_weights,
-            cugraph=cugraph,
-        )
-        membership = _by_size(found)
-    elif flavor == "rounds":
+    if flavor == "rounds":
         membership = _in_rounds(
-            adjacency, resolution, args, seed=random_state, weighted=use_weights
+            adjacency, resolution, args, seed=random_state, weighted=use_weights, put=put
         )
     elif flavor == "leidenalg":
         edges = _edges(adjacency, directed=True if directed is None else directed)
@@ -195,6 +175,7 @@ def _in_rounds(
     *,
     seed: int,
     weighted: bool,
+    put: Callable[[Any], Any],
 ) -> np.ndarray:
     n_iterations = args.pop("n_iterations")
     if args or resolution is None:
@@ -204,7 +185,9 @@ def _in_rounds(
     weights = adjacency.tocsr()
     if not weighted:
         weights = (weights != 0).astype(np.int64)
-    found = communities.leiden(weights, resolution=resolution, n_iterations=n_iterations, seed=seed)
+    found = communities.leiden(
+        weights, resolution=resolution, n_iterations=n_iterations, seed=seed, put=put
+    )
     return _by_size(found)
 
 
@@ -258,15 +241,6 @@ def _find_graph(
         msg = f"no {obsp!r} in obsp: there are {list(adata.obsp)}"
         raise InputError(msg)
     return adata.obsp[obsp], None
-
-
-def _cugraph(only_cpu: list[str]) -> ModuleType | None:
-    """cuGraph, unless it lacks an option that the caller gives; the reason is logged."""
-    if only_cpu:
-        names = ", ".join(only_cpu)
-        logger.warning("cuGraph's Leiden does not offer %s: clusters on the CPU", names)
-        return None
-    return load_library("pylibcugraph", "Leiden clusters")
 
 
 def _by_size(labels: np.ndarray) -> np.ndarray:

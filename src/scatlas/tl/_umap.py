@@ -14,7 +14,6 @@ from scatlas._util.extras import from_extra
 from scatlas.compute.threads import blas_on_one_thread
 from scatlas.elements import get_host_representation
 from scatlas.errors import InputError
-from scatlas.kernels.build.rapids import load_library
 from scatlas.kernels.graphs import umap_cpu
 from scatlas.matrix.umap_rounds import lay_out
 from scatlas.tl import _spectral
@@ -57,8 +56,7 @@ def umap(
     the same graph and seed give the same coordinates on any number of threads.
 
     Where the representation that the neighbours were found in lies on the GPU
-    (``adata.obsm['X_pca']`` is a CuPy array, or Dask array of these), cuML draws it there. Where
-    cuML is not installed the CPU does it, and a warning is logged.
+    (``adata.obsm['X_pca']`` is a CuPy array, or Dask array of these), the rounds run there.
 
     Parameters
     ----------
@@ -75,7 +73,7 @@ def umap(
     init_pos
         ``"spectral"``, ``"random"``, a key of ``obsm``, or coordinates [cells x n_components].
     random_state
-        Seed. None draws one; cuML then takes a quicker way.
+        Seed. None draws one.
     a, b
         Shape of the low-dimensional kernel; fitted to ``min_dist`` and ``spread`` when either is
         left out.
@@ -120,9 +118,8 @@ def umap(
     With both methods, a graph in more than ``2 * n_components`` parts, whose start umap-learn
     leaves to chance, starts from the PCA of the parts' mean cells.
 
-    On the GPU the picture is cuML's: its spectral start, and cells that move at the same time. It
-    shows the same groups at other places. cuML promises the same coordinates for the same seed on
-    the same GPU.
+    On the GPU the start is the CPU's, and a round is the CPU's to rounding, which the next ones
+    amplify: the picture differs in its details, and is the same on every run.
     """
     with from_extra():
         from sklearn.utils import check_random_state
@@ -147,31 +144,28 @@ def umap(
         "alpha": alpha,
         "n_epochs": rounds,
     }
-    gpu = method == "umap" and rounds > 0 and works_on_gpu(adata, params)
-    if gpu and (cuml := load_library("cuml.manifold.umap", "UMAP")) is not None:
-        from scatlas.kernels.graphs import umap_gpu
+    state = check_random_state(random_state)
 
-        logger.info("UMAP of %d cells: on the GPU", adata.n_obs)
-        if not isinstance(init, str):
-            init = _to_ten(_separate(init, check_random_state(random_state)))
-        options |= {"n_components": n_components, "random_state": random_state, "cuml": cuml}
-        coordinates = umap_gpu.layout(edges, init, curve, **options)
+    def cells() -> np.ndarray | sp.csr_matrix:
+        return get_host_representation(
+            adata, use_rep=params.get("use_rep"), n_pcs=params.get("n_pcs")
+        )
+
+    below = _spectral.FAST_BELOW if method == "umap" else _spectral.UMAP_LEARN_BELOW
+    coordinates = _to_ten(_start(init, edges, n_components, state, cells, arpack_below=below))
+    if method == "umap":
+        edges_of = edges.indptr, edges.indices, edges.data
+        if works_on_gpu(adata, params):
+            import cupy as cp
+
+            logger.info("UMAP of %d cells: on the GPU", adata.n_obs)
+            indices = cp.asarray(edges.indices.astype(np.int32, copy=False))
+            edges_of = cp.asarray(edges.indptr), indices, cp.asarray(edges.data)
+            coordinates = cp.asarray(coordinates)
+        seed = int(state.randint(2**63))
+        coordinates = blocks.on_host(lay_out(coordinates, edges_of, curve, seed=seed, **options))
     else:
-        state = check_random_state(random_state)
-
-        def cells() -> np.ndarray | sp.csr_matrix:
-            return get_host_representation(
-                adata, use_rep=params.get("use_rep"), n_pcs=params.get("n_pcs")
-            )
-
-        below = _spectral.FAST_BELOW if method == "umap" else _spectral.UMAP_LEARN_BELOW
-        coordinates = _to_ten(_start(init, edges, n_components, state, cells, arpack_below=below))
-        if method == "umap":
-            coordinates = lay_out(
-                coordinates, edges, curve, seed=int(state.randint(2**63)), **options
-            )
-        else:
-            _in_order(coordinates, edges, curve, state, options)
+        _in_order(coordinates, edges, curve, state, options)
     used: dict[str, Any] = dict(zip("ab", curve, strict=True))
     if random_state != 0:
         used["random_state"] = random_state

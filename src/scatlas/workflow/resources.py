@@ -69,6 +69,10 @@ MARKERS_MB = 100 * 60_000 * 20 * 8e-6
 # Cells placed on a map at a time, with their neighbours; and per reference cell, beside its
 # components, which k-means copies: lists, neighbours, labels.
 PLACED_MB, REFERENCE_MB_PER_CELL = 300, 1e-3
+# Bytes on a GPU per sampled cell and component, which the lists copy and may convert; and per
+# sampled cell and neighbour: its number and distance, and two edges of the graph with what Leiden
+# keeps of them. And MB of the cells that are mapped at a time.
+GPU_COMPONENT_BYTES, GPU_NEIGHBOR_BYTES, GPU_MAP_MB = 12, 64, 200
 # Of what the sample takes with its neighbours and clusters, as measured.
 SAMPLE_MEMORY = 2
 # Cells that are mapped at a time.
@@ -113,7 +117,7 @@ _SERIAL_RULES = {"concat_on_disk", "subset", "atlas", "base", "merge_pseudobulk"
 # Rules that hold neither blocks nor tables of a plate.
 _SMALL_RULES = {"simulate", "consensus", "publish"}
 _CLUSTER_RULES = {"hvg", "select_genes", "pca"}  # on all GPUs of compute.cluster
-_ONE_GPU_RULES = {"neighbors", "umap", "leiden", "integrate"}
+_ONE_GPU_RULES = {"neighbors", "umap", "leiden", "map", "integrate"}
 # Rules that write stores. Snakemake guesses the disk of all others.
 STORE_RULES = {"split", "load", "select_genes", "concat_on_disk", "pca", "harmony", "map"}
 STORE_RULES |= {"map_plate", "extend", "by_gene"}
@@ -272,9 +276,18 @@ class Estimates:
             return n_gpus * parts
         needed = 1
         if self._gpu_bytes:
-            needed_mb = GPU_DEVICE_MB + self._extra_mb(rule, plate, threads)
+            needed_mb = GPU_DEVICE_MB + self._gpu_mb(rule, plate, threads)
             needed = ceil(1e6 * needed_mb * parts / (GPU_POOL_SHARE * self._gpu_bytes))
         return min(attempt * needed, parts)
+
+    def _gpu_mb(self, rule: str, plate: str | None, threads: int) -> float:
+        """MB of a job's matrices on a GPU."""
+        if rule not in ("neighbors", "umap", "leiden", "map"):
+            return self._extra_mb(rule, plate, threads)
+        config = self._config
+        n_pcs = config.neighbors.n_pcs or config.pca.n_comps
+        per_cell = GPU_COMPONENT_BYTES * n_pcs + GPU_NEIGHBOR_BYTES * config.neighbors.n_neighbors
+        return 1e-6 * per_cell * self.subset_cells + GPU_MAP_MB * (rule == "map")
 
     def block_budget(self, threads: int) -> int:
         """Bytes of the blocks in flight of a job."""

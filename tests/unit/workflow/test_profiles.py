@@ -13,7 +13,7 @@ from snakemake_executor_plugin_slurm.partitions import read_partition_file
 
 ROOT = Path(__file__).resolve().parents[3]
 SLURM = ROOT / "profiles/slurm/config.yaml"
-GPU_RULES = {"hvg", "select_genes", "pca", "neighbors", "umap", "leiden"}
+GPU_RULES = {"hvg", "select_genes", "pca", "neighbors", "umap", "leiden", "map"}
 
 
 def options(profile: str) -> dict:

@@ -54,14 +54,15 @@ def source(file: str) -> str:
     return "\n".join(parts)
 
 
-def kernel(file: str, name: str, *dtypes: DTypeLike) -> Callable[..., None]:
-    """The kernel ``name<types...>`` of ``<file>.cu`` on the current device.
+def kernel(file: str, name: str, *arguments: DTypeLike | int) -> Any:
+    """The kernel ``name<arguments...>``, types or numbers, of ``<file>.cu`` on the current device.
 
     Call it as ``kernel(file, name, ...)(grid, block, args)`` with three tuples; it runs on the
     current stream. Pass sizes as NumPy scalars of the exact type (``np.int64(n)``).
     """
-    types = ", ".join(TYPES[np.dtype(dtype)] for dtype in dtypes)
-    return _compiled(f"{file}.cu", f"{name}<{types}>" if dtypes else name, cp.cuda.Device().id)
+    names = (str(x) if isinstance(x, int) else TYPES[np.dtype(x)] for x in arguments)
+    expression = f"{name}<{', '.join(names)}>" if arguments else name
+    return _compiled(f"{file}.cu", expression, cp.cuda.Device().id)
 
 
 @cache

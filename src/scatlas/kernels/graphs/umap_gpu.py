@@ -1,75 +1,92 @@
-"""UMAP's layout on the GPU, by cuML."""
+"""Fuzzy graph of UMAP on the GPU: weights and edges of ``umap_cpu`` and ``pp.neighbors``."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import cupy as cp
 import numpy as np
-from cupyx.scipy import sparse
+
+from scatlas.kernels.build import cuda
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    from scatlas.arrays.array_types import GpuArray
 
-    import scipy.sparse as sp
-    from numpy.typing import NDArray
+_LONGEST = 512  # edges of a row that a warp sorts, as in umap.cu
 
 
-def layout(
-    graph: sp.csr_matrix,
-    start: str | NDArray[np.float32],
-    curve: tuple[float, float],
-    *,
-    n_components: int,
-    n_epochs: int,
-    alpha: float,
-    gamma: float,
-    negative_sample_rate: int,
-    random_state: int | np.random.RandomState | None,
-    cuml: ModuleType,
-) -> NDArray[np.float32]:
-    """Coordinates of the cells of a fuzzy graph.
+class Edges(NamedTuple):
+    """CSR graph on the GPU.
+
+    Attributes
+    ----------
+    indptr
+        int64 ``[n + 1]``.
+    indices
+        int32, ascending per row.
+    weights
+        float32.
+    """
+
+    indptr: GpuArray
+    indices: GpuArray
+    weights: GpuArray
+
+
+def memberships(distances: GpuArray) -> GpuArray:
+    """As :func:`scatlas.kernels.graphs.umap_cpu.memberships`, to the rounding of ``exp``."""
+    return _memberships(distances, is_self_first=True)
+
+
+def memberships_in_reference(distances: GpuArray) -> GpuArray:
+    """As :func:`scatlas.kernels.graphs.umap_cpu.memberships_in_reference`."""
+    return _memberships(distances, is_self_first=False)
+
+
+def fuzzy_union(indices: GpuArray, weights: GpuArray) -> Edges:
+    """Union of each cell's own edges with those of the others to it.
 
     Parameters
     ----------
-    graph
-        Symmetric weights ``[n, n]``, in the main memory, sorted.
-    start
-        ``"spectral"``, ``"random"``, or float32 ``[n, n_components]``.
-    curve
-        ``a`` and ``b`` of the low-dimensional weight ``1 / (1 + a * d**(2 * b))``.
-    n_components
-        Dimensions of the layout.
-    n_epochs, alpha, gamma, negative_sample_rate
-        As for :func:`scatlas.kernels.graphs.umap_cpu.optimize_layout`.
-    random_state
-        Seed; with None cuML takes a quicker way that gives another layout on each run.
-    cuml
-        The module ``cuml.manifold.umap``.
+    indices
+        int32 ``[n, k]``: each cell first in its own row.
+    weights
+        float32 ``[n, k]``: result of :func:`memberships`.
 
     Returns
     -------
-    float32 ``[n, n_components]``, in the main memory.
+    Edges with weights ``a + b - a * b``, in the CPU's operations: the same bits for the same
+    weights.
     """
-    n_cells = graph.shape[0]
-    rows = np.repeat(np.arange(n_cells, dtype=np.int32), np.diff(graph.indptr))
-    parts = graph.data.astype(np.float32), rows, graph.indices.astype(np.int32)
-    weights, rows, columns = map(cp.asarray, parts)
-    edges = sparse.coo_matrix((weights, (rows, columns)), shape=graph.shape)
-    # It is sorted and has no entry twice: cuML need not sort it again.
-    edges.has_canonical_format = True
-    a, b = map(float, curve)
-    found = cuml.simplicial_set_embedding(
-        data=cp.zeros((n_cells, 1), cp.float32),  # only the number of cells is taken from it
-        graph=edges,
-        n_components=n_components,
-        initial_alpha=alpha,
-        a=a,
-        b=b,
-        gamma=gamma,
-        negative_sample_rate=negative_sample_rate,
-        n_epochs=n_epochs,
-        init=start if isinstance(start, str) else cp.asarray(start, dtype=cp.float32),
-        random_state=random_state,
+    n, k = indices.shape
+    sizes = np.int64(n), np.int32(k)
+    n_own, n_foreign = cp.empty(n, np.int32), cp.zeros(n, np.int32)
+    grid = cuda.grid_of_threads(n)
+    cuda.kernel("graphs/umap", "count_edges")(*grid, (indices, weights, *sizes, n_own, n_foreign))
+    indptr = cp.zeros(n + 1, np.int64)
+    n_own += n_foreign
+    cp.cumsum(n_own, dtype=np.int64, out=indptr[1:])
+    n_edges = int(indptr[-1])
+    edges = Edges(indptr, cp.empty(n_edges, np.int32), cp.empty(n_edges, np.float32))
+    cuda.kernel("graphs/umap", "fill_edges")(
+        *grid, (indices, weights, *sizes, indptr, n_foreign, *edges[1:])
     )
-    return np.ascontiguousarray(cp.asnumpy(found), dtype=np.float32)
+    sort = cuda.kernel("graphs/umap", "sort_rows")
+    n_bytes = cuda.THREADS // 32 * _LONGEST * 8
+    sort(*cuda.grid_of_warps(n), (indptr, np.int64(n), *edges[1:]), shared_mem=n_bytes)
+    for row in cp.flatnonzero(n_own > _LONGEST).tolist():
+        part = slice(*indptr[row : row + 2].tolist())
+        order = cp.argsort(edges.indices[part])
+        edges.indices[part] = edges.indices[part][order]
+        edges.weights[part] = edges.weights[part][order]
+    return edges
+
+
+def _memberships(distances: GpuArray, *, is_self_first: bool) -> GpuArray:
+    distances = cp.ascontiguousarray(distances)
+    n, k = distances.shape
+    out = cp.empty((n, k), np.float32)
+    run = cuda.kernel("graphs/umap", "memberships", distances.dtype)
+    args = distances, np.int64(n), np.int32(k), np.bool_(is_self_first), out
+    run(*cuda.grid_of_threads(n), args)
+    return out

@@ -1,0 +1,312 @@
+"""The nearest of given candidates, on the GPU: the result is that of ``nearest_cpu``, bit for bit.
+
+Products on tensor cores propose candidates, which never leave the chip; exact distances rank them.
+An error bound tells whether a cell that was not proposed can be among the nearest: such a query is
+compared with all its candidates in float64. So the result depends on no order of threads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import cupy as cp
+import numpy as np
+
+from scatlas.kernels.build import cuda
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+    from scatlas.arrays.array_types import GpuArray, Ints
+
+# As in nearest.cu.
+ROWS = 128
+_COLUMNS, _WARPS, _WAITING = 64, 4, 32
+_LAST = 2**31 - 1
+# Proposals per query are 32 times one of these.
+_SLOTS = (1, 2, 4)
+# Dimensions in shared memory at once: with more, a multiprocessor holds one block, not two.
+_DEEPEST = 56
+_TASKS_AT_ONCE = 65_536
+_FOUND_AT_ONCE = 2**26  # neighbours of the queries that are compared with all candidates
+_CELLS_AT_ONCE = 2**20
+
+
+class Cells(NamedTuple):
+    """Cells as they are compared.
+
+    Attributes
+    ----------
+    exact
+        float32 or float64 ``[n, n_dims]``, C order.
+    search
+        float32 ``[n, n_dims]``, C order: the same, moved or scaled to length 1 for products.
+    """
+
+    exact: GpuArray
+    search: GpuArray
+
+    def rows(self, start: int, stop: int) -> Cells:
+        """Cells of some rows, not copied."""
+        return Cells(self.exact[start:stop], self.search[start:stop])
+
+
+class Space(NamedTuple):
+    """How cells are compared.
+
+    Attributes
+    ----------
+    centre
+        float64 ``[n_dims]``, near which products keep most digits.
+    cosine
+        Whether scores are ``1 - cosine`` in place of squared distances.
+    """
+
+    centre: GpuArray
+    cosine: bool
+
+    def cells(self, x: GpuArray) -> Cells:
+        """Cells ``[n, n_dims]``, float32 or float64, to be compared; float32 is not copied."""
+        x = cp.ascontiguousarray(x)
+        if x.dtype == np.float32 and not self.cosine:
+            return Cells(x, x)
+        search = cp.empty(x.shape, np.float32)
+        for start in range(0, x.shape[0], _CELLS_AT_ONCE):
+            part = x[start : start + _CELLS_AT_ONCE]
+            moved = part * inverse_lengths(part)[:, None] if self.cosine else part - self.centre
+            search[start : start + _CELLS_AT_ONCE] = moved
+        return Cells(x, search)
+
+    def shift(self, dtype: DTypeLike) -> GpuArray:
+        """float32 ``[1, n_dims]``: the centre among the ``search`` of cells of this type."""
+        if dtype == np.float64 and not self.cosine:
+            return cp.zeros((1, self.centre.size), np.float32)
+        return self.centre.astype(np.float32)[None]
+
+
+class Tasks(NamedTuple):
+    """Queries and the candidates of each.
+
+    Attributes
+    ----------
+    table
+        int64 ``[n_tasks, 6]``: first query, number of queries (at most :data:`ROWS`), first entry
+        of ``lists`` and the one after the last, row of ``shifts``, first row of the result.
+    lists
+        int32: numbers of lists. A task has each candidate once.
+    bounds
+        int64 ``[n_lists + 1]``: where each list begins among the reference cells.
+    shifts
+        float32 ``[n, n_dims]``: points near which products are computed.
+    """
+
+    table: GpuArray
+    lists: GpuArray
+    bounds: GpuArray
+    shifts: GpuArray
+
+
+class Numbers(NamedTuple):
+    """Numbers of cells, int32 each, or None for their positions.
+
+    Attributes
+    ----------
+    queries
+        By which a query is recognised among its candidates.
+    cells
+        Of the reference cells: what is returned, and the order of equally near ones.
+    places
+        Row of the result of each query, in place of the task's.
+    """
+
+    queries: GpuArray | None = None
+    cells: GpuArray | None = None
+    places: GpuArray | None = None
+
+    @property
+    def pointers(self) -> tuple[GpuArray, ...]:
+        """Arguments of the kernels."""
+        return tuple(cuda.NULL if part is None else part for part in self)
+
+
+def tiles(bounds: Ints, lists: Ints, shifts: Ints) -> Ints:
+    """Table of the tasks of queries that lie list by list, on the host.
+
+    Parameters
+    ----------
+    bounds
+        int64 ``[n + 1]``: where the queries of each list begin.
+    lists
+        int64 ``[n + 1]``: where the candidate lists of each begin in ``Tasks.lists``.
+    shifts
+        int64 ``[n]``: row of ``Tasks.shifts`` of each.
+    """
+    n_tiles = -(-np.diff(bounds) // ROWS)
+    of = np.repeat(np.arange(n_tiles.size), n_tiles)
+    tile = np.arange(of.size) - np.repeat(np.cumsum(n_tiles) - n_tiles, n_tiles)
+    first = bounds[of] + tile * ROWS
+    n = np.minimum(bounds[of + 1] - first, ROWS)
+    return np.stack([first, n, lists[of], lists[of + 1], shifts[of], first], axis=1)
+
+
+def nearest(
+    queries: Cells,
+    cells: Cells,
+    tasks: Tasks,
+    n: int,
+    numbers: Numbers,
+    out: tuple[GpuArray, GpuArray],
+    *,
+    cosine: bool,
+    own: bool = False,
+    root: bool = False,
+) -> None:
+    """Write the ``n`` nearest candidates of each query.
+
+    Parameters
+    ----------
+    queries, cells
+        The queries, and the reference cells among which the candidates are.
+    tasks
+        Which queries have which candidates.
+    n
+        Number of nearest candidates.
+    numbers
+        Names of queries and cells.
+    out
+        int32 numbers and float64 distances ``[n_rows, n]``, written for each query:
+        ordered by distance, equal ones by number. Entries beyond the candidates are not written.
+    cosine
+        Scores are ``1 - cosine``, not squared distances.
+    own
+        A query is its own nearest, at distance 0, if it is a candidate.
+    root
+        Write the square roots of the scores.
+    """
+    found, distances = out
+    n_dims = cells.exact.shape[1]
+    slots = next((slots for slots in _SLOTS if 32 * slots >= n + n // 4 + 2), None)
+    for start in range(0, tasks.table.shape[0], _TASKS_AT_ONCE):
+        part = tasks._replace(table=tasks.table[start : start + _TASKS_AT_ONCE])
+        n_tasks = part.table.shape[0]
+        unsure = cp.zeros((n_tasks, ROWS), np.uint8)
+        if slots is None:
+            unsure[:] = cp.arange(ROWS) < part.table[:, 1:2]
+        else:
+            eighths = _eighths(n_dims)
+            types = queries.exact.dtype, cells.exact.dtype
+            run = cuda.kernel("graphs/nearest", "find_nearest", *types, slots, eighths)
+            n_bytes = _shared_bytes(8 * eighths, slots)
+            run.max_dynamic_shared_size_bytes = n_bytes
+            run(
+                (n_tasks,),
+                (_WARPS * 32,),
+                (
+                    *(queries.search, cells.search, queries.exact, cells.exact),
+                    *(np.int32(n_dims), *part, *numbers.pointers),
+                    *(np.int32(n), np.bool_(own), np.bool_(cosine), np.bool_(root)),
+                    *(found, distances, unsure),
+                ),
+                shared_mem=n_bytes,
+            )
+        which = cp.flatnonzero(unsure)
+        for first in range(0, which.size, max(1, _FOUND_AT_ONCE // n)):
+            rows = which[first : first + max(1, _FOUND_AT_ONCE // n)]
+            near, scores = compare_all(
+                queries.exact, cells.exact, part, n, numbers, rows, cosine=cosine, own=own
+            )
+            query = part.table[rows // ROWS, 0] + rows % ROWS
+            if numbers.places is None:
+                place = part.table[rows // ROWS, 5] + rows % ROWS
+            else:
+                place = numbers.places[query]
+            # Beyond the candidates there is nothing to write.
+            near = cp.where(near == _LAST, found[place], near)
+            kept = distances[place]
+            scores = cp.where(cp.isinf(scores), kept, cp.sqrt(scores) if root else scores)
+            found[place], distances[place] = near, scores
+
+
+def compare_all(
+    queries: GpuArray,
+    cells: GpuArray,
+    tasks: Tasks,
+    n: int,
+    numbers: Numbers,
+    rows: GpuArray,
+    *,
+    cosine: bool,
+    own: bool,
+) -> tuple[GpuArray, GpuArray]:
+    """Nearest candidates by exact scores alone.
+
+    Parameters
+    ----------
+    queries, cells
+        float32 or float64 ``[n, n_dims]``.
+    rows
+        int64: :data:`ROWS` times the number of a task, plus the number of a query in it.
+
+    Returns
+    -------
+    numbers : int32 ``[rows.size, n]``; 2**31 - 1 beyond the candidates.
+    scores : float64 ``[rows.size, n]``; infinite beyond the candidates.
+    """
+    found = cp.full((rows.size, n), _LAST, np.int32)
+    scores = cp.full((rows.size, n), np.inf)
+    run = cuda.kernel("graphs/nearest", "compare_all", queries.dtype, cells.dtype)
+    sizes = np.int64(rows.size), np.int32(n)
+    run(
+        *cuda.grid_of_warps(rows.size),
+        (
+            *(queries, cells, np.int32(cells.shape[1]), *tasks[:3], *numbers.pointers[:2], rows),
+            *(*sizes, np.bool_(own), np.bool_(cosine), found, scores),
+        ),
+    )
+    return found, scores
+
+
+def add_by_label(x: GpuArray, labels: GpuArray, n_labels: int, *, cosine: bool) -> GpuArray:
+    """Sum the cells of each label, in their order, each scaled to length 1 for cosines.
+
+    Returns
+    -------
+    float64 ``[n_labels, n_dims]``, with the bits of ``nearest_cpu.add_by_label``
+    """
+    order = cp.argsort(labels)  # stable
+    bounds = cp.searchsorted(labels[order], cp.arange(n_labels + 1, dtype=labels.dtype))
+    scales = inverse_lengths(x) if cosine else cuda.NULL
+    sums = cp.empty((n_labels, x.shape[1]))
+    run = cuda.kernel("graphs/nearest", "add_by_label", x.dtype)
+    sizes = np.int64(x.shape[1]), order.astype(np.int64), bounds.astype(np.int64)
+    run(*cuda.grid_of_threads(sums.size), (x, *sizes, np.int64(n_labels), scales, sums))
+    return sums
+
+
+def inverse_lengths(x: GpuArray) -> GpuArray:
+    """One divided by the length of each cell, float64 ``[n]``; 0 for a cell that is zero."""
+    out = cp.empty(x.shape[0])
+    run = cuda.kernel("graphs/nearest", "inverse_lengths", x.dtype)
+    run(*cuda.grid_of_threads(out.size), (x, np.int32(x.shape[1]), np.int64(out.size), out))
+    return out
+
+
+def scores_to(centres: GpuArray, rows: GpuArray, *, cosine: bool) -> GpuArray:
+    """Exact scores of all centres for some of them, float64 ``[rows.size, n]``."""
+    out = cp.empty((rows.size, centres.shape[0]))
+    sizes = np.int32(centres.shape[1]), np.int64(centres.shape[0])
+    rows = rows.astype(np.int64, copy=False)
+    args = centres, *sizes, rows, np.int64(rows.size), np.bool_(cosine), out
+    cuda.kernel("graphs/nearest", "scores_to")(*cuda.grid_of_threads(out.size), args)
+    return out
+
+
+def _eighths(n_dims: int) -> int:
+    """Eighths of the number of dimensions in shared memory at once."""
+    parts = -(-n_dims // _DEEPEST)
+    return -(-n_dims // (8 * parts))
+
+
+def _shared_bytes(depth: int, slots: int) -> int:
+    vectors = (ROWS + _COLUMNS) * (depth + 4) + 3 * _COLUMNS
+    return 4 * (vectors + 2 * ROWS * (32 * slots + _WAITING))

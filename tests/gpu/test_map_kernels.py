@@ -1,0 +1,280 @@
+"""The map's kernels on the GPU against the CPU's: lists, neighbours, graph, layout, votes."""
+
+from __future__ import annotations
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+cp = pytest.importorskip("cupy")
+
+import scatlas as sa  # noqa: E402
+from scatlas.kernels.graphs import layout_cpu, layout_gpu  # noqa: E402
+from scatlas.matrix import (  # noqa: E402
+    cell_map,
+    communities,
+    inverted_lists,
+    inverted_lists_gpu,
+    knn,
+    projection,
+    umap_rounds,
+)
+from scatlas.pp._neighbors import connectivities  # noqa: E402
+
+CURVE = (0.583, 1.334)
+OPTIONS = {"gamma": 1.0, "negative_sample_rate": 5, "alpha": 1.0}
+
+
+def points(n_cells: int, width: int, dtype: type = np.float32, *, apart: float = 2.0) -> np.ndarray:
+    """Points like components: a few wide axes, many narrow ones, groups of unequal size."""
+    rng = np.random.default_rng(0)
+    which = (9 * rng.random(n_cells) ** 3).astype(int)
+    groups = rng.normal(size=(9, width))[which]
+    wide = np.geomspace(9, 1, width)
+    return ((apart * groups + rng.normal(size=groups.shape)) * wide).astype(dtype)
+
+
+def annotated(x: np.ndarray) -> ad.AnnData:
+    names = pd.Index([f"c{i}" for i in range(x.shape[0])])
+    adata = ad.AnnData(sp.csr_matrix((x.shape[0], 51), dtype=np.float32), pd.DataFrame(index=names))
+    adata.obsm["X_pca"] = x
+    return adata
+
+
+def on_gpu(adata: ad.AnnData) -> ad.AnnData:
+    adata = adata.copy()
+    adata.obsm["X_pca"] = cp.asarray(adata.obsm["X_pca"])
+    return adata
+
+
+def assert_same(gpu: tuple, cpu: tuple) -> None:
+    """Equal numbers and bits."""
+    for a, b in zip(gpu, cpu, strict=True):
+        np.testing.assert_array_equal(cp.asnumpy(a), b)
+
+
+def assert_same_index(x: np.ndarray, n_neighbors: int, **options: object) -> None:
+    cpu = inverted_lists.build(x, n_neighbors, **options)
+    gpu = inverted_lists.build(cp.asarray(x), n_neighbors, **options)
+    assert isinstance(gpu, inverted_lists_gpu.GpuInvertedLists)
+    for name in ("order", "bounds", "centre_of"):
+        assert_same([getattr(gpu, name)], [getattr(cpu, name)])
+    assert_same([gpu.centres.exact], [cpu.centres.x])
+    assert (gpu.n_probes, gpu.recall) == (cpu.n_probes, cpu.recall)
+    found = gpu.neighbors(n_neighbors)
+    assert_same(found, cpu.neighbors(n_neighbors))
+    assert found[0].dtype == np.int32
+    assert_same(gpu.neighbors(n_neighbors), tuple(map(cp.asnumpy, found)))
+
+
+@pytest.mark.parametrize("metric", inverted_lists.METRICS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_lists_and_neighbours_have_the_cpus_bits(metric, dtype):
+    assert_same_index(points(12_000, 50, dtype), 15, metric=metric)
+
+
+@pytest.mark.parametrize(("n_cells", "width", "k"), [(2, 5, 2), (40, 3, 40), (700, 1, 5)])
+def test_few_cells(n_cells, width, k):
+    assert_same_index(points(n_cells, width), k)
+
+
+@pytest.mark.parametrize("width", [8, 64, 65, 300])
+def test_widths(width):
+    assert_same_index(points(3000, width), 10)
+
+
+@pytest.mark.parametrize("k", [2, 30, 60, 130])
+def test_numbers_of_neighbours(k):
+    assert_same_index(points(4000, 20), k)
+
+
+def test_tight_groups_far_from_the_origin_and_equal_cells():
+    x = points(6000, 30) + np.float32(1e3)
+    x[1000:1500] = x[7]
+    x[3000:3020] = 0
+    for metric in ("euclidean", "cosine"):
+        assert_same_index(x, 15, metric=metric)
+
+
+def test_values_whose_products_overflow():
+    assert_same_index((points(2000, 10) * 1e19).astype(np.float32), 10)
+
+
+def test_many_cells():
+    assert_same_index(points(300_000, 50, apart=1.0), 15, recall=0.95)
+
+
+def test_new_cells():
+    x, new = points(20_000, 50), points(31_000, 50)[20_000:]
+    cpu, gpu = inverted_lists.build(x, 15), inverted_lists.build(cp.asarray(x), 15)
+    for number in (1, 15, 40):
+        assert_same(gpu.search(new, number), cpu.search(new, number))
+    whole = [cp.asnumpy(part) for part in gpu.search(new, 15)]
+    assert_same(gpu.search(new[:7], 15), [part[:7] for part in whole])
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_exact_search(metric):
+    x = points(5000, 30, np.float64)
+    expected = knn.exact(x, 15, metric=metric, metric_kwds={})
+    indices, distances = map(cp.asnumpy, inverted_lists_gpu.exact(cp.asarray(x), 15, metric=metric))
+    np.testing.assert_array_equal(indices, expected[0])
+    np.testing.assert_allclose(distances, expected[1], rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("equal", [0, 1500])
+def test_graph(equal):
+    """Equal cells make rows of more edges than a warp sorts."""
+    x = points(9000, 30)
+    x[:equal] = x[0]
+    found = inverted_lists.build(x, 15).neighbors(15)
+    cpu = connectivities(*found)
+    gpu = connectivities(*map(cp.asarray, (found[0].astype(np.int32), found[1])))
+    assert (np.diff(cpu.indptr).max() > 512) == (equal > 0)
+    for name in ("indptr", "indices"):
+        np.testing.assert_array_equal(getattr(gpu, name), getattr(cpu, name))
+        assert getattr(gpu, name).dtype == getattr(cpu, name).dtype
+    np.testing.assert_allclose(gpu.data, cpu.data, rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def graph():
+    x = points(30_000, 20)
+    found = inverted_lists.build(x, 15).neighbors(15)
+    return x, connectivities(*found)
+
+
+@pytest.mark.parametrize("n_components", [2, 3])
+def test_a_round_is_the_cpus(graph, n_components):
+    x, weights = graph
+    n = weights.shape[0]
+    before = np.ascontiguousarray(x[:, :n_components] / 5)
+    keys = np.arange(n, dtype=np.uint64)
+    for number, pulls in ((1, 2), (2, 1), (120, 2)):
+        cpu, gpu = np.empty_like(before), cp.empty_like(cp.asarray(before))
+        options = {"number": number, "rate": 0.7, "pulls": pulls, "seed": 2**63 + 5}
+        options |= {"gamma": 1.3, "negative_sample_rate": 5}
+        edges = weights.indptr.astype(np.int64), weights.indices, weights.data
+        layout_cpu.run_round(before, cpu, before, edges, keys, CURVE, (0, n), **options)
+        there = cp.asarray(before)
+        on_device = tuple(map(cp.asarray, edges))
+        layout_gpu.run_round(there, gpu, there, on_device, None, CURVE, **options)
+        move = np.abs(cpu - before).max()
+        np.testing.assert_allclose(gpu.get(), cpu, rtol=1e-5, atol=1e-5 * move)
+        assert (cpu != before).all(axis=1).mean() > 0.5
+
+
+def test_layout_keeps_neighbourhoods_as_the_cpus(graph):
+    from sklearn.manifold import trustworthiness
+
+    x, weights = graph
+    start = np.ascontiguousarray(x[:, :2] / 5)
+    edges = weights.indptr.astype(np.int64), weights.indices, weights.data
+    options = {"n_epochs": 200, "seed": 0, **OPTIONS}
+    cpu = umap_rounds.lay_out(start, edges, CURVE, **options)
+    there = cp.asarray(start), tuple(map(cp.asarray, edges))
+    runs = [umap_rounds.lay_out(*there, CURVE, **options) for _ in range(2)]
+    assert_same([runs[0]], [runs[1].get()])
+    rows = np.random.default_rng(0).choice(x.shape[0], 4000, replace=False)
+    scores = [trustworthiness(x[rows], y[rows], n_neighbors=15) for y in (cpu, runs[0].get())]
+    assert abs(scores[0] - scores[1]) < 0.005, scores
+
+
+@pytest.mark.parametrize("resolution", [0.3, 2.0])
+def test_clusters_are_the_cpus(graph, resolution):
+    _, weights = graph
+    options = {"resolution": resolution, "n_iterations": 2, "seed": 5}
+    cpu = communities.leiden(weights, **options)
+    gpu = communities.leiden(weights, put=cp.asarray, **options)
+    assert cpu.max() > 5
+    np.testing.assert_array_equal(gpu, cpu)
+
+
+def test_projection_votes_and_distances_are_the_cpus():
+    x, new = points(9000, 30), points(12_000, 30)[9000:]
+    new[:100] = x[:100]
+    rng = np.random.default_rng(1)
+    index = inverted_lists.build(x, 15)
+    neighbours, distances = index.search(new, 15)
+    places = (x[:, :2] / 5).copy()
+    codes, usual = rng.integers(-1, 6, 9000), rng.random(9000) + 0.1
+    keys = np.arange(3000, dtype=np.uint64) + 77
+    there = [cp.asarray(part) for part in (places, neighbours, distances, codes, usual, keys)]
+    options = {"seed": 5, "n_epochs": 2}
+    cpu = projection.project_layout(places, neighbours, distances, CURVE, keys=keys, **options)
+    gpu = projection.project_layout(*there[:3], CURVE, keys=there[5], **options)
+    np.testing.assert_allclose(gpu.get(), cpu, rtol=1e-5, atol=1e-5)
+    winners, shares = projection.vote_labels(codes, neighbours, distances)
+    found = projection.vote_labels(there[3], *there[1:3])
+    np.testing.assert_allclose(found[1].get(), shares, rtol=1e-5)
+    assert (found[0].get() == winners).mean() > 0.999
+    np.testing.assert_allclose(
+        projection.novelty(*there[1:3], there[4]).get(),
+        projection.novelty(neighbours, distances, usual),
+        rtol=1e-12,
+    )
+    with pytest.raises(sa.errors.InputError, match="has 50 cells"):
+        projection.vote_labels(there[3][:50], *there[1:3])
+
+
+def test_map_of_all_cells():
+    x = points(20_000, 30)
+    rows = np.arange(0, 20_000, 4)
+    sample = cell_map.Sample(
+        rows, x[rows, :2] / 5, np.arange(rows.size) % 7, np.ones(rows.size), CURVE, 15, 3
+    )
+    found = []
+    for cells in (x[rows], cp.asarray(x[rows])):
+        index = inverted_lists.build(cells, 15)
+        parts = list(cell_map.map_cells(sample, index, [x[:6000], x[6000:]]))
+        columns = {name: np.concatenate([p[1][name] for p in parts]) for name in parts[0][1]}
+        found.append((np.concatenate([p[0] for p in parts]), columns))
+    cpu, gpu = found
+    assert isinstance(gpu[0], np.ndarray)
+    np.testing.assert_array_equal(gpu[0][rows], sample.places)
+    assert np.median(np.abs(gpu[0] - cpu[0])) < 1e-4
+    for name in ("leiden_share", "map_distance"):
+        np.testing.assert_allclose(gpu[1][name], cpu[1][name], rtol=1e-5)
+    assert (gpu[1]["leiden"] == cpu[1]["leiden"]).mean() > 0.999
+
+
+@pytest.mark.parametrize("transformer", [None, "sklearn", "ivf"])
+def test_public_functions(transformer, caplog):
+    caplog.set_level("INFO")
+    cpu = annotated(points(12_000, 30))
+    gpu, again = on_gpu(cpu), on_gpu(cpu)
+    for adata in (cpu, gpu, again):
+        sa.pp.neighbors(adata, n_pcs=20, transformer=transformer)
+        sa.tl.umap(adata, maxiter=30)
+    assert "UMAP of 12000 cells: on the GPU" in caplog.text
+    assert gpu.uns["neighbors"] == cpu.uns["neighbors"]
+    assert gpu.uns["umap"] == cpu.uns["umap"]
+    for key in ("distances", "connectivities"):
+        a, b = gpu.obsp[key], cpu.obsp[key]
+        np.testing.assert_array_equal(a.indices, b.indices)
+        # A weight is exp(-e), and bisection finds the width in e to 1e-5; the CPU's exact search
+        # rounds distances otherwise.
+        np.testing.assert_allclose(a.data, b.data, rtol=1e-5 if transformer != "sklearn" else 1e-3)
+        assert [part.dtype for part in (a.data, a.indices, a.indptr)] == [
+            part.dtype for part in (b.data, b.indices, b.indptr)
+        ]
+    x = gpu.obsm["X_umap"]
+    assert (type(x), x.dtype, x.shape) == (np.ndarray, np.float32, (12_000, 2))
+    np.testing.assert_array_equal(again.obsm["X_umap"], x)
+
+
+def test_sparse_cells_and_other_metrics_are_the_cpus(caplog):
+    x = sp.random(200, 30, density=0.3, format="csr", dtype=np.float32, random_state=0)
+    cpu, gpu = ad.AnnData(x), ad.AnnData(sa.get.X_to_GPU(x))
+    for adata in (cpu, gpu):
+        sa.pp.neighbors(adata)
+    assert "these are sparse: neighbours on the CPU" in caplog.text
+    np.testing.assert_array_equal(gpu.obsp["distances"].data, cpu.obsp["distances"].data)
+    cpu = annotated(points(300, 10))
+    gpu = on_gpu(cpu)
+    for adata in (cpu, gpu):
+        sa.pp.neighbors(adata, metric="manhattan")
+    assert "not 'manhattan': neighbours on the CPU" in caplog.text
+    np.testing.assert_array_equal(gpu.obsp["distances"].data, cpu.obsp["distances"].data)
