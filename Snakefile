@@ -74,6 +74,10 @@ else:
         include: "workflow/rules/markers.smk"
     include: "workflow/rules/report.smk"
 
+    if CONFIG.explore.page:
+
+        include: "workflow/rules/explore.smk"
+
     if CONFIG.pseudobulk:
 
         include: "workflow/rules/pseudobulk.smk"
@@ -84,6 +88,7 @@ else:
             rules.atlas.output.atlas,
             rules.embedding.output.embedding,
             rules.report.output,
+            [rules.explore.output.page] if CONFIG.explore.page else [],
             [rules.markers.output.table] if CONFIG.markers.by else [],
             [rules.merge_pseudobulk.output.pseudobulk] if CONFIG.pseudobulk else [],
             [rules.integrate.output.integrated] if CONFIG.integrate else [],

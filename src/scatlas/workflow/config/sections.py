@@ -707,6 +707,11 @@ class Explore(ExploreContent):
         30.0, description="Size of the page at most, in MB."
     )
 
+    @property
+    def content(self) -> ExploreContent:
+        """The keys that the job of a plate needs: others rerun the page alone."""
+        return ExploreContent(**self.model_dump(include=set(ExploreContent.model_fields)))
+
 
 class Cluster(_Section):
     """A Dask cluster that computes the blocks of a step."""
