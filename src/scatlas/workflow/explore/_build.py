@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _PAGE = Path(__file__).parent / "page"
 # Of the page's bytes at most; what one part leaves over goes to the next.
-_COUNTS_SHARE, _POINTS_SHARE = 0.3, 0.75
+_COUNTS_SHARE, _POINTS_SHARE = 0.3, 0.8
 # A module follows those that it imports.
 SCRIPTS = (
     *("unpack", "colours", "scales", "atlas", "camera", "density", "webgl", "canvas"),

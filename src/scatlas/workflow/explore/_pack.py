@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_LEVEL = 9
+# Higher levels take ten times as long, for 4% fewer bytes.
+_LEVEL = 6
 
 
 def deflate(data: bytes | NDArray[np.uint8]) -> bytes:

@@ -1,8 +1,12 @@
-// Draws the same as webgl.js without a graphics card's help, into the pixels of a 2-D canvas.
+// Draws the same as webgl.js without a graphics card, into the pixels of a 2-D canvas.
 
-/** A renderer for browsers without WebGL 2. */
+// Grey of the points that are not chosen; bytes are alpha, blue, green, red.
+const GREY = 0xffd7d7d7;
+
+/** A renderer for browsers without WebGL 2 on a graphics card. */
 export function openCanvas(canvas) {
-  return new CanvasRenderer(canvas.getContext("2d", { alpha: false }));
+  const context = canvas.getContext("2d", { alpha: false, willReadFrequently: true });
+  return new CanvasRenderer(context);
 }
 
 class CanvasRenderer {
@@ -26,8 +30,13 @@ class CanvasRenderer {
     this.chosen = chosen;
   }
 
+  /** Colours by code; points are opaque or not drawn. */
   setPalette(rgba) {
-    this.palette = rgba;
+    this.palette = new Uint32Array(rgba.length / 4);
+    for (let code = 0; code < this.palette.length; code++) {
+      const [red, green, blue, alpha] = rgba.subarray(4 * code, 4 * code + 4);
+      if (alpha) this.palette[code] = (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
+    }
   }
 
   setPicture({ side, rgba }) {
@@ -52,35 +61,40 @@ class CanvasRenderer {
       context.globalAlpha = 1;
     }
     const shown = Math.min(count, this.nPoints);
-    if (shown > 0) this.drawPoints(camera, shown, Math.max(1, Math.round(size)), dims);
+    if (!shown) return;
+    const image = context.getImageData(0, 0, width, height);
+    const pixels = new Uint32Array(image.data.buffer);
+    const diameter = Math.max(1, Math.round(size));
+    if (dims) this.drawPoints(pixels, camera, shown, diameter, (i) => !this.chosen[i], GREY);
+    const isDrawn = dims ? (i) => this.chosen[i] : null;
+    this.drawPoints(pixels, camera, shown, diameter, isDrawn, 0);
+    context.putImageData(image, 0, 0);
   }
 
-  drawPoints(camera, count, size, dims) {
-    const { context, places, codes, palette, chosen } = this;
-    const { width, height } = context.canvas;
-    const image = context.getImageData(0, 0, width, height);
-    const pixels = image.data;
+  /** Draw the points that a test lets pass (null: all), in their colours or in one. */
+  drawPoints(pixels, camera, count, size, isDrawn, oneColour) {
+    const { places, codes, palette } = this;
+    const { width, height } = this.context.canvas;
     const scale = camera.scale(width, height);
     const step = scale / 65535;
-    const left = width / 2 - camera.x * scale;
-    const bottom = height / 2 + camera.y * scale;
-    const half = size >> 1;
+    const half = size / 2;
+    const left = width / 2 - camera.x * scale - half;
+    const bottom = height / 2 + camera.y * scale - half;
+    const [right, top] = [width - size, height - size];
+    const isRound = size > 3;
     for (let i = 0; i < count; i++) {
-      const from = 4 * codes[i];
-      if (!palette[from + 3]) continue;
-      const x = Math.round(left + places[2 * i] * step) - half;
-      const y = Math.round(bottom - places[2 * i + 1] * step) - half;
-      if (x < 0 || y < 0 || x + size > width || y + size > height) continue;
-      const grey = dims && !chosen[i];
-      for (let row = y; row < y + size; row++) {
-        for (let at = 4 * (row * width + x), end = at + 4 * size; at < end; at += 4) {
-          pixels[at] = grey ? 215 : palette[from];
-          pixels[at + 1] = grey ? 215 : palette[from + 1];
-          pixels[at + 2] = grey ? 215 : palette[from + 2];
-        }
+      const x = (left + places[2 * i] * step) | 0;
+      const y = (bottom - places[2 * i + 1] * step) | 0;
+      if (x < 0 || y < 0 || x > right || y > top) continue;
+      const own = palette[codes[i]];
+      if (!own || (isDrawn && !isDrawn(i))) continue;
+      const colour = oneColour || own;
+      for (let row = 0; row < size; row++) {
+        const corner = isRound && (row === 0 || row === size - 1) ? 1 : 0;
+        const first = (y + row) * width + x;
+        for (let at = first + corner; at < first + size - corner; at++) pixels[at] = colour;
       }
     }
-    context.putImageData(image, 0, 0);
   }
 
   finish() {}

@@ -44,7 +44,7 @@ class Explorer {
 
   /** The first picture: before the points are there. */
   async start() {
-    this.plain = new URLSearchParams(location.search).get("renderer") === "canvas";
+    this.renderer = new URLSearchParams(location.search).get("renderer");
     const { atlas } = this;
     byId("facts").textContent = this.factsText();
     this.addView(0);
@@ -70,7 +70,7 @@ class Explorer {
   addView(i) {
     const root = byId(`view-${i}`);
     root.hidden = false;
-    if (!this.views[i]) this.views[i] = new View(root, this.atlas, { plain: this.plain });
+    if (!this.views[i]) this.views[i] = new View(root, this.atlas, this.renderer);
   }
 
   // State -----------------------------------------------------------------------------------------

@@ -20,21 +20,24 @@ const ZOOM_OF_POINTS = 2.5;
 const FEW_LEVELS = 7;
 const MOST_LABELS = 60;
 const NEAR_WINDOWS = 3; // of 32 across the map
-const SLOWEST_FRAME = 33; // milliseconds
+// While the map moves: milliseconds per frame, and points at first and at least.
+const SLOWEST_FRAME = 33;
+const FIRST_MOVING = 100_000;
+const FEWEST_MOVING = 5_000;
 
 export class View {
-  constructor(root, atlas, { plain }) {
+  constructor(root, atlas, wanted) {
     this.atlas = atlas;
     this.canvas = root.querySelector("canvas.map");
     this.overlay = root.querySelector("canvas.overlay");
-    this.renderer = (plain ? null : openWebgl(this.canvas)) ?? openCanvas(this.canvas);
+    const webgl = wanted === "canvas" ? null : openWebgl(this.canvas, wanted !== "webgl");
+    this.renderer = webgl ?? openCanvas(this.canvas);
     this.order = null;
     this.chosen = null;
     this.labels = [];
     this.path = null; // a lasso or box that is being drawn, in units of the map
     this.outline = null; // the finished one, in steps of the places
-    this.movingCount = 150_000;
-    this.frames = [];
+    this.movingCount = FIRST_MOVING;
     this.lastFrame = 0;
     this.ready = false;
   }
@@ -264,11 +267,15 @@ export class View {
   countFrame(isMoving) {
     const now = performance.now();
     const took = now - this.lastFrame;
-    this.lastFrame = now;
-    if (!isMoving || took > 500) return;
-    this.frames.push(took);
-    if (took > SLOWEST_FRAME) this.movingCount = Math.max(20_000, this.movingCount * 0.8);
-    else if (took < 0.7 * SLOWEST_FRAME) this.movingCount = Math.min(4e6, this.movingCount * 1.1);
+    const hasBefore = this.lastFrame > 0;
+    this.lastFrame = isMoving ? now : 0;
+    if (!isMoving || !hasBefore) return;
+    if (took > SLOWEST_FRAME) {
+      const factor = Math.max(0.3, (0.9 * SLOWEST_FRAME) / took);
+      this.movingCount = Math.max(FEWEST_MOVING, this.movingCount * factor);
+    } else if (took < 0.7 * SLOWEST_FRAME) {
+      this.movingCount = Math.min(2 * this.atlas.n_points, this.movingCount * 1.15);
+    }
   }
 
   drawOverlay(camera) {
