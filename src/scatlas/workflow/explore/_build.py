@@ -39,6 +39,7 @@ SCRIPTS = (
     *("unpack", "colours", "scales", "atlas", "camera", "density", "webgl", "canvas"),
     *("selection", "legend", "search", "permalink", "export", "view", "panel", "main"),
 )
+_MOST_PAIRS_PER_BYTE = 1.5  # of level and pixel: more never fit
 _MARKERS_SHOWN = 4  # of each group, beside its name
 
 
@@ -145,6 +146,8 @@ def _counts(
         if side:
             counts = total.levels[column.name]
             share = left // (len(columns) - i)
+            while counts.keys.size > _MOST_PAIRS_PER_BYTE * share and side > 8:
+                counts, side = coarsen(counts, side), side // 2
             packed = {f"counts-{i}": pack_counts(counts)}
             while page_bytes(packed) > share and side > 8:
                 counts, side = coarsen(counts, side), side // 2

@@ -29,6 +29,7 @@ class Explorer {
     this.layer = "auto";
     this.tool = "pan";
     this.selection = null;
+    this.mask = null; // of the selected points
     this.active = 0;
     this.movedAt = 0;
     this.drawing = 0;
@@ -85,6 +86,7 @@ class Explorer {
       Object.assign(camera, found.cameras[i] ?? {});
     });
     this.selection = null;
+    this.mask = null;
     this.active = 0;
     await this.reload();
     if (found.selection) await this.select(found.selection.outline, found.selection.map);
@@ -100,6 +102,7 @@ class Explorer {
       for (let i = 0; i < this.states.length; i++) {
         this.addView(i);
         this.views[i].resize();
+        this.views[i].chosen = this.mask;
         await this.views[i].load(this.states[i], this.hidden);
       }
       await this.showPanel();

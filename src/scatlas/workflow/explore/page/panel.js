@@ -195,7 +195,7 @@ export function markerTable(found, onGene) {
     "table",
     { class: "genes" },
     element("caption", {}, "Genes that are higher here than in the other points"),
-    headRow(["gene", "t", "mean here / others", "cells with it"]),
+    headRow(["gene", "t", "mean here / others", "cells with it here / others"]),
     body,
   );
 }
