@@ -107,8 +107,7 @@ def build(
         "gene_stride": stride,
         "maps": ["UMAP", "UMAP after Harmony"][: 1 + (mixed is not None)],
         "columns": [
-            {**column._asdict(), "side": side}
-            for column, side in zip(columns, sides, strict=True)
+            {**column._asdict(), "side": side} for column, side in zip(columns, sides, strict=True)
         ],
         "genes": [
             {"name": name, "high": round(float(high), 4), "mean_high": round(float(mean), 4)}

@@ -81,7 +81,7 @@ class CanvasRenderer {
     const left = width / 2 - camera.x * scale - half;
     const bottom = height / 2 + camera.y * scale - half;
     const [right, top] = [width - size, height - size];
-    const isRound = size > 3;
+    const insets = discInsets(size);
     for (let i = 0; i < count; i++) {
       const x = (left + places[2 * i] * step) | 0;
       const y = (bottom - places[2 * i + 1] * step) | 0;
@@ -90,12 +90,21 @@ class CanvasRenderer {
       if (!own || (isDrawn && !isDrawn(i))) continue;
       const colour = oneColour || own;
       for (let row = 0; row < size; row++) {
-        const corner = isRound && (row === 0 || row === size - 1) ? 1 : 0;
-        const first = (y + row) * width + x;
-        for (let at = first + corner; at < first + size - corner; at++) pixels[at] = colour;
+        const first = (y + row) * width + x + insets[row];
+        const end = first + size - 2 * insets[row];
+        for (let at = first; at < end; at++) pixels[at] = colour;
       }
     }
   }
 
   finish() {}
+}
+
+/** Pixels that each row of a disc is shorter on either side. */
+export function discInsets(size) {
+  const radius = size / 2;
+  return Array.from({ length: size }, (_, row) => {
+    const away = row + 0.5 - radius;
+    return size < 4 ? 0 : Math.round(radius - Math.sqrt(radius * radius - away * away));
+  });
 }

@@ -359,20 +359,14 @@ function windowOf(key, windows) {
   return [at % windows, Math.floor(at / windows)];
 }
 
-/** An order in which any first part is spread over all points; the same each time. */
+/** A random order, the same each time: any first part of it is a sample of all points. */
 export function spreadOrder(n) {
-  let step = Math.max(1, Math.floor(n * 0.6180339887));
-  while (n > 1 && commonDivisor(step, n) !== 1) step++;
-  const order = new Uint32Array(n);
-  let at = 0;
-  for (let k = 0; k < n; k++) {
-    order[k] = at;
-    at += step;
-    if (at >= n) at -= n;
+  const order = Uint32Array.from({ length: n }, (_, i) => i);
+  let state = 1;
+  for (let k = n - 1; k > 0; k--) {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0; // Numerical Recipes
+    const other = Math.floor((state / 2 ** 32) * (k + 1));
+    [order[k], order[other]] = [order[other], order[k]];
   }
   return order;
-}
-
-function commonDivisor(a, b) {
-  return b ? commonDivisor(b, a % b) : a;
 }
