@@ -217,9 +217,9 @@ CONSTANT_THREADS = {
     "embedding",
 }
 CONSTANT_THREADS |= {"integrate", "report", "cell_groups", "markers"}
-CONSTANT_THREADS |= {"simulate", "merge_pseudobulk"}
+CONSTANT_THREADS |= {"simulate", "merge_pseudobulk", "explore"}
 PLATE_RULES = {"load", "qc_filter", "normalize", "doublets", "hvg", "select_genes", "pseudobulk"}
-PLATE_RULES |= {"group_sums"}
+PLATE_RULES |= {"group_sums", "explore_plate"}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
