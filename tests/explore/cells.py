@@ -88,7 +88,7 @@ def make_page(
     Parameters
     ----------
     times
-        Count each cell this often, as if the atlas had so many more.
+        Count each cell this often, as if the atlas had as many cells.
     mixed
         The same cells with a second map.
     wanted

@@ -280,7 +280,7 @@ def test_jobs_that_hold_blocks_ask_for_the_budget(ask, default):
     own = [rule for rule in DIRECTIVES if rule not in NEW_PLATES]
     holding = [rule for rule in own if "{BLOCK_OPTIONS}" in DIRECTIVES[rule]["shell"]]
     kept = {"split", "load", "normalize", "hvg", "select_genes", "concat_on_disk", "pca", "subset"}
-    kept |= {"group_sums"}
+    kept |= {"group_sums", "explore_plate", "explore"}
     assert set(holding) == kept | {"pseudobulk", "merge_pseudobulk", "doublets"}
     for rule in holding:
         (before, *_), (after, *_) = (told[rule]["mem_mb"]["small"] for told in (default, more))

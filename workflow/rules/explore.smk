@@ -71,7 +71,7 @@ rule explore:
     retries: 2
     conda:
         "../../envs/cpu.yaml"
-    threads: 2
+    threads: 4
     resources:
         budget=BUDGET,
         mem_mb=memory("explore"),

@@ -63,9 +63,9 @@ class Points:
 
     def _packed(self, n_cells: int) -> Any:
         """Function that packs some rows."""
-        places = {"xy": _places(self.sample, "X_umap")}
+        places = {"xy": _positions_of(self.sample, "X_umap")}
         if self.mixed is not None:
-            places["xy-1"] = _places(self.mixed, "X_umap_harmony")
+            places["xy-1"] = _positions_of(self.mixed, "X_umap_harmony")
         codes = [codes_of(self.sample, column, 0, n_cells) for column in self.columns]
         atlas_rows = self.sample.values(ATLAS_ROW, 0, n_cells)
 
@@ -137,7 +137,7 @@ def _column_max(x: Any) -> NDArray[np.float64]:
     return np.asarray(x.max(axis=0).toarray(), np.float64).ravel()
 
 
-def _places(cells: MapCells, key: str) -> NDArray[np.uint16]:
+def _positions_of(cells: MapCells, key: str) -> NDArray[np.uint16]:
     xy = cells.coordinates(0, cells.n_cells, key=key)
     return positions(xy, box_of(xy))
 
