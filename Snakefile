@@ -78,6 +78,10 @@ else:
 
         include: "workflow/rules/by_gene.smk"
 
+    if CONFIG.explore.page:
+
+        include: "workflow/rules/explore.smk"
+
     if CONFIG.pseudobulk:
 
         include: "workflow/rules/pseudobulk.smk"
@@ -90,6 +94,7 @@ else:
         *([rules.markers.output.table] if CONFIG.markers.by else []),
         *([rules.merge_pseudobulk.output.pseudobulk] if CONFIG.pseudobulk else []),
         *([rules.integrate.output.integrated] if CONFIG.integrate else []),
+        *([rules.explore.output.page] if CONFIG.explore.page else []),
     ]
 
     if CONFIG.address:

@@ -48,6 +48,8 @@ RULES += [
     "group_sums",
     "markers",
     "report",
+    "explore_plate",
+    "explore",
     "split",
     "pseudobulk",
     "merge_pseudobulk",

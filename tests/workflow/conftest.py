@@ -25,6 +25,8 @@ CONFIG = {
     "pca": {"n_comps": 10},
     "subset": {"n_cells": 300},
     "compute": {"block_budget": "16MB"},
+    # test_explore.py makes the page; it would take a sixth of the time of each other test.
+    "explore": {"page": False},
 }
 
 

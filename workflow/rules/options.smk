@@ -129,6 +129,24 @@ def report_options(wildcards):
     return shlex.join(words)
 
 
+def cells_option():
+    """The cells of the map: all of them, or the sample."""
+    name = "atlas.zarr" if CONFIG.maps_all_cells else "umap.h5ad"
+    return shlex.join(["--cells", with_prefix(f"{OUT}/{name}")])
+
+
+def markers_option():
+    """Table of the marker genes."""
+    table = with_prefix(f"{OUT}/tables/markers.tsv")
+    return shlex.join(["--markers", table]) if CONFIG.markers.by else ""
+
+
+def integrated_option():
+    """The sample with its map after mixing."""
+    path = with_prefix(f"{OUT}/integrated.h5ad")
+    return shlex.join(["--integrated", path]) if CONFIG.integrate else ""
+
+
 def atlas_path():
     """Root metadata of the atlas, without the prefix or storage of the results."""
     return local(f"{CONFIG.atlas}/zarr.json")

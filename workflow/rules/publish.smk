@@ -23,6 +23,7 @@ rule publish:
                 "markers": CONFIG.markers.by,
                 "merge_pseudobulk": CONFIG.pseudobulk,
                 "integrate": CONFIG.integrate,
+                "explore": CONFIG.explore.page,
             }.items()
             if is_result
         ],

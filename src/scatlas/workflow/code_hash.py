@@ -29,7 +29,7 @@ _NOT_EXECUTED = re.compile(
 _COMMENT = re.compile("#.*")
 # Kernels that a file dispatches to ("linalg.gram"), and CUDA sources that it loads ("linalg/gram").
 _KERNEL_CALL = re.compile(r"\b(kernels_for|kernel)\(\s*\"([\w./]+)\"")
-_SUFFIXES = {".py", ".cu", ".html", ".css"}
+_SUFFIXES = {".py", ".cu", ".html", ".css", ".js"}
 # Modules of an operation; `scatlas.kernels.dispatch.kernels_for` chooses between them.
 _KERNEL_MODULES = ("scatlas.kernels.{}_cpu", "scatlas.kernels.{}_gpu")
 

@@ -56,6 +56,8 @@ COSTS = {
     "embedding": Cost(0.5, us_per_cell=10),
     "integrate": Cost(2, us_per_cell=280),  # as neighbors, umap and leiden
     "report": Cost(3, us_per_cell=3),  # [1]
+    "explore_plate": Cost(0.5, 0.6, 4),
+    "explore": Cost(1, us_per_cell=15),  # per cell of the sample
     # New plates on a finished atlas
     "reference": Cost(0.5, 15, 300),  # three passes like hvg, then neighbours
     "map_plate": Cost(0.5, 14, 300),

@@ -77,6 +77,8 @@ GPU_COMPONENT_BYTES, GPU_NEIGHBOR_BYTES, GPU_MAP_MB = 12, 64, 200
 SAMPLE_MEMORY = 2
 # Cells that are mapped at a time.
 MAP_MB = 500
+# explore.html: histograms of a column, with the sums of genes; and per cell its place and codes.
+PAGE_MB, PAGE_MB_PER_CELL = 800, 0.5e-3
 # The stratum of each cell of the atlas.
 STRATUM_MB_PER_CELL = 4e-6
 # The merged obs is written by column: an atlas needs a tenth of the memory of its plates' tables.
@@ -347,6 +349,9 @@ class Estimates:
                     extra_mb += STRATUM_MB_PER_CELL * self.atlas.cells
             case "map":
                 extra_mb = self._sample_mb + MAP_MB
+            case "explore_plate" | "explore":
+                points = self.subset_cells if rule == "explore" else 0
+                extra_mb = PAGE_MB + PAGE_MB_PER_CELL * (points + cells)
         return extra_mb
 
     def runtime(self, rule: str, plate: str | None = None, threads: int = 1) -> int:
@@ -388,7 +393,7 @@ class Estimates:
     def core_seconds(self, rule: str, plate: str | None = None) -> float:
         """Seconds that a job is expected to take on one core, beside its fixed seconds."""
         match rule:
-            case "neighbors" | "umap" | "leiden" | "embedding" | "integrate" | "report":
+            case "neighbors" | "umap" | "leiden" | "embedding" | "integrate" | "report" | "explore":
                 size = Size(self.subset_cells, 0)
             case "reference":
                 size = Size(self.reference_cells, self.finished_atlas.values)

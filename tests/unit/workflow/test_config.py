@@ -70,6 +70,7 @@ pseudobulk: null
 integrate: null
 new_plates: {max_missing_genes: 0.1, obs: [], n_reference: 200000}
 report: {colors: [cell_line, plate, drug, leiden]}
+explore: {columns: [], n_genes: 300, page: true, points: 1000000, max_mb: 30.0}
 compute: {block_budget: auto, memory: pool, memory_limit: null, jobs_per_gpu: 2, cluster: null}
 """)
 

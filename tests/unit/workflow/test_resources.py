@@ -125,6 +125,8 @@ REQUESTS = {
         "cell_groups": (1, 2524, 14, 0, 0),
         "group_sums": (8, 6012, 34, 0, 0),
         "markers": (1, 2884, 10, 0, 0),
+        "explore_plate": (8, 10852, 12, 0, 0),
+        "explore": (4, 4103, 13, 0, 0),
     },
     "two GPUs, a large budget, integration of the sample": {
         "load": (38, 8924, 13, 27569, 0),
@@ -150,6 +152,8 @@ REQUESTS = {
         "cell_groups": (1, 6524, 14, 0, 0),
         "group_sums": (38, 9884, 15, 0, 0),
         "markers": (1, 6884, 10, 0, 0),
+        "explore_plate": (38, 14724, 10, 0, 0),
+        "explore": (4, 8103, 13, 0, 0),
     },
     "all cells, no rare genes, many variable genes": {
         "load": (8, 5052, 27, 27569, 0),
@@ -176,6 +180,8 @@ REQUESTS = {
         "cell_groups": (1, 2524, 14, 0, 0),
         "group_sums": (8, 6012, 58, 0, 0),
         "markers": (1, 174892, 2025, 0, 0),
+        "explore_plate": (8, 10852, 12, 0, 0),
+        "explore": (4, 12724, 35, 0, 0),
     },
 }
 CONFIGS = {
@@ -217,9 +223,9 @@ CONSTANT_THREADS = {
     "embedding",
 }
 CONSTANT_THREADS |= {"integrate", "report", "cell_groups", "markers"}
-CONSTANT_THREADS |= {"simulate", "merge_pseudobulk"}
+CONSTANT_THREADS |= {"simulate", "merge_pseudobulk", "explore"}
 PLATE_RULES = {"load", "qc_filter", "normalize", "doublets", "hvg", "select_genes", "pseudobulk"}
-PLATE_RULES |= {"group_sums"}
+PLATE_RULES |= {"group_sums", "explore_plate"}
 
 
 @pytest.mark.parametrize("name", CONFIGS)

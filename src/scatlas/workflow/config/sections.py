@@ -687,6 +687,46 @@ class Report(_Section):
     )
 
 
+class ExploreContent(_Section):
+    """Content of explore.html that each plate counts."""
+
+    columns: list[Text] = Field(
+        [],
+        description=(
+            "The obs columns of the page explore.html. []: the 24 first ones with numbers, or with "
+            "2 to 10,000 categories."
+        ),
+        examples=[["leiden", "plate", "drug"]],
+    )
+    n_genes: NonNegative = Field(
+        300,
+        description=(
+            "Genes of the page, of those of the atlas: the best markers of each group, and the "
+            "most variable ones."
+        ),
+    )
+
+
+class Explore(ExploreContent):
+    """The map as a page that opens by a double click."""
+
+    page: bool = Field(True, strict=True, description="false: no explore.html.")
+    points: Positive = Field(
+        1_000_000,
+        description=(
+            "Cells of the sample on the page at most. Fewer, if the page would become too large."
+        ),
+    )
+    max_mb: Annotated[float, Field(strict=True, ge=3, le=100, allow_inf_nan=False)] = Field(
+        30.0, description="Size of the page at most, in MB."
+    )
+
+    @property
+    def content(self) -> ExploreContent:
+        """The keys that the job of a plate needs: others rerun the page alone."""
+        return ExploreContent(**self.model_dump(include=set(ExploreContent.model_fields)))
+
+
 class Cluster(_Section):
     """A Dask cluster that computes the blocks of a step."""
 
@@ -916,11 +956,15 @@ class Config(_Section):
         NewPlates(), description="With atlas: how the plates are mapped onto it."
     )
     report: Report = Field(Report(), description="Content of the report.")
+    explore: Explore = Field(
+        Explore(), description="explore.html: the map as a page that opens by a double click."
+    )
     compute: Compute = Field(Compute(), description="Memory and devices of a job.")
 
     @field_validator(
         *("source", "qc", "normalize", "hvg", "consensus", "pca", "subset"),
-        *("neighbors", "umap", "leiden", "map", "markers", "new_plates", "report", "compute"),
+        *("neighbors", "umap", "leiden", "map", "markers", "new_plates", "report", "explore"),
+        "compute",
         mode="before",
     )
     @classmethod

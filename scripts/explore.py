@@ -1,0 +1,45 @@
+"""Build the page that opens by a double click: the map of all cells, and the sample as points."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scatlas.workflow import script
+from scatlas.workflow.config.cli_options import add_options, from_options
+from scatlas.workflow.config.sections import Explore
+from scatlas.workflow.explore import MapCells, add_plates, build, choose
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = script.parser(__doc__)
+    parser.add_argument(
+        "--pixels", nargs="+", required=True, metavar="PLATE=PATH", help="pixels of each plate"
+    )
+    parser.add_argument("--cells", type=Path, required=True, help="atlas.zarr, or umap.h5ad")
+    parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad, the sample")
+    parser.add_argument("--integrated", type=Path, help="integrated.h5ad, if there is one")
+    parser.add_argument("--markers", type=Path, help="markers.tsv, if there are marker genes")
+    parser.add_argument("--html", type=Path, required=True, help="explore.html to write")
+    add_options(parser, Explore)
+    args = parser.parse_args(argv)
+    wanted = from_options(args, Explore)
+    with script.run_script(args, outputs=[args.html]) as facts:
+        cells, sample = MapCells(args.cells), MapCells(args.umap)
+        columns, genes = choose(cells, sample, wanted, args.markers)
+        total = add_plates(script.plate_paths(args.pixels).values(), columns)
+        facts |= build(
+            args.html,
+            total,
+            sample,
+            mixed=MapCells(args.integrated) if args.integrated else None,
+            columns=columns,
+            genes=genes,
+            markers=args.markers,
+            n_points=wanted.points,
+            max_bytes=int(wanted.max_mb * 1e6),
+            **script.block_sizes(args),
+        )
+
+
+if __name__ == "__main__":
+    script.run_main(main)

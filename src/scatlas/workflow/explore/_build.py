@@ -1,0 +1,221 @@
+"""Join data, style and scripts into ``explore.html``."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from scatlas.io import atomic_path
+from scatlas.matrix.map_pixels import MEANS_SIDE, SIDE, box_of
+from scatlas.workflow.explore._pack import (
+    block_tags,
+    coarsen,
+    deflate,
+    pack_counts,
+    pack_json,
+    page_bytes,
+)
+from scatlas.workflow.explore._pixels import count_cells, means_of
+from scatlas.workflow.explore._points import Points, in_threads, same_cells
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scatlas.workflow.explore._cells import MapCells
+    from scatlas.workflow.explore._choose import PageColumn
+    from scatlas.workflow.explore._pixels import PlatePixels
+
+_PAGE = Path(__file__).parent / "page"
+# Of the page's bytes at most; what one part leaves over goes to the next.
+_COUNTS_SHARE, _POINTS_SHARE = 0.3, 0.8
+# A module follows those that it imports.
+SCRIPTS = (
+    *("unpack", "colours", "scales", "atlas", "camera", "density", "webgl", "canvas"),
+    *("selection", "legend", "search", "permalink", "export", "view", "panel", "main"),
+)
+_MOST_PAIRS_PER_BYTE = 1.5  # of level and pixel: more never fit
+_MARKERS_SHOWN = 4  # of each group, beside its name
+
+
+def build(
+    page: Path,
+    total: PlatePixels,
+    sample: MapCells,
+    *,
+    mixed: MapCells | None,
+    columns: Sequence[PageColumn],
+    genes: Sequence[str],
+    markers: Path | None,
+    n_points: int,
+    max_bytes: int,
+    **sizes: Any,
+) -> dict[str, Any]:
+    """Write the page; complete or not at all, the same bytes for the same input.
+
+    Parameters
+    ----------
+    page
+        HTML file to write.
+    total
+        Pixels of all plates.
+    sample
+        ``umap.h5ad``, whose cells become points.
+    mixed
+        ``integrated.h5ad``, if there is one.
+    columns, genes
+        Those of the page.
+    markers
+        ``markers.tsv``, if there is one.
+    n_points
+        Points at most. Fewer, if the page would be too large.
+    max_bytes
+        Size of the page at most.
+    sizes
+        Options of :func:`scatlas.io.read_matrix`.
+
+    Returns
+    -------
+    ``n_cells``, ``n_points``, ``n_gene_points``, ``n_genes``, ``n_columns`` and ``bytes``.
+    """
+    code = _code()
+    left = max_bytes - len(code.encode()) - 1000
+    mixed = mixed if same_cells(sample, mixed) else None
+    points = Points(sample, mixed, columns, genes)
+    counts, sides = _counts(total, columns, int(_COUNTS_SHARE * left))
+    means, mean_highs = _means(total, len(genes))
+    left -= page_bytes(counts) + page_bytes(means)
+    # The names of levels and genes, whatever the numbers beside them are.
+    described = {"columns": [column._asdict() for column in columns], "genes": list(genes)}
+    left -= 2 * page_bytes({"meta": pack_json(described)}) + 4000 + 40 * len(genes)
+    of_points, rows = points.blocks(n_points, int(_POINTS_SHARE * left))
+    left -= page_bytes(of_points)
+    of_genes, highs, stride = points.gene_blocks(rows, left, **sizes)
+    box = box_of(sample.coordinates(0, sample.n_cells))
+    meta = {
+        "n_cells": total.n_cells,
+        "n_points": rows.size,
+        "n_sample": sample.n_cells,
+        "box": list(box),
+        "side": SIDE,
+        "means_side": MEANS_SIDE,
+        "gene_stride": stride,
+        "maps": ["UMAP", "UMAP after Harmony"][: 1 + (mixed is not None)],
+        "columns": [
+            {**column._asdict(), "side": side} for column, side in zip(columns, sides, strict=True)
+        ],
+        "genes": [
+            {"name": name, "high": round(float(high), 4), "mean_high": round(float(mean), 4)}
+            for name, high, mean in zip(genes, highs, mean_highs, strict=True)
+        ],
+        "markers": _markers(markers, columns, genes),
+    }
+    blocks = {"meta": pack_json(meta), **counts, **means, **of_points, **of_genes}
+    text = code.replace("<!-- first -->", block_tags({k: blocks.pop(k) for k in _FIRST}))
+    text = text.replace("<!-- data -->", block_tags(blocks))
+    with atomic_path(page) as partial:
+        partial.write_text(text, "utf-8")
+    return {
+        "n_cells": total.n_cells,
+        "n_points": int(rows.size),
+        "n_gene_points": -(-rows.size // stride),
+        "n_genes": len(genes),
+        "n_columns": len(columns),
+        "bytes": len(text.encode()),
+    }
+
+
+# Before the script, which draws them at once.
+_FIRST = ("meta", "cells")
+
+
+def _counts(
+    total: PlatePixels, columns: Sequence[PageColumn], max_bytes: int
+) -> tuple[dict[str, bytes], list[int]]:
+    """Blocks of the histograms, and the pixels per side of those of each column."""
+    blocks, sides = {"cells": pack_counts(total.cells)}, []
+    left = max_bytes - page_bytes(blocks)
+    for i, column in enumerate(columns):
+        side = column.side if column.kind == "category" else 0
+        if side:
+            counts = total.levels[column.name]
+            share = left // (len(columns) - i)
+            while counts.keys.size > _MOST_PAIRS_PER_BYTE * share and side > 8:
+                counts, side = coarsen(counts, side), side // 2
+            packed = {f"counts-{i}": pack_counts(counts)}
+            while page_bytes(packed) > share and side > 8:
+                counts, side = coarsen(counts, side), side // 2
+                packed = {f"counts-{i}": pack_counts(counts)}
+            blocks |= packed
+            left -= page_bytes(packed)
+        sides.append(side)
+    return blocks, sides
+
+
+def _means(total: PlatePixels, n_genes: int) -> tuple[dict[str, bytes], np.ndarray]:
+    """Blocks of means by pixel, in the order of the pixels with cells, and the highest of each."""
+    _, genes, numbers = means_of(total, n_genes)
+    highs = genes.max(axis=0, initial=0)
+    codes = np.rint(255 * genes / np.where(highs > 0, highs, 1)).astype(np.uint8)
+    known = np.where(np.isnan(numbers), 255, np.rint(numbers)).astype(np.uint8)
+    assert count_cells(total).sum() == total.n_cells
+    tasks = {
+        "gene-means": lambda: deflate(codes.T.tobytes()),
+        "number-means": lambda: deflate(known.T.tobytes()),
+    }
+    return in_threads(tasks), highs
+
+
+def _markers(
+    markers: Path | None, columns: Sequence[PageColumn], genes: Sequence[str]
+) -> list[list[Any]]:
+    """Column, level and genes of each group whose markers are on the page."""
+    if markers is None:
+        return []
+    text = dict.fromkeys(("by", "group", "names"), str)
+    table = pd.read_csv(markers, sep="\t", dtype=text, keep_default_na=False)
+    gene_of = {name: i for i, name in enumerate(genes)}
+    found = []
+    for i, column in enumerate(columns):
+        level_of = {name: j for j, name in enumerate(column.levels)}
+        of_column = table[table["by"] == column.name]
+        for group, rows in of_column.groupby("group", sort=False):
+            known = [gene_of[name] for name in rows["names"] if name in gene_of]
+            if known and group in level_of:
+                found.append([i, level_of[group], known[:_MARKERS_SHOWN]])
+    return found
+
+
+def _code() -> str:
+    """The page without its data; its policy allows its style and script alone, and no network."""
+    script, style = joined_scripts(), (_PAGE / "explore.css").read_text("utf-8")
+    policy = (
+        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    text = (_PAGE / "explore.html").read_text("utf-8")
+    text = text.replace("{{ policy }}", policy).replace("{{ style }}", style)
+    return text.replace("{{ script }}", script)
+
+
+def joined_scripts() -> str:
+    """All modules as one script: their names are those of one scope, so imports are left out.
+
+    One file cannot import another from ``file://``, and a module would wait for the whole page.
+    """
+    parts = []
+    for name in SCRIPTS:
+        text = (_PAGE / f"{name}.js").read_text("utf-8")
+        text = re.sub(r"^import [^;]*;\n", "", text, flags=re.MULTILINE)
+        parts.append(re.sub(r"^export (?=\w)", "", text, flags=re.MULTILINE))
+    return '"use strict";\n(() => {\n' + "\n".join(parts) + "\n})();\n"
+
+
+def _digest(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest())
+    return f"sha256-{digest.decode('ascii')}"

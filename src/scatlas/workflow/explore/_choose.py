@@ -1,0 +1,209 @@
+"""Which columns and genes the page has. All jobs choose the same ones, from the same files."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from natsort import natsorted
+
+from scatlas.errors import InputError
+from scatlas.matrix.map_pixels import side_for
+from scatlas.workflow.sample import ATLAS_ROW
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from scatlas.workflow.config.sections import ExploreContent
+    from scatlas.workflow.explore._cells import MapCells
+
+logger = logging.getLogger("scatlas")
+
+_MOST_LEVELS = 10_000
+_MOST_INTEGERS = 76  # of more values, they measure cells
+_MOST_COLUMNS = 24
+_FIRST = ("leiden", "plate", "cell_line", "drug")
+_OF_MARKERS = 2 / 3  # of the genes; the others are the most variable ones
+_VARIABLE = ("dispersions_norm", "variances_norm", "residual_variances")
+# Numbers become 0 to 254; 255 is for cells without a number.
+N_CODES = 255
+
+
+class PageColumn(NamedTuple):
+    """A column of obs on the page.
+
+    Attributes
+    ----------
+    name
+        Its name.
+    kind
+        Whether it names cells or measures them.
+    levels
+        Names of the categories, in order.
+    low, high
+        Of numbers: the ends of their scale.
+    """
+
+    name: str
+    kind: Literal["category", "number"]
+    levels: list[str]
+    low: float
+    high: float
+
+    @property
+    def side(self) -> int:
+        """Pixels per side of its histograms."""
+        return side_for(len(self.levels))
+
+    def codes(self, values: Any) -> NDArray[np.int64]:
+        """Codes of categories, -1 for none; or numbers as 0 to 254, 255 for none."""
+        if self.kind == "category":
+            return _codes_of(values, self.levels)
+        numbers = _as_numbers(values)
+        scaled = (numbers - self.low) / max(self.high - self.low, 1e-300) * (N_CODES - 1)
+        codes = np.rint(scaled.clip(0, N_CODES - 1), where=np.isfinite(scaled), out=scaled)
+        return np.where(np.isfinite(numbers), codes, N_CODES).astype(np.int64)
+
+
+def choose(
+    cells: MapCells, sample: MapCells, wanted: ExploreContent, markers: Path | None
+) -> tuple[list[PageColumn], list[str]]:
+    """Columns and genes of the page.
+
+    Parameters
+    ----------
+    cells, sample
+        All cells, and those that become points.
+    wanted
+        Section of the config.
+    markers
+        ``markers.tsv``, if there is one.
+    """
+    genes = choose_genes(sample.var(), markers, wanted.n_genes)
+    return choose_columns(cells, sample, wanted.columns), genes
+
+
+def choose_columns(
+    cells: MapCells, sample: MapCells, wanted: Sequence[str] = ()
+) -> list[PageColumn]:
+    """Columns of the page, by the values of the sample; categories are those of all cells.
+
+    Parameters
+    ----------
+    cells, sample
+        All cells, and those that become points.
+    wanted
+        Names of the columns; none: all that have colours, 24 at most.
+
+    Raises
+    ------
+    InputError
+        The config names a column that the cells lack, or that has no colours.
+    """
+    of_all = set(cells.columns)
+    known = [name for name in sample.columns if name != ATLAS_ROW and name in of_all]
+    if not wanted:
+        first = [name for name in _FIRST if name in known]
+        found = (_describe(cells, sample, name) for name in dict.fromkeys([*first, *known]))
+        columns = [column for column in found if column and _is_useful(column)]
+        for column in columns[_MOST_COLUMNS:]:
+            logger.info("obs[%r] is not on the page, which has %d", column.name, _MOST_COLUMNS)
+        return columns[:_MOST_COLUMNS]
+    columns = []
+    for name in dict.fromkeys(wanted):
+        if name not in known:
+            msg = (
+                f"{sample.path} has no obs column {name!r}, which explore.columns names; it has "
+                f"{', '.join(known)}"
+            )
+            raise InputError(msg)
+        column = _describe(cells, sample, name)
+        if column is None:
+            msg = (
+                f"{sample.path}: obs[{name!r}], which explore.columns names, has more than "
+                f"{_MOST_LEVELS:,} values or none: leave it out"
+            )
+            raise InputError(msg)
+        columns.append(column)
+    return columns
+
+
+def _is_useful(column: PageColumn) -> bool:
+    return column.kind == "number" or len(column.levels) > 1
+
+
+def _describe(cells: MapCells, sample: MapCells, name: str) -> PageColumn | None:
+    """A column of the page; None if it has no value, or names each cell."""
+    n_cells = sample.n_cells
+    values = sample.values(name, 0, n_cells)
+    series = pd.Series(values)
+    is_integer = pd.api.types.is_integer_dtype(series)
+    is_category = not pd.api.types.is_numeric_dtype(series) or series.dtype == bool
+    if is_category or (is_integer and series.nunique() <= _MOST_INTEGERS):
+        return _category(name, series, cells.categories(name), n_cells)
+    numbers = _as_numbers(values)
+    numbers = numbers[np.isfinite(numbers)]
+    if not numbers.size or numbers.min() == numbers.max():
+        return None
+    # One per mille of the cells would else take most of the colours.
+    low, high = np.percentile(numbers, [0.1, 99.9])
+    if low == high:
+        low, high = numbers.min(), numbers.max()
+    return PageColumn(name, "number", [], float(low), float(high))
+
+
+def _category(
+    name: str, series: pd.Series, categories: list[str] | None, n_cells: int
+) -> PageColumn | None:
+    is_categorical = categories is not None
+    names = categories or [str(value) for value in series.dropna().unique()]
+    if not names or len(names) > min(_MOST_LEVELS, max(n_cells // 2, 2)):
+        return None
+    names = list(dict.fromkeys(names))
+    # Keep an order that somebody has given; else plate10 comes after plate9.
+    if not is_categorical or names == sorted(names):
+        names = natsorted(names)
+    return PageColumn(name, "category", names, 0, 0)
+
+
+def _codes_of(values: Any, levels: list[str]) -> NDArray[np.int64]:
+    index = pd.Index(levels, dtype=object)
+    if isinstance(values, pd.Categorical):
+        of_category = index.get_indexer(values.categories.astype(str).astype(object))
+        return np.append(of_category, -1)[values.codes].astype(np.int64)
+    series = pd.Series(values)
+    codes, distinct = pd.factorize(series)
+    place = index.get_indexer(pd.Index([str(value) for value in distinct], dtype=object))
+    return np.append(place, -1)[codes].astype(np.int64)
+
+
+def _as_numbers(values: Any) -> NDArray[np.float64]:
+    return pd.Series(values).to_numpy(np.float64, na_value=np.nan)
+
+
+def choose_genes(var: pd.DataFrame, markers: Path | None, n_genes: int) -> list[str]:
+    """Genes of the page: two thirds are the markers of all groups in turn, then the variable ones.
+
+    Parameters
+    ----------
+    var
+        Genes of the atlas with facts about their variance.
+    markers
+        ``markers.tsv``, if there is one. Markers that the atlas lacks are left out.
+    n_genes
+        Number of genes; all if the atlas has no more.
+    """
+    chosen: list[str] = []
+    if markers is not None:
+        text = dict.fromkeys(("by", "group", "names"), str)
+        table = pd.read_csv(markers, sep="\t", dtype=text, keep_default_na=False)
+        table = table[table["names"].isin(var.index)].sort_values("rank", kind="stable")
+        chosen = list(dict.fromkeys(table["names"]))[: int(n_genes * _OF_MARKERS)]
+    by = [name for name in _VARIABLE if name in var]
+    order = var.sort_values(by[0], ascending=False, kind="stable") if by else var
+    return list(dict.fromkeys([*chosen, *order.index]))[:n_genes]

@@ -1,0 +1,144 @@
+// The data of the page, unpacked when it is needed and kept.
+import { inflate, bytesOfBase64, joinPlanes, readCounts, readVarints, sumGaps } from "./unpack.js";
+
+// Codes of cells without a category: of one byte, of two; and without a number.
+const NO_LEVEL_8 = 0xff;
+export const NO_CODE = 0xffff;
+const NO_NUMBER = 255;
+export const HIGHEST_NUMBER = 254;
+export const HIGHEST_EXPRESSION = 255;
+
+/** Reads a block of the page once it is there. */
+export async function readBlock(name) {
+  const element = document.getElementById(`block-${name}`);
+  if (!element) throw new Error(`This page lacks its block ${name}: it is damaged.`);
+  return inflate(bytesOfBase64(element.textContent));
+}
+
+export class Atlas {
+  constructor(meta, read) {
+    Object.assign(this, meta);
+    this.read = read;
+    this.kept = new Map();
+    this.columnOf = new Map(this.columns.map((column, i) => [column.name, i]));
+    this.geneOf = new Map(this.genes.map((gene, i) => [gene.name, i]));
+  }
+
+  static async open(read) {
+    const text = new TextDecoder().decode(await read("meta"));
+    return new Atlas(JSON.parse(text), read);
+  }
+
+  get isSampled() {
+    return this.n_points < this.n_cells;
+  }
+
+  once(key, make) {
+    if (!this.kept.has(key)) this.kept.set(key, make());
+    return this.kept.get(key);
+  }
+
+  /** All cells by pixel. */
+  cells() {
+    return this.once("cells", async () => readCounts(await this.read("cells")));
+  }
+
+  /** Cells of each level of a column by pixel, and the cells of each level. */
+  levelCounts(i) {
+    return this.once(`counts-${i}`, async () => {
+      const { levels, side } = this.columns[i];
+      const found = readCounts(await this.read(`counts-${i}`));
+      const sizes = new Float64Array(levels.length);
+      const nPixels = side * side;
+      found.keys.forEach((key, k) => (sizes[Math.floor(key / nPixels)] += found.counts[k]));
+      return { ...found, side, sizes };
+    });
+  }
+
+  /** Code of each point in a column; NO_CODE for none. */
+  codes(i) {
+    return this.once(`column-${i}`, async () => {
+      const bytes = await this.read(`column-${i}`);
+      const column = this.columns[i];
+      if (column.kind === "category" && column.levels.length > NO_LEVEL_8) return joinPlanes(bytes);
+      return Uint16Array.from(bytes, (code) => (code === NO_NUMBER ? NO_CODE : code));
+    });
+  }
+
+  /** Places of the points on a map: x and y in turn, from 0 to 65,535. */
+  places(map) {
+    return this.once(`xy-${map}`, async () => {
+      const bytes = await this.read(map ? `xy-${map}` : "xy");
+      const n = this.n_points;
+      const x = joinPlanes(bytes.subarray(0, 2 * n));
+      const y = joinPlanes(bytes.subarray(2 * n));
+      const out = new Uint16Array(2 * n);
+      for (let k = 0; k < n; k++) {
+        out[2 * k] = x[k];
+        out[2 * k + 1] = y[k];
+      }
+      return out;
+    });
+  }
+
+  /** Values of a gene, 0 to 255, of every gene_stride-th point. */
+  gene(i) {
+    return this.once(`gene-${i}`, () => this.read(`gene-${i}`));
+  }
+
+  /** The same for all points; NO_CODE where it is not on the page. */
+  async geneCodes(i) {
+    const values = await this.gene(i);
+    const codes = new Uint16Array(this.n_points).fill(NO_CODE);
+    for (let k = 0; k < values.length; k++) codes[k * this.gene_stride] = values[k];
+    return codes;
+  }
+
+  /** Pixels of means that have cells. */
+  meanPixels() {
+    return this.once("mean-pixels", async () => {
+      const { keys, counts } = await this.cells();
+      const cells = new Float64Array(this.means_side ** 2);
+      const step = this.side / this.means_side;
+      keys.forEach((key, k) => {
+        const row = Math.floor(Math.floor(key / this.side) / step);
+        cells[row * this.means_side + Math.floor((key % this.side) / step)] += counts[k];
+      });
+      return Uint32Array.from(cells.keys()).filter((pixel) => cells[pixel] > 0);
+    });
+  }
+
+  /** Means of all cells in these pixels: of a gene 0 to 255, of a column of numbers 0 to 254. */
+  async means(color) {
+    const n = (await this.meanPixels()).length;
+    const isGene = color.kind === "gene";
+    const block = isGene ? "gene-means" : "number-means";
+    const all = await this.once(block, () => this.read(block));
+    const numbers = this.columns.filter((column) => column.kind === "number");
+    const row = isGene ? color.index : numbers.indexOf(this.columns[color.index]);
+    return all.subarray(row * n, (row + 1) * n);
+  }
+
+  /** Names of the cells; without names their rows in the atlas. */
+  names() {
+    return this.once("names", async () => {
+      if (document.getElementById("block-names")) {
+        return new TextDecoder().decode(await this.read("names")).split("\n");
+      }
+      return Array.from(sumGaps(readVarints(await this.read("rows"))), (row) => `row ${row}`);
+    });
+  }
+
+  /** Number of a code in a column of numbers. */
+  numberOf(i, code) {
+    const { low, high } = this.columns[i];
+    return low + (code / HIGHEST_NUMBER) * (high - low);
+  }
+
+  /** A colour by its kind and name; null if the page lacks it. */
+  colour(kind, name) {
+    if (kind === "cells") return { kind, name: "cells", index: 0 };
+    const index = (kind === "gene" ? this.geneOf : this.columnOf).get(name);
+    return index === undefined ? null : { kind, name, index };
+  }
+}

@@ -1,0 +1,131 @@
+"""Small atlases for tests of explore.html, with hostile names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from scatlas.io.files.hdf5_writing import write_h5ad
+from scatlas.workflow.config.sections import Explore
+from scatlas.workflow.explore import MapCells, add_plates, build, choose, count_plate, write_pixels
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scatlas.workflow.explore._choose import PageColumn
+    from scatlas.workflow.explore._pixels import PlatePixels
+
+HOSTILE = [
+    "<script>window.hacked = 1</script>",
+    "<img src=x onerror='window.hacked = 1'>",
+    "\"quotes\" 'and' `more`",
+    "</script><b>bold</b>",
+    "🧬 emoji 日本語",
+    "a\tb & c",
+    "toString",
+    "__proto__",
+]
+PLATES = ("p1", "p2", "p10")
+
+
+def sample(n: int = 1200, *, n_levels: int = 12, seed: int = 0) -> ad.AnnData:
+    """Cells of three plates, in clusters; ``group`` has ``n_levels`` values, hostile ones first."""
+    rng = np.random.default_rng(seed)
+    cluster = rng.integers(0, 12, n)
+    middle = np.stack([cluster % 4, cluster // 4], axis=1) * 4.0
+    names = HOSTILE + [f"level {i}" for i in range(len(HOSTILE), n_levels)]
+    counts = rng.poisson(0.3 + 2 * (np.arange(60)[None] % 12 == cluster[:, None]))
+    score = rng.normal(cluster, 0.2)
+    score[::50] = np.nan
+    obs = pd.DataFrame(
+        {
+            "plate": pd.Categorical.from_codes(np.arange(n) * 3 // n, PLATES),
+            "leiden": pd.Categorical.from_codes(cluster, [str(i) for i in range(12)]),
+            "group": pd.Categorical.from_codes(rng.integers(0, n_levels, n), names),
+            "phase": rng.choice(["G1", "S", "G2M"], n).astype(object),
+            "score": score,
+            "total_counts": counts.sum(axis=1),
+            "same": "x",
+            "barcode": [f"code {i}" for i in range(n)],
+            "atlas_row": np.arange(n) * 7,
+        },
+        index=[f"cell{i}" for i in range(n)],
+    )
+    obs.loc[obs.index[::17], "leiden"] = np.nan
+    var = pd.DataFrame({"dispersions_norm": np.arange(60.0)})
+    var.index = [f"GENE{i}" for i in range(60)]
+    xy = (middle + rng.normal(size=(n, 2))).astype(np.float32)
+    x = sparse.csr_matrix(np.log1p(counts).astype(np.float32))
+    return ad.AnnData(x, obs=obs, var=var, obsm={"X_umap": xy})
+
+
+class Made(NamedTuple):
+    """A page with what it was made of."""
+
+    page: Path
+    cells: ad.AnnData
+    columns: list[PageColumn]
+    genes: list[str]
+    total: PlatePixels
+    facts: dict[str, int]
+
+
+def make_page(
+    folder: Path,
+    cells: ad.AnnData,
+    *,
+    times: int = 1,
+    mixed: ad.AnnData | None = None,
+    markers: Path | None = None,
+    **wanted: object,
+) -> Made:
+    """Build the page as the scripts do.
+
+    Parameters
+    ----------
+    times
+        Count each cell this often, as if the atlas had as many cells.
+    mixed
+        The same cells with a second map.
+    wanted
+        Keys of the config's section ``explore``.
+    """
+    write_h5ad(folder / "umap.h5ad", cells)
+    found, config = MapCells(folder / "umap.h5ad"), Explore(**wanted)
+    columns, genes = choose(found, found, config.content, markers)
+    paths = []
+    for plate in PLATES:
+        part = count_plate(found, found.rows_of(plate), found, columns, genes)
+        paths.append(folder / f"{plate}.h5")
+        write_pixels(paths[-1], multiplied(part, times))
+    if mixed is not None:
+        write_h5ad(folder / "integrated.h5ad", mixed)
+    total = add_plates(paths, columns)
+    facts = build(
+        folder / "explore.html",
+        total,
+        found,
+        mixed=MapCells(folder / "integrated.h5ad") if mixed is not None else None,
+        columns=columns,
+        genes=genes,
+        markers=markers,
+        n_points=config.points,
+        max_bytes=int(config.max_mb * 1e6),
+    )
+    return Made(folder / "explore.html", cells, columns, genes, total, facts)
+
+
+def multiplied(part: PlatePixels, times: int) -> PlatePixels:
+    return part._replace(
+        n_cells=part.n_cells * times,
+        cells=part.cells._replace(counts=part.cells.counts * times),
+        levels={
+            name: counts._replace(counts=counts.counts * times)
+            for name, counts in part.levels.items()
+        },
+        sums=part.sums * times,
+    )

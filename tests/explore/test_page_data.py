@@ -1,0 +1,323 @@
+"""Data of explore.html: counts that add up, what is chosen, and a size that holds."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from pathlib import Path
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scatlas.errors import InputError
+from scatlas.io.files.hdf5_writing import write_h5ad
+from scatlas.matrix.map_pixels import (
+    FIXED_POINT,
+    MEANS_SIDE,
+    SIDE,
+    Box,
+    SparseCounts,
+    add_counts,
+    box_of,
+    count_levels,
+    pixels,
+    positions,
+    side_for,
+)
+from scatlas.workflow.explore import MapCells, choose
+from scatlas.workflow.explore._build import SCRIPTS, joined_scripts
+from scatlas.workflow.explore._choose import choose_genes
+from scatlas.workflow.explore._pack import coarsen, varints
+from tests.explore.cells import HOSTILE, PLATES, Made, make_page, sample
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return make_page(tmp_path_factory.mktemp("page"), sample())
+
+
+def blocks_of(page: Path) -> dict[str, bytes]:
+    found = re.findall(
+        r'<script type="text/plain" id="block-([^"]+)">([^<]*)</script>', page.read_text()
+    )
+    return {name: zlib.decompress(base64.b64decode(text), -15) for name, text in found}
+
+
+def read_varints(data: bytes) -> list[int]:
+    out, value, shift = [], 0, 0
+    for byte in data:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            out.append(value)
+            value = shift = 0
+    return out
+
+
+# Positions and pixels ----------------------------------------------------------------------------
+
+
+def test_a_box_holds_its_cells_and_ignores_missing_ones():
+    xy = np.array([[0, 0], [10, 5], [np.nan, 1e9]], np.float32)
+    box = box_of(xy)
+    assert box.side == pytest.approx(10.2)
+    places = positions(xy, box)
+    assert (places[:2] > 0).all()
+    assert (places[:2] < 65535).all()
+    assert box_of(np.empty((0, 2))) == Box(0, 0, 1)
+    assert box_of(np.ones((3, 2))).side > 0
+
+
+def test_cells_outside_the_box_lie_on_its_border():
+    places = positions(np.array([[-5, 0.5], [7, 0.5], [1, 1]]), Box(0, 0, 1))
+    assert places.tolist() == [[0, 32768], [65535, 32768], [65535, 65535]]
+
+
+def test_pixels_are_the_first_bits_of_the_positions():
+    places = np.random.default_rng(0).integers(0, 65536, (1000, 2)).astype(np.uint16)
+    for side in (8, MEANS_SIDE, SIDE):
+        x, y = places.astype(int).T // (65536 // side)
+        expected = y * side + x
+        assert (pixels(places, side) == expected).all()
+
+
+@pytest.mark.parametrize(("n_levels", "side"), [(1, 512), (256, 512), (257, 256), (10_000, 64)])
+def test_histograms_of_many_levels_are_coarser(n_levels: int, side: int):
+    assert side_for(n_levels) == side
+
+
+@pytest.mark.parametrize("n_levels", [3, 5000])  # dense and sparse counting
+def test_counts_equal_those_of_pandas(n_levels: int):
+    rng = np.random.default_rng(0)
+    pixel, codes = rng.integers(0, 64, 5000), rng.integers(-1, n_levels, 5000)
+    found = count_levels(pixel, codes, n_levels, 64)
+    known = pd.DataFrame({"level": codes, "pixel": pixel})[codes >= 0]
+    expected = known.groupby(["level", "pixel"]).size()
+    assert found.counts.tolist() == expected.tolist()
+    assert found.keys.tolist() == [level * 64 + at for level, at in expected.index]
+
+
+def test_plates_add_up_in_any_order():
+    rng = np.random.default_rng(1)
+    pixel, codes = rng.integers(0, 64, 3000), rng.integers(0, 5, 3000)
+    whole = count_levels(pixel, codes, 5, 64)
+    parts = [count_levels(pixel[i::3], codes[i::3], 5, 64) for i in range(3)]
+    for order in ([0, 1, 2], [2, 0, 1]):
+        found = add_counts([parts[i] for i in order])
+        assert (found.keys == whole.keys).all()
+        assert (found.counts == whole.counts).all()
+
+
+def test_coarser_counts_are_those_of_wider_pixels():
+    places = np.random.default_rng(2).integers(0, 65536, (4000, 2)).astype(np.uint16)
+    codes = np.random.default_rng(3).integers(0, 4, 4000)
+    fine = count_levels(pixels(places, 64), codes, 4, 64**2)
+    expected = count_levels(pixels(places, 32), codes, 4, 32**2)
+    found = coarsen(fine, 64)
+    assert (found.keys == expected.keys).all()
+    assert (found.counts == expected.counts).all()
+
+
+@given(st.lists(st.integers(0, 2**62)))
+def test_variable_length_integers_can_be_read(values: list[int]):
+    assert read_varints(bytes(varints(np.array(values, np.int64)))) == values
+
+
+# What is chosen ----------------------------------------------------------------------------------
+
+
+def test_columns_with_colours_are_chosen(made: Made):
+    kinds = {column.name: column.kind for column in made.columns}
+    # One value, and a name for each cell, have no colours.
+    assert kinds == {
+        **dict.fromkeys(("leiden", "plate", "group", "phase"), "category"),
+        "total_counts": "category",  # few values
+        "score": "number",
+    }
+    assert [column.levels for column in made.columns if column.name == "plate"] == [list(PLATES)]
+    assert next(c for c in made.columns if c.name == "group").levels[: len(HOSTILE)] == HOSTILE
+
+
+def test_named_columns_must_exist(tmp_path: Path, made: Made):
+    cells = MapCells(made.page.parent / "umap.h5ad")
+    from scatlas.workflow.config.sections import ExploreContent
+
+    with pytest.raises(InputError, match=r"no obs column 'missing', which explore.columns names"):
+        choose(cells, cells, ExploreContent(columns=["missing"]), None)
+    with pytest.raises(InputError, match=r"obs\['barcode'\].*leave it out"):
+        choose(cells, cells, ExploreContent(columns=["barcode"]), None)
+    columns, genes = choose(cells, cells, ExploreContent(columns=["phase"], n_genes=0), None)
+    assert [column.name for column in columns] == ["phase"]
+    assert genes == []
+
+
+def test_genes_are_markers_of_all_groups_then_variable_ones(tmp_path: Path):
+    rows = [("leiden", g, r, f"GENE{10 * r + int(g)}") for g in "012" for r in (1, 2)]
+    table = pd.DataFrame(
+        [*rows, ("leiden", "0", 3, "ELSEWHERE")], columns=["by", "group", "rank", "names"]
+    )
+    table.to_csv(tmp_path / "markers.tsv", sep="\t", index=False)
+    var = sample(30).var
+    genes = choose_genes(var, tmp_path / "markers.tsv", 6)
+    assert genes == ["GENE10", "GENE11", "GENE12", "GENE20", "GENE59", "GENE58"]
+    assert choose_genes(var, None, 2) == ["GENE59", "GENE58"]
+    assert len(choose_genes(var, None, 500)) == 60
+
+
+# The page ----------------------------------------------------------------------------------------
+
+
+def test_the_page_has_the_cells_of_all_plates(made: Made):
+    blocks = blocks_of(made.page)
+    meta = json.loads(blocks["meta"])
+    assert meta["n_cells"] == meta["n_points"] == made.cells.n_obs
+    n, *numbers = read_varints(blocks["cells"])
+    assert sum(numbers[n:]) == made.cells.n_obs
+    obs = made.cells.obs
+    for i, column in enumerate(meta["columns"]):
+        if column["kind"] == "number":
+            continue
+        n, *numbers = read_varints(blocks[f"counts-{i}"])
+        levels = np.cumsum(numbers[:n]) // column["side"] ** 2
+        found = np.bincount(levels, numbers[n:], len(column["levels"]))
+        expected = obs[column["name"]].astype(str).value_counts()
+        assert {k: v for k, v in zip(column["levels"], found, strict=True) if v} == {
+            name: n for name, n in expected.items() if name != "nan"
+        }
+
+
+def test_points_are_the_cells_in_order(made: Made):
+    blocks = blocks_of(made.page)
+    meta = json.loads(blocks["meta"])
+    n = made.cells.n_obs
+    assert blocks["names"].decode().split("\n") == list(made.cells.obs_names)
+    planes = np.frombuffer(blocks["xy"], np.uint8).reshape(4, n).astype(np.uint16)
+    xy = np.stack([planes[0] << 8 | planes[1], planes[2] << 8 | planes[3]], axis=1)
+    left, bottom, side = meta["box"]
+    back = xy / 65536 * side + (left, bottom)
+    assert np.abs(back - made.cells.obsm["X_umap"]).max() < 2 * side / 65536
+    (i,) = (i for i, column in enumerate(meta["columns"]) if column["name"] == "leiden")
+    codes = np.frombuffer(blocks[f"column-{i}"], np.uint8)
+    expected = made.cells.obs["leiden"].cat.codes.to_numpy()
+    assert (np.where(codes == 255, -1, codes.astype(int)) == expected).all()
+
+
+def test_genes_of_points_and_means_of_pixels(made: Made):
+    blocks = blocks_of(made.page)
+    meta = json.loads(blocks["meta"])
+    x = pd.DataFrame(made.cells.X.toarray(), columns=made.cells.var_names)
+    place = positions(made.cells.obsm["X_umap"], box_of(made.cells.obsm["X_umap"]))
+    pixel = pixels(place, MEANS_SIDE)
+    means = np.frombuffer(blocks["gene-means"], np.uint8).reshape(len(meta["genes"]), -1)
+    for i, gene in enumerate(meta["genes"][:10]):
+        values = np.frombuffer(blocks[f"gene-{i}"], np.uint8)
+        exact = x[gene["name"]].to_numpy()
+        assert ((values > 0) == (exact > 0)).all()
+        assert (
+            np.abs((values - 1.0).clip(0) / 254 * gene["high"] - exact).max() < gene["high"] / 200
+        )
+        expected = pd.Series(exact).groupby(pixel).mean()
+        assert np.abs(means[i] / 255 * gene["mean_high"] - expected).max() < gene["mean_high"] / 200
+    sums = made.total.sums[:, : len(made.genes)].sum() * FIXED_POINT
+    assert sums == pytest.approx(x[made.genes].to_numpy().sum(), rel=1e-3)
+
+
+def test_the_same_input_gives_the_same_bytes(made: Made, tmp_path: Path):
+    again = make_page(tmp_path, sample())
+    assert again.page.read_bytes() == made.page.read_bytes()
+
+
+def test_bytes_do_not_depend_on_threads(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("scatlas.workflow.explore._points.n_threads", lambda: 7)
+    assert make_page(tmp_path, sample()).page.read_bytes() == made.page.read_bytes()
+
+
+def test_a_page_of_many_cells_holds_its_size(tmp_path: Path):
+    """More columns, genes and points than 3 MB hold."""
+    cells = sample(60_000, n_levels=10_000)
+    cells.obs_names = [f"{hash_word(i)}" for i in range(cells.n_obs)]
+    found = make_page(tmp_path, cells, max_mb=3)
+    assert found.facts["bytes"] == found.page.stat().st_size <= 3e6
+    assert found.page.stat().st_size > 2e6
+    assert found.facts["n_cells"] == 60_000
+    assert 1000 < found.facts["n_gene_points"] <= found.facts["n_points"] <= 60_000
+    meta = json.loads(blocks_of(found.page)["meta"])
+    assert len(next(c for c in meta["columns"] if c["name"] == "group")["levels"]) == 10_000
+
+
+def hash_word(i: int) -> str:
+    return f"{i * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF:016x}"
+
+
+def test_long_names_become_rows_of_the_atlas(tmp_path: Path):
+    cells = sample(3000)
+    cells.obs_names = [f"{hash_word(i)}{hash_word(i + 9999)}" for i in range(3000)]
+    blocks = blocks_of(make_page(tmp_path, cells, columns=["leiden"]).page)
+    assert "names" not in blocks
+    assert np.cumsum(read_varints(blocks["rows"])).tolist() == cells.obs["atlas_row"].tolist()
+
+
+def test_a_second_map_of_the_same_cells_is_packed(tmp_path: Path):
+    cells = sample(300)
+    mixed = cells.copy()
+    mixed.obsm["X_umap_harmony"] = cells.obsm["X_umap"][:, ::-1].copy()
+    blocks = blocks_of(make_page(tmp_path, cells, mixed=mixed).page)
+    assert json.loads(blocks["meta"])["maps"] == ["UMAP", "UMAP after Harmony"]
+    planes = {
+        name: np.frombuffer(blocks[name], np.uint8).reshape(4, 300) for name in ("xy", "xy-1")
+    }
+    assert (planes["xy"][[2, 3, 0, 1]] == planes["xy-1"]).all()
+    other = mixed[::-1].copy()
+    assert json.loads(blocks_of(make_page(tmp_path, cells, mixed=other).page)["meta"])["maps"] == [
+        "UMAP"
+    ]
+
+
+def test_plates_of_an_atlas_are_together(tmp_path: Path):
+    cells = sample(300)
+    write_h5ad(tmp_path / "a.h5ad", cells)
+    write_h5ad(tmp_path / "b.h5ad", ad.concat([cells[:150], cells[::-1][:150]], index_unique="-"))
+    found = MapCells(tmp_path / "a.h5ad")
+    assert [found.rows_of(plate) for plate in (*PLATES, "none")] == [
+        (0, 100),
+        (100, 200),
+        (200, 300),
+        (0, 0),
+    ]
+    with pytest.raises(InputError, match="are not together"):
+        MapCells(tmp_path / "b.h5ad").rows_of("p2")
+
+
+def test_nothing_of_the_data_is_markup(made: Made):
+    text = made.page.read_text()
+    assert not any(name in text for name in HOSTILE if "<" in name)
+    assert text.count("</script>") == text.count("<script")
+    assert 'http-equiv="Content-Security-Policy" content="default-src \'none\'' in text
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text)
+
+
+def test_every_module_is_on_the_page():
+    folder = Path(__file__).parents[2] / "src/scatlas/workflow/explore/page"
+    assert {path.stem for path in folder.glob("*.js")} == set(SCRIPTS)
+    script = joined_scripts()
+    assert not re.search(r"^(import|export) ", script, re.MULTILINE)
+    assert "innerHTML" not in script
+    # Of one scope, each name is defined once.
+    names = re.findall(r"^(?:async )?(?:function|class|const|let) (\w+)", script, re.MULTILINE)
+    assert len(names) == len(set(names))
+    for i, name in enumerate(SCRIPTS):
+        needed = re.findall(r'from "\./(\w+)\.js"', (folder / f"{name}.js").read_text())
+        assert set(needed) <= set(SCRIPTS[:i]), f"{name}.js comes after what it imports"
+
+
+def test_empty_counts_add_up():
+    empty = SparseCounts(np.empty(0, np.int64), np.empty(0, np.int64))
+    assert add_counts([empty, empty]).keys.size == 0

@@ -1,0 +1,52 @@
+"""The modules of explore.html by themselves, run by Node's test runner."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from scatlas.pl._style import colours
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "src/scatlas/workflow/explore/page"
+
+
+@pytest.fixture(scope="module")
+def node() -> str:
+    found = shutil.which("node")
+    if not found and os.environ.get("SCATLAS_REQUIRE_BROWSER"):
+        pytest.fail("needs node on PATH")
+    if not found:
+        pytest.skip("needs node on PATH")
+    return found
+
+
+def test_units_of_the_page(node: str):
+    files = sorted((ROOT / "tests/explore/page").glob("*.test.mjs"))
+    done = subprocess.run([node, "--test", *files], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert "# fail 0" in done.stdout
+
+
+@pytest.mark.parametrize("path", sorted(PAGE.glob("*.js")), ids=lambda path: path.stem)
+def test_a_module_is_readable(path: Path):
+    lines = path.read_text().splitlines()
+    assert lines[0].startswith("// "), "says what it is for"
+    assert max(map(len, lines)) <= 110
+
+
+def test_colours_are_those_of_the_figures(node: str):
+    source = (
+        f"import('{PAGE.as_uri()}/colours.js').then(({{ categoryColours, hexOfRgb }}) =>"
+        "console.log(JSON.stringify([3, 7, 40].map((n) => categoryColours(n).map(hexOfRgb)))))"
+    )
+    done = subprocess.run([node, "--eval", source], capture_output=True, text=True, check=True)
+    for n, found in zip((3, 7, 40), json.loads(done.stdout), strict=True):
+        for ours, theirs in zip(colours(n), found, strict=True):
+            parts = [[int(text[i : i + 2], 16) for i in (1, 3, 5)] for text in (ours, theirs)]
+            assert max(abs(a - b) for a, b in zip(*parts, strict=True)) <= 1  # rounding of halves

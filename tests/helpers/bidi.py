@@ -1,0 +1,224 @@
+"""Chromium and Firefox through WebDriver BiDi, which both speak: the same test drives both.
+
+Firefox listens itself, so that it needs no driver; Chromium needs chromedriver. The client of the
+socket comes with selenium. Without the browsers tests are skipped with the reason; with
+SCATLAS_REQUIRE_BROWSER they fail.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.helpers.browser import FLAGS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_PATIENCE = 60  # seconds, on a busy machine
+# No network: a proxy that does not exist, and no calls home.
+_PREFERENCES = {
+    "network.proxy.type": 1,
+    "network.proxy.socks": "127.0.0.1",
+    "network.proxy.socks_port": 9,
+    "network.captive-portal-service.enabled": False,
+    "network.connectivity-service.enabled": False,
+    "browser.shell.checkDefaultBrowser": False,
+    "datareporting.policy.dataSubmissionEnabled": False,
+    "toolkit.telemetry.enabled": False,
+    "app.update.enabled": False,
+    "remote.prefs.recommended": True,
+    "browser.download.start_downloads_in_tmp_dir": True,
+    "browser.download.always_ask_before_handling_new_types": False,
+    "browser.download.alwaysOpenPanel": False,
+}
+
+
+class Tab:
+    """A tab of a browser."""
+
+    def __init__(self, name: str, address: str) -> None:
+        from websocket import create_connection
+
+        self.name = name
+        self._socket = create_connection(address, timeout=_PATIENCE, suppress_origin=True)
+        self._number = 0
+        self.errors: list[str] = []
+
+    def start(self, *, new_session: bool) -> None:
+        if new_session:
+            self.call("session.new", capabilities={})
+        tree = self.call("browsingContext.getTree")
+        self._tab = tree["contexts"][0]["context"]
+        self.call("session.subscribe", events=["log.entryAdded"])
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """Send a command and return its result; note errors of the console on the way."""
+        self._number += 1
+        self._socket.send(json.dumps({"id": self._number, "method": method, "params": params}))
+        while True:
+            answer = json.loads(self._socket.recv())
+            if answer.get("method") == "log.entryAdded":
+                entry = answer["params"]
+                if entry["level"] == "error":
+                    self.errors.append(entry["text"])
+            elif answer.get("id") == self._number:
+                assert answer["type"] == "success", answer
+                return answer["result"]
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def open(self, address: str) -> None:
+        """Open an address and wait until the page has been read."""
+        self.errors.clear()
+        self.call("browsingContext.navigate", context=self._tab, url="about:blank", wait="complete")
+        self.call("browsingContext.navigate", context=self._tab, url=address, wait="complete")
+
+    def run(self, body: str) -> Any:
+        """Run an asynchronous function's body in the page; its value travels as JSON."""
+        source = f"(async () => JSON.stringify((await (async () => {{{body}}})()) ?? null))()"
+        result = self.call(
+            "script.evaluate",
+            expression=source,
+            target={"context": self._tab},
+            awaitPromise=True,
+        )
+        assert result["type"] == "success", result["exceptionDetails"]["text"]
+        return json.loads(result["result"]["value"])
+
+    def wait(self, condition: str, seconds: float = _PATIENCE) -> Any:
+        """Wait until an expression is true."""
+        end = time.monotonic() + seconds
+        while not (found := self.run(f"return Boolean({condition})")):
+            assert time.monotonic() < end, f"{self.name} waits for: {condition}"
+            time.sleep(0.05)
+        return found
+
+    def resize(self, width: int, height: int) -> None:
+        size = {"width": width, "height": height}
+        self.call("browsingContext.setViewport", context=self._tab, viewport=size)
+
+    def drag(self, path: list[tuple[float, float]], *, kind: str = "mouse") -> None:
+        """Press at the first place of the window, move through the others, release at the last."""
+        (x, y), *others = [(round(x), round(y)) for x, y in path]
+        moves = [{"type": "pointerMove", "x": x, "y": y, "duration": 30} for x, y in others]
+        steps = [
+            {"type": "pointerMove", "x": x, "y": y},
+            {"type": "pointerDown", "button": 0},
+            *moves,
+            {"type": "pointerUp", "button": 0},
+        ]
+        source = {"type": "pointer", "id": kind, "parameters": {"pointerType": kind}}
+        self._act([{**source, "actions": steps}])
+
+    def wheel(self, x: float, y: float, lines: int) -> None:
+        """Turn the wheel at a place; negative: away from the reader."""
+        step = {"type": "scroll", "x": round(x), "y": round(y), "deltaX": 0, "deltaY": lines}
+        self._act([{"type": "wheel", "id": "wheel", "actions": [step]}])
+
+    def move(self, x: float, y: float) -> None:
+        steps = [{"type": "pointerMove", "x": round(x) + i, "y": round(y)} for i in (3, 0)]
+        self._act([{"type": "pointer", "id": "mouse", "actions": steps}])
+
+    def click(self, selector: str) -> None:
+        """Click the middle of the first element of a selector."""
+        x, y = self.run(
+            f"const e = document.querySelector({json.dumps(selector)});"
+            "e.scrollIntoView({ block: 'center' });"
+            "const box = e.getBoundingClientRect();"
+            "return [box.left + box.width / 2, box.top + box.height / 2];"
+        )
+        self.drag([(x, y)])
+
+    def keys(self, text: str) -> None:
+        """Press keys, one after the other."""
+        steps = [{"type": kind, "value": key} for key in text for kind in ("keyDown", "keyUp")]
+        self._act([{"type": "key", "id": "keys", "actions": steps}])
+
+    def _act(self, actions: list[dict[str, Any]]) -> None:
+        self.call("input.performActions", context=self._tab, actions=actions)
+
+    def screenshot(self, path: Path) -> None:
+        shot = self.call("browsingContext.captureScreenshot", context=self._tab)
+        path.write_bytes(base64.b64decode(shot["data"]))
+
+
+@contextmanager
+def firefox(folder: Path) -> Iterator[Tab]:
+    """Headless Firefox without network."""
+    program = _find("firefox-esr", "firefox")
+    lines = [f"user_pref({json.dumps(k)}, {json.dumps(v)});" for k, v in _PREFERENCES.items()]
+    (folder / "user.js").write_text("\n".join(lines))
+    command = [program, "--headless", "--no-remote", "--profile", str(folder)]
+    log = folder / "log.txt"
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            [*command, "--remote-debugging-port", "0"], stdout=out, stderr=out
+        )
+    try:
+        tab = Tab("Firefox", f"{_address_in(log, process)}/session")
+        tab.start(new_session=True)
+        yield tab
+        tab.close()
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _address_in(log: Path, process: subprocess.Popen[bytes]) -> str:
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end and process.poll() is None:
+        if found := re.search(r"BiDi listening on (ws://\S+)", log.read_text()):
+            return found[1]
+        time.sleep(0.1)
+    raise AssertionError(f"Firefox did not start: {log.read_text()}")
+
+
+@contextmanager
+def chromium(folder: Path) -> Iterator[Tab]:
+    """Headless Chromium without network."""
+    program = _find("chromium", "google-chrome")
+    driver_program = _find("chromedriver")
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    # The page finds out by itself that there is no graphics card.
+    flags = [flag for flag in FLAGS if flag != "--disable-gpu"]
+    for flag in (*flags, "--enable-unsafe-swiftshader", f"--user-data-dir={folder}"):
+        options.add_argument(flag)
+    options.set_capability("webSocketUrl", True)
+    service = webdriver.ChromeService(executable_path=driver_program)
+    driver = webdriver.Chrome(options=options, service=service)
+    try:
+        tab = Tab("Chromium", driver.capabilities["webSocketUrl"])
+        tab.start(new_session=False)
+        yield tab
+        tab.close()
+    finally:
+        driver.quit()
+
+
+def _find(*names: str) -> str:
+    for name in names:
+        if found := shutil.which(name):
+            return found
+    reason = f"needs {names[0]} on PATH"
+    if os.environ.get("SCATLAS_REQUIRE_BROWSER"):
+        pytest.fail(reason)
+    pytest.skip(reason)

@@ -1,0 +1,85 @@
+"""explore.html of a run: the cells of all plates, and what reruns its rules."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from pathlib import Path
+
+import anndata as ad
+import h5py
+import pandas as pd
+import pytest
+
+from tests.workflow.conftest import PLATES
+from tests.workflow.runs import Project
+
+pytestmark = pytest.mark.workflow
+
+PLATE_STEPS = {f"explore_plate/{plate}" for plate in PLATES}
+
+
+@pytest.fixture(scope="module")
+def explored(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    copy = built.copied(tmp_path_factory.mktemp("explore"))
+    copy.config["explore"] = {"n_genes": 40}
+    copy.write_config()
+    assert copy.build() == {*PLATE_STEPS, "explore", "report"}, "the report shows the config"
+    return copy
+
+
+def meta_of(project: Project) -> dict:
+    text = (project.results / "explore.html").read_text()
+    (block,) = re.findall(r'id="block-meta">([^<]*)<', text)
+    return json.loads(zlib.decompress(base64.b64decode(block), -15))
+
+
+def test_the_page_has_all_cells_and_the_markers(explored: Project):
+    meta = meta_of(explored)
+    atlas = ad.read_zarr(explored.results / "atlas.zarr")
+    assert meta["n_cells"] == atlas.n_obs > 400
+    assert meta["n_points"] == 300, "those of the sample"
+    columns = {column["name"]: column for column in meta["columns"]}
+    assert list(columns)[:2] == ["leiden", "plate"]
+    assert columns["plate"]["levels"] == list(PLATES)
+    assert "donor" in columns
+    markers = pd.read_csv(explored.results / "tables/markers.tsv", sep="\t", dtype=str)
+    genes = [gene["name"] for gene in meta["genes"]]
+    assert len(genes) == 40
+    assert set(genes) <= set(atlas.var_names)
+    assert len(set(genes) & set(markers["names"])) >= 26
+    assert meta["markers"]
+    for plate in PLATES:
+        with h5py.File(explored.results / f"plates/{plate}/pixels.h5") as file:
+            assert file.attrs["n_cells"] == (atlas.obs["plate"] == plate).sum()
+
+
+def test_what_the_config_asks_reruns_what_it_concerns(explored: Project, tmp_path: Path):
+    copy = explored.copied(tmp_path / "copy")
+    copy.config["explore"] = {"n_genes": 40, "points": 100}
+    copy.write_config()
+    assert copy.build() == {"explore", "report"}, "pixels of the plates stay"
+    assert meta_of(copy)["n_points"] == 100
+    copy.config["explore"] = {"n_genes": 40, "columns": ["leiden", "donor"]}
+    copy.write_config()
+    assert copy.build() == {*PLATE_STEPS, "explore", "report"}
+    assert [column["name"] for column in meta_of(copy)["columns"]] == ["leiden", "donor"]
+    copy.config["explore"] = {"columns": ["nothing"]}
+    copy.write_config()
+    failed = copy.run("results/explore.html")
+    assert failed.returncode != 0
+    assert "has no obs column 'nothing', which explore.columns names" in failed.stdout
+
+
+def test_a_sample_without_markers_and_its_map_after_mixing(explored: Project, tmp_path: Path):
+    copy = explored.copied(tmp_path / "copy")
+    copy.config |= {"map": {"cells": "sample"}, "markers": {"by": []}}
+    copy.config["integrate"] = {"key": ["plate"]}
+    copy.write_config()
+    copy.build("results/explore.html")
+    meta = meta_of(copy)
+    assert meta["n_cells"] == meta["n_points"] == 300
+    assert meta["markers"] == []
+    assert meta["maps"] == ["UMAP", "UMAP after Harmony"]

@@ -1,0 +1,93 @@
+# The map as one page that opens by a double click: pixels of each plate, added up.
+# in:  atlas.zarr or, if it has no map, umap.h5ad; umap.h5ad; tables/markers.tsv; integrated.h5ad
+# out: plates/{plate}/pixels.h5, explore.html
+# The cells of the map.
+MAPPED = "atlas" if CONFIG.maps_all_cells else "embedding"
+MAPPED_CELLS = "atlas.zarr/zarr.json" if CONFIG.maps_all_cells else "umap.h5ad"
+
+
+rule explore_plate:
+    input:
+        mapped=f"{OUT}/manifests/{MAPPED}.json",
+        cells=ancient(f"{OUT}/{MAPPED_CELLS}"),
+        embedding=rules.embedding.output.manifest,
+        umap=ancient(rules.embedding.output.embedding),
+        markers_manifest=[f"{OUT}/manifests/markers.json"] if CONFIG.markers.by else [],
+        markers=[ancient(f"{OUT}/tables/markers.tsv")] if CONFIG.markers.by else [],
+        script=script("explore_plate"),
+    output:
+        pixels=f"{OUT}/plates/{{plate}}/pixels.h5",
+        manifest=f"{OUT}/manifests/explore_plate/{{plate}}.json",
+    log:
+        f"{OUT}/logs/explore_plate/{{plate}}.log",
+    benchmark:
+        f"{OUT}/benchmarks/explore_plate/{{plate}}.tsv"
+    retries: 2
+    group:
+        together("small_plates_explore", "explore_plate")
+    conda:
+        "../../envs/cpu.yaml"
+    threads: threads_for("explore_plate")
+    resources:
+        **device("explore_plate"),
+        mem_mb=memory("explore_plate"),
+        runtime=runtime("explore_plate"),
+        small_plates=1,
+        attempt=which_attempt,
+    params:
+        options=options(CONFIG.explore.content),
+        cells=cells_option(),
+        markers=markers_option(),
+        code=code("explore_plate"),
+    message:
+        "pixels of {wildcards.plate} for explore.html"
+    shell:
+        f"{RUN}"
+        " {input.script:q} --plate {wildcards.plate} {params.cells} --umap {input.umap:q}"
+        " {params.markers} {params.options} --pixels {output.pixels:q}"
+        f"{BLOCK_OPTIONS}{STEP_TAIL}"
+
+
+rule explore:
+    input:
+        plates=each(f"{OUT}/manifests/explore_plate/{{plate}}.json"),
+        pixels=ancient(each(f"{OUT}/plates/{{plate}}/pixels.h5")),
+        mapped=f"{OUT}/manifests/{MAPPED}.json",
+        cells=ancient(f"{OUT}/{MAPPED_CELLS}"),
+        embedding=rules.embedding.output.manifest,
+        umap=ancient(rules.embedding.output.embedding),
+        markers_manifest=[f"{OUT}/manifests/markers.json"] if CONFIG.markers.by else [],
+        markers=[ancient(f"{OUT}/tables/markers.tsv")] if CONFIG.markers.by else [],
+        integrate=[f"{OUT}/manifests/integrate.json"] if CONFIG.integrate else [],
+        integrated=([ancient(f"{OUT}/integrated.h5ad")] if CONFIG.integrate else []),
+        script=script("explore"),
+    output:
+        page=f"{OUT}/explore.html",
+        manifest=f"{OUT}/manifests/explore.json",
+    log:
+        f"{OUT}/logs/explore.log",
+    benchmark:
+        f"{OUT}/benchmarks/explore/atlas.tsv"
+    retries: 2
+    conda:
+        "../../envs/cpu.yaml"
+    threads: 4
+    resources:
+        budget=BUDGET,
+        mem_mb=memory("explore"),
+        runtime=runtime("explore"),
+        attempt=which_attempt,
+    params:
+        options=options(CONFIG.explore),
+        pixels=each(f"{OUT}/plates/{{plate}}/pixels.h5", options=True),
+        cells=cells_option(),
+        markers=markers_option(),
+        integrated=integrated_option(),
+        code=code("explore"),
+    message:
+        "the atlas as a page: explore.html"
+    shell:
+        f"{RUN}"
+        " {input.script:q} --pixels {params.pixels:q} {params.cells} --umap {input.umap:q}"
+        " {params.markers} {params.integrated} {params.options} --html {output.page:q}"
+        f"{BLOCK_OPTIONS}{STEP_TAIL}"
