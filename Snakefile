@@ -96,7 +96,6 @@ else:
         *([rules.integrate.output.integrated] if CONFIG.integrate else []),
         *([rules.explore.output.page] if CONFIG.explore.page else []),
     ]
-
     if CONFIG.address:
 
         include: "workflow/rules/publish.smk"
