@@ -107,7 +107,7 @@ def to_annbatch(
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _mover(table: Path) -> Callable[[Path], None]:
+def _mover(table: Path) -> Callable[[Path], object]:
     return lambda folder: shutil.move(table, folder)
 
 
@@ -116,7 +116,7 @@ def _write_dataset(
     out: Path,
     order: np.ndarray,
     var: pd.DataFrame,
-    write_obs: Callable[[Path], None],
+    write_obs: Callable[[Path], object],
 ) -> None:
     """Write the cells of one part in this order."""
     x = open_store(part)["X"]

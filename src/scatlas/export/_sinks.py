@@ -104,7 +104,5 @@ def _set_attributes(node: Any, attributes: Mapping[str, Any]) -> None:
     for name, value in attributes.items():
         if isinstance(value, list | tuple):
             is_text = all(isinstance(item, str) for item in value)
-            kept = np.array(value, h5py.string_dtype() if is_text else np.int64)
-        else:
-            kept = np.bool_(value) if isinstance(value, bool) else value
-        node.attrs[name] = kept
+            value = np.array(value, h5py.string_dtype() if is_text else np.int64)
+        node.attrs[name] = np.bool_(value) if isinstance(value, bool) else value

@@ -144,6 +144,7 @@ def index_reference(cells: Float32Array, n_neighbors: int, *, seed: int = 0) -> 
         Seed of the lists.
     """
     index = inverted_lists.build(cells, n_neighbors + 1, random_state=seed)
+    assert isinstance(index, inverted_lists.InvertedLists), "the cells are in main memory"
     if len(cells) <= inverted_lists.FASTER_FROM:
         index = index._replace(n_probes=index.n_lists, recall=1.0)
     return index

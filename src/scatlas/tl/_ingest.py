@@ -325,6 +325,7 @@ def _index(
     index = inverted_lists.build(
         cells, reference.n_neighbors, metric=reference.metric, random_state=random_state
     )
+    assert isinstance(index, inverted_lists.InvertedLists), "the cells are in main memory"
     if len(cells) <= inverted_lists.FASTER_FROM:
         index = index._replace(n_probes=index.n_lists, recall=1.0)
     logger.info(

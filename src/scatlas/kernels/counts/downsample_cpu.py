@@ -153,7 +153,7 @@ def _fill(words: UInt64Array, state: UInt64Array) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _is_biased(low: np.uint64, bound: np.uint64) -> bool:
+def _is_biased(low: np.uint64, bound: np.uint64) -> np.bool_:
     """Whether a number below a bound must be drawn again; `low` is the low half of the product."""
     return low < bound and low < ((_MASK - bound) + _ONE) % bound  # 2**32 modulo the bound
 

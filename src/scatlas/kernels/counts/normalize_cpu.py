@@ -157,8 +157,8 @@ def _fast_log1p(v: Any) -> float:
 def _may_differ(v: Any, y: Any) -> bool:
     """Whether the logarithm of v, of which y is the fast one, may be rounded to another float32."""
     past_middle = (np.float64(y).view(np.int64) & _LOST_BITS) - _MIDDLE
-    is_special = not (-1.0 < v < np.inf) or (v != 0.0 and abs(v) < _LEAST_EXACT)
-    return is_special or (-_NEAR < past_middle < _NEAR)
+    may_differ: bool = not (-1.0 < v < np.inf) or (v != 0.0 and abs(v) < _LEAST_EXACT)
+    return bool(may_differ or -_NEAR < past_middle < _NEAR)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -148,17 +148,20 @@ def _read_counts(group: h5py.Group) -> SparseCounts:
 def add_plates(paths: Iterable[Path], columns: Sequence[PageColumn]) -> PlatePixels:
     """Read and add the pixels of all plates."""
     names = [column.name for column in columns if column.kind == "category"]
-    n_cells, parts, sums = 0, {name: [] for name in [None, *names]}, None
+    n_cells, sums = 0, None
+    of_all: list[SparseCounts] = []
+    parts: dict[str, list[SparseCounts]] = {name: [] for name in names}
     for path in paths:
         with reading(str(path), "pixels"), h5py.File(path) as file:
             n_cells += int(file.attrs["n_cells"])
-            parts[None].append(_read_counts(file["cells"]))
+            of_all.append(_read_counts(file["cells"]))
             for i, name in enumerate(names):
                 parts[name].append(_read_counts(file[f"levels/{i}"]))
             of_plate = read_elem(file["sums"])
         sums = of_plate if sums is None else sums + of_plate
+    assert sums is not None, "an atlas has plates"
     total = {name: add_counts(found) for name, found in parts.items()}
-    return PlatePixels(n_cells, total.pop(None), total, sums.tocsr())
+    return PlatePixels(n_cells, add_counts(of_all), total, sums.tocsr())
 
 
 def means_of(
