@@ -80,8 +80,7 @@ def map_cells(
         ``map_distance``, float64: :func:`scatlas.matrix.projection.novelty`.
     """
     put = partial(np.asarray, like=index.order)
-    known = (sample.places, sample.codes, sample.usual)
-    places, codes, usual = map(put, known)
+    places, codes, usual = map(put, (sample.places, sample.codes, sample.usual))
     sample = sample._replace(places=places, codes=codes, usual=usual)
     start = 0
     for x in parts:
