@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from scatlas import blocks
-from scatlas._util.extras import from_extra
 from scatlas.arrays.kinds import is_gpu
 from scatlas.compute.threads import n_cores
 from scatlas.kernels.graphs import nearest_cpu
+from scatlas.matrix import list_rules as rules
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -30,17 +30,8 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 METRICS = ("euclidean", "l2", "sqeuclidean", "cosine")
-ROOTS = {"euclidean", "l2"}  # of squared distances
 # For more cells an index is faster than the exact search.
 FASTER_FROM = 10_000
-# Lists of n cells: LISTS * sqrt(n). More of them leave fewer candidates per cell, but each cell is
-# compared with all centres, and a product of few cells is slow.
-LISTS = 2.5
-# A longer list, of cells that are nearly the same, is cut into pieces.
-LONGEST = 4  # times the mean length
-CELLS_PER_CENTRE, ROUNDS = 32, 4
-MEASURED = 1000  # cells whose exact neighbours are computed
-_STANDARD_ERRORS = 2  # by which the recall of these must exceed the goal
 _CELLS_PER_TASK, _CELLS_PER_SCAN = 4096, 65_536
 _QUERIES_AT_ONCE = 262_144
 
@@ -168,7 +159,7 @@ class InvertedLists(NamedTuple):
                     queries, rows, self.cells, candidates, n, own=own
                 )
                 indices[rows] = numbers
-                distances[rows] = np.sqrt(scores) if self.metric in ROOTS else scores
+                distances[rows] = np.sqrt(scores) if self.metric in rules.ROOTS else scores
 
         return blocks.map_in_order(search, len(lists), workers=n_cores())
 
@@ -204,10 +195,10 @@ def build(
         options: dict[str, Any] = {"metric": metric, "recall": recall}
         return inverted_lists_gpu.build(x, n_neighbors, random_state=random_state, **options)
     x = np.asarray(x) if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
-    rng = generator(random_state)
+    rng = rules.generator(random_state)
     n_cells = x.shape[0]
-    n_lists = max(1, round(LISTS * n_cells**0.5))
-    sample = draw(rng, n_cells, CELLS_PER_CENTRE * n_lists)
+    n_lists = max(1, round(rules.LISTS * n_cells**0.5))
+    sample = rules.draw(rng, n_cells, rules.CELLS_PER_CENTRE * n_lists)
     cells = nearest_cpu.Cells(x, np.zeros(x.shape[1]), metric == "cosine")
     cells = cells._replace(centre=_mean(cells, sample))
     centres = _k_means(cells, sample, min(n_lists, sample.size), rng)
@@ -215,24 +206,11 @@ def build(
     used = np.diff(bounds) > 0
     centres = centres._replace(x=centres.x[used])
     bounds = np.append(bounds[:-1][used], n_cells)
-    centre_of, bounds = cut_long_lists(bounds, LONGEST * -(-n_cells // n_lists))
+    centre_of, bounds = rules.cut_long_lists(bounds, rules.LONGEST * -(-n_cells // n_lists))
     index = InvertedLists(cells, centres, centre_of, order, bounds, metric)
-    ranks = _ranks_of_neighbors(index, draw(rng, n_cells, MEASURED), n_neighbors)
-    n_probes, measured = choose_probes(ranks, index.n_lists, recall)
+    ranks = _ranks_of_neighbors(index, rules.draw(rng, n_cells, rules.MEASURED), n_neighbors)
+    n_probes, measured = rules.choose_probes(ranks, index.n_lists, recall)
     return index._replace(n_probes=n_probes, recall=measured)
-
-
-def generator(random_state: int | np.random.RandomState) -> np.random.Generator:
-    """Random numbers of the lists of a seed."""
-    with from_extra():
-        from sklearn.utils import check_random_state
-
-    return np.random.default_rng(check_random_state(random_state).randint(2**31))
-
-
-def draw(rng: np.random.Generator, n_cells: int, n: int) -> Ints:
-    """Numbers of ``n`` cells, or all, in order."""
-    return np.sort(rng.choice(n_cells, min(n, n_cells), replace=False, shuffle=False))
 
 
 def _mean(cells: Cells, rows: Ints) -> NDArray[np.float64]:
@@ -248,7 +226,7 @@ def _k_means(cells: Cells, sample: Ints, n_lists: int, rng: np.random.Generator)
     # other, near in memory.
     first = np.unique(np.take(cells.x, chosen, axis=0), axis=0)
     centres = cells._replace(x=first.astype(np.float64))
-    for _ in range(ROUNDS):
+    for _ in range(rules.ROUNDS):
         labels = _assign(cells, sample, centres)
         sums, counts = nearest_cpu.add_by_label(cells, sample, labels, len(first))
         used = counts > 0
@@ -274,30 +252,6 @@ def _group(labels: NDArray[np.integer], n: int) -> tuple[Ints, Ints]:
     bounds = np.zeros(n + 1, np.int64)
     np.cumsum(np.bincount(labels, minlength=n), out=bounds[1:])
     return np.argsort(labels, kind="stable"), bounds
-
-
-def cut_long_lists(bounds: Ints, longest: int) -> tuple[Ints, Ints]:
-    """Old list of each new one, and bounds of these, of at most ``longest`` cells."""
-    sizes = np.diff(bounds)
-    pieces = -(-sizes // longest)
-    old = np.repeat(np.arange(sizes.size), pieces)
-    piece = np.arange(old.size) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    starts = bounds[old] + sizes[old] * piece // pieces[old]
-    return old, np.append(starts, bounds[-1])
-
-
-def choose_probes(ranks: Ints, n_lists: int, goal: float) -> tuple[int, float]:
-    """Return the least number of lists whose cells hold the neighbours to the goal, and the recall.
-
-    The nearest candidates are found exactly, so a neighbour is found if its list is read: the ranks
-    of the lists of the true neighbours give the recall of any number of lists.
-    """
-    for n_probes in range(1, n_lists + 1):
-        found = (ranks < n_probes).mean(axis=1)
-        error = found.std() / len(ranks) ** 0.5
-        if found.mean() - _STANDARD_ERRORS * error >= goal:
-            break
-    return n_probes, float(found.mean())
 
 
 def _ranks_of_neighbors(index: InvertedLists, rows: Ints, n_neighbors: int) -> Ints:

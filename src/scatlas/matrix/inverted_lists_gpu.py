@@ -13,7 +13,7 @@ import numpy as np
 
 from scatlas.kernels.graphs import nearest_gpu
 from scatlas.kernels.graphs.nearest_gpu import ROWS, Cells, Numbers, Space, Tasks
-from scatlas.matrix import inverted_lists as on_cpu
+from scatlas.matrix import list_rules as rules
 
 if TYPE_CHECKING:
     from scatlas.arrays.array_types import GpuArray, Ints
@@ -116,7 +116,7 @@ class GpuInvertedLists(NamedTuple):
             *(queries, self.cells, tasks, n, numbers, out),
             cosine=self.space.cosine,
             own=own,
-            root=self.metric in on_cpu.ROOTS,
+            root=self.metric in rules.ROOTS,
         )
         return out
 
@@ -157,12 +157,12 @@ def build(
     random_state: int | np.random.RandomState,
 ) -> GpuInvertedLists:
     """As :func:`scatlas.matrix.inverted_lists.build`, for cells on a GPU, fewer than 2**31."""
-    rng = on_cpu.generator(random_state)
+    rng = rules.generator(random_state)
     x = x if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
     x = cp.ascontiguousarray(x)
     n_cells = x.shape[0]
-    n_lists = max(1, round(on_cpu.LISTS * n_cells**0.5))
-    sample = on_cpu.draw(rng, n_cells, on_cpu.CELLS_PER_CENTRE * n_lists)
+    n_lists = max(1, round(rules.LISTS * n_cells**0.5))
+    sample = rules.draw(rng, n_cells, rules.CELLS_PER_CENTRE * n_lists)
     drawn = x[cp.asarray(sample)]
     space = Space(drawn.mean(axis=0, dtype=np.float64), cosine=metric == "cosine")
     if space.cosine:
@@ -181,12 +181,12 @@ def build(
     where = cp.asarray(np.flatnonzero(used))
     centres = Cells(centres.exact[where], centres.search[where])
     bounds = np.append(bounds[:-1][used], n_cells)
-    centre_of, bounds = on_cpu.cut_long_lists(bounds, on_cpu.LONGEST * -(-n_cells // n_lists))
+    centre_of, bounds = rules.cut_long_lists(bounds, rules.LONGEST * -(-n_cells // n_lists))
     cells = space.cells(x[order])
     index = GpuInvertedLists(space, cells, centres, centre_of, order, bounds, metric)
-    rows = on_cpu.draw(rng, n_cells, on_cpu.MEASURED)
+    rows = rules.draw(rng, n_cells, rules.MEASURED)
     ranks = _ranks_of_neighbors(index, space.cells(x[cp.asarray(rows)]), rows, n_neighbors)
-    n_probes, measured = on_cpu.choose_probes(ranks, index.n_lists, recall)
+    n_probes, measured = rules.choose_probes(ranks, index.n_lists, recall)
     return index._replace(n_probes=n_probes, recall=measured)
 
 
@@ -208,7 +208,7 @@ def exact(x: GpuArray, n_neighbors: int, *, metric: str) -> tuple[GpuArray, GpuA
         *(cells, cells, tasks, n_neighbors, Numbers(), out),
         cosine=space.cosine,
         own=True,
-        root=metric in on_cpu.ROOTS,
+        root=metric in rules.ROOTS,
     )
     return out
 
@@ -234,7 +234,7 @@ def _k_means(space: Space, sample: GpuArray, chosen: np.ndarray) -> Cells:
     first = np.unique(chosen, axis=0).astype(np.float64)
     centres = _centres(space, cp.asarray(first), sample.dtype)
     cells = space.cells(sample)
-    for _ in range(on_cpu.ROUNDS):
+    for _ in range(rules.ROUNDS):
         labels = _assign(space, cells, centres)
         sums = nearest_gpu.add_by_label(sample, labels, len(first), cosine=space.cosine)
         counts = cp.bincount(labels, minlength=len(first))[:, None]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from scatlas.arrays.array_types import Array, Float32Array, Floats, Ints, UInt64Array
     from scatlas.matrix.gene_scale import GeneScale
     from scatlas.matrix.inverted_lists import InvertedLists
+    from scatlas.matrix.inverted_lists_gpu import GpuInvertedLists
 
 # A new cell is unlike the reference if it lies further out than this share of the reference cells.
 UNLIKE_RANK = 0.99
@@ -97,7 +98,7 @@ class ReferenceMap(NamedTuple):
         Seed of the random numbers of the coordinates.
     """
 
-    lists: InvertedLists
+    lists: InvertedLists | GpuInvertedLists
     coordinates: Float32Array
     codes: Mapping[str, Ints]
     usual: Floats
@@ -131,7 +132,9 @@ class ReferenceMap(NamedTuple):
         )
 
 
-def index_reference(cells: Float32Array, n_neighbors: int, *, seed: int = 0) -> InvertedLists:
+def index_reference(
+    cells: Float32Array, n_neighbors: int, *, seed: int = 0
+) -> InvertedLists | GpuInvertedLists:
     """Index of reference cells, which finds the exact neighbours if there are few cells.
 
     Parameters
@@ -150,7 +153,9 @@ def index_reference(cells: Float32Array, n_neighbors: int, *, seed: int = 0) -> 
     return index
 
 
-def usual_distances(index: InvertedLists, n_neighbors: int) -> tuple[Floats, Floats]:
+def usual_distances(
+    index: InvertedLists | GpuInvertedLists, n_neighbors: int
+) -> tuple[Floats, Floats]:
     """Distances among the reference cells, to compare new cells with.
 
     Returns

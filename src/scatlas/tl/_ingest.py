@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from scatlas.matrix.inverted_lists import InvertedLists
+    from scatlas.matrix.inverted_lists_gpu import GpuInvertedLists
 
 logger = logging.getLogger(__name__)
 
@@ -321,7 +322,7 @@ def _to_dense(x: Any) -> NDArray[Any]:
 
 def _index(
     cells: NDArray[Any], reference: _Reference, random_state: int | np.random.RandomState
-) -> InvertedLists:
+) -> InvertedLists | GpuInvertedLists:
     index = inverted_lists.build(
         cells, reference.n_neighbors, metric=reference.metric, random_state=random_state
     )
@@ -336,7 +337,10 @@ def _index(
 
 
 def _search(
-    index: InvertedLists, x: Any, reference: _Reference, codes: dict[str, NDArray[np.int64]]
+    index: InvertedLists | GpuInvertedLists,
+    x: Any,
+    reference: _Reference,
+    codes: dict[str, NDArray[np.int64]],
 ) -> tuple[NDArray[np.float32] | None, dict[str, NDArray[np.int64]]]:
     """Coordinates, if requested, and the code of each label, part by part of the cells."""
     n, umap = reference.n_neighbors, reference.umap

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scatlas.compute.threads import use_threads
-from scatlas.matrix import inverted_lists, knn
+from scatlas.matrix import inverted_lists, knn, list_rules
 from scatlas.matrix.inverted_lists import InvertedLists, build
 
 
@@ -103,7 +103,7 @@ def test_equal_cells(value: float, metric: str) -> None:
     """Lists stay short, and any equal cell is a true neighbour."""
     x = np.full((3000, 4), value, np.float32)
     index = build(x, 15, metric=metric)
-    assert np.diff(index.bounds).max() <= 4 * (1 + 3000**0.5 / inverted_lists.LISTS)
+    assert np.diff(index.bounds).max() <= 4 * (1 + 3000**0.5 / list_rules.LISTS)
     assert (index.recall, index.n_probes) == (1.0, 1)
     indices, distances = index.neighbors(15)
     np.testing.assert_array_equal(indices[:, 0], np.arange(3000))

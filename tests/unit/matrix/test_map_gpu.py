@@ -1,6 +1,6 @@
 """The map on a GPU, without one: lists, tasks and dispatch around the kernels.
 
-NumPy stands in for CuPy, and each kernel is its CPU twin, called with the arguments that the kernel
+NumPy replaces CuPy, and the CPU replaces each kernel, with the arguments that the kernel
 gets. The kernels themselves are tested in tests/gpu/test_map_kernels.py.
 """
 
@@ -29,7 +29,7 @@ from scatlas.kernels.graphs import (
     projection_cpu,
     umap_cpu,
 )
-from scatlas.matrix import inverted_lists, projection
+from scatlas.matrix import inverted_lists, list_rules, projection
 from scatlas.matrix.cell_map import Sample, map_cells
 from scatlas.pp import neighbors
 from scatlas.tl import _leiden
@@ -329,7 +329,7 @@ def test_lists_and_neighbours_are_the_cpus(gpu, monkeypatch, metric, dtype):
     monkeypatch.setattr(module, "_CELLS_AT_ONCE", 300)
     monkeypatch.setattr(module, "_LEAST_PER_PART", 250)
     monkeypatch.setattr(gpu("scatlas.kernels.graphs.nearest_gpu"), "_TASKS_AT_ONCE", 5)
-    monkeypatch.setattr(inverted_lists, "MEASURED", 150)
+    monkeypatch.setattr(list_rules, "MEASURED", 150)
     x, new = points(900, dtype=dtype), points(1000, dtype=dtype)[900:]
     cpu = inverted_lists.build(x, 6, metric=metric, recall=0.9)
     there = inverted_lists.build(on_gpu(x), 6, metric=metric, recall=0.9)

@@ -27,7 +27,7 @@ def graph_of(x: np.ndarray, n_neighbors: int = 10) -> sp.csr_matrix:
     return sp.csr_matrix(half.maximum(half.T))
 
 
-def parts(weights: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def arrays_of(weights: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return weights.indptr, weights.indices, weights.data
 
 
@@ -52,13 +52,13 @@ def test_bits_depend_neither_on_threads_nor_on_blocks(
         monkeypatch.setattr(cell_blocks, "_CELLS_PER_BLOCK", fewest)
         with use_threads(threads):
             options = {"n_epochs": 30, "seed": 3, **OPTIONS}
-            found.append(umap_rounds.lay_out(start, parts(weights), CURVE, **options))
+            found.append(umap_rounds.lay_out(start, arrays_of(weights), CURVE, **options))
     np.testing.assert_array_equal(start, kept)
     assert found[0].dtype == np.float32
     assert (found[0] != start).all()
     for other in found[1:]:
         np.testing.assert_array_equal(other, found[0])
-    other = umap_rounds.lay_out(start, parts(weights), CURVE, n_epochs=30, seed=4, **OPTIONS)
+    other = umap_rounds.lay_out(start, arrays_of(weights), CURVE, n_epochs=30, seed=4, **OPTIONS)
     assert (other != found[0]).all()
 
 
@@ -71,7 +71,9 @@ def test_tiny_groups_are_round() -> None:
     group = np.repeat(np.arange(40), 25)
     x = rng.normal(size=(40, 8))[group] * 30 + rng.normal(size=(1000, 8))
     start = (x[:, :2] - x[:, :2].min(axis=0)).astype(np.float32) / 10
-    y = umap_rounds.lay_out(start, parts(graph_of(x, 14)), CURVE, n_epochs=300, seed=0, **OPTIONS)
+    y = umap_rounds.lay_out(
+        start, arrays_of(graph_of(x, 14)), CURVE, n_epochs=300, seed=0, **OPTIONS
+    )
     centres = np.array([y[group == g].mean(axis=0) for g in range(40)])
     along, across = (y - centres[group]).T
     assert abs(np.cos(4 * np.arctan2(across, along)).mean()) < 0.1
