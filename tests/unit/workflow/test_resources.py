@@ -125,6 +125,8 @@ REQUESTS = {
         "cell_groups": (1, 2524, 14, 0, 0),
         "group_sums": (8, 6012, 34, 0, 0),
         "markers": (1, 2884, 10, 0, 0),
+        "by_gene": (16, 3076, 13, 41500, 0),
+        "publish": (1, 900, 210, 0, 0),
     },
     "two GPUs, a large budget, integration of the sample": {
         "load": (38, 8924, 13, 27569, 0),
@@ -150,6 +152,8 @@ REQUESTS = {
         "cell_groups": (1, 6524, 14, 0, 0),
         "group_sums": (38, 9884, 15, 0, 0),
         "markers": (1, 6884, 10, 0, 0),
+        "by_gene": (38, 5924, 11, 41500, 0),
+        "publish": (1, 900, 210, 0, 0),
     },
     "all cells, no rare genes, many variable genes": {
         "load": (8, 5052, 27, 27569, 0),
@@ -176,6 +180,8 @@ REQUESTS = {
         "cell_groups": (1, 2524, 14, 0, 0),
         "group_sums": (8, 6012, 58, 0, 0),
         "markers": (1, 174892, 2025, 0, 0),
+        "by_gene": (16, 3076, 13, 41500, 0),
+        "publish": (1, 900, 210, 0, 0),
     },
 }
 CONFIGS = {
@@ -217,7 +223,7 @@ CONSTANT_THREADS = {
     "embedding",
 }
 CONSTANT_THREADS |= {"integrate", "report", "cell_groups", "markers"}
-CONSTANT_THREADS |= {"simulate", "merge_pseudobulk"}
+CONSTANT_THREADS |= {"simulate", "merge_pseudobulk", "publish"}
 PLATE_RULES = {"load", "qc_filter", "normalize", "doublets", "hvg", "select_genes", "pseudobulk"}
 PLATE_RULES |= {"group_sums"}
 
