@@ -91,7 +91,6 @@ else:
         *([rules.merge_pseudobulk.output.pseudobulk] if CONFIG.pseudobulk else []),
         *([rules.integrate.output.integrated] if CONFIG.integrate else []),
     ]
-
     if CONFIG.address:
 
         include: "workflow/rules/publish.smk"

@@ -108,7 +108,10 @@ def to_annbatch(
 
 
 def _mover(table: Path) -> Callable[[Path], None]:
-    return lambda folder: shutil.move(table, folder)
+    def move(folder: Path) -> None:
+        shutil.move(table, folder)
+
+    return move
 
 
 def _write_dataset(
