@@ -102,7 +102,7 @@ def test_outdir_on_s3(s3: Any, tmp_path: Path, plates: dict[str, Path], monkeypa
         assert checksum(f"{form}-remote") == checksum(f"{form}-local")
     assert main(["status", "--config", "my.yaml"]) == 0
 
-    # A second run does nothing; a run after losses at the address makes them good.
+    # The second run does nothing; one after losses at the address makes them good.
     before = objects(s3, "team/atlas")
     assert "Nothing to be done" in project.run().stdout
     assert objects(s3, "team/atlas") == before

@@ -107,8 +107,11 @@ def to_annbatch(
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _mover(table: Path) -> Callable[[Path], object]:
-    return lambda folder: shutil.move(table, folder)
+def _mover(table: Path) -> Callable[[Path], None]:
+    def move(folder: Path) -> None:
+        shutil.move(table, folder)
+
+    return move
 
 
 def _write_dataset(
@@ -116,7 +119,7 @@ def _write_dataset(
     out: Path,
     order: np.ndarray,
     var: pd.DataFrame,
-    write_obs: Callable[[Path], object],
+    write_obs: Callable[[Path], None],
 ) -> None:
     """Write the cells of one part in this order."""
     x = open_store(part)["X"]

@@ -102,7 +102,8 @@ class ZarrV2Sink:
 def _set_attributes(node: Any, attributes: Mapping[str, Any]) -> None:
     """Set attributes as anndata writes them to HDF5."""
     for name, value in attributes.items():
+        kept: Any = np.bool_(value) if isinstance(value, bool) else value
         if isinstance(value, list | tuple):
             is_text = all(isinstance(item, str) for item in value)
-            value = np.array(value, h5py.string_dtype() if is_text else np.int64)
-        node.attrs[name] = np.bool_(value) if isinstance(value, bool) else value
+            kept = np.array(value, h5py.string_dtype() if is_text else np.int64)
+        node.attrs[name] = kept

@@ -95,6 +95,14 @@ def test_neither_blocks_nor_threads_change_a_byte(tmp_path, dtype, monkeypatch):
     assert (x.tocsc() != ad.read_zarr(tmp_path / "out.zarr").X).nnz == 0
 
 
+def test_a_matrix_without_values_and_one_without_cells(tmp_path):
+    for n_cells in (5, 0):
+        store = write(tmp_path / "m.zarr", sp.csr_matrix((n_cells, 3), dtype=np.float32))
+        write_gene_copy(store, tmp_path / NAME)
+        assert ad.read_zarr(tmp_path / NAME).X.shape == (n_cells, 3)
+        np.testing.assert_array_equal(sa.get.gene(store, "GENE1"), np.zeros(n_cells, np.float32))
+
+
 def test_leftovers_of_a_killed_run_are_removed(atlas):
     out = atlas.with_name(NAME)
     for name in (f".{NAME}.work", f".{NAME}.partial"):

@@ -66,6 +66,7 @@ umap: {min_dist: 0.5}
 leiden: {resolution: 1.0}
 map: {cells: all, method: auto, memory: 16GB}
 markers: {by: [leiden], n_genes: 100, wilcoxon: false}
+by_gene: true
 pseudobulk: null
 integrate: null
 new_plates: {max_missing_genes: 0.1, obs: [], n_reference: 200000}
@@ -313,7 +314,8 @@ QC_KEYS = ", ".join(DEFAULTS["qc"])
         ({"qc": {"filter": "a = 'b'"}}, "qc.filter: \"a = 'b'\" is not a query: compare with =="),
         ({"qc": {"filter": "pass full"}}, "qc.filter: 'pass full' is not a query: write for"),
         ({"qc": {"filter": "1 == 1"}}, "qc.filter: '1 == 1' names no obs column"),
-        ({"outdir": "s3://bucket"}, "outdir: 's3://bucket' is an address: results are written"),
+        ({"outdir": "https://x.org/a"}, "outdir: 'https://x.org/a': results can be copied to"),
+        ({"outdir": "s3://"}, "outdir: 's3://': results can be copied to an address such as s3://"),
     ],
 )
 def test_refusals(data, message):

@@ -127,6 +127,8 @@ REQUESTS = {
         "markers": (1, 2884, 10, 0, 0),
         "explore_plate": (8, 10852, 12, 0, 0),
         "explore": (4, 4103, 13, 0, 0),
+        "by_gene": (16, 3076, 13, 41500, 0),
+        "publish": (1, 900, 210, 0, 0),
     },
     "two GPUs, a large budget, integration of the sample": {
         "load": (38, 8924, 13, 27569, 0),
@@ -154,6 +156,8 @@ REQUESTS = {
         "markers": (1, 6884, 10, 0, 0),
         "explore_plate": (38, 14724, 10, 0, 0),
         "explore": (4, 8103, 13, 0, 0),
+        "by_gene": (38, 5924, 11, 41500, 0),
+        "publish": (1, 900, 210, 0, 0),
     },
     "all cells, no rare genes, many variable genes": {
         "load": (8, 5052, 27, 27569, 0),
@@ -182,6 +186,8 @@ REQUESTS = {
         "markers": (1, 174892, 2025, 0, 0),
         "explore_plate": (8, 10852, 12, 0, 0),
         "explore": (4, 12724, 35, 0, 0),
+        "by_gene": (16, 3076, 13, 41500, 0),
+        "publish": (1, 900, 210, 0, 0),
     },
 }
 CONFIGS = {
@@ -224,6 +230,7 @@ CONSTANT_THREADS = {
 }
 CONSTANT_THREADS |= {"integrate", "report", "cell_groups", "markers"}
 CONSTANT_THREADS |= {"simulate", "merge_pseudobulk", "explore"}
+CONSTANT_THREADS |= {"simulate", "merge_pseudobulk", "publish"}
 PLATE_RULES = {"load", "qc_filter", "normalize", "doublets", "hvg", "select_genes", "pseudobulk"}
 PLATE_RULES |= {"group_sums", "explore_plate"}
 

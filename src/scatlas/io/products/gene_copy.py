@@ -182,8 +182,8 @@ class _Segments:
         counts = []
         with data.open("wb") as data_file, rows.open("wb") as rows_file:
             for block in blocks.stream(x, by_gene):
-                data_file.write(block[0].view(np.uint8).data)
-                rows_file.write(block[1].view(np.uint8).data)
+                block[0].tofile(data_file)
+                block[1].tofile(rows_file)
                 counts.append(block[2])
         first_rows = np.cumsum([0, *x.chunks[0][:-1]])
         table = np.stack(counts) if counts else np.zeros((0, x.shape[1]), np.int64)
@@ -222,7 +222,7 @@ class _Segments:
         ends = np.cumsum(counts.T).reshape(counts.T.shape).T
         starts = np.ascontiguousarray(ends - counts)
         n_values = int(counts.sum())
-        out: np.ndarray = np.empty(n_values, self.dtype)
+        out = np.empty(n_values, self.dtype)
         cells: np.ndarray = np.empty(n_values, width)
         with self.data.open("rb") as data_file, self.rows.open("rb") as rows_file:
             for i, block in enumerate(range(part.blocks.start, part.blocks.stop)):
