@@ -125,7 +125,7 @@ REQUESTS = {
         "cell_groups": (1, 2524, 14, 0, 0),
         "group_sums": (8, 6012, 34, 0, 0),
         "markers": (1, 2884, 10, 0, 0),
-        "explore_plate": (8, 10852, 12, 0, 0),
+        "explore_plate": (8, 5852, 12, 0, 0),
         "explore": (4, 4103, 13, 0, 0),
     },
     "two GPUs, a large budget, integration of the sample": {
@@ -152,7 +152,7 @@ REQUESTS = {
         "cell_groups": (1, 6524, 14, 0, 0),
         "group_sums": (38, 9884, 15, 0, 0),
         "markers": (1, 6884, 10, 0, 0),
-        "explore_plate": (38, 14724, 10, 0, 0),
+        "explore_plate": (38, 9724, 10, 0, 0),
         "explore": (4, 8103, 13, 0, 0),
     },
     "all cells, no rare genes, many variable genes": {
@@ -180,7 +180,7 @@ REQUESTS = {
         "cell_groups": (1, 2524, 14, 0, 0),
         "group_sums": (8, 6012, 58, 0, 0),
         "markers": (1, 174892, 2025, 0, 0),
-        "explore_plate": (8, 10852, 12, 0, 0),
+        "explore_plate": (8, 5852, 12, 0, 0),
         "explore": (4, 12724, 35, 0, 0),
     },
 }
