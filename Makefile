@@ -28,7 +28,7 @@ help: ## List the targets
 demo: env ## Build the demo atlas from four simulated plates
 	@$(WITH_VENV) snakemake --cores $(CORES) --configfile $(DEMO_CONFIG)
 	@$(WITH_VENV) snakemake --quiet --configfile $(DEMO_CONFIG) --report "$(DEMO_OUT)/snakemake-report.html"
-	@for file in atlas.zarr figures/umap/cell_line.png report.html snakemake-report.html; do \
+	@for file in atlas.zarr figures/umap/cell_line.png report.html explore.html snakemake-report.html; do \
 	  [[ -e $(DEMO_OUT)/$$file ]] || { echo "The demo did not make $(DEMO_OUT)/$$file" >&2; exit 1; }; \
 	done
 	@printf '\nThe demo is ready:\n'
@@ -36,6 +36,7 @@ demo: env ## Build the demo atlas from four simulated plates
 	  atlas atlas.zarr \
 	  'UMAP picture' figures/umap/cell_line.png \
 	  report report.html \
+	  explorer explore.html \
 	  'Snakemake report' snakemake-report.html
 
 .PHONY: reproduce

@@ -36,7 +36,7 @@ from scatlas.matrix.map_pixels import (
 from scatlas.workflow.config.sections import ExploreContent
 from scatlas.workflow.explore import MapCells, choose, write_pixels
 from scatlas.workflow.explore._choose import N_CODES
-from scatlas.workflow.explore._pixels import PlatePixels, codes_of
+from scatlas.workflow.explore._pixels import PlatePixels, codes_of, count_cells
 
 ROOT = Path(__file__).parents[1]
 N_GENES, GENES_PER_CELL = 2000, 100
@@ -139,8 +139,10 @@ def count(sample: MapCells, copies: int) -> PlatePixels:
             known = np.stack([np.where(values < N_CODES, values, 0), values < N_CODES], axis=1)
             sums.append(sum_by_pixel(known * FIXED_POINT, coarse, n_pixels))
     total = {name: part[0] for name, part in parts.items() if part}
-    whole = sparse.hstack(sums, format="csr") * copies
-    return PlatePixels(n * copies, total.pop(""), total, whole.astype(np.int64))
+    whole = PlatePixels(n * copies, total.pop(""), total, sparse.hstack(sums, format="csr"))
+    # Means of the pixels stay those of the sample.
+    factor = count_cells(whole) / np.maximum(np.bincount(coarse, minlength=n_pixels), 1)
+    return whole._replace(sums=(sparse.diags(factor) @ whole.sums).tocsr().astype(np.int64))
 
 
 if __name__ == "__main__":

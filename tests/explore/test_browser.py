@@ -439,7 +439,7 @@ def test_densities_of_96_million_cells(tab: Tab, large: Made):
 def test_10_000_levels_can_be_searched(tab: Tab, large: Made):
     show(tab, large, "#color=column:group")
     assert tab.run("return document.querySelectorAll('.levels li').length") == 250
-    assert "more: search for them" in text(tab, ".legend > .note")
+    assert "more: search for them" in text(tab, ".legend > .note:last-child")
     tab.run("document.querySelector('.legend input[type=search]').focus()")
     tab.keys("level 9999")
     tab.wait("document.querySelectorAll('.levels li').length === 1")

@@ -28,7 +28,9 @@ def node() -> str:
 
 def test_units_of_the_page(node: str):
     files = sorted((ROOT / "tests/explore/page").glob("*.test.mjs"))
-    done = subprocess.run([node, "--test", *files], capture_output=True, text=True)
+    done = subprocess.run(
+        [node, "--test", "--test-reporter=tap", *files], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout
     assert "# fail 0" in done.stdout
 

@@ -77,7 +77,8 @@ GPU_COMPONENT_BYTES, GPU_NEIGHBOR_BYTES, GPU_MAP_MB = 12, 64, 200
 SAMPLE_MEMORY = 2
 # Cells that are mapped at a time.
 MAP_MB = 500
-# explore.html: histograms of a column, with the sums of genes; and per cell its place and codes.
+# explore.html: histograms of a column, with the sums of genes; and per point its place and codes
+# (bench/results/explore-2026-11-25.txt).
 PAGE_MB, PAGE_MB_PER_CELL = 800, 0.5e-3
 # The stratum of each cell of the atlas.
 STRATUM_MB_PER_CELL = 4e-6
@@ -350,8 +351,9 @@ class Estimates:
             case "map":
                 extra_mb = self._sample_mb + MAP_MB
             case "explore_plate" | "explore":
-                points = self.subset_cells if rule == "explore" else 0
-                extra_mb = PAGE_MB + PAGE_MB_PER_CELL * (points + cells)
+                extra_mb = PAGE_MB
+                if rule == "explore":
+                    extra_mb += PAGE_MB_PER_CELL * self.subset_cells
         return extra_mb
 
     def runtime(self, rule: str, plate: str | None = None, threads: int = 1) -> int:

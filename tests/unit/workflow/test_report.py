@@ -35,6 +35,7 @@ CONFIG = {
     "consensus": {"min_plates": 2},
     "scale": None,
     "report": {"colors": ["cell_line", "plate", "no such column", "leiden"]},
+    "explore": {"page": True},
 }
 FIGURES = ["cells_kept", "qc_violins", "hvg_overlap", "genes_by_plates", "pca_scree"]
 MAPS = ["cell_line", "plate", "leiden"]

@@ -39,6 +39,7 @@ SCRIPTS = (
     *("unpack", "colours", "scales", "atlas", "camera", "density", "webgl", "canvas"),
     *("selection", "legend", "search", "permalink", "export", "view", "panel", "main"),
 )
+_HIGH_MEAN = 99  # per cent of the pixels
 _MOST_PAIRS_PER_BYTE = 1.5  # of level and pixel: more never fit
 _MARKERS_SHOWN = 4  # of each group, beside its name
 
@@ -158,10 +159,18 @@ def _counts(
 
 
 def _means(total: PlatePixels, n_genes: int) -> tuple[dict[str, bytes], np.ndarray]:
-    """Blocks of means by pixel, in the order of the pixels with cells, and the highest of each."""
+    """Blocks of means by pixel, in the order of the pixels with cells, and the end of each scale.
+
+    Pixels of few cells have extreme means: the scales end below the highest ones.
+    """
     _, genes, numbers = means_of(total, n_genes)
-    highs = genes.max(axis=0, initial=0)
-    codes = np.rint(255 * genes / np.where(highs > 0, highs, 1)).astype(np.uint8)
+    if len(genes):
+        highs = np.percentile(genes, _HIGH_MEAN, axis=0)
+        highs = np.where(highs > 0, highs, genes.max(axis=0))
+    else:
+        highs = np.zeros(n_genes)
+    scaled = genes / np.where(highs > 0, highs, 1)
+    codes = np.rint(255 * scaled.clip(0, 1)).astype(np.uint8)
     known = np.where(np.isnan(numbers), 255, np.rint(numbers)).astype(np.uint8)
     assert count_cells(total).sum() == total.n_cells
     tasks = {

@@ -114,6 +114,7 @@ def build(
         opening=caption(captions, "workflow"),
         headline=_headline(results),
         sections=sections,
+        links={"Explorer": "explore.html"} if config["explore"]["page"] else {},
     )
 
 
@@ -124,8 +125,12 @@ def write_page(
     opening: Markup,
     headline: Mapping[str, str],
     sections: Mapping[str, list[_Picture | _Table]],
+    links: Mapping[str, str] | None = None,
 ) -> dict[str, int]:
-    """Write a page of sections, complete in itself; return ``n_figures`` and ``n_tables``."""
+    """Write a page of sections, complete in itself; return ``n_figures`` and ``n_tables``.
+
+    ``links`` has the titles and names of other pages in its folder.
+    """
     template = Environment(autoescape=True, undefined=StrictUndefined).from_string(
         (_HERE / "page.html").read_text("utf-8")
     )
@@ -133,6 +138,7 @@ def write_page(
         title=title,
         opening=opening,
         headline=headline,
+        links=links or {},
         sections={name: items for name, items in sections.items() if items},
         style=(_HERE / "page.css").read_text("utf-8"),
     )

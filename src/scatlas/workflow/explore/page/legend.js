@@ -36,8 +36,8 @@ export function scaleColours(kind, n = 24) {
 /**
  * Legend of categories.
  *
- * `given`: title, column, colours, sizes, hidden (a Set of names), only (a name or null),
- * markersOf(level), and the functions toggle(name), hideAll(names), showAll(), only(name),
+ * `given`: column, colours, sizes, sizesOf (whose they are), hidden (a Set of names), onlyLevel (a
+ * name or null), markersOf(level), and the functions toggle(name), hideAll(names), showAll(), only(name),
  * gene(index).
  */
 export function categoryLegend(given) {
@@ -66,7 +66,8 @@ export function categoryLegend(given) {
   );
   fill();
   const few = column.levels.length <= 8;
-  return element("div", { class: "legend" }, few ? null : find, buttons, list, note);
+  const whose = given.sizesOf ? element("p", { class: "note" }, given.sizesOf) : null;
+  return element("div", { class: "legend" }, few ? null : find, buttons, whose, list, note);
 }
 
 function levelRow(given, level, total) {

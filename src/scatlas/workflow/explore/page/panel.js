@@ -8,9 +8,15 @@ import { compareGene, compareLevels, compareNumbers } from "./selection.js";
 const MOST_LEVELS_SHOWN = 6;
 const MOST_GENES_SHOWN = 20;
 
-/** Cells of each level of a column, all of them. */
-export async function levelSizes(atlas, index) {
-  return (await atlas.levelCounts(index)).sizes;
+/** Cells of each level of a column: all of them, or the points of the level that a view shows. */
+async function levelSizes(atlas, index, only) {
+  if (!only) return (await atlas.levelCounts(index)).sizes;
+  const other = atlas.columnOf.get(only.column);
+  const level = atlas.columns[other].levels.indexOf(only.level);
+  const [codes, others] = [await atlas.codes(index), await atlas.codes(other)];
+  const sizes = new Float64Array(atlas.columns[index].levels.length);
+  codes.forEach((code, i) => others[i] === level && code < sizes.length && sizes[code]++);
+  return sizes;
 }
 
 /** Title of a view's colour. */
@@ -26,10 +32,10 @@ export async function viewLegend(atlas, view, hidden, actions) {
     return element("p", { class: "note" }, "The darker, the more cells (logarithm).");
   }
   if (color.kind === "gene") {
-    const note = atlas.isSampled
-      ? "log(1 + normalised counts). Density: means of all cells, brightened; points: values."
-      : "log(1 + normalised counts); grey: no count.";
-    return scaleLegend("gene", 0, atlas.genes[color.index].high, note);
+    const { high, mean_high: highest } = atlas.genes[color.index];
+    const units = "log(1 + normalised counts); grey: no count.";
+    const density = `Density: means of all cells, from 0 to ${formatNumber(highest)} and more.`;
+    return scaleLegend("gene", 0, high, atlas.isSampled ? `${units} ${density}` : units);
   }
   const column = atlas.columns[color.index];
   if (column.kind === "number") {
@@ -44,12 +50,18 @@ export async function viewLegend(atlas, view, hidden, actions) {
   return categoryLegend({
     column,
     colours: categoryColours(column.levels.length),
-    sizes: await levelSizes(atlas, color.index),
+    sizes: await levelSizes(atlas, color.index, isElsewhere(view) ? view.only : null),
+    sizesOf: isElsewhere(view) ? `points with ${view.only.column}: ${view.only.level}` : "",
     hidden: hidden.get(column.name) ?? new Set(),
     onlyLevel: view.only?.column === column.name ? view.only.level : null,
     markersOf: (level) => markers.get(level) ?? [],
     ...actions(column),
   });
+}
+
+/** Whether a view shows one level of another column than that of its colours. */
+function isElsewhere({ color, only }) {
+  return Boolean(only) && only.column !== color.name;
 }
 
 /** What the SVG legend of a view has: rows, and a scale of numbers. */
@@ -65,7 +77,7 @@ export async function legendContent(atlas, view, hidden) {
     const [low, high] = [column.low, column.high].map(formatNumber);
     return { rows: [], scale: { low, high, colours: scaleColours("number") } };
   }
-  const sizes = await levelSizes(atlas, color.index);
+  const sizes = await levelSizes(atlas, color.index, isElsewhere(view) ? view.only : null);
   const colours = categoryColours(column.levels.length);
   const names = hidden.get(column.name) ?? new Set();
   const rows = column.levels
@@ -83,7 +95,7 @@ export async function viewText(atlas, view, hidden) {
   const column = atlas.columns[color.index];
   let detail = "";
   if (color.kind === "column" && column.kind === "category") {
-    const sizes = await levelSizes(atlas, color.index);
+    const sizes = await levelSizes(atlas, color.index, isElsewhere(view) ? only : null);
     const used = column.levels.map((name, level) => [name, sizes[level]]).filter(([, n]) => n > 0);
     used.sort((a, b) => b[1] - a[1]);
     const total = used.reduce((sum, [, n]) => sum + n, 0);

@@ -39,6 +39,7 @@ export class View {
     this.outline = null; // the finished one, in steps of the places
     this.movingCount = FIRST_MOVING;
     this.lastFrame = 0;
+    this.nShown = 0;
     this.ready = false;
   }
 
@@ -83,6 +84,8 @@ export class View {
     const codes = await this.codesOf(view);
     this.palette = this.paletteOf(view.color, isCategory);
     this.codes = codes;
+    this.nShown = 0;
+    for (let i = 0; i < codes.length; i++) if (this.shows(i)) this.nShown++;
     this.upload();
     this.renderer.setPicture(await this.pictureOf(view, codes, isCategory));
     this.labels = isCategory ? await this.labelsOf(view.color.index, column) : [];
@@ -168,35 +171,28 @@ export class View {
         return pictureOfLevels(counts, side, histogram, this.colours, isVisible);
       }
       const isGene = color.kind === "gene";
-      const highs = atlas.genes[color.index];
       // Means are far below the highest values: their scale ends at the highest mean.
       const colourOf = isGene
-        ? (mean) => expressionColour(Math.min(1, ((mean / 255) * highs.mean_high) / highs.high * 1.6))
+        ? (mean) => expressionColour(mean / HIGHEST_EXPRESSION)
         : (mean) => (mean === 255 ? MISSING : viridis(mean / HIGHEST_NUMBER));
       const [pixels, means] = [await atlas.meanPixels(), await atlas.means(color)];
       return pictureOfMeans(counts, side, pixels, means, atlas.means_side, colourOf);
     }
     if (map === 0 && color.kind === "cells") {
       const index = atlas.columnOf.get(only.column);
-      return this.pictureOfLevel(index, atlas.columns[index].levels.indexOf(only.level));
+      const wanted = atlas.columns[index].levels.indexOf(only.level);
+      const { counts, side } = await this.cellCounts();
+      const histogram = await atlas.levelCounts(index);
+      const colours = atlas.columns[index].levels.map(() => PLAIN);
+      return pictureOfLevels(counts, side, histogram, colours, (level) => level === wanted);
     }
     this.isOfAllCells = false;
-    const side = sideOfPicture(codes.length, 256);
+    const side = sideOfPicture(this.nShown, 256);
     if (color.kind === "cells") {
       const counts = countPoints(this.places, side, (i) => codes[i] === 0);
       return pictureOfCounts(counts, side, PLAIN);
     }
     return pictureOfPoints(this.places, side, codes, this.palette);
-  }
-
-  async pictureOfLevel(index, level) {
-    const { side, keys, counts } = await this.atlas.levelCounts(index);
-    const first = level * side * side;
-    const dense = new Float64Array(side * side);
-    keys.forEach((key, k) => {
-      if (key >= first && key < first + side * side) dense[key - first] = counts[k];
-    });
-    return pictureOfCounts(dense, side, PLAIN);
   }
 
   /** Names of levels where most of their cells are. */
@@ -239,7 +235,8 @@ export class View {
     const { atlas } = this;
     if (!this.ready || layer === "density") return { opacity: 1, count: 0 };
     if (layer === "points") return { opacity: 0, count: atlas.n_points };
-    if (!atlas.isSampled && atlas.n_points <= MOST_POINTS_FIRST) {
+    const hasAllInPicture = atlas.isSampled && this.isOfAllCells;
+    if (!hasAllInPicture && this.nShown <= MOST_POINTS_FIRST) {
       return { opacity: 0, count: atlas.n_points };
     }
     const count = camera.zoom >= ZOOM_OF_POINTS ? atlas.n_points : 0;
@@ -247,10 +244,9 @@ export class View {
   }
 
   pointSize(camera) {
-    const n = this.atlas.n_points;
     const [width, height] = this.size;
-    const area = (0.3 * width * height) / Math.max(n, 1);
-    return clampTo(Math.sqrt(area) * Math.sqrt(camera.zoom), 1.3, 9) * this.ratio;
+    const area = (0.3 * width * height) / Math.max(this.nShown, 1);
+    return clampTo(Math.sqrt(area) * Math.sqrt(camera.zoom), 1.3, 7) * this.ratio;
   }
 
   /** Draw; fewer points while the reader moves the map, so that it follows the hand. */
