@@ -1,11 +1,13 @@
 """Neighbours, fuzzy graph and UMAP of 1 to 100 million cells on one GPU, phase by phase.
 
     python bench/gpu/map.py 1000000 11400000 95600000 --recall 0.98 0.98 0.95 --out FILE
+    python bench/gpu/map.py 1000000 --umap-learn 100000
 
 Cells are simulated on the GPU: 400 groups of very unequal size with 8 inner dimensions each, in 50
 components. The time starts with these in its memory and ends with indices, distances, the graph and
 coordinates there. "Exact" is the recall on 1,000 cells that the search did not measure itself.
-Trustworthiness is that of 4,000 cells among themselves.
+Trustworthiness is that of 4,000 cells among themselves. ``--umap-learn`` compares the layout of so
+many cells with that by umap-learn's order of moves, on the CPU: same graph, same start.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import anndata as ad
 import cupy as cp
 import numpy as np
 from harness import head
 from run_side import publish
 from sklearn.manifold import trustworthiness
 
+import scatlas as sa
 from scatlas.kernels.graphs import umap_gpu
 from scatlas.matrix import inverted_lists, inverted_lists_gpu, umap_rounds
 
@@ -35,6 +39,7 @@ def main() -> None:
     )
     parser.add_argument("cells", type=int, nargs="+")
     parser.add_argument("--recall", type=float, nargs="+", default=[0.98], help="per size")
+    parser.add_argument("--umap-learn", type=int, help="cells of the comparison")
     parser.add_argument("--picture", type=Path, help="folder for pictures")
     parser.add_argument("--out", type=Path, help="file for the lines")
     args = parser.parse_args()
@@ -44,6 +49,8 @@ def main() -> None:
         goal = args.recall[min(i, len(args.recall) - 1)]
         lines += measure(n_cells, goal, picture=args.picture)
         print("\n".join(lines[-2:]), file=sys.stderr, flush=True)
+    if args.umap_learn:
+        lines.append(compare(args.umap_learn))
     publish(lines, args.out)
 
 
@@ -91,6 +98,27 @@ def measure(n_cells: int, goal: float, *, picture: Path | None = None) -> list[s
         f"{N_ROUNDS} rounds {done - moving:.2f} s, at most {peak:.1f} GB",
         f"    {facts}, exact {exact:.4f}; {n_edges} edges; trustworthiness {trust:.4f}",
     ]
+
+
+def compare(n_cells: int) -> str:
+    """Trustworthiness of both layouts of one graph, from one start."""
+    x = simulate(n_cells)
+    adata = ad.AnnData(np.zeros((n_cells, 1), np.float32))
+    adata.obsm["X_pca"] = x
+    sa.pp.neighbors(adata, N_NEIGHBORS, use_rep="X_pca")
+    start = x[:, :2].get()
+    seconds, scores = [], []
+    for method in ("umap", "umap-learn"):
+        begin = now()
+        sa.tl.umap(adata, init_pos=start, maxiter=N_ROUNDS, method=method)
+        seconds.append(now() - begin)
+        rows = np.sort(np.random.default_rng(0).choice(n_cells, 4000, replace=False))
+        y = adata.obsm["X_umap"][rows]
+        scores.append(trustworthiness(x[cp.asarray(rows)].get(), y, n_neighbors=15))
+    return (
+        f"{n_cells} cells, same graph and start: trustworthiness {scores[0]:.4f} in "
+        f"{seconds[0]:.1f} s; by umap-learn's order {scores[1]:.4f} in {seconds[1]:.1f} s"
+    )
 
 
 def now() -> float:
