@@ -147,9 +147,8 @@ def test_every_rule_says_what_it_needs_and_where_it_reports(rule: str):
     # Steps that read a plate's counts again go on with it before the next plate is loaded.
     follows_load = rule in ("qc_filter", "doublets", "normalize", "hvg", "pseudobulk")
     assert parts.get("priority") == ("1" if follows_load else None)
-    assert ("group" in parts) == (
-        rule not in ("simulate", "split", "consensus", "cell_groups", "explore")
-    )
+    alone = ("simulate", "split", "consensus", "cell_groups", "explore", "publish")
+    assert ("group" in parts) == (rule not in alone)
     assert parts["conda"] == '"../../envs/cpu.yaml"'
     assert (ROOT / "workflow/rules" / parts["conda"].strip('"')).resolve().is_file()
     assert int(parts["retries"]) == 2
@@ -281,7 +280,7 @@ def test_jobs_that_hold_blocks_ask_for_the_budget(ask, default):
     own = [rule for rule in DIRECTIVES if rule not in NEW_PLATES]
     holding = [rule for rule in own if "{BLOCK_OPTIONS}" in DIRECTIVES[rule]["shell"]]
     kept = {"split", "load", "normalize", "hvg", "select_genes", "concat_on_disk", "pca", "subset"}
-    kept |= {"group_sums", "explore_plate", "explore"}
+    kept |= {"group_sums", "by_gene", "explore_plate", "explore"}
     assert set(holding) == kept | {"pseudobulk", "merge_pseudobulk", "doublets"}
     for rule in holding:
         (before, *_), (after, *_) = (told[rule]["mem_mb"]["small"] for told in (default, more))

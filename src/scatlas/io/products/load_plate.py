@@ -50,10 +50,11 @@ class _Notices(list[str]):
         logger.info("plate %s: %s", self._plate, notice)
         self.append(notice)
 
-    def add_first(self, notice: str) -> None:
-        """Log a notice that becomes known late, and put it before the others."""
-        self.add(notice)
-        self.insert(0, self.pop())
+    def add_first(self, notice: str | None) -> None:
+        """Log a notice that becomes known late, if any, and put it before the others."""
+        if notice:
+            self.add(notice)
+            self.insert(0, self.pop())
 
 
 def load_plate(
@@ -181,8 +182,7 @@ def load_plate(
             _note_replaced("obs", obs.columns, cell_metrics, notices)
             _note_replaced("var", var.columns, gene_metrics, notices)
             finish_obs(cell_metrics)
-            if renamed := obs.renamed():
-                notices.add_first(renamed)
+            notices.add_first(obs.renamed())
             finish_var(gene_metrics)
             counts.check_unchanged()  # the tables may have been read after the last block
             writer.obs = writer.var = in_place
