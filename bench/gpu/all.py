@@ -49,7 +49,7 @@ BENCHMARKS = {
         f"{BENCH}/vs_rsc.py {{s}}/rsc --store {{s}}/plate1.zarr --peer --rounds 3", 80
     ),
     "serial": Benchmark(f"{ROOT}/bench/serial.py {{s}}/serial --cells 50000 200000", 120),
-    "map": Benchmark(f"{BENCH}/map.py --cells 100000 11400000", 120),
+    "map": Benchmark(f"{BENCH}/map.py 1000000 11400000 --recall 0.98 0.98", 120),
 }
 
 
