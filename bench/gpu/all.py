@@ -35,9 +35,10 @@ PYTEST = f"-m pytest -q -p no:cacheprovider {ROOT}/tests/gpu"
 POOL_TESTS = f"{ROOT}/tests/gpu/test_compute.py"  # they fill the GPU's memory
 SIZE = "--plates 6 --cells 1000000"
 BENCHMARKS = {
-    "tests": Benchmark(f"{PYTEST} -n 8 --dist worksteal --ignore {POOL_TESTS}", 200),
+    "tests": Benchmark(f"{PYTEST} -n 8 --dist worksteal --ignore {POOL_TESTS}", 160),
     "workflow-gpu": Benchmark(f"{BENCH}/workflow.py {{s}} {SIZE}", 300),
     "workflow-cpu": Benchmark(f"{BENCH}/workflow.py {{s}} {SIZE} --backend cpu --map sample", 200),
+    "serial": Benchmark(f"{ROOT}/bench/serial.py {{s}}/serial --cells 50000 200000", 120),
     "tests-pool": Benchmark(f"-m pytest -q -p no:cacheprovider {POOL_TESTS}", 100),
     "make-zarr": Benchmark(f"{BENCH}/make_plate.py {{s}}/plate1.zarr --cells 500000", 60),
     "vs_rsc-zarr": Benchmark(
@@ -48,7 +49,6 @@ BENCHMARKS = {
     "vs_rsc-256MB": Benchmark(
         f"{BENCH}/vs_rsc.py {{s}}/rsc --store {{s}}/plate1.zarr --peer --rounds 3", 80
     ),
-    "serial": Benchmark(f"{ROOT}/bench/serial.py {{s}}/serial --cells 50000 200000", 120),
     "map": Benchmark(f"{BENCH}/map.py 1000000 11400000 --recall 0.98 0.98", 120),
 }
 

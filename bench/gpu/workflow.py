@@ -3,7 +3,8 @@
     python bench/gpu/workflow.py FOLDER --plates 6 --cells 1000000              # one GPU
     python bench/gpu/workflow.py FOLDER --plates 6 --cells 1000000 --backend cpu
 
-Makes --sources gzip plates in Tahoe's layout in FOLDER (by make_plate.py, on the GPU), copies them
+From the plates' files to components, clusters, and a map of all cells, with the report. Makes
+--sources gzip plates in Tahoe's layout in FOLDER (by make_plate.py, on the GPU), copies them
 for the other plates, and runs `snakemake` with the profile of such a machine: several jobs at once,
 and two on the GPU. Sources and stores are in the page cache where they fit. The first, uncounted
 run, of plates of a few cells, compiles the kernels.
@@ -47,6 +48,11 @@ def main() -> None:
     parser.add_argument("--comps", type=int, default=300)
     parser.add_argument("--map", default="all", choices=["all", "sample"], help="cells of the map")
     parser.add_argument("--subset", type=int, default=100_000, help="cells of the sample")
+    parser.add_argument(
+        "--all-results",
+        action="store_true",
+        help="marker genes, explore.html and by_gene.zarr, too",
+    )
     parser.add_argument("--budget", default="auto", help="block budget of the jobs")
     parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
@@ -60,18 +66,21 @@ def main() -> None:
         "map": {"cells": args.map},
         "compute": {"block_budget": args.budget},
     }
+    if not args.all_results:
+        settings |= {"markers": {"by": []}, "explore": {"page": False}, "by_gene": False}
     profile = ROOT / "profiles" / ("local-gpu" if args.backend == "gpu" else "default")
     run = {"jobs": cores, "options": ["--profile", str(profile)]}
     few = plates_of(args.folder / "few", 2, FEW_CELLS, args)
     run_workflow(args.folder / "few", few, subset=2000, **run, **settings)  # compiles kernels
     plates = plates_of(args.folder / "plates", args.sources, args.cells, args)
     # The sheet refuses two rows with one file.
-    all_plates = [args.folder / "plates" / f"p{number + 1}.h5ad" for number in range(args.plates)]
-    for number, path in enumerate(all_plates):
+    for number in range(len(plates), args.plates):
+        path = args.folder / "plates" / f"copy{number + 1}_{args.cells}.h5ad"
         if not path.exists():
-            shutil.copyfile(plates[number % len(plates)], path)
+            shutil.copyfile(plates[number % args.sources], path)
+        plates.append(path)
     with gpu_use() as use:
-        jobs = run_workflow(args.folder, all_plates, subset=args.subset, **run, **settings)
+        jobs = run_workflow(args.folder, plates, subset=args.subset, **run, **settings)
     lines = head("snakemake", "numpy", "anndata", "zarr", "h5py", "numba")
     lines += [
         f"# {args.plates} plates x {args.cells:,} cells x {args.genes:,} genes, "
