@@ -122,14 +122,14 @@ def choose_columns(
                 f"{', '.join(known)}"
             )
             raise InputError(msg)
-        column = _describe(cells, sample, name)
-        if column is None:
+        described = _describe(cells, sample, name)
+        if described is None:
             msg = (
                 f"{sample.path}: obs[{name!r}], which explore.columns names, has more than "
                 f"{_MOST_LEVELS:,} values or none: leave it out"
             )
             raise InputError(msg)
-        columns.append(column)
+        columns.append(described)
     return columns
 
 

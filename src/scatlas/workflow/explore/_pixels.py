@@ -148,17 +148,18 @@ def _read_counts(group: h5py.Group) -> SparseCounts:
 def add_plates(paths: Iterable[Path], columns: Sequence[PageColumn]) -> PlatePixels:
     """Read and add the pixels of all plates."""
     names = [column.name for column in columns if column.kind == "category"]
-    n_cells, parts, sums = 0, {name: [] for name in [None, *names]}, None
+    n_cells, everywhere = 0, []
+    levels: dict[str, list[SparseCounts]] = {name: [] for name in names}
+    sums: sparse.csr_matrix = 0
     for path in paths:
         with reading(str(path), "pixels"), h5py.File(path) as file:
             n_cells += int(file.attrs["n_cells"])
-            parts[None].append(_read_counts(file["cells"]))
+            everywhere.append(_read_counts(file["cells"]))
             for i, name in enumerate(names):
-                parts[name].append(_read_counts(file[f"levels/{i}"]))
-            of_plate = read_elem(file["sums"])
-        sums = of_plate if sums is None else sums + of_plate
-    total = {name: add_counts(found) for name, found in parts.items()}
-    return PlatePixels(n_cells, total.pop(None), total, sums.tocsr())
+                levels[name].append(_read_counts(file[f"levels/{i}"]))
+            sums = sums + read_elem(file["sums"])
+    total = {name: add_counts(found) for name, found in levels.items()}
+    return PlatePixels(n_cells, add_counts(everywhere), total, sums.tocsr())
 
 
 def means_of(
