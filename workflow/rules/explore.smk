@@ -73,7 +73,7 @@ rule explore:
         "../../envs/cpu.yaml"
     threads: 4
     resources:
-        budget=BUDGET,
+        **device("explore"),
         mem_mb=memory("explore"),
         runtime=runtime("explore"),
         attempt=which_attempt,
