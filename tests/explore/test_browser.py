@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,6 +51,13 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """The same of 96 million cells, and 10,000 levels."""
     folder = tmp_path_factory.mktemp("large")
     return make_page(folder, sample(30_000, n_levels=10_000), times=3200)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Many points, and little else."""
+    folder = tmp_path_factory.mktemp("many")
+    return make_page(folder, sample(150_000), columns=["leiden"], n_genes=0)
 
 
 def show(tab: Tab, made: Made, query: str = "") -> None:
@@ -299,6 +305,17 @@ def test_names_of_the_data_are_text(tab: Tab, made: Made):
     assert sizes[0].startswith(f"{expected:,} (")
 
 
+def test_one_value_in_the_colours_of_another_column_has_its_points(tab: Tab, large: Made):
+    show(tab, large, '#color=column:leiden&only=["plate","p2"]')
+    obs = large.cells.obs[large.cells.obs["plate"] == "p2"]
+    sizes = obs["leiden"].value_counts()
+    assert text(tab, ".levels .size").startswith(f"{sizes['0']:,} (")
+    assert text(tab, ".legend > .note") == "points with plate: p2"
+    layers = tab.run("return explorer.views[0].layers(explorer.camera(0), 'auto')")
+    assert layers == {"opacity": 0, "count": 30_000}, "few enough to be drawn at once"
+    assert tab.run("return explorer.views[0].nShown") == len(obs)
+
+
 def test_keys_and_wheel_move_the_map(tab: Tab, made: Made):
     show(tab, made)
     camera = "return [explorer.cameras[0].x, explorer.cameras[0].y, explorer.cameras[0].zoom]"
@@ -451,11 +468,9 @@ def test_10_000_levels_can_be_searched(tab: Tab, large: Made):
     assert tab.errors == []
 
 
-def test_frames_while_moving(tab: Tab, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_frames_while_moving(tab: Tab, many: Made, capsys: pytest.CaptureFixture[str]):
     """The speed of this machine, printed; bench/explore.py makes pages of a million points."""
-    cells = sample(300_000)
-    made = make_page(tmp_path, cells, columns=["leiden"], n_genes=0)
-    show(tab, made, "#layer=points")
+    show(tab, many, "#layer=points")
     found = tab.run(
         """
         const view = explorer.views[0];

@@ -79,6 +79,9 @@ class SparseCounts(NamedTuple):
     counts: NDArray[np.int64]
 
 
+NO_COUNTS = SparseCounts(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
 def count_levels(
     pixel: NDArray[np.int64], codes: NDArray[np.integer[Any]], n_levels: int, n_pixels: int
 ) -> SparseCounts:
@@ -94,6 +97,9 @@ def count_levels(
 
 def add_counts(parts: list[SparseCounts]) -> SparseCounts:
     """Sum of the counts of several plates."""
+    parts = [part for part in parts if part.keys.size]
+    if len(parts) < 2:  # as with one plate
+        return parts[0] if parts else NO_COUNTS
     keys, place = np.unique(np.concatenate([part.keys for part in parts]), return_inverse=True)
     total = np.zeros(keys.size, np.int64)
     np.add.at(total, place, np.concatenate([part.counts for part in parts]))

@@ -168,7 +168,8 @@ def test_page_is_complete_in_itself(run) -> None:
     folder, _, _ = run
     page = (folder / "report.html").read_text()
     sources = re.findall(r"""(?:src|href)=["']?([^"'\s>]+)""", page)
-    assert all(s.startswith(("data:", "#")) for s in sources)
+    # A link to the explorer beside it is all that leaves the page.
+    assert [s for s in sources if not s.startswith(("data:", "#"))] == ["explore.html"]
     assert "url(" not in page
     assert "@import" not in page
     assert "<script" not in page
@@ -176,6 +177,12 @@ def test_page_is_complete_in_itself(run) -> None:
     names = [f"{f}.png" for f in FIGURES] + [f"umap/{m}.png" for m in MAPS]
     on_disk = {(folder / "figures" / name).read_bytes() for name in names}
     assert {base64.b64decode(image) for image in images} == on_disk
+
+
+def test_a_report_without_an_explorer_has_no_link_to_it(run, tmp_path: Path) -> None:
+    _, results, _ = run
+    make_report(tmp_path, results, CONFIG | {"explore": {"page": False}})
+    assert "explore.html" not in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize("drawn", [True, False])
@@ -550,7 +557,7 @@ def test_browser_finds_every_figure_and_table(run, browser, width: int) -> None:
         "table-pca": len(_milestones(results.variance)),
         "table-clusters": 4,
         "table-runs": 3,
-        "table-settings": 8,
+        "table-settings": 9,
         "table-versions": 14,
     }
     assert page.broken == page.untitled == page.fetched == page.errors == []

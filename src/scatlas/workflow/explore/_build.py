@@ -144,7 +144,7 @@ def _counts(
     for i, column in enumerate(columns):
         side = column.side if column.kind == "category" else 0
         if side:
-            counts = total.levels[column.name]
+            counts = total.levels.pop(column.name)  # large, and not needed again
             share = left // (len(columns) - i)
             while counts.keys.size > _MOST_PAIRS_PER_BYTE * share and side > 8:
                 counts, side = coarsen(counts, side), side // 2

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas.matrix.map_pixels import SparseCounts, add_counts
+from scatlas.matrix.map_pixels import SparseCounts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,12 +76,14 @@ def varints(values: NDArray[np.int64]) -> NDArray[np.uint8]:
 
 def coarsen(found: SparseCounts, side: int) -> SparseCounts:
     """Counts of pixels twice as wide."""
-    level, pixel = np.divmod(found.keys, side**2)
+    level, pixel = np.divmod(found.keys.astype(np.int32), side**2)
     row, column = np.divmod(pixel, side)
     half = side // 2
     keys = level * half**2 + row // 2 * half + column // 2
-    order = np.argsort(keys, kind="stable")
-    return add_counts([SparseCounts(keys[order], found.counts[order])])
+    dense = np.zeros(int(keys.max(initial=-1)) + 1, np.int64)
+    np.add.at(dense, keys, found.counts)
+    used = np.flatnonzero(dense)
+    return SparseCounts(used, dense[used])
 
 
 def page_bytes(blocks: Mapping[str, bytes]) -> int:

@@ -15,6 +15,7 @@ from scatlas.io.files.read_errors import reading
 from scatlas.matrix.map_pixels import (
     FIXED_POINT,
     MEANS_SIDE,
+    NO_COUNTS,
     SIDE,
     SparseCounts,
     add_counts,
@@ -148,20 +149,18 @@ def _read_counts(group: h5py.Group) -> SparseCounts:
 def add_plates(paths: Iterable[Path], columns: Sequence[PageColumn]) -> PlatePixels:
     """Read and add the pixels of all plates."""
     names = [column.name for column in columns if column.kind == "category"]
-    n_cells, sums = 0, None
-    of_all: list[SparseCounts] = []
-    parts: dict[str, list[SparseCounts]] = {name: [] for name in names}
+    n_cells, everywhere = 0, NO_COUNTS
+    # Plate by plate: all of them at once would take several times the memory.
+    levels = dict.fromkeys(names, NO_COUNTS)
+    sums: sparse.csr_matrix = 0
     for path in paths:
         with reading(str(path), "pixels"), h5py.File(path) as file:
             n_cells += int(file.attrs["n_cells"])
-            of_all.append(_read_counts(file["cells"]))
+            everywhere = add_counts([everywhere, _read_counts(file["cells"])])
             for i, name in enumerate(names):
-                parts[name].append(_read_counts(file[f"levels/{i}"]))
-            of_plate = read_elem(file["sums"])
-        sums = of_plate if sums is None else sums + of_plate
-    assert sums is not None, "an atlas has plates"
-    total = {name: add_counts(found) for name, found in parts.items()}
-    return PlatePixels(n_cells, add_counts(of_all), total, sums.tocsr())
+                levels[name] = add_counts([levels[name], _read_counts(file[f"levels/{i}"])])
+            sums = sums + read_elem(file["sums"])
+    return PlatePixels(n_cells, everywhere, levels, sums.tocsr())
 
 
 def means_of(

@@ -156,7 +156,5 @@ def same_cells(sample: MapCells, other: MapCells | None) -> bool:
     """Whether another file has a second map of the same cells."""
     if other is None or not other.has_coordinates("X_umap_harmony"):
         return False
-    rows, others = (
-        np.asarray(cells.values(ATLAS_ROW, 0, cells.n_cells)) for cells in (sample, other)
-    )
-    return bool(np.array_equal(rows, others))
+    ours, theirs = (cells.values(ATLAS_ROW, 0, cells.n_cells) for cells in (sample, other))
+    return bool(np.array_equal(ours, theirs))
