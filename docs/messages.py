@@ -41,8 +41,8 @@ def messages() -> list[Message]:
         name = path.relative_to(ROOT).as_posix()
         errors = ERRORS | ({"ValueError"} if name.startswith(CHECKS) else set())
         for tree in _trees(path):
-            for text in _texts(tree, errors, _constants(path)):
-                found.append(Message(text, name))
+            texts = _texts(tree, errors, _constants(path))
+            found += [Message(text, name) for text in texts]
     return found
 
 
