@@ -35,7 +35,7 @@ class Message(NamedTuple):
 
 @cache
 def messages() -> list[Message]:
-    """All messages, sorted by file and then as they stand there; some texts occur twice."""
+    """All messages, in the order of the files and of their lines; some texts occur twice."""
     found = []
     for path in _sources():
         name = path.relative_to(ROOT).as_posix()
@@ -65,7 +65,7 @@ def _trees(path: Path) -> Iterator[ast.Module]:
     for number, line in enumerate(lines):
         if re.match(r" *raise \w+\(", line):
             indent = len(line) - len(line.lstrip())
-            # To the closing bracket, which stands where the statement began.
+            # To the line of the closing bracket, which has the indent of the first line.
             last = next(
                 i
                 for i, text in enumerate(lines[number:], number)
