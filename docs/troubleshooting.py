@@ -140,7 +140,9 @@ def _inside(file: str) -> str:
 def _sentence(mend: str) -> str:
     """A mend as Markdown: a capital, a full stop, and nothing that Markdown would read as marks."""
     text = re.sub(r"([<>*|\\`])", r"\\\1", mend).rstrip(".")
-    return f"{text[0].upper()}{text[1:]}." if text[:6] != "adata." else f"{text}."
+    if text.startswith(("pip ", "adata.")):  # code
+        return f"{text}."
+    return f"{text[0].upper()}{text[1:]}."
 
 
 if __name__ == "__main__":
