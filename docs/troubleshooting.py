@@ -35,7 +35,7 @@ VERBS = (
     "rechunk|reinstall|remove|rename|request|reproduce|run|save|select|separate|"
     "set|sort|start|store|take|try|update|use|wait|wrap|write"
 )
-_MEND = re.compile(rf"(?:[:;]|, so) (?=(?:or )?(?:{VERBS}|pip install|adata\.)\b)")
+_MEND = re.compile(rf"(?:[:;]|, so) (?=(?:or )?(?:{VERBS}|pip install)\b)")
 # Sections by the beginning of the path of the file, the first that fits.
 AREAS = {
     "The config and the plate sheet": (
@@ -140,7 +140,7 @@ def _inside(file: str) -> str:
 def _sentence(mend: str) -> str:
     """A mend as Markdown: a capital, a full stop, and nothing that Markdown would read as marks."""
     text = re.sub(r"([<>*|\\`])", r"\\\1", mend).rstrip(".")
-    if text.startswith(("pip ", "adata.")):  # code
+    if text.startswith("pip "):  # code
         return f"{text}."
     return f"{text[0].upper()}{text[1:]}."
 
