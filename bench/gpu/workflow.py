@@ -71,7 +71,8 @@ def main() -> None:
     profile = ROOT / "profiles" / ("local-gpu" if args.backend == "gpu" else "default")
     run = {"jobs": cores, "options": ["--profile", str(profile)]}
     few = plates_of(args.folder / "few", 2, FEW_CELLS, args)
-    run_workflow(args.folder / "few", few, subset=2000, **run, **settings)  # compiles kernels
+    compiling = settings | {"pca": {"n_comps": 50}}
+    run_workflow(args.folder / "few", few, subset=2000, **run, **compiling)
     plates = plates_of(args.folder / "plates", args.sources, args.cells, args)
     # The sheet refuses two rows with one file.
     for number in range(len(plates), args.plates):

@@ -53,8 +53,10 @@ PARSED = {
     r"(\S*/)?python.* -m (scatlas|tests)\.": "writes to the checkout, or runs for minutes: parsed",
     r"(\S*/)?python -m pytest ": "runs a test: the file and a test with that name exist",
     r"python bench/\w+\.py": "runs for minutes to hours: its --help knows the options",
+    r"python docs/\w+\.py": "writes to the checkout: its --help knows the options",
+    r"docker ": "needs a daemon, and builds for minutes: parsed by the shell, and the file exists",
     r"python tests/slurm/": "starts a Slurm cluster: the file exists and knows the word",
-    r"python3\.12 -m venv ": "makes an environment: parsed by the shell",
+    r"python3(\.12)? -m venv ": "makes an environment: parsed by the shell",
     r"bash \.ci/run": "runs all tests: parsed by the shell",
     r"(git clone|cd|source|export) ": "needs a network, or changes the shell: parsed by the shell",
     r"\$\{EDITOR": "opens an editor: parsed by the shell, and the file exists",
@@ -219,7 +221,7 @@ def test_a_command_that_is_not_run_is_parsed(command: Command, monkeypatch: pyte
         assert re.search(rf"^def test_\w*{name}", (ROOT / file).read_text(), re.MULTILINE)
     elif words[1:2] == ["tests/slurm/cluster.py"]:
         assert f'"{words[2]}"' in (ROOT / words[1]).read_text()
-    elif words[1:] and words[1].startswith("bench/"):
+    elif words[1:] and words[1].startswith(("bench/", "docs/")):
         help_command = [sys.executable, words[1], "--help"]
         options = subprocess.run(help_command, check=True, capture_output=True, text=True).stdout
         assert [word for word in words if word.startswith("--") and word not in options] == []
@@ -266,5 +268,5 @@ def parsed_by_shell(command: Command) -> None:
         words = ["bash", "-n", "-c", block.replace("<this repository>", "repository")]
         subprocess.run(words, check=True, capture_output=True)
     for word in shlex.split(command.text):
-        if word.startswith(("profiles/", ".ci/")):
+        if word.startswith(("profiles/", ".ci/", "Containerfile")):
             assert (ROOT / word).is_file()

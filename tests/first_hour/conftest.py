@@ -1,4 +1,4 @@
-"""Three small plates, and the command of the wheel, installed in a new folder."""
+"""Three small 10x runs, and the command of the wheel, installed in a new folder."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import anndata as ad
+import h5py
+import numpy as np
 import pytest
+import scipy.sparse as sp
 
-from scatlas.datasets import simulate_plate, write_plate
+from scatlas.datasets import simulate_plate
 
 ROOT = Path(__file__).resolve().parents[2]
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -82,9 +86,35 @@ def pip(*words: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def small_plates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of three plates of 200 cells x 500 genes."""
-    folder = tmp_path_factory.mktemp("runs")
+def runs_10x(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with the outputs of three runs of Cell Ranger: 200 cells x 500 genes each."""
+    folder = tmp_path_factory.mktemp("data")
     for number in (1, 2, 3):
-        write_plate(folder / f"p{number}.h5ad", simulate_plate(number, n_cells=200, n_genes=500))
+        outs = folder / f"runs/p{number}/outs"
+        outs.mkdir(parents=True)
+        adata = simulate_plate(number, n_cells=200, n_genes=500)
+        write_10x_h5(outs / "filtered_feature_bc_matrix.h5", adata)
     return folder
+
+
+def write_10x_h5(path: Path, adata: ad.AnnData) -> None:
+    """Write a matrix in the layout of Cell Ranger 3 and later: features x barcodes in CSC."""
+    counts = sp.csr_matrix(adata.X).astype(np.int32)
+    n_genes = adata.n_vars
+    with h5py.File(path, "w") as file:
+        matrix = file.create_group("matrix")
+        parts = {
+            "barcodes": np.array([f"{name}-1" for name in adata.obs_names], "S"),
+            "data": counts.data,
+            "indices": counts.indices.astype(np.int64),
+            "indptr": counts.indptr.astype(np.int64),
+            "shape": np.array(counts.shape[::-1], np.int32),
+            "features/id": np.array([f"ENSG{i:011}" for i in range(n_genes)], "S"),
+            "features/name": np.array(adata.var_names, "S"),
+            "features/feature_type": np.array(["Gene Expression"] * n_genes, "S"),
+            "features/genome": np.array(["GRCh38"] * n_genes, "S"),
+        }
+        for name, values in parts.items():
+            matrix.create_dataset(name, data=values, compression="gzip", shuffle=True)
+        matrix["features/_all_tag_keys"] = np.array(["genome"], "S")
+        file.attrs["filetype"] = "matrix"

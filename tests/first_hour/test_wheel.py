@@ -1,7 +1,11 @@
-"""The wheel, installed in a folder, builds an atlas from an empty folder without a clone."""
+"""The README's reader with 10x runs and a laptop, from an empty folder to the atlas.
+
+The wheel is installed in a folder, and nothing of this checkout is used.
+"""
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import zipfile
 from pathlib import Path
@@ -10,27 +14,37 @@ import anndata as ad
 import pytest
 import yaml
 
+from tests.first_hour import readme
 from tests.first_hour.conftest import ROOT, Run
 
 pytestmark = pytest.mark.workflow
 
+READER = "I have 10x runs and a laptop"
+PIP = "pip install 'scatlas[workflow]'"
+
 
 @pytest.fixture(scope="module")
-def project(installed: Run, small_plates: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder in which the commands ran one after the other; their outputs are in ``*.out``."""
+def project(installed: Run, runs_10x: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder in which the README's commands ran; their outputs are in ``*.out``.
+
+    ``status`` and ``open`` also ran before ``run``: in ``before.out`` and ``no_report.out``.
+    """
     folder = tmp_path_factory.mktemp("project")
-    for name, status, *words in (
-        ("init", 0, "init", str(small_plates)),
-        ("check", 0, "check"),
-        ("before", 0, "status"),
-        ("no_report", 1, "open"),
-        ("run", 0, "run", "--", "--cores", "2"),
-        ("after", 0, "status"),
-        ("report", 0, "open"),
-    ):
-        done = installed(folder, *words, terminal=name == "run")
+
+    def run(name: str, words: list[str], status: int = 0) -> None:
+        done = installed(folder, *words, terminal=words[0] == "run")
         (folder / f"{name}.out").write_text(done.stdout)
         assert done.returncode == status, done.stdout[-6000:]
+
+    made, lines = readme.commands(READER)
+    assert made == ["python3 -m venv .venv", "source .venv/bin/activate", PIP]
+    for line in lines:
+        program, *words = shlex.split(line.replace("/data/", f"{runs_10x}/"))
+        assert program == "scatlas"
+        if words == ["run"]:
+            run("before", ["status"])
+            run("no_report", ["open"], status=1)
+        run(words[0], words)
     return folder
 
 
@@ -73,7 +87,7 @@ def test_run_prints_its_command_and_uses_the_package(project: Path):
     first, *_ = (project / "run.out").read_text().splitlines()
     assert "-m snakemake --snakefile" in first
     assert "scatlas/snakemake_workflow/Snakefile --configfile=atlas.yaml" in first
-    assert first.endswith("--quiet=reason --cores 2")
+    assert first.endswith("--quiet=reason")
     assert str(ROOT) not in first.partition(" -m ")[2]
     assert ad.read_zarr(project / "results/atlas.zarr").obsm["X_umap"].shape[1] == 2
 
@@ -92,16 +106,16 @@ def test_status_counts_by_step(project: Path):
         return next(line.split()[1:] for line in lines if line.startswith(f"{step} "))
 
     assert row("before", "load") == ["0", "0", "0", "3"]
-    assert row("after", "load") == ["3", "0", "0", "0"]
-    assert row("after", "report") == ["1", "0", "0", "0"]
-    assert (project / "after.out").read_text().endswith("everything is done: scatlas open\n")
+    assert row("status", "load") == ["3", "0", "0", "0"]
+    assert row("status", "report") == ["1", "0", "0", "0"]
+    assert (project / "status.out").read_text().endswith("everything is done: scatlas open\n")
 
 
 def test_open_prints_the_path_of_the_report(project: Path):
     page = project / "results/report.html"
     sentence = f"error: {page}: there is no report yet: scatlas run makes it\n"
     assert (project / "no_report.out").read_text() == sentence
-    assert (project / "report.out").read_text() == f"{page}\n"
+    assert (project / "open.out").read_text() == f"{page}\n"
     assert "UMAP" in page.read_text()
 
 

@@ -1,0 +1,119 @@
+"""What others build, cite and archive: the container recipe, CITATION.cff and .zenodo.json."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+# Keys of the Citation File Format 1.2.0, and those that it needs.
+CFF_KEYS = {
+    *("abstract", "authors", "cff-version", "commit", "contact", "date-released", "doi"),
+    *("identifiers", "keywords", "license", "license-url", "message", "preferred-citation"),
+    *("references", "repository", "repository-artifact", "repository-code", "title", "type"),
+    *("url", "version"),
+}
+CFF_NEEDED = {"authors", "cff-version", "message", "title"}
+# Keys that Zenodo needs of software.
+ZENODO_NEEDED = {"title", "upload_type", "description", "creators", "license", "access_right"}
+
+
+def cff() -> dict:
+    return yaml.safe_load((ROOT / "CITATION.cff").read_text())
+
+
+def zenodo() -> dict:
+    return json.loads((ROOT / ".zenodo.json").read_text())
+
+
+def test_citation_has_the_keys_of_its_format() -> None:
+    assert CFF_NEEDED <= cff().keys() <= CFF_KEYS
+    assert cff()["cff-version"] == "1.2.0"
+    assert cff()["type"] == "software"
+    assert all({*author} & {"name", "family-names"} for author in cff()["authors"])
+
+
+def test_zenodo_citation_and_package_agree() -> None:
+    assert zenodo().keys() >= ZENODO_NEEDED
+    assert zenodo()["upload_type"] == "software"
+    names = [author["name"] for author in PROJECT["authors"]]
+    assert [creator["name"] for creator in zenodo()["creators"]] == names
+    assert [author["name"] for author in cff()["authors"]] == names
+    assert zenodo()["title"] == cff()["title"]
+    assert zenodo()["title"].partition(":")[0] == PROJECT["name"]
+    assert zenodo()["description"] == cff()["abstract"] == PROJECT["description"]
+    assert zenodo()["license"] == cff()["license"] == PROJECT["license"]
+    assert zenodo()["keywords"] == cff()["keywords"] == PROJECT["keywords"]
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Instructions of the container recipe, each with its arguments on one line."""
+    text = (ROOT / "Containerfile").read_text()
+    text = re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE)
+    lines = re.sub(r"\\\n\s*", "", text).splitlines()
+    return [(line.split()[0], line.partition(" ")[2]) for line in lines if line.strip()]
+
+
+def arguments(name: str) -> list[str]:
+    return [words for instruction, words in instructions() if instruction == name]
+
+
+def test_the_container_starts_from_one_version_of_a_base_image() -> None:
+    bases = {words.split()[0] for words in arguments("FROM")}
+    assert len(bases) == 1
+    (base,) = bases
+    # A name and a version with numbers; a host would have a dot or a port before a slash.
+    assert re.fullmatch(r"[a-z]+:\d+(\.\d+)+[\w.-]*", base)
+    assert "ADD" not in dict(instructions())
+
+
+def test_the_container_runs_scatlas_and_not_as_root() -> None:
+    last = max(i for i, (name, _) in enumerate(instructions()) if name == "FROM")
+    final = dict(instructions()[last:])
+    assert final["USER"] not in {"root", "0"}
+    assert json.loads(final["ENTRYPOINT"]) == [*PROJECT["scripts"]]
+    assert json.loads(final["CMD"]) == ["--help"]
+    assert Path(final["WORKDIR"]).is_absolute()
+
+
+@pytest.mark.parametrize("command", arguments("RUN"))
+def test_a_command_of_the_container_is_sound(command: str) -> None:
+    subprocess.run(["sh", "-n", "-c", command], check=True)
+    assert not re.search(r"\b(sudo|curl|wget|latest|apt)\s", command)
+    assert "|" not in command.replace("||", "")  # sh would hide the failure of the first one
+    if "apt-get install" in command:
+        assert "--yes --no-install-recommends" in command
+        assert command.startswith("apt-get update && ")
+        assert "rm -rf /var/lib/apt/lists/*" in command
+    for part in command.split("&&"):
+        words = shlex.split(part)
+        if words[:2] == ["pip", "install"]:
+            assert {"--require-hashes", "--no-deps"} & {*words}
+
+
+def test_the_container_has_the_files_of_the_wheel_and_no_others() -> None:
+    copied = [
+        word for words in arguments("COPY") if "--from" not in words for word in words.split()
+    ]
+    sources = {word for word in copied if (ROOT / word).exists() and word != "./"}
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    needed = {*wheel["targets"]["wheel"]["force-include"], *wheel["targets"]["wheel"]["packages"]}
+    needed |= {"pyproject.toml", PROJECT["readme"], *PROJECT["license-files"]}
+    assert {name.partition("/")[0] for name in needed} == sources
+    kept = re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    assert {*kept} == sources
+
+
+def test_each_lock_of_the_container_exists() -> None:
+    (default,) = (words.partition("=")[2] for words in arguments("ARG"))
+    named = re.findall(r"LOCK=([\w-]+)", (ROOT / "Containerfile").read_text())
+    assert default in named
+    assert all((ROOT / f"envs/{lock}.lock.txt").is_file() for lock in named)
