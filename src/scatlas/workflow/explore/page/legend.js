@@ -5,6 +5,11 @@ import { formatCount, formatNumber, formatShare } from "./scales.js";
 // Rows at a time. Of more categories the search finds the others.
 const MOST_ROWS = 250;
 
+/** Element of the page. */
+export function byId(id) {
+  return document.getElementById(id);
+}
+
 /** Element with text alone: names of the data are never read as HTML. */
 export function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);

@@ -2,22 +2,22 @@
 import { Atlas, readBlock } from "./atlas.js";
 import { Camera } from "./camera.js";
 import { cellsTsv, fileName, legendSvg, saveFile } from "./export.js";
-import { element } from "./legend.js";
+import { byId, element } from "./legend.js";
 import {
   colourTitle, compositionTables, legendContent, markerTable, markersOfSelection, viewLegend,
   viewText,
 } from "./panel.js";
 import { readLink, writeLink } from "./permalink.js";
 import { countOf, formatCount } from "./scales.js";
-import { findEntries, searchEntries } from "./search.js";
+import { listenToMap, pressKey, SETTLE_MS } from "./pointer.js";
+import { listenToSearch } from "./finder.js";
+import { searchEntries } from "./search.js";
 import {
   boxOutline, choosePoints, countCellsInside, countChosen, roundOutline,
 } from "./selection.js";
 import { View } from "./view.js";
 
 const TOOLS = ["pan", "lasso", "box"];
-const SETTLE_MS = 160; // without a move, all points are drawn
-const MOST_OUTLINE = 400; // corners of a lasso
 
 class Explorer {
   constructor(atlas) {
@@ -332,7 +332,7 @@ class Explorer {
 
   listen() {
     for (const i of [0, 1]) {
-      this.listenToMap(i);
+      listenToMap(this, i);
       byId(`color-${i}`).addEventListener("change", (event) => {
         const [, kind, name] = /^(\w+):(.*)$/s.exec(event.target.value);
         this.setColour(i, this.atlas.colour(kind, name));
@@ -359,8 +359,8 @@ class Explorer {
       this.draw();
       this.saveLink();
     });
-    this.listenToSearch();
-    window.addEventListener("keydown", (event) => this.key(event));
+    listenToSearch(this);
+    window.addEventListener("keydown", (event) => pressKey(this, event));
     window.addEventListener("hashchange", () => {
       if (location.hash !== this.ownHash) this.applyLink();
     });
@@ -376,222 +376,10 @@ class Explorer {
     this.settle();
   }
 
-  listenToMap(i) {
-    const surface = byId(`view-${i}`).querySelector("canvas.overlay");
-    const held = new Map(); // pointers that are down
-    const at = (event) => {
-      const box = surface.getBoundingClientRect();
-      return [event.clientX - box.left, event.clientY - box.top];
-    };
-    const size = () => [surface.clientWidth, surface.clientHeight];
-    surface.addEventListener("pointerdown", (event) => {
-      surface.setPointerCapture(event.pointerId);
-      surface.focus({ preventScroll: true });
-      this.active = i;
-      held.set(event.pointerId, at(event));
-      const tool = event.shiftKey ? "lasso" : this.tool;
-      this.views[i].path = null;
-      if (tool !== "pan" && held.size === 1) {
-        const start = this.camera(i).toMap(...at(event), ...size());
-        this.views[i].path = [start];
-        this.drawn = { tool, start, last: at(event) };
-      }
-    });
-    surface.addEventListener("pointermove", (event) => {
-      const now = at(event);
-      const before = held.get(event.pointerId);
-      if (!before) return this.hover(i, ...now);
-      const camera = this.camera(i);
-      const view = this.views[i];
-      if (view.path) {
-        const place = camera.toMap(...now, ...size());
-        if (this.drawn.tool === "box") view.path = boxOutline(this.drawn.start, place);
-        else if (Math.hypot(now[0] - this.drawn.last[0], now[1] - this.drawn.last[1]) > 3) {
-          if (view.path.length < MOST_OUTLINE) view.path.push(place);
-          this.drawn.last = now;
-        }
-        this.draw();
-        return;
-      }
-      if (held.size === 2) {
-        const [, other] = [...held].find(([id]) => id !== event.pointerId);
-        const spread = (p) => Math.hypot(p[0] - other[0], p[1] - other[1]);
-        const middle = [(now[0] + other[0]) / 2, (now[1] + other[1]) / 2];
-        camera.zoomAt(spread(now) / Math.max(1, spread(before)), ...middle, ...size());
-        camera.pan((now[0] - before[0]) / 2, (now[1] - before[1]) / 2, ...size());
-      } else {
-        camera.pan(now[0] - before[0], now[1] - before[1], ...size());
-      }
-      held.set(event.pointerId, now);
-      this.moved();
-    });
-    const release = (event) => {
-      if (!held.delete(event.pointerId)) return;
-      const { path } = this.views[i];
-      this.views[i].path = null;
-      if (path && path.length > 2) this.select(roundOutline(path), this.states[i].map);
-      else this.draw();
-    };
-    surface.addEventListener("pointerup", release);
-    surface.addEventListener("pointercancel", release);
-    surface.addEventListener("pointerleave", () => (byId("tip").hidden = true));
-    surface.addEventListener("focus", () => (this.active = i));
-    surface.addEventListener(
-      "wheel",
-      (event) => {
-        event.preventDefault();
-        const lines = event.deltaMode === 1 ? 16 : 1;
-        this.camera(i).zoomAt(Math.exp(-0.0015 * lines * event.deltaY), ...at(event), ...size());
-        this.moved();
-      },
-      { passive: false },
-    );
-    surface.addEventListener("dblclick", (event) => {
-      this.camera(i).zoomAt(2, ...at(event), ...size());
-      this.moved();
-    });
-  }
-
-  /** The name of the point under the pointer. */
-  hover(i, px, py) {
-    if (this.hovering || performance.now() - this.movedAt < SETTLE_MS) return;
-    this.hovering = requestAnimationFrame(async () => {
-      const view = this.views[i];
-      const isDrawn = view.layers(this.camera(i), this.layer).count > 0;
-      const found = isDrawn ? view.nearest(px, py, this.camera(i)) : -1;
-      byId("tip").hidden = found < 0;
-      if (found >= 0) await this.showTip(view, i, found, px, py);
-      this.hovering = 0;
-    });
-  }
-
-  async showTip(view, i, point, px, py) {
-    const { atlas } = this;
-    const { color } = this.states[i];
-    const code = view.codes[point];
-    const column = atlas.columns[color.index];
-    let value = "";
-    if (color.kind === "gene") {
-      value = ((code / 255) * atlas.genes[color.index].high).toFixed(2);
-    } else if (color.kind === "column" && column.kind === "category") {
-      value = column.levels[code] ?? "no value";
-    } else if (color.kind === "column") {
-      value = code > 254 ? "no value" : String(Number(atlas.numberOf(color.index, code).toPrecision(3)));
-    }
-    const name = (await atlas.names())[point];
-    const tip = byId("tip");
-    tip.textContent = value === "" ? name : `${color.name}: ${value}\n${name}`;
-    const box = byId(`view-${i}`).getBoundingClientRect();
-    const right = Math.min(box.left + px + 14, window.innerWidth - 220);
-    tip.style.left = `${Math.max(4, right)}px`;
-    tip.style.top = `${box.top + py + 14 + byId(`view-${i}`).querySelector(".bar-of-view").offsetHeight}px`;
-  }
-
-  key(event) {
-    const isTyping = event.target.closest("input, select, textarea, dialog");
-    if (event.key === "Escape" && !isTyping) return this.clear();
-    if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
-    const isOnMap = event.target.matches("canvas.overlay");
-    const [width, height] = this.views[this.active].size;
-    const camera = this.camera(this.active);
-    const zoom = (factor) => {
-      camera.zoomAt(factor, width / 2, height / 2, width, height);
-      this.moved();
-    };
-    const pan = (dx, dy) => {
-      camera.pan(dx * 0.1 * width, dy * 0.1 * height, width, height);
-      this.moved();
-    };
-    const ofMap = {
-      ArrowLeft: () => pan(1, 0), ArrowRight: () => pan(-1, 0),
-      ArrowUp: () => pan(0, 1), ArrowDown: () => pan(0, -1),
-    };
-    const everywhere = {
-      "+": () => zoom(1.4), "=": () => zoom(1.4), "-": () => zoom(1 / 1.4), 0: () => this.home(),
-      p: () => this.setTool("pan"), l: () => this.setTool("lasso"), b: () => this.setTool("box"),
-      v: () => this.selectWhatIsInView(), 2: () => this.setTwo(this.states.length < 2),
-      "/": () => byId("search").focus(), "?": () => byId("keys").showModal(),
-    };
-    const action = everywhere[event.key] ?? (isOnMap ? ofMap[event.key] : undefined);
-    if (!action) return;
-    event.preventDefault();
-    action();
-  }
-
   selectWhatIsInView() {
     const [left, bottom, right, top] = this.camera(this.active).bounds(...this.views[this.active].size);
     const outline = roundOutline(boxOutline([left, bottom], [right, top]));
     return this.select(outline, this.states[this.active].map);
-  }
-
-  // Search ----------------------------------------------------------------------------------------
-
-  listenToSearch() {
-    const input = byId("search");
-    const list = byId("found");
-    let current = -1;
-    const mark = (next) => {
-      const rows = [...list.children];
-      current = rows.length ? (next + rows.length) % rows.length : -1;
-      rows.forEach((row, k) => row.setAttribute("aria-selected", String(k === current)));
-      if (current >= 0) {
-        input.setAttribute("aria-activedescendant", rows[current].id);
-        rows[current].scrollIntoView({ block: "nearest" });
-      } else {
-        input.removeAttribute("aria-activedescendant");
-      }
-    };
-    const close = () => {
-      list.hidden = true;
-      input.setAttribute("aria-expanded", "false");
-    };
-    const choose = (entry) => {
-      close();
-      input.value = "";
-      this.go(entry);
-    };
-    input.addEventListener("input", () => {
-      const found = findEntries(this.entries, input.value);
-      list.replaceChildren(...found.map((entry, k) => this.foundRow(entry, k, choose)));
-      list.hidden = !input.value.trim();
-      if (!found.length) list.append(element("li", { class: "note" }, "nothing found"));
-      input.setAttribute("aria-expanded", String(!list.hidden));
-      mark(found.length ? 0 : -1);
-      this.found = found;
-    });
-    input.addEventListener("keydown", (event) => {
-      if (event.key === "ArrowDown") mark(current + 1);
-      else if (event.key === "ArrowUp") mark(current - 1);
-      else if (event.key === "Enter" && this.found?.[current]) choose(this.found[current]);
-      else if (event.key === "Escape") close();
-      else return;
-      event.preventDefault();
-    });
-    input.addEventListener("blur", () => setTimeout(close, 150));
-  }
-
-  foundRow(entry, k, choose) {
-    const kinds = { gene: "gene", column: "column", cells: "" };
-    const kind = kinds[entry.kind] ?? this.atlas.columns[entry.index].name;
-    return element(
-      "li",
-      { id: `found-${k}`, role: "option", onmousedown: () => choose(entry) },
-      element("span", { class: "name" }, entry.name),
-      element("span", { class: "kind" }, kind),
-    );
-  }
-
-  /** Show what was found: a colour, or one level alone. */
-  go(entry) {
-    const i = this.active;
-    if (entry.kind !== "level") {
-      const kind = entry.kind === "column" ? "column" : entry.kind;
-      return this.setColour(i, this.atlas.colour(kind, entry.name));
-    }
-    const column = this.atlas.columns[entry.index].name;
-    const color = this.atlas.colour("column", column);
-    this.states[i] = { ...this.states[i], color, only: { column, level: entry.name } };
-    return this.reload();
   }
 
   // Files -----------------------------------------------------------------------------------------
@@ -617,10 +405,6 @@ class Explorer {
     const svg = legendSvg(colourTitle(state.color), rows, scale);
     saveFile(`${fileName("legend", state.color.name)}.svg`, svg, "image/svg+xml");
   }
-}
-
-function byId(id) {
-  return document.getElementById(id);
 }
 
 /** Resolves when the browser has read the whole page. */
