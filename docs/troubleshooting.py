@@ -49,6 +49,7 @@ AREAS = {
         *("workflow/rules/", "scripts/", "matrix/markers"),
     ),
     "New plates on an atlas": ("workflow/new_plates", "workflow/atlas_genes"),
+    "Exports of an atlas, and the page explore.html": ("export/", "workflow/explore/"),
     "Reproducing an atlas": ("workflow/reproduce", "workflow/provenance"),
     "GPUs and clusters of workers": ("compute/", "arrays/"),
     "Functions: any": ("_util/", "blocks/", "elements", "datasets", "kernels/", "workflow/"),
