@@ -6,8 +6,8 @@
 Cells are simulated on the GPU: 400 groups of very unequal size with 8 inner dimensions each, in 50
 components. The time starts with these in its memory and ends with indices, distances, the graph and
 coordinates there. "Exact" is the recall on 1,000 cells that the search did not measure itself.
-Trustworthiness is that of 4,000 cells among themselves. ``--umap-learn`` compares the layout of some
-cells with that by umap-learn's order of moves, on the CPU: same graph, same start.
+Trustworthiness is that of 4,000 cells among themselves. ``--umap-learn`` compares the layout of as
+many cells with that by umap-learn's order of moves, on the CPU: same graph, same start.
 """
 
 from __future__ import annotations
