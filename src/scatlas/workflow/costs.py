@@ -3,7 +3,8 @@
 Sources, in ``bench/results``: [1] ``scaling-2026-11-23``, the difference between 800,000 and 50,000
 cells with two threads; [2] ``samples-140-2026-11-25``, jobs of 3,000 cells with one thread; [3]
 ``map-2026-11-25``, processor seconds; [4] ``gpu-scale_out-2026-11-22`` with seven threads, without
-the starts of processes. A line without such a number is a guess from similar work.
+the starts of processes; [5] ``gpu-workflow-2026-11-25``, two jobs of eight threads at a time. A line
+without such a number is a guess from similar work.
 """
 
 from __future__ import annotations
@@ -15,24 +16,26 @@ from dataclasses import dataclass
 class Cost:
     """Seconds of a job with one thread: fixed ones, and others that its threads divide.
 
-    Some rules do not divide them (``resources._SERIAL_RULES``).
+    Some rules do not divide them (``resources._SERIAL_RULES``). No number of threads takes less
+    than ``least_ns_per_value``, the work in which they wait for each other.
     """
 
     fixed_s: float = 0.2
     ns_per_value: float = 0
     us_per_cell: float = 0
+    least_ns_per_value: float = 0
 
 
 COSTS = {
     "simulate": Cost(2),
     # Plates
     "split": Cost(0.2, 29),  # as load
-    "load": Cost(0.2, 29),  # [1], [2]; [4]: 32
+    "load": Cost(0.2, 29, least_ns_per_value=6.5),  # [1], [2]; [4]: 32; [5]
     "qc_filter": Cost(0.03, us_per_cell=0.3),  # [1], [2]
     "normalize": Cost(0.02, us_per_cell=0.25),  # [1], [2]
     "doublets": Cost(0.5, 20, 500),  # four passes like hvg
     "hvg": Cost(0.1, 4.9),  # [1], [2]; of a plate that the run loads: see NS_PER_MOMENT
-    "select_genes": Cost(0.15, 7.9),  # [1], [2]
+    "select_genes": Cost(0.15, 7.9, least_ns_per_value=5.6),  # [1], [2]; [5]
     "pseudobulk": Cost(0.2, 4.9),  # as hvg
     "cell_groups": Cost(0.3, us_per_cell=0.7),  # as the tables of qc_filter and normalize
     "group_sums": Cost(0.2, 40),  # for each column of groups

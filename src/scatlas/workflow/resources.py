@@ -103,11 +103,11 @@ SAMPLE_BYTES = 8
 # Bytes per value of the blocks sorted by gene: float32 and uint32.
 SORTED_BYTES = 8
 
-# Threads of a job of a plate if several jobs share a GPU: two jobs on a GPU and two that load
-# plates fill 16 cores. More threads per job would gain less than more jobs: a value costs load
-# 29 ns of each of two threads and 41 ns of each of seven (bench/results/scaling-2026-11-23.txt
-# and gpu-scale_out-2026-11-22.txt).
-THREADS_BESIDE_GPU_JOBS = 4
+# Threads of a job of a plate if there are several plates: four jobs fill 16 cores, two on a GPU and
+# two that load plates where there is one. More threads per job would gain less than more jobs: a
+# value costs load 29 ns of each of two threads and 52 ns of each of eight, and select_genes takes as
+# long with eight as with two (bench/results/scaling-2026-11-23.txt, gpu-workflow-2026-11-25.txt).
+THREADS_SIDE_BY_SIDE = 4
 
 # Values of a small plate: one or two seconds per step on one core. Its minutes per step are few,
 # because the time of a cluster job is the sum of those of its steps.
@@ -390,7 +390,9 @@ class Estimates:
         if loads and rule in ("load", "hvg") and "bounds" in kept_cells(self._config):
             moments = 1e-9 * NS_PER_MOMENT * self.plate(plate).values
             seconds = seconds + moments if rule == "load" else 0
-        return fixed + seconds / _workers(rule, threads)
+        values = self.plate(plate).values if plate else self.atlas.values
+        least = 1e-9 * self._cost(rule, plate).least_ns_per_value * values
+        return fixed + max(seconds / _workers(rule, threads), least)
 
     def core_seconds(self, rule: str, plate: str | None = None) -> float:
         """Seconds that a job is expected to take on one core, beside its fixed seconds."""
@@ -454,10 +456,12 @@ class Estimates:
         else:
             values = self.plate(plate).values if plate else self.atlas.values * SELECTED_SHARE
         gpu, beside = self.gpus(rule, plate) > 0, bool(plate) and len(self._plates) > 1
-        threads = block_threads(self._budget, values, gpu=gpu, side_by_side=beside)
-        # Jobs on GPUs and jobs that prepare the next plates use the cores of a machine together.
-        shares_cores = beside and self._jobs_per_gpu > 1 and self._cluster_gpus == 1
-        return min(threads, THREADS_BESIDE_GPU_JOBS) if shares_cores else threads
+        threads = block_threads(self._budget, values, gpu=gpu)
+        if self._jobs_per_gpu > 1 and self._cluster_gpus == 1:
+            shares_cores = beside
+        else:  # a GPU without other jobs; a given budget asks for its threads
+            shares_cores = beside and not gpu and self._budget is None
+        return min(threads, THREADS_SIDE_BY_SIDE) if shares_cores else threads
 
     def disk(self, rule: str, plate: str | None = None) -> int:
         """MB of the store that a job writes."""
@@ -555,7 +559,6 @@ def block_threads(
     values: float | None = None,
     *,
     gpu: bool = False,
-    side_by_side: bool = False,
 ) -> int:
     """Threads that a pass over blocks can use.
 
@@ -568,11 +571,9 @@ def block_threads(
         Stored values to read; a plate of few blocks occupies few threads.
     gpu
         Whether a GPU computes: then threads only read, and eight keep it busy.
-    side_by_side
-        Whether such jobs run side by side: two of them fill a machine of 16 cores.
     """
     block = block_bytes(budget or DEFAULT_BUDGET)
-    fit = budget // block - 1 if budget else 8 if side_by_side else 16
+    fit = budget // block - 1 if budget else 16
     wanted = 8 if gpu else max(4, fit if fit > 7 else 0)
     blocks = wanted if values is None else int(8 * values / block) + 1
     return int(min(wanted, max(blocks, 2)))

@@ -81,9 +81,21 @@ def test_threads_follow_from_blocks(budget: int, values: float | None, gpu: bool
     assert block_threads(budget, values, gpu=gpu) == threads
 
 
-def test_jobs_side_by_side_share_the_cores():
-    assert block_threads(None, 1e9, side_by_side=True) == 8
-    assert block_threads(BUDGET, 1e9, side_by_side=True) == 4
+@pytest.mark.parametrize(
+    ("config", "jobs_per_gpu", "threads"),
+    [
+        ({"backend": "cpu"}, 1, 4),  # four of them fill 16 cores
+        ({"backend": "gpu"}, 2, 4),
+        ({"backend": "gpu"}, 1, 8),  # the GPU's only job, on a cluster
+        ({"backend": "cpu", "compute": {"block_budget": "544MB"}}, 1, 16),  # as many as it asks for
+    ],
+)
+def test_jobs_of_several_plates_share_the_cores(config: dict, jobs_per_gpu: int, threads: int):
+    plates = [Plate(plate=name, path=f"{name}.h5ad", n_cells=1_000_000) for name in "ab"]
+    estimates = Estimates(load(config), plates, jobs_per_gpu=jobs_per_gpu)
+    assert estimates.threads("hvg", "a") == threads
+    alone = Estimates(load(config), plates[:1], jobs_per_gpu=jobs_per_gpu)
+    assert alone.threads("load", "a") == 16
 
 
 def test_memory_follows_from_the_budget_and_not_from_the_counts():
@@ -104,11 +116,11 @@ def test_time_has_slack_for_slow_disks():
 REQUESTS = {
     "default": {
         "split": (16, 9076, 27, 232171, 0),
-        "load": (8, 5052, 27, 27569, 0),
+        "load": (4, 4924, 45, 27569, 0),
         "qc_filter": (1, 4924, 11, 0, 0),
         "normalize": (1, 4924, 10, 0, 0),
-        "hvg": (8, 5052, 12, 0, 0),
-        "select_genes": (8, 5844, 14, 7980, 0),
+        "hvg": (4, 4924, 15, 0, 0),
+        "select_genes": (4, 5428, 19, 7980, 0),
         "concat_on_disk": (16, 3964, 16, 15961, 0),
         "pca": (16, 3964, 13, 24001, 0),
         "atlas": (1, 2812, 16, 0, 0),
@@ -123,9 +135,9 @@ REQUESTS = {
         "base": (1, 2812, 16, 0, 0),
         "map": (16, 35576, 30, 360, 0),
         "cell_groups": (1, 2524, 14, 0, 0),
-        "group_sums": (8, 6012, 34, 0, 0),
+        "group_sums": (4, 5884, 58, 0, 0),
         "markers": (1, 2884, 10, 0, 0),
-        "explore_plate": (8, 5852, 12, 0, 0),
+        "explore_plate": (4, 5724, 14, 0, 0),
         "explore": (4, 4103, 13, 0, 0),
         "by_gene": (16, 3076, 13, 41500, 0),
         "publish": (1, 900, 210, 0, 0),
@@ -160,13 +172,13 @@ REQUESTS = {
         "publish": (1, 900, 210, 0, 0),
     },
     "all cells, no rare genes, many variable genes": {
-        "load": (8, 5052, 27, 27569, 0),
+        "load": (4, 4924, 45, 27569, 0),
         "qc_filter": (1, 4924, 11, 0, 0),
-        "normalize": (8, 5052, 12, 0, 0),
-        "doublets": (8, 10204, 230, 0, 0),
-        "hvg": (8, 5052, 12, 0, 0),
-        "select_genes": (8, 17724, 14, 7980, 0),
-        "pseudobulk": (8, 10052, 12, 0, 0),
+        "normalize": (4, 4924, 15, 0, 0),
+        "doublets": (4, 10076, 450, 0, 0),
+        "hvg": (4, 4924, 15, 0, 0),
+        "select_genes": (4, 12988, 19, 7980, 0),
+        "pseudobulk": (4, 9924, 15, 0, 0),
         "merge_pseudobulk": (4, 1924, 16, 0, 0),
         "concat_on_disk": (16, 8284, 16, 15961, 0),
         "pca": (16, 8284, 46, 4000, 0),
@@ -182,9 +194,9 @@ REQUESTS = {
         "base": (1, 7132, 16, 0, 0),
         "map": (16, 175584, 30, 360, 0),
         "cell_groups": (1, 2524, 14, 0, 0),
-        "group_sums": (8, 6012, 58, 0, 0),
+        "group_sums": (4, 5884, 106, 0, 0),
         "markers": (1, 174892, 2025, 0, 0),
-        "explore_plate": (8, 5852, 12, 0, 0),
+        "explore_plate": (4, 5724, 14, 0, 0),
         "explore": (4, 12724, 35, 0, 0),
         "by_gene": (16, 3076, 13, 41500, 0),
         "publish": (1, 900, 210, 0, 0),
@@ -317,11 +329,9 @@ def test_jobs_that_share_a_gpu_leave_cores_to_those_that_load():
     assert {shared.threads(rule, "first") for rule in ("load", "hvg", "select_genes")} == {4}
     assert shared.threads("pca") == 8
     assert shared.threads("load", "small") == 1
-    for alone in (
-        Estimates(load({"backend": "gpu"}), PLATES),
-        Estimates(load({"backend": "cpu"}), PLATES, jobs_per_gpu=2),
-    ):
-        assert alone.threads("load", "first") == alone.threads("hvg", "first") == 8
+    on_a_cluster = Estimates(load({"backend": "gpu"}), PLATES)
+    assert on_a_cluster.threads("load", "first") == 4
+    assert on_a_cluster.threads("hvg", "first") == 8
 
 
 def test_plates_of_the_demo_have_a_size_before_they_exist():

@@ -184,3 +184,11 @@ def test_the_expected_seconds_are_near_those_of_single_jobs_on_a_gpu():
     for rule, measured in {"load": 51.0, "hvg": 35.1, "select_genes": 38.8}.items():
         expected = 6 * estimates.seconds(rule, "p1", 7)
         assert expected == pytest.approx(measured, rel=0.35), rule
+
+
+def test_the_expected_seconds_are_near_those_of_jobs_with_eight_threads():
+    """Two jobs at a time on 16 cores: bench/results/gpu-workflow-2026-11-25.txt, averages."""
+    plates = [Plate(plate=f"p{i}", path=f"{i}.h5ad", n_cells=1_000_000) for i in range(6)]
+    estimates = Estimates(load({"backend": "cpu"}), plates)
+    for rule, measured in {"load": 10.7, "select_genes": 8.2}.items():
+        assert estimates.seconds(rule, "p1", 8) == pytest.approx(measured, rel=0.25), rule
