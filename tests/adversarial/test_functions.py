@@ -20,6 +20,9 @@ PAGE = HERE.parents[1] / "docs/api/index.md"
 # Public, but without an X argument.
 NOT_CALLED = {
     "pp.Components": "what pp.components gives",
+    "get.gene": "reads an atlas on disk: tests/unit/io/test_gene_copy.py",
+    "io.write_gene_copy": "writes what get.gene reads",
+    "io.publish": "copies files: tests/workflow/test_publish.py",
     "io.CountsSource": "what io.open_counts gives",
     "io.StoredGram": "reads what io.write_gram writes",
     "io.read_lazy": "sa.read_lazy",

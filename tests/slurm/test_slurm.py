@@ -134,9 +134,9 @@ class Head:
 
     def finish(self) -> None:
         """Wait for the end of Snakemake, as long as its log grows."""
-        log = self.project.folder / "head.log"
+        log, begin = self.project.folder / "head.log", time.time()
         while self.process.poll() is None:
-            silence = time.time() - log.stat().st_mtime
+            silence = time.time() - max(begin, log.stat().st_mtime)
             assert silence < PATIENCE, f"nothing new for {PATIENCE} s: {self.said()}"
             time.sleep(0.2)
         assert self.process.returncode == 0, self.said()

@@ -187,7 +187,8 @@ def test_the_page_of_the_atlas(built: Project, browser: Any):
         f"table-{name}" for tables in TABLES.values() for name in tables.values()
     }
     assert page.tables["table-cells"] == 4, "three plates and their sum"
-    assert page.tables["table-runs"] == len(RULES) - 1, "all that ran before the report"
+    before = len(RULES - {"report"})  # by_gene may run after it
+    assert page.tables["table-runs"] in (before - 1, before), "all that ran before the report"
     assert page.broken == page.untitled == page.fetched == page.errors == []
     text = browser.execute_script("return document.body.innerText")
     assert re.search(r"consensus\.min_plates\s+2\b", text)

@@ -7,7 +7,6 @@ import scipy.sparse as sp
 
 from scatlas.arrays.array_types import row_offsets
 from scatlas.blocks.streaming import for_each
-from scatlas.kernels.linalg.transpose_cpu import count_minor, first_places, scatter
 
 # Parts of the matrix, however many threads there are; each needs 8 bytes per row.
 _N_PARTS = 4
@@ -18,6 +17,8 @@ def to_csr(x: sp.csc_matrix | sp.csc_array) -> sp.csr_matrix | sp.csr_array:
     """A CSC matrix as CSR with ascending columns; the arrays of ``x.tocsr()``, to the same bits."""
     if x.nnz < _LEAST_VALUES:
         return x.tocsr()
+    from scatlas.kernels.linalg.transpose_cpu import count_minor, first_places, scatter
+
     indptr = row_offsets(x)
     bounds = np.searchsorted(indptr, np.linspace(0, indptr[-1], _N_PARTS + 1))
     bounds[0], bounds[-1] = 0, x.shape[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import anndata as ad
@@ -96,11 +95,11 @@ def test_genes_that_every_plate_has_in_the_order_of_the_first(tmp_path):
 def test_the_script_leaves_out_groups_without_a_kept_cell(tmp_path, monkeypatch):
     from scatlas.io import write_cells
 
-    sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
-    monkeypatch.setattr(sys, "path", sys.path[:])
-    import pseudobulk
+    # Only for this import: the folder has modules with names of packages, such as umap.
+    with monkeypatch.context() as only_here:
+        only_here.syspath_prepend(str(Path(__file__).parents[3] / "scripts"))
+        import pseudobulk
 
-    sys.path.pop(0)
     rng = np.random.default_rng(0)
     x = sparse.csr_matrix(rng.poisson(1.0, (8, 30)).astype(np.uint8))
     obs = pd.DataFrame({"line": list("aabbccab"), "drug": ["d", None, *"dddddd"]})

@@ -31,6 +31,7 @@ def instances(text: str) -> list[str]:
         for value, index in TYPES if names else TYPES[:1]:
             result = "double" if value == "double" else "float"
             types = {"I": index, "Out": result, "O": result, "Count": "int64"}
+            types |= {"N": "2", "SLOTS": "32", "EIGHTHS": "4"}  # numbers
             chosen = ", ".join(types.get(name, value) for name in names)
             found.append(f"{kernel['name']}<{chosen}>" if names else kernel["name"])
     return found
