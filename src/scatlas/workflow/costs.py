@@ -3,8 +3,8 @@
 Sources, in ``bench/results``: [1] ``scaling-2026-11-23``, the difference between 800,000 and 50,000
 cells with two threads; [2] ``samples-140-2026-11-25``, jobs of 3,000 cells with one thread; [3]
 ``map-2026-11-25``, processor seconds; [4] ``gpu-scale_out-2026-11-22`` with seven threads, without
-the starts of processes; [5] ``gpu-workflow-2026-11-25``, two jobs of eight threads at a time. A line
-without such a number is a guess from similar work.
+the starts of processes; [5] ``gpu-workflow-2026-11-25``, two jobs of eight threads at a time. A
+line without such a number is a guess from similar work.
 """
 
 from __future__ import annotations
