@@ -40,7 +40,6 @@ CONFIG = {
     "integrate": {"key": ["plate"], "cells": "all", "max_iter_harmony": 3, "umap": False},
     "report": {"colors": ["leiden"]},
     "explore": {"page": False},
-    "by_gene": False,
     "compute": {"block_budget": "16MB"},
 }
 SHEET = {"p1": "plates/p1.h5ad", "p2": "plates/p2.h5ad", "p3": "plates/p3.zarr"}

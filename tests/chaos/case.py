@@ -29,7 +29,7 @@ _BEYOND_ATLAS = re.compile(
     r"(integrated|pseudobulk)\.h5ad|report\.html|(figures|tables)/|manifests/pseudobulk/"
     r"|manifests/(integrate|report|merge_pseudobulk)\.json|plates/[^/]+/pseudobulk\.zarr"
     r"|markers\.h5ad|cell_groups\.h5|plates/[^/]+/group_sums\.h5ad|manifests/group_sums/"
-    r"|manifests/(cell_groups|markers)\.json"
+    r"|manifests/(by_gene|cell_groups|markers)\.json|by_gene\.zarr"
 )
 
 

@@ -106,7 +106,7 @@ SORTED_BYTES = 8
 # Threads of a job of a plate if there are several plates: four jobs fill 16 cores, two on a GPU and
 # two that load plates where there is one. More threads per job would gain less than more jobs: a
 # value costs load 29 ns of each of two threads and 52 ns of each of eight, and select_genes takes
-# as long with eight as with two (bench/results/scaling-2026-11-23.txt, gpu-workflow-2026-11-25.txt).
+# as long with eight as with two (bench/results: scaling-2026-11-23, gpu-workflow-2026-11-25).
 THREADS_SIDE_BY_SIDE = 4
 
 # Values of a small plate: one or two seconds per step on one core. Its minutes per step are few,
