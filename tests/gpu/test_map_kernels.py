@@ -154,7 +154,7 @@ def test_a_round_is_the_cpus(graph, n_components):
     keys = np.arange(n, dtype=np.uint64)
     for number, pulls in ((1, 2), (2, 1), (120, 2)):
         cpu, gpu = np.empty_like(before), cp.empty_like(cp.asarray(before))
-        options = {"number": number, "rate": 0.7, "pulls": pulls, "seed": 2**63 + 5}
+        options = {"number": number, "rate": 0.7, "damping": 0.4, "pulls": pulls, "seed": 2**63 + 5}
         options |= {"gamma": 1.3, "negative_sample_rate": 5}
         edges = weights.indptr.astype(np.int64), weights.indices, weights.data
         layout_cpu.run_round(before, cpu, before, edges, keys, CURVE, (0, n), **options)

@@ -94,6 +94,7 @@ def project_layout(
                 **({} if is_gpu(before) else {"rows": (0, n)}),
                 number=number,
                 rate=alpha / 4 * (1.0 - (number - 1) / n_epochs),
+                damping=1.0,
                 pulls=1,
                 gamma=gamma,
                 negative_sample_rate=negative_sample_rate,

@@ -65,12 +65,16 @@ def lay_out(
     def move_all(call: Callable[..., Any], keys: Array | None) -> Array:
         nonlocal before, after
         for number in range(1, n_epochs):
+            share = (number - 1) / n_epochs
             call(
                 partial(
                     kernels.run_round,
                     *(before, after, before, edges, keys, curve),
                     number=number,
-                    rate=alpha * (1.0 - (number - 1) / n_epochs),
+                    rate=alpha * (1.0 - share),
+                    # Groups find their places before cells come to rest: damped from the start,
+                    # the layout of many cells stays near where it began.
+                    damping=max(0.0, 2.0 * share - 1.0),
                     pulls=2,
                     gamma=gamma,
                     negative_sample_rate=negative_sample_rate,

@@ -51,7 +51,7 @@ def plain_round(
             d2 = max(apart @ apart, 1e-12)
             factor = 2 * how["gamma"] * b / ((0.001 + d2) * (1 + a * d2**b))
             force += apart * np.clip(factor, -4 / np.sqrt(d2), 4 / np.sqrt(d2))
-        out[i] += how["rate"] / (1 + how["rate"] * stiffness) * force
+        out[i] += how["rate"] / (1 + how["damping"] * how["rate"] * stiffness) * force
     return out
 
 
@@ -65,6 +65,7 @@ def plain_round(
     pulls=st.sampled_from([1, 2]),
     gamma=st.sampled_from([-0.5, 0.0, 1.0]),
     rate=st.floats(0.01, 1.5),
+    damping=st.sampled_from([0.0, 0.3, 1.0]),
     n_draws=st.sampled_from([0, 1, 5]),
     a=st.floats(0.2, 3),
     b=st.floats(0.4, 1.5),
@@ -79,6 +80,7 @@ def test_a_round_is_that_of_plain_numpy(
     pulls: int,
     gamma: float,
     rate: float,
+    damping: float,
     n_draws: int,
     a: float,
     b: float,
@@ -95,7 +97,7 @@ def test_a_round_is_that_of_plain_numpy(
     weights[::3] = 1
     keys = rng.integers(0, 2**64, n_cells, dtype=np.uint64)
     edges, out = (indptr, indices, weights), np.full_like(y, np.nan)
-    how = {"number": number, "rate": rate, "pulls": pulls, "gamma": gamma, "seed": seed}
+    how = {"number": number, "rate": rate, "damping": damping, "pulls": pulls, "gamma": gamma, "seed": seed}
     how["negative_sample_rate"] = n_draws
     known = plain_round(y, others, edges, keys, curve=(a, b), **how)
     middle = n_cells // 3

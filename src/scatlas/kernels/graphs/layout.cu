@@ -36,7 +36,7 @@ __global__ void run_round(
     const Place<N>* __restrict__ others, int64 n_others, const int64* __restrict__ indptr,
     const int* __restrict__ indices, const float* __restrict__ weights,
     const uint64* __restrict__ keys, int64 n, float a, float b, float number, float rate,
-    float pulls, float gamma, int n_draws, uint64 round) {
+    float damping, float pulls, float gamma, int n_draws, uint64 round) {
   const int lane_of = threadIdx.x % LANES;
   for (int64 first = first_thread(); first / 32 * 32 < n * LANES; first += all_threads()) {
     const int64 i = first / LANES;
@@ -100,7 +100,7 @@ __global__ void run_round(
     for (int axis = 0; axis < N; ++axis) {
       for (int step = LANES / 2; step; step >>= 1)
         force[axis] += __shfl_xor_sync(FULL, force[axis], step, LANES);
-      moved.at[axis] += rate / (1.0f + rate * stiffness) * force[axis];
+      moved.at[axis] += rate / (1.0f + damping * rate * stiffness) * force[axis];
     }
     if (is_there && lane_of == 0) out[i] = moved;
   }

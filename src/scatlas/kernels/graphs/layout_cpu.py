@@ -48,6 +48,7 @@ def run_round(
     *,
     number: int,
     rate: float,
+    damping: float,
     pulls: int,
     gamma: float,
     negative_sample_rate: int,
@@ -55,10 +56,11 @@ def run_round(
 ) -> None:
     """Write the coordinates of some cells after one more round.
 
-    A cell moves by ``rate * (pull + push) / (1 + rate * stiffness)``, where `stiffness` is the sum
-    of the factors of its attractive forces. All cells move at once: without the denominator, which
-    is that of an implicit step, a cell of a tight group would jump to the other side of it in each
-    round, further the more neighbours it has. It tends to 1 with the learning rate.
+    A cell moves by ``rate * (pull + push) / (1 + damping * rate * stiffness)``, where `stiffness` is
+    the sum of the factors of its attractive forces. All cells move at once: with a denominator of
+    1, a cell of a tight group jumps to the other side of it in each round, further the more
+    neighbours it has. With a damping of 1 the step is an implicit one, which takes the neighbours
+    for fixed: cells come to rest, but groups, whose cells hold each other, barely move.
 
     Parameters
     ----------
@@ -82,6 +84,8 @@ def run_round(
         Number of the round, from 0.
     rate
         Learning rate of the round.
+    damping
+        From 0 to 1: how much the stiffness shortens the step.
     pulls
         Attractive forces per edge: 2 if the same edge pulls from the row of the other cell, too.
     gamma
@@ -94,7 +98,7 @@ def run_round(
     indptr, indices, weights = edges
     _run_round(
         *(coordinates, out, others, indptr, indices, weights, keys),
-        *(_F(curve[0]), _F(curve[1]), *rows, number, _F(rate), _F(pulls), _F(gamma)),
+        *(_F(curve[0]), _F(curve[1]), *rows, number, _F(rate), _F(damping), _F(pulls), _F(gamma)),
         *(negative_sample_rate, np.uint64(seed)),
     )
 
@@ -114,6 +118,7 @@ def _run_round(
     stop: int,
     number: int,
     rate: np.float32,
+    damping: np.float32,
     pulls: np.float32,
     gamma: np.float32,
     n_draws: int,
@@ -144,7 +149,7 @@ def _run_round(
         stiffness = _F(0.0)
         for pair in range(n_used):
             stiffness -= factors[pair]
-        step = rate / (_F(1.0) + rate * stiffness)
+        step = rate / (_F(1.0) + damping * rate * stiffness)
         for axis in range(n_components):
             force = _F(0.0)
             for pair in range(n_pairs):

@@ -25,6 +25,7 @@ def run_round(
     *,
     number: int,
     rate: float,
+    damping: float,
     pulls: int,
     gamma: float,
     negative_sample_rate: int,
@@ -45,7 +46,7 @@ def run_round(
         (
             *(coordinates, out, others, np.int64(others.shape[0]), *edges),
             *(cuda.NULL if keys is None else keys, np.int64(n)),
-            *map(np.float32, (*curve, number, rate, pulls, gamma)),
+            *map(np.float32, (*curve, number, rate, damping, pulls, gamma)),
             *(np.int32(negative_sample_rate), hash_round(seed, number)),
         ),
     )
