@@ -74,7 +74,7 @@ def lay_out(
                     rate=alpha * (1.0 - share),
                     # Groups find their places before cells come to rest: damped from the start,
                     # the layout of many cells stays near where it began.
-                    damping=max(0.0, 2.0 * share - 1.0),
+                    damping=max(0.0, 4.0 * share - 3.0),
                     pulls=2,
                     gamma=gamma,
                     negative_sample_rate=negative_sample_rate,
