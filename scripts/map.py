@@ -24,12 +24,14 @@ def main(argv: list[str] | None = None) -> None:
     parser = script.parser(__doc__, gpu=True)
     parser.set_defaults(cluster="")  # works in this process, on one GPU
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
-    parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad")
+    parser.add_argument("--subset", type=Path, required=True, help="subset.h5ad")
+    for step in ("neighbors", "umap", "leiden"):
+        parser.add_argument(f"--{step}", type=Path, required=True, help=f"{step}.h5ad of the step")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--map", type=Path, required=True, help="map.zarr to write")
     args = parser.parse_args(argv)
     with script.run_script(args, outputs=[args.map]) as facts:
-        found = read_map(args.umap)
+        found = read_map(args.subset, args.neighbors, args.umap, args.leiden)
         sample = found.sample
         components = open_with_zarr_python(args.pca)["X_pca"]
         n_cells, n_pcs = components.shape[0], found.x.shape[1]
