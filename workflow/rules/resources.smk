@@ -116,7 +116,10 @@ def device(rule):
 
     def backend(wildcards):
         plate = wildcards.get("plate")
-        return "cpu" if plate and ESTIMATES.prefers_cpu(plate) else BACKEND
+        if plate and ESTIMATES.prefers_cpu(plate):
+            return "cpu"
+        # Clusters are the same on both, and igraph's need no GPU.
+        return "cpu" if rule == "leiden" and not ESTIMATES.gpus(rule) else BACKEND
 
     return {
         "gpu": gpu,

@@ -140,7 +140,9 @@ def _write_numbers(
     def compress(number: int) -> bytes:
         part = values[number * n_rows : (number + 1) * n_rows]
         if len(part) < n_rows:  # HDF5 has whole chunks alone
-            part = np.concatenate([part, np.zeros((n_rows - len(part), *part.shape[1:]), part.dtype)])
+            part = np.concatenate(
+                [part, np.zeros((n_rows - len(part), *part.shape[1:]), part.dtype)]
+            )
         return zlib_compress(part.data.cast("B"), _LEVEL)
 
     chunk_bytes = n_rows * (values.nbytes // max(1, len(values)))
