@@ -17,6 +17,7 @@ from scatlas.blocks import map_in_order
 from scatlas.compute.progress import progress_meter
 from scatlas.compute.threads import n_cores
 from scatlas.io.files.local_zarr import open_with_zarr_python
+from scatlas.io.files.row_matrix import open_rows
 from scatlas.io.tables.column import Column
 from scatlas.io.zarr_writer.sharded_array import values_per_piece
 
@@ -83,7 +84,7 @@ def read_subset(
         obs=_take_table(path, root["obs"], rows, obs),
         var=read_elem(root["var"]),
         obsm={
-            name: _take_dense(root["obsm"][name], rows, piece)
+            name: _take_dense(open_rows(path, f"obsm/{name}"), rows, piece)
             for name in root["obsm"]
             if obsm is None or name in obsm
         },
