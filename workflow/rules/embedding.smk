@@ -61,7 +61,7 @@ rule neighbors:
         small_atlas
     conda:
         "../../envs/cpu.yaml"
-    threads: 4
+    threads: threads_for("neighbors")
     resources:
         **device("neighbors"),
         mem_mb=memory("neighbors"),
