@@ -1,5 +1,5 @@
 # The map of all cells.
-# in:  merged.zarr, pca.zarr, consensus.parquet; subset.h5ad, embedding/{neighbors,umap,leiden}.h5ad
+# in:  merged.zarr, pca.zarr, consensus.parquet; subset.h5ad, embedding/*.h5ad
 # out: base.zarr, the atlas before its map, whose cells are sampled; map.zarr, which becomes a part of
 #      atlas.zarr
 
