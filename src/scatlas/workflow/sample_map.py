@@ -49,7 +49,7 @@ def read_map(subset: Path, neighbors: Path, umap: Path, leiden: Path) -> SampleM
     subset
         ``subset.h5ad``.
     neighbors, umap, leiden
-        What these steps have added to it, each in a file of its own.
+        What these steps have added to it.
     """
     from sklearn.utils import check_random_state
 
