@@ -99,7 +99,7 @@ def record(settings_json: str, manifests: Path) -> dict[str, Any]:
         atlas_steps += MAP_STEPS
     records = dict(_run_records(manifests, names, plate_steps, atlas_steps))
     # Clusters have the same bits on both, and those of few cells leave the GPU to other jobs.
-    backends = {run.get("backend") for step, run in records.items() if step != "leiden"}
+    computed = [run for step, run in records.items() if step != "leiden"]
     versions = [
         pair
         for run in records.values()
@@ -109,7 +109,7 @@ def record(settings_json: str, manifests: Path) -> dict[str, Any]:
     return {
         "version": __version__,
         "seed": decided["config"]["seed"],
-        "backend": ", ".join(sorted(backends - {None})),
+        "backend": ", ".join(sorted({run["backend"] for run in computed if "backend" in run})),
         "config": _json_line(decided["config"]),
         "plates": _json_line(plates),
         "versions": _json_line({name: _join_versions(name, versions) for name, _ in versions}),

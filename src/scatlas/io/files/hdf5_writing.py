@@ -137,7 +137,7 @@ def _write_numbers(
     values = np.ascontiguousarray(values)
     n_rows = max(1, min(len(values), _CHUNK_BYTES * len(values) // max(1, values.nbytes)))
 
-    def compress(number: int) -> bytes:
+    def compress(number: int) -> bytearray:
         part = values[number * n_rows : (number + 1) * n_rows]
         if len(part) < n_rows:  # HDF5 has whole chunks alone
             part = np.concatenate(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
+    from scatlas.io.files.row_matrix import RowMatrix
     from scatlas.io.files.stored_nodes import StoredArray, StoredGroup
 
 # Offsets of rows to read at once.
@@ -161,7 +162,7 @@ def _cover(begin: np.ndarray, end: np.ndarray, length: int) -> np.ndarray:
     return np.cumsum(edges[:-1], dtype=np.int8).astype(bool)
 
 
-def _take_dense(array: StoredArray, rows: np.ndarray, piece: int) -> np.ndarray:
+def _take_dense(array: StoredArray | RowMatrix, rows: np.ndarray, piece: int) -> np.ndarray:
     out = np.empty((len(rows), *array.shape[1:]), array.dtype)
     width = max(1, int(np.prod(array.shape[1:])))
 
