@@ -120,8 +120,9 @@ def device(rule):
         plate = wildcards.get("plate")
         if plate and ESTIMATES.prefers_cpu(plate):
             return "cpu"
-        # Clusters are the same on both, and igraph's need no GPU.
-        return "cpu" if rule == "leiden" and not ESTIMATES.gpus(rule) else BACKEND
+        # Clusters are the same on both, and igraph's leave the GPU to other jobs.
+        spares = rule == "leiden" and ESTIMATES.gpus("umap") and not ESTIMATES.gpus(rule)
+        return "cpu" if spares else BACKEND
 
     return {
         "gpu": gpu,
