@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import anndata as ad
+import h5py
 
 from scatlas.io import atomic_path
-from scatlas.io.files.hdf5_writing import write_h5ad
 from scatlas.workflow import script
-from scatlas.workflow.sample import join_sample
+from scatlas.workflow.sample import join_files
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -19,12 +18,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--embedding", type=Path, required=True, help="h5ad to write")
     args = parser.parse_args(argv)
     with script.run_script(args, outputs=[args.embedding]) as facts:
-        adata = ad.read_h5ad(args.subset)
-        for part in args.parts:
-            join_sample(adata, part)
         with atomic_path(args.embedding) as path:
-            write_h5ad(path, adata)
-        facts |= {"n_cells": adata.n_obs, "n_clusters": adata.obs["leiden"].nunique()}
+            join_files(path, args.subset, args.parts)
+        with h5py.File(args.embedding, "r") as file:
+            clusters = file["obs/leiden"]
+            facts |= {"n_cells": clusters["codes"].size, "n_clusters": clusters["categories"].size}
 
 
 if __name__ == "__main__":

@@ -13,11 +13,9 @@ from scatlas.workflow import script
 from scatlas.workflow.config.cli_options import add_options, from_options
 from scatlas.workflow.config.sections import Leiden
 from scatlas.workflow.sample import join_sample, read_sample
+from scatlas.workflow.sample_size import IGRAPH_CELLS
 
 logger = logging.getLogger("scatlas")
-
-# igraph's memory and time grow by copies of the graph; beyond, the rounds use all threads.
-IGRAPH_CELLS = 1_000_000
 
 
 def main(argv: list[str] | None = None) -> None:

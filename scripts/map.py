@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scatlas import blocks
 from scatlas.get import on_backend
-from scatlas.io.files.local_zarr import open_with_zarr_python
+from scatlas.io.files.row_matrix import open_rows
 from scatlas.io.products.map_store import write_map
 from scatlas.matrix import inverted_lists
 from scatlas.matrix.cell_map import map_cells
 from scatlas.workflow import script
 from scatlas.workflow.sample_map import read_map
+
+if TYPE_CHECKING:
+    import numpy as np
 
 logger = logging.getLogger("scatlas")
 
@@ -24,14 +28,16 @@ def main(argv: list[str] | None = None) -> None:
     parser = script.parser(__doc__, gpu=True)
     parser.set_defaults(cluster="")  # works in this process, on one GPU
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
-    parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad")
+    parser.add_argument("--subset", type=Path, required=True, help="subset.h5ad")
+    for step in ("neighbors", "umap", "leiden"):
+        parser.add_argument(f"--{step}", type=Path, required=True, help=f"{step}.h5ad of the step")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--map", type=Path, required=True, help="map.zarr to write")
     args = parser.parse_args(argv)
     with script.run_script(args, outputs=[args.map]) as facts:
-        found = read_map(args.umap)
+        found = read_map(args.subset, args.neighbors, args.umap, args.leiden)
         sample = found.sample
-        components = open_with_zarr_python(args.pca)["X_pca"]
+        components = open_rows(args.pca, "X_pca")
         n_cells, n_pcs = components.shape[0], found.x.shape[1]
         notes = {
             "method": "full" if sample.rows.size == n_cells else "project",
@@ -51,7 +57,13 @@ def main(argv: list[str] | None = None) -> None:
             )
             notes["recall"] = index.recall
             starts = range(0, n_cells, CELLS_AT_ONCE)
-            cells = (components[start : start + CELLS_AT_ONCE][:, :n_pcs] for start in starts)
+
+            def read(part: int) -> np.ndarray:
+                return components[starts[part] : starts[part] + CELLS_AT_ONCE][:, :n_pcs]
+
+            # Ahead of the search, for which a GPU takes less time than one thread to read.
+            readers = min(args.threads, 4) if script.on_gpu(args) else 1
+            cells = blocks.map_in_order(read, len(starts), workers=readers)
             sizes = [min(CELLS_AT_ONCE, n_cells - start) for start in starts]
             parts = blocks.with_progress(map_cells(sample, index, cells), sizes)
         write_map(args.map, parts, clusters=found.clusters, uns={**found.uns, "map": notes})

@@ -32,7 +32,8 @@ from workflow_run import QC, by_rule, expected_time, run_workflow
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FEW_CELLS = 3000
+# As many as neighbours by an index and cells outside the sample take, which have own kernels.
+FEW_CELLS, FEW_SAMPLED = 8000, 11_000
 
 
 def main() -> None:
@@ -72,7 +73,7 @@ def main() -> None:
     run = {"jobs": cores, "options": ["--profile", str(profile)]}
     few = plates_of(args.folder / "few", 2, FEW_CELLS, args)
     compiling = settings | {"pca": {"n_comps": 50}}
-    run_workflow(args.folder / "few", few, subset=2000, **run, **compiling)
+    run_workflow(args.folder / "few", few, subset=FEW_SAMPLED, **run, **compiling)
     plates = plates_of(args.folder / "plates", args.sources, args.cells, args)
     # The sheet refuses two rows with one file.
     for number in range(len(plates), args.plates):

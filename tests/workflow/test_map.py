@@ -63,6 +63,7 @@ def test_projected_clusters_are_as_good_as_those_of_the_sample(
 
 def test_threads_change_no_byte(built: Project, tmp_path: Path):
     known = checksum(built.results / "map.zarr")
+    steps = built.results / "embedding"
     scripted: dict = {}
     exec((ROOT / "scripts/map.py").read_text().replace("65_536", "100"), scripted)
     for threads in ("1", "4"):
@@ -70,7 +71,8 @@ def test_threads_change_no_byte(built: Project, tmp_path: Path):
         scripted["main"](
             [
                 *("--pca", str(built.results / "pca.zarr")),
-                *("--umap", str(built.results / "umap.h5ad"), "--map", str(out)),
+                *("--subset", str(built.results / "subset.h5ad"), "--map", str(out)),
+                *(f"--{step}={steps / step}.h5ad" for step in ("neighbors", "umap", "leiden")),
                 *("--manifest", str(tmp_path / f"{threads}.json"), "--threads", threads),
             ]
         )

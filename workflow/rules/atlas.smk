@@ -97,6 +97,8 @@ rule atlas:
         load=each(f"{OUT}/manifests/load/{{plate}}.json"),
         map_manifest=[f"{OUT}/manifests/map.json"] if CONFIG.maps_all_cells else [],
         map=[ancient(f"{OUT}/map.zarr/zarr.json")] if CONFIG.maps_all_cells else [],
+        # For the record of its versions, and so that `snakemake atlas` makes umap.h5ad.
+        embedding=[f"{OUT}/manifests/embedding.json"] if CONFIG.maps_all_cells else [],
         consensus=f"{OUT}/manifests/consensus.json",
         table=ancient(f"{OUT}/consensus.parquet"),
         script=script("atlas"),

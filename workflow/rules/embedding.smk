@@ -22,7 +22,7 @@ rule subset:
         small_atlas
     conda:
         "../../envs/cpu.yaml"
-    threads: 1
+    threads: threads_for("subset")
     resources:
         **device("subset"),
         mem_mb=memory("subset"),
@@ -61,7 +61,7 @@ rule neighbors:
         small_atlas
     conda:
         "../../envs/cpu.yaml"
-    threads: 4
+    threads: threads_for("neighbors")
     resources:
         **device("neighbors"),
         mem_mb=memory("neighbors"),

@@ -1,5 +1,5 @@
 # The map of all cells.
-# in:  merged.zarr, pca.zarr, consensus.parquet; umap.h5ad
+# in:  merged.zarr, pca.zarr, consensus.parquet; subset.h5ad, embedding/*.h5ad
 # out: base.zarr, the atlas before its map, whose cells are sampled; map.zarr, which becomes a part of
 #      atlas.zarr
 
@@ -53,8 +53,15 @@ rule map:
     input:
         pca_manifest=rules.pca.output.manifest,
         pca=ancient(rules.pca.output.pca),
-        embedding=rules.embedding.output.manifest,
-        umap=ancient(rules.embedding.output.embedding),
+        # Not umap.h5ad, which joins them: the map of all cells does not wait for it.
+        subset_manifest=rules.subset.output.manifest,
+        subset=ancient(rules.subset.output.subset),
+        neighbors_manifest=rules.neighbors.output.manifest,
+        neighbors=ancient(rules.neighbors.output.neighbors),
+        umap_manifest=rules.umap.output.manifest,
+        umap=ancient(rules.umap.output.umap),
+        leiden_manifest=rules.leiden.output.manifest,
+        leiden=ancient(rules.leiden.output.leiden),
         script=script("map"),
     output:
         map=f"{OUT}/map.zarr/zarr.json",
@@ -85,6 +92,7 @@ rule map:
         "the map of all cells"
     shell:
         f"{RUN}"
-        " {input.script:q} --pca {params.pca:q} --umap {input.umap:q}"
+        " {input.script:q} --pca {params.pca:q} --subset {input.subset:q}"
+        " --neighbors {input.neighbors:q} --umap {input.umap:q} --leiden {input.leiden:q}"
         " --seed {params.seed} --map {params.map:q}"
         f"{DEVICE_OPTIONS}{STEP_TAIL}"

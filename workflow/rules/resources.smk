@@ -38,8 +38,10 @@ ESTIMATES = Estimates(
 BUDGET = CONFIG.compute.block_budget
 CLUSTER = CONFIG.compute.cluster
 BACKEND = "cpu" if CLUSTER and CLUSTER.kind == "local-cpu" else CONFIG.backend
-if ESTIMATES.gpus("pca"):
-    # Compiled kernels: a folder that all jobs can write and later runs can read.
+HOME = os.path.expanduser("~")
+if ESTIMATES.gpus("pca") and (SCHEDULED or not os.access(HOME, os.W_OK)):
+    # Compiled kernels: a folder that the jobs of all machines can write. Else they are in CuPy's,
+    # in the user's home, where kernels of other projects need no new compilation.
     os.environ.setdefault("CUPY_CACHE_DIR", str(Path.cwd() / ".snakemake" / "cupy"))
 
 
@@ -116,7 +118,11 @@ def device(rule):
 
     def backend(wildcards):
         plate = wildcards.get("plate")
-        return "cpu" if plate and ESTIMATES.prefers_cpu(plate) else BACKEND
+        if plate and ESTIMATES.prefers_cpu(plate):
+            return "cpu"
+        # Clusters are the same on both, and igraph's leave the GPU to other jobs.
+        spares = rule == "leiden" and ESTIMATES.gpus("umap") and not ESTIMATES.gpus(rule)
+        return "cpu" if spares else BACKEND
 
     return {
         "gpu": gpu,

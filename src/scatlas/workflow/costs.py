@@ -56,7 +56,7 @@ COSTS = {
     "neighbors": Cost(1, us_per_cell=40),  # [3]
     "umap": Cost(1, us_per_cell=180),  # [3]
     "leiden": Cost(0.5, us_per_cell=57),  # [3]
-    "embedding": Cost(0.5, us_per_cell=10),
+    "embedding": Cost(0.5, us_per_cell=1),  # copies what is compressed
     "integrate": Cost(2, us_per_cell=280),  # as neighbors, umap and leiden
     "report": Cost(3, us_per_cell=3),  # [1]
     "explore_plate": Cost(0.5, 0.6, 4),

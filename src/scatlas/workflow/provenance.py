@@ -97,17 +97,19 @@ def record(settings_json: str, manifests: Path) -> dict[str, Any]:
         atlas_steps.append("harmony")
     if "map" in decided["config"]:
         atlas_steps += MAP_STEPS
-    runs = list(_run_records(manifests, names, plate_steps, atlas_steps))
+    records = dict(_run_records(manifests, names, plate_steps, atlas_steps))
+    # Clusters have the same bits on both, and those of few cells leave the GPU to other jobs.
+    computed = [run for step, run in records.items() if step != "leiden"]
     versions = [
         pair
-        for run in runs
+        for run in records.values()
         for part in (run, run.get("gpu", {}))
         for pair in part.get("versions", {}).items()
     ]
     return {
         "version": __version__,
         "seed": decided["config"]["seed"],
-        "backend": ", ".join(sorted({run["backend"] for run in runs if "backend" in run})),
+        "backend": ", ".join(sorted({run["backend"] for run in computed if "backend" in run})),
         "config": _json_line(decided["config"]),
         "plates": _json_line(plates),
         "versions": _json_line({name: _join_versions(name, versions) for name, _ in versions}),
@@ -186,13 +188,13 @@ def _run_records(
     plates: Iterable[str],
     plate_steps: Iterable[str],
     atlas_steps: Iterable[str],
-) -> Iterable[dict[str, Any]]:
-    """Run records of the steps that make an atlas."""
+) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Steps that make an atlas, with their run records."""
     names = [f"{step}/{plate}" for plate in plates for step in plate_steps]
     for name in (*names, *atlas_steps):
         file = run_record(manifests / f"{name}.json")
         if file.is_file():
-            yield json.loads(file.read_text("utf-8"))
+            yield name, json.loads(file.read_text("utf-8"))
         else:
             logger.info("%s is missing: the record leaves out the versions of this step", file)
 

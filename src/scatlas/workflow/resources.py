@@ -37,7 +37,7 @@ from scatlas.workflow.costs import (
     Cost,
 )
 from scatlas.workflow.job_environment import kept_cells
-from scatlas.workflow.sample_size import SAMPLE_CELLS
+from scatlas.workflow.sample_size import IGRAPH_CELLS, SAMPLE_CELLS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -116,7 +116,7 @@ SMALL_PLATE_MINUTES = 3
 SMALL_ATLAS_VALUES = 1e9
 
 # Rules whose threads do not share their work, as measured.
-_SERIAL_RULES = {"concat_on_disk", "subset", "atlas", "base", "merge_pseudobulk", "publish"}
+_SERIAL_RULES = {"concat_on_disk", "atlas", "base", "merge_pseudobulk", "publish"}
 # Rules that hold neither blocks nor tables of a plate.
 _SMALL_RULES = {"simulate", "consensus", "publish"}
 _CLUSTER_RULES = {"hvg", "select_genes", "pca"}  # on all GPUs of compute.cluster
@@ -265,6 +265,8 @@ class Estimates:
             return 0
         if rule in _CLUSTER_RULES:
             return self._cluster_gpus
+        if rule == "leiden" and self.subset_cells <= IGRAPH_CELLS:
+            return 0
         return min(self._cluster_gpus, 1) if rule in _ONE_GPU_RULES else 0
 
     def gpu_parts(
@@ -444,9 +446,11 @@ class Estimates:
         )
 
     def threads(self, rule: str, plate: str | None = None) -> int:
-        """Threads of a job of a rule that reads blocks, or of ``harmony`` and ``map``."""
+        """Threads of a job that reads blocks, or of ``harmony``, ``map`` and ``neighbors``."""
         if rule in {"harmony", "map"}:
             return 16 if self.atlas.cells > 1e6 else 4
+        if rule == "neighbors":  # no other step of the map can run meanwhile
+            return 16 if self.subset_cells > 1e5 and not self.gpus(rule) else 4
         if plate and self.is_small(plate):
             return 1  # several plates at a time keep the cores busier than threads of one
         if rule == "normalize" and not self._config.qc.drop_rare_genes:

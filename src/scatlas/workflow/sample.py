@@ -9,7 +9,10 @@ import h5py
 import pandas as pd
 from anndata.io import read_elem
 
+from scatlas.io.files.hdf5_writing import create_hdf5
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 # Rows of the sampled cells in the atlas: a column of `obs`.
@@ -43,3 +46,36 @@ def join_sample(adata: ad.AnnData, path: Path) -> None:
     adata.obsm.update(part.obsm)
     adata.obsp.update(part.obsp)
     adata.uns.update(part.uns)
+
+
+def join_files(path: Path, subset: Path, parts: Iterable[Path]) -> None:
+    """Write the sample with what steps have added to it, as :func:`join_sample` does in memory.
+
+    Nothing is decoded: HDF5 copies what is compressed as it is.
+
+    Parameters
+    ----------
+    path
+        File to write.
+    subset
+        ``subset.h5ad``.
+    parts
+        File of each step.
+    """
+    with create_hdf5(path) as out:
+        with h5py.File(subset, "r") as file:
+            out.attrs.update(file.attrs)
+            for name in file:
+                file.copy(name, out)
+        columns = list(out["obs"].attrs["column-order"])
+        for part in parts:
+            with h5py.File(part, "r") as file:
+                added = list(file["obs"].attrs["column-order"])
+                columns += [name for name in added if name not in columns]
+                names = [("obs", name) for name in added]
+                names += [(key, name) for key in ("obsm", "obsp", "uns") for name in file[key]]
+                for key, name in names:
+                    if name in out[key]:
+                        del out[key][name]
+                    file[key].copy(name, out[key])
+        out["obs"].attrs["column-order"] = columns

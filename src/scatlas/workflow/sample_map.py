@@ -41,37 +41,40 @@ class SampleMap(NamedTuple):
     uns: dict[str, Any]
 
 
-def read_map(path: Path) -> SampleMap:
+def read_map(subset: Path, neighbors: Path, umap: Path, leiden: Path) -> SampleMap:
     """Read places, clusters and components of the sampled cells, without X and the graph.
 
     Parameters
     ----------
-    path
-        ``umap.h5ad``.
+    subset
+        ``subset.h5ad``.
+    neighbors, umap, leiden
+        What these steps have added to it.
     """
     from sklearn.utils import check_random_state
 
-    with h5py.File(path, "r") as file:
-        neighbors = read_elem(file["uns/neighbors/params"])
-        umap = read_elem(file["uns/umap/params"])
+    with h5py.File(neighbors, "r") as file:
+        params = read_elem(file["uns/neighbors/params"])
         distances = file["obsp/distances"]
         starts = distances["indptr"][:]
-        n_neighbors = min(int(neighbors["n_neighbors"]), starts.size - 1)
         sums = np.append(0, np.cumsum(distances["data"][:], dtype=np.float64))
-        leiden = read_elem(file["obs/leiden"])
-        sample = Sample(
-            rows=file["obs"][ATLAS_ROW][:],
-            places=file["obsm/X_umap"][:],
-            codes=leiden.codes.astype(np.int64),
-            usual=(sums[starts[1:]] - sums[starts[:-1]]) / (n_neighbors - 1),
-            curve=(float(umap["a"]), float(umap["b"])),
-            n_neighbors=n_neighbors,
-            seed=int(check_random_state(umap.get("random_state", 0)).randint(2**63)),
-        )
-        return SampleMap(
-            sample,
-            file["obsm/X_pca"][:, : neighbors.get("n_pcs")],
-            list(leiden.categories),
-            neighbors["metric"],
-            {name: read_elem(file["uns"][name]) for name in ("umap", "leiden")},
-        )
+    with h5py.File(umap, "r") as file:
+        places, of_umap = file["obsm/X_umap"][:], read_elem(file["uns/umap"])
+    with h5py.File(leiden, "r") as file:
+        clusters, of_leiden = read_elem(file["obs/leiden"]), read_elem(file["uns/leiden"])
+    with h5py.File(subset, "r") as file:
+        rows = file["obs"][ATLAS_ROW][:]
+        x = file["obsm/X_pca"][:, : params.get("n_pcs")]
+    n_neighbors = min(int(params["n_neighbors"]), starts.size - 1)
+    curve = of_umap["params"]
+    sample = Sample(
+        rows=rows,
+        places=places,
+        codes=clusters.codes.astype(np.int64),
+        usual=(sums[starts[1:]] - sums[starts[:-1]]) / (n_neighbors - 1),
+        curve=(float(curve["a"]), float(curve["b"])),
+        n_neighbors=n_neighbors,
+        seed=int(check_random_state(curve.get("random_state", 0)).randint(2**63)),
+    )
+    uns = {"umap": of_umap, "leiden": of_leiden}
+    return SampleMap(sample, x, list(clusters.categories), params["metric"], uns)

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 # Cells of a sample whose size is not given, if it cannot have all cells.
 SAMPLE_CELLS = 1_000_000
+# Cells up to which igraph finds the clusters, on one core. Its memory and time grow by copies of
+# the graph; beyond, the rounds use all threads, or a GPU.
+IGRAPH_CELLS = 1_000_000
 
 
 def sample_size(n_cells: int, n_comps: int, subset: Subset, of_map: Map) -> int:

@@ -8,11 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import anndata as ad
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
 
+from scatlas.compute.threads import use_threads
 from scatlas.io.files import hdf5_writing
 from scatlas.io.files.hdf5_writing import write_h5ad
 
@@ -38,6 +40,48 @@ def test_it_is_what_anndata_writes(tmp_path: Path):
     assert (ours.X != theirs.X).nnz == 0
     np.testing.assert_array_equal(ours.obsm["X_pca"], theirs.obsm["X_pca"])
     np.testing.assert_array_equal(ours.uns["pca"]["variance"], theirs.uns["pca"]["variance"])
+
+
+def large() -> ad.AnnData:
+    """Arrays that threads compress, or that are stored as they are."""
+    rng = np.random.default_rng(1)
+    new = ad.AnnData(sp.random(3001, 200, 0.2, format="csr", dtype=np.float32, rng=rng))
+    new.X.data = np.round(4 * new.X.data)
+    new.layers["csc"] = new.X.tocsc()
+    new.obsm["X_pca"] = rng.normal(size=(3001, 50)).astype(np.float32)
+    new.obsm["flags"] = rng.random((3001, 50)) < 0.1
+    new.obsp["distances"] = sp.csr_array(sp.random(3001, 3001, 0.01, format="csr", rng=rng))
+    new.uns["wide"] = np.arange(400_000).reshape(2, -1)
+    return new
+
+
+def test_large_arrays_are_what_anndata_writes_with_any_threads(tmp_path: Path):
+    for threads in (1, 3):
+        with use_threads(threads):
+            write_h5ad(tmp_path / f"{threads}.h5ad", large())
+    assert (tmp_path / "1.h5ad").read_bytes() == (tmp_path / "3.h5ad").read_bytes()
+    ours, theirs = ad.read_h5ad(tmp_path / "1.h5ad"), large()
+    for name in ("X", "layers/csc", "obsp/distances"):
+        group, _, key = name.partition("/")
+        of_ours, of_theirs = (getattr(x, group) for x in (ours, theirs))
+        if key:
+            of_ours, of_theirs = of_ours[key], of_theirs[key]
+        assert of_ours.format == of_theirs.format
+        for part in ("data", "indices", "indptr"):
+            np.testing.assert_array_equal(getattr(of_ours, part), getattr(of_theirs, part))
+    for key in ("X_pca", "flags"):
+        np.testing.assert_array_equal(ours.obsm[key], theirs.obsm[key])
+        assert ours.obsm[key].dtype == theirs.obsm[key].dtype
+    np.testing.assert_array_equal(ours.uns["wide"], theirs.uns["wide"])
+    theirs.write_h5ad(tmp_path / "theirs.h5ad", compression="gzip")
+    with h5py.File(tmp_path / "1.h5ad") as own, h5py.File(tmp_path / "theirs.h5ad") as other:
+        for name in ("X", "layers/csc", "obsm/X_pca", "obsp/distances", "uns/wide"):
+            assert {k: str(v) for k, v in own[name].attrs.items()} == {
+                k: str(v) for k, v in other[name].attrs.items()
+            }
+        assert own["X/data"].compression == own["obsm/flags"].compression == "gzip"
+        assert own["obsm/X_pca"].compression is None
+        assert own["X/data"].maxshape == (None,)
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])

@@ -105,6 +105,15 @@ def test_memory_follows_from_the_budget_and_not_from_the_counts():
     assert memory_mb(1e6, BUDGET, gpus=2, extra_mb=50) == BASE_MB + 1024 + 300 + 50 + 6000
 
 
+def test_clusters_by_igraph_leave_the_gpu_to_others():
+    plates = [Plate(plate="a", path="a.h5ad", n_cells=3_000_000)]
+    config = {"backend": "gpu", "subset": {"n_cells": 1_000_000}}
+    assert Estimates(load(config), plates).gpus("leiden") == 0
+    assert Estimates(load(config), plates).gpus("umap") == 1
+    config["subset"] = {"n_cells": 1_000_001}
+    assert Estimates(load(config), plates).gpus("leiden") == 1
+
+
 def test_time_has_slack_for_slow_disks():
     assert minutes(0) == 10
     assert minutes(60) == 30
@@ -124,8 +133,8 @@ REQUESTS = {
         "concat_on_disk": (16, 3964, 16, 15961, 0),
         "pca": (16, 3964, 13, 24001, 0),
         "atlas": (1, 2812, 16, 0, 0),
-        "subset": (1, 33924, 290, 0, 0),
-        "neighbors": (4, 33924, 290, 0, 0),
+        "subset": (16, 35076, 290, 0, 0),
+        "neighbors": (16, 35076, 290, 0, 0),
         "umap": (4, 33924, 290, 0, 0),
         "leiden": (1, 33924, 290, 0, 0),
         "embedding": (1, 33924, 290, 0, 0),
@@ -154,7 +163,7 @@ REQUESTS = {
         "concat_on_disk": (38, 6812, 16, 15961, 0),
         "pca": (8, 12812, 16, 24001, 2),
         "atlas": (1, 6812, 16, 0, 0),
-        "subset": (1, 38004, 290, 0, 0),
+        "subset": (38, 38004, 290, 0, 0),
         "neighbors": (4, 40924, 290, 0, 1),
         "umap": (4, 40924, 290, 0, 1),
         "leiden": (1, 40924, 290, 0, 1),
@@ -184,8 +193,8 @@ REQUESTS = {
         "pca": (16, 8284, 46, 4000, 0),
         "harmony": (16, 40357, 26, 1600, 0),
         "atlas": (1, 7132, 16, 0, 0),
-        "subset": (1, 173932, 2015, 0, 0),
-        "neighbors": (4, 173932, 2015, 0, 0),
+        "subset": (16, 175084, 2015, 0, 0),
+        "neighbors": (16, 175084, 2015, 0, 0),
         "umap": (4, 173932, 2015, 0, 0),
         "leiden": (1, 173932, 2015, 0, 0),
         "embedding": (1, 173932, 2015, 0, 0),
@@ -234,8 +243,6 @@ CONSTANT_THREADS = {
     "consensus",
     "atlas",
     "base",
-    "subset",
-    "neighbors",
     "umap",
     "leiden",
     "embedding",

@@ -139,11 +139,14 @@ class ZarrChunks:
         Chunks per shard; 0 if each chunk is a file.
     index_at_end
         Whether the index of a shard is at its end.
+    suffix
+        End of the paths after their number: of a matrix in chunks of whole rows ``/0``.
     """
 
     prefix: str
     shard_chunks: int
     index_at_end: bool = True
+    suffix: str = ""
 
     def for_chunks(self, first: int, stop: int) -> ZarrChunks:  # noqa: ARG002
         """Itself: file names follow from the numbers of the chunks."""
@@ -156,14 +159,14 @@ class ZarrChunks:
         """
         if not self.shard_chunks:
             for chunk in range(first, stop):
-                path = f"{self.prefix}{chunk}"
+                path = f"{self.prefix}{chunk}{self.suffix}"
                 size = _file_size(path)
                 yield path, np.array([-1 if size is None else 0]), np.array([size or 0])
             return
         for shard in range(first // self.shard_chunks, -(-stop // self.shard_chunks)):
             begin = shard * self.shard_chunks
             rows = slice(max(first - begin, 0), min(stop - begin, self.shard_chunks))
-            path = f"{self.prefix}{shard}"
+            path = f"{self.prefix}{shard}{self.suffix}"
             size = _file_size(path)
             if size is None:
                 offsets = sizes = np.full(self.shard_chunks, -1)
@@ -178,7 +181,8 @@ class ZarrChunks:
     def stamp(self, chunk: int) -> tuple[int, int] | None:
         """Time and size of the chunk's file: the stamp of a store covers its metadata alone."""
         try:
-            stat = Path(f"{self.prefix}{chunk // max(1, self.shard_chunks)}").stat()
+            number = chunk // max(1, self.shard_chunks)
+            stat = Path(f"{self.prefix}{number}{self.suffix}").stat()
         except FileNotFoundError:
             return None
         return stat.st_mtime_ns, stat.st_size

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anndata as ad
 import numpy as np
@@ -12,16 +13,20 @@ import pandas as pd
 from anndata.io import read_elem
 from scipy import sparse
 
+from scatlas.blocks import map_in_order
 from scatlas.compute.progress import progress_meter
+from scatlas.compute.threads import n_cores
 from scatlas.io.files.local_zarr import open_with_zarr_python
+from scatlas.io.files.row_matrix import open_rows
 from scatlas.io.tables.column import Column
 from scatlas.io.zarr_writer.sharded_array import values_per_piece
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from numpy.typing import ArrayLike
 
+    from scatlas.io.files.row_matrix import RowMatrix
     from scatlas.io.files.stored_nodes import StoredArray, StoredGroup
 
 # Offsets of rows to read at once.
@@ -80,7 +85,7 @@ def read_subset(
         obs=_take_table(path, root["obs"], rows, obs),
         var=read_elem(root["var"]),
         obsm={
-            name: _take_dense(root["obsm"][name], rows, piece)
+            name: _take_dense(open_rows(path, f"obsm/{name}"), rows, piece)
             for name in root["obsm"]
             if obsm is None or name in obsm
         },
@@ -97,27 +102,41 @@ def _take_csr(x: StoredGroup, rows: np.ndarray, piece: int) -> sparse.csr_matrix
     width = np.int32 if n_values <= np.iinfo(np.int32).max else np.int64
     data = np.empty(n_values, x["data"].dtype)
     indices = np.empty(n_values, width)
-    # Whole chunks at a time, so that no chunk is decoded twice.
-    chunk = x["data"].chunks[0]
-    piece = max(1, piece // chunk) * chunk
-    filled = 0
+
+    def take(span: slice) -> int:
+        """Copy the wanted values of a range of the store; returns the number of rows it ends."""
+        lo, hi = span.start, span.stop
+        first = int(np.searchsorted(ends, lo, side="right"))
+        last = int(np.searchsorted(starts, hi, side="left"))
+        if first == last:
+            return 0
+        begin = np.maximum(starts[first:last], lo)
+        end = np.maximum(begin, np.minimum(ends[first:last], hi))
+        span = slice(int(begin[0]), int(end.max()))
+        wanted = _cover(begin - span.start, end - span.start, span.stop - span.start)
+        filled = int(indptr[first] + begin[0] - starts[first])
+        out = slice(filled, filled + int(np.count_nonzero(wanted)))
+        data[out] = x["data"][span][wanted]
+        indices[out] = x["indices"][span][wanted]
+        return int(np.count_nonzero(ends[first:last] <= hi))
+
     with closing(progress_meter(len(rows))) as passed:
-        for lo in range(0, x["data"].shape[0], piece):
-            first = int(np.searchsorted(ends, lo, side="right"))
-            last = int(np.searchsorted(starts, lo + piece, side="left"))
-            if first == last:
-                continue
-            begin = np.maximum(starts[first:last], lo)
-            end = np.maximum(begin, np.minimum(ends[first:last], lo + piece))
-            span = slice(int(begin[0]), int(end.max()))
-            wanted = _cover(begin - span.start, end - span.start, span.stop - span.start)
-            stop = filled + int(np.count_nonzero(wanted))
-            data[filled:stop] = x["data"][span][wanted]
-            indices[filled:stop] = x["indices"][span][wanted]
-            filled = stop
-            passed.update(int(np.count_nonzero(ends[first:last] <= lo + piece)))
+        for n_rows in _in_spans(take, x["data"].shape[0], x["data"].chunks[0], piece):
+            passed.update(n_rows)
     shape = (len(rows), x.attrs["shape"][1])
     return sparse.csr_matrix((data, indices, indptr.astype(width)), shape=shape)
+
+
+def _in_spans(take: Callable[[slice], int], n: int, chunk: int, most: int) -> Generator[int]:
+    """Call `take` with ranges of whole chunks, so that no chunk is decoded twice; threads do.
+
+    All ranges at work have `most` values together, or one chunk.
+    """
+    n_chunks = max(1, most // chunk)
+    workers = min(n_cores(), n_chunks)
+    step = n_chunks // workers * chunk
+    spans = [slice(lo, min(lo + step, n)) for lo in range(0, n, step)]
+    return map_in_order(lambda i: take(spans[i]), len(spans), workers=workers)
 
 
 def _offsets(indptr: StoredArray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -143,14 +162,17 @@ def _cover(begin: np.ndarray, end: np.ndarray, length: int) -> np.ndarray:
     return np.cumsum(edges[:-1], dtype=np.int8).astype(bool)
 
 
-def _take_dense(array: StoredArray, rows: np.ndarray, piece: int) -> np.ndarray:
+def _take_dense(array: StoredArray | RowMatrix, rows: np.ndarray, piece: int) -> np.ndarray:
     out = np.empty((len(rows), *array.shape[1:]), array.dtype)
     width = max(1, int(np.prod(array.shape[1:])))
-    step = max(1, piece // width // array.chunks[0]) * array.chunks[0]
-    for lo in range(0, array.shape[0], step):
-        first, last = np.searchsorted(rows, [lo, lo + step])
+
+    def take(span: slice) -> int:
+        first, last = np.searchsorted(rows, [span.start, span.stop])
         if first < last:
-            out[first:last] = array[lo : lo + step][rows[first:last] - lo]
+            out[first:last] = array[span][rows[first:last] - span.start]
+        return int(last - first)
+
+    deque(_in_spans(take, array.shape[0], array.chunks[0], piece // width), maxlen=0)
     return out
 
 
@@ -159,12 +181,11 @@ def _take_table(
 ) -> pd.DataFrame:
     index_name = table.attrs["_index"]
     index = pd.Index(Column.open(path, table, index_name).take(rows))
-    columns: dict[str, Any] = {
-        name: Column.open(path, table, name).take(rows)
-        for name in table.attrs["column-order"]
-        if wanted is None or name in wanted
-    }
-    frame = pd.DataFrame(columns, index=index)
+    names = [name for name in table.attrs["column-order"] if wanted is None or name in wanted]
+    taken = map_in_order(
+        lambda i: Column.open(path, table, names[i]).take(rows), len(names), workers=n_cores()
+    )
+    frame = pd.DataFrame(dict(zip(names, taken, strict=True)), index=index)
     frame.index.name = None if index_name == "_index" else index_name
     # As AnnData does when it is cut.
     for name, column in frame.items():

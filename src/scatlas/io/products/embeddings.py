@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from scatlas.io.files.atomic import atomic_path
-from scatlas.io.files.local_zarr import open_with_zarr_python
+from scatlas.io.files.row_matrix import open_rows
 from scatlas.io.zarr_writer.elements import (
     ARRAY,
     DICT,
@@ -20,7 +21,6 @@ from scatlas.io.zarr_writer.sharded_array import PROJECTED_CODEC, ShardedArray, 
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
 _VALUES_AT_ONCE = 2**24
 
@@ -144,7 +144,7 @@ def read_components(path: Path | str, n_comps: int | None = None) -> np.ndarray:
     -------
     float64 [cells, n_comps].
     """
-    array = open_with_zarr_python(path)["X_pca"]
+    array = open_rows(Path(path), "X_pca")
     n_cells, width = array.shape
     out = np.empty((n_cells, width if n_comps is None else n_comps))
     rows = max(1, _VALUES_AT_ONCE // width // array.chunks[0]) * array.chunks[0]

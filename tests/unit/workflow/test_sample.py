@@ -1,0 +1,52 @@
+"""The sample with what steps add to it: joined on disk as in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+
+from scatlas.io.files.hdf5_writing import write_h5ad
+from scatlas.workflow.sample import join_files, join_sample
+from tests.helpers.frames import assert_same_frame
+
+N = 300
+
+
+def test_files_are_joined_as_in_memory(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    names = pd.Index([f"cell{i}" for i in range(N)], name="barcode")
+    whole = ad.AnnData(
+        sp.random(N, 400, 0.7, format="csr", dtype=np.float32, rng=rng),
+        obs=pd.DataFrame({"plate": ["p", "q"] * (N // 2), "share": rng.random(N)}, index=names),
+        obsm={"X_pca": rng.random((N, 5))},
+        uns={"pca": {"variance": rng.random(5)}, "umap": "old"},
+    )
+    neighbors = ad.AnnData(obs=pd.DataFrame(index=names))
+    neighbors.obsp["distances"] = sp.random(N, N, 0.1, format="csr", rng=rng)
+    neighbors.uns["neighbors"] = {"params": {"metric": "euclidean", "n_neighbors": 15}}
+    umap = ad.AnnData(obs=pd.DataFrame(index=names), obsm={"X_umap": rng.random((N, 2))})
+    umap.uns["umap"] = {"params": {"a": 0.5}}
+    leiden = ad.AnnData(obs=pd.DataFrame({"leiden": pd.Categorical(list("ab0") * (N // 3))}, names))
+    leiden.obs["share"] = np.float32(2)  # takes the place of the column before
+    parts = {"neighbors": neighbors, "umap": umap, "leiden": leiden}
+    for name, adata in {"subset": whole, **parts}.items():
+        write_h5ad(tmp_path / f"{name}.h5ad", adata)
+    paths = [tmp_path / f"{name}.h5ad" for name in parts]
+    join_files(tmp_path / "joined.h5ad", tmp_path / "subset.h5ad", paths)
+    found, expected = (ad.read_h5ad(tmp_path / f"{name}.h5ad") for name in ("joined", "subset"))
+    for path in paths:
+        join_sample(expected, path)
+    assert_same_frame(found.obs, expected.obs)
+    assert_same_frame(found.var, expected.var)
+    assert (found.X != expected.X).nnz == 0
+    assert (found.obsp["distances"] != expected.obsp["distances"]).nnz == 0
+    assert set(found.obsm) == set(expected.obsm) == {"X_pca", "X_umap"}
+    for key in found.obsm:
+        np.testing.assert_array_equal(found.obsm[key], expected.obsm[key])
+    assert set(found.uns) == {"pca", "umap", "neighbors"}
+    assert found.uns["umap"] == expected.uns["umap"] == {"params": {"a": 0.5}}
+    assert found.uns["neighbors"] == expected.uns["neighbors"]
