@@ -51,7 +51,7 @@ def join_sample(adata: ad.AnnData, path: Path) -> None:
 def join_files(path: Path, subset: Path, parts: Iterable[Path]) -> None:
     """Write the sample with what steps have added to it, as :func:`join_sample` does in memory.
 
-    Nothing is decoded: HDF5 copies what is compressed as it is.
+    HDF5 copies what is compressed as it is. The files are read before, because a copy keeps damage.
 
     Parameters
     ----------
@@ -64,12 +64,14 @@ def join_files(path: Path, subset: Path, parts: Iterable[Path]) -> None:
     """
     with create_hdf5(path) as out:
         with h5py.File(subset, "r") as file:
+            _read_all(file)
             out.attrs.update(file.attrs)
             for name in file:
                 file.copy(name, out)
         columns = list(out["obs"].attrs["column-order"])
         for part in parts:
             with h5py.File(part, "r") as file:
+                _read_all(file)
                 added = list(file["obs"].attrs["column-order"])
                 columns += [name for name in added if name not in columns]
                 names = [("obs", name) for name in added]
@@ -79,3 +81,14 @@ def join_files(path: Path, subset: Path, parts: Iterable[Path]) -> None:
                         del out[key][name]
                     file[key].copy(name, out[key])
         out["obs"].attrs["column-order"] = columns
+
+
+def _read_all(file: h5py.File) -> None:
+    """Decode all chunks, which checks their checksums."""
+
+    def read(_: str, node: h5py.Dataset | h5py.Group) -> None:
+        if isinstance(node, h5py.Dataset) and node.chunks and node.size:
+            for chunk in node.iter_chunks():
+                node[chunk]
+
+    file.visititems(read)

@@ -97,7 +97,14 @@ def test_a_round_is_that_of_plain_numpy(
     weights[::3] = 1
     keys = rng.integers(0, 2**64, n_cells, dtype=np.uint64)
     edges, out = (indptr, indices, weights), np.full_like(y, np.nan)
-    how = {"number": number, "rate": rate, "damping": damping, "pulls": pulls, "gamma": gamma, "seed": seed}
+    how = {
+        "number": number,
+        "rate": rate,
+        "damping": damping,
+        "pulls": pulls,
+        "gamma": gamma,
+        "seed": seed,
+    }
     how["negative_sample_rate"] = n_draws
     known = plain_round(y, others, edges, keys, curve=(a, b), **how)
     middle = n_cells // 3

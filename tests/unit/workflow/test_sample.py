@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import anndata as ad
+import h5py
 import numpy as np
 import pandas as pd
+import pytest
 import scipy.sparse as sp
 
 from scatlas.io.files.hdf5_writing import write_h5ad
@@ -50,3 +52,18 @@ def test_files_are_joined_as_in_memory(tmp_path: Path):
     assert set(found.uns) == {"pca", "umap", "neighbors"}
     assert found.uns["umap"] == expected.uns["umap"] == {"params": {"a": 0.5}}
     assert found.uns["neighbors"] == expected.uns["neighbors"]
+
+
+@pytest.mark.parametrize("key", ["X/data", "obsm/X_pca"])
+def test_damage_is_not_copied(tmp_path: Path, key: str):
+    rng = np.random.default_rng(0)
+    x = sp.random(3000, 400, 0.2, format="csr", dtype=np.float32, rng=rng)
+    write_h5ad(tmp_path / "subset.h5ad", ad.AnnData(x, obsm={"X_pca": rng.random((3000, 50))}))
+    with h5py.File(tmp_path / "subset.h5ad", "r") as file:
+        dataset = file[key]
+        at = dataset.id.get_chunk_info(1).byte_offset + 5000
+    whole = bytearray((tmp_path / "subset.h5ad").read_bytes())
+    whole[at] ^= 1
+    (tmp_path / "subset.h5ad").write_bytes(whole)
+    with pytest.raises(OSError, match="filter returned failure"):
+        join_files(tmp_path / "joined.h5ad", tmp_path / "subset.h5ad", [])

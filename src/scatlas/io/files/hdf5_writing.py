@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -32,8 +33,9 @@ _SMALL_VALUES = 2**16
 _CHUNK_BYTES = 2**18
 # Level of gzip by libdeflate: the size of zlib's default to 10%, in a third of its time.
 _LEVEL = 1
-# Share of its bytes above which an array is not compressed.
-_WORTH_IT = 0.9
+# Share of its bytes above which an array is not compressed, but stored in gzip's format, whose
+# checksum finds damage.
+_WORTH_IT, _STORE = 0.9, 0
 
 
 class _ErrorRecordingFile(io.FileIO):
@@ -87,7 +89,7 @@ def write_h5ad(path: Path | str, adata: AnnData) -> None:
     """Write an AnnData as gzip-compressed h5ad, as ``AnnData.write_h5ad`` does.
 
     Threads compress large arrays of numbers. The bytes do not depend on their number. Arrays that
-    gzip hardly shortens, such as components, are stored as they are.
+    gzip hardly shortens, such as components, have its format and checksum alone.
 
     Text columns with few values become categorical, in ``adata`` and in the file.
     """
@@ -137,27 +139,28 @@ def _write_numbers(
     values = np.ascontiguousarray(values)
     n_rows = max(1, min(len(values), _CHUNK_BYTES * len(values) // max(1, values.nbytes)))
 
-    def compress(number: int) -> bytearray:
+    def compress(number: int, level: int) -> bytearray:
         part = values[number * n_rows : (number + 1) * n_rows]
         if len(part) < n_rows:  # HDF5 has whole chunks alone
             part = np.concatenate(
                 [part, np.zeros((n_rows - len(part), *part.shape[1:]), part.dtype)]
             )
-        return zlib_compress(part.data.cast("B"), _LEVEL)
+        return zlib_compress(part.data.cast("B"), level)
 
     chunk_bytes = n_rows * (values.nbytes // max(1, len(values)))
-    if values.size == 0 or len(compress(0)) > _WORTH_IT * chunk_bytes:
-        return group.create_dataset(name, data=values, maxshape=maxshape)
+    level = _LEVEL if len(compress(0, _LEVEL)) < _WORTH_IT * chunk_bytes else _STORE
     chunks = (n_rows, *values.shape[1:])
     dataset = group.create_dataset(
         *(name, values.shape, values.dtype),
         chunks=chunks,
         maxshape=maxshape,
         compression="gzip",
-        compression_opts=_LEVEL,
+        compression_opts=level,
     )
     n_chunks = -(-len(values) // n_rows)
-    for number, chunk in enumerate(map_in_order(compress, n_chunks, workers=n_cores())):
+    for number, chunk in enumerate(
+        map_in_order(partial(compress, level=level), n_chunks, workers=n_cores())
+    ):
         offset = (number * n_rows, *[0 for _ in chunks[1:]])
         dataset.id.write_direct_chunk(offset, chunk)
     return dataset
