@@ -91,7 +91,7 @@ else:
         rules.embedding.output.embedding,
         *rules.report.output,
         *([rules.by_gene.output.by_gene] if CONFIG.by_gene else []),
-        *([rules.markers.output.table] if CONFIG.markers.by else []),
+        *(rules.markers.output if CONFIG.markers.by else []),
         *([rules.merge_pseudobulk.output.pseudobulk] if CONFIG.pseudobulk else []),
         *([rules.integrate.output.integrated] if CONFIG.integrate else []),
         *([rules.explore.output.page] if CONFIG.explore.page else []),
