@@ -99,12 +99,6 @@ rule atlas:
         map=[ancient(f"{OUT}/map.zarr/zarr.json")] if CONFIG.maps_all_cells else [],
         consensus=f"{OUT}/manifests/consensus.json",
         table=ancient(f"{OUT}/consensus.parquet"),
-        # Users' results that lead to the atlas: one that is lost is made again, though nothing after
-        # it changes.
-        results=[
-            ancient(f"{OUT}/consensus_genes.tsv"),
-            *([ancient(f"{OUT}/umap.h5ad")] if CONFIG.maps_all_cells else []),
-        ],
         script=script("atlas"),
     output:
         atlas=f"{OUT}/atlas.zarr/zarr.json",

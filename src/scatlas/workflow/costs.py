@@ -59,6 +59,7 @@ COSTS = {
     "embedding": Cost(0.5, us_per_cell=10),
     "integrate": Cost(2, us_per_cell=280),  # as neighbors, umap and leiden
     "report": Cost(3, us_per_cell=3),  # [1]
+    "explore_cells": Cost(0.5, us_per_cell=0.1),
     "explore_plate": Cost(0.5, 0.6, 4),
     "explore": Cost(1, us_per_cell=15),  # per cell of the sample
     # New plates on a finished atlas

@@ -350,7 +350,7 @@ class Estimates:
                     extra_mb += STRATUM_MB_PER_CELL * self.atlas.cells
             case "map":
                 extra_mb = self._sample_mb + MAP_MB
-            case "explore_plate" | "explore":
+            case "explore_cells" | "explore_plate" | "explore":
                 extra_mb = PAGE_MB
                 if rule == "explore":
                     extra_mb += PAGE_MB_PER_CELL * self.subset_cells
