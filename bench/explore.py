@@ -4,7 +4,8 @@ The sample has 60 clusters on 14 plates, 380 drugs, 50 cell lines, five numbers 
 ``--copies`` counts each cell of the sample several times, a little moved, so that the pixels are
 those of a large atlas: 100 copies of 1,000,000 cells are 100,000,000. Prints seconds, processor
 seconds and peak memory of the jobs ``explore_cells``, ``explore_plate`` (of one plate, and of all
-cells as one plate) and ``explore``, the bytes of the page, and leaves it for a look or for the browser.
+cells as one plate) and ``explore``, the bytes of the page, and leaves it for a look or for the
+browser.
 
     python bench/explore.py --cells 1000000 --copies 100 --folder build/explore
 """
