@@ -2,8 +2,8 @@
 
 Snakemake checks one file per store, and ignores a missing output while all later outputs exist. It
 misses three cases: a store that lost or changed another of its files; a failed step, whose outputs
-are gone while an older atlas still exists; and a lost ``umap.h5ad``, if the atlas alone is asked
-for. Therefore each step lists its files with size, time and digest in its run record
+are gone while an older atlas still exists; and a lost ``umap.h5ad``, if the target is the atlas
+alone. Therefore each step lists its files with size, time and digest in its run record
 (:func:`run_record`), and the workflow compares them at its start: sizes and times, and the digest
 of a file whose time has changed.
 """
@@ -150,11 +150,11 @@ def check_outputs(manifests: Iterable[Path], *, results: Set[str] = frozenset())
         path = run_record(manifest)
         for name, files in record["outputs"].items():
             output = Path(os.path.normpath(path.parent / name))
-            asked_for = output / "zarr.json" if "zarr.json" in files else output
-            if not asked_for.exists():
+            expected = output / "zarr.json" if "zarr.json" in files else output
+            if not expected.exists():
                 # Snakemake itself notices other outputs that are missing as a whole, if a step
                 # needs them.
-                if str(asked_for) in results:
+                if str(expected) in results:
                     found.to_rerun[manifest] = f"{output} is missing"
             elif _check_output(manifest, output, files, found, changed):
                 found.touched[path] = record
