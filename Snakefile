@@ -46,6 +46,11 @@ if ATLAS:
 
     include: "workflow/rules/new_plates.smk"
 
+    RESULTS = [
+        *rules.map_report.output,
+        *all_plates(str(rules.map_plate.output.mapped)),
+    ]
+
     rule map_plates:
         default_target: True
         input:
@@ -89,9 +94,10 @@ else:
     RESULTS = [
         rules.atlas.output.atlas,
         rules.embedding.output.embedding,
+        rules.consensus.output.genes,
         *rules.report.output,
         *([rules.by_gene.output.by_gene] if CONFIG.by_gene else []),
-        *([rules.markers.output.table] if CONFIG.markers.by else []),
+        *(rules.markers.output if CONFIG.markers.by else []),
         *([rules.merge_pseudobulk.output.pseudobulk] if CONFIG.pseudobulk else []),
         *([rules.integrate.output.integrated] if CONFIG.integrate else []),
         *([rules.explore.output.page] if CONFIG.explore.page else []),

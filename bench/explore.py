@@ -2,8 +2,10 @@
 
 The sample has 60 clusters on 14 plates, 380 drugs, 50 cell lines, five numbers and 2,000 genes.
 ``--copies`` counts each cell of the sample several times, a little moved, so that the pixels are
-those of a large atlas: 100 copies of 1,000,000 cells are 100,000,000. Prints seconds, peak memory
-and bytes of the job ``explore``, and leaves the page for a look or for the browser.
+those of a large atlas: 100 copies of 1,000,000 cells are 100,000,000. Prints seconds, processor
+seconds and peak memory of the jobs ``explore_cells``, ``explore_plate`` (of one plate, and of all
+cells as one plate) and ``explore``, the bytes of the page, and leaves it for a look or for the
+browser.
 
     python bench/explore.py --cells 1000000 --copies 100 --folder build/explore
 """
@@ -41,6 +43,7 @@ from scatlas.workflow.explore._pixels import PlatePixels, codes_of, count_cells
 ROOT = Path(__file__).parents[1]
 N_GENES, GENES_PER_CELL = 2000, 100
 LEVELS = {"leiden": 60, "plate": 14, "cell_line": 50, "drug": 380}
+_TOOK = ("seconds", "processor_seconds", "peak_memory_bytes")
 MOVED = 0.15  # standard deviation of the copies
 
 
@@ -55,16 +58,33 @@ def main() -> None:
     if not umap.exists():
         write_h5ad(umap, simulate(args.cells))
     write_pixels(counted, count(MapCells(umap), args.copies))
-    page, manifest = args.folder / "explore.html", args.folder / "explore.json"
-    command = [sys.executable, ROOT / "scripts/explore.py", "--pixels", f"all={counted}"]
-    command += ["--cells", umap, "--umap", umap, "--html", page, "--manifest", manifest]
-    subprocess.run([*command, "--threads", "2"], check=True)
-    record = json.loads((args.folder / "runs/explore.json").read_text())
-    facts = json.loads(manifest.read_text())
-    for name in ("seconds", "peak_memory_bytes"):
-        print(name, record[name])
+    whole = args.folder / "whole.h5ad"
+    if not whole.exists():
+        cells = ad.read_h5ad(umap)
+        cells.obs["plate"] = pd.Categorical(["all"] * cells.n_obs)
+        write_h5ad(whole, cells)
+    pixels = ["--pixels", args.folder / "one.h5"]
+    page = ["--pixels", f"all={counted}", "--html", args.folder / "explore.html"]
+    run(args.folder, "explore_cells", umap, umap, [])
+    run(args.folder, "explore_plate", umap, umap, ["--plate", "plate 3", *pixels])
+    run(args.folder, "explore_plate", whole, umap, ["--plate", "all", *pixels])
+    facts = run(args.folder, "explore", umap, umap, page)
     for name in ("bytes", "n_cells", "n_points", "n_gene_points", "n_genes"):
         print(name, f"{facts[name]:,}")
+
+
+def run(folder: Path, name: str, cells: Path, umap: Path, options: list[str | Path]) -> dict:
+    """Run a script, print what it took, and return its facts."""
+    manifest = folder / f"{name}.json"
+    command = [sys.executable, ROOT / f"scripts/{name}.py", "--cells", cells, "--umap", umap]
+    command += ["--manifest", manifest, "--threads", "2", *options]
+    subprocess.run(command, check=True)
+    record, facts = (
+        json.loads(path.read_text()) for path in (folder / f"runs/{name}.json", manifest)
+    )
+    took = [f"{key} {record[key]}" for key in _TOOK]
+    print(name, f"{facts.get('n_cells', 0):,} cells:", *took)
+    return facts
 
 
 def simulate(n: int) -> ad.AnnData:

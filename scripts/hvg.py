@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,13 +42,24 @@ def main(argv: list[str] | None = None) -> None:
     add_options(parser, HVG)
     args = parser.parse_args(argv)
     hvg = from_options(args, HVG)
+
+    @cache
+    def inputs() -> tuple[pd.DataFrame, Any, Any, ShareMoments | None]:
+        """Kept cells, genes, the cells of each gene, and the moments of `load` if they fit."""
+        with prefix_errors(f"plate {args.plate}"):
+            cells = read_cells(args.size_factors, ["row", "total_counts", "size_factor"])
+            with open_tables(args.store) as (_, var):
+                names, n_cells = var.index(), var.columns["n_cells_by_counts"].take()
+            moments = stored_moments(args, cells, len(names)) if hvg.flavor == "seurat" else None
+        return cells, names, n_cells, moments
+
     with (
-        script.run_script(args, outputs=[args.table]) as facts,
+        script.run_script(
+            args, outputs=[args.table], needs_gpu=lambda: inputs()[-1] is None
+        ) as facts,
         prefix_errors(f"plate {args.plate}"),
     ):
-        cells = read_cells(args.size_factors, ["row", "total_counts", "size_factor"])
-        with open_tables(args.store) as (_, var):
-            names, n_cells = var.index(), var.columns["n_cells_by_counts"].take()
+        cells, names, n_cells, moments = inputs()
         genes = None
         if args.drop_rare_genes is not None:
             genes = frequent_genes(n_cells, args.drop_rare_genes, source=f"plate {args.plate}")
@@ -55,7 +67,9 @@ def main(argv: list[str] | None = None) -> None:
         if hvg.flavor == "seurat":
             options.pop("flavor")
             target = target_of(cells["total_counts"].to_numpy(), cells["size_factor"].to_numpy())
-            moments = moments_of_cells(args, cells, len(names), target)
+            if moments is None:
+                rows, totals = cells["row"].to_numpy(), cells["total_counts"].to_numpy()
+                moments = share_moments(counts(args), rows, totals, target)
             table = hvg_of_share_moments(moments, names, target, **options)
         else:
             x = counts(args)
@@ -69,18 +83,19 @@ def main(argv: list[str] | None = None) -> None:
             table.to_parquet(path, use_dictionary=False)
 
 
-def moments_of_cells(
-    args: argparse.Namespace, cells: pd.DataFrame, n_genes: int, target: float
-) -> ShareMoments:
-    """Moments of the kept cells: those that `load` took, or else, with the same bits, new ones."""
+def stored_moments(
+    args: argparse.Namespace, cells: pd.DataFrame, n_genes: int
+) -> ShareMoments | None:
+    """Moments of the kept cells that `load` took; None: new ones have the same bits."""
+    if args.moments is None:
+        return None
     rows, totals = cells["row"].to_numpy(), cells["total_counts"].to_numpy()
-    if args.moments is not None:
-        found = read_moments(args.moments, cells_digest(rows, totals), n_genes)
-        if not isinstance(found, str):
-            logger.info("plate %s: load took the moments, no counts are read", args.plate)
-            return found
+    found = read_moments(args.moments, cells_digest(rows, totals), n_genes)
+    if isinstance(found, str):
         logger.info("plate %s: the counts are read, because %s", args.plate, found)
-    return share_moments(counts(args), rows, totals, target)
+        return None
+    logger.info("plate %s: load took the moments, no counts are read", args.plate)
+    return found
 
 
 def counts(args: argparse.Namespace) -> Any:

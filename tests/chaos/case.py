@@ -23,7 +23,7 @@ _SECONDS = 300  # no run of this small atlas takes longer, even on a busy machin
 _MARK = "CHAOS_CASE"
 # Results for users; an atlas is complete without the others.
 _PRODUCTS = ("atlas.zarr", "umap.h5ad", "integrated.h5ad", "pseudobulk.h5ad", "report.html")
-_PRODUCTS += ("manifests/", "figures/", "tables/")
+_PRODUCTS += ("consensus_genes.tsv", "markers.h5ad", "manifests/", "figures/", "tables/")
 # Results that `snakemake atlas` does not make.
 _BEYOND_ATLAS = re.compile(
     r"(integrated|pseudobulk)\.h5ad|report\.html|(figures|tables)/|manifests/pseudobulk/"

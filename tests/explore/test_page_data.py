@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import warnings
 import zlib
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from scatlas.matrix.map_pixels import (
     positions,
     side_for,
 )
-from scatlas.workflow.explore import MapCells, choose
+from scatlas.workflow.explore import MapCells, choose, digests_of_plates
 from scatlas.workflow.explore._build import SCRIPTS, joined_scripts
 from scatlas.workflow.explore._choose import choose_genes
 from scatlas.workflow.explore._pack import coarsen, varints
@@ -294,6 +295,39 @@ def test_plates_of_an_atlas_are_together(tmp_path: Path):
     ]
     with pytest.raises(InputError, match="are not together"):
         MapCells(tmp_path / "b.h5ad").rows_of("p2")
+
+
+@pytest.mark.parametrize("stored", ["h5ad", "zarr"])
+def test_a_digest_changes_with_the_cells_of_its_plate(tmp_path: Path, stored: str):
+    def digests(cells: ad.AnnData) -> dict[str, str]:
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.{stored}"
+        if stored == "h5ad":
+            write_h5ad(path, cells)
+        else:
+            # zarr-python and anndata announce changes.
+            with warnings.catch_warnings(action="ignore"):
+                cells.write_zarr(path, convert_strings_to_categoricals=False)
+        return digests_of_plates(MapCells(path))
+
+    cells = sample(300)
+    before = digests(cells)
+    assert list(before) == list(PLATES)
+    assert digests(cells) == before
+    moved, grouped, named = cells.copy(), cells.copy(), cells.copy()
+    moved.obsm["X_umap"][150, 1] += 1e-3
+    # A new cluster of another plate gives all clusters new codes.
+    clusters = grouped.obs["leiden"].cat.set_categories(["new", *map(str, range(12))])
+    clusters.iloc[250] = "new"
+    grouped.obs["leiden"] = clusters
+    named.obs_names = [*cells.obs_names[:150], "new", *cells.obs_names[151:]]
+
+    def changes(cells: ad.AnnData) -> set[str]:
+        return {plate for plate, text in digests(cells).items() if text != before[plate]}
+
+    assert changes(moved) == {"p2"}
+    assert changes(grouped) == {"p10"}
+    # Which cells the atlas has is in a manifest of the plate; which are in the sample is not.
+    assert changes(named) == ({"p2"} if stored == "h5ad" else set())
 
 
 def test_nothing_of_the_data_is_markup(made: Made):

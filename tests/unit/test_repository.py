@@ -48,6 +48,7 @@ RULES += [
     "group_sums",
     "markers",
     "report",
+    "explore_cells",
     "explore_plate",
     "explore",
     "split",

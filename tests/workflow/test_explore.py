@@ -10,9 +10,11 @@ from pathlib import Path
 
 import anndata as ad
 import h5py
+import numpy as np
 import pandas as pd
 import pytest
 
+from scatlas.datasets import write_plate
 from tests.workflow.conftest import PLATES
 from tests.workflow.runs import Project
 
@@ -26,7 +28,8 @@ def explored(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Projec
     copy = built.copied(tmp_path_factory.mktemp("explore"))
     copy.config["explore"] = {"n_genes": 40}
     copy.write_config()
-    assert copy.build() == {*PLATE_STEPS, "explore", "report"}, "the report shows the config"
+    steps = {"explore_cells", *PLATE_STEPS, "explore", "report"}
+    assert copy.build() == steps, "the report shows the config"
     return copy
 
 
@@ -64,13 +67,42 @@ def test_what_the_config_asks_reruns_what_it_concerns(explored: Project, tmp_pat
     assert meta_of(copy)["n_points"] == 100
     copy.config["explore"] = {"n_genes": 40, "columns": ["leiden", "donor"]}
     copy.write_config()
-    assert copy.build() == {*PLATE_STEPS, "explore", "report"}
+    assert copy.build() == {"explore_cells", *PLATE_STEPS, "explore", "report"}
     assert [column["name"] for column in meta_of(copy)["columns"]] == ["leiden", "donor"]
     copy.config["explore"] = {"columns": ["nothing"]}
     copy.write_config()
     failed = copy.run("results/explore.html")
     assert failed.returncode != 0
     assert "has no obs column 'nothing', which explore.columns names" in failed.stdout
+
+
+def test_other_labels_of_a_plate_count_this_plate_again(
+    explored: Project, plates: dict[str, Path], tmp_path: Path
+):
+    copy = explored.copied(tmp_path / "copy")
+    adata = ad.read_h5ad(plates["p2"])
+    kept = np.flatnonzero(adata.obs["pass_filter"] == "full")
+    lines = adata.obs["cell_line"].copy()
+    first = kept[0]
+    other = next(i for i in kept if lines.iloc[i] != lines.iloc[first])
+    lines.iloc[[first, other]] = lines.iloc[[other, first]].to_numpy()
+    adata.obs["cell_line"] = lines
+    write_plate(tmp_path / "p2.h5ad", adata)
+    copy.write_plates(plates | {"p2": tmp_path / "p2.h5ad"})
+    before = copy.outputs()
+
+    ran = copy.build("results/explore.html")
+
+    assert {"load/p2", "atlas", "explore_cells", "explore"} <= ran
+    assert ran & PLATE_STEPS == {"explore_plate/p2"}
+    after = copy.outputs()
+    pixels = [name for name in after if name.endswith("pixels.h5")]
+    assert [name for name in pixels if after[name] != before[name]] == ["plates/p2/pixels.h5"]
+    assert after["explore.html"] != before["explore.html"]
+
+    copy.config["umap"] = {"min_dist": 0.3}
+    copy.write_config()
+    assert copy.build("results/explore.html") >= PLATE_STEPS, "all cells have other places"
 
 
 def test_a_sample_without_markers_and_its_map_after_mixing(explored: Project, tmp_path: Path):

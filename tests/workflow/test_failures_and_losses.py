@@ -190,6 +190,22 @@ def test_a_file_with_other_bytes_ends_with_the_command_that_mends_it(atlas: Proj
     assert {name for name in before if name.startswith("atlas.zarr")} <= set(after)
 
 
+@pytest.mark.parametrize("name", ["umap.h5ad", "consensus_genes.tsv"])
+def test_a_damaged_result_before_the_atlas_is_made_again_for_the_atlas_alone(
+    built: Project, tmp_path: Path, name: str
+):
+    project = built.copied(tmp_path / "project")
+    before = project.outputs()
+    path = project.results / name
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
+    assert f"(rm -r results/{name})" in project.run("atlas").stdout
+    path.unlink()
+    project.build("atlas")
+    assert_same_outputs(project.outputs(), before)
+
+
 def test_results_whose_making_snakemake_forgot_are_made_again(atlas: Project):
     """Snakemake could not notice a changed config."""
     shutil.rmtree(atlas.folder / ".snakemake")
@@ -284,9 +300,12 @@ def test_an_emptied_manifest_is_written_again(atlas: Project):
     assert_same_outputs(atlas.outputs(), before)
 
 
-def test_a_deleted_picture_is_drawn_again(full: Project, tmp_path: Path):
+def test_a_deleted_picture_and_a_deleted_table_are_made_again(full: Project, tmp_path: Path):
     project = full.copied(tmp_path / "project")
     before = project.outputs()
+    (project.results / "markers.h5ad").unlink()
+    assert project.build() == {"markers", "report"}
+    assert_same_outputs(project.outputs(), before)
     (project.results / "figures/cells_kept.png").unlink()
     next((project.results / "figures/umap").glob("*.png")).unlink()
     assert project.build() == {"report"}

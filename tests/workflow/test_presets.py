@@ -22,7 +22,8 @@ pytestmark = pytest.mark.workflow
 PLATE_RULES = ("load", "qc_filter", "normalize", "hvg", "select_genes")
 PLATE_RULES += ("group_sums", "explore_plate")
 ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "base", "subset", *SAMPLE_STEPS, "map")
-ATLAS_RULES += ("atlas", "by_gene", "cell_groups", "markers", "report", "explore")
+ATLAS_RULES += ("atlas", "by_gene", "cell_groups", "markers", "report")
+ATLAS_RULES += ("explore_cells", "explore")
 GPU_RULES = ("hvg", "select_genes", "pca", "neighbors", "umap", "leiden", "map", "integrate")
 ON_DEMAND = (
     "simulate",
@@ -147,7 +148,7 @@ def test_every_rule_says_what_it_needs_and_where_it_reports(rule: str):
     # Steps that read a plate's counts again go on with it before the next plate is loaded.
     follows_load = rule in ("qc_filter", "doublets", "normalize", "hvg", "pseudobulk")
     assert parts.get("priority") == ("1" if follows_load else None)
-    alone = ("simulate", "split", "consensus", "cell_groups", "explore", "publish")
+    alone = ("simulate", "split", "consensus", "cell_groups", "explore_cells", "explore", "publish")
     assert ("group" in parts) == (rule not in alone)
     assert parts["conda"] == '"../../envs/cpu.yaml"'
     assert (ROOT / "workflow/rules" / parts["conda"].strip('"')).resolve().is_file()

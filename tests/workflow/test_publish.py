@@ -86,6 +86,7 @@ def test_outdir_on_s3(s3: Any, tmp_path: Path, plates: dict[str, Path], monkeypa
     assert done.returncode == 0, done.stdout[-6000:]
     folder = project.folder / "results" / BUCKET / "team/atlas"
     names = {"atlas.zarr", "by_gene.zarr", "umap.h5ad", "report.html", "figures", "tables"}
+    names.add("consensus_genes.tsv")
     assert_complete(s3, folder, "team/atlas", names)
 
     # Readers.

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import psutil
 import pytest
 
 from scatlas.datasets import write_plate
+from scatlas.workflow.integrity import run_record
 from tests.workflow.conftest import CONFIG, PLATES, SAMPLE_STEPS
 from tests.workflow.runs import ROOT, Project, assert_same_outputs
 
@@ -48,6 +50,38 @@ def test_every_step_runs_once_and_then_there_is_nothing_to_do(copy: Project):
     assert again.returncode == 0
     assert "Nothing to be done" in again.stdout
     assert copy.records() == before
+
+
+NO_CUPY = """
+import runpy, sys
+sys.modules["cupy"] = None  # its import fails
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_hvg_starts_no_gpu_if_load_took_the_moments(built: Project, tmp_path: Path):
+    plate = built.results / "plates/p1"
+    table, manifest = tmp_path / "hvg.parquet", tmp_path / "hvg.json"
+
+    def hvg(*moments: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [
+                *(sys.executable, "-c", NO_CUPY, "scripts/hvg.py", "--plate", "p1"),
+                *("--store", plate / "counts.zarr", "--n-top-genes", "150", "--min-cells", "0"),
+                *("--size-factors", plate / "size_factors.parquet", "--table", table),
+                *("--manifest", manifest, "--backend", "gpu", "--threads", "1", *moments),
+            ],
+            cwd=ROOT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    done = hvg("--moments", plate / "moments.parquet")
+    assert done.returncode == 0, done.stderr
+    assert table.read_bytes() == (plate / "hvg.parquet").read_bytes()
+    assert "backend" not in json.loads(run_record(manifest).read_bytes())
+    failed = hvg()
+    assert failed.returncode == 1
+    assert "CuPy is not installed" in failed.stderr
 
 
 def test_a_changed_plate_that_leaves_the_consensus_touches_no_other_plate(

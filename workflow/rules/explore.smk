@@ -6,13 +6,53 @@ MAPPED = "atlas" if CONFIG.maps_all_cells else "embedding"
 MAPPED_CELLS = "atlas.zarr/zarr.json" if CONFIG.maps_all_cells else "umap.h5ad"
 
 
-rule explore_plate:
+# A checkpoint, so that Snakemake compares its digests after they are made: only plates whose cells,
+# places or clusters have changed are counted again, or all if the page has other columns, genes or
+# bounds.
+checkpoint explore_cells:
     input:
         mapped=f"{OUT}/manifests/{MAPPED}.json",
         cells=ancient(f"{OUT}/{MAPPED_CELLS}"),
         embedding=rules.embedding.output.manifest,
         umap=ancient(rules.embedding.output.embedding),
         markers_manifest=[f"{OUT}/manifests/markers.json"] if CONFIG.markers.by else [],
+        markers=[ancient(f"{OUT}/tables/markers.tsv")] if CONFIG.markers.by else [],
+        script=script("explore_cells"),
+    output:
+        manifest=f"{OUT}/manifests/explore_cells.json",
+    log:
+        f"{OUT}/logs/explore_cells.log",
+    benchmark:
+        f"{OUT}/benchmarks/explore_cells/atlas.tsv"
+    retries: 2
+    conda:
+        "../../envs/cpu.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory("explore_cells"),
+        runtime=runtime("explore_cells"),
+        attempt=which_attempt,
+    params:
+        options=options(CONFIG.explore.content),
+        cells=cells_option(),
+        markers=markers_option(),
+        code=code("explore_cells"),
+    message:
+        "what the pixels of each plate depend on"
+    shell:
+        f"{RUN}"
+        " {input.script:q} {params.cells} --umap {input.umap:q} {params.markers}"
+        " {params.options}"
+        f"{STEP_TAIL}"
+
+
+rule explore_plate:
+    input:
+        # The plate's values and labels; the digests hold what other plates may change.
+        select_genes=rules.select_genes.output.manifest,
+        digests=ancient(explore_digests),
+        cells=ancient(f"{OUT}/{MAPPED_CELLS}"),
+        umap=ancient(rules.embedding.output.embedding),
         markers=[ancient(f"{OUT}/tables/markers.tsv")] if CONFIG.markers.by else [],
         script=script("explore_plate"),
     output:
@@ -35,6 +75,8 @@ rule explore_plate:
         small_plates=1,
         attempt=which_attempt,
     params:
+        digests=digests_of_pixels,
+        labels=plate_labels,
         options=options(CONFIG.explore.content),
         cells=cells_option(),
         markers=markers_option(),
@@ -50,6 +92,8 @@ rule explore_plate:
 
 rule explore:
     input:
+        # Else it would not wait for pixels that the checkpoint adds to the run.
+        explore_cells=f"{OUT}/manifests/explore_cells.json",
         plates=each(f"{OUT}/manifests/explore_plate/{{plate}}.json"),
         pixels=ancient(each(f"{OUT}/plates/{{plate}}/pixels.h5")),
         mapped=f"{OUT}/manifests/{MAPPED}.json",

@@ -43,7 +43,7 @@ def compare_outputs():
     if existing != results:  # a first run
         return Findings()
     try:
-        return check_outputs(OUTPUTS)
+        return check_outputs(OUTPUTS, results=set(map(os.path.normpath, RESULTS)))
     except ScatlasError as error:
         raise WorkflowError(str(error)) from error
 
@@ -83,9 +83,9 @@ def is_current(manifest, record):
 
 @cache
 def rerun_unfinished_steps():
-    """Make Snakemake rerun failed steps, whose outputs are missing: it ignores a missing output
-    while all outputs after it exist. The input function of `load`, which every target needs, calls
-    this."""
+    """Make Snakemake rerun failed steps and those of users' results that are missing: it ignores a
+    missing output while all outputs after it exist. The input function of `load`, which every
+    target needs, calls this."""
     if workflow.dag is None or not workflow.is_main_process:
         return
     forgotten = [
@@ -115,7 +115,7 @@ def rerun_unfinished_steps():
         )
     for manifest, reason in FINDINGS.to_rerun.items():
         if run_record(manifest).exists():
-            logger.info(f"{reason}: its step runs again")
+            logger.info(f"{reason}: its step runs again, if it is part of this run")
     for reason in FINDINGS.incomplete.values():
         logger.info(f"{reason}: it is made again where it is needed")
     workflow.dag.forcefiles.update(

@@ -3,8 +3,9 @@
 Sources, in ``bench/results``: [1] ``scaling-2026-11-23``, the difference between 800,000 and 50,000
 cells with two threads; [2] ``samples-140-2026-11-25``, jobs of 3,000 cells with one thread; [3]
 ``map-2026-11-25``, processor seconds; [4] ``gpu-scale_out-2026-11-22`` with seven threads, without
-the starts of processes; [5] ``gpu-workflow-2026-11-25``, two jobs of eight threads at a time. A
-line without such a number is a guess from similar work.
+the starts of processes; [5] ``gpu-workflow-2026-11-25``, two jobs of eight threads at a time; [6]
+``explore-2026-11-25``, processor seconds. A line without such a number is a guess from similar
+work.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ COSTS = {
     "embedding": Cost(0.5, us_per_cell=1),  # copies what is compressed
     "integrate": Cost(2, us_per_cell=280),  # as neighbors, umap and leiden
     "report": Cost(3, us_per_cell=3),  # [1]
-    "explore_plate": Cost(0.5, 0.6, 4),
+    "explore_cells": Cost(0.5, us_per_cell=0.3),  # [6], and US_PER_PAGE_CELL
+    "explore_plate": Cost(0.5, us_per_cell=4.2),  # [6], and US_PER_PAGE_CELL
     "explore": Cost(1, us_per_cell=15),  # per cell of the sample
     # New plates on a finished atlas
     "reference": Cost(0.5, 15, 300),  # three passes like hvg, then neighbours
@@ -79,6 +81,8 @@ NS_PER_MOMENT = 2.1
 # costs as much as select_genes.
 NS_PER_COMPONENT = 23
 NS_PER_GENE_CUBED = 1
+# explore_cells and explore_plate read the labels of the sample, per cell of it [6].
+US_PER_PAGE_CELL = 1.2
 US_PER_HARMONY_COMPONENT = 2  # per cell, for Harmony's usual number of rounds
 # markers reads sums of 20 groups and 20,000 genes from each plate.
 MARKERS_PLATE_S = 0.1

@@ -1,10 +1,11 @@
 """Comparison of the outputs of earlier steps with the files that the steps have written.
 
 Snakemake checks one file per store, and ignores a missing output while all later outputs exist. It
-misses two cases: a store that lost or changed another of its files, and a failed step, whose
-outputs are gone while an older atlas still exists. Therefore each step lists its files with size,
-time and digest in its run record (:func:`run_record`), and the workflow compares them at its start:
-sizes and times, and the digest of a file whose time has changed.
+misses three cases: a store that lost or changed another of its files; a failed step, whose outputs
+are gone while an older atlas still exists; and a lost ``umap.h5ad``, if the target is the atlas
+alone. Therefore each step lists its files with size, time and digest in its run record
+(:func:`run_record`), and the workflow compares them at its start: sizes and times, and the digest
+of a file whose time has changed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from scatlas.errors import InputError
 from scatlas.io.files.checksums import file_digest, json_bytes, text_digest, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Set
 
 logger = logging.getLogger(__name__)
 # Outputs that one message names at most.
@@ -123,13 +124,16 @@ def refuse_damaged_inputs(manifest: Path) -> None:
         raise InputError(msg)
 
 
-def check_outputs(manifests: Iterable[Path]) -> Findings:
+def check_outputs(manifests: Iterable[Path], *, results: Set[str] = frozenset()) -> Findings:
     """Compare the outputs of steps with their run records.
 
     Parameters
     ----------
     manifests
         Manifest of each step of a workflow, whether it exists or not.
+    results
+        Outputs that users keep, a store by its ``zarr.json``: a step that has lost one runs again.
+        All other outputs may be missing completely.
 
     Raises
     ------
@@ -146,7 +150,13 @@ def check_outputs(manifests: Iterable[Path]) -> Findings:
         path = run_record(manifest)
         for name, files in record["outputs"].items():
             output = Path(os.path.normpath(path.parent / name))
-            if _check_output(manifest, output, files, found, changed):
+            expected = output / "zarr.json" if "zarr.json" in files else output
+            if not expected.exists():
+                # Snakemake itself notices other outputs that are missing as a whole, if a step
+                # needs them.
+                if str(expected) in results:
+                    found.to_rerun[manifest] = f"{output} is missing"
+            elif _check_output(manifest, output, files, found, changed):
                 found.touched[path] = record
         if manifest not in found.to_rerun:
             found.intact[manifest] = record
@@ -176,11 +186,7 @@ def _check_output(
     found: Findings,
     changed: dict[Path, str],
 ) -> bool:
-    """Compare one output; return whether times of its files changed, which are then updated."""
-    is_store = "zarr.json" in files
-    # Snakemake itself notices an output that is missing as a whole, if a step needs it.
-    if not (output / "zarr.json" if is_store else output).exists():
-        return False
+    """Compare an existing output; return whether times of files changed, which are then updated."""
     missing = []
     touched = []
     for name, (size, time, _) in files.items():
@@ -195,7 +201,7 @@ def _check_output(
             touched.append(name)
     if missing:
         lacks = f"{output} lacks {missing[0]} ({len(missing):,} of {len(files):,} files)"
-        if is_store:
+        if "zarr.json" in files:
             found.incomplete[output] = lacks
         else:
             found.to_rerun[manifest] = lacks

@@ -34,6 +34,7 @@ from scatlas.workflow.costs import (
     NS_PER_MOMENT,
     PLATE_S,
     US_PER_HARMONY_COMPONENT,
+    US_PER_PAGE_CELL,
     Cost,
 )
 from scatlas.workflow.job_environment import kept_cells
@@ -352,7 +353,7 @@ class Estimates:
                     extra_mb += STRATUM_MB_PER_CELL * self.atlas.cells
             case "map":
                 extra_mb = self._sample_mb + MAP_MB
-            case "explore_plate" | "explore":
+            case "explore_cells" | "explore_plate" | "explore":
                 extra_mb = PAGE_MB
                 if rule == "explore":
                     extra_mb += PAGE_MB_PER_CELL * self.subset_cells
@@ -384,12 +385,14 @@ class Estimates:
         `loads`: the run loads the plate, and so takes the moments for ``hvg`` meanwhile if the
         bounds tell for which cells.
         """
-        on_gpu = self.gpus(rule, plate) > 0
+        takes_moments = loads and rule in ("load", "hvg") and "bounds" in kept_cells(self._config)
+        # With moments of `load`, hvg starts no GPU.
+        on_gpu = self.gpus(rule, plate) > 0 and not (takes_moments and rule == "hvg")
         fixed = self._cost(rule, plate).fixed_s + GPU_START_S * on_gpu
         if rule in ("consensus", "report"):
             fixed += PLATE_S * len(self._plates)
         seconds = self.core_seconds(rule, plate)
-        if loads and rule in ("load", "hvg") and "bounds" in kept_cells(self._config):
+        if takes_moments:
             moments = 1e-9 * NS_PER_MOMENT * self.plate(plate).values
             seconds = seconds + moments if rule == "load" else 0
         values = self.plate(plate).values if plate else self.atlas.values
@@ -425,6 +428,8 @@ class Estimates:
                 return MARKERS_PLATE_S * len(self._plates)
             case "harmony":
                 return self._harmony_seconds(size.cells)
+            case "explore_cells" | "explore_plate":
+                return seconds + 1e-6 * US_PER_PAGE_CELL * self.subset_cells
             case "integrate" if not self._config.harmony:
                 return seconds + self._harmony_seconds(size.cells)
         return seconds

@@ -20,7 +20,7 @@ import platform
 import shutil
 import sys
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from fractions import Fraction
 from functools import cache
 from importlib import import_module
@@ -121,7 +121,11 @@ def parser(
 
 @contextmanager
 def run_script(
-    args: argparse.Namespace, *, outputs: list[Path], reports: list[Path] | None = None
+    args: argparse.Namespace,
+    *,
+    outputs: list[Path],
+    reports: list[Path] | None = None,
+    needs_gpu: Callable[[], bool] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Context of a script's work: set threads and device, then write manifest and run record.
 
@@ -133,6 +137,8 @@ def run_script(
         Files and stores that the script writes; the manifest holds their checksums.
     reports
         Further files and folders that it writes, which differ between equal runs.
+    needs_gpu
+        Asked before a GPU is locked and started: False if this run needs none, by its inputs.
 
     Yields
     ------
@@ -163,13 +169,15 @@ def run_script(
         device_record: dict[str, Any] = {}
         skipped: PlateLeftOut | None = None
         try:
+            with _store_refusal(args, refusal):
+                check_previous(args)
+                needs_device = not (_may_use_gpu(args) and needs_gpu) or needs_gpu()
             with (
-                _use_device(args, device_record),
+                _use_device(args, device_record) if needs_device else nullcontext(),
                 use_threads(args.threads, **_in_flight(args)),
                 progress(name),
                 _store_refusal(args, refusal),
             ):
-                check_previous(args)
                 yield facts
         except PlateLeftOut as error:
             skipped = error
@@ -312,11 +320,17 @@ def _causes(error: BaseException | None) -> list[BaseException]:
     return causes
 
 
+def _may_use_gpu(args: argparse.Namespace) -> bool:
+    """Whether the options allow a GPU or ask for workers of Dask."""
+    requested = getattr(args, "backend", None)
+    return requested is not None and (requested != "cpu" or bool(args.cluster))
+
+
 @contextmanager
 def _use_device(args: argparse.Namespace, record: dict[str, Any]) -> Iterator[None]:
     """Context with the GPU that the options request; its facts are added to the record."""
     requested = getattr(args, "backend", None)
-    if requested is None or (requested == "cpu" and not args.cluster):
+    if not _may_use_gpu(args):
         record |= {"backend": "cpu"} if requested else {}
         yield
         return

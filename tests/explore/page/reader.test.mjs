@@ -8,7 +8,7 @@ const { findEntries, searchEntries } = await PAGE("search");
 const { readLink, writeLink } = await PAGE("permalink");
 const { cellsTsv, escapeXml, fileName, legendSvg } = await PAGE("export");
 const { legendRows } = await PAGE("legend");
-const { spreadOrder } = await PAGE("view");
+const { spreadOrder } = await PAGE("points");
 const { Atlas, NO_CODE } = await PAGE("atlas");
 
 const HOSTILE = "<img src=x onerror='1'>\"&:,=";

@@ -109,6 +109,17 @@ def test_a_shortened_file_is_noticed_whatever_its_time(results: Path):
         path.write_bytes(kept)
 
 
+def test_only_users_results_may_not_be_missing(results: Path):
+    store, table = results / "plates/p1/counts.zarr", results / "plates/p1/table.tsv"
+    (store / "zarr.json").unlink()
+    table.unlink()
+    assert check_outputs([manifest(results)]).to_rerun == {}
+    for path, name in ((store / "zarr.json", store), (table, table)):
+        found = check_outputs([manifest(results)], results={str(path)})
+        assert found.to_rerun == {manifest(results): f"{name} is missing"}
+        assert found.intact == {}
+
+
 def test_files_that_were_only_touched_are_read_once(results: Path, monkeypatch):
     for path in every_file(results / "plates"):
         os.utime(path)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from scatlas.workflow.explore._build import build
     from scatlas.workflow.explore._cells import MapCells
     from scatlas.workflow.explore._choose import choose
+    from scatlas.workflow.explore._digests import digest_of_page, digests_of_plates
     from scatlas.workflow.explore._pixels import add_plates, count_plate, write_pixels
 
 _EXPORTS = {
@@ -18,9 +19,20 @@ _EXPORTS = {
     "build": "_build",
     "choose": "_choose",
     "count_plate": "_pixels",
+    "digest_of_page": "_digests",
+    "digests_of_plates": "_digests",
     "write_pixels": "_pixels",
 }
-__all__ = ["MapCells", "add_plates", "build", "choose", "count_plate", "write_pixels"]
+__all__ = [
+    "MapCells",
+    "add_plates",
+    "build",
+    "choose",
+    "count_plate",
+    "digest_of_page",
+    "digests_of_plates",
+    "write_pixels",
+]
 
 
 __getattr__, __dir__ = exports(__name__, _EXPORTS)

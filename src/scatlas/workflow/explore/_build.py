@@ -37,8 +37,9 @@ _COUNTS_SHARE, _POINTS_SHARE = 0.3, 0.8
 # A module follows those that it imports.
 SCRIPTS = (
     *("unpack", "colours", "scales", "atlas", "camera", "density", "webgl", "canvas"),
-    *("selection", "legend", "search", "permalink", "export", "view", "panel", "pointer"),
-    *("finder", "main"),
+    *("points", "background", "labels", "overlay", "selection", "legend", "search"),
+    *("permalink", "export", "view", "panel", "pointer", "finder", "files", "controls"),
+    *("legends", "selection_facts", "explorer", "main"),
 )
 _HIGH_MEAN = 99  # per cent of the pixels
 _MOST_PAIRS_PER_BYTE = 1.5  # of level and pixel: more never fit

@@ -42,11 +42,16 @@ class MapCells:
     @contextmanager
     def open(self) -> Iterator[StoredGroup]:
         """Root group of the store."""
-        if self.path.suffix == ".h5ad":
+        if self.is_sample:
             with h5py.File(self.path, "r") as file:
                 yield file
         else:
             yield open_with_zarr_python(self.path)
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether the store is the sample."""
+        return self.path.suffix == ".h5ad"
 
     @property
     def n_cells(self) -> int:
@@ -99,26 +104,39 @@ class MapCells:
         Raises
         ------
         InputError
-            The cells of the plate are not together.
+            The cells of a plate are not together.
         """
+        return self.rows_by_plate().get(plate, (0, 0))
+
+    def rows_by_plate(self) -> dict[str, tuple[int, int]]:
+        """First row of each plate and the row after its last, in the order of the plates.
+
+        Raises
+        ------
+        InputError
+            The cells of a plate are not together.
+        """
+        rows: dict[str, tuple[int, int]] = {}
         with self.open() as root:
             column = self._column(root, "plate")
-            found: list[NDArray[np.int64]] = []
+            is_categorical = column.kind == "categorical"
             for lo, hi in column.spans(wide=True):
-                if column.kind == "categorical":
-                    is_plate = np.append(column.categories.astype(str) == plate, False)  # -1: none
-                    is_here = is_plate[column.values(lo, hi)]
-                else:
-                    is_here = column.text(lo, hi) == plate
-                found.append(lo + np.flatnonzero(is_here))
-        rows = np.concatenate([np.empty(0, np.int64), *found])
-        if not rows.size:
-            return 0, 0
-        first, last = int(rows[0]), int(rows[-1])
-        if last - first + 1 != rows.size:
-            msg = f"{self.path}: the cells of plate {plate!r} are not together: build it again"
-            raise InputError(msg)
-        return first, last + 1
+                plates = column.values(lo, hi) if is_categorical else column.text(lo, hi)
+                starts = np.flatnonzero(np.append(True, plates[1:] != plates[:-1])).tolist()
+                for start, end in zip(starts, [*starts[1:], hi - lo], strict=True):
+                    if is_categorical and plates[start] < 0:
+                        continue
+                    value = plates[start]
+                    plate = str(column.categories[value] if is_categorical else value)
+                    first, last = rows.get(plate, (lo + start, lo + start))
+                    if last != lo + start:
+                        msg = (
+                            f"{self.path}: the cells of plate {plate!r} are not together: build it "
+                            "again"
+                        )
+                        raise InputError(msg)
+                    rows[plate] = first, lo + end
+        return rows
 
     def expression(
         self, lo: int, hi: int, genes: NDArray[np.int64], **sizes: Any

@@ -1,25 +1,17 @@
-// One map: density, points, names on the map, and what the pointer does on it.
-import { HIGHEST_EXPRESSION, HIGHEST_NUMBER, NO_CODE } from "./atlas.js";
+// One map: what it shows of the atlas, its layers, and how they are drawn.
+import { cellCounts, pictureOf } from "./background.js";
 import { openCanvas } from "./canvas.js";
 import { clampTo } from "./camera.js";
-import { categoryColours, expressionColour, MISSING, viridis } from "./colours.js";
-import {
-  countPoints, denseCounts, pictureOfCounts, pictureOfLevels, pictureOfMeans, pictureOfPoints,
-  sideOfPicture,
-} from "./density.js";
-import { shortName } from "./scales.js";
+import { categoryColours } from "./colours.js";
+import { pictureOfCounts } from "./density.js";
+import { labelsOf } from "./labels.js";
+import { drawOverlay } from "./overlay.js";
+import { codesOf, paletteOf, PLAIN, spreadOrder } from "./points.js";
 import { openWebgl } from "./webgl.js";
 
-// Code of points that a view does not show at all.
-const NOT_SHOWN = 0xfffe;
-const PLAIN = [60, 90, 130];
 // Up to this many cells are points from the start; of more, density until the reader zooms in.
 const MOST_POINTS_FIRST = 200_000;
 const ZOOM_OF_POINTS = 2.5;
-// Names on the map, of columns with more categories than colours tell apart.
-const FEW_LEVELS = 7;
-const MOST_LABELS = 60;
-const NEAR_WINDOWS = 3; // of 32 across the map
 // While the map moves: milliseconds per frame, and points at first and at least.
 const SLOWEST_FRAME = 33;
 const FIRST_MOVING = 100_000;
@@ -59,71 +51,29 @@ export class View {
 
   /** The picture of all cells alone, before the rest of the page is there. */
   async showFirst() {
-    const { counts, side } = await this.cellCounts();
+    const { counts, side } = await cellCounts(this.atlas);
     this.renderer.setPicture(pictureOfCounts(counts, side, PLAIN));
   }
 
-  async cellCounts() {
-    const side = sideOfPicture(this.atlas.n_cells, this.atlas.side);
-    const counts = await this.atlas.once(`dense-${side}`, async () =>
-      denseCounts(await this.atlas.cells(), this.atlas.side, side),
-    );
-    return { counts, side };
-  }
-
   /** Load what the view shows: `color`, `map`, `only` and the hidden levels. */
-  async load(view, hidden) {
+  async load(state, hidden) {
     const { atlas } = this;
-    this.view = view;
-    const column = atlas.columns[view.color.index];
-    const isCategory = view.color.kind === "column" && column.kind === "category";
+    this.state = state;
+    const column = atlas.columns[state.color.index];
+    const isCategory = state.color.kind === "column" && column.kind === "category";
     const hiddenNames = (isCategory && hidden.get(column.name)) || new Set();
-    this.places = await atlas.places(view.map);
+    this.places = await atlas.places(state.map);
     this.colours = isCategory ? categoryColours(column.levels.length) : [];
     this.isVisible = isCategory ? column.levels.map((name) => !hiddenNames.has(name)) : [];
-    const codes = await this.codesOf(view);
-    this.palette = this.paletteOf(view.color, isCategory);
+    const codes = await codesOf(atlas, state);
+    this.palette = paletteOf(state.color, this.colours, this.isVisible);
     this.codes = codes;
     this.nShown = 0;
     for (let i = 0; i < codes.length; i++) if (this.shows(i)) this.nShown++;
     this.upload();
-    this.renderer.setPicture(await this.pictureOf(view, codes, isCategory));
-    this.labels = isCategory ? await this.labelsOf(view.color.index, column) : [];
+    this.renderer.setPicture(await pictureOf(this, codes, isCategory));
+    this.labels = isCategory ? await labelsOf(atlas, state.color.index, state.map) : [];
     this.ready = true;
-  }
-
-  async codesOf({ color, only }) {
-    const { atlas } = this;
-    let codes;
-    if (color.kind === "gene") codes = await atlas.geneCodes(color.index);
-    else if (color.kind === "column") codes = await atlas.codes(color.index);
-    else codes = new Uint16Array(atlas.n_points);
-    if (!only) return codes;
-    const index = atlas.columnOf.get(only.column);
-    const level = atlas.columns[index].levels.indexOf(only.level);
-    const others = await atlas.codes(index);
-    return codes.map((code, i) => (others[i] === level ? code : NOT_SHOWN));
-  }
-
-  paletteOf(color, isCategory) {
-    const rgba = new Uint8Array(4 * (NO_CODE + 1));
-    const set = (code, rgb, alpha) => rgba.set([...rgb, alpha], 4 * code);
-    if (color.kind === "gene") {
-      for (let code = 0; code <= HIGHEST_EXPRESSION; code++) {
-        set(code, expressionColour(code / HIGHEST_EXPRESSION), 220);
-      }
-    } else if (isCategory) {
-      this.colours.forEach((rgb, level) => this.isVisible[level] && set(level, rgb, 220));
-      if (this.isVisible.every(Boolean)) set(NO_CODE, MISSING, 160);
-    } else if (color.kind === "column") {
-      for (let code = 0; code <= HIGHEST_NUMBER; code++) {
-        set(code, viridis(code / HIGHEST_NUMBER), 220);
-      }
-      set(NO_CODE, MISSING, 160);
-    } else {
-      set(0, PLAIN, 160);
-    }
-    return rgba;
   }
 
   /** Whether a point is shown; a selection takes these alone. */
@@ -158,78 +108,6 @@ export class View {
     this.renderer.setChosen(chosen);
   }
 
-  /** Density of all cells where the page has their counts, else of the points. */
-  async pictureOf({ color, map, only }, codes, isCategory) {
-    const { atlas } = this;
-    this.isOfAllCells = true;
-    if (map === 0 && !only) {
-      const { counts, side } = await this.cellCounts();
-      if (color.kind === "cells") return pictureOfCounts(counts, side, PLAIN);
-      if (isCategory) {
-        const histogram = await atlas.levelCounts(color.index);
-        const isVisible = (level) => this.isVisible[level];
-        return pictureOfLevels(counts, side, histogram, this.colours, isVisible);
-      }
-      const isGene = color.kind === "gene";
-      // Means are far below the highest values: their scale ends at the highest mean.
-      const colourOf = isGene
-        ? (mean) => expressionColour(mean / HIGHEST_EXPRESSION)
-        : (mean) => (mean === 255 ? MISSING : viridis(mean / HIGHEST_NUMBER));
-      const [pixels, means] = [await atlas.meanPixels(), await atlas.means(color)];
-      return pictureOfMeans(counts, side, pixels, means, atlas.means_side, colourOf);
-    }
-    if (map === 0 && color.kind === "cells") {
-      const index = atlas.columnOf.get(only.column);
-      const wanted = atlas.columns[index].levels.indexOf(only.level);
-      const { counts, side } = await this.cellCounts();
-      const histogram = await atlas.levelCounts(index);
-      const colours = atlas.columns[index].levels.map(() => PLAIN);
-      return pictureOfLevels(counts, side, histogram, colours, (level) => level === wanted);
-    }
-    this.isOfAllCells = false;
-    const side = sideOfPicture(this.nShown, 256);
-    if (color.kind === "cells") {
-      const counts = countPoints(this.places, side, (i) => codes[i] === 0);
-      return pictureOfCounts(counts, side, PLAIN);
-    }
-    return pictureOfPoints(this.places, side, codes, this.palette);
-  }
-
-  /** Names of levels where most of their cells are. */
-  async labelsOf(index, column) {
-    if (column.levels.length <= FEW_LEVELS || this.view.map !== 0) return [];
-    const { keys, counts, sizes, side } = await this.atlas.levelCounts(index);
-    const windows = Math.min(32, side);
-    const step = side / windows;
-    const best = new Map();
-    const found = new Map();
-    for (let k = 0; k < keys.length; k++) {
-      const level = Math.floor(keys[k] / (side * side));
-      const pixel = keys[k] % (side * side);
-      const row = Math.floor(Math.floor(pixel / side) / step);
-      const key = level * windows * windows + row * windows + Math.floor((pixel % side) / step);
-      const n = (found.get(key) ?? 0) + counts[k];
-      found.set(key, n);
-      if (n > (best.get(level)?.n ?? 0)) best.set(level, { n, key });
-    }
-    const middles = new Map(); // of the cells near the window with most of them
-    for (const [key, n] of found) {
-      const level = Math.floor(key / (windows * windows));
-      const [x, y] = windowOf(key, windows);
-      const [x0, y0] = windowOf(best.get(level).key, windows);
-      if (Math.max(Math.abs(x - x0), Math.abs(y - y0)) > NEAR_WINDOWS) continue;
-      const sum = middles.get(level) ?? [0, 0, 0];
-      middles.set(level, [sum[0] + n * x, sum[1] + n * y, sum[2] + n]);
-    }
-    const labels = [];
-    for (const [level, [x, y, n]] of middles) {
-      if (n < 0.25 * sizes[level]) continue; // spread over the map
-      const place = { x: (x / n + 0.5) / windows, y: (y / n + 0.5) / windows };
-      labels.push({ level, ...place, name: shortName(column.levels[level], 18), n: sizes[level] });
-    }
-    return labels.sort((a, b) => b.n - a.n).slice(0, MOST_LABELS);
-  }
-
   /** How the layers are mixed: opacity of the density, and points. */
   layers(camera, layer) {
     const { atlas } = this;
@@ -257,7 +135,7 @@ export class View {
       opacity, count: shown, size: this.pointSize(camera), dims: Boolean(this.chosen),
     });
     this.countFrame(isMoving && count > 0);
-    this.drawOverlay(camera);
+    drawOverlay(this, camera);
   }
 
   countFrame(isMoving) {
@@ -271,49 +149,6 @@ export class View {
       this.movingCount = Math.max(FEWEST_MOVING, this.movingCount * factor);
     } else if (took < 0.7 * SLOWEST_FRAME) {
       this.movingCount = Math.min(2 * this.atlas.n_points, this.movingCount * 1.15);
-    }
-  }
-
-  drawOverlay(camera) {
-    const context = this.overlay.getContext("2d");
-    const { width, height } = this.overlay;
-    context.clearRect(0, 0, width, height);
-    const onScreen = (x, y) => camera.toScreen(x, y, width, height);
-    this.drawLabels(context, onScreen);
-    const path = this.path ?? this.outline?.map(([x, y]) => [x / 65536, y / 65536]);
-    if (!path || path.length < 2) return;
-    context.beginPath();
-    path.forEach(([x, y], i) => context[i ? "lineTo" : "moveTo"](...onScreen(x, y)));
-    context.closePath();
-    context.lineWidth = 2 * this.ratio;
-    context.strokeStyle = "#222";
-    context.setLineDash([6 * this.ratio, 4 * this.ratio]);
-    context.stroke();
-    context.setLineDash([]);
-    context.fillStyle = "rgba(0, 0, 0, 0.04)";
-    context.fill();
-  }
-
-  drawLabels(context, onScreen) {
-    context.font = `600 ${12 * this.ratio}px system-ui, sans-serif`;
-    context.textAlign = "center";
-    context.textBaseline = "middle";
-    context.lineJoin = "round";
-    const drawn = [];
-    for (const { level, x, y, name } of this.labels) {
-      if (!this.isVisible[level]) continue;
-      const [px, py] = onScreen(x, y);
-      const half = [context.measureText(name).width / 2 + 3, 8 * this.ratio];
-      const isFree = drawn.every(
-        ([ox, oy, ow]) => Math.abs(ox - px) > ow + half[0] || Math.abs(oy - py) > 2 * half[1],
-      );
-      if (!isFree) continue;
-      drawn.push([px, py, half[0]]);
-      context.lineWidth = 3.5 * this.ratio;
-      context.strokeStyle = "rgba(255, 255, 255, 0.9)";
-      context.strokeText(name, px, py);
-      context.fillStyle = "#111";
-      context.fillText(name, px, py);
     }
   }
 
@@ -348,21 +183,4 @@ export class View {
     context.drawImage(this.overlay, 0, 0);
     return copy;
   }
-}
-
-function windowOf(key, windows) {
-  const at = key % (windows * windows);
-  return [at % windows, Math.floor(at / windows)];
-}
-
-/** A random order, the same each time: any first part of it is a sample of all points. */
-export function spreadOrder(n) {
-  const order = Uint32Array.from({ length: n }, (_, i) => i);
-  let state = 1;
-  for (let k = n - 1; k > 0; k--) {
-    state = (Math.imul(state, 1664525) + 1013904223) >>> 0; // Numerical Recipes
-    const other = Math.floor((state / 2 ** 32) * (k + 1));
-    [order[k], order[other]] = [order[other], order[k]];
-  }
-  return order;
 }
