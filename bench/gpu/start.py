@@ -3,8 +3,8 @@
     python bench/gpu/start.py FOLDER --rounds 5 --out FILE
 
 Nearly all of it is the start: Python, imports, CUDA, the pool of memory, kernels from CuPy's cache.
-``select_genes.py`` runs in a Python of its own, and as the workflow runs it, forked from a process
-whose libraries are imported; each on the GPU and on the CPU. The second table splits the start of
+``select_genes.py`` runs in a new Python, and as the workflow runs it, forked from a process whose
+libraries are imported; each on the GPU and on the CPU. The second table splits the start of
 CUDA in a new Python. Runs take turns; the first of each is not counted.
 """
 
