@@ -75,7 +75,7 @@ def _scale_csr(data: Array, indptr: Ints, factors: Floats, out: Array) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _scale_csc(data: Array, indices: Array, factors: Floats, out: Array) -> None:
+def _scale_values(data: Array, indices: Array, factors: Floats, out: Array) -> None:
     for j in range(data.size):
         out[j] = np.float64(data[j]) * factors[indices[j]]
 
@@ -117,7 +117,12 @@ def scale_rows_into(x: Block, factors: Array, out: Array) -> None:
     elif x.format == "csr":
         _scale_csr(x.data, row_offsets(x), factors, out)
     else:
-        _scale_csc(x.data, x.indices, factors, out)
+        scale_values_into(x.data, x.indices, factors, out)
+
+
+def scale_values_into(values: Array, cells: Array, factors: Floats, out: Array) -> None:
+    """Write each value times the factor of its cell to `out`, which may be `values`."""
+    _scale_values(values, cells, factors, out)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
