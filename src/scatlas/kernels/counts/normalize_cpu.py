@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,8 @@ _P12, _P13, _P14 = 0.07605903995379353, -0.07432373134594823, 0.0376754787168098
 _LOST_BITS, _MIDDLE, _NEAR = 2**29 - 1, 2**28, 2**11
 # Least float32 value v, except 0, of which 1 + v is exact in float64.
 _LEAST_EXACT = 2.0**-29
+# Bits of a float32 that a value of 16 bits without sign lacks.
+_SIGN_AND_LOW_HALF = np.uint32(0x8000FFFF)
 _BATCH = 2048  # values per batch, a fraction of the L1 cache; one test finds special values
 
 
@@ -167,11 +170,21 @@ def _may_differ(v: Any, y: Any) -> bool:
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _log1p_float32(x: Array, out: Array) -> None:
-    """:func:`_log1p_flat` of float32 values to float32: the same bits, in less time."""
-    batch = np.empty(_BATCH, x.dtype)
+def _log1p_float32(x: Array, table: Array, out: Array) -> None:
+    """:func:`_log1p_flat` of float32 values to float32: the same bits, in less time.
+
+    `table` is :func:`_logs_of_short_values`, which has all values of most batches of counts.
+    """
+    batch, all_bits = np.empty(_BATCH, x.dtype), x.view(np.uint32)
     for start in range(0, x.size, _BATCH):
-        logs = out[start : start + _BATCH]
+        logs, bits = out[start : start + _BATCH], all_bits[start : start + _BATCH]
+        either = np.uint32(0)
+        for i in range(bits.size):
+            either |= bits[i]
+        if either & _SIGN_AND_LOW_HALF == 0:
+            for i in range(bits.size):
+                logs[i] = table[bits[i] >> np.uint32(16)]
+            continue
         values = batch[: logs.size]
         values[:] = x[start : start + _BATCH]
         again = False
@@ -185,6 +198,19 @@ def _log1p_float32(x: Array, out: Array) -> None:
                 v = np.float64(values[i])
                 if _may_differ(v, _fast_log1p(v)):
                     logs[i] = _log1p(v) if -1.0 < v < np.inf else _special_log1p(v)
+
+
+@cache
+def _logs_of_short_values() -> Array:
+    """Logarithms of the float32 values that need 16 bits and no sign, by these bits; float32.
+
+    They are the integers up to 256 and many above.
+    """
+    values = (np.arange(2**15, dtype=np.uint32) << np.uint32(16)).view(np.float32)
+    logs = np.empty_like(values)
+    _log1p_flat(values, 1.0, logs)
+    logs.flags.writeable = False  # threads share it
+    return logs
 
 
 @njit(nogil=True, cache=True)
@@ -248,6 +274,6 @@ def log1p(x: Block, base: float | None = None) -> Block:
 def log1p_into(values: Array, out: Array, base: float | None = None) -> None:
     """Write :func:`log1p` of the contiguous 1-D `values` to `out`, which may be the same array."""
     if base is None and values.dtype == out.dtype == np.float32:
-        _log1p_float32(values, out)
+        _log1p_float32(values, _logs_of_short_values(), out)
     else:
         _log1p_flat(values, 1.0 if base is None else math.log(base), out)
