@@ -326,23 +326,25 @@ def _add_floats_csr(
         if sums.size:
             high, low = sums[code], errors[code]
             for at in range(lo, hi):
-                to, v = columns[indices[at]], np.float64(data[at])
-                if to >= 0 and v != 0.0:
+                column, v = columns[np.uint64(indices[at])], np.float64(data[at])
+                if column >= 0 and v != 0.0:
+                    to = np.uint64(column)
                     high[to], low[to] = _finite_pair_sum(high[to], low[to], v, 0.0)
         if squares.size:
             high, low = squares[code], square_errors[code]
             for at in range(lo, hi):
-                to, v = columns[indices[at]], np.float64(data[at])
-                if to >= 0 and v != 0.0:
+                column, v = columns[np.uint64(indices[at])], np.float64(data[at])
+                if column >= 0 and v != 0.0:
+                    to = np.uint64(column)
                     square = v * v
                     error = 0.0 if exact else square_error(v, square)
                     high[to], low[to] = _finite_pair_sum(high[to], low[to], square, error)
         if nonzero.size:
             out = nonzero[code]
             for at in range(lo, hi):
-                to = columns[indices[at]]
-                if to >= 0:
-                    out[to] += data[at] != 0
+                column = columns[np.uint64(indices[at])]
+                if column >= 0:
+                    out[np.uint64(column)] += data[at] != 0
 
 
 @njit(nogil=True, cache=True)
