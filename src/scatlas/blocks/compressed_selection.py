@@ -26,10 +26,10 @@ def select_sorted(x: Any, positions: NDArray[np.integer[Any]], axis: int) -> Any
     axis
         0 for rows, 1 for columns.
     """
-    positions = positions.astype(np.int64, copy=False)
+    at = positions.astype(np.int64, copy=False)
     whole_lines = (x.format == "csr") == (axis == 0)
-    data, indices, indptr = _lines(x, positions) if whole_lines else _entries(x, positions, axis)
-    shape = (positions.size, x.shape[1]) if axis == 0 else (x.shape[0], positions.size)
+    data, indices, indptr = _lines(x, at) if whole_lines else _entries(x, at, axis)
+    shape = (at.size, x.shape[1]) if axis == 0 else (x.shape[0], at.size)
     return type(x)((data, indices, indptr.astype(indices.dtype)), shape=shape)
 
 
@@ -44,7 +44,7 @@ def _lines(x: Any, lines: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]
         first, last = part.start, part.stop
         copy_lines(x.data, x.indices, old, lines, first, last, data, indices, indptr)
 
-    for_each(copy, _parts(indptr))
+    for_each(copy, _line_ranges(indptr))
     return data, indices, indptr
 
 
@@ -57,7 +57,7 @@ def _entries(
     kept = np.zeros(x.shape[axis], np.uint8)
     kept[positions] = 1
     new_index = (np.cumsum(kept, dtype=np.int64) - 1).astype(x.indices.dtype)
-    counts, parts = np.empty(old.size - 1, np.int64), _parts(old)
+    counts, parts = np.empty(old.size - 1, np.int64), _line_ranges(old)
 
     def count(part: slice) -> None:
         count_kept(x.indices, old, kept, part.start, part.stop, counts)
@@ -78,7 +78,7 @@ def _offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
-def _parts(indptr: NDArray[np.int64]) -> list[slice]:
+def _line_ranges(indptr: NDArray[np.int64]) -> list[slice]:
     """Ranges of lines with about as many values, one per thread."""
     n_values, n_lines = int(indptr[-1]), indptr.size - 1
     n = max(1, min(n_threads(), n_values // _LEAST_VALUES))

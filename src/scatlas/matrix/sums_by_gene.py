@@ -65,8 +65,7 @@ def numbers_above_zero(x: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Number of values above zero in each cell and in each gene of a CSC matrix."""
     from scatlas.kernels.counts.qc_by_gene_cpu import add_positive
 
-    shapes = [(x.shape[0],)]
-    (cells,), (genes,) = _sum_parts(x, add_positive, (), shapes, [np.int64], [np.int64])
+    (cells,), (genes,) = _sum_parts(x, add_positive, (), [(x.shape[0],)], [np.int64], [np.int64])
     return cells, genes
 
 
