@@ -2,6 +2,7 @@
 
 from scatlas.blocks.checks import check, check_type, passes
 from scatlas.blocks.compressed_order import to_csr
+from scatlas.blocks.compressed_selection import select_sorted
 from scatlas.blocks.row_blocks import (
     Block,
     csr,
@@ -47,6 +48,7 @@ __all__ = [
     "row_slices",
     "select_genes",
     "select_rows",
+    "select_sorted",
     "spread_genes",
     "stream",
     "stream_groups",

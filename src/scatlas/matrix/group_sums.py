@@ -184,8 +184,10 @@ def sum_groups(
         )
         raise TooLargeError(msg) from error
     # If there are few groups, the worker that reads a block also sums it: all threads are busy, and
-    # a cluster sends little. A GPU of this process adds its blocks to the total directly.
-    per_block = blocks.cluster_client(x) is not None or not gpu
+    # a cluster sends little. A GPU of this process adds its blocks to the total directly, and all
+    # threads do so with the only block of a small matrix.
+    only_block = len(blocks.row_slices(x)) == 1
+    per_block = blocks.cluster_client(x) is not None or not (gpu or only_block)
     work = partial(
         _sum_block, wanted=wanted, max_rows=max_rows, per_block=per_block, dtype=np.dtype(x.dtype)
     )

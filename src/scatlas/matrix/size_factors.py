@@ -85,7 +85,11 @@ def cell_totals(x: Any, genes: NDArray[np.bool_] | None = None) -> NDArray[Any]:
     -------
     [cells], exact: int64 for integer counts, float64 for floating-point ones.
     """
+    from scatlas.matrix.sums_by_gene import exact_totals
+
     blocks.check_type(x)
+    if genes is None and (by_gene := exact_totals(x, x.shape[1])) is not None:
+        return by_gene[0]
     row_sums = kernels_for("counts.qc", x).row_sums
     if genes is None and is_dask(x):
         from scatlas.io.matrices.lazy import values_alone

@@ -166,7 +166,16 @@ def _counts_or_numbers(x: Any, axis: str, *, by_counts: bool) -> np.ndarray:
     """Total counts, or number of values above zero, of each cell or gene."""
     from scatlas.kernels.counts.qc_cpu import add_gene_sums, round_gene_sums
     from scatlas.kernels.moments.group_sums_cpu import check_range
+    from scatlas.matrix.sums_by_gene import exact_totals, is_by_gene, numbers_above_zero
 
+    if hasattr(x, "dtype"):
+        blocks.check_type(x)
+    if by_counts:
+        by_gene = exact_totals(x, x.shape[1 if axis == "obs" else 0])
+    else:
+        by_gene = numbers_above_zero(x) if is_by_gene(x) else None
+    if by_gene is not None:
+        return by_gene[0 if axis == "obs" else 1]
     x = elements.as_rows(x)
     blocks.check_type(x)
     kernels = kernels_for("counts.qc", x)

@@ -147,7 +147,10 @@ def _ranks(percent_top: Collection[int] | None, n_genes: int) -> list[int]:
 def _qc_sums(x: Any, masks: np.ndarray, ns: list[int]) -> QCSums:
     from scatlas.kernels.counts.qc_cpu import QCSums
     from scatlas.kernels.moments.group_sums_cpu import check_range
+    from scatlas.matrix.sums_by_gene import exact_qc
 
+    if not ns and (sums := exact_qc(x, masks)) is not None:
+        return sums
     qc_block, longest = kernels_for("counts.qc", x).qc_block, max(x.shape)
 
     def block_sums(block: blocks.Block) -> QCSums:

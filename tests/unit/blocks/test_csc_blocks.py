@@ -15,7 +15,7 @@ import pytest
 from scipy import sparse
 
 import scatlas as sa
-from scatlas import blocks
+from scatlas import blocks, elements
 
 
 def csc_blocks(x: sparse.csr_matrix, *, declared: type) -> da.Array:
@@ -122,3 +122,82 @@ def test_csc_becomes_the_csr_that_scipy_makes(kind, shape, dtype):
     for name in ("data", "indices", "indptr"):
         assert getattr(got, name).dtype == getattr(want, name).dtype
         np.testing.assert_array_equal(getattr(got, name), getattr(want, name))
+
+
+def unordered(form: type, shape: tuple[int, int], dtype: str) -> Any:
+    """400,000 values in lines whose entries are in any order; every other line is empty."""
+    rng = np.random.default_rng(0)
+    n, by_rows = 400_000, form((1, 1)).format == "csr"
+    lines, entries = shape if by_rows else shape[::-1]
+    line = np.sort(rng.integers(lines // 2, size=n) * 2)
+    ends = np.searchsorted(line, np.arange(lines + 1))
+    values = rng.integers(0, 9, n).astype(dtype)
+    return form((values, rng.integers(entries, size=n), ends), shape=shape)
+
+
+@pytest.mark.parametrize("form", [sparse.csr_matrix, sparse.csc_matrix, sparse.csc_array])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("shape", [(700, 3000), (3000, 700)])
+def test_threads_select_what_scipy_selects(form: type, axis: int, shape: tuple[int, int]) -> None:
+    x = unordered(form, shape, "f4")
+    some = np.flatnonzero(np.random.default_rng(1).random(shape[axis]) < 0.3)
+    for index in (some, some[:1], np.arange(shape[axis])):
+        got = blocks.select_sorted(x, index, axis)
+        want = x[index] if axis == 0 else x[:, index]
+        assert type(got) is type(want)
+        assert got.shape == want.shape
+        for name in ("data", "indices", "indptr"):
+            assert getattr(got, name).dtype == getattr(want, name).dtype
+            np.testing.assert_array_equal(getattr(got, name), getattr(want, name))
+
+
+@pytest.mark.parametrize("axis", ["obs", "var"])
+def test_cells_that_are_not_there_are_refused(axis: str) -> None:
+    adata = ad.AnnData(sparse.csr_matrix(np.ones((3, 3), np.float32)))
+    with pytest.raises(IndexError):
+        elements.subset(adata, np.array([0, 3]), axis)
+    assert adata.shape == adata.X.shape == (3, 3)
+
+
+def filters(adata: ad.AnnData) -> Any:
+    tests = [(sa.pp.filter_cells, "genes"), (sa.pp.filter_genes, "cells")]
+    found = [filter_(adata.X, **{f"min_{item}": 1}) for filter_, item in tests]
+    return tuple(a for pair in found for a in pair)
+
+
+def filters_by_counts(adata: ad.AnnData) -> Any:
+    found = [f(adata.X, max_counts=600) for f in (sa.pp.filter_cells, sa.pp.filter_genes)]
+    return tuple(a for pair in found for a in pair)
+
+
+def metrics(adata: ad.AnnData) -> Any:
+    tables = sa.pp.calculate_qc_metrics(adata, qc_vars=["mt", "odd"], percent_top=None)
+    return tuple(table[name].to_numpy() for table in tables for name in table)
+
+
+def normalized(adata: ad.AnnData) -> Any:
+    sa.pp.normalize_total(adata, key_added="factor")
+    return adata.obs["factor"].to_numpy(), adata.X.toarray()
+
+
+# Factors of the values 0 to 8: whole numbers, fractions, and sums that float64 does not hold.
+@pytest.mark.parametrize(
+    ("dtype", "factor"), [("f4", 1), ("i4", 1), ("f4", 0.37), ("f8", 2**50 - 1)]
+)
+@pytest.mark.parametrize("step", [filters, filters_by_counts, metrics, normalized])
+def test_sums_in_the_order_of_genes_have_the_bits_of_those_by_rows(
+    step: Any, dtype: str, factor: float
+) -> None:
+    x = unordered(sparse.csc_matrix, (3000, 700), dtype)
+    if factor != 1:
+        x.data *= x.dtype.type(factor)
+
+    def result(x: Any) -> tuple[np.ndarray, ...]:
+        adata = ad.AnnData(x)
+        adata.var["mt"] = np.arange(700) % 50 == 0
+        adata.var["odd"] = np.arange(700) % 2 == 1
+        return step(adata)
+
+    for got, want in zip(result(x.copy()), result(blocks.to_csr(x)), strict=True):
+        assert got.dtype == want.dtype
+        np.testing.assert_array_equal(got, want)

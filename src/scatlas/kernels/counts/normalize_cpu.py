@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,8 @@ _P12, _P13, _P14 = 0.07605903995379353, -0.07432373134594823, 0.0376754787168098
 _LOST_BITS, _MIDDLE, _NEAR = 2**29 - 1, 2**28, 2**11
 # Least float32 value v, except 0, of which 1 + v is exact in float64.
 _LEAST_EXACT = 2.0**-29
+# Bits of a float32 that a value of 16 bits without sign lacks.
+_SIGN_AND_LOW_HALF = np.uint32(0x8000FFFF)
 _BATCH = 2048  # values per batch, a fraction of the L1 cache; one test finds special values
 
 
@@ -75,7 +78,7 @@ def _scale_csr(data: Array, indptr: Ints, factors: Floats, out: Array) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _scale_csc(data: Array, indices: Array, factors: Floats, out: Array) -> None:
+def _scale_values(data: Array, indices: Array, factors: Floats, out: Array) -> None:
     for j in range(data.size):
         out[j] = np.float64(data[j]) * factors[indices[j]]
 
@@ -117,7 +120,12 @@ def scale_rows_into(x: Block, factors: Array, out: Array) -> None:
     elif x.format == "csr":
         _scale_csr(x.data, row_offsets(x), factors, out)
     else:
-        _scale_csc(x.data, x.indices, factors, out)
+        scale_values_into(x.data, x.indices, factors, out)
+
+
+def scale_values_into(values: Array, cells: Array, factors: Floats, out: Array) -> None:
+    """Write each value times the factor of its cell to `out`, which may be `values`."""
+    _scale_values(values, cells, factors, out)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -162,11 +170,21 @@ def _may_differ(v: Any, y: Any) -> bool:
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _log1p_float32(x: Array, out: Array) -> None:
-    """:func:`_log1p_flat` of float32 values to float32: the same bits, in less time."""
-    batch = np.empty(_BATCH, x.dtype)
+def _log1p_float32(x: Array, table: Array, out: Array) -> None:
+    """:func:`_log1p_flat` of float32 values to float32: the same bits, in less time.
+
+    `table` is :func:`_logs_of_short_values`, which has all values of most batches of counts.
+    """
+    batch, all_bits = np.empty(_BATCH, x.dtype), x.view(np.uint32)
     for start in range(0, x.size, _BATCH):
-        logs = out[start : start + _BATCH]
+        logs, bits = out[start : start + _BATCH], all_bits[start : start + _BATCH]
+        either = np.uint32(0)
+        for i in range(bits.size):
+            either |= bits[i]
+        if either & _SIGN_AND_LOW_HALF == 0:
+            for i in range(bits.size):
+                logs[i] = table[bits[i] >> np.uint32(16)]
+            continue
         values = batch[: logs.size]
         values[:] = x[start : start + _BATCH]
         again = False
@@ -180,6 +198,19 @@ def _log1p_float32(x: Array, out: Array) -> None:
                 v = np.float64(values[i])
                 if _may_differ(v, _fast_log1p(v)):
                     logs[i] = _log1p(v) if -1.0 < v < np.inf else _special_log1p(v)
+
+
+@cache
+def _logs_of_short_values() -> Array:
+    """Logarithms of the float32 values that need 16 bits and no sign, by these bits; float32.
+
+    They are the integers up to 256 and many above.
+    """
+    values = (np.arange(2**15, dtype=np.uint32) << np.uint32(16)).view(np.float32)
+    logs = np.empty_like(values)
+    _log1p_flat(values, 1.0, logs)
+    logs.flags.writeable = False  # threads share it
+    return logs
 
 
 @njit(nogil=True, cache=True)
@@ -243,6 +274,6 @@ def log1p(x: Block, base: float | None = None) -> Block:
 def log1p_into(values: Array, out: Array, base: float | None = None) -> None:
     """Write :func:`log1p` of the contiguous 1-D `values` to `out`, which may be the same array."""
     if base is None and values.dtype == out.dtype == np.float32:
-        _log1p_float32(values, out)
+        _log1p_float32(values, _logs_of_short_values(), out)
     else:
         _log1p_flat(values, 1.0 if base is None else math.log(base), out)

@@ -93,16 +93,15 @@ def residuals(
 
 
 @njit(nogil=True, cache=True)
-def _add_value(v: float, weights: Floats, sums: Floats) -> None:
-    for k in range(weights.size):
-        sums[k, 0], sums[k, 1] = pair_sum(sums[k, 0], sums[k, 1], v * weights[k], 0.0)
-
-
-@njit(nogil=True, cache=True)
 def _add_csr(data: Array, indices: Array, indptr: Ints, weights: Floats, sums: Floats) -> None:
+    # Subscripts of the whole array: a view of each gene's sums takes six times as long.
     for row in range(indptr.size - 1):
         for at in range(indptr[row], indptr[row + 1]):
-            _add_value(np.float64(data[at]), weights[row], sums[indices[at]])
+            v, gene = np.float64(data[at]), np.uint64(indices[at])
+            for k in range(weights.shape[1]):
+                high, low = sums[gene, k, 0], sums[gene, k, 1]
+                product = v * weights[row, k]
+                sums[gene, k, 0], sums[gene, k, 1] = pair_sum(high, low, product, 0.0)
 
 
 @njit(nogil=True, cache=True)

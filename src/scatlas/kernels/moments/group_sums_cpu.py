@@ -326,23 +326,50 @@ def _add_floats_csr(
         if sums.size:
             high, low = sums[code], errors[code]
             for at in range(lo, hi):
-                to, v = columns[indices[at]], np.float64(data[at])
-                if to >= 0 and v != 0.0:
+                column, v = columns[np.uint64(indices[at])], np.float64(data[at])
+                if column >= 0 and v != 0.0:
+                    to = np.uint64(column)
                     high[to], low[to] = _finite_pair_sum(high[to], low[to], v, 0.0)
         if squares.size:
             high, low = squares[code], square_errors[code]
             for at in range(lo, hi):
-                to, v = columns[indices[at]], np.float64(data[at])
-                if to >= 0 and v != 0.0:
+                column, v = columns[np.uint64(indices[at])], np.float64(data[at])
+                if column >= 0 and v != 0.0:
+                    to = np.uint64(column)
                     square = v * v
                     error = 0.0 if exact else square_error(v, square)
                     high[to], low[to] = _finite_pair_sum(high[to], low[to], square, error)
         if nonzero.size:
             out = nonzero[code]
             for at in range(lo, hi):
-                to = columns[indices[at]]
-                if to >= 0:
-                    out[to] += data[at] != 0
+                column = columns[np.uint64(indices[at])]
+                if column >= 0:
+                    out[np.uint64(column)] += data[at] != 0
+
+
+# Without branches, so that the compiler vectorises the loops: adding 0 changes no pair.
+
+
+@njit(nogil=True, cache=True)
+def _add_row(values: Array, high: Floats, low: Floats) -> None:
+    for gene in range(values.size):
+        old, v = high[gene], np.float64(values[gene])
+        total, rest = pair_sum(old, low[gene], v, 0.0)
+        finite = abs(total) < np.inf
+        high[gene] = total if finite else old + v
+        low[gene] = rest if finite else 0.0
+
+
+@njit(nogil=True, cache=True)
+def _add_squares_of_row(values: Array, exact: bool, high: Floats, low: Floats) -> None:
+    for gene in range(values.size):
+        old, v = high[gene], np.float64(values[gene])
+        square = v * v
+        error = 0.0 if exact else square_error(v, square)
+        total, rest = pair_sum(old, low[gene], square, error)
+        finite = abs(total) < np.inf
+        high[gene] = total if finite else old + square
+        low[gene] = rest if finite else 0.0
 
 
 @njit(nogil=True, cache=True)
@@ -358,15 +385,20 @@ def _add_floats_dense(
     square_errors: Floats,
     nonzero: Ints,
 ) -> None:
+    in_order = (columns == np.arange(columns.size)).all()
     for i in range(rows.size):
         row, code = rows[i], codes[i]
-        if sums.size:
+        if sums.size and in_order:
+            _add_row(x[row], sums[code], errors[code])
+        elif sums.size:
             high, low = sums[code], errors[code]
             for gene in range(columns.size):
                 to, v = columns[gene], np.float64(x[row, gene])
                 if to >= 0 and v != 0.0:
                     high[to], low[to] = _finite_pair_sum(high[to], low[to], v, 0.0)
-        if squares.size:
+        if squares.size and in_order:
+            _add_squares_of_row(x[row], exact, squares[code], square_errors[code])
+        elif squares.size:
             high, low = squares[code], square_errors[code]
             for gene in range(columns.size):
                 to, v = columns[gene], np.float64(x[row, gene])
@@ -374,7 +406,11 @@ def _add_floats_dense(
                     square = v * v
                     error = 0.0 if exact else square_error(v, square)
                     high[to], low[to] = _finite_pair_sum(high[to], low[to], square, error)
-        if nonzero.size:
+        if nonzero.size and in_order:
+            out = nonzero[code]
+            for gene in range(columns.size):
+                out[gene] += x[row, gene] != 0
+        elif nonzero.size:
             out = nonzero[code]
             for gene in range(columns.size):
                 if columns[gene] >= 0:

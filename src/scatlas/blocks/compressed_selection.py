@@ -1,0 +1,87 @@
+"""Rows or columns of a sparse matrix in memory, by several threads (SciPy takes one)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scatlas.arrays.array_types import row_offsets
+from scatlas.blocks.streaming import for_each
+from scatlas.compute.threads import n_threads
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_LEAST_VALUES = 200_000  # per thread
+
+
+def select_sorted(x: Any, positions: NDArray[np.integer[Any]], axis: int) -> Any:
+    """``x[positions]`` or ``x[:, positions]`` of a CSR or CSC matrix; the same arrays.
+
+    Parameters
+    ----------
+    positions
+        Integers, ascending without repeats, within the matrix.
+    axis
+        0 for rows, 1 for columns.
+    """
+    at = positions.astype(np.int64, copy=False)
+    whole_lines = (x.format == "csr") == (axis == 0)
+    data, indices, indptr = _lines(x, at) if whole_lines else _entries(x, at, axis)
+    shape = (at.size, x.shape[1]) if axis == 0 else (x.shape[0], at.size)
+    return type(x)((data, indices, indptr.astype(indices.dtype)), shape=shape)
+
+
+def _lines(x: Any, lines: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    from scatlas.kernels.counts.select_lines_cpu import copy_lines
+
+    old = row_offsets(x)
+    indptr = _offsets(np.diff(old)[lines])
+    data, indices = np.empty(indptr[-1], x.dtype), np.empty(indptr[-1], x.indices.dtype)
+
+    def copy(part: slice) -> None:
+        first, last = part.start, part.stop
+        copy_lines(x.data, x.indices, old, lines, first, last, data, indices, indptr)
+
+    for_each(copy, _line_ranges(indptr))
+    return data, indices, indptr
+
+
+def _entries(
+    x: Any, positions: NDArray[np.int64], axis: int
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    from scatlas.kernels.counts.select_lines_cpu import copy_kept, count_kept
+
+    old = row_offsets(x)
+    kept = np.zeros(x.shape[axis], np.uint8)
+    kept[positions] = 1
+    new_index = (np.cumsum(kept, dtype=np.int64) - 1).astype(x.indices.dtype)
+    counts, parts = np.empty(old.size - 1, np.int64), _line_ranges(old)
+
+    def count(part: slice) -> None:
+        count_kept(x.indices, old, kept, part.start, part.stop, counts)
+
+    for_each(count, parts)
+    indptr = _offsets(counts)
+    data, indices = np.empty(indptr[-1], x.dtype), np.empty(indptr[-1], x.indices.dtype)
+
+    def copy(part: slice) -> None:
+        lines = part.start, part.stop
+        copy_kept(x.data, x.indices, old, kept, new_index, *lines, data, indices, indptr)
+
+    for_each(copy, parts)
+    return data, indices, indptr
+
+
+def _offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _line_ranges(indptr: NDArray[np.int64]) -> list[slice]:
+    """Ranges of lines with about as many values, one per thread."""
+    n_values, n_lines = int(indptr[-1]), indptr.size - 1
+    n = max(1, min(n_threads(), n_values // _LEAST_VALUES))
+    ends = np.searchsorted(indptr, [n_values * i // n for i in range(1, n)])
+    bounds = [0, *map(int, ends), n_lines]
+    return [slice(bounds[i], bounds[i + 1]) for i in range(n)]

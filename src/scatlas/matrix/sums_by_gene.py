@@ -1,0 +1,140 @@
+"""Sums per cell and per gene of a CSC matrix in memory, in its own order.
+
+Changing the order to rows takes longer than the sums. Sums of integers are exact in any order, so
+that they are those over row blocks to the same bits. Other values are left to the row blocks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scatlas import blocks
+from scatlas.arrays.array_types import row_offsets
+from scatlas.arrays.kinds import kind_of
+from scatlas.compute.threads import n_threads
+from scatlas.kernels.moments.group_sums_cpu import check_range
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from scatlas.kernels.counts.qc_cpu import QCSums
+
+_LARGEST_EXACT = 2.0**53  # float64 holds every integer up to here
+_LEAST_VALUES = 200_000  # values per thread
+
+
+def is_by_gene(x: Any) -> bool:
+    """Whether `x` is a CSC matrix of SciPy."""
+    kind = kind_of(x)
+    return kind.sparse and not (kind.lazy or kind.gpu) and x.format == "csc"
+
+
+def exact_totals(x: Any, n_values: int) -> tuple[NDArray[Any], NDArray[np.int64]] | None:
+    """Total of each cell (int64, or float64 for floating-point values) and of each gene.
+
+    None where `x` is not CSC, or where sums in another order could have other bits.
+
+    Parameters
+    ----------
+    n_values
+        Largest number of values in one of the sums that the caller needs.
+
+    Raises
+    ------
+    InputError
+        Totals of integers may overflow int64.
+    """
+    from scatlas.kernels.counts.qc_by_gene_cpu import add_totals
+    from scatlas.kernels.counts.qc_cpu import sum_dtype
+
+    if not is_by_gene(x):
+        return None
+    check_range(x, n_values)
+    if not _is_exact(x):
+        return None
+    dtype = sum_dtype(x.dtype)
+    (cells,), (genes,) = _sum_parts(x, add_totals, (), [(x.shape[0],)], [dtype], [dtype])
+    return cells, genes.astype(np.int64)
+
+
+def numbers_above_zero(x: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Number of values above zero in each cell and in each gene of a CSC matrix."""
+    from scatlas.kernels.counts.qc_by_gene_cpu import add_positive
+
+    (cells,), (genes,) = _sum_parts(x, add_positive, (), [(x.shape[0],)], [np.int64], [np.int64])
+    return cells, genes
+
+
+def exact_qc(x: Any, masks: NDArray[np.bool_]) -> QCSums | None:
+    """Sums of :func:`~scatlas.kernels.counts.qc_cpu.qc_block` over all cells.
+
+    None, and errors, as :func:`exact_totals`.
+    """
+    from scatlas.kernels.counts.qc_by_gene_cpu import add_qc
+    from scatlas.kernels.counts.qc_cpu import QCSums, sum_dtype
+
+    if not is_by_gene(x):
+        return None
+    check_range(x, max(x.shape))
+    if not _is_exact(x):
+        return None
+    n, dtype = x.shape[0], sum_dtype(x.dtype)
+    shapes, dtypes = [(n,), (n,), (len(masks), n)], [dtype, np.int64, dtype]
+    cells, genes = _sum_parts(x, add_qc, (masks,), shapes, dtypes, [dtype, np.int64])
+    totals, n_genes, masked = cells
+    per_cell = (totals.astype(np.int64), n_genes, masked.T.astype(np.int64), np.zeros((n, 0)))
+    return QCSums([per_cell], genes[0].astype(np.int64), genes[1])
+
+
+def _is_exact(x: Any) -> bool:
+    """Whether sums over cells or genes are exact in any order."""
+    from scatlas.kernels.counts.qc_by_gene_cpu import largest_integer
+
+    if x.dtype.kind in "iub":  # summed in int64; the caller has checked the range
+        return True
+    largest = np.zeros(len(parts := _value_slices(x)))
+
+    def find(part: slice) -> None:
+        largest[parts.index(part)] = largest_integer(x.data[part])
+
+    blocks.for_each(find, parts)
+    return bool(largest.max(initial=0.0) * max(x.shape) <= _LARGEST_EXACT)
+
+
+def _value_slices(x: Any) -> list[slice]:
+    n_values, n_parts = int(x.indptr[-1]), _n_parts(x)
+    bounds = [n_values * i // n_parts for i in range(n_parts + 1)]
+    return [slice(bounds[i], bounds[i + 1]) for i in range(n_parts)]
+
+
+def _n_parts(x: Any) -> int:
+    return max(1, min(n_threads(), int(x.indptr[-1]) // _LEAST_VALUES))
+
+
+def _sum_parts(
+    x: Any,
+    add: Callable[..., None],
+    arguments: tuple[Any, ...],
+    cell_shapes: list[tuple[int, ...]],
+    cell_dtypes: list[Any],
+    gene_dtypes: list[Any],
+) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
+    """Arrays per cell, summed over the ranges of genes of the threads, and arrays per gene."""
+    indptr = row_offsets(x)
+    ends = [np.searchsorted(indptr, part.stop) for part in _value_slices(x)[:-1]]
+    bounds = [0, *map(int, ends), x.shape[1]]
+    genes = [np.zeros(x.shape[1], dtype) for dtype in gene_dtypes]
+    found: list[list[NDArray[Any]]] = [[] for _ in bounds[1:]]
+
+    def work(part: slice) -> None:
+        cells = [np.zeros(*array) for array in zip(cell_shapes, cell_dtypes, strict=True)]
+        first, last = bounds[part.start], bounds[part.stop]
+        add(x.data, x.indices, indptr, first, last, *arguments, *cells, *genes)
+        found[part.start] = cells
+
+    blocks.for_each(work, [slice(i, i + 1) for i in range(len(found))])
+    return [sum(parts[1:], parts[0]) for parts in zip(*found, strict=True)], genes
