@@ -75,9 +75,7 @@ def share_moments(
 
 
 @blocks.passes(1)
-def totals_and_share_moments(
-    x: Any, keep: NDArray[np.bool_]
-) -> tuple[NDArray[Any], ShareMoments]:
+def totals_and_share_moments(x: Any, keep: NDArray[np.bool_]) -> tuple[NDArray[Any], ShareMoments]:
     """Total of each cell, and moments per gene of the counts of some cells as shares of it.
 
     Neither needs the target sum, which follows from the totals. So size factors and highly variable
@@ -106,7 +104,8 @@ def totals_and_share_moments(
 
     if not keep.any():
         raise InputError("keep is False for every cell, so that none is left")
-    kernels, row_sums = kernels_for("moments.count_moments", x), kernels_for("counts.qc", x).row_sums
+    kernels = kernels_for("moments.count_moments", x)
+    row_sums = kernels_for("counts.qc", x).row_sums
 
     def of_block(block: blocks.Block, keep: NDArray[np.bool_]) -> tuple[list[Any], list[Any]]:
         totals = row_sums(block)

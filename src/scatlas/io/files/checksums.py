@@ -59,9 +59,7 @@ def file_digests(path: Path | str) -> dict[str, str]:
     if not path.is_dir():
         return {"": file_digest(path, root=path.parent)}
     names = sorted(
-        name
-        for name, entry in walk_files(path)
-        if entry.name not in _NOT_DATA and entry.is_file()
+        name for name, entry in walk_files(path) if entry.name not in _NOT_DATA and entry.is_file()
     )
     with ThreadPoolExecutor(n_threads()) as pool:
         digests = pool.map(lambda name: file_digest(path / name, root=path), names)
