@@ -241,6 +241,7 @@ def test_totals_and_share_moments_take_one_pass(block_loads, dtype):
         np.testing.assert_array_equal(totals, expected)
         for name, values in want._asdict().items():
             np.testing.assert_array_equal(getattr(found, name), values, err_msg=name)
+    assert block_loads.passes() == totals_and_share_moments.passes == 1
     with pytest.raises(InputError, match="none is left"):
         totals_and_share_moments(x, np.zeros(400, bool))
 
