@@ -45,7 +45,7 @@ def kind_of(x: object) -> ArrayKind:
 
 def is_dask(x: object) -> bool:
     """Whether ``x`` is a Dask array, or anndata's subclass of it in a view of an AnnData."""
-    return _is_dask_type(type(x))
+    return _is_dask_type(type(x))  # type: ignore[arg-type]  # mypy takes classes as not hashable
 
 
 @cache

@@ -114,7 +114,7 @@ def _add_row(
 ) -> tuple[np.int64, np.int64]:
     """Add a canonical row to the sums of the genes; return its total and that of flagged genes."""
     total = np.int64(0)
-    for i in range(counts.size):  # a loop of its own is vectorised: 0.3 of 1.9 ns per value less
+    for i in range(counts.size):  # vectorised, unlike the next: saves 0.3 of 1.9 ns per value
         total += np.int64(counts[i])
     masked = np.int64(0)
     for i in range(counts.size):
