@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -109,6 +110,7 @@ def jobs(folder: Path, cells: int, args: argparse.Namespace) -> tuple[Chain, lis
     """Jobs from two plates, which are made unless they exist, to X_pca."""
     folder.mkdir(parents=True, exist_ok=True)
     plates = {path.stem: path for path in make_plates(folder, 2, cells, args.genes)}
+    shutil.rmtree(folder / "results", ignore_errors=True)  # no step replaces an older result
     chain = Chain(folder / "results", "cpu", args.threads, "auto", args.top_genes, 1, args.comps)
     return chain, chain.all(plates)
 

@@ -21,7 +21,6 @@ from scatlas.get import on_backend
 from scatlas.io import (
     CsrWriter,
     in_place,
-    open_counts,
     open_tables,
     read_cells,
     read_matrix,
@@ -68,9 +67,8 @@ def main(argv: list[str] | None = None) -> None:
             logger.warning("plate %s: %s", args.plate, notice)
         genes, at = gene_positions(args, var.index)
         n_missing = int((at < 0).sum())
-        stores_gram = gram_is_worth_storing(
-            rows.size, n_values(args.store) / x.shape[0], genes.size
-        )
+        values_per_cell = int(var["n_cells_by_counts"].sum()) / x.shape[0]
+        stores_gram = gram_is_worth_storing(rows.size, values_per_cell, genes.size)
         selected = select_and_log_normalize(on_backend(x), at[at >= 0], size_factors=factors)
         if n_missing:
             selected = blocks.spread_genes(selected, np.flatnonzero(at >= 0), genes.size)
@@ -96,12 +94,6 @@ def main(argv: list[str] | None = None) -> None:
         facts |= {"plate": args.plate, "n_cells": rows.size, "n_genes": genes.size}
         facts |= {"n_missing_genes": n_missing} if n_missing else {}
         facts |= {"notices": notices} if notices else {}
-
-
-def n_values(store: Path) -> int:
-    """Stored values of a plate's counts."""
-    with open_counts(store) as counts:
-        return counts.n_values
 
 
 def gene_positions(args: argparse.Namespace, names: pd.Index) -> tuple[pd.Index, np.ndarray]:

@@ -2,9 +2,9 @@
 
     python bench/sides/scatlas_functions.py OUT --plates a.h5ad b.h5ad --comps 300
 
-Opens each plate lazily, computes totals and highly variable genes, and appends the genes that are
-found on more than two plates to one store. Then computes the components and writes them. Prints one
-JSON line per step.
+Opens each plate lazily, computes totals and highly variable genes in one pass, and appends the
+genes that are found on enough plates to one store. Then computes the components and writes them.
+Prints one JSON line per step.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from scatlas import blocks
 from scatlas.compute.memory import reuse_memory
 from scatlas.matrix.components import components
 from scatlas.matrix.gram import GramAccumulator
-from scatlas.matrix.hvg import hvg_of_counts
+from scatlas.matrix.hvg_shares import hvg_of_share_moments, totals_and_share_moments
 from scatlas.matrix.select_normalize import select_and_log_normalize
-from scatlas.matrix.size_factors import cell_totals, size_factors
+from scatlas.matrix.size_factors import size_factors
 from scatlas.workflow.consensus import consensus_genes
 
 
@@ -47,12 +47,11 @@ def main() -> None:
             with sa.io.open_tables(path) as (table, _):
                 obs = table.read()
             keep = (obs["pass_filter"] == "full").to_numpy()
-        with step("normalize"):
-            totals = cell_totals(x)
-            factors = np.full(totals.size, np.nan)  # NaN excludes a cell
-            factors[keep] = size_factors(totals[keep])[0]
         with step("hvg"):
-            tables[plate] = hvg_of_counts(x, var.index, factors, n_top_genes=2000)
+            totals, moments = totals_and_share_moments(x, keep)
+            factors = np.full(totals.size, np.nan)  # NaN excludes a cell
+            factors[keep], target = size_factors(totals[keep])
+            tables[plate] = hvg_of_share_moments(moments, var.index, target, n_top_genes=2000)
         plates[plate] = x, var, obs[keep], factors
     with step("consensus"):
         genes = consensus_genes(tables, min_plates=args.min_plates).index

@@ -30,6 +30,7 @@ import side
 import zarr
 
 from scatlas.compute.memory import reuse_memory
+from scatlas.workflow.config.sections import QC
 
 ROOT = Path(__file__).parents[2]
 STEPS = [
@@ -87,16 +88,26 @@ def main() -> None:
     print(json.dumps({"step": "start", "seconds": time.perf_counter() - start}), flush=True)
     names = [f"plate{i}" for i in range(1, len(args.plates) + 1)]
     at = {name: out / "plates" / name for name in names}
-    os.environ["SCATLAS_QC_FILTER"] = "pass_filter == 'full'"
+    # As `scatlas.workflow.job_environment`: `load` takes the moments that `hvg` needs.
+    qc = QC(filter="pass_filter == 'full'")
+    os.environ["SCATLAS_QC_FILTER"] = qc.filter
+    os.environ["SCATLAS_KEPT_CELLS"] = json.dumps({"bounds": qc.model_dump()})
     for name, source in zip(names, args.plates, strict=True):
         p, here = at[name], {"plate": name, **same}
-        run("load", out, **here, source=source, store=p / "counts.zarr")
+        run(
+            "load",
+            out,
+            **here,
+            source=source,
+            store=p / "counts.zarr",
+            moments=p / "moments.parquet",
+        )
         run(
             "qc_filter",
             out,
             **here,
             store=p / "counts.zarr",
-            filter="pass_filter == 'full'",
+            filter=qc.filter,
             table=p / "qc.parquet",
             summary=p / "qc_summary.json",
         )
@@ -106,6 +117,7 @@ def main() -> None:
             out,
             **here,
             store=p / "counts.zarr",
+            moments=p / "moments.parquet",
             size_factors=p / "size_factors.parquet",
             table=p / "hvg.parquet",
         )

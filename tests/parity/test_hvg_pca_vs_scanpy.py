@@ -10,8 +10,13 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-from scatlas.matrix.hvg_shares import hvg_of_share_moments, share_moments
-from scatlas.matrix.size_factors import size_factors
+from scatlas.errors import InputError
+from scatlas.matrix.hvg_shares import (
+    hvg_of_share_moments,
+    share_moments,
+    totals_and_share_moments,
+)
+from scatlas.matrix.size_factors import cell_totals, size_factors
 from scatlas.pp._hvg import highly_variable_genes
 from scatlas.pp._pca import pca
 from scatlas.pp._scale import scale
@@ -215,6 +220,30 @@ def check_hvg_of_counts(counts, block_loads, flavor):
                     for column in ("means", "dispersions"):
                         np.testing.assert_allclose(found[column], got[column], rtol=3e-7, atol=3e-7)
         assert want.any()
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "float32"])
+def test_totals_and_share_moments_take_one_pass(block_loads, dtype):
+    """The same bits as two passes, for any blocks, with cells that are left out or empty."""
+    rng = np.random.default_rng(5)
+    dense = rng.negative_binomial(0.7, 1 / (1 + rng.gamma(0.2, 2.0, 300)), (400, 300))
+    dense[[7, 200]] = 0
+    keep = rng.random(400) < 0.6
+    keep[[7, 399]] = True
+    keep[100:150] = False  # whole blocks
+    x = sp.csr_matrix(dense.astype(dtype))
+    expected = cell_totals(x)
+    rows = np.flatnonzero(keep)
+    want = share_moments(x, rows, expected[rows], 1.0)
+    for matrix in (x, x.toarray(), block_loads.dask(x, 23), block_loads.dask(x, 70)):
+        totals, found = totals_and_share_moments(matrix, keep)
+        assert totals.dtype == expected.dtype
+        np.testing.assert_array_equal(totals, expected)
+        for name, values in want._asdict().items():
+            np.testing.assert_array_equal(getattr(found, name), values, err_msg=name)
+    assert block_loads.passes() == totals_and_share_moments.passes == 1
+    with pytest.raises(InputError, match="none is left"):
+        totals_and_share_moments(x, np.zeros(400, bool))
 
 
 # --- scale ------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,12 @@ def kind_of(x: object) -> ArrayKind:
 
 def is_dask(x: object) -> bool:
     """Whether ``x`` is a Dask array, or anndata's subclass of it in a view of an AnnData."""
-    return any(base.__module__.startswith("dask.array") for base in type(x).__mro__)
+    return _is_dask_type(type(x))  # type: ignore[arg-type]  # mypy takes classes as not hashable
+
+
+@cache
+def _is_dask_type(kind: type) -> bool:
+    return any(base.__module__.startswith("dask.array") for base in kind.__mro__)
 
 
 def is_gpu(x: object) -> bool:

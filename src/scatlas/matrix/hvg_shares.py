@@ -74,6 +74,53 @@ def share_moments(
     )
 
 
+@blocks.passes(1)
+def totals_and_share_moments(x: Any, keep: NDArray[np.bool_]) -> tuple[NDArray[Any], ShareMoments]:
+    """Total of each cell, and moments per gene of the counts of some cells as shares of it.
+
+    Neither needs the target sum, which follows from the totals. So size factors and highly variable
+    genes of a plate cost a single pass.
+
+    Parameters
+    ----------
+    x
+        Counts ``[n_cells, n_genes]``, in memory or Dask.
+    keep
+        bool ``[n_cells]``, cells to take moments of; at least one.
+
+    Returns
+    -------
+    totals
+        ``[n_cells]``, those of :func:`scatlas.matrix.size_factors.cell_totals`.
+    moments
+        Those of :func:`share_moments`.
+
+    Raises
+    ------
+    InputError
+        No cell is kept.
+    """
+    from scatlas.kernels.moments import moments_cpu
+
+    if not keep.any():
+        raise InputError("keep is False for every cell, so that none is left")
+    kernels = kernels_for("moments.count_moments", x)
+    row_sums = kernels_for("counts.qc", x).row_sums
+
+    def of_block(block: blocks.Block, keep: NDArray[np.bool_]) -> tuple[list[Any], list[Any]]:
+        totals = row_sums(block)
+        # Empty cells have no values: their scale only has to be in the range of the others.
+        scales = share_scales(totals, keep, float(totals.max(initial=1)))
+        return [totals], [kernels.normalized_moments(block, scales)]
+
+    def combine(parts: list[tuple[list[Any], list[Any]]]) -> tuple[list[Any], list[Any]]:
+        totals, moments = map(blocks.join_lists, zip(*parts, strict=True))
+        return totals, [moments_cpu.merge_in_place(moments)]
+
+    totals, (moments,) = blocks.reduce(of_block, combine, x, keep)
+    return np.concatenate(totals), rounded_moments(moments)
+
+
 def hvg_of_share_moments(
     moments: ShareMoments,
     names: pd.Index,

@@ -29,7 +29,7 @@ _ZARR_ROOTS = ("zarr.json", ".zgroup", ".zmetadata")
 _ZARR_STAMPS = (*_ZARR_ROOTS, "X/zarr.json", "X/.zattrs", "X/.zarray")
 # Filters in every HDF5 build of h5py; hdf5plugin has the others.
 _HDF5_FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})
-# Files without damage that hangs libhdf5, see :mod:`scatlas.io.files.hdf5_heaps`, and remote stores
+# Files without damage that hangs libhdf5, see :mod:`scatlas.io.files.hdf5_heaps`, and Zarr stores
 # without a missing file: one look per process.
 _PROBED: set[Store] = set()
 # Time of the next check of all files of a Zarr store, which takes 60 ms for 10,000 files. A pause
@@ -151,7 +151,9 @@ class Store:
             return self._open_hdf5(stack)
         with reading(self.path, "the Zarr metadata"):
             if not self.is_url:
-                return open_store(Path(self.path))
+                root = open_store(Path(self.path), is_complete=self in _PROBED)
+                _PROBED.add(self)
+                return root
             import zarr
 
             if self not in _PROBED:

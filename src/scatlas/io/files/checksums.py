@@ -17,6 +17,7 @@ from google_crc32c import value as crc32c
 
 from scatlas.compute.threads import n_threads
 from scatlas.io.files.atomic import atomic_path
+from scatlas.io.files.stamps import walk_files
 
 _DIGEST_BYTES = 16
 _CRC_BYTES = 4
@@ -58,10 +59,7 @@ def file_digests(path: Path | str) -> dict[str, str]:
     if not path.is_dir():
         return {"": file_digest(path, root=path.parent)}
     names = sorted(
-        file.relative_to(path).as_posix()
-        for folder, _, names in os.walk(path)
-        for file in map(Path(folder).joinpath, names)
-        if file.name not in _NOT_DATA and file.is_file()
+        name for name, entry in walk_files(path) if entry.name not in _NOT_DATA and entry.is_file()
     )
     with ThreadPoolExecutor(n_threads()) as pool:
         digests = pool.map(lambda name: file_digest(path / name, root=path), names)

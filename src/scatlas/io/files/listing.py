@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from scatlas.errors import InputError
+from scatlas.io.files.stamps import walk_files
 
 # Packages of fsspec that read addresses with these protocols. Without one obstore does, which needs
 # no other package.
@@ -66,11 +66,7 @@ def list_files(store: Path | str, key: str = "") -> set[str] | None:
     url = str(store)
     if "://" not in url:
         folder = Path(store, key)
-        return {
-            os.path.relpath(Path(parent, name), folder)
-            for parent, _, names in os.walk(folder)
-            for name in names
-        }
+        return {name for name, _ in walk_files(folder)} if folder.is_dir() else set()
     if url.startswith(("http://", "https://")):
         return None
     files, inner = filesystem(url)

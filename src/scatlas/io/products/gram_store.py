@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Values of the triangle to read at once: 32 MB of float64.
 _VALUES_AT_ONCE = 2**22
+# Rows of the triangle to write at once: a call per row would take longer than the encoding.
+_ROWS_AT_ONCE = 32
 
 
 class _GramStats(Protocol):
@@ -57,8 +59,9 @@ def write_gram(path: Path | str, *, n_cells: int, n_genes: int, stats: _GramStat
             with ShardedArray(partial / "sums", np.float64, pool, attributes=ARRAY) as sums:
                 sums.append(stats.sums)
             with ShardedArray(partial / "triangle", np.float64, pool, attributes=ARRAY) as packed:
-                for gene, row in enumerate(stats.gram):
-                    packed.append(row[gene:])
+                for first in range(0, n_genes, _ROWS_AT_ONCE):
+                    rows = enumerate(stats.gram[first : first + _ROWS_AT_ONCE], first)
+                    packed.append(np.concatenate([row[gene:] for gene, row in rows]))
         consolidate(partial)
 
 

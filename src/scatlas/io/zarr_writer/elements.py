@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from scatlas.io.files.local_zarr import WRITER_ATTRIBUTE
+from scatlas.io.files.stamps import walk_files
 from scatlas.io.zarr_writer.node_metadata import write_array_metadata, write_group_metadata
 from scatlas.io.zarr_writer.sharded_array import CHUNK_VALUES, SHARD_VALUES
 
@@ -141,11 +142,12 @@ def consolidate(path: Path) -> None:
     Differs from ``zarr.consolidate_metadata`` in the order, which there follows the file system,
     and in the attribute of a store that has all chunks (:data:`WRITER_ATTRIBUTE`).
     """
-    files = {file.parent.relative_to(path).as_posix(): file for file in path.rglob("zarr.json")}
-    root = json.loads(files.pop(".").read_bytes())
+    files = [file for file, _ in walk_files(path) if file.endswith("/zarr.json")]
+    root = json.loads((path / "zarr.json").read_bytes())
     nodes = {}
-    for name in sorted(files, key=lambda name: (name.count("/"), name)):
-        nodes[name] = json.loads(files[name].read_bytes())
+    names = [file.removesuffix("/zarr.json") for file in files]
+    for name in sorted(names, key=lambda name: (name.count("/"), name)):
+        nodes[name] = json.loads((path / name / "zarr.json").read_bytes())
         if nodes[name]["node_type"] == "group":
             nodes[name]["consolidated_metadata"] = {**_INLINE, "metadata": {}}
     metadata = {

@@ -56,11 +56,11 @@ def run_round(
 ) -> None:
     """Write the coordinates of some cells after one more round.
 
-    A cell moves by ``rate * (pull + push) / (1 + damping * rate * stiffness)``. The `stiffness` is
-    the sum of the factors of its attractive forces. All cells move at once: with a denominator of
-    1, a cell of a tight group jumps to the other side of it in each round, further the more
-    neighbours it has. With a damping of 1 the step is an implicit one, which takes the neighbours
-    for fixed: cells come to rest, but groups, whose cells hold each other, barely move.
+    A cell moves by ``rate * (pull + push) / (1 + damping * rate * stiffness)``, in which the
+    stiffness is the sum of the factors of its attractive forces. All cells move at once. Without
+    damping, cells of a tight group jump to the other side of it in each round, further the more
+    neighbours they have. A damping of 1 makes the step implicit, with neighbours that stand still:
+    cells come to rest, but groups, whose cells hold each other, barely move.
 
     Parameters
     ----------
