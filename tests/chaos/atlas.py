@@ -126,28 +126,30 @@ class Atlas:
                 found.append(Write(path, seen[path], name))
         return found
 
-    def reference(self, project: Project, *, but: str | None = None) -> Reference:
-        """Result of an undisturbed build of a project's inputs, built once.
+    def reference(self, project: Project, *targets: str, but: str | None = None) -> Reference:
+        """Result of an undisturbed build of these targets of a project's inputs, built once.
 
         `but` is a section of the config to build without.
         """
         inputs = digests(project.folder, but=("results", ".snakemake"))
-        key = hashlib.sha256(json.dumps([inputs, but]).encode()).hexdigest()[:24]
+        key = hashlib.sha256(json.dumps([inputs, targets, but]).encode()).hexdigest()[:24]
         path = self.folder / "references" / f"{key}.json"
         path.parent.mkdir(exist_ok=True)
         with once(path.with_suffix(".done")) as first:
             if first:
                 with TemporaryDirectory(prefix="scatlas-chaos-", dir=scratch()) as folder:
-                    files, said = self._build(project, Path(folder), but)
+                    files, said = self._build(project, Path(folder), targets, but)
                 path.write_text(json.dumps({"files": files, "said": said}))
         return Reference(**json.loads(path.read_text()))
 
-    def _build(self, project: Project, folder: Path, but: str | None) -> tuple[dict[str, str], str]:
+    def _build(
+        self, project: Project, folder: Path, targets: tuple[str, ...], but: str | None
+    ) -> tuple[dict[str, str], str]:
         for item in project.folder.iterdir():
             if item.name not in ("results", ".snakemake"):
                 copy(item, folder / item.name)
         new = Project(folder, {k: v for k, v in project.config.items() if k != but})
-        code, said = run(new, self.library, {})
+        code, said = run(new, self.library, {}, *targets)
         return {} if code else outputs(new), said
 
 
@@ -159,10 +161,12 @@ def scratch() -> Path | None:
     return None
 
 
-def run(project: Project, library: str, environment: dict[str, str]) -> tuple[int, str]:
+def run(
+    project: Project, library: str, environment: dict[str, str], *targets: str
+) -> tuple[int, str]:
     """Run the workflow undisturbed; return exit code and output."""
     done = subprocess.run(
-        [warm.python(library), *project.command()[1:]],
+        [warm.python(library), *project.command(*targets)[1:]],
         env=warm.environment(library) | {"COLUMNS": "200"} | environment,
         cwd=ROOT, text=True, check=False, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
