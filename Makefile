@@ -18,7 +18,10 @@ SNAKEFILES := Snakefile workflow
 BIN := $(abspath $(VENV))/bin
 WITH_VENV := PATH="$(BIN):$$PATH"
 PIP := "$(BIN)/python" -m pip --disable-pip-version-check --no-input
-HASHED := install -qq --no-build-isolation --require-hashes
+HASHED := install -qq --no-build-isolation --no-compile --require-hashes
+# Bytecode of the packages on all cores: pip compiles on one, for half of its time. Packages contain
+# templates that are no Python: like pip, ignore them.
+COMPILE := "$(BIN)/python" -m compileall -qq -j 0 "$(VENV)/lib" src >/dev/null || true
 
 .PHONY: help
 help: ## List the targets
@@ -91,10 +94,12 @@ $(VENV)/.workflow-installed: envs/build.lock.txt envs/cpu.lock.txt pyproject.tom
 	@$(PIP) $(HASHED) -r envs/build.lock.txt
 	@$(PIP) $(HASHED) -r envs/cpu.lock.txt
 	@$(PIP) install -qq --no-build-isolation --no-deps --editable .
+	@$(COMPILE)
 	@touch "$@"
 
 # The test lock has the versions of the workflow's lock, and more packages.
 $(VENV)/.tests-installed: envs/test.lock.txt $(VENV)/.workflow-installed
 	@echo 'Installing the packages of envs/test.lock.txt'
 	@$(PIP) $(HASHED) -r envs/test.lock.txt
+	@$(COMPILE)
 	@touch "$@"

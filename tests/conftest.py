@@ -36,16 +36,43 @@ settings.register_profile("random", deadline=None)
 settings.load_profile(os.environ.get("SCATLAS_HYPOTHESIS", "fixed"))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run slow files first: all workers would wait for a slow file at the end."""
-    tests = Counter(item.path for item in items)
-    slow = {"slow", "slurm", "workflow"}
+# umap-learn and pynndescent compile for up to a minute in each process, and keep none of it: one
+# worker runs all files that call them.
+COMPILE_LONGEST = (
+    "tests/parity/test_embedding_vs_scanpy.py",
+    "tests/parity/test_presets_vs_scanpy.py",
+    "tests/parity/test_umap_vs_umap_learn.py",
+    "tests/parity/test_ingest_vs_scanpy.py",
+    "tests/unit/io/test_unusual_data.py",
+)
 
-    def place(item: pytest.Item) -> tuple[bool, int]:
-        in_front = bool(slow & {mark.name for mark in item.iter_markers()})
-        return not in_front, 0 if in_front else -tests[item.path]
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run slow files first, the slowest before all: at the end all workers would wait for it."""
+    tests = Counter(item.path for item in items)
+
+    def place(item: pytest.Item) -> tuple[int, int]:
+        marks = {mark.name for mark in item.iter_markers()}
+        if "slurm" in marks:
+            return 0, 0
+        return (1, 0) if marks & {"slow", "workflow"} else (2, -tests[item.path])
 
     items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """One worker per file, and one for all files of `COMPILE_LONGEST`."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return COMPILE_LONGEST[0] if file in COMPILE_LONGEST else file
+
+    return Scheduling(config, log)
 
 
 ARRAY_TYPES = ("numpy", "csr", "csc", "dask-csr", "dask-dense")

@@ -195,11 +195,12 @@ class Case:
     def judge(self) -> None:
         """Compare the results of a successful run with those of an undisturbed one."""
         self.wait_for_orphans()
-        ours, theirs = outputs(self.project), self.atlas.reference(self.project)
+        ours = outputs(self.project)
+        theirs = self.atlas.reference(self.project, *self.targets)
         for section in ("integrate", "pseudobulk"):
             # A new build of everything refuses what these sections ask for.
             if not theirs.files and self.goes_without(section):
-                theirs = self.atlas.reference(self.project, but=section)
+                theirs = self.atlas.reference(self.project, *self.targets, but=section)
         if not theirs.files:
             said = sorted(sentences(theirs.said))
             raise WrongEnd(f"stale success: an undisturbed build fails ({'; '.join(said)})")

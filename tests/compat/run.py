@@ -125,14 +125,14 @@ def run(whose: str, tests: list[str] | None = None, *, workers: int = 2) -> dict
     return {name.removeprefix("tests/"): outcome for name, outcome in outcomes.items()}
 
 
-def check() -> list[str]:
+def check(*, workers: int = 2) -> list[str]:
     """Tests of passes.txt that fail, with their errors."""
     recorded, installed = page.recorded_version(), version("scanpy")
     if recorded != installed:
         said = f"the lists are those of scanpy {recorded}, but {installed} is installed"
         return [f"{said}: run python -m tests.compat.run --update"]
     names = page.read(PASSES)
-    outcomes = run("scatlas", names)
+    outcomes = run("scatlas", names, workers=workers)
     lost = []
     for name in names:
         outcome = outcomes.get(name, {"outcome": "not found", "why": ""})

@@ -32,6 +32,7 @@ GPU_RULES = ("hvg", "select_genes", "pca")
 # Too little memory for a step with its two Snakemakes.
 TOO_LITTLE_MB = 100
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
+SNAKEMAKE = (sys.executable, str(Path(__file__).with_name("head.py")))
 PATIENCE = 300  # seconds; a shared machine may be slow
 
 
@@ -108,9 +109,8 @@ class Head:
         with (self.project.folder / "head.log").open("a") as log:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "snakemake", target, "--profile", "slurm", "--nocolor"),
+                    *(*SNAKEMAKE, target, "--profile", "slurm", "--nocolor"),
                     *("--snakefile", str(ROOT / "Snakefile"), "--configfile", "my.yaml"),
-                    *("--slurm-init-seconds-before-status-checks", "5"),
                     # A job per step, as of large plates.
                     *("--group-components", "small_plates=1"),
                     # So that three plates need both nodes for CPUs.
@@ -303,9 +303,8 @@ def test_steps_of_small_plates_share_jobs(cluster: None, built: Project, tmp_pat
     for name in ("plates.tsv", "slurm"):
         (tmp_path / name).symlink_to(built.folder / name if name == "plates.tsv" else ROOT / name)
     before = set(jobs())
-    command = [sys.executable, "-m", "snakemake", "--profile", "slurm", "--nocolor"]
+    command = [*SNAKEMAKE, "--profile", "slurm", "--nocolor"]
     command += ["--snakefile", str(ROOT / "Snakefile"), "--configfile", "my.yaml"]
-    command += ["--slurm-init-seconds-before-status-checks", "5"]
     subprocess.run(command, cwd=tmp_path, check=True, stdin=subprocess.DEVNULL)
 
     def new_jobs() -> list[str]:

@@ -14,12 +14,10 @@ It takes 15 ms, because it needs the standard library alone.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import socket
 import struct
-import subprocess
 import sys
 
 
@@ -51,6 +49,8 @@ def run_at(server: socket.socket, command: list[str], **more: str) -> int | str:
 
 def connect(owner: str, scripts: str) -> socket.socket:
     """Connect to the server of one Snakemake and one Python; start it if there is none."""
+    import hashlib  # here, because a tenth of the client's time is its import
+
     if not hasattr(socket, "SO_PEERCRED"):
         raise OSError("this system does not tell who is at the other end of a socket")
     python = hashlib.sha256(sys.executable.encode()).hexdigest()[:16]
@@ -76,6 +76,8 @@ def connect(owner: str, scripts: str) -> socket.socket:
 
 def start_server(door: socket.socket, owner: str, scripts: str) -> None:
     """Start the server that accepts at a listening socket."""
+    import subprocess  # here, because the first job alone needs it
+
     module = "scatlas.workflow.fork_server"
     # Each request brings its own variables; those of the workflow are options of scripts.
     env = {name: text for name, text in os.environ.items() if not name.startswith("SCATLAS_")}

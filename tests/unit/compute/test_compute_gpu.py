@@ -449,7 +449,7 @@ def query_gpus():
     return Machine(13020, tuple(Device(f"GPU-{n}", "H200", 10**11, int(f * 1e9)) for n, f in named))
 
 logging.basicConfig(level=logging.INFO, format="%(message)s")
-n, share = int(sys.argv[2]), Fraction(sys.argv[4])
+n, share, gpu_locks._LOG_SECONDS = int(sys.argv[2]), Fraction(sys.argv[4]), float(sys.argv[5])
 with gpu_locks.lock_gpus(n, share=share, query_gpus=query_gpus) as mine:
     print(*(device.uuid for device in mine), flush=True)
     time.sleep(600)
@@ -459,9 +459,9 @@ with gpu_locks.lock_gpus(n, share=share, query_gpus=query_gpus) as mine:
 class Job:
     """A process that locks n of several GPUs, waits for them, and then holds them."""
 
-    def __init__(self, n: int, of: int, memory: Path, share: str) -> None:
+    def __init__(self, n: int, of: int, memory: Path, share: str, log_seconds: float) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", HOLD, str(of), str(n), str(memory), share],
+            [sys.executable, "-c", HOLD, str(of), str(n), str(memory), share, str(log_seconds)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.pid = self.process.pid
@@ -496,11 +496,14 @@ def memory(tmp_path: Path) -> Any:
 
 @pytest.fixture
 def job(memory: Any, tmp_path: Path) -> Iterator[Any]:
-    """``job(n, of=m)`` starts one, which ends with the test; ``share`` is of each of its GPUs."""
+    """``job(n, of=m)`` starts one, which ends with the test; ``share`` is of each of its GPUs.
+
+    Between two lines of its log are ``log_seconds``.
+    """
     jobs = []
 
-    def start(n: int, of: int, share: str = "1") -> Job:
-        jobs.append(Job(n, of, tmp_path / "memory", share))
+    def start(n: int, of: int, share: str = "1", log_seconds: float = 60) -> Job:
+        jobs.append(Job(n, of, tmp_path / "memory", share, log_seconds))
         return jobs[-1]
 
     yield start
@@ -739,9 +742,11 @@ def test_memory_that_a_sharing_job_uses_is_waited_for(job, memory):
     first = job(1, of=1, share="1/2")
     assert first.has() == "GPU-0"
     memory("0.1")
-    second = job(1, of=1, share="1/2")
+    second = job(1, of=1, share="1/2", log_seconds=0.5)
     said = f"GPU-0 (H200) has 0.1 of 100 GB free beside process {first.pid} (-c)"
-    assert said in second.says() + second.process.stderr.readline() * second.waits(0.1)
+    # First it waits for a moment without a change of the memory.
+    assert any(said in second.says() for _ in range(20))
+    assert second.waits(0.1)
     memory("40")
     assert second.has() == "GPU-0"
 

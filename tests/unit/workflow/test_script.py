@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import Distribution, PackageNotFoundError
 from pathlib import Path
 
@@ -211,13 +212,20 @@ def test_code_hashes_follow_the_imports(tmp_path: Path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_ROOT", root)
         uncached = module._imported_files.__wrapped__  # the cache holds the real tree
-        patch.setattr(module, "_imported_files", uncached)
+
+        def hashes() -> dict[str, str]:
+            patch.setattr(module, "_imported_files", cache(uncached))  # reads the tree again
+            return {s.stem: code_hash(s) for s in SCRIPTS.glob("*.py")}
+
+        before = hashes()
 
         def differing(name: str) -> set[str]:
-            before = {s.stem: code_hash(s) for s in SCRIPTS.glob("*.py")}
             file = root / name
             file.write_text(file.read_text() + "\n# changed\n")
-            return {s.stem for s in SCRIPTS.glob("*.py") if code_hash(s) != before[s.stem]}
+            after = hashes()
+            found = {step for step, value in after.items() if value != before[step]}
+            before.update(after)
+            return found
 
         assert differing("kernels/linalg/gram_cpu.py") >= {"select_genes", "pca"}
         on_moments = {"doublets", "hvg"}

@@ -1,0 +1,24 @@
+"""Snakemake that looks at Slurm's queue every two seconds.
+
+    python tests/slurm/head.py all --profile slurm ...
+
+The executor waits ten seconds longer after each look at which no job has ended, to spare the
+controllers of large clusters: half the time of these tests. Nothing else differs from
+``python -m snakemake``, which all jobs start.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from snakemake.cli import main
+from snakemake_executor_plugin_slurm import Executor
+
+SECONDS = 2
+
+Executor.next_seconds_between_status_checks = property(
+    lambda executor: SECONDS, lambda executor, seconds: None
+)
+
+if __name__ == "__main__":
+    sys.exit(main())
