@@ -9,18 +9,29 @@ from scatlas._util.lazy_exports import exports
 if TYPE_CHECKING:
     from scatlas.workflow.explore._build import build
     from scatlas.workflow.explore._cells import MapCells
-    from scatlas.workflow.explore._choose import choose
+    from scatlas.workflow.explore._choose import certain_columns, choose, choose_genes
     from scatlas.workflow.explore._pixels import add_plates, count_plate, write_pixels
 
 _EXPORTS = {
     "MapCells": "_cells",
     "add_plates": "_pixels",
     "build": "_build",
+    "certain_columns": "_choose",
     "choose": "_choose",
+    "choose_genes": "_choose",
     "count_plate": "_pixels",
     "write_pixels": "_pixels",
 }
-__all__ = ["MapCells", "add_plates", "build", "choose", "count_plate", "write_pixels"]
+__all__ = [
+    "MapCells",
+    "add_plates",
+    "build",
+    "certain_columns",
+    "choose",
+    "choose_genes",
+    "count_plate",
+    "write_pixels",
+]
 
 
 __getattr__, __dir__ = exports(__name__, _EXPORTS)
