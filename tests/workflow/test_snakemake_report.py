@@ -38,7 +38,7 @@ FIGURES = {
 }
 TABLES = {
     "Cells": {
-        "Plates beside each other (table)": "odd_plates",
+        "Plates compared (table)": "odd_plates",
         "Cells (table)": "cells",
         "Bounds (table)": "thresholds",
     },

@@ -81,7 +81,7 @@ rule report:
             f"{OUT}/tables/odd_plates.tsv",
             caption="../report/odd_plates.rst",
             category="Cells",
-            labels={"result": "Plates beside each other (table)"},
+            labels={"result": "Plates compared (table)"},
         ),
         cells=report(
             f"{OUT}/tables/cells.tsv",

@@ -127,7 +127,7 @@ def _headline(results: Results) -> dict[str, str]:
 
 
 def compare_plates(results: Results) -> PlateComparison:
-    """The plates of a run beside each other."""
+    """The plates of a run, compared."""
     facts = facts_of_plates(
         results.qc_summaries,
         results.median_pct_mt,
@@ -163,7 +163,7 @@ def _quality(
         ),
         book.table(
             "odd_plates",
-            "Plates beside each other",
+            "Plates compared",
             comparison.table(),
             shown=_without_empty_columns,
             links=links,

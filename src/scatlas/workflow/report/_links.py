@@ -68,7 +68,7 @@ class Anchors(NamedTuple):
     groups
         Of the first marker gene of each group: by column and group.
     plates
-        Of the rows of the plates beside each other.
+        Of the rows of the table of plates.
     """
 
     clusters: dict[str, str]

@@ -7,10 +7,10 @@ all. Sizes are compared by their logarithms, because they vary by factors.
 
 A plate is odd by a fact if both hold:
 
-* its z-score is beyond ``5 + 20 / (n - 4)`` for n plates. The 3 or 3.5 that are usual for one number
-  would name some plate of nearly every large atlas, and the MAD of few plates is itself uncertain. If
-  plates differ by chance alone (normal, seven independent facts), this limit names a plate in 2 to 5
-  of 100 atlases of 5 to 20 plates, and in fewer than 1 of 100 from 60 plates on
+* its z-score is beyond ``5 + 20 / (n - 4)`` for n plates. The 3 or 3.5 that are usual for one
+  number would name some plate of nearly every large atlas, and the MAD of few plates is itself
+  uncertain. If plates differ by chance alone (normal, seven independent facts), this limit names a
+  plate in 2 to 5 of 100 atlases of 5 to 20 plates, and in fewer than 1 of 100 from 60 plates on
   (``tests/unit/workflow/test_odd_plates.py``).
 * it differs from the median by what a person would care about (``Fact.smallest``), so that hundreds
   of nearly equal plates, whose MAD is close to zero, have no odd one by a trifle.
@@ -172,7 +172,7 @@ def robust_z(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class PlateComparison:
-    """Plates beside each other.
+    """Plates compared with each other.
 
     Attributes
     ----------

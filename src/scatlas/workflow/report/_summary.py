@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from natsort import natsorted
 
+from scatlas.workflow.report._links import EXPLORER
 from scatlas.workflow.report._odd_plates import MIN_PLATES
 from scatlas.workflow.report._page import Link
 
@@ -138,16 +139,16 @@ def _facts(results: Results, n_clusters: int) -> list[list[Link]]:
 
 def _verdict(comparison: PlateComparison) -> list[Link]:
     n, odd = len(comparison.facts), comparison.odd_plates
-    table = Link("plates beside each other", "#table-odd_plates")
+    table = Link("table of plates", "#table-odd_plates")
     if not comparison.can_judge:
-        few = f"Which plates are odd is not judged: there {'is' if n == 1 else 'are'} "
-        few += f"{count(n, 'plate')}, and less than {MIN_PLATES} have no usual spread. See the "
-        return [Link(few), table, Link(".")]
+        verb = "is" if n == 1 else "are"
+        few = f"There {verb} {count(n, 'plate')}: too few to say which one is odd, which takes at "
+        return [Link(f"{few}least {MIN_PLATES}. See the "), table, Link(".")]
     if not odd:
-        none = f"None of the {n} plates is odd in cells, quality, variable genes or clusters: see "
-        return [Link(none), table, Link(".")]
+        none = f"None of the {n} plates is odd in cells, quality, variable genes or clusters. "
+        return [Link(f"{none}See the "), table, Link(".")]
     verb = "is" if len(odd) == 1 else "are"
-    return [Link(f"{len(odd)} of {n} plates {verb} odd ("), table, Link("):")]
+    return [Link(f"{len(odd)} of {n} plates {verb} odd (see the "), table, Link("):")]
 
 
 def _look(
@@ -165,7 +166,8 @@ def _look(
         found.append([Link(removed), Link("which bounds took them", "#table-thresholds")])
     alone = clusters_of_one_plate(by_cluster)
     for plate, clusters in list(alone.items())[:_MAX_NAMED]:
-        said = f"{plate} has {count(len(clusters), 'cluster')} almost alone (a batch effect?): "
+        n = count(len(clusters), "cluster")
+        said = f"{plate} makes up nearly all of {n} (a batch effect?): "
         found.append([Link(said), *_list(clusters, anchors)])
     if len(alone) > _MAX_NAMED:
         table = Link("clusters", "#table-clusters")
@@ -186,7 +188,7 @@ def _look(
         link = Link("batch correction", "#figure-integration-plate")
         found.append([Link("The map before and after "), link])
     if explorer.columns:
-        found.append([Link("All of it by mouse: "), Link("the explorer", "explore.html")])
+        found.append([Link("All cells, genes and columns: "), Link("the explorer", EXPLORER)])
     return found
 
 
