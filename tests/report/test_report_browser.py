@@ -150,7 +150,7 @@ def test_the_summary_names_the_odd_plate_and_leads_to_it(tab: Tab, pages: Pages)
     assert "1 of 14 plates is odd" in text(tab, "#verdict")
     named = text(tab, ".odd-plates")
     assert ODD in named
-    assert "robust standard deviations below the median of all plates" in named
+    assert "robust standard deviations below the others" in named
     tab.click(".odd-plates > li > a")
     assert tab.run("return document.querySelector('tr:target').cells[0].dataset.key") == ODD
     marked = tab.run("return [...document.querySelectorAll('td.odd')].map((e) => e.textContent)")

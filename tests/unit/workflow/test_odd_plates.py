@@ -124,10 +124,10 @@ def test_reasons_are_in_the_words_of_a_user():
     found = PlateComparison(facts)
     z = robust_z(np.log1p(facts["median counts"].to_numpy(float)))[-1]
     middle = facts["median counts"].median()
-    deviations = f"{-z:.1f} robust standard deviations below the median of all plates"
+    deviations = f"{-z:.1f} robust standard deviations below the others"
     assert found.reasons("plate13") == [
         ("kept %", "40.2% of the cells kept, below the 90.0% that most plates have"),
-        ("median counts", f"median counts per cell 3,120, {deviations}, {middle:,.0f}"),
+        ("median counts", f"median counts per cell 3,120, {deviations} (median {middle:,.0f})"),
     ]
 
 

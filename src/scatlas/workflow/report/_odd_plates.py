@@ -218,7 +218,9 @@ class PlateComparison:
         table = pd.concat(
             [
                 pd.DataFrame({"odd by": names}, index=self.facts.index),
-                self.facts.round(3),
+                self.facts.round(1).assign(
+                    **{"cluster distance": self.facts["cluster distance"].round(3)}
+                ),
                 scores.round(2).add_prefix("z of "),
             ],
             axis=1,
@@ -250,4 +252,4 @@ class PlateComparison:
         if np.isinf(z):
             return f"{said}, {side} the {usual} that most plates have"
         far = f"{abs(z):,.1f}" if abs(z) < 100 else "over 100"
-        return f"{said}, {far} robust standard deviations {side} the median of all plates, {usual}"
+        return f"{said}, {far} robust standard deviations {side} the others (median {usual})"

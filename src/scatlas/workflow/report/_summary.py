@@ -40,7 +40,7 @@ class OddPlate(NamedTuple):
     """A plate that is unlike the others."""
 
     plate: Link
-    reasons: list[Link]
+    reasons: list[list[Link]]
     view: Link | None
 
 
@@ -91,7 +91,7 @@ def summarize(
         OddPlate(
             Link(plate, f"#{anchors.plates[plate]}"),
             [
-                Link(words, _first(_SEEN_IN[fact], there))
+                _reason(words, _first(_SEEN_IN[fact], there))
                 for fact, words in comparison.reasons(plate)
             ],
             Link("on the map", view) if (view := explorer.level("plate", plate)) else None,
@@ -122,7 +122,7 @@ def _facts(results: Results, n_clusters: int) -> list[list[Link]]:
         n = len(results.left_out)
         verb = "was" if n == 1 else "were"
         words = f"{count(n, 'plate')} {verb} left out"
-        left_out = [[Link(words, "#table-left_out"), Link(" because they cannot be used.")]]
+        left_out = [[Link(words, "#table-left_out"), Link(" as unusable.")]]
     variance = results.variance
     genes = (
         f"{count(len(results.consensus), 'gene')} were selected, and "
@@ -220,6 +220,13 @@ def _list(clusters: list[str], anchors: Anchors) -> list[Link]:
         links += [Link(", " if links else ""), Link(name, f"#{anchors.clusters[name]}")]
     rest = len(clusters) - _MAX_NAMED
     return [*links, Link(f" and {rest} more")] if rest > 0 else links
+
+
+def _reason(words: str, href: str | None) -> list[Link]:
+    """A reason with a link to the figure or table that shows it."""
+    if href is None:
+        return [Link(words)]
+    return [Link(f"{words}; see the "), Link(href.removeprefix("#").partition("-")[0], href)]
 
 
 def _first(wanted: Sequence[str], there: Collection[str]) -> str | None:
