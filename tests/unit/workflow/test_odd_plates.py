@@ -104,7 +104,7 @@ def test_the_limit_names_hardly_a_plate_of_many_by_chance(n: int):
     ],
 )
 def test_a_planted_plate_is_named(n: int, fact: str, value: float, side: str):
-    # Among five plates only a plate that is far beyond an even spread is named.
+    # Five plates have to be very alike for one of them to be named.
     facts = clean_plates(np.random.default_rng(1), n, spread=0.2 if n == 5 else 0.5)
     facts.loc["plate3", fact] = value
     found = PlateComparison(facts)

@@ -84,14 +84,15 @@ def build(
     explorer = Explorer.of_config(results, config)
     anchors = Anchors.number(results, natsorted(results.clusters_by_plate.index))
     comparison = compare_plates(results)
-    to_explorer = {"anchors": anchors, "explorer": explorer}
-    of_plates = partial(plate_links, comparison=comparison, **to_explorer)
+    of_plates = partial(plate_links, comparison=comparison, anchors=anchors, explorer=explorer)
+    of_clusters = partial(cluster_links, anchors=anchors, explorer=explorer)
+    of_markers = partial(marker_links, anchors=anchors, explorer=explorer)
     sections = {
         "Cells": _quality(book, results, comparison, of_plates),
         "Genes": _genes(book, results),
         "Components": _components(book, results),
-        "Map": _maps(book, results, config, partial(cluster_links, **to_explorer)),
-        "Markers": _markers(book, results, partial(marker_links, **to_explorer)),
+        "Map": _maps(book, results, config, of_clusters),
+        "Markers": _markers(book, results, of_markers),
         "Integration": _integration(book, results, config),
         "Run": _run(book, results, config),
     }

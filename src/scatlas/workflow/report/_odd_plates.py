@@ -72,7 +72,7 @@ FACTS = (
     Fact("median genes", "median genes per cell {x:,.0f}", "{x:,.0f}", 1.25, is_size=True),
     Fact("median mt %", "median mitochondrial share {x:.1f}%", "{x:.1f}%", 2.0),
     Fact("shared genes %", "{x:.1f}% of its variable genes in the atlas", "{x:.1f}%", 5.0),
-    Fact("cluster distance", "distance of its clusters from the usual {x:.2f}", "{x:.2f}", 0.1,
+    Fact("cluster distance", "mix of clusters {x:.2f} from the usual one", "{x:.2f}", 0.1,
          only_high=True),
 )  # fmt: skip
 

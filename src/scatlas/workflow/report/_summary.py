@@ -215,7 +215,7 @@ def clusters_of_one_plate(by_cluster: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def _list(clusters: list[str], anchors: Anchors) -> list[Link]:
-    links = []
+    links: list[Link] = []
     for name in clusters[:_MAX_NAMED]:
         links += [Link(", " if links else ""), Link(name, f"#{anchors.clusters[name]}")]
     rest = len(clusters) - _MAX_NAMED
