@@ -116,6 +116,12 @@ def address(tab: Tab, selector: str) -> str:
     return tab.run(f"return document.querySelector({selector!r}).href")
 
 
+def follow(tab: Tab, selector: str, prefix: str) -> None:
+    """Click a link, and wait until an element whose anchor begins so is the page's target."""
+    tab.click(selector)
+    tab.wait(f"document.querySelector(':target')?.id.startsWith({prefix!r})")
+
+
 def test_it_opens_from_a_file_without_network(tab: Tab, pages: Pages):
     show(tab, pages.report)
     assert tab.errors == []
@@ -151,11 +157,11 @@ def test_the_summary_names_the_odd_plate_and_leads_to_it(tab: Tab, pages: Pages)
     named = text(tab, ".odd-plates")
     assert ODD in named
     assert "robust standard deviations below the others" in named
-    tab.click(".odd-plates > li > a")
+    follow(tab, ".odd-plates > li > a", "plate-")
     assert tab.run("return document.querySelector('tr:target').cells[0].dataset.key") == ODD
     marked = tab.run("return [...document.querySelectorAll('td.odd')].map((e) => e.textContent)")
     assert marked == [f"{pages.odd.loc[ODD, 'median counts']:,.1f}"]
-    tab.click(".odd-plates li li a")
+    follow(tab, ".odd-plates li li a", "figure-")
     assert tab.run("return document.querySelector(':target').id") == "figure-qc_violins"
     assert tab.errors == []
 
@@ -194,7 +200,7 @@ def test_rows_are_searched_and_links_find_hidden_ones(tab: Tab, pages: Pages):
     expected = [name for name in pages.odd.index if name.startswith("plate1")]
     assert column(tab, "odd_plates", 0, seen=True) == expected
     assert text(tab, "#table-odd_plates .found") == f"{len(expected)} of 14 rows"
-    tab.click(".odd-plates > li > a")
+    follow(tab, ".odd-plates > li > a", "plate-")
     assert tab.run("return document.querySelector('tr:target').hidden") is False
     assert len(column(tab, "odd_plates", 0, seen=True)) == N_PLATES
     tab.click("#table-cells input")
@@ -220,21 +226,23 @@ def test_figures_enlarge_by_mouse_and_keys(tab: Tab, pages: Pages):
     assert text(tab, "dialog .place") == f"{len(figures)} of {len(figures)}"
     tab.click("dialog.large .tools button:nth-child(2)")  # next
     assert tab.run(shown) == figures[0]
+    tab.wait("document.querySelector('dialog img').complete")
     large = "const box = document.querySelector('dialog img').getBoundingClientRect();"
     fits = "return box.width <= innerWidth && box.height <= innerHeight && box.height > 300"
     assert tab.run(large + fits)
     tab.click("dialog .frame img")
     natural = "return box.width === document.querySelector('dialog img').naturalWidth"
     assert tab.run(large + natural)
+    focus_is_back = f"document.activeElement.parentElement.id === {figures[0]!r}"
     tab.keys(ESCAPE)
-    assert not tab.run(is_open)
-    focused = "return document.activeElement.parentElement.id"
-    assert tab.run(focused) == figures[0]
+    tab.wait(focus_is_back)
     for key in (ENTER, " "):
+        assert not tab.run(is_open)
         tab.keys(key)
         assert tab.run(is_open)
         assert tab.run("return document.querySelector('dialog img').alt.length") > 30
         tab.keys(ESCAPE)
+        tab.wait(focus_is_back)
     tab.keys(ENTER)
     tab.drag([(3, 3)])  # beside the dialog
     assert not tab.run(is_open)
@@ -245,10 +253,10 @@ def test_links_lead_from_clusters_to_markers_and_to_the_explorer(tab: Tab, pages
     show(tab, pages.report)
     rows = column(tab, "clusters", 0)
     row = rows.index("10") + 1
-    tab.click(f"#table-clusters tbody tr:nth-child({row}) a")
+    follow(tab, f"#table-clusters tbody tr:nth-child({row}) a", "markers-")
     first = tab.run("return [...document.querySelector('tr:target').cells].map((e) => e.innerText)")
     assert first[:3] == ["leiden", "10", "1"]
-    tab.click("tr:target td a")
+    follow(tab, "tr:target td a", "cluster-")
     assert tab.run("return document.querySelector('tr:target').cells[0].dataset.key") == "10"
     hostile = tab.run(
         "return [...document.querySelectorAll('#table-markers a')]"
