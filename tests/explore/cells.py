@@ -98,7 +98,7 @@ def make_page(
     found, config = MapCells(folder / "umap.h5ad"), Explore(**wanted)
     columns, genes = choose(found, found, config.content, markers)
     paths = []
-    for plate in PLATES:
+    for plate in cells.obs["plate"].cat.categories:
         part = count_plate(found, found.rows_of(plate), found, columns, genes)
         paths.append(folder / f"{plate}.h5")
         write_pixels(paths[-1], multiplied(part, times))

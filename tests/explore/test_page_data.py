@@ -32,9 +32,10 @@ from scatlas.matrix.map_pixels import (
     side_for,
 )
 from scatlas.workflow.explore import MapCells, choose, digests_of_plates
-from scatlas.workflow.explore._build import SCRIPTS, joined_scripts
+from scatlas.workflow.explore._build import SCRIPTS
 from scatlas.workflow.explore._choose import choose_genes
 from scatlas.workflow.explore._pack import coarsen, varints
+from scatlas.workflow.inline_page import joined_scripts
 from tests.explore.cells import HOSTILE, PLATES, Made, make_page, sample
 
 
@@ -341,7 +342,7 @@ def test_nothing_of_the_data_is_markup(made: Made):
 def test_every_module_is_on_the_page():
     folder = Path(__file__).parents[2] / "src/scatlas/workflow/explore/page"
     assert {path.stem for path in folder.glob("*.js")} == set(SCRIPTS)
-    script = joined_scripts()
+    script = joined_scripts(folder, SCRIPTS)
     assert not re.search(r"^(import|export) ", script, re.MULTILINE)
     assert "innerHTML" not in script
     # Of one scope, each name is defined once.

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from scatlas.pl._style import colours
+from tests.helpers import node as node_tools
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "src/scatlas/workflow/explore/page"
-
-
-@pytest.fixture(scope="module")
-def node() -> str:
-    found = shutil.which("node")
-    if not found and os.environ.get("SCATLAS_REQUIRE_BROWSER"):
-        pytest.fail("needs node on PATH")
-    if not found:
-        pytest.skip("needs node on PATH")
-    return found
+node = node_tools.node
 
 
 def test_units_of_the_page(node: str):

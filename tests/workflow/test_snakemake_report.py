@@ -37,7 +37,11 @@ FIGURES = {
     "Run": {},
 }
 TABLES = {
-    "Cells": {"Cells (table)": "cells", "Bounds (table)": "thresholds"},
+    "Cells": {
+        "Plates compared (table)": "odd_plates",
+        "Cells (table)": "cells",
+        "Bounds (table)": "thresholds",
+    },
     "Genes": {"Consensus (table)": "consensus"},
     "Components": {"Variance explained (table)": "pca"},
     "Map": {

@@ -77,6 +77,12 @@ rule report:
             category="Map",
             labels={"result": "UMAP by {color}"},
         ),
+        odd_plates=report(
+            f"{OUT}/tables/odd_plates.tsv",
+            caption="../report/odd_plates.rst",
+            category="Cells",
+            labels={"result": "Plates compared (table)"},
+        ),
         cells=report(
             f"{OUT}/tables/cells.tsv",
             caption="../report/cells.rst",

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +20,7 @@ from scatlas.workflow.explore._pack import (
 )
 from scatlas.workflow.explore._pixels import count_cells, means_of
 from scatlas.workflow.explore._points import Points, in_threads, same_cells
+from scatlas.workflow.inline_page import content_policy, joined_scripts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -204,29 +202,9 @@ def _markers(
 
 def _code() -> str:
     """The page without its data; its policy allows its style and script alone, and no network."""
-    script, style = joined_scripts(), (_PAGE / "explore.css").read_text("utf-8")
-    policy = (
-        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
+    script = joined_scripts(_PAGE, SCRIPTS)
+    style = (_PAGE / "explore.css").read_text("utf-8")
+    policy = content_policy(script, style, "data: blob:")
     text = (_PAGE / "explore.html").read_text("utf-8")
     text = text.replace("{{ policy }}", policy).replace("{{ style }}", style)
     return text.replace("{{ script }}", script)
-
-
-def joined_scripts() -> str:
-    """All modules as one script: their names are those of one scope, so imports are left out.
-
-    One file cannot import another from ``file://``, and a module would wait for the whole page.
-    """
-    parts = []
-    for name in SCRIPTS:
-        text = (_PAGE / f"{name}.js").read_text("utf-8")
-        text = re.sub(r"^import [^;]*;\n", "", text, flags=re.MULTILINE)
-        parts.append(re.sub(r"^export (?=\w)", "", text, flags=re.MULTILINE))
-    return '"use strict";\n(() => {\n' + "\n".join(parts) + "\n})();\n"
-
-
-def _digest(text: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest())
-    return f"sha256-{digest.decode('ascii')}"

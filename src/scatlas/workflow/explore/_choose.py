@@ -133,6 +133,17 @@ def choose_columns(
     return columns
 
 
+def certain_columns(wanted: Sequence[str]) -> frozenset[str]:
+    """Columns that the page has, whatever else the cells have, if they have two values or more.
+
+    Parameters
+    ----------
+    wanted
+        Names of the columns; none: all that have colours.
+    """
+    return frozenset(wanted or _FIRST)
+
+
 def _is_useful(column: PageColumn) -> bool:
     return column.kind == "number" or len(column.levels) > 1
 

@@ -2,57 +2,39 @@
 
 from __future__ import annotations
 
-import base64
-import re
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pandas as pd
-from jinja2 import Environment, StrictUndefined
+from natsort import natsorted
 
 from scatlas import pl
-from scatlas.io.files.atomic import atomic_path
 from scatlas.workflow.report import _tables
 from scatlas.workflow.report._captions import caption
+from scatlas.workflow.report._links import (
+    EXPLORER,
+    Anchors,
+    Explorer,
+    cluster_links,
+    marker_links,
+    plate_links,
+)
+from scatlas.workflow.report._odd_plates import PlateComparison, facts_of_plates
+from scatlas.workflow.report._page import Book, write_page
+from scatlas.workflow.report._summary import summarize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
-    from markupsafe import Markup
-    from matplotlib.figure import Figure
+    import pandas as pd
 
     from scatlas.workflow.report._atlas_map import AtlasMap
+    from scatlas.workflow.report._page import Picture, RowLinks, Table
     from scatlas.workflow.report._results import Results
 
-_HERE = Path(__file__).parent
-_MOST_ROWS = 60  # of a table on the page; the TSV beside it has all
 _MOST_COLUMNS = 20
 _MOST_GROUPS = 40  # of a figure of marker genes
 _TOP_MARKERS = 3  # of each group, on the page
-
-
-@dataclass(frozen=True)
-class _Picture:
-    name: str
-    alt: str
-    caption: Markup
-    data: str
-
-
-@dataclass(frozen=True)
-class _Table:
-    name: str
-    title: str
-    caption: Markup
-    head: list[str]
-    rows: list[list[str]]
-    numeric: list[bool]
-    left_out: int
-    columns_left_out: int
-    last_is_total: bool
 
 
 def build(
@@ -82,10 +64,10 @@ def build(
         ``doublets.png``, of marker genes ``markers_dots/{column}.png`` and
         ``markers_heat_map/{column}.png``, of mixed cells ``integration/{column}.png``.
     tables
-        Folder for ``cells.tsv``, ``thresholds.tsv``, ``consensus.tsv``, ``pca.tsv``,
-        ``clusters.tsv`` and ``runs.tsv``; of all cells ``clusters_by_plate.tsv``, of plates left
-        out ``left_out.tsv``, of doublets ``doublet_rates.tsv``, of mixed cells ``mixing.tsv``. The
-        tables of marker genes are there already.
+        Folder for ``odd_plates.tsv``, ``cells.tsv``, ``thresholds.tsv``, ``consensus.tsv``,
+        ``pca.tsv``, ``clusters.tsv`` and ``runs.tsv``; of all cells ``clusters_by_plate.tsv``, of
+        plates left out ``left_out.tsv``, of doublets ``doublet_rates.tsv``, of mixed cells
+        ``mixing.tsv``. The tables of marker genes are there already.
     page
         HTML file, complete in itself: images inside, nothing fetched.
 
@@ -99,60 +81,37 @@ def build(
         A caption is missing, or the results do not belong together.
     """
     book = Book(captions, figures, tables)
+    explorer = Explorer.of_config(results, config)
+    anchors = Anchors.number(results, natsorted(results.clusters_by_plate.index))
+    comparison = compare_plates(results)
+    of_plates = partial(plate_links, comparison=comparison, anchors=anchors, explorer=explorer)
+    of_clusters = partial(cluster_links, anchors=anchors, explorer=explorer)
+    of_markers = partial(marker_links, anchors=anchors, explorer=explorer)
     sections = {
-        "Cells": _quality(book, results),
+        "Cells": _quality(book, results, comparison, of_plates),
         "Genes": _genes(book, results),
         "Components": _components(book, results),
-        "Map": _maps(book, results, config),
-        "Markers": _markers(book, results),
+        "Map": _maps(book, results, config, of_clusters),
+        "Markers": _markers(book, results, of_markers),
         "Integration": _integration(book, results, config),
         "Run": _run(book, results, config),
     }
+    there = {item.id for items in sections.values() for item in items}
     return write_page(
         page,
         title="Plate atlas",
         opening=caption(captions, "workflow"),
         headline=_headline(results),
+        summary=summarize(results, comparison, results.clusters_by_plate, anchors, explorer, there),
         sections=sections,
-        links={"Explorer": "explore.html"} if config["explore"]["page"] else {},
+        links={"Explorer": EXPLORER} if config["explore"]["page"] else {},
     )
-
-
-def write_page(
-    page: Path,
-    *,
-    title: str,
-    opening: Markup,
-    headline: Mapping[str, str],
-    sections: Mapping[str, list[_Picture | _Table]],
-    links: Mapping[str, str] | None = None,
-) -> dict[str, int]:
-    """Write a page of sections, complete in itself; return ``n_figures`` and ``n_tables``.
-
-    ``links`` has the titles and names of other pages in its folder.
-    """
-    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(
-        (_HERE / "page.html").read_text("utf-8")
-    )
-    text = template.render(
-        title=title,
-        opening=opening,
-        headline=headline,
-        links=links or {},
-        sections={name: items for name, items in sections.items() if items},
-        style=(_HERE / "page.css").read_text("utf-8"),
-    )
-    with atomic_path(page) as path:
-        path.write_text(text, "utf-8")
-    items = [item for section in sections.values() for item in section]
-    n_figures = sum(isinstance(item, _Picture) for item in items)
-    return {"n_figures": n_figures, "n_tables": len(items) - n_figures}
 
 
 def _headline(results: Results) -> dict[str, str]:
     """Figures at the top of the page."""
     summaries, cells, everything = results.qc_summaries, results.cells, results.atlas_map
-    n_in, n_kept = _n_cells(results)
+    n_in, n_kept = results.n_cells
     missing = {"plates left out": f"{len(results.left_out):,}"} if results.left_out else {}
     return {
         "plates": f"{len(summaries):,}",
@@ -168,16 +127,27 @@ def _headline(results: Results) -> dict[str, str]:
     }
 
 
-def _n_cells(results: Results) -> tuple[int, int]:
-    """Cells that were read and kept."""
-    plates = results.qc_summaries.values()
-    return sum(plate["n_cells"] for plate in plates), sum(plate["n_kept"] for plate in plates)
+def compare_plates(results: Results) -> PlateComparison:
+    """The plates of a run, compared."""
+    facts = facts_of_plates(
+        results.qc_summaries,
+        results.median_pct_mt,
+        results.variable_genes,
+        results.consensus,
+        results.clusters_by_plate,
+    )
+    return PlateComparison(facts)
 
 
-def _quality(book: Book, results: Results) -> list[_Picture | _Table]:
+def _quality(
+    book: Book,
+    results: Results,
+    comparison: PlateComparison,
+    links: Callable[[pd.DataFrame], RowLinks],
+) -> list[Picture | Table]:
     """Cells kept and removed, their metrics, the bounds, and doublets."""
     summaries = results.qc_summaries
-    n_in, n_kept = _n_cells(results)
+    n_in, n_kept = results.n_cells
     bounds = next(iter(summaries.values()))["thresholds"]
     return [
         book.picture(
@@ -192,6 +162,13 @@ def _quality(book: Book, results: Results) -> list[_Picture | _Table]:
             "Violins of counts, genes and mitochondrial share of the cells of each plate, "
             "all and kept, with the bounds as dashed lines.",
         ),
+        book.table(
+            "odd_plates",
+            "Plates compared",
+            comparison.table(),
+            shown=_without_empty_columns,
+            links=links,
+        ),
         book.table("cells", "Cells of each plate", _tables.cells(summaries), total=True),
         *_left_out(book, results),
         book.table("thresholds", "Bounds", _tables.thresholds(summaries)),
@@ -199,14 +176,14 @@ def _quality(book: Book, results: Results) -> list[_Picture | _Table]:
     ]
 
 
-def _left_out(book: Book, results: Results) -> list[_Table]:
+def _left_out(book: Book, results: Results) -> list[Table]:
     """Plates that the atlas lacks, if bad plates are left out."""
     if results.left_out is None:
         return []
     return [book.table("left_out", "Plates left out", _tables.left_out(results.left_out))]
 
 
-def _genes(book: Book, results: Results) -> list[_Picture | _Table]:
+def _genes(book: Book, results: Results) -> list[Picture | Table]:
     """Highly variable genes of the plates, and their consensus."""
     return [
         book.picture(
@@ -228,7 +205,7 @@ def _genes(book: Book, results: Results) -> list[_Picture | _Table]:
     ]
 
 
-def _components(book: Book, results: Results) -> list[_Picture | _Table]:
+def _components(book: Book, results: Results) -> list[Picture | Table]:
     """Variance of the components."""
     variance = results.variance
     return [
@@ -242,10 +219,15 @@ def _components(book: Book, results: Results) -> list[_Picture | _Table]:
     ]
 
 
-def _maps(book: Book, results: Results, config: Mapping[str, Any]) -> list[_Picture | _Table]:
+def _maps(
+    book: Book,
+    results: Results,
+    config: Mapping[str, Any],
+    links: Callable[[pd.DataFrame], RowLinks],
+) -> list[Picture | Table]:
     """Maps of the cells, and their clusters."""
     if results.atlas_map:
-        return _maps_of_all(book, results.atlas_map, config)
+        return _maps_of_all(book, results, results.atlas_map, config, links)
     cells = results.cells
     column = "cell_line" if "cell_line" in cells.obs else "plate"
     clusters = _tables.clusters(_tables.crosstab(cells.obs, column), column)
@@ -260,10 +242,20 @@ def _maps(book: Book, results: Results, config: Mapping[str, Any]) -> list[_Pict
         for color in config["report"]["colors"]
         if color in cells.obs
     ]
-    return [*pictures, book.table("clusters", "Clusters", clusters)]
+    return [*pictures, _clusters(book, clusters, links)]
 
 
-def _maps_of_all(book: Book, cells: AtlasMap, config: Mapping[str, Any]) -> list[_Picture | _Table]:
+def _clusters(book: Book, table: pd.DataFrame, links: Callable[[pd.DataFrame], RowLinks]) -> Table:
+    return book.table("clusters", "Clusters", table, most_columns=_MOST_COLUMNS, links=links)
+
+
+def _maps_of_all(
+    book: Book,
+    results: Results,
+    cells: AtlasMap,
+    config: Mapping[str, Any],
+    links: Callable[[pd.DataFrame], RowLinks],
+) -> list[Picture | Table]:
     """Maps of all cells of the atlas; clusters by cell line and by plate."""
     colors = [*config["report"]["colors"], "leiden_share", "map_distance"]
     how = "all in the sample"
@@ -277,16 +269,18 @@ def _maps_of_all(book: Book, cells: AtlasMap, config: Mapping[str, Any]) -> list
         pictures.append(book.picture("umap", partial(cells.picture, color), alt, color=color))
     column = "cell_line" if cells.can_colour("cell_line") else "plate"
     clusters = _tables.clusters(cells.crosstab(column), column)
-    by_plate = cells.crosstab("plate").rename_axis("leiden")
+    by_plate = results.clusters_by_plate.copy()
     by_plate.insert(0, "all plates", by_plate.sum(axis=1))
     return [
         *pictures,
-        book.table("clusters", "Clusters", clusters),
+        _clusters(book, clusters, links),
         book.table("clusters_by_plate", "Clusters by plate", by_plate, most_columns=_MOST_COLUMNS),
     ]
 
 
-def _markers(book: Book, results: Results) -> list[_Picture | _Table]:
+def _markers(
+    book: Book, results: Results, links: Callable[[pd.DataFrame], RowLinks]
+) -> list[Picture | Table]:
     """Marker genes of the groups, if the config asks for them."""
     if not results.markers:
         return []
@@ -315,11 +309,13 @@ def _markers(book: Book, results: Results) -> list[_Picture | _Table]:
                 color=by,
             ),
         ]
-    table = markers.set_index("by")
-    return [*pictures, book.table("markers", "Marker genes", table, shown=_best, written=True)]
+    table = book.table(
+        "markers", "Marker genes", markers.set_index("by"), shown=_best, written=True, links=links
+    )
+    return [*pictures, table]
 
 
-def _run(book: Book, results: Results, config: Mapping[str, Any]) -> list[_Picture | _Table]:
+def _run(book: Book, results: Results, config: Mapping[str, Any]) -> list[Picture | Table]:
     """Time and memory, config and versions."""
     return [
         book.table("runs", "Time and memory", _tables.runs(results.manifests)),
@@ -328,7 +324,7 @@ def _run(book: Book, results: Results, config: Mapping[str, Any]) -> list[_Pictu
     ]
 
 
-def _doublets(book: Book, facts: Mapping[str, Mapping[str, Any]]) -> list[_Picture | _Table]:
+def _doublets(book: Book, facts: Mapping[str, Mapping[str, Any]]) -> list[Picture | Table]:
     """Histograms and rates of doublets."""
     found = sum(capture["n_doublets"] for capture in facts.values())
     picture = book.picture(
@@ -340,9 +336,7 @@ def _doublets(book: Book, facts: Mapping[str, Mapping[str, Any]]) -> list[_Pictu
     return [picture, book.table("doublet_rates", "Doublets", _tables.doublets(facts))]
 
 
-def _integration(
-    book: Book, results: Results, config: Mapping[str, Any]
-) -> list[_Picture | _Table]:
+def _integration(book: Book, results: Results, config: Mapping[str, Any]) -> list[Picture | Table]:
     """Pictures and scores of the mixed cells, if the config asks for them."""
     if not results.integrated:
         return []
@@ -361,71 +355,9 @@ def _integration(
     return [*pictures, book.table("mixing", "Mixing", results.mixing)]
 
 
-@dataclass(frozen=True)
-class Book:
-    """Writes figures and tables and keeps what the page shows of them."""
-
-    captions: Path
-    figures: Path
-    tables: Path
-
-    def picture(
-        self, name: str, draw: Callable[[], Figure], alt: str, *, color: str | None = None
-    ) -> _Picture:
-        if color is None:
-            file, title, words = f"{name}.png", name, caption(self.captions, name)
-        else:
-            # A column may be called anything, a file may not.
-            title = re.sub(r"[^\w.-]+", "_", color)
-            file, words = f"{name}/{title}.png", caption(self.captions, name, color=color)
-        path = self.figures / file
-        pl.save(draw(), path)
-        data = base64.b64encode(path.read_bytes()).decode()
-        return _Picture(name if color is None else f"{name}-{title}", alt, words, data)
-
-    def table(
-        self,
-        name: str,
-        title: str,
-        table: pd.DataFrame,
-        *,
-        shown: Callable[[pd.DataFrame], pd.DataFrame] | None = None,
-        most: int | None = _MOST_ROWS,
-        most_columns: int | None = None,
-        total: bool = False,
-        written: bool = False,
-    ) -> _Table:
-        if not written:
-            with atomic_path(self.tables / f"{name}.tsv") as path:
-                table.to_csv(path, sep="\t", lineterminator="\n")
-        seen = table if shown is None else shown(table)
-        seen = seen if most is None or len(seen) <= most else seen.iloc[:most]
-        columns_left_out = 0 if most_columns is None else max(0, seen.shape[1] - most_columns)
-        seen = seen.iloc[:, :most_columns]
-        flat = seen.reset_index()
-        columns = [_cells(flat[column]) for column in flat]
-        return _Table(
-            name,
-            title,
-            caption(self.captions, name),
-            [str(column) for column in flat],
-            [list(row) for row in zip(*columns, strict=True)],
-            [pd.api.types.is_numeric_dtype(flat[column]) for column in flat],
-            0 if shown else len(table) - len(seen),
-            columns_left_out,
-            total,
-        )
-
-
-def _cells(column: pd.Series) -> list[str]:
-    """A column as text: thousands separated, as few decimals as all its numbers need."""
-    if not pd.api.types.is_numeric_dtype(column):
-        return [str(value) for value in column]
-    numbers = column.dropna()
-    for decimals in (0, 1, 2):
-        if np.allclose(numbers, numbers.round(decimals), rtol=0, atol=1e-9):
-            return ["" if np.isnan(value) else f"{value:,.{decimals}f}" for value in column]
-    return ["" if np.isnan(v) else f"{v:,.1f}" if abs(v) >= 1000 else f"{v:.4g}" for v in column]
+def _without_empty_columns(plates: pd.DataFrame) -> pd.DataFrame:
+    """Without the scores, if there are too few plates for them."""
+    return plates.dropna(axis=1, how="all")
 
 
 def _best(markers: pd.DataFrame) -> pd.DataFrame:

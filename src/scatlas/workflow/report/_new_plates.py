@@ -16,8 +16,8 @@ from scatlas import pl
 from scatlas.io import open_tables
 from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.matrix.held_variance import smallest_usual_share
-from scatlas.workflow.report._build import Book, write_page
 from scatlas.workflow.report._captions import caption
+from scatlas.workflow.report._page import Book, write_page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -113,6 +113,26 @@ class Results:
                 }
         return summaries
 
+    @property
+    def n_cells(self) -> tuple[int, int]:
+        """Cells that were read and kept."""
+        plates = self.qc_summaries.values()
+        return sum(plate["n_cells"] for plate in plates), sum(plate["n_kept"] for plate in plates)
+
+    @cached_property
+    def median_pct_mt(self) -> dict[str, float]:
+        """Median mitochondrial share of the cells kept, in per cent, by plate; NaN for none."""
+        tables = ((p, read_cells(path, ["pct_counts_mt", "keep"])) for p, path in self.qc.items())
+        return {p: float(table.loc[table["keep"], "pct_counts_mt"].median()) for p, table in tables}
+
+    @cached_property
+    def clusters_by_plate(self) -> pd.DataFrame:
+        """Cells on the map of each cluster (rows) on each plate (columns)."""
+        if self.atlas_map is None:
+            obs = self.cells.obs
+            return pd.crosstab(obs["leiden"].astype(str), obs["plate"].astype(str))
+        return self.atlas_map.crosstab("plate").rename_axis("leiden")
+
     @cached_property
     def doublet_facts(self) -> dict[str, dict[str, Any]]:
         """Rates and histograms of doublet scores, by plate and capture."""

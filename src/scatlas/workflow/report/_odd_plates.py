@@ -1,0 +1,255 @@
+"""Which plates are unlike the others, by robust z-scores of a few facts about each plate.
+
+The z-score of a plate is ``(x - median) / (1.4826 MAD)``, with the median and the median absolute
+deviation (MAD) of all plates (Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers; Leys et
+al. 2013, J. Exp. Soc. Psychol. 49:764): odd plates hardly move it unless they are nearly half of
+all. Sizes are compared by their logarithms, because they vary by factors.
+
+A plate is odd by a fact if both hold:
+
+* its z-score is beyond ``5 + 20 / (n - 4)`` for n plates. The 3 or 3.5 that are usual for one
+  number would name some plate of nearly every large atlas, and the MAD of few plates is itself
+  uncertain. If plates differ by chance alone (normal, seven independent facts), this limit names a
+  plate in 2 to 5 of 100 atlases of 5 to 20 plates, and in fewer than 1 of 100 from 60 plates on
+  (``tests/unit/workflow/test_odd_plates.py``).
+* it differs from the median by what a person would care about (``Fact.smallest``), so that hundreds
+  of nearly equal plates, whose MAD is close to zero, have no odd one by a trifle.
+
+Below five plates nothing is judged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from numpy.typing import NDArray
+
+MIN_PLATES = 5
+_TO_SD = 1.4826  # from the MAD of a normal distribution to its standard deviation
+# Of fewer cells per cluster, chance alone makes compositions differ.
+_CELLS_PER_CLUSTER = 10
+
+
+class Fact(NamedTuple):
+    """A fact about each plate.
+
+    Attributes
+    ----------
+    name
+        Its column in the table.
+    words
+        Its name and value in a sentence, a format of ``x``.
+    value
+        A value alone, a format of ``x``.
+    smallest
+        Difference from the median that matters; of sizes, a factor.
+    is_size
+        Compared by its logarithm.
+    only_high
+        Low values are not odd.
+    """
+
+    name: str
+    words: str
+    value: str
+    smallest: float
+    is_size: bool = False
+    only_high: bool = False
+
+
+FACTS = (
+    Fact("cells", "{x:,.0f} cells", "{x:,.0f}", 2.0, is_size=True),
+    Fact("kept %", "{x:.1f}% of the cells kept", "{x:.1f}%", 5.0),
+    Fact("median counts", "median counts per cell {x:,.0f}", "{x:,.0f}", 1.25, is_size=True),
+    Fact("median genes", "median genes per cell {x:,.0f}", "{x:,.0f}", 1.25, is_size=True),
+    Fact("median mt %", "median mitochondrial share {x:.1f}%", "{x:.1f}%", 2.0),
+    Fact("shared genes %", "{x:.1f}% of its variable genes in the atlas", "{x:.1f}%", 5.0),
+    Fact("cluster distance", "mix of clusters {x:.2f} from the usual one", "{x:.2f}", 0.1,
+         only_high=True),
+)  # fmt: skip
+
+
+def facts_of_plates(
+    summaries: Mapping[str, Mapping[str, Any]],
+    median_pct_mt: Mapping[str, float],
+    variable: Mapping[str, Collection[str]],
+    consensus: Collection[str],
+    by_cluster: pd.DataFrame,
+) -> pd.DataFrame:
+    """The facts by which plates are compared.
+
+    Parameters
+    ----------
+    summaries
+        ``qc_summary.json`` of each plate.
+    median_pct_mt
+        Median mitochondrial share of the cells kept of each plate, in per cent; NaN for none.
+    variable
+        Highly variable genes of each plate.
+    consensus
+        Genes of the atlas.
+    by_cluster
+        Cells of each cluster (rows) on each plate (columns).
+
+    Returns
+    -------
+    float64, one row per plate in the order of `summaries`, columns as in :data:`FACTS`; NaN where a
+    plate has no such fact.
+    """
+    chosen = set(consensus)
+    rows = {}
+    for plate, summary in summaries.items():
+        genes = variable[plate]
+        rows[plate] = {
+            "cells": summary["n_cells"],
+            "kept %": _percent(summary["n_kept"], summary["n_cells"]),
+            "median counts": summary["median_counts"],
+            "median genes": summary["median_genes"],
+            "median mt %": median_pct_mt[plate],
+            "shared genes %": _percent(sum(gene in chosen for gene in genes), len(genes)),
+        }
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("plate").astype(np.float64)
+    table["cluster distance"] = cluster_distances(by_cluster).reindex(table.index)
+    return table
+
+
+def _percent(part: int, whole: int) -> float:
+    return 100 * part / whole if whole else np.nan
+
+
+def cluster_distances(by_cluster: pd.DataFrame) -> pd.Series:
+    """Hellinger distance of each plate's shares of the clusters from the median shares.
+
+    ``sqrt(1 - sum(sqrt(p q)))``: 0 for equal shares, 1 for no cluster in common (Hellinger 1909;
+    Legendre and Legendre 2012, Numerical Ecology, 7.4). The median is of each cluster over the
+    plates, divided by the sum of these medians.
+
+    Parameters
+    ----------
+    by_cluster
+        Cells of each cluster (rows) on each plate (columns).
+
+    Returns
+    -------
+    Distance by plate. NaN for plates with fewer than ten cells per cluster, and for all if no
+    cluster is on most plates.
+    """
+    n_cells = by_cluster.sum()
+    enough = n_cells.index[n_cells >= max(1, _CELLS_PER_CLUSTER * len(by_cluster))]
+    shares = by_cluster[enough] / n_cells[enough]
+    usual = shares.median(axis=1)
+    distances = pd.Series(np.nan, index=by_cluster.columns)
+    if usual.sum() > 0:
+        common = np.sqrt(shares.mul(usual / usual.sum(), axis=0)).sum()
+        distances[enough] = np.sqrt((1 - common).clip(lower=0))
+    return distances
+
+
+def limit(n: int) -> float:
+    """Robust z-score beyond which one of `n` plates is odd; infinite below five plates."""
+    return 5 + 20 / (n - MIN_PLATES + 1) if n >= MIN_PLATES else np.inf
+
+
+def robust_z(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """``(x - median) / (1.4826 MAD)``; without spread 0 at the median and infinite elsewhere."""
+    known = values[np.isfinite(values)]
+    if not known.size:
+        return np.full(len(values), np.nan)
+    away = values - np.median(known)
+    away[~np.isfinite(values)] = np.nan
+    spread = _TO_SD * np.median(np.abs(known - np.median(known)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(away == 0, 0.0, away / spread)
+
+
+@dataclass(frozen=True)
+class PlateComparison:
+    """Plates compared with each other.
+
+    Attributes
+    ----------
+    facts
+        As :func:`facts_of_plates` returns them.
+    """
+
+    facts: pd.DataFrame
+
+    @property
+    def can_judge(self) -> bool:
+        """Whether there are enough plates."""
+        return len(self.facts) >= MIN_PLATES
+
+    @cached_property
+    def z(self) -> pd.DataFrame:
+        """Robust z-scores, of the same shape as the facts."""
+        return pd.DataFrame({fact.name: robust_z(self._compared(fact)) for fact in FACTS},
+                            index=self.facts.index)  # fmt: skip
+
+    @cached_property
+    def is_odd(self) -> pd.DataFrame:
+        """Whether a plate is odd by a fact, of the same shape as the facts."""
+        return pd.DataFrame({fact.name: self._is_odd(fact) for fact in FACTS},
+                            index=self.facts.index)  # fmt: skip
+
+    @cached_property
+    def odd_plates(self) -> list[str]:
+        """Names of the odd plates, the largest z-score first."""
+        largest = self.z.abs().where(self.is_odd).max(axis=1).dropna()
+        return list(largest.sort_values(ascending=False, kind="stable").index)
+
+    def reasons(self, plate: str) -> list[tuple[str, str]]:
+        """By which facts a plate is odd, and in words how; the largest z-score first."""
+        odd = [fact for fact in FACTS if self.is_odd.loc[plate, fact.name]]
+        odd.sort(key=lambda fact: -abs(self.z.loc[plate, fact.name]))
+        return [(fact.name, self._reason(plate, fact)) for fact in odd]
+
+    def table(self) -> pd.DataFrame:
+        """One row per plate: ``odd by``, the facts, and their z-scores; odd plates first."""
+        names = [", ".join(self.is_odd.columns[row]) for row in self.is_odd.to_numpy()]
+        scores = self.z if self.can_judge else self.z * np.nan
+        table = pd.concat(
+            [
+                pd.DataFrame({"odd by": names}, index=self.facts.index),
+                self.facts.round(1).assign(
+                    **{"cluster distance": self.facts["cluster distance"].round(3)}
+                ),
+                scores.round(2).add_prefix("z of "),
+            ],
+            axis=1,
+        )
+        odd = set(self.odd_plates)
+        others = [plate for plate in table.index if plate not in odd]
+        return table.loc[[*self.odd_plates, *others]]
+
+    def _compared(self, fact: Fact) -> NDArray[np.float64]:
+        values = self.facts[fact.name].to_numpy(np.float64, copy=True)
+        # log(1 + x): a plate may have no counts at all.
+        return np.log1p(values) if fact.is_size else values
+
+    def _is_odd(self, fact: Fact) -> NDArray[np.bool_]:
+        values, z = self._compared(fact), self.z[fact.name].to_numpy()
+        known = np.isfinite(values)
+        if not known.any():
+            return known
+        away = values - np.median(values[known])
+        smallest = np.log(fact.smallest) if fact.is_size else fact.smallest
+        far = z if fact.only_high else np.abs(z)
+        return known & (far > limit(int(known.sum()))) & (np.abs(away) >= smallest)
+
+    def _reason(self, plate: str, fact: Fact) -> str:
+        x, z = self.facts.loc[plate, fact.name], self.z.loc[plate, fact.name]
+        usual = fact.value.format(x=self.facts[fact.name].median())
+        side = "above" if z > 0 else "below"
+        said = fact.words.format(x=x)
+        if np.isinf(z):
+            return f"{said}, {side} the {usual} that most plates have"
+        far = f"{abs(z):,.1f}" if abs(z) < 100 else "over 100"
+        return f"{said}, {far} robust standard deviations {side} the others (median {usual})"

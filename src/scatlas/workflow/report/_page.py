@@ -1,0 +1,262 @@
+"""One page of figures and tables, complete in itself: its parts, and the file."""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+from jinja2 import Environment, StrictUndefined
+
+from scatlas import pl
+from scatlas.io.files.atomic import atomic_path
+from scatlas.workflow.inline_page import content_policy, joined_scripts
+from scatlas.workflow.report._captions import caption
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from markupsafe import Markup
+    from matplotlib.figure import Figure
+
+    from scatlas.workflow.report._summary import Summary
+
+_PAGE = Path(__file__).parent / "page"
+# A module follows those that it imports.
+SCRIPTS = ("sorting", "tables", "figures", "main")
+_MOST_ROWS = 1000  # of a table on the page; the TSV beside it has all
+
+
+class Link(NamedTuple):
+    """Words that lead somewhere; without an address, words alone."""
+
+    text: str
+    href: str | None = None
+
+
+@dataclass(frozen=True)
+class RowLinks:
+    """Links of the rows of a table on the page, one entry per row.
+
+    Attributes
+    ----------
+    ids
+        Anchor of each row; empty for none.
+    of
+        Addresses of the cells of some columns.
+    more
+        Links behind the first cell of each row.
+    marked
+        Which cells of some columns deserve a look.
+    """
+
+    ids: Sequence[str] = ()
+    of: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
+    more: Sequence[Sequence[Link]] = ()
+    marked: Mapping[str, Sequence[bool]] = field(default_factory=dict)
+
+
+class Cell(NamedTuple):
+    """A cell of a table on the page."""
+
+    text: str
+    href: str | None
+    more: Sequence[Link]
+    is_marked: bool
+
+
+class Row(NamedTuple):
+    """A row of a table on the page."""
+
+    id: str
+    cells: list[Cell]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure on the page."""
+
+    name: str
+    alt: str
+    caption: Markup
+    data: str
+
+    @property
+    def id(self) -> str:
+        """Its anchor."""
+        return f"figure-{self.name}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table on the page."""
+
+    name: str
+    title: str
+    caption: Markup
+    head: list[str]
+    rows: list[Row]
+    numeric: list[bool]
+    n_rows: int
+    columns_left_out: int
+    last_is_total: bool
+
+    @property
+    def id(self) -> str:
+        """Its anchor."""
+        return f"table-{self.name}"
+
+
+def write_page(
+    page: Path,
+    *,
+    title: str,
+    opening: Markup,
+    headline: Mapping[str, str],
+    sections: Mapping[str, Sequence[Picture | Table]],
+    links: Mapping[str, str] | None = None,
+    summary: Summary | None = None,
+) -> dict[str, int]:
+    """Write a page of sections, complete in itself; return ``n_figures`` and ``n_tables``.
+
+    ``links`` has the titles and names of other pages in its folder.
+    """
+    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(
+        (_PAGE / "report.html").read_text("utf-8")
+    )
+    script = joined_scripts(_PAGE, SCRIPTS)
+    style = (_PAGE / "report.css").read_text("utf-8")
+    text = template.render(
+        title=title,
+        opening=opening,
+        headline=headline,
+        summary=summary,
+        links=links or {},
+        sections={name: items for name, items in sections.items() if items},
+        style=style,
+        script=script,
+        policy=content_policy(script, style, "data:"),
+    )
+    with atomic_path(page) as path:
+        path.write_text(text, "utf-8")
+    items = [item for section in sections.values() for item in section]
+    n_figures = sum(isinstance(item, Picture) for item in items)
+    return {"n_figures": n_figures, "n_tables": len(items) - n_figures}
+
+
+@dataclass(frozen=True)
+class Book:
+    """Writes figures and tables and keeps what the page shows of them."""
+
+    captions: Path
+    figures: Path
+    tables: Path
+
+    def picture(
+        self, name: str, draw: Callable[[], Figure], alt: str, *, color: str | None = None
+    ) -> Picture:
+        """Draw ``{name}.png``, or ``{name}/{color}.png``."""
+        if color is None:
+            file, title, words = f"{name}.png", name, caption(self.captions, name)
+        else:
+            title = file_name(color)
+            file, words = f"{name}/{title}.png", caption(self.captions, name, color=color)
+        path = self.figures / file
+        pl.save(draw(), path)
+        data = base64.b64encode(path.read_bytes()).decode()
+        return Picture(name if color is None else f"{name}-{title}", alt, words, data)
+
+    def table(
+        self,
+        name: str,
+        title: str,
+        table: pd.DataFrame,
+        *,
+        shown: Callable[[pd.DataFrame], pd.DataFrame] | None = None,
+        most: int | None = _MOST_ROWS,
+        most_columns: int | None = None,
+        total: bool = False,
+        written: bool = False,
+        links: Callable[[pd.DataFrame], RowLinks] | None = None,
+    ) -> Table:
+        """Write ``{name}.tsv``.
+
+        Parameters
+        ----------
+        name, title
+            Its file and caption, and its title on the page.
+        table
+            Its index is the first column.
+        shown
+            Chooses the rows of the page.
+        most, most_columns
+            Rows and columns of the page at most.
+        total
+            The last row is a sum, and stays the last.
+        written
+            The file is there already.
+        links
+            Links of the rows of the page, which it gets with the index as first column.
+        """
+        if not written:
+            with atomic_path(self.tables / f"{name}.tsv") as path:
+                table.to_csv(path, sep="\t", lineterminator="\n")
+        seen = table if shown is None else shown(table)
+        seen = seen if most is None or len(seen) <= most else seen.iloc[:most]
+        columns_left_out = 0 if most_columns is None else max(0, seen.shape[1] - most_columns)
+        flat = seen.iloc[:, :most_columns].reset_index()
+        return Table(
+            name,
+            title,
+            caption(self.captions, name),
+            [str(column) for column in flat],
+            _rows(flat, RowLinks() if links is None else links(flat)),
+            [pd.api.types.is_numeric_dtype(flat[column]) for column in flat],
+            len(table),
+            columns_left_out,
+            total,
+        )
+
+
+def file_name(column: str) -> str:
+    """Part of a file's name for a column, which may be called anything."""
+    return re.sub(r"[^\w.-]+", "_", column)
+
+
+def _rows(flat: pd.DataFrame, links: RowLinks) -> list[Row]:
+    texts = [cell_texts(flat[column]) for column in flat]
+    hrefs = [links.of.get(column) for column in flat]
+    marks = [links.marked.get(column) for column in flat]
+    rows = []
+    for i in range(len(flat)):
+        cells = []
+        for j, column in enumerate(texts):
+            href, mark = hrefs[j], marks[j]
+            more = links.more[i] if links.more and j == 0 else ()
+            is_marked = bool(mark[i]) if mark else False
+            cells.append(Cell(column[i], href[i] if href else None, more, is_marked))
+        rows.append(Row(links.ids[i] if links.ids else "", cells))
+    return rows
+
+
+def cell_texts(column: pd.Series) -> list[str]:
+    """A column as text: thousands separated, as few decimals as all its numbers need."""
+    if not pd.api.types.is_numeric_dtype(column):
+        return [str(value) for value in column]
+    numbers = column[np.isfinite(column.astype(float))]
+    for decimals in (0, 1, 2):
+        if np.allclose(numbers, numbers.round(decimals), rtol=0, atol=1e-9):
+            return [_number(value, f",.{decimals}f") for value in column]
+    return [_number(v, ",.1f" if abs(v) >= 1000 else ".4g") for v in column]
+
+
+def _number(value: float, form: str) -> str:
+    if np.isnan(value):
+        return ""
+    if np.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    return f"{value:{form}}"

@@ -1,0 +1,233 @@
+"""The first words of the report: what was read and kept, which plates are odd, where to look."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from natsort import natsorted
+
+from scatlas.workflow.report._links import EXPLORER
+from scatlas.workflow.report._odd_plates import MIN_PLATES
+from scatlas.workflow.report._page import Link
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    import pandas as pd
+
+    from scatlas.workflow.report._links import Anchors, Explorer
+    from scatlas.workflow.report._odd_plates import PlateComparison
+    from scatlas.workflow.report._results import Results
+
+# Where to see a fact by which plates are compared; the first that the report has.
+_SEEN_IN = {
+    "cells": ("figure-cells_kept",),
+    "kept %": ("figure-cells_kept",),
+    "median counts": ("figure-qc_violins",),
+    "median genes": ("figure-qc_violins",),
+    "median mt %": ("figure-qc_violins",),
+    "shared genes %": ("figure-hvg_overlap",),
+    "cluster distance": ("figure-umap-plate", "table-clusters_by_plate", "table-clusters"),
+}
+_MAX_NAMED = 10
+_FEW_KEPT = 0.7
+# A cluster is of one plate from this share of its cells, if the plate has less than half of all.
+_OF_ONE_PLATE = 0.9
+
+
+class OddPlate(NamedTuple):
+    """A plate that is unlike the others."""
+
+    plate: Link
+    reasons: list[list[Link]]
+    view: Link | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the page says first. A sentence is a sequence of words and links.
+
+    Attributes
+    ----------
+    facts
+        What was read, kept and made.
+    verdict
+        Whether plates are odd.
+    odd
+        The first odd plates.
+    more_odd
+        Odd plates beyond these.
+    look
+        What to look at first.
+    """
+
+    facts: list[list[Link]]
+    verdict: list[Link]
+    odd: list[OddPlate]
+    more_odd: int
+    look: list[list[Link]]
+
+
+def summarize(
+    results: Results,
+    comparison: PlateComparison,
+    by_cluster: pd.DataFrame,
+    anchors: Anchors,
+    explorer: Explorer,
+    there: Collection[str],
+) -> Summary:
+    """Summarize a run.
+
+    Parameters
+    ----------
+    by_cluster
+        Cells of each cluster (rows) on each plate (columns).
+    there
+        Anchors of the figures and tables of the page.
+    """
+    odd = comparison.odd_plates
+    named = [
+        OddPlate(
+            Link(plate, f"#{anchors.plates[plate]}"),
+            [
+                _reason(words, _first(_SEEN_IN[fact], there))
+                for fact, words in comparison.reasons(plate)
+            ],
+            Link("on the map", view) if (view := explorer.level("plate", plate)) else None,
+        )
+        for plate in odd[:_MAX_NAMED]
+    ]
+    return Summary(
+        _facts(results, len(by_cluster)),
+        _verdict(comparison),
+        named,
+        len(odd) - len(named),
+        _look(results, by_cluster, anchors, explorer, there),
+    )
+
+
+def count(n: int, thing: str) -> str:
+    """A number with its noun."""
+    return f"{n:,} {thing}" if n == 1 else f"{n:,} {thing}s"
+
+
+def _facts(results: Results, n_clusters: int) -> list[list[Link]]:
+    plates = results.qc_summaries.values()
+    n_in, n_kept = results.n_cells
+    share = f" ({100 * n_kept / n_in:.1f}%)" if n_in else ""
+    read = f"{count(len(plates), 'plate')} with {count(n_in, 'cell')}: {n_kept:,}{share} were kept."
+    left_out = []
+    if results.left_out:
+        n = len(results.left_out)
+        verb = "was" if n == 1 else "were"
+        words = f"{count(n, 'plate')} {verb} left out"
+        left_out = [[Link(words, "#table-left_out"), Link(" as unusable.")]]
+    variance = results.variance
+    genes = (
+        f"{count(len(results.consensus), 'gene')} were selected, and "
+        f"{count(len(variance), 'component')} hold {100 * variance['cumulative'].iloc[-1]:.1f}% of "
+        "their variance."
+    )
+    n_sample, everything = results.cells.n_obs, results.atlas_map
+    n_map = everything.n_cells if everything else n_sample
+    where = f"The map has {count(n_map, 'cell')} in {count(n_clusters, 'cluster')}."
+    if everything and n_sample < n_map:
+        where += f" {n_sample:,} of them were sampled to compute it, and the others projected."
+    return [[Link(read)], *left_out, [Link(genes)], [Link(where)]]
+
+
+def _verdict(comparison: PlateComparison) -> list[Link]:
+    n, odd = len(comparison.facts), comparison.odd_plates
+    table = Link("table of plates", "#table-odd_plates")
+    if not comparison.can_judge:
+        verb = "is" if n == 1 else "are"
+        few = f"There {verb} {count(n, 'plate')}: too few to say which one is odd, which takes at "
+        return [Link(f"{few}least {MIN_PLATES}. See the "), table, Link(".")]
+    if not odd:
+        none = f"None of the {n} plates is odd in cells, quality, variable genes or clusters. "
+        return [Link(f"{none}See the "), table, Link(".")]
+    verb = "is" if len(odd) == 1 else "are"
+    return [Link(f"{len(odd)} of {n} plates {verb} odd (see the "), table, Link("):")]
+
+
+def _look(
+    results: Results,
+    by_cluster: pd.DataFrame,
+    anchors: Anchors,
+    explorer: Explorer,
+    there: Collection[str],
+) -> list[list[Link]]:
+    """What to look at first; the remarkable before the usual."""
+    found = []
+    n_in, n_kept = results.n_cells
+    if n_in and n_kept < _FEW_KEPT * n_in:
+        removed = f"{100 - 100 * n_kept / n_in:.1f}% of the cells were removed: "
+        found.append([Link(removed), Link("which bounds took them", "#table-thresholds")])
+    alone = clusters_of_one_plate(by_cluster)
+    for plate, clusters in list(alone.items())[:_MAX_NAMED]:
+        n = count(len(clusters), "cluster")
+        said = f"{plate} makes up nearly all of {n} (a batch effect?): "
+        found.append([Link(said), *_list(clusters, anchors)])
+    if len(alone) > _MAX_NAMED:
+        table = Link("clusters", "#table-clusters")
+        rest = count(len(alone) - _MAX_NAMED, "more plate")
+        found.append([Link(f"{rest} with such "), table])
+    if "figure-umap-leiden" in there and "figure-umap-plate" in there:
+        maps = [
+            Link("clusters", "#figure-umap-leiden"),
+            Link(" and "),
+            Link("plates", "#figure-umap-plate"),
+        ]
+        found.append([Link("The map by "), *maps, Link(": do plates mix within the clusters?")])
+    if "table-markers" in there:
+        found.append(
+            [Link("What the clusters are: their "), Link("marker genes", "#table-markers")]
+        )
+    if "figure-integration-plate" in there:
+        link = Link("batch correction", "#figure-integration-plate")
+        found.append([Link("The map before and after "), link])
+    if explorer.columns:
+        found.append([Link("All cells, genes and columns: "), Link("the explorer", EXPLORER)])
+    return found
+
+
+def clusters_of_one_plate(by_cluster: pd.DataFrame) -> dict[str, list[str]]:
+    """Clusters of which one plate has nine of ten cells, though it has less than half of all.
+
+    Parameters
+    ----------
+    by_cluster
+        Cells of each cluster (rows) on each plate (columns).
+
+    Returns
+    -------
+    Names of the clusters by plate; plates with most such clusters first.
+    """
+    total = by_cluster.to_numpy().sum()
+    minor = by_cluster.columns[by_cluster.sum() < total / 2]
+    found: dict[str, list[str]] = {}
+    for name in natsorted(by_cluster.index) if len(minor) else []:
+        row = by_cluster.loc[name]
+        if row.sum() and row[minor].max() >= _OF_ONE_PLATE * row.sum():
+            found.setdefault(str(row[minor].idxmax()), []).append(name)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def _list(clusters: list[str], anchors: Anchors) -> list[Link]:
+    links: list[Link] = []
+    for name in clusters[:_MAX_NAMED]:
+        links += [Link(", " if links else ""), Link(name, f"#{anchors.clusters[name]}")]
+    rest = len(clusters) - _MAX_NAMED
+    return [*links, Link(f" and {rest} more")] if rest > 0 else links
+
+
+def _reason(words: str, href: str | None) -> list[Link]:
+    """A reason with a link to the figure or table that shows it."""
+    if href is None:
+        return [Link(words)]
+    return [Link(f"{words}; see the "), Link(href.removeprefix("#").partition("-")[0], href)]
+
+
+def _first(wanted: Sequence[str], there: Collection[str]) -> str | None:
+    return next((f"#{anchor}" for anchor in wanted if anchor in there), None)
