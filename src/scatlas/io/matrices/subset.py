@@ -17,7 +17,7 @@ from scatlas.blocks import map_in_order
 from scatlas.compute.progress import progress_meter
 from scatlas.compute.threads import n_cores
 from scatlas.io.files.local_zarr import open_with_zarr_python
-from scatlas.io.files.row_matrix import open_rows
+from scatlas.io.files.row_arrays import open_rows
 from scatlas.io.tables.column import Column
 from scatlas.io.zarr_writer.sharded_array import values_per_piece
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-    from scatlas.io.files.row_matrix import RowMatrix
+    from scatlas.io.files.row_arrays import RowArray
     from scatlas.io.files.stored_nodes import StoredArray, StoredGroup
 
 # Offsets of rows to read at once.
@@ -81,7 +81,7 @@ def read_subset(
     # Half: with the whole, memory grew from plates that do not fill it to those that do by 15%.
     piece = max(1, values_per_piece(block_budget) // 2)
     return ad.AnnData(
-        X=_take_csr(root["X"], rows, piece) if x else None,
+        X=_take_csr(path, root["X"], rows, piece) if x else None,
         obs=_take_table(path, root["obs"], rows, obs),
         var=read_elem(root["var"]),
         obsm={
@@ -94,13 +94,14 @@ def read_subset(
     )
 
 
-def _take_csr(x: StoredGroup, rows: np.ndarray, piece: int) -> sparse.csr_matrix:
+def _take_csr(path: Path, x: StoredGroup, rows: np.ndarray, piece: int) -> sparse.csr_matrix:
     starts, ends = _offsets(x["indptr"], rows)
+    stored = open_rows(path, "X/data"), open_rows(path, "X/indices")
     indptr = np.concatenate([[0], np.cumsum(ends - starts, dtype=np.int64)])
     n_values = int(indptr[-1])
     # One width for both, as SciPy's methods that work in place need it.
     width = np.int32 if n_values <= np.iinfo(np.int32).max else np.int64
-    data = np.empty(n_values, x["data"].dtype)
+    data = np.empty(n_values, stored[0].dtype)
     indices = np.empty(n_values, width)
 
     def take(span: slice) -> int:
@@ -113,15 +114,15 @@ def _take_csr(x: StoredGroup, rows: np.ndarray, piece: int) -> sparse.csr_matrix
         begin = np.maximum(starts[first:last], lo)
         end = np.maximum(begin, np.minimum(ends[first:last], hi))
         span = slice(int(begin[0]), int(end.max()))
-        wanted = _cover(begin - span.start, end - span.start, span.stop - span.start)
+        wanted = _positions(begin - span.start, end - begin)
         filled = int(indptr[first] + begin[0] - starts[first])
-        out = slice(filled, filled + int(np.count_nonzero(wanted)))
-        data[out] = x["data"][span][wanted]
-        indices[out] = x["indices"][span][wanted]
+        out = slice(filled, filled + len(wanted))
+        for values, array in zip((data, indices), stored, strict=True):
+            values[out] = array[span][wanted]
         return int(np.count_nonzero(ends[first:last] <= hi))
 
     with closing(progress_meter(len(rows))) as passed:
-        for n_rows in _in_spans(take, x["data"].shape[0], x["data"].chunks[0], piece):
+        for n_rows in _in_spans(take, stored[0].shape[0], stored[0].chunks[0], piece):
             passed.update(n_rows)
     shape = (len(rows), x.attrs["shape"][1])
     return sparse.csr_matrix((data, indices, indptr.astype(width)), shape=shape)
@@ -153,16 +154,13 @@ def _offsets(indptr: StoredArray, rows: np.ndarray) -> tuple[np.ndarray, np.ndar
     return starts, ends
 
 
-def _cover(begin: np.ndarray, end: np.ndarray, length: int) -> np.ndarray:
-    """Mask of the positions within any of the ranges, which do not overlap."""
-    edges = np.zeros(length + 1, np.int8)
-    # One range may end where the next begins, and empty ones do both: add, do not set.
-    np.add.at(edges, begin, 1)
-    np.add.at(edges, end, -1)
-    return np.cumsum(edges[:-1], dtype=np.int8).astype(bool)
+def _positions(begin: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Positions in ranges that do not overlap, which ascend."""
+    filled = np.cumsum(lengths) - lengths
+    return np.repeat(begin - filled, lengths) + np.arange(lengths.sum())
 
 
-def _take_dense(array: StoredArray | RowMatrix, rows: np.ndarray, piece: int) -> np.ndarray:
+def _take_dense(array: StoredArray | RowArray, rows: np.ndarray, piece: int) -> np.ndarray:
     out = np.empty((len(rows), *array.shape[1:]), array.dtype)
     width = max(1, int(np.prod(array.shape[1:])))
 

@@ -1,4 +1,4 @@
-"""Rows of matrices on disk: the same as with zarr-python, in every layout."""
+"""Rows of matrices and lists on disk: the same as with zarr-python, in every layout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import zarr
 
 from scatlas.errors import InputError
-from scatlas.io.files.row_matrix import RowMatrix, open_rows
+from scatlas.io.files.row_arrays import RowArray, open_rows
 
 LAYOUTS = {
     "shards": {"chunks": (16, 7), "shards": (64, 7)},
@@ -37,9 +37,20 @@ def written(path: Path, layout: str, x: np.ndarray) -> Path:
 def test_it_is_what_zarr_python_reads(tmp_path: Path, layout: str, dtype: str):
     x = values(dtype)
     found = open_rows(written(tmp_path / "a.zarr", layout, x), "obsm/X_pca")
-    assert isinstance(found, RowMatrix) == (layout not in ("cut columns", "zarr 2"))
+    assert isinstance(found, RowArray) == (layout not in ("cut columns", "zarr 2"))
     assert (found.shape, found.dtype) == (x.shape, x.dtype)
     for rows in (slice(0, 150), slice(10, 75), slice(149, 400), slice(64, 80), slice(30, 30)):
+        np.testing.assert_array_equal(found[rows], x[rows])
+
+
+@pytest.mark.parametrize("chunks", [{"chunks": (16,)}, {"chunks": (16,), "shards": (64,)}])
+def test_a_list_is_what_zarr_python_reads(tmp_path: Path, chunks: dict[str, tuple[int]]):
+    x = values("uint16")[:, 0]
+    zarr.open_group(tmp_path / "a.zarr", mode="w").create_array("x", data=x, **chunks)
+    found = open_rows(tmp_path / "a.zarr", "x")
+    assert isinstance(found, RowArray)
+    assert (found.shape, found.dtype, found.chunks) == (x.shape, x.dtype, (16,))
+    for rows in (slice(0, 150), slice(10, 75), slice(149, 400), slice(30, 30)):
         np.testing.assert_array_equal(found[rows], x[rows])
 
 
@@ -53,5 +64,5 @@ def test_a_damaged_chunk_is_named(tmp_path: Path):
     path = written(tmp_path / "a.zarr", "shards", values())
     file = path / "obsm/X_pca/c/1/0"
     file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(InputError, match=r"a\.zarr: obsm/X_pca of cells 64 to 149"):
+    with pytest.raises(InputError, match=r"a\.zarr: obsm/X_pca, rows 64 to 149"):
         open_rows(path, "obsm/X_pca")[64:150]

@@ -1,12 +1,13 @@
-"""Rows of a matrix in a Zarr v3 store, such as components, read without zarr-python.
+"""Rows of an array in a Zarr v3 store, such as components, read without zarr-python.
 
-Chunks of whole rows hold the same bytes as those of one long array, so threads decode them by
-:mod:`scatlas.io.chunks.chunk_reader`, in a third of the processor time of zarr-python.
+Chunks of whole rows of a matrix hold the same bytes as those of one long array, so threads decode
+them by :mod:`scatlas.io.chunks.chunk_reader`, in a third of the processor time of zarr-python.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,45 +23,46 @@ if TYPE_CHECKING:
     from scatlas.io.chunks.chunked_array import ChunkedArray, ZarrChunks
 
 
-class RowMatrix:
-    """A matrix of numbers on disk; a slice of rows reads them. Threads may read at once.
+class RowArray:
+    """A matrix or a list of numbers on disk; a slice of rows reads them. Threads may read at once.
 
     Attributes
     ----------
     shape
-        Rows and columns.
+        Rows, and columns of a matrix.
     dtype
         Of the values, as stored.
     chunks
-        Rows and columns per chunk.
+        Shape of a chunk.
     """
 
-    def __init__(self, path: Path, key: str, shape: tuple[int, int], values: ChunkedArray) -> None:
+    def __init__(self, path: Path, key: str, shape: tuple[int, ...], values: ChunkedArray) -> None:
         self.shape = shape
         self.dtype = values.dtype.newbyteorder("=")
-        self.chunks = (values.chunk_values // shape[1], shape[1])
+        self._width = math.prod(shape[1:])
+        self.chunks = (values.chunk_values // self._width, *shape[1:])
         self._path, self._key, self._values = path, key, values
 
     def __getitem__(self, rows: slice) -> np.ndarray:
         begin, end, _ = rows.indices(self.shape[0])
         end = max(begin, end)
-        width = self.shape[1]
-        with reading(str(self._path), f"{self._key} of cells {begin} to {end - 1}"):
+        width = self._width
+        with reading(str(self._path), f"{self._key}, rows {begin} to {end - 1}"):
             found = read_values(self._values, begin * width, end * width, dtype=self.dtype)
-        return found.reshape(-1, width)
+        return found.reshape(-1, *self.shape[1:])
 
 
-def open_rows(path: Path, key: str) -> RowMatrix | Any:
-    """Open a matrix of a store to read slices of its rows.
+def open_rows(path: Path, key: str) -> RowArray | Any:
+    """Open a matrix or a list of a store to read slices of its rows.
 
     Parameters
     ----------
     path, key
-        Store on a local disk, and the matrix in it: ``obsm/X_pca``.
+        Store on a local disk, and the array in it: ``obsm/X_pca``.
 
     Returns
     -------
-    :class:`RowMatrix`, or the array of zarr-python if only that can read it.
+    :class:`RowArray`, or the array of zarr-python if only that can read it.
 
     Raises
     ------
@@ -73,17 +75,19 @@ def open_rows(path: Path, key: str) -> RowMatrix | Any:
         if file.is_file():
             document = json.loads(file.read_bytes())
             values = _flat(path, key, document)
-            return RowMatrix(path, key, tuple(document["shape"]), values)
+            return RowArray(path, key, tuple(document["shape"]), values)
     except UnsupportedLayoutError:
         pass
     return as_zarr_python(store)[key]
 
 
 def _flat(path: Path, key: str, document: dict[str, Any]) -> ChunkedArray:
-    """The values of a matrix, row by row, as one long array."""
+    """The values of an array, row by row, as one long array."""
     shape = document.get("shape", ())
-    if len(shape) != 2 or document["data_type"] == "string":
-        raise UnsupportedLayoutError("it is no matrix of numbers")
+    if len(shape) not in {1, 2} or document["data_type"] == "string":
+        raise UnsupportedLayoutError("it is no matrix or list of numbers")
+    if len(shape) == 1:
+        return zarr_chunked_array(str(path), key, document)
     if document["chunk_grid"]["name"] != "regular":
         raise UnsupportedLayoutError("its chunk grid is unusual")
     width = shape[1]
