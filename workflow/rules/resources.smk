@@ -121,7 +121,9 @@ def device(rule):
         if plate and ESTIMATES.prefers_cpu(plate):
             return "cpu"
         # Clusters are the same on both, and igraph's leave the GPU to other jobs.
-        spares = rule == "leiden" and ESTIMATES.gpus("umap") and not ESTIMATES.gpus(rule)
+        spares = (
+            rule == "leiden" and ESTIMATES.gpus("umap") and not ESTIMATES.gpus(rule)
+        )
         return "cpu" if spares else BACKEND
 
     return {
