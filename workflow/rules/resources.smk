@@ -121,10 +121,8 @@ def device(rule):
         if plate and ESTIMATES.prefers_cpu(plate):
             return "cpu"
         # Clusters are the same on both, and igraph's leave the GPU to other jobs.
-        spares = (
-            rule == "leiden" and ESTIMATES.gpus("umap") and not ESTIMATES.gpus(rule)
-        )
-        return "cpu" if spares else BACKEND
+        fewer = ESTIMATES.gpus(rule) < ESTIMATES.gpus("umap")
+        return "cpu" if rule == "leiden" and fewer else BACKEND
 
     return {
         "gpu": gpu,
