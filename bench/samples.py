@@ -69,7 +69,7 @@ def main() -> None:
             others.append(run_side(peer, folder / "scanpy.log"))
     seconds = statistics.median(run.wall for run in runs)
     disk = sum(path.stat().st_size for path in (folder / "results").rglob("*") if path.is_file())
-    peak = max(bytes_ for _, bytes_ in runs[-1].records.values())
+    peak = max(job.peak for job in runs[-1].records.values())
     lines = [
         f"# python bench/samples.py FOLDER {' '.join(sys.argv[2:])}".rstrip(),
         machine("scatlas", "scanpy", "anndata", "numba", "zarr", "snakemake"),

@@ -9,11 +9,32 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 # Section qc for simulated plates in Tahoe's layout.
 QC = {"filter": "pass_filter == 'full'"}
+
+
+class Job(NamedTuple):
+    """A job by its run record.
+
+    Attributes
+    ----------
+    seconds, processor_seconds
+        That it took.
+    peak
+        Peak resident bytes.
+    end
+        Seconds from the command to the job's end, to a second.
+    """
+
+    seconds: float
+    processor_seconds: float
+    peak: int
+    end: float
 
 
 @dataclass(frozen=True)
@@ -27,12 +48,12 @@ class Jobs:
     values
         Stored counts of all plates.
     records
-        Seconds and peak resident bytes by job (``load/plate1``), from the run records.
+        Jobs by name (``load/plate1``).
     """
 
     wall: float
     values: int
-    records: dict[str, tuple[float, int]]
+    records: dict[str, Job]
 
 
 def make_plates(folder: Path, n: int, cells: int, genes: int, *options: str) -> list[Path]:
@@ -82,7 +103,7 @@ def run_workflow(
     command = _snakemake(
         folder, jobs, *([] if again else ["--forceall"]), *options, "--quiet", "all"
     )
-    begin = time.perf_counter()
+    begin, clock = time.perf_counter(), time.time()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     wall = time.perf_counter() - begin
     manifests = folder / "results/manifests"
@@ -90,7 +111,12 @@ def run_workflow(
     for path in sorted(manifests.rglob("runs/*.json")):
         record = json.loads(path.read_text())
         name = (path.parent.parent / path.stem).relative_to(manifests).as_posix()
-        records[name] = record["seconds"], record["peak_memory_bytes"]
+        records[name] = Job(
+            record["seconds"],
+            record["processor_seconds"],
+            record["peak_memory_bytes"],
+            datetime.fromisoformat(record["finished"]).timestamp() - clock,
+        )
     loads = (manifests / f"load/{path.stem}.json" for path in plates)
     values = sum(json.loads(load.read_text())["n_values"] for load in loads)
     return Jobs(wall, values, records)
@@ -115,8 +141,8 @@ def _snakemake(folder: Path, jobs: int, *options: str) -> list[str]:
 def by_rule(jobs: Jobs) -> dict[str, tuple[float, int]]:
     """Total seconds and highest peak of each rule's jobs."""
     rules: dict[str, tuple[float, int]] = {}
-    for name, (seconds, peak) in jobs.records.items():
+    for name, job in jobs.records.items():
         rule = name.partition("/")[0]
         before = rules.get(rule, (0.0, 0))
-        rules[rule] = before[0] + seconds, max(before[1], peak)
+        rules[rule] = before[0] + job.seconds, max(before[1], job.peak)
     return rules

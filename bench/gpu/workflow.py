@@ -9,7 +9,7 @@ for the other plates, and runs `snakemake` with the profile of such a machine: s
 and two on the GPU. Sources and stores are in the page cache where they fit. The first, uncounted
 run, of plates of a few cells, compiles the kernels.
 
-Prints the seconds of the command, those of each rule's jobs, what `snakemake -n` expected, and the
+Prints the seconds of the command, when each job ran and on how many cores, what `snakemake -n` expected, and the
 average of the GPU's use.
 """
 
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from harness import ROOT, head
 from run_side import publish
-from workflow_run import QC, by_rule, expected_time, run_workflow
+from workflow_run import QC, expected_time, run_workflow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,9 +93,13 @@ def main() -> None:
     ]
     if use:
         lines.append(f"use of the GPU, average of {len(use)} samples: {sum(use) / len(use):.0f}%")
-    lines.append(f"{'rule':<18}{'seconds of its jobs':>20}{'peak GB of one':>16}")
-    for rule, (seconds, peak) in by_rule(jobs).items():
-        lines.append(f"{rule:<18}{seconds:>20.1f}{peak / 1e9:>16.2f}")
+    lines.append(f"{'job':<24}{'begin':>8}{'end':>8}{'seconds':>9}{'cores':>7}{'peak GB':>9}")
+    for name, job in sorted(jobs.records.items(), key=lambda item: item[1].end):
+        cores = job.processor_seconds / max(job.seconds, 0.01)
+        lines.append(
+            f"{name:<24}{job.end - job.seconds:>8.0f}{job.end:>8.0f}{job.seconds:>9.1f}{cores:>7.1f}"
+            f"{job.peak / 1e9:>9.2f}"
+        )
     publish(lines, args.out)
 
 
