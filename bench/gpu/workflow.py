@@ -9,8 +9,8 @@ for the other plates, and runs `snakemake` with the profile of such a machine: s
 and two on the GPU. Sources and stores are in the page cache where they fit. The first, uncounted
 run, of plates of a few cells, compiles the kernels.
 
-Prints the seconds of the command, when each job ran and on how many cores, what `snakemake -n` expected, and the
-average of the GPU's use.
+Prints the seconds of the command, when each job ran and on how many cores, what `snakemake -n`
+expected, and the average of the GPU's use.
 """
 
 from __future__ import annotations
@@ -96,10 +96,8 @@ def main() -> None:
     lines.append(f"{'job':<24}{'begin':>8}{'end':>8}{'seconds':>9}{'cores':>7}{'peak GB':>9}")
     for name, job in sorted(jobs.records.items(), key=lambda item: item[1].end):
         cores = job.processor_seconds / max(job.seconds, 0.01)
-        lines.append(
-            f"{name:<24}{job.end - job.seconds:>8.0f}{job.end:>8.0f}{job.seconds:>9.1f}{cores:>7.1f}"
-            f"{job.peak / 1e9:>9.2f}"
-        )
+        times = f"{job.end - job.seconds:>8.0f}{job.end:>8.0f}{job.seconds:>9.1f}"
+        lines.append(f"{name:<24}{times}{cores:>7.1f}{job.peak / 1e9:>9.2f}")
     publish(lines, args.out)
 
 
