@@ -206,6 +206,28 @@ def test_a_damaged_result_before_the_atlas_is_made_again_for_the_atlas_alone(
     assert_same_outputs(project.outputs(), before)
 
 
+# Snakemake that never finds the last step ready.
+EARLY = """
+import sys
+import snakemake.cli
+from snakemake.dag import DAG
+ready = DAG._ready
+DAG._ready = lambda dag, job: ready(dag, job) and job.rule.name != "atlas"
+sys.exit(snakemake.cli.main(sys.argv[1:]))
+"""
+
+
+def test_a_run_that_snakemake_ends_early_is_no_success(atlas: Project):
+    shutil.rmtree(atlas.results / "atlas.zarr")
+    shutil.rmtree(atlas.results / "merged.zarr")
+    python, _, _, *options = atlas.command("atlas")
+    command = [python, "-c", EARLY, *options, "--keep-going"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert re.search(r"Snakemake ended with \d of \d+ steps left", done.stderr)
+    assert "atlas" in atlas.build("atlas")
+
+
 def test_results_whose_making_snakemake_forgot_are_made_again(atlas: Project):
     """Snakemake could not notice a changed config."""
     shutil.rmtree(atlas.folder / ".snakemake")

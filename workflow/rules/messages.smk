@@ -1,4 +1,4 @@
-# What the run says at its end about plates that cannot be used.
+# What the run says at its end: about plates that cannot be used, and about steps that were not run.
 # in:  manifests/*/{plate}.refused, manifests/consensus.json
 # out: nothing
 from snakemake.logging import logger
@@ -31,6 +31,13 @@ onerror:
 
 
 onsuccess:
+    # With checkpoints and groups Snakemake has ended early (its issue 823), and with --keep-going it
+    # takes that for success.
+    if left := list(workflow.dag.needrun_jobs()):
+        raise WorkflowError(
+            f"Snakemake ended with {len(left):,} of {len(workflow.dag):,} steps left, and none of "
+            "them has failed: give the same command again, which continues"
+        )
     consensus = Path(with_prefix(f"{OUT}/manifests/consensus.json"))
     if CONFIG.plates.skips and consensus.exists():
         if missing := plates_left_out(consensus):
