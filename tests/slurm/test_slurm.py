@@ -308,10 +308,9 @@ def test_steps_of_small_plates_share_jobs(cluster: None, built: Project, tmp_pat
     options = {"cwd": tmp_path, "stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     for _ in range(3):  # Snakemake may end early, and the workflow then asks for the same again
         done = subprocess.run(command, **options, text=True, check=False)
-        print(done.stderr)
         if "Snakemake ended with" not in done.stderr:
             break
-    assert done.returncode == 0
+    assert done.returncode == 0, done.stderr
 
     def new_jobs() -> list[str]:
         return [job.rule for number, job in jobs().items() if number not in before]
