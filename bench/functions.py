@@ -1,6 +1,6 @@
 """Every function that scanpy has too, in memory: seconds of both, and their ratio.
 
-    python bench/functions.py --out bench/results/functions-DATE.txt      # all; about 20 minutes
+    python bench/functions.py --out bench/results/functions-DATE.txt      # all; about 40 minutes
     python bench/functions.py --quick                              # all but the largest shape
     python bench/functions.py --shapes 60000x20000 --only log1p "hvg *"
 
