@@ -17,19 +17,12 @@ node = node_tools.node
 
 
 def test_units_of_the_page(node: str):
-    files = sorted((ROOT / "tests/explore/page").glob("*.test.mjs"))
-    done = subprocess.run(
-        [node, "--test", "--test-reporter=tap", *files], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout
-    assert "# fail 0" in done.stdout
+    node_tools.assert_units_pass(node, ROOT / "tests/explore/page")
 
 
 @pytest.mark.parametrize("path", sorted(PAGE.glob("*.js")), ids=lambda path: path.stem)
 def test_a_module_is_readable(path: Path):
-    lines = path.read_text().splitlines()
-    assert lines[0].startswith("// "), "says what it is for"
-    assert max(map(len, lines)) <= 110
+    node_tools.assert_readable(path)
 
 
 def test_colours_are_those_of_the_figures(node: str):

@@ -110,6 +110,20 @@ class Tab:
             time.sleep(0.05)
         return found
 
+    def assert_no_injected_script_runs(self) -> None:
+        """Scripts that the page's data could bring in: as an attribute, and as an element."""
+        self.run(
+            """
+            const image = "<img src=x onerror='window.hacked = 2'>";
+            document.body.insertAdjacentHTML("beforeend", image);
+            const script = document.createElement("script");
+            script.textContent = "window.hacked = 3";
+            document.body.append(script);
+            await new Promise((done) => setTimeout(done, 100));
+            """
+        )
+        assert self.run("return window.hacked ?? null") is None
+
     def resize(self, width: int, height: int) -> None:
         size = {"width": width, "height": height}
         self.call("browsingContext.setViewport", context=self._tab, viewport=size)

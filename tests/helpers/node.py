@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -23,3 +25,20 @@ def node() -> str:
     if not found:
         pytest.skip("needs node on PATH")
     return found
+
+
+def assert_units_pass(node: str, folder: Path) -> None:
+    """Run the tests of scripts in a folder by Node's own runner."""
+    files = sorted(folder.glob("*.test.mjs"))
+    done = subprocess.run(
+        [node, "--test", "--test-reporter=tap", *files], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout
+    assert "# fail 0" in done.stdout
+
+
+def assert_readable(path: Path) -> None:
+    """A script says what it is for, in lines of usual length: it is not minified."""
+    lines = path.read_text().splitlines()
+    assert lines[0].startswith("// "), "says what it is for"
+    assert max(map(len, lines)) <= 110

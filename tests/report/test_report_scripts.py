@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,19 +17,12 @@ node = node_tools.node
 
 
 def test_sorting_and_search(node: str):
-    files = sorted((ROOT / "tests/report").glob("*.test.mjs"))
-    done = subprocess.run(
-        [node, "--test", "--test-reporter=tap", *files], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout
-    assert "# fail 0" in done.stdout
+    node_tools.assert_units_pass(node, ROOT / "tests/report")
 
 
 @pytest.mark.parametrize("path", sorted(PAGE.glob("*.js")), ids=lambda path: path.stem)
 def test_a_module_is_readable(path: Path):
-    lines = path.read_text().splitlines()
-    assert lines[0].startswith("// "), "says what it is for"
-    assert max(map(len, lines)) <= 110
+    node_tools.assert_readable(path)
 
 
 def test_every_module_is_on_the_page():
