@@ -5,9 +5,9 @@
 
 From the plates' files to components, clusters, and a map of all cells, with the report. Makes
 --sources gzip plates in Tahoe's layout in FOLDER (by make_plate.py, on the GPU), copies them
-for the other plates, and runs `snakemake` with the profile of such a machine: several jobs at once,
-and two on the GPU. Sources and stores are in the page cache where they fit. The first, uncounted
-run, of plates of a few cells, compiles the kernels.
+for the other plates, waits until the disk has them, and runs `snakemake` with the profile of such a
+machine: several jobs at once, and two on the GPU. Sources and stores are in the page cache where
+they fit. The first, uncounted run, of plates of a few cells, compiles the kernels.
 
 Prints the seconds of the command, when each job ran and on how many cores, what `snakemake -n`
 expected, and the average of the GPU's use.
@@ -81,6 +81,7 @@ def main() -> None:
         if not path.exists():
             shutil.copyfile(plates[number % args.sources], path)
         plates.append(path)
+    os.sync()  # plates of users were written long ago
     with gpu_use() as use:
         jobs = run_workflow(args.folder, plates, subset=args.subset, **run, **settings)
     lines = head("snakemake", "numpy", "anndata", "zarr", "h5py", "numba")
