@@ -94,6 +94,17 @@ class EncodedText:
         take_texts(self.content, self.starts[:-1][rows], starts, content)
         return EncodedText(content, starts)
 
+    def with_suffix(self, suffix: str, changed: NDArray[np.bool_]) -> EncodedText:
+        """The texts, those that are ``changed`` with a suffix."""
+        from scatlas.io.chunks.text_loops import append_suffix
+
+        encoded = np.frombuffer(suffix.encode(), np.uint8)
+        sizes = np.diff(self.starts) + encoded.size * changed
+        starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        content = np.empty(starts[-1], np.uint8)
+        append_suffix(self.content, self.starts, changed, encoded, starts, content)
+        return EncodedText(content, starts)
+
     def decode(self) -> NDArray[np.object_]:
         """Return them as ``object`` array of ``str``."""
         header = np.frombuffer(len(self).to_bytes(_HEADER, "little"), np.uint8)

@@ -59,3 +59,26 @@ def hash_texts(
         h = (h ^ (h >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
         h = (h ^ (h >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
         out[i] = h ^ (h >> np.uint64(33))
+
+
+@njit(nogil=True, cache=True)
+def append_suffix(
+    content: NDArray[np.uint8],
+    sources: NDArray[np.int64],
+    changed: NDArray[np.bool_],
+    suffix: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    out: NDArray[np.uint8],
+) -> None:
+    """Copy texts from ``sources`` in ``content`` to ``starts`` in ``out``, some with a suffix."""
+    for i in range(changed.size):
+        begin, end = sources[i], sources[i + 1]
+        at = starts[i]
+        for k in range(begin, end):
+            out[at + k - begin] = content[k]
+        if changed[i]:
+            for k in range(suffix.size):
+                out[at + end - begin + k] = suffix[k]
+            length = end - begin - 4 + suffix.size
+            for k in range(4):
+                out[at + k] = np.uint8(length >> (8 * k) & 255)

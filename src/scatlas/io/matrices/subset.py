@@ -16,7 +16,7 @@ from scipy import sparse
 from scatlas.blocks import map_in_order
 from scatlas.compute.progress import progress_meter
 from scatlas.compute.threads import n_cores
-from scatlas.io.files.local_zarr import open_with_zarr_python
+from scatlas.io.files.local_zarr import as_zarr_python, open_store
 from scatlas.io.files.row_arrays import open_rows
 from scatlas.io.tables.column import Column
 from scatlas.io.zarr_writer.sharded_array import values_per_piece
@@ -67,7 +67,7 @@ def read_subset(
         ``index`` is not ascending, or beyond the cells of the store.
     """
     path = Path(path)
-    root = open_with_zarr_python(path)
+    root = open_store(path)
     rows = np.asarray(index)
     rows = rows.astype(np.int64) if rows.size == 0 else rows
     n_cells = root["X"].attrs["shape"][0]
@@ -83,14 +83,14 @@ def read_subset(
     return ad.AnnData(
         X=_take_csr(path, root["X"], rows, piece) if x else None,
         obs=_take_table(path, root["obs"], rows, obs),
-        var=read_elem(root["var"]),
+        var=read_elem(as_zarr_python(root["var"])),
         obsm={
             name: _take_dense(open_rows(path, f"obsm/{name}"), rows, piece)
             for name in root["obsm"]
             if obsm is None or name in obsm
         },
-        varm=read_elem(root["varm"]),
-        uns=read_elem(root["uns"]),
+        varm=read_elem(as_zarr_python(root["varm"])),
+        uns=read_elem(as_zarr_python(root["uns"])),
     )
 
 

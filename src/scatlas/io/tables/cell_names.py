@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scatlas.blocks import map_in_order
+from scatlas.compute.threads import n_cores
 from scatlas.errors import InputError
 from scatlas.io.chunks.encoded_text import EncodedText
 
@@ -83,10 +86,8 @@ class UniqueNames:
         changed = self._changed[start + lo : start + hi]
         if not changed.any():
             return encoded
-        names = encoded.decode()
-        names[changed] += f"-{plate}"
-        _append_numbers(names, start + lo, self._numbered, self._numbers)
-        return EncodedText.encode(names)
+        renamed = encoded.with_suffix(f"-{plate}", changed)
+        return _append_numbers(renamed, start + lo, self._numbered, self._numbers)
 
     def _spans(self) -> Iterator[tuple[str, int, int, slice]]:
         """Plate, range of its rows, and where they are among all cells."""
@@ -96,10 +97,15 @@ class UniqueNames:
 
     def _hash(self, hashes: np.ndarray, wanted: np.ndarray) -> None:
         """Fill in the hashes of the wanted cells' present names."""
-        for plate, lo, hi, cells in self._spans():
+        spans = list(self._spans())
+
+        def fill(i: int) -> None:
+            plate, lo, hi, cells = spans[i]
             rows = np.flatnonzero(wanted[cells])
             if rows.size:
                 hashes[cells.start + rows] = self.read(plate, lo, hi).hashes()[rows]
+
+        deque(map_in_order(fill, len(spans), workers=n_cores()), maxlen=0)
 
     def _shared(self, hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Cells that share their name with another cell, in parts.
@@ -194,14 +200,7 @@ class NumberedNames:
 
     def read(self, lo: int, hi: int) -> EncodedText:
         """Names of rows ``lo`` to ``hi``."""
-        rows, numbers = self._numbered()
-        names = self._names(lo, hi)
-        first, last = np.searchsorted(rows, [lo, hi])
-        if first == last:
-            return names
-        texts = names.decode()
-        _append_numbers(texts, lo, rows, numbers)
-        return EncodedText.encode(texts)
+        return _append_numbers(self._names(lo, hi), lo, *self._numbered())
 
     def stored(self) -> Iterator[EncodedText]:
         """Names without numbers, one range at a time; finds the duplicates on the way."""
@@ -270,11 +269,17 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and text[0] != "0" and len(text) < 19
 
 
-def _append_numbers(names: np.ndarray, lo: int, rows: np.ndarray, numbers: np.ndarray) -> None:
-    """Append numbers to the names of rows from ``lo`` on that have one."""
-    first, last = np.searchsorted(rows, [lo, lo + names.size])
+def _append_numbers(
+    names: EncodedText, lo: int, rows: np.ndarray, numbers: np.ndarray
+) -> EncodedText:
+    """Names of rows from ``lo`` on, those that have a number with it."""
+    first, last = np.searchsorted(rows, [lo, lo + len(names)])
+    if first == last:
+        return names
+    texts = names.decode()
     for row, number in zip(rows[first:last], numbers[first:last], strict=True):
-        names[row - lo] += f"-{number}"
+        texts[row - lo] += f"-{number}"
+    return EncodedText.encode(texts)
 
 
 def _hash_of(name: str) -> int:

@@ -209,6 +209,10 @@ class Column:
         Those are: ``numpy.ndarray`` of numbers, or of ``object`` for text; ``pandas.Categorical``;
         and pandas' arrays with a mask for numbers and text with gaps.
         """
+        if self.is_plain_text and rows is not None:
+            # Few rows of many become Python strings.
+            texts = (self.encoded_text(lo, hi)[at] for lo, hi, at in pieces(self.spans(), rows))
+            return EncodedText.join([EncodedText.encode(np.empty(0, object)), *texts]).decode()
         values, gaps = [np.empty(0, self.dtype)], [np.empty(0, bool)]
         for lo, hi, picked in pieces(self.spans(wide=True), rows):
             values.append(self.values(lo, hi)[picked])
