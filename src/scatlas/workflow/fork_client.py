@@ -6,7 +6,8 @@ Importing the libraries takes a job a second, longer than its work on a plate of
 cells. Therefore the first job of a Snakemake starts a server (:mod:`scatlas.workflow.fork_server`),
 which imports them once and forks a process for each job. This client hands over arguments, folder,
 environment and open files, and ends with the exit status of the process. If the client is killed,
-so is the process. If no server can run, the script starts in a new Python.
+so is the process. If no server can run, the script starts in a new Python. So do scripts in the
+seconds that the server takes to start: large plates need not wait for it.
 
 It takes 15 ms, because it needs the standard library alone.
 """
@@ -29,10 +30,16 @@ def main() -> None:
         try:
             with connect(owner, os.path.dirname(os.path.abspath(command[0]))) as server:
                 sys.exit(run_at(server, command))
+        except ConnectionRefusedError:
+            _say_new_python(command[0], "the server that forks is not ready")
         except OSError as error:  # a system without abstract sockets, or too many processes
-            sys.stderr.write(f"{command[0]} runs in a new Python, not a forked one: {error}\n")
+            _say_new_python(command[0], str(error))
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, *command])
+
+
+def _say_new_python(script: str, reason: str) -> None:
+    sys.stderr.write(f"{script} runs in a new Python, not a forked one: {reason}\n")
 
 
 def run_at(server: socket.socket, command: list[str], **more: str) -> int | str:
@@ -48,7 +55,15 @@ def run_at(server: socket.socket, command: list[str], **more: str) -> int | str:
 
 
 def connect(owner: str, scripts: str) -> socket.socket:
-    """Connect to the server of one Snakemake and one Python; start it if there is none."""
+    """Connect to the server of one Snakemake and one Python; start it if there is none.
+
+    Raises
+    ------
+    ConnectionRefusedError
+        The server is not ready yet.
+    OSError
+        It cannot run here.
+    """
     import hashlib  # here, because a tenth of the client's time is its import
 
     if not hasattr(socket, "SO_PEERCRED"):
@@ -63,7 +78,6 @@ def connect(owner: str, scripts: str) -> socket.socket:
             if error.errno != errno.EADDRINUSE:  # of a server that runs
                 raise
         else:
-            door.listen(128)
             start_server(door, owner, scripts)
     server = socket.socket(socket.AF_UNIX)
     server.connect(address)
@@ -75,7 +89,7 @@ def connect(owner: str, scripts: str) -> socket.socket:
 
 
 def start_server(door: socket.socket, owner: str, scripts: str) -> None:
-    """Start the server that accepts at a listening socket."""
+    """Start the server that will listen at a socket."""
     import subprocess  # here, because the first job alone needs it
 
     module = "scatlas.workflow.fork_server"

@@ -34,6 +34,7 @@ def main() -> None:
     number, owner, scripts = sys.argv[1:]
     with socket.socket(fileno=int(number)) as door:
         warm_up(Path(scripts))
+        door.listen(128)  # clients are refused until now
         serve(door, int(owner), run_script)
 
 

@@ -33,13 +33,7 @@ if len(sys.argv) > 2:
 """
 
 
-@pytest.fixture(scope="module")
-def owner() -> Iterator[subprocess.Popen[bytes]]:
-    """A process like Snakemake, whose end also ends the server."""
-    process = subprocess.Popen(["sleep", "1000"])
-    yield process
-    process.kill()
-    process.wait()
+NOT_READY = "runs in a new Python, not a forked one: the server that forks is not ready"
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +44,30 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / script.name).symlink_to(script)
     (folder / "probe.py").write_text(PROBE)
     return folder / "probe.py"
+
+
+@pytest.fixture(scope="module")
+def owner(probe: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process like Snakemake with a server that is ready; its end also ends the server."""
+    process = subprocess.Popen(["sleep", "1000"])
+    wait_until(lambda: is_ready(process, probe), 200)  # it may compile kernels
+    yield process
+    process.kill()
+    process.wait()
+
+
+def is_ready(owner: subprocess.Popen[bytes], probe: Path, **more: str) -> bool:
+    """Whether a script is forked; starts the server if there is none."""
+    done = subprocess.run(
+        [*CLIENT, str(probe), os.devnull],
+        env=environment(owner, **more),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert not done.stderr.removesuffix("err\n") or NOT_READY in done.stderr
+    return NOT_READY not in done.stderr
 
 
 def environment(owner: subprocess.Popen[bytes], **more: str) -> dict[str, str]:
@@ -94,8 +112,10 @@ def test_a_forked_script_imports_from_the_first_folder_of_pythonpath(
     script = probe.with_name("imports_late.py")
     script.write_text("import os, only_here\nprint('parent', os.getppid())")
     with subprocess.Popen(["sleep", "1000"]) as own:
-        env = environment(own, PYTHONPATH=f"{tmp_path / 'libraries'}:{ROOT / 'src'}")
+        path = f"{tmp_path / 'libraries'}:{ROOT / 'src'}"
+        env = environment(own, PYTHONPATH=path)
         try:
+            wait_until(lambda: is_ready(own, probe, PYTHONPATH=path), 200)
             done = subprocess.run(
                 [*CLIENT, str(script)], env=env, capture_output=True, text=True, check=False
             )
@@ -153,6 +173,15 @@ def test_a_killed_script_fails(owner: subprocess.Popen[bytes], probe: Path) -> N
     killed.write_text("import os\nos.kill(os.getpid(), 9)\n")
     done = subprocess.run([*CLIENT, str(killed)], env=environment(owner), check=False)
     assert done.returncode == 128 + signal.SIGKILL
+
+
+def test_scripts_do_not_wait_for_the_server_to_start(probe: Path, tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as new:
+        try:
+            assert not is_ready(new, probe)
+            wait_until(lambda: is_ready(new, probe), 200)
+        finally:
+            new.kill()
 
 
 def test_a_server_that_fails_is_named_and_the_script_runs(tmp_path: Path, probe: Path) -> None:
