@@ -315,7 +315,7 @@ def test_a_dry_run_prints_the_plan(tmp_path: Path):
     options = ("-n", "--cores", "16", "--configfile", str(tmp_path / "my.yaml"))
     printed = snakemake(*options, folder=tmp_path)
     rows = {line.split()[0]: line.split()[1:] for line in printed.partition("Plan")[2].splitlines()}
-    assert rows["load"][:3] == ["2", "4", "0"], "jobs, threads, GPUs"
+    assert rows["load"][:3] == ["2", "6", "0"], "jobs, threads, GPUs"
     assert rows["hvg"][:3] == ["2", "4", "0.5"]
     n_jobs, *_, gpu_hours, disk = rows["all"]
     assert int(n_jobs) == 2 * len(PLATE_RULES) + len(ATLAS_RULES)

@@ -33,6 +33,7 @@ ESTIMATES = Estimates(
     SHEET,
     jobs_per_gpu=JOBS_PER_GPU,
     gpu_bytes=min((gpu.total for gpu in GPUS), default=None),
+    cores=None if SCHEDULED else workflow.resource_settings.cores,
 )
 # Where a step computes is a resource, not a param: a change of it reruns nothing.
 BUDGET = CONFIG.compute.block_budget

@@ -109,6 +109,8 @@ SORTED_BYTES = 8
 # value costs load 29 ns of each of two threads and 52 ns of each of eight, and select_genes takes
 # as long with eight as with two (bench/results: scaling-2026-11-23, gpu-workflow-2026-11-25).
 THREADS_SIDE_BY_SIDE = 4
+# At most so many, where they save a round of the jobs or occupy cores that would be idle.
+MAX_THREADS_SIDE_BY_SIDE = 6
 
 # Values of a small plate: one or two seconds per step on one core. Its minutes per step are few,
 # because the time of a cluster job is the sum of those of its steps.
@@ -158,6 +160,8 @@ class Estimates:
         Parts into which jobs divide a GPU.
     gpu_bytes
         Memory of the smallest GPU; None: not known, every job fits into one part.
+    cores
+        Cores that all jobs share; None: each has its own.
     """
 
     def __init__(
@@ -167,8 +171,10 @@ class Estimates:
         *,
         jobs_per_gpu: int = 1,
         gpu_bytes: int | None = None,
+        cores: int | None = None,
     ) -> None:
         self._config = config
+        self._cores = cores
         self._jobs_per_gpu, self._gpu_bytes = jobs_per_gpu, gpu_bytes
         given = config.compute.block_budget
         self._budget = None if given == "auto" else parse_bytes(given)
@@ -470,7 +476,10 @@ class Estimates:
             shares_cores = beside
         else:  # a GPU without other jobs; a given budget asks for its threads
             shares_cores = beside and not gpu and self._budget is None
-        return min(threads, THREADS_SIDE_BY_SIDE) if shares_cores else threads
+        if not shares_cores:
+            return threads
+        most = THREADS_SIDE_BY_SIDE if gpu else threads_side_by_side(len(self._plates), self._cores)
+        return min(threads, most)
 
     def disk(self, rule: str, plate: str | None = None) -> int:
         """MB of the store that a job writes."""
@@ -561,6 +570,18 @@ def total(sizes: Iterable[Size]) -> Size:
     """Sum of the sizes of several plates."""
     sizes = list(sizes)
     return Size(sum(size.cells for size in sizes), sum(size.values for size in sizes))
+
+
+def threads_side_by_side(n_plates: int, cores: int | None) -> int:
+    """Threads of each job of a plate: those with which all plates are done first."""
+    if cores is None or cores < MAX_THREADS_SIDE_BY_SIDE:
+        return THREADS_SIDE_BY_SIDE
+
+    def time(threads: int) -> float:
+        rounds = ceil(n_plates / (cores // threads))
+        return rounds / threads
+
+    return min(range(THREADS_SIDE_BY_SIDE, MAX_THREADS_SIDE_BY_SIDE + 1), key=time)
 
 
 def block_threads(

@@ -98,6 +98,27 @@ def test_jobs_of_several_plates_share_the_cores(config: dict, jobs_per_gpu: int,
     assert alone.threads("load", "a") == 16
 
 
+@pytest.mark.parametrize(
+    ("n_plates", "cores", "threads"),
+    [
+        (6, 16, 5),  # two rounds of three, not of four and two
+        (2, 16, 6),
+        (12, 16, 4),
+        (14, 16, 4),
+        (3, 2, 4),  # Snakemake gives it the two there are
+        (300, 64, 4),
+        (6, None, 4),  # each job has its own machine
+    ],
+)
+def test_plates_side_by_side_are_done_in_few_rounds(n_plates: int, cores: int, threads: int):
+    plates = [Plate(plate=f"p{i}", path="x.h5ad", n_cells=1_000_000) for i in range(n_plates)]
+    estimates = Estimates(load({"backend": "cpu"}), plates, cores=cores)
+    assert estimates.threads("load", "p0") == threads
+    # Two GPU jobs at once, whatever the cores.
+    shared = Estimates(load({"backend": "gpu"}), plates, jobs_per_gpu=2, cores=cores)
+    assert shared.threads("select_genes", "p0") == 4
+
+
 def test_memory_follows_from_the_budget_and_not_from_the_counts():
     assert memory_mb(0, 0) == BASE_MB
     assert memory_mb(0, BUDGET) == BASE_MB + 1024
