@@ -19,7 +19,7 @@ PACKAGE = ROOT / "src/scatlas"
 # The client of the fork server imports no package; it asks for SO_PEERCRED by itself.
 ONLY_LINUX = re.compile(
     r"sched_getaffinity|/proc\b|os\.link\b|posix_fadvise|copy_file_range|os\.sendfile|memfd_create"
-    r"|pidfd_open|epoll|O_TMPFILE|O_DIRECT|VmHWM"
+    r"|sync_file_range|pidfd_open|epoll|O_TMPFILE|O_DIRECT|VmHWM"
 )
 
 # Builds an atlas of one plate. The first argument says whether Linux's calls are taken away.
@@ -31,6 +31,8 @@ if without:
     for name in ("sched_getaffinity", "posix_fadvise", "copy_file_range", "memfd_create"):
         delattr(os, name)
     from scatlas._util import operating_system
+
+    operating_system._sync_file_range = lambda: None
 
     # Zarr makes links, too, and needs them.
     calls = {name: call for name, call in vars(os).items() if name != "link"}

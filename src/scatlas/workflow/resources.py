@@ -109,7 +109,7 @@ SORTED_BYTES = 8
 # value costs load 29 ns of each of two threads and 52 ns of each of eight, and select_genes takes
 # as long with eight as with two (bench/results: scaling-2026-11-23, gpu-workflow-2026-11-25).
 THREADS_SIDE_BY_SIDE = 4
-# At most so many, where they save a round of the jobs or occupy cores that would be idle.
+# At most this number, where they save a round of the jobs or occupy cores that would be idle.
 MAX_THREADS_SIDE_BY_SIDE = 6
 
 # Values of a small plate: one or two seconds per step on one core. Its minutes per step are few,

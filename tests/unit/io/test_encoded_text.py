@@ -34,6 +34,15 @@ def test_parts_and_selections(first: list[str], second: list[str], data: st.Data
     ]
 
 
+@given(TEXTS, st.text(st.characters(exclude_categories=["Cs"]), max_size=300), st.data())
+def test_a_suffix(texts: list[str], suffix: str, data: st.DataObject):
+    changed = data.draw(st.lists(st.booleans(), min_size=len(texts), max_size=len(texts)))
+    renamed = encode(texts).with_suffix(suffix, np.array(changed, bool))
+    wanted = [text + suffix * change for text, change in zip(texts, changed, strict=True)]
+    assert renamed.decode().tolist() == wanted
+    assert renamed.hashes().tolist() == encode(wanted).hashes().tolist()
+
+
 @given(TEXTS)
 def test_hashes_tell_texts_apart(texts: list[str]):
     hashes = encode(texts).hashes()

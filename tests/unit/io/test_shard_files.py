@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scatlas.io.zarr_writer import shard_files
 from scatlas.io.zarr_writer.shard_files import EncodedRun, ShardFiles
 
 CHUNKS = 8
@@ -64,3 +65,13 @@ def test_abandoned_files_are_closed(tmp_path: Path):
     assert files(tmp_path / "x") == {"c/0": b"abc"}, "the run before it is missing"
     shards.abandon()
     assert n_open_files() == n_open
+
+
+def test_the_disk_writes_large_files_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(shard_files, "_LARGE_FILE", 100)
+    begun: list[int] = []
+    monkeypatch.setattr(shard_files, "begin_to_write", lambda file: begun.append(file))
+    shards = ShardFiles(tmp_path, 1, 1)
+    for number, size in enumerate((1000, 10, 1000)):
+        shards.put(number, EncodedRun(bytes(size), [size], [number]))
+    assert len(begun) == 2

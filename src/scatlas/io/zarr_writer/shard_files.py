@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from google_crc32c import value as crc32c
 
+from scatlas._util.operating_system import begin_to_write
+
 if TYPE_CHECKING:
     from io import FileIO
     from pathlib import Path
 
 CHECKSUM_BYTES = 4
+# Bytes of a file from which the disk is asked to write it at once.
+_LARGE_FILE = 2**24
 # Offset and size, in the index of a shard, of a chunk that does not exist.
 _NO_CHUNK = np.iinfo(np.uint64).max
 
@@ -156,6 +160,13 @@ class ShardFiles:
                 left, offset = left[n_bytes:], offset + n_bytes
             with self._lock:
                 shard.n_writes -= 1
-                if shard.complete and not shard.n_writes:
-                    self._open.remove(shard.file)
-                    shard.file.close()
+                is_done = shard.complete and not shard.n_writes
+            if is_done:
+                self._close(shard.file)
+
+    def _close(self, file: FileIO) -> None:
+        if os.fstat(file.fileno()).st_size >= _LARGE_FILE:
+            begin_to_write(file.fileno())
+        with self._lock:
+            self._open.remove(file)
+        file.close()
