@@ -110,7 +110,7 @@ def set_matrix(
         adata.layers[layer] = x
     elif obsm is not None:
         adata.obsm[obsm] = x
-    else:
+    elif adata.X is not x:  # anndata checks even its own array
         adata.X = x
 
 

@@ -153,7 +153,7 @@ def test_threads_select_what_scipy_selects(form: type, axis: int, shape: tuple[i
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("shape", [(5, 3), (700, 900)])
+@pytest.mark.parametrize("shape", [(5, 3), (1600, 2500)])
 def test_threads_select_what_numpy_selects(order: str, shape: tuple[int, int]) -> None:
     rng = np.random.default_rng(0)
     x = np.asarray(rng.random(shape), np.float32, order=order)
