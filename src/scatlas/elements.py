@@ -110,7 +110,7 @@ def set_matrix(
         adata.layers[layer] = x
     elif obsm is not None:
         adata.obsm[obsm] = x
-    else:
+    elif adata.X is not x:  # anndata checks even its own array
         adata.X = x
 
 
@@ -230,7 +230,7 @@ def subset(adata: AnnData, index: NDArray[Any], axis: Literal["obs", "var"]) -> 
 
     Dask elements stay lazy and keep their blocks, each less the other cells or genes, so no chunk
     on disk is read twice. (anndata indexes them, which may make new blocks across the old ones.)
-    Several threads copy a sparse X.
+    Several threads copy an X in memory.
 
     Parameters
     ----------
@@ -265,9 +265,10 @@ def subset(adata: AnnData, index: NDArray[Any], axis: Literal["obs", "var"]) -> 
 
 
 def _is_sorted_selection(x: Any, positions: NDArray[Any], axis: Literal["obs", "var"]) -> bool:
-    """Whether ``x`` is a CSR or CSC matrix of SciPy, within which the positions ascend."""
+    """Whether ``x`` is dense, CSR or CSC in main memory, and the positions within it ascend."""
     kind = kind_of(x)
-    if kind.gpu or not kind.sparse or x.format not in {"csr", "csc"}:
+    dense = type(x) is np.ndarray and x.ndim == 2
+    if kind.gpu or not (dense or (kind.sparse and x.format in {"csr", "csc"})):
         return False
     if positions.size == 0 or positions.dtype.kind != "i":
         return False

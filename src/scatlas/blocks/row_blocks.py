@@ -44,11 +44,14 @@ class InMemoryBlocks:
         x, n_cells = self.x, self.x.shape[0]
         if self.kind.sparse and x.format == "csr":
             indptr = on_host(x.indptr)
-            size = self._block_size(int(indptr[-1]))
-            ends = np.searchsorted(indptr, np.arange(size, indptr[-1], size))
+            n_values = int(indptr[-1])
+            size = self._block_size(n_values)
+            if n_values <= size:
+                return [slice(0, n_cells)]
+            ends = np.searchsorted(indptr, np.arange(size, n_values, size))
             return _slices(np.unique(np.r_[0, ends, n_cells]))
         rows = max(1, self._block_size(n_cells * x.shape[1]) // max(1, x.shape[1]))
-        return _slices(np.unique(np.r_[np.arange(0, n_cells, rows), n_cells]))
+        return _slices(np.append(np.arange(0, n_cells, rows), n_cells))
 
     def _block_size(self, n_values: int) -> int:
         """Values per block, for at least _MIN_BLOCKS blocks if they are not too small."""

@@ -58,6 +58,7 @@ def gene_moments(
     Moments of each group that has cells, the same whatever the blocks of ``x``.
     """
     from scatlas.kernels.moments import moments_cpu
+    from scatlas.matrix.sums_by_gene import exact_moments
 
     kernels = kernels_for("moments.moments", x)
 
@@ -71,6 +72,12 @@ def gene_moments(
         return kernels.moments(block, codes, expm1=expm1, log_base=log_base)
 
     if codes is None:
+
+        def transformed(values: NDArray[Any]) -> NDArray[Any]:
+            return moments_cpu.expm1_values(values, log_base) if expm1 else values
+
+        if (by_gene := exact_moments(x, transformed)) is not None:
+            return by_gene
         return blocks.reduce(block_moments, moments_cpu.merge_in_place, x)
     kind = kind_of(x)
     if kind.lazy or kind.gpu:

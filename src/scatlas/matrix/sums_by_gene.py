@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from scatlas.kernels.counts.qc_cpu import QCSums
+    from scatlas.kernels.moments.moments_cpu import Moments
 
 _LARGEST_EXACT = 2.0**53  # float64 holds every integer up to here
 _LEAST_VALUES = 200_000  # values per thread
@@ -90,6 +91,41 @@ def exact_qc(x: Any, masks: NDArray[np.bool_]) -> QCSums | None:
     return QCSums([per_cell], genes[0].astype(np.int64), genes[1])
 
 
+def exact_moments(x: Any, transform: Callable[[NDArray[Any]], NDArray[Any]]) -> Moments | None:
+    """Moments per gene of the transformed values; None as :func:`exact_totals`."""
+    from scatlas.arrays import aligned
+    from scatlas.kernels.moments.exact_sums_cpu import add_genes, finish_sums, grid_of
+    from scatlas.kernels.moments.moments_cpu import Moments
+
+    if not is_by_gene(x) or x.dtype != np.float32:
+        return None
+    n_cells, n_genes = x.shape
+    values = _transformed(x, transform)
+    grid = grid_of(values, n_cells)
+    if not grid:
+        return None
+    indptr, bounds = row_offsets(x), _gene_bounds(x)
+    sums, expressed = aligned.zeros((1, n_genes, 4)), np.zeros((1, n_genes), np.int64)
+
+    def work(part: slice) -> None:
+        genes = slice(bounds[part.start], bounds[part.stop])
+        add_genes(values, indptr, genes.start, genes.stop, grid, sums[0])
+        finish_sums(sums[0, genes].reshape(-1), expressed[0, genes])
+
+    blocks.for_each(work, [slice(i, i + 1) for i in range(len(bounds) - 1)])
+    return Moments(np.zeros(1, np.int64), np.array([n_cells]), sums, expressed)
+
+
+def _transformed(x: Any, transform: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
+    values = np.empty(x.indptr[-1], x.dtype)
+
+    def work(part: slice) -> None:
+        values[part] = transform(x.data[part])
+
+    blocks.for_each(work, _value_slices(x))
+    return values
+
+
 def _is_exact(x: Any) -> bool:
     """Whether sums over cells or genes are exact in any order."""
     from scatlas.kernels.counts.qc_by_gene_cpu import largest_integer
@@ -111,6 +147,12 @@ def _value_slices(x: Any) -> list[slice]:
     return [slice(bounds[i], bounds[i + 1]) for i in range(n_parts)]
 
 
+def _gene_bounds(x: Any) -> list[int]:
+    """Bounds of the ranges of genes of the threads."""
+    ends = [np.searchsorted(x.indptr, part.stop) for part in _value_slices(x)[:-1]]
+    return [0, *map(int, ends), x.shape[1]]
+
+
 def _n_parts(x: Any) -> int:
     return max(1, min(n_threads(), int(x.indptr[-1]) // _LEAST_VALUES))
 
@@ -124,9 +166,7 @@ def _sum_parts(
     gene_dtypes: list[Any],
 ) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
     """Arrays per cell, summed over the ranges of genes of the threads, and arrays per gene."""
-    indptr = row_offsets(x)
-    ends = [np.searchsorted(indptr, part.stop) for part in _value_slices(x)[:-1]]
-    bounds = [0, *map(int, ends), x.shape[1]]
+    indptr, bounds = row_offsets(x), _gene_bounds(x)
     genes = [np.zeros(x.shape[1], dtype) for dtype in gene_dtypes]
     found: list[list[NDArray[Any]]] = [[] for _ in bounds[1:]]
 

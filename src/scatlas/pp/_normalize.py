@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Values that a thread scales or logs at a time, a ms of work.
+# Values that a thread scales or logs at a time, a ms of work: to start threads takes as long.
 _VALUES_PER_PART = 2**20
 
 

@@ -172,8 +172,13 @@ def _scale(
     dtype = x.dtype if x.dtype in (np.float32, np.float64) else np.dtype(np.float64)
     centre = mean if zero_center else None
     kind = kind_of(x)
-    if kind.sparse and not (zero_center or kind.lazy or kind.gpu) and x.format == "csr":
+    in_memory = not (kind.lazy or kind.gpu)
+    if in_memory and kind.sparse and not zero_center and x.format == "csr":
         scaled = _scale_csr_in_memory(x, sd, max_value, mask, dtype)
+    elif in_memory and kind.sparse and not zero_center and x.has_sorted_indices:
+        scaled = _scale_csc_in_memory(x, sd, max_value, mask, dtype)
+    elif in_memory and not kind.sparse:
+        scaled = _scale_dense_in_memory(x, centre, sd, max_value, mask, dtype)
     else:
         scale_block = _block_scaler(x, centre, sd, max_value, dtype)
         scaled = _apply(x, scale_block, mask, dtype, zero_center)
@@ -199,6 +204,44 @@ def _scale_csr_in_memory(
         rows = None if mask is None else mask[cells]
         scale_csr_into(blocks.view(x, cells), sd, max_value, rows, scaled.data[part])
         scaled.indices[part] = x.indices[part]
+
+    blocks.for_each(scale_cells, blocks.row_slices(x))
+    return scaled
+
+
+def _scale_csc_in_memory(
+    x: Any,
+    sd: NDArray[np.float64],
+    max_value: float | None,
+    mask: NDArray[np.bool_] | None,
+    dtype: np.dtype,
+) -> Any:
+    """Scaled CSC, gene after gene: changing the order to rows and back takes longer."""
+    from scatlas.kernels.counts.normalize_cpu import with_data
+    from scatlas.kernels.linalg.scale_cpu import scale_csc_into
+
+    scaled = with_data(x, np.empty(x.nnz, dtype))
+    scale_csc_into(x, sd, max_value, mask, scaled.data)
+    scaled.indices, scaled.indptr = x.indices[: x.nnz].copy(), x.indptr.copy()
+    return scaled
+
+
+def _scale_dense_in_memory(
+    x: NDArray[Any],
+    mean: NDArray[np.float64] | None,
+    sd: NDArray[np.float64],
+    max_value: float | None,
+    mask: NDArray[np.bool_] | None,
+    dtype: np.dtype,
+) -> NDArray[Any]:
+    """Scaled dense array: the threads write to their rows of it, not to a block each."""
+    from scatlas.kernels.linalg.scale_cpu import scale_dense_into
+
+    scaled = np.empty(x.shape, dtype)
+
+    def scale_cells(cells: slice) -> None:
+        rows = None if mask is None else mask[cells]
+        scale_dense_into(x[cells], mean, sd, max_value, rows, scaled[cells])
 
     blocks.for_each(scale_cells, blocks.row_slices(x))
     return scaled

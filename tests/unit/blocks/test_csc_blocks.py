@@ -16,6 +16,7 @@ from scipy import sparse
 
 import scatlas as sa
 from scatlas import blocks, elements
+from scatlas.matrix.gene_moments import gene_moments
 
 
 def csc_blocks(x: sparse.csr_matrix, *, declared: type) -> da.Array:
@@ -151,9 +152,23 @@ def test_threads_select_what_scipy_selects(form: type, axis: int, shape: tuple[i
             np.testing.assert_array_equal(getattr(got, name), getattr(want, name))
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(5, 3), (1600, 2500)])
+def test_threads_select_what_numpy_selects(order: str, shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(0)
+    x = np.asarray(rng.random(shape), np.float32, order=order)
+    for axis in (0, 1):
+        some = np.flatnonzero(rng.random(shape[axis]) < 0.6)
+        got = blocks.select_sorted(x, some, axis)
+        assert got.flags.c_contiguous
+        assert got.dtype == x.dtype
+        np.testing.assert_array_equal(got, np.take(x, some, axis))
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
 @pytest.mark.parametrize("axis", ["obs", "var"])
-def test_cells_that_are_not_there_are_refused(axis: str) -> None:
-    adata = ad.AnnData(sparse.csr_matrix(np.ones((3, 3), np.float32)))
+def test_cells_that_are_not_there_are_refused(form: Any, axis: str) -> None:
+    adata = ad.AnnData(form(np.ones((3, 3), np.float32)))
     with pytest.raises(IndexError):
         elements.subset(adata, np.array([0, 3]), axis)
     assert adata.shape == adata.X.shape == (3, 3)
@@ -201,3 +216,29 @@ def test_sums_in_the_order_of_genes_have_the_bits_of_those_by_rows(
     for got, want in zip(result(x.copy()), result(blocks.to_csr(x)), strict=True):
         assert got.dtype == want.dtype
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("expm1", [False, True])
+@pytest.mark.parametrize("exact", [False, True])
+def test_moments_of_csc_and_dense_are_those_of_csr(exact: bool, expm1: bool) -> None:
+    """Whether the sums need errors (magnitudes far apart) or not, and whatever the groups."""
+    rng = np.random.default_rng(0)
+    x = np.log1p(rng.poisson(0.7, (900, 700)) * rng.random((900, 1))).astype(np.float32)
+    x[:, 3], x[0, 0] = 0, 1.0 if exact else 1e-30
+    codes = rng.integers(-1, 3, 900)
+    for groups in (None, codes, np.sort(codes)):
+        want = gene_moments(sparse.csr_matrix(x), groups, expm1=expm1)
+        for other in (x, np.asfortranarray(x), sparse.csc_matrix(x)):
+            got = gene_moments(other, groups, expm1=expm1)
+            for name in ("groups", "n_cells", "sums", "expressed", "mean", "var"):
+                assert getattr(got, name).tobytes() == getattr(want, name).tobytes()
+
+
+@pytest.mark.parametrize("mask", [None, np.arange(60) % 3 > 0])
+def test_scaled_csc_is_scaled_csr(mask: Any) -> None:
+    x = sparse.random(60, 40, 0.4, "csc", np.float32, np.random.default_rng(0))
+    got = sa.pp.scale(x, zero_center=False, max_value=1.5, mask_obs=mask)
+    want = sa.pp.scale(x.tocsr(), zero_center=False, max_value=1.5, mask_obs=mask).tocsc()
+    for name in ("data", "indices", "indptr"):
+        np.testing.assert_array_equal(getattr(got, name), getattr(want, name))
+        assert not np.shares_memory(getattr(got, name), getattr(x, name))

@@ -234,6 +234,26 @@ def test_log1p_over_the_whole_range() -> None:
     np.testing.assert_array_equal(normalize_cpu.log1p(x), want)
 
 
+@pytest.mark.parametrize("n_integer_rows", [0, 1, 5, 9])
+def test_totals_of_reals_are_added_in_order(n_integer_rows: int) -> None:
+    """Rows of integers, which are summed in any order, and the rows after them."""
+    x = np.random.default_rng(0).lognormal(0, 9, (9, 301)).astype(np.float32)
+    x[:n_integer_rows] = np.minimum(np.round(x[:n_integer_rows]), 2**20)
+    want = np.cumsum(x, axis=1, dtype=np.float64)[:, -1]
+    for block in (x, np.asfortranarray(x), sparse.csr_matrix(x)):
+        np.testing.assert_array_equal(qc_cpu.row_sums(block), want)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix])
+def test_scaling_in_place_has_the_values_of_scaling(kind: Any) -> None:
+    """Also of rows that are longer than a batch."""
+    rng = np.random.default_rng(0)
+    x, factors = kind(rng.random((3, 5000)).astype(np.float32)), rng.random(3)
+    want = normalize_cpu.scale_rows(x, factors)
+    normalize_cpu.scale_rows_into(x, factors, x.data if sparse.issparse(x) else x)
+    assert (x != want).sum() == 0
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_the_fast_logarithm_of_float32_has_the_bits_of_the_exact_one() -> None:
     """Float32 numbers of all sizes, NaN and infinite ones too (once all 2**32 were tried)."""

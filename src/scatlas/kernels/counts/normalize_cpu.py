@@ -31,19 +31,16 @@ _R7 = 1.479819860511658591e-01
 _ONE = 0x3FF0000000000000  # bits of 1.0
 _SQRT_HALF = 0x3FE6A09E00000000  # bits of sqrt(1/2), cut to its high word
 _MANTISSA = 0x000FFFFFFFFFFFFF
-# log(1 + f) = f - f^2/2 + f^3 * P(f) for sqrt(1/2) - 1 <= f < sqrt(2) - 1, P through the Chebyshev
-# points: within 2^-44 of the logarithm. Rounded to float32, all logarithms are right that are not
-# within 2^-41 of the middle between two numbers.
+# log(1 + f) = 2s + s^3 * Q(s^2) with s = f / (2 + f), for sqrt(1/2) - 1 <= f < sqrt(2) - 1, Q
+# through the Chebyshev points: within 2^-43 of the logarithm. Rounded to float32, all logarithms
+# are right that are not within 2^-41 of the middle between two numbers.
 _LN2 = 0.6931471805599453
-_P0, _P1, _P2 = 0.33333333333352627, -0.24999999998678668, 0.19999999980521155
-_P3, _P4, _P5 = -0.166666670513294, 0.14285717668879858, -0.12499969433166229
-_P6, _P7, _P8 = 0.11110883485499932, -0.10000953798366351, 0.0909828916021117
-_P9, _P10, _P11 = -0.0832215996382274, 0.07570796136085928, -0.07127946349897464
-_P12, _P13, _P14 = 0.07605903995379353, -0.07432373134594823, 0.03767547871680984
+_Q0, _Q1, _Q2 = 0.666666666673751, 0.39999998797329533, 0.28571754537558125
+_Q3, _Q4 = 0.22191400725954422, 0.19362655741770396
 # Bits of a float64 that float32 lacks, their middle, and what counts as near it.
 _LOST_BITS, _MIDDLE, _NEAR = 2**29 - 1, 2**28, 2**11
-# Least float32 value v, except 0, of which 1 + v is exact in float64.
-_LEAST_EXACT = 2.0**-29
+# Bits of the least float32 value v, except 0, of which 1 + v is exact in float64, and of infinity.
+_LEAST_EXACT, _INFINITE = np.uint32(0x31000000), np.uint32(0x7F800000)
 # Bits of a float32 that a value of 16 bits without sign lacks.
 _SIGN_AND_LOW_HALF = np.uint32(0x8000FFFF)
 _BATCH = 2048  # values per batch, a fraction of the L1 cache; one test finds special values
@@ -71,10 +68,20 @@ def logged_dtype(dtype: Any) -> np.dtype:
 
 @njit(nogil=True, cache=True)
 def _scale_csr(data: Array, indptr: Ints, factors: Floats, out: Array) -> None:
+    batch = np.empty(_BATCH, data.dtype)
     for i in range(factors.size):
-        factor = factors[i]
-        for j in range(indptr[i], indptr[i + 1]):
-            out[j] = np.float64(data[j]) * factor
+        for start in range(indptr[i], indptr[i + 1], _BATCH):
+            stop = min(start + _BATCH, indptr[i + 1])
+            _scale_batch(data[start:stop], factors[i], batch, out[start:stop])
+
+
+@njit(nogil=True, cache=True)
+def _scale_batch(values: Array, factor: float, batch: Array, out: Array) -> None:
+    # By way of a copy, because loops are vectorised only if input and output do not overlap.
+    for j in range(values.size):
+        batch[j] = values[j]
+    for j in range(values.size):
+        out[j] = np.float64(batch[j]) * factor
 
 
 @njit(nogil=True, cache=True)
@@ -85,9 +92,11 @@ def _scale_values(data: Array, indices: Array, factors: Floats, out: Array) -> N
 
 @njit(nogil=True, cache=True)
 def _scale_dense(x: Array, factors: Floats, out: Array) -> None:
+    batch = np.empty(_BATCH, x.dtype)
     for i in range(x.shape[0]):
-        for j in range(x.shape[1]):
-            out[i, j] = np.float64(x[i, j]) * factors[i]
+        for start in range(0, x.shape[1], _BATCH):
+            genes = slice(start, start + _BATCH)
+            _scale_batch(x[i, genes], factors[i], batch, out[i, genes])
 
 
 def scale_rows(x: Block, factors: Array) -> Block:
@@ -148,25 +157,22 @@ def _log1p(v: Any) -> float:
 # Contraction to fused operations changes the last bits of the logarithm, not the rounded result.
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 def _fast_log1p(v: Any) -> float:
-    """log(1 + v) of a finite float64 v above -1 that float32 holds; right to 2^-43."""
+    """log(1 + v) of a finite float64 v >= 0 that float32 holds; right to 2^-42."""
     # u = 2^e * (1 + f)
     b = np.float64(1.0 + v).view(np.int64) + (_ONE - _SQRT_HALF)
     e = np.float64((b >> 52) - 1023)
     f = np.int64((b & _MANTISSA) + _SQRT_HALF).view(np.float64) - 1.0
-    z = f * f
-    w = z * z
-    low = ((_P0 + f * _P1) + z * (_P2 + f * _P3)) + w * ((_P4 + f * _P5) + z * (_P6 + f * _P7))
-    high = ((_P8 + f * _P9) + z * (_P10 + f * _P11)) + w * ((_P12 + f * _P13) + z * _P14)
-    y: float = e * _LN2 + (f + z * (f * (low + w * w * high) - 0.5))
+    s = f / (2.0 + f)
+    z = s * s
+    q = (_Q0 + z * _Q1) + (z * z) * ((_Q2 + z * _Q3) + (z * z) * _Q4)
+    y: float = (e * _LN2 + (s * z) * q) + 2.0 * s
     return y
 
 
 @njit(nogil=True, cache=True)
-def _may_differ(v: Any, y: Any) -> bool:
-    """Whether the logarithm of v, of which y is the fast one, may be rounded to another float32."""
-    past_middle = (np.float64(y).view(np.int64) & _LOST_BITS) - _MIDDLE
-    may_differ: bool = not (-1.0 < v < np.inf) or (v != 0.0 and abs(v) < _LEAST_EXACT)
-    return bool(may_differ or -_NEAR < past_middle < _NEAR)
+def _past_middle(y: Any) -> Any:
+    """0 if `y` is so near the middle of two float32 that it may be rounded to the wrong one."""
+    return (np.float64(y).view(np.int64) - (_MIDDLE - _NEAR)) & (_LOST_BITS ^ (2 * _NEAR - 1))
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -175,29 +181,34 @@ def _log1p_float32(x: Array, table: Array, out: Array) -> None:
 
     `table` is :func:`_logs_of_short_values`, which has all values of most batches of counts.
     """
-    batch, all_bits = np.empty(_BATCH, x.dtype), x.view(np.uint32)
+    batch, all_bits = np.empty(_BATCH, np.float32), x.view(np.uint32)
+    batch_bits = batch.view(np.uint32)
     for start in range(0, x.size, _BATCH):
         logs, bits = out[start : start + _BATCH], all_bits[start : start + _BATCH]
-        either = np.uint32(0)
+        # A copy by a loop, which is vectorised: the copy of a slice is not.
+        either, least, most = np.uint32(0), np.uint32(0xFFFFFFFF), np.uint32(0)
         for i in range(bits.size):
+            batch_bits[i] = bits[i]
             either |= bits[i]
+            least = min(least, np.uint32(bits[i] - np.uint32(1)))  # of 0 the largest number
+            most = max(most, bits[i])  # with a sign larger than infinity
         if either & _SIGN_AND_LOW_HALF == 0:
-            for i in range(bits.size):
-                logs[i] = table[bits[i] >> np.uint32(16)]
+            for i in range(logs.size):
+                logs[i] = table[batch_bits[i] >> np.uint32(16)]
             continue
-        values = batch[: logs.size]
-        values[:] = x[start : start + _BATCH]
-        again = False
-        for i in range(values.size):
-            v = np.float64(values[i])
-            y = _fast_log1p(v)
-            again |= _may_differ(v, y)
+        if most >= _INFINITE or least < _LEAST_EXACT - np.uint32(1):
+            _log1p_batch(batch[: logs.size], 1.0, logs)
+            continue
+        nearest = np.int64(_LOST_BITS)
+        for i in range(logs.size):
+            y = _fast_log1p(np.float64(batch[i]))
+            nearest = min(nearest, _past_middle(y))
             logs[i] = y
-        if again:
-            for i in range(values.size):
-                v = np.float64(values[i])
-                if _may_differ(v, _fast_log1p(v)):
-                    logs[i] = _log1p(v) if -1.0 < v < np.inf else _special_log1p(v)
+        if nearest == 0:
+            for i in range(logs.size):
+                v = np.float64(batch[i])
+                if _past_middle(_fast_log1p(v)) == 0:
+                    logs[i] = _log1p(v)
 
 
 @cache
@@ -224,26 +235,32 @@ def _special_log1p(v: float) -> float:
 def _log1p_flat(x: Array, log_base: float, out: Array) -> None:
     batch = np.empty(_BATCH, x.dtype)
     for start in range(0, x.size, _BATCH):
-        logs = out[start : start + _BATCH]
-        # A copy, because loops are vectorised only if input and output do not overlap.
-        values = batch[: logs.size]
-        values[:] = x[start : start + _BATCH]
-        special = False
-        if log_base == 1.0:  # a separate loop, because a division takes a third of its time
-            for i in range(values.size):
-                v = np.float64(values[i])
-                special |= not (-1.0 < v < np.inf)
-                logs[i] = _log1p(v)
-        else:
-            for i in range(values.size):
-                v = np.float64(values[i])
-                special |= not (-1.0 < v < np.inf)
-                logs[i] = _log1p(v) / log_base
-        if special:  # -1, below -1, infinite or NaN
-            for i in range(values.size):
-                v = np.float64(values[i])
-                if not (-1.0 < v < np.inf):
-                    logs[i] = _special_log1p(v) / log_base
+        logs, values = out[start : start + _BATCH], x[start : start + _BATCH]
+        # A copy, because loops are vectorised only if input and output do not overlap. By a loop,
+        # because the copy of a slice is not vectorised.
+        for i in range(values.size):
+            batch[i] = values[i]
+        _log1p_batch(batch[: logs.size], log_base, logs)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _log1p_batch(values: Array, log_base: float, logs: Array) -> None:
+    special = False
+    if log_base == 1.0:  # a separate loop, because a division takes a third of its time
+        for i in range(values.size):
+            v = np.float64(values[i])
+            special |= not (-1.0 < v < np.inf)
+            logs[i] = _log1p(v)
+    else:
+        for i in range(values.size):
+            v = np.float64(values[i])
+            special |= not (-1.0 < v < np.inf)
+            logs[i] = _log1p(v) / log_base
+    if special:  # -1, below -1, infinite or NaN
+        for i in range(values.size):
+            v = np.float64(values[i])
+            if not (-1.0 < v < np.inf):
+                logs[i] = _special_log1p(v) / log_base
 
 
 def log1p(x: Block, base: float | None = None) -> Block:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -65,20 +65,51 @@ def as_exact_int64(sums: Array, *, integral: bool) -> Array:
     return sums.astype(np.int64)
 
 
+@njit(nogil=True, cache=True, fastmath={"reassoc"})
+def _total_of_integers(values: Array) -> tuple[bool, float]:
+    """Whether all values are integers whose sum is exact in any order, and that sum.
+
+    Reassociated, so that the compiler vectorises it.
+    """
+    total, size, failed = 0.0, 0.0, np.int64(0)
+    for i in range(values.size):
+        v = np.float64(values[i])
+        total += v
+        size += abs(v)
+        failed |= np.int64(np.trunc(v) != v)
+    return failed == 0 and size < _LARGEST_EXACT, total
+
+
+@njit(nogil=True, cache=True)
+def _total_in_order(values: Array, out: Array) -> Any:
+    total = out.dtype.type(0)
+    for i in range(values.size):
+        total += out.dtype.type(values[i])
+    return total
+
+
 @njit(nogil=True, cache=True)
 def _row_totals_csr(data: Array, indptr: Ints, out: Array) -> None:
+    integers = True
     for i in range(out.size):
-        total = out.dtype.type(0)
-        for j in range(indptr[i], indptr[i + 1]):
-            total += out.dtype.type(data[j])
-        out[i] = total
+        values = data[indptr[i] : indptr[i + 1]]
+        if integers:
+            integers, out[i] = _total_of_integers(values)
+        if not integers:
+            out[i] = _total_in_order(values, out)
 
 
 @njit(nogil=True, cache=True)
 def _row_totals_dense(x: Array, out: Array) -> None:
+    start = 0
+    for i in range(x.shape[0]):
+        integers, out[i] = _total_of_integers(x[i])
+        if not integers:
+            break
+        start = i + 1
     # Four rows at once: each addition to a total waits for the one before.
-    in_fours = x.shape[0] // 4 * 4
-    for i in range(0, in_fours, 4):
+    in_fours = start + (x.shape[0] - start) // 4 * 4
+    for i in range(start, in_fours, 4):
         a = b = c = d = out.dtype.type(0)
         for j in range(x.shape[1]):
             a += out.dtype.type(x[i, j])
@@ -87,10 +118,7 @@ def _row_totals_dense(x: Array, out: Array) -> None:
             d += out.dtype.type(x[i + 3, j])
         out[i], out[i + 1], out[i + 2], out[i + 3] = a, b, c, d
     for i in range(in_fours, x.shape[0]):
-        total = out.dtype.type(0)
-        for j in range(x.shape[1]):
-            total += out.dtype.type(x[i, j])
-        out[i] = total
+        out[i] = _total_in_order(x[i], out)
 
 
 def row_totals(x: Block) -> Array:
@@ -180,12 +208,22 @@ def _row_positive_csr(data: Array, indptr: Ints, out: Array) -> None:
         out[i] = n
 
 
+@njit(nogil=True, cache=True)
+def _row_positive_dense(x: Array, out: Array) -> None:
+    for i in range(x.shape[0]):
+        n = 0
+        for j in range(x.shape[1]):
+            n += x[i, j] > 0
+        out[i] = n
+
+
 def row_positive(x: Block) -> Array:
     """Number of genes above zero in each cell, int64 [cells]; explicit zeros do not count."""
-    if not is_sparse(x):
-        return np.count_nonzero(np.asarray(x) > 0, axis=1).astype(np.int64)
     out = np.zeros(x.shape[0], np.int64)
-    _row_positive_csr(x.data, row_offsets(x), out)
+    if is_sparse(x):
+        _row_positive_csr(x.data, row_offsets(x), out)
+    else:
+        _row_positive_dense(np.asarray(x), out)
     return out
 
 
@@ -261,12 +299,20 @@ def _gene_positive_csr(data: Array, indices: Array, n_values: int, out: Array) -
         out[indices[j]] += data[j] > 0
 
 
+@njit(nogil=True, cache=True)
+def _gene_positive_dense(x: Array, out: Array) -> None:
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            out[j] += x[i, j] > 0
+
+
 def gene_positive(x: Block) -> Array:
     """Number of the block's cells in which each gene is above zero, int64 [genes]."""
-    if not is_sparse(x):
-        return np.count_nonzero(np.asarray(x) > 0, axis=0).astype(np.int64)
     out = np.zeros(x.shape[1], np.int64)
-    _gene_positive_csr(x.data, x.indices, x.indptr[-1], out)
+    if is_sparse(x):
+        _gene_positive_csr(x.data, x.indices, x.indptr[-1], out)
+    else:
+        _gene_positive_dense(np.asarray(x), out)
     return out
 
 

@@ -65,9 +65,24 @@ def scale(
         _scale_csr_to_dense(x.data, x.indices, indptr, mean, sd, low, high, rows, dense)
         return dense
     dense = np.empty((n_rows, n_genes), dtype=dtype)
-    centre = np.zeros(n_genes) if mean is None else mean
-    _scale_dense(np.asarray(x), centre, sd, low, high, rows, dense)
+    scale_dense_into(np.asarray(x), mean, sd, max_value, rows, dense)
     return dense
+
+
+def scale_dense_into(
+    x: Array,
+    mean: Floats | None,
+    sd: Floats,
+    max_value: float | None,
+    rows: Bools | None,
+    out: Array,
+) -> None:
+    """Write the values that :func:`scale` gives a dense block to `out`, another array."""
+    high = np.inf if max_value is None else float(max_value)
+    low = -np.inf if mean is None else -high
+    centre = np.zeros(x.shape[1]) if mean is None else mean
+    rows = np.ones(x.shape[0], dtype=bool) if rows is None else rows
+    _scale_dense(x, centre, sd, low, high, rows, out)
 
 
 def scale_csr_into(
@@ -78,6 +93,17 @@ def scale_csr_into(
         rows = np.ones(x.shape[0], dtype=bool)
     high = np.inf if max_value is None else float(max_value)
     _scale_csr(x.data, x.indices, row_offsets(x), sd, high, rows, out)
+
+
+def scale_csc_into(
+    x: SparseBlock, sd: Floats, max_value: float | None, rows: Bools | None, out: Array
+) -> None:
+    """Write the values of :func:`scale` without centring, for CSC, to `out` ``[nnz]``."""
+    high = np.inf if max_value is None else float(max_value)
+    _scale_csc(x.data, row_offsets(x), sd, high, out)
+    if rows is not None:
+        unscaled = np.flatnonzero(~rows[x.indices[: out.size]])
+        out[unscaled] = x.data[unscaled]
 
 
 def scale_stored_values(
@@ -109,7 +135,8 @@ def scale_stored_values(
     return out
 
 
-@njit(nogil=True, cache=True)
+# With NumPy's division (no exception on 0), without which LLVM cannot vectorise the loops.
+@njit(nogil=True, cache=True, error_model="numpy")
 def _scale_stored_csr(
     data: Array,
     indices: Array,
@@ -136,19 +163,28 @@ def _clip(v: float, low: float, high: float) -> float:
     return v
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _scale_csr(
     data: Array, indices: Array, indptr: Ints, sd: Floats, high: float, rows: Bools, out: Array
 ) -> None:
     for row in range(indptr.size - 1):
-        for at in range(indptr[row], indptr[row + 1]):
-            v = np.float64(data[at])
-            if rows[row]:
-                v = _clip(v / sd[indices[at]], -np.inf, high)
-            out[at] = v
+        if rows[row]:
+            for at in range(indptr[row], indptr[row + 1]):
+                out[at] = _clip(np.float64(data[at]) / sd[indices[at]], -np.inf, high)
+        else:
+            for at in range(indptr[row], indptr[row + 1]):
+                out[at] = data[at]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
+def _scale_csc(data: Array, indptr: Ints, sd: Floats, high: float, out: Array) -> None:
+    for gene in range(indptr.size - 1):
+        values, scaled = data[indptr[gene] : indptr[gene + 1]], out[indptr[gene] : indptr[gene + 1]]
+        for at in range(values.size):
+            scaled[at] = _clip(np.float64(values[at]) / sd[gene], -np.inf, high)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def _scale_csr_to_dense(
     data: Array,
     indices: Array,
@@ -172,13 +208,15 @@ def _scale_csr_to_dense(
             out[row, gene] = v
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _scale_dense(
     x: Array, mean: Floats, sd: Floats, low: float, high: float, rows: Bools, out: Array
 ) -> None:
     for row in range(out.shape[0]):
-        for gene in range(out.shape[1]):
-            v = np.float64(x[row, gene])
-            if rows[row]:
-                v = _clip((v - mean[gene]) / sd[gene], low, high)
-            out[row, gene] = v
+        if rows[row]:
+            for gene in range(out.shape[1]):
+                v = (np.float64(x[row, gene]) - mean[gene]) / sd[gene]
+                out[row, gene] = _clip(v, low, high)
+        else:
+            for gene in range(out.shape[1]):
+                out[row, gene] = x[row, gene]

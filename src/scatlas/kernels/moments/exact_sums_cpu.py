@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from scatlas.arrays.array_types import Array, Floats, Ints
 
 _INFINITE = 0x7F800000  # bits of infinity in float32; those of NaN are larger
+_GENES_PER_TILE = 256  # their sums fit the L1 cache
+_BATCH = 1024
 
 
 def n_exact(smallest: float, largest: float, n_rows: int) -> tuple[int, float]:
@@ -47,7 +49,7 @@ def grid_of(values: Array, n_rows: int) -> float:
     """Grid with which the sums of `n_rows` of the float32 values are exact; 0 if none is."""
     if values.size == 0:
         return 1.0
-    least, most = _bounds(values.view(np.uint32))
+    least, most = _bounds(values.reshape(-1).view(np.uint32))
     if least >= _INFINITE:  # all are zero
         return 1.0 if most == 0 else 0.0
     if most >= _INFINITE:
@@ -118,6 +120,76 @@ def add_value(v: float, target: Any, grid: float, sums: Floats) -> None:
     sums[target + np.uint64(1)] += np.float64(v > 0.0)
     sums[target + np.uint64(2)] += high
     sums[target + np.uint64(3)] += square - high
+
+
+@njit(nogil=True, cache=True)
+def add_dense(x: Array, groups: Ints, grid: float, sums: Floats) -> None:
+    """Add the values of each row to ``sums[group]``, for dense rows (-1: to none)."""
+    for first in range(0, x.shape[1], _GENES_PER_TILE):
+        genes = slice(first, min(first + _GENES_PER_TILE, x.shape[1]))
+        row = 0
+        while row < x.shape[0]:
+            end = row + 1
+            while end < x.shape[0] and groups[end] == groups[row]:
+                end += 1
+            if groups[row] >= 0:
+                _add_tile(x[row:end, genes], grid, sums[groups[row], genes])
+            row = end
+
+
+@njit(nogil=True, cache=True)
+def _add_tile(x: Array, grid: float, sums: Floats) -> None:
+    total, number = np.zeros(_GENES_PER_TILE), np.zeros(_GENES_PER_TILE)
+    highs, lows = np.zeros(_GENES_PER_TILE), np.zeros(_GENES_PER_TILE)
+    values = np.empty(_GENES_PER_TILE)
+    for row in range(x.shape[0]):
+        # Short loops, because one that writes to several arrays is not vectorised.
+        for gene in range(x.shape[1]):
+            values[gene] = x[row, gene]
+        for gene in range(x.shape[1]):
+            total[gene] += values[gene]
+        for gene in range(x.shape[1]):
+            number[gene] += 1.0 if values[gene] > 0.0 else 0.0
+        for gene in range(x.shape[1]):
+            square = values[gene] * values[gene]
+            highs[gene] += (square + grid) - grid
+        for gene in range(x.shape[1]):
+            square = values[gene] * values[gene]
+            lows[gene] += square - ((square + grid) - grid)
+    for gene in range(x.shape[1]):
+        sums[gene, 0] += total[gene]
+        sums[gene, 1] += number[gene]
+        sums[gene, 2] += highs[gene]
+        sums[gene, 3] += lows[gene]
+
+
+@njit(nogil=True, cache=True)
+def add_genes(data: Array, indptr: Ints, first: int, last: int, grid: float, sums: Floats) -> None:
+    """Add the values of the genes `first` to `last` of a CSC matrix to ``sums[gene]``."""
+    highs, lows = np.empty(_BATCH), np.empty(_BATCH)
+    for gene in range(first, last):
+        for start in range(indptr[gene], indptr[gene + 1], _BATCH):
+            values = data[start : min(start + _BATCH, indptr[gene + 1])]
+            number = 0
+            for i in range(values.size):
+                square = np.float64(values[i]) * np.float64(values[i])
+                highs[i] = (square + grid) - grid
+                number += values[i] > 0
+            for i in range(values.size):
+                lows[i] = np.float64(values[i]) * np.float64(values[i]) - highs[i]
+            sums[gene, 0] += _total(values)
+            sums[gene, 1] += number
+            sums[gene, 2] += _total(highs[: values.size])
+            sums[gene, 3] += _total(lows[: values.size])
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc"})
+def _total(values: Array) -> float:
+    """Sum in any order, which the compiler vectorises; it is exact, and so always the same."""
+    total = 0.0
+    for i in range(values.size):
+        total += np.float64(values[i])
+    return total
 
 
 @njit(nogil=True, cache=True)

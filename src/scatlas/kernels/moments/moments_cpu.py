@@ -26,7 +26,7 @@ from numba.extending import register_jitable
 from scatlas.arrays import aligned
 from scatlas.arrays.array_types import Array, Block, Floats, Ints, is_sparse, row_offsets
 from scatlas.kernels.build.numba_cache import njit
-from scatlas.kernels.moments.exact_sums_cpu import add_rows, finish_sums, grid_of
+from scatlas.kernels.moments.exact_sums_cpu import add_dense, add_rows, finish_sums, grid_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,10 +117,13 @@ def moments(
     if expm1:
         values = expm1_values(values, log_base)
     exact = values.dtype.char in EXACT_SQUARES
-    grid = grid_of(values, n_rows) if is_sparse(x) and values.dtype == np.float32 else 0.0
-    if is_sparse(x) and grid:
-        offsets = np.where(local < 0, -1, 4 * n_genes * local)
-        add_rows(values, x.indices, row_offsets(x), offsets, grid, sums.reshape(-1))
+    grid = grid_of(values, n_rows) if values.dtype == np.float32 else 0.0
+    if grid:
+        if is_sparse(x):
+            offsets = np.where(local < 0, -1, 4 * n_genes * local)
+            add_rows(values, x.indices, row_offsets(x), offsets, grid, sums.reshape(-1))
+        else:
+            add_dense(values, local, grid, sums)
         finish_sums(sums.reshape(-1), expressed.reshape(-1))
     elif is_sparse(x):
         _add_csr(values, x.indices, row_offsets(x), local, exact, sums, expressed)
