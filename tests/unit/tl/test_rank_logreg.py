@@ -67,7 +67,7 @@ def coefs(adata: ad.AnnData) -> pd.DataFrame:
 # --- loss and gradient ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_classes", [2, 3, 6])
+@pytest.mark.parametrize("n_classes", [2, 3, 6, 8, 9])
 @pytest.mark.parametrize("kind", ["dense", "csr", "uint16"])
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "float32", "float64", "bool"])
 def test_loss_and_gradient(dtype, kind, n_classes):
@@ -88,6 +88,21 @@ def test_loss_and_gradient(dtype, kind, n_classes):
     loss, gradient = reference_loss(x, codes, coef, weights)
     np.testing.assert_allclose(found.loss, loss, rtol=1e-14)
     np.testing.assert_allclose(found.gradient / scales[:, None], gradient, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_classes", [2, 5, 11])
+def test_cells_at_once_do_not_show(n_classes, monkeypatch):
+    rng = np.random.default_rng(0)
+    x, codes = values(rng, "float32"), rng.integers(-1, n_classes, 70)
+    coef = rng.normal(size=(10, 1 if n_classes == 2 else n_classes))
+    scales = logreg_cpu.gradient_scales(logreg_cpu.max_abs_per_gene(x, codes), 70, 1.0)
+    model = logreg_cpu.LogisticModel(coef, scales, np.ones(n_classes))
+    whole = logreg_cpu.loss_and_gradient(x, codes, model)
+    for n_scores in (1, 60, 100):
+        monkeypatch.setattr(logreg_cpu, "_SCORES_AT_ONCE", n_scores)
+        found = logreg_cpu.loss_and_gradient(x, codes, model)
+        np.testing.assert_array_equal(found.gradient, whole.gradient)
+        assert found.loss == whole.loss
 
 
 def test_scores_that_are_far_apart():
