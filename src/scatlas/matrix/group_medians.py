@@ -12,6 +12,7 @@ from scatlas import blocks
 from scatlas.compute.memory import available_memory
 from scatlas.compute.threads import n_threads
 from scatlas.errors import TooLargeError
+from scatlas.kernels.counts.select_cpu import select_rows
 from scatlas.kernels.moments.medians_cpu import medians
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def medians_by_column_group(
         transposed = type(block)((block.data, *wide), shape=block.shape).T.tocsr()
     out = np.full((block.shape[0], n_groups), np.nan)
     for group in range(n_groups):
-        out[:, group] = medians(transposed[np.flatnonzero(codes == group)], block.shape[0])
+        out[:, group] = medians([transposed[np.flatnonzero(codes == group)]], block.shape[0])
     return out
 
 
@@ -113,9 +114,7 @@ class _GroupRows:
             lo, hi = np.searchsorted(codes, [group, group + 1])
             if lo < hi:
                 found.append(rows[lo:hi])
-        if not found:
-            return np.full(self._n_columns, np.nan)
-        return medians(blocks.join(found), self._n_columns)
+        return medians(found, self._n_columns)
 
 
 def _row_bytes(rows: Any) -> NDArray[np.int64]:
@@ -140,4 +139,4 @@ def _sort_rows(
         # SciPy cannot select rows of a matrix with uint16 indices.
         wide = block.indices.astype(np.int32, copy=False)
         block = blocks.csr(block.data, wide, block.indptr, block.shape[1])
-    return [(codes[rows], block[rows])]
+    return [(codes[rows], select_rows(block, rows))]
