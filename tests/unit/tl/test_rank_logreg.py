@@ -91,15 +91,16 @@ def test_loss_and_gradient(dtype, kind, n_classes):
 
 
 @pytest.mark.parametrize("n_classes", [2, 5, 11])
-def test_cells_at_once_do_not_show(n_classes, monkeypatch):
+def test_cells_and_classes_at_once_do_not_show(n_classes, monkeypatch):
     rng = np.random.default_rng(0)
     x, codes = values(rng, "float32"), rng.integers(-1, n_classes, 70)
     coef = rng.normal(size=(10, 1 if n_classes == 2 else n_classes))
     scales = logreg_cpu.gradient_scales(logreg_cpu.max_abs_per_gene(x, codes), 70, 1.0)
     model = logreg_cpu.LogisticModel(coef, scales, np.ones(n_classes))
     whole = logreg_cpu.loss_and_gradient(x, codes, model)
-    for n_scores in (1, 60, 100):
+    for n_scores, n_bytes in ((1, 2**20), (60, 250), (100, 80)):
         monkeypatch.setattr(logreg_cpu, "_SCORES_AT_ONCE", n_scores)
+        monkeypatch.setattr(logreg_cpu, "_TILE_BYTES", n_bytes)
         found = logreg_cpu.loss_and_gradient(x, codes, model)
         np.testing.assert_array_equal(found.gradient, whole.gradient)
         assert found.loss == whole.loss

@@ -29,8 +29,10 @@ _SHIFT_BITS = np.float64(_SHIFT).view(np.int64)
 # Columns whose scores stay in registers while the values of a cell are read.
 _NARROW = 8
 # Scores that are kept between the loops for scores and for the gradient: they stay in the L2 cache.
-# With one loop for both, coefficients and gradient of many columns would displace each other there.
 _SCORES_AT_ONCE = 2**16
+# Bytes of coefficients, or of the gradient, that a loop over values uses: those of many genes and
+# classes would not stay in the cache. They are read, and added to, some classes at a time.
+_TILE_BYTES = 2**23
 
 
 @dataclass(frozen=True)
@@ -127,16 +129,29 @@ def loss_and_gradient(x: Block, codes: Ints, model: LogisticModel) -> LossAndGra
         Coefficients, scales and weights.
     """
     data, indices, indptr = _rows(x)
-    n_columns = model.coef.shape[1]
-    coef = model.coef
+    coef, codes = model.coef, codes.astype(np.int64)
+    n_columns = coef.shape[1]
     if 1 < n_columns < _NARROW:
         coef = np.zeros((coef.shape[0], _NARROW))
         coef[:, :n_columns] = model.coef
-    gradient = np.zeros(model.coef.shape, dtype=np.int64)
+    score, n_tiles = _score_column if n_columns == 1 else _score_narrow, 1
+    if n_columns > _NARROW:
+        score, n_tiles = _score_wide, min(n_columns, -(-coef.nbytes // _TILE_BYTES))
+    coefs = [np.ascontiguousarray(tile) for tile in np.array_split(coef, n_tiles, axis=1)]
+    firsts = np.cumsum([0, *(tile.shape[1] for tile in coefs)], dtype=np.uint64)
+    shapes = [(tile.shape[0], min(tile.shape[1], n_columns)) for tile in coefs]
+    gradients = [np.zeros(shape, dtype=np.int64) for shape in shapes]
     losses = np.zeros(x.shape[0])
     scores = np.empty((max(1, _SCORES_AT_ONCE // coef.shape[1]), coef.shape[1]))
-    args = codes.astype(np.int64), coef, model.scales, model.weights, scores, gradient, losses
-    _add_gradients(data, indices, indptr, *args)
+    for first in range(0, x.shape[0], scores.shape[0]):
+        rows = slice(first, first + scores.shape[0])
+        values = data, indices, indptr[first : rows.stop + 1], codes[rows]
+        for column, tile in zip(firsts, coefs, strict=False):
+            score(*values, tile, column, scores)
+        _replace_scores(scores[:, :n_columns], codes[rows], model.weights, losses[rows])
+        for column, gradient in zip(firsts, gradients, strict=False):
+            _add_residuals(*values, scores, column, model.scales, gradient)
+    gradient = gradients[0] if len(gradients) == 1 else np.concatenate(gradients, axis=1)
     return LossAndGradient(gradient, *exact_sum(losses))
 
 
@@ -203,33 +218,11 @@ def _residuals(raw: Floats, code: int, weight: float) -> float:
 
 
 @njit(nogil=True, cache=True)
-def _add_gradients(
-    data: Array,
-    indices: Array,
-    indptr: Ints,
-    codes: Ints,
-    coef: Floats,
-    scales: Floats,
-    weights: Floats,
-    scores: Floats,
-    gradient: Ints,
-    losses: Floats,
-) -> None:
-    n_columns = gradient.shape[1]
-    for first in range(0, codes.size, scores.shape[0]):
-        chosen = codes[first : first + scores.shape[0]]
-        offsets = indptr[first:]
-        if n_columns == 1:
-            _score_column(data, indices, offsets, chosen, coef, scores)
-        elif n_columns <= _NARROW:
-            _score_narrow(data, indices, offsets, chosen, coef, scores)
-        else:
-            _score_wide(data, indices, offsets, chosen, coef, scores)
-        for row in range(chosen.size):
-            if chosen[row] >= 0:
-                weight = weights[chosen[row]]
-                losses[first + row] = _residuals(scores[row, :n_columns], chosen[row], weight)
-        _add_residuals(data, indices, offsets, chosen, scores, scales, gradient)
+def _replace_scores(scores: Floats, codes: Ints, weights: Floats, losses: Floats) -> None:
+    """Replace the scores of cells by their residuals, and fill their losses."""
+    for row in range(codes.size):
+        if codes[row] >= 0:
+            losses[row] = _residuals(scores[row], codes[row], weights[codes[row]])
 
 
 # Subscripts are unsigned, because Numba tests signed ones for negative values.
@@ -237,7 +230,13 @@ def _add_gradients(
 
 @njit(nogil=True, cache=True)
 def _score_column(
-    data: Array, indices: Array, indptr: Ints, codes: Ints, coef: Floats, scores: Floats
+    data: Array,
+    indices: Array,
+    indptr: Ints,
+    codes: Ints,
+    coef: Floats,
+    first: Any,
+    scores: Floats,
 ) -> None:
     """Scores of two classes."""
     for row in range(codes.size):
@@ -245,12 +244,18 @@ def _score_column(
             score = coef[coef.shape[0] - 1, 0]
             for at in range(indptr[row], indptr[row + 1]):
                 score += np.float64(data[at]) * coef[np.uint64(indices[at]), 0]
-            scores[row, 0] = score
+            scores[row, first] = score
 
 
 @njit(nogil=True, cache=True)
 def _score_narrow(
-    data: Array, indices: Array, indptr: Ints, codes: Ints, coef: Floats, scores: Floats
+    data: Array,
+    indices: Array,
+    indptr: Ints,
+    codes: Ints,
+    coef: Floats,
+    first: Any,
+    scores: Floats,
 ) -> None:
     """Scores of a few classes, in as many columns as registers."""
     total = np.empty(_NARROW)
@@ -264,23 +269,29 @@ def _score_narrow(
             for c in range(_NARROW):
                 total[c] += value * coef[gene, c]
         for c in range(_NARROW):
-            scores[row, c] = total[c]
+            scores[row, first + np.uint64(c)] = total[c]
 
 
 @njit(nogil=True, cache=True)
 def _score_wide(
-    data: Array, indices: Array, indptr: Ints, codes: Ints, coef: Floats, scores: Floats
+    data: Array,
+    indices: Array,
+    indptr: Ints,
+    codes: Ints,
+    coef: Floats,
+    first: Any,
+    scores: Floats,
 ) -> None:
     """Scores of many classes."""
     for row in range(codes.size):
         if codes[row] < 0:
             continue
         for c in range(coef.shape[1]):
-            scores[row, c] = coef[coef.shape[0] - 1, c]
+            scores[row, first + np.uint64(c)] = coef[coef.shape[0] - 1, c]
         for at in range(indptr[row], indptr[row + 1]):
             value, gene = np.float64(data[at]), np.uint64(indices[at])
             for c in range(coef.shape[1]):
-                scores[row, c] += value * coef[gene, c]
+                scores[row, first + np.uint64(c)] += value * coef[gene, c]
 
 
 @njit(nogil=True, cache=True)
@@ -290,6 +301,7 @@ def _add_residuals(
     indptr: Ints,
     codes: Ints,
     residuals: Floats,
+    first: Any,
     scales: Floats,
     gradient: Ints,
 ) -> None:
@@ -302,8 +314,8 @@ def _add_residuals(
             gene = np.uint64(indices[at])
             scaled = np.float64(data[at]) * scales[gene]
             for c in range(gradient.shape[1]):
-                part = np.float64(residuals[row, c] * scaled + _SHIFT)
+                part = np.float64(residuals[row, first + np.uint64(c)] * scaled + _SHIFT)
                 gradient[gene, c] += part.view(np.int64) - _SHIFT_BITS
         for c in range(gradient.shape[1]):
-            part = np.float64(residuals[row, c] * scales[n_genes] + _SHIFT)
+            part = np.float64(residuals[row, first + np.uint64(c)] * scales[n_genes] + _SHIFT)
             gradient[n_genes, c] += part.view(np.int64) - _SHIFT_BITS
