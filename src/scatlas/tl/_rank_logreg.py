@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 # As scikit-learn sets them for L-BFGS.
 _LINE_SEARCHES = 50
 _LEAST_GAIN = 64 * np.finfo(float).eps
+# Values times classes for which another thread is worth its start in each evaluation.
+_WORK_OF_ONE_THREAD = 2**20
 
 
 def logreg(
@@ -158,16 +160,18 @@ class _Cells:
 
     def _hold_in_memory(self) -> None:
         """Keep cells in memory in one part per thread, as each part has its own gradient."""
-        found = blocks.row_slices(self._x)
-        groups = np.array_split(np.arange(len(found)), min(n_threads(), len(found)))
+        n_values = self._x.data.size if self._kind.sparse else self._x.size
+        work = int(n_values) * (int(self._codes.max()) + 1)
+        n_parts = max(1, min(n_threads(), work // _WORK_OF_ONE_THREAD, self._x.shape[0]))
+        bounds = np.linspace(0, self._x.shape[0], n_parts + 1).astype(np.int64).tolist()
 
         def part(i: int) -> tuple[NDArray[np.float64], list[Any]]:
-            rows = slice(found[groups[i][0]].start, found[groups[i][-1]].stop)
+            rows = slice(*bounds[i : i + 2])
             codes = self._codes[rows]
             block = _compressed(blocks.view(self._x, rows))
             return logreg_cpu.max_abs_per_gene(block, codes), [(block, codes)]
 
-        parts = list(blocks.map_in_order(part, len(groups)))
+        parts = list(blocks.map_in_order(part, n_parts))
         self.most, self._held = _merge_halves(parts)
         self.passes = 1
 

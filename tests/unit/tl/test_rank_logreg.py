@@ -258,7 +258,10 @@ def test_a_matrix_in_memory_is_not_copied(counts, make_adata, monkeypatch):
 
 @pytest.mark.parametrize("groups", ["all", ["b0", "b2"]])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_neither_blocks_nor_threads_nor_the_layout_show(dtype, groups, block_loads, make_adata):
+def test_neither_blocks_nor_threads_nor_the_layout_show(
+    dtype, groups, block_loads, make_adata, monkeypatch
+):
+    monkeypatch.setattr(_rank_logreg, "_WORK_OF_ONE_THREAD", 1)
     rng = np.random.default_rng(1)
     x = (rng.poisson(0.5, (300, 40)) * rng.normal(size=(300, 40))).astype(dtype)
     found = []
