@@ -12,6 +12,7 @@ from scatlas import blocks
 from scatlas.compute.memory import available_memory
 from scatlas.compute.threads import n_threads
 from scatlas.errors import TooLargeError
+from scatlas.kernels.counts.select_cpu import select_rows
 from scatlas.kernels.moments.medians_cpu import medians
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 # Share of the available memory for rows; sorting copies them once more, one group per thread.
 _MEMORY_SHARE = 0.4
 _NO_BOUND = 2**62
+# Bytes of rows whose medians one thread finds in the time that others take to start.
+_BYTES_OF_ONE_THREAD = 2**22
 
 
 def medians_by_row_group(
@@ -54,7 +57,8 @@ def medians_by_row_group(
                 rows_of_groups.add(*piece)
         with ThreadPoolExecutor(n_threads(), "scatlas-medians") as pool:
             groups = range(first, rows_of_groups.stop)
-            for group, values in zip(groups, pool.map(rows_of_groups.median, groups), strict=True):
+            run = map if rows_of_groups.n_bytes() <= _BYTES_OF_ONE_THREAD else pool.map
+            for group, values in zip(groups, run(rows_of_groups.median, groups), strict=True):
                 out[group] = values
         first = rows_of_groups.stop
     return out
@@ -71,7 +75,7 @@ def medians_by_column_group(
         transposed = type(block)((block.data, *wide), shape=block.shape).T.tocsr()
     out = np.full((block.shape[0], n_groups), np.nan)
     for group in range(n_groups):
-        out[:, group] = medians(transposed[np.flatnonzero(codes == group)], block.shape[0])
+        out[:, group] = medians([transposed[np.flatnonzero(codes == group)]], block.shape[0])
     return out
 
 
@@ -106,6 +110,10 @@ class _GroupRows:
         self.stop = self.first + n_groups
         self._pieces = [_rows_below(*piece, self.stop) for piece in self._pieces]
 
+    def n_bytes(self) -> int:
+        """Bytes of the rows of all groups."""
+        return int(self._bytes[self.first : self.stop].sum())
+
     def median(self, group: int) -> NDArray[np.float64]:
         """Median per column over the rows of a group."""
         found = []
@@ -113,9 +121,7 @@ class _GroupRows:
             lo, hi = np.searchsorted(codes, [group, group + 1])
             if lo < hi:
                 found.append(rows[lo:hi])
-        if not found:
-            return np.full(self._n_columns, np.nan)
-        return medians(blocks.join(found), self._n_columns)
+        return medians(found, self._n_columns)
 
 
 def _row_bytes(rows: Any) -> NDArray[np.int64]:
@@ -140,4 +146,4 @@ def _sort_rows(
         # SciPy cannot select rows of a matrix with uint16 indices.
         wide = block.indices.astype(np.int32, copy=False)
         block = blocks.csr(block.data, wide, block.indptr, block.shape[1])
-    return [(codes[rows], block[rows])]
+    return [(codes[rows], select_rows(block, rows))]

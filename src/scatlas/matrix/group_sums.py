@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Sums from which one call computes means and variances: a GPU needs a dozen arrays of that size.
 _SUMS_PER_CALL = 2**20
+# Values of a small matrix, which one thread adds in the time that others take to start.
+_VALUES_OF_ONE_THREAD = 2**20
 
 
 class _BlockSums(NamedTuple):
@@ -173,7 +175,8 @@ def sum_groups(
     InputError
         Sums of integers do not fit 64 bits.
     """
-    kernels, gpu = kernels_for("moments.group_sums", x), kind_of(x).gpu
+    kernels, kind = kernels_for("moments.group_sums", x), kind_of(x)
+    gpu = kind.gpu
     try:
         total = kernels.zeros((n_groups, x.shape[1]), x.dtype, wanted)
     except MemoryError as error:  # the base class of CuPy's and RMM's
@@ -191,9 +194,10 @@ def sum_groups(
     work = partial(
         _sum_block, wanted=wanted, max_rows=max_rows, per_block=per_block, dtype=np.dtype(x.dtype)
     )
-    n = n_threads()
+    small = only_block and not kind.lazy and _n_values(x) <= _VALUES_OF_ONE_THREAD
+    n = 1 if gpu or small else n_threads()
     with ThreadPoolExecutor(n, "scatlas-groups") as pool:
-        add = kernels.add if gpu else partial(_add_in_threads, pool, n)
+        add = kernels.add if n == 1 else partial(_add_in_threads, pool, n)
         for parts in blocks.stream(x, work, codes, combine=blocks.join_lists):
             for part in parts:
                 if part.sums is None:
@@ -201,6 +205,10 @@ def sum_groups(
                 else:
                     total.add(part.codes, part.sums)
     return total
+
+
+def _n_values(x: Any) -> int:
+    return int(x.data.size if blocks.is_sparse(x) else x.size)
 
 
 def _sum_block(
@@ -218,8 +226,7 @@ def _sum_block(
         raise InputError(msg)
     check_range(block, max_rows, squares=wanted.squares)
     n_groups = np.unique(codes[codes >= 0]).size
-    n_values = block.data.size if blocks.is_sparse(block) else block.size
-    if per_block and n_groups * block.shape[1] * wanted.n_arrays(dtype) <= n_values:
+    if per_block and n_groups * block.shape[1] * wanted.n_arrays(dtype) <= _n_values(block):
         groups, sums = kernels_for("moments.group_sums", block).group_sums(block, codes, wanted)
         return [_BlockSums(groups, sums, None)]
     return [_BlockSums(codes, None, block)]
@@ -229,7 +236,7 @@ def _add_in_threads(
     pool: ThreadPoolExecutor, n: int, block: Any, codes: NDArray[np.int64], total: Sums
 ) -> None:
     """Add a block with `n` threads; each adds its own groups, so `n` does not change the sums."""
-    shares = (np.where(codes % n == i, codes, -1) for i in range(n)) if n > 1 else (codes,)
+    shares = (np.where(codes % n == i, codes, -1) for i in range(n))
     list(pool.map(lambda share: group_sums_cpu.add(block, share, total), shares))
 
 

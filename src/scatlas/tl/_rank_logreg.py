@@ -13,6 +13,7 @@ from scatlas import blocks, elements
 from scatlas.arrays.kinds import kind_of
 from scatlas.compute.threads import blas_on_one_thread, n_threads
 from scatlas.errors import InputError
+from scatlas.kernels.counts.dense_to_csr_cpu import dense_to_csr
 from scatlas.kernels.dispatch import kernels_for
 from scatlas.kernels.ranking import logreg_cpu
 from scatlas.tl._rank_sums import memory_budget
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 # As scikit-learn sets them for L-BFGS.
 _LINE_SEARCHES = 50
 _LEAST_GAIN = 64 * np.finfo(float).eps
+# Values times classes for which another thread is worth its start in each evaluation.
+_WORK_OF_ONE_THREAD = 2**20
 
 
 def logreg(
@@ -108,6 +111,9 @@ def logreg(
 class _Cells:
     """Cells with a class, in blocks that are kept if they fit the memory and computed again if not.
 
+    Cells that are kept in main memory are sparse: each evaluation would search dense ones for the
+    values that are not zero.
+
     Attributes
     ----------
     shape
@@ -126,8 +132,10 @@ class _Cells:
         self.passes = 0
         self.most = np.zeros(x.shape[1])
         self._held: list[tuple[Any, NDArray[np.int64]]] | None = None
+        if not (self._kind.lazy or self._kind.gpu):
+            self._hold_in_memory()
         # A cluster's blocks stay with its workers, and what is in memory is there already.
-        if self._kind.lazy and blocks.cluster_client(x) is None:
+        elif self._kind.lazy and blocks.cluster_client(x) is None:
             try:
                 self._held = self._look(memory_budget(x))
             except MemoryError as error:
@@ -136,8 +144,6 @@ class _Cells:
                 logger.warning("no memory to keep the cells, which are computed again: %s", error)
         if self.passes == 0:
             self._look(None)
-        if not (self._kind.lazy or self._kind.gpu):
-            self._held = self._thread_parts()
 
     def _look(self, budget: int | None) -> list[tuple[Any, NDArray[np.int64]]] | None:
         """Find out about all cells, and keep those with a class if a budget has room for them."""
@@ -152,12 +158,22 @@ class _Cells:
         self.passes += 1
         return held if budget is not None and left >= 0 else None
 
-    def _thread_parts(self) -> list[tuple[Any, NDArray[np.int64]]]:
-        """Cells in memory in one part per thread, as each part has its own gradient."""
-        found = blocks.row_slices(self._x)
-        groups = np.array_split(np.arange(len(found)), min(n_threads(), len(found)))
-        parts = [slice(found[group[0]].start, found[group[-1]].stop) for group in groups]
-        return [(blocks.view(self._x, part), self._codes[part]) for part in parts]
+    def _hold_in_memory(self) -> None:
+        """Keep cells in memory in one part per thread, as each part has its own gradient."""
+        n_values = self._x.data.size if self._kind.sparse else self._x.size
+        work = int(n_values) * (int(self._codes.max()) + 1)
+        n_parts = max(1, min(n_threads(), work // _WORK_OF_ONE_THREAD, self._x.shape[0]))
+        bounds = np.linspace(0, self._x.shape[0], n_parts + 1).astype(np.int64).tolist()
+
+        def part(i: int) -> tuple[NDArray[np.float64], list[Any]]:
+            rows = slice(*bounds[i : i + 2])
+            codes = self._codes[rows]
+            block = _compressed(blocks.view(self._x, rows))
+            return logreg_cpu.max_abs_per_gene(block, codes), [(block, codes)]
+
+        parts = list(blocks.map_in_order(part, n_parts))
+        self.most, self._held = _merge_halves(parts)
+        self.passes = 1
 
     def check_finite(self, names: pd.Index) -> None:
         bad = ~np.isfinite(self.most)
@@ -248,7 +264,13 @@ def _looked_at(
     chosen = codes >= 0
     if not chosen.all():
         block, codes = kernels_for("counts.select", block).select_rows(block, chosen), codes[chosen]
-    return most, [(block, codes)]
+    return most, [(_compressed(block), codes)]
+
+
+def _compressed(block: Any) -> Any:
+    """CSR of a dense block in main memory; other blocks as they are."""
+    kind = kind_of(block)
+    return block if kind.sparse or kind.gpu else dense_to_csr(np.asarray(block))
 
 
 def _merge_halves(parts: list[tuple[Any, list[Any]]]) -> tuple[Any, list[Any]]:

@@ -7,6 +7,7 @@ many groups.
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
 import anndata as ad
@@ -240,7 +241,23 @@ def test_medians_of_a_block(n_rows):
     x = stored_zeros.toarray()
     expected = np.median(x, axis=0) if n_rows else np.full(30, np.nan)
     for block in (x, stored_zeros):
-        np.testing.assert_array_equal(medians_cpu.medians(block, 30), expected)
+        parts = [block[:1], block[1:1], block[1:]]
+        np.testing.assert_array_equal(medians_cpu.medians([block], 30), expected)
+        np.testing.assert_array_equal(medians_cpu.medians(parts, 30), expected)
+
+
+@pytest.mark.parametrize("n_rows", [5, 6])
+def test_medians_of_any_signs(n_rows):
+    """Every number of negative and positive values beside zeros, in each order, with NaN or not."""
+    columns = np.array(list(product([-2.0, -1.0, 0.0, 1.0, 2.0], repeat=n_rows))).T
+    columns[2, ::50] = np.nan
+    expected = np.median(columns, axis=0)
+    for x in (columns, sparse.csr_matrix(columns)):
+        np.testing.assert_array_equal(medians_cpu.medians([x], columns.shape[1]), expected)
+    for dtype in (np.int16, np.uint8, bool):
+        x = np.nan_to_num(np.abs(columns)).astype(dtype)
+        expected = np.median(x.astype(float), axis=0)
+        np.testing.assert_array_equal(medians_cpu.medians([x], x.shape[1]), expected)
 
 
 # --- labels -----------------------------------------------------------------------------------

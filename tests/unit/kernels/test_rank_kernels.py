@@ -191,12 +191,27 @@ def test_keys_order_as_values_do():
         values = np.concatenate([values.astype(dtype), ends])
         values = values[values != 0]
         codes = rng.integers(0, 9, values.size).astype(np.uint16)
-        keys = rank_sums_cpu.sorted_keys(values, codes)
+        keys = rank_sums_cpu.sorted_keys(values, codes, np.array([0, values.size]))
         order = np.lexsort([codes, values])
         np.testing.assert_array_equal(keys & np.uint64(2**32 - 1), codes[order])
         runs = keys >> np.uint64(32)
         np.testing.assert_array_equal(np.diff(runs) > 0, np.diff(values[order]) > 0)
         np.testing.assert_array_equal(keys >> np.uint64(63) == 1, values[order] > 0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_tasks_do_not_show(dtype, monkeypatch):
+    """Many genes at once, in one thread or several, or one gene with more values than a task."""
+    rng = np.random.default_rng(0)
+    x = (rng.poisson(0.6, (60, 40)) * rng.choice([-1.5, 0.3, 2], (60, 40))).astype(dtype)
+    codes = rng.integers(0, 3, 60)
+    found = []
+    for n_values in (2**18, 100, 1):
+        monkeypatch.setattr(rank_sums_cpu, "_VALUES_PER_TASK", n_values)
+        found.append(rank_sums([(x, codes)], 3, np.arange(40), None)[0])
+    for other in found[1:]:
+        for one, two in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(one, two)
 
 
 # --- sums of the rest -------------------------------------------------------------------------

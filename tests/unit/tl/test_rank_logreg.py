@@ -67,7 +67,7 @@ def coefs(adata: ad.AnnData) -> pd.DataFrame:
 # --- loss and gradient ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_classes", [2, 3, 6])
+@pytest.mark.parametrize("n_classes", [2, 3, 6, 8, 9])
 @pytest.mark.parametrize("kind", ["dense", "csr", "uint16"])
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "float32", "float64", "bool"])
 def test_loss_and_gradient(dtype, kind, n_classes):
@@ -88,6 +88,22 @@ def test_loss_and_gradient(dtype, kind, n_classes):
     loss, gradient = reference_loss(x, codes, coef, weights)
     np.testing.assert_allclose(found.loss, loss, rtol=1e-14)
     np.testing.assert_allclose(found.gradient / scales[:, None], gradient, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_classes", [2, 5, 11])
+def test_cells_and_classes_at_once_do_not_show(n_classes, monkeypatch):
+    rng = np.random.default_rng(0)
+    x, codes = values(rng, "float32"), rng.integers(-1, n_classes, 70)
+    coef = rng.normal(size=(10, 1 if n_classes == 2 else n_classes))
+    scales = logreg_cpu.gradient_scales(logreg_cpu.max_abs_per_gene(x, codes), 70, 1.0)
+    model = logreg_cpu.LogisticModel(coef, scales, np.ones(n_classes))
+    whole = logreg_cpu.loss_and_gradient(x, codes, model)
+    for n_scores, n_bytes in ((1, 2**20), (60, 250), (100, 80)):
+        monkeypatch.setattr(logreg_cpu, "_SCORES_AT_ONCE", n_scores)
+        monkeypatch.setattr(logreg_cpu, "_TILE_BYTES", n_bytes)
+        found = logreg_cpu.loss_and_gradient(x, codes, model)
+        np.testing.assert_array_equal(found.gradient, whole.gradient)
+        assert found.loss == whole.loss
 
 
 def test_scores_that_are_far_apart():
@@ -242,7 +258,10 @@ def test_a_matrix_in_memory_is_not_copied(counts, make_adata, monkeypatch):
 
 @pytest.mark.parametrize("groups", ["all", ["b0", "b2"]])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_neither_blocks_nor_threads_nor_the_layout_show(dtype, groups, block_loads, make_adata):
+def test_neither_blocks_nor_threads_nor_the_layout_show(
+    dtype, groups, block_loads, make_adata, monkeypatch
+):
+    monkeypatch.setattr(_rank_logreg, "_WORK_OF_ONE_THREAD", 1)
     rng = np.random.default_rng(1)
     x = (rng.poisson(0.5, (300, 40)) * rng.normal(size=(300, 40))).astype(dtype)
     found = []

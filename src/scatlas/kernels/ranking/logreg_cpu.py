@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import sparse
 
 from scatlas.arrays.array_types import Array, Block, Floats, Ints, is_sparse, row_offsets
 from scatlas.kernels.build.numba_cache import njit
+from scatlas.kernels.counts.dense_to_csr_cpu import dense_to_csr
 from scatlas.kernels.moments.group_sums_cpu import as_numba_dtype
 from scatlas.kernels.moments.moments_cpu import pair_sum
 
@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 # Adding this to a number below 2**51 puts its rounded integer into the lowest bits.
 _SHIFT = 1.5 * 2.0**52
 _SHIFT_BITS = np.float64(_SHIFT).view(np.int64)
+# Columns whose scores stay in registers while the values of a cell are read.
+_NARROW = 8
+# Scores that are kept between the loops for scores and for the gradient: they stay in the L2 cache.
+_SCORES_AT_ONCE = 2**16
+# Bytes of coefficients, or of the gradient, that a loop over values uses: those of many genes and
+# classes would not stay in the cache. They are read, and added to, some classes at a time.
+_TILE_BYTES = 2**23
 
 
 @dataclass(frozen=True)
@@ -122,10 +129,29 @@ def loss_and_gradient(x: Block, codes: Ints, model: LogisticModel) -> LossAndGra
         Coefficients, scales and weights.
     """
     data, indices, indptr = _rows(x)
-    gradient = np.zeros(model.coef.shape, dtype=np.int64)
+    coef, codes = model.coef, codes.astype(np.int64)
+    n_columns = coef.shape[1]
+    if 1 < n_columns < _NARROW:
+        coef = np.zeros((coef.shape[0], _NARROW))
+        coef[:, :n_columns] = model.coef
+    score, n_tiles = _score_column if n_columns == 1 else _score_narrow, 1
+    if n_columns > _NARROW:
+        score, n_tiles = _score_wide, min(n_columns, -(-coef.nbytes // _TILE_BYTES))
+    coefs = [np.ascontiguousarray(tile) for tile in np.array_split(coef, n_tiles, axis=1)]
+    firsts = np.cumsum([0, *(tile.shape[1] for tile in coefs)], dtype=np.uint64)
+    shapes = [(tile.shape[0], min(tile.shape[1], n_columns)) for tile in coefs]
+    gradients = [np.zeros(shape, dtype=np.int64) for shape in shapes]
     losses = np.zeros(x.shape[0])
-    args = codes.astype(np.int64), model.coef, model.scales, model.weights, gradient, losses
-    _add_gradients(data, indices, indptr, *args)
+    scores = np.empty((max(1, _SCORES_AT_ONCE // coef.shape[1]), coef.shape[1]))
+    for first in range(0, x.shape[0], scores.shape[0]):
+        rows = slice(first, first + scores.shape[0])
+        values = data, indices, indptr[first : rows.stop + 1], codes[rows]
+        for column, tile in zip(firsts, coefs, strict=False):
+            score(*values, tile, column, scores)
+        _replace_scores(scores[:, :n_columns], codes[rows], model.weights, losses[rows])
+        for column, gradient in zip(firsts, gradients, strict=False):
+            _add_residuals(*values, scores, column, model.scales, gradient)
+    gradient = gradients[0] if len(gradients) == 1 else np.concatenate(gradients, axis=1)
     return LossAndGradient(gradient, *exact_sum(losses))
 
 
@@ -146,7 +172,7 @@ def exact_sum(values: Floats) -> tuple[float, float]:
 
 def _rows(x: Block) -> tuple[Array, Array, Ints]:
     if not is_sparse(x):
-        x = sparse.csr_matrix(np.asarray(x))
+        x = dense_to_csr(np.asarray(x))
         assert is_sparse(x)
     return as_numba_dtype(x.data), x.indices, row_offsets(x)
 
@@ -192,37 +218,104 @@ def _residuals(raw: Floats, code: int, weight: float) -> float:
 
 
 @njit(nogil=True, cache=True)
-def _add_gradients(
+def _replace_scores(scores: Floats, codes: Ints, weights: Floats, losses: Floats) -> None:
+    """Replace the scores of cells by their residuals, and fill their losses."""
+    for row in range(codes.size):
+        if codes[row] >= 0:
+            losses[row] = _residuals(scores[row], codes[row], weights[codes[row]])
+
+
+# Subscripts are unsigned, because Numba tests signed ones for negative values.
+
+
+@njit(nogil=True, cache=True)
+def _score_column(
     data: Array,
     indices: Array,
     indptr: Ints,
     codes: Ints,
     coef: Floats,
-    scales: Floats,
-    weights: Floats,
-    gradient: Ints,
-    losses: Floats,
+    first: Any,
+    scores: Floats,
 ) -> None:
-    n_genes, n_columns = coef.shape[0] - 1, coef.shape[1]
-    raw, part = np.empty(n_columns), np.empty(n_columns)
-    whole = part.view(np.int64)
+    """Scores of two classes."""
     for row in range(codes.size):
-        code = codes[row]
-        if code < 0:
+        if codes[row] >= 0:
+            score = coef[coef.shape[0] - 1, 0]
+            for at in range(indptr[row], indptr[row + 1]):
+                score += np.float64(data[at]) * coef[np.uint64(indices[at]), 0]
+            scores[row, first] = score
+
+
+@njit(nogil=True, cache=True)
+def _score_narrow(
+    data: Array,
+    indices: Array,
+    indptr: Ints,
+    codes: Ints,
+    coef: Floats,
+    first: Any,
+    scores: Floats,
+) -> None:
+    """Scores of a few classes, in as many columns as registers."""
+    total = np.empty(_NARROW)
+    for row in range(codes.size):
+        if codes[row] < 0:
             continue
-        raw[:] = coef[n_genes]
+        for c in range(_NARROW):
+            total[c] = coef[coef.shape[0] - 1, c]
         for at in range(indptr[row], indptr[row + 1]):
-            v: Any = np.float64(data[at])
-            coefs = coef[indices[at]]
-            for c in range(n_columns):
-                raw[c] += v * coefs[c]
-        losses[row] = _residuals(raw, code, weights[code])
-        for at in range(indptr[row], indptr[row + 1] + 1):
-            # The intercept comes after the last gene and has the value 1.
-            gene = np.int64(indices[at]) if at < indptr[row + 1] else n_genes
-            v = np.float64(data[at]) if at < indptr[row + 1] else 1.0
-            scaled, to = v * scales[gene], gradient[gene]
-            for c in range(n_columns):
-                part[c] = raw[c] * scaled + _SHIFT
-            for c in range(n_columns):
-                to[c] += whole[c] - _SHIFT_BITS
+            value, gene = np.float64(data[at]), np.uint64(indices[at])
+            for c in range(_NARROW):
+                total[c] += value * coef[gene, c]
+        for c in range(_NARROW):
+            scores[row, first + np.uint64(c)] = total[c]
+
+
+@njit(nogil=True, cache=True)
+def _score_wide(
+    data: Array,
+    indices: Array,
+    indptr: Ints,
+    codes: Ints,
+    coef: Floats,
+    first: Any,
+    scores: Floats,
+) -> None:
+    """Scores of many classes."""
+    for row in range(codes.size):
+        if codes[row] < 0:
+            continue
+        for c in range(coef.shape[1]):
+            scores[row, first + np.uint64(c)] = coef[coef.shape[0] - 1, c]
+        for at in range(indptr[row], indptr[row + 1]):
+            value, gene = np.float64(data[at]), np.uint64(indices[at])
+            for c in range(coef.shape[1]):
+                scores[row, first + np.uint64(c)] += value * coef[gene, c]
+
+
+@njit(nogil=True, cache=True)
+def _add_residuals(
+    data: Array,
+    indices: Array,
+    indptr: Ints,
+    codes: Ints,
+    residuals: Floats,
+    first: Any,
+    scales: Floats,
+    gradient: Ints,
+) -> None:
+    """Add the contribution of each value, as an integer, and those of the intercepts."""
+    n_genes = np.uint64(scales.size - 1)
+    for row in range(codes.size):
+        if codes[row] < 0:
+            continue
+        for at in range(indptr[row], indptr[row + 1]):
+            gene = np.uint64(indices[at])
+            scaled = np.float64(data[at]) * scales[gene]
+            for c in range(gradient.shape[1]):
+                part = np.float64(residuals[row, first + np.uint64(c)] * scaled + _SHIFT)
+                gradient[gene, c] += part.view(np.int64) - _SHIFT_BITS
+        for c in range(gradient.shape[1]):
+            part = np.float64(residuals[row, first + np.uint64(c)] * scales[n_genes] + _SHIFT)
+            gradient[n_genes, c] += part.view(np.int64) - _SHIFT_BITS

@@ -9,10 +9,10 @@ the tie correction. Nothing is rounded, so the result does not depend on the ord
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from scatlas.arrays.array_types import (
     Array,
@@ -24,6 +24,7 @@ from scatlas.arrays.array_types import (
     row_offsets,
 )
 from scatlas.kernels.build.numba_cache import njit
+from scatlas.kernels.counts.dense_to_csr_cpu import dense_to_csr
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
 # With fewer cells, sums of doubled ranks fit 64 bits and sums of cubes fit 94 bits.
 MAX_CELLS = 2**31
 _LOW = 2**32 - 1
-# Genes per task of a thread.
-_GENES_PER_TASK = 32
+# Values that a thread ranks at once, or those of one gene: their keys take 2 MB, so the L2 cache
+# holds them. No other thread starts for less, because that takes as long.
+_VALUES_PER_TASK = 2**18
 
 
 class BlockNonzeros(NamedTuple):
@@ -95,11 +97,11 @@ def gather_nonzeros(
         Number of groups.
     """
     if not is_sparse(x):
-        genes = np.flatnonzero(new_column >= 0)
-        values = np.asarray(x)[:, genes]
-        # SciPy does not support float16.
-        x = sparse.csr_matrix(values.astype(_sortable_dtype(values.dtype), copy=False))
-        new_column = new_column[genes]
+        x = np.asarray(x)
+        if (new_column < 0).any():
+            genes = np.flatnonzero(new_column >= 0)
+            x, new_column = x[:, genes], new_column[genes]
+        x = dense_to_csr(x.astype(_sortable_dtype(x.dtype), copy=False))
         assert is_sparse(x)
     rows = np.flatnonzero(codes >= 0)
     indptr = row_offsets(x)
@@ -160,43 +162,69 @@ class NonzerosByGene:
         )
         code = -1 if reference is None else reference
 
-        def rank(first: int) -> None:
-            for gene in range(first, min(first + _GENES_PER_TASK, n_genes)):
-                entries = slice(self._starts[gene], self._starts[gene + 1])
-                keys = sorted_keys(self._values[entries], self._codes[entries])
-                ranks, ties = sums.ranks[gene], sums.ties[gene]
-                sums.below[gene] = _rank_gene(keys, zeros[gene], code, ranks, ties)
+        def rank(genes: slice) -> None:
+            starts = self._starts[genes.start : genes.stop + 1]
+            entries = slice(starts[0], starts[-1])
+            starts = starts - starts[0]
+            keys = sorted_keys(self._values[entries], self._codes[entries], starts)
+            of_genes = (array[genes] for array in sums)
+            _rank_genes(keys, starts, zeros[genes], code, *of_genes)
 
+        tasks = _tasks(self._starts)
+        if len(tasks) == 1:
+            rank(tasks[0])
+            return sums
         with ThreadPoolExecutor(n_threads, "scatlas-ranks") as pool:
-            list(pool.map(rank, range(0, n_genes, _GENES_PER_TASK)))
+            list(pool.map(rank, tasks))
         return sums
 
 
-def sorted_keys(values: Array, codes: NDArray[np.unsignedinteger]) -> UInt64Array:
-    """Sorted keys: 32 bits that order the values, then 32 bits of the group.
+def _tasks(starts: Ints) -> list[slice]:
+    """Genes that a thread ranks at once, for the first value of each gene and the end."""
+    tasks, first = [], 0
+    while first < starts.size - 1:
+        last = int(np.searchsorted(starts, starts[first] + _VALUES_PER_TASK, side="right")) - 1
+        tasks.append(slice(first, max(last, first + 1)))
+        first = tasks[-1].stop
+    return tasks
 
-    The highest bit is set for values above zero. Equal values have equal bits. Values of 64 bits
-    are replaced by their dense ranks.
+
+def sorted_keys(values: Array, codes: NDArray[np.unsignedinteger], starts: Ints) -> UInt64Array:
+    """Keys, sorted for each gene: 32 bits that order the values, then 32 bits of the group.
+
+    The highest bit is set for values above zero. Equal values of a gene have equal bits. Values of
+    64 bits are replaced by their dense ranks.
 
     Parameters
     ----------
     values
-        Values ``[n]`` without zeros and NaN.
+        Values ``[n]`` without zeros and NaN, sorted by gene.
     codes
         Group of each value, ``[n]``.
+    starts
+        int64 ``[n_genes + 1]``, first value of each gene, and n.
     """
     codes = codes.astype(np.uint64)
+    genes = [slice(*ends) for ends in pairwise(starts.tolist())]
     if values.itemsize <= 4:
         keys = _sortable_bits(values) << np.uint64(32) | codes
     else:
-        order = np.argsort(values)
-        values = values[order]
-        number = np.zeros(values.size, dtype=np.uint64)
-        np.cumsum(values[1:] != values[:-1], out=number[1:])
-        number |= (values > 0).astype(np.uint64) << np.uint64(31)
-        keys = number << np.uint64(32) | codes[order]
-    keys.sort()
+        keys = np.empty(values.size, dtype=np.uint64)
+        for gene in genes:
+            keys[gene] = _keys_by_rank(values[gene], codes[gene])
+    for gene in genes:
+        keys[gene].sort()
     return keys
+
+
+def _keys_by_rank(values: Array, codes: UInt64Array) -> UInt64Array:
+    """Keys of the values of one gene, with their dense ranks in place of their bits."""
+    order = np.argsort(values)
+    values = values[order]
+    number = np.zeros(values.size, dtype=np.uint64)
+    np.cumsum(values[1:] != values[:-1], out=number[1:])
+    number |= (values > 0).astype(np.uint64) << np.uint64(31)
+    return number << np.uint64(32) | codes[order]
 
 
 def _sortable_bits(values: Array) -> UInt64Array:
@@ -323,6 +351,22 @@ def _rank_gene(
             below += 0 if keys[start] >> np.uint64(63) else equal
         start = stop
     return below
+
+
+@njit(nogil=True, cache=True)
+def _rank_genes(
+    keys: UInt64Array,
+    starts: Ints,
+    zeros: Ints,
+    reference: int,
+    ranks: Ints,
+    ties: Ints,
+    below: Ints,
+) -> None:
+    """Fill the sums of some genes (:class:`RankSums`), whose keys begin at `starts`."""
+    for gene in range(zeros.size):
+        of_gene = keys[starts[gene] : starts[gene + 1]]
+        below[gene] = _rank_gene(of_gene, zeros[gene], reference, ranks[gene], ties[gene])
 
 
 def standard_scores(
