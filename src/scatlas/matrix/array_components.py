@@ -41,8 +41,8 @@ _GENES_PER_COMPONENT = 20
 # per pair of values of a row; its eigenvectors by LAPACK per cubed row, or by iterations (more than
 # 2,500 rows) per squared row.
 _PRODUCTS_NS, _PAIR_NS, _LAPACK_NS, _LANCZOS_NS = 400, 0.3, 0.1, 80
-# The Gram matrix of the cells takes more passes over them. Where that of the genes takes little more
-# time it is preferred: its bits are those of a Dask array.
+# The Gram matrix of the cells takes more passes over them. Where that of the genes takes little
+# more time it is preferred: its bits are those of a Dask array.
 _PASSES_NS = 1e6
 
 
