@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Each part has sums of all genes: 16 parts of 4 vectors of 30,000 genes take 15 MB. A part of fewer
 # values takes less time than to hand it to a thread.
-_MAX_PARTS, _VALUES_PER_PART = 16, 200_000
+_MAX_PARTS, _VALUES_PER_PART = 16, 100_000
 _ROWS_AT_ONCE = 256  # dense rows that are float64 at the same time
 
 
