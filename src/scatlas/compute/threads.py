@@ -89,6 +89,14 @@ def blas_on_one_thread() -> AbstractContextManager[Any]:
     return _controller(len(sys.modules)).limit(limits=1, user_api="blas")
 
 
+def openmp_on_one_thread() -> AbstractContextManager[Any]:
+    """Context in which OpenMP code that this thread calls uses one thread; other threads' do not.
+
+    It holds from the call on: a thread that ends soon need not leave it.
+    """
+    return _controller(len(sys.modules)).limit(limits=1, user_api="openmp")
+
+
 @lru_cache(maxsize=1)
 def _controller(n_modules: int) -> ThreadpoolController:  # noqa: ARG001
     # Cached, because finding the libraries takes 10 ms; only an import can load another one.

@@ -1,9 +1,9 @@
 """Principal components of an array, in the way that costs least for its shape.
 
 The Gram matrix of the genes takes one pass over the cells, which may be on disk, and memory for the
-square of the genes. For arrays in memory with many genes there are two other ways: iterations on
-products of the cells with a few vectors, and, with fewer cells than genes, the Gram matrix of the
-cells.
+square of the genes. For arrays in memory there are two other ways: with fewer cells than genes the
+Gram matrix of the cells, and, with many genes, iterations on products of the cells with a few
+vectors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     Eigenpairs = tuple[NDArray[np.float64], NDArray[np.float64]]
 
-# With so few genes their Gram matrix costs little, and the bits are those of a Dask array.
+# With so few genes a Gram matrix costs little.
 _FEW_GENES = 1000
 # A Gram matrix may take these bytes, or more if the values take as many.
 _SMALL_GRAM, _BYTES_PER_VALUE = 100e6, 12
@@ -41,6 +41,9 @@ _GENES_PER_COMPONENT = 20
 # per pair of values of a row; its eigenvectors by LAPACK per cubed row, or by iterations (more than
 # 2,500 rows) per squared row.
 _PRODUCTS_NS, _PAIR_NS, _LAPACK_NS, _LANCZOS_NS = 400, 0.3, 0.1, 80
+# The Gram matrix of the cells takes more passes over them. Where that of the genes takes little
+# more time it is preferred: its bits are those of a Dask array.
+_PASSES_NS = 1e6
 
 
 def array_components(x: Any, n_comps: int, *, zero_center: bool = True) -> Components:
@@ -69,21 +72,23 @@ def array_components(x: Any, n_comps: int, *, zero_center: bool = True) -> Compo
     n_cells, n_genes = x.shape
     n_comps = check_n_comps(n_comps, n_cells, n_genes)
     kind = kind_of(x)
-    if kind.gpu or kind.lazy or n_genes <= _FEW_GENES:
+    if kind.gpu or kind.lazy:
         return _from_genes(x, kind, n_comps, zero_center=zero_center)
-    if min(n_cells, n_genes) >= n_comps * _GENES_PER_COMPONENT and _prefer_iterations(x, kind):
+    if _prefer_iterations(x, kind, n_comps):
         wide = _Wide(x, kind, n_comps, zero_center)
         found = _from_products(wide)
         if found is not None:
             return wide.components(*found)
-    if n_cells < n_genes:
+    if _LAPACK_NS * (n_genes**3 - n_cells**3) > _PASSES_NS:
         wide = _Wide(x, kind, n_comps, zero_center)
         return wide.components(*_from_cells(wide))
     return _from_genes(x, kind, n_comps, zero_center=zero_center)
 
 
-def _prefer_iterations(x: Any, kind: ArrayKind) -> bool:
+def _prefer_iterations(x: Any, kind: ArrayKind, n_comps: int) -> bool:
     """Whether iterations on products take less time than a Gram matrix, or fit the memory alone."""
+    if x.shape[1] <= _FEW_GENES or min(x.shape) < n_comps * _GENES_PER_COMPONENT:
+        return False
     n_values = x.nnz if kind.sparse else x.size
     larger, smaller = max(x.shape), min(x.shape)
     if 8 * smaller**2 > max(_SMALL_GRAM, _BYTES_PER_VALUE * n_values):

@@ -29,8 +29,13 @@ def over_cells(n_cells: int) -> Iterator[Callable[[Callable[[Rows], None]], None
     """
     n_threads = n_cores()
     n_blocks = max(1, min(_BLOCKS_PER_THREAD * n_threads, n_cells // _CELLS_PER_BLOCK))
+    if n_blocks > n_threads:  # as many for each thread
+        n_blocks -= n_blocks % n_threads
     cuts = [n_cells * i // n_blocks for i in range(n_blocks + 1)]
     blocks = list(pairwise(cuts))
+    if n_blocks == 1:  # to wait for another thread takes as long as the work on a few cells
+        yield lambda task: task(blocks[0])
+        return
     with ThreadPoolExecutor(n_threads, "scatlas-cells") as pool:
 
         def call(task: Callable[[Rows], None]) -> None:

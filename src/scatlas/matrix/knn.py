@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scatlas._util.extras import from_extra
-from scatlas.compute.threads import n_cores
+from scatlas.compute.threads import blas_on_one_thread, n_cores, openmp_on_one_thread
 from scatlas.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ def exact(
     """
     with from_extra():
         from sklearn.neighbors import NearestNeighbors
-    from threadpoolctl import threadpool_limits
 
     n_cells = x.shape[0]
     tiled = metric in {"euclidean", "l2", "sqeuclidean", "manhattan", "l1", "cityblock"}
@@ -78,15 +77,16 @@ def exact(
         block = slice(start, start + rows)
         distances[block], indices[block] = index.kneighbors(x[block])
 
+    starts = range(0, n_cells, rows)
     # OpenMP's limit applies to a thread, that of BLAS to the process.
-    with (
-        threadpool_limits(1, user_api="blas"),
-        ThreadPoolExecutor(
-            n_cores(), "scatlas-knn", lambda: threadpool_limits(1, user_api="openmp")
-        ) as pool,
-    ):
-        for future in [pool.submit(search, start) for start in range(0, n_cells, rows)]:
-            future.result()
+    with blas_on_one_thread():
+        if len(starts) == 1:  # a pool takes 0.1 ms, as long as the search among a few cells
+            with openmp_on_one_thread():
+                search(0)
+        else:
+            with ThreadPoolExecutor(n_cores(), "scatlas-knn", openmp_on_one_thread) as pool:
+                for future in [pool.submit(search, start) for start in starts]:
+                    future.result()
     return _move_self_first(indices, distances)
 
 

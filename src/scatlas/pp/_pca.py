@@ -52,9 +52,9 @@ def pca(
     """Principal component analysis, exact and deterministic.
 
     ``X.T @ X`` is summed in float64 over row blocks, its eigenvectors are the components (see
-    :func:`components`), and the cells are projected block by block. An X in memory with more than
-    1,000 genes may have a shorter way: with fewer cells than genes the smaller ``X @ X.T``, or,
-    where they cost less time or memory, iterations on products of X with a few vectors
+    :func:`components`), and the cells are projected block by block. An X in memory may have a
+    shorter way: with fewer cells than genes the smaller ``X @ X.T``, or, with more than 1,000 genes
+    and where they cost less time or memory, iterations on products of X with a few vectors
     (:mod:`scatlas.matrix.array_components`). All ways agree to 1e-9. Components equal scanpy's up
     to sign; here the loading of largest magnitude is positive in each component.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
     from numpy.typing import NDArray
-
-    from scatlas.kernels.moments.moments_cpu import Moments
 
 logger = logging.getLogger(__name__)
 
@@ -205,14 +204,14 @@ def _scores(
     means = _means_of_genes(x)
     masks = []
     for genes, ctrl_size in wanted:
-        bins = _bins(means, names, pool, genes, n_bins)
+        binned = _bins(means, names, pool, genes, n_bins)
         # The same seed for each set, as in scanpy, so that the random numbers are the same.
         state = (
             random_state
             if isinstance(random_state, np.random.RandomState)
             else np.random.RandomState(random_state)
         )
-        control = _control_genes(bins, genes, ctrl_as_ref, ctrl_size, state)
+        control = _control_genes(*binned, genes, ctrl_as_ref, ctrl_size, state)
         logger.info("%d control genes for %d genes", control.size, genes.size)
         masks += [_mask(genes, names.size), _mask(control, names.size)]
     set_means = _means_of_cells(x, masks)
@@ -249,37 +248,47 @@ def _bins(
     pool: NDArray[np.intp],
     genes: NDArray[np.intp],
     n_bins: int,
-) -> pd.Series:
-    """Bin of each gene of the pool with a finite mean, in the pool's order; the index: positions.
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Positions of the pool's genes with a finite mean, in the pool's order, and their bins.
 
     Bins have the same number of genes, lowest means first; genes of equal mean share a bin.
     """
     pool = pool[np.isfinite(means[pool])]
-    outside = np.setdiff1d(genes, pool)
+    outside = genes[~np.isin(genes, pool)]
     if outside.size:
         msg = (
             f"genes to score by are not in gene_pool, or have no finite mean: "
-            f"{names[outside].tolist()}"
+            f"{names[np.sort(outside)].tolist()}"
         )
         raise InputError(msg)
-    rank = pd.Series(means[pool], index=pool).rank(method="min")
-    size = int(np.round(pool.size / (n_bins - 1)))
-    return rank // size if size else rank * 0  # few genes: all in one bin
+    size = int(np.round(pool.size / (n_bins - 1))) or pool.size + 1  # few genes: all in one bin
+    return pool, _least_ranks(means[pool]) // size
+
+
+def _least_ranks(values: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Rank of each value, from 1; equal values have the least of their ranks."""
+    order = np.argsort(values)
+    ascending = values[order]
+    is_first = np.concatenate([[True], ascending[1:] != ascending[:-1]])
+    ranks = np.empty(values.size, np.intp)
+    ranks[order] = np.flatnonzero(is_first)[np.cumsum(is_first) - 1] + 1
+    return ranks
 
 
 def _control_genes(
-    bins: pd.Series,
+    pool: NDArray[np.intp],
+    bins: NDArray[np.intp],
     genes: NDArray[np.intp],
     ctrl_as_ref: bool,
     ctrl_size: int,
     state: np.random.RandomState,
 ) -> NDArray[np.intp]:
     """Positions of genes drawn from each bin that has a gene of the set, ascending."""
-    own = np.isin(bins.index, genes)
+    own = np.isin(pool, genes)
     drawn = []
-    for cut in np.unique(bins.loc[genes]):
-        inside = (bins == cut).to_numpy()
-        candidates = bins.index.to_numpy()[inside if ctrl_as_ref else inside & ~own]
+    for number in np.unique(bins[own]):
+        inside = bins == number
+        candidates = pool[inside if ctrl_as_ref else inside & ~own]
         if candidates.size == 0:
             n_own = int((inside & own).sum())
             logger.warning("a bin holds no genes but %d of those to score by", n_own)
@@ -304,27 +313,25 @@ def _mask(positions: NDArray[np.intp], n: int) -> NDArray[np.bool_]:
 
 def _means_of_genes(x: Any) -> NDArray[np.float64]:
     """Mean of each gene over the cells where it is not NaN, in one pass."""
-    from scatlas.kernels.moments import moments_cpu
+    from scatlas.kernels.moments.moments_cpu import pair_sum
 
-    moments, gene_sums = (
-        kernels_for("moments.count_moments", x),
-        kernels_for("counts.qc", x).gene_sums,
-    )
+    sum_genes = kernels_for("moments.count_moments", x).gene_sums
+    count_genes = kernels_for("counts.qc", x).gene_sums
 
-    def of_block(block: Any) -> tuple[Moments, NDArray[np.int64]]:
+    def of_block(block: Any) -> tuple[NDArray[np.float64], NDArray[np.int64] | int]:
+        sums = sum_genes(block)
+        if np.isfinite(sums).all():
+            return sums, 0
         known, missing = _without_nan(block)
-        n_missing = np.zeros(x.shape[1], np.int64) if missing is None else gene_sums(missing)
-        return moments.moments_of_counts(known), n_missing
+        return sum_genes(known), 0 if missing is None else count_genes(missing)
 
-    def merge_parts(
-        parts: list[tuple[Moments, NDArray[np.int64]]],
-    ) -> tuple[Moments, NDArray[np.int64]]:
-        of_parts, n_missing = zip(*parts, strict=True)
-        return moments_cpu.merge_in_place(of_parts), np.sum(n_missing, axis=0)
+    def merge_parts(parts: list[Any]) -> Any:
+        with np.errstate(all="ignore"):
+            return reduce(lambda a, b: (np.stack(pair_sum(*a[0], *b[0])), a[1] + b[1]), parts)
 
-    found, n_missing = blocks.reduce(of_block, merge_parts, x)
+    sums, n_missing = blocks.reduce(of_block, merge_parts, x)
     with np.errstate(invalid="ignore"):
-        return found.sums[0, :, 0] / (x.shape[0] - n_missing)
+        return sums[0] / (x.shape[0] - n_missing)
 
 
 def _means_of_cells(x: Any, masks: list[NDArray[np.bool_]]) -> NDArray[np.float64]:
@@ -332,13 +339,16 @@ def _means_of_cells(x: Any, masks: list[NDArray[np.bool_]]) -> NDArray[np.float6
     row_sums = kernels_for("counts.qc", x).row_sums
 
     def of_block(block: Any) -> NDArray[np.float64]:
+        sums = np.stack([row_sums(block, mask) for mask in masks], axis=1)
+        sizes = np.array([mask.sum() for mask in masks])
+        if np.isfinite(sums).all():
+            return sums / sizes
         known, missing = _without_nan(block)
-        out = np.empty((block.shape[0], len(masks)))
-        for k, mask in enumerate(masks):
-            n_missing = 0 if missing is None else row_sums(missing, mask)
-            with np.errstate(invalid="ignore"):
-                out[:, k] = row_sums(known, mask) / (mask.sum() - n_missing)
-        return out
+        if missing is not None:
+            sums = np.stack([row_sums(known, mask) for mask in masks], axis=1)
+            sizes = sizes - np.stack([row_sums(missing, mask) for mask in masks], axis=1)
+        with np.errstate(invalid="ignore"):
+            return sums / sizes
 
     return blocks.join(list(blocks.stream(x, of_block)))
 

@@ -57,6 +57,8 @@ def taken(monkeypatch) -> list[str]:
 WAYS = [
     (80, 600, False, "_from_cells"),
     (400, 600, False, "_from_cells"),
+    (100, 280, False, "_from_cells"),  # few genes
+    (30, 90, False, "_from_genes"),  # so few that it makes no difference
     (500, 400, False, "_from_genes"),
     (300, 600, True, "_from_products"),
     (500, 400, True, "_from_products"),

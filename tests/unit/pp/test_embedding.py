@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from scatlas import tl
 from scatlas.errors import InputError
@@ -105,6 +105,23 @@ def test_blocks_and_threads_do_not_change_neighbours(monkeypatch: pytest.MonkeyP
     for a, b in zip(one, four, strict=True):
         np.testing.assert_array_equal(a, b)
     np.testing.assert_array_equal(one[1], whole[1])
+
+
+@pytest.mark.parametrize("rows", [256, 2048])  # several blocks, and one in this thread
+def test_exact_search_leaves_thread_limits_as_they_were(
+    monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    def limits() -> dict[str, int]:
+        return {library["filepath"]: library["num_threads"] for library in threadpool_info()}
+
+    x = np.random.default_rng(1).normal(size=(300, 5))
+    knn.exact(x, 5, metric="euclidean", metric_kwds={})  # loads libraries
+    monkeypatch.setattr(knn, "_ROWS_PER_BLOCK", rows)
+    with threadpool_limits(3):
+        before = limits()
+        assert 3 in before.values()
+        knn.exact(x, 5, metric="euclidean", metric_kwds={})
+        assert limits() == before
 
 
 def test_threads_change_neither_graph_nor_picture() -> None:

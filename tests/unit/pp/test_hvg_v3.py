@@ -17,7 +17,7 @@ from scatlas import blocks
 from scatlas.errors import InputError
 from scatlas.kernels.moments import clipped_moments_cpu, moments_cpu
 from scatlas.kernels.moments.clipped_moments_cpu import clipped_squares, holds_counts, moments_above
-from scatlas.kernels.moments.count_moments_cpu import moments_of_counts
+from scatlas.kernels.moments.count_moments_cpu import gene_sums, moments_of_counts
 from scatlas.matrix.hvg import hvg_of_counts
 from scatlas.pp import highly_variable_genes
 
@@ -176,6 +176,14 @@ def test_moments_of_counts_have_the_bits_of_moments(x, grouped):
     codes = np.arange(len(x)) % 3 - 1 if grouped else None
     for block in (x, csr(x), csr(x, "uint16", "int64")):
         assert bits(moments_of_counts(block, codes)) == bits(moments_cpu.moments(block, codes))
+
+
+@given(x=matrices())
+@few
+def test_gene_sums_have_the_bits_of_moments(x):
+    reals = (x / 7).astype(np.float32)
+    for block in (x, reals, reals / 3, np.asfortranarray(reals), csr(x), csr(reals)):
+        np.testing.assert_array_equal(gene_sums(block), moments_cpu.moments(block).sums[0, :, :2].T)
 
 
 @pytest.mark.parametrize("large", [2**24, 2**24 + 1, 2**31 - 1, -(2**24), -(2**24) - 1])

@@ -145,9 +145,10 @@ def _row_totals_of_genes_csr(
 ) -> None:
     for i in range(out.size):
         total = out.dtype.type(0)
-        for j in range(indptr[i], indptr[i + 1]):
-            if genes[indices[j]]:
-                total += out.dtype.type(data[j])
+        for j in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+            # A choice of two sums takes a quarter of the time of a branch, which mispredicts.
+            more = total + out.dtype.type(data[j])
+            total = more if genes[np.uint64(indices[j])] else total
         out[i] = total
 
 

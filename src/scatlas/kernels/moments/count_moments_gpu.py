@@ -11,6 +11,7 @@ from scatlas.kernels.moments.moments_gpu import exact_moments, moments
 
 if TYPE_CHECKING:
     from cupyx.scipy import sparse
+    from numpy.typing import NDArray
 
     from scatlas.kernels.moments.moments_cpu import Moments
 
@@ -41,3 +42,8 @@ def normalized_moments(
 def moments_of_counts(x: cp.ndarray | sparse.csr_matrix, codes: Any = None) -> Moments:
     """As :func:`~scatlas.kernels.moments.count_moments_cpu.moments_of_counts`, on the GPU."""
     return moments(x, codes)
+
+
+def gene_sums(x: cp.ndarray | sparse.csr_matrix) -> NDArray[np.float64]:
+    """As :func:`~scatlas.kernels.moments.count_moments_cpu.gene_sums`, on the GPU."""
+    return np.ascontiguousarray(moments(x).sums[0, :, :2].T)
