@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from scatlas.workflow.config.sections import QC
 
 FILTER = "pass_filter == 'full'"
 
@@ -39,6 +43,11 @@ class Chain:
     min_plates: int
     n_comps: int
 
+    def __post_init__(self) -> None:
+        # As `scatlas.workflow.job_environment`: `load` takes the moments that `hvg` needs.
+        bounds = QC(filter=FILTER).model_dump()
+        os.environ["SCATLAS_KEPT_CELLS"] = json.dumps({"bounds": bounds})
+
     def at(self, plate: str, name: str) -> Path:
         """Path of a result of a plate."""
         return self.out / "plates" / plate / name
@@ -57,7 +66,10 @@ class Chain:
     def load(self, plate: str, source: Path) -> Job:
         """Job that reads the source."""
         store = self.at(plate, "counts.zarr")
-        return self._job("load", plate, source=source, store=store, filter=FILTER)
+        moments = self.at(plate, "moments.parquet")
+        return self._job(
+            "load", plate, source=source, store=store, filter=FILTER, moments=moments
+        )
 
     def genes(self, plate: str) -> list[Job]:
         """Jobs from a plate's counts to its highly variable genes."""
@@ -71,6 +83,7 @@ class Chain:
                 "hvg",
                 plate,
                 store=store,
+                moments=self.at(plate, "moments.parquet"),
                 size_factors=factors,
                 n_top_genes=self.n_top_genes,
                 table=self.at(plate, "hvg.parquet"),
