@@ -67,9 +67,7 @@ class Chain:
         """Job that reads the source."""
         store = self.at(plate, "counts.zarr")
         moments = self.at(plate, "moments.parquet")
-        return self._job(
-            "load", plate, source=source, store=store, filter=FILTER, moments=moments
-        )
+        return self._job("load", plate, source=source, store=store, filter=FILTER, moments=moments)
 
     def genes(self, plate: str) -> list[Job]:
         """Jobs from a plate's counts to its highly variable genes."""
