@@ -6,8 +6,8 @@ Importing the libraries takes a job a second, longer than its work on a plate of
 cells. Therefore the first job of a Snakemake starts a server (:mod:`scatlas.workflow.fork_server`),
 which imports them once and forks a process for each job. This client hands over arguments, folder,
 environment and open files, and ends with the exit status of the process. If the client is killed,
-so is the process. If no server can run, the script starts in a new Python. So do scripts in the
-seconds that the server takes to start: large plates need not wait for it.
+so is the process. If no server can run, the script starts in a new Python. On more than a few cores
+so do scripts in the seconds that the server takes to start: large plates need not wait for it.
 
 It takes 15 ms, because it needs the standard library alone.
 """
@@ -20,6 +20,9 @@ import os
 import socket
 import struct
 import sys
+
+# Up to this number of cores scripts wait for the server: those that start would slow it down.
+FEW_CORES = 4
 
 
 def main() -> None:
@@ -78,6 +81,8 @@ def connect(owner: str, scripts: str) -> socket.socket:
             if error.errno != errno.EADDRINUSE:  # of a server that runs
                 raise
         else:
+            if (os.cpu_count() or 1) <= FEW_CORES:
+                door.listen(128)  # else the server does, when it is ready
             start_server(door, owner, scripts)
     server = socket.socket(socket.AF_UNIX)
     server.connect(address)
