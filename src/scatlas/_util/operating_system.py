@@ -135,8 +135,8 @@ def link_or_copy(source: Path, target: Path, *, can_link: bool = True) -> str:
 def begin_to_write(file: int) -> None:
     """Let the disk write an open file while this process works on; elsewhere the system decides.
 
-    Linux alone waits for 30 seconds or for a tenth of the memory to fill. Then the next ``fsync``,
-    of any file, waits for gigabytes: five seconds at the end of each step on 16 cores.
+    By itself Linux waits for 30 seconds, or until a tenth of the memory is full. Then the next
+    ``fsync``, of any file, waits for gigabytes: five seconds at the end of `load` on 16 cores.
 
     Parameters
     ----------

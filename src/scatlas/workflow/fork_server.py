@@ -34,7 +34,7 @@ def main() -> None:
     number, owner, scripts = sys.argv[1:]
     with socket.socket(fileno=int(number)) as door:
         warm_up(Path(scripts))
-        door.listen(128)  # clients are refused until now
+        door.listen(128)  # until now clients are refused, or wait on few cores
         serve(door, int(owner), run_script)
 
 

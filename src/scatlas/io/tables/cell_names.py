@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # The hashes are sorted one part at a time, by their highest bits.
 _PARTS = 16
-# By threads, which take 3 bytes per cell each.
+# Each takes up to 3 bytes per cell of all plates.
 _PARTS_AT_ONCE = 4
 
 
