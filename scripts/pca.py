@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> None:
         projected = found.project(x, zero_center=pca.zero_center, zeros=zeros)
         write_pca(
             args.pca,
-            x_pca=map(blocks.on_host, blocks.stream(projected)),
+            x_pca=blocks.stream(projected, blocks.on_host),
             n_cells=x.shape[0],
             components=found,
             genes=var.index,

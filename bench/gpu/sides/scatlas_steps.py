@@ -34,14 +34,15 @@ def print_step(step: str, start: float) -> None:
 
 
 def start_up(backend: str) -> None:
-    """Import libraries and start the GPU, as the other side does before its first step."""
-    import anndata  # noqa: F401
-    import dask.array  # noqa: F401
-    import numba  # noqa: F401
+    """Start the GPU, as the other side does before its first step, and import libraries.
 
+    As the server does from which the workflow forks its jobs.
+    """
     from scatlas.compute.memory import reuse_memory
+    from scatlas.workflow.fork_server import warm_up
 
     reuse_memory()  # as in `script.run_main`
+    warm_up(ROOT / "scripts")
     if backend == "gpu":
         import cupy as cp
 

@@ -74,9 +74,9 @@ def among_genes(var: pd.DataFrame, genes: pd.Index) -> pd.DataFrame:
     ``n_cells_by_counts`` and ``total_counts`` are 0 where the plate lacks the gene; other columns
     have gaps there, with types that can have gaps.
     """
-    lacking = ~genes.isin(var.index)
-    if not lacking.any():
-        return var.iloc[var.index.get_indexer(genes)]
+    at = var.index.get_indexer(genes)  # `genes.isin` takes a third of a second for Arrow's text
+    if (at >= 0).all():
+        return var.iloc[at]
     kinds = {"b": "boolean", "i": "Int64", "u": "UInt64"}
     sums = [name for name in ("n_cells_by_counts", "total_counts") if name in var]
     wide = {

@@ -108,19 +108,23 @@ class _RangeReader:
         array = self._array
         first, stop = array.chunk_range(self._begin, self._begin + self._out.size)
         n_first, n_last = edge_readers
-        if first < stop and n_first > 1:
-            self._copy_shared(first, owner, n_first)
-            first += 1
+        # The last chunk first: the next range needs it, and then waits for this one at most as long
+        # as it decodes its own last chunk. If each began with its first chunk, it would wait for
+        # the range before it, and that for the one before it.
         if first < stop and n_last > 1:
             stop -= 1
             self._copy_shared(stop, owner, n_last)
-        in_runs = stop - first >= _MIN_RUN_CHUNKS and self._same_dtype
+        shared_first = first < stop and n_first > 1
+        inner = range(first + shared_first, stop)
+        in_runs = len(inner) >= _MIN_RUN_CHUNKS and self._same_dtype
         decode_run = run_decoder(array.pipeline) if in_runs else None
-        for run in _read_runs(array, first, stop):
+        for run in _read_runs(array, inner.start, inner.stop):
             decoded = self._decode_run(run, decode_run) if decode_run is not None else range(0)
             for chunk, raw in run.chunks():
                 if chunk not in decoded:
                     self._decode_chunk(chunk, raw)
+        if shared_first:
+            self._copy_shared(first, owner, n_first)
 
     def _copy_shared(self, chunk: int, owner: Hashable, n_readers: int) -> None:
         array = self._array

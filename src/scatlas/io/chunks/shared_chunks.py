@@ -7,15 +7,18 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from scatlas.compute.threads import n_threads
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     import numpy as np
 
 # A pass that skips blocks or stops early leaves entries behind: above 64 MB evict the least
-# recently used, but keep at least 4 chunks, which may be larger than that.
+# recently used, but keep what blocks in flight wait for: a chunk of values and one of indices per
+# thread, which may be larger than that.
 _MAX_BYTES = 64_000_000
-_MIN_CHUNKS = 4
+_CHUNKS_PER_THREAD = 2
 
 
 @dataclass
@@ -80,7 +83,8 @@ class SharedChunkCache:
         def n_bytes() -> int:
             return sum(e.values.nbytes for e in self._entries.values() if e.values is not None)
 
-        while len(self._entries) > _MIN_CHUNKS and n_bytes() > _MAX_BYTES:
+        n_kept = _CHUNKS_PER_THREAD * (n_threads() + 1)
+        while len(self._entries) > n_kept and n_bytes() > _MAX_BYTES:
             oldest = next((k for k, e in self._entries.items() if e.values is not None), None)
             if oldest is None:
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from contextlib import ExitStack, contextmanager
@@ -129,10 +130,12 @@ class Store:
         start = time.monotonic()
         if start < _NEXT_CHECK.get(self, 0) and not at_end:
             return False
-        stamp = _local_stamp(path, self.kind)
-        end = time.monotonic()
-        _NEXT_CHECK[self] = end + _PAUSE_PER_CHECK * (end - start)
-        return stamp != self.stamp
+        _NEXT_CHECK[self] = math.inf  # other threads go on reading meanwhile
+        try:
+            return _local_stamp(path, self.kind) != self.stamp
+        finally:
+            end = time.monotonic()
+            _NEXT_CHECK[self] = end + _PAUSE_PER_CHECK * (end - start)
 
     @contextmanager
     def open(self) -> Iterator[Any]:

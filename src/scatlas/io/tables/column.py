@@ -151,7 +151,8 @@ class Column:
     def encoded_text(self, lo: int, hi: int) -> EncodedText:
         """As :meth:`text`, without Python strings where the file allows that."""
         texts = None
-        if self.is_plain_text and isinstance(self._stored.values, LocalArray | InHDF5):
+        has_encoded = isinstance(self._stored.values, LocalArray | InHDF5)
+        if has_encoded and self.is_whole_text(lo, hi):
             with reading(self.path, self.element):
                 texts = self._stored.values.encoded_text(lo, hi)
         return EncodedText.encode(self.text(lo, hi)) if texts is None else texts
@@ -185,6 +186,10 @@ class Column:
     def is_plain_text(self) -> bool:
         """Whether the column is text without a mask for gaps."""
         return self.kind == "text" and self._stored.mask is None
+
+    def is_whole_text(self, lo: int, hi: int) -> bool:
+        """Whether the column is text without a gap in rows ``lo`` to ``hi``."""
+        return self.is_plain_text or (self.kind == "text" and not self.gaps(lo, hi).any())
 
     @property
     def has_gaps(self) -> bool:

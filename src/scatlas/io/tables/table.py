@@ -206,7 +206,8 @@ class Table:
     def _encoded_names(self, lo: int, hi: int) -> EncodedText:
         """Names as they are stored, without Python strings where the file allows that."""
         index = self._index
-        if self.n_rows > _MAX_CACHED_NAMES and isinstance(index, Column) and index.is_plain_text:
+        is_large = self.n_rows > _MAX_CACHED_NAMES
+        if is_large and isinstance(index, Column) and index.is_whole_text(lo, hi):
             return index.encoded_text(lo, hi)
         return EncodedText.encode(self._stored_names(lo, hi))
 
@@ -214,7 +215,7 @@ class Table:
         index = self._index
         if isinstance(index, InMemoryColumn):
             names = index.series().iloc[lo:hi]
-        elif index.is_plain_text:
+        elif index.is_whole_text(lo, hi):
             return index.values(lo, hi)
         else:
             names = index.array(lo, hi)
