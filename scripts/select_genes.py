@@ -81,7 +81,7 @@ def main(argv: list[str] | None = None) -> None:
             ) as finish_obs,
             GramAccumulator(genes.size) if stores_gram else nullcontext() as gram,
         ):
-            for block in blocks.stream(selected):
+            for block in blocks.stream(selected, pool=writer.pool):
                 if gram:
                     gram.add(block)
                 block = blocks.on_host(block)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from concurrent.futures import wait as wait_for
+from contextlib import closing, nullcontext
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,6 +41,7 @@ def stream(
     fn: Callable[..., T] | None = None,
     *rows: Any,
     combine: Callable[[list[T]], T] = join,
+    pool: ThreadPoolExecutor | None = None,
 ) -> Iterator[T]:
     """Yield ``fn(block, *row_parts)`` for every block of ``x``, in row order, in one pass.
 
@@ -56,6 +58,8 @@ def stream(
         1-D arrays (NumPy, or Dask with the row chunks of ``x``) with one entry per cell.
     combine
         Combines the results of the halves of a block, if the GPU's memory is full.
+    pool
+        As for :func:`map_in_order`.
     """
     source = row_blocks(x)
     slices = source.slices()
@@ -74,7 +78,7 @@ def stream(
 
     arrays = source.kind.arrays
     results = map_in_order(
-        arrays.on_own_stream(compute_block), len(slices), arrays.wait_for_kernels
+        arrays.on_own_stream(compute_block), len(slices), arrays.wait_for_kernels, pool=pool
     )
     yield from with_progress(results, sizes)
 
@@ -84,12 +88,15 @@ def map_in_order(
     n: int,
     wait: Callable[[], None] = lambda: None,
     workers: int | None = None,
+    pool: ThreadPoolExecutor | None = None,
 ) -> Generator[T]:
     """Yield ``work(0), ..., work(n - 1)`` in order; several threads compute them.
 
     Each thread computes one result at a time, and one more waits for the consumer. BLAS uses one
     thread in each. ``wait`` is called when the consumer has used a result, before it is freed.
-    ``workers`` is the number of threads; None: as many as the budget has blocks for.
+    ``workers`` is the number of threads; None: as many as the budget has blocks for. They may be
+    those of a ``pool``, which the consumer uses, too: twice as many threads as cores would let the
+    consumer wait for a core.
     """
     if n == 1:
         # A pool takes 0.1 ms, as long as the work on a small matrix.
@@ -99,11 +106,12 @@ def map_in_order(
         wait()
         return
     workers = n_threads() if workers is None else workers
-    with blas_on_one_thread(), ThreadPoolExecutor(workers, "scatlas-block") as pool:
+    own = ThreadPoolExecutor(workers, "scatlas-block") if pool is None else nullcontext(pool)
+    with blas_on_one_thread(), own as threads:
         pending: deque[Any] = deque()
         try:
             for i in range(n):
-                pending.append(pool.submit(work, i))
+                pending.append(threads.submit(work, i))
                 if len(pending) > workers:
                     yield pending.popleft().result()
                     wait()
@@ -113,6 +121,7 @@ def map_in_order(
         finally:
             for future in pending:
                 future.cancel()
+            wait_for(pending)
 
 
 def for_each(work: Callable[[slice], None], parts: Sequence[slice]) -> None:

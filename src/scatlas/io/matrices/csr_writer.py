@@ -132,7 +132,7 @@ class CsrWriter:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self._partial = stack.enter_context(atomic_path(self.path))
-            pool = stack.enter_context(encoding_pool())
+            self.pool = pool = stack.enter_context(encoding_pool())
             x = self._partial / "X"
             indices: np.dtype
             indptr: np.dtype

@@ -16,6 +16,7 @@ from pandas import CategoricalDtype
 from scatlas._util.gene_lists import first_difference
 from scatlas.blocks import map_in_order
 from scatlas.compute.progress import progress_meter
+from scatlas.compute.threads import n_threads
 from scatlas.errors import InputError
 from scatlas.io.chunks import chunk_reader
 from scatlas.io.files.anndata_checks import STRUCTURE
@@ -284,14 +285,23 @@ class _Obs:
         return self._names.n_changed
 
     def write(self, path: Path) -> None:
-        """Write the table, one column at a time."""
-        with encoding_pool() as pool:
-            index = self._write_index(path, pool)
-            for name, target in self._targets.items():
-                with ColumnWriter(path / name, target, pool) as column:
-                    for own in self._columns(name):
-                        column.append_column(own)
-        create_group(path, {**DATAFRAME, "column-order": self.columns, "_index": index})
+        """Write the table; several threads write one column each."""
+
+        def write_column(name: str) -> None:
+            with ColumnWriter(path / name, self._targets[name], pool) as column:
+                for own in self._columns(name):
+                    column.append_column(own)
+
+        with encoding_pool() as pool, ThreadPoolExecutor(n_threads(), "scatlas-obs") as threads:
+            index = threads.submit(self._write_index, path, pool)
+            written = [threads.submit(write_column, name) for name in self._targets]
+            try:
+                wanted = {"column-order": self.columns, "_index": index.result()}
+                for column in written:
+                    column.result()
+            finally:
+                threads.shutdown(cancel_futures=True)
+        create_group(path, {**DATAFRAME, **wanted})
 
     def _write_index(self, path: Path, pool: ThreadPoolExecutor) -> str:
         named = {plate.index_name for plate in self._plates}

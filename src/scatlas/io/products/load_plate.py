@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
+from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -25,6 +27,7 @@ from scatlas.kernels.counts.check_cpu import MAX_COUNT, CheckedCounts, Problem, 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Generator, Iterable
+    from concurrent.futures import ThreadPoolExecutor
     from pathlib import Path
 
     import pandas as pd
@@ -165,18 +168,21 @@ def load_plate(
         tally = _LoadStatistics(counts.shape[1])
         of_kept = PlateMoments(kept_cells(obs)) if kept_cells else None
         rounded = RoundedValues(rounds=fractional == "round")
-        checked = _checked_blocks(counts, budget, obs, genes, mt, of_kept, notices, rounded)
+        checked = partial(
+            _checked_blocks, counts, budget, obs, genes, mt, tally, of_kept, notices, rounded
+        )
         with (
             CsrWriter(out, n_vars=counts.shape[1]) as writer,
             obs.writing(writer.folder / "obs", deferred_columns=METRICS) as finish_obs,
             var.writing(writer.folder / "var", deferred_columns=GENE_METRICS) as finish_var,
-            closing(checked),
+            closing(checked(writer.pool)) as blocks,
         ):
-            for block in checked:
+            for block in blocks:
                 finish_obs.check()  # not after hours
                 writer.append_checked(block.counts, block.indices, block.highest)
-                writer.append_rows(np.diff(block.indptr))
-                tally.add(block)
+                n_genes = np.diff(block.indptr)
+                writer.append_rows(n_genes)
+                tally.add(block, n_genes)
             tally.tell(counts.matrix.key, notices, rounded)
             cell_metrics, gene_metrics = tally.cell_metrics(), tally.gene_metrics(mt)
             _note_replaced("obs", obs.columns, cell_metrics, notices)
@@ -206,21 +212,30 @@ def load_plate(
 
 
 class _LoadStatistics:
-    """What the pass over the blocks adds up."""
+    """What the pass over the blocks adds up.
+
+    The threads that check blocks add the sums of genes, in any order; the rest follows the order of
+    the blocks.
+    """
 
     def __init__(self, n_genes: int) -> None:
         self.totals: list[np.ndarray] = []
         self.masked: list[np.ndarray] = []
         self.n_genes: list[np.ndarray] = []
         self.per_gene = np.zeros((n_genes, 2), np.int64)
+        self._lock = Lock()
         self.n_values = self.max_count = self.n_unsorted = self.n_zeros = 0
 
-    def add(self, block: CheckedCounts) -> None:
-        """Count a block that follows those before."""
+    def add_genes(self, block: CheckedCounts) -> None:
+        """Add the sums of genes of any block."""
+        with self._lock:
+            self.per_gene += block.per_gene
+
+    def add(self, block: CheckedCounts, n_genes: np.ndarray) -> None:
+        """Count a block that follows those before, with these numbers of genes per cell."""
         self.totals.append(block.totals)
         self.masked.append(block.masked)
-        self.n_genes.append(np.diff(block.indptr))
-        self.per_gene += block.per_gene
+        self.n_genes.append(n_genes)
         self.n_values += block.counts.size
         self.max_count = max(self.max_count, block.highest)
         self.n_unsorted += block.n_unsorted
@@ -335,9 +350,11 @@ def _checked_blocks(
     cells: Table,
     genes: pd.Index,
     mt: np.ndarray,
+    tally: _LoadStatistics,
     of_kept: PlateMoments | None,
     notices: _Notices,
     rounded: RoundedValues,
+    pool: ThreadPoolExecutor,
 ) -> Generator[CheckedCounts]:
     """Yield the row blocks of X checked and in canonical form, several in the making at once."""
     _, cut, raw = counts.blocks(budget, notices.add)
@@ -350,11 +367,13 @@ def _checked_blocks(
         width = max(width, block.counts.dtype)
         if block.problem:
             raise InputError(_sentence(counts, block.problem, cut[i][0], cells, genes))
+        tally.add_genes(block)
         if of_kept:
             of_kept.add(i, cut[i][0], block)
         return block
 
-    return with_progress(map_in_order(checked, len(cut)), [stop - first for first, stop in cut])
+    blocks = map_in_order(checked, len(cut), pool=pool)
+    return with_progress(blocks, [stop - first for first, stop in cut])
 
 
 def _sentence(

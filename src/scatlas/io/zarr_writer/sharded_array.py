@@ -183,9 +183,9 @@ class ShardedArray:
         codec = _ZSTD if self._is_text else compression.metadata(self.dtype.itemsize)
         # Four bytes per chunk reveal a damaged disk; Blosc alone would decode damaged data.
         self._codecs = [codec, {"name": "crc32c"}]
-        # Rows of the chunk that is not full yet: an array, for text the encoded strings.
-        self._buffer: Any = self._new_buffer()
-        self._n_buffered = 0
+        # Rows of the chunk that is not full yet: arrays, for text the encoded strings.
+        self._rest: Any = self._no_rest()
+        self._n_rest = 0
         # Two chunks per thread in flight keep the encoders busy and the memory small.
         self._max_in_flight = 2 * n_threads()
         self._in_flight: deque[Future[None]] = deque()
@@ -204,32 +204,32 @@ class ShardedArray:
             False if the values do not change before the array is closed, which saves copying
             whole chunks.
         """
-        chunks = None  # values from which whole chunks need no copy
-        if not copy and isinstance(values, np.ndarray) and values.dtype == self.dtype:
-            chunks = values if values.flags.c_contiguous else None
+        numbers: Any = values
+        is_final = not (copy or self._is_text) and numbers.dtype == self.dtype
+        is_final = is_final and numbers.flags.c_contiguous
         start = 0
         while start < len(values):
-            stop = min(len(values), start + self._chunk_rows - self._n_buffered)
-            if chunks is not None and stop - start == self._chunk_rows:
+            stop = min(len(values), start + self._chunk_rows - self._n_rest)
+            if is_final and stop - start == self._chunk_rows:
                 stop = start + self._chunks_per_call(len(values) - start) * self._chunk_rows
-                self._submit(chunks[start:stop])
+                self._submit([numbers[start:stop]])
                 start = stop
                 continue
-            end = self._n_buffered + stop - start
             if self._is_text:
                 # Bytes at once, because Python's strings take four times the memory.
-                self._buffer += _encoded_text(values[start:stop])
+                self._rest += _encoded_text(values[start:stop])
             else:
-                self._buffer[self._n_buffered : end] = values[start:stop]
-            self._n_buffered, start = end, stop
-            if self._n_buffered == self._chunk_rows:
-                self._submit(self._buffer)
-                self._buffer, self._n_buffered = self._new_buffer(), 0
+                rows = numbers[start:stop]
+                self._rest.append(rows if is_final else rows.astype(self.dtype, order="C"))
+            self._n_rest, start = self._n_rest + stop - start, stop
+            if self._n_rest == self._chunk_rows:
+                self._submit(self._rest)
+                self._rest, self._n_rest = self._no_rest(), 0
         self.n_rows += len(values)
 
     def can_append_chunks_of(self, other: StoredArray) -> bool:
         """Whether :meth:`append_encoded_chunks` accepts the chunks of another array."""
-        if self._n_buffered or not isinstance(other, LocalArray) or other.dtype != self.dtype:
+        if self._n_rest or not isinstance(other, LocalArray) or other.dtype != self.dtype:
             return False
         (first, *_) = other.document["codecs"]
         configuration = first.get("configuration", {})
@@ -296,7 +296,8 @@ class ShardedArray:
                     chunk = self._encoder.decode(shard.read(size)[:-CHECKSUM_BYTES])
                     wide.append(np.frombuffer(chunk, self.dtype).reshape(shape))
             file.unlink()
-        wide.append(self._buffer[: self._n_buffered])
+        for rows in self._rest:
+            wide.append(rows)
         if sizes:
             shutil.rmtree(narrow)
         return wide
@@ -309,15 +310,15 @@ class ShardedArray:
         if n_chunks <= 1:
             self._chunk_rows = max(1, self.n_rows)
         self._files.shard_chunks = max(1, min(self._files.shard_chunks, n_chunks))
-        if self._n_buffered:
+        if self._n_rest:
             if self._is_text:
-                padding = np.full(self._chunk_rows - self._n_buffered, "", object)
-                last = self._buffer + _encoded_text(padding)
+                padding = np.full(self._chunk_rows - self._n_rest, "", object)
+                self._rest += _encoded_text(padding)
             else:
-                last = self._buffer[: self._chunk_rows]
-                last[self._n_buffered :] = 0
+                shape = (self._chunk_rows - self._n_rest, *self._row_shape)
+                self._rest.append(np.zeros(shape, self.dtype))
             # In this thread: another would cost more than most columns take.
-            self._files.put(self._n_runs, self._encode(last))
+            self._files.put(self._n_runs, self._encode(self._rest))
         self._drain()
         self._files.finish()
         self.path.mkdir(parents=True, exist_ok=True)
@@ -330,7 +331,7 @@ class ShardedArray:
             codecs=self._codecs,
             attributes=self._attributes | self._values_digest(),
         )
-        self._buffer = self._buffer[:0]
+        self._rest = self._no_rest()
 
     def _values_digest(self) -> dict[str, str]:
         if not self._digest:
@@ -338,10 +339,8 @@ class ShardedArray:
         checksums = np.array(self._files.checksums, "<u4")
         return {VALUES_DIGEST: hashlib.blake2b(checksums.data, digest_size=8).hexdigest()}
 
-    def _new_buffer(self) -> np.ndarray | bytearray:
-        if self._is_text:
-            return bytearray()
-        return np.empty((self._chunk_rows, *self._row_shape), self.dtype)
+    def _no_rest(self) -> list[np.ndarray] | bytearray:
+        return bytearray() if self._is_text else []
 
     def _chunks_per_call(self, n_rows: int) -> int:
         """Chunks of these rows to encode and write in one call, all in one shard."""
@@ -353,9 +352,10 @@ class ShardedArray:
         left_in_shard = self._files.shard_chunks - self._n_chunks % self._files.shard_chunks
         return min(left_in_shard, max(1, _RUN_BYTES // (self._chunk_rows * self._row_bytes)))
 
-    def _submit(self, chunks: np.ndarray | bytearray) -> None:
-        n_chunks = 1 if self._is_text else len(chunks) // self._chunk_rows
-        self._run(n_chunks, lambda: self._encode(chunks))
+    def _submit(self, rows: list[np.ndarray] | bytearray) -> None:
+        """Let a thread join and encode the rows of whole chunks, or the text of one."""
+        n_rows = sum(len(part) for part in rows) if isinstance(rows, list) else self._chunk_rows
+        self._run(n_rows // self._chunk_rows, lambda: self._encode(rows))
 
     def _run(self, n_chunks: int, encode: Callable[[], EncodedRun]) -> None:
         """Let a thread of the pool write the next chunks."""
@@ -366,15 +366,18 @@ class ShardedArray:
         self._n_runs += 1
         self._n_chunks += n_chunks
 
-    def _encode(self, chunks: np.ndarray | bytearray) -> EncodedRun:
+    def _encode(self, rows: list[np.ndarray] | bytearray) -> EncodedRun:
+        chunks: Any = rows
+        if isinstance(rows, list):
+            chunks = rows[0] if len(rows) == 1 else np.concatenate(rows)
         # The import of Numba takes longer than a small chunk.
         is_large = len(chunks) > self._chunk_rows or len(chunks) * self._row_bytes >= _LARGE_BYTES
-        if isinstance(chunks, np.ndarray) and is_large:
+        if is_large and not self._is_text:
             if encode := self._compression.run_encoder():
                 return EncodedRun(*encode(chunks, self._chunk_rows * self._row_bytes))
             if len(chunks) > self._chunk_rows:
                 raise RuntimeError("several chunks without an encoder of runs")
-        if isinstance(chunks, bytearray):
+        if self._is_text:
             chunks = self._chunk_rows.to_bytes(_VLEN_HEADER, "little") + chunks
         encoded = self._encoder.encode(chunks)
         encoded += crc32c(encoded).to_bytes(CHECKSUM_BYTES, "little")
