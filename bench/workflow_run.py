@@ -71,7 +71,7 @@ def run_workflow(
     plates: list[Path],
     *,
     jobs: int,
-    subset: int,
+    subset: int | None,
     again: bool = False,
     options: Sequence[str] = (),
     **settings: object,
@@ -83,7 +83,7 @@ def run_workflow(
     jobs
         Cores for Snakemake.
     subset
-        Cells of the UMAP.
+        Cells of the UMAP; None: those of the settings.
     again
         Run what changed; otherwise everything.
     options
@@ -96,7 +96,7 @@ def run_workflow(
     sheet.write_text("\n".join(["plate\tpath", *rows, ""]))
     config = {
         "plates": "plates.tsv",
-        "subset": {"n_cells": subset},
+        **({"subset": {"n_cells": subset}} if subset else {}),
         **settings,
     }
     (folder / "config.json").write_text(json.dumps(config))

@@ -2,6 +2,8 @@
 
     python bench/gpu/workflow.py FOLDER --plates 6 --cells 1000000              # one GPU
     python bench/gpu/workflow.py FOLDER --plates 6 --cells 1000000 --backend cpu
+    python bench/gpu/workflow.py FOLDER --plates 1 --cells 11441407 --genes 45854 \
+        --preset config/cell-atlas-11m.yaml
 
 From the plates' files to components, clusters, and a map of all cells, with the report. Makes
 --sources gzip plates in Tahoe's layout in FOLDER (by make_plate.py, on the GPU), copies them
@@ -25,6 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
 from harness import ROOT, head
 from run_side import publish
 from workflow_run import QC, expected_time, run_workflow
@@ -55,6 +58,7 @@ def main() -> None:
         help="marker genes, explore.html and by_gene.zarr, too",
     )
     parser.add_argument("--budget", default="auto", help="block budget of the jobs")
+    parser.add_argument("--preset", type=Path, help="config to run, instead of these settings")
     parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
@@ -67,13 +71,19 @@ def main() -> None:
         "map": {"cells": args.map},
         "compute": {"block_budget": args.budget},
     }
+    if args.preset:
+        # Without its plates, and without its cluster of several GPUs.
+        compute = {"backend": args.backend, "compute": {"block_budget": args.budget}}
+        settings = yaml.safe_load(args.preset.read_text()) | compute
+        del settings["plates"], settings["outdir"]
+        args.subset = None
     if not args.all_results:
         settings |= {"markers": {"by": []}, "explore": {"page": False}, "by_gene": False}
     profile = ROOT / "profiles" / ("local-gpu" if args.backend == "gpu" else "default")
     run = {"jobs": cores, "options": ["--profile", str(profile)]}
-    few = plates_of(args.folder / "few", 2, FEW_CELLS, args)
+    few = plates_of(args.folder / "few", min(2, args.plates), FEW_CELLS, args)
     compiling = settings | {"pca": {"n_comps": 50}}
-    run_workflow(args.folder / "few", few, subset=FEW_SAMPLED, **run, **compiling)
+    run_workflow(args.folder / "few", few, subset=args.subset and FEW_SAMPLED, **run, **compiling)
     plates = plates_of(args.folder / "plates", args.sources, args.cells, args)
     # The sheet refuses two rows with one file.
     for number in range(len(plates), args.plates):
