@@ -165,12 +165,10 @@ def load_plate(
             check_obs(obs)
         mt = _mitochondrial(as_given, mt_prefix, gene_names, mt_bound, notices)
 
-        tally = _LoadStatistics(counts.shape[1])
         of_kept = PlateMoments(kept_cells(obs)) if kept_cells else None
+        tally = _LoadStatistics(counts.shape[1], of_kept)
         rounded = RoundedValues(rounds=fractional == "round")
-        checked = partial(
-            _checked_blocks, counts, budget, obs, genes, mt, tally, of_kept, notices, rounded
-        )
+        checked = partial(_checked_blocks, counts, budget, obs, genes, mt, tally, notices, rounded)
         with (
             CsrWriter(out, n_vars=counts.shape[1]) as writer,
             obs.writing(writer.folder / "obs", deferred_columns=METRICS) as finish_obs,
@@ -180,9 +178,7 @@ def load_plate(
             for block in blocks:
                 finish_obs.check()  # not after hours
                 writer.append_checked(block.counts, block.indices, block.highest)
-                n_genes = np.diff(block.indptr)
-                writer.append_rows(n_genes)
-                tally.add(block, n_genes)
+                writer.append_rows(tally.add(block))
             tally.tell(counts.matrix.key, notices, rounded)
             cell_metrics, gene_metrics = tally.cell_metrics(), tally.gene_metrics(mt)
             _note_replaced("obs", obs.columns, cell_metrics, notices)
@@ -218,7 +214,8 @@ class _LoadStatistics:
     the blocks.
     """
 
-    def __init__(self, n_genes: int) -> None:
+    def __init__(self, n_genes: int, of_kept: PlateMoments | None) -> None:
+        self._of_kept = of_kept
         self.totals: list[np.ndarray] = []
         self.masked: list[np.ndarray] = []
         self.n_genes: list[np.ndarray] = []
@@ -226,13 +223,16 @@ class _LoadStatistics:
         self._lock = Lock()
         self.n_values = self.max_count = self.n_unsorted = self.n_zeros = 0
 
-    def add_genes(self, block: CheckedCounts) -> None:
-        """Add the sums of genes of any block."""
+    def add_genes(self, number: int, first: int, block: CheckedCounts) -> None:
+        """Add the sums of genes of a block, whose first cell is ``first`` of the plate."""
         with self._lock:
             self.per_gene += block.per_gene
+        if self._of_kept:
+            self._of_kept.add(number, first, block)
 
-    def add(self, block: CheckedCounts, n_genes: np.ndarray) -> None:
-        """Count a block that follows those before, with these numbers of genes per cell."""
+    def add(self, block: CheckedCounts) -> np.ndarray:
+        """Count a block that follows those before; returns the genes per cell."""
+        n_genes = np.diff(block.indptr)
         self.totals.append(block.totals)
         self.masked.append(block.masked)
         self.n_genes.append(n_genes)
@@ -240,6 +240,7 @@ class _LoadStatistics:
         self.max_count = max(self.max_count, block.highest)
         self.n_unsorted += block.n_unsorted
         self.n_zeros += block.n_zeros
+        return n_genes
 
     @property
     def n_stored(self) -> int:
@@ -351,7 +352,6 @@ def _checked_blocks(
     genes: pd.Index,
     mt: np.ndarray,
     tally: _LoadStatistics,
-    of_kept: PlateMoments | None,
     notices: _Notices,
     rounded: RoundedValues,
     pool: ThreadPoolExecutor,
@@ -367,9 +367,7 @@ def _checked_blocks(
         width = max(width, block.counts.dtype)
         if block.problem:
             raise InputError(_sentence(counts, block.problem, cut[i][0], cells, genes))
-        tally.add_genes(block)
-        if of_kept:
-            of_kept.add(i, cut[i][0], block)
+        tally.add_genes(i, cut[i][0], block)
         return block
 
     blocks = map_in_order(checked, len(cut), pool=pool)
