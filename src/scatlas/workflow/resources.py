@@ -111,6 +111,8 @@ SORTED_BYTES = 8
 THREADS_SIDE_BY_SIDE = 4
 # At most this number, where they save a round of the jobs or occupy cores that would be idle.
 MAX_THREADS_SIDE_BY_SIDE = 6
+# Threads that keep a GPU busy which shares the cores with other GPUs or jobs.
+GPU_THREADS = 8
 
 # Values of a small plate: one or two seconds per step on one core. Its minutes per step are few,
 # because the time of a cluster job is the sum of those of its steps.
@@ -471,14 +473,21 @@ class Estimates:
         else:
             values = self.plate(plate).values if plate else self.atlas.values * SELECTED_SHARE
         gpu, beside = self.gpus(rule, plate) > 0, bool(plate) and len(self._plates) > 1
-        threads = block_threads(self._budget, values, gpu=gpu)
+        # On a cluster a node often has eight cores per GPU.
+        threads = block_threads(self._budget, values, gpu=gpu and self._cores is None)
         if self._jobs_per_gpu > 1 and self._cluster_gpus == 1:
             shares_cores = beside
         else:  # a GPU without other jobs; a given budget asks for its threads
             shares_cores = beside and not gpu and self._budget is None
         if not shares_cores:
             return threads
-        most = THREADS_SIDE_BY_SIDE if gpu else threads_side_by_side(len(self._plates), self._cores)
+        if not gpu:
+            most = threads_side_by_side(len(self._plates), self._cores)
+        elif rule == "select_genes":  # all plates are loaded, so that only jobs on the GPU run
+            own = (self._cores or 0) // self._jobs_per_gpu
+            most = min(max(own, THREADS_SIDE_BY_SIDE), GPU_THREADS)
+        else:
+            most = THREADS_SIDE_BY_SIDE
         return min(threads, most)
 
     def disk(self, rule: str, plate: str | None = None) -> int:
@@ -600,11 +609,11 @@ def block_threads(
     values
         Stored values to read; a plate of few blocks occupies few threads.
     gpu
-        Whether a GPU computes: then threads only read, and eight keep it busy.
+        Whether a GPU computes, and few cores are there for it: eight threads keep it busy.
     """
     block = block_bytes(budget or DEFAULT_BUDGET)
     fit = budget // block - 1 if budget else 16
-    wanted = 8 if gpu else max(4, fit if fit > 7 else 0)
+    wanted = GPU_THREADS if gpu else max(4, fit if fit > 7 else 0)
     blocks = wanted if values is None else int(8 * values / block) + 1
     return int(min(wanted, max(blocks, 2)))
 

@@ -114,9 +114,11 @@ def test_plates_side_by_side_are_done_in_few_rounds(n_plates: int, cores: int, t
     plates = [Plate(plate=f"p{i}", path="x.h5ad", n_cells=1_000_000) for i in range(n_plates)]
     estimates = Estimates(load({"backend": "cpu"}), plates, cores=cores)
     assert estimates.threads("load", "p0") == threads
-    # Two GPU jobs at once, whatever the cores.
+    # Two GPU jobs at once, beside others that load plates; these are done before `select_genes`.
     shared = Estimates(load({"backend": "gpu"}), plates, jobs_per_gpu=2, cores=cores)
-    assert shared.threads("select_genes", "p0") == 4
+    assert shared.threads("hvg", "p0") == 4
+    assert shared.threads("select_genes", "p0") == (8 if cores in (16, 64) else 4)
+    assert shared.threads("pca") == (8 if cores is None else 16)
 
 
 def test_memory_follows_from_the_budget_and_not_from_the_counts():
