@@ -18,7 +18,7 @@ from tests.helpers.fuzz_cases import Cases, Outcome, Result, base_of
 pytestmark = pytest.mark.slow
 
 # Each base as often as any other.
-SEEDS = range(50_000, 50_000 + 12 * len(BASES))
+SEEDS = range(50_000, 50_000 + 8 * len(BASES))
 # A loop in libhdf5, a crash in its Blosc plugin, chunks sought in a wrong place.
 DEFECTS_OF_THE_PAST = (30_001_502, 30_003_366, 20_261_477)
 

@@ -80,7 +80,7 @@ def holes(path: Path) -> bool:
         return any(a.chunks and a.id.get_num_chunks() < -(-a.size // a.chunks[0]) for a in arrays)
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     layout=layouts(),
     x=matrices(),
