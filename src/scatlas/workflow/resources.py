@@ -106,8 +106,7 @@ SORTED_BYTES = 8
 
 # Threads of a job of a plate if there are several plates: four jobs fill 16 cores, two on a GPU and
 # two that load plates where there is one. More threads per job would gain less than more jobs: a
-# value costs load 29 ns of each of two threads and 52 ns of each of eight, and select_genes takes
-# as long with eight as with two (bench/results: scaling-2026-11-23, gpu-workflow-2026-11-25).
+# value costs load 29 ns of each of two threads and 52 ns of each of eight (scaling-2026-11-23).
 THREADS_SIDE_BY_SIDE = 4
 # At most this number, where they save a round of the jobs or occupy cores that would be idle.
 MAX_THREADS_SIDE_BY_SIDE = 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import dask
@@ -173,3 +174,21 @@ def test_map_blocks_passes_each_block_its_rows():
     np.testing.assert_allclose(
         got.compute().toarray(), _matrix().toarray() * factors[:, None], rtol=1e-6
     )
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_pool_of_the_consumer_computes_the_blocks(fails):
+    with ThreadPoolExecutor(2, "own") as pool:
+
+        def work(i: int) -> tuple[int, str]:
+            if fails and i == 5:
+                raise ValueError("block 5")
+            return i, threading.current_thread().name.partition("_")[0]
+
+        found = blocks.map_in_order(work, 9, pool=pool)
+        if fails:
+            with pytest.raises(ValueError, match="block 5"):
+                list(found)
+        else:
+            assert list(found) == [(i, "own") for i in range(9)]
+        assert pool.submit(int).result() == 0  # it goes on

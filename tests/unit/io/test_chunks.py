@@ -254,6 +254,40 @@ def test_shared_chunks_are_decoded_once_for_concurrent_callers():
     assert not cache._entries
 
 
+def test_a_block_does_not_wait_for_the_block_before_it_first(tmp_path, monkeypatch):
+    """Else a thread would wait for another that waits, and large chunks be decoded one by one."""
+    group = zarr.open_group(tmp_path / "x.zarr", mode="w")
+    values = np.arange(30, dtype=np.int32)
+    group.create_array("x", data=values, chunks=(10,))
+    array = open_store(tmp_path / "x.zarr")["x"].chunked_array
+    begun, decoded = threading.Event(), threading.Event()
+    read_chunk = chunk_reader._read_chunk
+
+    def slow(array: object, chunk: int) -> np.ndarray:
+        if chunk == 1:  # the first thread decodes it until the second has decoded the next
+            begun.set()
+            assert decoded.wait(20), "the second thread waits"
+        found = read_chunk(array, chunk)
+        if chunk == 2:
+            decoded.set()
+        return found
+
+    monkeypatch.setattr(chunk_reader, "_read_chunk", slow)
+
+    def read(begin: int, end: int) -> np.ndarray:
+        readers = (2, 2) if begin else (1, 2)
+        return chunk_reader.read_values(
+            array, begin, end, dtype=np.int32, owner="x", edge_readers=readers
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(read, 0, 15)
+        assert begun.wait(20)
+        second = pool.submit(read, 15, 25)
+        np.testing.assert_array_equal(second.result(), values[15:25])
+        np.testing.assert_array_equal(first.result(), values[:15])
+
+
 def test_shared_chunks_raise_an_error_in_each_caller_and_forget_it():
     cache = SharedChunkCache()
 

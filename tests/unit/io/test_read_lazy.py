@@ -245,6 +245,21 @@ def shorten(path: Path) -> None:
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
+def test_one_thread_at_a_time_looks_for_changes(tmp_path, monkeypatch):
+    """The others read on: a list of all files per block and thread takes longer than the block."""
+    path = write(example(9, 4), tmp_path, "zarr3")
+    store, looks = Store.find(path), []
+
+    def look(*args: object) -> str:
+        looks.append(args)
+        store.check_unchanged()  # as another thread does meanwhile
+        return store.stamp
+
+    monkeypatch.setattr("scatlas.io.files.anndata_file._local_stamp", look)
+    store.check_unchanged()
+    assert len(looks) == 1
+
+
 def rename(path: Path) -> None:
     path.rename(path.with_name("other"))
 

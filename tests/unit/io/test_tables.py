@@ -421,6 +421,33 @@ def test_names_that_are_no_text(tmp_path, kind, names):
     assert list(actual.index[:1]) == [str(pd.Index(names).astype(str)[0])]
 
 
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("n_gaps", [0, 1])
+def test_names_with_a_mask_need_python_strings_for_gaps_alone(tmp_path, monkeypatch, kind, n_gaps):
+    """AnnData writes text of pandas with a mask. Names of a large table are not decoded."""
+    names = pd.array([f"cµ{i}" for i in range(N)], "string")
+    names[:n_gaps] = pd.NA
+    path = write(pd.DataFrame({"k": 1}, index=[f"c{i}" for i in range(N)]), tmp_path, kind)
+    with (
+        opened(path) as root,
+        ad.settings.override(allow_write_nullable_strings=True),
+        warnings.catch_warnings(action="ignore"),
+    ):
+        del root["obs/_index"]
+        write_elem(root["obs"], "_index", names)
+        if kind != "h5ad":
+            zarr.consolidate_metadata(path)
+    monkeypatch.setattr("scatlas.io.tables.table._MAX_CACHED_NAMES", 0)
+    decoded = []
+    encode = EncodedText.encode
+    monkeypatch.setattr(EncodedText, "encode", lambda text: decoded.append(text) or encode(text))
+    with open_tables(path) as (table, _):
+        actual = stored(tmp_path / "o.zarr", N, table.write)
+    assert list(actual.index) == list(pd.Index(names).astype(str))
+    if kind == "zarr3":  # in the others Python reads such text
+        assert bool(decoded) == bool(n_gaps)
+
+
 @quiet
 def test_names_that_are_read_whole(tmp_path):
     obs = pd.DataFrame({"k": 1}, index=[f"c{i}" for i in range(N)])
