@@ -472,8 +472,9 @@ class Estimates:
         else:
             values = self.plate(plate).values if plate else self.atlas.values * SELECTED_SHARE
         gpu, beside = self.gpus(rule, plate) > 0, bool(plate) and len(self._plates) > 1
-        # On a cluster a node often has eight cores per GPU.
-        threads = block_threads(self._budget, values, gpu=gpu and self._cores is None)
+        # On a cluster a node often has eight cores per GPU; beside `hvg` other plates are loaded.
+        few = gpu and (self._cores is None or rule == "hvg")
+        threads = block_threads(self._budget, values, gpu=few)
         if self._jobs_per_gpu > 1 and self._cluster_gpus == 1:
             shares_cores = beside
         else:  # a GPU without other jobs; a given budget asks for its threads
