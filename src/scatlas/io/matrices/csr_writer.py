@@ -216,7 +216,7 @@ class CsrWriter:
     def append_checked(self, data: np.ndarray, indices: np.ndarray, highest: int = 0) -> None:
         """As :meth:`append_values`, for values that need no check.
 
-        Neither array may change before the store is complete: whole chunks are not copied.
+        Neither array may change before the store is complete: they are not copied.
 
         Parameters
         ----------

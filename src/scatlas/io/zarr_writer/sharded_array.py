@@ -201,8 +201,8 @@ class ShardedArray:
         values
             Numbers, cast to the type of the array if necessary; text as ``str`` or encoded.
         copy
-            False if the values do not change before the array is closed, which saves copying
-            whole chunks.
+            False if the values do not change before the array is closed; they stay in memory until
+            the chunks that hold them are written.
         """
         numbers: Any = values
         is_final = not (copy or self._is_text) and numbers.dtype == self.dtype
