@@ -12,7 +12,7 @@ from scatlas.tl import leiden as find_clusters
 from scatlas.workflow import script
 from scatlas.workflow.config.cli_options import add_options, from_options
 from scatlas.workflow.config.sections import Leiden
-from scatlas.workflow.sample import join_sample, read_sample
+from scatlas.workflow.sample import add_graph, read_sample
 from scatlas.workflow.sample_size import IGRAPH_CELLS
 
 logger = logging.getLogger("scatlas")
@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> None:
     options = from_options(args, Leiden)
     with script.run_script(args, outputs=[args.leiden]) as facts:
         adata = read_sample(args.subset, obsm="X_pca")
-        join_sample(adata, args.neighbors)
+        add_graph(adata, args.neighbors)
         # It works where the components are.
         adata.obsm["X_pca"] = on_backend(adata.obsm["X_pca"])
         find_clusters(

@@ -11,7 +11,7 @@ from scatlas.tl import umap as draw
 from scatlas.workflow import script
 from scatlas.workflow.config.cli_options import add_options, from_options
 from scatlas.workflow.config.sections import UMAP
-from scatlas.workflow.sample import join_sample, read_sample
+from scatlas.workflow.sample import add_graph, read_sample
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> None:
     options = from_options(args, UMAP)
     with script.run_script(args, outputs=[args.umap]) as facts:
         adata = read_sample(args.subset, obsm="X_pca")
-        join_sample(adata, args.neighbors)
+        add_graph(adata, args.neighbors)
         # It works where the components are.
         adata.obsm["X_pca"] = on_backend(adata.obsm["X_pca"])
         draw(adata, min_dist=options.min_dist, random_state=args.seed)

@@ -65,7 +65,9 @@ def fetch() -> Path:
             last = (done.stderr.strip() or "pip says nothing").splitlines()[-1]
             raise UnavailableError(f"pip did not fetch the source of scanpy {wanted}: {last}")
         with tarfile.open(archives[0]) as archive:
-            archive.extractall(Path(folder) / "unpacked", filter="data")
+            # Python 3.11.2 of Debian 12 has no filters.
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)
+            archive.extractall(Path(folder) / "unpacked")
         (unpacked,) = (Path(folder) / "unpacked").iterdir()
         try:
             unpacked.rename(target)

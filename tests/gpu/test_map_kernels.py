@@ -11,10 +11,16 @@ import scipy.sparse as sp
 cp = pytest.importorskip("cupy")
 
 import scatlas as sa  # noqa: E402
-from scatlas.kernels.graphs import layout_cpu, layout_gpu  # noqa: E402
+from scatlas.kernels.graphs import (  # noqa: E402
+    diffusion_cpu,
+    diffusion_gpu,
+    layout_cpu,
+    layout_gpu,
+)
 from scatlas.matrix import (  # noqa: E402
     cell_map,
     communities,
+    graph_eigenvectors,
     inverted_lists,
     inverted_lists_gpu,
     knn,
@@ -238,6 +244,40 @@ def test_map_of_all_cells():
     for name in ("leiden_share", "map_distance"):
         np.testing.assert_allclose(gpu[1][name], cpu[1][name], rtol=1e-5)
     assert (gpu[1]["leiden"] == cpu[1]["leiden"]).mean() > 0.999
+
+
+@pytest.mark.parametrize("index_dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("weight_dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n_blocks", [1, 2])
+def test_steps_of_filters_have_the_same_bits(index_dtype, weight_dtype, n_blocks):
+    rng = np.random.default_rng(0)
+    n = 3001
+    graph = sp.random(n, n, 0.005, format="csr", dtype=weight_dtype, rng=rng) + sp.eye(n)
+    edges = (
+        graph.indptr.astype(np.int64),
+        graph.indices.astype(index_dtype),
+        graph.data.astype(weight_dtype),
+    )
+    degrees = rng.random(n) + 1
+    vectors, before = rng.normal(size=(2, n_blocks, n, diffusion_cpu.WIDTH))
+    on_device = cp.asarray(vectors), cp.asarray(before)
+    edges_there, degrees_there = tuple(map(cp.asarray, edges)), cp.asarray(degrees)
+    factors = (2.7, -0.3, 1.0)
+    diffusion_cpu.run_step(vectors, before, before, edges, degrees, factors, (0, n))
+    diffusion_gpu.run_step(*on_device, on_device[1], edges_there, degrees_there, factors)
+    np.testing.assert_array_equal(on_device[1].get(), before)
+
+
+def test_eigenvectors_of_a_graph():
+    cpu = annotated(points(20_000, 30))
+    sa.pp.neighbors(cpu, n_pcs=20)
+    graph = cpu.obsp["connectivities"]
+    expected = graph_eigenvectors.eigenvectors(graph, 3, tolerance=1e-8)
+    runs = [
+        graph_eigenvectors.eigenvectors(graph, 3, tolerance=1e-8, put=cp.asarray) for _ in range(2)
+    ]
+    np.testing.assert_array_equal(*runs)
+    np.testing.assert_allclose(np.abs((runs[0] * expected).sum(axis=0)), 1, atol=1e-9)
 
 
 @pytest.mark.parametrize("transformer", [None, "sklearn", "ivf"])

@@ -100,7 +100,7 @@ rule umap:
         small_atlas
     conda:
         "../../envs/cpu.yaml"
-    threads: 4
+    threads: threads_for("umap")
     resources:
         **device("umap"),
         mem_mb=memory("umap"),
@@ -139,7 +139,7 @@ rule leiden:
         small_atlas
     conda:
         "../../envs/cpu.yaml"
-    threads: 1
+    threads: threads_for("leiden")
     resources:
         **device("leiden"),
         mem_mb=memory("leiden"),
@@ -182,7 +182,7 @@ rule embedding:
         small_atlas
     conda:
         "../../envs/cpu.yaml"
-    threads: 1
+    threads: threads_for("embedding")
     resources:
         **device("embedding"),
         mem_mb=memory("embedding"),

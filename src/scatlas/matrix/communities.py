@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.csgraph import connected_components
 
 from scatlas import blocks
 from scatlas.arrays.kinds import is_gpu
 from scatlas.kernels.dispatch import kernels_for
 from scatlas.kernels.graphs.communities_cpu import Communities, Edges, sweep
+from scatlas.kernels.graphs.edges_cpu import (
+    add_transposed,
+    count_merged,
+    fill_merged,
+    find_parts,
+    list_members,
+)
 from scatlas.matrix.cell_blocks import over_cells
 
 if TYPE_CHECKING:
@@ -66,18 +72,17 @@ def leiden(
     int64 ``[n]``, numbers from 0. Weights are multiples of 2**-20 of the largest one, sums of them
     exact: the result depends on the graph and the arguments alone.
     """
-    whole = sp.csr_matrix(graph, dtype=np.float64)
-    whole = (whole + whole.T).tocsr()
-    weights = np.rint(whole.data * (_SCALE / max(whole.data.max(initial=0), 1e-300)))
-    whole = sp.csr_matrix((weights.astype(np.int64), whole.indices, whole.indptr), whole.shape)
-    edges, degrees = _edges(whole), np.asarray(whole.sum(axis=1)).ravel()
+    edges = _whole_edges(graph)
+    degrees = np.diff(np.concatenate([[0], np.cumsum(edges.weights)])[edges.indptr])
     penalty = resolution / max(1, int(degrees.sum()))
     search = _Search(penalty, seed, itertools.count(), put)
     best, highest = np.arange(degrees.size), -np.inf
     for _ in itertools.count() if n_iterations < 0 else range(n_iterations):
         labels = _iterate(edges, degrees, best, search)
-        labels = _split(edges, labels)
-        quality = _quality(edges, degrees, labels, penalty)
+        # A community in several parts is split.
+        labels, n, inside = find_parts(edges, labels)
+        totals = _sums(degrees, labels, n).astype(np.float64)
+        quality = float(inside) - penalty * float((totals**2).sum())
         gain = quality - highest
         if gain > 0:
             best, highest = labels, quality
@@ -105,10 +110,7 @@ def _iterate(edges: Edges, degrees: Ints, labels: Ints, search: _Search) -> Ints
         n = int(refined.max(initial=-1)) + 1
         if n == degrees.size:
             return labels[node]
-        rows = np.arange(degrees.size)
-        members = sp.csr_matrix((np.ones_like(rows), (refined, rows)), (n, rows.size))
-        parts = sp.csr_matrix((edges.weights, edges.indices, edges.indptr), (rows.size,) * 2)
-        edges, degrees = _edges((members @ parts @ members.T).tocsr()), members @ degrees
+        edges, degrees = _merge(edges, refined, n), _sums(degrees, refined, n)
         node = refined[node]
         of_part = np.empty(n, np.int64)
         of_part[refined] = labels
@@ -126,9 +128,8 @@ def _optimise(
 ) -> Ints:
     """Communities after local moves."""
     n = degrees.size
-    totals, sizes = np.zeros(n, np.int64), np.bincount(labels, minlength=n)
-    np.add.at(totals, labels, degrees)
-    communities = Communities(labels.copy(), totals, sizes)
+    sizes = np.bincount(labels, minlength=n)
+    communities = Communities(labels.copy(), _sums(degrees, labels, n), sizes)
     if n <= _SWEEP_UP_TO:
         for _ in range(_MAX_ROUNDS):
             state = edges, degrees, communities, within
@@ -163,33 +164,44 @@ def _optimise(
     return found
 
 
-def _edges(graph: sp.csr_matrix) -> Edges:
+def _whole_edges(graph: sp.csr_matrix) -> Edges:
+    """Sums of the weights in both directions, as multiples of the largest one's part."""
+    if graph.has_canonical_format:
+        both = np.empty(graph.nnz)
+        parts = graph.indptr, graph.indices, graph.data
+        complete = []
+        with over_cells(graph.shape[0]) as call:
+            call(lambda rows: complete.append(add_transposed(parts, both, rows)))
+    if not graph.has_canonical_format or not all(complete):
+        graph = sp.csr_matrix(graph, dtype=np.float64)
+        graph = (graph + graph.T).tocsr()
+        both = graph.data
+    weights = np.rint(both * (_SCALE / max(both.max(initial=0), 1e-300)))
     indptr, indices = graph.indptr.astype(np.int64), graph.indices.astype(np.int64)
-    return Edges(indptr, indices, graph.data)
+    return Edges(indptr, indices, weights.astype(np.int64))
+
+
+def _merge(edges: Edges, groups: Ints, n_groups: int) -> Edges:
+    """Graph of groups of nodes: sums of their edges."""
+    members = list_members(groups, n_groups)
+    n_edges = np.empty(n_groups, np.int64)
+    with over_cells(n_groups) as call:
+        call(partial(count_merged, edges, groups, members, n_edges))
+        indptr = np.concatenate([[0], np.cumsum(n_edges)])
+        merged = Edges(indptr, *np.empty((2, indptr[-1]), np.int64))
+        call(partial(fill_merged, edges, groups, members, merged))
+    return merged
 
 
 def _number(labels: Ints) -> Ints:
-    """Labels numbered from 0, without gaps."""
-    return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+    """Labels below their number, numbered from 0, without gaps."""
+    is_used = np.zeros(labels.size, np.int64)
+    is_used[labels] = 1
+    return (np.cumsum(is_used) - 1)[labels]
 
 
-def _inside(edges: Edges, labels: Ints) -> sp.csr_matrix:
-    """Edges within communities."""
-    rows = np.repeat(labels, np.diff(edges.indptr))
-    weights = edges.weights * (rows == labels[edges.indices])
-    inside = sp.csr_matrix((weights, edges.indices, edges.indptr), (labels.size,) * 2)
-    inside.eliminate_zeros()
-    return inside
-
-
-def _split(edges: Edges, labels: Ints) -> Ints:
-    """Communities, each connected."""
-    return connected_components(_inside(edges, labels), directed=False)[1].astype(np.int64)
-
-
-def _quality(edges: Edges, degrees: Ints, labels: Ints, penalty: float) -> float:
-    """Modularity, up to a factor: from exact sums."""
-    totals = np.zeros(labels.max(initial=-1) + 1, np.int64)
-    np.add.at(totals, labels, degrees)
-    expected = penalty * float((totals.astype(np.float64) ** 2).sum())
-    return float(_inside(edges, labels).data.sum()) - expected
+def _sums(values: Ints, groups: Ints, n_groups: int) -> Ints:
+    """Sum of the values of each group."""
+    sums = np.zeros(n_groups, np.int64)
+    np.add.at(sums, groups, values)
+    return sums

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas.kernels.graphs.diffusion_cpu import WIDTH, run_step
+from scatlas import blocks
+from scatlas.arrays.kinds import is_gpu
+from scatlas.kernels.dispatch import kernels_for
+from scatlas.kernels.graphs.diffusion_cpu import WIDTH
 from scatlas.matrix.cell_blocks import over_cells
 
 if TYPE_CHECKING:
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
     import scipy.sparse as sp
 
-    from scatlas.arrays.array_types import Floats
+    from scatlas.arrays.array_types import Array, Floats
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +31,13 @@ _EXTRA = 3
 _FIRST_CUT = 0.5
 
 
-def eigenvectors(graph: sp.csr_matrix, n: int, *, tolerance: float) -> Floats:
+def eigenvectors(
+    graph: sp.csr_matrix,
+    n: int,
+    *,
+    tolerance: float,
+    put: Callable[[Array], Array] = np.asarray,
+) -> Floats:
     """Eigenvectors of the `n` largest eigenvalues of ``D^-1/2 A D^-1/2``, the largest first.
 
     Zhou, Saad, Tiago, Chelikowsky (2006), J. Comput. Phys. 219, algorithm 4.1: a polynomial of the
@@ -44,6 +53,8 @@ def eigenvectors(graph: sp.csr_matrix, n: int, *, tolerance: float) -> Floats:
         Number of eigenvectors, at most a tenth of the cells.
     tolerance
         Largest norm of ``D^-1/2 A D^-1/2 v - eigenvalue * v``.
+    put
+        Where to compute: ``cupy.asarray`` for a GPU, which agrees with the CPU to rounding.
 
     Returns
     -------
@@ -52,16 +63,19 @@ def eigenvectors(graph: sp.csr_matrix, n: int, *, tolerance: float) -> Floats:
     tolerance, which is logged, the vectors still vary little between neighbours.
     """
     n_cells = graph.shape[0]
-    degrees = np.asarray(graph.sum(axis=1, dtype=np.float64)).ravel()
+    degrees = put(np.asarray(graph.sum(axis=1, dtype=np.float64)).ravel())
     root = np.sqrt(degrees)[:, None]
-    vectors = np.random.default_rng(0).standard_normal((n_cells, -(-(n + _EXTRA) // WIDTH) * WIDTH))
+    width = -(-(n + _EXTRA) // WIDTH) * WIDTH
+    vectors = put(np.random.default_rng(0).standard_normal((n_cells, width)))
     vectors[:, :1] = root
-    edges = graph.indptr.astype(np.int64, copy=False), graph.indices, graph.data
-    with over_cells(n_cells) as call:
+    edges = put(graph.indptr.astype(np.int64, copy=False)), put(graph.indices), put(graph.data)
+    run_step = kernels_for("graphs.diffusion", degrees).run_step
+    with over_cells(n_cells) as over_blocks:
+        call: Callable[..., Any] = (lambda task: task()) if is_gpu(degrees) else over_blocks
 
         def step(
-            now: Floats, before: Floats, factor: float = 1.0, shift: float = 0.0, minus: float = 0.0
-        ) -> Floats:
+            now: Array, before: Array, factor: float = 1.0, shift: float = 0.0, minus: float = 0.0
+        ) -> Array:
             out = before if minus else np.empty_like(now)
             factors = factor, shift, minus
             call(partial(run_step, now, before, out, edges, degrees, factors))
@@ -72,24 +86,24 @@ def eigenvectors(graph: sp.csr_matrix, n: int, *, tolerance: float) -> Floats:
             basis, _ = np.linalg.qr(_filtered(vectors / root, cut, step) * root)
             scaled = _blocks(basis / root)
             product = _columns(step(scaled, scaled)) * root
-            projected = basis.T @ product
+            projected = blocks.on_host(basis.T @ product)
             values, rotation = np.linalg.eigh((projected + projected.T) / 2)
-            values, rotation = values[::-1], rotation[:, ::-1]
+            values, rotation = values[::-1], put(rotation[:, ::-1])
             vectors, cut = basis @ rotation, float(values[-1])
-            residuals = np.linalg.norm(product @ rotation - vectors * values, axis=0)[:n]
+            residuals = np.linalg.norm(product @ rotation - vectors * put(values), axis=0)[:n]
             if residuals.max() <= tolerance:
                 break
         else:
             logger.info(
                 "eigenvectors of the graph: residual %.1e after %d products, above %.1e",
-                *(residuals.max(), _MAX_FILTERS * _DEGREE, tolerance),
+                *(float(residuals.max()), _MAX_FILTERS * _DEGREE, tolerance),
             )
-    found = vectors[:, :n]
+    found = blocks.on_host(vectors[:, :n])
     largest = np.abs(found).argmax(axis=0)
     return found * np.where(found[largest, np.arange(n)] < 0, -1.0, 1.0)
 
 
-def _filtered(vectors: Floats, cut: float, step: Callable[..., Floats]) -> Floats:
+def _filtered(vectors: Array, cut: float, step: Callable[..., Array]) -> Array:
     """Vectors after a Chebyshev polynomial that is at most 1 for eigenvalues from -1 to `cut`."""
     half, middle = (cut + 1) / 2, (cut - 1) / 2
     before = _blocks(vectors)
@@ -99,12 +113,12 @@ def _filtered(vectors: Floats, cut: float, step: Callable[..., Floats]) -> Float
     return _columns(now)
 
 
-def _blocks(vectors: Floats) -> Floats:
+def _blocks(vectors: Array) -> Array:
     """``[n_cells, n]`` as ``[n / WIDTH, n_cells, WIDTH]``, the order of the kernel."""
     parts = vectors.reshape(vectors.shape[0], -1, WIDTH)
-    return np.ascontiguousarray(np.moveaxis(parts, 1, 0))
+    return np.moveaxis(parts, 1, 0).astype(np.float64, order="C", copy=False)
 
 
-def _columns(blocks: Floats) -> Floats:
+def _columns(parts: Array) -> Array:
     """Inverse of :func:`_blocks`."""
-    return np.moveaxis(blocks, 0, 1).reshape(blocks.shape[1], -1)
+    return np.moveaxis(parts, 0, 1).reshape(parts.shape[1], -1)

@@ -138,14 +138,15 @@ def leiden(
         edges = _edges(adjacency, directed=False)
         membership = _by_igraph(edges, resolution, args, seed=random_state, weighted=use_weights)
 
-    names = membership.astype(str).astype(object)
+    numbers = [str(number) for number in range(membership.max(initial=-1) + 1)]
+    found = pd.Categorical.from_codes(membership, numbers)
     if restrict_to is not None:
         key_added = "leiden_R" if key_added == "leiden" else key_added
         column, groups = restrict_to
-        within = names
         names = adata.obs[column].astype(str).to_numpy(object, copy=True)
-        names[chosen] = [f"{'-'.join(groups)},{name}" for name in within]
-    adata.obs[key_added] = pd.Categorical(names, categories=natsorted(set(names)))
+        names[chosen] = [f"{'-'.join(groups)},{name}" for name in found]
+        found = pd.Categorical(names, categories=natsorted(set(names)))
+    adata.obs[key_added] = found
     adata.uns[key_added] = {
         "params": {
             "resolution": resolution,

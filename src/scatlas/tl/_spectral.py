@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import inspect
 import logging
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackError, eigsh
 
+from scatlas.kernels.graphs.edges_cpu import find_parts
 from scatlas.matrix.graph_eigenvectors import eigenvectors
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def start(
     cells: Callable[[], np.ndarray | sp.csr_matrix],
     *,
     arpack_below: int,
+    put: Callable[[Any], Any] = np.asarray,
 ) -> np.ndarray:
     """Coordinates to start UMAP from, a little noise on them.
 
@@ -55,17 +57,21 @@ def start(
     arpack_below
         Number of cells from which Chebyshev filters replace ARPACK, umap-learn's choice below
         2,000,000 cells.
+    put
+        Where filters work: ``cupy.asarray`` for a GPU.
 
     Returns
     -------
     float32 [cells x n_components], largest coordinate 10.
     """
-    n_parts, labels = connected_components(graph, directed=False)
+    edges = graph.indptr, graph.indices, graph.data
+    labels, n_parts, _ = find_parts(edges, np.zeros(graph.shape[0], np.int8))
+    find = partial(_eigenvectors, state=state, arpack_below=arpack_below, put=put)
     if n_parts == 1:
-        where = _eigenvectors(graph, n_components, state, arpack_below)
+        where = find(graph, n_components)
     else:
         centres = _centres(n_parts, labels, n_components, cells)
-        where = _layouts_of_components(graph, labels, centres, state, arpack_below)
+        where = _layouts_of_components(graph, labels, centres, state, find)
     where = (where * (10.0 / np.abs(where).max())).astype(np.float32)
     return where + state.normal(scale=1e-4, size=where.shape).astype(np.float32)
 
@@ -103,27 +109,38 @@ def _layouts_of_components(
     labels: np.ndarray,
     centres: np.ndarray,
     state: np.random.RandomState,
-    arpack_below: int,
+    find: Callable[[sp.csr_matrix, int], np.ndarray],
 ) -> np.ndarray:
     """Each part's own eigenvectors, scaled to half the way to the nearest other part."""
     n_components = centres.shape[1]
     where = np.empty((graph.shape[0], n_components), np.float32)
-    for label, centre in enumerate(centres):
-        inside = labels == label
+    order = np.argsort(labels, kind="stable")
+    sizes = np.bincount(labels)
+    stops = np.cumsum(sizes)
+    place = np.empty_like(order)  # of a cell in its part
+    place[order] = np.arange(order.size) - np.repeat(stops - sizes, sizes)
+    for size, stop, centre in zip(sizes, stops, centres, strict=True):
+        inside = order[stop - size : stop]
         apart = np.linalg.norm(centres - centre, axis=1)
         radius = apart[apart > 0].min() / 2 if (apart > 0).any() else 1.0
-        size = int(inside.sum())
         if size < 2 * n_components or size <= n_components + 1:
             own = state.uniform(low=-radius, high=radius, size=(size, n_components))
         else:
-            own = _eigenvectors(graph[inside][:, inside], n_components, state, arpack_below)
+            # Not graph[inside][:, inside], which takes as long as the whole graph for each part.
+            rows = graph[inside]
+            edges = rows.data, place[rows.indices].astype(rows.indices.dtype), rows.indptr
+            own = find(sp.csr_matrix(edges, shape=(size, size)), n_components)
             own = own * (radius / np.abs(own).max())
         where[inside] = own + centre
     return where
 
 
 def _eigenvectors(
-    graph: sp.csr_matrix, n_components: int, state: np.random.RandomState, arpack_below: int
+    graph: sp.csr_matrix,
+    n_components: int,
+    state: np.random.RandomState,
+    arpack_below: int,
+    put: Callable[[Any], Any] = np.asarray,
 ) -> np.ndarray:
     """Eigenvectors 2 .. n_components + 1 of the normalised Laplacian I - D^-1/2 A D^-1/2.
 
@@ -135,7 +152,7 @@ def _eigenvectors(
     # Drawn in any case: the stream of random numbers stays umap-learn's.
     state.normal(size=(n_cells, k))
     if n_cells >= max(arpack_below, 10 * k):
-        return eigenvectors(graph, k, tolerance=_TOLERANCE)[:, 1:]
+        return eigenvectors(graph, k, tolerance=_TOLERANCE, put=put)[:, 1:]
     root = np.sqrt(np.asarray(graph.sum(axis=0)).ravel())
     scale = sp.diags_array(1.0 / root)
     laplacian = sp.eye_array(n_cells) - scale @ graph @ scale

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import numbers
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -118,8 +119,8 @@ def umap(
     With both methods, a graph in more than ``2 * n_components`` parts, whose start umap-learn
     leaves to chance, starts from the PCA of the parts' mean cells.
 
-    On the GPU the start is the CPU's, and a round is the CPU's to rounding, which the next ones
-    amplify: the picture differs in its details, and is the same on every run.
+    On the GPU the start and a round are the CPU's to rounding, which the next rounds amplify: the
+    picture differs in its details, and is the same on every run.
     """
     with from_extra():
         from sklearn.utils import check_random_state
@@ -151,19 +152,23 @@ def umap(
             adata, use_rep=params.get("use_rep"), n_pcs=params.get("n_pcs")
         )
 
-    below = _spectral.FAST_BELOW if method == "umap" else _spectral.UMAP_LEARN_BELOW
-    coordinates = _to_ten(_start(init, edges, n_components, state, cells, arpack_below=below))
+    put: Callable[[Any], Any] = np.asarray
+    below = _spectral.UMAP_LEARN_BELOW
     if method == "umap":
-        edges_of = edges.indptr, edges.indices, edges.data
+        below = _spectral.FAST_BELOW
         if works_on_gpu(adata, params):
             import cupy as cp
 
             logger.info("UMAP of %d cells: on the GPU", adata.n_obs)
-            indices = cp.asarray(edges.indices.astype(np.int32, copy=False))
-            edges_of = cp.asarray(edges.indptr), indices, cp.asarray(edges.data)
-            coordinates = cp.asarray(coordinates)
+            put = cp.asarray
+            edges.indices = edges.indices.astype(np.int32, copy=False)
+    start = partial(_spectral.start, cells=cells, arpack_below=below, put=put)
+    coordinates = _to_ten(_start(init, edges, n_components, state, start))
+    if method == "umap":
+        edges_of = put(edges.indptr), put(edges.indices), put(edges.data)
         seed = int(state.randint(2**63))
-        coordinates = blocks.on_host(lay_out(coordinates, edges_of, curve, seed=seed, **options))
+        found = lay_out(put(coordinates), edges_of, curve, seed=seed, **options)
+        coordinates = blocks.on_host(found)
     else:
         _in_order(coordinates, edges, curve, state, options)
     used: dict[str, Any] = dict(zip("ab", curve, strict=True))
@@ -196,16 +201,14 @@ def _start(
     edges: sp.csr_matrix,
     n_components: int,
     state: np.random.RandomState,
-    cells: Callable[[], np.ndarray | sp.csr_matrix],
-    *,
-    arpack_below: int,
+    spectral: Callable[..., np.ndarray],
 ) -> np.ndarray:
     """Where the cells start: as given, by the graph's eigenvectors, or anywhere."""
     if not isinstance(init, str):
         return _separate(init, state)
     if init == "spectral":
         with blas_on_one_thread():
-            return _spectral.start(edges, n_components, state, cells, arpack_below=arpack_below)
+            return spectral(edges, n_components, state)
     coordinates = state.uniform(low=-10.0, high=10.0, size=(edges.shape[0], n_components))
     return coordinates.astype(np.float32)
 

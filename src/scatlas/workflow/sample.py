@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 import anndata as ad
 import h5py
+import numpy as np
 import pandas as pd
 from anndata.io import read_elem
 
+from scatlas.io.files.hdf5_reading import decode, read_element
 from scatlas.io.files.hdf5_writing import create_hdf5
+from scatlas.io.tables.column import Column
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,22 +38,21 @@ def read_sample(path: Path, *, obsm: str) -> ad.AnnData:
     AnnData [cells x 0 genes].
     """
     with h5py.File(path, "r") as file:
-        names = read_elem(file["obs"][file["obs"].attrs["_index"]])
-        return ad.AnnData(obs=pd.DataFrame(index=names), obsm={obsm: read_elem(file["obsm"][obsm])})
+        column = Column.open(path, file["obs"], file["obs"].attrs["_index"])
+        names = column.take(np.arange(column.n_rows))
+        x = read_element(file["obsm"][obsm])
+    return ad.AnnData(obs=pd.DataFrame(index=names), obsm={obsm: x})
 
 
-def join_sample(adata: ad.AnnData, path: Path) -> None:
-    """Add the ``obs``, ``obsm``, ``obsp`` and ``uns`` of a step's file to the same cells."""
-    part = ad.read_h5ad(path)
-    for name in part.obs:
-        adata.obs[name] = part.obs[name]
-    adata.obsm.update(part.obsm)
-    adata.obsp.update(part.obsp)
-    adata.uns.update(part.uns)
+def add_graph(adata: ad.AnnData, path: Path) -> None:
+    """Add the weights and parameters of the neighbourhood graph in ``path`` to the same cells."""
+    with h5py.File(path, "r") as file:
+        adata.obsp["connectivities"] = read_element(file["obsp/connectivities"])
+        adata.uns["neighbors"] = read_elem(file["uns/neighbors"])
 
 
 def join_files(path: Path, subset: Path, parts: Iterable[Path]) -> None:
-    """Write the sample with what steps have added to it, as :func:`join_sample` does in memory.
+    """Write the sample with what steps have added to it in ``obs``, ``obsm``, ``obsp`` and ``uns``.
 
     HDF5 copies what is compressed as it is. The files are read before, because a copy keeps damage.
 
@@ -88,7 +91,6 @@ def _read_all(file: h5py.File) -> None:
 
     def read(_: str, node: h5py.Dataset | h5py.Group) -> None:
         if isinstance(node, h5py.Dataset) and node.chunks and node.size:
-            for chunk in node.iter_chunks():
-                node[chunk]
+            deque(decode(node), maxlen=0)
 
     file.visititems(read)

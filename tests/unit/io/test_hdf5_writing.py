@@ -55,6 +55,20 @@ def large() -> ad.AnnData:
     return new
 
 
+def test_text_of_many_values_stays_text(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(hdf5_writing, "_MOST_CATEGORIES", 50)
+    text = {"few": ["b", "a"] * 50, "half": [f"{i // 2}" for i in range(100)]}
+    text["many"] = [f"{max(i, 1)}" for i in range(100)]  # one value twice
+    names = pd.Index([f"c{i}" for i in range(100)])
+    adata = ad.AnnData(np.ones((100, 1), np.float32), obs=pd.DataFrame(text, index=names))
+    write_h5ad(tmp_path / "x.h5ad", adata)
+    found = ad.read_h5ad(tmp_path / "x.h5ad").obs
+    assert list(found["few"].cat.categories) == ["a", "b"]
+    assert list(found["half"].cat.categories) == [f"{i}" for i in range(50)]
+    assert not isinstance(found["many"].dtype, pd.CategoricalDtype)
+    assert [list(found[name]) for name in text] == list(text.values())
+
+
 def test_large_arrays_are_what_anndata_writes_with_any_threads(tmp_path: Path):
     for threads in (1, 3):
         with use_threads(threads):

@@ -24,6 +24,7 @@ import pytest
 from scatlas import blocks, tl
 from scatlas.kernels.graphs import (
     communities_cpu,
+    diffusion_cpu,
     layout_cpu,
     nearest_cpu,
     projection_cpu,
@@ -42,7 +43,7 @@ MODULES = [
     "scatlas.kernels.build.cuda",
     *(
         f"scatlas.kernels.graphs.{name}_gpu"
-        for name in ("nearest", "umap", "layout", "projection", "communities")
+        for name in ("nearest", "umap", "layout", "projection", "communities", "diffusion")
     ),
     "scatlas.matrix.inverted_lists_gpu",
 ]
@@ -250,7 +251,15 @@ def move(degrees: Any, state: Any, proposed: Any) -> int:
     return communities_cpu.move(np.asarray(degrees), state, np.asarray(proposed))
 
 
+def run_step(*args: Any) -> None:
+    vectors, before, out, _, n, *edges, degrees, factor, shift, minus = args
+    arrays = map(np.asarray, (vectors, before, out))
+    factors = factor, shift, minus
+    diffusion_cpu.run_step(*arrays, tuple(map(np.asarray, edges)), degrees, factors, (0, n))
+
+
 KERNELS = {
+    "graphs/diffusion": (run_step,),
     "graphs/nearest": (find_nearest, compare_all, add_by_label, inverse_lengths, scores_to),
     "graphs/umap": (memberships, count_edges, fill_edges, sort_rows),
     "graphs/projection": (vote, average, relative_distance),
@@ -348,6 +357,7 @@ def test_lists_and_neighbours_are_the_cpus(gpu, monkeypatch, metric, dtype):
 
 def test_public_functions_are_the_cpus(gpu, monkeypatch, caplog):
     caplog.set_level("INFO")
+    monkeypatch.setattr("scatlas.tl._spectral.FAST_BELOW", 100)
     monkeypatch.setattr("scatlas.matrix.communities._SWEEP_UP_TO", 50)
     x = points(400)
     found = []

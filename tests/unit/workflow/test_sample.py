@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
+from scatlas.errors import InputError
 from scatlas.io.files.hdf5_writing import write_h5ad
-from scatlas.workflow.sample import join_files, join_sample
+from scatlas.workflow.sample import add_graph, join_files, read_sample
 from tests.helpers.frames import assert_same_frame
 
 N = 300
@@ -41,7 +42,10 @@ def test_files_are_joined_as_in_memory(tmp_path: Path):
     join_files(tmp_path / "joined.h5ad", tmp_path / "subset.h5ad", paths)
     found, expected = (ad.read_h5ad(tmp_path / f"{name}.h5ad") for name in ("joined", "subset"))
     for path in paths:
-        join_sample(expected, path)
+        part = ad.read_h5ad(path)
+        expected.obs[list(part.obs)] = part.obs
+        for key in ("obsm", "obsp", "uns"):
+            getattr(expected, key).update(getattr(part, key))
     assert_same_frame(found.obs, expected.obs)
     assert_same_frame(found.var, expected.var)
     assert (found.X != expected.X).nnz == 0
@@ -65,5 +69,23 @@ def test_damage_is_not_copied(tmp_path: Path, key: str):
     whole = bytearray((tmp_path / "subset.h5ad").read_bytes())
     whole[at] ^= 1
     (tmp_path / "subset.h5ad").write_bytes(whole)
-    with pytest.raises(OSError, match="filter returned failure"):
+    with pytest.raises(InputError, match=rf"subset.h5ad: {key} cannot be read"):
         join_files(tmp_path / "joined.h5ad", tmp_path / "subset.h5ad", [])
+
+
+def test_graph_of_the_sample(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    whole = ad.AnnData(np.ones((N, 2), np.float32), obsm={"X_pca": rng.random((N, 5))})
+    write_h5ad(tmp_path / "subset.h5ad", whole)
+    part = ad.AnnData(obs=whole.obs)
+    for name in ("distances", "connectivities"):
+        part.obsp[name] = sp.random(N, N, 0.1, format="csr", rng=rng)
+    part.uns["neighbors"] = {"params": {"metric": "euclidean", "n_neighbors": 15}}
+    write_h5ad(tmp_path / "neighbors.h5ad", part)
+    found = read_sample(tmp_path / "subset.h5ad", obsm="X_pca")
+    add_graph(found, tmp_path / "neighbors.h5ad")
+    assert list(found.obs_names) == list(whole.obs_names)
+    np.testing.assert_array_equal(found.obsm["X_pca"], whole.obsm["X_pca"])
+    assert list(found.obsp) == ["connectivities"]
+    assert (found.obsp["connectivities"] != part.obsp["connectivities"]).nnz == 0
+    assert found.uns["neighbors"] == part.uns["neighbors"]

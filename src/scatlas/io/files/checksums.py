@@ -9,7 +9,7 @@ import os
 import struct
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from scatlas.io.files.stamps import walk_files
 
 _DIGEST_BYTES = 16
 _CRC_BYTES = 4
+# Bytes of a file that have a digest of their own, and bytes that are read at once.
+_PART_BYTES, _READ_BYTES = 2**26, 2**18
 _NO_CHUNK = 2**64 - 1
 # Attribute of an array: digest of its values, chunk by chunk, before compression. It does not
 # change when another version of a codec compresses to other bytes.
@@ -34,6 +36,7 @@ _RECORD = Path("uns", "scatlas").parts
 def checksum(path: Path | str) -> str:
     """BLAKE2b of a file, or of the sorted relative paths and digests of the files of a folder.
 
+    Of a file of more than 64 MB it is that of the digests of its parts, which threads compute.
     Ignores times, owners, empty folders and the record of an atlas (``uns/scatlas``, see
     :mod:`scatlas.workflow.provenance`). All Zarr arrays that scatlas writes have shards with a
     CRC-32C per chunk; of those it reads the index and the CRCs, a ten-thousandth of the bytes.
@@ -121,10 +124,21 @@ def values_digest(store: Path) -> str:
 
 
 def _blake2b(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(
-            stream, lambda: hashlib.blake2b(digest_size=_DIGEST_BYTES)
-        ).hexdigest()
+    n_parts = -(-file.stat().st_size // _PART_BYTES)
+    if n_parts <= 1:
+        return _part_digest(file, 0).hex()
+    with ThreadPoolExecutor(n_threads()) as pool:
+        digests = pool.map(partial(_part_digest, file), range(n_parts))
+        return hashlib.blake2b(b"".join(digests), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _part_digest(file: Path, number: int) -> bytes:
+    combined = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    with file.open("rb", buffering=0) as stream:
+        stream.seek(number * _PART_BYTES)
+        for _ in range(_PART_BYTES // _READ_BYTES):
+            combined.update(stream.read(_READ_BYTES))
+    return combined.digest()
 
 
 def _chunks_per_shard(metadata: Path) -> int:

@@ -9,6 +9,7 @@ locations (0.98 to 1.01 with gzip) but takes HDF5's lock, and Zarr shards need `
 from __future__ import annotations
 
 import logging
+import math
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,7 +93,7 @@ def hdf5_chunked_array(
     path, key
         File and element.
     dataset
-        Of one dimension.
+        Of one dimension, or of more with chunks of whole rows.
     dtype
         Type of its values on disk, if they are no numbers.
 
@@ -109,21 +110,24 @@ def hdf5_chunked_array(
             raise UnsupportedLayoutError(
                 "its numbers are of a type that only HDF5 knows, as 20 of 32 bits"
             )
-    n_values = int(dataset.shape[0])
+    n_values = int(dataset.size)
     if dataset.chunks is None:
         start = dataset.id.get_offset()
         if start is None:
             raise UnsupportedLayoutError("the values lie within the metadata")
         return _contiguous(path, key, n_values, dtype, start)
+    if dataset.chunks[1:] != dataset.shape[1:]:
+        raise UnsupportedLayoutError("its chunks are not of whole rows")
     pipeline, n_filters = _hdf5_pipeline(dataset)
-    chunk_values = int(dataset.chunks[0])
-    n_chunks = -(-n_values // chunk_values)
+    chunk_rows = int(dataset.chunks[0])
+    chunk_values = chunk_rows * math.prod(dataset.shape[1:])
+    n_chunks = -(-dataset.shape[0] // chunk_rows)
     offsets = np.full(n_chunks, -1)
     sizes = np.zeros(n_chunks, np.int64)
     skipped_filters = np.zeros(n_chunks, np.uint32)
 
     def add_chunk(chunk: Any) -> None:
-        i = chunk.chunk_offset[0] // chunk_values
+        i = chunk.chunk_offset[0] // chunk_rows
         if i < n_chunks:  # a dataset that shrank may keep chunks beyond its end
             offsets[i], sizes[i] = chunk.byte_offset, chunk.size
             skipped_filters[i] = chunk.filter_mask

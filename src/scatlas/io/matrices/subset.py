@@ -114,9 +114,12 @@ def _take_csr(path: Path, x: StoredGroup, rows: np.ndarray, piece: int) -> spars
         begin = np.maximum(starts[first:last], lo)
         end = np.maximum(begin, np.minimum(ends[first:last], hi))
         span = slice(int(begin[0]), int(end.max()))
-        wanted = _positions(begin - span.start, end - begin)
+        n_wanted = int((end - begin).sum())
         filled = int(indptr[first] + begin[0] - starts[first])
-        out = slice(filled, filled + len(wanted))
+        out = slice(filled, filled + n_wanted)
+        wanted: slice | np.ndarray = slice(None)
+        if n_wanted < span.stop - span.start:
+            wanted = _positions(begin - span.start, end - begin)
         for values, array in zip((data, indices), stored, strict=True):
             values[out] = array[span][wanted]
         return int(np.count_nonzero(ends[first:last] <= hi))
