@@ -148,14 +148,22 @@ def write_plate(path: Path, blocks: Iterator[tuple], study: Study, plate: int, t
         Counts, genes, row offsets (NumPy) and cell lines, block by block.
     """
     line, ends, total, mt_total = [], [np.zeros(1, np.int64)], [], []
-    with created(path, threads) as (root, x, arrays):
-        for counts, genes, indptr, lines in blocks:
-            arrays["data"].append(counts)
-            arrays["indices"].append(genes)
+    with created(path, threads) as (root, x, arrays), ThreadPoolExecutor(3) as pool:
+        # The next block is drawn while this one is written.
+        drawn = pool.submit(next, blocks, None)
+        while (block := drawn.result()) is not None:
+            drawn = pool.submit(next, blocks, None)
+            counts, genes, indptr, lines = block
+            writes = [
+                pool.submit(arrays[name].append, values)
+                for name, values in (("data", counts), ("indices", genes))
+            ]
             ends.append(ends[-1][-1] + indptr[1:])
             line.append(lines)
             total.append(per_cell(counts, indptr))
             mt_total.append(per_cell(counts * study.is_mt[genes], indptr))
+            for write in writes:
+                write.result()
         indptr, line = np.concatenate(ends), np.concatenate(line)
         rng = np.random.default_rng([study.seed, 2, plate])
         obs = tahoe_obs(

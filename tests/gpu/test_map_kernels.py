@@ -14,9 +14,12 @@ import scatlas as sa  # noqa: E402
 from scatlas.kernels.graphs import (  # noqa: E402
     diffusion_cpu,
     diffusion_gpu,
+    edges_cpu,
+    edges_gpu,
     layout_cpu,
     layout_gpu,
 )
+from scatlas.kernels.graphs.communities_cpu import Edges  # noqa: E402
 from scatlas.matrix import (  # noqa: E402
     cell_map,
     communities,
@@ -28,6 +31,7 @@ from scatlas.matrix import (  # noqa: E402
     umap_rounds,
 )
 from scatlas.pp._neighbors import connectivities  # noqa: E402
+from tests.unit.kernels.test_graph_edges import GRAPHS  # noqa: E402
 
 CURVE = (0.583, 1.334)
 OPTIONS = {"gamma": 1.0, "negative_sample_rate": 5, "alpha": 1.0}
@@ -266,6 +270,35 @@ def test_steps_of_filters_have_the_same_bits(index_dtype, weight_dtype, n_blocks
     diffusion_cpu.run_step(vectors, before, before, edges, degrees, factors, (0, n))
     diffusion_gpu.run_step(*on_device, on_device[1], edges_there, degrees_there, factors)
     np.testing.assert_array_equal(on_device[1].get(), before)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("label_dtype", [np.int8, np.int64])
+def test_connected_parts(name, label_dtype):
+    graph = GRAPHS[name]
+    labels = np.random.default_rng(0).integers(0, 3, graph.shape[0]).astype(label_dtype)
+    edges = graph.indptr.astype(np.int64), graph.indices, graph.data
+    expected, n_expected = edges_cpu.find_parts(edges, labels)
+    there = tuple(map(cp.asarray, edges))
+    for _ in range(3):  # trees are joined in any order
+        parts, n_parts = edges_gpu.find_parts(there, cp.asarray(labels))
+        assert n_parts == n_expected
+        np.testing.assert_array_equal(parts.get(), expected)
+    assert parts.dtype == expected.dtype
+    one = np.zeros_like(labels)
+    np.testing.assert_array_equal(
+        edges_gpu.find_parts(there, cp.asarray(one))[0].get(),
+        edges_cpu.find_parts(edges, one)[0],
+    )
+
+
+def test_weights_inside_communities():
+    graph = GRAPHS["many edges"]
+    wide = [part.astype(np.int64) for part in (graph.indptr, graph.indices, graph.data)]
+    labels = np.random.default_rng(0).integers(0, 3, graph.shape[0])
+    expected = edges_cpu.weigh_inside(Edges(*wide), labels, (0, labels.size))
+    found = edges_gpu.weigh_inside(Edges(*map(cp.asarray, wide)), cp.asarray(labels))
+    assert found == expected
 
 
 def test_eigenvectors_of_a_graph():

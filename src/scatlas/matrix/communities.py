@@ -17,7 +17,6 @@ from scatlas.kernels.graphs.edges_cpu import (
     add_transposed,
     count_merged,
     fill_merged,
-    find_parts,
     list_members,
 )
 from scatlas.matrix.cell_blocks import over_cells
@@ -76,19 +75,29 @@ def leiden(
     degrees = np.diff(np.concatenate([[0], np.cumsum(edges.weights)])[edges.indptr])
     penalty = resolution / max(1, int(degrees.sum()))
     search = _Search(penalty, seed, itertools.count(), put)
+    finest = _Level(edges, Edges(*map(put, edges)), degrees)
+    find_parts = kernels_for("graphs.edges", finest.there.indptr).find_parts
     best, highest = np.arange(degrees.size), -np.inf
     for _ in itertools.count() if n_iterations < 0 else range(n_iterations):
-        labels = _iterate(edges, degrees, best, search)
         # A community in several parts is split.
-        labels, n, inside = find_parts(edges, labels)
+        parts, n = find_parts(finest.there, put(_iterate(finest, best, search)))
+        labels = blocks.on_host(parts)
         totals = _sums(degrees, labels, n).astype(np.float64)
-        quality = float(inside) - penalty * float((totals**2).sum())
+        quality = _weight_inside(finest.there, parts) - penalty * float((totals**2).sum())
         gain = quality - highest
         if gain > 0:
             best, highest = labels, quality
         if gain <= _LEAST_GAIN * abs(quality):
             break
     return best
+
+
+class _Level(NamedTuple):
+    """A graph: in the main memory, where the rounds run, and sums of its rows."""
+
+    edges: Edges
+    there: Edges
+    degrees: Ints
 
 
 class _Search(NamedTuple):
@@ -100,17 +109,18 @@ class _Search(NamedTuple):
     put: Callable[[Ints], Array]
 
 
-def _iterate(edges: Edges, degrees: Ints, labels: Ints, search: _Search) -> Ints:
+def _iterate(level: _Level, labels: Ints, search: _Search) -> Ints:
     """Communities after one pass through all levels."""
-    node = np.arange(degrees.size)
+    node = np.arange(labels.size)
     while True:
-        labels = _number(_optimise(edges, degrees, labels, labels, search, only_single=False))
-        alone = np.arange(degrees.size)
-        refined = _number(_optimise(edges, degrees, alone, labels, search, only_single=True))
+        labels = _number(_optimise(level, labels, labels, search, only_single=False))
+        alone = np.arange(labels.size)
+        refined = _number(_optimise(level, alone, labels, search, only_single=True))
         n = int(refined.max(initial=-1)) + 1
-        if n == degrees.size:
+        if n == labels.size:
             return labels[node]
-        edges, degrees = _merge(edges, refined, n), _sums(degrees, refined, n)
+        edges = _merge(level.edges, refined, n)
+        level = _Level(edges, Edges(*map(search.put, edges)), _sums(level.degrees, refined, n))
         node = refined[node]
         of_part = np.empty(n, np.int64)
         of_part[refined] = labels
@@ -118,26 +128,20 @@ def _iterate(edges: Edges, degrees: Ints, labels: Ints, search: _Search) -> Ints
 
 
 def _optimise(
-    edges: Edges,
-    degrees: Ints,
-    labels: Ints,
-    within: Ints,
-    search: _Search,
-    *,
-    only_single: bool,
+    level: _Level, labels: Ints, within: Ints, search: _Search, *, only_single: bool
 ) -> Ints:
     """Communities after local moves."""
-    n = degrees.size
+    n = labels.size
     sizes = np.bincount(labels, minlength=n)
-    communities = Communities(labels.copy(), _sums(degrees, labels, n), sizes)
+    communities = Communities(labels.copy(), _sums(level.degrees, labels, n), sizes)
     if n <= _SWEEP_UP_TO:
         for _ in range(_MAX_ROUNDS):
-            state = edges, degrees, communities, within
+            state = level.edges, level.degrees, communities, within
             if not sweep(*state, penalty=search.penalty, only_single=only_single):
                 break
         return communities.labels
-    edges, communities = Edges(*map(search.put, edges)), Communities(*map(search.put, communities))
-    degrees, within = search.put(degrees), search.put(within)
+    communities = Communities(*map(search.put, communities))
+    degrees, within = search.put(level.degrees), search.put(within)
     kernels = kernels_for("graphs.communities", degrees)
     out = communities.labels.copy()
     n_quiet = 0
@@ -145,7 +149,7 @@ def _optimise(
         for number in itertools.islice(search.numbers, _MAX_ROUNDS):
             task = partial(
                 kernels.propose,
-                *(edges, degrees, communities, within, out),
+                *(level.there, degrees, communities, within, out),
                 penalty=search.penalty,
                 only_single=only_single,
                 share=_SHARE,
@@ -191,6 +195,17 @@ def _merge(edges: Edges, groups: Ints, n_groups: int) -> Edges:
         merged = Edges(indptr, *np.empty((2, indptr[-1]), np.int64))
         call(partial(fill_merged, edges, groups, members, merged))
     return merged
+
+
+def _weight_inside(edges: Edges, labels: Array) -> float:
+    """Sum of the weights of edges within communities, exact."""
+    weigh = kernels_for("graphs.edges", labels).weigh_inside
+    if is_gpu(labels):
+        return float(weigh(edges, labels))
+    sums: list[int] = []
+    with over_cells(labels.size) as call:
+        call(lambda rows: sums.append(weigh(edges, labels, rows)))
+    return float(sum(sums))
 
 
 def _number(labels: Ints) -> Ints:

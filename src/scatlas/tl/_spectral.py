@@ -16,7 +16,8 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import ArpackError, eigsh
 
-from scatlas.kernels.graphs.edges_cpu import find_parts
+from scatlas import blocks
+from scatlas.kernels.dispatch import kernels_for
 from scatlas.matrix.graph_eigenvectors import eigenvectors
 
 if TYPE_CHECKING:
@@ -64,8 +65,11 @@ def start(
     -------
     float32 [cells x n_components], largest coordinate 10.
     """
-    edges = graph.indptr, graph.indices, graph.data
-    labels, n_parts, _ = find_parts(edges, np.zeros(graph.shape[0], np.int8))
+    edges = put(graph.indptr.astype(np.int64, copy=False)), put(graph.indices), put(graph.data)
+    one = put(np.zeros(graph.shape[0], np.int8))
+    parts, n_parts = kernels_for("graphs.edges", one).find_parts(edges, one)
+    labels = blocks.on_host(parts)
+    del edges, one, parts
     find = partial(_eigenvectors, state=state, arpack_below=arpack_below, put=put)
     if n_parts == 1:
         where = find(graph, n_components)

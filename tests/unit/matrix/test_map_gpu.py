@@ -25,6 +25,7 @@ from scatlas import blocks, tl
 from scatlas.kernels.graphs import (
     communities_cpu,
     diffusion_cpu,
+    edges_cpu,
     layout_cpu,
     nearest_cpu,
     projection_cpu,
@@ -43,7 +44,7 @@ MODULES = [
     "scatlas.kernels.build.cuda",
     *(
         f"scatlas.kernels.graphs.{name}_gpu"
-        for name in ("nearest", "umap", "layout", "projection", "communities", "diffusion")
+        for name in ("nearest", "umap", "layout", "projection", "communities", "diffusion", "edges")
     ),
     "scatlas.matrix.inverted_lists_gpu",
 ]
@@ -258,6 +259,16 @@ def run_step(*args: Any) -> None:
     diffusion_cpu.run_step(*arrays, tuple(map(np.asarray, edges)), degrees, factors, (0, n))
 
 
+def find_parts(edges: Any, labels: Any) -> tuple[np.ndarray, int]:
+    parts, n_parts = edges_cpu.find_parts(tuple(map(np.asarray, edges)), np.asarray(labels))
+    return on_gpu(parts), n_parts
+
+
+def weigh_inside(edges: Any, labels: Any) -> int:
+    edges = communities_cpu.Edges(*map(np.asarray, edges))
+    return edges_cpu.weigh_inside(edges, np.asarray(labels), (0, labels.size))
+
+
 KERNELS = {
     "graphs/diffusion": (run_step,),
     "graphs/nearest": (find_nearest, compare_all, add_by_label, inverse_lengths, scores_to),
@@ -309,6 +320,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]
         communities = importlib.import_module("scatlas.kernels.graphs.communities_gpu")
         patch.setattr(communities, "propose", propose)
         patch.setattr(communities, "move", move)
+        edges = importlib.import_module("scatlas.kernels.graphs.edges_gpu")
+        patch.setattr(edges, "find_parts", find_parts)
+        patch.setattr(edges, "weigh_inside", weigh_inside)
         yield importlib.import_module
     forget()
     for name, real in before.items():  # where there is a CuPy

@@ -35,7 +35,7 @@ def add_transposed(edges: tuple[Array, Array, Array], out: Floats, rows: tuple[i
     return bool(_add_transposed(*edges, out, *rows))
 
 
-def find_parts(edges: tuple[Array, Array, Array], labels: Ints) -> tuple[Ints, int, float]:
+def find_parts(edges: tuple[Array, Array, Array], labels: Ints) -> tuple[Ints, int]:
     """Find the connected parts of the nodes with the same label.
 
     Edges of weight zero connect nothing; those in one direction connect, as those in both.
@@ -49,12 +49,16 @@ def find_parts(edges: tuple[Array, Array, Array], labels: Ints) -> tuple[Ints, i
 
     Returns
     -------
-    int64 ``[n]``, the part of each node, in the order of the parts' first nodes; the number of
-    parts; and the sum of the weights of edges within parts, in the order of the edges.
+    int64 ``[n]``, the part of each node, in the order of the parts' first nodes; and the number of
+    parts.
     """
     parts = np.empty(labels.size, np.int64)
-    n_parts, inside = _find_parts(*edges, labels, parts)
-    return parts, int(n_parts), inside
+    return parts, int(_find_parts(*edges, labels, parts))
+
+
+def weigh_inside(edges: Edges, labels: Ints, rows: tuple[int, int]) -> int:
+    """Sum of the weights of edges from some nodes to nodes with the same label."""
+    return int(_weigh_inside(*edges, labels, *rows))
 
 
 def list_members(groups: Ints, n_groups: int) -> Members:
@@ -68,7 +72,7 @@ def list_members(groups: Ints, n_groups: int) -> Members:
 def count_merged(
     edges: Edges, groups: Ints, members: Members, out: Ints, rows: tuple[int, int]
 ) -> None:
-    """Write how many groups the edges of some groups lead to.
+    """Write how many groups the edges of some groups lead to; edges of weight zero do not count.
 
     Parameters
     ----------
@@ -81,7 +85,7 @@ def count_merged(
     rows
         First group and the one after the last.
     """
-    _count_merged(edges.indptr, edges.indices, groups, *members, out, *rows)
+    _count_merged(*edges, groups, *members, out, *rows)
 
 
 def fill_merged(
@@ -129,20 +133,16 @@ def _root(parts: Ints, i: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def _find_parts(
-    indptr: Array, indices: Array, weights: Array, labels: Ints, parts: Ints
-) -> tuple[int, float]:
+def _find_parts(indptr: Array, indices: Array, weights: Array, labels: Ints, parts: Ints) -> int:
     # Union-find (Tarjan 1975): a part is a tree whose root is its first node.
     for i in range(parts.size):
         parts[i] = i
-    inside = 0
     for i in range(parts.size):
         root = _root(parts, i)
         for edge in range(indptr[i], indptr[i + 1]):
             other = indices[edge]
             if labels[other] != labels[i] or weights[edge] == 0:
                 continue
-            inside += weights[edge]
             its_root = _root(parts, other)
             first = min(root, its_root)
             parts[max(root, its_root)] = first
@@ -155,7 +155,19 @@ def _find_parts(
             n_parts += 1
         else:
             parts[i] = parts[parts[i]]
-    return n_parts, inside
+    return n_parts
+
+
+@njit(nogil=True, cache=True)
+def _weigh_inside(
+    indptr: Ints, indices: Ints, weights: Ints, labels: Ints, start: int, stop: int
+) -> int:
+    total = 0
+    for i in range(start, stop):
+        for edge in range(indptr[i], indptr[i + 1]):
+            if labels[indices[edge]] == labels[i]:
+                total += weights[edge]
+    return total
 
 
 @njit(nogil=True, cache=True)
@@ -174,6 +186,7 @@ def _list_members(groups: Ints, starts: Ints, members: Ints) -> None:
 def _count_merged(
     indptr: Ints,
     indices: Ints,
+    weights: Ints,
     groups: Ints,
     starts: Ints,
     members: Ints,
@@ -187,8 +200,9 @@ def _count_merged(
         for i in members[starts[group] : starts[group + 1]]:
             for edge in range(indptr[i], indptr[i + 1]):
                 other = groups[indices[edge]]
-                n += seen_by[other] != group
-                seen_by[other] = group
+                if weights[edge] != 0:
+                    n += seen_by[other] != group
+                    seen_by[other] = group
         out[group] = n
 
 
@@ -213,6 +227,8 @@ def _fill_merged(
         for i in members[starts[group] : starts[group + 1]]:
             for edge in range(indptr[i], indptr[i + 1]):
                 other = groups[indices[edge]]
+                if weights[edge] == 0:
+                    continue
                 if edge_to[other] < begin:
                     edge_to[other] = end
                     merged_indices[end], merged_weights[end] = other, 0

@@ -1,0 +1,55 @@
+// Connected parts of a graph, and weights within groups: the results of edges_cpu.
+
+// First node of the tree of a node, halving the path to it. Parents never have higher numbers than
+// their children, and other threads only put nodes nearer to the root.
+__device__ inline int64 root_of(volatile int64* parts, int64 node) {
+  int64 before = node, at = parts[node], next;
+  while (at != (next = parts[at])) {
+    parts[before] = next;
+    before = at;
+    at = next;
+  }
+  return at;
+}
+
+// Union of the trees of all neighbours with the same label, a warp per node (Jaiganesh, Burtscher
+// 2018, ECL-CC): the root with the higher number becomes a child of the other, in any order.
+template <typename I, typename W, typename L>
+__global__ void join_neighbours(
+    const int64* __restrict__ indptr, const I* __restrict__ indices, const W* __restrict__ weights,
+    const L* __restrict__ labels, int64 n, int64* parts) {
+  for (int64 i = first_warp(); i < n; i += all_warps()) {
+    const L label = load(labels + i);
+    for (int64 edge = load(indptr + i) + lane(); edge < load(indptr + i + 1); edge += 32) {
+      const int64 other = load(indices + edge);
+      if (load(labels + other) != label || load(weights + edge) == W(0)) continue;
+      int64 a = root_of(parts, i), b = root_of(parts, other);
+      while (a != b) {
+        const int64 high = a > b ? a : b, low = a > b ? b : a;
+        const uint64 seen =
+            atomicCAS(reinterpret_cast<uint64*>(parts + high), uint64(high), uint64(low));
+        if (seen == uint64(high)) break;
+        a = root_of(parts, int64(seen));
+        b = low;
+      }
+    }
+  }
+}
+
+__global__ void find_roots(int64* parts, int64 n) {
+  for (int64 i = first_thread(); i < n; i += all_threads()) parts[i] = root_of(parts, i);
+}
+
+// Sum of the weights between nodes with the same label; whole numbers, so that no order matters.
+__global__ void weigh_inside(
+    const int64* __restrict__ indptr, const int64* __restrict__ indices,
+    const int64* __restrict__ weights, const int64* __restrict__ labels, int64 n, uint64* total) {
+  int64 sum = 0;
+  for (int64 i = first_warp(); i < n; i += all_warps()) {
+    const int64 label = load(labels + i);
+    for (int64 edge = load(indptr + i) + lane(); edge < load(indptr + i + 1); edge += 32)
+      if (load(labels + load(indices + edge)) == label) sum += load(weights + edge);
+  }
+  sum = warp_sum(sum);
+  if (lane() == 0) atomicAdd(total, uint64(sum));
+}

@@ -1,0 +1,36 @@
+"""Connected parts of a graph and weights within groups on the GPU: the results of ``edges_cpu``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import cupy as cp
+import numpy as np
+
+from scatlas.kernels.build import cuda
+
+if TYPE_CHECKING:
+    from scatlas.arrays.array_types import GpuArray
+    from scatlas.kernels.graphs.communities_cpu import Edges
+
+
+def find_parts(
+    edges: tuple[GpuArray, GpuArray, GpuArray], labels: GpuArray
+) -> tuple[GpuArray, int]:
+    """As :func:`scatlas.kernels.graphs.edges_cpu.find_parts`; ``indptr`` is int64."""
+    n = np.int64(labels.size)
+    roots = cp.arange(labels.size, dtype=np.int64)
+    types = edges[1].dtype, edges[2].dtype, labels.dtype
+    join = cuda.kernel("graphs/edges", "join_neighbours", *types)
+    join(*cuda.grid_of_warps(labels.size), (*edges, labels, n, roots))
+    cuda.kernel("graphs/edges", "find_roots")(*cuda.grid_of_threads(labels.size), (roots, n))
+    number = cp.cumsum(roots == cp.arange(labels.size)) - 1
+    return number[roots], int(number[-1]) + 1 if labels.size else 0
+
+
+def weigh_inside(edges: Edges, labels: GpuArray) -> int:
+    """As :func:`scatlas.kernels.graphs.edges_cpu.weigh_inside`, for all nodes."""
+    total = cp.zeros(1, np.uint64)
+    run = cuda.kernel("graphs/edges", "weigh_inside")
+    run(*cuda.grid_of_warps(labels.size), (*edges, labels, np.int64(labels.size), total))
+    return int(total[0])
