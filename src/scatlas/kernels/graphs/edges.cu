@@ -36,8 +36,13 @@ __global__ void join_neighbours(
   }
 }
 
-__global__ void find_roots(int64* parts, int64 n) {
-  for (int64 i = first_thread(); i < n; i += all_threads()) parts[i] = root_of(parts, i);
+// Without halving, which could write over what another thread has found.
+__global__ void find_roots(volatile int64* parts, int64 n) {
+  for (int64 i = first_thread(); i < n; i += all_threads()) {
+    int64 root = i;
+    while (parts[root] != root) root = parts[root];
+    parts[i] = root;
+  }
 }
 
 // Sum of the weights between nodes with the same label; whole numbers, so that no order matters.
