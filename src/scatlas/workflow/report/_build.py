@@ -110,7 +110,7 @@ def build(
 
 def _headline(results: Results) -> dict[str, str]:
     """Figures at the top of the page."""
-    summaries, cells, everything = results.qc_summaries, results.cells, results.atlas_map
+    summaries, everything = results.qc_summaries, results.atlas_map
     n_in, n_kept = results.n_cells
     missing = {"plates left out": f"{len(results.left_out):,}"} if results.left_out else {}
     return {
@@ -121,9 +121,9 @@ def _headline(results: Results) -> dict[str, str]:
         "genes measured": f"{max(plate['n_genes'] for plate in summaries.values()):,}",
         "genes in the atlas": f"{len(results.consensus):,}",
         "components": f"{len(results.variance):,}",
-        "cells on the map": f"{everything.n_cells if everything else cells.n_obs:,}",
-        **({"cells in its sample": f"{cells.n_obs:,}"} if everything else {}),
-        "clusters": f"{cells.obs['leiden'].nunique():,}",
+        "cells on the map": f"{everything.n_cells if everything else results.n_sample:,}",
+        **({"cells in its sample": f"{results.n_sample:,}"} if everything else {}),
+        "clusters": f"{len(results.clusters_by_plate):,}",
     }
 
 

@@ -169,6 +169,12 @@ class Results:
         """The subset's ``obs`` and ``obsm['X_umap']``, without its counts."""
         return _cells(self.umap)
 
+    @property
+    def n_sample(self) -> int:
+        """Cells with which the map was computed."""
+        # Of a map of all cells the sample may be all cells: their table would take half a minute.
+        return self.atlas_map.n_sample if self.atlas_map else self.cells.n_obs
+
     @cached_property
     def atlas_map(self) -> AtlasMap | None:
         """The map of all cells, if the atlas has one."""

@@ -129,7 +129,7 @@ def _facts(results: Results, n_clusters: int) -> list[list[Link]]:
         f"{count(len(variance), 'component')} hold {100 * variance['cumulative'].iloc[-1]:.1f}% of "
         "their variance."
     )
-    n_sample, everything = results.cells.n_obs, results.atlas_map
+    n_sample, everything = results.n_sample, results.atlas_map
     n_map = everything.n_cells if everything else n_sample
     where = f"The map has {count(n_map, 'cell')} in {count(n_clusters, 'cluster')}."
     if everything and n_sample < n_map:
