@@ -2,10 +2,10 @@
 
 Sources, in ``bench/results``: [1] ``scaling-2026-11-23``, the difference between 800,000 and 50,000
 cells with two threads; [2] ``samples-140-2026-11-25``, jobs of 3,000 cells with one thread; [3]
-``map-2026-11-25``, processor seconds; [4] ``gpu-scale_out-2026-11-22`` with seven threads, without
-the starts of processes; [5] ``gpu-workflow-2026-11-25``, two jobs of eight threads at a time; [6]
-``explore-2026-11-25``, processor seconds. A line without such a number is a guess from similar
-work.
+``map-2026-11-25``, processor seconds; [4] ``gpu-scale_out-2026-11-22`` with seven threads; [5]
+``gpu-workflow-2026-11-26``, several jobs at a time; [6] ``explore-2026-11-25``, processor seconds;
+[7] ``gpu-preset-2026-11-26``, with the threads that its jobs had. A line without such a number is a
+guess from similar work.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ COSTS = {
     "publish": Cost(1, us_per_cell=30),  # 3 kB per cell at 100 MB/s
     "atlas": Cost(0.3, us_per_cell=1),  # [1]: 0.3 without a map of all cells
     "merge_pseudobulk": Cost(0.3, us_per_cell=1),  # as atlas
-    "subset": Cost(0.6, us_per_cell=2.7),  # [1]
+    "subset": Cost(0.6, us_per_cell=1.3),  # [5], one thread; and US_PER_SAMPLED_CELL
     "map": Cost(0.5, us_per_cell=48),  # [3]
     "harmony": Cost(1),  # and the cost below
     # Cells of the sample
     "neighbors": Cost(1, us_per_cell=40),  # [3]
     "umap": Cost(1, us_per_cell=180),  # [3]
     "leiden": Cost(0.5, us_per_cell=57),  # [3]
-    "embedding": Cost(0.5, us_per_cell=1),  # copies what is compressed
+    "embedding": Cost(0.5, us_per_cell=9.6),  # [7], four threads
     "integrate": Cost(2, us_per_cell=280),  # as neighbors, umap and leiden
-    "report": Cost(3, us_per_cell=3),  # [1]
+    "report": Cost(3, us_per_cell=1.3),  # [5], per cell of the atlas
     "explore_cells": Cost(0.5, us_per_cell=0.3),  # [6], and US_PER_PAGE_CELL
     "explore_plate": Cost(0.5, us_per_cell=4.2),  # [6], and US_PER_PAGE_CELL
     "explore": Cost(1, us_per_cell=15),  # per cell of the sample
@@ -69,9 +69,18 @@ COSTS = {
     "map_report": Cost(3, us_per_cell=3),
     "extend": Cost(0.3, us_per_cell=2),
 }
-# Of jobs on a GPU, whose threads decode and copy [4]. Other rules: as on the CPU.
-GPU_COSTS = {"hvg": Cost(0.1, 8.9), "select_genes": Cost(0.15, 11.9)}
-GPU_START_S = 4  # imports and CUDA [4]
+# Of jobs on a GPU, whose threads decode and copy. Other rules: as on the CPU.
+GPU_COSTS = {
+    "hvg": Cost(0.1, 5),  # [7], eight threads
+    "select_genes": Cost(0.15, 7, least_ns_per_value=0.85),  # [5], [7]
+    "neighbors": Cost(0.5, us_per_cell=20),  # [7], four threads
+    "umap": Cost(0.5, us_per_cell=38),  # [7], eight threads
+    "leiden": Cost(0.5, us_per_cell=52),  # [7], eight threads
+    "map": Cost(0.5, us_per_cell=9),  # [5]
+}
+GPU_START_S = 1.2  # CUDA, by ``gpu-start-2026-11-25``
+# subset: writes the sampled cells [7].
+US_PER_SAMPLED_CELL = 3.7
 
 # Moments that `load` takes of the kept cells; `hvg` of such a run reads no counts. Processor time
 # with 100,000 cells x 20,000 genes: ``load-moments-2026-11-25``.

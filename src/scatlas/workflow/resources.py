@@ -35,6 +35,7 @@ from scatlas.workflow.costs import (
     PLATE_S,
     US_PER_HARMONY_COMPONENT,
     US_PER_PAGE_CELL,
+    US_PER_SAMPLED_CELL,
     Cost,
 )
 from scatlas.workflow.job_environment import kept_cells
@@ -120,7 +121,7 @@ SMALL_PLATE_MINUTES = 3
 SMALL_ATLAS_VALUES = 1e9
 
 # Rules whose threads do not share their work, as measured.
-_SERIAL_RULES = {"concat_on_disk", "atlas", "base", "merge_pseudobulk", "publish"}
+_SERIAL_RULES = {"concat_on_disk", "atlas", "base", "merge_pseudobulk", "publish", "subset"}
 # Rules that hold neither blocks nor tables of a plate.
 _SMALL_RULES = {"simulate", "consensus", "publish"}
 _CLUSTER_RULES = {"hvg", "select_genes", "pca"}  # on all GPUs of compute.cluster
@@ -409,7 +410,7 @@ class Estimates:
     def core_seconds(self, rule: str, plate: str | None = None) -> float:
         """Seconds that a job is expected to take on one core, beside its fixed seconds."""
         match rule:
-            case "neighbors" | "umap" | "leiden" | "embedding" | "integrate" | "report" | "explore":
+            case "neighbors" | "umap" | "leiden" | "embedding" | "integrate" | "explore":
                 size = Size(self.subset_cells, 0)
             case "reference":
                 size = Size(self.reference_cells, self.finished_atlas.values)
@@ -429,6 +430,8 @@ class Estimates:
                 eigenvectors = NS_PER_GENE_CUBED * self.max_consensus_genes**3
                 gram = COSTS["select_genes"].ns_per_value * self._values_without_gram
                 return 1e-9 * (projection + eigenvectors + gram)
+            case "subset":
+                return seconds + 1e-6 * US_PER_SAMPLED_CELL * self.subset_cells
             case "group_sums":
                 return seconds * len(self._config.markers.by)
             case "markers":

@@ -158,9 +158,9 @@ REQUESTS = {
         "atlas": (1, 2812, 16, 0, 0),
         "subset": (16, 35076, 290, 0, 0),
         "neighbors": (16, 35076, 290, 0, 0),
-        "umap": (4, 33924, 290, 0, 0),
-        "leiden": (1, 33924, 290, 0, 0),
-        "embedding": (1, 33924, 290, 0, 0),
+        "umap": (8, 34052, 290, 0, 0),
+        "leiden": (8, 34052, 290, 0, 0),
+        "embedding": (4, 33924, 290, 0, 0),
         "report": (1, 33924, 290, 0, 0),
         "consensus": (1, 900, None, 0, 0),
         "simulate": (1, 900, None, 0, 0),
@@ -180,8 +180,8 @@ REQUESTS = {
         "qc_filter": (1, 8924, 11, 0, 0),
         "normalize": (1, 8924, 10, 0, 0),
         "doublets": (38, 13052, 56, 0, 0),
-        "hvg": (8, 14924, 15, 0, 2),
-        "select_genes": (8, 15716, 17, 7980, 2),
+        "hvg": (8, 14924, 13, 0, 2),
+        "select_genes": (8, 15716, 14, 7980, 2),
         "pseudobulk": (38, 13924, 10, 0, 0),
         "merge_pseudobulk": (4, 5924, 16, 0, 0),
         "concat_on_disk": (38, 6812, 16, 15961, 0),
@@ -189,13 +189,13 @@ REQUESTS = {
         "atlas": (1, 6812, 16, 0, 0),
         "subset": (38, 38004, 290, 0, 0),
         "neighbors": (4, 40924, 290, 0, 1),
-        "umap": (4, 40924, 290, 0, 1),
-        "leiden": (1, 40924, 290, 0, 1),
-        "embedding": (1, 37924, 290, 0, 0),
+        "umap": (8, 40924, 290, 0, 1),
+        "leiden": (8, 40924, 290, 0, 1),
+        "embedding": (4, 37924, 290, 0, 0),
         "integrate": (4, 76962, 437, 0, 1),
         "report": (1, 37924, 290, 0, 0),
         "base": (1, 6812, 16, 0, 0),
-        "map": (16, 41424, 30, 360, 1),
+        "map": (16, 41424, 14, 360, 1),
         "cell_groups": (1, 6524, 14, 0, 0),
         "group_sums": (38, 9884, 15, 0, 0),
         "markers": (1, 6884, 10, 0, 0),
@@ -220,9 +220,9 @@ REQUESTS = {
         "atlas": (1, 7132, 16, 0, 0),
         "subset": (16, 175084, 2015, 0, 0),
         "neighbors": (16, 175084, 2015, 0, 0),
-        "umap": (4, 173932, 2015, 0, 0),
-        "leiden": (1, 173932, 2015, 0, 0),
-        "embedding": (1, 173932, 2015, 0, 0),
+        "umap": (8, 174060, 2015, 0, 0),
+        "leiden": (8, 174060, 2015, 0, 0),
+        "embedding": (4, 173932, 2015, 0, 0),
         "integrate": (4, 173932, 2015, 0, 0),
         "report": (1, 173932, 2015, 0, 0),
         "base": (1, 7132, 16, 0, 0),
@@ -269,13 +269,10 @@ CONSTANT_THREADS = {
     "consensus",
     "atlas",
     "base",
-    "umap",
-    "leiden",
-    "embedding",
 }
 CONSTANT_THREADS |= {"integrate", "report", "cell_groups", "markers"}
 CONSTANT_THREADS |= {"simulate", "merge_pseudobulk", "explore_cells", "explore"}
-CONSTANT_THREADS |= {"simulate", "merge_pseudobulk", "publish"}
+CONSTANT_THREADS |= {"publish"}
 PLATE_RULES = {"load", "qc_filter", "normalize", "doublets", "hvg", "select_genes", "pseudobulk"}
 PLATE_RULES |= {"group_sums", "explore_plate"}
 
@@ -292,6 +289,11 @@ def test_the_requests_of_each_rule(name: str):
             assert estimates.runtime(rule, plate, threads) == runtime, rule
         assert estimates.disk(rule, plate) == disk_mb, rule
         assert estimates.gpus(rule) == gpus, rule
+
+
+def test_the_map_of_few_cells_takes_few_threads():
+    estimates = Estimates(load({"backend": "cpu"} | {"subset": {"n_cells": 100_000}}), PLATES)
+    assert [estimates.threads(rule) for rule in ("umap", "leiden", "embedding")] == [4, 1, 1]
 
 
 def test_a_small_plate_requests_less():
