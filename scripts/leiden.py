@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+import numpy as np
+
 from scatlas.get import on_backend
 from scatlas.io import atomic_path
 from scatlas.io.files.hdf5_writing import write_h5ad
@@ -29,10 +31,10 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     options = from_options(args, Leiden)
     with script.run_script(args, outputs=[args.leiden]) as facts:
-        adata = read_sample(args.subset, obsm="X_pca")
+        adata = read_sample(args.subset)
         add_graph(adata, args.neighbors)
-        # It works where the components are.
-        adata.obsm["X_pca"] = on_backend(adata.obsm["X_pca"])
+        # It works where the components are, and needs none of them.
+        adata.obsm["X_pca"] = on_backend(np.empty((adata.n_obs, 0), np.float32))
         find_clusters(
             adata,
             options.resolution,

@@ -24,7 +24,8 @@ from scatlas.matrix.cell_blocks import over_cells
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from scatlas.arrays.array_types import Array, Ints
+    from scatlas.arrays.array_types import Array, Floats, Ints
+    from scatlas.matrix.cell_blocks import Rows
 
 _SCALE = 2**20  # of weights as whole numbers, with the heaviest edge at this number
 # One of four nodes moves per round: with one of two, modularity is up to 0.6% lower.
@@ -71,8 +72,7 @@ def leiden(
     int64 ``[n]``, numbers from 0. Weights are multiples of 2**-20 of the largest one, sums of them
     exact: the result depends on the graph and the arguments alone.
     """
-    edges = _whole_edges(graph)
-    degrees = np.diff(np.concatenate([[0], np.cumsum(edges.weights)])[edges.indptr])
+    edges, degrees = _whole_edges(graph)
     penalty = resolution / max(1, int(degrees.sum()))
     search = _Search(penalty, seed, itertools.count(), put)
     finest = _Level(edges, Edges(*map(put, edges)), degrees)
@@ -168,21 +168,33 @@ def _optimise(
     return found
 
 
-def _whole_edges(graph: sp.csr_matrix) -> Edges:
-    """Sums of the weights in both directions, as multiples of the largest one's part."""
-    if graph.has_canonical_format:
-        both = np.empty(graph.nnz)
-        parts = graph.indptr, graph.indices, graph.data
-        complete = []
-        with over_cells(graph.shape[0]) as call:
+def _whole_edges(graph: sp.csr_matrix) -> tuple[Edges, Ints]:
+    """Sums of the weights in both directions, as multiples of the largest one's part; by row."""
+    n = graph.shape[0]
+    with over_cells(n) as call:
+        both: Floats = np.empty(graph.nnz)
+        complete = [bool(graph.has_canonical_format)]
+        if complete[0]:
+            parts = graph.indptr, graph.indices, graph.data
             call(lambda rows: complete.append(add_transposed(parts, both, rows)))
-    if not graph.has_canonical_format or not all(complete):
-        graph = sp.csr_matrix(graph, dtype=np.float64)
-        graph = (graph + graph.T).tocsr()
-        both = graph.data
-    weights = np.rint(both * (_SCALE / max(both.max(initial=0), 1e-300)))
-    indptr, indices = graph.indptr.astype(np.int64), graph.indices.astype(np.int64)
-    return Edges(indptr, indices, weights.astype(np.int64))
+        if not all(complete):
+            graph = sp.csr_matrix(graph, dtype=np.float64)
+            graph = (graph + graph.T).tocsr()
+            both = graph.data
+        scale = _SCALE / max(both.max(initial=0), 1e-300)
+        edges = Edges(graph.indptr.astype(np.int64), *np.empty((2, both.size), np.int64))
+        degrees = np.empty(n, np.int64)
+
+        def convert(rows: Rows) -> None:
+            offsets = edges.indptr[rows[0] : rows[1] + 1]
+            own = slice(offsets[0], offsets[-1])
+            edges.indices[own] = graph.indices[own]
+            edges.weights[own] = np.rint(both[own] * scale)
+            sums = np.concatenate([[0], np.cumsum(edges.weights[own])])
+            degrees[rows[0] : rows[1]] = np.diff(sums[offsets - offsets[0]])
+
+        call(convert)
+    return edges, degrees
 
 
 def _merge(edges: Edges, groups: Ints, n_groups: int) -> Edges:

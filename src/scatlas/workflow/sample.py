@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ATLAS_ROW = "atlas_row"
 
 
-def read_sample(path: Path, *, obsm: str) -> ad.AnnData:
+def read_sample(path: Path, *, obsm: str | None = None) -> ad.AnnData:
     """Cell names and one element of ``obsm`` of an h5ad file, without X.
 
     Parameters
@@ -31,7 +31,7 @@ def read_sample(path: Path, *, obsm: str) -> ad.AnnData:
     path
         ``subset.h5ad``.
     obsm
-        Key of the element.
+        Key of the element; None: the names alone.
 
     Returns
     -------
@@ -40,8 +40,8 @@ def read_sample(path: Path, *, obsm: str) -> ad.AnnData:
     with h5py.File(path, "r") as file:
         column = Column.open(path, file["obs"], file["obs"].attrs["_index"])
         names = column.take(np.arange(column.n_rows))
-        x = read_element(file["obsm"][obsm])
-    return ad.AnnData(obs=pd.DataFrame(index=names), obsm={obsm: x})
+        found = {} if obsm is None else {obsm: read_element(file["obsm"][obsm])}
+    return ad.AnnData(obs=pd.DataFrame(index=names), obsm=found)
 
 
 def add_graph(adata: ad.AnnData, path: Path) -> None:

@@ -88,9 +88,10 @@ def test_sums_with_the_transpose(symmetric: bool):
     expected = sp.csr_matrix((scaled, both.indices, both.indptr), both.shape)
     for n_threads in (1, 3):
         with use_threads(n_threads):
-            edges = communities._whole_edges(weights)
+            edges, degrees = communities._whole_edges(weights)
         found = sp.csr_matrix((edges.weights, edges.indices, edges.indptr), both.shape)
         assert (found != expected).nnz == 0
+        np.testing.assert_array_equal(degrees, np.asarray(expected.sum(axis=1)).ravel())
 
 
 def test_weights_inside():
