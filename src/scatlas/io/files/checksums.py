@@ -21,7 +21,7 @@ from scatlas.io.files.stamps import walk_files
 
 _DIGEST_BYTES = 16
 _CRC_BYTES = 4
-# Bytes of a file that have a digest of their own, and bytes that are read at once.
+# Bytes of a part of a file, which has its own digest, and bytes that are read at once.
 _PART_BYTES, _READ_BYTES = 2**26, 2**18
 _NO_CHUNK = 2**64 - 1
 # Attribute of an array: digest of its values, chunk by chunk, before compression. It does not
