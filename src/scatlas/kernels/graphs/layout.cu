@@ -96,12 +96,17 @@ __global__ void run_round(
       }
     }
     Place<N> moved = here;
+    float square = NEAREST;
 #pragma unroll
     for (int axis = 0; axis < N; ++axis) {
       for (int step = LANES / 2; step; step >>= 1)
         force[axis] += __shfl_xor_sync(FULL, force[axis], step, LANES);
-      moved.at[axis] += rate / (1.0f + damping * rate * stiffness) * force[axis];
+      force[axis] *= rate / (1.0f + damping * rate * stiffness);
+      square += force[axis] * force[axis];
     }
+    const float share = fminf(1.0f, LONGEST * rsqrtf(square));
+#pragma unroll
+    for (int axis = 0; axis < N; ++axis) moved.at[axis] += share * force[axis];
     if (is_there && lane_of == 0) out[i] = moved;
   }
 }

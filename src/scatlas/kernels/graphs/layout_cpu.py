@@ -132,6 +132,7 @@ def _run_round(
     most = -(-most * (1 + n_draws) // _LANES) * _LANES
     apart = np.zeros((n_components, most), np.float32)
     d2, factors = np.empty(most, np.float32), np.empty(most, np.float32)
+    move = np.empty(n_components, np.float32)
     for i in range(start, stop):
         n_used = _used_edges(weights, indptr[i], indptr[i + 1], number, used)
         n_pairs = n_used * (1 + n_draws)
@@ -150,11 +151,17 @@ def _run_round(
         for pair in range(n_used):
             stiffness -= factors[pair]
         step = rate / (_F(1.0) + damping * rate * stiffness)
+        square = _NEAREST
         for axis in range(n_components):
             force = _F(0.0)
             for pair in range(n_pairs):
                 force += factors[pair] * apart[axis, pair]
-            out[i, axis] = coordinates[i, axis] + step * force
+            move[axis] = step * force
+            square += move[axis] * move[axis]
+        # The forces of all pairs together would throw a cell out of a crowd.
+        share = min(_F(1.0), _LONGEST / np.sqrt(square))
+        for axis in range(n_components):
+            out[i, axis] = coordinates[i, axis] + share * move[axis]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
