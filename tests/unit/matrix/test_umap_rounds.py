@@ -11,6 +11,7 @@ from scatlas import tl
 from scatlas.compute.threads import use_threads
 from scatlas.matrix import cell_blocks, umap_rounds
 from scatlas.matrix.graph_eigenvectors import eigenvectors
+from scatlas.pp import neighbors
 
 OPTIONS = {"gamma": 1.0, "negative_sample_rate": 5, "alpha": 1.0}
 CURVE = (0.583, 1.334)
@@ -118,3 +119,19 @@ def test_eigenvectors_are_lapacks(n: int) -> None:
         np.testing.assert_array_equal(eigenvectors(weights, n, tolerance=1e-9), found)
     np.testing.assert_allclose(np.abs((found * known).sum(axis=0)), 1, atol=1e-9)
     assert (found.max(axis=0) == np.abs(found).max(axis=0)).all()
+
+
+def test_small_parts_far_away_stay_near_the_map():
+    """They press the large part into a small area at the start, where all cells push at once."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(12, 30)) * 2
+    large = centres[rng.integers(0, 12, 12_000)] + rng.normal(size=(12_000, 30)) * 1.2
+    far = [rng.choice([20, 60, 200]) * rng.normal(size=30) for _ in range(60)]
+    small = [place + rng.normal(size=(18, 30)) * 0.1 for place in far]
+    adata = ad.AnnData(np.zeros((13_080, 1), np.float32))
+    adata.obsm["X_pca"] = np.vstack([large, *small]).astype(np.float32)
+    neighbors(adata, use_rep="X_pca")
+    tl.umap(adata)
+    found = adata.obsm["X_umap"]
+    low, high = np.percentile(found[:12_000], [1, 99], axis=0)
+    assert (np.ptp(found, axis=0) < 2 * (high - low)).all()

@@ -1,7 +1,7 @@
 // A round of UMAP's layout, eight lanes per cell: the forces, schedule and random numbers of
 // layout_cpu. Each cell sums its own forces in a fixed order: the same bits on every run.
 
-constexpr float LONGEST = 4.0f, NEAREST = 1e-12f, SOFTENING = 0.001f;
+constexpr float LONGEST = 4.0f, FARTHEST = 40.0f, NEAREST = 1e-12f, SOFTENING = 0.001f;
 constexpr uint64 STEP = 0x9E3779B97F4A7C15ull;
 // Lanes per cell, and places that a lane reads at once: nearly all the time is spent waiting for
 // the memory, which is read at random.
@@ -104,7 +104,7 @@ __global__ void run_round(
       force[axis] *= rate / (1.0f + damping * rate * stiffness);
       square += force[axis] * force[axis];
     }
-    const float share = fminf(1.0f, LONGEST * rsqrtf(square));
+    const float share = fminf(1.0f, FARTHEST * rsqrtf(square));
 #pragma unroll
     for (int axis = 0; axis < N; ++axis) moved.at[axis] += share * force[axis];
     if (is_there && lane_of == 0) out[i] = moved;

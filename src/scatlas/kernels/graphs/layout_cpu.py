@@ -23,6 +23,7 @@ _LANES = 8  # of vector instructions: without a remainder of pairs, all are comp
 # Length of a repulsive force. umap-learn limits it along each axis, which makes crosses of tight
 # groups. Attractive forces need no limit: a cell moves at most to the mean of its neighbours.
 _LONGEST = _F(4.0)
+_FARTHEST = _F(40.0)  # move of a cell in a round
 _NEAREST = _F(1e-12)  # squared distance below which cells coincide
 _SOFTENING = _F(0.001)  # of repulsion
 # Coefficients of log2(1 + t) / t and 2**t, t from 0 to 1, interpolated at Chebyshev's points, with
@@ -159,7 +160,7 @@ def _run_round(
             move[axis] = step * force
             square += move[axis] * move[axis]
         # The forces of all pairs together would throw a cell out of a crowd.
-        share = min(_F(1.0), _LONGEST / np.sqrt(square))
+        share = min(_F(1.0), _FARTHEST / np.sqrt(square))
         for axis in range(n_components):
             out[i, axis] = coordinates[i, axis] + share * move[axis]
 
