@@ -94,7 +94,7 @@ class ExactByPynndescent:
     """In place of NN-descent, which compiles for 10 s per metric: all distances by its function."""
 
     def __init__(self, x: np.ndarray, n_neighbors: int, metric: str, metric_kwds: dict, **_: Any):
-        # As in pynndescent, which also takes float32 cells and the values of the arguments in order.
+        # As pynndescent, which takes float32 cells and the values of the arguments in order.
         measure, args = named_distances[metric], tuple(metric_kwds.values())
         x = x.astype(np.float32)
         distances = np.array([[measure(a, b, *args) for b in x] for a in x])
