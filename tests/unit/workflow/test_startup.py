@@ -35,7 +35,7 @@ NOT_NEEDED = {
     "simulate": TABLES_ALONE | {"h5py", "pydantic"},
 }
 
-# Of scripts without packages of their own in NOT_NEEDED: imported once, then each script is forked.
+# Of scripts that NOT_NEEDED does not name: imported once, then each script is forked.
 SHARED = ("anndata", "dask.array", "numba", "pyarrow", "scipy.sparse", "zarr")
 
 HELP = """
