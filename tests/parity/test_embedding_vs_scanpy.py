@@ -9,10 +9,8 @@ from typing import Any
 import anndata as ad
 import numpy as np
 import pandas as pd
-import pynndescent
 import pytest
 import scanpy as sc
-from pynndescent.distances import named_distances
 from scipy.sparse.csgraph import connected_components
 from sklearn.metrics import adjusted_rand_score, homogeneity_score
 
@@ -94,6 +92,8 @@ class ExactByPynndescent:
     """In place of NN-descent, which compiles for 10 s per metric: all distances by its function."""
 
     def __init__(self, x: np.ndarray, n_neighbors: int, metric: str, metric_kwds: dict, **_: Any):
+        from pynndescent.distances import named_distances
+
         # As pynndescent, which takes float32 cells and the values of the arguments in order.
         measure, args = named_distances[metric], tuple(metric_kwds.values())
         x = x.astype(np.float32)
@@ -115,7 +115,7 @@ def test_spread_of_all_cells_is_the_measure(metric: str, monkeypatch: pytest.Mon
     np.testing.assert_array_equal(adata.obsp["distances"].indices, want.indices)
     np.testing.assert_allclose(adata.obsp["distances"].data, want.data, rtol=1e-9)
     if metric == "mahalanobis":
-        monkeypatch.setattr(pynndescent, "NNDescent", ExactByPynndescent)
+        monkeypatch.setattr("pynndescent.NNDescent", ExactByPynndescent)
         adata, whitened = measured(x[:150], metric)
         neighbors(whitened, transformer="sklearn")
         want = whitened.obsp["distances"]
@@ -245,7 +245,7 @@ def test_nn_descent_finds_scanpys_neighbours_on_any_number_of_threads(
     from pynndescent import PyNNDescentTransformer
 
     # After the search pynndescent prepares for queries of other cells, and compiles for 15 s.
-    monkeypatch.setattr(pynndescent.NNDescent, "compress_index", lambda index: None)
+    monkeypatch.setattr("pynndescent.NNDescent.compress_index", lambda index: None)
     exact, theirs, one, two = (blobs(600, 3, distance=0.4) for _ in range(4))
     neighbors(exact)
     most = numba.get_num_threads()
