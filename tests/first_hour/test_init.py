@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,14 +23,20 @@ from scatlas.workflow.command_line.plate_facts import read_facts
 from scatlas.workflow.command_line.qc_bounds import kept_by, suggest_bounds
 from scatlas.workflow.config.loading import load
 from scatlas.workflow.config.plate_sheet import read_plates
+from tests.workflow import warm
 
 Command = Callable[..., str]
 
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> Command:
-    """Run the command in an empty folder, expect its exit status, and return what it printed."""
+    """Run the command in an empty folder, expect its exit status, and return what it printed.
+
+    Snakemake is forked from a process that has imported it; test_wheel.py starts it as a user does.
+    """
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", warm.python())
+    monkeypatch.setenv("PATH", warm.environment()["PATH"])
 
     def run(*words: str, status: int = 0) -> str:
         found = main([*words])

@@ -44,11 +44,32 @@ def test_the_example_of_the_page(tmp_path, monkeypatch):
     assert (cosines / np.linalg.norm(x_pca, axis=0) > 1 - 1e-6).all()
 
 
+# The benchmark, whose round that is not counted serves as the counted one: of two plates they are
+# the same.
+ONE_ROUND = """
+import sys
+
+sys.path.insert(0, sys.argv.pop(1))
+import vs_scanpy
+
+run_round, runs = vs_scanpy.run_round, {}
+
+def run_once(side, plates, args):
+    assert len(plates) == 2
+    if side not in runs:
+        runs[side] = run_round(side, plates, args)
+    return runs[side]
+
+vs_scanpy.run_round = run_once
+vs_scanpy.main()
+"""
+
+
 def test_all_sides_of_the_benchmark_find_the_same(tmp_path):
     """Functions, scripts and scanpy with Dask: the benchmark fails if they differ."""
     sizes = ["--plates", "2", "--cells", "500", "--genes", "4000", "--comps", "40"]
     how = ["--chunk", "200", "--rounds", "1", "--formats", "gzip", "--out", tmp_path / "told"]
-    command = [sys.executable, ROOT / "bench/vs_scanpy.py", tmp_path, *sizes, *how]
+    command = [sys.executable, "-c", ONE_ROUND, ROOT / "bench", tmp_path, *sizes, *how]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     told = (tmp_path / "told").read_text()

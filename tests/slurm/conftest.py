@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.workflow.conftest import built, plates, shared
+from tests.workflow.conftest import built, plates, shared, two
 
-__all__ = ["built", "plates", "shared"]
+__all__ = ["built", "plates", "shared", "two"]

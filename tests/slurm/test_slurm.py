@@ -9,6 +9,7 @@ request one (``--set-resources``), get it from Slurm, and fall back to the CPU.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -297,15 +298,19 @@ def test_short_steps_share_a_job(story: Story):
     assert {"qc_filter/p1", "normalize/p1"} <= set(story.project.records())
 
 
-def test_steps_of_small_plates_share_jobs(cluster: None, built: Project, tmp_path: Path):
-    """Seven jobs of Slurm in place of 32."""
-    project = Project(tmp_path, dict(CONFIG))
-    for name in ("plates.tsv", "slurm"):
-        (tmp_path / name).symlink_to(built.folder / name if name == "plates.tsv" else ROOT / name)
+def test_steps_of_small_plates_share_jobs(cluster: None, two: Project, tmp_path: Path):
+    """Seven jobs of Slurm in place of 24: two plates, and no step that the next test covers."""
+    local = two.copied(tmp_path / "local")
+    local.config["by_gene"] = False
+    local.write_config()
+    local.build()
+    project = Project(tmp_path / "slurm", local.config)
+    (project.folder / "plates.tsv").symlink_to(local.folder / "plates.tsv")
+    (project.folder / "slurm").symlink_to(ROOT / "slurm")
     before = set(jobs())
     command = [*SNAKEMAKE, "--profile", "slurm", "--nocolor"]
     command += ["--snakefile", str(ROOT / "Snakefile"), "--configfile", "my.yaml"]
-    options = {"cwd": tmp_path, "stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    options = {"cwd": project.folder, "stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     for _ in range(3):  # Snakemake may end early, and the workflow then asks for the same again
         done = subprocess.run(command, **options, text=True, check=False)
         if "Snakemake ended with" not in done.stderr:
@@ -330,7 +335,19 @@ def test_steps_of_small_plates_share_jobs(cluster: None, built: Project, tmp_pat
         assert len(found) == 1, f"{name} with {rule}: {sorted(new)}"
     assert len(new) == len(new_jobs()) == 7
     assert {"consensus", "cell_groups"} <= new
-    assert_same_outputs(project.outputs(), built.outputs())
+    assert_same_outputs(project.outputs(), local.outputs())
+
+
+def test_each_step_of_a_small_atlas_has_a_group():
+    rules = "\n".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
+    groups = {}
+    for part in re.split(r"^(?:rule|checkpoint) ", rules, flags=re.MULTILINE)[1:]:
+        if "small_atlas=1," in part:
+            group = re.search(r"^    group:\n +(\w+)$", part, re.MULTILINE)
+            groups[part.partition(":")[0]] = group and group[1]
+    assert {"atlas", "base", "by_gene", "embedding", "map"} <= set(groups)
+    assert {rule for rule in groups if groups[rule] == "small_report"} == {"markers", "report"}
+    assert set(groups.values()) == {"small_atlas", "small_report"}, groups
 
 
 def test_a_rule_runs_on_dask_workers_of_several_nodes(story: Story, built: Project):

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import anndata as ad
@@ -30,6 +31,15 @@ def some_adata(seed: int = 0, shape: tuple[int, int] = (300, 40)) -> ad.AnnData:
     counts = rng.poisson(1.0, shape).astype(np.float32)
     layers = {"dense": counts * 2, "csc": sp.csc_matrix(counts)}
     return ad.AnnData(sp.csr_matrix(counts), layers=layers, obsm={"side": rng.random((300, 100))})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _old_objects_are_not_searched() -> Iterator[None]:
+    """A search for garbage takes half a second with the objects of all modules and other tests."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

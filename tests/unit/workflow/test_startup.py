@@ -35,6 +35,36 @@ NOT_NEEDED = {
     "simulate": TABLES_ALONE | {"h5py", "pydantic"},
 }
 
+# Of scripts that NOT_NEEDED does not name: imported once, then each script is forked.
+SHARED = ("anndata", "dask.array", "numba", "pyarrow", "scipy.sparse", "zarr")
+
+HELP = """
+import importlib, os, resource, runpy, sys
+
+def seconds():
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+modules, *scripts = sys.argv[1:]
+for name in modules.split(","):
+    importlib.import_module(name)
+shared = seconds()
+for script in scripts:
+    if os.fork():
+        if os.wait()[1]:
+            sys.exit(script + " failed")
+        continue
+    sys.argv[:] = [script, "--help"]
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            raise
+    names = {name.partition(".")[0] for name in sys.modules}
+    print("\\nstarted", script, shared + seconds(), *sorted(names), flush=True)
+    os._exit(0)
+"""
+
 RUN = """
 import resource, runpy, sys
 
@@ -52,18 +82,37 @@ print("\\nstarted", used.ru_utime + used.ru_stime, *sorted(names))
 
 def run(*command: str) -> tuple[float, set[str]]:
     """Processor seconds of a fresh process, and the packages that it imported."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("COV", "PYTHONPROFILE"))}
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, *command], env=env, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    seconds, *packages = done.stdout.splitlines()[-1].removeprefix("started ").split()
+    seconds, *packages = python(RUN, *command)[-1].removeprefix("started ").split()
     return float(seconds), set(packages)
 
 
+def python(*command: str) -> list[str]:
+    """Lines that a fresh process printed."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("COV", "PYTHONPROFILE"))}
+    done = subprocess.run(
+        [sys.executable, "-c", *command], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.fixture(scope="module")
+def helped() -> dict[str, tuple[float, set[str]]]:
+    """Processor seconds, with those of SHARED, and packages of each script that may import it."""
+    paths = [str(ROOT / "scripts" / f"{name}.py") for name in SCRIPTS if name not in NOT_NEEDED]
+    found = {}
+    for line in python(HELP, ",".join(SHARED), *paths):
+        if line.startswith("started "):
+            path, seconds, *packages = line.removeprefix("started ").split()
+            found[Path(path).stem] = float(seconds), set(packages)
+    return found
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_script_starts_quickly(script: str) -> None:
-    seconds, packages = run(str(ROOT / "scripts" / f"{script}.py"), "--help")
+def test_a_script_starts_quickly(script: str, helped: dict[str, tuple[float, set[str]]]) -> None:
+    alone = script in NOT_NEEDED
+    path = str(ROOT / "scripts" / f"{script}.py")
+    seconds, packages = run(path, "--help") if alone else helped[script]
     assert packages & (NEVER | NOT_NEEDED.get(script, set())) == set()
     assert seconds < SECONDS
 
