@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
 
 import anndata as ad
 import numpy as np
@@ -88,51 +87,26 @@ def test_neighbors_by_mahalanobis(kwds: dict) -> None:
     np.testing.assert_allclose(a.data, b.data, rtol=1e-12)
 
 
-class ExactByPynndescent:
-    """In place of NN-descent, which compiles for 10 s per metric: all distances by its function."""
-
-    def __init__(self, x: np.ndarray, n_neighbors: int, metric: str, metric_kwds: dict, **_: Any):
-        from pynndescent.distances import named_distances
-
-        # As pynndescent, which takes float32 cells and the values of the arguments in order.
-        measure, args = named_distances[metric], tuple(metric_kwds.values())
-        x = x.astype(np.float32)
-        distances = np.array([[measure(a, b, *args) for b in x] for a in x])
-        nearest = np.argsort(distances, axis=1)[:, :n_neighbors]
-        self.neighbor_graph = nearest, np.take_along_axis(distances, nearest, axis=1)
-
-
 @pytest.mark.parametrize("metric", ["mahalanobis", "seuclidean"])
-def test_spread_of_all_cells_is_the_measure(metric: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spread_of_all_cells_is_the_measure(metric: str) -> None:
     """Blocks of cells and NN-descent use the spread of all cells, too."""
-    n_cells = 2500
-    x = blobs(n_cells, 3, distance=0.4).obsm["X_pca"].astype(np.float64)[:, :10]
+    x = blobs(2500, 3, distance=0.4).obsm["X_pca"].astype(np.float64)[:, :10]
     x *= np.linspace(1, 30, 10)
-    adata, whitened = measured(x, metric)
+    spread = np.cov(x.T) if metric == "mahalanobis" else np.diag(np.var(x, axis=0, ddof=1))
+    # Distances of cells that are rotated and scaled to spread 1 are euclidean.
+    whitened = ad.AnnData(np.zeros((2500, 55)))
+    whitened.obsm["X_pca"] = x @ np.linalg.cholesky(np.linalg.inv(spread))
     neighbors(whitened, transformer="sklearn")
     want = whitened.obsp["distances"]
+    adata = ad.AnnData(np.zeros((2500, 55)))
+    adata.obsm["X_pca"] = x
     neighbors(adata, metric=metric)
     np.testing.assert_array_equal(adata.obsp["distances"].indices, want.indices)
     np.testing.assert_allclose(adata.obsp["distances"].data, want.data, rtol=1e-9)
-    if metric == "mahalanobis":
-        monkeypatch.setattr("pynndescent.NNDescent", ExactByPynndescent)
-        adata, whitened = measured(x[:150], metric)
-        neighbors(whitened, transformer="sklearn")
-        want = whitened.obsp["distances"]
     neighbors(adata, metric=metric, transformer="pynndescent")
     got = adata.obsp["distances"]
     same = (got.astype(bool).multiply(want.astype(bool))).nnz / want.nnz
     assert same > 0.9
-
-
-def measured(x: np.ndarray, metric: str) -> tuple[ad.AnnData, ad.AnnData]:
-    """Cells, and the same cells rotated and scaled to spread 1: their distances are euclidean."""
-    spread = np.cov(x.T) if metric == "mahalanobis" else np.diag(np.var(x, axis=0, ddof=1))
-    made = []
-    for values in (x, x @ np.linalg.cholesky(np.linalg.inv(spread))):
-        made.append(ad.AnnData(np.zeros((len(x), 55))))
-        made[-1].obsm["X_pca"] = values
-    return made[0], made[1]
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
@@ -237,15 +211,11 @@ def test_leiden_is_scanpys_cell_by_cell(connected: ad.AnnData, options: dict) ->
     assert ours.uns[key] == theirs.uns[key]
 
 
-def test_nn_descent_finds_scanpys_neighbours_on_any_number_of_threads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_nn_descent_finds_scanpys_neighbours_on_any_number_of_threads() -> None:
     """Like scatlas, scanpy's index of pynndescent runs on one thread."""
     import numba
     from pynndescent import PyNNDescentTransformer
 
-    # After the search pynndescent prepares for queries of other cells, and compiles for 15 s.
-    monkeypatch.setattr("pynndescent.NNDescent.compress_index", lambda index: None)
     exact, theirs, one, two = (blobs(600, 3, distance=0.4) for _ in range(4))
     neighbors(exact)
     most = numba.get_num_threads()
