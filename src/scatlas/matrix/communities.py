@@ -13,12 +13,7 @@ from scatlas import blocks
 from scatlas.arrays.kinds import is_gpu
 from scatlas.kernels.dispatch import kernels_for
 from scatlas.kernels.graphs.communities_cpu import Communities, Edges, sweep
-from scatlas.kernels.graphs.edges_cpu import (
-    add_transposed,
-    count_merged,
-    fill_merged,
-    list_members,
-)
+from scatlas.kernels.graphs.edges_cpu import add_transposed, merge_nodes, positions_by_label
 from scatlas.matrix.cell_blocks import over_cells
 
 if TYPE_CHECKING:
@@ -199,14 +194,17 @@ def _whole_edges(graph: sp.csr_matrix) -> tuple[Edges, Ints]:
 
 def _merge(edges: Edges, groups: Ints, n_groups: int) -> Edges:
     """Graph of groups of nodes: sums of their edges."""
-    members = list_members(groups, n_groups)
+    members = positions_by_label(groups, n_groups)
     n_edges = np.empty(n_groups, np.int64)
+    merged: dict[Rows, tuple[Ints, Ints]] = {}
+
+    def merge(rows: Rows) -> None:
+        merged[rows] = merge_nodes(edges, groups, members, n_edges, rows)
+
     with over_cells(n_groups) as call:
-        call(partial(count_merged, edges, groups, members, n_edges))
-        indptr = np.concatenate([[0], np.cumsum(n_edges)])
-        merged = Edges(indptr, *np.empty((2, indptr[-1]), np.int64))
-        call(partial(fill_merged, edges, groups, members, merged))
-    return merged
+        call(merge)
+    parts = zip(*(merged[rows] for rows in sorted(merged)), strict=True)
+    return Edges(np.concatenate([[0], np.cumsum(n_edges)]), *map(np.concatenate, parts))
 
 
 def _weight_inside(edges: Edges, labels: Array) -> float:

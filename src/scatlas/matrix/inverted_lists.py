@@ -17,6 +17,7 @@ from scatlas import blocks
 from scatlas.arrays.kinds import is_gpu
 from scatlas.compute.threads import n_cores
 from scatlas.kernels.graphs import nearest_cpu
+from scatlas.kernels.graphs.edges_cpu import positions_by_label
 from scatlas.matrix import list_rules as rules
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class InvertedLists(NamedTuple):
             rows = np.arange(start, min(start + _QUERIES_AT_ONCE, x.shape[0]))
             # Of the pieces of a list, the first: all have the same nearest lists.
             labels = np.searchsorted(self.centre_of, _assign(queries, rows, self.centres))
-            order, bounds = _group(labels, self.n_lists)
+            order, bounds = positions_by_label(labels, self.n_lists)
             lists = np.split(rows[order], bounds[1:-1])
             deque(self._search(queries, lists, *found, own=False), maxlen=0)
         return found
@@ -202,7 +203,8 @@ def build(
     cells = nearest_cpu.Cells(x, np.zeros(x.shape[1]), metric == "cosine")
     cells = cells._replace(centre=_mean(cells, sample))
     centres = _k_means(cells, sample, min(n_lists, sample.size), rng)
-    order, bounds = _group(_assign(cells, np.arange(n_cells), centres), centres.x.shape[0])
+    labels = _assign(cells, np.arange(n_cells), centres)
+    order, bounds = positions_by_label(labels, centres.x.shape[0])
     used = np.diff(bounds) > 0
     centres = centres._replace(x=centres.x[used])
     bounds = np.append(bounds[:-1][used], n_cells)
@@ -245,13 +247,6 @@ def _assign(cells: Cells, rows: Ints, centres: Cells) -> NDArray[np.int32]:
 
     n_tasks = -(-rows.size // _CELLS_PER_TASK)
     return np.concatenate(list(blocks.map_in_order(assign, n_tasks, workers=n_cores())))
-
-
-def _group(labels: NDArray[np.integer], n: int) -> tuple[Ints, Ints]:
-    """Positions by label, those of a label in order, and where each label begins."""
-    bounds = np.zeros(n + 1, np.int64)
-    np.cumsum(np.bincount(labels, minlength=n), out=bounds[1:])
-    return np.argsort(labels, kind="stable"), bounds
 
 
 def _ranks_of_neighbors(index: InvertedLists, rows: Ints, n_neighbors: int) -> Ints:

@@ -18,6 +18,7 @@ from scipy.sparse.linalg import ArpackError, eigsh
 
 from scatlas import blocks
 from scatlas.kernels.dispatch import kernels_for
+from scatlas.kernels.graphs.edges_cpu import positions_by_label
 from scatlas.matrix.graph_eigenvectors import eigenvectors
 
 if TYPE_CHECKING:
@@ -118,13 +119,11 @@ def _layouts_of_components(
     """Each part's own eigenvectors, scaled to half the way to the nearest other part."""
     n_components = centres.shape[1]
     where = np.empty((graph.shape[0], n_components), np.float32)
-    order = np.argsort(labels, kind="stable")
-    sizes = np.bincount(labels)
-    stops = np.cumsum(sizes)
+    order, bounds = positions_by_label(labels, len(centres))
     place = np.empty_like(order)  # of a cell in its part
-    place[order] = np.arange(order.size) - np.repeat(stops - sizes, sizes)
-    for size, stop, centre in zip(sizes, stops, centres, strict=True):
-        inside = order[stop - size : stop]
+    place[order] = np.arange(order.size) - np.repeat(bounds[:-1], np.diff(bounds))
+    for first, last, centre in zip(bounds[:-1], bounds[1:], centres, strict=True):
+        inside, size = order[first:last], int(last - first)
         apart = np.linalg.norm(centres - centre, axis=1)
         radius = apart[apart > 0].min() / 2 if (apart > 0).any() else 1.0
         if size < 2 * n_components or size <= n_components + 1:

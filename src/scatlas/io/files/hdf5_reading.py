@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -18,6 +19,8 @@ from scatlas.io.files.read_errors import UnsupportedLayoutError, reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+logger = logging.getLogger(__name__)
 
 # Values that a thread decodes at once, about.
 _VALUES = 2**20
@@ -36,7 +39,12 @@ def read_element(node: h5py.Dataset | h5py.Group) -> Any:
     if kind is not None:
         parts = tuple(read_element(node[name]) for name in ("data", "indices", "indptr"))
         return kind(parts, shape=tuple(node.attrs["shape"]))
-    if not isinstance(node, h5py.Dataset) or not node.shape or node.dtype.kind not in "iuf":
+    if (
+        not isinstance(node, h5py.Dataset)
+        or not node.size
+        or node.ndim == 0
+        or node.dtype.kind not in "iuf"
+    ):
         return read_elem(node)
     values = np.empty(node.shape, node.dtype.newbyteorder("="))
     flat = values.reshape(-1)
@@ -61,7 +69,8 @@ def decode(dataset: h5py.Dataset) -> Iterator[tuple[int, np.ndarray]]:
     with reading(path, dataset.name.lstrip("/")):
         try:
             array = hdf5_chunked_array(path, dataset.name, dataset, stored)
-        except UnsupportedLayoutError:
+        except UnsupportedLayoutError as error:
+            logger.info("%s: %s is read through h5py: %s", path, dataset.name, error)
             yield 0, dataset[()].reshape(-1)
             return
         dtype = array.dtype.newbyteorder("=")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from scatlas.kernels.build.numba_cache import njit
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from scatlas.arrays.array_types import Array, Floats, Ints
     from scatlas.kernels.graphs.communities_cpu import Edges
-
-# First node of each group in a list of nodes by group, and the list.
-Members: TypeAlias = tuple["Ints", "Ints"]
 
 
 def add_transposed(edges: tuple[Array, Array, Array], out: Floats, rows: tuple[int, int]) -> bool:
@@ -61,47 +60,50 @@ def weigh_inside(edges: Edges, labels: Ints, rows: tuple[int, int]) -> int:
     return int(_weigh_inside(*edges, labels, *rows))
 
 
-def list_members(groups: Ints, n_groups: int) -> Members:
-    """Nodes by group, ascending in each, for groups ``[n]`` from 0 to ``n_groups - 1``."""
-    starts = np.zeros(n_groups + 1, np.int64)
-    members = np.empty(groups.size, np.int64)
-    _list_members(groups, starts, members)
-    return starts, members
+def positions_by_label(labels: NDArray[np.integer], n_labels: int) -> tuple[Ints, Ints]:
+    """Positions by label, those of a label in order, and where each label begins.
+
+    Parameters
+    ----------
+    labels
+        Integers ``[n]`` from 0 to ``n_labels - 1``.
+
+    Returns
+    -------
+    int64 ``[n]`` and int64 ``[n_labels + 1]``.
+    """
+    bounds = np.zeros(n_labels + 1, np.int64)
+    np.cumsum(np.bincount(labels, minlength=n_labels), out=bounds[1:])
+    positions = np.empty(labels.size, np.int64)
+    _sort_positions(labels, bounds[:-1].copy(), positions)
+    return positions, bounds
 
 
-def count_merged(
-    edges: Edges, groups: Ints, members: Members, out: Ints, rows: tuple[int, int]
-) -> None:
-    """Write how many groups the edges of some groups lead to; edges of weight zero do not count.
+def merge_nodes(
+    edges: Edges,
+    groups: Ints,
+    members: tuple[Ints, Ints],
+    n_edges: Ints,
+    rows: tuple[int, int],
+) -> tuple[Ints, Ints]:
+    """Edges of some groups of nodes: sums of the nodes' edges. Those of weight zero do not count.
 
     Parameters
     ----------
     edges
         The graph ``[n, n]``.
     groups, members
-        int64 ``[n]``: group of each node; and the nodes of each group.
-    out
-        int64 ``[n_groups]``: `rows` are overwritten.
+        int64 ``[n]``: group of each node; and :func:`positions_by_label` of it.
+    n_edges
+        int64 ``[n_groups]``, number of edges of each group: `rows` are overwritten.
     rows
         First group and the one after the last.
+
+    Returns
+    -------
+    Groups to which the edges lead, in the order in which the nodes have them, and weights; int64.
     """
-    _count_merged(*edges, groups, *members, out, *rows)
-
-
-def fill_merged(
-    edges: Edges, groups: Ints, members: Members, merged: Edges, rows: tuple[int, int]
-) -> None:
-    """Write the edges of some groups to the graph of the groups: sums of the nodes' edges.
-
-    Parameters
-    ----------
-    edges, groups, members, rows
-        As in :func:`count_merged`.
-    merged
-        Graph ``[n_groups, n_groups]`` with its ``indptr``; the rest is overwritten. The edges of a
-        group are in the order in which its nodes have them.
-    """
-    _fill_merged(*edges, groups, *members, *merged, *rows)
+    return _merge_nodes(*edges, groups, *members, n_edges, *rows)
 
 
 @njit(nogil=True, cache=True)
@@ -171,66 +173,42 @@ def _weigh_inside(
 
 
 @njit(nogil=True, cache=True)
-def _list_members(groups: Ints, starts: Ints, members: Ints) -> None:
-    for group in groups:
-        starts[group + 1] += 1
-    for group in range(starts.size - 1):
-        starts[group + 1] += starts[group]
-    filled = starts.copy()
-    for i in range(groups.size):
-        members[filled[groups[i]]] = i
-        filled[groups[i]] += 1
+def _sort_positions(labels: NDArray[np.integer], places: Ints, positions: Ints) -> None:
+    for i in range(labels.size):
+        positions[places[labels[i]]] = i
+        places[labels[i]] += 1
 
 
 @njit(nogil=True, cache=True)
-def _count_merged(
+def _merge_nodes(
     indptr: Ints,
     indices: Ints,
     weights: Ints,
     groups: Ints,
-    starts: Ints,
     members: Ints,
-    out: Ints,
+    bounds: Ints,
+    n_edges: Ints,
     first: int,
     last: int,
-) -> None:
-    seen_by = np.full(out.size, -1, np.int64)
-    for group in range(first, last):
-        n = 0
-        for i in members[starts[group] : starts[group + 1]]:
-            for edge in range(indptr[i], indptr[i + 1]):
-                other = groups[indices[edge]]
-                if weights[edge] != 0:
-                    n += seen_by[other] != group
-                    seen_by[other] = group
-        out[group] = n
-
-
-@njit(nogil=True, cache=True)
-def _fill_merged(
-    indptr: Ints,
-    indices: Ints,
-    weights: Ints,
-    groups: Ints,
-    starts: Ints,
-    members: Ints,
-    merged_indptr: Ints,
-    merged_indices: Ints,
-    merged_weights: Ints,
-    first: int,
-    last: int,
-) -> None:
+) -> tuple[Ints, Ints]:
+    most = 0
+    for i in members[bounds[first] : bounds[last]]:
+        most += indptr[i + 1] - indptr[i]
+    merged, sums = np.empty(most, np.int64), np.empty(most, np.int64)
     # Edge to each group; those of earlier groups lie before the present group's.
-    edge_to = np.full(merged_indptr.size - 1, -1, np.int64)
+    edge_to = np.full(n_edges.size, -1, np.int64)
+    end = 0
     for group in range(first, last):
-        begin = end = merged_indptr[group]
-        for i in members[starts[group] : starts[group + 1]]:
+        begin = end
+        for i in members[bounds[group] : bounds[group + 1]]:
             for edge in range(indptr[i], indptr[i + 1]):
                 other = groups[indices[edge]]
                 if weights[edge] == 0:
                     continue
                 if edge_to[other] < begin:
                     edge_to[other] = end
-                    merged_indices[end], merged_weights[end] = other, 0
+                    merged[end], sums[end] = other, 0
                     end += 1
-                merged_weights[edge_to[other]] += weights[edge]
+                sums[edge_to[other]] += weights[edge]
+        n_edges[group] = end - begin
+    return merged[:end].copy(), sums[:end].copy()
