@@ -9,12 +9,11 @@ import numpy as np
 
 from scatlas.get import on_backend
 from scatlas.io import atomic_path
-from scatlas.io.files.hdf5_writing import write_h5ad
 from scatlas.tl import leiden as find_clusters
 from scatlas.workflow import script
 from scatlas.workflow.config.cli_options import add_options, from_options
 from scatlas.workflow.config.sections import Leiden
-from scatlas.workflow.sample import add_graph, read_sample
+from scatlas.workflow.sample import add_graph, read_sample, write_part
 from scatlas.workflow.sample_size import IGRAPH_CELLS
 
 logger = logging.getLogger("scatlas")
@@ -31,24 +30,24 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     options = from_options(args, Leiden)
     with script.run_script(args, outputs=[args.leiden]) as facts:
-        adata = read_sample(args.subset)
-        add_graph(adata, args.neighbors)
+        cells = read_sample(args.subset)
+        add_graph(cells, args.neighbors)
         # It works where the components are, and needs none of them.
-        adata.obsm["X_pca"] = on_backend(np.empty((adata.n_obs, 0), np.float32))
+        cells.obsm["X_pca"] = on_backend(np.empty((cells.n_obs, 0), np.float32))
         find_clusters(
-            adata,
+            cells,
             options.resolution,
             random_state=args.seed,
-            flavor="igraph" if adata.n_obs <= IGRAPH_CELLS else "rounds",
+            flavor="igraph" if cells.n_obs <= IGRAPH_CELLS else "rounds",
             n_iterations=2,
             directed=False,
         )
-        del adata.obsm["X_pca"], adata.obsp, adata.uns["neighbors"]
+        del cells.obsm["X_pca"], cells.obsp["connectivities"], cells.uns["neighbors"]
         with atomic_path(args.leiden) as path:
-            write_h5ad(path, adata)
-        n_clusters = adata.obs["leiden"].nunique()
-        logger.info("%d clusters of %s cells", n_clusters, f"{adata.n_obs:,}")
-        facts |= {"n_cells": adata.n_obs, "n_clusters": n_clusters}
+            write_part(path, cells, args.subset)
+        n_clusters = cells.obs["leiden"].nunique()
+        logger.info("%d clusters of %s cells", n_clusters, f"{cells.n_obs:,}")
+        facts |= {"n_cells": cells.n_obs, "n_clusters": n_clusters}
 
 
 if __name__ == "__main__":

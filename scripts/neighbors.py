@@ -6,12 +6,11 @@ from pathlib import Path
 
 from scatlas.get import on_backend
 from scatlas.io import atomic_path
-from scatlas.io.files.hdf5_writing import write_h5ad
 from scatlas.pp import neighbors as find_neighbors
 from scatlas.workflow import script
 from scatlas.workflow.config.cli_options import add_options, from_options
 from scatlas.workflow.config.sections import Neighbors
-from scatlas.workflow.sample import read_sample
+from scatlas.workflow.sample import read_sample, write_part
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -24,19 +23,19 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     options = from_options(args, Neighbors)
     with script.run_script(args, outputs=[args.neighbors]) as facts:
-        adata = read_sample(args.subset, obsm="X_pca")
-        adata.obsm["X_pca"] = on_backend(adata.obsm["X_pca"])
+        cells = read_sample(args.subset, obsm="X_pca")
+        cells.obsm["X_pca"] = on_backend(cells.obsm["X_pca"])
         find_neighbors(
-            adata,
+            cells,
             options.n_neighbors,
             options.n_pcs,
             use_rep="X_pca",
             random_state=args.seed,
         )
-        del adata.obsm["X_pca"]
+        del cells.obsm["X_pca"]
         with atomic_path(args.neighbors) as path:
-            write_h5ad(path, adata)
-        facts |= {"n_cells": adata.n_obs}
+            write_part(path, cells, args.subset)
+        facts |= {"n_cells": cells.n_obs}
 
 
 if __name__ == "__main__":

@@ -6,12 +6,11 @@ from pathlib import Path
 
 from scatlas.get import on_backend
 from scatlas.io import atomic_path
-from scatlas.io.files.hdf5_writing import write_h5ad
 from scatlas.tl import umap as draw
 from scatlas.workflow import script
 from scatlas.workflow.config.cli_options import add_options, from_options
 from scatlas.workflow.config.sections import UMAP
-from scatlas.workflow.sample import add_graph, read_sample
+from scatlas.workflow.sample import add_graph, read_sample, write_part
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -25,15 +24,15 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     options = from_options(args, UMAP)
     with script.run_script(args, outputs=[args.umap]) as facts:
-        adata = read_sample(args.subset, obsm="X_pca")
-        add_graph(adata, args.neighbors)
+        cells = read_sample(args.subset, obsm="X_pca")
+        add_graph(cells, args.neighbors)
         # It works where the components are.
-        adata.obsm["X_pca"] = on_backend(adata.obsm["X_pca"])
-        draw(adata, min_dist=options.min_dist, random_state=args.seed)
-        del adata.obsm["X_pca"], adata.obsp, adata.uns["neighbors"]
+        cells.obsm["X_pca"] = on_backend(cells.obsm["X_pca"])
+        draw(cells, min_dist=options.min_dist, random_state=args.seed)
+        del cells.obsm["X_pca"], cells.obsp["connectivities"], cells.uns["neighbors"]
         with atomic_path(args.umap) as path:
-            write_h5ad(path, adata)
-        facts |= {"n_cells": adata.n_obs}
+            write_part(path, cells, args.subset)
+        facts |= {"n_cells": cells.n_obs}
 
 
 if __name__ == "__main__":

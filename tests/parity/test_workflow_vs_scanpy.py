@@ -136,6 +136,8 @@ def test_the_atlas_opens_everywhere(project: Project, by_hand: dict):
 
 def test_leiden_finds_the_cell_lines(project: Project):
     adata = ad.read_h5ad(project.results / "umap.h5ad")
+    part = ad.read_h5ad(project.results / "embedding/leiden.h5ad")
+    pd.testing.assert_frame_equal(part.obs, adata.obs[["leiden"]])
     lines = adata.obs["cell_line"]
     assert homogeneity_score(lines, adata.obs["leiden"]) >= 0.99
     sa.tl.leiden(adata, resolution=0.05, flavor="igraph", n_iterations=2, directed=False)

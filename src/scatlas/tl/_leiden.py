@@ -115,10 +115,10 @@ def leiden(
     if adjacency is None:
         adjacency, params = _find_graph(adata, obsp, neighbors_key)
         if flavor == "rounds" and params is not None and works_on_gpu(adata, params):
-            import cupy as cp
+            from scatlas.arrays.pinned_copies import to_gpu
 
             logger.info("Leiden of %d cells: on the GPU", adjacency.shape[0])
-            put = cp.asarray
+            put = to_gpu
     chosen = None
     if restrict_to is not None:
         chosen = _restriction_mask(adata, *restrict_to)

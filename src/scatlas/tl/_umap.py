@@ -159,10 +159,10 @@ def umap(
     if method == "umap":
         below = _spectral.FAST_BELOW
         if works_on_gpu(adata, params):
-            import cupy as cp
+            from scatlas.arrays.pinned_copies import to_gpu
 
             logger.info("UMAP of %d cells: on the GPU", adata.n_obs)
-            put = cp.asarray
+            put = to_gpu
             edges.indices = edges.indices.astype(np.int32, copy=False)
     start = partial(_spectral.start, cells=cells, arpack_below=below, put=put)
     coordinates = _to_ten(_start(init, edges, n_components, state, start))

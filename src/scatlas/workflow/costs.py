@@ -57,7 +57,7 @@ COSTS = {
     "neighbors": Cost(1, us_per_cell=40),  # [3]
     "umap": Cost(1, us_per_cell=180),  # [3]
     "leiden": Cost(0.5, us_per_cell=57),  # [3]
-    "embedding": Cost(0.5, us_per_cell=9.6),  # [7], four threads
+    "embedding": Cost(0.5, us_per_cell=9.6),  # [7], eight threads
     "integrate": Cost(2, us_per_cell=280),  # as neighbors, umap and leiden
     "report": Cost(3, us_per_cell=1.3),  # [5], per cell of the atlas
     "explore_cells": Cost(0.5, us_per_cell=0.3),  # [6], and US_PER_PAGE_CELL
@@ -71,16 +71,16 @@ COSTS = {
 }
 # Of jobs on a GPU, whose threads decode and copy. Other rules: as on the CPU.
 GPU_COSTS = {
-    "hvg": Cost(0.1, 5),  # [7], eight threads
+    "hvg": Cost(0.1, 4.5),  # [7], eight threads
     "select_genes": Cost(0.15, 7, least_ns_per_value=0.85),  # [5], [7]
-    "neighbors": Cost(0.5, us_per_cell=20),  # [7], four threads
-    "umap": Cost(0.5, us_per_cell=38),  # [7], eight threads
-    "leiden": Cost(0.5, us_per_cell=52),  # [7], eight threads
+    "neighbors": Cost(0.5, us_per_cell=24),  # [7], eight threads
+    "umap": Cost(0.5, us_per_cell=24),  # [7], eight threads
+    "leiden": Cost(0.5, us_per_cell=32),  # [7], eight threads
     "map": Cost(0.5, us_per_cell=9),  # [5]
 }
 GPU_START_S = 1.2  # CUDA, by ``gpu-start-2026-11-25``
 # subset: writes the sampled cells [7].
-US_PER_SAMPLED_CELL = 3.7
+US_PER_SAMPLED_CELL = 2.2
 
 # Moments that `load` takes of the kept cells; `hvg` of such a run reads no counts. Processor time
 # with 100,000 cells x 20,000 genes: ``load-moments-2026-11-25``.

@@ -464,14 +464,13 @@ class Estimates:
         """Threads of a job that reads blocks, or of the map."""
         if rule in {"harmony", "map"}:
             return 16 if self.atlas.cells > 1e6 else 4
-        if rule == "neighbors":  # no other step of the map can run meanwhile
-            return 16 if self.subset_cells > 1e5 and not self.gpus(rule) else 4
         if rule == "leiden" and self.subset_cells <= IGRAPH_CELLS:
             return 1  # igraph has one
-        if rule in ("umap", "leiden"):  # at the same time
-            return 8 if self.subset_cells > 1e5 else 4
-        if rule == "embedding":
-            return 4 if self.subset_cells > 1e5 else 1
+        if rule in ("neighbors", "umap", "leiden", "embedding"):
+            if self.subset_cells <= 1e5:
+                return 1 if rule == "embedding" else 4
+            # No other step of the map can run beside `neighbors`. A node often has eight per GPU.
+            return 16 if rule == "neighbors" and not self.gpus(rule) else 8
         if plate and self.is_small(plate):
             return 1  # several plates at a time keep the cores busier than threads of one
         if rule == "normalize" and not self._config.qc.drop_rare_genes:

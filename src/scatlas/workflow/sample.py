@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections import deque
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-import anndata as ad
 import h5py
-import numpy as np
 import pandas as pd
 from anndata.io import read_elem
 
 from scatlas.io.files.hdf5_reading import decode, read_element
-from scatlas.io.files.hdf5_writing import create_hdf5
-from scatlas.io.tables.column import Column
+from scatlas.io.files.hdf5_writing import create_hdf5, write_element
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,38 +23,71 @@ if TYPE_CHECKING:
 ATLAS_ROW = "atlas_row"
 
 
-def read_sample(path: Path, *, obsm: str | None = None) -> ad.AnnData:
-    """Cell names and one element of ``obsm`` of an h5ad file, without X.
+@dataclass
+class SampledCells:
+    """What the steps of the map use of an AnnData: neither X nor names.
+
+    An AnnData hashes its names. To read, hash and write them takes two seconds per million cells,
+    longer than the GPU needs for neighbours, map and clusters.
+    """
+
+    n_obs: int
+    obsm: dict[str, Any] = field(default_factory=dict)
+    obsp: dict[str, Any] = field(default_factory=dict)
+    uns: dict[str, Any] = field(default_factory=dict)
+    obs: pd.DataFrame = field(init=False)
+    X: None = None
+    n_vars: int = 0
+
+    def __post_init__(self) -> None:
+        self.obs = pd.DataFrame(index=range(self.n_obs))
+
+
+def read_sample(path: Path, *, obsm: str | None = None) -> SampledCells:
+    """Number of cells and one element of ``obsm`` of an h5ad file.
 
     Parameters
     ----------
     path
         ``subset.h5ad``.
     obsm
-        Key of the element; None: the names alone.
-
-    Returns
-    -------
-    AnnData [cells x 0 genes].
+        Key of the element; None: none.
     """
     with h5py.File(path, "r") as file:
-        column = Column.open(path, file["obs"], file["obs"].attrs["_index"])
-        names = column.take(np.arange(column.n_rows))
         found = {} if obsm is None else {obsm: read_element(file["obsm"][obsm])}
-    return ad.AnnData(obs=pd.DataFrame(index=names), obsm=found)
+        return SampledCells(len(file["obs"][ATLAS_ROW]), found)
 
 
-def add_graph(adata: ad.AnnData, path: Path) -> None:
+def write_part(path: Path, cells: SampledCells, subset: Path) -> None:
+    """Write what a step has added to the sample, as an h5ad file.
+
+    Its names are a link to those of ``subset``, relative to the folder of ``path``.
+    """
+    with h5py.File(subset, "r") as file:
+        names = file["obs"].attrs["_index"]
+    with create_hdf5(path) as file:
+        file.attrs.update({"encoding-type": "anndata", "encoding-version": "0.1.0"})
+        obs = file.create_group("obs")
+        obs.attrs.update({"encoding-type": "dataframe", "encoding-version": "0.2.0"})
+        obs.attrs.update({"_index": names, "column-order": list(cells.obs)})
+        obs[names] = h5py.ExternalLink(os.path.relpath(subset, path.parent), f"/obs/{names}")
+        for name, column in cells.obs.items():
+            write_element(obs, name, column.values)
+        for key in ("obsm", "obsp", "uns"):
+            write_element(file, key, getattr(cells, key))
+
+
+def add_graph(cells: SampledCells, path: Path) -> None:
     """Add the weights and parameters of the neighbourhood graph in ``path`` to the same cells."""
     with h5py.File(path, "r") as file:
-        adata.obsp["connectivities"] = read_element(file["obsp/connectivities"])
-        adata.uns["neighbors"] = read_elem(file["uns/neighbors"])
+        cells.obsp["connectivities"] = read_element(file["obsp/connectivities"])
+        cells.uns["neighbors"] = read_elem(file["uns/neighbors"])
 
 
 def join_files(path: Path, subset: Path, parts: Iterable[Path]) -> None:
     """Write the sample with what steps have added to it in ``obs``, ``obsm``, ``obsp`` and ``uns``.
 
-    HDF5 copies what is compressed as it is. The files are read before, because a copy keeps damage.
+    What is compressed is copied as it is. The files are read before, because a copy keeps damage.
 
     Parameters
     ----------
@@ -65,16 +98,14 @@ def join_files(path: Path, subset: Path, parts: Iterable[Path]) -> None:
     parts
         File of each step.
     """
-    with create_hdf5(path) as out:
-        with h5py.File(subset, "r") as file:
-            _read_all(file)
-            out.attrs.update(file.attrs)
-            for name in file:
-                file.copy(name, out)
+    _read_all(subset)
+    # HDF5 would copy text value by value.
+    shutil.copyfile(subset, path)
+    with create_hdf5(path, append=True) as out:
         columns = list(out["obs"].attrs["column-order"])
         for part in parts:
+            _read_all(part)
             with h5py.File(part, "r") as file:
-                _read_all(file)
                 added = list(file["obs"].attrs["column-order"])
                 columns += [name for name in added if name not in columns]
                 names = [("obs", name) for name in added]
@@ -86,11 +117,12 @@ def join_files(path: Path, subset: Path, parts: Iterable[Path]) -> None:
         out["obs"].attrs["column-order"] = columns
 
 
-def _read_all(file: h5py.File) -> None:
+def _read_all(path: Path) -> None:
     """Decode all chunks, which checks their checksums."""
 
     def read(_: str, node: h5py.Dataset | h5py.Group) -> None:
         if isinstance(node, h5py.Dataset) and node.chunks and node.size:
             deque(decode(node), maxlen=0)
 
-    file.visititems(read)
+    with h5py.File(path, "r") as file:
+        file.visititems(read)

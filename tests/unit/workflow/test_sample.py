@@ -13,7 +13,14 @@ import scipy.sparse as sp
 
 from scatlas.errors import InputError
 from scatlas.io.files.hdf5_writing import write_h5ad
-from scatlas.workflow.sample import add_graph, join_files, read_sample
+from scatlas.workflow.sample import (
+    ATLAS_ROW,
+    SampledCells,
+    add_graph,
+    join_files,
+    read_sample,
+    write_part,
+)
 from tests.helpers.frames import assert_same_frame
 
 N = 300
@@ -28,21 +35,24 @@ def test_files_are_joined_as_in_memory(tmp_path: Path):
         obsm={"X_pca": rng.random((N, 5))},
         uns={"pca": {"variance": rng.random(5)}, "umap": "old"},
     )
-    neighbors = ad.AnnData(obs=pd.DataFrame(index=names))
+    neighbors, umap, leiden = (SampledCells(N) for _ in range(3))
     neighbors.obsp["distances"] = sp.random(N, N, 0.1, format="csr", rng=rng)
     neighbors.uns["neighbors"] = {"params": {"metric": "euclidean", "n_neighbors": 15}}
-    umap = ad.AnnData(obs=pd.DataFrame(index=names), obsm={"X_umap": rng.random((N, 2))})
+    umap.obsm["X_umap"] = rng.random((N, 2))
     umap.uns["umap"] = {"params": {"a": 0.5}}
-    leiden = ad.AnnData(obs=pd.DataFrame({"leiden": pd.Categorical(list("ab0") * (N // 3))}, names))
+    leiden.obs["leiden"] = pd.Categorical(list("ab0") * (N // 3))
     leiden.obs["share"] = np.float32(2)  # takes the place of the column before
-    parts = {"neighbors": neighbors, "umap": umap, "leiden": leiden}
-    for name, adata in {"subset": whole, **parts}.items():
-        write_h5ad(tmp_path / f"{name}.h5ad", adata)
-    paths = [tmp_path / f"{name}.h5ad" for name in parts]
+    write_h5ad(tmp_path / "subset.h5ad", whole)
+    paths = []
+    for name, cells in {"neighbors": neighbors, "umap": umap, "leiden": leiden}.items():
+        paths.append(tmp_path / f"embedding/{name}.h5ad")
+        paths[-1].parent.mkdir(exist_ok=True)
+        write_part(paths[-1], cells, tmp_path / "subset.h5ad")
     join_files(tmp_path / "joined.h5ad", tmp_path / "subset.h5ad", paths)
     found, expected = (ad.read_h5ad(tmp_path / f"{name}.h5ad") for name in ("joined", "subset"))
     for path in paths:
         part = ad.read_h5ad(path)
+        pd.testing.assert_index_equal(part.obs_names, names)
         expected.obs[list(part.obs)] = part.obs
         for key in ("obsm", "obsp", "uns"):
             getattr(expected, key).update(getattr(part, key))
@@ -75,16 +85,17 @@ def test_damage_is_not_copied(tmp_path: Path, key: str):
 
 def test_graph_of_the_sample(tmp_path: Path):
     rng = np.random.default_rng(0)
-    whole = ad.AnnData(np.ones((N, 2), np.float32), obsm={"X_pca": rng.random((N, 5))})
+    obs = pd.DataFrame({ATLAS_ROW: range(N)}, index=[f"cell{i}" for i in range(N)])
+    whole = ad.AnnData(np.ones((N, 2), np.float32), obs=obs, obsm={"X_pca": rng.random((N, 5))})
     write_h5ad(tmp_path / "subset.h5ad", whole)
-    part = ad.AnnData(obs=whole.obs)
+    part = SampledCells(N)
     for name in ("distances", "connectivities"):
         part.obsp[name] = sp.random(N, N, 0.1, format="csr", rng=rng)
     part.uns["neighbors"] = {"params": {"metric": "euclidean", "n_neighbors": 15}}
-    write_h5ad(tmp_path / "neighbors.h5ad", part)
+    write_part(tmp_path / "neighbors.h5ad", part, tmp_path / "subset.h5ad")
     found = read_sample(tmp_path / "subset.h5ad", obsm="X_pca")
     add_graph(found, tmp_path / "neighbors.h5ad")
-    assert list(found.obs_names) == list(whole.obs_names)
+    assert found.n_obs == N
     np.testing.assert_array_equal(found.obsm["X_pca"], whole.obsm["X_pca"])
     assert list(found.obsp) == ["connectivities"]
     assert (found.obsp["connectivities"] != part.obsp["connectivities"]).nnz == 0

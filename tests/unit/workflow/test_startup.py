@@ -125,6 +125,7 @@ def test_umap_runs_without_what_compiles_on_import(tmp_path: Path) -> None:
     """umap-learn and pynndescent take 7 s to import, and compile for as long again."""
     rng = np.random.default_rng(0)
     adata = ad.AnnData(np.zeros((60, 1), np.float32), obsm={"X_pca": rng.normal(size=(60, 5))})
+    adata.obs["atlas_row"] = range(60)
     adata.write_h5ad(tmp_path / "subset.h5ad")
     packages = set()
     for names in (("subset", "neighbors"), ("subset", "neighbors", "umap")):

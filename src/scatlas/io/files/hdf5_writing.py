@@ -70,17 +70,17 @@ class _ErrorRecordingFile(io.FileIO):
 
 
 @contextmanager
-def create_hdf5(path: Path | str) -> Iterator[h5py.File]:
-    """Create an HDF5 file and open it for writing.
+def create_hdf5(path: Path | str, *, append: bool = False) -> Iterator[h5py.File]:
+    """Create an HDF5 file and open it for writing; `append`: open one that exists.
 
     Raises
     ------
     OSError
         At the end, if a write has failed.
     """
-    with _ErrorRecordingFile(path, "w+") as raw:
+    with _ErrorRecordingFile(path, "r+" if append else "w+") as raw:
         try:
-            with h5py.File(raw, "w") as file:
+            with h5py.File(raw, "r+" if append else "w") as file:
                 yield file
         finally:
             if raw.error is not None:
@@ -97,8 +97,6 @@ def write_h5ad(path: Path | str, adata: AnnData) -> None:
     Text columns become categorical, in ``adata`` and in the file, unless they have more than 10,000
     values: categories are sorted, which takes half a minute for two million barcodes.
     """
-    from anndata.experimental import write_dispatched
-
     tables = [adata.obs, adata.var] + ([] if adata.raw is None else [adata.raw.var])
     for table in tables:
         text = [name for name in table if is_string_dtype(table[name].dtype)]
@@ -107,9 +105,15 @@ def write_h5ad(path: Path | str, adata: AnnData) -> None:
         for name, column in few.items():
             table[name] = column
     with create_hdf5(path) as file:
-        write_dispatched(
-            file, "/", adata, callback=_write_element, dataset_kwargs={"compression": "gzip"}
-        )
+        write_element(file, "/", adata)
+
+
+def write_element(group: h5py.Group, key: str, value: Any) -> None:
+    """Write an element of an AnnData as :func:`write_h5ad` does."""
+    from anndata.experimental import write_dispatched
+
+    options = {"compression": "gzip"}
+    write_dispatched(group, key, value, callback=_write_element, dataset_kwargs=options)
 
 
 def _write_element(

@@ -190,6 +190,8 @@ def _take_table(
     frame.index.name = None if index_name == "_index" else index_name
     # As AnnData does when it is cut.
     for name, column in frame.items():
-        if isinstance(column.dtype, pd.CategoricalDtype):
+        if not isinstance(column.dtype, pd.CategoricalDtype):
+            continue
+        if column.nunique() < len(column.cat.categories):
             frame[name] = column.cat.remove_unused_categories()
     return frame
