@@ -27,8 +27,8 @@ ATLAS_ROW = "atlas_row"
 class SampledCells:
     """What the steps of the map use of an AnnData: neither X nor names.
 
-    An AnnData hashes its names. To read, hash and write them takes two seconds per million cells,
-    longer than the GPU needs for neighbours, map and clusters.
+    An AnnData hashes its names. To read, hash and write them takes more than a second per million
+    cells, longer than neighbours and UMAP on a GPU.
     """
 
     n_obs: int

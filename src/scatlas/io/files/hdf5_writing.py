@@ -71,7 +71,7 @@ class _ErrorRecordingFile(io.FileIO):
 
 @contextmanager
 def create_hdf5(path: Path | str, *, append: bool = False) -> Iterator[h5py.File]:
-    """Create an HDF5 file and open it for writing; `append`: open one that exists.
+    """Create an HDF5 file, or with `append` take one that exists, and open it for writing.
 
     Raises
     ------
