@@ -313,6 +313,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]
     before = forget()
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "cupy", FakeCupy("cupy"))
+        copies = SimpleNamespace(to_gpu=on_gpu)
+        patch.setitem(sys.modules, "scatlas.arrays.pinned_copies", copies)
         patch.setattr(blocks, "on_host", np.asarray)
         patch.setattr(importlib.import_module(MODULES[0]), "kernel", kernel)
         layout = importlib.import_module("scatlas.kernels.graphs.layout_gpu")
