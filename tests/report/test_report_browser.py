@@ -349,3 +349,14 @@ def test_five_hundred_plates_sort_and_search_at_once(tab: Tab, tmp_path: Path):
     )
     assert took < 2000  # some 50 ms on an idle machine
     assert len(column(tab, "odd_plates", 0, seen=True)) == 11
+
+
+def test_numbers_of_a_large_atlas_fit_their_boxes(tab: Tab, pages: Pages):
+    show(tab, pages.report)
+    fits = tab.run(
+        "const numbers = [...document.querySelectorAll('.headline dd')];"
+        "numbers.forEach((number) => { number.textContent = '100,648,790' });"
+        "return numbers.map((number) => number.scrollWidth <= number.clientWidth)"
+    )
+    assert fits
+    assert all(fits)
