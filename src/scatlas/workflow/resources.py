@@ -469,7 +469,7 @@ class Estimates:
         if rule in ("neighbors", "umap", "leiden", "embedding"):
             if self.subset_cells <= 1e5:
                 return 1 if rule == "embedding" else 4
-            # No other step of the map can run beside `neighbors`. A node often has eight per GPU.
+            # Nothing can run beside `neighbors`; but a node often has eight cores per GPU.
             return 16 if rule == "neighbors" and not self.gpus(rule) else 8
         if plate and self.is_small(plate):
             return 1  # several plates at a time keep the cores busier than threads of one
