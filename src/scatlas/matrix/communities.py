@@ -60,7 +60,7 @@ def leiden(
     seed
         Seed, 0 to 2**64 - 1.
     put
-        Where the rounds run: ``cupy.asarray`` for a GPU, with the same result.
+        Where the rounds run: ``pinned_copies.to_gpu`` for a GPU, with the same result.
 
     Returns
     -------

@@ -54,7 +54,7 @@ def eigenvectors(
     tolerance
         Largest norm of ``D^-1/2 A D^-1/2 v - eigenvalue * v``.
     put
-        Where to compute: ``cupy.asarray`` for a GPU, which agrees with the CPU to rounding.
+        Where to compute: ``pinned_copies.to_gpu`` for a GPU, which agrees with the CPU to rounding.
 
     Returns
     -------

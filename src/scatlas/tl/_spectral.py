@@ -60,7 +60,7 @@ def start(
         Number of cells from which Chebyshev filters replace ARPACK, umap-learn's choice below
         2,000,000 cells.
     put
-        Where filters work: ``cupy.asarray`` for a GPU.
+        Where filters work: ``pinned_copies.to_gpu`` for a GPU.
 
     Returns
     -------

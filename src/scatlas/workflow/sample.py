@@ -36,8 +36,6 @@ class SampledCells:
     obsp: dict[str, Any] = field(default_factory=dict)
     uns: dict[str, Any] = field(default_factory=dict)
     obs: pd.DataFrame = field(init=False)
-    X: None = None
-    n_vars: int = 0
 
     def __post_init__(self) -> None:
         self.obs = pd.DataFrame(index=range(self.n_obs))
