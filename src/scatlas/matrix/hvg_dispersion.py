@@ -325,13 +325,13 @@ def _normalize_in_bins(
         spread[single], centre[single] = centre[single], 0.0
     else:
         centre = grouped.median().to_numpy()
-        spread = grouped.agg(_mad).to_numpy()
+        spread = grouped.agg(lambda values: _mad(values.to_numpy())).to_numpy()
     at = np.searchsorted(np.unique(codes), codes)
     with np.errstate(divide="ignore", invalid="ignore"):
         return (dispersion - centre[at]) / spread[at]
 
 
-def _mad(values: pd.Series) -> float:
+def _mad(values: NDArray[np.float64]) -> float:
     """Median absolute deviation, divided by that of the standard normal as in statsmodels."""
     from scipy.special import ndtri
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 # 7 s of compilation, and NN-descent finds 92% of the neighbours.
 EXACT_UP_TO = 100_000
 # A multiple of scikit-learn's tiles of 256 x 256 cells gives the same products, so the same bits,
-# as one call over all cells.
-_ROWS_PER_BLOCK = 2048
+# as one call over all cells. Blocks of up to 1,024 cells take longer.
+_ROWS_PER_BLOCK = 1280
 # Metrics without such tiles allocate the distances of a block to all cells.
 _DISTANCES_PER_BLOCK = 8_000_000
 

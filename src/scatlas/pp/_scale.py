@@ -34,8 +34,9 @@ def scale(
 ) -> AnnData | Data | None:
     """Scale genes to unit variance and, by default, zero mean.
 
-    A new array is made on every path: neither the array handed over nor a block of a persisted
-    Dask array is written to. Constant genes keep a standard deviation of 1.
+    X is overwritten only if nothing but the AnnData refers to it. An array handed over as such, one
+    that is held elsewhere too, and a block of a persisted Dask array stay as they were. Constant
+    genes keep a standard deviation of 1.
 
     Parameters
     ----------
@@ -95,25 +96,21 @@ def scale(
         mask_obs = obs[mask_obs].to_numpy()
     elif mask_obs is not None:
         names = ("mean with mask", "std with mask")
+    if obsm is not None and layer is not None:
+        raise InputError("scale takes a layer or an element of obsm, not both")
+    owned = elements.owns_matrix(adata, layer=layer, obsm=obsm)
     if obsm is not None:
-        if layer is not None:
-            raise InputError("scale takes a layer or an element of obsm, not both")
         if obsm not in adata.obsm:
             msg = f"the AnnData has no obsm[{obsm!r}]; it has {list(adata.obsm)}"
             raise InputError(msg)
         x = check_array(adata.obsm[obsm], f"obsm[{obsm!r}]")
     else:
         x = get_array(adata, layer)
-    scaled, mean, sd = _scale(x, zero_center, max_value, _mask(mask_obs, x.shape[0]))
-    if obsm is not None:
-        adata.obsm[obsm] = scaled
-    else:
+    scaled, mean, sd = _scale(x, zero_center, max_value, _mask(mask_obs, x.shape[0]), owned=owned)
+    if obsm is None:
         adata.var[names[0]] = mean
         adata.var[names[1]] = sd
-        if layer is not None:
-            adata.layers[layer] = scaled
-        else:
-            adata.X = scaled
+    elements.set_matrix(adata, scaled, layer=layer, obsm=obsm)
     return adata if copy else None
 
 
@@ -130,7 +127,7 @@ def _scale_array(
     if layer is not None or obsm is not None or isinstance(mask_obs, str):
         raise InputError("layer, obsm and the name of a mask refer to an AnnData, not to an array")
     x = check_array(x, "the array")
-    return _scale(x, zero_center, max_value, _mask(mask_obs, x.shape[0]))[0]
+    return _scale(x, zero_center, max_value, _mask(mask_obs, x.shape[0]), owned=False)[0]
 
 
 def _mask(mask: ArrayLike | None, n_cells: int) -> NDArray[np.bool_] | None:
@@ -149,9 +146,17 @@ def _mask(mask: ArrayLike | None, n_cells: int) -> NDArray[np.bool_] | None:
 
 
 def _scale(
-    x: Any, zero_center: bool, max_value: float | None, mask: NDArray[np.bool_] | None
+    x: Any,
+    zero_center: bool,
+    max_value: float | None,
+    mask: NDArray[np.bool_] | None,
+    *,
+    owned: bool,
 ) -> tuple[Any, NDArray[np.float64], NDArray[np.float64]]:
-    """Scaled array, mean and standard deviation (1 for constant genes)."""
+    """Scaled array, which is `x` if it may be (`owned`), mean and standard deviation.
+
+    That of constant genes is 1.
+    """
     from scatlas.matrix.gene_moments import gene_moments
 
     if x.shape[0] == 0:
@@ -173,12 +178,13 @@ def _scale(
     centre = mean if zero_center else None
     kind = kind_of(x)
     in_memory = not (kind.lazy or kind.gpu)
+    out = x if owned and x.dtype == dtype else None
     if in_memory and kind.sparse and not zero_center and x.format == "csr":
-        scaled = _scale_csr_in_memory(x, sd, max_value, mask, dtype)
+        scaled = _scale_csr_in_memory(x, sd, max_value, mask, dtype, out)
     elif in_memory and kind.sparse and not zero_center and x.has_sorted_indices:
-        scaled = _scale_csc_in_memory(x, sd, max_value, mask, dtype)
+        scaled = _scale_csc_in_memory(x, sd, max_value, mask, dtype, out)
     elif in_memory and not kind.sparse:
-        scaled = _scale_dense_in_memory(x, centre, sd, max_value, mask, dtype)
+        scaled = _scale_dense_in_memory(x, centre, sd, max_value, mask, dtype, out)
     else:
         scale_block = _block_scaler(x, centre, sd, max_value, dtype)
         scaled = _apply(x, scale_block, mask, dtype, zero_center)
@@ -191,19 +197,26 @@ def _scale_csr_in_memory(
     max_value: float | None,
     mask: NDArray[np.bool_] | None,
     dtype: np.dtype,
+    out: Any,
 ) -> Any:
-    """Scaled CSR: the threads write into one matrix, because one alone is slow to join blocks."""
+    """Scaled CSR, which is `out` if given: the threads write into one matrix.
+
+    One thread alone is slow to join blocks.
+    """
     from scatlas.kernels.counts.normalize_cpu import with_data
     from scatlas.kernels.linalg.scale_cpu import scale_csr_into
 
-    scaled = with_data(x, np.empty(x.data.shape, dtype))
-    scaled.indices, scaled.indptr = np.empty_like(x.indices), x.indptr.copy()
+    scaled = out
+    if scaled is None:
+        scaled = with_data(x, np.empty(x.data.shape, dtype))
+        scaled.indices, scaled.indptr = np.empty_like(x.indices), x.indptr.copy()
 
     def scale_cells(cells: slice) -> None:
         part = slice(x.indptr[cells.start], x.indptr[cells.stop])
         rows = None if mask is None else mask[cells]
         scale_csr_into(blocks.view(x, cells), sd, max_value, rows, scaled.data[part])
-        scaled.indices[part] = x.indices[part]
+        if scaled is not x:
+            scaled.indices[part] = x.indices[part]
 
     blocks.for_each(scale_cells, blocks.row_slices(x))
     return scaled
@@ -215,14 +228,17 @@ def _scale_csc_in_memory(
     max_value: float | None,
     mask: NDArray[np.bool_] | None,
     dtype: np.dtype,
+    out: Any,
 ) -> Any:
-    """Scaled CSC, gene after gene: changing the order to rows and back takes longer."""
+    """Scaled CSC, `out` if given, gene after gene: to rows and back takes longer."""
     from scatlas.kernels.counts.normalize_cpu import with_data
     from scatlas.kernels.linalg.scale_cpu import scale_csc_into
 
-    scaled = with_data(x, np.empty(x.nnz, dtype))
-    scale_csc_into(x, sd, max_value, mask, scaled.data)
-    scaled.indices, scaled.indptr = x.indices[: x.nnz].copy(), x.indptr.copy()
+    scaled = out
+    if scaled is None:
+        scaled = with_data(x, np.empty(x.nnz, dtype))
+        scaled.indices, scaled.indptr = x.indices[: x.nnz].copy(), x.indptr.copy()
+    scale_csc_into(x, sd, max_value, mask, scaled.data[: x.nnz])
     return scaled
 
 
@@ -233,11 +249,12 @@ def _scale_dense_in_memory(
     max_value: float | None,
     mask: NDArray[np.bool_] | None,
     dtype: np.dtype,
+    out: Any,
 ) -> NDArray[Any]:
-    """Scaled dense array: the threads write to their rows of it, not to a block each."""
+    """Scaled array, `out` if given: the threads write to their rows of it, not to a block each."""
     from scatlas.kernels.linalg.scale_cpu import scale_dense_into
 
-    scaled = np.empty(x.shape, dtype)
+    scaled = np.empty(x.shape, dtype) if out is None else out
 
     def scale_cells(cells: slice) -> None:
         rows = None if mask is None else mask[cells]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import anndata as ad
@@ -672,8 +673,11 @@ def test_importing_the_functions_loads_nothing_slow() -> None:
     assert out.stdout.strip() == "[]"
 
 
+SCALE = partial(sa.pp.scale, zero_center=False, max_value=1.5, mask_obs=np.arange(60) % 3 > 0)
+
+
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix, sparse.csc_matrix])
-@pytest.mark.parametrize("change", [sa.pp.normalize_total, sa.pp.log1p])
+@pytest.mark.parametrize("change", [sa.pp.normalize_total, sa.pp.log1p, SCALE])
 @pytest.mark.parametrize("held", ["nothing", "matrix", "values", "layer"])
 def test_only_a_matrix_without_other_owners_is_overwritten(
     counts: sparse.csr_matrix, kind: Any, change: Any, held: str

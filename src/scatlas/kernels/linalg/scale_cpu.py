@@ -19,6 +19,8 @@ from scatlas.arrays.array_types import (
 )
 from scatlas.kernels.build.numba_cache import njit
 
+_BATCH = 2048  # values per batch, a fraction of the L1 cache
+
 
 def scale(
     x: Block,
@@ -77,7 +79,7 @@ def scale_dense_into(
     rows: Bools | None,
     out: Array,
 ) -> None:
-    """Write the values that :func:`scale` gives a dense block to `out`, another array."""
+    """Write the values that :func:`scale` gives a dense block to `out`, which may be `x`."""
     high = np.inf if max_value is None else float(max_value)
     low = -np.inf if mean is None else -high
     centre = np.zeros(x.shape[1]) if mean is None else mean
@@ -88,7 +90,7 @@ def scale_dense_into(
 def scale_csr_into(
     x: SparseBlock, sd: Floats, max_value: float | None, rows: Bools | None, out: Array
 ) -> None:
-    """Write the values that :func:`scale` gives CSR without centring to `out`."""
+    """Write the values that :func:`scale` gives CSR without centring to `out`, maybe ``x.data``."""
     if rows is None:
         rows = np.ones(x.shape[0], dtype=bool)
     high = np.inf if max_value is None else float(max_value)
@@ -98,12 +100,16 @@ def scale_csr_into(
 def scale_csc_into(
     x: SparseBlock, sd: Floats, max_value: float | None, rows: Bools | None, out: Array
 ) -> None:
-    """Write the values of :func:`scale` without centring, for CSC, to `out` ``[nnz]``."""
+    """Write the values of :func:`scale` without centring, for CSC, to `out` ``[nnz]``.
+
+    It may be ``x.data``.
+    """
     high = np.inf if max_value is None else float(max_value)
+    unscaled = None if rows is None else np.flatnonzero(~rows[x.indices[: out.size]])
+    kept = None if unscaled is None else x.data[unscaled]
     _scale_csc(x.data, row_offsets(x), sd, high, out)
-    if rows is not None:
-        unscaled = np.flatnonzero(~rows[x.indices[: out.size]])
-        out[unscaled] = x.data[unscaled]
+    if unscaled is not None:
+        out[unscaled] = kept
 
 
 def scale_stored_values(
@@ -163,6 +169,14 @@ def _clip(v: float, low: float, high: float) -> float:
     return v
 
 
+@njit(nogil=True, cache=True)
+def _copy_batch(values: Array, batch: Array) -> Array:
+    """Copy of `values` in `batch`: loops are vectorised only if input and output do not overlap."""
+    for i in range(values.size):
+        batch[i] = values[i]
+    return batch[: values.size]
+
+
 @njit(nogil=True, cache=True, error_model="numpy")
 def _scale_csr(
     data: Array, indices: Array, indptr: Ints, sd: Floats, high: float, rows: Bools, out: Array
@@ -178,10 +192,14 @@ def _scale_csr(
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _scale_csc(data: Array, indptr: Ints, sd: Floats, high: float, out: Array) -> None:
+    batch = np.empty(_BATCH, data.dtype)
     for gene in range(indptr.size - 1):
-        values, scaled = data[indptr[gene] : indptr[gene + 1]], out[indptr[gene] : indptr[gene + 1]]
-        for at in range(values.size):
-            scaled[at] = _clip(np.float64(values[at]) / sd[gene], -np.inf, high)
+        for start in range(indptr[gene], indptr[gene + 1], _BATCH):
+            stop = min(start + _BATCH, indptr[gene + 1])
+            values = _copy_batch(data[start:stop], batch)
+            scaled = out[start:stop]
+            for at in range(values.size):
+                scaled[at] = _clip(np.float64(values[at]) / sd[gene], -np.inf, high)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -212,11 +230,15 @@ def _scale_csr_to_dense(
 def _scale_dense(
     x: Array, mean: Floats, sd: Floats, low: float, high: float, rows: Bools, out: Array
 ) -> None:
+    batch = np.empty(_BATCH, x.dtype)
     for row in range(out.shape[0]):
         if rows[row]:
-            for gene in range(out.shape[1]):
-                v = (np.float64(x[row, gene]) - mean[gene]) / sd[gene]
-                out[row, gene] = _clip(v, low, high)
+            for start in range(0, out.shape[1], _BATCH):
+                genes = slice(start, min(start + _BATCH, out.shape[1]))
+                values = _copy_batch(x[row, genes], batch)
+                means, sds, scaled = mean[genes], sd[genes], out[row, genes]
+                for i in range(values.size):
+                    scaled[i] = _clip((np.float64(values[i]) - means[i]) / sds[i], low, high)
         else:
             for gene in range(out.shape[1]):
                 out[row, gene] = x[row, gene]
