@@ -7,8 +7,8 @@ SHELL := bash
 VENV ?= .venv
 # Cores of the demo: all, but at most eight, because four small plates cannot use more.
 CORES ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
-# Four workers on two cores, because some wait for Slurm, Snakemake, or kernels that others compile.
-TEST_WORKERS ?= 4
+# Five workers on two cores, because some wait for Slurm, Snakemake, or kernels that others compile.
+TEST_WORKERS ?= 5
 PYTEST_ARGS ?=
 
 DEMO_CONFIG := config/demo.yaml

@@ -109,6 +109,9 @@ class Sums:
                 own[groups] += getattr(part, name)
                 continue
             value, error = getattr(part, name), getattr(part, low)
+            if isinstance(own, np.ndarray):
+                _add_pairs(value, error, groups, own, own_low)
+                continue
             with np.errstate(all="ignore"):
                 total, rest = pair_sum(own[groups], own_low[groups], value, error)
                 # A sum that is not finite has no error: keep what float64 gives.
@@ -304,6 +307,16 @@ def _finite_pair_sum(old: float, low: float, value: float, error: float) -> tupl
         return total, rest
     # A sum that is not finite has no error.
     return old + value, 0.0
+
+
+@njit(nogil=True, cache=True)
+def _add_pairs(values: Floats, errors: Floats, groups: Ints, sums: Floats, low: Floats) -> None:
+    for i in range(groups.size):
+        group = groups[i]
+        for gene in range(values.shape[1]):
+            sums[group, gene], low[group, gene] = _finite_pair_sum(
+                sums[group, gene], low[group, gene], values[i, gene], errors[i, gene]
+            )
 
 
 @njit(nogil=True, cache=True)
