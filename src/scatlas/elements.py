@@ -115,7 +115,7 @@ def set_matrix(
 
 
 def owns_matrix(adata: AnnData, *, layer: str | None = None, obsm: str | None = None) -> bool:
-    """Whether nothing but `adata` refers to a matrix in memory, so that it may be overwritten.
+    """Whether a matrix in memory may be overwritten: nothing but `adata` refers to it.
 
     The caller must not refer to it either: call this before :func:`get_matrix`.
     """
@@ -138,7 +138,8 @@ def owns_matrix(adata: AnnData, *, layer: str | None = None, obsm: str | None = 
     # Two references to an object with one owner: the owner's, and the argument. They are counted
     # of expressions, because versions of Python count variables differently.
     counts = [sys.getrefcount(found()) for found in (matrix, values, memory)]
-    return max(counts) == 2 and type(memory()) is np.ndarray and memory().flags.owndata
+    alone = max(counts) == 2 and type(memory()) is np.ndarray and memory().flags.owndata
+    return alone and values().flags.writeable
 
 
 def get_array(adata: AnnData, layer: str | None) -> Any:

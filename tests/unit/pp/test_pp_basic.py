@@ -678,7 +678,7 @@ SCALE = partial(sa.pp.scale, zero_center=False, max_value=1.5, mask_obs=np.arang
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix, sparse.csc_matrix])
 @pytest.mark.parametrize("change", [sa.pp.normalize_total, sa.pp.log1p, SCALE])
-@pytest.mark.parametrize("held", ["nothing", "matrix", "values", "layer"])
+@pytest.mark.parametrize("held", ["nothing", "matrix", "values", "layer", "read-only"])
 def test_only_a_matrix_without_other_owners_is_overwritten(
     counts: sparse.csr_matrix, kind: Any, change: Any, held: str
 ) -> None:
@@ -687,11 +687,14 @@ def test_only_a_matrix_without_other_owners_is_overwritten(
     adata = ad.AnnData(kind(x.copy()))
     if kind is np.asarray:
         adata.X = adata.X.copy()
+    if held == "read-only":
+        (adata.X if kind is np.asarray else adata.X.data).flags.writeable = False
     owner = {
         "nothing": lambda: None,
         "matrix": lambda: adata.X,
         "values": lambda: adata.X[:] if kind is np.asarray else adata.X.data,
         "layer": lambda: adata.layers.__setitem__("same", adata.X),
+        "read-only": lambda: None,
     }[held]()
     assert elements.owns_matrix(adata) == (held == "nothing")
     change(adata)
@@ -700,7 +703,7 @@ def test_only_a_matrix_without_other_owners_is_overwritten(
     before = adata.layers["same"] if held == "layer" else owner
     if held == "values" and kind is not np.asarray:
         np.testing.assert_array_equal(before, kind(x).data)
-    elif held != "nothing":
+    elif held not in ("nothing", "read-only"):
         np.testing.assert_array_equal(dense(before), x)
         assert not np.shares_memory(getattr(before, "indptr", 0), getattr(adata.X, "indptr", 0))
 
