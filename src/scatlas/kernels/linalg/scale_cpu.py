@@ -105,11 +105,11 @@ def scale_csc_into(
     It may be ``x.data``.
     """
     high = np.inf if max_value is None else float(max_value)
-    unscaled = None if rows is None else np.flatnonzero(~rows[x.indices[: out.size]])
-    kept = None if unscaled is None else x.data[unscaled]
+    is_unscaled = False if rows is None else ~rows[x.indices[: out.size]]
+    unscaled = np.flatnonzero(is_unscaled)
+    kept = x.data[unscaled]
     _scale_csc(x.data, row_offsets(x), sd, high, out)
-    if unscaled is not None:
-        out[unscaled] = kept
+    out[unscaled] = kept
 
 
 def scale_stored_values(
