@@ -38,16 +38,16 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def options() -> str:
-    """A table of the commands and their options."""
+    """A table of the commands of scatlas and their options."""
     (commands,) = command_line._parser()._subparsers._group_actions
     rows = []
     for name, parser in commands.choices.items():
-        rows.append((f"`scatlas {name}`", "", parser.description))
+        rows.append((f"`{name}`", "", parser.description))
         for action in parser._actions[1:]:  # without --help
             value = "" if action.nargs == 0 else action.metavar or action.dest.upper()
             words = " ".join(filter(None, [*action.option_strings[:1], value]))
             rows.append(("", f"`{words}`", action.help))
-    return table(("command", "option", "what"), rows)
+    return table(("scatlas", "option", "what"), rows)
 
 
 def answers() -> tuple[dict[str, dict[str, Any]], list[str]]:
@@ -73,7 +73,7 @@ def generated() -> str:
     """The generated part of the page."""
     found, written = answers()
     steps = found["status --json"]["steps"]
-    files = dict.fromkeys(written, "`scatlas init`")
+    files = dict.fromkeys(written, "`init`")
     for step in steps:
         for name in step["files"]:
             files[name.replace(step["plate"] or "\0", "{plate}")] = step["step"]
