@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 PAGE = Path(__file__).resolve().parent / "programs.md"
-COMMAND = "python docs/programs.py --write"
-BEGIN = f"<!-- written by `{COMMAND}` -->"
+BEGIN = "<!-- written by `python docs/programs.py --write` -->"
 # Calls whose JSON the page shows; the last one fails.
 EXAMPLES = ("check --json", "status --json", "check --json --config missing.yaml")
 
@@ -55,9 +54,8 @@ def answers() -> tuple[dict[str, dict[str, Any]], list[str]]:
     found = {}
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
         for number in (1, 2):
-            write_plate(
-                Path(f"data/p{number}.h5ad"), simulate_plate(number, n_cells=120, n_genes=300)
-            )
+            plate = simulate_plate(number, n_cells=120, n_genes=300)
+            write_plate(Path(f"data/p{number}.h5ad"), plate)
         with redirect_stdout(io.StringIO()):
             command_line.main(["init", "data"])
         written = sorted(path.name for path in Path().glob("*.*"))
@@ -76,22 +74,18 @@ def generated() -> str:
     files = dict.fromkeys(written, "`init`")
     for step in steps:
         for name in step["files"]:
-            files[name.replace(step["plate"] or "\0", "{plate}")] = step["step"]
+            files[name.replace(step["plate"] or "\0", "{plate}")] = step["rule"]
     found["status --json"]["steps"] = steps[:2]  # the page would be long
     parts = ["## Commands", options(), "## Exit codes", table(("code", "what"), EXIT_CODES.items())]
     for command, keys in JSON_KEYS.items():
-        parts.append(f"## scatlas {command} --json")
-        parts.append(
-            table(("key", "what"), [(f"`{k}`", v) for k, v in (COMMON_KEYS | keys).items()])
-        )
+        rows = [(f"`{key}`", what) for key, what in (COMMON_KEYS | keys).items()]
+        parts += [f"## scatlas {command} --json", table(("key", "what"), rows)]
         for words in (words for words in EXAMPLES if words.startswith(command)):
             cut = f", the first two of {len(steps)} steps" * (command == "status")
-            parts += [
-                f"`scatlas {words}`{cut}:",
-                f"```json\n{json.dumps(found[words], indent=2)}\n```",
-            ]
-    rows = [(f"`{name}`", step) for name, step in files.items()]
-    parts += ["## Files", table(("file", "written by (step)"), rows)]
+            text = json.dumps(found[words], indent=2)
+            parts.append(f"`scatlas {words}`{cut}:\n\n```json\n{text}\n```")
+    rows = [(f"`{name}`", rule) for name, rule in files.items()]
+    parts += ["## Files", table(("file", "written by (rule)"), rows)]
     keys = [
         (f"`{key}`", f"`{inline_yaml(default)}`", allowed(schema))
         for key, default, schema in leaves(inline(Config.model_json_schema()))
@@ -106,7 +100,7 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    command = argparse.ArgumentParser(description=__doc__)
-    command.add_argument("--write", action="store_true", required=True)
-    command.parse_args()
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--write", action="store_true", required=True)
+    arguments.parse_args()
     PAGE.write_text(page(), "utf-8")

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.workflow
 def test_the_page_is_what_the_commands_print(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", warm.python())
     monkeypatch.setenv("PATH", warm.environment()["PATH"])
-    assert programs.page() == programs.PAGE.read_text(), programs.COMMAND
+    assert programs.page() == programs.PAGE.read_text(), programs.BEGIN
 
 
 def test_llms_txt_links_to_pages_that_exist() -> None:

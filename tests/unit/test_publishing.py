@@ -58,38 +58,37 @@ def test_zenodo_citation_and_package_agree() -> None:
 
 
 def test_a_release_needs_the_tag_of_its_version(tmp_path: Path) -> None:
-    version = scatlas.__version__
+    version, changes = scatlas.__version__, tmp_path / "CHANGELOG.md"
     for name in (".ci/release", "src/scatlas/_version.py"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    (tmp_path / "CHANGELOG.md").write_text("## Unreleased\n")
+    changes.write_text("## Unreleased\n")
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*words], cwd=tmp_path, capture_output=True, text=True, check=False)
-
-    def git(*words: str) -> None:
-        names = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
-        done = run("git", *names, *words)
-        assert done.returncode == 0, done.stderr
+    def git(words: str) -> None:
+        options = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        subprocess.run(
+            ["git", *options, *words.split()], cwd=tmp_path, check=True, capture_output=True
+        )
 
     def refusal() -> str:
-        done = run(".ci/release", "agree")
+        command = [tmp_path / ".ci/release", "agree"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == bool(done.stderr)
         return done.stderr
 
-    git("init", "-q")
-    git("add", ".")
-    git("commit", "-qm", "first")
+    git("init")
+    git("add .")
+    git("commit -m first")
     assert refusal() == ""  # no tag: a rehearsal
-    git("tag", "v99.1")
+    git("tag v99.1")
     assert f"the tag is v99.1, but src/scatlas/_version.py has {version}: " in refusal()
-    git("tag", "-d", "v99.1")
-    git("tag", f"v{version}")
+    git("tag -d v99.1")
+    git(f"tag v{version}")
     assert f"CHANGELOG.md has no section ## {version}: " in refusal()
-    (tmp_path / "CHANGELOG.md").write_text(f"## {version} - 2030-01-01\n")
+    changes.write_text(f"## {version} - 2030-01-01\n")
     assert "the checkout has changes: " in refusal()
-    git("commit", "-qam", "changes")
-    git("tag", "-f", f"v{version}")
+    git("commit -am changes")
+    git(f"tag -f v{version}")
     assert refusal() == ""
 
 
@@ -98,8 +97,7 @@ def test_issue_forms_ask_for_version_config_and_log() -> None:
     assert forms.keys() == {"bug", "question"}
     for text in forms.values():
         fields = [part for part in yaml.safe_load(text)["body"] if part["type"] != "markdown"]
-        assert len({field["id"] for field in fields}) == len(fields)
-        assert all(field["attributes"]["label"] for field in fields)
+        assert all(field["id"] and field["attributes"]["label"] for field in fields)
         assert [
             word for word in ("scatlas --version", "atlas.yaml", "log") if word not in text
         ] == []

@@ -38,7 +38,7 @@ JSON_KEYS = {
     "status": {
         "folder": "local folder of the results",
         "n_steps": "number of steps in each state: `done`, `running`, `failed`, `to run`",
-        "steps": "`{step, plate, state, reason, files}` of each step: `plate` is null if it is a "
+        "steps": "`{rule, plate, state, reason, files}` of each step: `plate` is null if it is a "
         "step of the atlas, `reason` if it has not failed; the last of `files` is its manifest",
     },
 }

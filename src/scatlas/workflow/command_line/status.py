@@ -63,7 +63,7 @@ def status(config_file: Path, *, as_json: bool = False) -> int:
             *("status", config_file, [Problem(s.reason, s.plate or None) for s in failed]),
             folder=config.folder,
             n_steps={state: states[state] for state in STATES},
-            steps=[_as_json(step) for step in steps],
+            steps=[{k: v or None for k, v in step._asdict().items()} for step in steps],
         )
     numbers: dict[str, Counter[str]] = {}
     for step in steps:
@@ -81,16 +81,6 @@ def status(config_file: Path, *, as_json: bool = False) -> int:
     if all(step.state == "done" for step in steps):
         say("everything is done: scatlas open")
     return PROBLEM if any(step.state == "failed" for step in steps) else DONE
-
-
-def _as_json(step: Step) -> dict[str, object]:
-    return {
-        "step": step.rule,
-        "plate": step.plate or None,
-        "state": step.state,
-        "reason": step.reason or None,
-        "files": step.files,
-    }
 
 
 def _rules() -> list[str]:
