@@ -1,7 +1,6 @@
 """Write the generated part of docs/programs.md, from the code and from a tiny project.
 
 python docs/programs.py --write     writes the page
-python docs/programs.py --check     fails if the page differs
 """
 
 from __future__ import annotations
