@@ -25,7 +25,14 @@ PLATE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"
 COUNTS = r"^(X|raw|(layers|genome)/[^/]+)$"
 # Names that an obs column of a Zarr store cannot have, and the field of `Plate`.
 _RESERVED_COLUMNS = {"", ".", "..", "_index", "zarr.json", "labels"}
-
+# obs columns that steps of the workflow write: a label of that name would be lost. A measure of
+# `integrate` is named by its column, with this prefix.
+WRITTEN_COLUMNS = {
+    *("total_counts", "n_genes_by_counts", "total_counts_mt", "pct_counts_mt", "size_factor"),
+    *("doublet_score", "predicted_doublet", "leiden", "leiden_share", "leiden_harmony"),
+    *("map_distance", "unlike_atlas", "atlas_row"),
+}
+_MEASURE = "lisi_"
 
 _WINDOWS = re.compile(r"^[A-Za-z]:[\\/]|\\")
 WINDOWS = "write a path of Windows as Linux does, with slashes (in WSL C:\\data is /mnt/c/data)"
@@ -268,6 +275,9 @@ def _read_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
             problem = f"column {name!r} occurs twice" if header.count(name) > 1 else ""
             problem = problem or f"a column cannot be called {name!r}"
             msg = f"{path}: {problem}; rename it"
+            raise ConfigError(msg)
+        if name in WRITTEN_COLUMNS or name.startswith(_MEASURE):
+            msg = f"{path}: scatlas itself writes a column {name!r} for each cell: rename it"
             raise ConfigError(msg)
     return header, rows
 
