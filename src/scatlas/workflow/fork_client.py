@@ -45,9 +45,9 @@ def main() -> None:
 def use_this_package() -> None:
     """Put this package first on the path of Python, before what the user has there.
 
-    Modules of a cluster give libraries by ``PYTHONPATH`` alone; Snakemake removes it for jobs in its
-    conda environments, which have another Python. The server starts in another folder, so all paths
-    are absolute.
+    Modules of a cluster give libraries by ``PYTHONPATH`` alone; Snakemake removes it for jobs in
+    its conda environments, which have another Python. All paths are absolute, because the server
+    starts in another folder.
     """
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
