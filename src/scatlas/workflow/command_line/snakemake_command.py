@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -49,11 +50,49 @@ def check_folder() -> None:
         raise InputError(msg)
 
 
+def use_writable_caches() -> None:
+    """Cache in the working folder what Snakemake, matplotlib and CuPy cache in a home folder.
+
+    Compute nodes and service accounts have a home that does not exist or cannot be written.
+
+    Raises
+    ------
+    InputError
+        Neither folder can be written.
+    """
+    from snakemake.common import get_appdirs
+
+    usual, here = Path(get_appdirs().user_cache_dir), Path(".snakemake/cache").absolute()
+    if _is_writable(usual / "snakemake"):
+        return
+    if not _is_writable(here):
+        msg = f"neither {usual} nor {here} can be written: set XDG_CACHE_HOME to another folder"
+        raise InputError(msg)
+    sys.stderr.write(f"{usual} cannot be written: {here} is used instead\n")
+    os.environ["XDG_CACHE_HOME"] = str(here)
+    for variable, name in (("MPLCONFIGDIR", "matplotlib"), ("CUPY_CACHE_DIR", "cupy")):
+        os.environ.setdefault(variable, str(here / name))
+
+
+def _is_writable(folder: Path) -> bool:
+    """Whether a folder exists, or can be made, and takes files."""
+    if str(folder).startswith("~"):  # the user has no home
+        return False
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
 def snakemake_command(config: Path, *options: str) -> list[str]:
     """Words of the command that runs the workflow with a config, in the working folder."""
+    folder = workflow_folder()
     return [
         *(sys.executable, "-m", "snakemake"),
-        *("--snakefile", str(workflow_folder() / "Snakefile")),
+        *("--snakefile", str(folder / "Snakefile")),
+        # Without it Snakemake would take profiles/default of another workflow in this folder.
+        *("--workflow-profile", str(folder / "profiles/default")),
         # With "=": Snakemake would take targets after a space for more config files.
         *(f"--configfile={config}", *options),
     ]
