@@ -15,7 +15,7 @@ import pytest
 
 from scatlas.errors import InputError
 from scatlas.io.files.local_zarr import open_store
-from scatlas.workflow.run_lock import lock_results, release
+from scatlas.workflow.run_lock import LOCK, lock_results, release
 from tests.workflow.conftest import CONFIG, EACH, made_once
 from tests.workflow.runs import ROOT, Project, assert_same_outputs, errors
 
@@ -289,7 +289,7 @@ def test_a_second_run_with_the_same_results_is_refused(atlas: Project):
 
 
 def test_a_run_that_was_killed_elsewhere_is_forgotten_with_unlock(atlas: Project):
-    (atlas.results / "logs/run.lock").write_text("another\t7\t")
+    (atlas.results / LOCK).write_text("another\t7\t")
     second = atlas.run("atlas")
     assert "the run of process 7 on another was killed, or is still running: give" in second.stdout
     assert atlas.run("--unlock").returncode == 0

@@ -9,7 +9,7 @@ from snakemake.logging import logger
 
 from scatlas.io.files.checksums import text_digest
 from scatlas.workflow.integrity import Findings, check_outputs, run_record
-from scatlas.workflow.run_lock import lock_results, release
+from scatlas.workflow.run_lock import lock_results, release, share_results
 
 OWN_RULES = [rule for rule in workflow.rules if str(HERE) in str(rule.snakefile)]
 
@@ -123,44 +123,47 @@ def rerun_unfinished_steps():
         [*forgotten, *left_out, *map(str, FINDINGS.to_rerun)]
     )
     if workflow.execution_settings and not workflow.dryrun:
-        lock_working_folder()
+        lock_folders()
         FINDINGS.apply()
 
 
-def lock_folder(folder, unlock=False):
-    """Lock a folder of results until this process ends; tell whether it is locked."""
-    if workflow.storage_settings.default_storage_provider:
-        folder = Path(".snakemake", folder)  # the results are elsewhere
-    on_cluster = not workflow.local_exec
-    try:
-        lock = lock_results(folder, on_cluster=on_cluster, unlock=unlock)
-    except ScatlasError as error:
-        # Snakemake would print a traceback for any other exception here.
-        raise SystemExit(f"error: {error}") from None
-    if lock and unlock:
-        release(lock)
-    elif lock:
-        atexit.register(release, lock)
-    return lock is not None
+def results_folder(folder):
+    """Local folder for the lock of results, which may be in a storage of Snakemake."""
+    in_storage = workflow.storage_settings.default_storage_provider
+    return Path(".snakemake" if in_storage else "", with_prefix(folder))
 
 
 @cache
-def lock_working_folder():
-    """Refuse a second run with the same results, or that simulates the same plates."""
+def lock_folders():
+    """Refuse a second run with the same results, or that simulates the same plates, and one that
+    makes the atlas of new plates again."""
     folders = [OUT]
     if any(
         plate.is_simulated and not Path(plate_path(plate)).exists() for plate in SHEET
     ):
         folders.append(DEMO_FOLDER)
-    locked = all([lock_folder(Path(with_prefix(folder))) for folder in folders])
-    if locked and all(str(HERE) in str(rule.snakefile) for rule in workflow.rules):
+    try:
+        atlas_lock = ATLAS and share_results(ATLAS.path.parent)
+        locks = [
+            lock_results(results_folder(folder), on_cluster=not workflow.local_exec)
+            for folder in folders
+        ]
+    except ScatlasError as error:
+        # Snakemake would print a traceback for any other exception here.
+        raise SystemExit(f"error: {error}") from None
+    for lock in locks:
+        atexit.register(release, lock)
+    if all(locks) and all(str(HERE) in str(rule.snakefile) for rule in workflow.rules):
         # Snakemake's own lock would stay after a killed run.
         workflow.persistence.lock = workflow.persistence.noop
     # Another run in this folder removes the folder of Snakemake's locks at its end.
     Path(".snakemake/locks").mkdir(exist_ok=True)
+    return atlas_lock  # the cache keeps it open
 
 
 if "--unlock" in sys.argv and workflow.is_main_process:
-    for folder in (OUT, DEMO_FOLDER):
-        if Path(with_prefix(folder)).is_dir():
-            lock_folder(Path(with_prefix(folder)), unlock=True)
+    for folder in filter(Path.is_dir, map(results_folder, (OUT, DEMO_FOLDER))):
+        try:
+            release(lock_results(folder, unlock=True))
+        except ScatlasError as error:
+            raise WorkflowError(str(error)) from error

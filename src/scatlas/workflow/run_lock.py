@@ -11,6 +11,7 @@ import fcntl
 import logging
 import os
 import socket
+from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING
 
 from scatlas.errors import InputError
@@ -19,68 +20,71 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 logger = logging.getLogger(__name__)
+LOCK = "logs/run.lock"
 
 
 def lock_results(folder: Path, *, on_cluster: bool = False, unlock: bool = False) -> IO[str] | None:
-    """Lock a folder of results for this process.
+    """Lock a folder until :func:`release` of the result; None if the file system has no locks.
 
-    Parameters
-    ----------
-    folder
-        The folder, which is created.
-    on_cluster
-        Whether other machines run the jobs of this run, and go on with them if it is killed.
-    unlock
-        Forget a run that was killed.
-
-    Returns
-    -------
-    The open file, which holds the lock; :func:`release` ends it. None if the file system has no
-    locks.
-
-    Raises
-    ------
-    InputError
-        Another run has the lock, or was killed and may have jobs that still run.
+    Jobs of a killed run may go on ``on_cluster``, or on another machine: ``unlock`` forgets it.
     """
-    path = folder / "logs/run.lock"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+")
-    except OSError as error:
-        msg = f"outdir: {error.filename} cannot be written ({error.strerror}): name another folder"
-        raise InputError(msg) from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        msg = f"another Snakemake is running in {folder.absolute()}: wait until it has ended"
-        raise InputError(msg) from None
-    except OSError as error:
-        file.close()
-        logger.info("%s cannot be locked (%s): start one run at a time", path, error)
-        return None
-    file.seek(0)
-    machine, number, where = (*file.read().split("\t"), "", "", "")[:3]
-    here = socket.gethostname()
-    if machine and not unlock:
-        # A file system may keep the locks of each machine apart.
-        if machine != here or where:
-            file.close()
+    path = folder / LOCK
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(path.open("a+"))
+        except OSError as error:
+            problem = f"{error.filename} cannot be written ({error.strerror})"
+            raise InputError(f"outdir: {problem}: name another folder") from error
+        if not _is_locked(file, fcntl.LOCK_EX, folder):
+            return None
+        file.seek(0)
+        machine, number, where = (file.read() or "\t\t").split("\t")
+        # Some file systems keep the locks of each machine apart.
+        if (where or machine not in ("", socket.gethostname())) and not unlock:
             msg = (
                 f"{folder.absolute()}: the run of process {number} on {machine} was killed, or is "
                 "still running: give the command once with --unlock, then without, when neither "
                 "it nor any of its jobs runs"
             )
             raise InputError(msg)
-        logger.info("%s: process %s was killed, this run goes on from there", folder, number)
-    file.truncate(0)
-    file.write("\t".join([here, str(os.getpid()), "cluster" if on_cluster else ""]))
-    file.flush()
-    return file
+        if machine:
+            logger.info("%s: process %s was killed, this run goes on from there", folder, number)
+        file.truncate(0)
+        file.write(f"{socket.gethostname()}\t{os.getpid()}\t{'cluster' if on_cluster else ''}")
+        file.flush()
+        stack.pop_all()
+        return file
 
 
-def release(file: IO[str]) -> None:
-    """End a lock, with nothing left in its file."""
-    file.truncate(0)
-    file.close()
+def share_results(folder: Path) -> IO[str] | None:
+    """Let no run write in a folder until the result is closed; None if it has no lock."""
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context((folder / LOCK).open())
+        except OSError:
+            return None
+        if not _is_locked(file, fcntl.LOCK_SH, folder):
+            return None
+        stack.pop_all()
+        return file
+
+
+def _is_locked(file: IO[str], how: int, folder: Path) -> bool:
+    """Lock a file, unless its file system has no locks."""
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        msg = f"another Snakemake is running in {folder.absolute()}: wait until it has ended"
+        raise InputError(msg) from None
+    except OSError as error:
+        logger.info("%s cannot be locked (%s): start one run at a time", file.name, error)
+        return False
+    return True
+
+
+def release(file: IO[str] | None) -> None:
+    """End a lock of :func:`lock_results`, with nothing left in its file."""
+    if file:
+        file.truncate(0)
+        file.close()

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import logging
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from scatlas.errors import InputError
-from scatlas.workflow.run_lock import lock_results, release
-
-LOCK_AND_DIE = """
-import os, sys
-from pathlib import Path
-from scatlas.workflow.run_lock import lock_results
-
-kept = lock_results(Path(sys.argv[1]), on_cluster=sys.argv[2] == "cluster")
-os.kill(os.getpid(), 9)
-"""
+from scatlas.workflow.run_lock import LOCK, lock_results, release, share_results
 
 
-def killed(folder: Path, where: str = "here") -> None:
-    subprocess.run([sys.executable, "-c", LOCK_AND_DIE, str(folder), where], check=False)
-    assert (folder / "logs/run.lock").read_text()
+def killed(folder: Path, where: str = "") -> None:
+    """What a killed run of this machine leaves (tests/workflow/test_reruns.py kills one)."""
+    (folder / "logs").mkdir(parents=True)
+    (folder / LOCK).write_text(f"{socket.gethostname()}\t7\t{where}")
 
 
 def refusal(folder: Path, **options: bool) -> str:
@@ -43,7 +33,7 @@ def test_a_folder_has_one_run_at_a_time(tmp_path: Path, unlock: bool):
     release(first)
     release(other)
     release(lock_results(tmp_path / "a"))
-    assert (tmp_path / "a/logs/run.lock").read_text() == ""
+    assert (tmp_path / "a" / LOCK).read_text() == ""
 
 
 def test_a_killed_run_of_this_machine_needs_no_command(tmp_path: Path, caplog):
@@ -65,6 +55,17 @@ def test_a_killed_run_whose_jobs_may_go_on_needs_the_command(tmp_path: Path, mon
         assert f" on {here} was killed, or is still running: give" in refusal(folder)
         release(lock_results(folder, unlock=True))
         release(lock_results(folder))
+
+
+def test_nobody_makes_results_that_another_run_reads(tmp_path: Path):
+    assert share_results(tmp_path) is None, "of an older version"
+    making = lock_results(tmp_path)
+    with pytest.raises(InputError, match="another Snakemake is running"):
+        share_results(tmp_path)
+    release(making)
+    with share_results(tmp_path), share_results(tmp_path):
+        assert "another Snakemake is running" in refusal(tmp_path)
+    release(lock_results(tmp_path))
 
 
 def test_results_that_cannot_be_written_are_refused_by_a_sentence(tmp_path: Path):
