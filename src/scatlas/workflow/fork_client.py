@@ -43,11 +43,9 @@ def main() -> None:
 
 
 def use_this_package() -> None:
-    """Put this package first on the path of Python, before what the user has there.
+    """Put this package before the user's folders of libraries, as modules of a cluster set them.
 
-    Modules of a cluster give libraries by ``PYTHONPATH`` alone; Snakemake removes it for jobs in
-    its conda environments, which have another Python. All paths are absolute, because the server
-    starts in another folder.
+    Snakemake leaves none in its conda environments. The server starts in another folder.
     """
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))

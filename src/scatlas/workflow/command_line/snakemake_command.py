@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -51,15 +52,7 @@ def check_folder() -> None:
 
 
 def use_writable_caches() -> None:
-    """Cache in the working folder what Snakemake, matplotlib and CuPy cache in a home folder.
-
-    Compute nodes and service accounts have a home that does not exist or cannot be written.
-
-    Raises
-    ------
-    InputError
-        Neither folder can be written.
-    """
+    """Without a home, as on compute nodes, give libraries a cache in the working folder."""
     from snakemake.common import get_appdirs
 
     usual, here = Path(get_appdirs().user_cache_dir), Path(".snakemake/cache").absolute()
@@ -75,14 +68,12 @@ def use_writable_caches() -> None:
 
 
 def _is_writable(folder: Path) -> bool:
-    """Whether a folder exists, or can be made, and takes files."""
-    if str(folder).startswith("~"):  # the user has no home
-        return False
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return False
-    return os.access(folder, os.W_OK | os.X_OK)
+    """Whether a folder, which is made, takes files; ``~`` stands for a user without a home."""
+    with suppress(OSError):
+        if not str(folder).startswith("~"):
+            folder.mkdir(parents=True, exist_ok=True)
+            return os.access(folder, os.W_OK | os.X_OK)
+    return False
 
 
 def snakemake_command(config: Path, *options: str) -> list[str]:
