@@ -127,12 +127,6 @@ def rerun_unfinished_steps():
         FINDINGS.apply()
 
 
-def results_folder(folder):
-    """Local folder for the lock of results, which may be in a storage of Snakemake."""
-    in_storage = workflow.storage_settings.default_storage_provider
-    return Path(".snakemake" if in_storage else "", with_prefix(folder))
-
-
 @cache
 def lock_folders():
     """Refuse a second run with the same results, or that simulates the same plates, and one that
@@ -145,7 +139,7 @@ def lock_folders():
     try:
         atlas_lock = ATLAS and share_results(ATLAS.path.parent)
         locks = [
-            lock_results(results_folder(folder), on_cluster=not workflow.local_exec)
+            lock_results(Path(with_prefix(folder)), on_cluster=not workflow.local_exec)
             for folder in folders
         ]
     except ScatlasError as error:
@@ -162,7 +156,7 @@ def lock_folders():
 
 
 if "--unlock" in sys.argv and workflow.is_main_process:
-    for folder in filter(Path.is_dir, map(results_folder, (OUT, DEMO_FOLDER))):
+    for folder in filter(Path.is_dir, map(Path, map(with_prefix, (OUT, DEMO_FOLDER)))):
         try:
             release(lock_results(folder, unlock=True))
         except ScatlasError as error:
