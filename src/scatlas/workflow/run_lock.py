@@ -19,7 +19,7 @@ from scatlas.errors import InputError
 if TYPE_CHECKING:
     from pathlib import Path
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("snakemake.logging")  # it takes texts, without arguments
 LOCK = "logs/run.lock"
 
 
@@ -48,8 +48,9 @@ def lock_results(folder: Path, *, on_cluster: bool = False, unlock: bool = False
                 "it nor any of its jobs runs"
             )
             raise InputError(msg)
-        if machine:
-            logger.info("%s: process %s was killed, this run goes on from there", folder, number)
+        if machine and not unlock:
+            notice = f"{folder}: process {number} was killed, this run goes on from there"
+            logger.info(notice)
         file.truncate(0)
         file.write(f"{socket.gethostname()}\t{os.getpid()}\t{'cluster' if on_cluster else ''}")
         file.flush()
@@ -78,7 +79,8 @@ def _is_locked(file: IO[str], how: int, folder: Path) -> bool:
         msg = f"another Snakemake is running in {folder.absolute()}: wait until it has ended"
         raise InputError(msg) from None
     except OSError as error:
-        logger.info("%s cannot be locked (%s): start one run at a time", file.name, error)
+        notice = f"{file.name} cannot be locked ({error}): start one run at a time"
+        logger.info(notice)
         return False
     return True
 
