@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 from base64 import b64encode
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 
 from scatlas.errors import InputError
 from scatlas.io.files.local_zarr import open_store
+from scatlas.workflow.run_lock import LOCK, lock_results, release
 from tests.workflow.conftest import CONFIG, EACH, made_once
 from tests.workflow.runs import ROOT, Project, assert_same_outputs, errors
 
@@ -271,18 +272,30 @@ def test_a_step_of_which_snakemake_forgot_one_output_runs_again(atlas: Project, 
     assert {"qc_filter/p1", "qc_filter/p2"} <= atlas.build("atlas")
 
 
-def test_a_second_run_in_the_folder_is_refused(atlas: Project):
-    """The system frees the lock of the first run, however it ends."""
+def test_a_second_run_with_the_same_results_is_refused(atlas: Project):
+    """One with other results in the same folder is not."""
     atlas.config["umap"] = {"min_dist": 0.3}
     atlas.write_config()
-    with (atlas.folder / ".snakemake/scatlas.lock").open("w") as first:
-        fcntl.flock(first, fcntl.LOCK_EX)
-        assert atlas.run("-n").returncode == 0, "which changes nothing"
-        second = atlas.run()
-    assert second.returncode == 1
-    assert f"another Snakemake is running in {atlas.folder}: wait until it" in second.stdout
-    assert "Traceback" not in second.stdout
+    first = lock_results(atlas.results)
+    assert atlas.run("-n").returncode == 0, "which changes nothing"
+    for second in (atlas.run(), atlas.run("--unlock")):
+        assert second.returncode == 1
+        assert f"another Snakemake is running in {atlas.results}: wait until it" in second.stdout
+        assert "Traceback" not in second.stdout
+    other = Project(atlas.folder, atlas.config | {"outdir": "other"})
+    assert other.run("other/plates/p1/counts.zarr/zarr.json").returncode == 0
+    release(first)
+    atlas.write_config()
     assert "umap" in atlas.build()
+
+
+def test_a_run_that_was_killed_elsewhere_is_forgotten_with_unlock(atlas: Project):
+    (atlas.results / LOCK).write_text("another\t7\t")
+    second = atlas.run("atlas")
+    assert "the run of process 7 on another was killed, or is still running: give" in second.stdout
+    assert atlas.run("--unlock").returncode == 0
+    (atlas.results / LOCK).write_text(f"{socket.gethostname()}\t7\t")
+    assert "results: process 7 was killed, this run goes on from there" in atlas.run("atlas").stdout
 
 
 def test_a_run_that_begins_as_another_ends_makes_its_folder_of_locks_again(atlas: Project):

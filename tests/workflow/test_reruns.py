@@ -287,7 +287,6 @@ def test_a_run_killed_while_writing_leaves_nothing_that_looks_finished(
     assert not (merged / "zarr.json").exists()
     assert not (project.results / "manifests/concat_on_disk.json").exists()
     assert (merged.parent / ".merged.zarr.partial").exists(), "a premise: it was being written"
-    assert project.run("--unlock").returncode == 0
 
     ran = project.build("atlas")
 

@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anndata as ad
 import pytest
 
 from scatlas.datasets import write_plate
+from scatlas.errors import InputError
+from scatlas.workflow.s3_options import set_options
 from tests.helpers.s3_server import SECRET, USER, client_of, s3_server
 from tests.workflow.runs import Project, assert_same_outputs
 
@@ -49,6 +52,34 @@ def test_plates_on_s3(s3: Any, tmp_path: Path, plates: dict[str, Path], two: Pro
         put(s3, name, plates[name])
     addresses = {name: f"s3://plates/raw/{name}.h5ad" for name in NAMES}
     check(addresses, tmp_path, plates, two, replace=lambda name, file: put(s3, name, file))
+
+
+def test_options_of_a_plate_on_s3(s3: Any, plates: dict[str, Path], tmp_path: Path, monkeypatch):
+    """Server and credentials come from the sheet's columns, and the account pays."""
+    address = os.environ["SNAKEMAKE_STORAGE_S3_ENDPOINT_URL"]
+    for name in ("ENDPOINT_URL", "ACCESS_KEY", "SECRET_KEY"):
+        monkeypatch.delenv(f"SNAKEMAKE_STORAGE_S3_{name}")
+    keys = f"aws_access_key_id = {USER}\naws_secret_access_key = {SECRET}\n"
+    (tmp_path / "aws").write_text(f"[profile lab]\nendpoint_url = {address}\n{keys}")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws"))
+    put(s3, "p1", plates["p1"])
+    project = Project(tmp_path / "project", {"plates": "plates.tsv"})
+    row = "p1\ts3://plates/raw/p1.h5ad\tlab\tyes\n"
+    sheet = f"plate\tpath\ts3_profile\ts3_requester_pays\n{row}"
+    (project.folder / "plates.tsv").write_text(sheet)
+    project.build("results/plates/p1/counts.zarr/zarr.json")
+
+    def stop(request: Any, **_: object) -> None:
+        assert request.headers["x-amz-request-payer"] == b"requester"
+        raise ConnectionAbortedError
+
+    provider = SimpleNamespace()
+    set_options(provider, "lab", requester_pays=True)
+    provider.s3c.meta.client.meta.events.register("before-send.s3", stop)
+    with pytest.raises(ConnectionAbortedError):
+        provider.s3c.Object("plates", "raw/p1.h5ad").load()
+    with pytest.raises(InputError, match="s3_profile 'another' is not in"):
+        set_options(provider, "another", requester_pays=False)
 
 
 def test_plates_on_a_web_server(tmp_path: Path, plates: dict[str, Path], two: Project):
@@ -103,6 +134,7 @@ def check(
     changed.X.data[0] += 1
     write_plate(folder / "p2.h5ad", changed)
     replace("p2", folder / "p2.h5ad")
-    planned = remote.run("atlas", "--dry-run").stdout
+    planned = remote.run("atlas", "--dry-run", "--printshellcmds").stdout
+    assert "--source .snakemake/storage/results/" in planned, "not of a run with other results"
     assert "loading p2" in planned
     assert "loading p1" not in planned

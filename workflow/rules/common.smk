@@ -24,10 +24,9 @@ if PACKAGE == HERE.parent and workflow.deployment_settings.deployment_method:
     )
 # Prefix of all results, if another workflow imports this one with a prefix.
 PREFIX = workflow.modifier.path_modifier
-# Jobs use this package and this Python, installed or not, activated or not.
+# Jobs use this Python, activated or not. fork_client.py gives them this package, installed or not.
 sys.path.insert(0, str(PACKAGE.parent))
 os.environ.update(
-    PYTHONPATH=str(PACKAGE.parent),
     PATH=os.pathsep.join(
         [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     ),

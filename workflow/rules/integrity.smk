@@ -1,7 +1,7 @@
 # Outputs of earlier runs, compared with the run records of their steps (scatlas.workflow.integrity).
 # in:  manifests/*.json, manifests/*/{plate}.json with their run records
 # out: nothing; Snakemake learns which steps failed or lost outputs
-import fcntl
+import atexit
 from functools import partial
 
 from snakemake.io import IOFile, apply_wildcards, is_flagged
@@ -9,6 +9,7 @@ from snakemake.logging import logger
 
 from scatlas.io.files.checksums import text_digest
 from scatlas.workflow.integrity import Findings, check_outputs, run_record
+from scatlas.workflow.run_lock import lock_results, release, share_results
 
 OWN_RULES = [rule for rule in workflow.rules if str(HERE) in str(rule.snakefile)]
 
@@ -122,27 +123,41 @@ def rerun_unfinished_steps():
         [*forgotten, *left_out, *map(str, FINDINGS.to_rerun)]
     )
     if workflow.execution_settings and not workflow.dryrun:
-        lock_working_folder()
+        lock_folders()
         FINDINGS.apply()
 
 
 @cache
-def lock_working_folder():
-    """Refuse a second Snakemake in this folder; returns the lock, which the cache keeps open.
-
-    Snakemake's own lock ends in a traceback if the first run ends at that moment, because it
-    removes the folder of the locks. The system frees this one, however a process ends.
-    """
-    locks = Path(".snakemake/locks")
-    file = locks.with_name("scatlas.lock").open("w")
+def lock_folders():
+    """Refuse a second run with the same results, or that simulates the same plates, and one that
+    makes the atlas of new plates again."""
+    folders = [OUT]
+    if any(
+        plate.is_simulated and not Path(plate_path(plate)).exists() for plate in SHEET
+    ):
+        folders.append(DEMO_FOLDER)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        atlas_lock = ATLAS and share_results(ATLAS.path.parent)
+        locks = [
+            lock_results(Path(with_prefix(folder)), on_cluster=not workflow.local_exec)
+            for folder in folders
+        ]
+    except ScatlasError as error:
         # Snakemake would print a traceback for any other exception here.
-        raise SystemExit(
-            f"error: another Snakemake is running in {Path.cwd()}: wait until it has ended"
-        ) from None
-    except OSError as error:
-        logger.info(f"{file.name} cannot be locked ({error}): start one run at a time")
-    locks.mkdir(exist_ok=True)
-    return file
+        raise SystemExit(f"error: {error}") from None
+    for lock in locks:
+        atexit.register(release, lock)
+    if all(locks) and all(str(HERE) in str(rule.snakefile) for rule in workflow.rules):
+        # Snakemake's own lock would stay after a killed run.
+        workflow.persistence.lock = workflow.persistence.noop
+    # Another run in this folder removes the folder of Snakemake's locks at its end.
+    Path(".snakemake/locks").mkdir(exist_ok=True)
+    return atlas_lock  # the cache keeps it open
+
+
+if "--unlock" in sys.argv and workflow.is_main_process:
+    for folder in filter(Path.is_dir, map(Path, map(with_prefix, (OUT, DEMO_FOLDER)))):
+        try:
+            release(lock_results(folder, unlock=True))
+        except ScatlasError as error:
+            raise WorkflowError(str(error)) from error

@@ -4,15 +4,44 @@ from importlib.util import find_spec
 
 from scatlas.io.files.stamps import stamp
 from scatlas.workflow.job_environment import job_environment
+from scatlas.workflow.s3_options import set_options
 
 # Plates at addresses that a storage plugin of Snakemake reads: it copies them to this machine for
 # `load` and notices changes. Without the plugin, `load` reads the address itself.
 PLUGINS = {"s3": "s3", "gs": "gcs", "gcs": "gcs", "http": "http", "https": "http"}
+# Runs side by side have their own copies, which Snakemake deletes after use.
+if workflow.is_main_process:
+    copies = workflow.storage_settings
+    of_run = Path(copies.local_storage_prefix, OUT.replace(os.sep, "_"))
+    if copies.remote_job_local_storage_prefix == copies.local_storage_prefix:
+        copies.remote_job_local_storage_prefix = of_run
+    copies.local_storage_prefix = of_run
+
+
+@cache
+def s3_with(profile, requester_pays):
+    """A storage for plates with these options."""
+    tag = "_".join(filter(None, ["s3", profile, requester_pays]))
+    _ = storage.register_storage("s3")  # else the next one returns this
+    provider = storage.register_storage("s3", tag=tag)
+    try:
+        set_options(provider, profile, requester_pays=requester_pays == "yes")
+    except ScatlasError as error:
+        raise WorkflowError(str(error)) from error
+    return getattr(storage, tag)
+
+
+def storage_of(plate, plugin):
+    if plate.has_s3_options:
+        return s3_with(plate.s3_profile, plate.s3_requester_pays)
+    return getattr(storage, plugin)
+
+
 STORED = {
-    plate.plate: getattr(storage, plugin)(plate.path)
+    plate.plate: storage_of(plate, plugin)(plate.path)
     for plate in SHEET
     if (plugin := PLUGINS.get(plate.path.partition("://")[0]))
-    and find_spec(f"snakemake_storage_plugin_{plugin}")
+    and (plate.has_s3_options or find_spec(f"snakemake_storage_plugin_{plugin}"))
     # There are no folders over http.
     and (plugin != "http" or plate.path.endswith((".h5ad", ".h5", ".loom")))
 }

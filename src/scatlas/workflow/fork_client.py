@@ -28,6 +28,7 @@ FEW_CORES = 4
 def main() -> None:
     """Run the script of the arguments."""
     command = sys.argv[1:]
+    use_this_package()
     owner = os.environ.get("SCATLAS_FORK_SERVER")  # the process number of Snakemake
     if owner:
         try:
@@ -39,6 +40,17 @@ def main() -> None:
             _say_new_python(command[0], str(error))
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, *command])
+
+
+def use_this_package() -> None:
+    """Put this package before the user's folders of libraries, as modules of a cluster set them.
+
+    Snakemake leaves none in its conda environments. The server starts in another folder.
+    """
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    paths = dict.fromkeys([package, *map(os.path.abspath, given)])
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
 
 
 def _say_new_python(script: str, reason: str) -> None:

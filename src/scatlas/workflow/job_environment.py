@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from scatlas.workflow.config.plate_sheet import WRITTEN_COLUMNS
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from scatlas.workflow.config.sections import Config
 
 # Columns of integrate.key that later steps add to the plates' own.
-_ADDED_COLUMNS = {"plate", "size_factor", "doublet_score", "predicted_doublet", "leiden"}
+_ADDED_COLUMNS = {"plate", *WRITTEN_COLUMNS}
 
 
 def job_environment(

@@ -168,7 +168,7 @@ def load_new_plates(given: Mapping[str, Any], atlas: FinishedAtlas) -> Config:
 
 
 def check_new_plates(config: Config, plates: Sequence[Plate], atlas: FinishedAtlas) -> None:
-    """Refuse plates that the atlas has already, and results in the folder of the atlas.
+    """Refuse plates or columns that the atlas has already, and results in its folder.
 
     Raises
     ------
@@ -181,6 +181,14 @@ def check_new_plates(config: Config, plates: Sequence[Plate], atlas: FinishedAtl
             msg = (
                 f"{config.plates.place}: plate {plate.plate!r} is the name of a plate of "
                 f"{atlas.path}: give the new plate another name"
+            )
+            raise ConfigError(msg)
+    labels = {label for plate in plates for label in plate.labels}
+    for name in config.new_plates.obs:
+        if taken := labels & {name, f"{name}_share"}:
+            msg = (
+                f"{config.plates.place}: new_plates.obs has {name!r}, so the step map_plate writes "
+                f"a column {min(taken)!r} for each cell: rename that column of the sheet"
             )
             raise ConfigError(msg)
     if config.address:

@@ -125,6 +125,18 @@ def test_a_forked_script_imports_from_the_first_folder_of_pythonpath(
     assert done.stdout != f"parent {os.getpid()}\n", "the server did not fork it"
 
 
+def test_a_script_has_this_package_before_the_users_libraries(probe: Path, tmp_path: Path) -> None:
+    """Modules of a cluster give libraries by PYTHONPATH alone."""
+    (tmp_path / "libraries/scatlas").mkdir(parents=True)
+    script = probe.with_name("paths.py")
+    script.write_text("import os; print(os.environ['PYTHONPATH'])")
+    for given in ("libraries", f"{ROOT / 'src'}:libraries:", f":libraries:{ROOT / 'src'}"):
+        env = os.environ | {"PYTHONPATH": given, "SCATLAS_FORK_SERVER": ""}
+        command = [*CLIENT, str(script)]
+        out = subprocess.check_output(command, env=env, cwd=tmp_path, text=True)
+        assert out == f"{ROOT / 'src'}:{tmp_path / 'libraries'}\n"
+
+
 def test_a_step_on_a_small_plate_starts_at_once(
     owner: subprocess.Popen[bytes], probe: Path, tmp_path: Path
 ) -> None:

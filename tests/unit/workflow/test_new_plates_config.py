@@ -136,6 +136,10 @@ def test_plates_of_the_atlas_and_its_folder_are_refused(atlas: FinishedAtlas):
     check_new_plates(config, [Plate(plate="p2", path="p2.h5ad")], atlas)
     with pytest.raises(ConfigError, match="plate 'p1' is the name of a plate of"):
         check_new_plates(config, [Plate(plate="p1", path="p2.h5ad")], atlas)
+    labelled = Plate(plate="p2", path="p2.h5ad", labels={"cell_type_share": "1"})
+    voting = load_new_plates({"new_plates": {"obs": ["cell_type"]}}, atlas)
+    with pytest.raises(ConfigError, match="writes a column 'cell_type_share' for each cell: ren"):
+        check_new_plates(voting, [labelled], atlas)
     same = load_new_plates({"outdir": str(atlas.path.parent)}, atlas)
     with pytest.raises(ConfigError, match=r"holds the atlas .* name another folder"):
         check_new_plates(same, [], atlas)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from scatlas.errors import ConfigError
-from scatlas.workflow.config.plate_sheet import Plate, read_plates
+from scatlas.io import METRICS
+from scatlas.workflow.config.plate_sheet import WRITTEN_COLUMNS, Plate, read_plates
 
 
 @pytest.fixture
@@ -165,6 +166,20 @@ def test_missing_file(sheet, tmp_path):
         ("plate\tpath\tday\tday\na\tx\t1\t1\n", "column 'day' occurs twice; rename it"),
         ("plate\tpath\t\na\tx\t\n", "a column cannot be called ''; rename it"),
         ("plate\tpath\tmg/l\na\tx\t1\n", "a column cannot be called 'mg/l'; rename it"),
+        ("plate\tpath\tleiden\na\tx\tb\n", "itself writes a column 'leiden' for each cell: rename"),
+        ("plate\tpath\tlisi_day\na\tx\tb\n", "itself writes a column 'lisi_day' for each cell"),
+        (
+            "plate\tpath\ts3_key\na\tx\tb\n",
+            "'s3_key' is no option of s3:// addresses: rename the col",
+        ),
+        (
+            "plate\tpath\ts3_profile\na\ta.h5ad\tx\n",
+            "a.h5ad is no s3:// address: leave the columns s3_",
+        ),
+        (
+            "plate\tpath\ts3_requester_pays\na\ts3://b/a.h5ad\tmaybe\n",
+            "s3_requester_pays of s3://b/a.h5ad is 'maybe'; write yes or leave it",
+        ),
         ("plate\tpath\na\n", "row 2: 1 cells, but the header has 2; separate cells by one tab"),
         ("plate\tpath\na\t\ta.h5ad\n", "row 2: 3 cells, but the header has 2"),
         ("plate\tpath\na\ta.h5ad\n\na\tb.zarr\n", "plate 'a' is in rows 2 and 4; give each"),
@@ -249,3 +264,7 @@ def test_each_plate_says_what_to_do_with_fractions(tmp_path):
     plates = read_plates(sheet, check_files=False)
     assert [plate.fractional for plate in plates] == ["round", None]
     assert plates[0].labels == {}
+
+
+def test_columns_of_steps_are_no_labels():
+    assert {*METRICS} <= WRITTEN_COLUMNS

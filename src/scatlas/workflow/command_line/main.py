@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scatlas._version import __version__
 from scatlas.errors import ScatlasError
-from scatlas.workflow.command_line.output import DONE, PROBLEM, USAGE, Problem, say_json
+from scatlas.workflow.command_line.output import DONE, PROBLEM, Problem, say_json
 
 _DESCRIPTION = """\
 One atlas from many plates of single-cell counts. In the folder of your project:
@@ -34,12 +34,13 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit status."""
     argv = sys.argv[1:] if argv is None else argv
     n_own = argv.index("--") if "--" in argv else len(argv)
-    args = _parser().parse_args(argv[:n_own])
-    if argv[n_own + 1 :] and args.command != "run":
-        sys.stderr.write("error: only scatlas run takes options after --\n")
-        return USAGE
+    parser = _parser()
+    args, others = parser.parse_known_args(argv[:n_own])
+    others += argv[n_own + 1 :]
+    if others and args.command != "run":
+        parser.error(f"only scatlas run takes further options: leave out {' '.join(others)}")
     try:
-        return _call(args, argv)
+        return _call(args, others)
     except ScatlasError as error:
         if getattr(args, "json", False):
             return say_json(args.command, args.config, [Problem(str(error))])
@@ -47,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
         return PROBLEM
 
 
-def _call(args: argparse.Namespace, argv: list[str]) -> int:
+def _call(args: argparse.Namespace, others: list[str]) -> int:
     if args.command == "export":  # needs neither Snakemake nor a config
         from scatlas.workflow.command_line.export_atlas import export_atlas
 
@@ -57,10 +58,12 @@ def _call(args: argparse.Namespace, argv: list[str]) -> int:
     from scatlas.workflow.command_line.snakemake_command import (
         check_folder,
         check_installed,
+        use_writable_caches,
     )
 
     check_installed()
     check_folder()
+    use_writable_caches()
     # Each command imports its own modules: `scatlas open` needs no HDF5.
     match args.command:
         case "init":
@@ -75,9 +78,7 @@ def _call(args: argparse.Namespace, argv: list[str]) -> int:
         case "run":
             from scatlas.workflow.command_line.run import run
 
-            return run(
-                args.config, argv[argv.index("--") + 1 :] if "--" in argv else [], slurm=args.slurm
-            )
+            return run(args.config, others, slurm=args.slurm)
         case "status":
             from scatlas.workflow.command_line.status import status
 
@@ -113,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     init.add_argument("--outdir", default="results", help="folder of the results, for the config")
     init.add_argument("--force", action="store_true", help="replace existing files")
     check = add("check", "check config and plates, and plan the run, without running it")
-    run = add("run", "run Snakemake; options after -- go to it")
+    run = add("run", "run Snakemake; its options follow, such as --cores 8 or -n")
     run.add_argument(
         "--slurm", action="store_true", help="submit the steps to Slurm, with the profile slurm/"
     )

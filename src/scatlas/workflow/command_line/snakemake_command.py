@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -49,11 +51,39 @@ def check_folder() -> None:
         raise InputError(msg)
 
 
+def use_writable_caches() -> None:
+    """Without a home, as on compute nodes, give libraries a cache in the working folder."""
+    from snakemake.common import get_appdirs
+
+    usual, here = Path(get_appdirs().user_cache_dir), Path(".snakemake/cache").absolute()
+    if _is_writable(usual / "snakemake"):
+        return
+    if not _is_writable(here):
+        msg = f"neither {usual} nor {here} can be written: set XDG_CACHE_HOME to another folder"
+        raise InputError(msg)
+    sys.stderr.write(f"{usual} cannot be written: {here} is used instead\n")
+    os.environ["XDG_CACHE_HOME"] = str(here)
+    for variable, name in (("MPLCONFIGDIR", "matplotlib"), ("CUPY_CACHE_DIR", "cupy")):
+        os.environ.setdefault(variable, str(here / name))
+
+
+def _is_writable(folder: Path) -> bool:
+    """Whether a folder, which is made, takes files; ``~`` stands for a user without a home."""
+    with suppress(OSError):
+        if not str(folder).startswith("~"):
+            folder.mkdir(parents=True, exist_ok=True)
+            return os.access(folder, os.W_OK | os.X_OK)
+    return False
+
+
 def snakemake_command(config: Path, *options: str) -> list[str]:
     """Words of the command that runs the workflow with a config, in the working folder."""
+    folder = workflow_folder()
     return [
         *(sys.executable, "-m", "snakemake"),
-        *("--snakefile", str(workflow_folder() / "Snakefile")),
+        *("--snakefile", str(folder / "Snakefile")),
+        # Without it Snakemake would take profiles/default of another workflow in this folder.
+        *("--workflow-profile", str(folder / "profiles/default")),
         # With "=": Snakemake would take targets after a space for more config files.
         *(f"--configfile={config}", *options),
     ]

@@ -25,7 +25,14 @@ PLATE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"
 COUNTS = r"^(X|raw|(layers|genome)/[^/]+)$"
 # Names that an obs column of a Zarr store cannot have, and the field of `Plate`.
 _RESERVED_COLUMNS = {"", ".", "..", "_index", "zarr.json", "labels"}
-
+# obs columns that steps of the workflow write: a label of that name would be lost. A measure of
+# `integrate` is named by its column, with this prefix.
+WRITTEN_COLUMNS = {
+    *("total_counts", "n_genes_by_counts", "total_counts_mt", "pct_counts_mt", "size_factor"),
+    *("doublet_score", "predicted_doublet", "leiden", "leiden_share", "leiden_harmony"),
+    *("map_distance", "unlike_atlas", "atlas_row"),
+}
+_MEASURE = "lisi_"
 
 _WINDOWS = re.compile(r"^[A-Za-z]:[\\/]|\\")
 WINDOWS = "write a path of Windows as Linux does, with slashes (in WSL C:\\data is /mnt/c/data)"
@@ -93,6 +100,16 @@ class Plate(BaseModel):
             "the config says."
         ),
     )
+    s3_profile: str | None = Field(
+        None,
+        description=(
+            "Profile of ~/.aws/config for an s3:// address: its credentials, region and "
+            "endpoint_url, the server."
+        ),
+    )
+    s3_requester_pays: Literal["yes"] | None = Field(
+        None, description="yes: your account pays for the transfer from an s3:// address."
+    )
     labels: dict[str, str] = Field(
         {},
         description=(
@@ -106,6 +123,11 @@ class Plate(BaseModel):
     def is_simulated(self) -> bool:
         """Whether the plate is one of the demo's, which the workflow makes."""
         return Path(self.path).is_relative_to(DEMO_FOLDER)
+
+    @property
+    def has_s3_options(self) -> bool:
+        """Whether the row has options for an s3:// address."""
+        return bool(self.s3_profile or self.s3_requester_pays)
 
     @property
     def is_remote(self) -> bool:
@@ -269,6 +291,12 @@ def _read_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
             problem = problem or f"a column cannot be called {name!r}"
             msg = f"{path}: {problem}; rename it"
             raise ConfigError(msg)
+        if name.startswith("s3_") and name not in Plate.model_fields:
+            msg = f"{path}: {name!r} is no option of s3:// addresses: rename the column"
+            raise ConfigError(msg)
+        if name in WRITTEN_COLUMNS or name.startswith(_MEASURE):
+            msg = f"{path}: scatlas itself writes a column {name!r} for each cell: rename it"
+            raise ConfigError(msg)
     return header, rows
 
 
@@ -310,26 +338,21 @@ def _missing_column_message(path: Path, name: str, header: list[str]) -> str:
 
 
 def _parse_plate(where: str, row: dict[str, str]) -> Plate:
-    cells = row.get("n_cells") or None
-    counts = row.get("counts") or None
-    fractional = row.get("fractional") or None
-    own = {"plate", "path", "n_cells", "counts", "fractional"}
-    labels = {k: v for k, v in row.items() if k not in own}
+    own = {name: row.get(name) or None for name in Plate.model_fields.keys() - {"labels"}}
+    cells, counts, fractional = own["n_cells"], own["counts"], own["fractional"]
+    labels = {name: text for name, text in row.items() if name not in own}
+    n_cells = int(cells) if cells and cells.isdecimal() else cells
+    given = own | {"plate": row["plate"], "path": row["path"], "n_cells": n_cells}
     try:
-        n_cells = int(cells) if cells and cells.isdecimal() else cells
-        return Plate.model_validate(
-            {
-                "plate": row["plate"],
-                "path": row["path"],
-                "n_cells": n_cells,
-                "counts": counts,
-                "fractional": fractional,
-                "labels": labels,
-            }
-        )
+        found = Plate.model_validate(given | {"labels": labels})
     except ValidationError as error:
         (problem, *_) = error.errors()
         column = problem["loc"][0]
+    else:
+        if found.has_s3_options and not found.path.startswith("s3://"):
+            msg = f"{where}: {found.path} is no s3:// address: leave the columns s3_... empty"
+            raise ConfigError(msg)
+        return found
     plate, path = row["plate"], row["path"]
     if column == "plate" and not plate:
         msg = f"{where}: the plate has no name"
@@ -344,6 +367,10 @@ def _parse_plate(where: str, row: dict[str, str]) -> Plate:
         msg = f"{where}: plate {plate!r} has no path"
     elif column == "fractional":
         msg = f"{where}: fractional of {path} is {fractional!r}; write refuse or round"
+    elif column == "s3_requester_pays":
+        msg = (
+            f"{where}: s3_requester_pays of {path} is {own[column]!r}; write yes or leave it empty"
+        )
     elif column == "counts":
         msg = f"{where}: counts of {path} is {counts!r}; write X, raw or layers/NAME"
     else:
