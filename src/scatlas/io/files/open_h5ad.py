@@ -1,21 +1,74 @@
-"""h5ad files that stay open for lazy arrays, so that this process cannot empty them.
+"""The opener of HDF5 files, and files that stay open for lazy arrays.
 
 ``AnnData.write_h5ad`` truncates its file before it computes the lazy arrays to write. HDF5 refuses
-to truncate or change a file that the same process has open for reading.
+to truncate or change a file that the same process has open for reading: lazy arrays hold theirs.
 """
 
 from __future__ import annotations
 
+import errno
+import re
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import h5py
 
+from scatlas.errors import InputError
+from scatlas.io.files.read_errors import REMEDY, permission_error
+
 if TYPE_CHECKING:
     from scatlas.io.files.anndata_file import Store
 
 _OPEN_FILES: weakref.WeakSet[OpenFile] = weakref.WeakSet()
+# What the operating system answers if another program has locked a file.
+_HELD = {errno.EAGAIN, errno.EACCES}
+
+
+def open_hdf5(path: str, source: Any = None) -> h5py.File:
+    """Open an HDF5 file for reading.
+
+    Parameters
+    ----------
+    path
+        The file, or its address.
+    source
+        File object to read from, if ``path`` is an address.
+
+    Raises
+    ------
+    InputError
+        The file cannot be opened; the message says whether it is damaged, or held by a program.
+    """
+    try:
+        if source is None:
+            close_if_changed(path)
+        return h5py.File(source or path, "r")
+    except (OSError, RuntimeError, KeyError) as error:
+        raise _refusal(path, error) from error
+
+
+def _refusal(path: str, error: Exception) -> InputError:
+    """Error for a file that libhdf5 does not open."""
+    text = " ".join(str(error).split())
+    if lock := re.search(r"unable to lock file, errno = (\d+)", text):
+        if int(lock[1]) in _HELD:
+            return InputError(f"{path}: another program has opened it to write: close that program")
+        return InputError(
+            f"{path}: its file system has no locks, which HDF5 asks for ({text}): "
+            "set HDF5_USE_FILE_LOCKING=FALSE"
+        )
+    if "already open for write" in text:
+        return InputError(
+            f"{path}: another program writes it, or was killed while it did: close that program, "
+            "or write the file again"
+        )
+    if isinstance(error, PermissionError):
+        return permission_error(path)
+    if sizes := re.search(r"truncated file: eof = (\d+),.*stored_eof = (\d+)", text):
+        what = f"the file is truncated ({int(sizes[1]):,} of {int(sizes[2]):,} bytes)"
+        return InputError(f"{path}: {what}: copy or download it again")
+    return InputError(f"{path}: cannot be opened as HDF5 ({text}): {REMEDY}")
 
 
 class OpenFile:
@@ -29,7 +82,7 @@ class OpenFile:
 
     def __init__(self, path: str) -> None:
         self._inode, self._stamp = _inode_and_stamp(path)
-        self._close = weakref.finalize(self, h5py.File(path, "r").close)
+        self._close = weakref.finalize(self, open_hdf5(path).close)
         _OPEN_FILES.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
