@@ -38,6 +38,23 @@ def test_plates_in_order_with_labels(sheet):
     ]
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["plate\tpath\tdonor\t\t", "a\ta.h5ad\td\t\t", "b\tb.zarr\t\t\t"],
+        ["plate\tpath\tdonor\t", "a\ta.h5ad\td", "b\tb.zarr"],
+        ["plate\tpath\tdonor", "a\ta.h5ad\td\t\t", "b\tb.zarr\t"],
+        ["\tplate\tpath\t \tdonor", "\ta\ta.h5ad\t\td", " \tb\tb.zarr\t"],
+    ],
+)
+def test_columns_without_a_name_and_a_value_are_left_out(sheet, lines):
+    """Excel writes empty columns beside the table, or none where the last labels are empty."""
+    assert read_plates(sheet("\n".join(lines))) == [
+        Plate(plate="a", path="a.h5ad", labels={"donor": "d"}),
+        Plate(plate="b", path="b.zarr", labels={"donor": ""}),
+    ]
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_sheets_of_any_editor(sheet, encoding, end):
@@ -163,7 +180,9 @@ def test_missing_file(sheet, tmp_path):
         ("plate;path;n_cells\na;x;1\n", "is separated by semicolons: separate the columns by tabs"),
         ("plate path\na x\n", "is separated by spaces: separate the columns by tabs"),
         ("plate\tpath\tday\tday\na\tx\t1\t1\n", "column 'day' occurs twice; rename it"),
-        ("plate\tpath\t\na\tx\t\n", "a column cannot be called ''; rename it"),
+        ("plate\tpath\t\tday\na\tx\t1\t1\n", "a column cannot be called ''; rename it"),
+        (f"plate\tpath\t{'é' * 128}\na\tx\t1\n", "a column cannot be called 'ééé"),
+        (f"plate\tpath\n{'p' * 201}\tx\n", "cannot name a folder; use letters, digits"),
         ("plate\tpath\tmg/l\na\tx\t1\n", "a column cannot be called 'mg/l'; rename it"),
         ("plate\tpath\na\n", "row 2: 1 cells, but the header has 2; separate cells by one tab"),
         ("plate\tpath\na\t\ta.h5ad\n", "row 2: 3 cells, but the header has 2"),

@@ -32,7 +32,8 @@ from scatlas.io.tables.column import Column, InMemoryColumn, open_column, pieces
 from scatlas.io.tables.encodings import TABLES, encoding_of
 from scatlas.io.tables.legacy_anndata import open_legacy
 from scatlas.io.tables.loom import open_loom
-from scatlas.io.tables.storable_columns import RESERVED, storable_names, text_notice
+from scatlas.io.tables.storable_columns import storable_names, text_notice
+from scatlas.io.zarr_writer.node_metadata import is_storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -307,7 +308,7 @@ class Table:
             if name not in stored:
                 _check(columns[name])
         named = (self.index_name or "").replace("/", "_")
-        index_name = None if named in RESERVED else named
+        index_name = named if is_storable(named) else None
         numbered = NumberedNames(self._encoded_names, list(self.spans()))
         return replace(
             self,
