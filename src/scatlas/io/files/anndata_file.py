@@ -162,7 +162,10 @@ class Store:
                 self._check_complete()
                 _PROBED.add(self)
             remote = zarr.storage.FsspecStore.from_url(self.path, read_only=True)
-            return zarr.open_group(remote, mode="r")
+            try:
+                return zarr.open_group(remote, mode="r")
+            except ValueError:  # an element, needed or not, has a data type that is unknown to zarr
+                return zarr.open_group(remote, mode="r", use_consolidated=False)
 
     def _check_complete(self) -> None:
         """Refuse a remote store of scatlas that lacks files."""
