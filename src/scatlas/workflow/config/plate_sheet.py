@@ -121,7 +121,8 @@ def read_plates(
     Parameters
     ----------
     path
-        A folder of plates, a pattern of their paths (``runs/*/counts.h5``), or a plate sheet:
+        A folder of plates (of Cell Ranger's matrices of the same cells the filtered one counts,
+        and HDF5 before text), a pattern of their paths (``runs/*/counts.h5``), or a plate sheet:
         tab-separated text with a header line and the columns ``plate`` and ``path``; optionally
         ``n_cells``, ``counts``, ``fractional`` and any labels. Windows line ends are read, empty
         lines skipped, and columns without a name and a value left out.
@@ -204,7 +205,7 @@ def find_plates(pattern: str) -> list[str]:
         There are none.
     """
     if Path(pattern).is_dir():
-        paths = [str(path) for path in Path(pattern).iterdir() if _is_plate(path)]
+        paths = _without_copies([path for path in Path(pattern).iterdir() if is_plate(path)])
     else:
         paths = [str(Path(name)) for name in glob(pattern, recursive=True)]  # noqa: PTH207
     if not paths:
@@ -236,10 +237,29 @@ def _n_shared(parts: list[tuple[str, ...]]) -> int:
     return sum(takewhile(bool, shared))
 
 
-def _is_plate(path: Path) -> bool:
+def is_plate(path: Path) -> bool:
+    """Whether a path may be a plate, by its name."""
     if not path.is_dir():
-        return path.suffix in {".h5ad", ".h5", ".loom"}
+        return path.suffix in {".h5ad", ".h5", ".loom"} and not path.stem.endswith("molecule_info")
     return path.suffix == ".zarr" or any(path.glob("matrix.mtx*"))
+
+
+def _without_copies(paths: list[Path]) -> list[str]:
+    """Paths but for Cell Ranger's further matrices of the same cells: unfiltered ones, and text."""
+    names = {path.name.removesuffix(".h5") for path in paths}
+    is_binary = {path.name for path in paths if path.suffix == ".h5"}
+    return [
+        str(path)
+        for path in paths
+        if filtered_name(path.name.removesuffix(".h5")) not in names
+        and not ("_bc_matri" in path.name and f"{path.name}.h5" in is_binary)
+    ]
+
+
+def filtered_name(name: str) -> str | None:
+    """Name of Cell Ranger's filtered matrix beside an unfiltered one; None for other names."""
+    is_raw = re.match(r"(sample_)?raw_\w+_bc_matri", name)
+    return name.replace("raw_", "filtered_", 1) if is_raw else None
 
 
 def _read_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
