@@ -53,15 +53,18 @@ def _refusal(path: str, error: Exception) -> InputError:
     text = " ".join(str(error).split())
     if lock := re.search(r"unable to lock file, errno = (\d+)", text):
         if int(lock[1]) in _HELD:
-            return InputError(f"{path}: another program has opened it to write: close that program")
+            return InputError(
+                f"{path}: another program has opened it to write: wait until that program ends, "
+                "or close it"
+            )
         return InputError(
             f"{path}: its file system has no locks, which HDF5 asks for ({text}): "
-            "set HDF5_USE_FILE_LOCKING=FALSE"
+            "set the environment variable HDF5_USE_FILE_LOCKING=FALSE"
         )
     if "already open for write" in text:
         return InputError(
-            f"{path}: another program writes it, or was killed while it did: close that program, "
-            "or write the file again"
+            f"{path}: another program writes it, or was killed while it did: wait until that "
+            "program ends, or write the file again"
         )
     if isinstance(error, PermissionError):
         return permission_error(path)
