@@ -142,7 +142,7 @@ def test_a_file_that_another_program_writes_is_not_damaged(path, name):
     with path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # as HDF5 locks a file that it writes
         message = refused(path)
-    assert message == "another program has opened it to write: close that program"
+    assert message.startswith("another program has opened it to write: wait until that program")
     load(path)
 
 
@@ -150,7 +150,7 @@ def test_a_file_that_another_program_writes_is_not_damaged(path, name):
 def test_a_file_system_without_locks_is_no_damage(path, number, monkeypatch):
     text = f"Unable to open file (unable to lock file, errno = {number}, error message = '...')"
     monkeypatch.setattr(h5py, "File", Mock(side_effect=OSError(number, text)))
-    assert "set HDF5_USE_FILE_LOCKING=FALSE" in refused(path)
+    assert "HDF5_USE_FILE_LOCKING=FALSE" in refused(path)
 
 
 def test_a_file_whose_writer_was_killed_is_not_called_damaged(path, tmp_path):
@@ -716,12 +716,11 @@ def test_a_matrix_of_an_old_anndata_beside_tables_of_a_new_one(path):
 
 
 @pytest.mark.parametrize("table", ["obs", "var"])
-@pytest.mark.parametrize("name", ["column-order", "_index"])
-def test_a_table_without_an_attribute_that_it_needs(path, table, name):
+def test_a_table_without_an_attribute_that_it_needs(path, table):
     with h5py.File(path, "r+") as file:
-        del file[table].attrs[name]
+        del file[table].attrs["_index"]
     assert refused(path) == (
-        f"{table} has no attribute {name!r}, without which it cannot be read: write the file again "
+        f"{table} has no attribute '_index', without which it cannot be read: write the file again "
         "with AnnData.write_h5ad or AnnData.write_zarr"
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import anndata as ad
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,7 +13,11 @@ import scipy.sparse as sp
 
 from scatlas.errors import InputError
 from scatlas.io import load_plate, split_samples
-from scatlas.io.matrices.find_counts import elements_with_counts
+from scatlas.io.matrices.find_counts import elements_with_counts, what_elements_hold
+from scatlas.workflow.command_line.check import _problems_of_plates
+from scatlas.workflow.command_line.plate_facts import read_facts
+from scatlas.workflow.config.plate_sheet import Plate
+from scatlas.workflow.config.sections import Config
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*zarr v3:UserWarning", "ignore:Consolidated:UserWarning"
@@ -74,6 +79,68 @@ def test_a_normalised_x_names_the_line_to_add(tmp_path: Path, source: Path):
     )
     with pytest.raises(InputError, match=lacking):
         load_plate(source, tmp_path / "out.zarr", plate="p", counts_in="layers/no")
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix, sp.csc_matrix])
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0, "holds no value but 0"),
+        (-1, "holds negative values"),
+        (np.nan, "holds NaN or infinite values"),
+        (np.inf, "holds NaN or infinite values"),
+        (0.37, "holds fractional values"),
+        (3, "holds raw counts"),
+    ],
+)
+def test_what_an_element_holds_is_said_as_it_is(tmp_path: Path, form, value: float, words: str):
+    """The value is in the last of 900 cells, the others are empty."""
+    x = np.zeros((900, 3), np.float32)
+    x[-1, 1] = value
+    ad.AnnData(form(x)).write_h5ad(tmp_path / "p.h5ad")
+    assert what_elements_hold(tmp_path / "p.h5ad") == {"X": words}
+    if words == "holds raw counts":
+        assert read_facts("p", str(tmp_path / "p.h5ad"))[0].counts == "X"
+        return
+    with pytest.raises(InputError, match=f"no element holds raw counts: X {words}; give a file"):
+        read_facts("p", str(tmp_path / "p.h5ad"))
+
+
+@pytest.mark.parametrize("counts_in", ["X", "raw", "layers/umis"])
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        (None, "there is no X, no raw and no layer; give a file with raw counts"),
+        ((0, 3), "obs is empty, the plate has no cells: leave it out"),
+        ((3, 0), "var is empty, the plate has no genes: leave it out"),
+    ],
+)
+def test_a_file_without_x_cells_or_genes_is_told_so(tmp_path: Path, shape, said, counts_in):
+    empty = ad.AnnData(obs=counts(2).obs, var=counts(2).var)
+    adata = empty if shape is None else ad.AnnData(sp.csr_matrix(shape))
+    path = tmp_path / "p.h5ad"
+    adata.write_h5ad(path)
+    with pytest.raises(InputError, match=said):
+        read_facts("p", str(path))
+    problems = [
+        *_problems_of_plates(Config(), [Plate(plate="p", path=str(path), counts=counts_in)])
+    ]
+    assert len(problems) == 1
+    if counts_in == "X" and shape is not None:
+        assert said in problems[0]
+        with pytest.raises(InputError, match=said):
+            load_plate(path, tmp_path / "out.zarr", plate="p")
+    else:
+        assert f"{counts_in} of plate 'p' is missing: give a file with raw counts" in problems[0]
+
+
+def test_an_element_that_is_not_needed_may_be_unreadable(tmp_path: Path):
+    path = tmp_path / "p.h5ad"
+    counts(5).write_h5ad(path)
+    with h5py.File(path, "r+") as file:
+        file["layers/text"] = np.array([b"a", b"b"])
+    assert elements_with_counts(path) == ["X"]
+    assert read_facts("p", str(path))[0].counts == "X"
 
 
 def test_elements_with_counts_are_listed(source: Path, tmp_path: Path):

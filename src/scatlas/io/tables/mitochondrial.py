@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scatlas.errors import InputError
-from scatlas.io.tables.column import Column, InMemoryColumn
+from scatlas.io.tables.column import InMemoryColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from scatlas.io.tables.table import Table
 
@@ -95,7 +95,7 @@ def find_mitochondrial(var: Table, prefix: str = "MT-") -> tuple[int, str, str |
     """
     best: tuple[int, str, str | None] = (0, prefix, None)
     for spelling in dict.fromkeys([prefix, prefix.upper(), prefix.lower()]):
-        for name in (None, *_text_columns(var)):
+        for name in (None, *var.text_columns()):
             n = int(_begin(_names(var, name), spelling).sum())
             if n > best[0]:
                 best = n, spelling, name
@@ -106,23 +106,12 @@ def _place(var: Table, column: str | None) -> str:
     return f"{var.name}[{column!r}]" if column else f"the index of {var.name}"
 
 
-def _text_columns(var: Table) -> Iterator[str]:
-    """Columns of text, and of categories that are text."""
-    for name, column in var.columns.items():
-        if not isinstance(column, Column):
-            continue
-        if column.kind == "text" or (
-            column.kind == "categorical" and column.categories.dtype == object
-        ):
-            yield name
-
-
 def _names(var: Table, column: str | None) -> Iterable[str]:
     if column is None:
         return var.index()
     values = var.columns[column]
     if isinstance(values, InMemoryColumn):
-        return values.series().astype(str)
+        return values.series().astype(object).fillna("").astype(str)
     return np.concatenate([np.empty(0, object), *(values.text(*span) for span in values.spans())])
 
 
