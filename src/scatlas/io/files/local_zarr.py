@@ -173,7 +173,6 @@ class LocalGroup:
         try:
             return LocalArray(self._root, key, document)
         except UnsupportedLayoutError:
-            _check_data_type(self._root, key, document)
             return _open_node_with_zarr_python(self._root, key)
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -184,25 +183,8 @@ class LocalGroup:
             return default
 
     def as_zarr_python(self) -> Any:
-        """The same group as ``zarr.Group``.
-
-        Raises
-        ------
-        InputError
-            It holds an array of a data type that zarr-python does not know.
-        """
-        if self._key:
-            self._check_data_types()
+        """The same group as ``zarr.Group``."""
         return _open_node_with_zarr_python(self._root, self._key)
-
-    def _check_data_types(self) -> None:
-        for name in self:
-            key = self._key_of(name)
-            document = self._document(key) or {}
-            if document.get("node_type") == "group":
-                self[name]._check_data_types()
-            else:
-                _check_data_type(self._root, key, document)
 
 
 class LocalArray:
@@ -294,27 +276,9 @@ def as_zarr_python(node: Any) -> Any:
 def _open_node_with_zarr_python(root: Path, key: str) -> Any:
     import zarr
 
-    # Without the metadata of all nodes: those that are not needed may be unknown to this zarr.
+    # Without the metadata of all nodes: this zarr may not know the data type of some.
     group = zarr.open_group(root, mode="r", use_consolidated=False)
     return group[key] if key else group
-
-
-def _check_data_type(root: Path, key: str, node: Mapping[str, Any]) -> None:
-    """Refuse an array whose data type a newer zarr-python has written."""
-    name = node.get("data_type", "string")
-    if isinstance(name, str) and (name == "string" or name in _NUMBERS):
-        return
-    import zarr
-
-    try:
-        zarr.core.dtype.get_data_type_from_json(name, zarr_format=3)
-    except ValueError as error:
-        name = name if isinstance(name, str) else name["name"]
-        msg = (
-            f"{root}: {key} has the data type {name!r}, which zarr {zarr.__version__} does not "
-            "know: update the package zarr, or write the file again without this element"
-        )
-        raise InputError(msg) from error
 
 
 def zarr_chunked_array(path: str, key: str, document: Mapping[str, Any]) -> ChunkedArray:

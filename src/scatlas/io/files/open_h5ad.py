@@ -26,20 +26,7 @@ _HELD = {errno.EAGAIN, errno.EACCES}
 
 
 def open_hdf5(path: str, source: Any = None) -> h5py.File:
-    """Open an HDF5 file for reading.
-
-    Parameters
-    ----------
-    path
-        The file, or its address.
-    source
-        File object to read from, if ``path`` is an address.
-
-    Raises
-    ------
-    InputError
-        The file cannot be opened; the message says whether it is damaged, or held by a program.
-    """
+    """Open an HDF5 file for reading: a path, or a file object of the address ``path``."""
     try:
         if source is None:
             close_if_changed(path)
@@ -51,20 +38,16 @@ def open_hdf5(path: str, source: Any = None) -> h5py.File:
 def _refusal(path: str, error: Exception) -> InputError:
     """Error for a file that libhdf5 does not open."""
     text = " ".join(str(error).split())
-    if lock := re.search(r"unable to lock file, errno = (\d+)", text):
-        if int(lock[1]) in _HELD:
-            return InputError(
-                f"{path}: another program has opened it to write: wait until that program ends, "
-                "or close it"
-            )
+    lock = re.search(r"unable to lock file, errno = (\d+)", text)
+    if (lock and int(lock[1]) in _HELD) or "already open for write" in text:
+        return InputError(
+            f"{path}: another program has it open to write, or was killed meanwhile: wait until "
+            "that program ends, or write the file again"
+        )
+    if lock:
         return InputError(
             f"{path}: its file system has no locks, which HDF5 asks for ({text}): "
             "set the environment variable HDF5_USE_FILE_LOCKING=FALSE"
-        )
-    if "already open for write" in text:
-        return InputError(
-            f"{path}: another program writes it, or was killed while it did: wait until that "
-            "program ends, or write the file again"
         )
     if isinstance(error, PermissionError):
         return permission_error(path)

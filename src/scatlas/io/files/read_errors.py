@@ -44,4 +44,6 @@ def reading(path: str, element: str) -> Iterator[None]:
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         msg = f"{path}: {element} cannot be read ({reason}): the data are damaged; {REMEDY}"
+        if "No Zarr data type" in reason:
+            msg = f"{path}: {element} is of a newer zarr-python ({reason}): update the package zarr"
         raise InputError(msg) from error

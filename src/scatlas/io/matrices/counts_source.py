@@ -353,13 +353,7 @@ def open_counts(
 
 
 def gene_names(path: Path | str, counts: str = "X") -> pd.Index:
-    """Gene names of a file of AnnData or Cell Ranger, without looking at its counts.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read, or has no cells or genes.
-    """
+    """Gene names of a file of AnnData or Cell Ranger that has cells, without reading counts."""
     if is_matrix_market(path):
         with TemporaryDirectory(prefix="scatlas-") as folder:
             found = matrix_market_tables(Path(path), Path(folder))

@@ -24,35 +24,11 @@ if TYPE_CHECKING:
 # Values, and rows of a dense matrix, by which to tell counts from other numbers.
 _LOOK, _LOOK_ROWS = 10_000, 10
 # Values of a dense matrix in memory at once, to find one that is not 0.
-_MOST_VALUES = 2**22
+_MAX_VALUES = 2**22
 # Share of whole numbers among expected counts, at least.
 _WHOLE_SHARE = 0.1
 # What an element holds, in words.
 COUNTS, EXPECTED = "holds raw counts", "holds expected counts"
-
-
-def elements_with_counts(path: Path | str, *, fractional: bool = False) -> list[str]:
-    """Elements of a file whose first values are whole numbers, as ``source.counts`` names them.
-
-    Parameters
-    ----------
-    path
-        File of AnnData or Cell Ranger, as for :func:`open_counts`.
-    fractional
-        Look for expected counts instead: positive numbers of which at least a tenth are whole, but
-        not all. Of normalised values hardly any is whole.
-
-    Returns
-    -------
-    In the order of :func:`what_elements_hold`.
-
-    Raises
-    ------
-    InputError
-        As :func:`what_elements_hold`.
-    """
-    wanted = EXPECTED if fractional else COUNTS
-    return [name for name, held in what_elements_hold(path).items() if held == wanted]
 
 
 def what_elements_hold(path: Path | str) -> dict[str, str | InputError]:
@@ -60,15 +36,11 @@ def what_elements_hold(path: Path | str) -> dict[str, str | InputError]:
 
     Returns
     -------
-    By name, as ``source.counts`` names them: :data:`COUNTS`, :data:`EXPECTED`, other words that
-    follow the name in a sentence, or the error that reading it raises. ``X`` is first; then
+    By name, as ``source.counts`` names them: :data:`COUNTS`, :data:`EXPECTED` (positive numbers of
+    which at least a tenth are whole; of normalised values hardly any is), other words that follow
+    the name in a sentence, or the error that reading it raises. ``X`` is first; then
     ``layers/counts``, ``raw`` and other layers. A file of Cell Ranger has only ``X``, or
     ``genome/NAME`` for each genome, that with most cells first.
-
-    Raises
-    ------
-    InputError
-        The file does not exist, is no AnnData file, or is damaged.
     """
     if is_matrix_market(path):
         return {"X": _kind_of_values(first_values(Path(path)))}
@@ -91,15 +63,7 @@ def layers(root: StoredGroup) -> list[str]:
 
 
 def with_counts(path: str, root: StoredGroup, *, without: str = "") -> list[str]:
-    """Elements that begin with counts, as ``source.counts`` names them: layers, raw, X.
-
-    Parameters
-    ----------
-    path, root
-        File, and the same opened.
-    without
-        Element to pass over, by its key in the file.
-    """
+    """Elements but the key ``without`` that begin with counts, as ``source.counts`` names them."""
     elements = matrices(root)
     elements.pop(without, None)
     return [name for key, name in elements.items() if _held(path, root, key) == COUNTS]
@@ -134,7 +98,7 @@ def _first_values(matrix: Any, *, by_column: bool) -> np.ndarray:
         part = np.asarray(values[:, rows] if by_column else values[rows])
         if part.any():
             return part
-        first, step = first + step, max(min(2 * step, _MOST_VALUES // width), step)
+        first, step = first + step, max(min(2 * step, _MAX_VALUES // width), step)
     return np.empty(0)
 
 

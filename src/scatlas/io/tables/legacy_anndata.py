@@ -29,21 +29,7 @@ def is_legacy(root: Any) -> bool:
 
 
 def open_legacy(path: str, root: Any, stack: ExitStack) -> ConvertedTables | None:
-    """Open the tables of a file of anndata before 0.7; None for other files.
-
-    Parameters
-    ----------
-    path, root
-        File, and the same opened.
-    stack
-        Closes the tables, which are written to a temporary folder; ``raw/var`` is there if it is
-        in the file.
-
-    Raises
-    ------
-    InputError
-        A table is damaged.
-    """
+    """obs, var and ``raw/var`` of a file of anndata before 0.7; None for other files."""
     if not is_legacy(root):
         return None
     tables = [("obs", "obs"), ("var", "var"), ("raw.var", "raw/var")]

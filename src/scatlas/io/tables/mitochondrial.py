@@ -17,26 +17,7 @@ if TYPE_CHECKING:
 
 
 def mitochondrial_genes(var: Table, prefix: str, column: str | None = None) -> np.ndarray:
-    """Find the genes whose names begin with ``prefix``.
-
-    Parameters
-    ----------
-    var
-        Table of the genes.
-    prefix
-        As ``"MT-"``.
-    column
-        Column of ``var`` that holds the names; None for its index.
-
-    Returns
-    -------
-    Mask, bool [genes].
-
-    Raises
-    ------
-    InputError
-        There is no such column.
-    """
+    """Mask of the genes whose names, in a column or the index of ``var``, begin with ``prefix``."""
     if column is not None and column not in var.columns:
         there = ", ".join(var.columns) or "none"
         msg = (
@@ -52,17 +33,6 @@ def why_bound_cannot_act(var: Table, prefix: str, column: str | None, bound: str
 
     Gene ids in place of symbols in the index, and symbols of another species, are the usual
     reasons: every column of text, and both cases of the prefix, are tried.
-
-    Parameters
-    ----------
-    var, prefix, column
-        As for :func:`mitochondrial_genes`, which has found no gene.
-    bound
-        The bound in words, as ``"qc.max_pct_mt is 5"``.
-
-    Returns
-    -------
-    A sentence, to stand behind the plate's name.
     """
     first = next(iter(_names(var, column)), "")
     fact = (
@@ -80,13 +50,6 @@ def why_bound_cannot_act(var: Table, prefix: str, column: str | None, bound: str
 
 def find_mitochondrial(var: Table, prefix: str = "MT-") -> tuple[int, str, str | None]:
     """Find the spelling of the prefix, and the names, with most mitochondrial genes.
-
-    Parameters
-    ----------
-    var
-        Table of the genes.
-    prefix
-        It is tried as it is, in upper and in lower case (``mt-`` in mouse).
 
     Returns
     -------

@@ -94,15 +94,7 @@ def open_tables(path: Path | str, *, counts: str = "X") -> Iterator[tuple[Table,
 def open_genes(
     path: str, root: StoredGroup, name: str, notify: Callable[[str], None] = logger.info
 ) -> Table:
-    """Open ``var`` or ``raw/var``, the latter with the names of genes that ``var`` alone has.
-
-    Parameters
-    ----------
-    path, root, name
-        As for :meth:`Table.open`.
-    notify
-        Called with a sentence if columns of ``var`` are added.
-    """
+    """Open ``var`` or ``raw/var``, the latter with the names of genes that ``var`` alone has."""
     genes = Table.open(path, root, name)
     return genes if name == "var" else genes.with_text_of(Table.open(path, root, "var"), notify)
 
@@ -343,15 +335,7 @@ class Table:
         return [name for name, column in self.columns.items() if column.is_text]
 
     def with_text_of(self, other: Table, notify: Callable[[str], None]) -> Table:
-        """Add the columns of text that ``other`` alone has, by the names of the rows.
-
-        Parameters
-        ----------
-        other
-            Table of which some rows have the same names.
-        notify
-            Called with a sentence if there are such columns.
-        """
+        """Add the columns of text that ``other`` alone has, by the names of the rows."""
         lacking = [name for name in other.text_columns() if name not in self.columns]
         if not lacking:
             return self

@@ -133,10 +133,12 @@ def _find_counts(path: str) -> tuple[str, str]:
         if found := [name for name, words in held.items() if words == kind]:
             return found[0], fractional
     check_not_empty(path, _shape(path))
-    for words in held.values():
-        if isinstance(words, InputError):
-            raise words
-    seen = ", ".join(f"{name} {words}" for name, words in held.items())
+    if isinstance(error := held.get("X"), InputError):
+        raise error
+    seen = ", ".join(
+        f"{name} {'cannot be read' if isinstance(words, InputError) else words}"
+        for name, words in held.items()
+    )
     seen = seen or "there is no X, no raw and no layer"
     msg = f"{path}: no element holds raw counts: {seen}; give a file with raw counts"
     raise InputError(msg)
