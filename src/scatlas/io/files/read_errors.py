@@ -45,5 +45,6 @@ def reading(path: str, element: str) -> Iterator[None]:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         msg = f"{path}: {element} cannot be read ({reason}): the data are damaged; {REMEDY}"
         if "No Zarr data type" in reason:
-            msg = f"{path}: {element} is of a newer zarr-python ({reason}): update the package zarr"
+            what = f"{element} has a data type that this zarr-python does not know ({reason})"
+            msg = f"{path}: {what}: update the package zarr, or write the file again without it"
         raise InputError(msg) from error
