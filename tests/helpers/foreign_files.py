@@ -304,6 +304,7 @@ def seurat_disk(path: Path) -> None:
         for name, names in (("obs", CELLS), ("var", GENES), ("raw/var", GENES)):
             file.create_dataset(f"{name}/_index", data=np.array(names, object), dtype=text)
             file[name].attrs["_index"] = "_index"
+        file["raw/var"].attrs["column-order"] = h5py.Empty("S1")
         file["var/features"] = np.array(GENES, "S")
         file["obs/line"] = np.arange(N_CELLS, dtype=np.int32) % 2
         file["obs/__categories/line"] = np.array(["a", "b"], "S")

@@ -189,7 +189,7 @@ class Table:
             encoding = encoding_of(table)
             key = required_attribute(path, root, name, "_index")
             order = table.attrs.get("column-order")
-            if order is None:  # of SeuratDisk
+            if not hasattr(order, "__len__"):  # SeuratDisk writes none, R none of an empty vector
                 order = sorted(set(table) - {key, OLD_CATEGORIES})
             order = [order] if isinstance(order, str) else [*map(decode_text, order)]
         if encoding not in (*TABLES, NONE):
