@@ -313,9 +313,9 @@ def test_many_categories_are_numbered_and_the_legend_fits(tmp_path) -> None:
 def test_more_categories_than_a_legend_holds() -> None:
     adata = mapped(2000, 4)
     adata.obs["drug"] = [f"drug{i % 300}" for i in range(2000)]
-    start = time.monotonic()
+    start = time.process_time()  # of this process alone: other tests use the cores, too
     axes = pl.umap(adata, "drug").axes[0]
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert len(labels) == 77
     assert labels[-1] == "and 224 smaller"

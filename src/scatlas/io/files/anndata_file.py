@@ -51,6 +51,7 @@ _OTHER_KINDS = {
     b"<!doctype": "it is a web page, as of a download that needs a login; download it again",
     b"<html": "it is a web page, as of a download that needs a login; download it again",
 }
+_CELL_RANGER = {"matrix.mtx", "barcodes.tsv", "features.tsv", "genes.tsv"}
 _TAR = "it is a tar archive; unpack it with: tar -xf, and give what was in it"
 _HEADER_BYTES = 512
 
@@ -229,6 +230,8 @@ def _local_kind(path: Path) -> Literal["h5ad", "zarr"]:
 
 def _other_kind(path: Path) -> str | None:
     """Name the kind of a file that is no data, and what to do; None if unknown."""
+    if path.name.removesuffix(".gz") in _CELL_RANGER:
+        return f"give its folder, {path.parent}"
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import h5py
 
-from scatlas.errors import InputError
-from scatlas.io.files.read_errors import REMEDY, permission_error
+from scatlas.errors import InputError, ScatlasError
+from scatlas.io.files.read_errors import read_error
 
 if TYPE_CHECKING:
     from scatlas.io.files.anndata_file import Store
@@ -35,7 +35,7 @@ def open_hdf5(path: str, source: Any = None) -> h5py.File:
         raise _refusal(path, error) from error
 
 
-def _refusal(path: str, error: Exception) -> InputError:
+def _refusal(path: str, error: Exception) -> ScatlasError:
     """Error for a file that libhdf5 does not open."""
     text = " ".join(str(error).split())
     lock = re.search(r"unable to lock file, errno = (\d+)", text)
@@ -49,12 +49,10 @@ def _refusal(path: str, error: Exception) -> InputError:
             f"{path}: its file system has no locks, which HDF5 asks for ({text}): "
             "set the environment variable HDF5_USE_FILE_LOCKING=FALSE"
         )
-    if isinstance(error, PermissionError):
-        return permission_error(path)
     if sizes := re.search(r"truncated file: eof = (\d+),.*stored_eof = (\d+)", text):
         what = f"the file is truncated ({int(sizes[1]):,} of {int(sizes[2]):,} bytes)"
         return InputError(f"{path}: {what}: copy or download it again")
-    return InputError(f"{path}: cannot be opened as HDF5 ({text}): {REMEDY}")
+    return read_error(path, "the file", error)
 
 
 class OpenFile:

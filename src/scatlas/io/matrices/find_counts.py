@@ -84,6 +84,8 @@ def _held(path: str, root: StoredGroup, key: str) -> str | InputError:
             load_filters(path, root[key])
             return _kind_of_values(_first_values(root[key], by_column=is_loom(root)))
     except InputError as error:
+        if isinstance(error.__cause__, PermissionError):
+            raise
         return error
 
 

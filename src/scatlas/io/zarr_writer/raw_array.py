@@ -57,6 +57,18 @@ class RawArray:
             self._n += len(piece)
             values = values[len(piece) :]
 
+    def read(self, begin: int, end: int) -> np.ndarray:
+        """Values that were appended."""
+        pieces = []
+        while begin < end:
+            number, offset = divmod(begin, self._file_values)
+            n = min(end - begin, self._file_values - offset)
+            at = offset * self._dtype.itemsize
+            file = self._folder / "c" / str(number)
+            pieces.append(np.fromfile(file, self._dtype, n, offset=at))
+            begin += n
+        return np.concatenate(pieces)
+
     def close(self) -> None:
         """Fill the last file: each has the same size."""
         if self._n != self._due:

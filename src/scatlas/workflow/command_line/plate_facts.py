@@ -16,11 +16,7 @@ from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import check_not_empty
 from scatlas.io.matrices.counts_source import open_counts
 from scatlas.io.matrices.find_counts import COUNTS, EXPECTED, what_elements_hold
-from scatlas.io.matrices.matrix_market import (
-    first_cells,
-    is_matrix_market,
-    matrix_market_tables,
-)
+from scatlas.io.matrices.matrix_market import first_cells, is_matrix_market
 from scatlas.io.tables.mitochondrial import find_mitochondrial, mitochondrial_genes
 from scatlas.io.tables.table import Table, open_tables
 from scatlas.pp import calculate_qc_metrics
@@ -91,9 +87,8 @@ def read_facts(name: str, path: str) -> tuple[PlateFacts, pd.Index]:
         )
     if is_matrix_market(path):
         with TemporaryDirectory(prefix="scatlas-") as folder:
-            found = matrix_market_tables(Path(path), Path(folder))
+            found, block, n_cells = first_cells(Path(path), Path(folder))
             var = Table.open(path, found.root, "var")
-            block, n_cells = first_cells(Path(path))
             if found.gene_of_feature is not None:
                 block = block[:, found.gene_of_feature >= 0]
             genes, mt, mask = var.index(), *_mitochondrial(var)
@@ -147,8 +142,9 @@ def _find_counts(path: str) -> tuple[str, str]:
 def _shape(path: str) -> tuple[int, int]:
     """Cells and genes of a plate."""
     if is_matrix_market(path):
-        block, n_cells = first_cells(Path(path))
-        return n_cells, block.shape[1]
+        with TemporaryDirectory(prefix="scatlas-") as folder:
+            _, block, n_cells = first_cells(Path(path), Path(folder))
+            return n_cells, block.shape[1]
     with open_tables(path) as (obs, var):
         return obs.n_rows, var.n_rows
 
