@@ -127,9 +127,8 @@ def test_a_file_without_x_cells_or_genes_is_told_so(tmp_path: Path, shape, said,
     plate = Plate(plate="p", path=str(path), counts=counts_in)
     (problem,) = _problems_of_plates(Config(), [plate])
     is_there = counts_in == "X" and shape is not None
-    assert (
-        said if is_there else f"{counts_in} of plate 'p' is missing: give a file"
-    ) in problem.message
+    expected = said if is_there else f"{counts_in} of plate 'p' is missing: give a file"
+    assert expected in problem.message
     with pytest.raises(InputError, match=said if is_there else "is missing"):
         load_plate(path, tmp_path / "out.zarr", plate="p", counts_in=counts_in)
 
