@@ -21,6 +21,7 @@ LEFT_OUT = {
     "cell_ranger_7": ["Antibody Capture", "CRISPR Guide Capture", "Multiplexing Capture"],
     "cell_ranger_9": ["Antigen Capture", "Custom"],
     "cell_ranger_2_barnyard": ["genome/mm10"],
+    "symbols_in_var": ["raw/var has no column feature_name: taken from var", "118 of 120 rows"],
     "loom_velocyto": ["col_attrs/tsne", "the layers spliced, unspliced"],
 }
 
@@ -36,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_counts_and_names_are_those_of_the_tool(folder: Path, name: str, capsys):
     write, file, counts_in = FILES[name]
     write(folder / file)
-    by_id = name == "cellxgene"
+    by_id = name in ("cellxgene", "symbols_in_var")
     symbols = "feature_name" if by_id else None
     facts = load_plate(
         folder / file, folder / "counts.zarr", plate="p", counts_in=counts_in, gene_names=symbols
@@ -54,6 +55,9 @@ def test_counts_and_names_are_those_of_the_tool(folder: Path, name: str, capsys)
 
     if "line" in found.obs:
         assert list(found.obs["line"]) == ["a", "b"] * (N_CELLS // 2)
+
+    if "some" in found.obs:
+        assert list(found.obs["some"].astype(object).fillna("gap")) == ["known", "gap"] * 30
 
     assert main(["init", file]) == 0, capsys.readouterr()
     said = capsys.readouterr().out

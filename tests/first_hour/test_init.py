@@ -311,7 +311,7 @@ def odd_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["p1.h5ad", "copy.h5ad"], "p1.h5ad: it has the same counts as "),
         (["two/s.h5ad", "two/s.h5"], "s.h5ad: plate 's', which "),
         (["*_feature_bc_matrix.h5"], "raw_feature_bc_matrix.h5: the same sample as "),
-        (["normalised.h5ad"], "normalised.h5ad: no element holds raw counts"),
+        (["normalised.h5ad"], "no element holds raw counts: X holds fractional values; give a"),
     ],
 )
 def test_bad_arguments_are_one_sentence(
@@ -337,8 +337,8 @@ def test_check_names_each_plate_that_cannot_be_used(command: Command, tmp_path: 
     found = command("check", status=1).splitlines()
     assert found == [
         (
-            "error: p1.h5ad: X of plate 'p1' holds no raw counts, but layers/umis does: correct "
-            "source.counts, or the column counts"
+            "error: p1.h5ad: X of plate 'p1' holds fractional values, but layers/umis holds raw "
+            "counts: correct source.counts, or the column counts"
         ),
         (
             f"error: p3.h5ad: the file is truncated (4,000 of {size:,} bytes): copy or download it "

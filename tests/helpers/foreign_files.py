@@ -1,7 +1,8 @@
 """Files in the layouts in which other tools write counts, all of the same plate.
 
 The layouts were taken from the tools' sources and published files: Cell Ranger 2, 3 and 7 to 9,
-loompy 2 and 3 (also velocyto), zellkonverter, sceasy, anndataR, CELLxGENE, and anndata 0.6 to 0.12.
+loompy 2 and 3 (also velocyto), zellkonverter, SeuratDisk, sceasy, anndataR, CELLxGENE, and anndata
+0.6 to 0.12.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import h5py
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
+import zarr
 
 N_CELLS, N_GENES = 60, 120
 GENES = [*(f"MT-{i}" for i in range(4)), *(f"GENE{i}" for i in range(4, N_GENES))]
@@ -204,6 +206,16 @@ def cellxgene(path: Path) -> None:
     adata.write_h5ad(path, compression="gzip")
 
 
+def symbols_in_var(path: Path) -> None:
+    """As CELLxGENE's files, but ``raw.var`` has no columns, and genes are in another order."""
+    adata = ad.AnnData(_normalised(counts()), **_tables())
+    adata.var = pd.DataFrame({"feature_name": GENES, "chromosome": 1}, index=IDS)
+    adata = adata[:, N_GENES - 3 :: -1].copy()
+    var = pd.DataFrame(index=IDS)
+    adata.raw = ad.AnnData(counts().astype(np.float32), obs=adata.obs, var=var)
+    adata.write_h5ad(path)
+
+
 def zellkonverter(path: Path) -> None:
     """``writeH5AD`` of a SingleCellExperiment: CSC of float64, as R's dgCMatrix."""
     adata = ad.AnnData(sp.csc_matrix(counts().astype(np.float64)), **_tables())
@@ -249,17 +261,59 @@ def anndata_06(path: Path) -> None:
             table[name] = values
         return table
 
+    codes = np.arange(N_CELLS) % 2
+    genes = compound({"index": np.array(GENES, "S"), "gene_ids": np.array(IDS, "S")})
+    arrays = {
+        "obs": compound({"index": np.array(CELLS, "S"), "line": codes.astype(np.int8)}),
+        "var": genes,
+        "raw.var": genes,
+        "uns/line_categories": np.array(["a", "b"], "S"),
+    }
+    attributes = {}
+    for name, x in (("X", _normalised(counts())), ("raw.X", counts().astype(np.float32))):
+        attributes[name] = {"h5sparse_format": "csr", "h5sparse_shape": x.shape}
+        arrays |= {f"{name}/{part}": getattr(x, part) for part in ("data", "indices", "indptr")}
+    if path.suffix == ".h5ad":
+        with h5py.File(path, "w") as root:
+            for name, values in arrays.items():
+                root[name] = values
+            for name, values in attributes.items():
+                root[name].attrs.update(values)
+        return
+    root = zarr.open_group(path, mode="w", zarr_format=2)
+    for name, values in arrays.items():
+        root.create_array(name, data=values)
+    for name, values in attributes.items():
+        root[name].attrs.update(values)
+
+
+def seurat_disk(path: Path) -> None:
+    """``Convert(dest = "h5ad")`` of SeuratDisk, without metadata of genes: counts in ``raw``.
+
+    Tables of genes have no encoding and no order of columns; factors are codes without a reference
+    to their labels, which are in ``__categories``.
+    """
+    text = h5py.string_dtype()
     with h5py.File(path, "w") as file:
-        codes = np.arange(N_CELLS) % 2
-        file["obs"] = compound({"index": np.array(CELLS, "S"), "line": codes.astype(np.int8)})
-        for name in ("var", "raw.var"):
-            file[name] = compound({"index": np.array(GENES, "S"), "gene_ids": np.array(IDS, "S")})
-        file["uns/line_categories"] = np.array(["a", "b"], object)
-        for name, x in (("X", _normalised(counts())), ("raw.X", counts().astype(np.float32))):
+        for name, x in (("X", _normalised(counts())), ("raw/X", counts())):
             group = file.create_group(name)
-            group.attrs.update({"h5sparse_format": b"csr", "h5sparse_shape": x.shape})
             for part in ("data", "indices", "indptr"):
-                group[part] = getattr(x, part)
+                group[part] = getattr(x, part).astype(np.float64 if part == "data" else np.int32)
+            encoding = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
+            group.attrs.update({"shape": np.array(x.shape), **encoding})
+        for name, names in (("obs", CELLS), ("var", GENES), ("raw/var", GENES)):
+            file.create_dataset(f"{name}/_index", data=np.array(names, object), dtype=text)
+            file[name].attrs["_index"] = "_index"
+        file["raw/var"].attrs["column-order"] = h5py.Empty("S1")
+        file["var/features"] = np.array(GENES, "S")
+        file["obs/line"] = np.arange(N_CELLS, dtype=np.int32) % 2
+        file["obs/__categories/line"] = np.array(["a", "b"], "S")
+        file["obs/some"] = np.array([0, -(2**31)] * (N_CELLS // 2), np.int32)  # NA in R
+        file["obs/__categories/some"] = np.array(["known"], "S")
+        encoding = {"encoding-type": "dataframe", "encoding-version": "0.1.0"}
+        file["obs"].attrs.update({"column-order": ["line", "some"], **encoding})
+        for name in ("obsm", "varm", "layers"):
+            file.create_group(name)
 
 
 def anndata_07(path: Path) -> None:
@@ -302,10 +356,13 @@ FILES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "loom_3": (loom_3, "plate.loom", "X"),
     "loom_velocyto": (loom_velocyto, "velocyto.loom", "X"),
     "cellxgene": (cellxgene, "cellxgene.h5ad", "raw"),
+    "symbols_in_var": (symbols_in_var, "names.h5ad", "raw"),
+    "seurat_disk": (seurat_disk, "seurat-disk.h5ad", "raw"),
     "zellkonverter": (zellkonverter, "sce.h5ad", "X"),
     "sceasy": (sceasy, "seurat.h5ad", "raw"),
     "anndata_r": (anndata_r, "r.h5ad", "X"),
     "anndata_06": (anndata_06, "older.h5ad", "raw"),
+    "anndata_06_zarr": (anndata_06, "older.zarr", "raw"),
     "anndata_07": (anndata_07, "old.h5ad", "X"),
     "anndata_012": (anndata_012, "new.zarr", "X"),
 }

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from scatlas.errors import InputError
 from scatlas.io import load_plate
 from scatlas.io.matrices import matrix_market
-from scatlas.io.matrices.find_counts import elements_with_counts
+from scatlas.io.matrices.find_counts import what_elements_hold
 from scatlas.workflow.command_line.plate_facts import read_facts
 
 N_CELLS, N_GENES, N_ANTIBODIES = 300, 40, 5
@@ -118,7 +118,7 @@ def test_version_2_with_a_matrix_per_genome(tmp_path: Path):
     line = r"a matrix for each of several genomes and no X: write 'source: \{counts: genome/hg19\}'"
     with pytest.raises(InputError, match=line):
         load_plate(tmp_path / "two.h5", tmp_path / "out.zarr", plate="p")
-    assert elements_with_counts(tmp_path / "two.h5") == ["genome/hg19", "genome/mm10"]
+    assert list(what_elements_hold(tmp_path / "two.h5")) == ["genome/hg19", "genome/mm10"]
     write_v2(tmp_path / "one.h5", x, "hg19")
     load_plate(tmp_path / "one.h5", tmp_path / "one.zarr", plate="p")
     options = {"counts_in": "genome/mm10", "reference": tmp_path / "one.h5"}

@@ -449,7 +449,7 @@ def test_labels_that_a_plate_lacks(tmp_path, labels):
         merged(tmp_path, {"a": plate(3, 0), "b": plate(3, 1)}, labels=labels)
 
 
-@pytest.mark.parametrize("name", ["dose/ml", "plate", "_index", "zarr.json", ".."])
+@pytest.mark.parametrize("name", ["dose/ml", "plate", "_index", "zarr.json", "..", "x" * 256])
 def test_label_that_obs_cannot_have(tmp_path, name):
     with pytest.raises(InputError, match="rename that column of the plate sheet") as caught:
         merged(tmp_path, {"a": plate(3, 0)}, labels={"a": {name: "1"}})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import anndata as ad
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,7 +13,11 @@ import scipy.sparse as sp
 
 from scatlas.errors import InputError
 from scatlas.io import load_plate, split_samples
-from scatlas.io.matrices.find_counts import elements_with_counts
+from scatlas.io.matrices.find_counts import COUNTS, EXPECTED, what_elements_hold
+from scatlas.workflow.command_line.check import _problems_of_plates
+from scatlas.workflow.command_line.plate_facts import read_facts
+from scatlas.workflow.config.plate_sheet import Plate
+from scatlas.workflow.config.sections import Config
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*zarr v3:UserWarning", "ignore:Consolidated:UserWarning"
@@ -76,10 +81,61 @@ def test_a_normalised_x_names_the_line_to_add(tmp_path: Path, source: Path):
         load_plate(source, tmp_path / "out.zarr", plate="p", counts_in="layers/no")
 
 
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix, sp.csc_matrix])
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0, "holds no value but 0"),
+        (-1, "holds negative values"),
+        (np.nan, "holds NaN or infinite values"),
+        (np.inf, "holds NaN or infinite values"),
+        (0.37, "holds fractional values"),
+        (3, COUNTS),
+    ],
+)
+def test_what_an_element_holds_is_said_as_it_is(tmp_path: Path, form, value: float, words: str):
+    """The value is in the last of 900 cells, the others are empty."""
+    path = tmp_path / "p.h5ad"
+    x = np.zeros((900, 3), np.float32)
+    x[-1, 1] = value
+    ad.AnnData(form(x)).write_h5ad(path)
+    with h5py.File(path, "r+") as file:
+        file["layers/text"] = np.array([b"a", b"b"])  # not needed, so it may be of any kind
+    assert what_elements_hold(path)["X"] == words
+    if words == COUNTS:
+        assert read_facts("p", str(path))[0].counts == "X"
+        return
+    with pytest.raises(InputError, match=f"X {words}, layers/text cannot be read; give a file"):
+        read_facts("p", str(path))
+
+
+@pytest.mark.parametrize("counts_in", ["X", "raw", "layers/umis"])
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        (None, "there is no X, no raw and no layer; give a file with raw counts"),
+        ((0, 3), "obs is empty, the plate has no cells: leave it out"),
+        ((3, 0), "var is empty, the plate has no genes: leave it out"),
+    ],
+)
+def test_a_file_without_x_cells_or_genes_is_told_so(tmp_path: Path, shape, said, counts_in):
+    path = tmp_path / "p.h5ad"
+    without_x = ad.AnnData(obs=counts(2).obs, var=counts(2).var)
+    (without_x if shape is None else ad.AnnData(sp.csr_matrix(shape))).write_h5ad(path)
+    with pytest.raises(InputError, match=said):
+        read_facts("p", str(path))
+    plate = Plate(plate="p", path=str(path), counts=counts_in)
+    (problem,) = _problems_of_plates(Config(), [plate])
+    is_there = counts_in == "X" and shape is not None
+    expected = said if is_there else f"{counts_in} of plate 'p' is missing: give a file"
+    assert expected in problem.message
+    with pytest.raises(InputError, match=said if is_there else "is missing"):
+        load_plate(path, tmp_path / "out.zarr", plate="p", counts_in=counts_in)
+
+
 def test_elements_with_counts_are_listed(source: Path, tmp_path: Path):
-    assert elements_with_counts(source) == ["raw", "layers/umis"]
-    counts(30).write_h5ad(tmp_path / "plain.h5ad")
-    assert elements_with_counts(tmp_path / "plain.h5ad") == ["X"]
+    held = {"X": "holds fractional values", "raw": COUNTS, "layers/umis": COUNTS}
+    assert list(what_elements_hold(source).items()) == list(held.items())
 
 
 def expected_counts(path: Path) -> ad.AnnData:
@@ -129,6 +185,5 @@ def test_fractional_counts_are_refused_or_rounded(tmp_path: Path, caplog: pytest
 
 def test_expected_counts_are_told_from_normalised_values(tmp_path: Path, source: Path):
     expected_counts(tmp_path / "p.h5ad")
-    assert elements_with_counts(tmp_path / "p.h5ad") == []
-    assert elements_with_counts(tmp_path / "p.h5ad", fractional=True) == ["X"]
-    assert elements_with_counts(source, fractional=True) == []
+    assert what_elements_hold(tmp_path / "p.h5ad") == {"X": EXPECTED}
+    assert EXPECTED not in what_elements_hold(source).values()

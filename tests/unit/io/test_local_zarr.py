@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
 from scatlas.errors import InputError
+from scatlas.io import load_plate, read_lazy, read_matrix
 from scatlas.io.files.local_zarr import LocalArray, LocalGroup, as_zarr_python, open_store
+from scatlas.io.matrices.find_counts import what_elements_hold
 from scatlas.io.tables.column_writer import write_frame
 from scatlas.io.tables.table import open_tables
 from scatlas.io.zarr_writer.elements import consolidate, create_group
@@ -169,6 +171,30 @@ def test_metadata_that_are_damaged(old, new, tmp_path):
     file.write_text(text.replace(old, new))
     with pytest.raises((ValueError, TypeError, KeyError)):  # zarr-python's
         open_store(tmp_path / "a.zarr")["a"]
+
+
+@pytest.mark.parametrize("consolidated", [True, False])
+def test_a_data_type_of_a_newer_zarr_refuses_what_needs_it_alone(tmp_path, consolidated):
+    """zarr 3.2 calls the type of tables in ``uns`` 'struct'."""
+    path = tmp_path / "a.zarr"
+    with ad.settings.override(zarr_write_format=3):
+        ad.AnnData(np.eye(4, dtype=np.float32), uns={"scores": {"t": np.zeros(2)}}).write_zarr(path)
+    file = path / "uns/scores/t/zarr.json"
+    node = json.loads(file.read_bytes())
+    node["data_type"] = {"name": "struct", "configuration": {"fields": []}}
+    file.write_text(json.dumps(node))
+    root = json.loads((path / "zarr.json").read_bytes())
+    root["consolidated_metadata"]["metadata"]["uns/scores/t"] = node
+    (path / "zarr.json").write_text(
+        json.dumps(root if consolidated else root | {"consolidated_metadata": None})
+    )
+
+    for name in (str(path), f"file://{path}"):
+        assert what_elements_hold(name) == {"X": "holds raw counts"}
+        assert load_plate(name, tmp_path / "out.zarr", plate="p")["total_counts"] == 4
+        assert read_matrix(name)[0].compute().sum() == 4
+        with pytest.raises(InputError, match=r"uns has a data type that this .*: update the"):
+            read_lazy(name)
 
 
 def test_metadata_that_may_be_left_out(tmp_path):

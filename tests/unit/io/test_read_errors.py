@@ -22,7 +22,7 @@ from scatlas.io.chunks import chunk_reader
 from scatlas.io.files import hdf5_probe
 from scatlas.io.files.listing import filesystem
 from scatlas.io.files.read_errors import reading
-from scatlas.io.matrices.find_counts import elements_with_counts
+from scatlas.io.matrices.find_counts import what_elements_hold
 from scatlas.workflow.new_plates import FinishedAtlas, _stored_text
 
 MATRIX = "%%MatrixMarket matrix coordinate integer general\n2 1 1\n1 1 3\n"
@@ -47,10 +47,10 @@ def load(path: Path) -> None:
 PLACES = {
     "load": (chunk_reader, "read_values", load),
     "read_lazy": (chunk_reader, "read_values", lambda path: read_lazy(path).X.compute()),
-    "file": (h5py, "File", elements_with_counts),
-    "first values": (h5py.Dataset, "__getitem__", elements_with_counts),
+    "file": (h5py, "File", what_elements_hold),
+    "first values": (h5py.Dataset, "__getitem__", what_elements_hold),
     "text of load": (pyarrow.csv, "read_csv", lambda path: load(path.parent)),
-    "text of init": (pyarrow.csv, "read_csv", lambda path: elements_with_counts(path.parent)),
+    "text of init": (pyarrow.csv, "read_csv", lambda path: what_elements_hold(path.parent)),
     "record of an atlas": (Path, "read_bytes", _stored_text),
     "atlas": (Path, "read_bytes", FinishedAtlas.open),
     "address": (fsspec, "url_to_fs", lambda path: filesystem(f"s3:/{path}")),

@@ -377,6 +377,9 @@ def test_categories_that_are_no_text(tmp_path):
         ),
         (["x", "zarr.json"], ["x"], ["obs['zarr.json'] was dropped: its name cannot be stored"]),
         (["_index", "x"], ["x"], ["obs['_index'] was dropped: its name cannot be stored"]),
+        (["é" * 128, "x"], ["é" * 127, "x"], ["obs['ééé"]),  # 256 bytes: no name of a folder
+        (["x" * 300, "x" * 301], ["x" * 255], ["obs['xxx", "obs['xxx"]),
+        (["x" * 255], ["x" * 255], []),
     ],
 )
 def test_names_that_cannot_be_stored(tmp_path, order, final, notices):
@@ -391,6 +394,12 @@ def test_names_that_cannot_be_stored(tmp_path, order, final, notices):
     actual, found = check_stored(path, tmp_path)
     assert list(actual.columns) == final
     assert [n.startswith(w) for n, w in zip(found, notices, strict=True)] == [True] * len(notices)
+
+
+def test_a_name_of_the_index_that_is_too_long_for_a_folder_is_left_out(tmp_path):
+    obs = pd.DataFrame(index=pd.Index([f"c{i}" for i in range(N)], name="x" * 256))
+    with open_tables(write(obs, tmp_path, "h5ad")) as (table, _):
+        assert table.storable(lambda _: None).index_name is None
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from scatlas.errors import ConfigError
+from scatlas.errors import ConfigError, InputError
 from scatlas.io import METRICS
+from scatlas.workflow.command_line.find_files import find_files
 from scatlas.workflow.config.plate_sheet import WRITTEN_COLUMNS, Plate, read_plates
 
 
@@ -36,6 +37,23 @@ def test_plates_in_order_with_labels(sheet):
     assert read_plates(path) == [
         Plate(plate="z", path="a.h5ad", n_cells=12, labels={"donor": "d 1"}),
         Plate(plate="y", path="b.zarr", n_cells=None, labels={"donor": ""}),
+    ]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["plate\tpath\tdonor\t\t", "a\ta.h5ad\td\t\t", "b\tb.zarr\t\t\t"],
+        ["plate\tpath\tdonor\t", "a\ta.h5ad\td", "b\tb.zarr"],
+        ["plate\tpath\tdonor", "a\ta.h5ad\td\t\t", "b\tb.zarr\t"],
+        ["\tplate\tpath\t \tdonor", "\ta\ta.h5ad\t\td", " \tb\tb.zarr\t"],
+    ],
+)
+def test_columns_without_a_name_and_a_value_are_left_out(sheet, lines):
+    """Excel writes empty columns beside the table, or none where the last labels are empty."""
+    assert read_plates(sheet("\n".join(lines))) == [
+        Plate(plate="a", path="a.h5ad", labels={"donor": "d"}),
+        Plate(plate="b", path="b.zarr", labels={"donor": ""}),
     ]
 
 
@@ -164,7 +182,9 @@ def test_missing_file(sheet, tmp_path):
         ("plate;path;n_cells\na;x;1\n", "is separated by semicolons: separate the columns by tabs"),
         ("plate path\na x\n", "is separated by spaces: separate the columns by tabs"),
         ("plate\tpath\tday\tday\na\tx\t1\t1\n", "column 'day' occurs twice; rename it"),
-        ("plate\tpath\t\na\tx\t\n", "a column cannot be called ''; rename it"),
+        ("plate\tpath\t\tday\na\tx\t1\t1\n", "a column cannot be called ''; rename it"),
+        (f"plate\tpath\t{'é' * 128}\na\tx\t1\n", "a column cannot be called 'ééé"),
+        (f"plate\tpath\n{'p' * 201}\tx\n", "cannot name a folder; use letters, digits"),
         ("plate\tpath\tmg/l\na\tx\t1\n", "a column cannot be called 'mg/l'; rename it"),
         ("plate\tpath\tleiden\na\tx\tb\n", "itself writes a column 'leiden' for each cell: rename"),
         ("plate\tpath\tlisi_day\na\tx\tb\n", "itself writes a column 'lisi_day' for each cell"),
@@ -234,6 +254,62 @@ def test_a_folder_or_pattern_is_a_sheet(tmp_path, monkeypatch, pattern, paths, n
     plates = read_plates(pattern)
     assert [plate.plate for plate in plates] == names
     assert all(Path(plate.path).exists() for plate in plates)
+
+
+MULTI = [
+    *(f"per_sample_outs/{sample}/count/sample_{name}" for sample in "ab" for name in (
+        "filtered_feature_bc_matrix.h5", "filtered_feature_bc_matrix/matrix.mtx.gz",
+        "raw_feature_bc_matrix.h5", "molecule_info.h5",
+    )),
+    *("multi/count/raw_feature_bc_matrix.h5", "multi/count/raw_molecule_info.h5"),
+]  # fmt: skip
+FILTERED, RAW = "filtered_feature_bc_matrix", "raw_feature_bc_matrix"
+COUNT = [f"{n}{end}" for n in (FILTERED, RAW) for end in (".h5", "/matrix.mtx.gz")]
+
+
+@pytest.mark.parametrize(
+    ("paths", "given", "found"),
+    [
+        (MULTI, "o", f"*/*/*/sample_{FILTERED}.h5"),
+        (MULTI, "o/per_sample_outs", f"*/*/sample_{FILTERED}.h5"),
+        (MULTI, "o/per_sample_outs/a", f"*/sample_{FILTERED}.h5"),
+        (MULTI, "o/per_sample_outs/a/count", [f"sample_{FILTERED}.h5"]),
+        ([path for path in MULTI if path.endswith("gz")], "o", f"*/*/*/sample_{FILTERED}"),
+        ([f"count/{path}" for path in COUNT], "o", f"*/{FILTERED}.h5"),  # aggr
+        ([f"s{i}/outs/{path}" for i in (1, 2) for path in COUNT], "o", f"*/*/{FILTERED}.h5"),
+        ([*COUNT, "gex_molecule_info.h5"], "o", [f"{FILTERED}.h5"]),  # count, arc
+        (COUNT[1::2], "o", [FILTERED]),
+        ([COUNT[1], COUNT[2]], "o", [FILTERED]),
+        (COUNT[2:], "o", [f"{RAW}.h5"]),  # there is no filtered one
+        (["filtered_gene_bc_matrices_h5.h5", "raw_gene_bc_matrices_h5.h5"], "o",
+         ["filtered_gene_bc_matrices_h5.h5"]),
+        (["raw_a.h5", "filtered_a.h5", "b.h5"], "o", ["b.h5", "filtered_a.h5", "raw_a.h5"]),
+    ],
+)  # fmt: skip
+def test_the_same_cells_are_taken_once_from_a_run_of_cell_ranger(
+    tmp_path, monkeypatch, paths, given, found
+):
+    monkeypatch.chdir(tmp_path)
+    for path in (Path("o", path) for path in paths):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    if isinstance(found, list):
+        assert list(find_files([given]).values()) == [f"{given}/{n}" for n in found]
+        return
+    with pytest.raises(InputError, match="give their pattern") as caught:
+        find_files([given])
+    pattern = str(caught.value).split("'")[1]
+    assert pattern == f"{given}/{found}"
+    assert all(FILTERED in path for path in find_files([pattern]).values())
+
+
+def test_the_matrix_of_all_samples_is_refused_beside_those_of_samples(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in map(Path, MULTI):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    with pytest.raises(InputError, match="the same sample as per_sample_outs/a/count"):
+        find_files(["multi/count/raw_*matrix.h5", "per_sample_outs/*/*/*_filtered*.h5"])
 
 
 def test_a_pattern_of_nothing_and_one_of_equal_names(tmp_path, monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import h5py
 import numpy as np
 
 from scatlas.errors import InputError
@@ -70,10 +69,10 @@ def check_anndata(path: str, root: StoredGroup) -> None:
         content = ", ".join(sorted(root)[:8]) or "nothing"
         if encoding != "anndata":
             content = f"an object of encoding {encoding!r}"
-        if isinstance(root.get("obs"), h5py.Dataset):
+        if "obs" in root and not is_group(root["obs"]):
             msg = (
                 f"{path}: obs is stored as in AnnData before 0.7: read it with "
-                "anndata.read_h5ad, write it again, and use the new file"
+                "anndata.read_h5ad or read_zarr, write it again, and use the new file"
             )
             raise InputError(msg)
     else:
@@ -88,6 +87,14 @@ def check_anndata(path: str, root: StoredGroup) -> None:
 def table_lengths(path: str, root: StoredGroup) -> tuple[int, int]:
     """Number of rows of ``obs`` and of ``var``."""
     return frame_length(path, root, "obs"), frame_length(path, root, "var")
+
+
+def check_not_empty(path: str, shape: tuple[int, int]) -> None:
+    """Refuse a plate without cells or genes."""
+    for n, name, frame in zip(shape, ("cells", "genes"), ("obs", "var"), strict=True):
+        if n == 0:
+            msg = f"{path}: {frame} is empty, the plate has no {name}: leave it out"
+            raise InputError(msg)
 
 
 def frame_length(path: str, root: StoredGroup, name: str) -> int:

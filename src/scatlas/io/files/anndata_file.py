@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import STRUCTURE
 from scatlas.io.files.listing import filesystem
 from scatlas.io.files.local_zarr import check_complete, open_store
-from scatlas.io.files.open_h5ad import close_if_changed
-from scatlas.io.files.read_errors import REMEDY, permission_error, read_error, reading
+from scatlas.io.files.open_h5ad import open_hdf5
+from scatlas.io.files.read_errors import REMEDY, permission_error, reading
 from scatlas.io.files.stamps import file_stamp, folder_stamp
 
 if TYPE_CHECKING:
@@ -164,7 +163,10 @@ class Store:
                 self._check_complete()
                 _PROBED.add(self)
             remote = zarr.storage.FsspecStore.from_url(self.path, read_only=True)
-            return zarr.open_group(remote, mode="r")
+            try:
+                return zarr.open_group(remote, mode="r")
+            except ValueError:  # an element, needed or not, has a data type that is unknown to zarr
+                return zarr.open_group(remote, mode="r", use_consolidated=False)
 
     def _check_complete(self) -> None:
         """Refuse a remote store of scatlas that lacks files."""
@@ -174,7 +176,7 @@ class Store:
             check_complete(self.path, json.loads(files.cat_file(root)))
 
     def _open_hdf5(self, stack: ExitStack) -> h5py.File:
-        source: Any = self.path
+        source: Any = None
         is_new = not self.is_url and self not in _PROBED
         text_is_sound = False
         if is_new:
@@ -185,17 +187,7 @@ class Store:
         if self.is_url:
             fs, inner = filesystem(self.path)
             source = stack.enter_context(fs.open(inner, "rb"))
-        try:
-            if not self.is_url:
-                close_if_changed(self.path)
-            file = stack.enter_context(h5py.File(source, "r"))
-        except (OSError, RuntimeError, KeyError) as error:
-            sizes = re.search(r"truncated file: eof = (\d+),.*stored_eof = (\d+)", str(error))
-            if sizes is None:
-                raise read_error(self.path, "the file", error) from error
-            what = f"the file is truncated ({int(sizes[1]):,} of {int(sizes[2]):,} bytes)"
-            msg = f"{self.path}: {what}: copy or download it again"
-            raise InputError(msg) from error
+        file = stack.enter_context(open_hdf5(self.path, source))
         if is_new:
             if not text_is_sound:
                 self._check_text(file)

@@ -276,7 +276,8 @@ def as_zarr_python(node: Any) -> Any:
 def _open_node_with_zarr_python(root: Path, key: str) -> Any:
     import zarr
 
-    group = zarr.open_group(root, mode="r")
+    # Without the metadata of all nodes: this zarr may not know the data type of some.
+    group = zarr.open_group(root, mode="r", use_consolidated=False)
     return group[key] if key else group
 
 

@@ -1,21 +1,58 @@
-"""h5ad files that stay open for lazy arrays, so that this process cannot empty them.
+"""The opener of HDF5 files, and files that stay open for lazy arrays.
 
 ``AnnData.write_h5ad`` truncates its file before it computes the lazy arrays to write. HDF5 refuses
-to truncate or change a file that the same process has open for reading.
+to truncate or change a file that the same process has open for reading: lazy arrays hold theirs.
 """
 
 from __future__ import annotations
 
+import errno
+import re
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import h5py
 
+from scatlas.errors import InputError, ScatlasError
+from scatlas.io.files.read_errors import read_error
+
 if TYPE_CHECKING:
     from scatlas.io.files.anndata_file import Store
 
 _OPEN_FILES: weakref.WeakSet[OpenFile] = weakref.WeakSet()
+# What the operating system answers if another program has locked a file.
+_HELD = {errno.EAGAIN, errno.EACCES}
+
+
+def open_hdf5(path: str, source: Any = None) -> h5py.File:
+    """Open an HDF5 file for reading: a path, or a file object of the address ``path``."""
+    try:
+        if source is None:
+            close_if_changed(path)
+        return h5py.File(source or path, "r")
+    except (OSError, RuntimeError, KeyError) as error:
+        raise _refusal(path, error) from error
+
+
+def _refusal(path: str, error: Exception) -> ScatlasError:
+    """Error for a file that libhdf5 does not open."""
+    text = " ".join(str(error).split())
+    lock = re.search(r"unable to lock file, errno = (\d+)", text)
+    if (lock and int(lock[1]) in _HELD) or "already open for write" in text:
+        return InputError(
+            f"{path}: another program has it open to write, or was killed meanwhile: wait until "
+            "that program ends, or write the file again"
+        )
+    if lock:
+        return InputError(
+            f"{path}: its file system has no locks, which HDF5 asks for ({text}): "
+            "set the environment variable HDF5_USE_FILE_LOCKING=FALSE"
+        )
+    if sizes := re.search(r"truncated file: eof = (\d+),.*stored_eof = (\d+)", text):
+        what = f"the file is truncated ({int(sizes[1]):,} of {int(sizes[2]):,} bytes)"
+        return InputError(f"{path}: {what}: copy or download it again")
+    return read_error(path, "the file", error)
 
 
 class OpenFile:
@@ -29,7 +66,7 @@ class OpenFile:
 
     def __init__(self, path: str) -> None:
         self._inode, self._stamp = _inode_and_stamp(path)
-        self._close = weakref.finalize(self, h5py.File(path, "r").close)
+        self._close = weakref.finalize(self, open_hdf5(path).close)
         _OPEN_FILES.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -72,4 +72,7 @@ def read_error(path: str, element: str, error: Exception) -> ScatlasError:
         )
         return DiskError(msg)
     msg = f"{path}: {element} cannot be read ({reason}): the data are damaged; {REMEDY}"
+    if "No Zarr data type" in reason:
+        what = f"{element} has a data type that this zarr-python does not know ({reason})"
+        msg = f"{path}: {what}: update the package zarr, or write the file again without it"
     return InputError(msg)

@@ -17,6 +17,7 @@ from scatlas.io.files.anndata_checks import (
     STRUCTURE,
     attribute,
     check_anndata,
+    check_not_empty,
     frame_length,
     is_group,
 )
@@ -24,7 +25,7 @@ from scatlas.io.files.anndata_file import Store
 from scatlas.io.files.listing import list_files
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.matrices.csr_row_block import RowBlock, row_blocks
-from scatlas.io.matrices.find_counts import layers, with_counts
+from scatlas.io.matrices.find_counts import layers, matrices, with_counts
 from scatlas.io.matrices.layout import StoredMatrix, check_indices
 from scatlas.io.matrices.matrix_market import (
     convert_matrix_market,
@@ -35,7 +36,7 @@ from scatlas.io.matrices.transposed import find_transposed, transposed_blocks
 from scatlas.io.tables.cell_ranger import open_cell_ranger
 from scatlas.io.tables.legacy_anndata import legacy_key, open_legacy
 from scatlas.io.tables.loom import loom_key, open_loom
-from scatlas.io.tables.table import Table, open_tables
+from scatlas.io.tables.table import Table, open_genes, open_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -87,7 +88,7 @@ class CountsSource:
             else:
                 _check_one_matrix(self.path, counts)
             loom = None if found else open_loom(self.path, self._root, stack)
-            legacy = None if found else open_legacy(self.path, self._root, stack, counts)
+            legacy = None if found else open_legacy(self.path, self._root, stack)
             self.notices = [*found.notices] if found else []
             self._gene_of_feature = found.gene_of_feature if found else None
             if found:
@@ -97,7 +98,7 @@ class CountsSource:
                 self.notices = [*loom.notices]
                 _check_loom_element(self.path, self._root, key)
             elif legacy:
-                self._tables, self._var, key = legacy.root, "var", legacy_key(counts)
+                self._tables, key = legacy.root, legacy_key(counts)
                 _check_element(self.path, self._root, key)
             else:
                 check_anndata(self.path, self._root)
@@ -137,7 +138,9 @@ class CountsSource:
 
     def table(self, name: str) -> Table:
         """``obs`` or ``var`` of the counts, left on disk."""
-        return Table.open(self.path, self._tables, self._var if name == "var" else name)
+        if name == "var":
+            return open_genes(self.path, self._tables, self._var, self.notices.append)
+        return Table.open(self.path, self._tables, name)
 
     def check_complete(self) -> None:
         """Refuse a Zarr store that has lost files of values or names.
@@ -155,7 +158,11 @@ class CountsSource:
             return
         arrays = [] if self.matrix.format == "dense" else [f"{self.matrix.key}/data"]
         for name in ("obs", self._var):
-            index = f"{name}/{attribute(self._root[name], '_index')}"
+            table = self._root.get(name)
+            if table is None or not is_group(table):  # of AnnData before 0.7: an array
+                arrays.append(name.replace("/", "."))
+                continue
+            index = f"{name}/{attribute(table, '_index')}"
             # Text that is missing reads as "". Of an index of categories the codes may be all 0.
             arrays += [] if is_group(self._root[index]) else [index]
         for key in arrays:
@@ -295,13 +302,10 @@ def _check_loom_element(path: str, root: StoredGroup, key: str) -> None:
 
 def _check_element(path: str, root: StoredGroup, key: str) -> None:
     """Refuse a file without the counts, saying where they may be instead."""
-    if key in root and attribute(root[key], "encoding-type") != "null":
+    elements = matrices(root)
+    if key in elements:
         return
-    others = ["X"] if "X" in root and attribute(root["X"], "encoding-type") != "null" else []
-    others += layers(root)
-    if "raw" in root and attribute(root["raw"], "encoding-type") != "null":
-        others.append("raw")
-    others = [name for name in others if name != key]
+    others = sorted(elements.values())
     if others:
         lines = " or ".join(f"'source: {{counts: {name}}}'" for name in others)
         mend = f"write {lines} in the config, or a column 'counts' in the plate sheet"
@@ -349,10 +353,11 @@ def open_counts(
 
 
 def gene_names(path: Path | str, counts: str = "X") -> pd.Index:
-    """Gene names of a file of AnnData or Cell Ranger, without looking at its counts."""
+    """Gene names of a file of AnnData or Cell Ranger that has cells, without reading counts."""
     if is_matrix_market(path):
         with TemporaryDirectory(prefix="scatlas-") as folder:
             found = matrix_market_tables(Path(path), Path(folder))
             return Table.open(path, found.root, "var").index()
-    with open_tables(path, counts=counts) as (_, var):
+    with open_tables(path, counts=counts) as (obs, var):
+        check_not_empty(str(path), (obs.n_rows, var.n_rows))
         return var.index()

@@ -95,12 +95,9 @@ def read_lazy(path: Path | str, *, block_budget: str | int = "256MB") -> anndata
         if _present(root, "X"):
             parts["X"] = _matrix(store, root, "X", shape, budget)
         for name in ("obs", "var"):
-            Table.open(store.path, root, name)
-        parts |= {
-            name: read_element(store.path, root, name)
-            for name in ("obs", "var", "uns")
-            if name in root
-        }
+            parts[name] = Table.open(store.path, root, name).read()
+        if "uns" in root:
+            parts["uns"] = read_element(store.path, root, "uns")
         parts["layers"] = {
             name: _matrix(store, root, f"layers/{name}", shape, budget)
             for name in sorted(root.get("layers", {}))

@@ -18,7 +18,7 @@ import pandas as pd
 import scipy.sparse as sp
 
 from scatlas.errors import InputError
-from scatlas.io.files.anndata_checks import frame_length
+from scatlas.io.files.anndata_checks import check_not_empty, frame_length
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.matrices.matrix_market_loops import squeeze_blanks
 from scatlas.io.matrices.sorted_entries import write_csr
@@ -137,6 +137,7 @@ def _features(folder: Path) -> Features:
 
 def _tables(folder: Path, store: Path, header: _Header) -> CellRangerTables:
     """Write the lists as tables, after a comparison with the sizes of the matrix."""
+    check_not_empty(str(folder), (header.n_barcodes, header.n_features))
     features = _file(folder, "features.tsv", "genes.tsv")
     barcodes = _file(folder, "barcodes.tsv")
     names = (piece[0].to_numpy(object) for piece in _pieces(barcodes, usecols=[0]))

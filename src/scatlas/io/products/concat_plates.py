@@ -29,9 +29,9 @@ from scatlas.io.tables.cell_names import UniqueNames
 from scatlas.io.tables.column import Column
 from scatlas.io.tables.column_writer import ColumnWriter, Target
 from scatlas.io.tables.encodings import Stored
-from scatlas.io.tables.storable_columns import RESERVED
 from scatlas.io.tables.table import Table
 from scatlas.io.zarr_writer.elements import DATAFRAME, create_group
+from scatlas.io.zarr_writer.node_metadata import is_storable
 from scatlas.io.zarr_writer.sharded_array import CHUNK_VALUES, encoding_pool, values_per_piece
 
 if TYPE_CHECKING:
@@ -391,7 +391,7 @@ def _constants(
             msg = f"plates {plates[0].name} and {plate.name} have different labels"
             raise ValueError(msg)
     for name in names:
-        if name == label or name in RESERVED or "/" in name:
+        if name == label or not is_storable(name):
             msg = (
                 f"obs cannot have a column {name!r} for a label of the plates: "
                 "rename that column of the plate sheet"

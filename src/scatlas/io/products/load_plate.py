@@ -14,6 +14,7 @@ from scatlas._util.byte_sizes import parse_bytes
 from scatlas._util.gene_lists import first_difference
 from scatlas.blocks import map_in_order, with_progress
 from scatlas.errors import InputError
+from scatlas.io.files.anndata_checks import check_not_empty
 from scatlas.io.files.checksums import values_digest
 from scatlas.io.files.read_errors import REMEDY
 from scatlas.io.matrices.counts_source import CountsSource, gene_names, open_counts
@@ -150,10 +151,10 @@ def load_plate(
     notices = _Notices(plate)
     with open_counts(source, counts_in, scratch=out.with_name(f".{out.name}.source")) as counts:
         path = counts.path
+        check_not_empty(path, counts.shape)
+        obs, var = counts.table("obs"), counts.table("var")
         for notice in counts.notices:
             notices.add(notice)
-        _check_not_empty(path, counts.shape)
-        obs, var = counts.table("obs"), counts.table("var")
         counts.check_complete()
         genes = var.index()
         _check_unique(path, genes)
@@ -285,13 +286,6 @@ class _LoadStatistics:
                 f"{_FEW_GENES} genes, as in an unfiltered matrix: set qc.min_genes, or give the "
                 "filtered matrix"
             )
-
-
-def _check_not_empty(path: str, shape: tuple[int, int]) -> None:
-    for n, name, frame in zip(shape, ("cells", "genes"), ("obs", "var"), strict=True):
-        if n == 0:
-            msg = f"{path}: {frame} is empty, the plate has no {name}: take it off the plate sheet"
-            raise InputError(msg)
 
 
 def _check_unique(path: str, names: pd.Index) -> None:

@@ -7,6 +7,7 @@ reads ranges; a `ColumnWriter` (`scatlas.io.tables.column_writer`) appends them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from scatlas.io.tables.encodings import InHDF5, Stored, element_of, read_column
 from scatlas.io.tables.storable_columns import as_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from scatlas.io.files.stored_nodes import StoredGroup
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 # Python strings. Numbers take an eighth of that per row.
 ROWS = 2**15
 _NUMBERS = 8
+
+# Code of a missing category in files of SeuratDisk.
+_R_MISSING = -(2**31)
 
 # Float64 holds all whole numbers up to here.
 _EXACT = 2**53
@@ -107,6 +111,12 @@ class Column:
         """Whether the categories are in order of size."""
         return self._stored.ordered
 
+    @property
+    def is_text(self) -> bool:
+        """Whether the values are text, or categories that are text."""
+        is_labelled = self.kind == "categorical" and self.categories.dtype == object
+        return self.kind == "text" or is_labelled
+
     def values(self, lo: int, hi: int) -> np.ndarray:
         """Rows ``lo`` to ``hi``: numbers, text as ``object``, codes of categories (-1: a gap).
 
@@ -119,6 +129,9 @@ class Column:
             values = np.asarray(self._stored.values[lo:hi]).astype(self.dtype, copy=False)
             if self.kind == "categorical" and values.size:
                 low, high = int(values.min()), int(values.max())
+                if low == _R_MISSING:
+                    values = np.where(values == low, -1, values)
+                    low = int(values.min())
                 if low < -1 or high >= len(self.categories):
                     wrong = low if low < -1 else high
                     msg = f"its codes hold {wrong}, of {len(self.categories)} categories"
@@ -268,9 +281,9 @@ class InMemoryColumn:
     path: str
     element: str
     n_rows: int
-    _table: StoredGroup
-    _name: str
+    _read: Callable[[], Any]
     as_text: bool = False
+    is_text: bool = False
 
     def spans(self) -> Iterator[tuple[int, int]]:
         """All rows at once."""
@@ -279,7 +292,7 @@ class InMemoryColumn:
     def series(self) -> pd.Series:
         """All rows, as anndata reads them in a data frame."""
         with reading(self.path, self.element):
-            values = read_column(self._table, self._name)
+            values = self._read()
             series = pd.DataFrame({0: values}, index=range(self.n_rows))[0]
         return as_text(series) if self.as_text else series
 
@@ -293,6 +306,15 @@ class InMemoryColumn:
         return self.series().array
 
 
+def aligned(column: Column | InMemoryColumn, rows: np.ndarray) -> InMemoryColumn:
+    """Some rows of a column of text, -1 for a gap, as a column of another table."""
+
+    def read() -> Any:
+        return pd.api.extensions.take(column.take(), rows, allow_fill=True)
+
+    return InMemoryColumn(column.path, column.element, len(rows), read, is_text=True)
+
+
 def open_column(path: str, table: StoredGroup, name: str, n_rows: int) -> Column | InMemoryColumn:
     """Open a column of a table with ``n_rows`` rows.
 
@@ -303,7 +325,8 @@ def open_column(path: str, table: StoredGroup, name: str, n_rows: int) -> Column
     """
     column = Column.find(path, table, name)
     if column is None:
-        return InMemoryColumn(path, element_of(table, name), n_rows, table, name)
+        read = partial(read_column, table, name)
+        return InMemoryColumn(path, element_of(table, name), n_rows, read)
     if column.n_rows != n_rows:
         msg = (
             f"{path}: {column.element} has {column.n_rows:,} rows, but the index of "

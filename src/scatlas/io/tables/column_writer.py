@@ -10,7 +10,6 @@ import pandas as pd
 
 from scatlas.io.tables.column import pieces
 from scatlas.io.tables.encodings import NO_CATEGORIES, Kind
-from scatlas.io.tables.storable_columns import RESERVED
 from scatlas.io.zarr_writer.elements import (
     ARRAY,
     CATEGORICAL,
@@ -21,6 +20,7 @@ from scatlas.io.zarr_writer.elements import (
     writable_frame,
     write_elem,
 )
+from scatlas.io.zarr_writer.node_metadata import is_storable
 from scatlas.io.zarr_writer.sharded_array import ShardedArray, encoding_pool
 
 if TYPE_CHECKING:
@@ -250,8 +250,8 @@ def write_frame(folder: Path, frame: pd.DataFrame) -> None:
     frame = writable_frame(frame)
     key = frame.index.name or "_index"
     columns = dict(frame.items())
-    usual = frame.columns.is_unique and key not in columns and all(map(_is_storable, columns))
-    if not usual or not (key == "_index" or _is_storable(key)):
+    usual = frame.columns.is_unique and key not in columns and all(map(is_storable, columns))
+    if not usual or not (key == "_index" or is_storable(key)):
         # anndata decides whether to refuse such names.
         write_elem(open_group_to_write(folder.parent), folder.name, frame)
         return
@@ -259,10 +259,6 @@ def write_frame(folder: Path, frame: pd.DataFrame) -> None:
     with encoding_pool() as pool:
         for name, values in {key: frame.index, **columns}.items():
             write_array(folder, name, values.array, pool)
-
-
-def _is_storable(name: object) -> bool:
-    return isinstance(name, str) and "/" not in name and name not in RESERVED
 
 
 def write_array(folder: Path, name: str, values: Any, pool: ThreadPoolExecutor) -> None:

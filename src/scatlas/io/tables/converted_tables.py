@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from scatlas.io.files.local_zarr import open_store
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from contextlib import ExitStack
 
     import pandas as pd
@@ -32,14 +33,14 @@ class ConvertedTables:
 
 
 def convert_tables(
-    stack: ExitStack, obs: pd.DataFrame, var: pd.DataFrame, notices: list[str]
+    stack: ExitStack, tables: Mapping[str, pd.DataFrame], notices: list[str]
 ) -> ConvertedTables:
-    """Write tables into a temporary store, which ``stack`` removes."""
+    """Write tables by their keys into a temporary store, which ``stack`` removes."""
     from scatlas.io.tables.column_writer import write_frame
     from scatlas.io.zarr_writer.elements import create_group
 
     folder = Path(stack.enter_context(TemporaryDirectory(prefix="scatlas-")))
-    create_group(folder, {})
-    write_frame(folder / "obs", obs)
-    write_frame(folder / "var", var)
+    for key, table in tables.items():
+        create_group((folder / key).parent, {})
+        write_frame(folder / key, table)
     return ConvertedTables(open_store(folder), notices)

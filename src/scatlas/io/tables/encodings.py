@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Kind = Literal["number", "text", "categorical", "nullable"]
 
 # Encoding and version of an element; elements written before anndata 0.8 have none.
-_NONE = ("", "")
+NONE = ("", "")
 _ARRAY = ("array", "0.2.0")
 _STRINGS = ("string-array", "0.2.0")
 _CATEGORICAL = ("categorical", "0.2.0")
@@ -34,6 +34,8 @@ _NULLABLE = {
 }
 # Encodings of anndata 0.7 and of later versions.
 TABLES = (("dataframe", "0.1.0"), ("dataframe", "0.2.0"))
+# Group of a table with the labels of its categories, before anndata 0.8.
+OLD_CATEGORIES = "__categories"
 
 
 # Up to this number of texts libhdf5 is as fast.
@@ -76,8 +78,8 @@ class Stored(NamedTuple):
         """
         elem = table[name]
         encoding = encoding_of(elem)
-        if _is_old_categorical(table, elem) or encoding == _CATEGORICAL:
-            codes, labels, ordered = _categorical(table, elem)
+        if (old := _old_labels(table, name)) is not None or encoding == _CATEGORICAL:
+            codes, labels, ordered = _categorical(elem, old)
             codes, labels = cls._one_dimensional(codes), cls._one_dimensional(labels)
             if codes is None or labels is None or codes.dtype.kind not in "iu":
                 return None
@@ -98,7 +100,7 @@ class Stored(NamedTuple):
     def _one_dimensional(cls, elem: Any) -> Stored | None:
         """Arrays that anndata reads as one-dimensional numbers or text."""
         encoding = encoding_of(elem)
-        if getattr(elem, "ndim", None) != 1 or encoding not in {_ARRAY, _STRINGS, _NONE}:
+        if getattr(elem, "ndim", None) != 1 or encoding not in {_ARRAY, _STRINGS, NONE}:
             return None
         text = _is_text(elem, encoding)
         if text:
@@ -155,7 +157,7 @@ def _is_text(elem: Any, encoding: tuple[str, str]) -> bool:
     if not isinstance(elem, h5py.Dataset):
         return elem.dtype.kind in "TU"
     found = h5py.check_string_dtype(elem.dtype)
-    if found is None or encoding != _NONE:
+    if found is None or encoding != NONE:
         return found is not None and encoding == _STRINGS
     return found.encoding == "utf-8" or found.length is not None
 
@@ -174,22 +176,26 @@ def read_column(table: StoredGroup, name: str) -> Any:
     """Read a column as a whole, of any type that anndata reads."""
     from anndata.io import read_elem
 
-    elem = table[name]
-    if not _is_old_categorical(table, elem):
+    elem, old = table[name], _old_labels(table, name)
+    if old is None:
         return read_elem(as_zarr_python(elem))
-    codes, labels, ordered = _categorical(table, elem)
+    codes, labels, ordered = _categorical(elem, old)
     codes, labels = read_elem(as_zarr_python(codes)), read_elem(as_zarr_python(labels))
     return pd.Categorical.from_codes(codes, labels, ordered=ordered)
 
 
-def _is_old_categorical(table: StoredGroup, elem: Any) -> bool:
-    return encoding_of(table) == TABLES[0] and "categories" in elem.attrs
+def _old_labels(table: StoredGroup, name: str) -> Any:
+    """Labels of a column of codes, as anndata before 0.8 stores them; None for other columns."""
+    if encoding_of(table) == TABLES[1]:
+        return None
+    # anndata writes a reference to them, in Zarr a path; SeuratDisk none.
+    if "categories" in table[name].attrs:
+        return table[table[name].attrs["categories"]]
+    return table.get(f"{OLD_CATEGORIES}/{name}")
 
 
-def _categorical(table: StoredGroup, elem: Any) -> tuple[Any, Any, bool]:
+def _categorical(elem: Any, old: Any) -> tuple[Any, Any, bool]:
     """Codes, categories, and whether these are in order."""
-    if not _is_old_categorical(table, elem):
+    if old is None:
         return elem["codes"], elem["categories"], bool(elem.attrs["ordered"])
-    # The codes have a reference to their categories, in Zarr a path.
-    labels = table[elem.attrs["categories"]]
-    return elem, labels, bool(labels.attrs.get("ordered", False))
+    return elem, old, bool(old.attrs.get("ordered", False))

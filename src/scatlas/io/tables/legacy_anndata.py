@@ -1,4 +1,4 @@
-"""obs and var of h5ad files of anndata before 0.7.
+"""obs and var of files of anndata before 0.7, h5ad or Zarr.
 
 Each is a compound data set with one field per column, the index first. Columns of categories hold
 codes, and the categories are in ``uns/NAME_categories``. The counts before normalisation are in
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import h5py
 import numpy as np
 import pandas as pd
 
+from scatlas.io.files.anndata_checks import is_group
 from scatlas.io.files.read_errors import reading
 from scatlas.io.tables.converted_tables import ConvertedTables, convert_tables
 
@@ -21,36 +21,20 @@ if TYPE_CHECKING:
 
 
 def is_legacy(root: Any) -> bool:
-    """Whether an opened file is an h5ad of anndata before 0.7."""
-    return isinstance(root, h5py.File) and all(
-        isinstance(root.get(name), h5py.Dataset) and root[name].dtype.names
+    """Whether an opened file is of anndata before 0.7."""
+    return is_group(root) and all(
+        name in root and not is_group(root[name]) and root[name].dtype.names
         for name in ("obs", "var")
     )
 
 
-def open_legacy(
-    path: str, root: Any, stack: ExitStack, counts: str = "X"
-) -> ConvertedTables | None:
-    """Open the tables of a file of anndata before 0.7; None for other files.
-
-    Parameters
-    ----------
-    path, root
-        File, and the same opened.
-    stack
-        Closes the tables, which are written to a temporary folder.
-    counts
-        Matrix, as ``source.counts`` names it: ``raw`` has its own genes.
-
-    Raises
-    ------
-    InputError
-        A table is damaged.
-    """
+def open_legacy(path: str, root: Any, stack: ExitStack) -> ConvertedTables | None:
+    """obs, var and ``raw/var`` of a file of anndata before 0.7; None for other files."""
     if not is_legacy(root):
         return None
-    var = "raw.var" if counts == "raw" and "raw.var" in root else "var"
-    return convert_tables(stack, _frame(path, root, "obs"), _frame(path, root, var), [])
+    tables = [("obs", "obs"), ("var", "var"), ("raw.var", "raw/var")]
+    frames = {key: _frame(path, root, name) for name, key in tables if name in root}
+    return convert_tables(stack, frames, [])
 
 
 def legacy_key(counts: str) -> str:
@@ -58,7 +42,7 @@ def legacy_key(counts: str) -> str:
     return "raw.X" if counts == "raw" else counts
 
 
-def _frame(path: str, root: h5py.File, name: str) -> pd.DataFrame:
+def _frame(path: str, root: Any, name: str) -> pd.DataFrame:
     with reading(path, name):
         table = root[name][:]
         index, *columns = table.dtype.names
@@ -77,7 +61,7 @@ def _frame(path: str, root: h5py.File, name: str) -> pd.DataFrame:
 
 def _as_text(values: np.ndarray) -> np.ndarray:
     """Text as ``object`` array of ``str``; numbers as they are."""
-    if values.dtype.kind not in "SO":
+    if values.dtype.kind not in "SOUT":
         return values
     texts = [value.decode() if isinstance(value, bytes) else value for value in values]
     return np.array(texts, dtype=object)

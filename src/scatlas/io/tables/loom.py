@@ -72,7 +72,7 @@ def open_loom(path: str, root: Any, stack: ExitStack) -> ConvertedTables | None:
         notices.append(
             f"there are also the layers {', '.join(layers)} (source.counts: layers/NAME)"
         )
-    return convert_tables(stack, obs, var, notices)
+    return convert_tables(stack, {"obs": obs, "var": var}, notices)
 
 
 def loom_key(counts: str) -> str:

@@ -8,35 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scatlas.errors import InputError
-from scatlas.io.tables.column import Column, InMemoryColumn
+from scatlas.io.tables.column import InMemoryColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from scatlas.io.tables.table import Table
 
 
 def mitochondrial_genes(var: Table, prefix: str, column: str | None = None) -> np.ndarray:
-    """Find the genes whose names begin with ``prefix``.
-
-    Parameters
-    ----------
-    var
-        Table of the genes.
-    prefix
-        As ``"MT-"``.
-    column
-        Column of ``var`` that holds the names; None for its index.
-
-    Returns
-    -------
-    Mask, bool [genes].
-
-    Raises
-    ------
-    InputError
-        There is no such column.
-    """
+    """Mask of the genes whose names, in a column or the index of ``var``, begin with ``prefix``."""
     if column is not None and column not in var.columns:
         there = ", ".join(var.columns) or "none"
         msg = (
@@ -52,17 +33,6 @@ def why_bound_cannot_act(var: Table, prefix: str, column: str | None, bound: str
 
     Gene ids in place of symbols in the index, and symbols of another species, are the usual
     reasons: every column of text, and both cases of the prefix, are tried.
-
-    Parameters
-    ----------
-    var, prefix, column
-        As for :func:`mitochondrial_genes`, which has found no gene.
-    bound
-        The bound in words, as ``"qc.max_pct_mt is 5"``.
-
-    Returns
-    -------
-    A sentence, to stand behind the plate's name.
     """
     first = next(iter(_names(var, column)), "")
     fact = (
@@ -81,13 +51,6 @@ def why_bound_cannot_act(var: Table, prefix: str, column: str | None, bound: str
 def find_mitochondrial(var: Table, prefix: str = "MT-") -> tuple[int, str, str | None]:
     """Find the spelling of the prefix, and the names, with most mitochondrial genes.
 
-    Parameters
-    ----------
-    var
-        Table of the genes.
-    prefix
-        It is tried as it is, in upper and in lower case (``mt-`` in mouse).
-
     Returns
     -------
     Number of genes, spelling, and column of ``var`` with their names, or None for its index; of
@@ -95,7 +58,7 @@ def find_mitochondrial(var: Table, prefix: str = "MT-") -> tuple[int, str, str |
     """
     best: tuple[int, str, str | None] = (0, prefix, None)
     for spelling in dict.fromkeys([prefix, prefix.upper(), prefix.lower()]):
-        for name in (None, *_text_columns(var)):
+        for name in (None, *var.text_columns()):
             n = int(_begin(_names(var, name), spelling).sum())
             if n > best[0]:
                 best = n, spelling, name
@@ -106,23 +69,12 @@ def _place(var: Table, column: str | None) -> str:
     return f"{var.name}[{column!r}]" if column else f"the index of {var.name}"
 
 
-def _text_columns(var: Table) -> Iterator[str]:
-    """Columns of text, and of categories that are text."""
-    for name, column in var.columns.items():
-        if not isinstance(column, Column):
-            continue
-        if column.kind == "text" or (
-            column.kind == "categorical" and column.categories.dtype == object
-        ):
-            yield name
-
-
 def _names(var: Table, column: str | None) -> Iterable[str]:
     if column is None:
         return var.index()
     values = var.columns[column]
     if isinstance(values, InMemoryColumn):
-        return values.series().astype(str)
+        return values.series().astype(object).fillna("").astype(str)
     return np.concatenate([np.empty(0, object), *(values.text(*span) for span in values.spans())])
 
 

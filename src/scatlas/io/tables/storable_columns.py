@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from scatlas.io.zarr_writer.node_metadata import MAX_NAME, is_storable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-# Names that AnnData, Zarr or the file system reserve.
-RESERVED = frozenset({"", ".", "..", "_index", "zarr.json"})
 
 
 def storable_names(
@@ -21,10 +21,10 @@ def storable_names(
     Calls ``notify`` with a sentence for each change, about the table ``name``.
     """
     columns = list(columns)
-    names = {column: str(column).replace("/", "_") for column in columns}
+    names = {column: _shortened(str(column).replace("/", "_")) for column in columns}
     taken = set(columns)
     for old, fresh in list(names.items()):
-        if fresh in RESERVED:
+        if not is_storable(fresh):
             del names[old]
             notify(f"{name}[{old!r}] was dropped: its name cannot be stored")
         elif fresh != old and fresh in taken:
@@ -34,6 +34,12 @@ def storable_names(
             taken.add(fresh)
             notify(f"{name}[{old!r}] was renamed to {fresh!r}: AnnData stores no such names")
     return names
+
+
+def _shortened(name: str) -> str:
+    """The beginning of a name that is too long for a folder."""
+    encoded = os.fsencode(name)
+    return name if len(encoded) <= MAX_NAME else encoded[:MAX_NAME].decode(errors="ignore")
 
 
 def text_notice(name: str, column: Any, dtype: Any) -> str:

@@ -6,6 +6,7 @@ memory at a time.
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,11 +29,12 @@ from scatlas.io.files.anndata_file import Store, load_filters
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.tables.cell_names import NumberedNames
 from scatlas.io.tables.cell_ranger import open_cell_ranger
-from scatlas.io.tables.column import Column, InMemoryColumn, open_column, pieces
-from scatlas.io.tables.encodings import TABLES, encoding_of
+from scatlas.io.tables.column import Column, InMemoryColumn, aligned, open_column, pieces
+from scatlas.io.tables.encodings import NONE, OLD_CATEGORIES, TABLES, encoding_of
 from scatlas.io.tables.legacy_anndata import open_legacy
 from scatlas.io.tables.loom import open_loom
-from scatlas.io.tables.storable_columns import RESERVED, storable_names, text_notice
+from scatlas.io.tables.storable_columns import storable_names, text_notice
+from scatlas.io.zarr_writer.node_metadata import is_storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 
     from scatlas.io.files.stored_nodes import StoredGroup
 
+
+logger = logging.getLogger(__name__)
 
 # Names are read several times: to compare, to look up and to write them. Those of tables with at
 # most this many rows, which take up to 10 MB, stay in memory.
@@ -78,12 +82,21 @@ def open_tables(path: Path | str, *, counts: str = "X") -> Iterator[tuple[Table,
             if found := (
                 open_cell_ranger(store.path, root, stack, counts)
                 or open_loom(store.path, root, stack)
-                or open_legacy(store.path, root, stack, counts)
             ):
                 root, var = found.root, "var"
+            elif legacy := open_legacy(store.path, root, stack):
+                root = legacy.root
             else:
                 check_anndata(store.path, root)
-        yield Table.open(store.path, root, "obs"), Table.open(store.path, root, var)
+        yield Table.open(store.path, root, "obs"), open_genes(store.path, root, var)
+
+
+def open_genes(
+    path: str, root: StoredGroup, name: str, notify: Callable[[str], None] = logger.info
+) -> Table:
+    """Open ``var`` or ``raw/var``, the latter with the names of genes that ``var`` alone has."""
+    genes = Table.open(path, root, name)
+    return genes if name == "var" else genes.with_text_of(Table.open(path, root, "var"), notify)
 
 
 class Writing:
@@ -175,10 +188,11 @@ class Table:
             load_filters(path, table)
             encoding = encoding_of(table)
             key = required_attribute(path, root, name, "_index")
-            required_attribute(path, root, name, "column-order")
-            order = table.attrs["column-order"]
+            order = table.attrs.get("column-order")
+            if not hasattr(order, "__len__"):  # SeuratDisk writes none, R none of an empty vector
+                order = sorted(set(table) - {key, OLD_CATEGORIES})
             order = [order] if isinstance(order, str) else [*map(decode_text, order)]
-        if encoding not in TABLES:
+        if encoding not in (*TABLES, NONE):
             msg = f"{path}: {name} is stored as {encoding[0]!r}, not as a data frame: {REMEDY}"
             raise InputError(msg)
         return cls(
@@ -307,7 +321,7 @@ class Table:
             if name not in stored:
                 _check(columns[name])
         named = (self.index_name or "").replace("/", "_")
-        index_name = None if named in RESERVED else named
+        index_name = named if is_storable(named) else None
         numbered = NumberedNames(self._encoded_names, list(self.spans()))
         return replace(
             self,
@@ -315,6 +329,28 @@ class Table:
             index_name=index_name,
             _numbered=numbered if unique_names else None,
         )
+
+    def text_columns(self) -> list[str]:
+        """Columns of text, and of categories that are text."""
+        return [name for name, column in self.columns.items() if column.is_text]
+
+    def with_text_of(self, other: Table, notify: Callable[[str], None]) -> Table:
+        """Add the columns of text that ``other`` alone has, by the names of the rows."""
+        lacking = [name for name in other.text_columns() if name not in self.columns]
+        if not lacking:
+            return self
+        rows = pd.Series(np.arange(other.n_rows), other.index())
+        rows = rows[~rows.index.duplicated(keep=False)]
+        rows = rows.reindex(self.index(), fill_value=-1).to_numpy()
+        n_found = int((rows >= 0).sum())
+        if not n_found:
+            return self
+        notify(
+            f"{self.name} has no column {' or '.join(lacking)}: taken from {other.name} by the "
+            f"names of {n_found:,} of {self.n_rows:,} rows"
+        )
+        added = {name: aligned(other.columns[name], rows) for name in lacking}
+        return replace(self, columns={**self.columns, **added})
 
     def with_room_for(self, names: Iterable[str]) -> tuple[Table, list[str]]:
         """Rename columns that new columns replace, with the prefix ``source_``.

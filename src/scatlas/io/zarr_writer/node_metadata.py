@@ -7,6 +7,7 @@ Tests compare the files byte by byte.
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,7 +18,18 @@ if TYPE_CHECKING:
 
     Codec = Mapping[str, Any]
 
+# Names that AnnData, Zarr or the file system reserve.
+_RESERVED = frozenset({"", ".", "..", "_index", "zarr.json"})
+# Bytes that a folder's name, as of an element of a Zarr store, may have.
+MAX_NAME = 255
 _LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
+
+
+def is_storable(name: object) -> bool:
+    """Whether an element of a Zarr store can have this name."""
+    if not isinstance(name, str) or "/" in name or name in _RESERVED:
+        return False
+    return len(os.fsencode(name)) <= MAX_NAME
 
 
 def write_group_metadata(folder: Path, attributes: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from scatlas.errors import InputError, ScatlasError
 from scatlas.io.matrices.counts_source import gene_names
-from scatlas.io.matrices.find_counts import elements_with_counts
+from scatlas.io.matrices.find_counts import COUNTS, EXPECTED, what_elements_hold
 from scatlas.io.products.rounded_values import HOW_TO_ROUND
 from scatlas.workflow.command_line.gene_agreement import GeneAgreement
 from scatlas.workflow.command_line.output import DONE, PROBLEM, Problem, say, say_json
@@ -80,25 +80,28 @@ def _problems_of_plates(config: Config, plates: list[Plate]) -> Iterator[Problem
             continue  # not here yet; or one file, which has been opened
         counts = plate.counts or config.source.counts
         try:
-            found = elements_with_counts(plate.path)
-            expected = elements_with_counts(plate.path, fractional=True)
-            names = gene_names(plate.path, counts)
-            genes.add(plate.path, names)
+            held = what_elements_hold(plate.path)
+            words = held.get(counts, "is missing")
+            if isinstance(words, InputError):
+                raise words
+            if counts in held:
+                genes.add(plate.path, gene_names(plate.path, counts))
         except ScatlasError as error:
             yield Problem(str(error), plate.plate)
             continue
         fractional = plate.fractional or config.source.fractional
-        if counts in expected and fractional == "round":
+        if words == COUNTS or (words == EXPECTED and fractional == "round"):
             continue
-        if counts in expected and not found:
-            msg = f"{plate.path}: {counts} of plate {plate.plate!r} is fractional: {HOW_TO_ROUND}"
-            yield Problem(msg, plate.plate)
-        elif counts not in found:
-            mend = "no other element does: give a file with raw counts"
-            if found:
-                mend = f"but {' or '.join(found)} does: correct source.counts, or the column counts"
-            msg = f"{plate.path}: {counts} of plate {plate.plate!r} holds no raw counts, {mend}"
-            yield Problem(msg, plate.plate)
+        found = [name for name, other in held.items() if other == COUNTS]
+        which = f"{plate.path}: {counts} of plate {plate.plate!r}"
+        if words == EXPECTED and not found:
+            msg = f"{which} is fractional: {HOW_TO_ROUND}"
+        elif found:
+            mend = "correct source.counts, or the column counts"
+            msg = f"{which} {words}, but {' or '.join(found)} {COUNTS}: {mend}"
+        else:
+            msg = f"{which} {words}: give a file with raw counts"
+        yield Problem(msg, plate.plate)
     if (
         not config.atlas
         and config.genes == "same"

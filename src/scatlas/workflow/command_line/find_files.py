@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 from natsort import natsorted
@@ -10,15 +11,23 @@ from scatlas.errors import ConfigError, InputError
 from scatlas.io.matrices.matrix_market import is_matrix_market
 from scatlas.workflow.config.plate_sheet import (
     WINDOWS,
+    filtered_name,
     find_plates,
     is_pattern,
+    is_plate,
     is_windows_path,
     name_plates,
 )
 
 _ZARR_ROOTS = ("zarr.json", ".zgroup", ".zattrs")
-# Folders below that a folder without plates is searched for them, to name the pattern.
-_DEPTHS = ("*", "*/*", "*/*/*")
+# Folders below that a folder without plates is searched for them, to name the pattern, and their
+# names: of a run of Cell Ranger the matrices of single samples, and filtered ones.
+_DEPTHS = ("*", "*/*", "*/*/*", "*/*/*/*", "*/*/*/*/*")
+_NAMES = (
+    *("sample_filtered_feature_bc_matrix.h5", "filtered_feature_bc_matrix.h5"),
+    *("sample_filtered_feature_bc_matrix", "filtered_feature_bc_matrix"),
+    *("*.h5ad", "*.h5", "*.loom"),
+)
 
 
 def find_files(arguments: list[str]) -> dict[str, str]:
@@ -81,25 +90,27 @@ def _in_folder(folder: Path) -> list[str]:
         return find_plates(str(folder))
     except ConfigError:
         pass
-    for depth in _DEPTHS:
-        for name in ("filtered_feature_bc_matrix.h5", "*.h5ad", "*.h5", "*.loom"):
-            if next(folder.glob(f"{depth}/{name}"), None):
-                msg = (
-                    f"{folder}: no plates here, but in folders below: give their pattern, "
-                    f"'{folder}/{depth}/{name}'"
-                )
-                raise InputError(msg)
+    for name, depth in product(_NAMES, _DEPTHS):
+        found = filter(is_plate, folder.glob(f"{depth}/{name}"))
+        if any(filtered_name(path.name) is None for path in found):
+            msg = (
+                f"{folder}: no plates here, but in folders below: give their pattern, "
+                f"'{folder}/{depth}/{name}'"
+            )
+            raise InputError(msg)
     what = "the folder is empty" if not any(folder.iterdir()) else "no plates in this folder"
     msg = f"{folder}: {what}: give h5ad, Zarr, Loom, Cell Ranger's .h5 or a folder with matrix.mtx"
     raise InputError(msg)
 
 
 def _check_not_raw(path: str, paths: list[str]) -> None:
-    """Refuse the raw matrix of Cell Ranger beside the filtered one of the same sample."""
-    folder, _, name = path.rpartition("/")
-    if not name.startswith("filtered_"):
+    """Refuse an unfiltered matrix of Cell Ranger beside the filtered one of the same samples."""
+    folder, name = Path(path).parent, Path(path).name
+    if (filtered := filtered_name(name)) is None:
         return
-    start = f"{folder}/raw_" if folder else "raw_"
-    if raw := next((other for other in paths if other.startswith(start)), None):
-        msg = f"{raw}: the same sample as {path}, with empty droplets: leave it out"
+    same = [p for p in paths if Path(p).parent == folder and Path(p).stem == Path(filtered).stem]
+    if folder.match("multi/count"):  # of all samples
+        same += [p for p in paths if Path(p).is_relative_to(folder.parents[1] / "per_sample_outs")]
+    if same:
+        msg = f"{path}: the same sample as {same[0]}, with empty droplets: leave it out"
         raise InputError(msg)

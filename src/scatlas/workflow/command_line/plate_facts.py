@@ -13,11 +13,12 @@ import pandas as pd
 
 from scatlas.compute.threads import DEFAULT_BUDGET
 from scatlas.errors import InputError
+from scatlas.io.files.anndata_checks import check_not_empty
 from scatlas.io.matrices.counts_source import open_counts
-from scatlas.io.matrices.find_counts import elements_with_counts
+from scatlas.io.matrices.find_counts import COUNTS, EXPECTED, what_elements_hold
 from scatlas.io.matrices.matrix_market import first_cells, is_matrix_market
 from scatlas.io.tables.mitochondrial import find_mitochondrial, mitochondrial_genes
-from scatlas.io.tables.table import Table
+from scatlas.io.tables.table import Table, open_tables
 from scatlas.pp import calculate_qc_metrics
 
 if TYPE_CHECKING:
@@ -103,9 +104,7 @@ def read_facts(name: str, path: str) -> tuple[PlateFacts, pd.Index]:
             chosen = np.unique(np.linspace(0, len(cut) - 1, _N_BLOCKS).astype(int))
             metrics = pd.concat([_metrics(read(i), mask) for i in chosen.tolist()])
             notices += source.notices
-    if n_cells == 0:
-        msg = f"{path}: there is no cell: leave this file out"
-        raise InputError(msg)
+    check_not_empty(path, (n_cells, len(genes)))
     metrics, unfiltered = _without_empty(metrics)
     notices += unfiltered
     n_mt, prefix, column = mt
@@ -124,16 +123,30 @@ def read_facts(name: str, path: str) -> tuple[PlateFacts, pd.Index]:
 
 def _find_counts(path: str) -> tuple[str, str]:
     """Where the counts are, and what to do with fractional ones."""
-    if found := elements_with_counts(path):
-        return found[0], "refuse"
-    found = elements_with_counts(path, fractional=True)
-    if not found:
-        msg = (
-            f"{path}: no element holds raw counts: X, raw and the layers are no whole numbers; "
-            "give a file with the counts before normalisation"
-        )
-        raise InputError(msg)
-    return found[0], "round"
+    held = what_elements_hold(path)
+    for kind, fractional in ((COUNTS, "refuse"), (EXPECTED, "round")):
+        if found := [name for name, words in held.items() if words == kind]:
+            return found[0], fractional
+    check_not_empty(path, _shape(path))
+    if isinstance(error := held.get("X"), InputError):
+        raise error
+    seen = ", ".join(
+        f"{name} {'cannot be read' if isinstance(words, InputError) else words}"
+        for name, words in held.items()
+    )
+    seen = seen or "there is no X, no raw and no layer"
+    msg = f"{path}: no element holds raw counts: {seen}; give a file with raw counts"
+    raise InputError(msg)
+
+
+def _shape(path: str) -> tuple[int, int]:
+    """Cells and genes of a plate."""
+    if is_matrix_market(path):
+        with TemporaryDirectory(prefix="scatlas-") as folder:
+            _, block, n_cells = first_cells(Path(path), Path(folder))
+            return n_cells, block.shape[1]
+    with open_tables(path) as (obs, var):
+        return obs.n_rows, var.n_rows
 
 
 def _mitochondrial(var: Table) -> tuple[tuple[int, str, str | None], np.ndarray]:

@@ -14,17 +14,18 @@ from natsort import natsorted
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from scatlas.errors import ConfigError
+from scatlas.io.zarr_writer.node_metadata import is_storable
 
 __all__ = ["Plate", "read_plates"]
 
 # Folder of the demo's plates, which are results.
 DEMO_FOLDER = "resources/demo"
-# No leading dot or dash: results of a plate live in a folder of its name.
-PLATE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"
+# No leading dot or dash: results of a plate live in a folder of its name. Its files have names of
+# at most 255 bytes, which begin with it.
+_MAX_NAME = 200
+PLATE_NAME = rf"^[A-Za-z0-9_][A-Za-z0-9._-]{{0,{_MAX_NAME - 1}}}$"
 # Where the counts of a file are.
 COUNTS = r"^(X|raw|(layers|genome)/[^/]+)$"
-# Names that an obs column of a Zarr store cannot have, and the field of `Plate`.
-_RESERVED_COLUMNS = {"", ".", "..", "_index", "zarr.json", "labels"}
 # obs columns that steps of the workflow write: a label of that name would be lost. A measure of
 # `integrate` is named by its column, with this prefix.
 WRITTEN_COLUMNS = {
@@ -69,7 +70,7 @@ class Plate(BaseModel):
     plate: Annotated[str, Field(pattern=PLATE_NAME)] = Field(
         description=(
             "Name of the plate, also of its folder among the results: letters, digits, dots, "
-            "dashes and underscores. Names must be unique."
+            f"dashes and underscores, {_MAX_NAME} at most. Names must be unique."
         )
     )
     path: Annotated[str, Field(min_length=1), AfterValidator(expand_home)] = Field(
@@ -143,10 +144,11 @@ def read_plates(
     Parameters
     ----------
     path
-        A folder of plates, a pattern of their paths (``runs/*/counts.h5``), or a plate sheet:
+        A folder of plates (of Cell Ranger's matrices of the same cells the filtered one counts,
+        and HDF5 before text), a pattern of their paths (``runs/*/counts.h5``), or a plate sheet:
         tab-separated text with a header line and the columns ``plate`` and ``path``; optionally
         ``n_cells``, ``counts``, ``fractional`` and any labels. Windows line ends are read, empty
-        lines skipped.
+        lines skipped, and columns without a name and a value left out.
     check_files
         Refuse local files that do not exist.
     generated
@@ -167,12 +169,6 @@ def read_plates(
     row_of: dict[str, int] = {}
     row_of_file: dict[object, int] = {}
     for number, values in rows:
-        if len(values) != len(header):
-            msg = (
-                f"{path}, row {number}: {len(values)} cells, but the header has {len(header)}; "
-                "separate cells by one tab"
-            )
-            raise ConfigError(msg)
         plate = _parse_plate(f"{path}, row {number}", dict(zip(header, values, strict=True)))
         if plate.plate in row_of and found:
             first_path = plates[row_of[plate.plate] - 1].path
@@ -232,7 +228,7 @@ def find_plates(pattern: str) -> list[str]:
         There are none.
     """
     if Path(pattern).is_dir():
-        paths = [str(path) for path in Path(pattern).iterdir() if _is_plate(path)]
+        paths = _without_copies([path for path in Path(pattern).iterdir() if is_plate(path)])
     else:
         paths = [str(Path(name)) for name in glob(pattern, recursive=True)]  # noqa: PTH207
     if not paths:
@@ -249,8 +245,13 @@ def name_plates(paths: list[str]) -> dict[str, str]:
     names = {}
     for path, part in zip(paths, parts, strict=True):
         name = "_".join(part[first : len(part) - last]) or part[-1]
-        names[path] = re.sub(r"[^A-Za-z0-9._-]|^[.-]", "_", name)
+        names[path] = as_plate_name(name)
     return names
+
+
+def as_plate_name(text: str) -> str:
+    """Name of a plate that is most like this text."""
+    return re.sub(r"[^A-Za-z0-9._-]|^[.-]", "_", text)[:_MAX_NAME]
 
 
 def _n_shared(parts: list[tuple[str, ...]]) -> int:
@@ -259,10 +260,29 @@ def _n_shared(parts: list[tuple[str, ...]]) -> int:
     return sum(takewhile(bool, shared))
 
 
-def _is_plate(path: Path) -> bool:
+def is_plate(path: Path) -> bool:
+    """Whether a path may be a plate, by its name."""
     if not path.is_dir():
-        return path.suffix in {".h5ad", ".h5", ".loom"}
+        return path.suffix in {".h5ad", ".h5", ".loom"} and not path.stem.endswith("molecule_info")
     return path.suffix == ".zarr" or any(path.glob("matrix.mtx*"))
+
+
+def _without_copies(paths: list[Path]) -> list[str]:
+    """Paths but for Cell Ranger's further matrices of the same cells: unfiltered ones, and text."""
+    names = {path.name.removesuffix(".h5") for path in paths}
+    is_binary = {path.name for path in paths if path.suffix == ".h5"}
+    return [
+        str(path)
+        for path in paths
+        if filtered_name(path.name.removesuffix(".h5")) not in names
+        and not ("_bc_matri" in path.name and f"{path.name}.h5" in is_binary)
+    ]
+
+
+def filtered_name(name: str) -> str | None:
+    """Name of Cell Ranger's filtered matrix beside an unfiltered one; None for other names."""
+    is_raw = re.match(r"(sample_)?raw_\w+_bc_matri", name)
+    return name.replace("raw_", "filtered_", 1) if is_raw else None
 
 
 def _read_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
@@ -285,8 +305,9 @@ def _read_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     for name in ("plate", "path"):
         if name not in header:
             raise ConfigError(_missing_column_message(path, name, header))
+    header, rows = _without_empty_columns(path, header, rows)
     for name in header:
-        if name in _RESERVED_COLUMNS or "/" in name or header.count(name) > 1:
+        if not is_storable(name) or name == "labels" or header.count(name) > 1:  # field of `Plate`
             problem = f"column {name!r} occurs twice" if header.count(name) > 1 else ""
             problem = problem or f"a column cannot be called {name!r}"
             msg = f"{path}: {problem}; rename it"
@@ -298,6 +319,28 @@ def _read_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
             msg = f"{path}: scatlas itself writes a column {name!r} for each cell: rename it"
             raise ConfigError(msg)
     return header, rows
+
+
+def _without_empty_columns(
+    path: Path, header: list[str], rows: list[tuple[int, list[str]]]
+) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """A sheet without the columns that have neither a name nor a value, as Excel writes them."""
+    n_named = max(number for number, name in enumerate(header, start=1) if name)
+    n_needed = 1 + max(header.index("plate"), header.index("path"))
+    for number, row in rows:
+        while len(row) > n_named and not row[-1]:
+            row.pop()
+        # Labels may be missing at the end. A tab within a cell: quotes hide the end of another.
+        if n_needed <= len(row) < n_named and not any("\t" in cell for cell in row):
+            row += [""] * (n_named - len(row))
+        if len(row) != n_named:
+            msg = (
+                f"{path}, row {number}: {len(row)} cells, but the header has {n_named}; "
+                "separate cells by one tab"
+            )
+            raise ConfigError(msg)
+    used = [i for i in range(n_named) if header[i] or any(row[i] for _, row in rows)]
+    return [header[i] for i in used], [(number, [row[i] for i in used]) for number, row in rows]
 
 
 def _split_row(path: Path, number: int, line: str) -> list[str]:
@@ -359,7 +402,7 @@ def _parse_plate(where: str, row: dict[str, str]) -> Plate:
     elif column == "plate":
         msg = (
             f"{where}: {plate!r} cannot name a folder; use letters, digits, dots, dashes and "
-            "underscores, with no dot or dash first"
+            f"underscores, {_MAX_NAME} at most, with no dot or dash first"
         )
     elif column == "path" and path:
         msg = f"{where}: {problem['ctx']['error']}"

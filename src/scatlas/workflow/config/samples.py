@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scatlas.errors import ConfigError
-from scatlas.workflow.config.plate_sheet import Plate
+from scatlas.workflow.config.plate_sheet import Plate, as_plate_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,7 +78,7 @@ def plate_names(samples: Iterable[str], where: str) -> dict[str, str]:
     names: dict[str, str] = {}
     sample_of: dict[str, str] = {}
     for sample in samples:
-        name = re.sub(r"[^A-Za-z0-9._-]|^[.-]", "_", sample)
+        name = as_plate_name(sample)
         if name in sample_of:
             msg = (
                 f"{where}: the samples {sample_of[name]!r} and {sample!r} would both be plate "
