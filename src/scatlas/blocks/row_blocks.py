@@ -16,6 +16,7 @@ import scipy.sparse as sp
 
 from scatlas.arrays.kinds import ArrayKind, is_dask, kind_of
 from scatlas.blocks.checks import check
+from scatlas.blocks.repeats import sum_repeats
 from scatlas.errors import InputError
 from scatlas.kernels.counts.lazy_normalized import LazyNormalizedCsr
 from scatlas.kernels.dispatch import kernels_for
@@ -61,7 +62,7 @@ class InMemoryBlocks:
 
     def reader(self, slices: Sequence[slice]) -> Callable[[int], Any]:
         """Function that returns block ``i`` without a copy of its values."""
-        x = self.kind.arrays.as_rows(self.x)
+        x = sum_repeats(self.kind.arrays.as_rows(self.x))
         return lambda i: view(x, slices[i])
 
     # Workers of a cluster get the same parts.
@@ -220,19 +221,24 @@ class HalvesOnFullGpu:
 
 
 class OnRowBlocks:
-    """A function of blocks that converts each block to rows first.
+    """A function of the blocks of a Dask array that converts each block to rows first.
 
     Other tools' lazy arrays may have CSC blocks. Each block is checked, not Dask's metadata: a CSC
-    block read as CSR would make kernels index out of bounds.
+    block read as CSR would make kernels index out of bounds. Values in parts are summed.
     """
 
-    def __init__(self, fn: Callable[..., Any] | None) -> None:
+    def __init__(self, fn: Callable[..., Any]) -> None:
         self._fn = fn
 
     def __call__(self, block: Any, *rows: Any) -> Any:
         """Call the function with the block as rows."""
-        block = kind_of(block).arrays.as_rows(block)
-        return block if self._fn is None else self._fn(block, *rows)
+        block = sum_repeats(kind_of(block).arrays.as_rows(block))
+        return self._fn(block, *rows)
+
+
+def block_itself(block: Any, *_rows: Any) -> Any:
+    """The block, for a pass without a function."""
+    return block
 
 
 def map_blocks(

@@ -314,7 +314,7 @@ def log1p(
         if layer is not None or obsm is not None:
             msg = "layer and obsm need an AnnData, not a matrix"
             raise InputError(msg)
-        return _log(data, base, owned=False)
+        return _log(blocks.sum_repeats(data), base, owned=False)
     if "log1p" in data.uns:
         message = "adata.X seems to be already log-transformed."
         warnings.warn(message, UserWarning, stacklevel=2)

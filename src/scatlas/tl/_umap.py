@@ -272,8 +272,7 @@ def _separate(coordinates: np.ndarray, state: np.random.RandomState) -> np.ndarr
 
 def _edges(weights: sp.csr_matrix, rounds: int) -> sp.csr_matrix:
     """The edges that come up in at least one round, sorted."""
-    strong = weights.tocsr().copy()
-    strong.sum_duplicates()
+    strong = weights.tocsr().sorted_indices()
     longest = rounds if rounds > 10 else _rounds(strong.shape[0])
     strong.data[strong.data < strong.data.max(initial=0) / float(longest)] = 0
     strong.eliminate_zeros()
