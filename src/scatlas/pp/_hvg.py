@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from scatlas import blocks, elements
+from scatlas import blocks, elements, named
 from scatlas.errors import InputError
 from scatlas.matrix import hvg_dispersion, hvg_pearson, hvg_v3
 from scatlas.matrix.hvg import check_cells, check_flavor, normalized_count_moments
@@ -287,4 +287,5 @@ def _scales(adata: AnnData, size_factors: ArrayLike | str) -> NDArray[np.float64
             msg = f"obs has no column {size_factors!r} (size_factors); it has {list(obs)}"
             raise InputError(msg)
         size_factors = obs[size_factors].to_numpy()
+    size_factors = named.in_order(size_factors, adata.obs_names, "size_factors")
     return scales_from_size_factors(size_factors, adata.n_obs)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas import blocks, elements
+from scatlas import blocks, elements, named
 from scatlas.errors import InputError
 from scatlas.matrix.array_components import array_components
 from scatlas.matrix.components import DEFAULT_N_COMPS, check_n_comps
@@ -205,6 +205,8 @@ def _mask_var(
         if mask not in var:
             msg = f"var has no column {mask!r} (mask_var); it has {list(var.columns)}"
             raise InputError(msg)
+    if adata is not None and not isinstance(mask, str):
+        mask = named.in_order(mask, adata.var_names, "mask_var")
     genes = np.asarray(var[mask] if isinstance(mask, str) else mask)
     if genes.dtype != bool or genes.shape != (n_genes,):
         msg = (

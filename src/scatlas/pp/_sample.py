@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from scatlas import blocks, elements
+from scatlas import blocks, elements, named
 from scatlas.arrays.kinds import is_dask
 from scatlas.errors import InputError
 
@@ -114,7 +114,8 @@ def _weights(
             msg = f"p={p!r} is not a column of adata.{side}"
             raise InputError(msg)
         p = elements.get_table(data, side)[p]
-    weights = np.asarray(p)
+    names = getattr(data, f"{side}_names", None)
+    weights = np.asarray(p) if names is None else named.in_order(p, names, "p")
     if weights.shape != (length,):
         msg = f"p has shape {weights.shape}, but there are {length} {side}"
         raise InputError(msg)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from scatlas import blocks, elements
+from scatlas import blocks, elements, named
 from scatlas.arrays.kinds import kind_of
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
@@ -96,6 +96,7 @@ def scale(
         mask_obs = obs[mask_obs].to_numpy()
     elif mask_obs is not None:
         names = ("mean with mask", "std with mask")
+        mask_obs = named.in_order(mask_obs, adata.obs_names, "mask_obs")
     if obsm is not None and layer is not None:
         raise InputError("scale takes a layer or an element of obsm, not both")
     owned = elements.owns_matrix(adata, layer=layer, obsm=obsm)
