@@ -34,13 +34,7 @@ def genes_of(adata: AnnData, *, use_raw: bool) -> tuple[pd.DataFrame, str]:
 
 
 def column_of(table: pd.DataFrame, name: str, argument: str, element: str) -> pd.Series:
-    """A column of obs or var that an argument names.
-
-    Raises
-    ------
-    InputError
-        There is no such column.
-    """
+    """A column of obs or var that an argument names."""
     if name not in table:
         msg = f"{argument}: {element} has no column {name!r}; it has {list(table.columns)}"
         raise InputError(msg)
@@ -56,13 +50,7 @@ def has_names(values: Any) -> bool:
 
 
 def in_order(values: Any, names: pd.Index, argument: str) -> NDArray[Any]:
-    """Values as an array; those of a table or Series in the order of `names`.
-
-    Raises
-    ------
-    InputError
-        A table or Series lacks a name, or has it twice.
-    """
+    """Values as an array; those of a table or Series in the order of `names`."""
     if not has_names(values) or values.index.equals(names):
         return np.asarray(values)
     if not values.index.is_unique:
@@ -77,17 +65,16 @@ def in_order(values: Any, names: pd.Index, argument: str) -> NDArray[Any]:
     return np.asarray(values.reindex(names))
 
 
-def parse_mask(mask: Any, table: pd.DataFrame, *, argument: str, element: str) -> NDArray[np.bool_]:
-    """Boolean for each row of obs or var, from the name of a column, a Series or an array.
+def values_of(given: Any, table: pd.DataFrame, argument: str, element: str) -> NDArray[Any]:
+    """A value for each row of obs or var, from the name of a column, a Series or an array."""
+    if isinstance(given, str):
+        given = column_of(table, given, argument, element)
+    return in_order(given, table.index, argument)
 
-    Raises
-    ------
-    InputError
-        There is no such column, or not one boolean for each row.
-    """
-    if isinstance(mask, str):
-        mask = column_of(table, mask, argument, element)
-    mask = in_order(mask, table.index, argument)
+
+def parse_mask(mask: Any, table: pd.DataFrame, *, argument: str, element: str) -> NDArray[np.bool_]:
+    """As :func:`values_of`, of booleans."""
+    mask = values_of(mask, table, argument, element)
     if mask.dtype != bool or mask.shape != (len(table),):
         n = len(table)
         msg = f"{argument} is {mask.dtype} of shape {mask.shape}, but {n} booleans are needed"

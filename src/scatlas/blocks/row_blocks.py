@@ -221,24 +221,21 @@ class HalvesOnFullGpu:
 
 
 class OnRowBlocks:
-    """A function of the blocks of a Dask array that converts each block to rows first.
+    """A function of blocks that converts each block to rows first.
 
     Other tools' lazy arrays may have CSC blocks. Each block is checked, not Dask's metadata: a CSC
-    block read as CSR would make kernels index out of bounds. Values in parts are summed.
+    block read as CSR would make kernels index out of bounds. Values in parts are summed, unless the
+    matrix was `checked` as a whole.
     """
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        self._fn = fn
+    def __init__(self, fn: Callable[..., Any] | None, *, checked: bool = False) -> None:
+        self._fn, self._checked = fn, checked
 
     def __call__(self, block: Any, *rows: Any) -> Any:
         """Call the function with the block as rows."""
-        block = sum_repeats(kind_of(block).arrays.as_rows(block))
-        return self._fn(block, *rows)
-
-
-def block_itself(block: Any, *_rows: Any) -> Any:
-    """The block, for a pass without a function."""
-    return block
+        block = kind_of(block).arrays.as_rows(block)
+        block = block if self._checked else sum_repeats(block)
+        return block if self._fn is None else self._fn(block, *rows)
 
 
 def map_blocks(

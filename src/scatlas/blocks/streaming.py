@@ -18,14 +18,7 @@ import numpy as np
 
 from scatlas.arrays.kinds import is_dask, kind_of
 from scatlas.blocks.checks import check
-from scatlas.blocks.row_blocks import (
-    HalvesOnFullGpu,
-    OnRowBlocks,
-    block_itself,
-    join,
-    map_blocks,
-    row_blocks,
-)
+from scatlas.blocks.row_blocks import HalvesOnFullGpu, OnRowBlocks, join, map_blocks, row_blocks
 from scatlas.compute.progress import progress_meter
 from scatlas.compute.threads import blas_on_one_thread, n_threads
 from scatlas.kernels.counts.lazy_normalized import materialize
@@ -71,11 +64,8 @@ def stream(
     source = row_blocks(x)
     slices = source.slices()
     sizes = [rows.stop - rows.start for rows in slices]
-    on_block: Callable[..., Any] = fn or block_itself
-    if fn and source.kind.gpu:
-        on_block = HalvesOnFullGpu(fn, combine)
-    if source.kind.lazy:
-        on_block = OnRowBlocks(on_block)
+    work = HalvesOnFullGpu(fn, combine) if fn and source.kind.gpu else fn
+    on_block = OnRowBlocks(work, checked=not source.kind.lazy)
     sources = [source, *map(row_blocks, rows)]
     if source.kind.lazy and (client := _open_client()) is not None:
         parts = [source.delayed(slices) for source in sources]
@@ -194,7 +184,7 @@ def stream_groups(x: da.Array, fn: Callable[[list[Any]], T], size: int) -> Itera
 
 
 def _on_group(fn: Callable[[list[Any]], T], parts: list[Any]) -> T:
-    return fn([OnRowBlocks(block_itself)(part) for part in parts])
+    return fn([OnRowBlocks(None)(part) for part in parts])
 
 
 def _futures_in_order(client: Any, submit: Callable[[int], Any], n: int) -> Generator[Any]:

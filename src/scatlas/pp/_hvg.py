@@ -281,11 +281,6 @@ def _batches(
 def _scales(adata: AnnData, size_factors: ArrayLike | str) -> NDArray[np.float64]:
     from scatlas.matrix.select_normalize import scales_from_size_factors
 
-    if isinstance(size_factors, str):
-        obs = elements.get_table(adata, "obs")
-        if size_factors not in obs:
-            msg = f"obs has no column {size_factors!r} (size_factors); it has {list(obs)}"
-            raise InputError(msg)
-        size_factors = obs[size_factors].to_numpy()
-    size_factors = named.in_order(size_factors, adata.obs_names, "size_factors")
+    obs = elements.get_table(adata, "obs")
+    size_factors = named.values_of(size_factors, obs, "size_factors", "adata.obs")
     return scales_from_size_factors(size_factors, adata.n_obs)

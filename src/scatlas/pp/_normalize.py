@@ -140,13 +140,8 @@ def normalize_total(
 
 
 def _known_totals(adata: AnnData, counts_per_cell: ArrayLike | str) -> np.ndarray:
-    if isinstance(counts_per_cell, str):
-        obs = elements.get_table(adata, "obs")
-        if counts_per_cell not in obs:
-            msg = f"counts_per_cell: adata.obs has no column {counts_per_cell!r}"
-            raise InputError(msg)
-        counts_per_cell = obs[counts_per_cell]
-    totals = named.in_order(counts_per_cell, adata.obs_names, "counts_per_cell")
+    obs = elements.get_table(adata, "obs")
+    totals = named.values_of(counts_per_cell, obs, "counts_per_cell", "adata.obs")
     if totals.shape != (adata.n_obs,):
         msg = f"counts_per_cell has shape {totals.shape}, but there are {adata.n_obs} cells"
         raise InputError(msg)

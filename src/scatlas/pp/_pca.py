@@ -198,16 +198,12 @@ def _mask_var(
         mask = "highly_variable" if adata is not None and "highly_variable" in adata.var else None
     if mask is None:
         return None, None
-    if isinstance(mask, str):
-        if adata is None:
-            raise InputError("the name of a mask refers to an AnnData, not to an array")
-        var = elements.get_table(adata, "var")
-        if mask not in var:
-            msg = f"var has no column {mask!r} (mask_var); it has {list(var.columns)}"
-            raise InputError(msg)
-    if adata is not None and not isinstance(mask, str):
-        mask = named.in_order(mask, adata.var_names, "mask_var")
-    genes = np.asarray(var[mask] if isinstance(mask, str) else mask)
+    if adata is not None:
+        genes = named.values_of(mask, elements.get_table(adata, "var"), "mask_var", "adata.var")
+    elif isinstance(mask, str):
+        raise InputError("the name of a mask refers to an AnnData, not to an array")
+    else:
+        genes = np.asarray(mask)
     if genes.dtype != bool or genes.shape != (n_genes,):
         msg = (
             f"mask_var must be boolean with one entry for each of the {n_genes} genes, but it is "

@@ -96,9 +96,14 @@ def calculate_qc_metrics(
     x = elements.get_matrix(adata, layer=layer, use_raw=use_raw)
     if inplace:
         elements.get_table(adata, "obs"), elements.get_table(adata, "var")
-        _check_raw(adata, use_raw=use_raw)
     names = [qc_vars] if isinstance(qc_vars, str) else list(qc_vars)
     genes = (adata.raw if use_raw else adata).var_names
+    if inplace and not adata.var_names.isin(genes).all():
+        msg = (
+            "adata.raw lacks genes of adata, so adata.var cannot hold the metrics of its genes: "
+            "take them with inplace=False, or those of adata.raw.to_adata()"
+        )
+        raise InputError(msg)
     masks = _masks(adata, names, genes, use_raw=use_raw)
     ns = _ranks(percent_top, genes.size)
     sums = _qc_sums(x, masks, ns)
@@ -107,24 +112,12 @@ def calculate_qc_metrics(
     var = _gene_table(adata.n_obs, genes, sums, expr_type, x.dtype, log1p=log1p)
     if not inplace:
         return obs, var
+    of_own = {name: named.in_order(var[name], adata.var_names, "adata.raw") for name in var}
     elements.copy_if_view(adata)
     adata.obs[obs.columns] = obs
-    for name in var.columns:
-        adata.var[name] = named.in_order(var[name], adata.var_names, "adata.raw")
+    for name, values in of_own.items():
+        adata.var[name] = values
     return None
-
-
-def _check_raw(adata: AnnData, *, use_raw: bool) -> None:
-    """Refuse a ``raw`` that has no metrics, or several, for a gene of `adata`."""
-    own, names = adata.var_names, (adata.raw if use_raw else adata).var_names
-    if own.equals(names):
-        return
-    if not names.is_unique or not own.isin(names).all():
-        msg = (
-            "adata.raw does not name each gene of adata once, so adata.var cannot hold the metrics "
-            "of its genes: take them with inplace=False, or those of adata.raw.to_adata()"
-        )
-        raise InputError(msg)
 
 
 def _masks(adata: AnnData, names: list[str], genes: pd.Index, *, use_raw: bool) -> np.ndarray:

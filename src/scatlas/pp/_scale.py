@@ -89,14 +89,11 @@ def scale(
     names = ("mean", "std")
     if isinstance(mask_obs, str):
         names = (f"mean of {mask_obs}", f"std of {mask_obs}")
-        obs = elements.get_table(adata, "obs")
-        if mask_obs not in obs:
-            msg = f"obs has no column {mask_obs!r} (mask_obs); it has {list(obs.columns)}"
-            raise InputError(msg)
-        mask_obs = obs[mask_obs].to_numpy()
     elif mask_obs is not None:
         names = ("mean with mask", "std with mask")
-        mask_obs = named.in_order(mask_obs, adata.obs_names, "mask_obs")
+    if mask_obs is not None:
+        obs = elements.get_table(adata, "obs")
+        mask_obs = named.values_of(mask_obs, obs, "mask_obs", "adata.obs")
     if obsm is not None and layer is not None:
         raise InputError("scale takes a layer or an element of obsm, not both")
     owned = elements.owns_matrix(adata, layer=layer, obsm=obsm)

@@ -70,6 +70,7 @@ def rank_genes_groups(
         to the rest of each.
     mask_var
         Boolean, one per gene, or the name of a column of var of such: the genes that are results.
+        A column or a Series is matched to the genes of ``adata.raw`` by name.
     use_raw
         Rank the genes of ``adata.raw``; if left out, where there is one.
     groups

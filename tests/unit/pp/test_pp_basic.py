@@ -673,7 +673,7 @@ def test_sample_with_replacement_is_for_memory(
         ({"n": 61}, "cannot draw 61 of 60"),
         ({"n": -1}, "cannot draw -1"),
         ({"n": 3, "axis": "cells"}, "axis must be"),
-        ({"n": 3, "p": "nowhere"}, "not a column of adata.obs"),
+        ({"n": 3, "p": "nowhere"}, "no column .nowhere."),
         ({"n": 3, "p": np.ones(4)}, r"shape \(4,\)"),
         ({"n": 3, "p": np.ones(60)}, "sum to 1"),
         ({"n": 3, "p": np.zeros(60, bool)}, "nothing to draw from"),
