@@ -218,6 +218,15 @@ def test_qc_metrics_of_raw_match_genes_by_name(kind: str, counts: Any, make_adat
     np.testing.assert_array_equal(var.loc[adata.var_names, "total_counts"], of_genes)
 
 
+@pytest.mark.parametrize("dtype", [bool, object, "boolean", "category", float])
+def test_qc_vars_are_true_or_false_in_any_type(dtype: Any, counts: Any, make_adata: Any) -> None:
+    adata, mask = make_adata(counts), np.arange(50) < 5
+    adata.var["set"] = pd.Series(mask, adata.var_names).astype(dtype)
+    obs, _ = sa.pp.calculate_qc_metrics(adata, qc_vars="set", percent_top=None)
+    wanted = np.asarray(counts[:, mask].sum(1)).ravel()
+    np.testing.assert_array_equal(obs["total_counts_set"], wanted)
+
+
 NAMED = {
     "counts_per_cell": ("n", lambda a, of: sa.pp.downsample_counts(a, of, copy=True).X),
     "mask_obs": ("half", lambda a, of: sa.pp.scale(a, zero_center=False, mask_obs=of, copy=True).X),
