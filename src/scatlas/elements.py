@@ -99,7 +99,7 @@ def get_matrix(
     blocks.check(x, name)
     if hasattr(x, "dtype"):
         blocks.check_type(x, name, all_floats=all_floats)
-    return x
+    return blocks.sum_repeats(x)
 
 
 def set_matrix(
@@ -187,7 +187,7 @@ def check_array(x: Any, name: str, *, all_floats: bool = False) -> Any:
         msg = f"{name} has {x.ndim} dimensions, but cells x genes are needed"
         raise InputError(msg)
     blocks.check_type(x, name, all_floats=all_floats)
-    return x
+    return blocks.sum_repeats(x)
 
 
 def _is_dense(x: Any, kind: ArrayKind) -> bool:
@@ -328,7 +328,7 @@ def get_representation(adata: AnnData, use_rep: str | None, n_pcs: int | None) -
     if name == "X":
         x = get_matrix(adata, all_floats=True)
     elif name in adata.obsm:
-        x = adata.obsm[name]
+        x = blocks.sum_repeats(adata.obsm[name])
     else:
         remedy = "run sa.pp.pca first" if name == "X_pca" else f"there are {list(adata.obsm)}"
         msg = f"no {name!r} in obsm: {remedy}, or pass use_rep='X' for the genes as they are"

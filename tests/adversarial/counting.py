@@ -45,6 +45,17 @@ def _qc(adata: AnnData) -> dict[str, Any]:
     return {"obs": obs, "var": var}
 
 
+def _qc_of_raw(adata: AnnData) -> dict[str, Any]:
+    """The same of ``raw``, whose genes have another order than those of the AnnData around it."""
+    around = AnnData(np.zeros(adata.shape), obs=adata.obs.copy(), var=adata.var[::-1].copy())
+    around.raw = AnnData(adata.X, obs=adata.obs[[]], var=adata.var[[]])
+    options = {"qc_vars": ["mt"], "percent_top": _tops(adata.n_vars), "log1p": False}
+    obs, var = sa.pp.calculate_qc_metrics(around, use_raw=True, **options)
+    sa.pp.calculate_qc_metrics(around, use_raw=True, inplace=True, **options)
+    pd.testing.assert_frame_equal(around.var[var.columns], var[::-1])
+    return {"obs": obs, "var": var}
+
+
 def _tops(n_genes: int) -> tuple[int, ...]:
     return tuple({1, n_genes}) if n_genes else ()
 
@@ -219,6 +230,7 @@ NO_NEGATIVE = values(kinds=("counts", "huge", "negative", "nonfinite"))
 
 FUNCTIONS = {
     "pp.calculate_qc_metrics": Function(_qc, _qc_expected, **SUMS),
+    "pp.calculate_qc_metrics of raw": Function(_qc_of_raw, _qc_expected, **SUMS),
     "pp.filter_cells": Function(_filters("obs"), _filtered("obs"), **SUMS),
     "pp.filter_genes": Function(_filters("var"), _filtered("var"), **SUMS),
     "pp.normalize_total": Function(

@@ -140,6 +140,8 @@ class Form:
         Genes of a cell (CSR), or cells of a gene (CSC), in any order.
     zeros
         Some zeros are stored.
+    repeats
+        Every value is stored in two parts, of which it is the sum.
     read_only
         Buffers are read-only.
     cut
@@ -156,6 +158,7 @@ class Form:
     indptr: str = "int32"
     shuffled: bool = False
     zeros: bool = False
+    repeats: bool = False
     read_only: bool = False
     cut: Literal["whole", "rows", "uneven"] | None = None
     view: Literal["", "c", "g", "cg"] = ""
@@ -226,9 +229,13 @@ class Form:
         data, indices, ends = [dense.ravel()[:0]], [np.zeros(0, int)], [0]
         for values, here, keys in zip(*rows, strict=True):
             at = np.flatnonzero(here)
+            kept = values[at]
+            if self.repeats:
+                at, kept = np.repeat(at, 2), np.column_stack(_halves(kept)).ravel()
             if self.shuffled:
-                at = at[np.argsort(keys[at])]
-            data.append(values[at])
+                shuffle = np.argsort(keys[at])
+                at, kept = at[shuffle], kept[shuffle]
+            data.append(kept)
             indices.append(at)
             ends.append(ends[-1] + at.size)
         kind = f"{self.storage}_{'array' if self.array else 'matrix'}"
@@ -243,6 +250,15 @@ class Form:
 
 
 CANONICAL = Form()
+
+
+def _halves(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Two parts of the same type whose sum is each value."""
+    if values.dtype == bool:
+        return values, values
+    half = values // 2 if values.dtype.kind in "iu" else values / 2
+    with np.errstate(invalid="ignore"):
+        return half, np.where(np.isfinite(values), values - half, values)
 
 
 def _annotated(x: Any) -> ad.AnnData:
@@ -286,7 +302,7 @@ def forms(draw: st.DrawFn, *, views: bool = True, lazy: bool = True) -> Form:
         if not view:  # SciPy's indexing needs equal types
             widths += [("int32", "int64")]
         options["indices"], options["indptr"] = draw(st.sampled_from(widths))
-        for name in ("shuffled", "zeros", "array"):
+        for name in ("shuffled", "zeros", "repeats", "array"):
             options[name] = draw(st.booleans())
     read_only = draw(st.booleans())
     seed = draw(st.integers(0, 2**16))

@@ -94,7 +94,7 @@ def test_a_broken_promise_is_seen(call, form, error, message) -> None:
 @pytest.mark.parametrize("storage", ["c", "fortran", "csr", "csc"])
 @pytest.mark.parametrize("view", ["", "cg"])
 def test_a_form_holds_the_values(storage, cut, view) -> None:
-    options = {"shuffled": True, "zeros": True} if storage.startswith("cs") else {}
+    options = {"shuffled": True, "zeros": True, "repeats": True} if storage.startswith("cs") else {}
     form = Form(storage=storage, cut=cut, view=view, read_only=True, seed=3, **options)
     adata = form.adata(COUNTS)
     np.testing.assert_array_equal(to_dense(adata.X), COUNTS.dense)

@@ -23,6 +23,7 @@ LAYERS = [
     {"compute"},
     {"blocks"},
     {"elements"},
+    {"named"},
     {"io.chunks"},
     {"io.files"},
     {"io.zarr_writer"},

@@ -3,6 +3,7 @@
 from scatlas.blocks.checks import check, check_type, passes
 from scatlas.blocks.compressed_order import to_csr
 from scatlas.blocks.compressed_selection import select_sorted
+from scatlas.blocks.repeats import sum_repeats
 from scatlas.blocks.row_blocks import (
     Block,
     csr,
@@ -52,6 +53,7 @@ __all__ = [
     "spread_genes",
     "stream",
     "stream_groups",
+    "sum_repeats",
     "to_csr",
     "to_memory",
     "view",

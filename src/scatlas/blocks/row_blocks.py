@@ -16,6 +16,7 @@ import scipy.sparse as sp
 
 from scatlas.arrays.kinds import ArrayKind, is_dask, kind_of
 from scatlas.blocks.checks import check
+from scatlas.blocks.repeats import sum_repeats
 from scatlas.errors import InputError
 from scatlas.kernels.counts.lazy_normalized import LazyNormalizedCsr
 from scatlas.kernels.dispatch import kernels_for
@@ -61,7 +62,7 @@ class InMemoryBlocks:
 
     def reader(self, slices: Sequence[slice]) -> Callable[[int], Any]:
         """Function that returns block ``i`` without a copy of its values."""
-        x = self.kind.arrays.as_rows(self.x)
+        x = sum_repeats(self.kind.arrays.as_rows(self.x))
         return lambda i: view(x, slices[i])
 
     # Workers of a cluster get the same parts.
@@ -223,15 +224,17 @@ class OnRowBlocks:
     """A function of blocks that converts each block to rows first.
 
     Other tools' lazy arrays may have CSC blocks. Each block is checked, not Dask's metadata: a CSC
-    block read as CSR would make kernels index out of bounds.
+    block read as CSR would make kernels index out of bounds. Values in parts are summed, unless the
+    matrix was `checked` as a whole.
     """
 
-    def __init__(self, fn: Callable[..., Any] | None) -> None:
-        self._fn = fn
+    def __init__(self, fn: Callable[..., Any] | None, *, checked: bool = False) -> None:
+        self._fn, self._checked = fn, checked
 
     def __call__(self, block: Any, *rows: Any) -> Any:
         """Call the function with the block as rows."""
         block = kind_of(block).arrays.as_rows(block)
+        block = block if self._checked else sum_repeats(block)
         return block if self._fn is None else self._fn(block, *rows)
 
 

@@ -64,7 +64,8 @@ def stream(
     source = row_blocks(x)
     slices = source.slices()
     sizes = [rows.stop - rows.start for rows in slices]
-    on_block = OnRowBlocks(HalvesOnFullGpu(fn, combine) if fn and source.kind.gpu else fn)
+    work = HalvesOnFullGpu(fn, combine) if fn and source.kind.gpu else fn
+    on_block = OnRowBlocks(work, checked=not source.kind.lazy)
     sources = [source, *map(row_blocks, rows)]
     if source.kind.lazy and (client := _open_client()) is not None:
         parts = [source.delayed(slices) for source in sources]
@@ -175,11 +176,15 @@ def stream_groups(x: da.Array, fn: Callable[[list[Any]], T], size: int) -> Itera
     client = _open_client()
     check(x)
     blocks = x.to_delayed().ravel()
-    work = delayed(fn, pure=False)
+    work = delayed(_on_group, pure=False)
     groups = [list(blocks[i : i + size]) for i in range(0, len(blocks), size)]
     n_cells = [sum(x.chunks[0][i : i + size]) for i in range(0, len(blocks), size)]
-    results = _futures_in_order(client, lambda i: client.compute(work(groups[i])), len(groups))
+    results = _futures_in_order(client, lambda i: client.compute(work(fn, groups[i])), len(groups))
     yield from with_progress(results, n_cells)
+
+
+def _on_group(fn: Callable[[list[Any]], T], parts: list[Any]) -> T:
+    return fn([OnRowBlocks(None)(part) for part in parts])
 
 
 def _futures_in_order(client: Any, submit: Callable[[int], Any], n: int) -> Generator[Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from scatlas import blocks, elements
+from scatlas import blocks, elements, named
 from scatlas.arrays.kinds import kind_of
 from scatlas.elements import check_array
 from scatlas.errors import InputError
@@ -102,7 +102,10 @@ def aggregate(
     table = elements.get_table(adata, "var" if over_genes else "obs")
     x = data.to_numpy() if isinstance(data, pd.DataFrame) else data
     x = check_array(x, "the matrix to aggregate", all_floats=True)
-    mask = _parse_mask(mask, table, "var" if over_genes else "obs")
+    if mask is not None:
+        mask = named.parse_mask(
+            mask, table, argument="mask", element="adata.var" if over_genes else "adata.obs"
+        )
     by_columns = over_genes and varm is None
     labels, layers = _aggregate(x, table, by, func, mask, dof, by_columns=by_columns)
     if isinstance(data, pd.DataFrame):
@@ -148,7 +151,8 @@ def aggregate_cells(
         As :func:`aggregate`.
     """
     x = check_array(x, "the matrix to aggregate", all_floats=True)
-    mask = _parse_mask(mask, cells, "obs")
+    if mask is not None:
+        mask = named.parse_mask(mask, cells, argument="mask", element="the table of cells")
     return _aggregate(x, cells, by, func, mask, dof, by_columns=False)
 
 
@@ -220,22 +224,6 @@ def _parse_functions(func: AggType | Iterable[AggType]) -> tuple[str, ...]:
         msg = f"func names no function: use {', '.join(known[:-1])} or {known[-1]}"
         raise InputError(msg)
     return tuple(name for name in known if name in funcs)
-
-
-def _parse_mask(mask: Any, table: pd.DataFrame, name: str) -> NDArray[np.bool_] | None:
-    """Boolean mask with one entry per row of the table."""
-    if mask is None:
-        return None
-    if isinstance(mask, str):
-        if mask not in table:
-            msg = f"mask {mask!r} is not a column of adata.{name}"
-            raise InputError(msg)
-        mask = table[mask].to_numpy()
-    mask = np.asarray(mask)
-    if mask.dtype != bool or mask.shape != (len(table),):
-        msg = f"mask is {mask.dtype} of shape {mask.shape}, but {len(table)} booleans are needed"
-        raise InputError(msg)
-    return mask
 
 
 def _label_groups(

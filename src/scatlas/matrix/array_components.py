@@ -108,9 +108,8 @@ class _Wide:
     def __init__(self, x: Any, kind: ArrayKind, n_comps: int, zero_center: bool) -> None:
         if kind.sparse:
             x = x.tocsr()
-            if not x.has_canonical_format:
-                x = x.copy()
-                x.sum_duplicates()
+            if not x.has_sorted_indices:
+                x = x.sorted_indices()
         self.x, self.kind = x, kind
         self.n_comps, self.zero_center = n_comps, zero_center
         moments = gene_moments(self.x)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas import blocks, elements
+from scatlas import blocks, elements, named
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
 
@@ -76,7 +76,8 @@ def downsample_counts(
     seed = _seed(random_state)
     x = elements.as_rows(elements.get_matrix(adata))
     if total_counts is None:
-        result = _draw(x, _parse_targets(counts_per_cell, adata.n_obs), seed, replace, whole=False)
+        wanted = named.in_order(counts_per_cell, adata.obs_names, "counts_per_cell")
+        result = _draw(x, _parse_targets(wanted, adata.n_obs), seed, replace, whole=False)
     else:
         totals = _totals(x)
         target = int(total_counts)
@@ -111,8 +112,7 @@ def _seed(random_state: int | None) -> int:
     return seed
 
 
-def _parse_targets(counts_per_cell: Any, n_cells: int) -> NDArray[np.int64]:
-    wanted = np.asarray(counts_per_cell)
+def _parse_targets(wanted: NDArray[Any], n_cells: int) -> NDArray[np.int64]:
     if wanted.ndim == 0:
         wanted = np.full(n_cells, wanted)
     if wanted.shape != (n_cells,):

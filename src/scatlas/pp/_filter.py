@@ -146,7 +146,7 @@ def _filter(
     by_counts = items == (None, None)
     low, high = counts if by_counts else items
     is_anndata = isinstance(data, AnnData)
-    x = elements.get_matrix(data) if is_anndata else data
+    x = elements.get_matrix(data) if is_anndata else blocks.sum_repeats(data)
     number = _counts_or_numbers(x, axis, by_counts=by_counts)
     keep = number >= low if low is not None else number <= high
     log.info("keeping %d of %d %s", keep.sum(), keep.size, "cells" if axis == "obs" else "genes")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from scatlas import blocks, elements
+from scatlas import blocks, elements, named
 from scatlas.errors import InputError
 from scatlas.matrix import hvg_dispersion, hvg_pearson, hvg_v3
 from scatlas.matrix.hvg import check_cells, check_flavor, normalized_count_moments
@@ -281,10 +281,6 @@ def _batches(
 def _scales(adata: AnnData, size_factors: ArrayLike | str) -> NDArray[np.float64]:
     from scatlas.matrix.select_normalize import scales_from_size_factors
 
-    if isinstance(size_factors, str):
-        obs = elements.get_table(adata, "obs")
-        if size_factors not in obs:
-            msg = f"obs has no column {size_factors!r} (size_factors); it has {list(obs)}"
-            raise InputError(msg)
-        size_factors = obs[size_factors].to_numpy()
+    obs = elements.get_table(adata, "obs")
+    size_factors = named.values_of(size_factors, obs, "size_factors", "adata.obs")
     return scales_from_size_factors(size_factors, adata.n_obs)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas import blocks, elements
+from scatlas import blocks, elements, named
 from scatlas.arrays.kinds import kind_of
 from scatlas.errors import InputError
 from scatlas.kernels.counts import lazy_normalized
@@ -140,13 +140,8 @@ def normalize_total(
 
 
 def _known_totals(adata: AnnData, counts_per_cell: ArrayLike | str) -> np.ndarray:
-    if isinstance(counts_per_cell, str):
-        obs = elements.get_table(adata, "obs")
-        if counts_per_cell not in obs:
-            msg = f"counts_per_cell: adata.obs has no column {counts_per_cell!r}"
-            raise InputError(msg)
-        counts_per_cell = obs[counts_per_cell]
-    totals = np.asarray(counts_per_cell)
+    obs = elements.get_table(adata, "obs")
+    totals = named.values_of(counts_per_cell, obs, "counts_per_cell", "adata.obs")
     if totals.shape != (adata.n_obs,):
         msg = f"counts_per_cell has shape {totals.shape}, but there are {adata.n_obs} cells"
         raise InputError(msg)
@@ -314,7 +309,7 @@ def log1p(
         if layer is not None or obsm is not None:
             msg = "layer and obsm need an AnnData, not a matrix"
             raise InputError(msg)
-        return _log(data, base, owned=False)
+        return _log(blocks.sum_repeats(data), base, owned=False)
     if "log1p" in data.uns:
         message = "adata.X seems to be already log-transformed."
         warnings.warn(message, UserWarning, stacklevel=2)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas import blocks, elements
+from scatlas import blocks, elements, named
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
 
@@ -48,15 +48,17 @@ def calculate_qc_metrics(
         What the values and the variables are; used in the names of the columns.
     qc_vars
         Boolean columns of ``adata.var``: totals and percentages are taken over the genes of each.
+        With `use_raw` they are matched to the genes of ``adata.raw`` by name; if ``adata.var``
+        lacks one of these genes, the columns are those of ``adata.raw.var``.
     percent_top
         Percentage of a cell's counts in its n most abundant genes, for each of these n. None or
         empty for none.
     layer
         Take ``adata.layers[layer]`` instead of X.
     use_raw
-        Take ``adata.raw.X`` instead of X.
+        Take ``adata.raw.X`` and its genes instead of X.
     inplace
-        Write the metrics into ``adata.obs`` and ``adata.var``.
+        Write the metrics into ``adata.obs`` and, by the names of the genes, ``adata.var``.
     log1p
         Add columns of log(1 + metric).
 
@@ -73,7 +75,7 @@ def calculate_qc_metrics(
     `total_counts_{qc_var}` : int64 or float64, `pct_counts_{qc_var}` : float64
         Sum over the genes of the set, and per cent of the cell's; NaN for an empty cell.
 
-    and for the genes:
+    and for the genes, of ``adata.raw`` with `use_raw`:
 
     `n_cells_by_counts` : int64
         Cells in which the gene is not zero.
@@ -88,46 +90,46 @@ def calculate_qc_metrics(
     ------
     InputError
         When a column of `qc_vars` is missing or not boolean, when `percent_top` holds a number
-        below 1 or above the number of genes, when `adata.raw` has other genes than `adata`, or when
-        totals of integers may not fit 64 bits.
+        below 1 or above the number of genes, when `adata.raw` lacks genes of `adata` whose metrics
+        are to be written there, or when totals of integers may not fit 64 bits.
     """
     x = elements.get_matrix(adata, layer=layer, use_raw=use_raw)
-    if x.shape[1] != adata.n_vars:
-        msg = (
-            f"adata.raw has {x.shape[1]} genes but adata has {adata.n_vars}: take the metrics of "
-            "adata.raw.to_adata() instead"
-        )
-        raise InputError(msg)
     if inplace:
         elements.get_table(adata, "obs"), elements.get_table(adata, "var")
     names = [qc_vars] if isinstance(qc_vars, str) else list(qc_vars)
-    masks = _masks(adata, names)
-    ns = _ranks(percent_top, adata.n_vars)
+    genes = (adata.raw if use_raw else adata).var_names
+    if inplace and not adata.var_names.isin(genes).all():
+        msg = (
+            "adata.raw lacks genes of adata, so adata.var cannot hold the metrics of its genes: "
+            "take them with inplace=False, or those of adata.raw.to_adata()"
+        )
+        raise InputError(msg)
+    masks = _masks(adata, names, genes, use_raw=use_raw)
+    ns = _ranks(percent_top, genes.size)
     sums = _qc_sums(x, masks, ns)
     kind = f"{var_type}_by_{expr_type}"
     obs = _cell_table(adata, sums, expr_type, var_type, kind, names, ns, x.dtype, log1p=log1p)
-    var = _gene_table(adata, sums, expr_type, x.dtype, log1p=log1p)
+    var = _gene_table(adata.n_obs, genes, sums, expr_type, x.dtype, log1p=log1p)
     if not inplace:
         return obs, var
+    of_own = {name: named.in_order(var[name], adata.var_names, "adata.raw") for name in var}
     elements.copy_if_view(adata)
     adata.obs[obs.columns] = obs
-    adata.var[var.columns] = var
+    for name, values in of_own.items():
+        adata.var[name] = values
     return None
 
 
-def _masks(adata: AnnData, names: list[str]) -> np.ndarray:
+def _masks(adata: AnnData, names: list[str], genes: pd.Index, *, use_raw: bool) -> np.ndarray:
     """bool [qc_vars, genes]."""
-    masks = np.zeros((len(names), adata.n_vars), bool)
+    masks = np.zeros((len(names), genes.size), bool)
     if not names:
         return masks
-    var = elements.get_table(adata, "var")
+    table, element = named.genes_of(adata, use_raw=use_raw)
     for row, name in zip(masks, names, strict=True):
-        if name not in var:
-            msg = f"qc_vars: adata.var has no column {name!r}; it has {sorted(var.columns)}"
-            raise InputError(msg)
-        column = var[name]
+        column = named.column_of(table, name, "qc_vars", element)
         if column.isna().any() or not np.isin(column.to_numpy(object), (False, True)).all():
-            msg = f"qc_vars: adata.var[{name!r}] must be True or False for every gene"
+            msg = f"qc_vars: {element}[{name!r}] must be True or False for every gene"
             raise InputError(msg)
         row[:] = column.to_numpy(bool)
     return masks
@@ -191,7 +193,7 @@ def _cell_table(
 
 
 def _gene_table(
-    adata: AnnData, sums: QCSums, expr: str, dtype: np.dtype, *, log1p: bool
+    n_cells: int, genes: pd.Index, sums: QCSums, expr: str, dtype: np.dtype, *, log1p: bool
 ) -> pd.DataFrame:
     """Table of the genes, columns in scanpy's order."""
     from scatlas.kernels.counts.qc_cpu import sum_dtype
@@ -199,12 +201,12 @@ def _gene_table(
     with np.errstate(invalid="ignore"):  # no cells at all: 0/0 is NaN
         columns = {
             f"n_cells_by_{expr}": sums.n_cells,
-            f"mean_{expr}": sums.gene_totals / np.int64(adata.n_obs),
-            f"pct_dropout_by_{expr}": (1 - sums.n_cells / np.int64(adata.n_obs)) * 100,
+            f"mean_{expr}": sums.gene_totals / np.int64(n_cells),
+            f"pct_dropout_by_{expr}": (1 - sums.n_cells / np.int64(n_cells)) * 100,
             f"total_{expr}": sums.gene_totals.astype(sum_dtype(dtype)),
         }
     logged = {f"mean_{expr}", f"total_{expr}"} if log1p else set()
-    return _with_logarithms(columns, logged, adata.var_names)
+    return _with_logarithms(columns, logged, genes)
 
 
 def _with_logarithms(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from scatlas import blocks, elements
+from scatlas import blocks, elements, named
 from scatlas.arrays.kinds import is_dask
 from scatlas.errors import InputError
 
@@ -108,13 +108,13 @@ def _weights(
     """Probabilities that sum to 1, float64 [length]; None when all are the same."""
     if p is None:
         return None
-    if isinstance(p, str):
-        table = getattr(data, side, None)
-        if table is None or p not in table:
-            msg = f"p={p!r} is not a column of adata.{side}"
-            raise InputError(msg)
-        p = elements.get_table(data, side)[p]
-    weights = np.asarray(p)
+    if hasattr(data, side):
+        weights = named.values_of(p, elements.get_table(data, side), "p", f"adata.{side}")
+    elif isinstance(p, str):
+        msg = f"p={p!r} refers to an AnnData, not to an array"
+        raise InputError(msg)
+    else:
+        weights = np.asarray(p)
     if weights.shape != (length,):
         msg = f"p has shape {weights.shape}, but there are {length} {side}"
         raise InputError(msg)

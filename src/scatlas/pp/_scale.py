@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from scatlas import blocks, elements
+from scatlas import blocks, elements, named
 from scatlas.arrays.kinds import kind_of
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
@@ -89,13 +89,11 @@ def scale(
     names = ("mean", "std")
     if isinstance(mask_obs, str):
         names = (f"mean of {mask_obs}", f"std of {mask_obs}")
-        obs = elements.get_table(adata, "obs")
-        if mask_obs not in obs:
-            msg = f"obs has no column {mask_obs!r} (mask_obs); it has {list(obs.columns)}"
-            raise InputError(msg)
-        mask_obs = obs[mask_obs].to_numpy()
     elif mask_obs is not None:
         names = ("mean with mask", "std with mask")
+    if mask_obs is not None:
+        obs = elements.get_table(adata, "obs")
+        mask_obs = named.values_of(mask_obs, obs, "mask_obs", "adata.obs")
     if obsm is not None and layer is not None:
         raise InputError("scale takes a layer or an element of obsm, not both")
     owned = elements.owns_matrix(adata, layer=layer, obsm=obsm)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from scatlas import blocks
 from scatlas.elements import is_on_gpu
 from scatlas.errors import InputError
 
@@ -29,7 +30,7 @@ def graph(adata: AnnData, neighbors_key: str | None = None) -> tuple[sp.csr_matr
     if where not in adata.obsp:
         msg = f"uns[{key!r}] names obsp[{where!r}], which is missing: run sa.pp.neighbors again"
         raise InputError(msg)
-    return adata.obsp[where], dict(facts.get("params", {}))
+    return blocks.sum_repeats(adata.obsp[where]), dict(facts.get("params", {}))
 
 
 def works_on_gpu(adata: AnnData, params: dict[str, Any]) -> bool:

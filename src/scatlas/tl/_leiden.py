@@ -119,10 +119,11 @@ def leiden(
 
             logger.info("Leiden of %d cells: on the GPU", adjacency.shape[0])
             put = to_gpu
+    adjacency = blocks.sum_repeats(adjacency.tocsr())
     chosen = None
     if restrict_to is not None:
         chosen = _restriction_mask(adata, *restrict_to)
-        adjacency = adjacency.tocsr()[chosen][:, chosen]
+        adjacency = adjacency[chosen][:, chosen]
 
     args = {**clustering_args, "n_iterations": n_iterations}
     if flavor == "rounds":
@@ -183,7 +184,7 @@ def _in_rounds(
         refused = ", ".join(args) or "resolution=None"
         msg = f"flavor='rounds' does not offer {refused}: leave it out or change the flavor"
         raise InputError(msg)
-    weights = adjacency.tocsr()
+    weights = adjacency
     if not weighted:
         weights = (weights != 0).astype(np.int64)
     found = communities.leiden(
@@ -276,7 +277,7 @@ def _edges(adjacency: sp.spmatrix | sp.sparray, *, directed: bool) -> igraph.Gra
     with from_extra():
         import igraph
 
-    entries = adjacency.tocsr().tocoo()
+    entries = adjacency.tocoo()
     there = entries.data != 0
     rows, columns = entries.row[there], entries.col[there]
     # Pairs of Python numbers, one part at a time: three times as fast as an array of pairs, and

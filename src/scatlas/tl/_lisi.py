@@ -84,7 +84,7 @@ def _neighbors_of(adata: AnnData, neighbors_key: str | None) -> sp.csr_matrix:
     if key not in adata.uns or where not in adata.obsp:
         msg = f"no neighbours in uns[{key!r}] and obsp[{where!r}]: run sa.pp.neighbors first"
         raise InputError(msg)
-    return adata.obsp[where].tocsr()
+    return blocks.sum_repeats(adata.obsp[where].tocsr())
 
 
 def _inverse_simpson(

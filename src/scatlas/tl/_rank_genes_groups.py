@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from scatlas import blocks, elements
+from scatlas import blocks, elements, named
 from scatlas.elements import check_array
 from scatlas.errors import InputError
 from scatlas.kernels.moments.group_sums_cpu import SumKinds
@@ -70,6 +70,7 @@ def rank_genes_groups(
         to the rest of each.
     mask_var
         Boolean, one per gene, or the name of a column of var of such: the genes that are results.
+        A column or a Series is matched to the genes of ``adata.raw`` by name.
     use_raw
         Rank the genes of ``adata.raw``; if left out, where there is one.
     groups
@@ -158,7 +159,7 @@ def rank_genes_groups(
     x = elements.get_matrix(adata, layer=layer, use_raw=use_raw, all_floats=method != "logreg")
     x = check_array(x, "the matrix to rank genes by", all_floats=True)
     names = adata.raw.var_names if use_raw else adata.var_names
-    genes = _genes_of_mask(elements.get_table(adata, "var"), mask_var, names.size)
+    genes = _genes_of_mask(adata, mask_var, use_raw=use_raw)
     names = names if genes is None else names[genes]
     chosen = _rank_groups.parse_groups(elements.get_table(adata, "obs"), groupby, groups, reference)
     base = adata.uns.get("log1p", {}).get("base")
@@ -298,19 +299,19 @@ def _logreg_options(kwds: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _genes_of_mask(var: pd.DataFrame, mask: Any, n_genes: int) -> NDArray[np.int64] | None:
+def _genes_of_mask(adata: AnnData, mask: Any, *, use_raw: bool) -> NDArray[np.int64] | None:
     """Positions of the genes that a mask keeps."""
     if mask is None:
         return None
-    if isinstance(mask, str):
-        if mask not in var:
-            msg = f"mask_var={mask!r} is not a column of adata.var"
-            raise InputError(msg)
-        mask = var[mask].to_numpy()
-    mask = np.asarray(mask)
-    if mask.dtype != bool or mask.shape != (n_genes,):
-        msg = f"mask_var is {mask.dtype} of shape {mask.shape}, but {n_genes} booleans are needed"
+    table, element = named.genes_of(adata, use_raw=use_raw)
+    nameless = not isinstance(mask, str) and not named.has_names(mask)
+    if nameless and len(table) == adata.n_vars and not adata.var_names.equals(table.index):
+        msg = (
+            "mask_var may be of adata or of adata.raw, whose genes have another order or other "
+            "names: give it as a pandas Series with the names of the genes"
+        )
         raise InputError(msg)
+    mask = named.parse_mask(mask, table, argument="mask_var", element=element)
     if not mask.any():
         raise InputError("mask_var leaves no gene to rank")
     return np.flatnonzero(mask)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from scatlas import blocks
+from scatlas import blocks, named
 from scatlas._util.extras import from_extra
 from scatlas.compute.threads import blas_on_one_thread
 from scatlas.elements import get_host_representation
@@ -244,7 +244,8 @@ def _initial(adata: AnnData, init_pos: Any, n_components: int) -> str | np.ndarr
             msg = f"init_pos {init_pos!r} is neither 'spectral', 'random' nor a key of obsm"
             raise InputError(msg)
         init_pos = adata.obsm[init_pos]
-    coordinates = np.asarray(blocks.on_host(init_pos), np.float32)
+    init_pos = named.in_order(blocks.on_host(init_pos), adata.obs_names, "init_pos")
+    coordinates = np.asarray(init_pos, np.float32)
     if coordinates.shape != (adata.n_obs, n_components):
         msg = (
             f"init_pos has shape {coordinates.shape}, but {(adata.n_obs, n_components)} "
@@ -272,8 +273,7 @@ def _separate(coordinates: np.ndarray, state: np.random.RandomState) -> np.ndarr
 
 def _edges(weights: sp.csr_matrix, rounds: int) -> sp.csr_matrix:
     """The edges that come up in at least one round, sorted."""
-    strong = weights.tocsr().copy()
-    strong.sum_duplicates()
+    strong = weights.tocsr().sorted_indices()
     longest = rounds if rounds > 10 else _rounds(strong.shape[0])
     strong.data[strong.data < strong.data.max(initial=0) / float(longest)] = 0
     strong.eliminate_zeros()

@@ -472,7 +472,7 @@ def test_available_memory(machine):
         ("batch", {"layer": "a", "obsm": "b"}, "give one of layer, obsm and varm"),
         ("batch", {"layer": "a"}, "adata.layers has no 'a'"),
         ("batch", {"obsm": "a"}, "adata.obsm has no 'a'; it has []"),
-        ("batch", {"mask": "a"}, "mask 'a' is not a column of adata.obs"),
+        ("batch", {"mask": "a"}, "mask: adata.obs has no column 'a'"),
         ("batch", {"mask": np.ones(59, bool)}, "mask is bool of shape (59,), but 60 booleans are"),
         ("batch", {"mask": np.ones(60)}, "mask is float64 of shape (60,), but 60 booleans are"),
         ("batch", {"mask": "batch"}, "but 60 booleans are needed"),

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import anndata as ad
+import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,6 +21,7 @@ import scatlas as sa
 from scatlas import elements
 from scatlas.errors import InputError
 from scatlas.matrix.size_factors import size_factors
+from tests.conftest import to_dense
 
 # What test_every_pass_is_declared knows how to call.
 CALLS = {
@@ -181,8 +183,75 @@ def test_qc_metrics_of_raw(counts: Any, make_adata: Any) -> None:
     adata.X = adata.X * 2
     obs, _ = sa.pp.calculate_qc_metrics(adata, use_raw=True, percent_top=None)
     np.testing.assert_array_equal(obs["total_counts"], np.asarray(counts.sum(1)).ravel())
-    with pytest.raises(InputError, match=r"raw has 50 genes but adata has 9.*to_adata"):
-        sa.pp.calculate_qc_metrics(adata[:, :9].copy(), use_raw=True, percent_top=None)
+    few = adata[:, 8::-1].copy()  # fewer than raw, in another order: written by their names
+    obs, var = sa.pp.calculate_qc_metrics(few, use_raw=True, percent_top=None, qc_vars=["mt"])
+    assert list(var.index) == list(adata.var_names)
+    wanted = counts[:, adata.var["mt"].to_numpy(bool)].sum(1)  # few.var lacks genes of raw
+    np.testing.assert_array_equal(obs["total_counts_mt"], np.asarray(wanted).ravel())
+    sa.pp.calculate_qc_metrics(few, use_raw=True, percent_top=None, inplace=True)
+    of_genes = np.asarray(counts.sum(0)).ravel()
+    np.testing.assert_array_equal(few.var["total_counts"], of_genes[8::-1])
+    few.var["new"] = True
+    with pytest.raises(InputError, match=r"raw.var \(adata.var has 9 of its genes\) has no column"):
+        sa.pp.calculate_qc_metrics(few, use_raw=True, percent_top=None, qc_vars=["new"])
+    few.var_names = [f"other {i}" for i in range(9)]
+    with pytest.raises(InputError, match="inplace=False, or those"):
+        sa.pp.calculate_qc_metrics(few, use_raw=True, percent_top=None, inplace=True)
+
+
+@pytest.mark.parametrize("kind", ["csr", "dense", "dask"])
+def test_qc_metrics_of_raw_match_genes_by_name(kind: str, counts: Any, make_adata: Any) -> None:
+    x = counts.astype("f4")
+    adata = make_adata(x.toarray() if kind == "dense" else x)
+    if kind == "dask":
+        adata.X = da.from_array(x.toarray(), chunks=(30, 50)).map_blocks(sparse.csr_matrix)
+    adata.raw = adata
+    order = np.random.default_rng(0).permutation(50)
+    other = adata[:, order].copy()
+    other.var["set"] = np.arange(50) < 5
+    obs, var = sa.pp.calculate_qc_metrics(other, use_raw=True, percent_top=None, qc_vars=["set"])
+    wanted = np.asarray(counts[:, order[:5]].sum(1)).ravel()
+    np.testing.assert_array_equal(obs["total_counts_set"], wanted)
+    sa.pp.calculate_qc_metrics(other, use_raw=True, percent_top=None, inplace=True)
+    of_genes = np.asarray(counts.sum(0)).ravel()
+    np.testing.assert_array_equal(other.var["total_counts"], of_genes[order])
+    np.testing.assert_array_equal(var.loc[adata.var_names, "total_counts"], of_genes)
+
+
+@pytest.mark.parametrize("dtype", [bool, object, "boolean", "category", float])
+def test_qc_vars_are_true_or_false_in_any_type(dtype: Any, counts: Any, make_adata: Any) -> None:
+    adata, mask = make_adata(counts), np.arange(50) < 5
+    adata.var["set"] = pd.Series(mask, adata.var_names).astype(dtype)
+    obs, _ = sa.pp.calculate_qc_metrics(adata, qc_vars="set", percent_top=None)
+    wanted = np.asarray(counts[:, mask].sum(1)).ravel()
+    np.testing.assert_array_equal(obs["total_counts_set"], wanted)
+
+
+NAMED = {
+    "counts_per_cell": ("n", lambda a, of: sa.pp.downsample_counts(a, of, copy=True).X),
+    "mask_obs": ("half", lambda a, of: sa.pp.scale(a, zero_center=False, mask_obs=of, copy=True).X),
+    "p": ("p", lambda a, of: sa.pp.sample(a, n=5, p=of, copy=True).X),
+    "mask": ("half", lambda a, of: sa.get.aggregate(a, "n", "sum", mask=of).layers["sum"]),
+    "counts_per_cell ": (
+        "n",
+        lambda a, of: sa.pp.normalize_total(a, counts_per_cell=of, inplace=False)["X"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_values_with_names_are_matched_by_them(name: str, counts: Any, make_adata: Any) -> None:
+    adata = make_adata(counts.astype("f4"))
+    adata.obs["n"] = np.random.default_rng(0).integers(1, 9, adata.n_obs)
+    adata.obs["half"] = np.arange(adata.n_obs) % 2 == 0
+    adata.obs["p"] = adata.obs["half"] / adata.obs["half"].sum()
+    column, call = NAMED[name]
+    values = adata.obs[column]
+    np.testing.assert_array_equal(
+        to_dense(call(adata, values[::-1])), to_dense(call(adata, values))
+    )
+    with pytest.raises(InputError, match=f"^{name.strip()} has no value for '"):
+        call(adata, values[1:])
 
 
 @pytest.mark.parametrize(
@@ -613,7 +682,7 @@ def test_sample_with_replacement_is_for_memory(
         ({"n": 61}, "cannot draw 61 of 60"),
         ({"n": -1}, "cannot draw -1"),
         ({"n": 3, "axis": "cells"}, "axis must be"),
-        ({"n": 3, "p": "nowhere"}, "not a column of adata.obs"),
+        ({"n": 3, "p": "nowhere"}, "no column .nowhere."),
         ({"n": 3, "p": np.ones(4)}, r"shape \(4,\)"),
         ({"n": 3, "p": np.ones(60)}, "sum to 1"),
         ({"n": 3, "p": np.zeros(60, bool)}, "nothing to draw from"),

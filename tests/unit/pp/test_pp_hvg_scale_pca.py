@@ -164,6 +164,17 @@ def test_hvg_subset_layer_and_base(logged, make_adata):
     np.testing.assert_allclose(adata.var["means"], expected.loc[names, "means"], rtol=1e-6)
 
 
+@pytest.mark.parametrize("flavor", ["seurat", "cell_ranger"])
+def test_hvg_of_batches_keeps_the_genes_it_names_in_any_order_of_names(logged, make_adata, flavor):
+    adata = make_adata(logged)
+    adata.var_names = [f"g{i}" for i in np.random.default_rng(0).permutation(adata.n_vars)]
+    options = {"batch_key": "batch", "flavor": flavor}
+    table = highly_variable_genes(adata, inplace=False, **options)
+    assert table.index.equals(adata.var_names)
+    highly_variable_genes(adata, subset=True, **options)
+    assert adata.var_names.equals(table.index[table["highly_variable"]])
+
+
 def test_hvg_errors(logged, make_adata):
     adata = make_adata(logged)
     with pytest.raises(InputError, match=r"mvp.*seurat, cell_ranger, seurat_v3"):

@@ -187,6 +187,10 @@ def test_it_writes_what_scanpy_writes(counts):
     uns = adata.uns["scrublet"]
     assert uns["batched_by"] == "lane"
     assert set(uns["batches"]) == {"a", "b"}
+    scores = adata.obs["doublet_score"].to_numpy(copy=True)
+    adata.obs_names = [f"cell{i // 4}" for i in range(N)]  # names that occur twice change nothing
+    scrublet(adata, batch_key="lane", **options)
+    np.testing.assert_array_equal(adata.obs["doublet_score"], scores)
 
 
 @pytest.mark.parametrize(

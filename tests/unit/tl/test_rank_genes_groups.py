@@ -387,7 +387,7 @@ def test_masked_genes(method, array_type, counts, make_adata):
     adata = make_adata(array_type(x))
     adata.var["some"] = mask
     renamed = dict(zip(few.var_names, adata.var_names[mask], strict=True))
-    for option in (mask, "some"):
+    for option in (mask, "some", adata.var["some"][::-1]):
         found = ranked(adata, method, mask_var=option).uns[KEY]
         for group in found["names"].dtype.names:
             names = [renamed[name] for name in few.uns[KEY]["names"][group]]
@@ -410,6 +410,20 @@ def test_layers_and_raw(counts, make_adata):
     small = ad.AnnData(X=x[:, :3], obs=adata.obs)
     small.raw = adata.raw.to_adata()
     assert bits(ranked(small)) == expected
+
+
+def test_a_mask_is_of_the_genes_of_raw_by_name(counts, make_adata):
+    adata = make_adata(logged(counts))
+    adata.raw = adata
+    order = np.random.default_rng(0).permutation(50)
+    other = adata[:, order].copy()
+    other.var["some"] = np.arange(50) < 9
+    kept = adata[:, np.sort(order[:9])].copy()
+    expected = bits(ranked(kept, use_raw=False))
+    for option in ("some", other.var["some"]):
+        assert bits(ranked(other, mask_var=option)) == expected
+    with pytest.raises(InputError, match="another order or other names"):
+        ranked(other, mask_var=other.var["some"].to_numpy())
 
 
 # --- groups -----------------------------------------------------------------------------------
@@ -485,7 +499,7 @@ def test_values_that_are_no_categories(values, names, counts, make_adata):
         ({"C": 2.0}, "'C' is no option of method='t-test'"),
         ({"layer": "nope"}, "layers has no 'nope'"),
         ({"use_raw": True}, "raw is empty"),
-        ({"mask_var": "nope"}, "not a column"),
+        ({"mask_var": "nope"}, "no column 'nope'"),
         ({"mask_var": np.ones(3, dtype=bool)}, "mask_var is bool of shape"),
         ({"mask_var": np.ones(50)}, "50 booleans are needed"),
         ({"mask_var": np.zeros(50, dtype=bool)}, "leaves no gene"),
