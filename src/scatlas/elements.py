@@ -221,8 +221,15 @@ def named_layers(adata: AnnData) -> dict[str, Any]:
 
 
 def has_dask(adata: AnnData) -> bool:
-    """Whether X, a layer or an array of obsm or varm is a Dask array."""
-    elements = [adata.X, *named_layers(adata).values(), *adata.obsm.values(), *adata.varm.values()]
+    """Whether X, a layer, raw or an array of obsm or varm is a Dask array."""
+    raw = [] if adata.raw is None else [adata.raw.X]
+    elements = [
+        *raw,
+        adata.X,
+        *named_layers(adata).values(),
+        *adata.obsm.values(),
+        *adata.varm.values(),
+    ]
     return any(is_dask(x) for x in elements)
 
 
@@ -238,6 +245,8 @@ def subset(adata: AnnData, index: NDArray[Any], axis: Literal["obs", "var"]) -> 
     index
         Boolean mask, or integer positions, which must be sorted for the cells of a Dask X.
     """
+    from anndata import AnnData
+
     get_table(adata, "obs"), get_table(adata, "var")
     copy_if_view(adata)
     positions = np.flatnonzero(index) if index.dtype == bool else index
@@ -249,8 +258,12 @@ def subset(adata: AnnData, index: NDArray[Any], axis: Literal["obs", "var"]) -> 
         x = blocks.select_sorted(adata.X, positions, 0 if axis == "obs" else 1)
     layers = {k: select(v, positions) for k, v in named_layers(adata).items() if is_dask(v)}
     lazy = {k: blocks.select_rows(v, positions) for k, v in aligned.items() if is_dask(v)}
+    raw = adata.raw if axis == "obs" and adata.raw is not None and is_dask(adata.raw.X) else None
+    raw = raw and AnnData(select(raw.X, positions), var=raw.var, varm=dict(raw.varm))
     if x is not None:
         adata.X = None
+    if raw is not None:
+        del adata.raw
     for key in layers:
         del adata.layers[key]
     for key in lazy:
@@ -261,6 +274,8 @@ def subset(adata: AnnData, index: NDArray[Any], axis: Literal["obs", "var"]) -> 
         adata._inplace_subset_var(index)
     if x is not None:
         adata.X = x
+    if raw is not None:
+        adata.raw = raw
     adata.layers.update(layers)
     (adata.obsm if axis == "obs" else adata.varm).update(lazy)
 
