@@ -184,7 +184,7 @@ def _check_options(methods: list[str], labeling: list[str]) -> None:
 
 
 def _check_genes(adata: AnnData, adata_ref: AnnData) -> None:
-    """Refuse other genes than the reference's, whose names may differ in case as in scanpy."""
+    """Refuse other genes than the reference's, and other names: GAPDH is not Gapdh."""
     for given in (adata, adata_ref):
         elements.check_not_backed(given)
     if adata.n_vars != adata_ref.n_vars:
@@ -193,12 +193,14 @@ def _check_genes(adata: AnnData, adata_ref: AnnData) -> None:
             "genes of the reference with adata[:, adata_ref.var_names]"
         )
         raise InputError(msg)
-    own, theirs = (names.var_names.str.upper().to_numpy() for names in (adata, adata_ref))
-    if other := np.flatnonzero(own != theirs).tolist():
+    own, theirs = adata.var_names, adata_ref.var_names
+    if other := np.flatnonzero(np.asarray(own != theirs)).tolist():
+        remedy = "select the genes of the reference with adata[:, adata_ref.var_names]"
+        if own.str.upper().equals(theirs.str.upper()) and not theirs.isin(own).all():
+            remedy = "set adata.var_names = adata_ref.var_names if they are the same genes"
         msg = (
-            f"gene {other[0]} of adata is {adata.var_names[other[0]]!r}, but that of adata_ref is "
-            f"{adata_ref.var_names[other[0]]!r}: select the genes of the reference with "
-            "adata[:, adata_ref.var_names]"
+            f"gene {other[0]} of adata is {own[other[0]]!r}, but that of adata_ref is "
+            f"{theirs[other[0]]!r}: {remedy}"
         )
         raise InputError(msg)
 
