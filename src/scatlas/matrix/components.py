@@ -132,7 +132,8 @@ def components(
 
     All in float64, with LAPACK on one thread, so the result depends on `stats` alone. The
     subtraction multiplies the relative error of float64, 2**-53, by ``(mean / sd)**2``: a gene of
-    mean 8 and standard deviation 0.05 keeps 11 digits. Variances below the rounding error of the
+    mean 8 and standard deviation 0.05 keeps 11 digits. (Larger means come off before the sums:
+    :func:`scatlas.matrix.gram.means_to_subtract`.) Variances below the rounding error of the
     sums are 0: beyond the rank of X the components are an orthonormal completion.
 
     Parameters
