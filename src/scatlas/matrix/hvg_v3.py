@@ -195,9 +195,14 @@ def _expected_spread(
         raise InputError(msg)
     n_genes = np.count_nonzero(varies)
     if int(n_genes * span + 1e-5) < _MIN_GENES_PER_FIT:  # as loess rounds
+        remedy = (
+            "raise span, or choose another flavor"
+            if n_genes >= _MIN_GENES_PER_FIT
+            else ("choose another flavor" if n_genes else "give at least two cells that differ")
+        )
         msg = (
             f"{n_genes} genes vary{where}, too few for flavor={flavor!r} with span={span}, whose "
-            f"fits need at least {_MIN_GENES_PER_FIT} genes: raise span, or choose another flavor"
+            f"fits need at least {_MIN_GENES_PER_FIT} genes: {remedy}"
         )
         raise InputError(msg)
     model = loess(np.log10(mean[varies]), np.log10(var[varies]), span=span, degree=2)
