@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from scatlas import blocks
+from scatlas._util.numbers import whole_number
 from scatlas.arrays.kinds import is_dask, kind_of
 from scatlas.errors import InputError
 
@@ -349,6 +350,7 @@ def get_representation(adata: AnnData, use_rep: str | None, n_pcs: int | None) -
         msg = f"no {name!r} in obsm: {remedy}, or pass use_rep='X' for the genes as they are"
         raise InputError(msg)
     if n_pcs is not None and name != "X":
+        n_pcs = whole_number(n_pcs, "n_pcs", least=1)
         if n_pcs > x.shape[1]:
             msg = f"n_pcs is {n_pcs}, but {name!r} has {x.shape[1]} dimensions: lower n_pcs"
             raise InputError(msg)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from operator import index as as_integer
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from scatlas._util.numbers import whole_number
 from scatlas.errors import InputError, prefix_errors
 
 if TYPE_CHECKING:
@@ -141,7 +141,9 @@ def _normalized_dispersions(
         # Seurat's rule: a gene without a normalised dispersion counts as average.
         selected[ranked] = cutoffs.select(means[ranked], np.nan_to_num(norm[ranked]))
     else:
-        selected[ranked] = _select_top(norm[ranked], at_least_one(n_top_genes))
+        selected[ranked] = _select_top(
+            norm[ranked], whole_number(n_top_genes, "n_top_genes", least=1)
+        )
     return _Dispersions(means, dispersion, bins, norm, selected)
 
 
@@ -172,6 +174,7 @@ def hvg_table(
     genes
         As in :func:`ranked_genes`.
     """
+    n_bins = whole_number(n_bins, "n_bins", least=1)
     ranked = ranked_genes(moments.expressed.sum(axis=0), min_cells, genes)
     if batches is None:
         return dispersion_table(
@@ -291,7 +294,7 @@ def _merge_batches(
         down = np.where(np.isnan(norm), np.inf, -norm)[by_name]
         order = by_name[np.lexsort((down, -n_selected[by_name]))]
         selected = np.zeros(names.size, dtype=bool)
-        selected[order[: at_least_one(n_top_genes)]] = True
+        selected[order[: whole_number(n_top_genes, "n_top_genes", least=1)]] = True
     norm[~ranked] = np.nan
     merged["dispersions_norm"] = norm
     merged["highly_variable"] = selected & ranked
@@ -373,12 +376,3 @@ def _select_top(norm: NDArray[np.float64], n_top_genes: int) -> NDArray[np.bool_
     cut = known[min(n_top_genes, known.size) - 1]
     # nan_to_num makes infinities finite, so a cut at infinity selects no gene, as in scanpy.
     return np.nan_to_num(norm, nan=-np.inf) >= cut
-
-
-def at_least_one(n_top_genes: int) -> int:
-    """Return the number of genes as an int; refuse numbers below 1."""
-    n = as_integer(n_top_genes)
-    if n < 1:
-        msg = f"n_top_genes={n} must be at least 1"
-        raise InputError(msg)
-    return n

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from scatlas import blocks, elements
+from scatlas._util.numbers import random_state_of, whole_number
 from scatlas.arrays.kinds import kind_of
 from scatlas.errors import InputError
 
@@ -120,6 +121,8 @@ def neighbors(
     weights of the graph agree to the rounding of ``exp``. The graph is written to the main memory,
     as from the CPU.
     """
+    n_neighbors = whole_number(n_neighbors, "n_neighbors")
+    random_state_of(random_state)  # before the search, whose errors are those of the metric
     _check_options(n_neighbors, knn=knn, method=method, transformer=transformer, recall=recall)
     if adata.n_obs < 3:
         msg = f"a neighbourhood graph needs at least 3 cells, but there are {adata.n_obs}"

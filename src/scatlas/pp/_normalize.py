@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scatlas import blocks, elements
+from scatlas._util.numbers import as_numbers
 from scatlas.arrays.kinds import kind_of
 from scatlas.errors import InputError
 from scatlas.kernels.counts import lazy_normalized
@@ -146,7 +147,7 @@ def _known_totals(adata: AnnData, counts_per_cell: ArrayLike | str) -> np.ndarra
             msg = f"counts_per_cell: adata.obs has no column {counts_per_cell!r}"
             raise InputError(msg)
         counts_per_cell = obs[counts_per_cell]
-    totals = np.asarray(counts_per_cell)
+    totals = as_numbers(counts_per_cell, "counts_per_cell")
     if totals.shape != (adata.n_obs,):
         msg = f"counts_per_cell has shape {totals.shape}, but there are {adata.n_obs} cells"
         raise InputError(msg)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scatlas import blocks, elements
+from scatlas._util.numbers import whole_number
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
 
@@ -134,7 +135,8 @@ def _masks(adata: AnnData, names: list[str]) -> np.ndarray:
 
 
 def _ranks(percent_top: Collection[int] | None, n_genes: int) -> list[int]:
-    ns = sorted({int(n) for n in percent_top or ()})
+    given = () if percent_top is None else percent_top
+    ns = sorted({whole_number(n, "percent_top") for n in given})
     if ns and (ns[0] < 1 or ns[-1] > n_genes):
         msg = (
             f"percent_top={tuple(ns)} asks for the top {ns[-1] if ns[-1] > n_genes else ns[0]} "

@@ -10,6 +10,7 @@ import pandas as pd
 
 from scatlas import blocks, elements
 from scatlas._util.extras import from_extra
+from scatlas._util.numbers import whole_number
 from scatlas.errors import InputError
 from scatlas.matrix import inverted_lists
 from scatlas.matrix.components import project
@@ -109,7 +110,7 @@ def ingest(
     Reference implementation: scanpy 1.11.5, ``tools/_ingest.py``; ``docs/differences.md`` lists
     what differs.
     """
-    methods, columns = _as_list(embedding_method), _as_list(obs or ())
+    methods, columns = _as_list(embedding_method), _as_list(() if obs is None else obs)
     _check_options(methods, _as_list(labeling_method))
     _check_genes(adata, adata_ref)
     try:
@@ -217,7 +218,7 @@ def _read_reference(
         )
         raise InputError(msg)
     n_neighbors = int(params["n_neighbors"])
-    k = n_neighbors if k is None else k
+    k = n_neighbors if k is None else whole_number(k, "k")
     if not 1 <= k <= adata_ref.n_obs:
         msg = f"k is {k}, but must be 1 to {adata_ref.n_obs}, the number of its cells"
         raise InputError(msg)
