@@ -6,6 +6,7 @@ import logging
 import random
 from contextlib import contextmanager
 from itertools import chain
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ from natsort import natsorted
 
 from scatlas import blocks, elements
 from scatlas._util.extras import from_extra
+from scatlas._util.numbers import random_state_of, seed_number, whole_number
 from scatlas.errors import InputError
 from scatlas.matrix import communities
 from scatlas.tl._graph import graph, works_on_gpu
@@ -110,6 +112,11 @@ def leiden(
     1e-5 of the modularity.
     """
     _check_flavor(flavor, directed=directed, partition_type=partition_type)
+    if resolution is not None and not (isinstance(resolution, Real) and 0 <= resolution < np.inf):
+        msg = f"resolution={resolution!r} is not possible: give a number from 0 on"
+        raise InputError(msg)
+    random_state = seed_number(random_state)
+    n_iterations = whole_number(n_iterations, "n_iterations")
     adata = adata.copy() if copy else adata
     put: Callable[[Any], Any] = np.asarray
     if adjacency is None:
@@ -119,10 +126,17 @@ def leiden(
 
             logger.info("Leiden of %d cells: on the GPU", adjacency.shape[0])
             put = to_gpu
+    adjacency = _checked(adjacency, adata.n_obs)
+    if use_weights and partition_type is None and adjacency.data.min(initial=0) < 0:
+        msg = (
+            "the graph has weights below 0, of which modularity has no meaning: take them out, or "
+            "pass a partition_type of leidenalg that allows them"
+        )
+        raise InputError(msg)
     chosen = None
     if restrict_to is not None:
         chosen = _restriction_mask(adata, *restrict_to)
-        adjacency = adjacency.tocsr()[chosen][:, chosen]
+        adjacency = adjacency[chosen][:, chosen]
 
     args = {**clustering_args, "n_iterations": n_iterations}
     if flavor == "rounds":
@@ -244,6 +258,20 @@ def _find_graph(
     return adata.obsp[obsp], None
 
 
+def _checked(adjacency: Any, n_cells: int) -> sp.csr_matrix:
+    """CSR of a graph, which may be dense."""
+    import scipy.sparse as sp
+
+    found = sp.csr_matrix(blocks.on_host(adjacency))
+    if found.shape != (n_cells, n_cells):
+        msg = (
+            f"the graph has shape {found.shape}, but there are {n_cells} cells: give a matrix of "
+            "cells x cells"
+        )
+        raise InputError(msg)
+    return found
+
+
 def _by_size(labels: np.ndarray) -> np.ndarray:
     """Clusters renumbered by size, the largest first, those of equal size by their first cell."""
     _, first, label, sizes = np.unique(
@@ -297,10 +325,7 @@ class _SeededNumbers:
     """
 
     def __init__(self, seed: int) -> None:
-        with from_extra():
-            from sklearn.utils import check_random_state
-
-        self._state = check_random_state(seed)
+        self._state = random_state_of(seed)
         self.random = self._state.random_sample
         self.gauss = self._state.normal
 
