@@ -350,11 +350,7 @@ def get_representation(adata: AnnData, use_rep: str | None, n_pcs: int | None) -
         msg = f"no {name!r} in obsm: {remedy}, or pass use_rep='X' for the genes as they are"
         raise InputError(msg)
     if n_pcs is not None and name != "X":
-        n_pcs = whole_number(n_pcs, "n_pcs", least=1)
-        if n_pcs > x.shape[1]:
-            msg = f"n_pcs is {n_pcs}, but {name!r} has {x.shape[1]} dimensions: lower n_pcs"
-            raise InputError(msg)
-        x = x[:, :n_pcs]
+        x = x[:, : whole_number(n_pcs, "n_pcs", least=1, most=x.shape[1])]
     blocks.check(x, name if name == "X" else f"obsm[{name!r}]")
     if x.shape[1] == 0:
         msg = f"{name!r} has no dimensions: choose another representation with use_rep"

@@ -297,15 +297,9 @@ def means_to_subtract(
 ) -> NDArray[np.float64] | None:
     """Means to take off the genes before their products are summed; None if float64 holds those.
 
-    Parameters
-    ----------
-    mean, squares
-        float64 ``[n_genes]``, means of the values and of their squares.
-    n_cells
-        Number of cells.
-    sparse
-        Only genes that are zero in no cell have a mean to take off. One zero makes their variance
-        at least the mean square divided by `n_cells` (Cauchy-Schwarz), which bounds the rounding.
+    `mean` and `squares` are float64 ``[n_genes]``, means of the values and of their squares. Of
+    sparse genes only those that are zero in no cell lose their mean: one zero makes the variance at
+    least the mean square divided by `n_cells` (Cauchy-Schwarz), which bounds the rounding.
     """
     with np.errstate(all="ignore"):
         variance = np.maximum(squares - mean**2, 0.0)

@@ -197,11 +197,7 @@ def _expected_spread(
         raise InputError(msg)
     n_genes = np.count_nonzero(varies)
     if int(n_genes * span + 1e-5) < _MIN_GENES_PER_FIT:  # as loess rounds
-        remedy = (
-            "raise span, or choose another flavor"
-            if n_genes >= _MIN_GENES_PER_FIT
-            else ("choose another flavor" if n_genes else "give at least two cells that differ")
-        )
+        remedy = "choose another flavor, or raise span" if n_genes else "give cells that differ"
         msg = (
             f"{n_genes} genes vary{where}, too few for flavor={flavor!r} with span={span}, whose "
             f"fits need at least {_MIN_GENES_PER_FIT} genes: {remedy}"

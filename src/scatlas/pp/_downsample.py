@@ -79,10 +79,7 @@ def downsample_counts(
         result = _draw(x, _parse_targets(counts_per_cell, adata.n_obs), seed, replace, whole=False)
     else:
         totals = _totals(x)
-        target = int(total_counts)
-        if target != total_counts or target < 0:
-            msg = f"total_counts={total_counts} must be an integer from 0 on"
-            raise InputError(msg)
+        target = whole_number(total_counts, "total_counts")
         if totals.sum() < target:
             result = x
         else:
@@ -104,7 +101,7 @@ def downsample_counts(
 def _seed(random_state: int | None) -> int:
     if random_state is None:
         return secrets.randbits(64)
-    return whole_number(random_state, "random_state", least=0, most=2**64 - 1)
+    return whole_number(random_state, "random_state", most=2**64 - 1)
 
 
 def _parse_targets(counts_per_cell: Any, n_cells: int) -> NDArray[np.int64]:

@@ -82,7 +82,7 @@ def harmony_integrate(
     x = adata.obsm[basis]
     blocks.check(x, f"obsm[{basis!r}]")
     labels = {name: obs[name] for name in keys}
-    rounds = whole_number(max_iter_harmony, "max_iter_harmony", least=0)
+    rounds = whole_number(max_iter_harmony, "max_iter_harmony")
     options: dict[str, Any] = {"theta": theta, "max_iter_harmony": rounds}
     x = blocks.on_host(blocks.to_memory(x))
     moved = harmonize(x, labels, random_state=seed_number(random_state), **options)

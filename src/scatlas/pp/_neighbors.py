@@ -121,9 +121,9 @@ def neighbors(
     weights of the graph agree to the rounding of ``exp``. The graph is written to the main memory,
     as from the CPU.
     """
-    n_neighbors = whole_number(n_neighbors, "n_neighbors")
+    n_neighbors = whole_number(n_neighbors, "n_neighbors", least=2)  # counts the cell itself
     random_state_of(random_state)  # before the search, whose errors are those of the metric
-    _check_options(n_neighbors, knn=knn, method=method, transformer=transformer, recall=recall)
+    _check_options(knn=knn, method=method, transformer=transformer, recall=recall)
     if adata.n_obs < 3:
         msg = f"a neighbourhood graph needs at least 3 cells, but there are {adata.n_obs}"
         raise InputError(msg)
@@ -169,12 +169,7 @@ def neighbors(
     return adata if copy else None
 
 
-def _check_options(
-    n_neighbors: int, *, knn: bool, method: Any, transformer: Any, recall: float
-) -> None:
-    if n_neighbors < 2:
-        msg = f"n_neighbors is {n_neighbors}, but counts the cell itself: it must be at least 2"
-        raise InputError(msg)
+def _check_options(*, knn: bool, method: Any, transformer: Any, recall: float) -> None:
     if method not in {"umap", None}:
         msg = f"method {method!r} is not offered: use method='umap'"
         raise InputError(msg)

@@ -218,10 +218,7 @@ def _read_reference(
         )
         raise InputError(msg)
     n_neighbors = int(params["n_neighbors"])
-    k = n_neighbors if k is None else whole_number(k, "k")
-    if not 1 <= k <= adata_ref.n_obs:
-        msg = f"k is {k}, but must be 1 to {adata_ref.n_obs}, the number of its cells"
-        raise InputError(msg)
+    k = whole_number(n_neighbors if k is None else k, "k", least=1, most=adata_ref.n_obs)
     use_rep, n_pcs = params.get("use_rep"), params.get("n_pcs")
     name = elements.representation_name(adata_ref, use_rep, n_pcs)
     umap = _read_map(adata_ref) if "umap" in methods else None

@@ -116,7 +116,7 @@ def leiden(
         msg = f"resolution={resolution!r} is not possible: give a number from 0 on"
         raise InputError(msg)
     random_state = seed_number(random_state)
-    n_iterations = whole_number(n_iterations, "n_iterations")
+    n_iterations = whole_number(n_iterations, "n_iterations", least=-1)
     adata = adata.copy() if copy else adata
     put: Callable[[Any], Any] = np.asarray
     if adjacency is None:

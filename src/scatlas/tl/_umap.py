@@ -128,7 +128,7 @@ def umap(
     if method not in {"umap", "umap-learn"}:
         msg = f"method {method!r} is not offered: use method='umap' or 'umap-learn'"
         raise InputError(msg)
-    negative_sample_rate = whole_number(negative_sample_rate, "negative_sample_rate", least=0)
+    negative_sample_rate = whole_number(negative_sample_rate, "negative_sample_rate")
     n_components = whole_number(n_components, "n_components", least=1)
     for name, value in zip(_SHAPE, (min_dist, spread, alpha, gamma), strict=True):
         if not 0 <= value < np.inf:
@@ -140,7 +140,7 @@ def umap(
     init = _initial(adata, init_pos, n_components)
     if a is None or b is None:
         a, b = _curve(spread, min_dist)
-    rounds = _rounds(adata.n_obs) if maxiter is None else whole_number(maxiter, "maxiter", least=0)
+    rounds = _rounds(adata.n_obs) if maxiter is None else whole_number(maxiter, "maxiter")
     edges = _edges(weights, rounds)
     curve = float(a), float(b)
     options: dict[str, Any] = {

@@ -302,14 +302,14 @@ def test_leiden_takes_other_graphs(graph: ad.AnnData) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_neighbors": 1}, "at least 2"),
+        ({"n_neighbors": 1}, "n_neighbors=1 .* whole number from 2 on"),
         ({"method": "gauss"}, "method='umap'"),
         ({"knn": False}, "knn=True"),
         ({"transformer": "rapids"}, "'pynndescent'"),
         ({"transformer": "ivf", "metric": "manhattan"}, "leave transformer out"),
         ({"recall": 1.2}, "at most 1"),
         ({"use_rep": "X_other"}, "no 'X_other' in obsm"),
-        ({"n_pcs": 13}, "lower n_pcs"),
+        ({"n_pcs": 13}, "n_pcs=13 .* from 1 to 12"),
         ({"n_neighbors": 5.5}, "n_neighbors=5.5 is not possible: give a whole number"),
         ({"transformer": "pynndescent", "random_state": -1}, "random_state=-1 is not possible"),
     ],

@@ -161,7 +161,7 @@ def _put_nan(reference: ad.AnnData, adata: ad.AnnData) -> None:
         (_scale_reference, {}, r"adata_ref: obsm\['X_pca'\] is not the projection of its X"),
         (_put_nan, {}, "'X_pca' holds values that are not finite"),
         (None, {"obs": "drug"}, r"adata_ref: obs has no column 'drug' \(obs\); it has group, num"),
-        (None, {"k": 301}, "adata_ref: k is 301, but must be 1 to 300"),
+        (None, {"k": 301}, "adata_ref: k=301 is not possible: .* from 1 to 300"),
         (None, {"embedding_method": "tsne"}, "embedding_method 'tsne' is not offered"),
         (None, {"labeling_method": "svm"}, "labeling_method 'svm' is not offered: use 'knn'"),
     ],
