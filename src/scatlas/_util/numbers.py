@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,13 @@ def whole_number(value: Any, name: str, *, least: int = 0, most: int | None = No
     upper = "on" if most is None else f"to {most}"
     msg = f"{name}={value!r} is not possible: give a whole number from {least} {upper}"
     raise InputError(msg)
+
+
+def check_positive(value: Any, name: str) -> None:
+    """Refuse anything but a finite number from 0 on."""
+    if not (isinstance(value, Real) and 0 <= float(value) < np.inf):
+        msg = f"{name}={value!r} is not possible: give a finite number from 0 on"
+        raise InputError(msg)
 
 
 def seed_number(seed: int | np.random.RandomState | None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from scatlas import blocks, elements
-from scatlas._util.numbers import seed_number, whole_number
+from scatlas._util.numbers import check_positive, seed_number, whole_number
 from scatlas.errors import InputError
 from scatlas.matrix.harmony import harmonize
 
@@ -82,6 +82,7 @@ def harmony_integrate(
     x = adata.obsm[basis]
     blocks.check(x, f"obsm[{basis!r}]")
     labels = {name: obs[name] for name in keys}
+    check_positive(theta, "theta")
     rounds = whole_number(max_iter_harmony, "max_iter_harmony")
     options: dict[str, Any] = {"theta": theta, "max_iter_harmony": rounds}
     x = blocks.on_host(blocks.to_memory(x))

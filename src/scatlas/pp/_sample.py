@@ -84,7 +84,8 @@ def sample(
     if replace and (elements.has_dask(data) if is_anndata else is_dask(data)):
         msg = "drawing with replacement needs the data in memory, not Dask: call to_memory() first"
         raise InputError(msg)
-    rng = np.random.default_rng(0 if rng is None else rng)
+    if not isinstance(rng, np.random.Generator):
+        rng = np.random.default_rng(0 if rng is None else whole_number(rng, "rng"))
     drawn = rng.choice(length, size=n, replace=replace, p=weights, shuffle=False)
     index = np.sort(drawn).astype(np.int64)
     if not is_anndata:
@@ -147,7 +148,7 @@ def _number(
         n = int(fraction * length)
     n = whole_number(n, "n")
     available = length if weights is None else int(np.count_nonzero(weights))
-    if n < 0 or (n > available and not replace):
+    if n > available and not replace:
         msg = f"cannot draw {n} of {available} without replacement"
         raise InputError(msg)
     return n

@@ -6,7 +6,6 @@ import logging
 import random
 from contextlib import contextmanager
 from itertools import chain
-from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -15,7 +14,7 @@ from natsort import natsorted
 
 from scatlas import blocks, elements
 from scatlas._util.extras import from_extra
-from scatlas._util.numbers import random_state_of, seed_number, whole_number
+from scatlas._util.numbers import check_positive, random_state_of, seed_number, whole_number
 from scatlas.errors import InputError
 from scatlas.matrix import communities
 from scatlas.tl._graph import graph, works_on_gpu
@@ -112,9 +111,8 @@ def leiden(
     1e-5 of the modularity.
     """
     _check_flavor(flavor, directed=directed, partition_type=partition_type)
-    if resolution is not None and not (isinstance(resolution, Real) and 0 <= resolution < np.inf):
-        msg = f"resolution={resolution!r} is not possible: give a number from 0 on"
-        raise InputError(msg)
+    if resolution is not None:
+        check_positive(resolution, "resolution")
     random_state = seed_number(random_state)
     n_iterations = whole_number(n_iterations, "n_iterations", least=-1)
     adata = adata.copy() if copy else adata

@@ -199,7 +199,10 @@ def _scores(
     if not names.is_unique:
         raise InputError("names of genes occur twice: call adata.var_names_make_unique() first")
     pool = _positions(gene_pool, names)
-    wanted = [(_find_genes(request.genes, names), request.ctrl_size) for request in requests]
+    wanted = [
+        (_find_genes(request.genes, names), whole_number(request.ctrl_size, "ctrl_size"))
+        for request in requests
+    ]
     means = _means_of_genes(x)
     masks = []
     for genes, ctrl_size in wanted:

@@ -11,7 +11,7 @@ import numpy as np
 
 from scatlas import blocks
 from scatlas._util.extras import from_extra
-from scatlas._util.numbers import random_state_of, whole_number
+from scatlas._util.numbers import check_positive, random_state_of, whole_number
 from scatlas.compute.threads import blas_on_one_thread
 from scatlas.elements import get_host_representation
 from scatlas.errors import InputError
@@ -131,9 +131,7 @@ def umap(
     negative_sample_rate = whole_number(negative_sample_rate, "negative_sample_rate")
     n_components = whole_number(n_components, "n_components", least=1)
     for name, value in zip(_SHAPE, (min_dist, spread, alpha, gamma), strict=True):
-        if not 0 <= value < np.inf:
-            msg = f"{name}={value!r} is not possible: give a number from 0 on"
-            raise InputError(msg)
+        check_positive(value, name)
     state = random_state_of(random_state)
     adata = adata.copy() if copy else adata
     weights, params = graph(adata, neighbors_key)

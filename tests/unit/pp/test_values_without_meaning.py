@@ -94,6 +94,8 @@ def test_no_scale_follows_from_sums_of_nothing(reals):
         (lambda a: sa.pp.scrublet(a, n_prin_comps=0), "n_prin_comps=0 .* whole number from 1 on"),
         (lambda a: sa.pp.scrublet(a, random_state=-1), "random_state=-1 .* from 0 to 4294967295"),
         (lambda a: sa.pp.sample(a, n=2.5), "n=2.5 is not possible"),
+        (lambda a: sa.pp.sample(a, n=2, rng=-1), "rng=-1 is not possible"),
+        (lambda a: sa.tl.score_genes(a, ["MT-gene2"], ctrl_size=-1), "ctrl_size=-1 is not"),
         (lambda a: sa.pp.sample(a, n=2, p=["x"] * N_CELLS), "p holds values .*: give numbers"),
         (lambda a: sa.pp.calculate_qc_metrics(a, percent_top=[2.5]), "percent_top=2.5 is not"),
         (lambda a: sa.tl.score_genes(a, ["MT-gene2"], n_bins=np.inf), "n_bins=inf is not"),
