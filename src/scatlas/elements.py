@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from scatlas import blocks
+from scatlas._util.numbers import whole_number
 from scatlas.arrays.kinds import is_dask, kind_of
 from scatlas.errors import InputError
 
@@ -221,8 +222,15 @@ def named_layers(adata: AnnData) -> dict[str, Any]:
 
 
 def has_dask(adata: AnnData) -> bool:
-    """Whether X, a layer or an array of obsm or varm is a Dask array."""
-    elements = [adata.X, *named_layers(adata).values(), *adata.obsm.values(), *adata.varm.values()]
+    """Whether X, a layer, raw or an array of obsm or varm is a Dask array."""
+    raw = [] if adata.raw is None else [adata.raw.X]
+    elements = [
+        *raw,
+        adata.X,
+        *named_layers(adata).values(),
+        *adata.obsm.values(),
+        *adata.varm.values(),
+    ]
     return any(is_dask(x) for x in elements)
 
 
@@ -238,6 +246,8 @@ def subset(adata: AnnData, index: NDArray[Any], axis: Literal["obs", "var"]) -> 
     index
         Boolean mask, or integer positions, which must be sorted for the cells of a Dask X.
     """
+    from anndata import AnnData
+
     get_table(adata, "obs"), get_table(adata, "var")
     copy_if_view(adata)
     positions = np.flatnonzero(index) if index.dtype == bool else index
@@ -249,8 +259,12 @@ def subset(adata: AnnData, index: NDArray[Any], axis: Literal["obs", "var"]) -> 
         x = blocks.select_sorted(adata.X, positions, 0 if axis == "obs" else 1)
     layers = {k: select(v, positions) for k, v in named_layers(adata).items() if is_dask(v)}
     lazy = {k: blocks.select_rows(v, positions) for k, v in aligned.items() if is_dask(v)}
+    raw = adata.raw if axis == "obs" and adata.raw is not None and is_dask(adata.raw.X) else None
+    raw = raw and AnnData(select(raw.X, positions), var=raw.var, varm=dict(raw.varm))
     if x is not None:
         adata.X = None
+    if raw is not None:
+        del adata.raw
     for key in layers:
         del adata.layers[key]
     for key in lazy:
@@ -261,6 +275,8 @@ def subset(adata: AnnData, index: NDArray[Any], axis: Literal["obs", "var"]) -> 
         adata._inplace_subset_var(index)
     if x is not None:
         adata.X = x
+    if raw is not None:
+        adata.raw = raw
     adata.layers.update(layers)
     (adata.obsm if axis == "obs" else adata.varm).update(lazy)
 
@@ -334,10 +350,7 @@ def get_representation(adata: AnnData, use_rep: str | None, n_pcs: int | None) -
         msg = f"no {name!r} in obsm: {remedy}, or pass use_rep='X' for the genes as they are"
         raise InputError(msg)
     if n_pcs is not None and name != "X":
-        if n_pcs > x.shape[1]:
-            msg = f"n_pcs is {n_pcs}, but {name!r} has {x.shape[1]} dimensions: lower n_pcs"
-            raise InputError(msg)
-        x = x[:, :n_pcs]
+        x = x[:, : whole_number(n_pcs, "n_pcs", least=1, most=x.shape[1])]
     blocks.check(x, name if name == "X" else f"obsm[{name!r}]")
     if x.shape[1] == 0:
         msg = f"{name!r} has no dimensions: choose another representation with use_rep"

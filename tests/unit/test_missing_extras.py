@@ -49,7 +49,6 @@ def with_graph() -> ad.AnnData:
 CALLS = {
     "neighbors": ("sklearn", cells, lambda adata: sa.pp.neighbors(adata)),
     "scrublet": ("sklearn", cells, lambda adata: sa.pp.scrublet(adata, n_prin_comps=5)),
-    "umap": ("sklearn", with_graph, lambda adata: sa.tl.umap(adata)),
     "leiden": ("igraph", with_graph, lambda adata: sa.tl.leiden(adata)),
     "harmony_integrate": (
         "harmonypy",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 AggType = Literal["sum", "mean", "var", "count_nonzero", "median"]
+logger = logging.getLogger(__name__)
+
 N_CELLS = "n_obs_aggregated"
 
 _PASSES = "a median takes one more for each set of groups that fits the memory"
@@ -172,7 +175,10 @@ def _aggregate(
     if mask is not None:
         codes = np.where(mask, codes, -1)
     sizes = np.bincount(codes[codes >= 0], minlength=len(labels)).astype(np.int64)
-    labels[N_CELLS] = sizes
+    if N_CELLS in labels:
+        logger.warning("obs has no sizes of the groups: %r names the groups", N_CELLS)
+    else:
+        labels[N_CELLS] = sizes
     aggregate = group_sums.aggregate_columns if by_columns else group_sums.aggregate_rows
     layers = aggregate(x, codes, sizes, funcs, dof)
     if kind_of(x).gpu:

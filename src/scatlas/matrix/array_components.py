@@ -24,7 +24,7 @@ from scatlas.matrix.components import (
     from_eigenpairs,
 )
 from scatlas.matrix.gene_moments import gene_moments
-from scatlas.matrix.gram import check_size, gram_stats
+from scatlas.matrix.gram import check_size, gram_stats, means_to_subtract, subtract
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -99,11 +99,22 @@ def _prefer_iterations(x: Any, kind: ArrayKind, n_comps: int) -> bool:
 
 def _from_genes(x: Any, kind: ArrayKind, n_comps: int, *, zero_center: bool) -> Components:
     check_size(x.shape[1])
-    return components(gram_stats(x), n_comps, zero_center=zero_center, gpu=kind.gpu)
+    stats, n = gram_stats(x), x.shape[0]
+    shift = None
+    if zero_center:
+        squares = stats.gram.diagonal() / n
+        shift = means_to_subtract(stats.sums / n, squares, n, sparse=kind.sparse)
+    if shift is not None:
+        stats = gram_stats(x, shift=shift)
+    found = components(stats, n_comps, zero_center=zero_center, gpu=kind.gpu)
+    return found if shift is None else found._replace(mean=found.mean + shift)
 
 
 class _Wide:
-    """An array in memory with many genes, its means, and its variance."""
+    """An array in memory with many genes, its means, and its variance.
+
+    Means that would cost digits of products are taken off ``x``.
+    """
 
     def __init__(self, x: Any, kind: ArrayKind, n_comps: int, zero_center: bool) -> None:
         if kind.sparse:
@@ -116,13 +127,20 @@ class _Wide:
         self.mean, self.var = moments.mean[0], moments.var[0]
         if not (np.isfinite(self.mean).all() and np.isfinite(self.var).all()):
             raise InputError("PCA needs finite values, but X holds NaN or infinite ones")
-        self.shift = self.mean if zero_center else np.zeros_like(self.mean)
+        n_cells = x.shape[0]
+        squares = self.var * ((n_cells - 1) / n_cells) + self.mean**2
+        taken = means_to_subtract(self.mean, squares, n_cells, sparse=kind.sparse)
+        # Mean of the genes of `self.x`.
+        self.centre = self.mean
+        if zero_center and taken is not None:
+            self.x, self.centre = subtract(taken, self.x), self.mean - taken
+        self.shift = self.centre if zero_center else np.zeros_like(self.mean)
 
     def components(self, values: NDArray[np.float64], PCs: NDArray[np.float64]) -> Components:
         """Components of the eigenpairs of the Gram matrix of the genes."""
         n_cells = self.x.shape[0]
         total = float(self.var.sum())
-        squares = float((self.var + self.mean**2).sum())
+        squares = float((self.var + self.centre**2).sum())
         return from_eigenpairs(
             values / (n_cells - 1 if self.zero_center else n_cells),
             PCs,

@@ -82,7 +82,7 @@ def leiden(
         gain = quality - highest
         if gain > 0:
             best, highest = labels, quality
-        if gain <= _LEAST_GAIN * abs(quality):
+        if not gain > _LEAST_GAIN * abs(quality):
             break
     return best
 

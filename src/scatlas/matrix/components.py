@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from operator import index as as_integer
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from scatlas import blocks
+from scatlas._util.numbers import whole_number
 from scatlas.compute.threads import blas_on_one_thread, n_cores
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
@@ -132,7 +132,8 @@ def components(
 
     All in float64, with LAPACK on one thread, so the result depends on `stats` alone. The
     subtraction multiplies the relative error of float64, 2**-53, by ``(mean / sd)**2``: a gene of
-    mean 8 and standard deviation 0.05 keeps 11 digits. Variances below the rounding error of the
+    mean 8 and standard deviation 0.05 keeps 11 digits. (Larger means come off before the sums:
+    :func:`scatlas.matrix.gram.means_to_subtract`.) Variances below the rounding error of the
     sums are 0: beyond the rank of X the components are an orthonormal completion.
 
     Parameters
@@ -219,7 +220,7 @@ def eigh_top_in_threads(matrix: NDArray[np.float64], n: int) -> tuple[Any, Any]:
 
 def check_n_comps(n_comps: int, n_cells: int, n_genes: int) -> int:
     """Return the number of components as an int; refuse too many or too few."""
-    n = as_integer(n_comps)
+    n = whole_number(n_comps, "n_comps")
     if n_cells < 2:
         msg = f"PCA needs at least two cells, but there are {n_cells}"
         raise InputError(msg)

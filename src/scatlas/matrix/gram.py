@@ -30,6 +30,9 @@ MAX_GENES = 30_000
 _PANEL_VALUES, _GPU_PANEL_VALUES = 2**22, 2**26
 # Panels summed into one matrix before it is added to the total.
 _GROUP = 128
+# Rounding errors of products, as a share of the variance, beyond which means come off first: those
+# of genes whose mean is 200 times their standard deviation.
+_ROUNDING = 1e-11
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,23 +271,53 @@ def panel_rows(n_genes: int, *, gpu: bool = False) -> int:
     return max(64, 2 ** (values // max(1, n_genes)).bit_length() // 2)
 
 
-def gram_stats(x: Any) -> GramStats:
+def gram_stats(x: Any, *, shift: NDArray[np.float64] | None = None) -> GramStats:
     """Gram statistics of an array ``[n_cells, n_genes]``, in memory or Dask, in one pass.
 
     On a Dask cluster each worker sums groups of panels: the same bits, and no block is sent to
-    this process.
+    this process. With `shift` they are those of :func:`subtract`.
     """
     n_genes = x.shape[1]
     check_size(n_genes)
     sum_blocks = partial(_sum_blocks, n_genes)
+    less = None if shift is None else partial(subtract, shift)
     if blocks.cluster_client(x) is None:
-        return sum_blocks(blocks.stream(x))
+        return sum_blocks(blocks.stream(x, less))
+    x = x if less is None else blocks.map_blocks(less, x, dtype=np.float64)
     # The rows of each worker begin at the start of a panel.
     rows = panel_rows(n_genes, gpu=kind_of(x).gpu)
     n_panels = min(_GROUP, 2 ** (max(x.chunks[0]) // rows).bit_length() // 2 or 1)
     x = x.rechunk({0: n_panels * rows})
     groups = blocks.stream_groups(x, sum_blocks, _GROUP // n_panels)
     return reduce(lambda total, group: GramStats.merge_in_place([total, group]), groups)
+
+
+def means_to_subtract(
+    mean: NDArray[np.float64], squares: NDArray[np.float64], n_cells: int, *, sparse: bool
+) -> NDArray[np.float64] | None:
+    """Means to take off the genes before their products are summed; None if float64 holds those.
+
+    `mean` and `squares` are float64 ``[n_genes]``, means of the values and of their squares. Of
+    sparse genes only those that are zero in no cell lose their mean: one zero makes the variance at
+    least the mean square divided by `n_cells` (Cauchy-Schwarz), which bounds the rounding.
+    """
+    with np.errstate(all="ignore"):
+        variance = np.maximum(squares - mean**2, 0.0)
+        if not np.finfo(np.float64).eps * squares.sum() > _ROUNDING * variance.sum():
+            return None
+        shift = np.where(variance * 2 * n_cells < squares, mean, 0.0) if sparse else mean
+    return shift if shift.any() else None
+
+
+def subtract(shift: NDArray[np.float64], block: blocks.Block) -> blocks.Block:
+    """Block less a number per gene; a sparse one must store all values of genes with a number."""
+    kind = kind_of(block)
+    numbers: Any = kind.arrays.on_gpu(shift) if kind.gpu else shift
+    if not kind.sparse:
+        return block - numbers
+    return blocks.csr(
+        block.data - numbers[block.indices], block.indices, block.indptr, block.shape[1]
+    )
 
 
 def gram_stats_of_plates(x: Any, stored: Sequence[StoredStats]) -> GramStats:

@@ -78,7 +78,7 @@ def hvg_of_counts(
     return hvg_table(
         moments,
         names,
-        n_batches=None,
+        batches=None,
         flavor=flavor,
         n_bins=n_bins,
         n_top_genes=n_top_genes,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from operator import index as as_integer
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from scatlas.errors import InputError
+from scatlas._util.numbers import whole_number
+from scatlas.errors import InputError, prefix_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,6 +45,9 @@ class Cutoffs(NamedTuple):
             & (dispersion_norm < self.max_disp)
         )
 
+
+# Mean of a gene that no cell expresses, by which its variance is divided.
+_NO_MEAN = 1e-12
 
 DEFAULT_CUTOFFS = Cutoffs(min_mean=0.0125, max_mean=3, min_disp=0.5, max_disp=np.inf)
 
@@ -123,7 +126,7 @@ def _normalized_dispersions(
     import pandas as pd
 
     means = np.array(mean, dtype=np.float64)
-    means[means == 0] = 1e-12
+    means[means == 0] = _NO_MEAN
     dispersion = np.asarray(var, dtype=np.float64) / means
     if flavor == "seurat":
         dispersion[dispersion == 0] = np.nan
@@ -138,7 +141,9 @@ def _normalized_dispersions(
         # Seurat's rule: a gene without a normalised dispersion counts as average.
         selected[ranked] = cutoffs.select(means[ranked], np.nan_to_num(norm[ranked]))
     else:
-        selected[ranked] = _select_top(norm[ranked], at_least_one(n_top_genes))
+        selected[ranked] = _select_top(
+            norm[ranked], whole_number(n_top_genes, "n_top_genes", least=1)
+        )
     return _Dispersions(means, dispersion, bins, norm, selected)
 
 
@@ -146,7 +151,7 @@ def hvg_table(
     moments: Moments,
     names: pd.Index,
     *,
-    n_batches: int | None,
+    batches: list[Any] | None,
     flavor: str,
     n_bins: int,
     n_top_genes: int | None,
@@ -159,18 +164,19 @@ def hvg_table(
     Parameters
     ----------
     moments
-        One group, or groups ``0 .. n_batches - 1`` and group ``n_batches``, cells without batch.
+        One group, or the groups of the batches in their order, and one of cells without batch.
     names
         Genes.
-    n_batches
-        ``None``: no batches.
+    batches
+        Names of the batches; ``None``: no batches.
     flavor, n_bins, n_top_genes, cutoffs, min_cells
         As in :func:`highly_variable_genes`.
     genes
         As in :func:`ranked_genes`.
     """
+    n_bins = whole_number(n_bins, "n_bins", least=1)
     ranked = ranked_genes(moments.expressed.sum(axis=0), min_cells, genes)
-    if n_batches is None:
+    if batches is None:
         return dispersion_table(
             moments.mean[0],
             moments.var[0],
@@ -181,14 +187,15 @@ def hvg_table(
             index=names,
             **cutoffs._asdict(),
         )
-    batches = [
-        _batch_dispersions(mean, var, ranked, expressed > 0, flavor, n_bins, n_top_genes, cutoffs)
-        for group, mean, var, expressed in zip(
-            moments.groups, moments.mean, moments.var, moments.expressed, strict=True
-        )
-        if group < n_batches
-    ]
-    return _merge_batches(batches, names, ranked, n_top_genes, cutoffs)
+    options = flavor, n_bins, n_top_genes, cutoffs
+    found = []
+    for group, mean, var, expressed in zip(
+        moments.groups, moments.mean, moments.var, moments.expressed, strict=True
+    ):
+        if group < len(batches):
+            with prefix_errors(f"batch {batches[group]!r}"):
+                found.append(_batch_dispersions(mean, var, ranked, expressed > 0, *options))
+    return _merge_batches(found, names, ranked, n_top_genes, cutoffs)
 
 
 def ranked_genes(
@@ -228,7 +235,7 @@ def _batch_dispersions(
 ) -> _Dispersions:
     """Columns of one batch; genes without expression in it are 0 in the averages over batches."""
     if not (ranked & expressed).any():
-        raise InputError("a batch has no expressed gene: leave it out, or merge it with another")
+        raise InputError("no gene is expressed: leave the batch out, or merge it with another")
     found = _normalized_dispersions(mean, var, ranked & expressed, *options)
     for column in (found.means, found.dispersions, found.norm):
         column[~expressed] = 0.0
@@ -287,7 +294,7 @@ def _merge_batches(
         down = np.where(np.isnan(norm), np.inf, -norm)[by_name]
         order = by_name[np.lexsort((down, -n_selected[by_name]))]
         selected = np.zeros(names.size, dtype=bool)
-        selected[order[: at_least_one(n_top_genes)]] = True
+        selected[order[: whole_number(n_top_genes, "n_top_genes", least=1)]] = True
     norm[~ranked] = np.nan
     merged["dispersions_norm"] = norm
     merged["highly_variable"] = selected & ranked
@@ -299,15 +306,27 @@ def _bin_means(means: pd.Series, flavor: str, n_bins: int) -> pd.Series:
 
     if flavor == "seurat":
         return pd.cut(means, bins=n_bins)
-    edges = np.r_[-np.inf, np.percentile(means, np.arange(10, 105, 5)), np.inf]
-    if np.unique(edges).size < edges.size:
+    edges = _percentiles(means)
+    if edges is None:
+        remedy = "choose flavor='seurat'"
+        if _percentiles(means[means != _NO_MEAN]) is not None:
+            remedy = (
+                "leave out those that no cell expresses with min_cells=1 (config: qc.min_cells)"
+            )
         msg = (
             "flavor='cell_ranger' bins genes at percentiles of their mean, but too many genes have "
-            "the same mean (genes that no cell expresses, most often): leave them out with "
-            "min_cells=1 (config: qc.min_cells)"
+            f"the same mean: {remedy}"
         )
         raise InputError(msg)
     return pd.cut(means, bins=edges)
+
+
+def _percentiles(means: pd.Series) -> NDArray[np.float64] | None:
+    """Edges of the bins of cell_ranger; None if some are equal."""
+    if means.empty:
+        return None
+    edges = np.r_[-np.inf, np.percentile(means, np.arange(10, 105, 5)), np.inf]
+    return edges if np.unique(edges).size == edges.size else None
 
 
 def _normalize_in_bins(
@@ -343,8 +362,8 @@ def _select_top(norm: NDArray[np.float64], n_top_genes: int) -> NDArray[np.bool_
     known = np.sort(norm[~np.isnan(norm)])[::-1]
     if known.size == 0:
         msg = (
-            "no gene has a normalised dispersion, so n_top_genes cannot be ranked: at least two "
-            "cells that differ are needed (in each batch)"
+            "no gene has a normalised dispersion, so n_top_genes cannot be ranked: give at least "
+            "two cells that differ (in each batch)"
         )
         raise InputError(msg)
     # scanpy warns only when genes without a dispersion are the reason.
@@ -357,12 +376,3 @@ def _select_top(norm: NDArray[np.float64], n_top_genes: int) -> NDArray[np.bool_
     cut = known[min(n_top_genes, known.size) - 1]
     # nan_to_num makes infinities finite, so a cut at infinity selects no gene, as in scanpy.
     return np.nan_to_num(norm, nan=-np.inf) >= cut
-
-
-def at_least_one(n_top_genes: int) -> int:
-    """Return the number of genes as an int; refuse numbers below 1."""
-    n = as_integer(n_top_genes)
-    if n < 1:
-        msg = f"n_top_genes={n} must be at least 1"
-        raise InputError(msg)
-    return n

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scatlas import blocks
+from scatlas._util.numbers import whole_number
 from scatlas.arrays.kinds import kind_of
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
-from scatlas.matrix.hvg_dispersion import at_least_one, ranked_genes
+from scatlas.matrix.hvg_dispersion import ranked_genes
 from scatlas.matrix.hvg_ranks import (
     mask_codes,
     median_rank,
@@ -80,7 +81,7 @@ def hvg_table(
     if n_top_genes is None:
         msg = f"flavor={FLAVOR!r} ranks genes and has no cutoffs: give n_top_genes"
         raise InputError(msg)
-    n_top_genes = at_least_one(n_top_genes)
+    n_top_genes = whole_number(n_top_genes, "n_top_genes", least=1)
     if not theta > 0:
         msg = f"theta={theta} must be above 0"
         raise InputError(msg)

@@ -13,9 +13,10 @@ import numpy as np
 
 from scatlas import blocks
 from scatlas._util.extras import from_extra
+from scatlas._util.numbers import whole_number
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
-from scatlas.matrix.hvg_dispersion import at_least_one, ranked_genes
+from scatlas.matrix.hvg_dispersion import ranked_genes
 from scatlas.matrix.hvg_ranks import (
     mask_codes,
     median_rank,
@@ -89,7 +90,8 @@ def hvg_table(
 
     from scatlas.matrix.gene_moments import check_finite_moments
 
-    n_top_genes = at_least_one(_N_TOP_GENES if n_top_genes is None else n_top_genes)
+    n_top_genes = _N_TOP_GENES if n_top_genes is None else n_top_genes
+    n_top_genes = whole_number(n_top_genes, "n_top_genes", least=1)
     if not 0 < span <= 1:
         msg = f"span={span} must be above 0 and at most 1: it is a share of the genes"
         raise InputError(msg)
@@ -195,9 +197,10 @@ def _expected_spread(
         raise InputError(msg)
     n_genes = np.count_nonzero(varies)
     if int(n_genes * span + 1e-5) < _MIN_GENES_PER_FIT:  # as loess rounds
+        remedy = "choose another flavor, or raise span" if n_genes else "give cells that differ"
         msg = (
             f"{n_genes} genes vary{where}, too few for flavor={flavor!r} with span={span}, whose "
-            f"fits need at least {_MIN_GENES_PER_FIT} genes: raise span, or choose another flavor"
+            f"fits need at least {_MIN_GENES_PER_FIT} genes: {remedy}"
         )
         raise InputError(msg)
     model = loess(np.log10(mean[varies]), np.log10(var[varies]), span=span, degree=2)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scatlas._util.extras import from_extra
+from scatlas._util.numbers import random_state_of
 
 if TYPE_CHECKING:
     from scatlas.arrays.array_types import Ints
@@ -24,10 +24,7 @@ _STANDARD_ERRORS = 2  # by which the recall of these must exceed the goal
 
 def generator(random_state: int | np.random.RandomState) -> np.random.Generator:
     """Random numbers of the lists of a seed."""
-    with from_extra():
-        from sklearn.utils import check_random_state
-
-    return np.random.default_rng(check_random_state(random_state).randint(2**31))
+    return np.random.default_rng(random_state_of(random_state).randint(2**31))
 
 
 def draw(rng: np.random.Generator, n_cells: int, n: int) -> Ints:

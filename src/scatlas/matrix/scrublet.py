@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from scatlas import blocks
+from scatlas._util.numbers import whole_number
 from scatlas.errors import InputError
 from scatlas.matrix import doublet_scores
 
@@ -112,6 +113,9 @@ def scrublet_of_counts(
     if not sim_doublet_ratio > 0:
         msg = f"sim_doublet_ratio={sim_doublet_ratio} must be above 0"
         raise InputError(msg)
+    n_prin_comps = whole_number(n_prin_comps, "n_prin_comps", least=1)
+    if n_neighbors is not None:
+        n_neighbors = whole_number(n_neighbors, "n_neighbors", least=1)
     x = check_array(x, "the array")
     mask = np.ones(x.shape[0], bool) if mask is None else mask
     scored, cells, totals = _embed_cells(x, names, mask, n_prin_comps, n_top_genes)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scatlas import blocks
+from scatlas._util.numbers import as_numbers
 from scatlas.arrays.kinds import is_dask
 from scatlas.elements import check_array
 from scatlas.errors import InputError
@@ -25,7 +26,7 @@ def scales_from_size_factors(size_factors: ArrayLike, n_cells: int) -> NDArray[n
     InputError
         There is not one number per cell, or a number is negative or infinite.
     """
-    factors = np.asarray(size_factors, dtype=np.float64)
+    factors = as_numbers(size_factors, "size_factors").astype(np.float64, copy=False)
     if factors.shape != (n_cells,):
         msg = f"size_factors has shape {factors.shape}, but there are {n_cells} cells"
         raise InputError(msg)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from operator import index as as_integer
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from scatlas import blocks, elements, named
+from scatlas._util.numbers import as_numbers, whole_number
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
 
@@ -80,10 +80,7 @@ def downsample_counts(
         result = _draw(x, _parse_targets(wanted, adata.n_obs), seed, replace, whole=False)
     else:
         totals = _totals(x)
-        target = int(total_counts)
-        if target != total_counts or target < 0:
-            msg = f"total_counts={total_counts} must be an integer from 0 on"
-            raise InputError(msg)
+        target = whole_number(total_counts, "total_counts")
         if totals.sum() < target:
             result = x
         else:
@@ -105,14 +102,11 @@ def downsample_counts(
 def _seed(random_state: int | None) -> int:
     if random_state is None:
         return secrets.randbits(64)
-    seed = as_integer(random_state)
-    if not 0 <= seed < 2**64:
-        msg = f"random_state={seed} must be from 0 to 2**64 - 1"
-        raise InputError(msg)
-    return seed
+    return whole_number(random_state, "random_state", most=2**64 - 1)
 
 
 def _parse_targets(wanted: NDArray[Any], n_cells: int) -> NDArray[np.int64]:
+    wanted = as_numbers(wanted, "counts_per_cell")
     if wanted.ndim == 0:
         wanted = np.full(n_cells, wanted)
     if wanted.shape != (n_cells,):

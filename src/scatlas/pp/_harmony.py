@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from scatlas import blocks, elements
+from scatlas._util.numbers import check_positive, seed_number, whole_number
 from scatlas.errors import InputError
 from scatlas.matrix.harmony import harmonize
 
@@ -79,10 +80,13 @@ def harmony_integrate(
             msg = f"obs has no column {name!r} (key); it has {', '.join(obs.columns)}"
             raise InputError(msg)
     x = adata.obsm[basis]
+    blocks.check(x, f"obsm[{basis!r}]")
     labels = {name: obs[name] for name in keys}
-    options: dict[str, Any] = {"theta": theta, "max_iter_harmony": max_iter_harmony}
+    check_positive(theta, "theta")
+    rounds = whole_number(max_iter_harmony, "max_iter_harmony")
+    options: dict[str, Any] = {"theta": theta, "max_iter_harmony": rounds}
     x = blocks.on_host(blocks.to_memory(x))
-    moved = harmonize(x, labels, random_state=random_state, **options)
+    moved = harmonize(x, labels, random_state=seed_number(random_state), **options)
     adata = adata.copy() if copy else adata
     adata.obsm[adjusted_basis] = moved
     return adata if copy else None

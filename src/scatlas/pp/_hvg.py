@@ -112,7 +112,8 @@ def highly_variable_genes(
         Column of ``obs``. Genes are ranked within each batch and merged: by the number of batches
         that select them, then by mean normalised dispersion; for seurat_v3 by their median rank in
         the batches that select them, then by the number of those, for seurat_v3_paper and
-        pearson_residuals the other way round. Cells without a value belong to no batch.
+        pearson_residuals the other way round. Cells without a value belong to no batch, nor does
+        the cell of a batch of one, of which a warning tells.
     check_values
         Warn if the flavours that take counts are given other values than whole numbers from 0 on.
         The other flavours ignore it.
@@ -183,10 +184,10 @@ def highly_variable_genes(
         raise InputError("highly_variable_genes needs at least one cell, but the AnnData has none")
     if x.shape[1] == 0:
         raise InputError("highly_variable_genes needs at least one gene, but the AnnData has none")
-    codes, batches = _batches(adata, batch_key)
     names = adata.var_names
     scales = None if size_factors is None else _scales(adata, size_factors)
     cell_mask = None if scales is None else ~np.isnan(scales)
+    codes, batches = _batches(adata, batch_key, cell_mask)
     if cell_mask is not None:
         check_cells(cell_mask, codes, len(batches or []))
     if flavor in hvg_dispersion.FLAVORS:
@@ -196,7 +197,7 @@ def highly_variable_genes(
         table = hvg_table(
             _moments(adata, x, codes, scales, flavor),
             names,
-            n_batches=None if batches is None else len(batches),
+            batches=batches,
             flavor=flavor,
             n_bins=n_bins,
             n_top_genes=n_top_genes,
@@ -255,11 +256,11 @@ def _write(adata: AnnData, table: pd.DataFrame, flavor: Flavor, layer: str | Non
 
 
 def _batches(
-    adata: AnnData, batch_key: str | None
+    adata: AnnData, batch_key: str | None, cell_mask: NDArray[np.bool_] | None
 ) -> tuple[NDArray[np.int64] | None, list[Any] | None]:
     """Code of each cell's batch (cells of no batch: one past the last) and the batches in use.
 
-    Both are None without ``batch_key``.
+    Both are None without ``batch_key``. In a batch of one cell no gene varies: it is none.
     """
     import pandas as pd
 
@@ -273,6 +274,17 @@ def _batches(
     if len(batch.categories) == 0:
         msg = f"obs[{batch_key!r}] (batch_key) is empty for every cell"
         raise InputError(msg)
+    known = batch.codes >= 0 if cell_mask is None else (batch.codes >= 0) & cell_mask
+    n_cells = np.bincount(batch.codes[known], minlength=len(batch.categories))
+    if n_cells.max() == 1:
+        msg = f"each batch in obs[{batch_key!r}] (batch_key) has one cell: leave out batch_key"
+        raise InputError(msg)
+    if (single := n_cells == 1).any():
+        left_out = batch.categories[single]
+        some = ", ".join(map(str, left_out[:5]))
+        msg = f"batches of one cell rank no genes, {len(left_out)} are left out: {some}"
+        warnings.warn(msg, stacklevel=3)
+        batch = batch.remove_categories(left_out)
     codes = batch.codes.astype(np.int64)
     codes[codes < 0] = len(batch.categories)
     return codes, list(batch.categories)

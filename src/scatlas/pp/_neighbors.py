@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from scatlas import blocks, elements
+from scatlas._util.numbers import random_state_of, whole_number
 from scatlas.arrays.kinds import kind_of
 from scatlas.errors import InputError
 
@@ -120,7 +121,9 @@ def neighbors(
     weights of the graph agree to the rounding of ``exp``. The graph is written to the main memory,
     as from the CPU.
     """
-    _check_options(n_neighbors, knn=knn, method=method, transformer=transformer, recall=recall)
+    n_neighbors = whole_number(n_neighbors, "n_neighbors", least=2)  # counts the cell itself
+    random_state_of(random_state)  # before the search, whose errors are those of the metric
+    _check_options(knn=knn, method=method, transformer=transformer, recall=recall)
     if adata.n_obs < 3:
         msg = f"a neighbourhood graph needs at least 3 cells, but there are {adata.n_obs}"
         raise InputError(msg)
@@ -166,12 +169,7 @@ def neighbors(
     return adata if copy else None
 
 
-def _check_options(
-    n_neighbors: int, *, knn: bool, method: Any, transformer: Any, recall: float
-) -> None:
-    if n_neighbors < 2:
-        msg = f"n_neighbors is {n_neighbors}, but counts the cell itself: it must be at least 2"
-        raise InputError(msg)
+def _check_options(*, knn: bool, method: Any, transformer: Any, recall: float) -> None:
     if method not in {"umap", None}:
         msg = f"method {method!r} is not offered: use method='umap'"
         raise InputError(msg)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scatlas import blocks, elements, named
+from scatlas._util.numbers import whole_number
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
 
@@ -136,7 +137,8 @@ def _masks(adata: AnnData, names: list[str], genes: pd.Index, *, use_raw: bool) 
 
 
 def _ranks(percent_top: Collection[int] | None, n_genes: int) -> list[int]:
-    ns = sorted({int(n) for n in percent_top or ()})
+    given = () if percent_top is None else percent_top
+    ns = sorted({whole_number(n, "percent_top") for n in given})
     if ns and (ns[0] < 1 or ns[-1] > n_genes):
         msg = (
             f"percent_top={tuple(ns)} asks for the top {ns[-1] if ns[-1] > n_genes else ns[0]} "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from scatlas import blocks, elements, named
+from scatlas._util.numbers import as_numbers, whole_number
 from scatlas.arrays.kinds import is_dask
 from scatlas.errors import InputError
 
@@ -83,7 +84,8 @@ def sample(
     if replace and (elements.has_dask(data) if is_anndata else is_dask(data)):
         msg = "drawing with replacement needs the data in memory, not Dask: call to_memory() first"
         raise InputError(msg)
-    rng = np.random.default_rng(0 if rng is None else rng)
+    if not isinstance(rng, np.random.Generator):
+        rng = np.random.default_rng(0 if rng is None else whole_number(rng, "rng"))
     drawn = rng.choice(length, size=n, replace=replace, p=weights, shuffle=False)
     index = np.sort(drawn).astype(np.int64)
     if not is_anndata:
@@ -114,7 +116,8 @@ def _weights(
         msg = f"p={p!r} refers to an AnnData, not to an array"
         raise InputError(msg)
     else:
-        weights = np.asarray(p)
+        weights = p
+    weights = as_numbers(weights, "p")
     if weights.shape != (length,):
         msg = f"p has shape {weights.shape}, but there are {length} {side}"
         raise InputError(msg)
@@ -123,11 +126,13 @@ def _weights(
             msg = "p is False everywhere: there is nothing to draw from"
             raise InputError(msg)
         return weights / weights.sum()
-    weights = weights.astype(np.float64)
-    if not ((weights >= 0).all() and np.isclose(weights.sum(), 1, rtol=0, atol=1e-8)):
-        msg = f"probabilities p must not be negative and must sum to 1, not {weights.sum()}"
+    # As in NumPy: those in float32 sum to 1 as far as its digits go.
+    tolerance = np.sqrt(np.finfo(weights.dtype if weights.dtype.kind == "f" else float).eps)
+    wide = weights.astype(np.float64)
+    if not ((wide >= 0).all() and abs(wide.sum() - 1) <= tolerance):
+        msg = f"probabilities p must not be negative and must sum to 1, not {wide.sum()}"
         raise InputError(msg)
-    return weights
+    return wide if weights.dtype == np.float64 else wide / wide.sum()
 
 
 def _number(
@@ -142,9 +147,9 @@ def _number(
             msg = f"fraction={fraction} must lie within 0 and 1 (above 1 only with replace=True)"
             raise InputError(msg)
         n = int(fraction * length)
-    assert n is not None
+    n = whole_number(n, "n")
     available = length if weights is None else int(np.count_nonzero(weights))
-    if n < 0 or (n > available and not replace):
+    if n > available and not replace:
         msg = f"cannot draw {n} of {available} without replacement"
         raise InputError(msg)
     return n

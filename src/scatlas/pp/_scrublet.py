@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scatlas import blocks, elements
+from scatlas._util.numbers import seed_number
 from scatlas.errors import InputError
 from scatlas.matrix.scrublet import scrublet_of_counts
 
@@ -23,7 +24,7 @@ def scrublet(
     n_neighbors: int | None = None,
     threshold: float | None = None,
     n_top_genes: int | None = None,
-    random_state: int = 0,
+    random_state: int | None = 0,
     copy: bool = False,
 ) -> AnnData | None:
     """Find cells that are two read as one (doublets) by Scrublet.
@@ -61,7 +62,7 @@ def scrublet(
     n_top_genes
         Highly variable genes, of flavor seurat; by scanpy's cutoffs when left out.
     random_state
-        Seed of the doublets.
+        Seed of the doublets. None draws one.
     copy
         Return a changed copy and leave ``adata`` as it is.
 
@@ -92,6 +93,7 @@ def scrublet(
             msg = f"obs has no column {batch_key!r} (batch_key); it has {list(obs.columns)}"
             raise InputError(msg)
         labels = obs[batch_key]
+    random_state = seed_number(random_state)
     found = scrublet_of_counts(
         get_array(adata, None),
         adata.var_names,

@@ -10,6 +10,7 @@ import pandas as pd
 
 from scatlas import blocks, elements
 from scatlas._util.extras import from_extra
+from scatlas._util.numbers import whole_number
 from scatlas.errors import InputError
 from scatlas.matrix import inverted_lists
 from scatlas.matrix.components import project
@@ -109,7 +110,7 @@ def ingest(
     Reference implementation: scanpy 1.11.5, ``tools/_ingest.py``; ``docs/differences.md`` lists
     what differs.
     """
-    methods, columns = _as_list(embedding_method), _as_list(obs or ())
+    methods, columns = _as_list(embedding_method), _as_list(() if obs is None else obs)
     _check_options(methods, _as_list(labeling_method))
     _check_genes(adata, adata_ref)
     try:
@@ -184,7 +185,7 @@ def _check_options(methods: list[str], labeling: list[str]) -> None:
 
 
 def _check_genes(adata: AnnData, adata_ref: AnnData) -> None:
-    """Refuse other genes than the reference's, whose names may differ in case as in scanpy."""
+    """Refuse other genes than the reference's, and other names: GAPDH is not Gapdh."""
     for given in (adata, adata_ref):
         elements.check_not_backed(given)
     if adata.n_vars != adata_ref.n_vars:
@@ -193,12 +194,14 @@ def _check_genes(adata: AnnData, adata_ref: AnnData) -> None:
             "genes of the reference with adata[:, adata_ref.var_names]"
         )
         raise InputError(msg)
-    own, theirs = (names.var_names.str.upper().to_numpy() for names in (adata, adata_ref))
-    if other := np.flatnonzero(own != theirs).tolist():
+    own, theirs = adata.var_names, adata_ref.var_names
+    if other := np.flatnonzero(np.asarray(own != theirs)).tolist():
+        remedy = "select the genes of the reference with adata[:, adata_ref.var_names]"
+        if own.str.upper().equals(theirs.str.upper()) and not theirs.isin(own).all():
+            remedy = "set adata.var_names = adata_ref.var_names if they are the same genes"
         msg = (
-            f"gene {other[0]} of adata is {adata.var_names[other[0]]!r}, but that of adata_ref is "
-            f"{adata_ref.var_names[other[0]]!r}: select the genes of the reference with "
-            "adata[:, adata_ref.var_names]"
+            f"gene {other[0]} of adata is {own[other[0]]!r}, but that of adata_ref is "
+            f"{theirs[other[0]]!r}: {remedy}"
         )
         raise InputError(msg)
 
@@ -215,10 +218,7 @@ def _read_reference(
         )
         raise InputError(msg)
     n_neighbors = int(params["n_neighbors"])
-    k = n_neighbors if k is None else k
-    if not 1 <= k <= adata_ref.n_obs:
-        msg = f"k is {k}, but must be 1 to {adata_ref.n_obs}, the number of its cells"
-        raise InputError(msg)
+    k = whole_number(n_neighbors if k is None else k, "k", least=1, most=adata_ref.n_obs)
     use_rep, n_pcs = params.get("use_rep"), params.get("n_pcs")
     name = elements.representation_name(adata_ref, use_rep, n_pcs)
     umap = _read_map(adata_ref) if "umap" in methods else None

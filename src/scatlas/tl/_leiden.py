@@ -14,6 +14,7 @@ from natsort import natsorted
 
 from scatlas import blocks, elements
 from scatlas._util.extras import from_extra
+from scatlas._util.numbers import check_positive, random_state_of, seed_number, whole_number
 from scatlas.errors import InputError
 from scatlas.matrix import communities
 from scatlas.tl._graph import graph, works_on_gpu
@@ -110,6 +111,10 @@ def leiden(
     1e-5 of the modularity.
     """
     _check_flavor(flavor, directed=directed, partition_type=partition_type)
+    if resolution is not None:
+        check_positive(resolution, "resolution")
+    random_state = seed_number(random_state)
+    n_iterations = whole_number(n_iterations, "n_iterations", least=-1)
     adata = adata.copy() if copy else adata
     put: Callable[[Any], Any] = np.asarray
     if adjacency is None:
@@ -119,7 +124,13 @@ def leiden(
 
             logger.info("Leiden of %d cells: on the GPU", adjacency.shape[0])
             put = to_gpu
-    adjacency = blocks.sum_repeats(adjacency.tocsr())
+    adjacency = blocks.sum_repeats(_checked(adjacency, adata.n_obs))
+    if use_weights and partition_type is None and adjacency.data.min(initial=0) < 0:
+        msg = (
+            "the graph has weights below 0, of which modularity has no meaning: take them out, or "
+            "pass a partition_type of leidenalg that allows them"
+        )
+        raise InputError(msg)
     chosen = None
     if restrict_to is not None:
         chosen = _restriction_mask(adata, *restrict_to)
@@ -245,6 +256,20 @@ def _find_graph(
     return adata.obsp[obsp], None
 
 
+def _checked(adjacency: Any, n_cells: int) -> sp.csr_matrix:
+    """CSR of a graph, which may be dense."""
+    import scipy.sparse as sp
+
+    found = sp.csr_matrix(blocks.on_host(adjacency))
+    if found.shape != (n_cells, n_cells):
+        msg = (
+            f"the graph has shape {found.shape}, but there are {n_cells} cells: give a matrix of "
+            "cells x cells"
+        )
+        raise InputError(msg)
+    return found
+
+
 def _by_size(labels: np.ndarray) -> np.ndarray:
     """Clusters renumbered by size, the largest first, those of equal size by their first cell."""
     _, first, label, sizes = np.unique(
@@ -298,10 +323,7 @@ class _SeededNumbers:
     """
 
     def __init__(self, seed: int) -> None:
-        with from_extra():
-            from sklearn.utils import check_random_state
-
-        self._state = check_random_state(seed)
+        self._state = random_state_of(seed)
         self.random = self._state.random_sample
         self.gauss = self._state.normal
 

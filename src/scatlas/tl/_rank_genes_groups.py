@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from scatlas import blocks, elements, named
+from scatlas._util.numbers import whole_number
 from scatlas.elements import check_array
 from scatlas.errors import InputError
 from scatlas.kernels.moments.group_sums_cpu import SumKinds
@@ -151,9 +152,8 @@ def rank_genes_groups(
     if kwds and method != "logreg":
         msg = f"{next(iter(kwds))!r} is no option of method={method!r}"
         raise InputError(msg)
-    if n_genes is not None and n_genes < 1:
-        msg = f"n_genes={n_genes} must be 1 or more"
-        raise InputError(msg)
+    if n_genes is not None:
+        n_genes = whole_number(n_genes, "n_genes", least=1)
     elements.check_not_backed(adata)
     use_raw = adata.raw is not None if use_raw is None else use_raw
     x = elements.get_matrix(adata, layer=layer, use_raw=use_raw, all_floats=method != "logreg")

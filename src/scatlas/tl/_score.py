@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from scatlas import blocks, elements
+from scatlas._util.numbers import random_state_of, whole_number
 from scatlas.elements import check_array
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
@@ -186,9 +187,7 @@ def _scores(
     -------
     float64 ``[n_cells]`` for each set.
     """
-    if n_bins < 2:
-        msg = f"n_bins={n_bins} must be at least 2"
-        raise InputError(msg)
+    n_bins = whole_number(n_bins, "n_bins", least=2)
     if use_raw is None:
         use_raw = layer is None and adata.raw is not None
     x = elements.as_rows(
@@ -200,17 +199,16 @@ def _scores(
     if not names.is_unique:
         raise InputError("names of genes occur twice: call adata.var_names_make_unique() first")
     pool = _positions(gene_pool, names)
-    wanted = [(_find_genes(request.genes, names), request.ctrl_size) for request in requests]
+    wanted = [
+        (_find_genes(request.genes, names), whole_number(request.ctrl_size, "ctrl_size"))
+        for request in requests
+    ]
     means = _means_of_genes(x)
     masks = []
     for genes, ctrl_size in wanted:
         binned = _bins(means, names, pool, genes, n_bins)
         # The same seed for each set, as in scanpy, so that the random numbers are the same.
-        state = (
-            random_state
-            if isinstance(random_state, np.random.RandomState)
-            else np.random.RandomState(random_state)
-        )
+        state = random_state_of(random_state)
         control = _control_genes(*binned, genes, ctrl_as_ref, ctrl_size, state)
         logger.info("%d control genes for %d genes", control.size, genes.size)
         masks += [_mask(genes, names.size), _mask(control, names.size)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import numbers
 import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,6 +11,7 @@ import numpy as np
 
 from scatlas import blocks, named
 from scatlas._util.extras import from_extra
+from scatlas._util.numbers import check_positive, random_state_of, whole_number
 from scatlas.compute.threads import blas_on_one_thread
 from scatlas.elements import get_host_representation
 from scatlas.errors import InputError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _INT32 = np.iinfo(np.int32)
+_SHAPE = ("min_dist", "spread", "alpha", "gamma")
 
 
 @blocks.passes(1, "only when the graph falls into many parts, and X_pca (or X) is a Dask array")
@@ -124,21 +125,20 @@ def umap(
     On the GPU the start and a round are the CPU's to rounding, which the next rounds amplify: the
     picture differs in its details, and is the same on every run.
     """
-    with from_extra():
-        from sklearn.utils import check_random_state
-
     if method not in {"umap", "umap-learn"}:
         msg = f"method {method!r} is not offered: use method='umap' or 'umap-learn'"
         raise InputError(msg)
-    if not (isinstance(negative_sample_rate, numbers.Integral) and negative_sample_rate >= 0):
-        msg = f"negative_sample_rate is {negative_sample_rate!r}: use a whole number, at least 0"
-        raise InputError(msg)
+    negative_sample_rate = whole_number(negative_sample_rate, "negative_sample_rate")
+    n_components = whole_number(n_components, "n_components", least=1)
+    for name, value in zip(_SHAPE, (min_dist, spread, alpha, gamma), strict=True):
+        check_positive(value, name)
+    state = random_state_of(random_state)
     adata = adata.copy() if copy else adata
     weights, params = graph(adata, neighbors_key)
     init = _initial(adata, init_pos, n_components)
     if a is None or b is None:
         a, b = _curve(spread, min_dist)
-    rounds = _rounds(adata.n_obs) if maxiter is None else maxiter
+    rounds = _rounds(adata.n_obs) if maxiter is None else whole_number(maxiter, "maxiter")
     edges = _edges(weights, rounds)
     curve = float(a), float(b)
     options: dict[str, Any] = {
@@ -147,7 +147,6 @@ def umap(
         "alpha": alpha,
         "n_epochs": rounds,
     }
-    state = check_random_state(random_state)
 
     def cells() -> np.ndarray | sp.csr_matrix:
         return get_host_representation(

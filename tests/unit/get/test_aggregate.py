@@ -300,6 +300,14 @@ def test_duplicate_names_of_groups_are_numbered():
     assert sa.get.aggregate(adata, ["a", "b"], "sum").obs_names.tolist() == ["x_y_z", "x_y_z-1"]
 
 
+def test_groups_may_have_the_name_of_the_sizes(counts, make_adata, caplog):
+    adata = make_adata(counts)
+    adata.obs["n_obs_aggregated"] = pd.Categorical(np.arange(adata.n_obs) % 3)
+    found = sa.get.aggregate(adata, "n_obs_aggregated", "sum")
+    assert found.obs["n_obs_aggregated"].tolist() == [0, 1, 2]
+    assert "no sizes of the groups" in caplog.text
+
+
 def test_many_columns_of_many_categories():
     """2**72 combinations, more than an int64 can number."""
     n = 512

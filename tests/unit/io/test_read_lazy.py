@@ -13,6 +13,7 @@ from pathlib import Path
 
 import anndata as ad
 import dask
+import dask.array as da
 import h5py
 import numpy as np
 import pandas as pd
@@ -194,6 +195,70 @@ def test_layers_mappings_and_uns(tmp_path):
     np.testing.assert_array_equal(lazy.obsm["large"].compute(), adata.obsm["large"])
     assert (lazy.obsp["graph"] != adata.obsp["graph"]).nnz == 0
     assert lazy.uns["about"]["a"] == 1
+
+
+def example_with_raw(kind: type) -> ad.AnnData:
+    whole = example(60, 12)
+    whole.X = kind(whole.X)
+    whole.varm["loadings"] = np.arange(24.0).reshape(12, 2)
+    adata = whole[:, 3:8].copy()
+    adata.raw = whole
+    return adata
+
+
+@pytest.mark.parametrize("layout", ["none", "zarr2", "zarr3"])
+@pytest.mark.parametrize("kind", [sp.csr_matrix, sp.csc_matrix, sp.csr_matrix.toarray])
+def test_raw_stays_on_disk(tmp_path, layout, kind):
+    adata = example_with_raw(kind)
+    lazy = sa.read_lazy(write(adata, tmp_path, layout), block_budget="10kB")
+    assert isinstance(lazy.raw.X, da.Array)
+    assert lazy.raw.X.numblocks[0] > 1
+    filtered, wanted = lazy.copy(), adata.copy()
+    sa.pp.filter_cells(filtered, min_genes=1)
+    sa.pp.filter_cells(wanted, min_genes=1)
+    assert wanted.n_obs < adata.n_obs
+    assert isinstance(filtered.raw.X, da.Array)
+    (tmp_path / "again").mkdir()
+    again = reference(write(lazy, tmp_path / "again", layout))
+    for found, raw in [
+        *((lazy.to_memory().raw, adata.raw), (again.raw, adata.raw)),
+        (filtered.to_memory().raw, wanted.raw),
+    ]:
+        assert abs(found.X - sp.csr_matrix(raw.X)).sum() == 0
+        pd.testing.assert_frame_equal(found.var, raw.var)
+        np.testing.assert_array_equal(found.varm["loadings"], raw.varm["loadings"])
+
+
+def test_raw_of_old_files_and_raw_that_is_empty(tmp_path):
+    adata = example_with_raw(sp.csr_matrix)
+    path = write(adata, tmp_path, "none")
+    with h5py.File(path, "r+") as file:
+        for name in ("X", "var", "varm"):
+            file.move(f"raw/{name}", f"raw.{name}")
+        del file["raw"]
+    assert (sa.read_lazy(path).raw.X.compute() != adata.raw.X).nnz == 0
+    path = write(example(9, 4), tmp_path, "gzip")
+    with h5py.File(path, "r+") as file:
+        file["raw"] = h5py.Empty("f4")
+        file["raw"].attrs["encoding-type"] = "null"
+        file["raw"].attrs["encoding-version"] = "0.1.0"
+    assert sa.read_lazy(path).raw is None
+
+
+@pytest.mark.parametrize("base", [None, 2.0])
+def test_functions_take_the_same_raw_as_in_memory(tmp_path, base):
+    """Also where the base of the logarithm is the natural one, which h5ad leaves out."""
+    adata = example_with_raw(sp.csr_matrix)
+    adata.uns["log1p"] = {"base": base}
+    lazy = sa.read_lazy(write(adata, tmp_path, "none"), block_budget="1kB")
+    for each in (adata, lazy):
+        sa.tl.rank_genes_groups(each, "line")
+        sa.tl.score_genes(each, ["g0", "g11"], n_bins=3, ctrl_size=2)
+    ranked, wanted = (each.uns["rank_genes_groups"] for each in (lazy, adata))
+    assert ranked["params"]["use_raw"]
+    for name in ("names", "logfoldchanges"):
+        np.testing.assert_array_equal(ranked[name], wanted[name])
+    np.testing.assert_array_equal(lazy.obs["score"], adata.obs["score"])
 
 
 def test_no_x(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -100,6 +101,32 @@ def test_each_way(monkeypatch, taken, n_cells, n_genes, no_memory, way, kind, ze
     np.testing.assert_allclose(found.variance, variance, rtol=1e-11)
     np.testing.assert_allclose(found.variance_ratio, ratio, rtol=1e-11)
     np.testing.assert_allclose(found.mean, dense.mean(axis=0, dtype=np.float64), rtol=1e-13)
+
+
+@pytest.mark.parametrize("n_shifted", [3, 600])
+@pytest.mark.parametrize("kind", ["csr", "dense", "lazy"])
+@pytest.mark.parametrize(
+    ("n_cells", "no_memory", "way"),
+    [(80, False, "_from_cells"), (300, True, "_from_products"), (700, False, "_from_genes")],
+)
+def test_means_far_above_the_spread_cost_no_digits(
+    monkeypatch, taken, n_cells, no_memory, way, kind, n_shifted
+):
+    monkeypatch.setattr(array_components, "_FEW_GENES", 300)
+    if no_memory:
+        monkeypatch.setattr(array_components, "_SMALL_GRAM", 0)
+        monkeypatch.setattr(array_components, "_BYTES_PER_VALUE", 0)
+    dense = cells(n_cells, 600).astype(np.float64)
+    dense[:, :n_shifted] += 1e7
+    x = {"csr": sp.csr_matrix, "dense": np.asarray, "lazy": da.from_array}[kind](dense)
+    x = x.rechunk((100, -1)) if kind == "lazy" else x
+    found = array_components.array_components(x, N_COMPS)
+    assert taken == ["_from_genes" if kind == "lazy" else way]
+    PCs, variance, ratio = reference(dense, N_COMPS)
+    np.testing.assert_allclose(found.PCs, PCs, atol=1e-8)
+    np.testing.assert_allclose(found.variance, variance, rtol=1e-9)
+    np.testing.assert_allclose(found.variance_ratio, ratio, rtol=1e-9)
+    np.testing.assert_allclose(found.mean, dense.mean(axis=0), rtol=1e-13)
 
 
 def test_fewer_cells_than_components_have_directions():

@@ -293,6 +293,8 @@ def test_leiden_takes_other_graphs(graph: ad.AnnData) -> None:
         {"obsp": "mine"},
         {"neighbors_key": "neighbors"},
         {"adjacency": sp.csc_array(adata.obsp["mine"])},
+        {"adjacency": adata.obsp["mine"].toarray()},
+        {"n_iterations": -1.0, "random_state": np.int64(0)},
     ):
         assert list(tl.leiden(adata, **options, copy=True).obs["leiden"]) == want
 
@@ -300,14 +302,16 @@ def test_leiden_takes_other_graphs(graph: ad.AnnData) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_neighbors": 1}, "at least 2"),
+        ({"n_neighbors": 1}, "n_neighbors=1 .* whole number from 2 on"),
         ({"method": "gauss"}, "method='umap'"),
         ({"knn": False}, "knn=True"),
         ({"transformer": "rapids"}, "'pynndescent'"),
         ({"transformer": "ivf", "metric": "manhattan"}, "leave transformer out"),
         ({"recall": 1.2}, "at most 1"),
         ({"use_rep": "X_other"}, "no 'X_other' in obsm"),
-        ({"n_pcs": 13}, "lower n_pcs"),
+        ({"n_pcs": 13}, "n_pcs=13 .* from 1 to 12"),
+        ({"n_neighbors": 5.5}, "n_neighbors=5.5 is not possible: give a whole number"),
+        ({"transformer": "pynndescent", "random_state": -1}, "random_state=-1 is not possible"),
     ],
 )
 def test_neighbors_errors(options: dict, message: str) -> None:
@@ -378,7 +382,11 @@ def test_inverted_lists_do_not_depend_on_blocks(block_loads) -> None:
     ("options", "message"),
     [
         ({"method": "rapids"}, "method='umap' or 'umap-learn'"),
-        ({"negative_sample_rate": 2.5}, "a whole number, at least 0"),
+        ({"negative_sample_rate": 2.5}, "a whole number from 0 on"),
+        ({"n_components": 0}, "n_components=0 is not possible: give a whole number from 1 on"),
+        ({"maxiter": -1}, "maxiter=-1"),
+        ({"min_dist": np.nan}, "min_dist=nan is not possible: give a finite number from 0 on"),
+        ({"random_state": "0"}, "random_state='0' is not possible"),
         ({"init_pos": "paga"}, "neither 'spectral', 'random' nor a key"),
         ({"init_pos": np.zeros((3, 2))}, "cells x n_components"),
         ({"neighbors_key": "other"}, r"run sa\.pp\.neighbors first"),
@@ -400,6 +408,11 @@ def test_umap_errors(graph: ad.AnnData, options: dict, message: str) -> None:
         ({"obsp": "mine"}, "no 'mine' in obsp"),
         ({"obsp": "distances", "neighbors_key": "neighbors"}, "pass one of them"),
         ({"neighbors_key": "other"}, r"run sa\.pp\.neighbors first"),
+        ({"flavor": "rounds", "resolution": np.nan}, "resolution=nan is not possible"),
+        ({"resolution": "1"}, "resolution='1' is not possible: give a finite number from 0 on"),
+        ({"random_state": -1}, "random_state=-1 is not possible"),
+        ({"adjacency": np.eye(3)}, r"shape \(3, 3\), but there are"),
+        ({"adjacency": sp.eye(300, format="csr") * -1}, "weights below 0"),
         ({"restrict_to": ("blobs", ["0"])}, "which obs does not have"),
         ({"restrict_to": ("blob", ["0", "9"])}, "'9', which is not in"),
     ],

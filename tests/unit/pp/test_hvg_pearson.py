@@ -280,7 +280,7 @@ def test_errors(counts, make_adata):
     refused("no gene is expressed in min_cells=201", min_cells=201)
     refused("at least one cell", counts[:0])
     refused("all cells are empty", sp.csr_matrix((3, 90), dtype=np.int32))
-    odd = np.where(np.arange(200) == 3, "x", "y")
+    odd = np.where(np.isin(np.arange(200), (3, 4)), "x", "y")
     emptied = sp.csr_matrix(counts.toarray() * (odd == "y")[:, None])
     refused("all cells of batch 'x' are empty", emptied, odd=odd, batch_key="odd")
     refused("total below 0", -counts, check_values=False)

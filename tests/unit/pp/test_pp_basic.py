@@ -680,7 +680,7 @@ def test_sample_with_replacement_is_for_memory(
         ({"fraction": 1.5}, "within 0 and 1"),
         ({"fraction": -0.5, "replace": True}, "within 0 and 1"),
         ({"n": 61}, "cannot draw 61 of 60"),
-        ({"n": -1}, "cannot draw -1"),
+        ({"n": -1}, "n=-1 is not possible"),
         ({"n": 3, "axis": "cells"}, "axis must be"),
         ({"n": 3, "p": "nowhere"}, "no column .nowhere."),
         ({"n": 3, "p": np.ones(4)}, r"shape \(4,\)"),

@@ -175,6 +175,58 @@ def test_hvg_of_batches_keeps_the_genes_it_names_in_any_order_of_names(logged, m
     assert adata.var_names.equals(table.index[table["highly_variable"]])
 
 
+@pytest.mark.parametrize(
+    "flavor", ["seurat", "cell_ranger", "seurat_v3", "seurat_v3_paper", "pearson_residuals"]
+)
+@pytest.mark.parametrize("masked", [False, True])
+def test_hvg_leaves_out_batches_of_one_cell(counts_of_batches, flavor, masked):
+    """Also those of which the size factors leave one cell."""
+    adata = counts_of_batches
+    options = {"flavor": flavor, "n_top_genes": 30, "inplace": False, "batch_key": "donor"}
+    if masked:
+        adata.obs["factor"] = np.where(adata.obs["donor"].isin(["pair"]), np.nan, 1.0)
+        adata.obs.loc[adata.obs_names[1], ["donor", "factor"]] = ["lonely", np.nan]
+        options["size_factors"] = "factor"
+    else:
+        adata.obs.loc[adata.obs_names[1:3], "donor"] = "x"
+    with pytest.warns(
+        UserWarning, match="batches of one cell rank no genes, 1 are left out: lonely"
+    ):
+        found = highly_variable_genes(adata, **options)
+    adata.obs["donor"] = adata.obs["donor"].cat.remove_categories("lonely")
+    pd.testing.assert_frame_equal(found, highly_variable_genes(adata, **options))
+    adata.obs["donor"] = [f"d{i}" for i in range(90)]
+    with pytest.raises(InputError, match=r"each batch in obs.'donor'.*: leave out batch_key"):
+        highly_variable_genes(adata, **options)
+
+
+@pytest.mark.parametrize(
+    ("flavor", "message"),
+    [
+        ("seurat", "batch 'pair': no gene has a normalised dispersion"),
+        ("cell_ranger", "batch 'pair': .*same mean: choose flavor='seurat'"),
+        ("seurat_v3", "0 genes vary in batch 'pair'.*: give cells that differ"),
+    ],
+)
+def test_hvg_names_the_batch_that_cannot_be_ranked(counts_of_batches, flavor, message):
+    adata = counts_of_batches[1:].copy()
+    adata.X = sp.vstack([adata.X[[0, 0]], adata.X[2:]], "csr")
+    with pytest.raises(InputError, match=message):
+        highly_variable_genes(adata, flavor=flavor, n_top_genes=30, batch_key="donor")
+
+
+@pytest.fixture
+def counts_of_batches() -> ad.AnnData:
+    """A batch of one cell, one of two, and two of many."""
+    rng = np.random.default_rng(3)
+    x = rng.poisson(rng.gamma(1.0, 4.0, 300), (90, 300)).astype(np.float32)
+    donors = ["lonely", "pair", "pair", *["x"] * 43, *["y"] * 44]
+    return ad.AnnData(
+        sp.csr_matrix(x),
+        obs=pd.DataFrame({"donor": pd.Categorical(donors)}, [f"c{i}" for i in range(90)]),
+    )
+
+
 def test_hvg_errors(logged, make_adata):
     adata = make_adata(logged)
     with pytest.raises(InputError, match=r"mvp.*seurat, cell_ranger, seurat_v3"):
@@ -197,10 +249,10 @@ def test_hvg_errors(logged, make_adata):
     adata.obs["none"] = pd.Categorical([None] * 61, categories=["a"])
     with pytest.raises(InputError, match="empty for every cell"):
         highly_variable_genes(adata, batch_key="none")
-    adata.obs["odd"] = ["lonely"] + ["many"] * 60
+    adata.obs["odd"] = ["small"] * 2 + ["many"] * 59
     empty = adata.copy()
-    empty.X = sp.diags((np.arange(61) > 0).astype(np.float32)) @ empty.X
-    with pytest.raises(InputError, match="batch has no expressed gene"):
+    empty.X = sp.diags((np.arange(61) > 1).astype(np.float32)) @ empty.X
+    with pytest.raises(InputError, match="batch 'small': no gene is expressed"):
         highly_variable_genes(empty, batch_key="odd")
     for bad, column in ((np.nan, 3), (200.0, 8)):
         x = logged.toarray()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
@@ -82,6 +83,62 @@ def test_no_scale_follows_from_sums_of_nothing(reals):
             total.add(cells)
         with pytest.raises(InputError, match=message):
             GeneScale.from_stats(total.result(), zero_center=True, max_value=None)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda a: sa.pp.highly_variable_genes(a, n_top_genes=2.5), "n_top_genes=2.5 is not"),
+        (lambda a: sa.pp.highly_variable_genes(a, n_bins=None), "n_bins=None is not possible"),
+        (lambda a: sa.pp.pca(a, n_comps="5"), "n_comps='5' is not possible"),
+        (lambda a: sa.pp.scrublet(a, n_prin_comps=0), "n_prin_comps=0 .* whole number from 1 on"),
+        (lambda a: sa.pp.scrublet(a, random_state=-1), "random_state=-1 .* from 0 to 4294967295"),
+        (lambda a: sa.pp.sample(a, n=2.5), "n=2.5 is not possible"),
+        (lambda a: sa.pp.sample(a, n=2, rng=-1), "rng=-1 is not possible"),
+        (lambda a: sa.tl.score_genes(a, ["MT-gene2"], ctrl_size=-1), "ctrl_size=-1 is not"),
+        (lambda a: sa.pp.sample(a, n=2, p=["x"] * N_CELLS), "p holds values .*: give numbers"),
+        (lambda a: sa.pp.calculate_qc_metrics(a, percent_top=[2.5]), "percent_top=2.5 is not"),
+        (lambda a: sa.tl.score_genes(a, ["MT-gene2"], n_bins=np.inf), "n_bins=inf is not"),
+        (lambda a: sa.tl.rank_genes_groups(a, "batch", n_genes=np.nan), "n_genes=nan is not"),
+        (lambda a: sa.pp.downsample_counts(a, 5, random_state=0.5), "random_state=0.5 is not"),
+        (
+            lambda a: sa.pp.normalize_total(
+                a, counts_per_cell=np.array([pd.Timestamp(0)] * N_CELLS)
+            ),
+            "counts_per_cell holds values of type object that are no numbers: give numbers",
+        ),
+    ],
+)
+def test_arguments_that_are_no_numbers(make_adata, reals, call, message):
+    with pytest.raises(InputError, match=message):
+        call(make_adata(reals))
+
+
+def test_whole_numbers_and_probabilities_of_other_types(make_adata, reals):
+    """As R, JSON and NumPy have them."""
+    adata, same = make_adata(reals), make_adata(reals)
+    sa.pp.normalize_total(adata, counts_per_cell=np.arange(1, N_CELLS + 1).astype(object))
+    sa.pp.normalize_total(same, counts_per_cell=np.arange(1, N_CELLS + 1))
+    np.testing.assert_array_equal(adata.X, same.X)
+    wanted = sa.pp.highly_variable_genes(adata, n_top_genes=5, inplace=False)
+    for n, top, array in ((5.0, (2.0, 5), tuple), (np.int8(5), (2, 5), np.array)):
+        table = sa.pp.highly_variable_genes(adata, n_top_genes=n, inplace=False)
+        pd.testing.assert_frame_equal(table, wanted)
+        obs, _ = sa.pp.calculate_qc_metrics(adata, percent_top=array(top))
+        assert "pct_counts_in_top_5_genes" in obs
+    p = np.random.default_rng(0).random(100_003).astype(np.float32)
+    p /= p.sum()
+    assert abs(p.sum(dtype=np.float64) - 1) > 1e-8
+    assert sa.pp.sample(sparse.csr_matrix((p.size, 2)), n=5, p=p)[0].shape == (5, 2)
+    with pytest.raises(InputError, match="must sum to 1"):
+        sa.pp.sample(sparse.csr_matrix((p.size, 2)), n=5, p=p * 1.01)
+
+
+def test_harmony_names_the_components_that_are_cut(make_adata, reals):
+    adata = make_adata(reals)
+    adata.obsm["X_pca"] = da.from_array(reals[:, :6], chunks=(10, 3))
+    with pytest.raises(InputError, match=r"adata.obsm\['X_pca'\] = adata.obsm\['X_pca'\].rechunk"):
+        sa.pp.harmony_integrate(adata, "batch")
 
 
 def test_harmony_of_sparse_components_is_refused():

@@ -129,6 +129,18 @@ def _rename_gene(reference: ad.AnnData, adata: ad.AnnData) -> None:
     adata.var_names = [*adata.var_names[:7], "TP53", *adata.var_names[8:]]
 
 
+def _change_case(reference: ad.AnnData, adata: ad.AnnData) -> None:
+    adata.var_names, reference.var_names = (
+        [*names, *adata.var_names[2:]] for names in (["GAPDH", "ACTB"], ["Gapdh", "Actb"])
+    )
+
+
+def _swap_case(reference: ad.AnnData, adata: ad.AnnData) -> None:
+    adata.var_names, reference.var_names = (
+        [*names, *adata.var_names[2:]] for names in (["GAPDH", "Gapdh"], ["Gapdh", "GAPDH"])
+    )
+
+
 def _scale_reference(reference: ad.AnnData, adata: ad.AnnData) -> None:
     reference.X = reference.X * np.float32(1.1)
 
@@ -144,10 +156,12 @@ def _put_nan(reference: ad.AnnData, adata: ad.AnnData) -> None:
         (_without("uns", "neighbors"), {}, r"adata_ref: no neighbourhood graph in uns"),
         (_without("obsm", "X_umap"), {}, r"adata_ref: no obsm\['X_umap'\] with uns\['umap'\]"),
         (_rename_gene, {}, "gene 7 of adata is 'TP53', but that of adata_ref is '7'"),
+        (_change_case, {}, "gene 0 of adata is 'GAPDH'.* is 'Gapdh': set adata.var_names = "),
+        (_swap_case, {}, r"gene 0 of adata is 'GAPDH'.*: select the genes .* adata\[:, adata_ref"),
         (_scale_reference, {}, r"adata_ref: obsm\['X_pca'\] is not the projection of its X"),
         (_put_nan, {}, "'X_pca' holds values that are not finite"),
         (None, {"obs": "drug"}, r"adata_ref: obs has no column 'drug' \(obs\); it has group, num"),
-        (None, {"k": 301}, "adata_ref: k is 301, but must be 1 to 300"),
+        (None, {"k": 301}, "adata_ref: k=301 is not possible: .* from 1 to 300"),
         (None, {"embedding_method": "tsne"}, "embedding_method 'tsne' is not offered"),
         (None, {"labeling_method": "svm"}, "labeling_method 'svm' is not offered: use 'knn'"),
     ],

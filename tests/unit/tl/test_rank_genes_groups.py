@@ -495,7 +495,7 @@ def test_values_that_are_no_categories(values, names, counts, make_adata):
         ({"groupby": "twice"}, "both written '1'"),
         ({"method": "anova"}, "method='anova' is unknown: use t-test, "),
         ({"corr_method": "holm"}, "corr_method='holm' is unknown"),
-        ({"n_genes": 0}, "n_genes=0 must be"),
+        ({"n_genes": 0}, "n_genes=0 is not possible"),
         ({"C": 2.0}, "'C' is no option of method='t-test'"),
         ({"layer": "nope"}, "layers has no 'nope'"),
         ({"use_raw": True}, "raw is empty"),

@@ -162,7 +162,7 @@ def test_errors(values, make_adata):
     refused("none of the genes to score by exists", genes=[])
     refused("none of the genes of gene_pool", gene_pool=["nobody"])
     refused(r"not in gene_pool.*\['gene41'\]", gene_pool=[f"gene{i}" for i in range(40)])
-    refused("n_bins=1 must be at least 2", n_bins=1)
+    refused("n_bins=1 is not possible: give a whole number from 2 on", n_bins=1)
     refused("no control genes .*: try ctrl_as_ref=False, or a larger gene_pool", ctrl_size=0)
     refused(
         "of the 50 to score by: try a larger gene_pool",

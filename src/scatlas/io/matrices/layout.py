@@ -158,10 +158,12 @@ class StoredMatrix:
         name = self.path.rstrip("/").rpartition("/")[2] if "://" in self.path else self.path
         target = f"{name.removesuffix('.' + suffix)}.csr.{suffix}"
         holder = f"a.layers[{self.key.split('/', 1)[1]!r}]" if self.key[0] == "l" else "a.X"
-        raw = ".raw.to_adata()" if self.key == "raw/X" else ""
+        before = after = ""
+        if self.key.startswith("raw"):
+            holder, before, after = "r.X", "r = a.raw.to_adata(); ", "a.raw = r; "
         code = (
-            f"import anndata, scipy.sparse; a = anndata.read_{suffix}({name!r}){raw}; "
-            f"{holder} = scipy.sparse.csr_matrix({holder}); a.write_{suffix}({target!r})"
+            f"import anndata, scipy.sparse; a = anndata.read_{suffix}({name!r}); {before}"
+            f"{holder} = scipy.sparse.csr_matrix({holder}); {after}a.write_{suffix}({target!r})"
         )
         return f'python -c "{code}"'
 

@@ -59,15 +59,15 @@ def read_lazy(path: Path | str, *, block_budget: str | int = "256MB") -> anndata
     -------
     ``AnnData`` with
 
-    - ``X`` and ``layers``: Dask arrays [cells x genes], cut along the cells. Blocks of a sparse
-      matrix are ``scipy.sparse.csr_matrix`` with the values' type as stored and int32 indices
-      (int64 when a block needs them); blocks of a dense matrix are ``numpy.ndarray``. A CSC
-      matrix that fits the budget is converted. X is None when the file has none.
-    - ``obs``, ``var``, ``uns``: in memory.
-    - ``obsm``, ``varm``, ``obsp``, ``varp``: in memory, but dense arrays larger than the budget
-      are Dask arrays too.
+    - ``X``, ``layers`` and ``raw.X``: Dask arrays [cells x genes], cut along the cells. Blocks of a
+      sparse matrix are ``scipy.sparse.csr_matrix`` with the values' type as stored and int32
+      indices (int64 when a block needs them); blocks of a dense matrix are ``numpy.ndarray``. A
+      CSC matrix that fits the budget is converted. X and raw are None when the file has none.
+    - ``obs``, ``var``, ``uns``, ``raw.var``: in memory.
+    - ``obsm``, ``varm``, ``obsp``, ``varp``, ``raw.varm``: in memory, but dense arrays larger than
+      the budget are Dask arrays too.
 
-    ``raw`` is left out. Each block opens the file for itself, so the arrays can be computed by
+    Each block opens the file for itself, so the arrays can be computed by
     threads, processes or a cluster that sees the same path, and names in the graph depend on the
     path, its time and its size (of a Zarr store, those of every file): equal calls give equal
     names.
@@ -103,10 +103,8 @@ def read_lazy(path: Path | str, *, block_budget: str | int = "256MB") -> anndata
             for name in sorted(root.get("layers", {}))
         }
         for group in _MAPPINGS:
-            parts[group] = {
-                name: _small_or_lazy(store, root, f"{group}/{name}", budget)
-                for name in sorted(root.get(group, {}))
-            }
+            parts[group] = _mapping(store, root, group, budget)
+        parts["raw"] = _raw(store, root, shape[0], budget)
     return anndata.AnnData(**parts)
 
 
@@ -239,6 +237,22 @@ def _present(root: StoredGroup, key: str) -> bool:
     return key in root and root[key].attrs.get("encoding-type") != "null"
 
 
+def _raw(store: Store, root: StoredGroup, n_cells: int, budget: int) -> dict[str, Any] | None:
+    """Parts of ``raw``, X left on disk; None without X. Old files have dots in their names."""
+    if "raw.X" in root:
+        x, var, varm = "raw.X", "raw.var", "raw.varm"
+    elif _present(root, "raw") and _present(root, "raw/X"):
+        x, var, varm = "raw/X", "raw/var", "raw/varm"
+    else:
+        return None
+    shape = n_cells, Table.open(store.path, root, var).n_rows
+    return {
+        "X": _matrix(store, root, x, shape, budget),
+        "var": read_element(store.path, root, var),
+        "varm": _mapping(store, root, varm, budget),
+    }
+
+
 def _matrix(
     store: Store,
     root: StoredGroup,
@@ -288,6 +302,11 @@ def _array(
     chunks = (tuple(stop - first for first, stop in blocks), (matrix.shape[1],))
     layers = HighLevelGraph.from_collections(name, graph, dependencies=[])
     return da.Array(layers, name, chunks=chunks, meta=meta, dtype=matrix.dtype)
+
+
+def _mapping(store: Store, root: StoredGroup, group: str, budget: int) -> dict[str, Any]:
+    names = sorted(root.get(group, {}))
+    return {name: _small_or_lazy(store, root, f"{group}/{name}", budget) for name in names}
 
 
 def _small_or_lazy(store: Store, root: StoredGroup, key: str, budget: int) -> Any:

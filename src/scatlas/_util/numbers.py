@@ -1,0 +1,61 @@
+"""Numbers that a user passes: whole ones, seeds, and one per cell."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scatlas.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def whole_number(value: Any, name: str, *, least: int = 0, most: int | None = None) -> int:
+    """A whole number within bounds, as an int; 20.0, as R and JSON write it, is one."""
+    try:
+        n = int(value)
+        if n == value and least <= n and (most is None or n <= most):
+            return n
+    except (TypeError, ValueError, OverflowError):
+        pass
+    upper = "on" if most is None else f"to {most}"
+    msg = f"{name}={value!r} is not possible: give a whole number from {least} {upper}"
+    raise InputError(msg)
+
+
+def check_positive(value: Any, name: str) -> None:
+    """Refuse anything but a finite number from 0 on."""
+    if not (isinstance(value, Real) and 0 <= float(value) < np.inf):
+        msg = f"{name}={value!r} is not possible: give a finite number from 0 on"
+        raise InputError(msg)
+
+
+def seed_number(seed: int | np.random.RandomState | None) -> int:
+    """A seed as an int, drawn where it is None or has random numbers itself."""
+    if seed is None or isinstance(seed, np.random.RandomState):
+        return int((seed or np.random.RandomState()).randint(2**31))
+    return whole_number(seed, "random_state", most=2**32 - 1)
+
+
+def random_state_of(seed: int | np.random.RandomState | None) -> np.random.RandomState:
+    """Random numbers of a seed; None draws one."""
+    if isinstance(seed, np.random.RandomState):
+        return seed
+    return np.random.RandomState(seed_number(seed))
+
+
+def as_numbers(values: Any, name: str) -> NDArray[Any]:
+    """Array of numbers, float64 for numbers that are Python objects."""
+    found = np.asarray(values)
+    if found.dtype.kind in "biuf":
+        return found
+    try:
+        if found.dtype.kind == "O" and not any(isinstance(value, str) for value in found.flat):
+            return found.astype(np.float64)
+    except (TypeError, ValueError):
+        pass
+    msg = f"{name} holds values of type {found.dtype} that are no numbers: give numbers"
+    raise InputError(msg)
