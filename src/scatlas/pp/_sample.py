@@ -111,13 +111,11 @@ def _weights(
     if p is None:
         return None
     if hasattr(data, side):
-        weights = named.values_of(p, elements.get_table(data, side), "p", f"adata.{side}")
+        p = named.values_of(p, elements.get_table(data, side), "p", f"adata.{side}")
     elif isinstance(p, str):
         msg = f"p={p!r} refers to an AnnData, not to an array"
         raise InputError(msg)
-    else:
-        weights = p
-    weights = as_numbers(weights, "p")
+    weights = as_numbers(p, "p")
     if weights.shape != (length,):
         msg = f"p has shape {weights.shape}, but there are {length} {side}"
         raise InputError(msg)
