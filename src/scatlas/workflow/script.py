@@ -238,7 +238,8 @@ def _store_refusal(args: argparse.Namespace, refusal: Path) -> Iterator[None]:
         yield
     except Exception as error:
         full_disk = _full_disk_message(error, refusal.parent)
-        if not full_disk and (failed_disk := _failed_disk_message(error)):
+        is_told = full_disk or isinstance(error, DiskError)
+        if not is_told and (failed_disk := _failed_disk_message(error)):
             raise DiskError(failed_disk) from error  # the next attempt may succeed
         message = full_disk or _damaged_input_message(error, args)
         if message is None and isinstance(error, InputError):

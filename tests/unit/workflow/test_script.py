@@ -22,6 +22,7 @@ import pytest
 import scatlas
 from scatlas.compute import backend, threads
 from scatlas.errors import DiskError, InputError
+from scatlas.io.files.read_errors import reading
 from scatlas.workflow import code_hash as module
 from scatlas.workflow import script
 from scatlas.workflow.code_hash import code_hash
@@ -323,6 +324,13 @@ def test_a_disk_that_fails_is_told_in_one_sentence_and_tried_again(tmp_path: Pat
             raise RuntimeError("whatever") from error
         assert "\n" not in str(raised.value)
         assert "give the same command again" in str(raised.value)
+
+
+def test_a_disk_that_fails_to_read_keeps_its_sentence(tmp_path: Path):
+    args = script.parser("doc").parse_args(["--manifest", str(tmp_path / "m.json")])
+    told = pytest.raises(DiskError, match="X cannot be read")
+    with told, run_script(args, outputs=[]), reading("plate.h5ad", "X"):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def test_any_other_error_of_a_step_stays_as_it_is(tmp_path: Path):
