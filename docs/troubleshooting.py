@@ -52,7 +52,9 @@ AREAS = {
     "Exports of an atlas, and the page explore.html": ("export/", "workflow/explore/"),
     "Reproducing an atlas": ("workflow/reproduce", "workflow/provenance"),
     "GPUs and clusters of workers": ("compute/", "arrays/"),
-    "Functions: any": ("_util/", "blocks/", "elements", "datasets", "kernels/", "workflow/"),
+    "Functions: any": (
+        *("_util/", "blocks/", "columns", "elements", "datasets", "kernels/", "workflow/"),
+    ),
     "Functions: get and pl": ("get/", "pl/"),
     "Functions: pp": ("pp/", "matrix/"),
     "Functions: tl": ("tl/",),

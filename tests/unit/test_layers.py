@@ -22,6 +22,7 @@ LAYERS = [
     {"kernels"},
     {"compute"},
     {"blocks"},
+    {"columns"},
     {"elements"},
     {"io.chunks"},
     {"io.files"},
