@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from scatlas import blocks, elements
+from scatlas import blocks, columns, elements
 from scatlas.arrays.kinds import kind_of
 from scatlas.elements import check_array
 from scatlas.errors import InputError
@@ -104,7 +104,8 @@ def aggregate(
     x = check_array(x, "the matrix to aggregate", all_floats=True)
     mask = _parse_mask(mask, table, "var" if over_genes else "obs")
     by_columns = over_genes and varm is None
-    labels, layers = _aggregate(x, table, by, func, mask, dof, by_columns=by_columns)
+    axis = "var" if over_genes else "obs"
+    labels, layers = _aggregate(x, table, by, func, mask, dof, axis=axis, by_columns=by_columns)
     if isinstance(data, pd.DataFrame):
         other = pd.DataFrame(index=data.columns)
     elif obsm is not None or varm is not None:
@@ -149,7 +150,7 @@ def aggregate_cells(
     """
     x = check_array(x, "the matrix to aggregate", all_floats=True)
     mask = _parse_mask(mask, cells, "obs")
-    return _aggregate(x, cells, by, func, mask, dof, by_columns=False)
+    return _aggregate(x, cells, by, func, mask, dof, axis="obs", by_columns=False)
 
 
 def _aggregate(
@@ -160,11 +161,12 @@ def _aggregate(
     mask: NDArray[np.bool_] | None,
     dof: int,
     *,
+    axis: str,
     by_columns: bool,
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Table of the groups, and their layers ``[groups, genes]``, or ``[cells, groups]``."""
     funcs = _parse_functions(func)
-    codes, labels = _label_groups(table, by)
+    codes, labels = _label_groups(table, by, axis)
     if mask is not None:
         codes = np.where(mask, codes, -1)
     sizes = np.bincount(codes[codes >= 0], minlength=len(labels)).astype(np.int64)
@@ -211,7 +213,7 @@ def _get_data(
 
 def _parse_functions(func: AggType | Iterable[AggType]) -> tuple[str, ...]:
     """Names of functions without repeats, in a fixed order."""
-    funcs = {func} if isinstance(func, str) else set(func)
+    funcs = set(columns.as_names(func, "func"))
     known = get_args(AggType)
     if unknown := sorted(map(str, funcs.difference(known))):
         msg = f"func {unknown[0]!r} is unknown: use {', '.join(known[:-1])} or {known[-1]}"
@@ -224,39 +226,25 @@ def _parse_functions(func: AggType | Iterable[AggType]) -> tuple[str, ...]:
 
 def _parse_mask(mask: Any, table: pd.DataFrame, name: str) -> NDArray[np.bool_] | None:
     """Boolean mask with one entry per row of the table."""
-    if mask is None:
-        return None
-    if isinstance(mask, str):
-        if mask not in table:
-            msg = f"mask {mask!r} is not a column of adata.{name}"
-            raise InputError(msg)
-        mask = table[mask].to_numpy()
-    mask = np.asarray(mask)
-    if mask.dtype != bool or mask.shape != (len(table),):
-        msg = f"mask is {mask.dtype} of shape {mask.shape}, but {len(table)} booleans are needed"
-        raise InputError(msg)
-    return mask
+    return None if mask is None else columns.get_mask(mask, table, len(table), "mask", name)
 
 
 def _label_groups(
-    table: pd.DataFrame, by: str | Collection[str]
+    table: pd.DataFrame, by: str | Collection[str], axis: str
 ) -> tuple[NDArray[np.int64], pd.DataFrame]:
     """Group of each row, -1 for missing values, and the table of the groups that occur."""
     from anndata.utils import make_index_unique
 
-    columns = [by] if isinstance(by, str) else list(dict.fromkeys(by))
-    if not columns:
+    names = list(dict.fromkeys(columns.as_names(by, "by")))
+    if not names:
         msg = "by names no column: give one or several"
         raise InputError(msg)
     codes = np.zeros(len(table), dtype=np.int64)
     missing = np.zeros(len(table), dtype=bool)
     # Per column: code of each group, categories.
     columns_of_groups: list[tuple[NDArray[np.int64], pd.Index]] = []
-    for column in columns:
-        if column not in table:
-            msg = f"there is no column {column!r} to group by; there are {list(table.columns)}"
-            raise InputError(msg)
-        values = pd.Categorical(table[column]).remove_unused_categories()
+    for column in names:
+        values = columns.get_labels(table, column, "by", axis).remove_unused_categories()
         missing |= values.codes < 0
         codes = codes * len(values.categories) + values.codes
         # Renumber after each column: the product of many numbers of categories would overflow.
@@ -270,12 +258,12 @@ def _label_groups(
         np.array([*map(str, categories)], dtype=object)[code]
         for code, categories in columns_of_groups
     ]
-    names = pd.Index(["_".join(values) for values in zip(*texts, strict=True)], dtype=object)
+    joined = pd.Index(["_".join(values) for values in zip(*texts, strict=True)], dtype=object)
     labels = pd.DataFrame(
         {
             column: pd.Categorical.from_codes(code, categories)
-            for column, (code, categories) in zip(columns, columns_of_groups, strict=True)
+            for column, (code, categories) in zip(names, columns_of_groups, strict=True)
         },
-        index=make_index_unique(names),
+        index=make_index_unique(joined),
     )
     return codes, labels

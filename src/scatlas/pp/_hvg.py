@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from scatlas import blocks, elements
+from scatlas import blocks, columns, elements
 from scatlas.errors import InputError
 from scatlas.matrix import hvg_dispersion, hvg_pearson, hvg_v3
 from scatlas.matrix.hvg import check_cells, check_flavor, normalized_count_moments
@@ -261,15 +261,10 @@ def _batches(
 
     Both are None without ``batch_key``.
     """
-    import pandas as pd
-
     if batch_key is None:
         return None, None
     obs = elements.get_table(adata, "obs")
-    if batch_key not in obs:
-        msg = f"obs has no column {batch_key!r} (batch_key); it has {list(obs.columns)}"
-        raise InputError(msg)
-    batch = pd.Categorical(obs[batch_key]).remove_unused_categories()
+    batch = columns.get_labels(obs, batch_key, "batch_key").remove_unused_categories()
     if len(batch.categories) == 0:
         msg = f"obs[{batch_key!r}] (batch_key) is empty for every cell"
         raise InputError(msg)
@@ -283,8 +278,5 @@ def _scales(adata: AnnData, size_factors: ArrayLike | str) -> NDArray[np.float64
 
     if isinstance(size_factors, str):
         obs = elements.get_table(adata, "obs")
-        if size_factors not in obs:
-            msg = f"obs has no column {size_factors!r} (size_factors); it has {list(obs)}"
-            raise InputError(msg)
-        size_factors = obs[size_factors].to_numpy()
+        size_factors = columns.get_numbers(obs, size_factors, "size_factors")
     return scales_from_size_factors(size_factors, adata.n_obs)

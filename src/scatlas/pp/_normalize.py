@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas import blocks, elements
+from scatlas import blocks, columns, elements
 from scatlas.arrays.kinds import kind_of
 from scatlas.errors import InputError
 from scatlas.kernels.counts import lazy_normalized
@@ -142,10 +142,7 @@ def normalize_total(
 def _known_totals(adata: AnnData, counts_per_cell: ArrayLike | str) -> np.ndarray:
     if isinstance(counts_per_cell, str):
         obs = elements.get_table(adata, "obs")
-        if counts_per_cell not in obs:
-            msg = f"counts_per_cell: adata.obs has no column {counts_per_cell!r}"
-            raise InputError(msg)
-        counts_per_cell = obs[counts_per_cell]
+        counts_per_cell = columns.get_numbers(obs, counts_per_cell, "counts_per_cell")
     totals = np.asarray(counts_per_cell)
     if totals.shape != (adata.n_obs,):
         msg = f"counts_per_cell has shape {totals.shape}, but there are {adata.n_obs} cells"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas import blocks, elements
+from scatlas import blocks, columns, elements
 from scatlas.errors import InputError
 from scatlas.matrix.array_components import array_components
 from scatlas.matrix.components import DEFAULT_N_COMPS, check_n_comps
@@ -198,18 +198,7 @@ def _mask_var(
         mask = "highly_variable" if adata is not None and "highly_variable" in adata.var else None
     if mask is None:
         return None, None
-    if isinstance(mask, str):
-        if adata is None:
-            raise InputError("the name of a mask refers to an AnnData, not to an array")
-        var = elements.get_table(adata, "var")
-        if mask not in var:
-            msg = f"var has no column {mask!r} (mask_var); it has {list(var.columns)}"
-            raise InputError(msg)
-    genes = np.asarray(var[mask] if isinstance(mask, str) else mask)
-    if genes.dtype != bool or genes.shape != (n_genes,):
-        msg = (
-            f"mask_var must be boolean with one entry for each of the {n_genes} genes, but it is "
-            f"{genes.dtype} of shape {genes.shape}"
-        )
-        raise InputError(msg)
+    is_name = isinstance(mask, str) and adata is not None
+    table = elements.get_table(adata, "var") if is_name else None
+    genes = columns.get_mask(mask, table, n_genes, "mask_var", "var")
     return (mask if isinstance(mask, str) else genes), genes

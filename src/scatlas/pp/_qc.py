@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas import blocks, elements
+from scatlas import blocks, columns, elements
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
 
@@ -100,7 +100,7 @@ def calculate_qc_metrics(
         raise InputError(msg)
     if inplace:
         elements.get_table(adata, "obs"), elements.get_table(adata, "var")
-    names = [qc_vars] if isinstance(qc_vars, str) else list(qc_vars)
+    names = columns.as_names(qc_vars, "qc_vars")
     masks = _masks(adata, names)
     ns = _ranks(percent_top, adata.n_vars)
     sums = _qc_sums(x, masks, ns)
@@ -122,19 +122,12 @@ def _masks(adata: AnnData, names: list[str]) -> np.ndarray:
         return masks
     var = elements.get_table(adata, "var")
     for row, name in zip(masks, names, strict=True):
-        if name not in var:
-            msg = f"qc_vars: adata.var has no column {name!r}; it has {sorted(var.columns)}"
-            raise InputError(msg)
-        column = var[name]
-        if column.isna().any() or not np.isin(column.to_numpy(object), (False, True)).all():
-            msg = f"qc_vars: adata.var[{name!r}] must be True or False for every gene"
-            raise InputError(msg)
-        row[:] = column.to_numpy(bool)
+        row[:] = columns.get_mask(str(name), var, adata.n_vars, "qc_vars", "var")
     return masks
 
 
 def _ranks(percent_top: Collection[int] | None, n_genes: int) -> list[int]:
-    ns = sorted({int(n) for n in percent_top or ()})
+    ns = sorted({int(n) for n in columns.as_names(percent_top or (), "percent_top")})
     if ns and (ns[0] < 1 or ns[-1] > n_genes):
         msg = (
             f"percent_top={tuple(ns)} asks for the top {ns[-1] if ns[-1] > n_genes else ns[0]} "

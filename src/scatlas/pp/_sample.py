@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from scatlas import blocks, elements
+from scatlas import blocks, columns, elements
 from scatlas.arrays.kinds import is_dask
 from scatlas.errors import InputError
 
@@ -109,11 +109,10 @@ def _weights(
     if p is None:
         return None
     if isinstance(p, str):
-        table = getattr(data, side, None)
-        if table is None or p not in table:
-            msg = f"p={p!r} is not a column of adata.{side}"
+        if not hasattr(data, side):
+            msg = f"p={p!r} names a column, which an array has not: pass an AnnData"
             raise InputError(msg)
-        p = elements.get_table(data, side)[p]
+        p = columns.get_numbers(elements.get_table(data, side), p, "p", side)
     weights = np.asarray(p)
     if weights.shape != (length,):
         msg = f"p has shape {weights.shape}, but there are {length} {side}"

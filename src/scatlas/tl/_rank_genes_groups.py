@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from scatlas import blocks, elements
+from scatlas import blocks, columns, elements
 from scatlas.elements import check_array
 from scatlas.errors import InputError
 from scatlas.kernels.moments.group_sums_cpu import SumKinds
@@ -302,15 +302,7 @@ def _genes_of_mask(var: pd.DataFrame, mask: Any, n_genes: int) -> NDArray[np.int
     """Positions of the genes that a mask keeps."""
     if mask is None:
         return None
-    if isinstance(mask, str):
-        if mask not in var:
-            msg = f"mask_var={mask!r} is not a column of adata.var"
-            raise InputError(msg)
-        mask = var[mask].to_numpy()
-    mask = np.asarray(mask)
-    if mask.dtype != bool or mask.shape != (n_genes,):
-        msg = f"mask_var is {mask.dtype} of shape {mask.shape}, but {n_genes} booleans are needed"
-        raise InputError(msg)
+    mask = columns.get_mask(mask, var, n_genes, "mask_var", "var")
     if not mask.any():
         raise InputError("mask_var leaves no gene to rank")
     return np.flatnonzero(mask)
