@@ -1,4 +1,7 @@
-"""Columns of obs and var as labels, numbers or masks, and names that a user lists."""
+"""Columns of obs and var as labels, numbers or masks, and names that a user lists.
+
+Each function raises :class:`InputError` where a column is not there or its values do not suit.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,7 @@ _DATES = {"datetime64", "datetime", "date", "timedelta64", "timedelta", "time", 
 
 
 def as_names(names: Any, option: str) -> list[Any]:
-    """Names in a list; a text is one name. Sets are sorted: their order is that of hashes.
-
-    Raises
-    ------
-    InputError
-        `names` is neither a text nor a list.
-    """
+    """Names in a list; a text is one name. Sets are sorted: their order is that of hashes."""
     if isinstance(names, str):
         return [names]
     if not isinstance(names, Iterable) or isinstance(names, bytes):
@@ -35,13 +32,7 @@ def as_names(names: Any, option: str) -> list[Any]:
 
 
 def get_column(table: pd.DataFrame, name: Any, option: str, axis: str = "obs") -> pd.Series:
-    """The column of `table` that the option `option` of a function names.
-
-    Raises
-    ------
-    InputError
-        There is no such column, or several have this name.
-    """
+    """The column of `table` that the option `option` of a function names."""
     import pandas as pd
 
     if not isinstance(name, Hashable) or name not in table:
@@ -63,13 +54,7 @@ def get_column(table: pd.DataFrame, name: Any, option: str, axis: str = "obs") -
 
 
 def get_labels(table: pd.DataFrame, name: Any, option: str, axis: str = "obs") -> pd.Categorical:
-    """A column of any type as categories, unused ones among them; -1 for cells without a value.
-
-    Raises
-    ------
-    InputError
-        As for :func:`get_column`, or the values are lists or other things that are no labels.
-    """
+    """A column of any type as categories, unused ones among them; -1 for cells without a value."""
     import pandas as pd
 
     column = get_column(table, name, option, axis)
@@ -93,13 +78,7 @@ def kind_of_values(column: pd.Series) -> str:
 
 
 def get_numbers(table: pd.DataFrame, name: Any, option: str, axis: str = "obs") -> NDArray[Any]:
-    """A column of numbers in NumPy's type, float64 for objects; NaN for cells without a value.
-
-    Raises
-    ------
-    InputError
-        As for :func:`get_column`, or the values are no numbers.
-    """
+    """A column of numbers in NumPy's type, float64 for objects; NaN for cells without a value."""
     import pandas as pd
 
     column = get_column(table, name, option, axis)
@@ -120,13 +99,7 @@ def get_numbers(table: pd.DataFrame, name: Any, option: str, axis: str = "obs") 
 def get_mask(
     mask: Any, table: pd.DataFrame | None, n: int, option: str, axis: str
 ) -> NDArray[np.bool_]:
-    """A mask with `n` entries: an array of booleans, or the column of `table` that `mask` names.
-
-    Raises
-    ------
-    InputError
-        As for :func:`get_column`, or not every value is True or False.
-    """
+    """A mask with `n` entries: an array of booleans, or the column of `table` that `mask` names."""
     if isinstance(mask, str):
         if table is None:
             msg = f"{option}={mask!r} names a column, which an array has not: pass an AnnData"
