@@ -53,7 +53,7 @@ AREAS = {
     "Reproducing an atlas": ("workflow/reproduce", "workflow/provenance"),
     "GPUs and clusters of workers": ("compute/", "arrays/"),
     "Functions: any": (
-        *("_util/", "blocks/", "elements", "named", "datasets", "kernels/", "workflow/"),
+        *("_util/", "blocks/", "columns", "elements", "datasets", "kernels/", "workflow/"),
     ),
     "Functions: get and pl": ("get/", "pl/"),
     "Functions: pp": ("pp/", "matrix/"),

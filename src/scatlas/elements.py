@@ -11,6 +11,7 @@ import numpy as np
 from scatlas import blocks
 from scatlas._util.numbers import whole_number
 from scatlas.arrays.kinds import is_dask, kind_of
+from scatlas.columns import get_numbers, in_order
 from scatlas.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 # Up to this many genes scanpy takes distances in X itself, beyond in its components.
 _MAX_GENES_WITHOUT_PCA = 50
+# Of larger values scikit-learn takes NaN distances for zeros.
+_HUGE = np.float64(1e15)
+_MAKERS = {"X_pca": "sa.pp.pca", "X_umap": "sa.tl.umap"}
 
 
 def check_not_backed(adata: AnnData) -> None:
@@ -82,13 +86,14 @@ def get_matrix(
         msg = f"choose one of {layer=}, {obsm=} and {use_raw=}"
         raise InputError(msg)
     check_not_backed(adata)
-    for element, key, arrays in (("layers", layer, adata.layers), ("obsm", obsm, adata.obsm)):
-        if key is not None:
-            if key not in arrays:
-                msg = f"adata.{element} has no {key!r}; it has {sorted(arrays.keys())}"
-                raise InputError(msg)
-            x, name = arrays[key], f"{element}[{key!r}]"
-            break
+    if obsm is not None:
+        return get_obsm(adata, obsm, all_floats=all_floats)
+    if layer is not None:
+        if layer not in adata.layers:
+            there = [*named_layers(adata)]
+            msg = f"adata.layers has no {layer!r}; it has {there}: name one of these"
+            raise InputError(msg)
+        x, name = adata.layers[layer], f"layers[{layer!r}]"
     else:
         if use_raw and adata.raw is None:
             msg = "use_raw=True, but adata.raw is empty"
@@ -103,6 +108,46 @@ def get_matrix(
     return blocks.sum_repeats(x)
 
 
+def get_obsm(adata: AnnData, key: str, option: str = "obsm", *, all_floats: bool = False) -> Any:
+    """An array of obsm [cells x dimensions], checked; a table there becomes one, NaN for gaps.
+
+    Raises
+    ------
+    InputError
+        There is none, a table holds other values than numbers, or it is no array of the types that
+        :func:`check_array` takes.
+    """
+    import pandas as pd
+
+    if key not in adata.obsm:
+        maker = _MAKERS.get(key, "what computes it")
+        msg = f"no {key!r} in obsm ({option}): run {maker} first, or name one of {[*adata.obsm]}"
+        raise InputError(msg)
+    x, name = adata.obsm[key], f"obsm[{key!r}]"
+    if isinstance(x, pd.DataFrame):
+        parts = (get_numbers(x, column, "column of a table", name) for column in x.columns)
+        x = np.column_stack([*parts]) if x.shape[1] else np.empty(x.shape)
+    return check_array(x, name, all_floats=all_floats)
+
+
+def genes_of(adata: AnnData, *, use_raw: bool) -> tuple[pd.DataFrame, str]:
+    """Table of the genes of X or of ``raw``, in the order of that matrix, and its name.
+
+    The table of ``raw`` has the columns of ``adata.var``, too, if all of its genes are there; of
+    two columns of one name it has that of ``adata.var``.
+    """
+    var = get_table(adata, "var")
+    if not use_raw:
+        return var, "adata.var"
+    table = adata.raw.var.copy()
+    lacking = int((~table.index.isin(var.index)).sum())
+    if lacking or not (var.index.equals(table.index) or var.index.is_unique):
+        return table, f"adata.raw.var (adata.var has {table.index.size - lacking} of its genes)"
+    for name in var.columns:
+        table[name] = in_order(var[name], table.index, "adata.var")
+    return table, "adata.raw.var"
+
+
 def set_matrix(
     adata: AnnData, x: Any, *, layer: str | None = None, obsm: str | None = None
 ) -> None:
@@ -110,6 +155,9 @@ def set_matrix(
     if layer is not None:
         adata.layers[layer] = x
     elif obsm is not None:
+        table = adata.obsm.get(obsm)
+        if hasattr(table, "columns"):  # a table stays one
+            x = type(table)(x, index=table.index, columns=table.columns)
         adata.obsm[obsm] = x
     elif adata.X is not x:  # anndata checks even its own array
         adata.X = x
@@ -343,15 +391,11 @@ def get_representation(adata: AnnData, use_rep: str | None, n_pcs: int | None) -
     name = representation_name(adata, use_rep, n_pcs)
     if name == "X":
         x = get_matrix(adata, all_floats=True)
-    elif name in adata.obsm:
-        x = blocks.sum_repeats(adata.obsm[name])
     else:
-        remedy = "run sa.pp.pca first" if name == "X_pca" else f"there are {list(adata.obsm)}"
-        msg = f"no {name!r} in obsm: {remedy}, or pass use_rep='X' for the genes as they are"
-        raise InputError(msg)
+        x = get_obsm(adata, name, "use_rep", all_floats=True)
     if n_pcs is not None and name != "X":
-        x = x[:, : whole_number(n_pcs, "n_pcs", least=1, most=x.shape[1])]
-    blocks.check(x, name if name == "X" else f"obsm[{name!r}]")
+        n_pcs = whole_number(n_pcs, "n_pcs", least=1, most=x.shape[1])
+        x = x[:, :n_pcs]
     if x.shape[1] == 0:
         msg = f"{name!r} has no dimensions: choose another representation with use_rep"
         raise InputError(msg)
@@ -366,8 +410,8 @@ def to_contiguous(x: Any) -> NDArray[Any] | sp.csr_matrix:
     return sp.csr_matrix(x) if sp.issparse(x) else np.ascontiguousarray(x)
 
 
-def check_finite_values(x: Any, name: str) -> None:
-    """Refuse NaN and infinite values."""
+def check_finite_values(x: Any, name: str, remedy: str = "remove those cells first") -> None:
+    """Refuse NaN, infinite values, and those of which sums of squares overflow float32."""
     parts: Iterable[Any]
     if blocks.is_sparse(x):
         parts = [x.data]
@@ -375,6 +419,7 @@ def check_finite_values(x: Any, name: str) -> None:
         parts = [x]
     else:  # a mask of all values would take a quarter of their memory
         parts = (x[rows] for rows in blocks.row_slices(x))
-    if not all(np.isfinite(part).all() for part in parts):  # CuPy's own isfinite, for its arrays
-        msg = f"{name!r} holds values that are not finite: remove those cells first"
+    # NaN is neither above nor below. CuPy's own comparisons, for its arrays.
+    if not all(((part < _HUGE) & (part > -_HUGE)).all() for part in parts):
+        msg = f"{name!r} holds values that are not finite, or not within 1e15: {remedy}"
         raise InputError(msg)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from scatlas import blocks, elements, named
+from scatlas import blocks, columns, elements
 from scatlas.arrays.kinds import kind_of
 from scatlas.elements import check_array
 from scatlas.errors import InputError
@@ -105,12 +105,10 @@ def aggregate(
     table = elements.get_table(adata, "var" if over_genes else "obs")
     x = data.to_numpy() if isinstance(data, pd.DataFrame) else data
     x = check_array(x, "the matrix to aggregate", all_floats=True)
-    if mask is not None:
-        mask = named.parse_mask(
-            mask, table, argument="mask", element="adata.var" if over_genes else "adata.obs"
-        )
     by_columns = over_genes and varm is None
-    labels, layers = _aggregate(x, table, by, func, mask, dof, by_columns=by_columns)
+    axis = "var" if over_genes else "obs"
+    mask = _parse_mask(mask, table, axis)
+    labels, layers = _aggregate(x, table, by, func, mask, dof, axis=axis, by_columns=by_columns)
     if isinstance(data, pd.DataFrame):
         other = pd.DataFrame(index=data.columns)
     elif obsm is not None or varm is not None:
@@ -154,9 +152,8 @@ def aggregate_cells(
         As :func:`aggregate`.
     """
     x = check_array(x, "the matrix to aggregate", all_floats=True)
-    if mask is not None:
-        mask = named.parse_mask(mask, cells, argument="mask", element="the table of cells")
-    return _aggregate(x, cells, by, func, mask, dof, by_columns=False)
+    mask = _parse_mask(mask, cells, "obs")
+    return _aggregate(x, cells, by, func, mask, dof, axis="obs", by_columns=False)
 
 
 def _aggregate(
@@ -167,11 +164,12 @@ def _aggregate(
     mask: NDArray[np.bool_] | None,
     dof: int,
     *,
+    axis: str,
     by_columns: bool,
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Table of the groups, and their layers ``[groups, genes]``, or ``[cells, groups]``."""
     funcs = _parse_functions(func)
-    codes, labels = _label_groups(table, by)
+    codes, labels = _label_groups(table, by, axis)
     if mask is not None:
         codes = np.where(mask, codes, -1)
     sizes = np.bincount(codes[codes >= 0], minlength=len(labels)).astype(np.int64)
@@ -221,7 +219,7 @@ def _get_data(
 
 def _parse_functions(func: AggType | Iterable[AggType]) -> tuple[str, ...]:
     """Names of functions without repeats, in a fixed order."""
-    funcs = {func} if isinstance(func, str) else set(func)
+    funcs = set(columns.as_names(func, "func"))
     known = get_args(AggType)
     if unknown := sorted(map(str, funcs.difference(known))):
         msg = f"func {unknown[0]!r} is unknown: use {', '.join(known[:-1])} or {known[-1]}"
@@ -232,25 +230,27 @@ def _parse_functions(func: AggType | Iterable[AggType]) -> tuple[str, ...]:
     return tuple(name for name in known if name in funcs)
 
 
+def _parse_mask(mask: Any, table: pd.DataFrame, name: str) -> NDArray[np.bool_] | None:
+    """Boolean mask with one entry per row of the table."""
+    return None if mask is None else columns.get_mask(mask, table, len(table), "mask", name)
+
+
 def _label_groups(
-    table: pd.DataFrame, by: str | Collection[str]
+    table: pd.DataFrame, by: str | Collection[str], axis: str
 ) -> tuple[NDArray[np.int64], pd.DataFrame]:
     """Group of each row, -1 for missing values, and the table of the groups that occur."""
     from anndata.utils import make_index_unique
 
-    columns = [by] if isinstance(by, str) else list(dict.fromkeys(by))
-    if not columns:
+    names = list(dict.fromkeys(columns.as_names(by, "by")))
+    if not names:
         msg = "by names no column: give one or several"
         raise InputError(msg)
     codes = np.zeros(len(table), dtype=np.int64)
     missing = np.zeros(len(table), dtype=bool)
     # Per column: code of each group, categories.
     columns_of_groups: list[tuple[NDArray[np.int64], pd.Index]] = []
-    for column in columns:
-        if column not in table:
-            msg = f"there is no column {column!r} to group by; there are {list(table.columns)}"
-            raise InputError(msg)
-        values = pd.Categorical(table[column]).remove_unused_categories()
+    for column in names:
+        values = columns.get_labels(table, column, "by", axis).remove_unused_categories()
         missing |= values.codes < 0
         codes = codes * len(values.categories) + values.codes
         # Renumber after each column: the product of many numbers of categories would overflow.
@@ -264,12 +264,12 @@ def _label_groups(
         np.array([*map(str, categories)], dtype=object)[code]
         for code, categories in columns_of_groups
     ]
-    names = pd.Index(["_".join(values) for values in zip(*texts, strict=True)], dtype=object)
+    joined = pd.Index(["_".join(values) for values in zip(*texts, strict=True)], dtype=object)
     labels = pd.DataFrame(
         {
             column: pd.Categorical.from_codes(code, categories)
-            for column, (code, categories) in zip(columns, columns_of_groups, strict=True)
+            for column, (code, categories) in zip(names, columns_of_groups, strict=True)
         },
-        index=make_index_unique(names),
+        index=make_index_unique(joined),
     )
     return codes, labels

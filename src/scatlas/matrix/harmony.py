@@ -62,8 +62,11 @@ def harmonize(
     if n_cells < _MIN_CELLS:
         msg = f"Harmony needs at least {_MIN_CELLS} cells, but there are {n_cells}"
         raise InputError(msg)
-    if not np.isfinite(x).all():
-        raise InputError("the components hold values that are not finite: remove those cells first")
+    x = np.asarray(x, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.square(x).sum()):  # of squares that overflow harmonypy never returns
+            msg = "the components hold values that are not finite or huge: remove those cells first"
+            raise InputError(msg)
     batches = {name: _parse_batch(name, column) for name, column in labels.items()}
     needed, available = harmony_bytes(n_cells, n_comps), available_memory()
     if available is not None and needed > available:
@@ -76,7 +79,7 @@ def harmonize(
     result = run_harmony(
         # Components x cells: harmonypy recognises the axes by the number of cells, and does not
         # copy this order in memory.
-        np.ascontiguousarray(x, dtype=np.float64).T,
+        np.ascontiguousarray(x).T,
         batches,
         list(batches),
         theta=theta,
@@ -87,6 +90,8 @@ def harmonize(
     )
     rounds = len(result.objective_harmony) - 1
     logger.info("Harmony: %d rounds, %d clusters", rounds, result.K)
+    if not np.isfinite(result.Z_corr).all():
+        raise InputError("Harmony gives values that are not finite: choose another theta")
     return np.ascontiguousarray(result.Z_corr, dtype=np.float32)
 
 
@@ -98,6 +103,9 @@ def _parse_batch(name: str, column: pd.Series | pd.Categorical) -> pd.Categorica
     if (values.codes < 0).any():
         n_missing = int((values.codes < 0).sum())
         msg = f"obs[{name!r}] has no value for {n_missing:,} cells: label or remove them"
+        raise InputError(msg)
+    if values.categories.inferred_type.startswith("mixed"):  # harmonypy sorts them
+        msg = f"obs[{name!r}] mixes texts and numbers: convert it with .astype(str)"
         raise InputError(msg)
     if len(values.categories) < 2:
         msg = (

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scatlas.errors import InputError
+from scatlas.columns import get_column
+from scatlas.elements import get_table
 from scatlas.pl._style import colours, figure, styled
-from scatlas.pl._umap import categories, label_clusters, legend, scatter
+from scatlas.pl._umap import categories, label_clusters, legend, positions, scatter
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -37,21 +38,14 @@ def before_after(
     InputError
         No such column or coordinates.
     """
-    if color not in adata.obs:
-        msg = f"no column {color!r} in obs: there are {', '.join(adata.obs.columns)}"
-        raise InputError(msg)
-    for basis in (before, after):
-        if basis not in adata.obsm:
-            msg = f"no {basis!r} in obsm: there are {', '.join(adata.obsm)}"
-            raise InputError(msg)
-    codes, names = categories(adata.obs[color])
+    codes, names = categories(get_column(get_table(adata, "obs"), color, "color"))
     palette = colours(len(names))
     made = figure(2 * _SIDE, _SIDE, layout=None)
     order = np.random.default_rng(0).permutation(adata.n_obs)
     marks: dict[int, str] = {}
     for column, (basis, title) in enumerate([(before, "before"), (after, "after")]):
         ax = made.add_axes((0.03 + 0.49 * column, 0.05, 0.46, 0.88))
-        xy = np.asarray(adata.obsm[basis])[:, :2]
+        xy = positions(adata, basis)
         scatter(ax, xy, codes, palette, order)
         ax.set_title(f"{color}, {title}")
         # Each value keeps one mark on both maps.

@@ -12,7 +12,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from natsort import natsorted
 
-from scatlas.errors import InputError
+from scatlas import blocks
+from scatlas.columns import get_column
+from scatlas.elements import check_finite_values, get_obsm, get_table, to_contiguous
 from scatlas.pl._style import INK, colours, figure, short, styled
 
 if TYPE_CHECKING:
@@ -58,16 +60,11 @@ def umap(
     InputError
         No such column or coordinates.
     """
-    if color not in adata.obs:
-        msg = f"no column {color!r} in obs: there are {', '.join(adata.obs.columns)}"
-        raise InputError(msg)
-    if basis not in adata.obsm:
-        msg = f"no {basis!r} in obsm: run sa.tl.umap first"
-        raise InputError(msg)
-    xy = np.asarray(adata.obsm[basis])[:, :2]
-    if _is_measure(adata.obs[color]):
-        return _measure(xy, adata.obs[color], lowest_on_top)
-    codes, names = categories(adata.obs[color])
+    column = get_column(get_table(adata, "obs"), color, "color").infer_objects()
+    xy = positions(adata, basis)
+    if _is_measure(column):
+        return _measure(xy, column, lowest_on_top)
+    codes, names = categories(column)
     palette = colours(len(names))
     made, ax = empty_map()
     scatter(ax, xy, codes, palette, np.random.default_rng(0).permutation(adata.n_obs))
@@ -82,6 +79,13 @@ def empty_map() -> tuple[Figure, Axes]:
     ax = made.add_axes((0.06, 0.05, SHARE, SHARE))
     _style_map(ax)
     return made, ax
+
+
+def positions(adata: AnnData, basis: str) -> np.ndarray:
+    """Where the cells lie on a map: two dimensions of an array of obsm, in the main memory."""
+    xy = to_contiguous(blocks.to_memory(get_obsm(adata, basis, "basis", all_floats=True)))
+    check_finite_values(xy, basis)
+    return np.asarray(xy)[:, :2]
 
 
 def title_of_categories(color: str, n_names: int, n_cells: int) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas import blocks, elements, named
+from scatlas import blocks, columns, elements
 from scatlas._util.numbers import as_numbers, whole_number
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
@@ -76,7 +76,7 @@ def downsample_counts(
     seed = _seed(random_state)
     x = elements.as_rows(elements.get_matrix(adata))
     if total_counts is None:
-        wanted = named.in_order(counts_per_cell, adata.obs_names, "counts_per_cell")
+        wanted = columns.in_order(counts_per_cell, adata.obs_names, "counts_per_cell")
         result = _draw(x, _parse_targets(wanted, adata.n_obs), seed, replace, whole=False)
     else:
         totals = _totals(x)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scatlas import blocks, elements
+from scatlas import blocks, columns, elements
 from scatlas._util.numbers import check_positive, seed_number, whole_number
-from scatlas.errors import InputError
 from scatlas.matrix.harmony import harmonize
 
 if TYPE_CHECKING:
@@ -70,18 +69,9 @@ def harmony_integrate(
     -----
     The same cells and seed give the same bits, whatever the number of threads.
     """
-    if basis not in adata.obsm:
-        msg = f"no {basis!r} in obsm: run sa.pp.pca first, or pass basis= one of {[*adata.obsm]}"
-        raise InputError(msg)
-    keys = [key] if isinstance(key, str) else list(key)
-    obs = elements.get_table(adata, "obs")
-    for name in keys:
-        if name not in obs:
-            msg = f"obs has no column {name!r} (key); it has {', '.join(obs.columns)}"
-            raise InputError(msg)
-    x = adata.obsm[basis]
-    blocks.check(x, f"obsm[{basis!r}]")
-    labels = {name: obs[name] for name in keys}
+    x, obs = elements.get_obsm(adata, basis, "basis"), elements.get_table(adata, "obs")
+    names = columns.as_names(key, "key")
+    labels = {name: columns.get_labels(obs, name, "key") for name in names}
     check_positive(theta, "theta")
     rounds = whole_number(max_iter_harmony, "max_iter_harmony")
     options: dict[str, Any] = {"theta": theta, "max_iter_harmony": rounds}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from scatlas import blocks, elements, named
+from scatlas import blocks, columns, elements
 from scatlas.errors import InputError
 from scatlas.matrix import hvg_dispersion, hvg_pearson, hvg_v3
 from scatlas.matrix.hvg import check_cells, check_flavor, normalized_count_moments
@@ -262,15 +262,10 @@ def _batches(
 
     Both are None without ``batch_key``. In a batch of one cell no gene varies: it is none.
     """
-    import pandas as pd
-
     if batch_key is None:
         return None, None
     obs = elements.get_table(adata, "obs")
-    if batch_key not in obs:
-        msg = f"obs has no column {batch_key!r} (batch_key); it has {list(obs.columns)}"
-        raise InputError(msg)
-    batch = pd.Categorical(obs[batch_key]).remove_unused_categories()
+    batch = columns.get_labels(obs, batch_key, "batch_key").remove_unused_categories()
     if len(batch.categories) == 0:
         msg = f"obs[{batch_key!r}] (batch_key) is empty for every cell"
         raise InputError(msg)
@@ -294,5 +289,5 @@ def _scales(adata: AnnData, size_factors: ArrayLike | str) -> NDArray[np.float64
     from scatlas.matrix.select_normalize import scales_from_size_factors
 
     obs = elements.get_table(adata, "obs")
-    size_factors = named.values_of(size_factors, obs, "size_factors", "adata.obs")
-    return scales_from_size_factors(size_factors, adata.n_obs)
+    factors = columns.get_values(size_factors, obs, "size_factors")
+    return scales_from_size_factors(factors, adata.n_obs)

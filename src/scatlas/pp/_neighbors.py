@@ -143,6 +143,7 @@ def neighbors(
         found["recall"] = index.recall
     else:
         indices, distances = _search(x, n_neighbors, transformer, metric, metric_kwds, random_state)
+    _check_found(indices, distances, metric)
     prefix = "" if key_added is None else f"{key_added}_"
     params: dict[str, Any] = {
         "n_neighbors": n_neighbors,
@@ -265,6 +266,21 @@ def _search(
             f"{x.shape[1]} dimensions ({reason}): choose another metric or metric_kwds"
         )
         raise InputError(msg) from error
+
+
+def _check_found(indices: Any, distances: Any, metric: Any) -> None:
+    """Refuse what a search gives for distances that are NaN or infinite, neighbours -1 among it."""
+    import numpy as np
+
+    known = (distances <= np.finfo(np.float32).max) & (indices >= 0)  # weights are float32
+    bad = blocks.on_host(~known.all(axis=1))
+    if bad.any():
+        msg = (
+            f"metric={metric!r} gives distances that are NaN or infinite for {bad.sum():,} cells, "
+            f"the first at position {int(bad.argmax())} (a dimension or cell without variance, or "
+            "huge values): choose another metric, or remove such dimensions or cells"
+        )
+        raise InputError(msg)
 
 
 def _with_spread(x: Any, metric: Any, metric_kwds: Mapping[str, Any]) -> Mapping[str, Any]:

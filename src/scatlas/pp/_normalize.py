@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas import blocks, elements, named
-from scatlas._util.numbers import as_numbers
+from scatlas import blocks, columns, elements
 from scatlas.arrays.kinds import kind_of
 from scatlas.errors import InputError
 from scatlas.kernels.counts import lazy_normalized
@@ -142,8 +141,7 @@ def normalize_total(
 
 def _known_totals(adata: AnnData, counts_per_cell: ArrayLike | str) -> np.ndarray:
     obs = elements.get_table(adata, "obs")
-    given = named.values_of(counts_per_cell, obs, "counts_per_cell", "adata.obs")
-    totals = as_numbers(given, "counts_per_cell")
+    totals = columns.get_values(counts_per_cell, obs, "counts_per_cell")
     if totals.shape != (adata.n_obs,):
         msg = f"counts_per_cell has shape {totals.shape}, but there are {adata.n_obs} cells"
         raise InputError(msg)

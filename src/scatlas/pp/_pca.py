@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas import blocks, elements, named
+from scatlas import blocks, columns, elements
 from scatlas.errors import InputError
 from scatlas.matrix.array_components import array_components
 from scatlas.matrix.components import DEFAULT_N_COMPS, check_n_comps
@@ -204,16 +204,6 @@ def _mask_var(
         mask = "highly_variable" if adata is not None and "highly_variable" in adata.var else None
     if mask is None:
         return None, None
-    if adata is not None:
-        genes = named.values_of(mask, elements.get_table(adata, "var"), "mask_var", "adata.var")
-    elif isinstance(mask, str):
-        raise InputError("the name of a mask refers to an AnnData, not to an array")
-    else:
-        genes = np.asarray(mask)
-    if genes.dtype != bool or genes.shape != (n_genes,):
-        msg = (
-            f"mask_var must be boolean with one entry for each of the {n_genes} genes, but it is "
-            f"{genes.dtype} of shape {genes.shape}"
-        )
-        raise InputError(msg)
+    table = None if adata is None else elements.get_table(adata, "var")
+    genes = columns.get_mask(mask, table, n_genes, "mask_var", "var")
     return (mask if isinstance(mask, str) else genes), genes

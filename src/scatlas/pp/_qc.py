@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas import blocks, elements, named
+from scatlas import blocks, columns, elements
 from scatlas._util.numbers import whole_number
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
@@ -97,7 +97,7 @@ def calculate_qc_metrics(
     x = elements.get_matrix(adata, layer=layer, use_raw=use_raw)
     if inplace:
         elements.get_table(adata, "obs"), elements.get_table(adata, "var")
-    names = [qc_vars] if isinstance(qc_vars, str) else list(qc_vars)
+    names = columns.as_names(qc_vars, "qc_vars")
     genes = (adata.raw if use_raw else adata).var_names
     if inplace and not adata.var_names.isin(genes).all():
         msg = (
@@ -113,7 +113,7 @@ def calculate_qc_metrics(
     var = _gene_table(adata.n_obs, genes, sums, expr_type, x.dtype, log1p=log1p)
     if not inplace:
         return obs, var
-    of_own = {name: named.in_order(var[name], adata.var_names, "adata.raw") for name in var}
+    of_own = {name: columns.in_order(var[name], adata.var_names, "adata.raw") for name in var}
     elements.copy_if_view(adata)
     adata.obs[obs.columns] = obs
     for name, values in of_own.items():
@@ -126,18 +126,14 @@ def _masks(adata: AnnData, names: list[str], genes: pd.Index, *, use_raw: bool) 
     masks = np.zeros((len(names), genes.size), bool)
     if not names:
         return masks
-    table, element = named.genes_of(adata, use_raw=use_raw)
+    table, element = elements.genes_of(adata, use_raw=use_raw)
     for row, name in zip(masks, names, strict=True):
-        column = named.column_of(table, name, "qc_vars", element)
-        if column.isna().any() or not np.isin(column.to_numpy(object), (False, True)).all():
-            msg = f"qc_vars: {element}[{name!r}] must be True or False for every gene"
-            raise InputError(msg)
-        row[:] = column.to_numpy(bool)
+        row[:] = columns.get_mask(str(name), table, genes.size, "qc_vars", element)
     return masks
 
 
 def _ranks(percent_top: Collection[int] | None, n_genes: int) -> list[int]:
-    given = () if percent_top is None else percent_top
+    given = columns.as_names(() if percent_top is None else percent_top, "percent_top")
     ns = sorted({whole_number(n, "percent_top") for n in given})
     if ns and (ns[0] < 1 or ns[-1] > n_genes):
         msg = (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas import blocks, elements
+from scatlas import blocks, columns, elements
 from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
@@ -84,57 +84,67 @@ def regress_out(
     x = get_array(adata, layer)
     if x.shape[0] == 0:
         raise InputError("regress_out needs at least one cell, but the AnnData has none")
-    columns = _columns(adata, keys)
+    regressors = _regressors(adata, keys)
     with nullcontext() if n_jobs is None else use_threads(n_jobs):
-        left = _residuals(elements.as_rows(x), columns)
+        left = _residuals(elements.as_rows(x), regressors)
     adata = adata.copy() if copy else adata
     elements.copy_if_view(adata)
     elements.set_matrix(adata, left, layer=layer)
     return adata if copy else None
 
 
-def _columns(
+def _regressors(
     adata: AnnData, keys: str | Sequence[str]
 ) -> list[pd.Categorical | NDArray[np.float64]]:
     """Columns of numbers, float64 ``[n_cells]``, or a single categorical."""
     import pandas as pd
 
-    keys = [keys] if isinstance(keys, str) else list(keys)
+    keys = columns.as_names(keys, "keys")
     if not keys:
         raise InputError("regress_out needs a column of obs (keys)")
-    columns = []
+    found = []
     obs = elements.get_table(adata, "obs")
     for key in keys:
-        if key not in obs:
-            msg = f"obs has no column {key!r} (keys); it has {list(obs.columns)}"
-            raise InputError(msg)
-        column = obs[key]
+        column = columns.get_column(obs, key, "keys")
         if column.isna().any():
             msg = f"obs[{key!r}] (keys) has no value for {column.isna().sum():,} cells"
             raise InputError(msg)
-        if not pd.api.types.is_numeric_dtype(column):
+        is_categorical = isinstance(column.dtype, pd.CategoricalDtype)
+        if is_categorical or columns.kind_of_values(column) == "labels":
             if len(keys) > 1:
                 msg = f"obs[{key!r}] is of categories, which only a single one of keys may be"
                 raise InputError(msg)
-            return [pd.Categorical(column).remove_unused_categories()]
-        values = column.to_numpy(dtype=np.float64)
+            return [_groups(obs, key)]
+        values = columns.get_numbers(obs, key, "keys").astype(np.float64)
         if not np.isfinite(values).all():
             msg = f"obs[{key!r}] (keys) has infinite values"
             raise InputError(msg)
-        columns.append(values)
-    return columns
+        found.append(values)
+    return found
 
 
-def _residuals(x: Any, columns: list[pd.Categorical | NDArray[np.float64]]) -> Any:
+def _groups(obs: pd.DataFrame, key: str) -> pd.Categorical:
+    """Groups whose means are taken off; as many groups as cells would leave nothing."""
+    groups = columns.get_labels(obs, key, "keys").remove_unused_categories()
+    if len(groups.categories) == len(groups) > 2:
+        msg = (
+            f"obs[{key!r}] (keys) has another value for each cell, so that nothing would be left "
+            "of X: convert it to numbers with .astype(float), or name another column"
+        )
+        raise InputError(msg)
+    return groups
+
+
+def _residuals(x: Any, regressors: list[pd.Categorical | NDArray[np.float64]]) -> Any:
     n_cells, n_genes = x.shape
-    if isinstance(columns[0], np.ndarray):
-        weights = _orthonormal(columns)
+    if isinstance(regressors[0], np.ndarray):
+        weights = _orthonormal(regressors)
         sums = _weighted_sums(x, [np.ones(n_cells), *weights])
         codes, base, slopes = np.zeros(n_cells, np.int64), sums[:1] / n_cells, sums[1:]
     else:
         from scatlas.matrix.group_sums import aggregate_rows
 
-        codes = columns[0].codes.astype(np.int64)
+        codes = regressors[0].codes.astype(np.int64)
         means = aggregate_rows(x, codes, np.bincount(codes), ("mean",), 0)["mean"]
         base, weights, slopes = blocks.on_host(means), [], np.empty((0, n_genes))
     unusable = ~(np.isfinite(base).all(axis=0) & np.isfinite(slopes).all(axis=0))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from scatlas import blocks, elements, named
+from scatlas import blocks, columns, elements
 from scatlas._util.numbers import as_numbers, whole_number
 from scatlas.arrays.kinds import is_dask
 from scatlas.errors import InputError
@@ -111,11 +111,12 @@ def _weights(
     if p is None:
         return None
     if hasattr(data, side):
-        p = named.values_of(p, elements.get_table(data, side), "p", f"adata.{side}")
+        weights = columns.get_values(p, elements.get_table(data, side), "p", side)
     elif isinstance(p, str):
-        msg = f"p={p!r} refers to an AnnData, not to an array"
+        msg = f"p={p!r} names a column, which an array has not: pass an AnnData"
         raise InputError(msg)
-    weights = as_numbers(p, "p")
+    else:
+        weights = as_numbers(p, "p")
     if weights.shape != (length,):
         msg = f"p has shape {weights.shape}, but there are {length} {side}"
         raise InputError(msg)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from scatlas import blocks, elements, named
+from scatlas import blocks, columns, elements
 from scatlas.arrays.kinds import kind_of
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
@@ -81,7 +81,7 @@ def scale(
     if not isinstance(data, AnnData):
         return _scale_array(data, zero_center, max_value, layer, obsm, mask_obs)
 
-    from scatlas.elements import check_array, get_array
+    from scatlas.elements import get_array
 
     adata = data.copy() if copy else data
     if adata.is_view:  # a view would write through to its parent's X
@@ -91,20 +91,11 @@ def scale(
         names = (f"mean of {mask_obs}", f"std of {mask_obs}")
     elif mask_obs is not None:
         names = ("mean with mask", "std with mask")
-    if mask_obs is not None:
-        obs = elements.get_table(adata, "obs")
-        mask_obs = named.values_of(mask_obs, obs, "mask_obs", "adata.obs")
     if obsm is not None and layer is not None:
         raise InputError("scale takes a layer or an element of obsm, not both")
     owned = elements.owns_matrix(adata, layer=layer, obsm=obsm)
-    if obsm is not None:
-        if obsm not in adata.obsm:
-            msg = f"the AnnData has no obsm[{obsm!r}]; it has {list(adata.obsm)}"
-            raise InputError(msg)
-        x = check_array(adata.obsm[obsm], f"obsm[{obsm!r}]")
-    else:
-        x = get_array(adata, layer)
-    scaled, mean, sd = _scale(x, zero_center, max_value, _mask(mask_obs, x.shape[0]), owned=owned)
+    x = get_array(adata, layer) if obsm is None else elements.get_obsm(adata, obsm)
+    scaled, mean, sd = _scale(x, zero_center, max_value, _mask(mask_obs, adata), owned=owned)
     if obsm is None:
         adata.var[names[0]] = mean
         adata.var[names[1]] = sd
@@ -122,22 +113,17 @@ def _scale_array(
 ) -> Any:
     from scatlas.elements import check_array
 
-    if layer is not None or obsm is not None or isinstance(mask_obs, str):
-        raise InputError("layer, obsm and the name of a mask refer to an AnnData, not to an array")
+    if layer is not None or obsm is not None:
+        raise InputError("layer and obsm refer to an AnnData, not to an array: leave them out")
     x = check_array(x, "the array")
-    return _scale(x, zero_center, max_value, _mask(mask_obs, x.shape[0]), owned=False)[0]
+    return _scale(x, zero_center, max_value, _mask(mask_obs, x), owned=False)[0]
 
 
-def _mask(mask: ArrayLike | None, n_cells: int) -> NDArray[np.bool_] | None:
+def _mask(mask: ArrayLike | str | None, data: Any) -> NDArray[np.bool_] | None:
     if mask is None:
         return None
-    mask = np.asarray(mask)
-    if mask.dtype != bool or mask.shape != (n_cells,):
-        msg = (
-            f"mask_obs must be boolean with one entry for each of the {n_cells} cells, but it is "
-            f"{mask.dtype} of shape {mask.shape}"
-        )
-        raise InputError(msg)
+    table = elements.get_table(data, "obs") if hasattr(data, "obs") else None
+    mask = columns.get_mask(mask, table, data.shape[0], "mask_obs", "obs")
     if not mask.any():
         raise InputError("mask_obs selects no cell")
     return mask

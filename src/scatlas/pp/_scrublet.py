@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scatlas import blocks, elements
+from scatlas import blocks, columns, elements
 from scatlas._util.numbers import seed_number
-from scatlas.errors import InputError
 from scatlas.matrix.scrublet import scrublet_of_counts
 
 if TYPE_CHECKING:
@@ -88,11 +87,7 @@ def scrublet(
 
     labels = None
     if batch_key is not None:
-        obs = elements.get_table(adata, "obs")
-        if batch_key not in obs:
-            msg = f"obs has no column {batch_key!r} (batch_key); it has {list(obs.columns)}"
-            raise InputError(msg)
-        labels = obs[batch_key]
+        labels = columns.get_labels(elements.get_table(adata, "obs"), batch_key, "batch_key")
     random_state = seed_number(random_state)
     found = scrublet_of_counts(
         get_array(adata, None),

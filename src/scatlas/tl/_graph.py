@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from scatlas import blocks
-from scatlas.elements import is_on_gpu
+from scatlas.elements import check_finite_values, is_on_gpu
 from scatlas.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,7 +32,36 @@ def graph(adata: AnnData, neighbors_key: str | None = None) -> tuple[sp.csr_matr
     if where not in adata.obsp:
         msg = f"uns[{key!r}] names obsp[{where!r}], which is missing: run sa.pp.neighbors again"
         raise InputError(msg)
-    return blocks.sum_repeats(adata.obsp[where]), dict(facts.get("params", {}))
+    weights = check_graph(adata.obsp[where], f"obsp[{where!r}]", adata.n_obs)
+    return weights, dict(facts.get("params", {}))
+
+
+def check_graph(weights: Any, name: str, n_cells: int) -> sp.csr_matrix:
+    """A graph [cells x cells] of any storage as CSR in the main memory, its weights checked.
+
+    Raises
+    ------
+    InputError
+        It is of another shape, or weights are not finite numbers.
+    """
+    import scipy.sparse as sp
+
+    weights = blocks.on_host(blocks.to_memory(weights))
+    weights = weights.tocsr() if sp.issparse(weights) else sp.csr_matrix(np.asarray(weights))
+    if weights.shape != (n_cells, n_cells):
+        msg = f"{name} has shape {weights.shape}, but there are {n_cells} cells: give their graph"
+        raise InputError(msg)
+    blocks.check_type(weights, name, all_floats=True)
+    weights = blocks.sum_repeats(weights)
+    check_finite_values(weights, name, "run sa.pp.neighbors again, or remove these weights")
+    return weights
+
+
+def check_not_negative(weights: sp.csr_matrix, function: str) -> None:
+    """Refuse negative weights, for which modularity and UMAP have no meaning."""
+    if weights.data.size and weights.data.min() < 0:
+        msg = f"the graph has negative weights, which {function} cannot use: remove or shift them"
+        raise InputError(msg)
 
 
 def works_on_gpu(adata: AnnData, params: dict[str, Any]) -> bool:

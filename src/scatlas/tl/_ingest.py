@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from scatlas import blocks, elements
+from scatlas import blocks, columns, elements
 from scatlas._util.extras import from_extra
 from scatlas._util.numbers import whole_number
 from scatlas.errors import InputError
@@ -110,12 +110,14 @@ def ingest(
     Reference implementation: scanpy 1.11.5, ``tools/_ingest.py``; ``docs/differences.md`` lists
     what differs.
     """
-    methods, columns = _as_list(embedding_method), _as_list(() if obs is None else obs)
-    _check_options(methods, _as_list(labeling_method))
+    methods = columns.as_names(embedding_method, "embedding_method")
+    names = columns.as_names(() if obs is None else obs, "obs")
+    _check_options(methods, columns.as_names(labeling_method, "labeling_method"))
     _check_genes(adata, adata_ref)
     try:
         reference = _read_reference(adata_ref, neighbors_key, methods, k)
-        labels = {column: _labels(adata_ref, column) for column in columns}
+        table = elements.get_table(adata_ref, "obs")
+        labels = {name: columns.get_labels(table, name, "obs") for name in names}
         pca = _components(adata_ref) if "pca" in methods or reference.name == "X_pca" else None
         cells = _to_dense(
             elements.get_representation(adata_ref, reference.use_rep, reference.n_pcs)
@@ -128,7 +130,7 @@ def ingest(
     adata = adata if inplace else adata.copy()
     if "umap" in methods or labels:
         x = _representation(adata, reference, x_pca, cells.shape[1])
-        codes = {column: of.cat.codes.to_numpy(np.int64) for column, of in labels.items()}
+        codes = {column: of.codes.astype(np.int64) for column, of in labels.items()}
         index = _index(cells, reference, random_state)
         places, winners = _search(index, x, reference, codes)
         if places is not None:
@@ -167,10 +169,6 @@ class _Pca(NamedTuple):
     offset: NDArray[np.float64]
     dtype: np.dtype[Any]
     layer: str | None
-
-
-def _as_list(names: str | Iterable[str]) -> list[str]:
-    return [names] if isinstance(names, str) else list(names)
 
 
 def _check_options(methods: list[str], labeling: list[str]) -> None:
@@ -236,18 +234,10 @@ def _read_map(adata_ref: AnnData) -> _Map:
             "out of embedding_method"
         )
         raise InputError(msg)
-    places = np.asarray(elements.to_contiguous(blocks.to_memory(adata_ref.obsm["X_umap"])))
+    places = _to_dense(blocks.to_memory(elements.get_obsm(adata_ref, "X_umap")))
     elements.check_finite_values(places, "X_umap")
     seed = int(check_random_state(params.get("random_state", 0)).randint(2**63))
     return _Map(places.astype(np.float32), (float(params["a"]), float(params["b"])), seed)
-
-
-def _labels(adata_ref: AnnData, column: str) -> pd.Series:
-    table = elements.get_table(adata_ref, "obs")
-    if column not in table:
-        msg = f"obs has no column {column!r} (obs); it has {', '.join(table.columns)}"
-        raise InputError(msg)
-    return table[column].astype("category")
 
 
 def _components(adata_ref: AnnData) -> _Pca:
@@ -260,7 +250,10 @@ def _components(adata_ref: AnnData) -> _Pca:
         if key not in getattr(adata_ref, element):
             msg = f"no {element}[{key!r}], so no components: run sa.pp.pca first"
             raise InputError(msg)
-    PCs, x_pca = np.asarray(adata_ref.varm["PCs"], np.float64), adata_ref.obsm["X_pca"]
+    PCs, x_pca = (
+        np.asarray(adata_ref.varm["PCs"], np.float64),
+        elements.get_obsm(adata_ref, "X_pca"),
+    )
     if PCs.shape[1] != x_pca.shape[1]:
         msg = (
             f"varm['PCs'] has {PCs.shape[1]} components, but obsm['X_pca'] has {x_pca.shape[1]}: "

@@ -6,18 +6,18 @@ import logging
 import random
 from contextlib import contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 from natsort import natsorted
 
-from scatlas import blocks, elements
+from scatlas import blocks, columns, elements
 from scatlas._util.extras import from_extra
 from scatlas._util.numbers import check_positive, random_state_of, seed_number, whole_number
 from scatlas.errors import InputError
 from scatlas.matrix import communities
-from scatlas.tl._graph import graph, works_on_gpu
+from scatlas.tl._graph import check_graph, check_not_negative, graph, works_on_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -124,17 +124,13 @@ def leiden(
 
             logger.info("Leiden of %d cells: on the GPU", adjacency.shape[0])
             put = to_gpu
-    adjacency = blocks.sum_repeats(_checked(adjacency, adata.n_obs))
-    if use_weights and partition_type is None and adjacency.data.min(initial=0) < 0:
-        msg = (
-            "the graph has weights below 0, of which modularity has no meaning: take them out, or "
-            "pass a partition_type of leidenalg that allows them"
-        )
-        raise InputError(msg)
-    chosen = None
-    if restrict_to is not None:
-        chosen = _restriction_mask(adata, *restrict_to)
-        adjacency = adjacency[chosen][:, chosen]
+    else:
+        adjacency = check_graph(adjacency, "adjacency", adata.n_obs)
+    if use_weights and _takes_modularity(flavor, partition_type, clustering_args):
+        check_not_negative(adjacency, f"leiden with flavor={flavor!r}")
+    restriction = None if restrict_to is None else _restriction(adata, restrict_to)
+    if restriction is not None:
+        adjacency = adjacency[restriction.cells][:, restriction.cells]
 
     args = {**clustering_args, "n_iterations": n_iterations}
     if flavor == "rounds":
@@ -152,12 +148,11 @@ def leiden(
 
     numbers = [str(number) for number in range(membership.max(initial=-1) + 1)]
     found = pd.Categorical.from_codes(membership, numbers)
-    if restrict_to is not None:
+    if restriction is not None:
         key_added = "leiden_R" if key_added == "leiden" else key_added
-        column, groups = restrict_to
-        names = adata.obs[column].astype(str).to_numpy(object, copy=True)
-        names[chosen] = [f"{'-'.join(groups)},{name}" for name in found]
-        found = pd.Categorical(names, categories=natsorted(set(names)))
+        names = restriction.labels
+        names[restriction.cells] = [f"{restriction.name},{name}" for name in found]
+        found = pd.Categorical(names, categories=natsorted(set(names[~pd.isna(names)])))
     adata.obs[key_added] = found
     adata.uns[key_added] = {
         "params": {
@@ -253,21 +248,7 @@ def _find_graph(
     if obsp not in adata.obsp:
         msg = f"no {obsp!r} in obsp: there are {list(adata.obsp)}"
         raise InputError(msg)
-    return adata.obsp[obsp], None
-
-
-def _checked(adjacency: Any, n_cells: int) -> sp.csr_matrix:
-    """CSR of a graph, which may be dense."""
-    import scipy.sparse as sp
-
-    found = sp.csr_matrix(blocks.on_host(adjacency))
-    if found.shape != (n_cells, n_cells):
-        msg = (
-            f"the graph has shape {found.shape}, but there are {n_cells} cells: give a matrix of "
-            "cells x cells"
-        )
-        raise InputError(msg)
-    return found
+    return check_graph(adata.obsp[obsp], f"obsp[{obsp!r}]", adata.n_obs), None
 
 
 def _by_size(labels: np.ndarray) -> np.ndarray:
@@ -280,17 +261,41 @@ def _by_size(labels: np.ndarray) -> np.ndarray:
     return rank[label]
 
 
-def _restriction_mask(adata: AnnData, column: str, categories: Sequence[str]) -> np.ndarray:
-    """Mask of the cells whose ``column`` is one of ``categories``."""
-    obs = elements.get_table(adata, "obs")
-    if column not in obs:
-        msg = f"restrict_to names the column {column!r}, which obs does not have"
+class _Restriction(NamedTuple):
+    """Cells to cluster, bool [cells]; the labels of all as texts or None; the name of the part."""
+
+    cells: np.ndarray
+    labels: np.ndarray
+    name: str
+
+
+def _restriction(adata: AnnData, restrict_to: Any) -> _Restriction:
+    """Cells whose column is one of the categories of ``(column, categories)``."""
+    if isinstance(restrict_to, str) or len(restrict_to) != 2:
+        msg = f"restrict_to is {restrict_to!r}: pass a column and its categories, ('leiden', ['1'])"
         raise InputError(msg)
-    labels = obs[column].astype(str)
-    if missing := [name for name in categories if name not in set(labels)]:
-        msg = f"restrict_to names {missing[0]!r}, which is not in obs[{column!r}]"
+    column, names = restrict_to[0], [*map(str, columns.as_names(restrict_to[1], "restrict_to"))]
+    values = columns.get_labels(elements.get_table(adata, "obs"), column, "restrict_to")
+    texts = np.array([*map(str, values.categories), None], object)  # the last for code -1
+    labels = texts[values.codes]
+    cells = np.isin(values.codes, np.flatnonzero(np.isin(texts[:-1], names)))
+    if not (names and set(names) <= set(labels)):
+        msg = (
+            f"restrict_to names {names}, which are not all in obs[{column!r}]: name one or several "
+            f"of {natsorted(set(labels) - {None})}"
+        )
         raise InputError(msg)
-    return labels.isin(list(categories)).to_numpy()
+    return _Restriction(cells, labels, "-".join(names))
+
+
+def _takes_modularity(flavor: str, partition_type: type | None, args: dict[str, Any]) -> bool:
+    """Whether the quality that clusters optimise has no meaning for negative weights.
+
+    leidenalg refuses them for all qualities but one, by an error of its C++ part.
+    """
+    if flavor == "igraph":
+        return str(args.get("objective_function", "modularity")).lower() == "modularity"
+    return partition_type is None or partition_type.__name__ != "CPMVertexPartition"
 
 
 def _edges(adjacency: sp.spmatrix | sp.sparray, *, directed: bool) -> igraph.Graph:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
-from scatlas import blocks, elements
+from scatlas import blocks, columns, elements
 from scatlas.errors import InputError
+from scatlas.tl._graph import check_graph
 
 if TYPE_CHECKING:
+    import pandas as pd
     import scipy.sparse as sp
     from anndata import AnnData
     from numpy.typing import NDArray
@@ -62,10 +63,8 @@ def lisi(
         No such column, or no neighbours.
     """
     obs = elements.get_table(adata, "obs")
-    if key not in obs:
-        msg = f"obs has no column {key!r} (key); it has {', '.join(obs.columns)}"
-        raise InputError(msg)
-    index = _inverse_simpson(_neighbors_of(adata, neighbors_key), obs[key])
+    labels = columns.get_labels(obs, key, "key")
+    index = _inverse_simpson(_neighbors_of(adata, neighbors_key), labels)
     adata = adata.copy() if copy else adata
     adata.obs[key_added or f"lisi_{key}"] = index
     return adata if copy else None
@@ -84,27 +83,24 @@ def _neighbors_of(adata: AnnData, neighbors_key: str | None) -> sp.csr_matrix:
     if key not in adata.uns or where not in adata.obsp:
         msg = f"no neighbours in uns[{key!r}] and obsp[{where!r}]: run sa.pp.neighbors first"
         raise InputError(msg)
-    return blocks.sum_repeats(adata.obsp[where].tocsr())
+    return check_graph(adata.obsp[where], f"obsp[{where!r}]", adata.n_obs)
 
 
-def _inverse_simpson(
-    neighbors: sp.csr_matrix, labels: pd.Series | pd.Categorical
-) -> NDArray[np.float64]:
-    """Inverse Simpson's index of the labels of each cell's neighbours.
+def _inverse_simpson(neighbors: sp.csr_matrix, values: pd.Categorical) -> NDArray[np.float64]:
+    """Inverse Simpson's index of the values of each cell's neighbours.
 
     Parameters
     ----------
     neighbors
         [cells x cells], an entry for each neighbour of a cell, whatever its value.
-    labels
+    values
         Value of each cell [cells]; neighbours without one are not counted.
 
     Returns
     -------
-    float64 [cells]: ``k**2 / sum(n_b**2)`` of the k neighbours that have a label, n_b of them b.
+    float64 [cells]: ``k**2 / sum(n_b**2)`` of the k neighbours that have a value, n_b of them b.
     Integers up to the division, so exact. NaN for a cell without such neighbours.
     """
-    values = pd.Categorical(labels)
     codes, n_values = values.codes.astype(np.int64), len(values.categories)
     indptr = neighbors.indptr.astype(np.int64)
     out = np.full(codes.size, np.nan)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from scatlas import blocks, elements, named
+from scatlas import blocks, columns, elements
 from scatlas._util.numbers import whole_number
 from scatlas.elements import check_array
 from scatlas.errors import InputError
@@ -303,15 +303,15 @@ def _genes_of_mask(adata: AnnData, mask: Any, *, use_raw: bool) -> NDArray[np.in
     """Positions of the genes that a mask keeps."""
     if mask is None:
         return None
-    table, element = named.genes_of(adata, use_raw=use_raw)
-    nameless = not isinstance(mask, str) and not named.has_names(mask)
+    table, element = elements.genes_of(adata, use_raw=use_raw)
+    nameless = not isinstance(mask, str) and not columns.has_names(mask)
     if nameless and len(table) == adata.n_vars and not adata.var_names.equals(table.index):
         msg = (
             "mask_var may be of adata or of adata.raw, whose genes have another order or other "
             "names: give it as a pandas Series with the names of the genes"
         )
         raise InputError(msg)
-    mask = named.parse_mask(mask, table, argument="mask_var", element=element)
+    mask = columns.get_mask(mask, table, len(table), "mask_var", element)
     if not mask.any():
         raise InputError("mask_var leaves no gene to rank")
     return np.flatnonzero(mask)

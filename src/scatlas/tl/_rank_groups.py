@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from natsort import natsorted
 
+from scatlas import columns
 from scatlas.errors import InputError
 
 if TYPE_CHECKING:
@@ -78,13 +79,11 @@ def parse_groups(
         The column or a group does not exist, a group has fewer than two cells, or there is nothing
         to compare.
     """
-    if groupby not in obs:
-        msg = f"there is no column {groupby!r} to group by; there are {list(obs.columns)}"
-        raise InputError(msg)
-    values = obs[groupby]
-    if not isinstance(values.dtype, pd.CategoricalDtype):
-        values = _as_categorical(values)
-    names = [str(category) for category in values.cat.categories]
+    values = columns.get_labels(obs, groupby, "groupby")
+    is_sorted = isinstance(columns.get_column(obs, groupby, "groupby").dtype, pd.CategoricalDtype)
+    if not is_sorted and all(isinstance(name, str) for name in values.categories):
+        values = values.reorder_categories(natsorted(values.categories))
+    names = [str(category) for category in values.categories]
     position = {name: at for at, name in enumerate(names)}
     if len(position) < len(names):
         twice = _duplicate(names)
@@ -99,7 +98,7 @@ def parse_groups(
     chosen = np.array([position[name] for name in wanted], dtype=np.int64)
     new = np.full(len(names) + 1, -1, dtype=np.int64)  # the last for cells without a value
     new[chosen] = np.arange(chosen.size)
-    codes = new[values.cat.codes.to_numpy()]
+    codes = new[values.codes]
     sizes = np.bincount(codes[codes >= 0], minlength=chosen.size).astype(np.int64)
     if few := [name for name, size in zip(wanted, sizes, strict=True) if size < 2]:
         msg = (
@@ -120,20 +119,13 @@ def parse_groups(
     return found
 
 
-def _as_categorical(values: pd.Series) -> pd.Series:
-    values = values.astype("category")
-    if all(isinstance(name, str) for name in values.cat.categories):
-        values = values.cat.reorder_categories(natsorted(values.cat.categories))
-    return values
-
-
 def _parse_names(names: list[str], groups: Any) -> list[str]:
     if isinstance(groups, str) and groups == "all":
         return list(names)
-    if isinstance(groups, str | int):
-        msg = f"groups={groups!r} must be 'all' or a list of groups"
+    if isinstance(groups, str):
+        msg = f"groups={groups!r} must be 'all' or a list of groups: pass groups=[{groups!r}]"
         raise InputError(msg)
-    wanted = [str(group) for group in groups]
+    wanted = [str(group) for group in columns.as_names(groups, "groups")]
     if len(set(wanted)) < len(wanted):
         msg = f"groups names {_duplicate(wanted)!r} twice"
         raise InputError(msg)

@@ -68,9 +68,11 @@ def tables(
             columns["pvals_adj"][group.name] = adjust_pvalues(group.pvals, corr_method)[order]
         if group.logfoldchanges is not None:
             columns["logfoldchanges"][group.name] = group.logfoldchanges[order]
+    # A list of pairs would call the field of the group '' f0.
     return {
         name: np.rec.fromarrays(
-            list(by_group.values()), dtype=[(group, _TYPES[name]) for group in by_group]
+            list(by_group.values()),
+            dtype=np.dtype({"names": [*by_group], "formats": [_TYPES[name]] * len(by_group)}),
         )
         for name, by_group in columns.items()
         if by_group

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from scatlas import blocks, elements
+from scatlas import blocks, columns, elements
 from scatlas._util.numbers import random_state_of, whole_number
 from scatlas.elements import check_array
 from scatlas.errors import InputError
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 class _Request(NamedTuple):
     """A set of genes to score the cells by, and the number of control genes per bin."""
 
-    genes: Sequence[str] | pd.Index | str
+    genes: list[str]
     ctrl_size: int
 
 
@@ -100,7 +100,7 @@ def score_genes(
     adata = adata.copy() if copy else adata
     (score,) = _scores(
         adata,
-        [_Request(gene_list, ctrl_size)],
+        [_Request(columns.as_names(gene_list, "gene_list"), ctrl_size)],
         ctrl_as_ref=ctrl_as_ref,
         gene_pool=gene_pool,
         n_bins=n_bins,
@@ -151,10 +151,11 @@ def score_genes_cell_cycle(
         As :func:`score_genes`.
     """
     adata = adata.copy() if copy else adata
-    size = min(len(s_genes), len(g2m_genes))
+    sets = columns.as_names(s_genes, "s_genes"), columns.as_names(g2m_genes, "g2m_genes")
+    size = min(map(len, sets))
     s_score, g2m_score = _scores(
         adata,
-        [_Request(genes, size) for genes in (s_genes, g2m_genes)],
+        [_Request(genes, size) for genes in sets],
         ctrl_as_ref=ctrl_as_ref,
         gene_pool=gene_pool,
         n_bins=n_bins,
@@ -216,9 +217,9 @@ def _scores(
     return [set_means[:, 2 * i] - set_means[:, 2 * i + 1] for i in range(len(wanted))]
 
 
-def _find_genes(genes: Sequence[str] | pd.Index | str, names: pd.Index) -> NDArray[np.intp]:
+def _find_genes(listed: list[str], names: pd.Index) -> NDArray[np.intp]:
     """Positions of the genes that exist; logs the others."""
-    genes = pd.Index([genes] if isinstance(genes, str) else genes)
+    genes = pd.Index(listed)
     missing = genes.difference(names, sort=False)
     if missing.size:
         logger.warning("genes that do not exist are left out: %s", missing.tolist())
@@ -234,7 +235,7 @@ def _positions(gene_pool: Sequence[str] | pd.Index | None, names: pd.Index) -> N
     """Positions of the pool's genes, in scanpy's order."""
     if gene_pool is None:
         return np.arange(names.size)
-    pool = pd.Index(gene_pool, dtype="string").intersection(names)
+    pool = pd.Index(columns.as_names(gene_pool, "gene_pool"), dtype="string").intersection(names)
     if pool.size == 0:
         raise InputError("none of the genes of gene_pool exists")
     return names.get_indexer(pool)

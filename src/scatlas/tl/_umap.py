@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from scatlas import blocks, named
+from scatlas import blocks, columns
 from scatlas._util.extras import from_extra
 from scatlas._util.numbers import check_positive, random_state_of, whole_number
 from scatlas.compute.threads import blas_on_one_thread
-from scatlas.elements import get_host_representation
+from scatlas.elements import get_host_representation, get_obsm
 from scatlas.errors import InputError
 from scatlas.kernels.graphs import umap_cpu
 from scatlas.matrix.umap_rounds import lay_out
 from scatlas.tl import _spectral
-from scatlas.tl._graph import graph, works_on_gpu
+from scatlas.tl._graph import check_not_negative, graph, works_on_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,6 +135,7 @@ def umap(
     state = random_state_of(random_state)
     adata = adata.copy() if copy else adata
     weights, params = graph(adata, neighbors_key)
+    check_not_negative(weights, "umap")
     init = _initial(adata, init_pos, n_components)
     if a is None or b is None:
         a, b = _curve(spread, min_dist)
@@ -242,9 +243,10 @@ def _initial(adata: AnnData, init_pos: Any, n_components: int) -> str | np.ndarr
         if init_pos not in adata.obsm:
             msg = f"init_pos {init_pos!r} is neither 'spectral', 'random' nor a key of obsm"
             raise InputError(msg)
-        init_pos = adata.obsm[init_pos]
-    init_pos = named.in_order(blocks.on_host(init_pos), adata.obs_names, "init_pos")
-    coordinates = np.asarray(init_pos, np.float32)
+        init_pos = get_obsm(adata, init_pos, "init_pos", all_floats=True)
+    init_pos = columns.in_order(init_pos, adata.obs_names, "init_pos")
+    start = blocks.on_host(blocks.to_memory(init_pos))
+    coordinates = np.asarray(start.toarray() if blocks.is_sparse(start) else start, np.float32)
     if coordinates.shape != (adata.n_obs, n_components):
         msg = (
             f"init_pos has shape {coordinates.shape}, but {(adata.n_obs, n_components)} "

@@ -470,7 +470,7 @@ def test_available_memory(machine):
 @pytest.mark.parametrize(
     ("by", "options", "sentence"),
     [
-        ("nosuch", {}, "there is no column 'nosuch' to group by; there are ['batch']"),
+        ("nosuch", {}, "obs has no column 'nosuch' (by); it has batch"),
         ([], {}, "by names no column"),
         ("batch", {"func": "total"}, "func 'total' is unknown: use sum, mean, var, count_nonzero"),
         ("batch", {"func": []}, "func names no function"),
@@ -480,10 +480,10 @@ def test_available_memory(machine):
         ("batch", {"layer": "a", "obsm": "b"}, "give one of layer, obsm and varm"),
         ("batch", {"layer": "a"}, "adata.layers has no 'a'"),
         ("batch", {"obsm": "a"}, "adata.obsm has no 'a'; it has []"),
-        ("batch", {"mask": "a"}, "mask: adata.obs has no column 'a'"),
-        ("batch", {"mask": np.ones(59, bool)}, "mask is bool of shape (59,), but 60 booleans are"),
-        ("batch", {"mask": np.ones(60)}, "mask is float64 of shape (60,), but 60 booleans are"),
-        ("batch", {"mask": "batch"}, "but 60 booleans are needed"),
+        ("batch", {"mask": "a"}, "obs has no column 'a' (mask)"),
+        ("batch", {"mask": np.ones(59, bool)}, "but is bool of shape (59,)"),
+        ("batch", {"mask": np.ones(60)}, "but is float64 of shape (60,)"),
+        ("batch", {"mask": "batch"}, "must be True or False for each of the 60 cells"),
     ],
 )
 def test_errors_are_one_sentence(counts, make_adata, by, options, sentence):

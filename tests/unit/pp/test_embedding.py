@@ -412,9 +412,9 @@ def test_umap_errors(graph: ad.AnnData, options: dict, message: str) -> None:
         ({"resolution": "1"}, "resolution='1' is not possible: give a finite number from 0 on"),
         ({"random_state": -1}, "random_state=-1 is not possible"),
         ({"adjacency": np.eye(3)}, r"shape \(3, 3\), but there are"),
-        ({"adjacency": sp.eye(300, format="csr") * -1}, "weights below 0"),
-        ({"restrict_to": ("blobs", ["0"])}, "which obs does not have"),
-        ({"restrict_to": ("blob", ["0", "9"])}, "'9', which is not in"),
+        ({"adjacency": sp.eye(300, format="csr") * -1}, "negative weights"),
+        ({"restrict_to": ("blobs", ["0"])}, "obs has no column 'blobs'"),
+        ({"restrict_to": ("blob", ["0", "9"])}, "which are not all in obs"),
     ],
 )
 def test_leiden_errors(graph: ad.AnnData, options: dict, message: str) -> None:

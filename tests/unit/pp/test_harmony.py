@@ -92,7 +92,7 @@ def test_refusals(shifted: ad.AnnData, monkeypatch: pytest.MonkeyPatch):
         with pytest.raises(error, match=match):
             sa.pp.harmony_integrate(adata, key, copy=True, **options)
 
-    refused("no 'X_umap' in obsm: run sa.pp.pca first", basis="X_umap")
+    refused("no 'X_umap' in obsm .basis.: run sa.tl.umap first", basis="X_umap")
     refused(r"no column 'batch' \(key\); it has plate, line, donor", key=["plate", "batch"])
     refused("needs at least 60 cells, but there are 59", shifted[:59])
     odd = shifted.copy()

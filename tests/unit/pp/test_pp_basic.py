@@ -259,8 +259,11 @@ def test_values_with_names_are_matched_by_them(name: str, counts: Any, make_adat
     [
         ({}, r"top 500 genes, but there are 50"),
         ({"percent_top": [0]}, r"top 0 genes"),
-        ({"percent_top": None, "qc_vars": ["ribo"]}, r"no column 'ribo'; it has \['mt'"),
-        ({"percent_top": None, "qc_vars": ["score"]}, r"'score'\] must be True or False"),
+        ({"percent_top": None, "qc_vars": ["ribo"]}, r"no column 'ribo' \(qc_vars\); it has mt"),
+        (
+            {"percent_top": None, "qc_vars": ["score"]},
+            r"'score'\] \(qc_vars\) must be True",
+        ),
         ({"percent_top": None, "layer": "spliced"}, r"layers has no 'spliced'; it has \[\]"),
         ({"percent_top": None, "use_raw": True}, r"adata.raw is empty"),
         ({"percent_top": None, "use_raw": True, "layer": "x"}, r"choose one of"),
@@ -682,7 +685,7 @@ def test_sample_with_replacement_is_for_memory(
         ({"n": 61}, "cannot draw 61 of 60"),
         ({"n": -1}, "n=-1 is not possible"),
         ({"n": 3, "axis": "cells"}, "axis must be"),
-        ({"n": 3, "p": "nowhere"}, "no column .nowhere."),
+        ({"n": 3, "p": "nowhere"}, "obs has no column 'nowhere'"),
         ({"n": 3, "p": np.ones(4)}, r"shape \(4,\)"),
         ({"n": 3, "p": np.ones(60)}, "sum to 1"),
         ({"n": 3, "p": np.zeros(60, bool)}, "nothing to draw from"),

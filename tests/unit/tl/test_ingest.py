@@ -106,7 +106,7 @@ def test_other_representations(reference: ad.AnnData, use_rep: str) -> None:
     assert "X_pca" not in adata.obsm
     del adata.obsm["X_other"]
     if use_rep != "X":
-        with pytest.raises(InputError, match="obsm has no 'X_other'"):
+        with pytest.raises(InputError, match="no 'X_other' in obsm"):
             sa.tl.ingest(adata, reference, embedding_method="umap", neighbors_key="mine")
 
 

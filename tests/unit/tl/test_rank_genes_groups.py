@@ -499,9 +499,9 @@ def test_values_that_are_no_categories(values, names, counts, make_adata):
         ({"C": 2.0}, "'C' is no option of method='t-test'"),
         ({"layer": "nope"}, "layers has no 'nope'"),
         ({"use_raw": True}, "raw is empty"),
-        ({"mask_var": "nope"}, "no column 'nope'"),
-        ({"mask_var": np.ones(3, dtype=bool)}, "mask_var is bool of shape"),
-        ({"mask_var": np.ones(50)}, "50 booleans are needed"),
+        ({"mask_var": "nope"}, "var has no column 'nope'"),
+        ({"mask_var": np.ones(3, dtype=bool)}, "but is bool of shape"),
+        ({"mask_var": np.ones(50)}, "each of the 50 genes"),
         ({"mask_var": np.zeros(50, dtype=bool)}, "leaves no gene"),
     ],
 )

@@ -1,0 +1,162 @@
+"""Columns of obs and var as labels, numbers or masks, and names that a user lists.
+
+Values with names, as pandas holds them, are matched by these, never by the place alone.
+
+Each function raises :class:`InputError` where a column is not there or its values do not suit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scatlas._util.numbers import as_numbers
+from scatlas.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+# Kinds of values, as pandas infers them from the values of any type of column.
+_NUMBERS = {"boolean", "integer", "mixed-integer-float", "floating", "decimal"}
+_DATES = {"datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period"}
+
+
+def as_names(names: Any, option: str) -> list[Any]:
+    """Names in a list; a text is one name. Sets are sorted: their order is that of hashes."""
+    if isinstance(names, str):
+        return [names]
+    if not isinstance(names, Iterable) or isinstance(names, bytes):
+        msg = f"{option}={names!r} is no list of names: pass a text, or a list of texts"
+        raise InputError(msg)
+    return sorted(names, key=str) if isinstance(names, set | frozenset) else list(names)
+
+
+def get_column(table: pd.DataFrame, name: Any, option: str, axis: str = "obs") -> pd.Series:
+    """The column of `table` that the option `option` of a function names."""
+    import pandas as pd
+
+    if not isinstance(name, Hashable) or name not in table:
+        there = ", ".join(map(str, table.columns)) or "none"
+        msg = f"{axis} has no column {name!r} ({option}); it has {there}: name one of these"
+        raise InputError(msg)
+    column = table[name]
+    if isinstance(column, pd.DataFrame):
+        msg = f"{axis} has {column.shape[1]} columns {name!r} ({option}): rename or remove one"
+        raise InputError(msg)
+    if isinstance(column.dtype, pd.ArrowDtype):
+        import pyarrow as pa
+
+        # pandas cannot make categories of Arrow's dictionaries, which are the same.
+        if pa.types.is_dictionary(column.dtype.pyarrow_dtype):
+            values = pa.chunked_array(column.array.__arrow_array__()).unify_dictionaries()
+            column = pd.Series(values.to_pandas().array, index=column.index, name=column.name)
+    return column
+
+
+def get_labels(table: pd.DataFrame, name: Any, option: str, axis: str = "obs") -> pd.Categorical:
+    """A column of any type as categories, unused ones among them; -1 for cells without a value."""
+    import pandas as pd
+
+    column = get_column(table, name, option, axis)
+    try:
+        return pd.Categorical(column)
+    except (TypeError, NotImplementedError) as error:  # not hashable; Arrow's lists
+        msg = (
+            f"{axis}[{name!r}] ({option}) holds lists or other values that are no labels: "
+            "convert them to texts or numbers"
+        )
+        raise InputError(msg) from error
+
+
+def kind_of_values(column: pd.Series) -> str:
+    """``numbers``, ``dates`` or ``labels``, by the values and not by the type of the column."""
+    import pandas as pd
+
+    values = column.astype(object) if isinstance(column.dtype, pd.CategoricalDtype) else column
+    found = pd.api.types.infer_dtype(values)
+    return "numbers" if found in _NUMBERS else "dates" if found in _DATES else "labels"
+
+
+def get_numbers(table: pd.DataFrame, name: Any, option: str, axis: str = "obs") -> NDArray[Any]:
+    """A column of numbers in NumPy's type, float64 for objects; NaN for cells without a value."""
+    import pandas as pd
+
+    column = get_column(table, name, option, axis)
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
+        return column.to_numpy()
+    kind = kind_of_values(column)
+    if kind != "numbers" and not column.isna().all():
+        what = "dates or times" if kind == "dates" else f"no numbers ({column.dtype})"
+        msg = (
+            f"{axis}[{name!r}] ({option}) holds {what}: convert them to numbers, or name another "
+            "column"
+        )
+        raise InputError(msg)
+    is_mask = pd.api.types.infer_dtype(column) == "boolean" and not column.isna().any()
+    return column.to_numpy(bool) if is_mask else column.to_numpy(np.float64, na_value=np.nan)
+
+
+def get_mask(
+    mask: Any, table: pd.DataFrame | None, n: int, option: str, axis: str
+) -> NDArray[np.bool_]:
+    """A mask with `n` entries: an array of booleans, or the column of `table` that `mask` names."""
+    if isinstance(mask, str):
+        if table is None:
+            msg = f"{option}={mask!r} names a column, which an array has not: pass an AnnData"
+            raise InputError(msg)
+        column, what = get_column(table, mask, option, axis), f"{axis}[{mask!r}] ({option})"
+        values = column.to_numpy(object)
+        valid = bool(not column.isna().any() and np.isin(values, (False, True)).all())
+    else:
+        given = mask if table is None else in_order(mask, table.index, option)
+        values = np.asarray(given)
+        what = option
+        valid = values.dtype == bool or (
+            values.dtype == object and all(isinstance(v, bool | np.bool_) for v in values.flat)
+        )
+    if values.shape != (n,) or not valid:
+        msg = (
+            f"{what} must be True or False for each of the {n} "
+            f"{'cells' if axis == 'obs' else 'genes'}, but is {values.dtype} of shape "
+            f"{values.shape}: pass booleans, from a comparison for instance"
+        )
+        raise InputError(msg)
+    return values.astype(bool)
+
+
+def has_names(values: Any) -> bool:
+    """Whether values are a Series or table with names, not with the numbers of its rows."""
+    import pandas as pd
+
+    is_table = isinstance(values, pd.Series | pd.DataFrame)
+    return is_table and not isinstance(values.index, pd.RangeIndex)
+
+
+def in_order(values: Any, names: pd.Index, option: str) -> Any:
+    """The same values; those of a table or Series as an array in the order of `names`."""
+    import pandas as pd
+
+    if not isinstance(values, pd.Series | pd.DataFrame):
+        return values
+    if not has_names(values) or values.index.equals(names):
+        return values.to_numpy()
+    if not values.index.is_unique:
+        msg = f"{option} holds a name twice: give one value for each name"
+        raise InputError(msg)
+    if (missing := names.difference(values.index, sort=False)).size:
+        msg = (
+            f"{option} has no value for {missing[0]!r}: give one for each name of the AnnData, "
+            "or an array in their order"
+        )
+        raise InputError(msg)
+    return values.reindex(names).to_numpy()
+
+
+def get_values(given: Any, table: pd.DataFrame, option: str, axis: str = "obs") -> NDArray[Any]:
+    """A number for each row of `table`: the column that `given` names, or `given` itself."""
+    if isinstance(given, str):
+        return get_numbers(table, given, option, axis)
+    return as_numbers(in_order(given, table.index, option), option)
