@@ -74,8 +74,8 @@ def convert_matrix_market(folder: Path, store: Path) -> CellRangerTables:
             raise InputError(msg)
     create_group(store / "X", {})
     dtype = np.dtype(np.float64 if header.is_real else np.int64)
-    data = RawArray(store / "X" / "data", header.n_values, dtype)
-    indices = RawArray(store / "X" / "indices", header.n_values, np.dtype(np.int32))
+    data = RawArray(store / "X" / "data", dtype)
+    indices = RawArray(store / "X" / "indices", np.dtype(np.int32))
     lengths = np.zeros(header.n_barcodes, np.int64)
     last = n_values = 0
     for features, cells, values in _entries(matrix, header):
@@ -92,7 +92,7 @@ def convert_matrix_market(folder: Path, store: Path) -> CellRangerTables:
         more = "more than" if n_values > header.n_values else f"{n_values:,} of"
         msg = f"{matrix}: there are {more} {header.n_values:,} entries: {REMEDY}"
         raise InputError(msg)
-    indptr = RawArray(store / "X" / "indptr", header.n_barcodes + 1, np.dtype(np.int64))
+    indptr = RawArray(store / "X" / "indptr", np.dtype(np.int64))
     indptr.append(np.concatenate([[0], np.cumsum(lengths)]))
     for array in (data, indices, indptr):
         array.close()
