@@ -17,6 +17,7 @@ from natsort import natsorted
 from scatlas.compute.threads import n_threads
 from scatlas.errors import InputError
 from scatlas.io.files.read_errors import reading
+from scatlas.io.files.stamps import file_stamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -214,9 +215,13 @@ def reading_parquet(path: Path, element: str) -> Iterator[None]:
         raise InputError(msg) from error
 
 
-@lru_cache(maxsize=64)
 def read_footer(path: Path) -> pq.FileMetaData:
     """Footer of a file, which the blocks of the file share."""
+    return _read_footer(path, file_stamp(path))
+
+
+@lru_cache(maxsize=64)
+def _read_footer(path: Path, stamp: str) -> pq.FileMetaData:  # noqa: ARG001
     import pyarrow.parquet as pq
 
     return pq.read_metadata(path)

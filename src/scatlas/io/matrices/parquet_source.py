@@ -77,7 +77,7 @@ class ParquetSource:
         n_cells = sum(_n_taken(*part) for part in self._rows)
         self.shape = n_cells, len(var)
         self.matrix = _Matrix(files.counts, np.dtype(np.float32))
-        self.notices: list[str] = []
+        self._notices: list[str] = []
         # The width that blocks so far needed; which they are does not show in the result.
         self._lock, self._width, self.n_repeated = Lock(), np.dtype(np.uint8), 0
 
@@ -91,10 +91,18 @@ class ParquetSource:
         """Remove the converted tables."""
         self._stack.close()
 
+    @property
+    def notices(self) -> list[str]:
+        """Sentences about what is left out or changed, so far."""
+        if not self.n_repeated:
+            return self._notices
+        repeated = f"{self.n_repeated:,} entries of a gene that a cell holds already: added to it"
+        return [*self._notices, repeated]
+
     def table(self, name: str) -> Table:
         """``obs`` or ``var`` of the counts, on disk."""
         if name == "obs" and not (self._folder / "obs").exists():
-            self.notices += write_obs(
+            self._notices += write_obs(
                 self._files,
                 self._rows,
                 self._folder / "obs",

@@ -184,6 +184,9 @@ def load_plate(
                 finish_obs.check()  # not after hours
                 writer.append_checked(block.counts, block.indices, block.highest)
                 writer.append_rows(tally.add(block))
+            for notice in counts.notices:  # some become known with the values
+                if notice not in notices:
+                    notices.add(notice)
             tally.tell(counts.matrix.key, notices, rounded)
             cell_metrics, gene_metrics = tally.cell_metrics(), tally.gene_metrics(mt)
             _note_replaced("obs", obs.columns, cell_metrics, notices)

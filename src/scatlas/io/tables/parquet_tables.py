@@ -66,7 +66,8 @@ def read_genes(files: CellFiles) -> tuple[pd.DataFrame, np.ndarray]:
     kind = np.dtype(np.uint16 if tokens.size < 2**16 else np.uint32)
     gene_of_token = np.full(tokens.max() + 1, np.iinfo(kind.type).max, kind)
     gene_of_token[tokens] = np.arange(tokens.size)
-    index = make_index_unique(pd.Index(table["gene_symbol"].astype(str), dtype=object, name=None))
+    symbols = table["gene_symbol"].astype(str).to_numpy(object)
+    index = make_index_unique(pd.Index(symbols, dtype=object))
     ids = table["ensembl_id"].astype(str).to_numpy(object)
     return pd.DataFrame({"gene_ids": ids, "token_id": tokens}, index=index), gene_of_token
 
@@ -99,14 +100,22 @@ class _Gathered:
         """Whether the column has so many texts that it is left out."""
         return self.labels is not None and len(self.labels) > _MAX_LABELS
 
+    def is_used(self) -> np.ndarray:
+        """Whether a cell has each label, and last whether one has a gap: bool [labels + 1].
+
+        A row group that holds two plates has the labels of both.
+        """
+        used = np.zeros(len(self.labels or ()) + 1, bool)
+        for lo in range(0, self.values.size, _ROWS):
+            used[self.values[lo : lo + _ROWS]] = True
+        return used
+
     def write(self, path: Path, pool: Any) -> None:
         """Write the column, with its labels sorted, as pandas sorts categories."""
         if self.labels is None:
             target, recode = Target("number", self.values.dtype), None
         else:
-            used = np.zeros(len(self.labels) + 1, bool)
-            for lo in range(0, self.values.size, _ROWS):
-                used[self.values[lo : lo + _ROWS]] = True
+            used = self.is_used()
             labels = np.array([label for label, code in self.labels.items() if used[code]], object)
             order = np.argsort(labels)
             target = Target.categorical(labels[order])
@@ -332,15 +341,17 @@ def _doses(files: CellFiles, sample: _Gathered | None) -> dict[str, tuple[Target
     if not {"sample", _TREATMENT} <= set(table) or _TREATMENT in files.columns:
         return {}
     texts = dict(zip(table["sample"].astype(str), table[_TREATMENT].astype(str), strict=True))
-    if missing := [label for label in sample.labels if label not in texts]:
+    used = sample.is_used()
+    labels = [label if used[code] else None for label, code in sample.labels.items()]
+    if missing := [label for label in labels if label and label not in texts]:
         msg = f"{path}: it lacks the sample {missing[0]!r}: download this file again"
         raise InputError(msg)
-    treatments = [texts[label] for label in sample.labels]
-    parsed = [_dose(path, text) for text in treatments]
+    treatments = [texts[label] if label else None for label in labels]
+    parsed = [_dose(path, text) if text else (np.nan, None) for text in treatments]
     doses = np.array([*(dose for dose, _ in parsed), np.nan])
     columns = {"dose": (Target("number", doses.dtype), doses)}
-    for name, labels in ((_TREATMENT, treatments), ("dose_unit", [unit for _, unit in parsed])):
-        series = pd.Categorical([*labels, None])
+    for name, own in ((_TREATMENT, treatments), ("dose_unit", [unit for _, unit in parsed])):
+        series = pd.Categorical([*own, None])
         target = Target.categorical(series.categories.to_numpy(object))
         columns[name] = (target, np.asarray(series.codes, target.dtype))
     return columns
