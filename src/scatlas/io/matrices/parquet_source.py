@@ -162,12 +162,17 @@ class ParquetSource:
         )
         if block.problem:
             number, wrong = block.problem
-            what = f"row {wrong.row} holds token {wrong.token}"
+            where = f"{self._where(self._rows[part[number]][0])}: row {wrong.row}"
             if wrong.kind == "unknown":
-                what += ", which gene_metadata.parquet lacks: download the files of one release"
-            else:
-                what += " several times, with counts too large to be added: give raw counts"
-            msg = f"{self._where(self._rows[part[number]][0])}: {what}"
+                msg = (
+                    f"{where} holds token {wrong.token}, which gene_metadata.parquet lacks: "
+                    "download the files of one release"
+                )
+                raise InputError(msg)
+            msg = (
+                f"{where} holds token {wrong.token} several times, with values too large to be "
+                "added: give raw counts"
+            )
             raise InputError(msg)
         with self._lock:
             self._width = max(self._width, block.data.dtype)
