@@ -54,6 +54,12 @@ class _Notices(list[str]):
         logger.info("plate %s: %s", self._plate, notice)
         self.append(notice)
 
+    def add_new(self, notices: Iterable[str]) -> None:
+        """Log those that are not known yet."""
+        for notice in notices:
+            if notice not in self:
+                self.add(notice)
+
     def add_first(self, notice: str | None) -> None:
         """Log a notice that becomes known late, if any, and put it before the others."""
         if notice:
@@ -155,8 +161,7 @@ def load_plate(
     scratch = out.with_name(f".{out.name}.source")
     with open_counts(source, counts_in, scratch=scratch, sample=sample) as counts:
         path = counts.path
-        for notice in counts.notices:
-            notices.add(notice)
+        notices.add_new(counts.notices)
         _check_not_empty(path, counts.shape)
         obs, var = counts.table("obs"), counts.table("var")
         counts.check_complete()
@@ -184,9 +189,7 @@ def load_plate(
                 finish_obs.check()  # not after hours
                 writer.append_checked(block.counts, block.indices, block.highest)
                 writer.append_rows(tally.add(block))
-            for notice in counts.notices:  # some become known with the values
-                if notice not in notices:
-                    notices.add(notice)
+            notices.add_new(counts.notices)  # some become known with the values
             tally.tell(counts.matrix.key, notices, rounded)
             cell_metrics, gene_metrics = tally.cell_metrics(), tally.gene_metrics(mt)
             _note_replaced("obs", obs.columns, cell_metrics, notices)

@@ -72,7 +72,7 @@ def read_genes(files: CellFiles) -> tuple[pd.DataFrame, np.ndarray]:
     return pd.DataFrame({"gene_ids": ids, "token_id": tokens}, index=index), gene_of_token
 
 
-class _Gathered:
+class _ColumnOnDisk:
     """One column that grows on disk: numbers, or codes of labels in the order of appearance."""
 
     def __init__(self, file: Path, n_rows: int, dtype: np.dtype | None) -> None:
@@ -97,7 +97,7 @@ class _Gathered:
 
     @property
     def has_many_labels(self) -> bool:
-        """Whether the column has so many texts that it is left out."""
+        """Whether the column has too many texts to be kept."""
         return self.labels is not None and len(self.labels) > _MAX_LABELS
 
     def is_used(self) -> np.ndarray:
@@ -181,7 +181,7 @@ def write_obs(
             first = span.stop
     order = np.argsort(hashes, kind="stable")
     _check_unique_names(files, key, hashes, order, rows)
-    extra: dict[str, _Gathered] = {}
+    extra: dict[str, _ColumnOnDisk] = {}
     if (files.metadata / CELLS_FILE).exists():
         extra, more = _cells_table(
             files, key, hashes, order, by, {key, *columns}, scratch / "cells"
@@ -210,7 +210,7 @@ def _n_taken(group: RowGroup, taken: np.ndarray | None) -> int:
 
 def _new_columns(
     kinds: Mapping[str, Any], table: str, n_rows: int, folder: Path
-) -> tuple[dict[str, _Gathered], list[str]]:
+) -> tuple[dict[str, _ColumnOnDisk], list[str]]:
     """Files for columns of text and numbers; a sentence for each other column."""
     import pyarrow as pa
 
@@ -227,7 +227,7 @@ def _new_columns(
         elif not is_text(kind):
             notices.append(f"{table} column {name!r} is left out: it holds {kind}")
             continue
-        columns[name] = _Gathered(folder / str(number), n_rows, dtype)
+        columns[name] = _ColumnOnDisk(folder / str(number), n_rows, dtype)
     return columns, notices
 
 
@@ -276,7 +276,7 @@ def _cells_table(
     by: tuple[str, str] | None,
     known: set[str],
     scratch: Path,
-) -> tuple[dict[str, _Gathered], list[str]]:
+) -> tuple[dict[str, _ColumnOnDisk], list[str]]:
     """Columns of the table of all cells that the cells' own files lack."""
     import pyarrow.parquet as pq
 
@@ -328,7 +328,7 @@ def _row_groups(footer: Any, wanted: tuple[str, str] | None) -> Iterator[int]:
         yield number
 
 
-def _doses(files: CellFiles, sample: _Gathered | None) -> dict[str, tuple[Target, np.ndarray]]:
+def _doses(files: CellFiles, sample: _ColumnOnDisk | None) -> dict[str, tuple[Target, np.ndarray]]:
     """Columns of the treatment of each label of ``sample``, one more entry for cells without one.
 
     ``drugname_drugconc`` is text such as ``[('Drug A', 0.5, 'uM')]``; the dose of several drugs at
