@@ -75,6 +75,10 @@ env: $(VENV)/.workflow-installed ## Create the environment of the workflow in .v
 .PHONY: test-env
 test-env: $(VENV)/.tests-installed ## Add the packages of the tests to .venv
 
+.PHONY: release
+release: env ## Build sdist and wheel in build/dist, try them, and say what is left to do by hand
+	@PYTHON="$(BIN)/python" .ci/release
+
 .PHONY: lock
 lock: ## Write the locks and conda environments of envs/
 	envs/lock.sh

@@ -40,7 +40,8 @@ templates_path = [str(HERE / "_templates")]
 # Folders with pages; Sphinx skips the others (environments, results).
 _PAGES = {"config", "docs", "envs"}
 include_patterns = ["docs/**", "config/README.md", "envs/README.md"]
-include_patterns += ["CHANGELOG.md", "CONTRIBUTING.md", "README.md"]
+include_patterns += ["CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "README.md"]
+include_patterns += ["ROADMAP.md", "SECURITY.md"]
 exclude_patterns = ["docs/_templates"]
 exclude_patterns += [p.name for p in ROOT.iterdir() if p.is_dir() and p.name not in _PAGES]
 
@@ -123,14 +124,16 @@ def _unlink_folders(app: Sphinx, doctree: nodes.document) -> None:
             link.replace_self(link.children)
 
 
-def _write_redirect(app: Sphinx, exception: Exception | None) -> None:
-    """Write an index.html that redirects to the first page."""
+def _write_top_files(app: Sphinx, exception: Exception | None) -> None:
+    """Write an index.html that redirects to the first page, and llms.txt with links to pages."""
     if exception is None and app.builder.format == "html":
         target = f"{root_doc}.html"
         (Path(app.outdir) / "index.html").write_text(
             f'<!doctype html><meta http-equiv="refresh" content="0; url={target}">'
             f'<link rel="canonical" href="{target}"><title>scatlas</title>\n'
         )
+        text = (ROOT / "llms.txt").read_text("utf-8")
+        (Path(app.outdir) / "llms.txt").write_text(text.replace(".md)", ".html)"), "utf-8")
 
 
 def setup(app: Sphinx) -> None:
@@ -140,4 +143,4 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", _add_passes)
     app.connect("autodoc-skip-member", _skip_fields)
     app.connect("doctree-read", _unlink_folders)
-    app.connect("build-finished", _write_redirect)
+    app.connect("build-finished", _write_top_files)

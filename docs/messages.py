@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 # Calls of these make a message. Other errors are internal: the program answers them itself.
 ERRORS = {"InputError", "ConfigError", "TooLargeError", "DiskError", "GpuError", "ScatlasError"}
-ERRORS |= {"WorkflowError", "SystemExit"}
+ERRORS |= {"MissingPackageError", "WorkflowError", "SystemExit", "Problem"}
 # pydantic reports the ValueError of a check of the config or the sheet as an error of the config.
 CHECKS = "src/scatlas/workflow/config/"
 # Functions that return, yield or collect sentences for the caller's error.
-SENTENCES = {"_unknown_key", "explain", "_problems_of_plates"}
+SENTENCES = {"_unknown_key", "explain"}
 UNKNOWN = "…"
 NESTED = 3  # variables within variables whose text is followed
 

@@ -37,6 +37,10 @@ class TooLargeError(ScatlasError, MemoryError):
     """Result larger than the memory; the message has the arithmetic."""
 
 
+class MissingPackageError(ScatlasError, ImportError):
+    """A package is missing or does not load; the message names it."""
+
+
 class DiskError(ScatlasError, OSError):
     """Full or failed disk; the message names the disk and the remedy."""
 

@@ -28,9 +28,13 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built wheel."""
+    """The wheel, built as for a release."""
     folder = tmp_path_factory.mktemp("wheel")
-    pip("wheel", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT))
+    environment = os.environ | {"SCATLAS_DIST": str(folder), "PYTHON": sys.executable}
+    command = [str(ROOT / ".ci/release"), "build"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len([*folder.glob("*.tar.gz")]) == 1
     (path,) = folder.glob("*.whl")
     return path
 

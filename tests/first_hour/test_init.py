@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import shutil
 import sys
@@ -19,6 +20,7 @@ import yaml
 
 from scatlas.datasets import simulate_plate, write_plate
 from scatlas.workflow.command_line.main import main
+from scatlas.workflow.command_line.output import COMMON_KEYS, JSON_KEYS
 from scatlas.workflow.command_line.plate_facts import read_facts
 from scatlas.workflow.command_line.qc_bounds import kept_by, suggest_bounds
 from scatlas.workflow.config.loading import load
@@ -343,6 +345,12 @@ def test_check_names_each_plate_that_cannot_be_used(command: Command, tmp_path: 
             "again"
         ),
     ]
+    told = json.loads(command("check", "--json", status=1))
+    assert told["errors"] == [
+        {"message": line.removeprefix("error: "), "plate": name}
+        for line, name in zip(found, ("p1", "p3"), strict=True)
+    ]
+    assert (told["exit_code"], told["n_plates"], told["left_out"]) == (1, 3, [])
     text = Path("atlas.yaml").read_text()
     Path("atlas.yaml").write_text(
         text.replace("plates: plates.tsv", "plates: {sheet: plates.tsv, on_error: skip}")
@@ -358,6 +366,11 @@ def test_commands_without_a_config_say_what_to_do(command: Command) -> None:
         assert (
             text == "error: atlas.yaml: there is no such config: write it with scatlas init FILES\n"
         )
+    for name in ("check", "status"):
+        told = json.loads(command(name, "--json", status=1))
+        assert told.keys() == {*COMMON_KEYS, *JSON_KEYS[name]}
+        assert [error["message"] for error in told["errors"]] == [text.strip()[len("error: ") :]]
+        assert {told[key] for key in JSON_KEYS[name]} == {None}
 
 
 def test_defaults_of_another_workflow_are_refused(command: Command, tmp_path: Path) -> None:
@@ -373,7 +386,10 @@ def test_sentences_of_snakemake_are_shown(command: Command, tmp_path: Path) -> N
     command("init", "p1.h5ad")
     Path("results").touch()
     for name in ("check", "status"):
-        assert command(name, status=1) == (
-            "error: atlas.yaml: Snakemake cannot plan the run: outdir: results is a file, not a "
-            "folder: name another\n"
+        sentence = (
+            "atlas.yaml: Snakemake cannot plan the run: outdir: results is a file, not a folder: "
+            "name another"
         )
+        assert command(name, status=1) == f"error: {sentence}\n"
+        told = json.loads(command(name, "--json", status=1))
+        assert told["errors"] == [{"message": sentence, "plate": None}]

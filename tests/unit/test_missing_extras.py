@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -74,6 +75,14 @@ def test_the_extra_is_named(without, name: str):
         InputError, match=rf"{package} is not installed: pip install 'scatlas\[{extra}\]'"
     ):
         call(adata)
+
+
+def test_the_line_of_a_message_needs_no_index_with_scatlas():
+    """Because pip takes the extra from the scatlas that is installed."""
+    command = [sys.executable, "-m", "pip", "install", "--no-index", "--dry-run", "scatlas[plot]"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "already satisfied: scatlas[plot]" in done.stdout
 
 
 def test_each_extra_brings_its_package():

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+
+import scatlas
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -52,6 +55,52 @@ def test_zenodo_citation_and_package_agree() -> None:
     assert zenodo()["description"] == cff()["abstract"] == PROJECT["description"]
     assert zenodo()["license"] == cff()["license"] == PROJECT["license"]
     assert zenodo()["keywords"] == cff()["keywords"] == PROJECT["keywords"]
+
+
+def test_a_release_needs_the_tag_of_its_version(tmp_path: Path) -> None:
+    version, changes = scatlas.__version__, tmp_path / "CHANGELOG.md"
+    for name in (".ci/release", "src/scatlas/_version.py"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    changes.write_text("## Unreleased\n")
+
+    def git(words: str) -> None:
+        options = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        subprocess.run(
+            ["git", *options, *words.split()], cwd=tmp_path, check=True, capture_output=True
+        )
+
+    def refusal() -> str:
+        command = [tmp_path / ".ci/release", "agree"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == bool(done.stderr)
+        return done.stderr
+
+    git("init")
+    git("add .")
+    git("commit -m first")
+    assert refusal() == ""  # no tag: a rehearsal
+    git("tag v99.1")
+    assert f"the tag is v99.1, but src/scatlas/_version.py has {version}: " in refusal()
+    git("tag -d v99.1")
+    git(f"tag v{version}")
+    assert f"CHANGELOG.md has no section ## {version}: " in refusal()
+    changes.write_text(f"## {version} - 2030-01-01\n")
+    assert "the checkout has changes: " in refusal()
+    git("commit -am changes")
+    git(f"tag -f v{version}")
+    assert refusal() == ""
+
+
+def test_issue_forms_ask_for_version_config_and_log() -> None:
+    forms = {path.stem: path.read_text() for path in (ROOT / ".github/ISSUE_TEMPLATE").iterdir()}
+    assert forms.keys() == {"bug", "question"}
+    for text in forms.values():
+        fields = [part for part in yaml.safe_load(text)["body"] if part["type"] != "markdown"]
+        assert all(field["id"] and field["attributes"]["label"] for field in fields)
+        assert [
+            word for word in ("scatlas --version", "atlas.yaml", "log") if word not in text
+        ] == []
 
 
 def instructions() -> list[tuple[str, str]]:

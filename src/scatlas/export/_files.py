@@ -12,7 +12,7 @@ import numpy as np
 
 from scatlas._util.colours import colours
 from scatlas.compute.progress import progress_meter
-from scatlas.errors import InputError
+from scatlas.errors import DiskError, InputError
 from scatlas.export._nodes import NodeCopy, attributes, categories, n_values
 from scatlas.export._sinks import Hdf5Sink, ZarrV2Sink
 from scatlas.export._vitessce import view_config
@@ -194,7 +194,7 @@ def _reading(store: Store) -> Iterator[None]:
     try:
         with reading(store.path, "the atlas"):
             yield
-    except InputError as error:
+    except (DiskError, InputError) as error:
         if isinstance(error.__cause__, OSError):
             raise error.__cause__ from error
         raise

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from scatlas._version import __version__
 from scatlas.errors import ConfigError, InputError
+from scatlas.io.files.read_errors import read_error, reading
 from scatlas.workflow.config.loading import load
 from scatlas.workflow.config.sections import Config
 
@@ -67,8 +68,10 @@ class FinishedAtlas:
             document = json.loads((path / "zarr.json").read_bytes())
             nodes = document["consolidated_metadata"]["metadata"]
             is_anndata = document["attributes"]["encoding-type"] == "anndata"
-        except (OSError, ValueError, KeyError, TypeError):
+        except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
             is_anndata = False
+        except OSError as error:
+            raise read_error(str(path), "its metadata", error) from error
         if not is_anndata:
             msg = f"atlas: {path} is no atlas.zarr of scatlas: correct the path"
             raise InputError(msg)
@@ -213,11 +216,8 @@ def _as_text(value: Any) -> str:
 
 def _stored_text(array: Path) -> str:
     """A text of a store as scatlas writes it: one chunk."""
-    from numcodecs import VLenUTF8, Zstd
+    with reading(str(array), "the record"):
+        from numcodecs import VLenUTF8, Zstd
 
-    try:
         (text,) = VLenUTF8().decode(Zstd().decode((array / "c").read_bytes()))
-    except (OSError, ValueError, RuntimeError) as error:
-        msg = f"{array} cannot be read ({error}): the atlas is damaged, take another copy"
-        raise InputError(msg) from error
     return str(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from pathlib import Path
 
 import anndata as ad
@@ -16,6 +17,7 @@ from scatlas.errors import InputError
 from scatlas.io import load_plate
 from scatlas.io.matrices import matrix_market
 from scatlas.io.matrices.find_counts import elements_with_counts
+from scatlas.workflow.command_line.plate_facts import read_facts
 
 N_CELLS, N_GENES, N_ANTIBODIES = 300, 40, 5
 SYMBOLS = ["MT-CO1", "TBCE", "TBCE", *(f"G{i}" for i in range(3, N_GENES))]
@@ -179,21 +181,102 @@ def test_text_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: i
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-@pytest.mark.parametrize("version", [2, 3])
-def test_first_cells_of_a_text_matrix(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+def reordered(order):
+    """Change of the text of a matrix: its entries in another order."""
+
+    def change(text: bytes) -> bytes:
+        lines = text.splitlines()
+        return b"\n".join([*lines[:3], *order(lines[3:]), b""])
+
+    return change
+
+
+def spelled(value: bytes, field: bytes):
+    """Change of the text of a matrix: its values in another form."""
+    entry = re.compile(rb"(?m)^(\d+ \d+ \d+)$(?=\n\d|\n\Z)")
+    return lambda text: entry.sub(rb"\1" + value, text.replace(b"integer", field)).replace(
+        value, b"", 1
+    )
+
+
+# The same folder, by the file that is changed.
+VARIANTS = {
+    "as text": ("matrix.mtx", reordered(sorted)),
+    "by gene": (
+        "matrix.mtx",
+        reordered(lambda rows: sorted(rows, key=lambda r: int(r.split()[0]))),
+    ),
+    "at random": ("matrix.mtx", reordered(np.random.default_rng(0).permutation)),
+    "backwards": ("matrix.mtx", reordered(lambda rows: rows[::-1])),
+    "tabs": ("matrix.mtx", lambda text: text.replace(b" ", b"\t")),
+    "several blanks": ("matrix.mtx", lambda text: text.replace(b" ", b" \t  ")),
+    "blanks around lines": ("matrix.mtx", lambda text: text.replace(b"\n", b" \n\t ")),
+    "blank lines": ("matrix.mtx", lambda text: text.replace(b"\n", b"\n\n \n")),
+    "CRLF": ("matrix.mtx", lambda text: text.replace(b"\n", b"\r\n")),
+    "cut end": ("matrix.mtx", lambda text: text.rstrip()),
+    "byte order mark": ("matrix.mtx", lambda text: b"\xef\xbb\xbf" + text),
+    "upper case": ("matrix.mtx", lambda text: text.replace(b"matrix c", b"Matrix C")),
+    "comments": ("matrix.mtx", lambda text: text.replace(b"%meta", b" % meta\n%%\n%\xff") + b" %"),
+    "unsigned": ("matrix.mtx", spelled(b"", b"unsigned-integer")),
+    "whole reals": ("matrix.mtx", spelled(b".000E+00", b"real")),
+    "whole reals called integer": ("matrix.mtx", spelled(b".0", b"integer")),
+    "compressed": ("matrix.mtx", gzip.compress),
+    "quoted fields": ("genes.tsv", lambda text: re.sub(rb"[^\t\n]+", rb'"\g<0>"', text)),
+    "quoted rows": ("genes.tsv", lambda text: re.sub(rb".+", rb'"\g<0>"', text)),
+    "quoted barcodes": ("barcodes.tsv", lambda text: re.sub(rb".+", rb'"\g<0>"', text)),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_spelling_and_order_of_the_text_are_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str
 ):
-    x = counts(N_GENES + 2 * (version == 3))
-    write_folder(tmp_path / "run", x, version=version)
-    whole, n_cells = matrix_market.first_cells(tmp_path / "run")
-    assert n_cells == N_CELLS
-    assert (whole != x).nnz == 0
     monkeypatch.setattr(matrix_market, "_BLOCK_BYTES", 1000)
-    first, n_cells = matrix_market.first_cells(tmp_path / "run", 3)
-    assert n_cells == N_CELLS
-    # Only complete cells, though blocks end within a cell.
-    assert 10 < first.shape[0] < N_CELLS
-    assert (first != x[: first.shape[0]]).nnz == 0
+    write_folder(tmp_path / "run", counts(N_GENES), version=2)
+
+    def read(name: str) -> tuple[dict[str, bytes], pd.DataFrame]:
+        load_plate(tmp_path / "run", tmp_path / name, plate="p")
+        return files(tmp_path / name), read_facts("p", str(tmp_path / "run"))[0].metrics
+
+    store, metrics = read("wanted")
+    name, change = VARIANTS[variant]
+    path = tmp_path / "run" / name
+    path.write_bytes(change(path.read_bytes()))
+    found = read("found")
+    assert found[0] == store
+    pd.testing.assert_frame_equal(found[1], metrics)
+
+
+def test_an_entry_given_twice_is_refused_in_any_order(tmp_path: Path):
+    write_folder(tmp_path / "run", counts(N_GENES), version=2)
+    path = tmp_path / "run" / "matrix.mtx"
+    twice = reordered(lambda rows: [*rows[1:-1], rows[0], rows[0]])
+    path.write_bytes(twice(path.read_bytes()))
+    with pytest.raises(InputError, match=r"hold gene 3\d \('G3\d'\) twice"):
+        load_plate(tmp_path / "run", tmp_path / "out.zarr", plate="p")
+
+
+def test_the_folder_of_a_part_is_named(tmp_path: Path):
+    write_folder(tmp_path / "run", counts(N_GENES + 2), version=3)
+    with pytest.raises(InputError, match=f"give its folder, {tmp_path / 'run'}$"):
+        read_facts("p", str(tmp_path / "run/matrix.mtx.gz"))
+
+
+def test_first_cells_of_a_text_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    x = counts(N_GENES)
+    write_folder(tmp_path / "run", x, version=2)
+    monkeypatch.setattr(matrix_market, "_BLOCK_BYTES", 1000)
+    path = tmp_path / "run" / "matrix.mtx"
+    for name, order, n_values in (
+        ("all", list, x.nnz),
+        ("first", list, 300),
+        ("mixed", sorted, 300),
+    ):
+        path.write_bytes(reordered(order)(path.read_bytes()))
+        _, first, n_cells = matrix_market.first_cells(path.parent, tmp_path / name, n_values)
+        assert n_cells == N_CELLS
+        assert first.shape[0] == -(-n_values * N_CELLS // x.nnz)
+        assert (first != x[: first.shape[0]]).nnz == 0
 
 
 @pytest.mark.parametrize(
@@ -202,11 +285,26 @@ def test_first_cells_of_a_text_matrix(
         ("matrix.mtx.gz", lambda b: b[: len(b) // 2], "matrix.mtx.gz: the matrix cannot be read"),
         ("matrix.mtx.gz", lambda b: edit(b, b" 1 ", b"99 1 "), "has feature [0-9]+99, of 1 to 42"),
         ("matrix.mtx.gz", lambda b: edit(b, b"42 300", b"42 301"), "has 301 barcodes, their list"),
+        ("matrix.mtx.gz", lambda b: transposed(b), "matrix has 300 features, their list 42: "),
+        (
+            "features.tsv.gz",
+            lambda b: edit(b, b"ENSG", b"id\tname\ttype\nENSG"),
+            "has 42 features, their list 43: ",
+        ),
+        (
+            "features.tsv.gz",
+            lambda b: gzip.compress(gzip.decompress(b)[:-20]),
+            "feature 42 has no type",
+        ),
         ("barcodes.tsv.gz", lambda b: None, "barcodes.tsv is missing, also with .gz"),
         ("barcodes.tsv.gz", lambda b: b[:-30], "barcodes.tsv.gz: the table cannot be read"),
         ("features.tsv.gz", lambda b: b[:-30], "features.tsv.gz: the table cannot be read"),
         ("features.tsv.gz", lambda b: b"", "features.tsv.gz: the table cannot be read"),
-        ("matrix.mtx.gz", lambda b: edit(b, b"integer", b"complex"), "its values are 'complex'"),
+        (
+            "matrix.mtx.gz",
+            lambda b: edit(b, b"integer", b"complex"),
+            "its first line is .*complex.*: write",
+        ),
         ("matrix.mtx.gz", lambda b: gzip.compress(cut(b)), "there are [0-9,]+ of [0-9,]+ entries"),
     ],
 )
@@ -217,7 +315,15 @@ def test_damaged_text(tmp_path: Path, name: str, spoil, sentence: str):
     file.unlink() if spoiled is None else file.write_bytes(spoiled)
     with pytest.raises(InputError, match=sentence):
         load_plate(tmp_path / "run", tmp_path / "out.zarr", plate="p")
+    with pytest.raises(InputError, match=sentence):
+        read_facts("p", str(tmp_path / "run"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def transposed(content: bytes) -> bytes:
+    """A compressed matrix of cells x genes."""
+    text = gzip.decompress(content)
+    return gzip.compress(re.sub(rb"(?m)^(\d+) (\d+) (\d+)$", rb"\2 \1 \3", text))
 
 
 def cut(content: bytes) -> bytes:

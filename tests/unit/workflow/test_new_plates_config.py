@@ -127,7 +127,7 @@ def test_what_is_no_atlas_is_refused(tmp_path: Path):
         FinishedAtlas.open(newer)
     damaged = write_atlas(tmp_path / "damaged.zarr")
     (damaged / "uns/scatlas/config/c").write_bytes(b"")
-    with pytest.raises(InputError, match=r"cannot be read .* the atlas is damaged"):
+    with pytest.raises(InputError, match=r"cannot be read .* the data are damaged"):
         FinishedAtlas.open(damaged)
 
 

@@ -18,7 +18,7 @@ from scatlas.io.files.anndata_checks import STRUCTURE
 from scatlas.io.files.listing import filesystem
 from scatlas.io.files.local_zarr import check_complete, open_store
 from scatlas.io.files.open_h5ad import close_if_changed
-from scatlas.io.files.read_errors import REMEDY, permission_error, reading
+from scatlas.io.files.read_errors import REMEDY, permission_error, read_error, reading
 from scatlas.io.files.stamps import file_stamp, folder_stamp
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ _OTHER_KINDS = {
     b"<!doctype": "it is a web page, as of a download that needs a login; download it again",
     b"<html": "it is a web page, as of a download that needs a login; download it again",
 }
+_CELL_RANGER = {"matrix.mtx", "barcodes.tsv", "features.tsv", "genes.tsv"}
 _TAR = "it is a tar archive; unpack it with: tar -xf, and give what was in it"
 _HEADER_BYTES = 512
 
@@ -188,16 +189,12 @@ class Store:
             if not self.is_url:
                 close_if_changed(self.path)
             file = stack.enter_context(h5py.File(source, "r"))
-        except PermissionError as error:
-            raise permission_error(self.path) from error
         except (OSError, RuntimeError, KeyError) as error:
             sizes = re.search(r"truncated file: eof = (\d+),.*stored_eof = (\d+)", str(error))
-            if sizes:
-                what = f"the file is truncated ({int(sizes[1]):,} of {int(sizes[2]):,} bytes)"
-                msg = f"{self.path}: {what}: copy or download it again"
-            else:
-                reason = " ".join(str(error).split())
-                msg = f"{self.path}: cannot be opened as HDF5 ({reason}): {REMEDY}"
+            if sizes is None:
+                raise read_error(self.path, "the file", error) from error
+            what = f"the file is truncated ({int(sizes[1]):,} of {int(sizes[2]):,} bytes)"
+            msg = f"{self.path}: {what}: copy or download it again"
             raise InputError(msg) from error
         if is_new:
             if not text_is_sound:
@@ -241,6 +238,8 @@ def _local_kind(path: Path) -> Literal["h5ad", "zarr"]:
 
 def _other_kind(path: Path) -> str | None:
     """Name the kind of a file that is no data, and what to do; None if unknown."""
+    if path.name.removesuffix(".gz") in _CELL_RANGER:
+        return f"give its folder, {path.parent}"
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)

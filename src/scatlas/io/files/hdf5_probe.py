@@ -24,10 +24,10 @@ import numpy as np
 from numba.core.compiler_lock import global_compiler_lock
 
 from scatlas._util.operating_system import sleeping_since
-from scatlas.errors import InputError
+from scatlas.errors import InputError, TooLargeError
 from scatlas.io.files.hdf5_heap_loops import find_empty_object
 from scatlas.io.files.hdf5_heaps import find_damaged_text
-from scatlas.io.files.read_errors import REMEDY
+from scatlas.io.files.read_errors import MORE_MEMORY, REMEDY
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +78,8 @@ def probe_structure(path: str) -> bool:
         return False
     if os.WIFSIGNALED(status):
         killer = signal.Signals(os.WTERMSIG(status))
+        if killer == signal.SIGKILL:  # by Linux, which kills where memory ends
+            raise TooLargeError(f"{path}: the check of its structure {MORE_MEMORY}")
         failure = "loops forever in" if killer == signal.SIGXCPU else f"crashes ({killer.name}) on"
         msg = f"{path}: libhdf5 {failure} the structure of the file, which is damaged: {REMEDY}"
         raise InputError(msg)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scatlas.errors import InputError
+from scatlas.io.files.read_errors import read_error
 from scatlas.io.files.stamps import walk_files
 
 # Packages of fsspec that read addresses with these protocols. Without one obstore does, which needs
@@ -21,7 +22,9 @@ def filesystem(url: str) -> tuple[Any, str]:
     Raises
     ------
     InputError
-        No package reads such addresses, or it is missing.
+        No package reads such addresses.
+    MissingPackageError
+        It is not installed.
     """
     import fsspec
 
@@ -31,8 +34,7 @@ def filesystem(url: str) -> tuple[Any, str]:
     try:
         return fsspec.url_to_fs(url)
     except ImportError as error:
-        msg = f"{url}: a package that reads such addresses is missing ({error}): install it"
-        raise InputError(msg) from error
+        raise read_error(url, "the address", error) from error
     except ValueError as error:
         msg = (
             f"{url}: no package reads {protocol!r} addresses: "

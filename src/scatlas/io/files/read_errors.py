@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from scatlas.errors import InputError, ScatlasError
+from scatlas.errors import (
+    DiskError,
+    InputError,
+    MissingPackageError,
+    ScatlasError,
+    TooLargeError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,6 +20,7 @@ if TYPE_CHECKING:
 
 # What a user can do about damaged data; :mod:`scatlas.workflow.script` replaces it for outputs.
 REMEDY = "copy or download the file again, or write it again from its source"
+MORE_MEMORY = "needs more memory than there is: give the job more memory"
 
 
 class UnsupportedLayoutError(Exception):
@@ -26,22 +34,42 @@ def permission_error(path: Path | str, element: str = "the file") -> InputError:
 
 @contextmanager
 def reading(path: str, element: str) -> Iterator[None]:
-    """Turn any failure to decode an element into an `InputError` that names it."""
+    """Turn any failure to decode an element into the error that :func:`read_error` names."""
     try:
         yield
     except ScatlasError:
         raise
-    except MemoryError as error:
-        # Nearly always a damaged length, because all reads are of bounded size.
-        msg = (
-            f"{path}: {element} needs more memory than there is: the data are damaged, or the job "
-            f"has too little memory; {REMEDY}"
-        )
-        raise InputError(msg) from error
-    except PermissionError as error:
-        raise permission_error(path, element) from error
     # h5py, zarr, numcodecs and anndata raise a dozen classes here, some of them private.
     except Exception as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        msg = f"{path}: {element} cannot be read ({reason}): the data are damaged; {REMEDY}"
-        raise InputError(msg) from error
+        raise read_error(path, element, error) from error
+
+
+def read_error(path: str, element: str, error: Exception) -> ScatlasError:
+    """Error for a failed read, in a sentence. Only a decoder's refusal says that data are damaged.
+
+    A plate without a package, memory or a disk that works is not bad input: these are no
+    `InputError`, which would leave the plate out.
+    """
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    code = getattr(error, "errno", None)
+    # Of numcodecs and zarr, which are not imported here.
+    if isinstance(error, ImportError) or type(error).__name__ == "UnknownCodecError":
+        msg = f"{path}: {element} needs a package that does not load ({reason}): install it"
+        return MissingPackageError(msg)
+    if isinstance(error, MemoryError) or code == errno.ENOMEM:
+        return TooLargeError(f"{path}: {element} {MORE_MEMORY}")
+    if isinstance(error, PermissionError):
+        return permission_error(path, element)
+    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+        msg = f"{path}: {element} cannot be read, as a file is missing ({reason}): {REMEDY}"
+        return InputError(msg)
+    # Damaged bytes name places that no file has: the system calls these arguments invalid.
+    by_system = isinstance(error, OSError) and code not in (None, errno.EINVAL)
+    if by_system or isinstance(error, TimeoutError | ConnectionError):
+        msg = (
+            f"{path}: {element} cannot be read, as the system reports ({reason}): check the disk "
+            "or the network, and give the same command again"
+        )
+        return DiskError(msg)
+    msg = f"{path}: {element} cannot be read ({reason}): the data are damaged; {REMEDY}"
+    return InputError(msg)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -100,15 +100,19 @@ def with_counts(
 
 
 def _begins_with_counts(path: str, root: StoredGroup, key: str, fractional: bool) -> bool:
-    with suppress(InputError), reading(path, key):
-        load_filters(path, root[key])
-        matrix = root[key]
-        if is_loom(root):
-            values = np.asarray(matrix[:, :_LOOK_ROWS])
-        else:
-            values = np.asarray(matrix["data"][:_LOOK] if is_group(matrix) else matrix[:_LOOK_ROWS])
-        return _are_counts(values, fractional)
-    return False  # damaged: another sentence reports it
+    try:
+        with reading(path, key):
+            load_filters(path, root[key])
+            matrix = root[key]
+            if is_loom(root):
+                values = matrix[:, :_LOOK_ROWS]
+            else:
+                values = matrix["data"][:_LOOK] if is_group(matrix) else matrix[:_LOOK_ROWS]
+            return _are_counts(np.asarray(values), fractional)
+    except InputError as error:
+        if isinstance(error.__cause__, PermissionError):
+            raise
+        return False  # damaged: another sentence reports it
 
 
 def _are_counts(values: np.ndarray, fractional: bool) -> bool:

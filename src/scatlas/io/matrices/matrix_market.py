@@ -7,11 +7,11 @@ Boisvert, Pozo, Remington, "The Matrix Market exchange formats", NIST 1996.
 
 from __future__ import annotations
 
-import gzip
-from contextlib import ExitStack
-from itertools import islice
+import io
+import math
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,129 +20,69 @@ import scipy.sparse as sp
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import frame_length
 from scatlas.io.files.read_errors import REMEDY, reading
+from scatlas.io.matrices.matrix_market_loops import squeeze_blanks
+from scatlas.io.matrices.sorted_entries import write_csr
 from scatlas.io.tables.cell_ranger import CellRangerTables, Features, write_tables
-from scatlas.io.zarr_writer.elements import create_group
-from scatlas.io.zarr_writer.raw_array import RawArray
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Bytes of text that are parsed at a time.
-_BLOCK_BYTES = 2**24
+    from scatlas.io.matrices.sorted_entries import Entries
+
+# Bytes of text that are parsed at a time; a line that is longer than _LONGEST_LINE is damaged.
+_BLOCK_BYTES, _LONGEST_LINE = 2**24, 2**20
 _ROWS_AT_ONCE = 2**17
+_NO_ENTRIES: Entries = np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0)
+_FIELDS = [["integer"], ["unsigned-integer"], ["real"], ["double"], ["pattern"]]
 
 
 class _Header(NamedTuple):
-    n_lines: int
-    is_real: bool
+    has_values: bool
     n_features: int
     n_barcodes: int
     n_values: int
 
 
 def convert_matrix_market(folder: Path, store: Path) -> CellRangerTables:
-    """Write the matrix of a folder as a store without compression, in one pass over the text.
+    """Write the matrix of a folder as ``X`` of a store without compression; return its tables.
 
-    Parameters
-    ----------
-    folder
-        Folder of Cell Ranger.
-    store
-        Store to write; it needs 12 bytes per value, 16 if the file has real numbers.
-
-    Returns
-    -------
-    The tables; the matrix is ``X``, of cells x features.
-
-    Raises
-    ------
-    InputError
-        A file is missing, damaged or cut short, or entries are not ordered by barcode.
+    The text is read once. The store needs 16 bytes per value, and 28 while entries are sorted.
     """
-    matrix = _file(folder, "matrix.mtx")
-    barcodes = _column(_file(folder, "barcodes.tsv"))
-    tables = write_tables(str(folder), "X", store, barcodes, _features(folder))
-    n_barcodes = frame_length(str(folder), tables.root, "obs")
-    with reading(str(matrix), "the header"):
-        header = _read_header(matrix)
-    for name, found, due in (
-        ("features", tables.n_features, header.n_features),
-        ("barcodes", n_barcodes, header.n_barcodes),
-    ):
-        if found != due:
-            msg = f"{matrix}: the matrix has {due:,} {name}, their list {found:,}: {REMEDY}"
-            raise InputError(msg)
-    create_group(store / "X", {})
-    dtype = np.dtype(np.float64 if header.is_real else np.int64)
-    data = RawArray(store / "X" / "data", dtype)
-    indices = RawArray(store / "X" / "indices", np.dtype(np.int32))
-    lengths = np.zeros(header.n_barcodes, np.int64)
-    last = n_values = 0
-    for features, cells, values in _entries(matrix, header):
-        _check_entries(matrix, header, features, cells, last)
-        n_values += len(cells)
-        if n_values > header.n_values:
-            break
-        last = int(cells[-1])
-        first = int(cells[0])
-        lengths[first - 1 : last] += np.bincount(cells - first)
-        data.append(values)
-        indices.append(features - 1)
-    if n_values != header.n_values:
-        more = "more than" if n_values > header.n_values else f"{n_values:,} of"
-        msg = f"{matrix}: there are {more} {header.n_values:,} entries: {REMEDY}"
-        raise InputError(msg)
-    indptr = RawArray(store / "X" / "indptr", np.dtype(np.int64))
-    indptr.append(np.concatenate([[0], np.cumsum(lengths)]))
-    for array in (data, indices, indptr):
-        array.close()
+    with _opened(folder) as (header, entries):
+        tables = _tables(folder, store, header)
+        write_csr(store, header.n_barcodes, entries)
     return tables
 
 
-def first_cells(folder: Path, n_blocks: int = 1) -> tuple[sp.csr_matrix, int]:
-    """First cells of a folder, from the first blocks of its text (16 MB each).
+def first_cells(
+    folder: Path, store: Path, n_values: int = 2**20
+) -> tuple[CellRangerTables, sp.csr_matrix, int]:
+    """Tables, CSR [cells, features] of the first cells, number of all cells.
 
-    Returns
-    -------
-    CSR float64 [cells, features], without the last cell of these blocks, which may go on after
-    them; and the number of all cells.
-
-    Raises
-    ------
-    InputError
-        A file is missing, damaged or cut short, or entries are not ordered by barcode.
+    These have about ``n_values`` values. The text is read up to them, or to its end if entries
+    are not ordered by barcode.
     """
-    matrix = _file(folder, "matrix.mtx")
-    with reading(str(matrix), "the header"):
-        header = _read_header(matrix)
-    blocks, n_values, last = [], 0, 0
-    for features, cells, values in islice(_entries(matrix, header), n_blocks):
-        _check_entries(matrix, header, features, cells, last)
-        blocks.append((features - 1, cells - 1, values))
-        n_values, last = n_values + len(cells), int(cells[-1])
-    n_cells = header.n_barcodes if n_values >= header.n_values else last - 1
-    none = [(np.empty(0, np.int64),) * 3]
-    features, cells, values = map(np.concatenate, zip(*(blocks or none), strict=True))
-    kept = cells < n_cells
+    with _opened(folder) as (header, entries):
+        tables = _tables(folder, store, header)
+        share = min(1, n_values / max(1, header.n_values))
+        n_cells = math.ceil(share * header.n_barcodes)
+        kept, last, in_order = [_NO_ENTRIES], -1, True
+        for features, cells, values in entries:
+            mine = cells < n_cells
+            kept.append((features[mine], cells[mine], values[mine]))
+            in_order &= bool(cells[0] >= last and (np.diff(cells) >= 0).all())
+            last = int(cells[-1])
+            if in_order and last >= n_cells:
+                break
+    features, cells, values = map(np.concatenate, zip(*kept, strict=True))
     shape = (n_cells, header.n_features)
-    entries = values[kept].astype(np.float64), (cells[kept], features[kept])
-    return sp.csr_matrix(entries, shape), header.n_barcodes
+    return tables, sp.csr_matrix((values, (cells, features)), shape, float), header.n_barcodes
 
 
 def first_values(folder: Path) -> np.ndarray:
-    """Values of the first block of text of a folder.
-
-    Raises
-    ------
-    InputError
-        A file is missing, damaged or cut short.
-    """
-    matrix = _file(folder, "matrix.mtx")
-    with reading(str(matrix), "the header"):
-        header = _read_header(matrix)
-    for _, _, values in _entries(matrix, header):
-        return values
-    return np.empty(0)
+    """Values of the first block of text of a folder."""
+    with _opened(folder) as (_, entries):
+        return next((values for _, _, values in entries), np.empty(0))
 
 
 def matrix_market_tables(folder: Path, store: Path) -> CellRangerTables:
@@ -165,86 +105,132 @@ def _file(folder: Path, *names: str) -> Path:
     return path
 
 
-def _table(path: Path) -> dict[int, np.ndarray]:
-    """Columns of a text table without a header."""
-    with reading(str(path), "the table"):
-        table = pd.read_csv(
-            path, sep="\t", header=None, dtype=str, keep_default_na=False, quoting=3
-        )
-    return {i: table[i].to_numpy(object) for i in range(table.shape[1])}
+@contextmanager
+def _open_text(path: Path) -> Iterator[io.BufferedReader]:
+    """Open a text, which may be compressed whatever its name."""
+    import pyarrow as pa
+
+    with path.open("rb") as file:
+        compression = "gzip" if file.read(2) == b"\x1f\x8b" else None
+    with pa.input_stream(str(path), compression=compression) as stream:
+        yield io.BufferedReader(stream)
 
 
-def _column(path: Path) -> Iterator[np.ndarray]:
-    """First column of a text table without a header, in pieces."""
-    with reading(str(path), "the table"):
-        options = {"header": None, "dtype": str, "keep_default_na": False, "quoting": 3}
-        pieces = pd.read_csv(path, sep="\t", usecols=[0], chunksize=_ROWS_AT_ONCE, **options)
-        for piece in pieces:
-            yield piece[0].to_numpy(object)
+def _pieces(path: Path, **options: Any) -> Iterator[pd.DataFrame]:
+    """Rows of a text table without a header or quotes, as R puts them around fields or rows."""
+    with reading(str(path), "the table"), _open_text(path) as file:
+        settings = {"header": None, "dtype": str, "keep_default_na": False, "quoting": 3}
+        for piece in pd.read_csv(file, sep="\t", chunksize=_ROWS_AT_ONCE, **settings, **options):
+            yield piece.apply(lambda column: column.str.strip('"'))
 
 
 def _features(folder: Path) -> Features:
-    table = _table(_file(folder, "features.tsv", "genes.tsv"))
-    types = table.get(2, np.full(len(table[0]), "Gene Expression", object))
-    return Features(table[0], table.get(1, table[0]), types)
+    path = _file(folder, "features.tsv", "genes.tsv")
+    table = pd.concat(_pieces(path)).to_numpy(object).T
+    types = table[2] if len(table) > 2 else np.full(len(table[0]), "Gene Expression", object)
+    if not types.all():
+        number = int(np.flatnonzero(types == "")[0]) + 1
+        msg = f"{path}: feature {number} has no type in its third column: {REMEDY}"
+        raise InputError(msg)
+    return Features(table[0], table[min(1, len(table) - 1)], types)
 
 
-def _read_header(path: Path) -> _Header:
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
-        banner = file.readline().lower().split()
-        if banner[:3] != ["%%matrixmarket", "matrix", "coordinate"] or banner[4:] != ["general"]:
-            msg = f"its first line is {' '.join(banner)[:60]!r}"
-            raise ValueError(msg)
-        if banner[3] not in ("integer", "real"):
-            msg = f"its values are {banner[3]!r}"
-            raise ValueError(msg)
-        n_lines, line = 2, file.readline()
-        while line.startswith("%"):
-            n_lines, line = n_lines + 1, file.readline()
-        n_features, n_barcodes, n_values = map(int, line.split())
-    return _Header(n_lines, banner[3] == "real", n_features, n_barcodes, n_values)
+def _tables(folder: Path, store: Path, header: _Header) -> CellRangerTables:
+    """Write the lists as tables, after a comparison with the sizes of the matrix."""
+    features = _file(folder, "features.tsv", "genes.tsv")
+    barcodes = _file(folder, "barcodes.tsv")
+    names = (piece[0].to_numpy(object) for piece in _pieces(barcodes, usecols=[0]))
+    tables = write_tables(str(folder), "X", store, names, _features(folder))
+    for path, name, n, due in (
+        (features, "features", tables.n_features, header.n_features),
+        (barcodes, "barcodes", frame_length(str(folder), tables.root, "obs"), header.n_barcodes),
+    ):
+        if n != due:
+            msg = (
+                f"{path}: the matrix has {due:,} {name}, their list {n:,}: give a matrix of genes "
+                "x cells, and the lists that were written with it, without a header line"
+            )
+            raise InputError(msg)
+    return tables
 
 
-def _entries(path: Path, header: _Header) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield feature and barcode, both from 1, and value of the entries, in blocks."""
-    if header.n_values == 0:
-        return
+@contextmanager
+def _opened(folder: Path) -> Iterator[tuple[_Header, Iterator[Entries]]]:
+    """Sizes of a matrix, and its entries in blocks."""
+    path = _file(folder, "matrix.mtx")
+    with ExitStack() as stack:
+        with reading(str(path), "the header"):
+            stream = stack.enter_context(_open_text(path))
+            header = _read_header(path, stream)
+        yield header, _entries(path, header, stream)
+
+
+def _read_header(path: Path, stream: io.BufferedReader) -> _Header:
+    first = stream.readline(_LONGEST_LINE).removeprefix(b"\xef\xbb\xbf").decode(errors="replace")
+    banner = first.lower().split()
+    kinds = ["%%matrixmarket", "matrix", "coordinate"]
+    if banner[:3] != kinds or banner[3:4] not in _FIELDS or banner[4:] != ["general"]:
+        msg = (
+            f"{path}: its first line is {' '.join(first.split())[:60]!r}: write it as "
+            "'%%MatrixMarket matrix coordinate integer general', with a line per entry"
+        )
+        raise InputError(msg)
+    line = b"%"
+    while line and (not line.strip() or line.lstrip().startswith(b"%")):
+        line = stream.readline(_LONGEST_LINE)
+    n_features, n_barcodes, n_values = map(int, line.split())
+    return _Header(banner[3] != "pattern", n_features, n_barcodes, n_values)
+
+
+def _entries(path: Path, header: _Header, stream: io.BufferedReader) -> Iterator[Entries]:
+    """Yield feature and barcode, both from 0, and value of the entries of a block of text.
+
+    Counts are whole numbers of up to 32 bits, which float64 holds, in whatever form they stand.
+    """
+    n_values = 0
+    while True:
+        with reading(str(path), "the matrix"):
+            text = stream.read(_BLOCK_BYTES) + stream.readline(_LONGEST_LINE)
+            if not text:
+                break
+            features, cells, values = _parse(text, has_values=header.has_values)
+        if not len(cells):
+            continue
+        n_values += len(cells)
+        if n_values > header.n_values:
+            break
+        for name, of, n in (
+            ("feature", features, header.n_features),
+            ("barcode", cells, header.n_barcodes),
+        ):
+            low, high = int(of.min()), int(of.max())
+            if low < 1 or high > n:
+                wrong = low if low < 1 else high
+                msg = f"{path}: an entry has {name} {wrong}, of 1 to {n}: {REMEDY}"
+                raise InputError(msg)
+        yield features - 1, cells - 1, values
+    if n_values != header.n_values:
+        more = "more than" if n_values > header.n_values else f"{n_values:,} of"
+        msg = f"{path}: there are {more} {header.n_values:,} entries: {REMEDY}"
+        raise InputError(msg)
+
+
+def _parse(text: bytes, *, has_values: bool) -> Entries:
+    """Columns of whole lines of entries."""
     import pyarrow as pa
     from pyarrow import csv
 
-    value = pa.float64() if header.is_real else pa.int64()
-    types = {"feature": pa.int64(), "cell": pa.int64(), "value": value}
-    with ExitStack() as stack, reading(str(path), "the matrix"):
-        stream = stack.enter_context(pa.input_stream(str(path), compression="detect"))
-        blocks = csv.open_csv(
-            stream,
-            csv.ReadOptions(
-                column_names=list(types), skip_rows=header.n_lines, block_size=_BLOCK_BYTES
-            ),
-            csv.ParseOptions(delimiter=" ", quote_char=False),
-            csv.ConvertOptions(column_types=types, null_values=[]),
-        )
-        for block in blocks:
-            if block.num_rows:
-                yield tuple(column.to_numpy(zero_copy_only=False) for column in block.columns)
-
-
-def _check_entries(
-    path: Path, header: _Header, features: np.ndarray, cells: np.ndarray, last: int
-) -> None:
-    """Refuse entries outside the matrix, or not ordered by barcode."""
-    for name, values, n in (
-        ("feature", features, header.n_features),
-        ("barcode", cells, header.n_barcodes),
-    ):
-        low, high = int(values.min()), int(values.max())
-        if low < 1 or high > n:
-            wrong = low if low < 1 else high
-            msg = f"{path}: an entry has {name} {wrong}, of 1 to {n}: {REMEDY}"
-            raise InputError(msg)
-    if cells[0] < last or (np.diff(cells) < 0).any():
-        msg = (
-            f"{path}: the entries are not ordered by barcode, as Cell Ranger orders them: write "
-            "the matrix as h5ad with scanpy.read_10x_mtx(folder).write_h5ad(...)"
-        )
-        raise InputError(msg)
+    types = {"feature": pa.int32(), "cell": pa.int32()}
+    types |= {"value": pa.float64()} if has_values else {}
+    lines = np.empty(len(text), np.uint8)
+    n = squeeze_blanks(np.frombuffer(text, np.uint8), lines)
+    if not n:
+        return _NO_ENTRIES
+    table = csv.read_csv(
+        pa.py_buffer(lines[:n]),
+        csv.ReadOptions(column_names=list(types)),
+        csv.ParseOptions(delimiter=" ", quote_char=False),
+        csv.ConvertOptions(column_types=types, null_values=[]),
+    )
+    features, cells, *values = (column.to_numpy() for column in table.columns)
+    return features, cells, values[0] if values else np.ones(table.num_rows)

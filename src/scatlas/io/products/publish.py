@@ -58,7 +58,7 @@ def publish(
 
     Raises
     ------
-    InputError
+    MissingPackageError
         A package for such addresses is missing.
     DiskError
         The address cannot be written.
@@ -76,7 +76,7 @@ def publish(
                     target.update(folder, name, product)
                     passed.update(len(product))
             target.write_list(files)
-    except ScatlasError:
+    except (ScatlasError, ImportError, MemoryError):
         raise
     # Each file system has other errors, all of which say what the server has answered.
     except Exception as error:

@@ -46,6 +46,18 @@ class RawArray:
             self._n += len(piece)
             values = values[len(piece) :]
 
+    def read(self, begin: int, end: int) -> np.ndarray:
+        """Values that were appended."""
+        pieces = []
+        while begin < end:
+            number, offset = divmod(begin, _FILE_VALUES)
+            n = min(end - begin, _FILE_VALUES - offset)
+            at = offset * self._dtype.itemsize
+            file = self._folder / "c" / str(number)
+            pieces.append(np.fromfile(file, self._dtype, n, offset=at))
+            begin += n
+        return np.concatenate(pieces)
+
     def close(self) -> None:
         """Fill the last file, as each has the same size, and write the metadata."""
         file_values = max(1, min(self._n, _FILE_VALUES))

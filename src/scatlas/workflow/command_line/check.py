@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from scatlas.errors import ScatlasError
+from scatlas.errors import InputError, ScatlasError
 from scatlas.io.matrices.counts_source import gene_names
 from scatlas.io.matrices.find_counts import elements_with_counts
 from scatlas.io.products.rounded_values import HOW_TO_ROUND
 from scatlas.workflow.command_line.gene_agreement import GeneAgreement
-from scatlas.workflow.command_line.output import say
+from scatlas.workflow.command_line.output import DONE, PROBLEM, Problem, say, say_json
 from scatlas.workflow.command_line.project import read_project
 from scatlas.workflow.command_line.snakemake_command import plan
 
@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 _TOTAL = re.compile(r"^total +(\d+)$", re.MULTILINE)
 
 
-def check(config_file: Path) -> int:
+def check(config_file: Path, *, as_json: bool = False) -> int:
     """Check config, plate sheet, the structure of the plates, and the plan of Snakemake.
 
     Parameters
     ----------
     config_file
         The config.
+    as_json
+        Print one JSON object in place of sentences.
 
     Returns
     -------
@@ -40,23 +42,37 @@ def check(config_file: Path) -> int:
     Raises
     ------
     InputError, ConfigError
-        The config or the plate sheet is not valid, or Snakemake cannot plan the run.
+        The config or the plate sheet is not valid.
     """
     config, plates = read_project(config_file)
     problems = list(_problems_of_plates(config, plates))
-    for problem in problems:
-        say(f"{'will be left out' if config.plates.skips else 'error'}: {problem}")
-    out = plan(config_file, "-n", "--quiet=rules")
-    if problems and not config.plates.skips:
-        return 1
-    total = _TOTAL.search(out)
-    n_steps = int(total[1]) if total else 0
+    errors, left_out = ([], problems) if config.plates.skips else (problems, [])
+    n_steps = None
+    try:
+        total = _TOTAL.search(plan(config_file, "-n", "--quiet=rules"))
+        n_steps = int(total[1]) if total else 0
+    except InputError as error:
+        errors.append(Problem(str(error)))
+    if as_json:
+        return say_json(
+            *("check", config_file, errors),
+            folder=config.folder,
+            n_plates=len(plates),
+            n_jobs_to_run=n_steps,
+            left_out=[problem._asdict() for problem in left_out],
+        )
+    for problem in left_out:
+        say(f"will be left out: {problem.message}")
+    for problem in errors:
+        say(f"error: {problem.message}")
+    if errors:
+        return PROBLEM
     todo = f"{n_steps:,} steps to run: scatlas run" if n_steps else "nothing to run"
     say(f"{config_file} is valid: {len(plates):,} plates, {todo}")
-    return 0
+    return DONE
 
 
-def _problems_of_plates(config: Config, plates: list[Plate]) -> Iterator[str]:
+def _problems_of_plates(config: Config, plates: list[Plate]) -> Iterator[Problem]:
     """Open each plate without reading its counts, and compare the genes."""
     genes = GeneAgreement()
     for plate in plates:
@@ -69,22 +85,24 @@ def _problems_of_plates(config: Config, plates: list[Plate]) -> Iterator[str]:
             names = gene_names(plate.path, counts)
             genes.add(plate.path, names)
         except ScatlasError as error:
-            yield str(error)
+            yield Problem(str(error), plate.plate)
             continue
         fractional = plate.fractional or config.source.fractional
         if counts in expected and fractional == "round":
             continue
         if counts in expected and not found:
-            yield f"{plate.path}: {counts} of plate {plate.plate!r} is fractional: {HOW_TO_ROUND}"
+            msg = f"{plate.path}: {counts} of plate {plate.plate!r} is fractional: {HOW_TO_ROUND}"
+            yield Problem(msg, plate.plate)
         elif counts not in found:
             mend = "no other element does: give a file with raw counts"
             if found:
                 mend = f"but {' or '.join(found)} does: correct source.counts, or the column counts"
-            yield f"{plate.path}: {counts} of plate {plate.plate!r} holds no raw counts, {mend}"
+            msg = f"{plate.path}: {counts} of plate {plate.plate!r} holds no raw counts, {mend}"
+            yield Problem(msg, plate.plate)
     if (
         not config.atlas
         and config.genes == "same"
         and genes.setting != "same"
         and not config.plates.skips
     ):
-        yield f"genes is same, but {genes.sentence}: set genes: {genes.setting}"
+        yield Problem(f"genes is same, but {genes.sentence}: set genes: {genes.setting}")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from scatlas._version import __version__
 from scatlas.errors import ScatlasError
+from scatlas.workflow.command_line.output import DONE, PROBLEM, USAGE, Problem, say_json
 
 _DESCRIPTION = """\
 One atlas from many plates of single-cell counts. In the folder of your project:
@@ -36,12 +37,14 @@ def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv[:n_own])
     if argv[n_own + 1 :] and args.command != "run":
         sys.stderr.write("error: only scatlas run takes options after --\n")
-        return 2
+        return USAGE
     try:
         return _call(args, argv)
     except ScatlasError as error:
+        if getattr(args, "json", False):
+            return say_json(args.command, args.config, [Problem(str(error))])
         sys.stderr.write(f"error: {error}\n")
-        return 1
+        return PROBLEM
 
 
 def _call(args: argparse.Namespace, argv: list[str]) -> int:
@@ -50,7 +53,7 @@ def _call(args: argparse.Namespace, argv: list[str]) -> int:
 
         form = next(form for form in _FORMS if getattr(args, form))
         export_atlas(args.atlas, form, getattr(args, form), seed=args.seed)
-        return 0
+        return DONE
     from scatlas.workflow.command_line.snakemake_command import (
         check_folder,
         check_installed,
@@ -64,11 +67,11 @@ def _call(args: argparse.Namespace, argv: list[str]) -> int:
             from scatlas.workflow.command_line.init import init
 
             init(args.files, args.config, args.outdir, force=args.force)
-            return 0
+            return DONE
         case "check":
             from scatlas.workflow.command_line.check import check
 
-            return check(args.config)
+            return check(args.config, as_json=args.json)
         case "run":
             from scatlas.workflow.command_line.run import run
 
@@ -78,12 +81,12 @@ def _call(args: argparse.Namespace, argv: list[str]) -> int:
         case "status":
             from scatlas.workflow.command_line.status import status
 
-            return status(args.config)
+            return status(args.config, as_json=args.json)
         case _:
             from scatlas.workflow.command_line.open_report import open_report
 
             open_report(args.config)
-            return 0
+            return DONE
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -109,12 +112,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     init.add_argument("--outdir", default="results", help="folder of the results, for the config")
     init.add_argument("--force", action="store_true", help="replace existing files")
-    add("check", "check config and plates, and plan the run, without running it")
+    check = add("check", "check config and plates, and plan the run, without running it")
     run = add("run", "run Snakemake; options after -- go to it")
     run.add_argument(
         "--slurm", action="store_true", help="submit the steps to Slurm, with the profile slurm/"
     )
-    add("status", "list what is done, running and failed, by step and plate")
+    status = add("status", "list what is done, running and failed, by step and plate")
+    for command in (check, status):
+        command.add_argument(
+            "--json", action="store_true", help="print one JSON object for programs, also of errors"
+        )
     add("open", "show the report in a browser")
     export = add("export", "write an atlas in the form of another program", config=False)
     export.add_argument("atlas", metavar="ATLAS", help="atlas.zarr, or its address")

@@ -15,11 +15,7 @@ from scatlas.compute.threads import DEFAULT_BUDGET
 from scatlas.errors import InputError
 from scatlas.io.matrices.counts_source import open_counts
 from scatlas.io.matrices.find_counts import elements_with_counts
-from scatlas.io.matrices.matrix_market import (
-    first_cells,
-    is_matrix_market,
-    matrix_market_tables,
-)
+from scatlas.io.matrices.matrix_market import first_cells, is_matrix_market
 from scatlas.io.matrices.parquet_source import ParquetSource
 from scatlas.io.tables.mitochondrial import find_mitochondrial, mitochondrial_genes
 from scatlas.io.tables.table import Table
@@ -98,9 +94,8 @@ def read_facts(
         )
     if not release and is_matrix_market(path):
         with TemporaryDirectory(prefix="scatlas-") as folder:
-            found = matrix_market_tables(Path(path), Path(folder))
+            found, block, n_cells = first_cells(Path(path), Path(folder))
             var = Table.open(path, found.root, "var")
-            block, n_cells = first_cells(Path(path))
             if found.gene_of_feature is not None:
                 block = block[:, found.gene_of_feature >= 0]
             genes, mt, mask = var.index(), *_mitochondrial(var)

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from scatlas.workflow.command_line.output import say, say_table
+from scatlas.workflow.command_line.output import DONE, PROBLEM, Problem, say, say_json, say_table
 from scatlas.workflow.command_line.project import read_project
 from scatlas.workflow.command_line.snakemake_command import plan
 from scatlas.workflow.integrity import run_record
@@ -28,10 +28,18 @@ class Step(NamedTuple):
     plate: str
     state: str
     reason: str = ""
+    files: tuple[str, ...] = ()
 
 
-def status(config_file: Path) -> int:
+def status(config_file: Path, *, as_json: bool = False) -> int:
     """Print the number of steps in each state, and each step that runs or has failed.
+
+    Parameters
+    ----------
+    config_file
+        The config.
+    as_json
+        Print one JSON object in place of sentences, with all steps.
 
     Returns
     -------
@@ -44,10 +52,21 @@ def status(config_file: Path) -> int:
     """
     config, _ = read_project(config_file)
     out = plan(config_file, "--summary", "--quiet")
-    steps = list(steps_of(out, Path(config.folder)))
-    numbers: dict[str, Counter[str]] = {}
     order = _rules()
-    for step in sorted(steps, key=lambda step: order.index(step.rule)):
+    steps = sorted(
+        steps_of(out, Path(config.folder)), key=lambda step: (order.index(step.rule), step.plate)
+    )
+    if as_json:
+        states = Counter(step.state for step in steps)
+        failed = [s for s in steps if s.state == "failed"]
+        return say_json(
+            *("status", config_file, [Problem(s.reason, s.plate or None) for s in failed]),
+            folder=config.folder,
+            n_steps={state: states[state] for state in STATES},
+            steps=[{k: v or None for k, v in step._asdict().items()} for step in steps],
+        )
+    numbers: dict[str, Counter[str]] = {}
+    for step in steps:
         numbers.setdefault(step.rule, Counter())[step.state] += 1
     say_table(
         [
@@ -61,7 +80,7 @@ def status(config_file: Path) -> int:
             say(f"{step.state}: {step.rule}{of}{f': {step.reason}' if step.reason else ''}")
     if all(step.state == "done" for step in steps):
         say("everything is done: scatlas open")
-    return int(any(step.state == "failed" for step in steps))
+    return PROBLEM if any(step.state == "failed" for step in steps) else DONE
 
 
 def _rules() -> list[str]:
@@ -78,19 +97,23 @@ def steps_of(summary: str, outdir: Path) -> Iterator[Step]:
     Parameters
     ----------
     summary
-        Table with one row per output; a step's row is that of its manifest.
+        Table with one row per output; the last row of a step is that of its manifest.
     outdir
         Folder of the results.
     """
     header, *lines = summary.splitlines() or [""]
     rows = [dict(zip(header.split("\t"), line.split("\t"), strict=True)) for line in lines]
     folder = outdir / "manifests"
+    files: list[str] = []
     for row in rows:
         manifest = Path(row["output_file"])
+        # A store is named by its folder.
+        files.append(row["output_file"].removesuffix("/zarr.json"))
         if not manifest.is_relative_to(folder):
             continue
         plate = manifest.stem if manifest.parent != folder else ""
-        yield Step(row["rule"], plate, *_state(manifest, row["plan"] == "no update"))
+        yield Step(row["rule"], plate, *_state(manifest, row["plan"] == "no update"), tuple(files))
+        files = []
 
 
 def _state(manifest: Path, is_done: bool) -> tuple[str, str]:

@@ -59,8 +59,8 @@ def config_yaml() -> str:
 def key_table() -> str:
     """Markdown table of every key, its default and its meaning."""
     lines = ["| key | default | meaning |", "|---|---|---|"]
-    for key, default, schema in _leaves(inline(Config.model_json_schema())):
-        lines.append(f"| `{key}` | `{_inline_yaml(default)}` | {_meaning(schema)} |")
+    for key, default, schema in leaves(inline(Config.model_json_schema())):
+        lines.append(f"| `{key}` | `{inline_yaml(default)}` | {_meaning(schema)} |")
     return "\n".join(lines)
 
 
@@ -148,7 +148,7 @@ def _key_lines(key: str, part: Schema, indent: str = "") -> Iterator[str]:
     is_off = bool(section) and part["default"] is None
     if is_off:
         defaults = {name: leaf["default"] for name, leaf in section.items()}
-        values = (f"{name}: {_inline_yaml(v)}" for name, v in defaults.items() if v is not None)
+        values = (f"{name}: {inline_yaml(v)}" for name, v in defaults.items() if v is not None)
         yield from comment(f"To switch it on: {key}: {{{', '.join(values)}}}", indent)
     for name, leaf in section.items():
         yield from comment(f"{name}: {_meaning(leaf)}", indent)
@@ -156,7 +156,7 @@ def _key_lines(key: str, part: Schema, indent: str = "") -> Iterator[str]:
         # A comment: if this config had null, Snakemake would read {} of a user's config as null.
         yield f"{indent}# {key}: null"
     else:
-        yield f"{indent}{key}: {_inline_yaml(part['default'])}"
+        yield f"{indent}{key}: {inline_yaml(part['default'])}"
 
 
 def _meaning(schema: Schema) -> str:
@@ -173,16 +173,17 @@ def comment(text: str, indent: str = "") -> list[str]:
     )
 
 
-def _leaves(schema: Schema, above: str = "") -> Iterator[tuple[str, Any, Schema]]:
+def leaves(schema: Schema, above: str = "") -> Iterator[tuple[str, Any, Schema]]:
+    """Each key, also those of sections, with its default and its schema."""
     for key, part in properties(schema).items():
         name = f"{above}{key}"
         if part.get("type") != "object":
             yield name, part["default"], part
         if any("properties" in branch for branch in branches(part)):
-            yield from _leaves(part, f"{name}.")
+            yield from leaves(part, f"{name}.")
 
 
-def _inline_yaml(value: Any) -> str:
+def inline_yaml(value: Any) -> str:
     """A value as YAML on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000).strip()
     return text.removesuffix("...").strip()
