@@ -26,7 +26,7 @@ include: "workflow/rules/sources.smk"
 include: "workflow/rules/demo.smk"
 
 
-if CONFIG.plates.by:
+if SPLITS:
 
     include: "workflow/rules/samples.smk"
 

@@ -8,8 +8,9 @@ of obs are those of Tahoe-100M as published.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from numpy.typing import NDArray
 
-__all__ = ["simulate_plate", "simulate_plates", "tahoe_obs", "write_plate"]
+__all__ = ["simulate_plate", "simulate_plates", "tahoe_obs", "write_plate", "write_release"]
 
 CONTROL = "DMSO_TF"  # drug 0, the vehicle, by its name in Tahoe-100M
 MT_GENES = [
@@ -235,6 +236,93 @@ def write_plate(path: Path | str, adata: AnnData) -> None:
 
     with atomic_path(Path(path)) as partial:
         adata.write_h5ad(partial, compression="gzip", convert_strings_to_categoricals=False)
+
+
+def write_release(
+    folder: Path | str,
+    plates: Sequence[AnnData],
+    *,
+    n_files: int = 3,
+    rows_per_group: int = 1000,
+    seed: int = 0,
+) -> None:
+    """Write simulated plates as Tahoe-100M is released: Parquet files with lists of gene tokens.
+
+    As there, only cells with ``pass_filter == 'full'`` are in ``data/``, plate after plate, so that
+    a row group may hold two plates; each cell begins with the marker (token 1, value -2), and its
+    other tokens, the gene's number plus 3, are in no order. ``metadata/`` has the genes, the wells
+    (with the dose) and all cells. The layout is that of the data set's card.
+
+    Parameters
+    ----------
+    folder
+        Where ``data/`` and ``metadata/`` are made.
+    plates
+        Of :func:`simulate_plates`.
+    n_files
+        Number of files in ``data/``, of which each has as many cells.
+    rows_per_group
+        Cells per row group.
+    seed
+        Of the order of the tokens.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    data, metadata = Path(folder) / "data", Path(folder) / "metadata"
+    for made in (data, metadata):
+        made.mkdir(parents=True)
+    var = plates[0].var
+    genes = {
+        "gene_symbol": var.index,
+        "ensembl_id": var["gene_id"],
+        "token_id": np.arange(len(var)) + 3,
+    }
+    pd.DataFrame(genes).to_parquet(metadata / "gene_metadata.parquet", index=False)
+    obs = pd.concat([plate.obs.astype({"plate": str}) for plate in plates])
+    wells = obs[["sample", "plate", "drug", "drugname_drugconc"]].astype(str).drop_duplicates()
+    wells.to_parquet(metadata / "sample_metadata.parquet", index=False)
+    cells = obs.drop(columns="drugname_drugconc").reset_index()
+    text = cells.select_dtypes("category").columns
+    cells.astype(dict.fromkeys(text, str)).to_parquet(
+        metadata / "obs_metadata.parquet", index=False, row_group_size=rows_per_group
+    )
+    rng = np.random.default_rng(seed)
+    masks = [plate.obs["pass_filter"].to_numpy(object) == "full" for plate in plates]
+    lists = [_token_lists(plate.X[mask], rng) for plate, mask in zip(plates, masks, strict=True)]
+    kept = obs[np.concatenate(masks)]
+    drugs = kept["drug"].astype(str).to_numpy(object)
+    columns = {
+        "genes": pa.chunked_array([tokens for tokens, _ in lists]),
+        "expressions": pa.chunked_array([values for _, values in lists]),
+        "drug": drugs,
+        "sample": kept["sample"].astype(str).to_numpy(object),
+        "BARCODE_SUB_LIB_ID": kept.index.to_numpy(object),
+        "cell_line_id": kept["cell_line"].astype(str).to_numpy(object),
+        "moa-fine": ["unclear" if drug == CONTROL else "inhibitor" for drug in drugs],
+        "canonical_smiles": [f"C{len(drug)}" for drug in drugs],
+        "pubchem_cid": [str(1000 + len(drug)) for drug in drugs],
+        "plate": kept["plate"].to_numpy(object),
+    }
+    table = pa.table(columns)
+    ends = np.linspace(0, len(kept), n_files + 1).astype(int)
+    for i, (lo, hi) in enumerate(pairwise(ends.tolist())):
+        file = data / f"train-{i:05d}-of-{n_files:05d}.parquet"
+        pq.write_table(table.slice(lo, hi - lo), file, row_group_size=rows_per_group)
+
+
+def _token_lists(x: csr_matrix, rng: np.random.Generator) -> tuple[Any, Any]:
+    """Lists of tokens and of values of some cells, in random order behind the marker."""
+    import pyarrow as pa
+
+    ends = x.indptr.astype(np.int64) + np.arange(x.shape[0] + 1)
+    tokens, values = np.ones(ends[-1], np.int64), np.full(ends[-1], -2, np.float32)
+    for i in range(x.shape[0]):
+        own = x.indptr[i] + rng.permutation(x.indptr[i + 1] - x.indptr[i])
+        tokens[ends[i] + 1 : ends[i + 1]] = x.indices[own] + 3
+        values[ends[i] + 1 : ends[i + 1]] = x.data[own]
+    offsets = pa.array(ends.astype(np.int32))
+    return tuple(pa.ListArray.from_arrays(offsets, pa.array(part)) for part in (tokens, values))
 
 
 class _Study(NamedTuple):

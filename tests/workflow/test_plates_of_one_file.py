@@ -9,6 +9,7 @@ import anndata as ad
 import numpy as np
 import pytest
 
+from scatlas.datasets import write_release
 from tests.workflow.conftest import CONFIG
 from tests.workflow.runs import Project
 
@@ -57,3 +58,21 @@ def test_samples_of_one_file_are_plates(tmp_path: Path, plates: dict[str, Path],
     project.config["plates"] = {"path": "all.h5ad", "by": "batch"}
     project.write_config()
     assert "all.h5ad: obs has no column 'batch' (plates.by)" in project.run("atlas").stdout
+
+
+def test_plates_of_a_parquet_release_are_read_where_they_are(
+    tmp_path: Path, plates: dict[str, Path]
+):
+    read = [ad.read_h5ad(path) for path in plates.values()]
+    for adata in read:
+        adata.obs["pass_filter"] = "full"
+    project = Project(tmp_path / "project", CONFIG | {"plates": {"path": "tahoe", "by": "plate"}})
+    write_release(project.folder / "tahoe", read, rows_per_group=100)
+    ran = project.build("atlas")
+    assert {f"load/plate{number}" for number in (1, 2, 3)} <= ran
+    assert "split" not in ran
+    assert not list(project.results.glob("samples"))
+    atlas = ad.read_zarr(project.results / "atlas.zarr")
+    assert atlas.n_obs == sum(adata.n_obs for adata in read)
+    assert {"drug", "dose", "gene_count"} <= set(atlas.obs)
+    assert not project.build("atlas")

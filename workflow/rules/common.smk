@@ -82,6 +82,8 @@ except ScatlasError as error:
 
 PLATES = {plate.plate: plate for plate in SHEET}
 OUT = CONFIG.folder
+# Whether `split` divides one file of samples; Parquet files in order are read where they are.
+SPLITS = bool(CONFIG.plates.by) and not SHEET[0].is_read_in_place
 # Stores of the samples of one file, until they are loaded.
 SAMPLES = f"{OUT}/samples"
 

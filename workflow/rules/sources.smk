@@ -66,7 +66,7 @@ stamp_of = cache(stamp)
 
 
 def source_path(wildcards, input):
-    if wildcards.plate in STORED or CONFIG.plates.by:
+    if wildcards.plate in STORED or SPLITS:
         return str(input.source)
     return plate_path(PLATES[wildcards.plate])
 
@@ -75,8 +75,10 @@ def source_option(wildcards, input):
     """The plate's source, and for a sample the file of all samples, whose stamp is recorded."""
     plate = PLATES[wildcards.plate]
     words = ["--source", source_path(wildcards, input)]
-    if CONFIG.plates.by:  # `split` has put the counts in X
+    if SPLITS:  # which has put the counts in X
         words += ["--origin", CONFIG.plates.path]
+    elif CONFIG.plates.by:
+        words += ["--by", CONFIG.plates.by, "--sample", plate.sample]
     elif counts := plate.counts or CONFIG.source.counts:
         words += ["--counts", counts] if counts != "X" else []
     if (plate.fractional or CONFIG.source.fractional) == "round":
@@ -93,7 +95,9 @@ def source_file(wildcards):
         return STORED.get(plate.plate, [])
     if plate.is_simulated:
         return path
-    if CONFIG.plates.by:
+    if CONFIG.plates.by and not SPLITS:
+        return []  # many files, whose stamp tells
+    if SPLITS:
         return f"{SAMPLES}/{plate.plate}.zarr"
     return local_source(path)
 

@@ -558,11 +558,13 @@ def plate_size(plate: Plate) -> Size:
     shape = None if plate.is_remote else _zarr_shape(path)
     if shape:
         return Size(plate.n_cells or shape.cells, shape.values)
+    if plate.n_cells:
+        return Size(plate.n_cells, plate.n_cells * VALUES_PER_CELL)
     # A folder of Cell Ranger holds text, which is larger than the same counts as h5ad.
     files = path.iterdir() if path.is_dir() else [path]
     sizes = [] if plate.is_remote else [file.stat().st_size for file in files if file.is_file()]
     n_bytes = sum(sizes) or UNKNOWN_BYTES
-    cells = plate.n_cells or n_bytes / BYTES_PER_CELL
+    cells = n_bytes / BYTES_PER_CELL
     return Size(cells, cells * VALUES_PER_CELL)
 
 

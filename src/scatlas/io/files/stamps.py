@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from glob import glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,11 @@ if TYPE_CHECKING:
 
 
 def stamp(path: Path | str) -> str:
-    """Stamp of a plate: of the file, or of all files of the store."""
+    """Stamp of a plate: of the file, or of all files of the store or of a pattern."""
     try:
+        if has_magic(str(path)) and not Path(path).exists():
+            stamps = [f"{name} {file_stamp(name)}" for name in sorted(glob(str(path)))]  # noqa: PTH207
+            return hashlib.blake2b("\n".join(stamps).encode(), digest_size=8).hexdigest()
         return folder_stamp(path) if Path(path).is_dir() else file_stamp(path)
     except OSError as error:
         return str(error)  # the step that reads the plate raises an InputError

@@ -22,6 +22,7 @@ from scatlas.io.files.anndata_checks import (
     is_group,
 )
 from scatlas.io.files.anndata_file import Store
+from scatlas.io.files.cell_files import CellFiles
 from scatlas.io.files.listing import list_files
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.matrices.csr_row_block import RowBlock, row_blocks
@@ -32,10 +33,12 @@ from scatlas.io.matrices.matrix_market import (
     is_matrix_market,
     matrix_market_tables,
 )
+from scatlas.io.matrices.parquet_source import ParquetSource, Sample
 from scatlas.io.matrices.transposed import find_transposed, transposed_blocks
 from scatlas.io.tables.cell_ranger import open_cell_ranger
 from scatlas.io.tables.legacy_anndata import legacy_key, open_legacy
 from scatlas.io.tables.loom import loom_key, open_loom
+from scatlas.io.tables.parquet_tables import read_genes
 from scatlas.io.tables.table import Table, open_genes, open_tables
 
 if TYPE_CHECKING:
@@ -135,6 +138,10 @@ class CountsSource:
     def indptr(self) -> np.ndarray:
         """Offsets of the rows of X, int64 [n_cells + 1]; empty when X is dense."""
         return self.matrix.indptr
+
+    def path_of(self, row: int) -> str:  # noqa: ARG002
+        """File of a cell, for messages."""
+        return self.path
 
     def table(self, name: str) -> Table:
         """``obs`` or ``var`` of the counts, left on disk."""
@@ -284,7 +291,7 @@ class CountsSource:
 def _check_one_matrix(path: str, counts: str) -> None:
     if counts != "X":
         msg = (
-            f"{path}: a folder of Cell Ranger has one matrix and no {counts}: write X in the "
+            f"{path}: these files have one matrix and no {counts}: write X in the "
             "column 'counts' of the plate sheet"
         )
         raise InputError(msg)
@@ -316,8 +323,12 @@ def _check_element(path: str, root: StoredGroup, key: str) -> None:
 
 
 def open_counts(
-    path: Path | str, counts: str = "X", *, scratch: Path | None = None
-) -> CountsSource:
+    path: Path | str,
+    counts: str = "X",
+    *,
+    scratch: Path | None = None,
+    sample: Sample | None = None,
+) -> CountsSource | ParquetSource:
     """Open the counts of a file of AnnData or Cell Ranger and check their structure.
 
     Parameters
@@ -330,6 +341,8 @@ def open_counts(
     scratch
         Folder for the matrix of a folder of Cell Ranger, which is text, in a form that can be read
         by ranges of cells. It is removed when the source is closed.
+    sample
+        Of Parquet files, take the cells of this plate alone.
 
     Returns
     -------
@@ -341,6 +354,9 @@ def open_counts(
         The file does not exist, is no AnnData file, is truncated, has no such element, or its
         parts do not agree with each other or with ``obs`` and ``var``.
     """
+    if files := CellFiles.find(path):
+        _check_one_matrix(files.path, counts)
+        return ParquetSource(files, sample)
     if not is_matrix_market(path) or scratch is None:
         return CountsSource(Store.find(path), counts)
     shutil.rmtree(scratch, ignore_errors=True)
@@ -354,6 +370,8 @@ def open_counts(
 
 def gene_names(path: Path | str, counts: str = "X") -> pd.Index:
     """Gene names of a file of AnnData or Cell Ranger that has cells, without reading counts."""
+    if files := CellFiles.find(path):
+        return read_genes(files)[0].index
     if is_matrix_market(path):
         with TemporaryDirectory(prefix="scatlas-") as folder:
             found = matrix_market_tables(Path(path), Path(folder))

@@ -12,6 +12,7 @@ import numpy as np
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import STRUCTURE, attribute, check_anndata, is_group
 from scatlas.io.files.anndata_file import Store, load_filters
+from scatlas.io.files.cell_files import CellFiles
 from scatlas.io.files.read_errors import reading
 from scatlas.io.matrices.matrix_market import first_values, is_matrix_market
 from scatlas.io.tables.cell_ranger import cell_ranger_matrices
@@ -42,6 +43,8 @@ def what_elements_hold(path: Path | str) -> dict[str, str | InputError]:
     ``layers/counts``, ``raw`` and other layers. A file of Cell Ranger has only ``X``, or
     ``genome/NAME`` for each genome, that with most cells first.
     """
+    if CellFiles.find(path):
+        return {"X": COUNTS}  # `load` looks at each value
     if is_matrix_market(path):
         return {"X": _kind_of_values(first_values(Path(path)))}
     store = Store.find(path)

@@ -50,7 +50,7 @@ def convert_matrix_market(folder: Path, store: Path) -> CellRangerTables:
     """
     with _opened(folder) as (header, entries):
         tables = _tables(folder, store, header)
-        write_csr(store, header.n_barcodes, header.n_values, entries)
+        write_csr(store, header.n_barcodes, entries)
     return tables
 
 

@@ -27,7 +27,7 @@ _DTYPES: dict[str, np.dtype] = {
 }
 
 
-def write_csr(folder: Path, n_cells: int, n_values: int, blocks: Iterable[Entries]) -> None:
+def write_csr(folder: Path, n_cells: int, blocks: Iterable[Entries]) -> None:
     """Write the entries as ``X`` of a store, those of a cell in the order of the blocks.
 
     Each block is sorted by cell and goes to disk at once. If the blocks follow each other, that is
@@ -36,7 +36,7 @@ def write_csr(folder: Path, n_cells: int, n_values: int, blocks: Iterable[Entrie
     """
     create_group(folder / "X", {})
     scratch = folder / "blocks"
-    arrays = {name: RawArray(scratch / name, n_values, dtype) for name, dtype in _DTYPES.items()}
+    arrays = {name: RawArray(scratch / name, dtype) for name, dtype in _DTYPES.items()}
     lengths = np.zeros(n_cells, np.int64)
     starts, last, in_order = [0], -1, True
     for genes, cells, values in blocks:
@@ -52,7 +52,7 @@ def write_csr(folder: Path, n_cells: int, n_values: int, blocks: Iterable[Entrie
     for array in arrays.values():
         array.close()
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    indptr = RawArray(folder / "X" / "indptr", n_cells + 1, np.dtype(np.int64))
+    indptr = RawArray(folder / "X" / "indptr", np.dtype(np.int64))
     indptr.append(offsets)
     indptr.close()
     if in_order:
@@ -75,7 +75,7 @@ def _merge(
         begin + np.searchsorted(blocks["cells"].read(begin, end), edges)
         for begin, end in pairwise(starts)
     ]
-    out = {name: RawArray(x / name, n_values, _DTYPES[name]) for name in ("data", "indices")}
+    out = {name: RawArray(x / name, _DTYPES[name]) for name in ("data", "indices")}
     for begins, ends in pairwise(np.transpose(bounds)):
         pieces = [(begin, end) for begin, end in zip(begins, ends, strict=True) if begin < end]
         cells = np.concatenate([blocks["cells"].read(*piece) for piece in pieces])

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from scatlas.io.matrices.parquet_source import ParquetSource, Sample
     from scatlas.io.products.load_moments import KeptCells
     from scatlas.io.tables.table import Table
 
@@ -54,6 +55,12 @@ class _Notices(list[str]):
         logger.info("plate %s: %s", self._plate, notice)
         self.append(notice)
 
+    def add_new(self, notices: Iterable[str]) -> None:
+        """Log those that are not known yet."""
+        for notice in notices:
+            if notice not in self:
+                self.add(notice)
+
     def add_first(self, notice: str | None) -> None:
         """Log a notice that becomes known late, if any, and put it before the others."""
         if notice:
@@ -67,6 +74,7 @@ def load_plate(
     *,
     plate: str,
     counts_in: str = "X",
+    sample: Sample | None = None,
     fractional: Literal["refuse", "round"] = "refuse",
     check_obs: Callable[[Table], object] | None = None,
     reference: Path | str | None = None,
@@ -96,6 +104,8 @@ def load_plate(
     counts_in
         Where the counts are: ``"X"``, ``"raw"`` (``raw.X``, with the genes of ``raw.var``) or
         ``"layers/NAME"``. The store has them as X.
+    sample
+        Of Parquet files that hold several plates, the one to load.
     fractional
         ``"round"`` rounds expected counts, which are fractional, as :func:`numpy.rint` does;
         ``"refuse"`` is an error.
@@ -149,12 +159,12 @@ def load_plate(
     """
     budget = parse_bytes(block_budget)
     notices = _Notices(plate)
-    with open_counts(source, counts_in, scratch=out.with_name(f".{out.name}.source")) as counts:
+    scratch = out.with_name(f".{out.name}.source")
+    with open_counts(source, counts_in, scratch=scratch, sample=sample) as counts:
         path = counts.path
         check_not_empty(path, counts.shape)
         obs, var = counts.table("obs"), counts.table("var")
-        for notice in counts.notices:
-            notices.add(notice)
+        notices.add_new(counts.notices)
         counts.check_complete()
         genes = var.index()
         _check_unique(path, genes)
@@ -180,6 +190,7 @@ def load_plate(
                 finish_obs.check()  # not after hours
                 writer.append_checked(block.counts, block.indices, block.highest)
                 writer.append_rows(tally.add(block))
+            notices.add_new(counts.notices)  # some become known with the values
             tally.tell(counts.matrix.key, notices, rounded)
             cell_metrics, gene_metrics = tally.cell_metrics(), tally.gene_metrics(mt)
             _note_replaced("obs", obs.columns, cell_metrics, notices)
@@ -340,7 +351,7 @@ def _mitochondrial(
 
 
 def _checked_blocks(
-    counts: CountsSource,
+    counts: CountsSource | ParquetSource,
     budget: int,
     cells: Table,
     genes: pd.Index,
@@ -369,11 +380,15 @@ def _checked_blocks(
 
 
 def _sentence(
-    counts: CountsSource, problem: Problem, first: int, cells: Table, genes: pd.Index
+    counts: CountsSource | ParquetSource,
+    problem: Problem,
+    first: int,
+    cells: Table,
+    genes: pd.Index,
 ) -> str:
     """Say which cell and gene hold what is no count, and what to do."""
-    path, key = counts.path, counts.matrix.key
     row = first + problem.row
+    path, key = counts.path_of(row), counts.matrix.key
     cell = f"cell {row} ({cells.name_of(row)!r})"
     if problem.kind == "out_of_range":
         return (
@@ -398,7 +413,7 @@ def _sentence(
     )
 
 
-def _elsewhere(counts: CountsSource, kind: str) -> str:
+def _elsewhere(counts: CountsSource | ParquetSource, kind: str) -> str:
     """Say which other element holds whole numbers, and which line of the config takes it."""
     other = next(iter(counts.others_with_counts()), None)
     if other is None:

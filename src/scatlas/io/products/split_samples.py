@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -12,12 +13,12 @@ import pandas as pd
 from scatlas._util.byte_sizes import parse_bytes
 from scatlas.blocks import map_in_order, with_progress
 from scatlas.errors import InputError
-from scatlas.io.files.anndata_file import Store
 from scatlas.io.files.atomic import atomic_path
+from scatlas.io.files.cell_files import CellFiles
 from scatlas.io.matrices.counts_source import open_counts
 from scatlas.io.matrices.csr_writer import index_dtype
 from scatlas.io.matrices.layout import check_indices
-from scatlas.io.tables.loom import is_loom
+from scatlas.io.matrices.parquet_source import list_plates
 from scatlas.io.tables.table import open_tables
 from scatlas.io.zarr_writer.elements import ANNDATA, CSR, DICT, MAPPINGS, consolidate, create_group
 from scatlas.io.zarr_writer.raw_array import RawArray
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import scipy.sparse as sp
 
     from scatlas.io.matrices.counts_source import CountsSource
+    from scatlas.io.matrices.parquet_source import ParquetSource
     from scatlas.io.tables.table import Table
 
 logger = logging.getLogger(__name__)
@@ -40,7 +42,7 @@ def list_samples(source: Path | str, by: str) -> dict[str, int]:
     Parameters
     ----------
     source
-        h5ad file or Zarr store.
+        h5ad file or Zarr store, or Parquet files of a release.
     by
         Column of ``obs`` that names the sample of each cell.
 
@@ -49,7 +51,8 @@ def list_samples(source: Path | str, by: str) -> dict[str, int]:
     InputError
         There is no such column, or a cell has no sample.
     """
-    _check_not_loom(source)
+    if files := CellFiles.find(source):
+        return list_plates(files, by)
     with open_tables(source) as (obs, _):
         names, codes = _samples(obs, by)
         return dict(zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True))
@@ -115,7 +118,7 @@ def split_samples(
 
 
 def split_matrix(
-    counts: CountsSource, folders: Sequence[Path], codes: np.ndarray, budget: int
+    counts: CountsSource | ParquetSource, folders: Sequence[Path], codes: np.ndarray, budget: int
 ) -> int:
     """Divide the rows of a matrix by group, in one pass, into stores without compression.
 
@@ -134,9 +137,8 @@ def split_matrix(
     -------
     Number of values.
     """
-    indptr, cut, read = counts.blocks(budget, logger.info)
-    lengths = np.diff(indptr)
-    arrays = _Arrays.create(folders, codes, lengths, counts.matrix.dtype, counts.shape[1])
+    _, cut, read = counts.blocks(budget, logger.info)
+    arrays = [_Arrays.create(folder / "X", counts) for folder in folders]
 
     def divided(i: int) -> list[_Piece]:
         block = read(i)
@@ -151,23 +153,12 @@ def split_matrix(
     with closing(with_progress(map_in_order(divided, len(cut)), rows)) as blocks:
         for pieces in blocks:
             for piece in pieces:
-                arrays.data[piece.sample].append(piece.data)
-                arrays.indices[piece.sample].append(piece.indices)
-    arrays.close()
-    for folder, n_cells in zip(folders, np.bincount(codes, minlength=len(folders)), strict=True):
-        _finish(folder, int(n_cells), counts.shape[1])
-    return int(indptr[-1])
-
-
-def _check_not_loom(source: Path | str) -> None:
-    """Refuse a Loom file: it has no offsets by which to divide the values in one pass."""
-    with Store.find(source).open() as root:
-        if is_loom(root):
-            msg = (
-                f"{source}: a Loom file of many samples: write it as h5ad, with "
-                f"scanpy.read_loom({str(source)!r}).write_h5ad(...), or give a file per sample"
-            )
-            raise InputError(msg)
+                arrays[piece.sample].append(piece)
+    n_cells = np.bincount(codes, minlength=len(folders)).tolist()
+    for folder, own, n in zip(folders, arrays, n_cells, strict=True):
+        own.close()
+        _finish(folder, n, counts.shape[1])
+    return sum(own.n_values for own in arrays)
 
 
 class _Piece(NamedTuple):
@@ -176,37 +167,37 @@ class _Piece(NamedTuple):
     sample: int
     data: np.ndarray
     indices: np.ndarray
+    lengths: np.ndarray
 
 
-class _Arrays(NamedTuple):
-    """Arrays of X that are being written, by sample."""
+@dataclass
+class _Arrays:
+    """Arrays of X of one sample that are being written."""
 
-    data: list[RawArray]
-    indices: list[RawArray]
+    data: RawArray
+    indices: RawArray
+    indptr: RawArray
+    n_values: int = 0
 
     @classmethod
-    def create(
-        cls,
-        folders: Sequence[Path],
-        codes: np.ndarray,
-        lengths: np.ndarray,
-        dtype: np.dtype,
-        n_genes: int,
-    ) -> _Arrays:
-        """Create the arrays, and write the offsets, which are known."""
-        new = cls([], [])
-        for sample, folder in enumerate(folders):
-            offsets = np.concatenate([[0], np.cumsum(lengths[codes == sample])])
-            indptr = RawArray(folder / "X" / "indptr", len(offsets), np.dtype(np.int64))
-            indptr.append(offsets)
-            indptr.close()
-            n_values = int(offsets[-1])
-            new.data.append(RawArray(folder / "X" / "data", n_values, dtype))
-            new.indices.append(RawArray(folder / "X" / "indices", n_values, index_dtype(n_genes)))
+    def create(cls, folder: Path, counts: CountsSource | ParquetSource) -> _Arrays:
+        """Create the arrays; the offsets begin with 0."""
+        new = cls(
+            data=RawArray(folder / "data", counts.matrix.dtype),
+            indices=RawArray(folder / "indices", index_dtype(counts.shape[1])),
+            indptr=RawArray(folder / "indptr", np.dtype(np.int64)),
+        )
+        new.indptr.append(np.zeros(1, np.int64))
         return new
 
+    def append(self, piece: _Piece) -> None:
+        self.data.append(piece.data)
+        self.indices.append(piece.indices)
+        self.indptr.append(self.n_values + np.cumsum(piece.lengths))
+        self.n_values += len(piece.data)
+
     def close(self) -> None:
-        for array in (*self.data, *self.indices):
+        for array in (self.data, self.indices, self.indptr):
             array.close()
 
 
@@ -236,8 +227,8 @@ def _pieces(block: sp.csr_matrix, codes: np.ndarray) -> Iterator[_Piece]:
     """Divide a row block by sample; the rows of a sample keep their order."""
     order = np.argsort(codes, kind="stable")
     data, indices, indptr = block.data, block.indices, block.indptr.astype(np.int64)
+    lengths = np.diff(indptr)[order]
     if (np.diff(order) != 1).any():
-        lengths = np.diff(indptr)[order]
         ends = np.cumsum(lengths)
         taken = np.repeat(indptr[:-1][order] - (ends - lengths), lengths) + np.arange(ends[-1])
         data, indices = data[taken], indices[taken]
@@ -245,7 +236,7 @@ def _pieces(block: sp.csr_matrix, codes: np.ndarray) -> Iterator[_Piece]:
     samples, firsts = np.unique(codes[order], return_index=True)
     for sample, first, stop in zip(samples, firsts, [*firsts[1:], len(codes)], strict=True):
         values = slice(indptr[first], indptr[stop])
-        yield _Piece(int(sample), data[values], indices[values])
+        yield _Piece(int(sample), data[values], indices[values], lengths[first:stop])
 
 
 def _finish(folder: Path, n_cells: int, n_genes: int) -> None:

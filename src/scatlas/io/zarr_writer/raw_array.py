@@ -17,39 +17,28 @@ _FILE_VALUES = 2**20
 
 
 class RawArray:
-    """Array of known length, written in pieces that go to disk at once and stay in no memory.
+    """Array that is written in pieces, which go to disk at once and stay in no memory.
 
     Parameters
     ----------
     folder
         Where; made here.
-    n_values
-        Number of values that will be appended in all.
     dtype
         Of the values, of numbers or bool.
     """
 
-    def __init__(self, folder: Path, n_values: int, dtype: np.dtype) -> None:
+    def __init__(self, folder: Path, dtype: np.dtype) -> None:
         self._folder = folder
         self._dtype = np.dtype(dtype).newbyteorder("<")
-        self._file_values = max(1, min(n_values, _FILE_VALUES))
-        self._due = n_values
         self._n = 0
         (folder / "c").mkdir(parents=True)
-        codec: dict[str, object] = {"name": "bytes"}
-        if self._dtype.itemsize > 1:
-            codec |= {"configuration": {"endian": "little"}}
-        write_array_metadata(
-            folder, (n_values,), self._dtype.name, self._dtype.type(0).item(),
-            grid=(self._file_values,), codecs=[codec], attributes={},
-        )  # fmt: skip
 
     def append(self, values: np.ndarray) -> None:
         """Append values, converted to the type of the array."""
         values = np.ascontiguousarray(values, self._dtype)
         while len(values):
-            number, offset = divmod(self._n, self._file_values)
-            piece = values[: self._file_values - offset]
+            number, offset = divmod(self._n, _FILE_VALUES)
+            piece = values[: _FILE_VALUES - offset]
             # Not kept open: there may be more arrays than files that a process may open.
             with (self._folder / "c" / str(number)).open("r+b" if offset else "xb") as file:
                 file.seek(offset * self._dtype.itemsize)
@@ -61,8 +50,8 @@ class RawArray:
         """Values that were appended."""
         pieces = []
         while begin < end:
-            number, offset = divmod(begin, self._file_values)
-            n = min(end - begin, self._file_values - offset)
+            number, offset = divmod(begin, _FILE_VALUES)
+            n = min(end - begin, _FILE_VALUES - offset)
             at = offset * self._dtype.itemsize
             file = self._folder / "c" / str(number)
             pieces.append(np.fromfile(file, self._dtype, n, offset=at))
@@ -70,10 +59,15 @@ class RawArray:
         return np.concatenate(pieces)
 
     def close(self) -> None:
-        """Fill the last file: each has the same size."""
-        if self._n != self._due:
-            msg = f"{self._folder} has {self._n:,} values, {self._due:,} are due"
-            raise ValueError(msg)
+        """Fill the last file, as each has the same size, and write the metadata."""
+        file_values = max(1, min(self._n, _FILE_VALUES))
         if self._n:
-            last = self._folder / "c" / str((self._n - 1) // self._file_values)
-            os.truncate(last, self._file_values * self._dtype.itemsize)
+            last = self._folder / "c" / str((self._n - 1) // file_values)
+            os.truncate(last, file_values * self._dtype.itemsize)
+        codec: dict[str, object] = {"name": "bytes"}
+        if self._dtype.itemsize > 1:
+            codec |= {"configuration": {"endian": "little"}}
+        write_array_metadata(
+            self._folder, (self._n,), self._dtype.name, self._dtype.type(0).item(),
+            grid=(file_values,), codecs=[codec], attributes={},
+        )  # fmt: skip

@@ -109,6 +109,20 @@ def _copy_canonical_row(
 
 
 @njit(nogil=True, cache=True)
+def _is_canonical(data: Array, indices: Array, indptr: Ints, n_genes: int) -> bool:
+    """Whether all rows are canonical; of unsigned counts."""
+    wrong = False
+    for row in range(indptr.size - 1):
+        begin, end = indptr[row], indptr[row + 1]
+        if begin == end:
+            continue
+        wrong |= (indices[begin] < 0) | (indices[end - 1] >= n_genes) | (data[begin] == 0)
+        for i in range(begin + 1, end):
+            wrong |= (indices[i] <= indices[i - 1]) | (data[i] == 0)
+    return not wrong
+
+
+@njit(nogil=True, cache=True)
 def _add_row(
     counts: Array, genes: Array, flagged: Bools, per_gene: Ints
 ) -> tuple[np.int64, np.int64]:
@@ -259,14 +273,18 @@ def check_counts(
     The canonical block, or the first problem: an index outside the genes, a gene twice in a cell,
     or a value that is negative, fractional, NaN, infinite or above 2^32 - 1.
     """
+    n_cells, n_genes = block.shape
+    genes_type = np.dtype(np.uint16 if n_genes <= 2**16 else np.int32)
+    flagged = np.zeros(n_genes, bool) if flagged is None else flagged
+    indptr = block.indptr.astype(np.int64, copy=False)
+    is_ready = block.data.dtype in COUNT_DTYPES and block.indices.dtype == genes_type
+    if is_ready and _is_canonical(block.data, block.indices, indptr, n_genes):
+        return _sums(block.data, block.indices, indptr, flagged)
     data = _with_compiled_dtype(block.data)
     indices = block.indices
     if indices.dtype not in (np.int32, np.int64):
         indices = indices.astype(np.int64)
-    indptr = block.indptr.astype(np.int64, copy=False)
-    n_cells, n_genes = block.shape
-    flagged = np.zeros(n_genes, bool) if flagged is None else flagged
-    genes = np.empty(data.size, np.uint16 if n_genes <= 2**16 else np.int32)
+    genes = np.empty(data.size, genes_type)
     starts = np.empty(indptr.size, np.int64)
     for width in COUNT_DTYPES[COUNT_DTYPES.index(np.dtype(dtype).type) :]:
         counts = np.empty(data.size, width)
@@ -275,17 +293,23 @@ def check_counts(
         )
         if kind != _WIDER:
             break
-    totals, masked = np.zeros(n_cells, np.int64), np.zeros(n_cells, np.int64)
-    per_gene = np.zeros((n_genes, 2), np.int64)
-    sums = (totals, masked, per_gene)
     if kind:
         problem = Problem(PROBLEMS[kind], row, int(block.indices[at]), block.data[at].item())
-        return CheckedCounts(counts, genes, starts, *sums, 0, n_unsorted, n_zeros, problem)
+        none = _sums(counts[:0], genes[:0], np.zeros(n_cells + 1, np.int64), flagged)
+        return none._replace(problem=problem)
     kept = int(starts[-1])
-    counts, genes = counts[:kept], genes[:kept]
-    _add_rows(counts, genes, starts, flagged, *sums)
+    sums = _sums(counts[:kept], genes[:kept], starts, flagged)
+    return sums._replace(n_unsorted=n_unsorted, n_zeros=n_zeros)
+
+
+def _sums(counts: Array, genes: Array, starts: Ints, flagged: Bools) -> CheckedCounts:
+    """A canonical block with its sums."""
+    n_cells = starts.size - 1
+    totals, masked = np.zeros(n_cells, np.int64), np.zeros(n_cells, np.int64)
+    per_gene = np.zeros((flagged.size, 2), np.int64)
+    _add_rows(counts, genes, starts, flagged, totals, masked, per_gene)
     highest = int(counts.max(initial=0))
-    return CheckedCounts(counts, genes, starts, *sums, highest, n_unsorted, n_zeros, None)
+    return CheckedCounts(counts, genes, starts, totals, masked, per_gene, highest, 0, 0, None)
 
 
 def _with_compiled_dtype(data: Array) -> Array:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 from natsort import natsorted
 
 from scatlas.errors import ConfigError, InputError
+from scatlas.io.files.cell_files import CellFiles
 from scatlas.io.matrices.matrix_market import is_matrix_market
+from scatlas.io.matrices.parquet_source import Sample, list_plates
 from scatlas.workflow.config.plate_sheet import (
     WINDOWS,
     filtered_name,
@@ -18,7 +21,10 @@ from scatlas.workflow.config.plate_sheet import (
     is_windows_path,
     name_plates,
 )
+from scatlas.workflow.config.samples import plate_names
 
+# Columns of Parquet files that name the plates, the first that they have.
+_PLATE_COLUMNS = ("plate", "sample")
 _ZARR_ROOTS = ("zarr.json", ".zgroup", ".zattrs")
 # Folders below that a folder without plates is searched for them, to name the pattern, and their
 # names: of a run of Cell Ranger the matrices of single samples, and filtered ones.
@@ -61,6 +67,50 @@ def find_files(arguments: list[str]) -> dict[str, str]:
             raise InputError(msg)
         plates[name] = path
     return plates
+
+
+class Release(NamedTuple):
+    """Parquet files of several plates.
+
+    Attributes
+    ----------
+    path, by
+        As ``plates.path`` and ``plates.by`` of a config.
+    files
+        What was found there.
+    plates
+        By the name of each plate, the part of the files.
+    """
+
+    path: str
+    by: str
+    files: CellFiles
+    plates: dict[str, Sample]
+
+
+def find_release(arguments: list[str]) -> Release | None:
+    """Find the Parquet files of a release; None for other arguments of ``scatlas init``.
+
+    Raises
+    ------
+    InputError
+        Files are missing or of another release, or no column names the plates.
+    """
+    if len(arguments) != 1:
+        return None
+    path = str(Path(arguments[0]).expanduser())
+    files = CellFiles.find(path)
+    if files is None:
+        return None
+    by = next((name for name in _PLATE_COLUMNS if name in files.columns), None)
+    if by is None:
+        msg = (
+            f"{path}: no column names the plates ({', '.join(_PLATE_COLUMNS)}); it has "
+            f"{', '.join(files.columns)}: rename the one with the plates"
+        )
+        raise InputError(msg)
+    names = plate_names(list_plates(files, by), path)
+    return Release(path, by, files, {name: Sample(by, value) for value, name in names.items()})
 
 
 def _paths(given: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path
-from scatlas.workflow.command_line.find_files import find_files
+from scatlas.workflow.command_line.find_files import find_files, find_release
 from scatlas.workflow.command_line.gene_agreement import GeneAgreement
 from scatlas.workflow.command_line.output import say, say_table
 from scatlas.workflow.command_line.plate_facts import PlateFacts, read_facts
@@ -52,24 +52,27 @@ def init(arguments: list[str], config: Path, outdir: str, *, force: bool = False
             raise InputError(msg)
     genes = GeneAgreement()
     plates = []
-    for name, path in find_files(arguments).items():
-        facts, names = read_facts(name, path)
+    release = find_release(arguments)
+    paths = dict.fromkeys(release.plates, release.path) if release else find_files(arguments)
+    for name, path in paths.items():
+        part = (release.files, release.plates[name]) if release else None
+        facts, names = read_facts(name, path, part)
         genes.add(path, names)
         plates.append(facts)
     _check_different(plates)
     bounds = suggest_bounds(
         [plate.metrics for plate in plates], with_mt=mitochondrial(plates) is not None
     )
-    texts = {
-        Path(SHEET): sheet_text(plates),
-        config: config_text(plates, genes, bounds, outdir),
-    }
+    place = f"{{path: {release.path}, by: {release.by}}}" if release else SHEET
+    texts = {config: config_text(plates, genes, bounds, outdir, place)}
+    if not release:
+        texts[Path(SHEET)] = sheet_text(plates)
     for file, text in texts.items():
         with atomic_path(file) as partial:
             partial.write_text(text, "utf-8")
     _draw(plates, bounds)
     read_project(config)
-    _report(plates, genes, bounds, config)
+    _report(plates, genes, bounds, list(texts))
 
 
 def _check_different(plates: Sequence[PlateFacts]) -> None:
@@ -93,7 +96,10 @@ def _draw(plates: Sequence[PlateFacts], bounds: dict[str, int]) -> None:
 
 
 def _report(
-    plates: Sequence[PlateFacts], genes: GeneAgreement, bounds: dict[str, int], config: Path
+    plates: Sequence[PlateFacts],
+    genes: GeneAgreement,
+    bounds: dict[str, int],
+    written: Sequence[Path],
 ) -> None:
     rows = [["plate", "cells", "genes", "counts in", "MT genes", "kept of the cells seen"]]
     for plate in plates:
@@ -110,6 +116,6 @@ def _report(
         for notice in plate.notices:
             say(f"{plate.path}: {notice}")
     say(f"{genes.sentence}: genes: {genes.setting}")
-    say(f"wrote {config}, {SHEET} and {PICTURE} (the suggested bounds)")
+    say(f"wrote {', '.join(map(str, written))} and {PICTURE} (the suggested bounds)")
     say(f"every key with its default: {workflow_folder() / 'config/config.yaml'}")
     say("next: scatlas check, then scatlas run")

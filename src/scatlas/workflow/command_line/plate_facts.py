@@ -17,12 +17,16 @@ from scatlas.io.files.anndata_checks import check_not_empty
 from scatlas.io.matrices.counts_source import open_counts
 from scatlas.io.matrices.find_counts import COUNTS, EXPECTED, what_elements_hold
 from scatlas.io.matrices.matrix_market import first_cells, is_matrix_market
+from scatlas.io.matrices.parquet_source import ParquetSource
 from scatlas.io.tables.mitochondrial import find_mitochondrial, mitochondrial_genes
 from scatlas.io.tables.table import Table, open_tables
 from scatlas.pp import calculate_qc_metrics
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
+
+    from scatlas.io.files.cell_files import CellFiles
+    from scatlas.io.matrices.parquet_source import Sample
 
 # Of a file, this many blocks of at most 1 MB are read, evenly spaced.
 _N_BLOCKS, _BUDGET = 24, 8_000_000
@@ -66,26 +70,30 @@ class PlateFacts:
     notices: list[str]
 
 
-def read_facts(name: str, path: str) -> tuple[PlateFacts, pd.Index]:
+def read_facts(
+    name: str, path: str, release: tuple[CellFiles, Sample] | None = None
+) -> tuple[PlateFacts, pd.Index]:
     """Read the facts of a plate, and the names of its genes, in bounded memory.
 
     Parameters
     ----------
     name, path
         Of the plate.
+    release
+        Parquet files of which the plate is a part, and which part.
 
     Raises
     ------
     InputError
         The file cannot be read, or holds no counts.
     """
-    counts, fractional = _find_counts(path)
+    counts, fractional = ("X", "refuse") if release else _find_counts(path)
     notices: list[str] = []
     if fractional == "round":
         notices.append(
             f"{counts} holds expected counts, which are fractional: they will be rounded"
         )
-    if is_matrix_market(path):
+    if not release and is_matrix_market(path):
         with TemporaryDirectory(prefix="scatlas-") as folder:
             found, block, n_cells = first_cells(Path(path), Path(folder))
             var = Table.open(path, found.root, "var")
@@ -95,10 +103,10 @@ def read_facts(name: str, path: str) -> tuple[PlateFacts, pd.Index]:
             notices += found.notices
         metrics = _metrics(block, mask)
     else:
-        with open_counts(path, counts) as source:
+        with ParquetSource(*release) if release else open_counts(path, counts) as source:
             var, n_cells = source.table("var"), source.shape[0]
             genes, mt, mask = var.index(), *_mitochondrial(var)
-            in_blocks = source.matrix.format in ("csr", "transposed")
+            in_blocks = source.matrix.format in ("csr", "transposed", "lists")
             budget = _BUDGET if in_blocks else DEFAULT_BUDGET
             _, cut, read = source.blocks(budget, notices.append)
             chosen = np.unique(np.linspace(0, len(cut) - 1, _N_BLOCKS).astype(int))

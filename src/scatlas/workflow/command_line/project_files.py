@@ -36,7 +36,11 @@ def sheet_text(plates: Sequence[PlateFacts]) -> str:
 
 
 def config_text(
-    plates: Sequence[PlateFacts], genes: GeneAgreement, bounds: Mapping[str, int], outdir: str
+    plates: Sequence[PlateFacts],
+    genes: GeneAgreement,
+    bounds: Mapping[str, int],
+    outdir: str,
+    place: str = SHEET,
 ) -> str:
     """Text of the config: the keys that depend on the files, each with a comment on what was seen.
 
@@ -48,6 +52,8 @@ def config_text(
         Of :func:`scatlas.workflow.command_line.qc_bounds.suggest_bounds`.
     outdir
         Folder of the results.
+    place
+        Value of ``plates``.
     """
     n_cells = sum(plate.n_cells for plate in plates)
     n = f"{len(plates):,} plate{'s' * (len(plates) != 1)} with {n_cells:,} cells"
@@ -58,7 +64,7 @@ def config_text(
                 "says whether it is valid, scatlas run builds the atlas. A key that is not here "
                 "has its default."
             ),
-            f"plates: {SHEET}",
+            f"plates: {place}",
             f"outdir: {_yaml(outdir)}",
             "",
             *_source(plates),

@@ -27,9 +27,12 @@ class Sample(Plate):
         The file of all samples.
     sample
         Its name in the column that names the samples.
+    is_read_in_place
+        Whether `load` reads the sample from the file itself, without `split`.
     """
 
     sample: str
+    is_read_in_place: bool = False
 
 
 def sample_plates(plates: Plates, *, is_main: bool) -> list[Sample]:
@@ -51,15 +54,26 @@ def sample_plates(plates: Plates, *, is_main: bool) -> list[Sample]:
     found = json.loads(file.read_text("utf-8")) if file.exists() else {}
     if not found or (is_main and found["stamp"] != stamp(path)):
         # Opens the file, half a second.
+        from scatlas.io.files.cell_files import CellFiles
+        from scatlas.io.matrices.parquet_source import is_ordered
         from scatlas.io.products.split_samples import list_samples
 
         before = stamp(path)
         samples = list_samples(path, by)
-        found = {"stamp": before, "samples": list(samples.items())}
+        files = CellFiles.find(path)
+        in_place = files is not None and is_ordered(files, by, len(samples))
+        found = {"stamp": before, "samples": list(samples.items()), "in_place": in_place}
         write_json(file, found)
     sizes = dict(found["samples"])
     return [
-        Sample(plate=name, path=path, n_cells=sizes[sample], labels={}, sample=sample)
+        Sample(
+            plate=name,
+            path=path,
+            n_cells=sizes[sample],
+            labels={},
+            sample=sample,
+            is_read_in_place=found["in_place"],
+        )
         for sample, name in plate_names(sizes, f"{path}: obs[{by!r}]").items()
     ]
 

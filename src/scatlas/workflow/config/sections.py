@@ -196,7 +196,8 @@ class Plates(_Section):
         None,
         description=(
             "In place of a sheet, one h5ad or Zarr file of all samples, each of which becomes a "
-            "plate: plates: {path: atlas.h5ad, by: sample}. A local file."
+            "plate: plates: {path: atlas.h5ad, by: sample}. Or the folder of a Parquet release: "
+            "plates: {path: tahoe, by: plate}. On this machine."
         ),
     )
     by: Text | None = Field(

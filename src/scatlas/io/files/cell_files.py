@@ -1,0 +1,300 @@
+"""The Parquet files of a release of cells: found, complete, and what their footers say."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from glob import glob, has_magic
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from natsort import natsorted
+
+from scatlas.compute.threads import n_threads
+from scatlas.errors import InputError
+from scatlas.io.files.read_errors import reading
+from scatlas.io.files.stamps import file_stamp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyarrow import parquet as pq
+
+GENES_FILE = "gene_metadata.parquet"
+_SHARD = re.compile(r"(.+)-(\d+)-of-(\d+)\.parquet")
+# What a user can do about a file that cannot be decoded.
+DOWNLOAD = "download this file again"
+_MAX_NAMED = 5
+
+
+class RowGroup(NamedTuple):
+    """Part of a file that is decoded at once.
+
+    Attributes
+    ----------
+    file, number
+        Number of the file, and of the row group in it.
+    n_rows, n_values
+        Cells, and entries of all their lists.
+    low, high
+        Least and greatest value of the column that names the plates; None if it is not known.
+    """
+
+    file: int
+    number: int
+    n_rows: int
+    n_values: int
+    low: str | None
+    high: str | None
+
+    def may_hold(self, value: str) -> bool:
+        """Whether a cell of this plate may be here."""
+        return self.low is None or self.high is None or self.low <= value <= self.high
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether it may hold several plates."""
+        return self.low is None or self.low != self.high
+
+
+@dataclass(frozen=True)
+class CellFiles:
+    """Files of one release.
+
+    Attributes
+    ----------
+    path
+        As given: a folder, a pattern, or one file.
+    files
+        In natural order.
+    metadata
+        Folder of ``gene_metadata.parquet``.
+    genes, counts
+        Columns of the lists.
+    columns
+        All other columns with their types, in order.
+    """
+
+    path: str
+    files: tuple[Path, ...]
+    metadata: Path
+    genes: str
+    counts: str
+    columns: dict[str, Any]
+    _footers: dict[str | None, list[RowGroup]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    @classmethod
+    def find(cls, path: Path | str) -> CellFiles | None:
+        """Find the files of a release; None for a path that is none.
+
+        Raises
+        ------
+        InputError
+            A file is missing, there twice, or of another release; the columns cannot be told.
+        """
+        files = _files(str(path))
+        if not files:
+            return None
+        _check_complete(str(path), files)
+        places = (
+            files[0].parent,
+            files[0].parent / "metadata",
+            files[0].parent.parent / "metadata",
+        )
+        metadata = next((place for place in places if (place / GENES_FILE).exists()), None)
+        if metadata is None:
+            msg = (
+                f"{path}: there is no {GENES_FILE}, which says what gene a token is: download the "
+                "folder metadata/ beside data/, too"
+            )
+            raise InputError(msg)
+        with reading_parquet(files[0], "the footer"):
+            import pyarrow.parquet as pq
+
+            schema = pq.read_schema(files[0])
+        genes, counts = _list_columns(str(path), schema)
+        others = {name: schema.field(name).type for name in schema.names}
+        others = {name: kind for name, kind in others.items() if name not in (genes, counts)}
+        return cls(str(path), tuple(files), metadata, genes, counts, others)
+
+    def footers(self, by: str | None) -> list[RowGroup]:
+        """Row groups of all files, in order.
+
+        Parameters
+        ----------
+        by
+            Column that names the plates; None where all cells are one plate.
+
+        Raises
+        ------
+        InputError
+            A footer cannot be decoded, or a file has other columns.
+        """
+        if by not in self._footers:
+            # Footers are parsed without the interpreter's lock.
+            with ThreadPoolExecutor(min(16, 2 * n_threads())) as pool:
+                parts = pool.map(lambda i: self._footer(i, by), range(len(self.files)))
+                self._footers[by] = [*chain.from_iterable(parts)]
+        return self._footers[by]
+
+    def _footer(self, file: int, by: str | None) -> list[RowGroup]:
+        path = self.files[file]
+        with reading_parquet(path, "the footer"):
+            footer = read_footer(path)
+            roots = [
+                footer.schema.column(i).path.partition(".")[0] for i in range(footer.num_columns)
+            ]
+        if missing := [n for n in (self.genes, self.counts, *self.columns) if n not in roots]:
+            msg = (
+                f"{path}: it has no column {missing[0]!r}, which {self.files[0].name} has: it is "
+                "of another release; leave it out"
+            )
+            raise InputError(msg)
+        groups = []
+        for number in range(footer.num_row_groups):
+            group = footer.row_group(number)
+            low = high = None
+            if by is not None:
+                statistics = group.column(roots.index(by)).statistics
+                if statistics is not None and statistics.has_min_max and not statistics.null_count:
+                    low, high = str(statistics.min), str(statistics.max)
+            n_values = group.column(roots.index(self.genes)).num_values
+            groups.append(RowGroup(file, number, group.num_rows, n_values, low, high))
+        return groups
+
+    def read(self, group: RowGroup, columns: list[str]) -> pa.Table:
+        """Some columns of a row group; text columns as dictionaries.
+
+        Raises
+        ------
+        InputError
+            They cannot be decoded; the message names file, row group and columns.
+        """
+        import pyarrow.parquet as pq
+
+        path = self.files[group.file]
+        with reading_parquet(path, f"row group {group.number}, {_named(columns)},"):
+            texts = [
+                name for name in columns if name in self.columns and is_text(self.columns[name])
+            ]
+            with pq.ParquetFile(path, metadata=read_footer(path), read_dictionary=texts) as file:
+                return file.read_row_group(group.number, columns=columns, use_threads=False)
+
+
+def _named(columns: list[str]) -> str:
+    return f"column{'s' * (len(columns) != 1)} {', '.join(columns)}"
+
+
+def is_text(kind: Any) -> bool:
+    """Whether a column holds text."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+@contextmanager
+def reading_parquet(path: Path, element: str) -> Iterator[None]:
+    """Turn a failure of the decoder into a sentence that names file and element."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, PermissionError | MemoryError):
+            with reading(str(path), element):
+                raise
+        reason = " ".join(str(error).split())[:200]
+        msg = f"{path}: {element} cannot be decoded ({reason}): {DOWNLOAD}"
+        raise InputError(msg) from error
+
+
+def read_footer(path: Path) -> pq.FileMetaData:
+    """Footer of a file, which the blocks of the file share."""
+    return _read_footer(path, file_stamp(path))
+
+
+@lru_cache(maxsize=64)
+def _read_footer(path: Path, stamp: str) -> pq.FileMetaData:  # noqa: ARG001
+    import pyarrow.parquet as pq
+
+    return pq.read_metadata(path)
+
+
+def _files(path: str) -> list[Path]:
+    """Parquet files of a folder, of its folder ``data``, of a pattern, or the one given."""
+    given = Path(path)
+    if "://" in path:
+        return []
+    if given.is_dir():
+        found = [*(given / "data").glob("*.parquet")] or [*given.glob("*.parquet")]
+    elif has_magic(path):
+        found = [Path(name) for name in glob(path, recursive=True)]  # noqa: PTH207
+        found = found if all(file.suffix == ".parquet" for file in found) else []
+    else:
+        found = [given] if given.suffix == ".parquet" and given.is_file() else []
+    return natsorted(file for file in found if file.name != GENES_FILE)
+
+
+def _check_complete(path: str, files: list[Path]) -> None:
+    """Refuse a release of which a file is missing, repeated, or not of it."""
+    parts = {file: _SHARD.fullmatch(file.name) for file in files}
+    of = {(match[1], match[3]) for match in parts.values() if match}
+    if not of:
+        return
+    (first, n_files) = next(match.group(1, 3) for match in parts.values() if match)
+    foreign = [f.name for f, m in parts.items() if not m or m.group(1, 3) != (first, n_files)]
+    if foreign:
+        msg = (
+            f"{path}: {_list(foreign)} {'is' if len(foreign) == 1 else 'are'} not of the "
+            f"{int(n_files):,} files {first}-*-of-{n_files}.parquet: remove them from this folder"
+        )
+        raise InputError(msg)
+    width = len(n_files)
+    there = [int(match[2]) for match in parts.values() if match]
+    if repeated := sorted({number for number in there if there.count(number) > 1}):
+        names = [f.name for f, m in parts.items() if m and int(m[2]) in repeated]
+        msg = f"{path}: {_list(names)} are the same part: remove one of them"
+        raise InputError(msg)
+    missing = sorted({*range(int(n_files))} - {*there})
+    if missing:
+        names = [f"{first}-{number:0{width}}-of-{n_files}.parquet" for number in missing]
+        msg = (
+            f"{path}: {len(missing):,} of {int(n_files):,} files are missing, {_list(names)}: "
+            "download them"
+        )
+        raise InputError(msg)
+
+
+def _list(names: list[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more
+
+
+def _list_columns(path: str, schema: pa.Schema) -> tuple[str, str]:
+    """Columns of the lists of tokens and of counts, by their types."""
+    import pyarrow as pa
+
+    lists = {n: schema.field(n).type for n in schema.names if _is_list(schema.field(n).type)}
+    tokens = [name for name, kind in lists.items() if pa.types.is_integer(kind.value_type)]
+    floats = [name for name, kind in lists.items() if pa.types.is_floating(kind.value_type)]
+    if len(tokens) != 1 or len(floats) != 1:
+        found = ", ".join(f"{name} ({kind})" for name, kind in lists.items()) or "no lists"
+        msg = (
+            f"{path}: one column of lists of whole numbers (gene tokens) and one of floating point "
+            f"(counts) are needed, and there are {found}: give a release of such cells"
+        )
+        raise InputError(msg)
+    return tokens[0], floats[0]
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))

@@ -1,0 +1,232 @@
+"""Parquet files of cells, as Tahoe-100M is released: the same plates as split by hand."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import scipy.sparse as sp
+
+from scatlas.datasets import simulate_plate, write_release
+from scatlas.errors import InputError
+from scatlas.io import list_samples, load_plate, split_samples
+from scatlas.io.files.cell_files import CellFiles
+from scatlas.io.matrices.parquet_source import Sample, is_ordered
+
+NAMES = ["plate1", "plate2", "plate3"]
+FIRST = "data/train-00000-of-00003.parquet"
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three plates in three files, in row groups of 60 cells of which two hold two plates."""
+    folder = tmp_path_factory.mktemp("release") / "tahoe"
+    sizes = enumerate((230, 200, 170), start=1)
+    plates = [simulate_plate(number, n_cells=n, n_genes=300) for number, n in sizes]
+    write_release(folder, plates, rows_per_group=60)
+    return folder
+
+
+@pytest.fixture
+def release(sound: Path, tmp_path: Path) -> Path:
+    """A copy to damage."""
+    return shutil.copytree(sound, tmp_path / "tahoe")
+
+
+def rewrite(release: Path, change: dict[str, object], file: str = FIRST) -> None:
+    """Replace columns of a file."""
+    table = pq.read_table(release / file)
+    for name, values in change.items():
+        kind = table.schema.field(name).type
+        table = table.set_column(table.column_names.index(name), name, pa.array(values, kind))
+    pq.write_table(table, release / file, row_group_size=60)
+
+
+def lists(release: Path, name: str, file: str = FIRST) -> list[list]:
+    return pq.read_table(release / file)[name].to_pylist()
+
+
+def load(release: Path, out: Path, plate: str = "plate1") -> dict:
+    return load_plate(release, out, plate=plate, sample=Sample("plate", plate))
+
+
+def by_hand(release: Path, plate: str) -> ad.AnnData:
+    """A plate as a user would make it with pyarrow and pandas, cell after cell."""
+    table = pa.concat_tables(pq.read_table(f) for f in sorted((release / "data").glob("*")))
+    cells = table.to_pandas().query(f"plate == {plate!r}").set_index("BARCODE_SUB_LIB_ID")
+    genes = pd.read_parquet(release / "metadata/gene_metadata.parquet")
+    gene_of = {token: i for i, token in enumerate(genes["token_id"])}
+    x = np.zeros((len(cells), len(genes)), np.float32)
+    for row, (tokens, values) in enumerate(zip(cells.genes, cells.expressions, strict=True)):
+        assert (tokens[0], values[0]) == (1, -2)
+        for token, value in zip(tokens[1:], values[1:], strict=True):
+            x[row, gene_of[token]] += value
+    obs = cells.drop(columns=["genes", "expressions"]).astype("category")
+    facts = pd.read_parquet(release / "metadata/obs_metadata.parquet")
+    facts = facts.set_index("BARCODE_SUB_LIB_ID").loc[obs.index]
+    for name in facts.columns.difference(obs.columns, sort=False):
+        text = facts[name].dtype == object
+        obs[name] = facts[name].astype("category") if text else facts[name]
+    wells = pd.read_parquet(release / "metadata/sample_metadata.parquet").set_index("sample")
+    treatment = wells["drugname_drugconc"].loc[obs["sample"].astype(str)].to_numpy()
+    found = [re.fullmatch(r"\[\('.*', ([\d.]+), '(\w+)'\)\]", text) for text in treatment]
+    obs["dose"] = [float(match[1]) for match in found]
+    obs["drugname_drugconc"] = pd.Categorical(treatment)
+    obs["dose_unit"] = pd.Categorical([match[2] for match in found])
+    obs.index.name = None
+    var = pd.DataFrame(
+        {"gene_ids": genes["ensembl_id"].to_numpy(), "token_id": genes["token_id"].to_numpy()},
+        index=pd.Index(genes["gene_symbol"].to_numpy()),
+    )
+    return ad.AnnData(sp.csr_matrix(x), obs=obs, var=var)
+
+
+def files(store: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(store)): p.read_bytes() for p in store.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("plate", NAMES)
+def test_a_plate_has_the_bytes_of_one_split_by_hand(sound: Path, tmp_path: Path, plate: str):
+    by_hand(sound, plate).write_h5ad(tmp_path / "hand.h5ad")
+    wanted = load_plate(tmp_path / "hand.h5ad", tmp_path / "hand.zarr", plate=plate)
+    found = load(sound, tmp_path / "own.zarr", plate)
+    own, hand = files(tmp_path / "own.zarr"), files(tmp_path / "hand.zarr")
+    assert own.keys() == hand.keys()
+    assert [name for name in own if own[name] != hand[name]] == []
+    assert found == wanted | {"notices": []}
+
+
+def test_plates_and_cells_are_those_of_the_footers(sound: Path):
+    table = pa.concat_tables(pq.read_table(f) for f in sorted((sound / "data").glob("*")))
+    for place in (sound, sound / "data", f"{sound}/data/*.parquet"):
+        assert (
+            list_samples(place, "plate")
+            == table["plate"].to_pandas().value_counts(sort=False).to_dict()
+        )
+    found = CellFiles.find(sound)
+    assert found is not None
+    assert is_ordered(found, "plate", 3)
+    assert sum(group.is_mixed for group in found.footers("plate")) == 2
+    assert not is_ordered(found, "drug", 8)
+
+
+def test_files_in_no_order_are_split_in_one_pass(release: Path, tmp_path: Path):
+    order = np.random.default_rng(0).permutation(len(lists(release, "genes")))
+    for file in sorted((release / "data").glob("*")):
+        table = pq.read_table(file)
+        pq.write_table(table.take(order[order < len(table)]), file, row_group_size=60)
+    stores = {name: tmp_path / f"{name}.zarr" for name in NAMES}
+    split_samples(release, stores, by="plate", block_budget="1MB")
+    for name in NAMES:
+        load_plate(stores[name], tmp_path / "split", plate=name)
+        load(release, tmp_path / "own", name)
+        assert files(tmp_path / "split/X") == files(tmp_path / "own/X")
+        shutil.rmtree(tmp_path / "split")
+        shutil.rmtree(tmp_path / "own")
+
+
+def test_repeated_genes_are_added_and_told(release: Path, tmp_path: Path):
+    before = load(release, tmp_path / "before.zarr")
+    genes, counts = lists(release, "genes"), lists(release, "expressions")
+    genes[4] = [*genes[4], genes[4][1]]
+    counts[4] = [*counts[4], 300.0]
+    rewrite(release, {"genes": genes, "expressions": counts})
+    after = load(release, tmp_path / "after.zarr")
+    assert after["notices"] == ["1 entries of a gene that a cell holds already: added to it"]
+    assert after["n_values"] == before["n_values"]
+    assert after["total_counts"] == before["total_counts"] + 300
+
+
+FAULTS = {
+    "unknown token": (
+        lambda g, c: g[3].__setitem__(2, 99_999),
+        "00000-of-00003.parquet: row group 0: row 3 holds token 99999, which gene_metadata",
+    ),
+    "reserved token": (lambda g, c: g[3].__setitem__(2, 1), "row 3 holds token 1, which"),
+    "negative value": (
+        lambda g, c: c[65].__setitem__(2, -2.0),
+        r"train-00000-of-00003.parquet: row group 1: expressions holds -2, a negative value",
+    ),
+    "fractional value": (lambda g, c: c[65].__setitem__(2, 0.5), "holds 0.5, a fractional value"),
+    "unlike lengths": (
+        lambda g, c: c[65].pop(),
+        "row group 1: a cell has lists of unlike lengths in genes and expressions",
+    ),
+    "missing list": (lambda g, c: g.__setitem__(5, None), "row group 0: a list or an entry of it"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_cell_that_cannot_be_read_is_named_and_nothing_written(
+    release: Path, tmp_path: Path, fault: str
+):
+    change, message = FAULTS[fault]
+    genes, counts = lists(release, "genes"), lists(release, "expressions")
+    change(genes, counts)
+    rewrite(release, {"genes": genes, "expressions": counts})
+    with pytest.raises(InputError, match=message):
+        load(release, tmp_path / "a.zarr")
+    assert not (tmp_path / "a.zarr").exists()
+
+
+def test_a_damaged_page_is_named(release: Path, tmp_path: Path):
+    footer = pq.read_metadata(release / FIRST)
+    column = footer.row_group(1).column(0)
+    content = bytearray((release / FIRST).read_bytes())
+    begin = column.dictionary_page_offset or column.data_page_offset
+    content[begin : begin + 40] = bytes(40)
+    (release / FIRST).write_bytes(content)
+    message = "00000-of-00003.parquet: row group 1, columns genes, expressions, cannot be decoded"
+    with pytest.raises(InputError, match=f"{message}.*: download this file again"):
+        load(release, tmp_path / "a.zarr")
+    assert not (tmp_path / "a.zarr").exists()
+    load(release, tmp_path / "b.zarr", "plate3")  # which is not in this file
+
+
+def test_missing_repeated_and_foreign_files_are_listed(release: Path):
+    second = release / "data/train-00001-of-00003.parquet"
+    for name, what in (
+        ("train-1-of-00003.parquet", "are the same part"),
+        ("train-00000-of-00004.parquet", "is not of the 3 files"),
+        ("train-00000-of-00003 (1).parquet", "is not of the 3 files"),
+    ):
+        shutil.copy(second, second.with_name(name))
+        with pytest.raises(InputError, match=re.escape(name) + f".*{what}"):
+            CellFiles.find(release)
+        second.with_name(name).unlink()
+    second.unlink()
+    with pytest.raises(InputError, match=r"1 of 3 files are missing, train-00001-of-00003.parquet"):
+        CellFiles.find(release)
+
+
+def test_cells_that_the_tables_beside_lack_are_counted(release: Path, tmp_path: Path):
+    table = pq.read_table(release / "metadata/obs_metadata.parquet")
+    names = table["BARCODE_SUB_LIB_ID"].to_pylist()
+    lost = lists(release, "BARCODE_SUB_LIB_ID")[:2]
+    kept = pa.array([name not in lost for name in names])
+    pq.write_table(table.filter(kept), release / "metadata/obs_metadata.parquet")
+    with pytest.raises(InputError, match=r"obs_metadata.parquet: it lacks 2 of [\d]+ cells"):
+        load(release, tmp_path / "a.zarr")
+    (release / "metadata/obs_metadata.parquet").unlink()
+    assert "gene_count" not in ad.read_zarr(load_to(release, tmp_path / "b.zarr")).obs
+
+
+def load_to(release: Path, out: Path) -> Path:
+    load(release, out)
+    return out
+
+
+def test_a_cell_name_that_stands_twice_is_named(release: Path, tmp_path: Path):
+    names = lists(release, "BARCODE_SUB_LIB_ID")
+    names[70] = names[3]
+    rewrite(release, {"BARCODE_SUB_LIB_ID": names})
+    message = rf"the cell name '{names[3]}' stands twice in BARCODE_SUB_LIB_ID \(cells 3 and 70\)"
+    with pytest.raises(InputError, match=message):
+        load(release, tmp_path / "a.zarr")
