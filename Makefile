@@ -26,7 +26,7 @@ COMPILE := "$(BIN)/python" -m compileall -qq -j 0 "$(VENV)/lib" src >/dev/null |
 
 .PHONY: help
 help: ## List the targets
-	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 15
+	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 15
 
 .PHONY: demo
 demo: env ## Build the demo atlas from four simulated plates
@@ -55,7 +55,7 @@ test: test-env ## Run every test
 test-scanpy112: ## Run the parity tests with scanpy 1.12, if there is a Python 3.12 or 3.13
 	@envs/create.sh .venv-scanpy112
 	@.venv-scanpy112/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' || \
-	  { echo 'scanpy 1.12 needs Python 3.12: install one, or pass PYTHON=/path/to/python3.12' >&2; exit 1; }
+	  { rm -rf .venv-scanpy112; echo 'scanpy 1.12 needs Python 3.12: install it, or pass PYTHON=/path/to/python3.12' >&2; exit 1; }
 	@$(MAKE) --no-print-directory VENV=.venv-scanpy112 TEST_LOCK=test-scanpy112 test PYTEST_ARGS='tests/parity $(PYTEST_ARGS)'
 
 .PHONY: docs
