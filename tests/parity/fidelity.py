@@ -30,7 +30,7 @@ The tests in [`tests/parity`](../tests/parity) call scatlas and scanpy with the 
 and compare. Each file of tests passed as a whole; this is the largest difference in it, divided by
 the largest absolute value of scanpy's array or column (by 1 if that is 0). "Equal" means equal
 numbers. Where scanpy computes in float32, tests compare with its result for float64, or allow its
-rounding, so many of these differences are scanpy's. The reasons of the intended differences are on
+rounding: these differences are mostly scanpy's. The reasons of the intended differences are on
 [their page](differences.md).
 
 {versions}
