@@ -10,6 +10,7 @@ CORES ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
 # Five workers on two cores, because some wait for Slurm, Snakemake, or kernels that others compile.
 TEST_WORKERS ?= 5
 PYTEST_ARGS ?=
+TEST_LOCK := test
 
 DEMO_CONFIG := config/demo.yaml
 DEMO_OUT = $(shell sed -nE "s/^outdir:[[:space:]]*[\"']?([^\"'#[:space:]]+).*/\1/p" $(DEMO_CONFIG))
@@ -25,7 +26,7 @@ COMPILE := "$(BIN)/python" -m compileall -qq -j 0 "$(VENV)/lib" src >/dev/null |
 
 .PHONY: help
 help: ## List the targets
-	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 15
+	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 15
 
 .PHONY: demo
 demo: env ## Build the demo atlas from four simulated plates
@@ -49,6 +50,13 @@ reproduce: env ## Build an atlas again from its record: make reproduce ATLAS=atl
 .PHONY: test
 test: test-env ## Run every test
 	@$(WITH_VENV) python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --durations 25 $(PYTEST_ARGS)
+
+.PHONY: test-scanpy112
+test-scanpy112: ## Run the parity tests with scanpy 1.12, if there is a Python 3.12 or 3.13
+	@envs/create.sh .venv-scanpy112
+	@.venv-scanpy112/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' || \
+	  { rm -rf .venv-scanpy112; echo 'scanpy 1.12 needs Python 3.12: install it, or pass PYTHON=/path/to/python3.12' >&2; exit 1; }
+	@$(MAKE) --no-print-directory VENV=.venv-scanpy112 TEST_LOCK=test-scanpy112 test PYTEST_ARGS='tests/parity $(PYTEST_ARGS)'
 
 .PHONY: docs
 docs: test-env ## Build the documentation and run its notebooks: build/docs/index.html
@@ -102,8 +110,8 @@ $(VENV)/.workflow-installed: envs/build.lock.txt envs/cpu.lock.txt pyproject.tom
 	@touch "$@"
 
 # The test lock has the versions of the workflow's lock, and more packages.
-$(VENV)/.tests-installed: envs/test.lock.txt $(VENV)/.workflow-installed
-	@echo 'Installing the packages of envs/test.lock.txt'
-	@$(PIP) $(HASHED) -r envs/test.lock.txt
+$(VENV)/.tests-installed: envs/$(TEST_LOCK).lock.txt $(VENV)/.workflow-installed
+	@echo 'Installing the packages of $<'
+	@$(PIP) $(HASHED) -r $<
 	@$(COMPILE)
 	@touch "$@"

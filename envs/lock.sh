@@ -40,6 +40,8 @@ any=(--universal --fork-strategy fewest)
 # The test lock comes first: it holds the most constraints, and the others take its versions,
 # so that one environment serves the workflow and the tests alike.
 lock test pyproject.toml --extra test "${any[@]}"
+# scanpy 1.12 needs Python 3.12: the second reference of the parity tests.
+lock test-scanpy112 pyproject.toml --extra test --python-version 3.12 "${any[@]}"
 lock cpu pyproject.toml --extra workflow --constraints envs/test.lock.txt "${any[@]}"
 lock build envs/build.in --constraints envs/test.lock.txt "${any[@]}"
 for cuda in 12 13; do

@@ -207,7 +207,8 @@ def test_leiden_is_scanpys_cell_by_cell(connected: ad.AnnData, options: dict) ->
     a, b = ours.obs[key], theirs.obs[key]
     assert list(a.cat.categories) == list(b.cat.categories)
     assert len(a.cat.categories) > 1
-    assert list(a) == list(b)
+    np.testing.assert_array_equal(a, b)
+    theirs.uns[key].pop("modularity", None)  # since scanpy 1.12
     assert ours.uns[key] == theirs.uns[key]
 
 

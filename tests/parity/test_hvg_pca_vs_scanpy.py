@@ -74,7 +74,8 @@ def check_hvg(adata, x, *, tol=1e-6, **options):
         warnings.filterwarnings("ignore", "`n_top_genes` > number")
         got = highly_variable_genes(ours, inplace=False, **options)
     assert list(got) == list(expected)
-    assert got.dtypes.tolist() == expected.dtypes.tolist()
+    # By name, because scanpy 1.12 names the categories of `mean_bin` as text.
+    assert got.dtypes.map(str).tolist() == expected.dtypes.map(str).tolist()
     for column in got.columns:
         if column == "mean_bin":
             # Edges depend on the means; the bin of every gene is the same.
@@ -294,7 +295,7 @@ def check_pca(adata, x, *, n_comps, x_rtol, **options):
     cells = np.asarray(got.obsm["X_pca"])
     assert cells.dtype == np.float32
     size = np.abs(wide.obsm["X_pca"]).max(axis=0)
-    assert (np.abs(cells - wide.obsm["X_pca"] * sign) <= x_rtol * size).all()
+    np.testing.assert_allclose(cells * sign / size, wide.obsm["X_pca"] / size, rtol=0, atol=x_rtol)
 
 
 @pytest.mark.parametrize("zero_center", [True, False])

@@ -21,11 +21,12 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "scatlas"
-LOCKS = ["build", "cpu", "test", "gpu-cu12", "gpu-cu13"]
+LOCKS = ["build", "cpu", "test", "test-scanpy112", "gpu-cu12", "gpu-cu13"]
 # The extras that each lock serves.
 EXTRAS = {
     "cpu": ["workflow"],
     "test": ["test"],
+    "test-scanpy112": ["test"],
     "gpu-cu12": ["workflow", "gpu-cu12"],
     "gpu-cu13": ["workflow", "gpu-cu13"],
 }
@@ -250,6 +251,11 @@ def test_locks_hold_what_pyproject_asks_for(lock):
         assert name in locked(lock), f"run 'make lock': {name} is not in envs/{lock}.lock.txt"
         version = locked_version(lock, name)
         assert version in requirement.specifier, f"run 'make lock': {name} {version}"
+
+
+def test_the_locks_of_the_tests_have_two_versions_of_scanpy():
+    found = [locked_version(lock, "scanpy") for lock in ("test", "test-scanpy112")]
+    assert [version.rpartition(".")[0] for version in found] == ["1.11", "1.12"]
 
 
 def test_the_tests_run_on_the_versions_of_the_workflow():
