@@ -1,6 +1,6 @@
 """One value for each gene of a cell, though a sparse matrix may store it in parts.
 
-Their sum is the value, as SciPy defines it. Kernels take each stored number for a value of its own.
+Their sum is the value, as SciPy defines it. Kernels take each stored number for a separate value.
 """
 
 from __future__ import annotations
