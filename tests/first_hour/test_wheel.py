@@ -87,7 +87,8 @@ def test_check_counts_the_steps(project: Path):
 def test_run_prints_its_command_and_uses_the_package(project: Path):
     first, *_ = (project / "run.out").read_text().splitlines()
     assert "-m snakemake --snakefile" in first
-    assert "scatlas/snakemake_workflow/Snakefile --configfile=atlas.yaml" in first
+    assert "scatlas/snakemake_workflow/Snakefile --workflow-profile " in first
+    assert "scatlas/snakemake_workflow/profiles/default --configfile=atlas.yaml" in first
     assert first.endswith("--quiet=reason")
     assert str(ROOT) not in first.partition(" -m ")[2]
     assert ad.read_zarr(project / "results/atlas.zarr").obsm["X_umap"].shape[1] == 2

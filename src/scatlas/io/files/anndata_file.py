@@ -15,7 +15,7 @@ import h5py
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import STRUCTURE
 from scatlas.io.files.listing import filesystem
-from scatlas.io.files.local_zarr import check_complete, open_store
+from scatlas.io.files.local_zarr import check_complete, open_any_group, open_store
 from scatlas.io.files.open_h5ad import open_hdf5
 from scatlas.io.files.read_errors import REMEDY, permission_error, reading
 from scatlas.io.files.stamps import file_stamp, folder_stamp
@@ -163,10 +163,7 @@ class Store:
                 self._check_complete()
                 _PROBED.add(self)
             remote = zarr.storage.FsspecStore.from_url(self.path, read_only=True)
-            try:
-                return zarr.open_group(remote, mode="r")
-            except ValueError:  # an element, needed or not, has a data type that is unknown to zarr
-                return zarr.open_group(remote, mode="r", use_consolidated=False)
+            return open_any_group(remote)
 
     def _check_complete(self) -> None:
         """Refuse a remote store of scatlas that lacks files."""

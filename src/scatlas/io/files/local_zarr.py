@@ -273,11 +273,21 @@ def as_zarr_python(node: Any) -> Any:
     return node.as_zarr_python() if isinstance(node, LocalGroup | LocalArray) else node
 
 
-def _open_node_with_zarr_python(root: Path, key: str) -> Any:
+def open_any_group(store: Any) -> Any:
+    """Open a store with zarr-python, its nodes in the order of the consolidated metadata if it can.
+
+    The order of a listing of files differs from run to run, and so would the bytes of copies.
+    """
     import zarr
 
-    # Without the metadata of all nodes: this zarr may not know the data type of some.
-    group = zarr.open_group(root, mode="r", use_consolidated=False)
+    try:
+        return zarr.open_group(store, mode="r")
+    except ValueError:  # the data type of an element, needed or not, is unknown to this zarr
+        return zarr.open_group(store, mode="r", use_consolidated=False)
+
+
+def _open_node_with_zarr_python(root: Path, key: str) -> Any:
+    group = open_any_group(root)
     return group[key] if key else group
 
 

@@ -1,4 +1,4 @@
-"""GPU counterpart of ``repeats_cpu``; lines that are not ascending are rare, and are left to the CPU."""
+"""GPU counterpart of ``repeats_cpu``; lines in no order are rare, and are left to the CPU."""
 
 from __future__ import annotations
 
