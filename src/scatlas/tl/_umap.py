@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _INT32 = np.iinfo(np.int32)
-_SHAPE = ("min_dist", "spread", "alpha", "gamma")
+_SHAPE = ("min_dist", "spread", "alpha")
 
 
 @blocks.passes(1, "only when the graph falls into many parts, and X_pca (or X) is a Dask array")
@@ -130,7 +130,7 @@ def umap(
         raise InputError(msg)
     negative_sample_rate = whole_number(negative_sample_rate, "negative_sample_rate")
     n_components = whole_number(n_components, "n_components", least=1)
-    for name, value in zip(_SHAPE, (min_dist, spread, alpha, gamma), strict=True):
+    for name, value in zip(_SHAPE, (min_dist, spread, alpha), strict=True):
         check_positive(value, name)
     state = random_state_of(random_state)
     adata = adata.copy() if copy else adata

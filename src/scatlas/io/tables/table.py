@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import h5py
 import numpy as np
 import pandas as pd
 
@@ -189,7 +190,7 @@ class Table:
             encoding = encoding_of(table)
             key = required_attribute(path, root, name, "_index")
             order = table.attrs.get("column-order")
-            if not hasattr(order, "__len__"):  # SeuratDisk writes none, R none of an empty vector
+            if order is None or isinstance(order, h5py.Empty):  # SeuratDisk writes none, R none of an empty vector
                 order = sorted(set(table) - {key, OLD_CATEGORIES})
             order = [order] if isinstance(order, str) else [*map(decode_text, order)]
         if encoding not in (*TABLES, NONE):
