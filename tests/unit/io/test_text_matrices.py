@@ -122,7 +122,6 @@ def test_tables_of_split_pipe(tmp_path: Path):
     assert plate.obs["mread_count"].dtype == np.int64
     assert list_samples(folder, "sample") == {"a": 10, "b 2": 20}
     stores = {name: tmp_path / f"split/{name}.zarr" for name in ("a", "b 2")}
-    (tmp_path / "split").mkdir()
     split_samples(folder, stores, by="sample")
     assert sorted(path.name for path in (tmp_path / "split").iterdir()) == ["a.zarr", "b 2.zarr"]
     part = read(stores["a"], tmp_path / "a.zarr").X
@@ -157,6 +156,21 @@ def test_names_of_several_genomes_and_old_tables_of_split_pipe(tmp_path: Path):
         (
             {"a.mtx": X[:, :N_CELLS], "genes.txt": lines(IDS[:N_CELLS]), "cells.txt": ONE_CELL},
             "as many rows as columns, 30, so that nothing tells which are cells: rename",
+        ),
+        (
+            {"quants_mat.mtx": X, "quants_mat_cols.txt": "a\nb\na-U\nb-U\na-A\nb-A\n"}
+            | {"quants_mat_rows.txt": ONE_CELL},
+            r"lists genes three times, spliced, unspliced \(-U\) and ambiguous \(-A\): write h5ad",
+        ),
+        (
+            {"matrix.mtx": "%%MatrixMarket matrix coordinate integer general\n41 30 1\n1 1 2 0 1\n"}
+            | {"features.tsv": TWO, "barcodes.tsv": ONE_CELL},
+            "an entry has 3 values, as in STARsolo's Velocyto: give a matrix",
+        ),
+        (
+            {"matrix.mtx": "%%MatrixMarket matrix coordinate integer symmetric\n2 2 1\n1 1 2\n"}
+            | {"features.tsv": "a\nb\n", "barcodes.tsv": "c\nd\n"},
+            "its first line is '%%MatrixMarket matrix coordinate integer symmetric': write it as",
         ),
         (split_pipe(genes="gene_id,name\na,b\n"), "no column 'gene_name', but gene_id, name: copy"),
         (split_pipe(cells="bc_wells,sample\n,a\n"), "cell 1 has no name in the column 'bc_wells'"),

@@ -56,14 +56,7 @@ class TextMatrix:
 
     @classmethod
     def find(cls, path: Path | str) -> TextMatrix | None:
-        """Find the files at a path; None for a path that is none.
-
-        Raises
-        ------
-        InputError
-            A list is missing, the matrix does not count genes, or a folder has several matrices of
-            the same cells.
-        """
+        """Find the files at a path, if it is such a matrix; one without genes is refused."""
         given = Path(path)
         if "://" in str(path):
             return None
@@ -97,11 +90,6 @@ class TextMatrix:
         assert genes is not None
         assert cells is not None
         return cls(str(path), matrix, matrix.parent / genes, matrix.parent / cells, rows)
-
-    @property
-    def is_split_pipe(self) -> bool:
-        """Whether the lists are split-pipe's tables, which have a header line."""
-        return _stem(self.cells.name) == "cell_metadata.csv"
 
 
 def is_text_matrix(path: Path) -> bool:

@@ -154,6 +154,13 @@ def _entries(path: Path, header: _Header, stream: io.BufferedReader) -> Iterator
             text = stream.read(_BLOCK_BYTES) + stream.readline(_LONGEST_LINE)
             if not text:
                 break
+            first = text.split(b"\n", 1)[0].split() if not n_values else []
+            if len(first) > 3 and all(field.isdigit() for field in first):
+                msg = (
+                    f"{path}: an entry has {len(first) - 2} values, as in STARsolo's Velocyto: "
+                    "give a matrix with one count per entry, as in STARsolo's Gene"
+                )
+                raise InputError(msg)
             rows, columns, values = _parse(text, has_values=header.has_values)
         if not len(rows):
             continue

@@ -150,13 +150,10 @@ def write_tables(
     path: str,
     key: str,
     folder: Path,
-    barcodes: Iterable[np.ndarray],
+    barcodes: Iterable[np.ndarray] | pd.DataFrame,
     features: Features,
-    of_cells: pd.DataFrame | None = None,
 ) -> CellRangerTables:
-    """Write barcodes, in pieces, and features as obs and var into a Zarr store.
-
-    Further columns of obs are those of ``of_cells``.
+    """Write barcodes, in pieces or as obs, and features as obs and var into a Zarr store.
 
     Genes are named by their symbols, as in :func:`scanpy.read_10x_h5`; repeated ones get a number,
     as AnnData gives them. Their columns are ``gene_ids``, ``feature_types`` and, where it is known,
@@ -169,7 +166,7 @@ def write_tables(
     """
     from anndata.utils import make_index_unique
 
-    from scatlas.io.tables.column_writer import ColumnWriter, Target, write_array, write_frame
+    from scatlas.io.tables.column_writer import ColumnWriter, Target, write_frame
     from scatlas.io.zarr_writer.elements import DATAFRAME, create_group
     from scatlas.io.zarr_writer.sharded_array import encoding_pool
 
@@ -193,20 +190,19 @@ def write_tables(
     columns = {"gene_ids": ids[genes], "feature_types": pd.Categorical(types[genes])}
     columns |= {} if genomes is None else {"genome": pd.Categorical(genomes[genes])}
     create_group(folder, {})
-    # An unfiltered matrix has millions of barcodes, which as Python strings take 0.1 kB each.
-    text = Target("text", np.dtype(object))
-    with (
-        reading(path, f"{key}/barcodes"),
-        encoding_pool() as pool,
-        ColumnWriter(folder / "obs/_index", text, pool) as index_of_obs,
-    ):
-        for piece in barcodes:
-            index_of_obs.append(piece)
-    of_cells = pd.DataFrame() if of_cells is None else of_cells
-    create_group(folder / "obs", {**DATAFRAME, "column-order": [*of_cells], "_index": "_index"})
-    with encoding_pool() as pool:
-        for name, column in of_cells.items():
-            write_array(folder / "obs", str(name), column.array, pool)
+    if isinstance(barcodes, pd.DataFrame):
+        write_frame(folder / "obs", barcodes)
+    else:
+        # An unfiltered matrix has millions of barcodes, which as Python strings take 0.1 kB each.
+        text = Target("text", np.dtype(object))
+        with (
+            reading(path, f"{key}/barcodes"),
+            encoding_pool() as pool,
+            ColumnWriter(folder / "obs/_index", text, pool) as index_of_obs,
+        ):
+            for piece in barcodes:
+                index_of_obs.append(piece)
+        create_group(folder / "obs", {**DATAFRAME, "column-order": [], "_index": "_index"})
     write_frame(folder / "var", pd.DataFrame(columns, index=index))
     gene_of_feature = None if genes.all() else np.where(genes, np.cumsum(genes) - 1, -1)
     return CellRangerTables(key, open_store(folder), len(genes), gene_of_feature, notices)

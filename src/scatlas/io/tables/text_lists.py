@@ -20,21 +20,13 @@ if TYPE_CHECKING:
     from scatlas.io.files.text_matrix import TextMatrix
 
 _ROWS_AT_ONCE = 2**17
-# Columns of split-pipe's tables.
-_CELL_NAMES, _GENE_COLUMNS = "bc_wells", ("gene_id", "gene_name", "genome")
 
 
 def write_text_tables(files: TextMatrix, store: Path) -> CellRangerTables:
-    """Write the lists as obs and var of a store.
-
-    Raises
-    ------
-    InputError
-        A list cannot be read, or no feature is a gene.
-    """
-    if files.is_split_pipe:
-        features, (cells, columns) = _split_pipe_genes(files.genes), _split_pipe_cells(files.cells)
-        return write_tables(files.path, "X", store, [cells], features, columns)
+    """Write the lists as obs and var of a store."""
+    if files.cells.name.startswith("cell_metadata.csv"):
+        features, cells = _split_pipe_genes(files.genes), _split_pipe_cells(files.cells)
+        return write_tables(files.path, "X", store, cells, features)
     names = (piece[0].to_numpy(object) for piece in _pieces(files.cells, usecols=[0]))
     return write_tables(files.path, "X", store, names, _features(files.genes))
 
@@ -67,61 +59,55 @@ def _features(path: Path) -> Features:
         msg = f"{path}: feature {number} has no type in its third column: {REMEDY}"
         raise InputError(msg)
     ids, names = table[0], table[min(1, len(table) - 1)]
+    if len(ids) > 2 and f"{ids[0]}-U" in ids and f"{ids[0]}-A" in ids:
+        msg = (
+            f"{path}: alevin-fry lists genes three times, spliced, unspliced (-U) and ambiguous "
+            "(-A): write h5ad with their sums, as pyroe.load_fry gives"
+        )
+        raise InputError(msg)
     # kb-python has the names in a list of their own.
     beside = path.with_name(path.name.replace(".genes.txt", ".genes.names.txt"))
     if len(table) == 1 and beside != path and beside.is_file():
         names = pd.concat(_pieces(beside))[0].to_numpy(object)
         if len(names) != len(ids):
-            msg = (
-                f"{beside}: it has {len(names):,} names, and {path.name} {len(ids):,} genes: "
-                f"{REMEDY}"
-            )
+            n = f"{len(names):,} names, and {path.name} {len(ids):,} genes"
+            msg = f"{beside}: it has {n}: {REMEDY}"
             raise InputError(msg)
     return Features(ids, np.where(names == "", ids, names), types)
 
 
-def _csv(path: Path, **options: Any) -> pd.DataFrame:
+def _csv(path: Path, types: Any) -> pd.DataFrame:
     """A table of split-pipe; empty fields are missing values."""
+    options = {"keep_default_na": False, "na_values": [""], "low_memory": False}
     with reading(str(path), "the table"), open_text(path) as file:
-        return pd.read_csv(file, keep_default_na=False, na_values=[""], low_memory=False, **options)
+        return pd.read_csv(file, dtype=types, **options)
 
 
 def _split_pipe_genes(path: Path) -> Features:
     """Genes; of several genomes with the genome behind their names, as split-pipe itself does."""
-    table = _csv(path, dtype=str)
-    if missing := [name for name in _GENE_COLUMNS[:2] if name not in table]:
-        columns = ", ".join(map(str, table))
-        msg = f"{path}: it has no column {missing[0]!r}, but {columns}: {REMEDY}"
+    table = _csv(path, str)
+    if missing := [name for name in ("gene_id", "gene_name") if name not in table]:
+        msg = f"{path}: it has no column {missing[0]!r}, but {', '.join(table)}: {REMEDY}"
         raise InputError(msg)
-    ids = table["gene_id"]
-    names = table["gene_name"].fillna(ids)
+    ids = table["gene_id"].to_numpy(object)
+    names = table["gene_name"].fillna(table["gene_id"]).to_numpy(object)
     genomes = table["genome"].fillna("").to_numpy(object) if "genome" in table else None
     if genomes is not None and len(set(genomes)) > 1:
-        names = pd.Series(
-            [
-                name if name.endswith(f"_{genome}") else f"{name}_{genome}"
-                for name, genome in zip(names, genomes, strict=True)
-            ],
-            dtype=object,
-        )
-    types = np.full(len(table), GENES, object)
-    return Features(ids.to_numpy(object), names.to_numpy(object), types, genomes)
+        pairs = zip(names, genomes, strict=True)
+        ended = [n if n.endswith(f"_{genome}") else f"{n}_{genome}" for n, genome in pairs]
+        names = np.array(ended, object)
+    return Features(ids, names, np.full(len(table), GENES, object), genomes)
 
 
-def _split_pipe_cells(path: Path) -> tuple[np.ndarray, pd.DataFrame]:
-    """Names of the cells, and all other columns, text as categories."""
-    first = [*_csv(path, nrows=0)]
-    if not first:
-        msg = f"{path}: it has no header line: {REMEDY}"
-        raise InputError(msg)
-    key = _CELL_NAMES if _CELL_NAMES in first else first[0]
-    table = _csv(path, dtype={key: str, "sample": str})
-    names = table.pop(key)
+def _split_pipe_cells(path: Path) -> pd.DataFrame:
+    """All columns by the names of the cells, text as categories."""
+    table = _csv(path, {"bc_wells": str, "sample": str})
+    names = table.pop("bc_wells" if "bc_wells" in table else table.columns[0])
     if names.isna().any():
         number = int(np.flatnonzero(names.isna())[0]) + 1
-        msg = f"{path}: cell {number} has no name in the column {key!r}: {REMEDY}"
+        msg = f"{path}: cell {number} has no name in the column {names.name!r}: {REMEDY}"
         raise InputError(msg)
-    unnamed = [name for name in table if str(name).startswith("Unnamed: ")]
-    table = table.drop(columns=unnamed)
     texts = [name for name, column in table.items() if column.dtype.kind not in "biuf"]
-    return names.to_numpy(object), table.astype(dict.fromkeys(texts, "category"))
+    return table.astype(dict.fromkeys(texts, "category")).set_axis(
+        names.astype(str).to_numpy(object)
+    )
