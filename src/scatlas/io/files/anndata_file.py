@@ -44,7 +44,7 @@ _OTHER_KINDS = {
     "git annex get {name}",
     b"\x1f\x8b": "it is a gzip archive; unpack it with: gunzip {name}",
     b"pk\x03\x04": "it is a zip archive, of a Zarr store perhaps; unpack it with: "
-    "unzip {name} -d {stem}, and give the folder that holds zarr.json, .zgroup or a .mtx file",
+    "unzip -o {name} -d {stem}, and give the folder that holds zarr.json, .zgroup or a .mtx file",
     b"bzh": "it is a bzip2 archive; unpack it with: bunzip2 {name}",
     b"\xfd7zxz": "it is an xz archive; unpack it with: unxz {name}",
     b"\x28\xb5\x2f\xfd": "it is a zstd archive; unpack it with: unzstd {name}",

@@ -94,12 +94,11 @@ class TextMatrix:
 
 def is_text_matrix(path: Path) -> bool:
     """Whether a path in a folder of plates may be a text matrix, by the names of its files."""
-    if path.is_dir():
-        return any(_MATRIX.fullmatch(name) for name in _names(path))
-    return (
-        bool(_MATRIX.fullmatch(path.name))
-        and None not in _lists(_stem(path.name), _names(path.parent))[:2]
-    )
+    is_dir = path.is_dir()
+    files = _names(path) if is_dir else [path.name]
+    stems = [_stem(name) for name in files if _MATRIX.fullmatch(name)]
+    names = _names(path if is_dir else path.parent) if stems else []
+    return any((is_dir and stem in _KNOWN) or None not in _lists(stem, names)[:2] for stem in stems)
 
 
 def _names(folder: Path) -> list[str]:

@@ -65,7 +65,7 @@ def _features(path: Path) -> Features:
             "(-A): write h5ad with their sums, as pyroe.load_fry gives"
         )
         raise InputError(msg)
-    # kb-python has the names in a list of their own.
+    # kb-python writes the names into another list.
     beside = path.with_name(path.name.replace(".genes.txt", ".genes.names.txt"))
     if len(table) == 1 and beside != path and beside.is_file():
         names = pd.concat(_pieces(beside))[0].to_numpy(object)

@@ -157,9 +157,7 @@ def _in_folder(folder: Path) -> list[str]:
             )
             raise InputError(msg)
     what = "the folder is empty" if not any(folder.iterdir()) else "no plates in this folder"
-    msg = (
-        f"{folder}: {what}: give h5ad, Zarr, Loom, Cell Ranger's .h5, or the folder of a .mtx file"
-    )
+    msg = f"{folder}: {what}: give h5ad, Zarr, Loom, Cell Ranger's .h5 or a folder with a .mtx file"
     raise InputError(msg)
 
 
