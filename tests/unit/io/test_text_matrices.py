@@ -232,3 +232,8 @@ def test_the_same_cells_are_no_two_plates(tmp_path: Path):
     assert [*find_files([f"{tmp_path}/S1"]).values()] == [f"{tmp_path}/S1/DGE_filtered"]
     with pytest.raises(InputError, match=r"give their pattern, '.*/\*/DGE_filtered'"):
         find_files([str(tmp_path)])
+    both = dict.fromkeys(("matrix.mtx", "UniqueAndMult-EM.mtx"), X.T)
+    solo = write(tmp_path / "solo", both | {"features.tsv": TWO, "barcodes.tsv": ONE_CELL})
+    for call in (find_files, lambda given: read_plates(given[0])):
+        with pytest.raises(InputError, match=r"\.mtx: it counts the same cells as .*\.mtx: give"):
+            call([f"{solo}/*.mtx"])

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from natsort import natsorted
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from scatlas.errors import ConfigError
+from scatlas.errors import ConfigError, InputError
 from scatlas.io.files.text_matrix import TextMatrix, is_text_matrix
 from scatlas.io.zarr_writer.node_metadata import is_storable
 
@@ -249,9 +249,15 @@ def find_plates(pattern: str) -> list[str]:
 
 def without_lists(paths: list[str]) -> list[str]:
     """Paths but for the lists of cells and genes of text matrices, which are among them."""
-    matrices = [TextMatrix.find(path) for path in paths if not Path(path).is_dir()]
-    lists = {str(file) for text in matrices if text for file in (text.genes, text.cells)}
-    return [path for path in paths if path not in lists]
+    by_list: dict[str, str] = {}
+    for path in paths:
+        if Path(path).is_dir() or not (text := TextMatrix.find(path)):
+            continue
+        if (first := by_list.setdefault(str(text.cells), path)) != path:
+            msg = f"{path}: it counts the same cells as {first}: give one of them"
+            raise InputError(msg)
+        by_list[str(text.genes)] = path
+    return [path for path in paths if path not in by_list]
 
 
 def name_plates(paths: list[str]) -> dict[str, str]:
