@@ -618,7 +618,7 @@ def test_repeated_names_are_told_first(path):
     [
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7\nsize 12\n", "git lfs pull"),
         (b"/annex/objects/MD5E-s12--a.h5ad\n", "git annex get plate.h5ad"),
-        (b"PK\x03\x04\x14\x00", "unzip plate.h5ad -d plate, and give the folder that holds"),
+        (b"PK\x03\x04\x14\x00", "unzip -o plate.h5ad -d plate, and give the folder that holds"),
         (b"BZh91AY", "bunzip2 plate.h5ad"),
         (b"\xfd7zXZ\x00", "unxz plate.h5ad"),
         (b"\x28\xb5\x2f\xfd\x04", "unzstd plate.h5ad"),

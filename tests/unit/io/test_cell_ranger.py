@@ -15,6 +15,7 @@ import scipy.sparse as sp
 
 from scatlas.errors import InputError
 from scatlas.io import load_plate
+from scatlas.io.files.text_matrix import TextMatrix
 from scatlas.io.matrices import matrix_market
 from scatlas.io.matrices.find_counts import what_elements_hold
 from scatlas.workflow.command_line.plate_facts import read_facts
@@ -259,7 +260,7 @@ def test_an_entry_given_twice_is_refused_in_any_order(tmp_path: Path):
 def test_the_folder_of_a_part_is_named(tmp_path: Path):
     write_folder(tmp_path / "run", counts(N_GENES + 2), version=3)
     with pytest.raises(InputError, match=f"give its folder, {tmp_path / 'run'}$"):
-        read_facts("p", str(tmp_path / "run/matrix.mtx.gz"))
+        read_facts("p", str(tmp_path / "run/features.tsv.gz"))
 
 
 def test_first_cells_of_a_text_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -273,7 +274,9 @@ def test_first_cells_of_a_text_matrix(tmp_path: Path, monkeypatch: pytest.Monkey
         ("mixed", sorted, 300),
     ):
         path.write_bytes(reordered(order)(path.read_bytes()))
-        _, first, n_cells = matrix_market.first_cells(path.parent, tmp_path / name, n_values)
+        run = TextMatrix.find(path.parent)
+        assert run is not None
+        _, first, n_cells = matrix_market.first_cells(run, tmp_path / name, n_values)
         assert n_cells == N_CELLS
         assert first.shape[0] == -(-n_values * N_CELLS // x.nnz)
         assert (first != x[: first.shape[0]]).nnz == 0
@@ -283,13 +286,12 @@ def test_first_cells_of_a_text_matrix(tmp_path: Path, monkeypatch: pytest.Monkey
     ("name", "spoil", "sentence"),
     [
         ("matrix.mtx.gz", lambda b: b[: len(b) // 2], "matrix.mtx.gz: the matrix cannot be read"),
-        ("matrix.mtx.gz", lambda b: edit(b, b" 1 ", b"99 1 "), "has feature [0-9]+99, of 1 to 42"),
-        ("matrix.mtx.gz", lambda b: edit(b, b"42 300", b"42 301"), "has 301 barcodes, their list"),
-        ("matrix.mtx.gz", lambda b: transposed(b), "matrix has 300 features, their list 42: "),
+        ("matrix.mtx.gz", lambda b: edit(b, b" 1 ", b"99 1 "), "has row [0-9]+99, of 1 to 42"),
+        ("matrix.mtx.gz", lambda b: edit(b, b"42 300", b"42 301"), "42 x 301 entries, but .* 300"),
         (
             "features.tsv.gz",
             lambda b: edit(b, b"ENSG", b"id\tname\ttype\nENSG"),
-            "has 42 features, their list 43: ",
+            "42 x 300 entries, but features.tsv.gz lists 43 genes",
         ),
         (
             "features.tsv.gz",
@@ -318,12 +320,6 @@ def test_damaged_text(tmp_path: Path, name: str, spoil, sentence: str):
     with pytest.raises(InputError, match=sentence):
         read_facts("p", str(tmp_path / "run"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
-
-
-def transposed(content: bytes) -> bytes:
-    """A compressed matrix of cells x genes."""
-    text = gzip.decompress(content)
-    return gzip.compress(re.sub(rb"(?m)^(\d+) (\d+) (\d+)$", rb"\2 \1 \3", text))
 
 
 def cut(content: bytes) -> bytes:

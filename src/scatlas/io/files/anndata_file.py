@@ -44,14 +44,18 @@ _OTHER_KINDS = {
     "git annex get {name}",
     b"\x1f\x8b": "it is a gzip archive; unpack it with: gunzip {name}",
     b"pk\x03\x04": "it is a zip archive, of a Zarr store perhaps; unpack it with: "
-    "unzip {name} -d {stem}, and give the folder that holds zarr.json or .zgroup",
+    "unzip -o {name} -d {stem}, and give the folder that holds zarr.json, .zgroup or a .mtx file",
     b"bzh": "it is a bzip2 archive; unpack it with: bunzip2 {name}",
     b"\xfd7zxz": "it is an xz archive; unpack it with: unxz {name}",
     b"\x28\xb5\x2f\xfd": "it is a zstd archive; unpack it with: unzstd {name}",
     b"<!doctype": "it is a web page, as of a download that needs a login; download it again",
     b"<html": "it is a web page, as of a download that needs a login; download it again",
 }
-_CELL_RANGER = {"matrix.mtx", "barcodes.tsv", "features.tsv", "genes.tsv"}
+# Ends of the names of lists beside a text matrix.
+_LISTS = (
+    *("barcodes.tsv", "features.tsv", "genes.tsv", ".mtx_rows", ".mtx_cols"),
+    *("all_genes.csv", "cell_metadata.csv", ".barcodes.txt", ".genes.txt"),
+)
 _TAR = "it is a tar archive; unpack it with: tar -xf, and give what was in it"
 _HEADER_BYTES = 512
 
@@ -227,7 +231,7 @@ def _local_kind(path: Path) -> Literal["h5ad", "zarr"]:
 
 def _other_kind(path: Path) -> str | None:
     """Name the kind of a file that is no data, and what to do; None if unknown."""
-    if path.name.removesuffix(".gz") in _CELL_RANGER:
+    if path.name.removesuffix(".gz").endswith(_LISTS):
         return f"give its folder, {path.parent}"
     try:
         with path.open("rb") as file:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 from contextlib import ExitStack
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,14 +23,11 @@ from scatlas.io.files.anndata_file import Store
 from scatlas.io.files.cell_files import CellFiles
 from scatlas.io.files.listing import list_files
 from scatlas.io.files.read_errors import REMEDY, reading
+from scatlas.io.files.text_matrix import TextMatrix
 from scatlas.io.matrices.csr_row_block import RowBlock, row_blocks
 from scatlas.io.matrices.find_counts import layers, matrices, with_counts
 from scatlas.io.matrices.layout import StoredMatrix, check_indices
-from scatlas.io.matrices.matrix_market import (
-    convert_matrix_market,
-    is_matrix_market,
-    matrix_market_tables,
-)
+from scatlas.io.matrices.matrix_market import convert_matrix_market
 from scatlas.io.matrices.parquet_source import ParquetSource, Sample
 from scatlas.io.matrices.transposed import find_transposed, transposed_blocks
 from scatlas.io.tables.cell_ranger import open_cell_ranger
@@ -43,6 +38,7 @@ from scatlas.io.tables.table import Table, open_genes, open_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     import pandas as pd
     import scipy.sparse as sp
@@ -339,8 +335,8 @@ def open_counts(
         Where they are: ``"X"``, ``"raw"`` (``raw.X``, with the genes of ``raw.var``) or
         ``"layers/NAME"``.
     scratch
-        Folder for the matrix of a folder of Cell Ranger, which is text, in a form that can be read
-        by ranges of cells. It is removed when the source is closed.
+        Folder for a matrix in Matrix Market's format, which is text, in a form that can be read by
+        ranges of cells. It is removed when the source is closed.
     sample
         Of Parquet files, take the cells of this plate alone.
 
@@ -357,12 +353,13 @@ def open_counts(
     if files := CellFiles.find(path):
         _check_one_matrix(files.path, counts)
         return ParquetSource(files, sample)
-    if not is_matrix_market(path) or scratch is None:
+    text = TextMatrix.find(path)
+    if text is None or scratch is None:
         return CountsSource(Store.find(path), counts)
     shutil.rmtree(scratch, ignore_errors=True)
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-        found = convert_matrix_market(Path(path), scratch)
+        found = convert_matrix_market(text, scratch)
         return CountsSource(
             Store.find(scratch), counts, source=str(path), found=found, stack=stack.pop_all()
         )
@@ -372,10 +369,6 @@ def gene_names(path: Path | str, counts: str = "X") -> pd.Index:
     """Gene names of a file of AnnData or Cell Ranger that has cells, without reading counts."""
     if files := CellFiles.find(path):
         return read_genes(files)[0].index
-    if is_matrix_market(path):
-        with TemporaryDirectory(prefix="scatlas-") as folder:
-            found = matrix_market_tables(Path(path), Path(folder))
-            return Table.open(path, found.root, "var").index()
     with open_tables(path, counts=counts) as (obs, var):
         check_not_empty(str(path), (obs.n_rows, var.n_rows))
         return var.index()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,12 +13,15 @@ from scatlas.io.files.anndata_checks import STRUCTURE, attribute, check_anndata,
 from scatlas.io.files.anndata_file import Store, load_filters
 from scatlas.io.files.cell_files import CellFiles
 from scatlas.io.files.read_errors import reading
-from scatlas.io.matrices.matrix_market import first_values, is_matrix_market
+from scatlas.io.files.text_matrix import TextMatrix
+from scatlas.io.matrices.matrix_market import first_values
 from scatlas.io.tables.cell_ranger import cell_ranger_matrices
 from scatlas.io.tables.legacy_anndata import is_legacy
 from scatlas.io.tables.loom import is_loom, loom_key
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from scatlas.io.files.stored_nodes import StoredGroup
 
 # Values, and rows of a dense matrix, by which to tell counts from other numbers.
@@ -45,8 +47,8 @@ def what_elements_hold(path: Path | str) -> dict[str, str | InputError]:
     """
     if CellFiles.find(path):
         return {"X": COUNTS}  # `load` looks at each value
-    if is_matrix_market(path):
-        return {"X": _kind_of_values(first_values(Path(path)))}
+    if text := TextMatrix.find(path):
+        return {"X": _kind_of_values(first_values(text))}
     store = Store.find(path)
     with ExitStack() as stack, reading(store.path, STRUCTURE):
         root = store.open_on(stack)

@@ -1,20 +1,17 @@
-"""Folders of Cell Ranger with a matrix in Matrix Market's text format.
+"""Matrices in Matrix Market's text format, genes x cells or cells x genes, with their lists.
 
-Cell Ranger 1 and 2 write ``matrix.mtx``, ``genes.tsv`` and ``barcodes.tsv``; Cell Ranger 3 and
-later write ``matrix.mtx.gz``, ``features.tsv.gz`` and ``barcodes.tsv.gz``. Source of the format:
-Boisvert, Pozo, Remington, "The Matrix Market exchange formats", NIST 1996.
+Which axis is cells follows from the lengths of the two lists; of as many cells as genes, from the
+names of the files. Source of the format: Boisvert, Pozo, Remington, "The Matrix Market exchange
+formats", NIST 1996.
 """
 
 from __future__ import annotations
 
-import io
 import math
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 import scipy.sparse as sp
 
 from scatlas.errors import InputError
@@ -22,52 +19,57 @@ from scatlas.io.files.anndata_checks import check_not_empty, frame_length
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.matrices.matrix_market_loops import squeeze_blanks
 from scatlas.io.matrices.sorted_entries import write_csr
-from scatlas.io.tables.cell_ranger import CellRangerTables, Features, write_tables
+from scatlas.io.tables.text_lists import open_text, write_text_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import io
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
+    from scatlas.io.files.text_matrix import TextMatrix
     from scatlas.io.matrices.sorted_entries import Entries
+    from scatlas.io.tables.cell_ranger import CellRangerTables
 
 # Bytes of text that are parsed at a time; a line that is longer than _LONGEST_LINE is damaged.
 _BLOCK_BYTES, _LONGEST_LINE = 2**24, 2**20
-_ROWS_AT_ONCE = 2**17
 _NO_ENTRIES: Entries = np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0)
 _FIELDS = [["integer"], ["unsigned-integer"], ["real"], ["double"], ["pattern"]]
 
 
 class _Header(NamedTuple):
     has_values: bool
-    n_features: int
-    n_barcodes: int
+    n_rows: int
+    n_columns: int
     n_values: int
 
 
-def convert_matrix_market(folder: Path, store: Path) -> CellRangerTables:
-    """Write the matrix of a folder as ``X`` of a store without compression; return its tables.
+def convert_matrix_market(files: TextMatrix, store: Path) -> CellRangerTables:
+    """Write a matrix as ``X`` of a store without compression; return its tables.
 
     The text is read once. The store needs 16 bytes per value, and 28 while entries are sorted.
     """
-    with _opened(folder) as (header, entries):
-        tables = _tables(folder, store, header)
-        write_csr(store, header.n_barcodes, entries)
+    with _opened(files) as (header, entries):
+        tables, rows_are_cells = _tables(files, store, header)
+        n_cells = header.n_rows if rows_are_cells else header.n_columns
+        write_csr(store, n_cells, _by_cell(entries, rows_are_cells=rows_are_cells))
     return tables
 
 
 def first_cells(
-    folder: Path, store: Path, n_values: int = 2**20
+    files: TextMatrix, store: Path, n_values: int = 2**20
 ) -> tuple[CellRangerTables, sp.csr_matrix, int]:
     """Tables, CSR [cells, features] of the first cells, number of all cells.
 
     These have about ``n_values`` values. The text is read up to them, or to its end if entries
-    are not ordered by barcode.
+    are not ordered by cell.
     """
-    with _opened(folder) as (header, entries):
-        tables = _tables(folder, store, header)
+    with _opened(files) as (header, entries):
+        tables, rows_are_cells = _tables(files, store, header)
+        all_cells = header.n_rows if rows_are_cells else header.n_columns
         share = min(1, n_values / max(1, header.n_values))
-        n_cells = math.ceil(share * header.n_barcodes)
+        n_cells = math.ceil(share * all_cells)
         kept, last, in_order = [_NO_ENTRIES], -1, True
-        for features, cells, values in entries:
+        for features, cells, values in _by_cell(entries, rows_are_cells=rows_are_cells):
             mine = cells < n_cells
             kept.append((features[mine], cells[mine], values[mine]))
             in_order &= bool(cells[0] >= last and (np.diff(cells) >= 0).all())
@@ -75,93 +77,52 @@ def first_cells(
             if in_order and last >= n_cells:
                 break
     features, cells, values = map(np.concatenate, zip(*kept, strict=True))
-    shape = (n_cells, header.n_features)
-    return tables, sp.csr_matrix((values, (cells, features)), shape, float), header.n_barcodes
+    shape = (n_cells, tables.n_features)
+    return tables, sp.csr_matrix((values, (cells, features)), shape, float), all_cells
 
 
-def first_values(folder: Path) -> np.ndarray:
-    """Values of the first block of text of a folder."""
-    with _opened(folder) as (_, entries):
+def first_values(files: TextMatrix) -> np.ndarray:
+    """Values of the first block of text of a matrix."""
+    with _opened(files) as (_, entries):
         return next((values for _, _, values in entries), np.empty(0))
 
 
-def matrix_market_tables(folder: Path, store: Path) -> CellRangerTables:
-    """Write only the genes of a folder, for a comparison; there are no cells."""
-    return write_tables(str(folder), "X", store, [], _features(folder))
+def _by_cell(entries: Iterable[Entries], *, rows_are_cells: bool) -> Iterator[Entries]:
+    """Feature, cell and value of entries, which are given with row, column and value."""
+    for rows, columns, values in entries:
+        yield (columns, rows, values) if rows_are_cells else (rows, columns, values)
 
 
-def is_matrix_market(path: Path | str) -> bool:
-    """Whether a path is a folder of Cell Ranger with a text matrix."""
-    names = ("matrix.mtx", "matrix.mtx.gz")
-    return "://" not in str(path) and any(Path(path, name).is_file() for name in names)
-
-
-def _file(folder: Path, *names: str) -> Path:
-    paths = [folder / f"{name}{suffix}" for name in names for suffix in ("", ".gz")]
-    path = next((path for path in paths if path.is_file()), None)
-    if path is None:
-        msg = f"{folder}: {' or '.join(names)} is missing, also with .gz: {REMEDY}"
+def _tables(files: TextMatrix, store: Path, header: _Header) -> tuple[CellRangerTables, bool]:
+    """Write the lists as tables; whether the rows of the matrix are cells, by their lengths."""
+    rows, columns = header.n_rows, header.n_columns
+    check_not_empty(files.path, (rows, columns) if files.rows == "cells" else (columns, rows))
+    tables = write_text_tables(files, store)
+    n_genes, n_cells = tables.n_features, frame_length(files.path, tables.root, "obs")
+    if sorted((rows, columns)) != sorted((n_genes, n_cells)):
+        msg = (
+            f"{files.matrix}: it has {rows:,} x {columns:,} entries, but {files.genes.name} lists "
+            f"{n_genes:,} genes and {files.cells.name} {n_cells:,} cells: give the lists that were "
+            "written with the matrix, without a header line"
+        )
         raise InputError(msg)
-    return path
+    if rows == columns and files.rows is None:
+        msg = (
+            f"{files.matrix}: it has as many rows as columns, {rows:,}, so that nothing tells "
+            "which are cells: rename the list of cells barcodes.tsv if the rows are genes, or the "
+            "matrix cells_x_genes.mtx if they are cells"
+        )
+        raise InputError(msg)
+    return tables, files.rows == "cells" if rows == columns else rows == n_cells
 
 
 @contextmanager
-def _open_text(path: Path) -> Iterator[io.BufferedReader]:
-    """Open a text, which may be compressed whatever its name."""
-    import pyarrow as pa
-
-    with path.open("rb") as file:
-        compression = "gzip" if file.read(2) == b"\x1f\x8b" else None
-    with pa.input_stream(str(path), compression=compression) as stream:
-        yield io.BufferedReader(stream)
-
-
-def _pieces(path: Path, **options: Any) -> Iterator[pd.DataFrame]:
-    """Rows of a text table without a header or quotes, as R puts them around fields or rows."""
-    with reading(str(path), "the table"), _open_text(path) as file:
-        settings = {"header": None, "dtype": str, "keep_default_na": False, "quoting": 3}
-        for piece in pd.read_csv(file, sep="\t", chunksize=_ROWS_AT_ONCE, **settings, **options):
-            yield piece.apply(lambda column: column.str.strip('"'))
-
-
-def _features(folder: Path) -> Features:
-    path = _file(folder, "features.tsv", "genes.tsv")
-    table = pd.concat(_pieces(path)).to_numpy(object).T
-    types = table[2] if len(table) > 2 else np.full(len(table[0]), "Gene Expression", object)
-    if not types.all():
-        number = int(np.flatnonzero(types == "")[0]) + 1
-        msg = f"{path}: feature {number} has no type in its third column: {REMEDY}"
-        raise InputError(msg)
-    return Features(table[0], table[min(1, len(table) - 1)], types)
-
-
-def _tables(folder: Path, store: Path, header: _Header) -> CellRangerTables:
-    """Write the lists as tables, after a comparison with the sizes of the matrix."""
-    check_not_empty(str(folder), (header.n_barcodes, header.n_features))
-    features = _file(folder, "features.tsv", "genes.tsv")
-    barcodes = _file(folder, "barcodes.tsv")
-    names = (piece[0].to_numpy(object) for piece in _pieces(barcodes, usecols=[0]))
-    tables = write_tables(str(folder), "X", store, names, _features(folder))
-    for path, name, n, due in (
-        (features, "features", tables.n_features, header.n_features),
-        (barcodes, "barcodes", frame_length(str(folder), tables.root, "obs"), header.n_barcodes),
-    ):
-        if n != due:
-            msg = (
-                f"{path}: the matrix has {due:,} {name}, their list {n:,}: give a matrix of genes "
-                "x cells, and the lists that were written with it, without a header line"
-            )
-            raise InputError(msg)
-    return tables
-
-
-@contextmanager
-def _opened(folder: Path) -> Iterator[tuple[_Header, Iterator[Entries]]]:
+def _opened(files: TextMatrix) -> Iterator[tuple[_Header, Iterator[Entries]]]:
     """Sizes of a matrix, and its entries in blocks."""
-    path = _file(folder, "matrix.mtx")
+    path = files.matrix
     with ExitStack() as stack:
         with reading(str(path), "the header"):
-            stream = stack.enter_context(_open_text(path))
+            stream = stack.enter_context(open_text(path))
             header = _read_header(path, stream)
         yield header, _entries(path, header, stream)
 
@@ -179,12 +140,11 @@ def _read_header(path: Path, stream: io.BufferedReader) -> _Header:
     line = b"%"
     while line and (not line.strip() or line.lstrip().startswith(b"%")):
         line = stream.readline(_LONGEST_LINE)
-    n_features, n_barcodes, n_values = map(int, line.split())
-    return _Header(banner[3] != "pattern", n_features, n_barcodes, n_values)
+    return _Header(banner[3] != "pattern", *map(int, line.split()))
 
 
 def _entries(path: Path, header: _Header, stream: io.BufferedReader) -> Iterator[Entries]:
-    """Yield feature and barcode, both from 0, and value of the entries of a block of text.
+    """Yield row and column, both from 0, and value of the entries of a block of text.
 
     Counts are whole numbers of up to 32 bits, which float64 holds, in whatever form they stand.
     """
@@ -194,22 +154,29 @@ def _entries(path: Path, header: _Header, stream: io.BufferedReader) -> Iterator
             text = stream.read(_BLOCK_BYTES) + stream.readline(_LONGEST_LINE)
             if not text:
                 break
-            features, cells, values = _parse(text, has_values=header.has_values)
-        if not len(cells):
+            first = text.split(b"\n", 1)[0].split() if not n_values else []
+            if len(first) > 3 and all(field.isdigit() for field in first):
+                msg = (
+                    f"{path}: an entry has {len(first) - 2} values, as in STARsolo's Velocyto: "
+                    "give a matrix with one count per entry, as in STARsolo's Gene"
+                )
+                raise InputError(msg)
+            rows, columns, values = _parse(text, has_values=header.has_values)
+        if not len(rows):
             continue
-        n_values += len(cells)
+        n_values += len(rows)
         if n_values > header.n_values:
             break
         for name, of, n in (
-            ("feature", features, header.n_features),
-            ("barcode", cells, header.n_barcodes),
+            ("row", rows, header.n_rows),
+            ("column", columns, header.n_columns),
         ):
             low, high = int(of.min()), int(of.max())
             if low < 1 or high > n:
                 wrong = low if low < 1 else high
                 msg = f"{path}: an entry has {name} {wrong}, of 1 to {n}: {REMEDY}"
                 raise InputError(msg)
-        yield features - 1, cells - 1, values
+        yield rows - 1, columns - 1, values
     if n_values != header.n_values:
         more = "more than" if n_values > header.n_values else f"{n_values:,} of"
         msg = f"{path}: there are {more} {header.n_values:,} entries: {REMEDY}"
@@ -221,7 +188,7 @@ def _parse(text: bytes, *, has_values: bool) -> Entries:
     import pyarrow as pa
     from pyarrow import csv
 
-    types = {"feature": pa.int32(), "cell": pa.int32()}
+    types = {"row": pa.int32(), "column": pa.int32()}
     types |= {"value": pa.float64()} if has_values else {}
     lines = np.empty(len(text), np.uint8)
     n = squeeze_blanks(np.frombuffer(text, np.uint8), lines)
@@ -233,5 +200,5 @@ def _parse(text: bytes, *, has_values: bool) -> Entries:
         csv.ParseOptions(delimiter=" ", quote_char=False),
         csv.ConvertOptions(column_types=types, null_values=[]),
     )
-    features, cells, *values = (column.to_numpy() for column in table.columns)
-    return features, cells, values[0] if values else np.ones(table.num_rows)
+    rows, columns, *values = (column.to_numpy() for column in table.columns)
+    return rows, columns, values[0] if values else np.ones(table.num_rows)

@@ -98,7 +98,8 @@ def split_samples(
         The file is damaged, or its samples are not those of ``stores``.
     """
     budget = parse_bytes(block_budget)
-    with open_counts(source, counts_in) as counts, ExitStack() as stack:
+    scratch = min(stores.values()).parent / ".split.source"
+    with open_counts(source, counts_in, scratch=scratch) as counts, ExitStack() as stack:
         obs, var = counts.table("obs"), counts.table("var")
         counts.check_complete()
         names, codes = _samples(obs, by)

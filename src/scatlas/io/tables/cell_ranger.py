@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from contextlib import ExitStack
 
-_GENES = "Gene Expression"
+GENES = "Gene Expression"
 _ROWS_AT_ONCE = 2**17
 _PARTS = {"barcodes", "data", "indices", "indptr", "shape"}
 
@@ -127,7 +127,7 @@ def open_cell_ranger(
             genomes = _texts(features["genome"]) if "genome" in features else None
         else:
             ids, names = _texts(group["genes"]), _texts(group["gene_names"])
-            types, genomes = np.full(len(ids), _GENES, object), None
+            types, genomes = np.full(len(ids), GENES, object), None
     folder = Path(stack.enter_context(TemporaryDirectory(prefix="scatlas-")))
     tables = write_tables(path, key, folder, barcodes, Features(ids, names, types, genomes))
     if others:
@@ -147,9 +147,13 @@ class Features:
 
 
 def write_tables(
-    path: str, key: str, folder: Path, barcodes: Iterable[np.ndarray], features: Features
+    path: str,
+    key: str,
+    folder: Path,
+    barcodes: Iterable[np.ndarray] | pd.DataFrame,
+    features: Features,
 ) -> CellRangerTables:
-    """Write barcodes, in pieces, and features as obs and var into a Zarr store.
+    """Write barcodes, in pieces or as obs, and features as obs and var into a Zarr store.
 
     Genes are named by their symbols, as in :func:`scanpy.read_10x_h5`; repeated ones get a number,
     as AnnData gives them. Their columns are ``gene_ids``, ``feature_types`` and, where it is known,
@@ -171,9 +175,9 @@ def write_tables(
     if len({len(values) for values in lists if values is not None}) > 1:
         msg = f"{path}: the lists of {key}/features differ in length: copy or download it again"
         raise InputError(msg)
-    genes = types == _GENES
+    genes = types == GENES
     if not genes.any():
-        msg = f"{path}: no feature is of type {_GENES!r}: give a matrix with gene expression"
+        msg = f"{path}: no feature is of type {GENES!r}: give a matrix with gene expression"
         raise InputError(msg)
     notices = [
         f"{int(n):,} features of type {kind!r} are left out"
@@ -186,16 +190,19 @@ def write_tables(
     columns = {"gene_ids": ids[genes], "feature_types": pd.Categorical(types[genes])}
     columns |= {} if genomes is None else {"genome": pd.Categorical(genomes[genes])}
     create_group(folder, {})
-    # An unfiltered matrix has millions of barcodes, which as Python strings take 0.1 kB each.
-    text = Target("text", np.dtype(object))
-    with (
-        reading(path, f"{key}/barcodes"),
-        encoding_pool() as pool,
-        ColumnWriter(folder / "obs/_index", text, pool) as index_of_obs,
-    ):
-        for piece in barcodes:
-            index_of_obs.append(piece)
-    create_group(folder / "obs", {**DATAFRAME, "column-order": [], "_index": "_index"})
+    if isinstance(barcodes, pd.DataFrame):
+        write_frame(folder / "obs", barcodes)
+    else:
+        # An unfiltered matrix has millions of barcodes, which as Python strings take 0.1 kB each.
+        text = Target("text", np.dtype(object))
+        with (
+            reading(path, f"{key}/barcodes"),
+            encoding_pool() as pool,
+            ColumnWriter(folder / "obs/_index", text, pool) as index_of_obs,
+        ):
+            for piece in barcodes:
+                index_of_obs.append(piece)
+        create_group(folder / "obs", {**DATAFRAME, "column-order": [], "_index": "_index"})
     write_frame(folder / "var", pd.DataFrame(columns, index=index))
     gene_of_feature = None if genes.all() else np.where(genes, np.cumsum(genes) - 1, -1)
     return CellRangerTables(key, open_store(folder), len(genes), gene_of_feature, notices)

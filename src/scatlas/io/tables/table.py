@@ -11,6 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -28,6 +30,7 @@ from scatlas.io.files.anndata_checks import (
 )
 from scatlas.io.files.anndata_file import Store, load_filters
 from scatlas.io.files.read_errors import REMEDY, reading
+from scatlas.io.files.text_matrix import TextMatrix
 from scatlas.io.tables.cell_names import NumberedNames
 from scatlas.io.tables.cell_ranger import open_cell_ranger
 from scatlas.io.tables.column import Column, InMemoryColumn, aligned, open_column, pieces
@@ -35,11 +38,11 @@ from scatlas.io.tables.encodings import NONE, OLD_CATEGORIES, TABLES, encoding_o
 from scatlas.io.tables.legacy_anndata import open_legacy
 from scatlas.io.tables.loom import open_loom
 from scatlas.io.tables.storable_columns import storable_names, text_notice
+from scatlas.io.tables.text_lists import write_text_tables
 from scatlas.io.zarr_writer.node_metadata import is_storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from scatlas.io.files.stored_nodes import StoredGroup
 
@@ -76,6 +79,11 @@ def open_tables(path: Path | str, *, counts: str = "X") -> Iterator[tuple[Table,
     InputError
         The file does not exist, is no AnnData file, or a table's parts do not agree.
     """
+    if text := TextMatrix.find(path):
+        with TemporaryDirectory(prefix="scatlas-") as folder:
+            root = write_text_tables(text, Path(folder)).root
+            yield Table.open(path, root, "obs"), Table.open(path, root, "var")
+        return
     store, var = Store.find(path), "raw/var" if counts == "raw" else "var"
     with ExitStack() as stack:
         root = store.open_on(stack)

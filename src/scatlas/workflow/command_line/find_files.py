@@ -10,7 +10,7 @@ from natsort import natsorted
 
 from scatlas.errors import ConfigError, InputError
 from scatlas.io.files.cell_files import CellFiles
-from scatlas.io.matrices.matrix_market import is_matrix_market
+from scatlas.io.files.text_matrix import TextMatrix
 from scatlas.io.matrices.parquet_source import Sample, list_plates
 from scatlas.workflow.config.plate_sheet import (
     WINDOWS,
@@ -20,6 +20,7 @@ from scatlas.workflow.config.plate_sheet import (
     is_plate,
     is_windows_path,
     name_plates,
+    without_lists,
 )
 from scatlas.workflow.config.samples import plate_names
 
@@ -28,11 +29,11 @@ _PLATE_COLUMNS = ("plate", "sample")
 _ZARR_ROOTS = ("zarr.json", ".zgroup", ".zattrs")
 # Folders below that a folder without plates is searched for them, to name the pattern, and their
 # names: of a run of Cell Ranger the matrices of single samples, and filtered ones.
-_DEPTHS = ("*", "*/*", "*/*/*", "*/*/*/*", "*/*/*/*/*")
+_DEPTHS = [depth * "*/" for depth in range(6)]
 _NAMES = (
     *("sample_filtered_feature_bc_matrix.h5", "filtered_feature_bc_matrix.h5"),
     *("sample_filtered_feature_bc_matrix", "filtered_feature_bc_matrix"),
-    *("*.h5ad", "*.h5", "*.loom"),
+    *("Gene/filtered", "DGE_filtered", "*.h5ad", "*.h5", "*.loom", "*.mtx", "*.mtx.gz"),
 )
 
 
@@ -50,6 +51,7 @@ def find_files(arguments: list[str]) -> dict[str, str]:
         An argument has no plates, or two files are the same plate.
     """
     paths = natsorted({path: None for given in arguments for path in _paths(given)})
+    paths = without_lists(paths)
     by_file: dict[object, str] = {}
     for path in paths:
         first = by_file.setdefault(path if "://" in path else Path(path).resolve(), path)
@@ -118,10 +120,7 @@ def _paths(given: str) -> list[str]:
         return [given]
     path = Path(given).expanduser()
     if path.exists():
-        is_one = path.is_file() or is_matrix_market(path)
-        if is_one or any((path / name).exists() for name in _ZARR_ROOTS):
-            return [str(path)]
-        return _in_folder(path)
+        return _at(path)
     if is_windows_path(given):
         msg = f"{given}: no such file: {WINDOWS}"
         raise InputError(msg)
@@ -129,10 +128,19 @@ def _paths(given: str) -> list[str]:
         msg = f"{given}: no such file or folder: correct the path"
         raise InputError(msg)
     try:
-        return find_plates(str(path))
+        found = find_plates(str(path))
     except ConfigError:
         msg = f"{given}: no path matches this pattern: correct it (patterns start in {Path.cwd()})"
         raise InputError(msg) from None
+    return [plate for name in found for plate in _at(Path(name))]
+
+
+def _at(path: Path) -> list[str]:
+    """The plate at a path, or the plates in the folder."""
+    is_one = path.is_file() or TextMatrix.find(path)
+    if is_one or any((path / name).exists() for name in _ZARR_ROOTS):
+        return [str(path)]
+    return _in_folder(path)
 
 
 def _in_folder(folder: Path) -> list[str]:
@@ -141,26 +149,33 @@ def _in_folder(folder: Path) -> list[str]:
     except ConfigError:
         pass
     for name, depth in product(_NAMES, _DEPTHS):
-        found = filter(is_plate, folder.glob(f"{depth}/{name}"))
+        found = filter(is_plate, folder.glob(f"{depth}{name}"))
         if any(filtered_name(path.name) is None for path in found):
             msg = (
                 f"{folder}: no plates here, but in folders below: give their pattern, "
-                f"'{folder}/{depth}/{name}'"
+                f"'{folder}/{depth}{name}'"
             )
             raise InputError(msg)
     what = "the folder is empty" if not any(folder.iterdir()) else "no plates in this folder"
-    msg = f"{folder}: {what}: give h5ad, Zarr, Loom, Cell Ranger's .h5 or a folder with matrix.mtx"
+    msg = f"{folder}: {what}: give h5ad, Zarr, Loom, Cell Ranger's .h5 or a folder with a .mtx file"
     raise InputError(msg)
 
 
 def _check_not_raw(path: str, paths: list[str]) -> None:
-    """Refuse an unfiltered matrix of Cell Ranger beside the filtered one of the same samples."""
-    folder, name = Path(path).parent, Path(path).name
-    if (filtered := filtered_name(name)) is None:
-        return
-    same = [p for p in paths if Path(p).parent == folder and Path(p).stem == Path(filtered).stem]
-    if folder.match("multi/count"):  # of all samples
-        same += [p for p in paths if Path(p).is_relative_to(folder.parents[1] / "per_sample_outs")]
+    """Refuse an unfiltered matrix beside the filtered one, and all samples beside single ones."""
+    given, others = Path(path), {Path(p).with_suffix(""): p for p in paths if p != path}
+    same: list[str] = []
+    for part in (given, given.parent):
+        if filtered := filtered_name(part.name):
+            beside = (part.with_name(filtered) / given.relative_to(part)).with_suffix("")
+            same += [others[beside]] if beside in others else []
+            if part.parent.match("multi/count"):  # of all samples
+                samples = part.parents[2] / "per_sample_outs"
+                same += [p for name, p in others.items() if name.is_relative_to(samples)]
     if same:
         msg = f"{path}: the same sample as {same[0]}, with empty droplets: leave it out"
+        raise InputError(msg)
+    run = given.parents[1:2] if given.parent.name == "all-sample" else []  # of split-pipe
+    if parts := [p for name, p in others.items() if name.parents[1:2] == run]:
+        msg = f"{path}: it holds the cells of {parts[0]}, too: leave it out"
         raise InputError(msg)

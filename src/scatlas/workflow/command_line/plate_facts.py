@@ -14,9 +14,10 @@ import pandas as pd
 from scatlas.compute.threads import DEFAULT_BUDGET
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import check_not_empty
+from scatlas.io.files.text_matrix import TextMatrix
 from scatlas.io.matrices.counts_source import open_counts
 from scatlas.io.matrices.find_counts import COUNTS, EXPECTED, what_elements_hold
-from scatlas.io.matrices.matrix_market import first_cells, is_matrix_market
+from scatlas.io.matrices.matrix_market import first_cells
 from scatlas.io.matrices.parquet_source import ParquetSource
 from scatlas.io.tables.mitochondrial import find_mitochondrial, mitochondrial_genes
 from scatlas.io.tables.table import Table, open_tables
@@ -93,9 +94,9 @@ def read_facts(
         notices.append(
             f"{counts} holds expected counts, which are fractional: they will be rounded"
         )
-    if not release and is_matrix_market(path):
+    if not release and (text := TextMatrix.find(path)):
         with TemporaryDirectory(prefix="scatlas-") as folder:
-            found, block, n_cells = first_cells(Path(path), Path(folder))
+            found, block, n_cells = first_cells(text, Path(folder))
             var = Table.open(path, found.root, "var")
             if found.gene_of_feature is not None:
                 block = block[:, found.gene_of_feature >= 0]
@@ -149,10 +150,6 @@ def _find_counts(path: str) -> tuple[str, str]:
 
 def _shape(path: str) -> tuple[int, int]:
     """Cells and genes of a plate."""
-    if is_matrix_market(path):
-        with TemporaryDirectory(prefix="scatlas-") as folder:
-            _, block, n_cells = first_cells(Path(path), Path(folder))
-            return n_cells, block.shape[1]
     with open_tables(path) as (obs, var):
         return obs.n_rows, var.n_rows
 

@@ -13,7 +13,8 @@ from urllib.parse import unquote, urlsplit
 from natsort import natsorted
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from scatlas.errors import ConfigError
+from scatlas.errors import ConfigError, InputError
+from scatlas.io.files.text_matrix import TextMatrix, is_text_matrix
 from scatlas.io.zarr_writer.node_metadata import is_storable
 
 __all__ = ["Plate", "read_plates"]
@@ -34,6 +35,13 @@ WRITTEN_COLUMNS = {
     *("map_distance", "unlike_atlas", "atlas_row"),
 }
 _MEASURE = "lisi_"
+
+# Folders of unfiltered and of filtered matrices of STARsolo, split-pipe and kb-python.
+_FILTERED = {
+    "raw": "filtered",
+    "DGE_unfiltered": "DGE_filtered",
+    "counts_unfiltered": "counts_filtered",
+}
 
 _WINDOWS = re.compile(r"^[A-Za-z]:[\\/]|\\")
 WINDOWS = "write a path of Windows as Linux does, with slashes (in WSL C:\\data is /mnt/c/data)"
@@ -227,19 +235,34 @@ def find_plates(pattern: str) -> list[str]:
     ConfigError
         There are none.
     """
-    if Path(pattern).is_dir():
+    if Path(pattern).is_dir() and TextMatrix.find(pattern):
+        paths = [pattern]
+    elif Path(pattern).is_dir():
         paths = _without_copies([path for path in Path(pattern).iterdir() if is_plate(path)])
     else:
-        paths = [str(Path(name)) for name in glob(pattern, recursive=True)]  # noqa: PTH207
+        paths = without_lists([str(Path(name)) for name in glob(pattern, recursive=True)])  # noqa: PTH207
     if not paths:
         msg = f"{pattern}: there are no plates here: correct the path, or give a plate sheet"
         raise ConfigError(msg)
     return natsorted(paths)
 
 
+def without_lists(paths: list[str]) -> list[str]:
+    """Paths but for the lists of cells and genes of text matrices, which are among them."""
+    by_list: dict[str, str] = {}
+    for path in paths:
+        if Path(path).is_dir() or not (text := TextMatrix.find(path)):
+            continue
+        if (first := by_list.setdefault(str(text.cells), path)) != path:
+            msg = f"{path}: it counts the same cells as {first}: give one of them"
+            raise InputError(msg)
+        by_list[str(text.genes)] = path
+    return [path for path in paths if path not in by_list]
+
+
 def name_plates(paths: list[str]) -> dict[str, str]:
     """Name of the plate of each path: what distinguishes it from the others."""
-    parts = [Path(path).with_suffix("").parts for path in paths]
+    parts = [Path(path.removesuffix(".gz")).with_suffix("").parts for path in paths]
     # Folders and names that all paths share, at the beginning and at the end.
     first, last = _n_shared(parts), _n_shared([part[::-1] for part in parts])
     names = {}
@@ -262,9 +285,9 @@ def _n_shared(parts: list[tuple[str, ...]]) -> int:
 
 def is_plate(path: Path) -> bool:
     """Whether a path may be a plate, by its name."""
-    if not path.is_dir():
-        return path.suffix in {".h5ad", ".h5", ".loom"} and not path.stem.endswith("molecule_info")
-    return path.suffix == ".zarr" or any(path.glob("matrix.mtx*"))
+    if is_text_matrix(path) or path.is_dir():
+        return path.suffix == ".zarr" or is_text_matrix(path)
+    return path.suffix in {".h5ad", ".h5", ".loom"} and not path.stem.endswith("molecule_info")
 
 
 def _without_copies(paths: list[Path]) -> list[str]:
@@ -280,7 +303,9 @@ def _without_copies(paths: list[Path]) -> list[str]:
 
 
 def filtered_name(name: str) -> str | None:
-    """Name of Cell Ranger's filtered matrix beside an unfiltered one; None for other names."""
+    """Name of the filtered matrix beside an unfiltered one; None for other names."""
+    if name in _FILTERED:
+        return _FILTERED[name]
     is_raw = re.match(r"(sample_)?raw_\w+_bc_matri", name)
     return name.replace("raw_", "filtered_", 1) if is_raw else None
 
