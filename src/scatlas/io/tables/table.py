@@ -198,7 +198,8 @@ class Table:
             encoding = encoding_of(table)
             key = required_attribute(path, root, name, "_index")
             order = table.attrs.get("column-order")
-            if order is None or isinstance(order, h5py.Empty):  # SeuratDisk writes none, R none of an empty vector
+            # SeuratDisk writes none, and R none of an empty vector.
+            if order is None or isinstance(order, h5py.Empty):
                 order = sorted(set(table) - {key, OLD_CATEGORIES})
             order = [order] if isinstance(order, str) else [*map(decode_text, order)]
         if encoding not in (*TABLES, NONE):
