@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
@@ -36,6 +37,7 @@ from scatlas.io.matrices.matrix_market import (
 from scatlas.io.matrices.parquet_source import ParquetSource, Sample
 from scatlas.io.matrices.transposed import find_transposed, transposed_blocks
 from scatlas.io.tables.cell_ranger import open_cell_ranger
+from scatlas.io.tables.feature_types import genes_alone, genes_of_table
 from scatlas.io.tables.legacy_anndata import legacy_key, open_legacy
 from scatlas.io.tables.loom import loom_key, open_loom
 from scatlas.io.tables.parquet_tables import read_genes
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from scatlas.io.files.stored_nodes import StoredGroup
     from scatlas.io.tables.cell_ranger import CellRangerTables
 
+logger = logging.getLogger(__name__)
 _ZARR_METADATA = frozenset({"zarr.json", ".zarray", ".zattrs"})
 
 
@@ -106,17 +109,22 @@ class CountsSource:
             else:
                 check_anndata(self.path, self._root)
                 _check_element(self.path, self._root, key)
-            n_cells, n_genes = (
+            n_cells, n_features = (
                 frame_length(self.path, self._tables, n) for n in ("obs", self._var)
             )
-            self.shape = n_cells, n_genes
+            stored = n_cells, found.n_features if found else n_features
             if found:
-                stored = n_cells, found.n_features
                 self.matrix = StoredMatrix.find_sparse(self.path, self._root, key, stored, "csr")
             elif loom:
-                self.matrix = find_transposed(self.path, self._root, key, self.shape)
+                self.matrix = find_transposed(self.path, self._root, key, stored)
             else:
-                self.matrix = StoredMatrix.find(self.path, self._root, key, self.shape)
+                self.matrix = StoredMatrix.find(self.path, self._root, key, stored)
+            self._genes = open_genes(self.path, self._tables, self._var, self.notices.append)
+            if not found:
+                self._genes, self._gene_of_feature = genes_alone(
+                    self._genes, stack, self.notices.append
+                )
+            self.shape = n_cells, self._genes.n_rows
             self._stack = stack.pop_all()
 
     def __enter__(self) -> CountsSource:
@@ -144,10 +152,8 @@ class CountsSource:
         return self.path
 
     def table(self, name: str) -> Table:
-        """``obs`` or ``var`` of the counts, left on disk."""
-        if name == "var":
-            return open_genes(self.path, self._tables, self._var, self.notices.append)
-        return Table.open(self.path, self._tables, name)
+        """``obs`` or ``var`` of the counts, left on disk; ``var`` has only genes."""
+        return self._genes if name == "var" else Table.open(self.path, self._tables, name)
 
     def check_complete(self) -> None:
         """Refuse a Zarr store that has lost files of values or names.
@@ -241,6 +247,15 @@ class CountsSource:
         InputError
             As :meth:`convert`.
         """
+        offsets, cut, read = self._blocks_of_features(budget, notify)
+        if self._gene_of_feature is None:
+            return offsets, cut, read
+        return offsets, cut, lambda i: self._genes_of(read(i), cut[i])
+
+    def _blocks_of_features(
+        self, budget: int, notify: Callable[[str], object]
+    ) -> tuple[np.ndarray, list[tuple[int, int]], Callable[[int], sp.csr_matrix]]:
+        """Blocks with the features that are no genes, see :meth:`blocks`."""
         if self.matrix.format == "transposed":
             # No offsets: only a pass over the values would tell.
             return self.indptr, *transposed_blocks(self.matrix, self._root, budget)
@@ -254,8 +269,7 @@ class CountsSource:
 
         def read(i: int) -> sp.csr_matrix:
             data, indices = rows[i].raw()
-            block = csr(data, indices, rows[i].offsets, self.matrix.shape[1])
-            return block if self._gene_of_feature is None else self._genes_of(block, cut[i])
+            return csr(data, indices, rows[i].offsets, self.matrix.shape[1])
 
         return self.indptr, cut, read
 
@@ -378,4 +392,5 @@ def gene_names(path: Path | str, counts: str = "X") -> pd.Index:
             return Table.open(path, found.root, "var").index()
     with open_tables(path, counts=counts) as (obs, var):
         check_not_empty(str(path), (obs.n_rows, var.n_rows))
-        return var.index()
+        genes = genes_of_table(var, logger.debug)
+        return var.index() if genes is None else var.index()[genes]

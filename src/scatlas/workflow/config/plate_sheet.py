@@ -263,7 +263,8 @@ def _n_shared(parts: list[tuple[str, ...]]) -> int:
 def is_plate(path: Path) -> bool:
     """Whether a path may be a plate, by its name."""
     if not path.is_dir():
-        return path.suffix in {".h5ad", ".h5", ".loom"} and not path.stem.endswith("molecule_info")
+        other = path.stem.endswith(("molecule_info", "probe_bc_matrix"))
+        return path.suffix in {".h5ad", ".h5", ".loom"} and not other
     return path.suffix == ".zarr" or any(path.glob("matrix.mtx*"))
 
 
