@@ -119,11 +119,10 @@ class CountsSource:
                 self.matrix = find_transposed(self.path, self._root, key, stored)
             else:
                 self.matrix = StoredMatrix.find(self.path, self._root, key, stored)
-            self._genes = open_genes(self.path, self._tables, self._var, self.notices.append)
+            notify = self.notices.append
+            self._genes = open_genes(self.path, self._tables, self._var, notify)
             if not found:
-                self._genes, self._gene_of_feature = genes_alone(
-                    self._genes, stack, self.notices.append
-                )
+                self._genes, self._gene_of_feature = genes_alone(self._genes, stack, notify)
             self.shape = n_cells, self._genes.n_rows
             self._stack = stack.pop_all()
 
@@ -210,10 +209,11 @@ class CountsSource:
         """
         (block,) = self.row_blocks([(first, stop)])
         data, indices = block.raw()
-        return csr(data, indices, block.offsets, self.matrix.shape[1])
+        rows = csr(data, indices, block.offsets, self.matrix.shape[1])
+        return self._genes_of(rows, (first, stop))
 
     def row_blocks(self, cut: Sequence[tuple[int, int]]) -> list[RowBlock]:
-        """Blocks of a CSR X for one pass.
+        """Blocks of a CSR X for one pass, with all features.
 
         Parameters
         ----------
@@ -248,8 +248,6 @@ class CountsSource:
             As :meth:`convert`.
         """
         offsets, cut, read = self._blocks_of_features(budget, notify)
-        if self._gene_of_feature is None:
-            return offsets, cut, read
         return offsets, cut, lambda i: self._genes_of(read(i), cut[i])
 
     def _blocks_of_features(
@@ -274,14 +272,12 @@ class CountsSource:
         return self.indptr, cut, read
 
     def _genes_of(self, block: sp.csr_matrix, rows: tuple[int, int]) -> sp.csr_matrix:
-        """A row block without the features that are no genes."""
-        first, stop = rows
-        n_features, gene_of_feature = self.matrix.shape[1], self._gene_of_feature
-        assert gene_of_feature is not None
-        check_indices(
-            self.path, self.matrix.key, block.indices, n_features, f"cells {first} to {stop - 1}"
-        )
-        genes = gene_of_feature[block.indices]
+        """A row block without the features that are no genes; its indices are then checked."""
+        if self._gene_of_feature is None:
+            return block
+        n_features, of = self.matrix.shape[1], f"cells {rows[0]} to {rows[1] - 1}"
+        check_indices(self.path, self.matrix.key, block.indices, n_features, of)
+        genes = self._gene_of_feature[block.indices]
         kept = genes >= 0
         before = np.concatenate([[0], np.cumsum(kept)])
         return csr(block.data[kept], genes[kept], before[block.indptr], self.shape[1])
