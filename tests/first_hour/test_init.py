@@ -108,7 +108,8 @@ def test_without_mitochondrial_genes_there_is_no_bound(command: Command, tmp_pat
     adata = plate(1)
     adata.var_names = [f"ENSG{i:05}" for i in range(adata.n_vars)]
     adata.write_h5ad(tmp_path / "ids.h5ad")
-    command("init", "ids.h5ad")
+    said = "no bound on mitochondrial counts: plate ids has no genes that begin with MT- or mt-"
+    assert said in command("init", "ids.h5ad")
     assert "max_pct_mt" not in seen()[0]["qc"]
     assert "plate ids has no genes that begin with MT- or mt-" in Path("atlas.yaml").read_text()
 

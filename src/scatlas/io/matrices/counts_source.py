@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ from scatlas.io.matrices.matrix_market import convert_matrix_market
 from scatlas.io.matrices.parquet_source import ParquetSource, Sample
 from scatlas.io.matrices.transposed import find_transposed, transposed_blocks
 from scatlas.io.tables.cell_ranger import open_cell_ranger
+from scatlas.io.tables.feature_types import genes_alone, genes_of_table
 from scatlas.io.tables.legacy_anndata import legacy_key, open_legacy
 from scatlas.io.tables.loom import loom_key, open_loom
 from scatlas.io.tables.parquet_tables import read_genes
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from scatlas.io.files.stored_nodes import StoredGroup
     from scatlas.io.tables.cell_ranger import CellRangerTables
 
+logger = logging.getLogger(__name__)
 _ZARR_METADATA = frozenset({"zarr.json", ".zarray", ".zattrs"})
 
 
@@ -102,17 +105,21 @@ class CountsSource:
             else:
                 check_anndata(self.path, self._root)
                 _check_element(self.path, self._root, key)
-            n_cells, n_genes = (
+            n_cells, n_features = (
                 frame_length(self.path, self._tables, n) for n in ("obs", self._var)
             )
-            self.shape = n_cells, n_genes
+            stored = n_cells, found.n_features if found else n_features
             if found:
-                stored = n_cells, found.n_features
                 self.matrix = StoredMatrix.find_sparse(self.path, self._root, key, stored, "csr")
             elif loom:
-                self.matrix = find_transposed(self.path, self._root, key, self.shape)
+                self.matrix = find_transposed(self.path, self._root, key, stored)
             else:
-                self.matrix = StoredMatrix.find(self.path, self._root, key, self.shape)
+                self.matrix = StoredMatrix.find(self.path, self._root, key, stored)
+            notify = self.notices.append
+            self._genes = open_genes(self.path, self._tables, self._var, notify)
+            if not found:
+                self._genes, self._gene_of_feature = genes_alone(self._genes, stack, notify)
+            self.shape = n_cells, self._genes.n_rows
             self._stack = stack.pop_all()
 
     def __enter__(self) -> CountsSource:
@@ -140,10 +147,8 @@ class CountsSource:
         return self.path
 
     def table(self, name: str) -> Table:
-        """``obs`` or ``var`` of the counts, left on disk."""
-        if name == "var":
-            return open_genes(self.path, self._tables, self._var, self.notices.append)
-        return Table.open(self.path, self._tables, name)
+        """``obs`` or ``var`` of the counts, left on disk; ``var`` has only genes."""
+        return self._genes if name == "var" else Table.open(self.path, self._tables, name)
 
     def check_complete(self) -> None:
         """Refuse a Zarr store that has lost files of values or names.
@@ -200,10 +205,11 @@ class CountsSource:
         """
         (block,) = self.row_blocks([(first, stop)])
         data, indices = block.raw()
-        return csr(data, indices, block.offsets, self.matrix.shape[1])
+        rows = csr(data, indices, block.offsets, self.matrix.shape[1])
+        return self._genes_of(rows, (first, stop))
 
     def row_blocks(self, cut: Sequence[tuple[int, int]]) -> list[RowBlock]:
-        """Blocks of a CSR X for one pass.
+        """Blocks of a CSR X for one pass, with all features.
 
         Parameters
         ----------
@@ -237,6 +243,13 @@ class CountsSource:
         InputError
             As :meth:`convert`.
         """
+        offsets, cut, read = self._blocks_of_features(budget, notify)
+        return offsets, cut, lambda i: self._genes_of(read(i), cut[i])
+
+    def _blocks_of_features(
+        self, budget: int, notify: Callable[[str], object]
+    ) -> tuple[np.ndarray, list[tuple[int, int]], Callable[[int], sp.csr_matrix]]:
+        """Blocks with the features that are no genes, see :meth:`blocks`."""
         if self.matrix.format == "transposed":
             # No offsets: only a pass over the values would tell.
             return self.indptr, *transposed_blocks(self.matrix, self._root, budget)
@@ -250,20 +263,17 @@ class CountsSource:
 
         def read(i: int) -> sp.csr_matrix:
             data, indices = rows[i].raw()
-            block = csr(data, indices, rows[i].offsets, self.matrix.shape[1])
-            return block if self._gene_of_feature is None else self._genes_of(block, cut[i])
+            return csr(data, indices, rows[i].offsets, self.matrix.shape[1])
 
         return self.indptr, cut, read
 
     def _genes_of(self, block: sp.csr_matrix, rows: tuple[int, int]) -> sp.csr_matrix:
-        """A row block without the features that are no genes."""
-        first, stop = rows
-        n_features, gene_of_feature = self.matrix.shape[1], self._gene_of_feature
-        assert gene_of_feature is not None
-        check_indices(
-            self.path, self.matrix.key, block.indices, n_features, f"cells {first} to {stop - 1}"
-        )
-        genes = gene_of_feature[block.indices]
+        """A row block without the features that are no genes; its indices are then checked."""
+        if self._gene_of_feature is None:
+            return block
+        n_features, of = self.matrix.shape[1], f"cells {rows[0]} to {rows[1] - 1}"
+        check_indices(self.path, self.matrix.key, block.indices, n_features, of)
+        genes = self._gene_of_feature[block.indices]
         kept = genes >= 0
         before = np.concatenate([[0], np.cumsum(kept)])
         return csr(block.data[kept], genes[kept], before[block.indptr], self.shape[1])
@@ -371,4 +381,5 @@ def gene_names(path: Path | str, counts: str = "X") -> pd.Index:
         return read_genes(files)[0].index
     with open_tables(path, counts=counts) as (obs, var):
         check_not_empty(str(path), (obs.n_rows, var.n_rows))
-        return var.index()
+        genes = genes_of_table(var, logger.debug)
+        return var.index() if genes is None else var.index()[genes]

@@ -21,12 +21,17 @@ from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import is_group
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.files.read_errors import reading
+from scatlas.io.tables.feature_types import (
+    GENE_EXPRESSION,
+    genes_of_types,
+    numbers_of,
+    refuse_probes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from contextlib import ExitStack
 
-GENES = "Gene Expression"
 _ROWS_AT_ONCE = 2**17
 _PARTS = {"barcodes", "data", "indices", "indptr", "shape"}
 
@@ -120,6 +125,7 @@ def open_cell_ranger(
         return None
     group = root[key]
     with reading(path, key):
+        refuse_probes(path, set(group.get("features", ())))
         barcodes = _pieces(group["barcodes"])
         if "features" in group:
             features = group["features"]
@@ -127,7 +133,7 @@ def open_cell_ranger(
             genomes = _texts(features["genome"]) if "genome" in features else None
         else:
             ids, names = _texts(group["genes"]), _texts(group["gene_names"])
-            types, genomes = np.full(len(ids), GENES, object), None
+            types, genomes = np.full(len(ids), GENE_EXPRESSION, object), None
     folder = Path(stack.enter_context(TemporaryDirectory(prefix="scatlas-")))
     tables = write_tables(path, key, folder, barcodes, Features(ids, names, types, genomes))
     if others:
@@ -162,7 +168,7 @@ def write_tables(
     Raises
     ------
     InputError
-        The lists of features differ in length, or no feature is a gene.
+        The lists of features differ in length, no feature is a gene, or they are probes.
     """
     from anndata.utils import make_index_unique
 
@@ -175,14 +181,10 @@ def write_tables(
     if len({len(values) for values in lists if values is not None}) > 1:
         msg = f"{path}: the lists of {key}/features differ in length: copy or download it again"
         raise InputError(msg)
-    genes = types == GENES
-    if not genes.any():
-        msg = f"{path}: no feature is of type {GENES!r}: give a matrix with gene expression"
-        raise InputError(msg)
-    notices = [
-        f"{int(n):,} features of type {kind!r} are left out"
-        for kind, n in pd.Series(types[~genes]).value_counts(sort=False).items()
-    ]
+    refuse_probes(path, (), ids[:100])
+    notices: list[str] = []
+    found = genes_of_types(path, "the list of features", types, notices.append)
+    genes = np.ones(len(types), bool) if found is None else found
     index = pd.Index(names[genes], dtype=object)
     if n_repeated := int(index.duplicated().sum()):
         notices.append(f"{n_repeated:,} repeated gene names: made unique by a number at the end")
@@ -204,7 +206,7 @@ def write_tables(
                 index_of_obs.append(piece)
         create_group(folder / "obs", {**DATAFRAME, "column-order": [], "_index": "_index"})
     write_frame(folder / "var", pd.DataFrame(columns, index=index))
-    gene_of_feature = None if genes.all() else np.where(genes, np.cumsum(genes) - 1, -1)
+    gene_of_feature = None if found is None else numbers_of(found)
     return CellRangerTables(key, open_store(folder), len(genes), gene_of_feature, notices)
 
 

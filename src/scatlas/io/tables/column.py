@@ -21,7 +21,7 @@ from scatlas.io.tables.encodings import InHDF5, Stored, element_of, read_column
 from scatlas.io.tables.storable_columns import as_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from scatlas.io.files.stored_nodes import StoredGroup
@@ -253,6 +253,13 @@ class Column:
             return masked(values, gaps)
         values[gaps] = pd.NA
         return pd.array(values, dtype=pd.StringDtype())
+
+
+def texts(column: Column | InMemoryColumn) -> Iterable[str]:
+    """All rows of a column as text; ``""`` where there is a gap."""
+    if isinstance(column, InMemoryColumn):
+        return column.series().astype(object).fillna("").astype(str)
+    return np.concatenate([np.empty(0, object), *(column.text(*span) for span in column.spans())])
 
 
 def pieces(

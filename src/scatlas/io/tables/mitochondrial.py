@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
+from collections import Counter
 from itertools import repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from scatlas.errors import InputError
-from scatlas.io.tables.column import InMemoryColumn
+from scatlas.io.tables.column import texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from scatlas.io.tables.table import Table
+
+
+class Mitochondrial(NamedTuple):
+    """Number of names in a column of ``var``, or its index, that begin with a prefix."""
+
+    n: int
+    prefix: str
+    column: str | None
+    others: list[str]  # prefixes of further mitochondrial genes there, as of a second genome
 
 
 def mitochondrial_genes(var: Table, prefix: str, column: str | None = None) -> np.ndarray:
@@ -31,15 +43,15 @@ def mitochondrial_genes(var: Table, prefix: str, column: str | None = None) -> n
 def why_bound_cannot_act(var: Table, prefix: str, column: str | None, bound: str) -> str:
     """Say that all mitochondrial counts are zero, so a bound cannot act, and what to set instead.
 
-    Gene ids in place of symbols in the index, and symbols of another species, are the usual
-    reasons: every column of text, and both cases of the prefix, are tried.
+    Gene ids in place of symbols in the index, symbols of another species, and a genome before them
+    are the usual reasons: see :func:`find_mitochondrial`.
     """
     first = next(iter(_names(var, column)), "")
     fact = (
         f"{bound}, but all mitochondrial counts are zero: no gene name in {_place(var, column)} "
         f"begins with {prefix!r} (the first is {str(first)!r})"
     )
-    n, spelling, name = find_mitochondrial(var, prefix)
+    n, spelling, name, _ = find_mitochondrial(var, prefix)
     if not n:
         return f"{fact}; remove this bound"
     change = [] if name == column else [f"qc.gene_names: {name or 'null'}"]
@@ -48,21 +60,31 @@ def why_bound_cannot_act(var: Table, prefix: str, column: str | None, bound: str
     return f"{fact}; {there}: set {' and '.join(change)}"
 
 
-def find_mitochondrial(var: Table, prefix: str = "MT-") -> tuple[int, str, str | None]:
+def find_mitochondrial(var: Table, prefix: str = "MT-") -> Mitochondrial:
     """Find the spelling of the prefix, and the names, with most mitochondrial genes.
 
-    Returns
-    -------
-    Number of genes, spelling, and column of ``var`` with their names, or None for its index; of
-    equal ones the first. The number is 0 if there are none.
+    The prefix may have other letters, small for capital, and stand behind the name of a genome that
+    at least a tenth of all genes have, as in ``GRCh38_MT-ND1``. Of equal ones the first is taken:
+    the prefix as given, in capitals, in small letters, others; and the index before the columns.
     """
-    best: tuple[int, str, str | None] = (0, prefix, None)
-    for spelling in dict.fromkeys([prefix, prefix.upper(), prefix.lower()]):
-        for name in (None, *var.text_columns()):
-            n = int(_begin(_names(var, name), spelling).sum())
-            if n > best[0]:
-                best = n, spelling, name
-    return best
+    core = re.search(r"[A-Za-z]+[\W_]?$", prefix)
+    pattern = re.compile(rf"(\S+?[_.:|-]+)?{re.escape(core[0] if core else prefix)}", re.IGNORECASE)
+    found: list[Mitochondrial] = []
+    for column in (None, *var.text_columns()):
+        names = sorted(_names(var, column))
+        matches = [(m[0], m[1] or "") for m in map(pattern.match, names) if m]
+        common = {genome: _n_begin(names, genome) >= len(names) / 10 for _, genome in matches}
+        numbers = Counter(spelling for spelling, genome in matches if common[genome])
+        found += [
+            Mitochondrial(n, spelling, column, sorted({*numbers} - {spelling}))
+            for spelling, n in numbers.items()
+        ]
+    usual = [prefix, prefix.upper(), prefix.lower()]
+    return min(
+        found,
+        key=lambda m: (-m.n, usual.index(m.prefix) if m.prefix in usual else len(usual)),
+        default=Mitochondrial(0, prefix, None, []),
+    )
 
 
 def _place(var: Table, column: str | None) -> str:
@@ -70,12 +92,12 @@ def _place(var: Table, column: str | None) -> str:
 
 
 def _names(var: Table, column: str | None) -> Iterable[str]:
-    if column is None:
-        return var.index()
-    values = var.columns[column]
-    if isinstance(values, InMemoryColumn):
-        return values.series().astype(object).fillna("").astype(str)
-    return np.concatenate([np.empty(0, object), *(values.text(*span) for span in values.spans())])
+    return var.index() if column is None else texts(var.columns[column])
+
+
+def _n_begin(ordered: list[str], prefix: str) -> int:
+    """Number of ordered names that begin with a prefix."""
+    return bisect_left(ordered, f"{prefix}\U0010ffff") - bisect_left(ordered, prefix)
 
 
 def _begin(names: Iterable[str], prefix: str) -> np.ndarray:

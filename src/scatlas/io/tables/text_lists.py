@@ -11,7 +11,8 @@ import pandas as pd
 
 from scatlas.errors import InputError
 from scatlas.io.files.read_errors import REMEDY, reading
-from scatlas.io.tables.cell_ranger import GENES, CellRangerTables, Features, write_tables
+from scatlas.io.tables.cell_ranger import CellRangerTables, Features, write_tables
+from scatlas.io.tables.feature_types import GENE_EXPRESSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,11 +54,7 @@ def _pieces(path: Path, **options: Any) -> Iterator[pd.DataFrame]:
 
 def _features(path: Path) -> Features:
     table = pd.concat(_pieces(path)).to_numpy(object).T
-    types = table[2] if len(table) > 2 else np.full(len(table[0]), GENES, object)
-    if not types.all():
-        number = int(np.flatnonzero(types == "")[0]) + 1
-        msg = f"{path}: feature {number} has no type in its third column: {REMEDY}"
-        raise InputError(msg)
+    types = table[2] if len(table) > 2 else np.full(len(table[0]), GENE_EXPRESSION, object)
     ids, names = table[0], table[min(1, len(table) - 1)]
     if len(ids) > 2 and f"{ids[0]}-U" in ids and f"{ids[0]}-A" in ids:
         msg = (
@@ -96,7 +93,7 @@ def _split_pipe_genes(path: Path) -> Features:
         pairs = zip(names, genomes, strict=True)
         ended = [n if n.endswith(f"_{genome}") else f"{n}_{genome}" for n, genome in pairs]
         names = np.array(ended, object)
-    return Features(ids, names, np.full(len(table), GENES, object), genomes)
+    return Features(ids, names, np.full(len(table), GENE_EXPRESSION, object), genomes)
 
 
 def _split_pipe_cells(path: Path) -> pd.DataFrame:

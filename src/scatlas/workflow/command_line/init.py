@@ -17,6 +17,7 @@ from scatlas.workflow.command_line.project_files import (
     config_text,
     mitochondrial,
     sheet_text,
+    why_no_bound,
 )
 from scatlas.workflow.command_line.qc_bounds import kept_by, suggest_bounds
 from scatlas.workflow.snakefile import workflow_folder
@@ -115,6 +116,8 @@ def _report(
     for plate in plates:
         for notice in plate.notices:
             say(f"{plate.path}: {notice}")
+    if mitochondrial(plates) is None:
+        say(why_no_bound(plates))
     say(f"{genes.sentence}: genes: {genes.setting}")
     say(f"wrote {', '.join(map(str, written))} and {PICTURE} (the suggested bounds)")
     say(f"every key with its default: {workflow_folder() / 'config/config.yaml'}")

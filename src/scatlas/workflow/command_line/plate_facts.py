@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from scatlas.io.files.cell_files import CellFiles
     from scatlas.io.matrices.parquet_source import Sample
+    from scatlas.io.tables.mitochondrial import Mitochondrial
 
 # Of a file, this many blocks of at most 1 MB are read, evenly spaced.
 _N_BLOCKS, _BUDGET = 24, 8_000_000
@@ -100,13 +101,13 @@ def read_facts(
             var = Table.open(path, found.root, "var")
             if found.gene_of_feature is not None:
                 block = block[:, found.gene_of_feature >= 0]
-            genes, mt, mask = var.index(), *_mitochondrial(var)
+            genes, (mt, mask) = var.index(), _mitochondrial(var)
             notices += found.notices
         metrics = _metrics(block, mask)
     else:
         with ParquetSource(*release) if release else open_counts(path, counts) as source:
             var, n_cells = source.table("var"), source.shape[0]
-            genes, mt, mask = var.index(), *_mitochondrial(var)
+            genes, (mt, mask) = var.index(), _mitochondrial(var)
             in_blocks = source.matrix.format in ("csr", "transposed", "lists")
             budget = _BUDGET if in_blocks else DEFAULT_BUDGET
             _, cut, read = source.blocks(budget, notices.append)
@@ -116,14 +117,18 @@ def read_facts(
     check_not_empty(path, (n_cells, len(genes)))
     metrics, unfiltered = _without_empty(metrics)
     notices += unfiltered
-    n_mt, prefix, column = mt
+    if mt.others:
+        notices.append(
+            f"names of mitochondrial genes begin with {mt.prefix}, but also with "
+            f"{' and '.join(mt.others)}: qc.mt_prefix takes one of them, so these do not count"
+        )
     facts = PlateFacts(
         *(name, path, n_cells, len(genes)),
         counts=counts,
         fractional=fractional,
-        n_mt=n_mt,
-        mt_prefix=prefix,
-        gene_names=column,
+        n_mt=mt.n,
+        mt_prefix=mt.prefix,
+        gene_names=mt.column,
         metrics=metrics,
         notices=notices,
     )
@@ -154,9 +159,9 @@ def _shape(path: str) -> tuple[int, int]:
         return obs.n_rows, var.n_rows
 
 
-def _mitochondrial(var: Table) -> tuple[tuple[int, str, str | None], np.ndarray]:
+def _mitochondrial(var: Table) -> tuple[Mitochondrial, np.ndarray]:
     found = find_mitochondrial(var)
-    return found, mitochondrial_genes(var, *found[1:])
+    return found, mitochondrial_genes(var, found.prefix, found.column)
 
 
 def _metrics(block: sp.csr_matrix, mt: np.ndarray) -> pd.DataFrame:

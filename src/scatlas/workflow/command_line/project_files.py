@@ -84,6 +84,16 @@ def mitochondrial(plates: Sequence[PlateFacts]) -> tuple[str, str | None] | None
     return next(iter(found)) if len(found) == 1 else None
 
 
+def why_no_bound(plates: Sequence[PlateFacts]) -> str:
+    """Sentence on plates for which :func:`mitochondrial` finds nothing."""
+    without = [plate.name for plate in plates if not plate.n_mt]
+    reason = f"plate {without[0]} has no" if without else "the plates differ in the names of"
+    return (
+        f"no bound on mitochondrial counts: {reason} genes that begin with MT- or mt-, also behind "
+        "a genome"
+    )
+
+
 def _source(plates: Sequence[PlateFacts]) -> list[str]:
     numbers = Counter(plate.counts for plate in plates)
     places = ", ".join(f"{place} of {n:,} plates" for place, n in numbers.items())
@@ -125,10 +135,8 @@ def _qc(plates: Sequence[PlateFacts], bounds: Mapping[str, int]) -> list[str]:
 def _mt(plates: Sequence[PlateFacts], bounds: Mapping[str, int]) -> list[str]:
     found = mitochondrial(plates)
     if found is None:
-        without = [plate.name for plate in plates if not plate.n_mt]
-        reason = f"plate {without[0]} has no" if without else "the plates differ in the names of"
-        text = f"No bound on mitochondrial counts: {reason} genes that begin with MT- or mt-."
-        return [*comment(text, "  "), "  # max_pct_mt: null"]
+        text = _first_upper(why_no_bound(plates))
+        return [*comment(f"{text}.", "  "), "  # max_pct_mt: null"]
     prefix, column = found
     number = min(plate.n_mt for plate in plates)
     place = f"column {column} of var" if column else "the index of var"

@@ -287,7 +287,8 @@ def is_plate(path: Path) -> bool:
     """Whether a path may be a plate, by its name."""
     if is_text_matrix(path) or path.is_dir():
         return path.suffix == ".zarr" or is_text_matrix(path)
-    return path.suffix in {".h5ad", ".h5", ".loom"} and not path.stem.endswith("molecule_info")
+    other = path.stem.endswith(("molecule_info", "probe_bc_matrix"))
+    return path.suffix in {".h5ad", ".h5", ".loom"} and not other
 
 
 def _without_copies(paths: list[Path]) -> list[str]:

@@ -317,7 +317,10 @@ class QC(_Section):
     )
     mt_prefix: Text = Field(
         "MT-",
-        description="Prefix of the names of mitochondrial genes: MT- in human, mt- in mouse.",
+        description=(
+            "Prefix of the names of mitochondrial genes: MT- in human, mt- in mouse, GRCh38_MT- "
+            "behind a genome."
+        ),
     )
     gene_names: Text | None = Field(
         None,

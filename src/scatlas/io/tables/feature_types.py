@@ -1,0 +1,122 @@
+"""Which features of a matrix are genes: one rule for all formats.
+
+Cell Ranger counts antibodies, guides and peaks in the matrix of the genes. Source of the types: 10x
+Genomics, "Feature-Barcode Matrices"; Open Problems writes ``GEX``, ``ADT`` and ``ATAC``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from scatlas.errors import InputError
+from scatlas.io.files.local_zarr import open_store
+from scatlas.io.tables.column import Column, InMemoryColumn, texts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+    from contextlib import ExitStack
+
+    from scatlas.io.tables.table import Table
+
+GENE_EXPRESSION = "Gene Expression"
+# In small letters: types of genes, types that say nothing, and others.
+_GENES = {"gene expression", "gex", "rna"}
+_UNKNOWN = {"", "unknown", "na", "n/a", "nan", "none", "null", ".", "-"}
+_NO_GENES = {
+    *("antibody capture", "antigen capture", "crispr guide capture", "multiplexing capture"),
+    *("custom", "peaks", "adt", "atac", "hto"),
+}
+_PROBE_COLUMNS = {"probe_region", "filtered_probes"}
+
+
+def genes_of_types(
+    path: str, place: str, types: np.ndarray, notify: Callable[[str], None]
+) -> np.ndarray | None:
+    """Mask of the features that are genes, by the type of each in ``place``; None if all are."""
+    codes, kinds = pd.factorize(types)
+    small = [str(kind).strip().casefold() for kind in kinds]
+    genes, unknown = (
+        np.isin(codes, [i for i, kind in enumerate(small) if kind in of])
+        for of in (_GENES, _UNKNOWN)
+    )
+    if genes.all():
+        return None
+    found = " and ".join(map(repr, kinds[:5]))
+    if unknown.all() or (len(kinds) == 1 and small[0] not in _NO_GENES):
+        notify(f"the type of all features is {found}: they are taken as genes")
+        return None
+    if unknown.any():
+        msg = (
+            f"{path}: feature {int(unknown.argmax()) + 1} has no type in {place}, though others "
+            f"have: write the type of each feature there, {GENE_EXPRESSION!r} for genes"
+        )
+        raise InputError(msg)
+    if not genes.any():
+        msg = (
+            f"{path}: no feature is of type {GENE_EXPRESSION!r} in {place}, which holds {found}: "
+            "give a matrix with gene expression, or write that type there for the genes"
+        )
+        raise InputError(msg)
+    for kind, n in pd.Series(types[~genes]).value_counts(sort=False).items():
+        notify(f"{n:,} features of type {kind!r} are left out")
+    return genes
+
+
+def numbers_of(genes: np.ndarray) -> np.ndarray:
+    """Number of each feature among the genes of a mask, int64; -1 for others."""
+    return np.where(genes, np.cumsum(genes) - 1, -1)
+
+
+def refuse_probes(path: str, columns: Collection[str], ids: Iterable[str] = ()) -> None:
+    """Refuse a matrix of probes, by its columns or by ids of the form GENE_ID|SYMBOL|NUMBER."""
+    ids = [*ids]
+    if not _PROBE_COLUMNS & {*columns} and not (ids and all(i.count("|") == 2 for i in ids)):
+        return
+    name = Path(path).name
+    sibling = name.replace("raw_probe_bc", "filtered_feature_bc")
+    msg = (
+        f"{path}: its rows are probes, of which a gene has several: give the matrix of the genes "
+        f"of the same run, {'filtered_feature_bc_matrix.h5' if sibling == name else sibling}"
+    )
+    raise InputError(msg)
+
+
+def genes_of_table(var: Table, notify: Callable[[str], None]) -> np.ndarray | None:
+    """Mask of the genes among the features of ``var``, which are no probes; None if all are."""
+    n, ids = min(100, var.n_rows), var.columns.get("gene_ids")
+    refuse_probes(var.path, var.columns, var.names(0, n))
+    refuse_probes(var.path, (), ids.text(0, n) if isinstance(ids, Column) else ())
+    column = var.columns.get("feature_types")
+    if column is None or not column.is_text:
+        return None
+    types = np.array([*texts(column)], object)
+    if isinstance(column, InMemoryColumn):
+        # Taken from var, which lacks some features of raw: genes, as without the column.
+        types[types == ""] = GENE_EXPRESSION
+    return genes_of_types(var.path, f"{var.name}['feature_types']", types, notify)
+
+
+def genes_alone(
+    var: Table, stack: ExitStack, notify: Callable[[str], None]
+) -> tuple[Table, np.ndarray | None]:
+    """Table of the genes, in a folder that ``stack`` removes, and the gene of each feature or -1.
+
+    The table as it is and None if all features are genes.
+    """
+    from scatlas.io.zarr_writer.elements import create_group
+
+    genes = genes_of_table(var, notify)
+    if genes is None:
+        return var, None
+    folder = Path(stack.enter_context(TemporaryDirectory(prefix="scatlas-")))
+    create_group(folder, {})
+    storable = var.storable(notify, unique_names=False)
+    storable.write_groups([folder / "var"], [np.flatnonzero(genes)])
+    table = replace(var.open(var.path, open_store(folder), "var"), name=var.name)
+    return table, numbers_of(genes)
