@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas._util.numbers import as_numbers
 from scatlas.errors import InputError
 
 if TYPE_CHECKING:
@@ -153,10 +152,3 @@ def in_order(values: Any, names: pd.Index, option: str) -> Any:
         )
         raise InputError(msg)
     return values.reindex(names).to_numpy()
-
-
-def get_values(given: Any, table: pd.DataFrame, option: str, axis: str = "obs") -> NDArray[Any]:
-    """A number for each row of `table`: the column that `given` names, or `given` itself."""
-    if isinstance(given, str):
-        return get_numbers(table, given, option, axis)
-    return as_numbers(in_order(given, table.index, option), option)

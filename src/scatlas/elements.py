@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from scatlas import blocks
-from scatlas._util.numbers import whole_number
+from scatlas import blocks, columns
+from scatlas._util.numbers import as_numbers, whole_number
 from scatlas.arrays.kinds import is_dask, kind_of
 from scatlas.columns import get_numbers, in_order
 from scatlas.errors import InputError
@@ -146,6 +146,25 @@ def genes_of(adata: AnnData, *, use_raw: bool) -> tuple[pd.DataFrame, str]:
     for name in var.columns:
         table[name] = in_order(var[name], table.index, "adata.var")
     return table, "adata.raw.var"
+
+
+def get_values(
+    adata: AnnData, given: Any, option: str, axis: Literal["obs", "var"] = "obs"
+) -> np.ndarray:
+    """A number for each cell or gene: the column that `given` names, or `given` by its names."""
+    if isinstance(given, str):
+        return get_numbers(get_table(adata, axis), given, option, axis)
+    return as_numbers(in_order(given, getattr(adata, f"{axis}_names"), option), option)
+
+
+def get_mask(
+    adata: AnnData | None, mask: Any, n: int, option: str, axis: Literal["obs", "var"]
+) -> np.ndarray:
+    """A mask with `n` entries, as :func:`get_values`; of an array without an AnnData, itself."""
+    if adata is not None and not isinstance(mask, str):
+        mask = in_order(mask, getattr(adata, f"{axis}_names"), option)
+    table = get_table(adata, axis) if adata is not None and isinstance(mask, str) else None
+    return columns.get_mask(mask, table, n, option, axis)
 
 
 def set_matrix(

@@ -288,6 +288,5 @@ def _batches(
 def _scales(adata: AnnData, size_factors: ArrayLike | str) -> NDArray[np.float64]:
     from scatlas.matrix.select_normalize import scales_from_size_factors
 
-    obs = elements.get_table(adata, "obs")
-    factors = columns.get_values(size_factors, obs, "size_factors")
+    factors = elements.get_values(adata, size_factors, "size_factors")
     return scales_from_size_factors(factors, adata.n_obs)

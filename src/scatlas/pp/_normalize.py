@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas import blocks, columns, elements
+from scatlas import blocks, elements
 from scatlas.arrays.kinds import kind_of
 from scatlas.errors import InputError
 from scatlas.kernels.counts import lazy_normalized
@@ -140,8 +140,7 @@ def normalize_total(
 
 
 def _known_totals(adata: AnnData, counts_per_cell: ArrayLike | str) -> np.ndarray:
-    obs = elements.get_table(adata, "obs")
-    totals = columns.get_values(counts_per_cell, obs, "counts_per_cell")
+    totals = elements.get_values(adata, counts_per_cell, "counts_per_cell")
     if totals.shape != (adata.n_obs,):
         msg = f"counts_per_cell has shape {totals.shape}, but there are {adata.n_obs} cells"
         raise InputError(msg)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas import blocks, columns, elements
+from scatlas import blocks, elements
 from scatlas.errors import InputError
 from scatlas.matrix.array_components import array_components
 from scatlas.matrix.components import DEFAULT_N_COMPS, check_n_comps
@@ -204,6 +204,5 @@ def _mask_var(
         mask = "highly_variable" if adata is not None and "highly_variable" in adata.var else None
     if mask is None:
         return None, None
-    table = None if adata is None else elements.get_table(adata, "var")
-    genes = columns.get_mask(mask, table, n_genes, "mask_var", "var")
+    genes = elements.get_mask(adata, mask, n_genes, "mask_var", "var")
     return (mask if isinstance(mask, str) else genes), genes

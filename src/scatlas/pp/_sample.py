@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from scatlas import blocks, columns, elements
+from scatlas import blocks, elements
 from scatlas._util.numbers import as_numbers, whole_number
 from scatlas.arrays.kinds import is_dask
 from scatlas.errors import InputError
@@ -110,8 +110,8 @@ def _weights(
     """Probabilities that sum to 1, float64 [length]; None when all are the same."""
     if p is None:
         return None
-    if hasattr(data, side):
-        weights = columns.get_values(p, elements.get_table(data, side), "p", side)
+    if hasattr(data, f"{side}_names"):  # an array has a method var
+        weights = elements.get_values(data, p, "p", side)
     elif isinstance(p, str):
         msg = f"p={p!r} names a column, which an array has not: pass an AnnData"
         raise InputError(msg)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from scatlas import blocks, columns, elements
+from scatlas import blocks, elements
 from scatlas.arrays.kinds import kind_of
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
@@ -122,8 +122,8 @@ def _scale_array(
 def _mask(mask: ArrayLike | str | None, data: Any) -> NDArray[np.bool_] | None:
     if mask is None:
         return None
-    table = elements.get_table(data, "obs") if hasattr(data, "obs") else None
-    mask = columns.get_mask(mask, table, data.shape[0], "mask_obs", "obs")
+    adata = data if hasattr(data, "obs") else None
+    mask = elements.get_mask(adata, mask, data.shape[0], "mask_obs", "obs")
     if not mask.any():
         raise InputError("mask_obs selects no cell")
     return mask

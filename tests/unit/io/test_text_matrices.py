@@ -82,11 +82,6 @@ LAYOUTS = {
         "GSM1_features.tsv.gz": TWO,
         "GSM1_barcodes.tsv.gz": ONE_CELL,
     },
-    "Cell Ranger's names, cells x genes": {
-        "matrix.mtx": X,
-        "genes.tsv": TWO,
-        "barcodes.tsv": ONE_CELL,
-    },
     "any names": {"counts.mtx": X.tocsc(), "gene_names.txt": ONE_GENE, "cells.csv": ONE_CELL},
 }
 WITHOUT_SYMBOLS = ("alevin", "Expression Atlas", "any names")

@@ -99,11 +99,13 @@ def _tables(files: TextMatrix, store: Path, header: _Header) -> tuple[CellRanger
     check_not_empty(files.path, (rows, columns) if files.rows == "cells" else (columns, rows))
     tables = write_text_tables(files, store)
     n_genes, n_cells = tables.n_features, frame_length(files.path, tables.root, "obs")
-    if sorted((rows, columns)) != sorted((n_genes, n_cells)):
+    shapes = {"genes": (n_genes, n_cells), "cells": (n_cells, n_genes)}
+    if (rows, columns) not in ([shapes[files.rows]] if files.rows else shapes.values()):
+        order = "cells x genes" if files.rows == "cells" else "genes x cells"
         msg = (
             f"{files.matrix}: it has {rows:,} x {columns:,} entries, but {files.genes.name} lists "
-            f"{n_genes:,} genes and {files.cells.name} {n_cells:,} cells: give the lists that were "
-            "written with the matrix, without a header line"
+            f"{n_genes:,} genes and {files.cells.name} {n_cells:,} cells: give a matrix of "
+            f"{order}, and the lists that were written with it, without a header line"
         )
         raise InputError(msg)
     if rows == columns and files.rows is None:
