@@ -5,11 +5,11 @@
 
 The plate has the layout of the release of Tahoe-100M: row groups of 1,000 cells, about 1,450 tokens
 in a cell, in no order, behind the marker, snappy and dictionaries. Genes are drawn by one skewed
-profile and counts are geometric, so that a value takes about 2.6 bytes. "pyarrow" decodes the columns
-genes and expressions and nothing else, in threads. "rows" is the published way: a Python loop over
-the cells, to a CSR matrix in memory, of the first 2,000 cells. "load" writes counts.zarr with its
-tables and sums. All read from the page cache; each is the best of the rounds, in seconds and million
-values per second.
+profile and counts are geometric, so that a value takes about 2.6 bytes. "pyarrow" decodes the
+columns genes and expressions and nothing else, in threads. "rows" is the published way: a Python
+loop over the cells, to a CSR matrix in memory, of the first 2,000 cells. "load" writes counts.zarr
+with its tables and sums. All read from the page cache; each is the best of the rounds, in seconds
+and million values per second.
 """
 
 from __future__ import annotations
