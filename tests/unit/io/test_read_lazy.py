@@ -461,7 +461,8 @@ def test_url_without_its_package():
     fsspec.register_implementation(
         "absent", "no_such_package.FileSystem", errtxt="Install no_such_package"
     )
-    with pytest.raises(InputError, match=r"is missing \(Install no_such_package\): install it"):
+    message = r"needs a package that does not load \(Install no_such_package\): install it"
+    with pytest.raises(MissingPackageError, match=message):
         sa.read_lazy("absent://bucket/a.h5ad")
     with pytest.raises(InputError, match="no package reads 'nosuch' addresses"):
         sa.read_lazy("nosuch://bucket/a.h5ad")
