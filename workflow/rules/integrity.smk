@@ -147,7 +147,7 @@ def lock_folders():
         raise SystemExit(f"error: {error}") from None
     for lock in locks:
         atexit.register(release, lock)
-    if all(locks) and all(str(HERE) in str(rule.snakefile) for rule in workflow.rules):
+    if all(locks) and len(OWN_RULES) == len(list(workflow.rules)):
         # Snakemake's own lock would stay after a killed run.
         workflow.persistence.lock = workflow.persistence.noop
     # Another run in this folder removes the folder of Snakemake's locks at its end.
