@@ -15,7 +15,7 @@ import pytest
 import scipy.sparse as sp
 
 from scatlas.datasets import simulate_plate, write_release
-from scatlas.errors import InputError
+from scatlas.errors import DiskError, InputError, TooLargeError
 from scatlas.io import list_samples, load_plate, split_samples
 from scatlas.io.files.cell_files import CellFiles
 from scatlas.io.matrices.parquet_source import Sample, is_ordered
@@ -188,6 +188,19 @@ def test_a_damaged_page_is_named(release: Path, tmp_path: Path):
         load(release, tmp_path / "a.zarr")
     assert not (tmp_path / "a.zarr").exists()
     load(release, tmp_path / "b.zarr", "plate3")  # which is not in this file
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError("full")])
+def test_what_the_system_refuses_is_no_damage(
+    release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+):
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", fail)
+    with pytest.raises((DiskError, TooLargeError)) as refused:
+        load(release, tmp_path / "a.zarr")
+    assert "download" not in str(refused.value)
 
 
 def test_missing_repeated_and_foreign_files_are_listed(release: Path):

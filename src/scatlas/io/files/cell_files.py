@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -206,8 +207,9 @@ def reading_parquet(path: Path, element: str) -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, PermissionError | MemoryError):
+    except (pa.ArrowException, OSError, MemoryError) as error:
+        # The system's own errors have a number; Arrow's about bytes have none.
+        if isinstance(error, MemoryError) or getattr(error, "errno", None):
             with reading(str(path), element):
                 raise
         reason = " ".join(str(error).split())[:200]
@@ -257,8 +259,8 @@ def _check_complete(path: str, files: list[Path]) -> None:
         )
         raise InputError(msg)
     width = len(n_files)
-    there = [int(match[2]) for match in parts.values() if match]
-    if repeated := sorted({number for number in there if there.count(number) > 1}):
+    there = Counter(int(match[2]) for match in parts.values() if match)
+    if repeated := [number for number, n in there.items() if n > 1]:
         names = [f.name for f, m in parts.items() if m and int(m[2]) in repeated]
         msg = f"{path}: {_list(names)} are the same part: remove one of them"
         raise InputError(msg)

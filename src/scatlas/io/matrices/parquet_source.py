@@ -261,6 +261,6 @@ def list_plates(files: CellFiles, by: str) -> dict[str, int]:
                 "cell its plate"
             )
             raise InputError(msg)
-        for name in column.to_pylist():
-            n_cells[name] = n_cells.get(name, 0) + 1
+        for entry in column.value_counts().to_pylist():  # in the order of first cells
+            n_cells[entry["values"]] = n_cells.get(entry["values"], 0) + entry["counts"]
     return n_cells

@@ -232,9 +232,9 @@ def ragged_to_csr(
     for kind in tried:
         data, first, n_repeated = np.empty(n_entries, kind), 0, 0
         limit = 0 if kind == floats else int(np.iinfo(kind.type).max)
+        slots, taken = np.zeros(n_genes, kind), np.zeros(n_genes // 64 + 1, np.uint64)
         number, wrong = 0, 0
         for number, (tokens, values, offsets) in enumerate(parts):  # noqa: B007
-            slots, taken = np.zeros(n_genes, kind), np.zeros(n_genes // 64 + 1, np.uint64)
             wrong, row, at, repeated = _convert(
                 *(tokens, values, offsets, gene_of_token, n_genes, token, value, limit),
                 *(slots, taken, data, indices, indptr, first),
