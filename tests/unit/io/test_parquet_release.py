@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from itertools import chain
 from pathlib import Path
 
 import anndata as ad
@@ -155,6 +156,14 @@ FAULTS = {
         r"train-00000-of-00003.parquet: row group 1: expressions holds -2, a negative value",
     ),
     "fractional value": (lambda g, c: c[65].__setitem__(2, 0.5), "holds 0.5, a fractional value"),
+    "negative part": (
+        lambda g, c: (g[65].append(g[65][1]), c[65].append(-1.0)),
+        "row group 1: expressions holds -1, a negative value",
+    ),
+    "half of a count, twice": (
+        lambda g, c: (g[65].extend(2 * [g[65][1]]), c[65].extend([0.5, 0.5])),
+        "row group 1: expressions holds 0.5, a fractional value",
+    ),
     "unlike lengths": (
         lambda g, c: c[65].pop(),
         "row group 1: a cell has lists of unlike lengths in genes and expressions",
@@ -197,10 +206,25 @@ def test_what_the_system_refuses_is_no_damage(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", fail)
-    with pytest.raises((DiskError, TooLargeError)) as refused:
+    for read in ("iter_batches", "read_row_group"):
+        monkeypatch.setattr(pq.ParquetFile, read, fail)
+        with pytest.raises((DiskError, TooLargeError)) as refused:
+            load(release, tmp_path / "a.zarr")
+        assert "download" not in str(refused.value)
+
+
+@pytest.mark.parametrize("repeat", [0, 2])
+def test_a_row_group_must_have_the_cells_of_its_footer(
+    release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repeat: int
+):
+    read = pq.ParquetFile.iter_batches
+
+    def other(file: pq.ParquetFile, *args: object, **options: object) -> object:
+        return chain.from_iterable([batch] * repeat for batch in read(file, *args, **options))
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", other)
+    with pytest.raises(InputError, match=r"row group 0 has not the 60 cells and \d\S+ entries of"):
         load(release, tmp_path / "a.zarr")
-    assert "download" not in str(refused.value)
 
 
 def test_missing_repeated_and_foreign_files_are_listed(release: Path):

@@ -178,6 +178,29 @@ class CellFiles:
         InputError
             They cannot be decoded; the message names file, row group and columns.
         """
+        with self._opened(group, columns) as file:
+            table = file.read_row_group(group.number, columns=columns, use_threads=False)
+        self._check_length(group, table.num_rows)
+        return table
+
+    def read_lists(self, group: RowGroup, n_values: int) -> Iterator[pa.RecordBatch]:
+        """Lists of the cells of a row group, as many cells at a time as have ``n_values``."""
+        columns = [self.genes, self.counts]
+        n_rows = max(1, n_values * group.n_rows // max(1, group.n_values))
+        n_read, n_left = 0, group.n_values
+        with self._opened(group, columns) as file:
+            for batch in file.iter_batches(
+                n_rows, row_groups=[group.number], columns=columns, use_threads=False
+            ):
+                n_read += batch.num_rows
+                n_left -= len(batch[self.genes].flatten())
+                if n_left < 0 or n_read > group.n_rows:  # more than there is room for
+                    break
+                yield batch
+        self._check_length(group, n_read if n_left >= 0 else -1)
+
+    @contextmanager
+    def _opened(self, group: RowGroup, columns: list[str]) -> Iterator[pq.ParquetFile]:
         import pyarrow.parquet as pq
 
         path = self.files[group.file]
@@ -186,7 +209,15 @@ class CellFiles:
                 name for name in columns if name in self.columns and is_text(self.columns[name])
             ]
             with pq.ParquetFile(path, metadata=read_footer(path), read_dictionary=texts) as file:
-                return file.read_row_group(group.number, columns=columns, use_threads=False)
+                yield file
+
+    def _check_length(self, group: RowGroup, n_rows: int) -> None:
+        if n_rows != group.n_rows:
+            msg = (
+                f"{self.files[group.file]}: row group {group.number} has not the "
+                f"{group.n_rows:,} cells and {group.n_values:,} entries of its footer: {DOWNLOAD}"
+            )
+            raise InputError(msg)
 
 
 def _named(columns: list[str]) -> str:

@@ -20,15 +20,17 @@ from scatlas.io.tables.column_writer import write_frame
 from scatlas.io.tables.parquet_tables import read_genes, write_obs
 from scatlas.io.tables.table import Table
 from scatlas.io.zarr_writer.elements import create_group
-from scatlas.kernels.counts.ragged_cpu import Lists, Marker, ragged_to_csr
+from scatlas.kernels.counts.ragged_cpu import Lists, Marker, RaggedToCsr
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import scipy.sparse as sp
 
 # First entry of each cell of the release of Tahoe-100M, which is no gene.
 MARKER = Marker(1, -2.0)
+# Tokens and values take 12 bytes.
+_VALUES_AT_ONCE = 2**17
 
 
 class _Matrix(NamedTuple):
@@ -156,55 +158,58 @@ class ParquetSource:
 
     def _read(self, part: list[int]) -> sp.csr_matrix:
         """Row groups as one block."""
-        lists = [self._lists(*self._rows[i]) for i in part]
-        block = ragged_to_csr(
-            *(lists, self._gene_of_token, self.shape[1]), marker=MARKER, dtype=self._width
+        rows = [self._rows[i] for i in part]
+        sizes = (sum(_n_taken(*own) for own in rows), sum(group.n_values for group, _ in rows))
+        n_genes = self.shape[1]
+        block = RaggedToCsr(
+            *(*sizes, self._gene_of_token, n_genes), marker=MARKER, dtype=self._width
         )
-        if block.problem:
-            number, wrong = block.problem
-            where = f"{self._where(self._rows[part[number]][0])}: row {wrong.row}"
-            if wrong.kind == "unknown":
-                msg = (
-                    f"{where} holds token {wrong.token}, which gene_metadata.parquet lacks: "
-                    "download the files of one release"
-                )
-                raise InputError(msg)
-            msg = (
-                f"{where} holds token {wrong.token} several times, with values too large to be "
-                "added: give raw counts"
-            )
-            raise InputError(msg)
+        for group, taken in rows:
+            first = block.n_cells
+            for lists in self._lists(group, taken):
+                if unknown := block.append(lists):
+                    row, token = block.n_cells - first + unknown[0], unknown[1]
+                    row = row if taken is None else np.flatnonzero(taken)[row]
+                    msg = (
+                        f"{self._where(group)}: row {row} holds token {token}, which "
+                        "gene_metadata.parquet lacks: download the files of one release"
+                    )
+                    raise InputError(msg)
+        data, indices, indptr, n_repeated = block.block()
         with self._lock:
-            self._width = max(self._width, block.data.dtype)
-            self.n_repeated += block.n_repeated
-        return csr(block.data, block.indices, block.indptr, self.shape[1])
+            self._width = max(self._width, data.dtype)
+            self.n_repeated += n_repeated
+        return csr(data, indices, indptr, n_genes)
 
     def _where(self, group: RowGroup) -> str:
         return f"{self._files.files[group.file]}: row group {group.number}"
 
-    def _lists(self, group: RowGroup, taken: np.ndarray | None) -> Lists:
-        """Lists of the cells of a row group."""
+    def _lists(self, group: RowGroup, taken: np.ndarray | None) -> Iterator[Lists]:
+        """Lists of the cells of a row group, as many at a time as a core's cache holds."""
         names = [self._files.genes, self._files.counts]
-        table = self._files.read(group, names)
-        table = table if taken is None else table.filter(taken)
-        columns = [table[name].combine_chunks() for name in names]
-        flat = [column.flatten() for column in columns]
-        offsets = [np.asarray(column.offsets, np.int64) for column in columns]
-        offsets = [own - own[0] for own in offsets]
-        if any(column.null_count for column in (*columns, *flat)):
-            msg = f"{self._where(group)}: a list or an entry of it is missing: {DOWNLOAD}"
-            raise InputError(msg)
-        if not np.array_equal(offsets[0], offsets[1]):
-            msg = (
-                f"{self._where(group)}: a cell has lists of unlike lengths in "
-                f"{' and '.join(names)}: {DOWNLOAD}"
+        first = 0
+        for batch in self._files.read_lists(group, _VALUES_AT_ONCE):
+            span = slice(first, first + batch.num_rows)
+            first = span.stop
+            own = batch if taken is None else batch.filter(taken[span])
+            columns = [own[name] for name in names]
+            flat = [column.flatten() for column in columns]
+            if any(column.null_count for column in (*columns, *flat)):
+                msg = f"{self._where(group)}: a list or an entry of it is missing: {DOWNLOAD}"
+                raise InputError(msg)
+            offsets = [np.asarray(column.offsets, np.int64) for column in columns]
+            offsets = [each - each[0] for each in offsets]
+            if not np.array_equal(offsets[0], offsets[1]):
+                msg = (
+                    f"{self._where(group)}: a cell has lists of unlike lengths in "
+                    f"{' and '.join(names)}: {DOWNLOAD}"
+                )
+                raise InputError(msg)
+            tokens, values = (part.to_numpy() for part in flat)
+            kind = values.dtype if values.dtype == np.float32 else np.dtype(np.float64)
+            yield Lists(
+                tokens.astype(np.int64, copy=False), values.astype(kind, copy=False), offsets[0]
             )
-            raise InputError(msg)
-        tokens, values = (part.to_numpy() for part in flat)
-        kind = values.dtype if values.dtype == np.float32 else np.dtype(np.float64)
-        return Lists(
-            tokens.astype(np.int64, copy=False), values.astype(kind, copy=False), offsets[0]
-        )
 
 
 def _n_taken(group: RowGroup, taken: np.ndarray | None) -> int:
