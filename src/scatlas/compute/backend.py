@@ -68,15 +68,15 @@ def use_backend(
     on: Mapping[str, Any] | None = None,
     query_gpus: Callable[[], Machine] = gpu_devices.query_gpus,
 ) -> Iterator[Literal["cpu", "gpu"]]:
-    """Context in which work runs on the CPU, or on a GPU of which this job holds a share. It waits
-    while other jobs of scatlas hold all GPUs and logs which. Enter it before anything that starts
-    CUDA, such as the first CuPy array. ``share`` of the GPU and of its memory is for this process;
-    other jobs may have the rest.
+    """Context in which work runs on the CPU, or on a GPU of which this job holds a share.
 
-    ``on`` are the options of :func:`scatlas.cluster`, which computes Dask arrays in this context.
-    Its ``"local-gpu"`` workers have a whole GPU each, and are not started on the CPU.
-    ``memory_mode`` and ``memory_limit`` are ``mode`` and ``maximum`` of :func:`scatlas.memory`, for
-    this process alone.
+    It waits while other jobs of scatlas hold all GPUs and logs which. Enter it before anything that
+    starts CUDA, such as the first CuPy array. ``backend`` is as in :func:`choose_backend`.
+    ``share`` of the GPU and of its memory is for this process; other jobs may have the rest. ``on``
+    are the options of :func:`scatlas.cluster`, which computes Dask arrays in this context. Its
+    ``"local-gpu"`` workers have a whole GPU each, and are not started on the CPU. ``memory_mode``
+    and ``memory_limit`` are ``mode`` and ``maximum`` of :func:`scatlas.memory`, for this process
+    alone.
     """
     global _current, _client
     options = dict(on or {"kind": "in-process"})

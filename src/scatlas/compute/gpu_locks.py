@@ -58,16 +58,15 @@ def lock_gpus(
     only: Collection[str] | None = None,
     query_gpus: Callable[[], Machine] = gpu_devices.query_gpus,
 ) -> Iterator[list[Device]]:
-    """Context in which this process holds ``n`` GPUs, the only ones that CUDA shows to it. It sets
-    ``CUDA_VISIBLE_DEVICES``: enter it before anything that starts CUDA. It waits while other jobs
-    of scatlas hold too many GPUs and logs which, but not for GPUs whose memory other programs use:
-    if too few others are left, that is a GpuError. GPUs that no other job uses come first, then
-    those with the most free memory. ``n=None`` takes all free GPUs, at least one, and ``only``
-    lists UUIDs. Shares of jobs on one GPU add up to at most 1; :func:`scatlas.memory` bounds their
-    memory.
+    """Context in which this process holds ``n`` GPUs, the only ones that CUDA shows to it.
 
-    Lock files are in ``/tmp/scatlas-<user id>``, or in ``SCATLAS_LOCKS_DIR``: containers that share
-    GPUs must share that folder.
+    It sets ``CUDA_VISIBLE_DEVICES``: enter it before anything that starts CUDA. It waits while
+    other jobs of scatlas hold too many GPUs and logs which, but not for GPUs whose memory other
+    programs use: if too few others are left, that is a GpuError. GPUs that no other job uses come
+    first, then those with the most free memory. ``n=None`` takes all free GPUs, at least one, and
+    ``only`` lists UUIDs. Shares of jobs on one GPU add up to at most 1; :func:`scatlas.memory`
+    bounds their memory. Lock files are in ``/tmp/scatlas-<user id>``, or in ``SCATLAS_LOCKS_DIR``:
+    containers that share GPUs must share that folder.
     """
     if not 0 < share <= 1:
         msg = f"the share of a GPU is {share}: give more than 0 and at most 1"

@@ -29,8 +29,8 @@ def reuse_memory(*, blocks: bool = True) -> None:
     every page of the next array, which costs as much as the work on it. All threads share one heap,
     because one heap per thread would keep more memory than they need. It changes the whole process:
     call it only in processes of scatlas, such as jobs, and before threads start. Without glibc it
-    only writes a line to the log. Work on tables has no blocks: columns differ in size and would
-    fragment the heap, so freed columns return to the system.
+    only writes a line to the log. Without `blocks`, for work on tables, freed arrays return to the
+    system: columns differ in size and would fragment the heap.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
