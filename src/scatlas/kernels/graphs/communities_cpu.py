@@ -46,11 +46,11 @@ def propose(
     number: int,
     seed: int,
 ) -> None:
-    """Write the best community of some nodes, as things were before the round. The gain of a
-    community is the weight of the node's edges to it, less ``penalty`` (resolution divided by the
-    sum of all degrees) times the product of their degrees (Newman, Girvan 2004; Traag, Waltman, van
-    Eck 2019). Of equal gains the node's community wins, then the lowest number.
+    """Write the best community of some nodes, as things were before the round.
 
+    The gain of a community is the weight of the node's edges to it, less ``penalty`` (resolution
+    divided by the sum of all degrees) times the product of their degrees (Newman, Girvan 2004;
+    Traag, Waltman, van Eck 2019). Of equal gains the node's community wins, then the lowest number.
     With `only_single`, only nodes that are alone move, to nodes of the same number in `within` and
     to communities whose nodes stay in this round: so every community remains connected. One of
     `share` nodes may move, chosen by a hash of node, round `number` and `seed`.

@@ -55,12 +55,13 @@ def run_round(
     negative_sample_rate: int,
     seed: int,
 ) -> None:
-    """Write the coordinates of some cells after one more round. A cell moves by
-    ``rate * (pull + push) / (1 + damping * rate * stiffness)``, in which the stiffness is the sum
-    of the factors of its attractive forces. All cells move at once. Without damping, cells of a
-    tight group jump to the other side of it in each round, further the more neighbours they have. A
-    damping of 1 makes the step implicit, with neighbours that stand still: cells come to rest, but
-    groups, whose cells hold each other, barely move.
+    """Write the coordinates of some cells after one more round.
+
+    A cell moves by ``rate * (pull + push) / (1 + damping * rate * stiffness)``, in which the
+    stiffness is the sum of the factors of its attractive forces. All cells move at once. Without
+    damping, cells of a tight group jump to the other side of it in each round, further the more
+    neighbours they have. A damping of 1 makes the step implicit, with neighbours that stand still:
+    cells come to rest, but groups, whose cells hold each other, barely move.
 
     ``others`` are the coordinates of the neighbours: `coordinates`, or cells that do not move. An
     edge of weight ``w`` is used in ``w`` of the rounds, and pulls `pulls` times: twice if it pulls

@@ -74,7 +74,7 @@ def max_genes_at_once(n_groups: int) -> int:  # noqa: ARG001
 def gather_nonzeros(
     x: Block, codes: Ints, *, new_column: Ints, n_groups: int
 ) -> list[BlockNonzeros]:
-    """Nonzero values, none NaN, of rows with a group and genes with a `new_column` from 0 on."""
+    """Nonzero values of rows with a group and genes with a `new_column` >= 0; `x` has no NaN."""
     if not is_sparse(x):
         x = np.asarray(x)
         if (new_column < 0).any():
