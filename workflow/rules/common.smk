@@ -70,7 +70,7 @@ try:
         CONFIG = load_new_plates(GIVEN, ATLAS)
         ATLAS.check(["leiden", *CONFIG.new_plates.obs])
     if CONFIG.plates.by:
-        SHEET = sample_plates(CONFIG.plates, is_main=workflow.is_main_process)
+        SHEET = sample_plates(CONFIG, is_main=workflow.is_main_process)
     else:
         SHEET = read_plates(CONFIG.plates.sheet, generated=DEMO_FOLDER)
     if ATLAS:

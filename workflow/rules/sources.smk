@@ -77,10 +77,12 @@ def source_option(wildcards, input):
     words = ["--source", source_path(wildcards, input)]
     if SPLITS:  # which has put the counts in X
         words += ["--origin", CONFIG.plates.path]
-    elif CONFIG.plates.by:
-        words += ["--by", CONFIG.plates.by, "--sample", plate.sample]
-    elif counts := plate.counts or CONFIG.source.counts:
+    else:
+        if CONFIG.plates.by:
+            words += ["--by", CONFIG.plates.by, "--sample", plate.sample]
+        counts, lists = plate.counts or CONFIG.source.counts, CONFIG.source.lists
         words += ["--counts", counts] if counts != "X" else []
+        words += ["--lists", lists] if lists else []
     if (plate.fractional or CONFIG.source.fractional) == "round":
         words += ["--fractional", "round"]
     return shlex.join(words)

@@ -14,7 +14,7 @@ from cupyx.scipy import sparse
 
 from scatlas.arrays import pinned_copies
 from scatlas.arrays.array_types import GpuArray
-from scatlas.errors import ScatlasError
+from scatlas.errors import InputError, ScatlasError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -64,12 +64,31 @@ def join(parts: Sequence[Any]) -> Any:
         return cp.concatenate(parts)
     starts = np.cumsum([0, *(int(part.indptr[-1]) for part in parts)])
     offsets = [part.indptr[1:] + start for part, start in zip(parts, starts[:-1], strict=True)]
+    indices = cp.concatenate([part.indices for part in parts])
+    index = index_dtype(int(starts[-1]))
     return csr(
         cp.concatenate([part.data for part in parts]),
-        cp.concatenate([part.indices for part in parts]),
-        cp.concatenate([cp.zeros(1, np.int64), *offsets]),
+        # uint16 genes are those of an exact matrix, which CuPyX cannot use in any case.
+        indices.astype(index, copy=False) if indices.itemsize > 2 else indices,
+        cp.concatenate([cp.zeros(1, np.int64), *offsets]).astype(index, copy=False),
         parts[0].shape[1],
     )
+
+
+def index_dtype(n_values: int) -> type:
+    """Type of genes and of offsets: CuPyX needs one for both."""
+    return np.int32 if n_values <= np.iinfo(np.int32).max else np.int64
+
+
+def check_device(x: Any) -> None:
+    """Refuse a block of another GPU than the current one, whose kernels could not read it."""
+    there, here = (x.data if sparse.issparse(x) else x).device.id, cp.cuda.Device().id
+    if there != here:
+        msg = (
+            f"the matrix is in the memory of GPU {there}, but GPU {here} is the current one: call "
+            f"the function within 'with cupy.cuda.Device({there}):'"
+        )
+        raise InputError(msg)
 
 
 def on_host(x: Any) -> Any:

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from scatlas.compute import gpu_devices
-from scatlas.compute.cluster import cluster, requested_gpus
+from scatlas.compute.cluster import check_guard, cluster, requested_gpus
 from scatlas.compute.device_memory import current_mode, first_line, memory, peak_bytes
 from scatlas.compute.gpu_locks import check_gpus, hold_until_exit, lock_gpus
 from scatlas.errors import ConfigError, GpuError
@@ -110,6 +110,7 @@ def use_backend(
     """
     global _current, _client
     options = dict(on or {"kind": "in-process"})
+    check_guard(options["kind"])
     on_workers = options["kind"] == "local-gpu"
     devices = options.pop("devices", None) if on_workers else 1
     share = Fraction(1) if on_workers else share

@@ -124,7 +124,7 @@ class GramAccumulator:
     the first row, whatever the blocks; each entry is summed over the rows of 128 panels, and these
     sums are added in order. No bit of the result depends on the bounds of blocks, and
     :meth:`GramStats.merge_in_place` of statistics of groups of 128 panels, computed elsewhere,
-    gives the same bits. (A GPU whose memory is too small for a panel adds halves of it.)
+    gives the same bits.
 
     Parameters
     ----------

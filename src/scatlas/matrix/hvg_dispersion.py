@@ -371,7 +371,7 @@ def _select_top(norm: NDArray[np.float64], n_top_genes: int) -> NDArray[np.bool_
         warnings.warn(
             "`n_top_genes` > number of normalized dispersions, "
             "returning all genes with normalized dispersions.",
-            stacklevel=2,
+            stacklevel=3,
         )
     cut = known[min(n_top_genes, known.size) - 1]
     # nan_to_num makes infinities finite, so a cut at infinity selects no gene, as in scanpy.

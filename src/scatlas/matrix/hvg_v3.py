@@ -99,7 +99,7 @@ def hvg_table(
     moments, are_counts = _count_moments(x, codes, check=check_values)
     if not are_counts:
         msg = f"`{flavor=!r}` expects raw count data, but non-integers were found."
-        warnings.warn(msg, stacklevel=3)
+        warnings.warn(msg, stacklevel=4)
     check_finite_moments(moments, names, f"counts for flavor={flavor!r}")
 
     total = pool_groups(moments)

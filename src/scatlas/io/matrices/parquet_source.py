@@ -13,7 +13,7 @@ import numpy as np
 from scatlas.blocks import csr
 from scatlas.compute.block_sizes import BYTES_PER_VALUE, block_bytes
 from scatlas.errors import InputError
-from scatlas.io.files.cell_files import DOWNLOAD, CellFiles, RowGroup
+from scatlas.io.files.cell_files import BY_TYPE, DOWNLOAD, CellFiles, ListColumns, RowGroup
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.files.stamps import file_stamp
 from scatlas.io.tables.column_writer import write_frame
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     import scipy.sparse as sp
 
-# First entry of each cell of the release of Tahoe-100M, which is no gene.
-MARKER = Marker(1, -2.0)
 # Tokens and values take 12 bytes.
 _VALUES_AT_ONCE = 2**17
 
@@ -56,8 +54,10 @@ class ParquetSource:
 
     kind = "parquet"
 
-    def __init__(self, files: CellFiles, sample: Sample | None = None) -> None:
-        self._files, self._sample = files, sample
+    def __init__(
+        self, files: CellFiles, sample: Sample | None = None, lists: ListColumns = BY_TYPE
+    ) -> None:
+        self._files, self._sample, self._columns = files, sample, files.lists(lists)
         self._stack = ExitStack()
         self.path = files.path
         if sample is not None and sample.by not in files.columns:
@@ -78,7 +78,7 @@ class ParquetSource:
         write_frame(self._folder / "var", var)
         n_cells = sum(_n_taken(*part) for part in self._rows)
         self.shape = n_cells, len(var)
-        self.matrix = _Matrix(files.counts, np.dtype(np.float32))
+        self.matrix = _Matrix(str(self._columns.counts), np.dtype(np.float32))
         self._notices: list[str] = []
         # The width that blocks so far needed; which they are does not show in the result.
         self._lock, self._width, self.n_repeated = Lock(), np.dtype(np.uint8), 0
@@ -105,11 +105,9 @@ class ParquetSource:
         """``obs`` or ``var`` of the counts, on disk."""
         if name == "obs" and not (self._folder / "obs").exists():
             self._notices += write_obs(
-                self._files,
-                self._rows,
-                self._folder / "obs",
-                self._folder / "columns",
+                *(self._files, self._rows, self._folder / "obs", self._folder / "columns"),
                 self._sample,
+                {*self._columns[:2]},
             )
         return Table.open(self.path, open_store(self._folder), name)
 
@@ -161,8 +159,9 @@ class ParquetSource:
         rows = [self._rows[i] for i in part]
         sizes = (sum(_n_taken(*own) for own in rows), sum(group.n_values for group, _ in rows))
         n_genes = self.shape[1]
+        marker = Marker(int(entry[0]), entry[1]) if (entry := self._columns.marker) else None
         block = RaggedToCsr(
-            *(*sizes, self._gene_of_token, n_genes), marker=MARKER, dtype=self._width
+            *(*sizes, self._gene_of_token, n_genes), marker=marker, dtype=self._width
         )
         for group, taken in rows:
             first = block.n_cells
@@ -186,9 +185,9 @@ class ParquetSource:
 
     def _lists(self, group: RowGroup, taken: np.ndarray | None) -> Iterator[Lists]:
         """Lists of the cells of a row group, as many at a time as a core's cache holds."""
-        names = [self._files.genes, self._files.counts]
+        names = [str(name) for name in self._columns[:2]]
         first = 0
-        for batch in self._files.read_lists(group, _VALUES_AT_ONCE):
+        for batch in self._files.read_lists(group, names, _VALUES_AT_ONCE):
             span = slice(first, first + batch.num_rows)
             first = span.stop
             own = batch if taken is None else batch.filter(taken[span])

@@ -57,7 +57,10 @@ def read_genes(files: CellFiles) -> tuple[pd.DataFrame, np.ndarray]:
     path = files.metadata / GENES_FILE
     table = _read(path)
     if missing := [n for n in ("gene_symbol", "ensembl_id", "token_id") if n not in table]:
-        msg = f"{path}: it has no column {missing[0]!r}: download this file again"
+        msg = (
+            f"{path}: it has no column {missing[0]!r}, but {', '.join(table)}: add it (token_id is "
+            "the number that stands for a gene in the lists)"
+        )
         raise InputError(msg)
     tokens = table["token_id"].to_numpy(np.int64)
     if tokens.size == 0 or tokens.min() < 0 or np.unique(tokens).size < tokens.size:
@@ -128,7 +131,12 @@ class _ColumnOnDisk:
 
 
 def write_obs(
-    files: CellFiles, rows: list[Rows], folder: Path, scratch: Path, by: tuple[str, str] | None
+    files: CellFiles,
+    rows: list[Rows],
+    folder: Path,
+    scratch: Path,
+    by: tuple[str, str] | None,
+    lists: set[str | None],
 ) -> list[str]:
     """Write obs of some cells, from all columns that are no lists and the tables beside them.
 
@@ -144,6 +152,8 @@ def write_obs(
         Folder for files of 4 to 8 bytes per cell and column.
     by
         Column and value that all these cells share, to find their rows in the table of cells.
+    lists
+        Columns of the lists of tokens and counts.
 
     Returns
     -------
@@ -163,7 +173,7 @@ def write_obs(
         raise InputError(msg)
     n_cells = sum(_n_taken(group, taken) for group, taken in rows)
     scratch.mkdir(parents=True, exist_ok=True)
-    kinds = {name: kind for name, kind in files.columns.items() if name != key}
+    kinds = {name: kind for name, kind in files.columns.items() if name not in {key, *lists}}
     columns, notices = _new_columns(kinds, "obs", n_cells, scratch / "own")
     hashes = np.memmap(scratch / "hashes", np.uint64, "w+", shape=(max(1, n_cells),))[:n_cells]
     text = Target("text", np.dtype(object))

@@ -129,8 +129,9 @@ def select_genes(x: Block, index: Any, n_genes: int | None = None) -> Block:
 
 def spread_genes(x: Block, columns: Any, n_genes: int) -> Block:
     """As :func:`scatlas.kernels.counts.select_cpu.spread_genes`, for a block on the GPU."""
-    wide = cp.asarray(columns, dtype=np.promote_types(x.indices.dtype, np.int32))
-    return csr(x.data, wide[x.indices], x.indptr, n_genes)
+    dtype = index_dtype(x.data.size, n_genes)
+    wide = cp.asarray(columns, dtype=dtype)
+    return csr(x.data, wide[x.indices], x.indptr.astype(dtype, copy=False), n_genes)
 
 
 def select_rows(x: Block, rows: Any) -> Block:
