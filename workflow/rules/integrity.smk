@@ -51,11 +51,20 @@ def compare_outputs():
 
 # Digest of everything that decides the bytes of the results, except for the plates' files. Run
 # records hold it.
-CODE = [str(rule.params.code) for rule in OWN_RULES if "code" in rule.params.keys()]
+CODE = sorted(
+    {str(rule.params.code) for rule in OWN_RULES if "code" in rule.params.keys()}
+)
 PLAN = text_digest(
     repr([CONFIG.model_dump(exclude={"backend", "compute"}), SHEET, CODE]).encode()
 )
 os.environ.update(SCATLAS_PLAN=PLAN)
+RULE_TEXTS = [
+    path.read_text("utf-8") for path in sorted(HERE.glob("workflow/rules/*.smk"))
+]
+try:
+    RUN_PLAN.bind(f"the code of scatlas in {HERE}", repr([CODE, RULE_TEXTS]))
+except ScatlasError as error:
+    raise WorkflowError(str(error)) from error
 OUTPUTS = outputs_by_manifest()
 FINDINGS = compare_outputs()
 
