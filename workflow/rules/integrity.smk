@@ -10,6 +10,8 @@ from snakemake.logging import logger
 from scatlas.io.files.checksums import text_digest
 from scatlas.workflow.integrity import Findings, check_outputs, run_record
 from scatlas.workflow.run_lock import lock_results, release, share_results
+from scatlas.workflow.slurm_executor import watch
+from scatlas.workflow.slurm_queue import refuse_live_jobs
 
 OWN_RULES = [rule for rule in workflow.rules if str(HERE) in str(rule.snakefile)]
 
@@ -145,17 +147,19 @@ def lock_folders():
         plate.is_simulated and not Path(plate_path(plate)).exists() for plate in SHEET
     ):
         folders.append(DEMO_FOLDER)
+    # Of jobs of Slurm the queue tells.
+    jobs_stay = not workflow.local_exec and workflow.executor_plugin.name != "slurm"
     try:
         atlas_lock = ATLAS and share_results(ATLAS.path.parent)
-        locks = [
-            lock_results(Path(with_prefix(folder)), on_cluster=not workflow.local_exec)
-            for folder in folders
-        ]
+        locks = []
+        for folder in map(Path, map(with_prefix, folders)):
+            locks.append(lock_results(folder, on_cluster=jobs_stay))
+            atexit.register(release, locks[-1])
+        refuse_live_jobs(Path(with_prefix(OUT)))
     except ScatlasError as error:
         # Snakemake would print a traceback for any other exception here.
         raise SystemExit(f"error: {error}") from None
-    for lock in locks:
-        atexit.register(release, lock)
+    watch(workflow.executor_plugin, Path(with_prefix(OUT)))
     if all(locks) and len(OWN_RULES) == len(list(workflow.rules)):
         # Snakemake's own lock would stay after a killed run.
         workflow.persistence.lock = workflow.persistence.noop

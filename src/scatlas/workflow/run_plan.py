@@ -1,6 +1,6 @@
 """What all jobs of a run have in common: its config, its plates and its code.
 
-Each job of a cluster is a Snakemake of its own, which reads the files again, perhaps hours later.
+Each job of a cluster starts a separate Snakemake, which reads the files again, perhaps hours later.
 It takes the config of its run from the environment, and refuses other plates or other code.
 """
 

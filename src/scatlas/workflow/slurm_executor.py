@@ -1,0 +1,188 @@
+"""Watch over the jobs of Snakemake's executor for Slurm, which does not see all ends of a job.
+
+The executor waits for ever for a job whose state it does not know, or that Slurm has forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from snakemake.io import is_flagged
+
+from scatlas.errors import InputError
+from scatlas.io.files.atomic import atomic_path
+from scatlas.workflow.slurm_queue import RUN_FILE, QueuedJob, jobs_of_run, left_jobs
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Sequence
+
+    from snakemake.executors.local import Executor
+else:
+    Executor = object  # that of the plugin is a base beside it
+
+# Seconds until a job that does not begin, or a queue that does not answer, is named.
+PATIENCE = 600
+
+
+def watch(plugin: Any, folder: Path) -> None:
+    """Let the executor of a plugin for Slurm be watched, for a folder of results."""
+    if plugin.name != "slurm":
+        return
+    if not issubclass(plugin.executor, WatchedJobs):
+        plugin.executor = type("Executor", (WatchedJobs, plugin.executor), {"folders": []})
+    plugin.executor.folders.append(folder.absolute())
+
+
+class WatchedJobs(Executor):  # type: ignore[misc] # Snakemake has no types
+    """The executor for Slurm, with a second look at the jobs that it believes to go on.
+
+    A job that two looks at the queue do not list as waiting or running has ended: its outputs
+    decide whether it is done, or repeated.
+    """
+
+    folders: list[Path]
+
+    def __init__(self, workflow: Any, logger: Any) -> None:
+        self._reported: set[str] = set()
+        self._stamps: dict[Any, list[Any]] = {}
+        self._missed: dict[str, float] = {}
+        self._held_up: dict[tuple[str, str], float] = {}
+        self._named: set[Any] = set()
+        super().__init__(workflow, logger)
+
+    def run_jobs(self, jobs: Sequence[Any]) -> None:
+        """Submit jobs; before the first ones, keep the run's name for the next run."""
+        if not self._stamps:
+            for folder in self.folders:
+                (folder / RUN_FILE).parent.mkdir(parents=True, exist_ok=True)
+                with atomic_path(folder / RUN_FILE) as partial:
+                    partial.write_text(self.run_uuid, encoding="utf-8")
+        self._stamps |= {job: _stamps(job) for job in jobs}
+        super().run_jobs(jobs)
+
+    def report_job_success(self, job_info: Any) -> None:
+        """Note that a job is done."""
+        self._reported.add(job_info.external_jobid)
+        super().report_job_success(job_info)
+
+    def report_job_error(self, job_info: Any, msg: str | None = None, **more: Any) -> None:
+        """Note that a job has failed, which Snakemake repeats."""
+        self._reported.add(job_info.external_jobid)
+        super().report_job_error(job_info, msg=msg, **more)
+
+    async def check_active_jobs(self, active_jobs: list[Any]) -> AsyncIterator[Any]:
+        """Report the jobs that have ended, and yield the others."""
+        async for _ in super().check_active_jobs(active_jobs):
+            pass
+        # Where its question fails, the executor forgets all jobs.
+        left = [job for job in active_jobs if job.external_jobid not in self._reported]
+        listed = await asyncio.to_thread(self._listed) if left else None
+        if listed is not None:
+            self._name_held_up(listed.values())
+        for job in left:
+            if listed is None or not self._has_ended(job, listed.get(job.external_jobid)):
+                yield job
+
+    def _listed(self) -> dict[str, QueuedJob] | None:
+        """Jobs of the run by their numbers; None if Slurm does not answer."""
+        options = ["--clusters=all"] if self._submitted_job_clusters else []
+        try:
+            found = jobs_of_run(self.run_uuid, *options)
+        except InputError as error:
+            if self._waits_long(("", "")):
+                self.logger.warning(f"for ten minutes {error}")
+            return None
+        self._held_up.pop(("", ""), None)
+        return {job.number: job for job in found}
+
+    def _waits_long(self, key: tuple[str, str]) -> bool:
+        """Whether something has lasted for ten minutes and is not yet named, which is noted."""
+        now = time.monotonic()
+        if key in self._named or now - self._held_up.setdefault(key, now) < PATIENCE:
+            return False
+        self._named.add(key)
+        return True
+
+    def _name_held_up(self, listed: Iterable[QueuedJob]) -> None:
+        """Name the jobs that Slurm does not let begin, one sentence for each of its reasons."""
+        waiting = {(job.number, job.reason): job for job in listed if job.is_held_up}
+        self._held_up = {key: t for key, t in self._held_up.items() if key in waiting}
+        named = [job for key, job in waiting.items() if self._waits_long(key)]
+        for reason, jobs in groupby(sorted(named, key=attrgetter("reason")), attrgetter("reason")):
+            steps = ", ".join(f"{job.step} (job {job.number})" for job in jobs)
+            self.logger.warning(
+                f"Slurm has not begun for ten minutes, because of {reason}: {steps}. The run "
+                "waits until it does: mend the profile or ask the cluster's administrators, and "
+                "scancel the job, which is then submitted again"
+            )
+
+    def _has_ended(self, job_info: Any, found: QueuedJob | None) -> bool:
+        """Whether a job has ended, which is then reported."""
+        number, now = job_info.external_jobid, time.monotonic()
+        if found and found.is_live:
+            self._missed.pop(number, None)
+            return False
+        if number not in self._missed:
+            self._missed[number] = now
+            return False
+        pairs = [*zip(self._stamps[job_info.job], _stamps(job_info.job), strict=True)]
+        if pairs and all(new is not None and new != old for old, new in pairs):
+            self.report_job_success(job_info)
+            return True
+        # Another machine may see an output later.
+        if now - self._missed[number] < self.workflow.execution_settings.latency_wait:
+            return False
+        if found:  # somebody could let it begin, beside the job that repeats it
+            super().cancel_jobs([job_info])
+        state = f"is {found.state}" if found else "is no longer known to Slurm"
+        log = (job_info.aux or {}).get("slurm_logfile")
+        self.report_job_error(
+            job_info,
+            msg=f"job {number} of Slurm {state}, and its outputs are not complete. ",
+            aux_logs=[str(log)] if log else [],
+        )
+        return True
+
+    def cancel_jobs(self, active_jobs: list[Any]) -> None:
+        """Cancel the jobs, also those that were just submitted, and submit no other."""
+        self._job_submission_executor.shutdown(cancel_futures=True)
+        listed = self._listed()
+        if listed is not None:
+            live = [number for number, job in listed.items() if job.is_live]
+            active_jobs = [SimpleNamespace(external_jobid=number) for number in live]
+        super().cancel_jobs(active_jobs)
+
+    def shutdown(self) -> None:
+        """End, and say which jobs are left."""
+        super().shutdown()
+        if not self._stamps:
+            return
+        listed = self._listed()
+        if listed is None:
+            return  # the next run asks
+        if n := sum(job.is_live for job in listed.values()):
+            self.logger.error(left_jobs(self.run_uuid, n))
+        else:
+            for folder in self.folders:
+                (folder / RUN_FILE).unlink(missing_ok=True)
+
+
+def _stamps(job: Any) -> list[tuple[int, int] | None]:
+    """Place and time of each output of a job, or of a group, which are new when it is done."""
+    jobs = job.jobs if job.is_group() else [job]
+    paths = [path for one in jobs for path in one.output if not is_flagged(path, "temp")]
+    return [_stamp(Path(path)) for path in paths]
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
