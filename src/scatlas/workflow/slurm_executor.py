@@ -1,14 +1,12 @@
-"""Watch over the jobs of Snakemake's executor for Slurm, which does not see all ends of a job.
+"""A second look at the jobs of Snakemake's executor for Slurm.
 
-The executor waits for ever for a job whose state it does not know, or that Slurm has forgotten.
+It waits for ever for a job whose state it does not know, or that Slurm has forgotten.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -20,7 +18,7 @@ from scatlas.io.files.atomic import atomic_path
 from scatlas.workflow.slurm_queue import RUN_FILE, QueuedJob, jobs_of_run, left_jobs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from snakemake.executors.local import Executor
 else:
@@ -50,10 +48,10 @@ class WatchedJobs(Executor):  # type: ignore[misc] # Snakemake has no types
 
     def __init__(self, workflow: Any, logger: Any) -> None:
         self._reported: set[str] = set()
-        self._stamps: dict[Any, list[Any]] = {}
+        self._stamps: dict[Any, dict[str, tuple[int, int] | None]] = {}
         self._missed: dict[str, float] = {}
-        self._held_up: dict[tuple[str, str], float] = {}
-        self._named: set[Any] = set()
+        self._since: dict[str, float] = {}
+        self._named: set[str] = set()
         super().__init__(workflow, logger)
 
     def run_jobs(self, jobs: Sequence[Any]) -> None:
@@ -83,8 +81,6 @@ class WatchedJobs(Executor):  # type: ignore[misc] # Snakemake has no types
         # Where its question fails, the executor forgets all jobs.
         left = [job for job in active_jobs if job.external_jobid not in self._reported]
         listed = await asyncio.to_thread(self._listed) if left else None
-        if listed is not None:
-            self._name_held_up(listed.values())
         for job in left:
             if listed is None or not self._has_ended(job, listed.get(job.external_jobid)):
                 yield job
@@ -95,31 +91,24 @@ class WatchedJobs(Executor):  # type: ignore[misc] # Snakemake has no types
         try:
             found = jobs_of_run(self.run_uuid, *options)
         except InputError as error:
-            if self._waits_long(("", "")):
-                self.logger.warning(f"for ten minutes {error}")
+            self._name_lasting({str(error)})
             return None
-        self._held_up.pop(("", ""), None)
+        self._name_lasting(
+            {f"job {job.number} ({job.step}): {job.reason}" for job in found if job.is_held_up}
+        )
         return {job.number: job for job in found}
 
-    def _waits_long(self, key: tuple[str, str]) -> bool:
-        """Whether something has lasted for ten minutes and is not yet named, which is noted."""
+    def _name_lasting(self, troubles: set[str]) -> None:
+        """Name what has kept the run waiting for ten minutes, once."""
         now = time.monotonic()
-        if key in self._named or now - self._held_up.setdefault(key, now) < PATIENCE:
-            return False
-        self._named.add(key)
-        return True
-
-    def _name_held_up(self, listed: Iterable[QueuedJob]) -> None:
-        """Name the jobs that Slurm does not let begin, one sentence for each of its reasons."""
-        waiting = {(job.number, job.reason): job for job in listed if job.is_held_up}
-        self._held_up = {key: t for key, t in self._held_up.items() if key in waiting}
-        named = [job for key, job in waiting.items() if self._waits_long(key)]
-        for reason, jobs in groupby(sorted(named, key=attrgetter("reason")), attrgetter("reason")):
-            steps = ", ".join(f"{job.step} (job {job.number})" for job in jobs)
+        self._since = {text: self._since.get(text, now) for text in troubles}
+        long = {text for text, first in self._since.items() if now - first >= PATIENCE}
+        if new := sorted(long - self._named):
+            self._named.update(new)
             self.logger.warning(
-                f"Slurm has not begun for ten minutes, because of {reason}: {steps}. The run "
-                "waits until it does: mend the profile or ask the cluster's administrators, and "
-                "scancel the job, which is then submitted again"
+                f"The run waits for Slurm, for ten minutes by now: {'; '.join(new)}. If it does "
+                "not pass, mend the profile or the job (scontrol), and end the job with scancel, "
+                "which is then submitted again"
             )
 
     def _has_ended(self, job_info: Any, found: QueuedJob | None) -> bool:
@@ -131,8 +120,8 @@ class WatchedJobs(Executor):  # type: ignore[misc] # Snakemake has no types
         if number not in self._missed:
             self._missed[number] = now
             return False
-        pairs = [*zip(self._stamps[job_info.job], _stamps(job_info.job), strict=True)]
-        if pairs and all(new is not None and new != old for old, new in pairs):
+        before, after = self._stamps[job_info.job], _stamps(job_info.job)
+        if after and all(after[path] not in (None, before.get(path)) for path in after):
             self.report_job_success(job_info)
             return True
         # Another machine may see an output later.
@@ -164,25 +153,22 @@ class WatchedJobs(Executor):  # type: ignore[misc] # Snakemake has no types
         if not self._stamps:
             return
         listed = self._listed()
-        if listed is None:
-            return  # the next run asks
-        if n := sum(job.is_live for job in listed.values()):
+        if n := sum(job.is_live for job in (listed or {}).values()):
             self.logger.error(left_jobs(self.run_uuid, n))
-        else:
+        elif listed is not None:  # otherwise the next run asks
             for folder in self.folders:
                 (folder / RUN_FILE).unlink(missing_ok=True)
 
 
-def _stamps(job: Any) -> list[tuple[int, int] | None]:
-    """Place and time of each output of a job, or of a group, which are new when it is done."""
+def _stamps(job: Any) -> dict[str, tuple[int, int] | None]:
+    """Place and time of each output of a job, or of a group; they are new when it is done."""
     jobs = job.jobs if job.is_group() else [job]
-    paths = [path for one in jobs for path in one.output if not is_flagged(path, "temp")]
-    return [_stamp(Path(path)) for path in paths]
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
+    stamps: dict[str, tuple[int, int] | None] = {}
+    for path in [path for one in jobs for path in one.output if not is_flagged(path, "temp")]:
+        try:
+            found = Path(path).stat()
+        except OSError:
+            stamps[path] = None
+        else:
+            stamps[path] = found.st_ino, found.st_mtime_ns
+    return stamps

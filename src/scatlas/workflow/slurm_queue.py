@@ -12,22 +12,20 @@ if TYPE_CHECKING:
 
 # In a folder of results, while jobs of a run may be in the queue: the name of all its jobs.
 RUN_FILE = "manifests/runs/slurm.run"
-# The others have ended, or begin only if somebody lets them.
-_LIVE = frozenset({
-    *("PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING"),
-    *("STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT", "REQUEUED"),
-})  # fmt: skip
-# Reasons that need nobody's help.
-_USUAL_REASONS = frozenset({"", "None", "(null)", "Priority", "Resources"})
+# A job in another state has ended, or begins only if somebody lets it.
+_LIVE = {"PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "STOPPED", "SIGNALING"}
+_LIVE |= {"RESIZING", "STAGE_OUT", "REQUEUED"}
+# Why a job waits for others alone.
+_USUAL_REASONS = {"", "None", "Priority", "Resources"}
 
 
 class QueuedJob(NamedTuple):
-    """A job that Slurm lists, or remembers."""
+    """A job that Slurm lists, or remembers; the step is its rule and plate."""
 
     number: str
     state: str
     reason: str = ""
-    step: str = ""  # rule and plate
+    step: str = ""
 
     @property
     def is_live(self) -> bool:
@@ -46,55 +44,43 @@ def jobs_of_run(run: str, *options: str) -> list[QueuedJob]:
     Raises
     ------
     InputError
-        There is no squeue here, or it cannot ask.
+        There is no squeue here, or it fails.
     """
-    ask = ["squeue", "--noheader", "--states=all", "--format=%i|%T|%r|%k", *options]
+    ask = ["squeue", "--noheader", "--states=all", "--format=%i|%T|%r|%k", f"--name={run}"]
     try:
         done = subprocess.run(
-            [*ask, f"--name={run}"], check=True, capture_output=True, text=True, timeout=60
+            [*ask, *options], check=True, capture_output=True, text=True, timeout=60
         )
     except (OSError, subprocess.SubprocessError) as error:
-        problem = getattr(error, "stderr", None) or error
+        problem = " ".join(str(getattr(error, "stderr", None) or error).split())
         msg = (
-            f"the queue of Slurm cannot be asked for the jobs of the run {run} "
-            f"({' '.join(str(problem).split())}): give the command on a login node of the cluster, "
-            f"or delete {RUN_FILE} among the results if none of these jobs is left"
+            f"Slurm does not list the jobs of the run {run} ({problem}): give the command on a "
+            f"login node of the cluster, or delete {RUN_FILE} among the results if none is left"
         )
         raise InputError(msg) from error
-    return parse_queue(done.stdout)
+    # Snakemake's executor writes the step as a comment.
+    lines = done.stdout.replace("|rule_", "|").replace("_wildcards_", " of ").splitlines()
+    return [QueuedJob(*line.split("|", 3)) for line in lines if "|" in line]
 
 
-def parse_queue(text: str) -> list[QueuedJob]:
-    """Jobs of squeue's lines; the lines that name a cluster have no columns."""
-    # The comment of Snakemake's executor.
-    text = text.replace("|rule_", "|").replace("_wildcards_", " of ")
-    return [QueuedJob(*line.split("|", 3)) for line in text.splitlines() if "|" in line]
-
-
-def last_run(folder: Path) -> str:
-    """Name of the last run whose jobs may be in the queue; empty without one."""
+def jobs_of_last_run(folder: Path) -> tuple[str, list[QueuedJob]]:
+    """Name and jobs of the run whose jobs may still be in the queue; without one no name."""
     path = folder / RUN_FILE
-    return path.read_text("utf-8").strip() if path.exists() else ""
-
-
-def jobs_of_last_run(folder: Path) -> list[QueuedJob] | None:
-    """Jobs of the last run as :func:`jobs_of_run`; None if none of them is left."""
-    run = last_run(folder)
-    return jobs_of_run(run) if run else None
+    run = path.read_text("utf-8") if path.exists() else ""
+    return run, jobs_of_run(run) if run else []
 
 
 def refuse_live_jobs(folder: Path) -> None:
-    """Refuse to start beside jobs of an earlier run, and forget that run if there are none.
+    """Refuse to start beside jobs of an earlier run.
 
     Raises
     ------
     InputError
-        Jobs are left, or the queue cannot be asked.
+        Jobs are left, or the queue cannot be read.
     """
-    if run := last_run(folder):
-        if n := sum(job.is_live for job in jobs_of_run(run)):
-            raise InputError(f"{folder}: {left_jobs(run, n)}")
-        (folder / RUN_FILE).unlink()
+    run, jobs = jobs_of_last_run(folder)
+    if n := sum(job.is_live for job in jobs):
+        raise InputError(f"{folder}: {left_jobs(run, n)}")
 
 
 def left_jobs(run: str, n: int) -> str:

@@ -24,12 +24,12 @@ class Executor:
     none at all where its question fails."""
 
     run_uuid = "a-run"
+    answers = True
 
     def __init__(self, workflow, logger):
         self.workflow, self.logger = workflow, logger
         self._submitted_job_clusters: set[str] = set()
         self._job_submission_executor = ThreadPoolExecutor(1)
-        self.answers = True
         self.submitted, self.done, self.failed, self.cancelled = [], [], [], []
 
     def run_jobs(self, jobs):
@@ -43,48 +43,39 @@ class Executor:
         self.failed.append(msg)
 
     async def check_active_jobs(self, active_jobs):
-        for job in active_jobs:
-            if self.answers:
-                yield job
+        for job in active_jobs if self.answers else []:
+            yield job
 
     def cancel_jobs(self, active_jobs):
         self.cancelled += [info.external_jobid for info in active_jobs]
 
     def shutdown(self):
-        self._job_submission_executor.shutdown()
-
-
-class Job:
-    """A job with one output, of Snakemake."""
-
-    def __init__(self, output: Path):
-        self.output = [str(output)]
-
-    def is_group(self):
-        return False
+        pass
 
 
 class Run:
     """A run with one job, number 1, and the queue that Slurm tells; None: it does not answer."""
 
-    def __init__(self, folder: Path, monkeypatch, kind: type = Executor):
+    def __init__(self, folder: Path):
         self.output, self.now, self.queue = folder / "out", 0.0, []
-        self.plugin = SimpleNamespace(name="slurm", executor=kind)
-        watch(self.plugin, folder)
+        plugin = SimpleNamespace(name="slurm", executor=Executor)
+        watch(plugin, folder)
         settings = SimpleNamespace(latency_wait=LATENCY)
         workflow = SimpleNamespace(execution_settings=settings)
-        self.executor = self.plugin.executor(workflow, logging.getLogger("test"))
-        self.info = SimpleNamespace(job=Job(self.output), external_jobid="1", aux=None)
-        monkeypatch.setattr(slurm_executor, "jobs_of_run", self.jobs_of_run)
-        monkeypatch.setattr(slurm_executor.time, "monotonic", lambda: self.now)
+        self.executor = plugin.executor(workflow, logging.getLogger("test"))
+        self.info = SimpleNamespace(job=self.job("out"), external_jobid="1", aux=None)
+
+    def job(self, name: str) -> SimpleNamespace:
+        path = str(self.output.with_name(name))
+        return type("Job", (), {"output": [path], "is_group": lambda _: False})()
 
     def jobs_of_run(self, run: str, *options: str) -> list[QueuedJob]:
         if self.queue is None:
-            raise InputError("the queue cannot be asked: wait")
+            raise InputError("the queue cannot be asked")
         return [QueuedJob("1", *words) for words in self.queue]
 
-    def submit(self) -> None:
-        self.executor.run_jobs([self.info.job])
+    def submit(self, *others: SimpleNamespace) -> None:
+        self.executor.run_jobs([self.info.job, *others])
 
     def look(self, after: float = 10) -> int:
         """Look at the queue some seconds later: number of jobs that go on."""
@@ -98,10 +89,13 @@ class Run:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch) -> Run:
-    return Run(tmp_path, monkeypatch)
+    new = Run(tmp_path)
+    monkeypatch.setattr(slurm_executor, "jobs_of_run", new.jobs_of_run)
+    monkeypatch.setattr(slurm_executor.time, "monotonic", lambda: new.now)
+    return new
 
 
-ENDED = [[], [("CANCELLED",)], [("PREEMPTED", "None")], [("REVOKED",)], [("a new state",)]]
+ENDED = [[], [("CANCELLED",)], [("PREEMPTED", "None")], [("a new state",)]]
 
 
 @pytest.mark.parametrize("queue", ENDED)
@@ -135,35 +129,30 @@ def test_jobs_that_wait_or_run_go_on(run: Run):
         assert run.look() == 1, "one look that misses it is no end"
         run.queue = [(state, "None")]
         assert run.look(PATIENCE) == 1
-
-
-@pytest.mark.parametrize("queue", [[("RUNNING",)], None])
-def test_jobs_are_not_forgotten_when_the_executors_question_fails(run: Run, queue):
-    run.submit()
-    run.executor.answers, run.queue = False, queue
-    assert [run.look(), run.look()] == [1, 1]
+    run.executor.answers = False
+    for queue in (run.queue, None):
+        run.queue = queue
+        assert [run.look(), run.look()] == [1, 1], "not forgotten"
 
 
 def test_what_keeps_a_run_waiting_is_named_once_after_ten_minutes(run: Run, caplog):
     run.submit()
-    run.queue = [("PENDING", "JobHeldUser", "load of p1")]
-    run.look()
-    assert caplog.text == ""
-    run.look(PATIENCE)
-    run.look(PATIENCE)
-    assert caplog.text.count("because of JobHeldUser: load of p1 (job 1)") == 1
-    run.queue = None
-    run.look()
-    run.look(PATIENCE)
-    assert caplog.text.count("for ten minutes the queue cannot be asked") == 1
-    run.queue = [("PENDING", "Priority")]
-    caplog.clear()
-    run.look()
-    run.look(PATIENCE)
-    assert caplog.text == ""
+    for queue, named in {
+        (("PENDING", "JobHeldUser", "load of p1"),): "job 1 (load of p1): JobHeldUser",
+        None: "the queue cannot be asked",
+        (("PENDING", "Priority"),): "",
+    }.items():
+        caplog.clear()
+        run.queue = queue
+        run.look()
+        assert caplog.text == ""
+        run.look(PATIENCE)
+        run.look(PATIENCE)
+        assert len(caplog.messages) == bool(named)
+        assert named in caplog.text
 
 
-def test_ctrl_c_cancels_what_was_just_submitted_and_submits_no_more(run: Run, tmp_path: Path):
+def test_ctrl_c_cancels_what_was_just_submitted_and_submits_no_more(run: Run):
     answered = Event()
 
     class Pool(ThreadPoolExecutor):
@@ -177,7 +166,7 @@ def test_ctrl_c_cancels_what_was_just_submitted_and_submits_no_more(run: Run, tm
     executor = run.executor
     executor._job_submission_executor = Pool(1)
     executor._job_submission_executor.submit(answered.wait)
-    executor.run_jobs([run.info.job, Job(tmp_path / "other")])
+    run.submit(run.job("other"))
     run.queue = [("PENDING",)]
     executor.cancel_jobs([])
     assert (executor.submitted, executor.cancelled) == ([], ["1"])
@@ -189,7 +178,6 @@ def test_ctrl_c_cancels_what_was_just_submitted_and_submits_no_more(run: Run, tm
 def test_the_name_of_a_run_stays_until_none_of_its_jobs_is_left(run: Run, tmp_path: Path, caplog):
     run.executor.shutdown()
     assert not (tmp_path / RUN_FILE).exists(), "nothing was submitted"
-    run.executor._job_submission_executor = ThreadPoolExecutor(1)
     run.submit()
     assert (tmp_path / RUN_FILE).read_text() == "a-run"
     for queue in (None, [("RUNNING",)]):
@@ -202,25 +190,24 @@ def test_the_name_of_a_run_stays_until_none_of_its_jobs_is_left(run: Run, tmp_pa
     assert not (tmp_path / RUN_FILE).exists()
 
 
-def test_other_executors_are_left_alone(tmp_path: Path):
+def test_modules_of_a_workflow_share_its_executor_for_slurm_and_others_are_left_alone(
+    tmp_path: Path,
+):
+    plugin = SimpleNamespace(name="slurm", executor=Executor)
+    for name in "ab":
+        watch(plugin, tmp_path / name)
+    assert [folder.name for folder in plugin.executor.folders] == ["a", "b"]
+    assert plugin.executor.__mro__.count(Executor) == 1
     plugin = SimpleNamespace(name="local", executor=Executor)
     watch(plugin, tmp_path)
     assert plugin.executor is Executor
 
 
-def test_two_folders_of_one_workflow_have_one_executor(tmp_path: Path):
-    plugin = SimpleNamespace(name="slurm", executor=Executor)
-    watch(plugin, tmp_path / "a")
-    first = plugin.executor
-    watch(plugin, tmp_path / "b")
-    assert plugin.executor is first
-    assert [folder.name for folder in first.folders] == ["a", "b"]
-
-
 def test_the_installed_executor_has_what_is_watched():
     from snakemake_executor_plugin_slurm import Executor as Installed
 
-    wanted = ("run_jobs", "report_job_success", "report_job_error", "check_active_jobs")
-    assert all(hasattr(Installed, name) for name in (*wanted, "cancel_jobs", "shutdown"))
-    code = Installed.__post_init__.__code__.co_names
-    assert {"run_uuid", "_submitted_job_clusters", "_job_submission_executor"} <= set(code)
+    methods = {name for name in vars(Executor) if not name.startswith("__")} - {"answers"}
+    assert {name for name in methods - {"run_uuid"} if not hasattr(Installed, name)} == set()
+    assert {"run_uuid", "_submitted_job_clusters", "_job_submission_executor"} <= {
+        *Installed.__post_init__.__code__.co_names
+    }

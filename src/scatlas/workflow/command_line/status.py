@@ -60,7 +60,6 @@ def status(config_file: Path, *, as_json: bool = False) -> int:
         steps_of(out, Path(config.folder)), key=lambda step: (order.index(step.rule), step.plate)
     )
     if as_json:
-        jobs = jobs_of_last_run(Path(config.folder))
         states = Counter(step.state for step in steps)
         failed = [s for s in steps if s.state == "failed"]
         return say_json(
@@ -68,7 +67,7 @@ def status(config_file: Path, *, as_json: bool = False) -> int:
             folder=config.folder,
             n_steps={state: states[state] for state in STATES},
             steps=[{k: v or None for k, v in step._asdict().items()} for step in steps],
-            slurm=None if jobs is None else [job._asdict() for job in jobs],
+            slurm=[job._asdict() for job in jobs_of_last_run(Path(config.folder))[1]],
         )
     numbers: dict[str, Counter[str]] = {}
     for step in steps:
@@ -83,7 +82,7 @@ def status(config_file: Path, *, as_json: bool = False) -> int:
         if step.state in ("running", "failed"):
             of = f" of {step.plate}" if step.plate else ""
             say(f"{step.state}: {step.rule}{of}{f': {step.reason}' if step.reason else ''}")
-    for job in jobs_of_last_run(Path(config.folder)) or []:
+    for job in jobs_of_last_run(Path(config.folder))[1]:
         if job.is_held_up or not (job.is_live or job.state == "COMPLETED"):
             say(f"Slurm's job {job.number}: {job.step}: {job.state} ({job.reason})")
     if all(step.state == "done" for step in steps):
