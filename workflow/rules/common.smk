@@ -60,14 +60,17 @@ from scatlas.workflow.new_plates import (
     check_new_plates,
     load_new_plates,
 )
-from scatlas.workflow.run_plan import RunPlan
+from scatlas.workflow.run_plan import bind, of_run
 
-RUN_PLAN = RunPlan(str(workflow.modifier.namespace), is_main=workflow.is_main_process)
+PROCESS = {
+    "module": str(workflow.modifier.namespace),
+    "is_main": workflow.is_main_process,
+}
 
 # The atlas onto which new plates are mapped (new_plates.smk), if the config names one.
 ATLAS = None
 try:
-    given, settings = RUN_PLAN.config(GIVEN, config)
+    given, settings = of_run("config", [GIVEN, config], **PROCESS)
     CONFIG = load(settings)
     if CONFIG.atlas:
         ATLAS = FinishedAtlas.open(Path(CONFIG.atlas))
@@ -77,7 +80,7 @@ try:
         SHEET = sample_plates(CONFIG.plates, is_main=workflow.is_main_process)
     else:
         SHEET = read_plates(CONFIG.plates.sheet, generated=DEMO_FOLDER)
-    RUN_PLAN.bind(CONFIG.plates.place, repr(SHEET))
+    bind(CONFIG.plates.place, repr(SHEET), **PROCESS)
     if ATLAS:
         check_new_plates(CONFIG, SHEET, ATLAS)
     else:

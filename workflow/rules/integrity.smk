@@ -60,11 +60,9 @@ PLAN = text_digest(
     repr([CONFIG.model_dump(exclude={"backend", "compute"}), SHEET, CODE]).encode()
 )
 os.environ.update(SCATLAS_PLAN=PLAN)
-RULE_TEXTS = [
-    path.read_text("utf-8") for path in sorted(HERE.glob("workflow/rules/*.smk"))
-]
+RULES = [path.read_text("utf-8") for path in sorted(HERE.glob("workflow/rules/*.smk"))]
 try:
-    RUN_PLAN.bind(f"the code of scatlas in {HERE}", repr([CODE, RULE_TEXTS]))
+    bind(f"the code of scatlas in {HERE}", repr([CODE, RULES]), **PROCESS)
 except ScatlasError as error:
     raise WorkflowError(str(error)) from error
 OUTPUTS = outputs_by_manifest()

@@ -8,62 +8,40 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scatlas.errors import InputError
 from scatlas.io.files.checksums import text_digest
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 _VARIABLE = "SCATLAS_RUN"
 
 
-class RunPlan:
-    """Plan of one run, which Snakemake's main process writes and its jobs read.
+def of_run(part: str, value: Any, *, module: str, is_main: bool) -> Any:
+    """A part of the plan of a run, which Snakemake's main process writes and its jobs read.
 
-    Parameters
-    ----------
-    name
-        Of the module, if another workflow imports this one; there may be several.
-    is_main
-        Whether this is the main process.
+    ``value`` is what this process has read, and the result where an executor hands on no
+    environment. Another workflow may import this one as several modules.
     """
+    run, key = json.loads(os.environ.get(_VARIABLE) or "{}"), f"{module} {part}"
+    if not is_main:
+        return run.get(key, value)
+    # `load` refuses what JSON does not know.
+    os.environ[_VARIABLE] = json.dumps(run | {key: value}, default=str)
+    return value
 
-    def __init__(self, name: str, *, is_main: bool) -> None:
-        self._name, self._is_main = name, is_main
-        self._run: dict[str, dict[str, Any]] = json.loads(os.environ.get(_VARIABLE) or "{}")
-        if is_main:
-            self._run[name] = {}
 
-    def _of_run(self, part: str, value: Any) -> Any:
-        """A part of the plan; in the main process, and where an executor hands on no environment,
-        that of this process."""
-        if not self._is_main:
-            return self._run.get(self._name, {}).get(part, value)
-        self._run[self._name][part] = value
-        os.environ[_VARIABLE] = json.dumps(self._run, default=str)  # `load` refuses the others
-        return value
+def bind(place: str, text: str, *, module: str, is_main: bool) -> None:
+    """Bind the jobs of a run to a text that was read at a place.
 
-    def config(
-        self, given: Mapping[str, Any], config: Mapping[str, Any]
-    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """The user's config without and with the defaults, as they were when the run began."""
-        given, config = self._of_run("config", [given, config])
-        return given, config
-
-    def bind(self, place: str, text: str) -> None:
-        """Bind the jobs to a text that was read at a place.
-
-        Raises
-        ------
-        InputError
-            This is a job, and its run began with another text.
-        """
-        digest = text_digest(text.encode())
-        if self._of_run(place, digest) != digest:
-            msg = (
-                f"{place} has changed since this run began, whose jobs would differ: give the "
-                "same command again when it has ended"
-            )
-            raise InputError(msg)
+    Raises
+    ------
+    InputError
+        This is a job, and its run began with another text.
+    """
+    digest = text_digest(text.encode())
+    if of_run(place, digest, module=module, is_main=is_main) != digest:
+        msg = (
+            f"{place} has changed since this run began, whose jobs would differ: give the same "
+            "command again when it has ended"
+        )
+        raise InputError(msg)

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from snakemake.exceptions import WorkflowError
 from snakemake.io import is_flagged
 
 from scatlas.errors import InputError
@@ -128,7 +129,7 @@ class WatchedJobs(Executor):  # type: ignore[misc] # Snakemake has no types
         if now - self._missed[number] < self.workflow.execution_settings.latency_wait:
             return False
         if found:  # somebody could let it begin, beside the job that repeats it
-            super().cancel_jobs([job_info])
+            self._cancel([job_info])
         state = f"is {found.state}" if found else "is no longer known to Slurm"
         log = (job_info.aux or {}).get("slurm_logfile")
         self.report_job_error(
@@ -145,7 +146,14 @@ class WatchedJobs(Executor):  # type: ignore[misc] # Snakemake has no types
         if listed is not None:
             live = [number for number, job in listed.items() if job.is_live]
             active_jobs = [SimpleNamespace(external_jobid=number) for number in live]
-        super().cancel_jobs(active_jobs)
+        self._cancel(active_jobs)
+
+    def _cancel(self, jobs: list[Any]) -> None:
+        """Cancel jobs, some of which may have ended by now."""
+        try:
+            super().cancel_jobs(jobs)
+        except WorkflowError as error:
+            self.logger.info(str(error))
 
     def shutdown(self) -> None:
         """End, and say which jobs are left."""
