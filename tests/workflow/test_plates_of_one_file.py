@@ -68,7 +68,7 @@ def test_samples_of_one_file_are_plates(tmp_path: Path, plates: dict[str, Path],
 def test_the_page_leads_from_a_release_to_the_effects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Each command and each block of docs/tahoe.md, on a release with two control wells per plate."""
+    """Each command and each block of docs/tahoe.md, with two control wells per plate."""
     page = (ROOT / "docs/tahoe.md").read_text()
     blocks = dict(re.findall(r"```(bash|yaml|python)\n(.*?)```", page, re.DOTALL))
     assert page.count("```") == 2 * len(blocks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
@@ -104,10 +105,12 @@ class ParquetSource:
     def table(self, name: str) -> Table:
         """``obs`` or ``var`` of the counts, on disk."""
         if name == "obs" and not (self._folder / "obs").exists():
+            columns = {
+                n: kind for n, kind in self._files.columns.items() if n not in self._columns[:2]
+            }
             self._notices += write_obs(
-                *(self._files, self._rows, self._folder / "obs", self._folder / "columns"),
-                self._sample,
-                {*self._columns[:2]},
+                *(replace(self._files, columns=columns), self._rows),
+                *(self._folder / "obs", self._folder / "columns", self._sample),
             )
         return Table.open(self.path, open_store(self._folder), name)
 
