@@ -12,10 +12,10 @@ PLUGINS = {"s3": "s3", "gs": "gcs", "gcs": "gcs", "http": "http", "https": "http
 # Runs side by side have their own copies, which Snakemake deletes after use.
 if workflow.is_main_process:
     copies = workflow.storage_settings
-    of_run = Path(copies.local_storage_prefix, OUT.replace(os.sep, "_"))
+    of_outdir = Path(copies.local_storage_prefix, OUT.replace(os.sep, "_"))
     if copies.remote_job_local_storage_prefix == copies.local_storage_prefix:
-        copies.remote_job_local_storage_prefix = of_run
-    copies.local_storage_prefix = of_run
+        copies.remote_job_local_storage_prefix = of_outdir
+    copies.local_storage_prefix = of_outdir
 
 
 @cache

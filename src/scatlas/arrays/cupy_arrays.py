@@ -36,10 +36,10 @@ empty = cp.empty
 
 
 def csr(data: Any, indices: Any, indptr: Any, n_genes: int) -> sparse.csr_matrix:
-    """CuPyX CSR matrix that shares these device arrays, of any types: no copy, no check.
+    """CuPyX CSR matrix that shares these device arrays: no copy, no check.
 
-    CuPyX constructors support only floating-point values and int32 indices. The kernels also
-    support uint8 counts, uint16 indices and int64 offsets.
+    CuPyX constructors support only floating-point values and int32 indices, kernels also uint8
+    counts, uint16 indices and int64 offsets.
     """
     matrix = sparse.csr_matrix((int(indptr.size) - 1, n_genes), dtype=np.float32)
     matrix.data, matrix.indices, matrix.indptr = data, indices, indptr
@@ -105,10 +105,7 @@ def on_host(x: Any) -> Any:
 
 
 def on_gpu(x: Any) -> Any:
-    """Copy of a dense or CSR block, or an array, on the current GPU, of the same types.
-
-    The copy is complete on return.
-    """
+    """Copy of a dense or CSR block, or an array, on the current GPU; complete on return."""
     if not scipy.sparse.issparse(x):
         return pinned_copies.to_gpu(x)
     data, indices, indptr = map(pinned_copies.to_gpu, (x.data, x.indices, x.indptr))
@@ -116,13 +113,7 @@ def on_gpu(x: Any) -> Any:
 
 
 def check_halves(shape: tuple[int, int], error: MemoryError) -> None:
-    """Log that a block must be processed in halves, because GPU memory is too small for it.
-
-    Raises
-    ------
-    ScatlasError
-        The block has one cell, which has no halves.
-    """
+    """Log that a block does not fit GPU memory; refuse one of one cell, which has no halves."""
     n_cells, n_genes = shape
     if n_cells < 2:
         msg = (
@@ -161,9 +152,8 @@ def own_stream(device: int) -> Iterator[None]:
 
 
 def on_own_stream(work: Callable[..., Result]) -> Callable[..., Result]:
-    """`work` for other threads: on this thread's device, with a separate stream per call.
-
-    Results are complete when the call returns. First it waits for kernels that this thread started.
+    """`work` for other threads: on this thread's device, with a separate stream per call. It waits
+    for kernels that this thread started; results are complete when the call returns.
     """
     device = cp.cuda.Device()
     device.synchronize()

@@ -17,14 +17,8 @@ _unique: WeakValueDictionary[tuple[int, int], Any] = WeakValueDictionary()
 
 
 def sum_repeats(x: Any) -> Any:
-    """`x`, or a copy with the sums, if it is CSR or CSC in memory and stores a value in parts.
-
-    A Dask array is returned as it is: its blocks are summed in the pass over them.
-
-    Raises
-    ------
-    InputError
-        It is in the memory of another GPU than the current one.
+    """`x`, or a copy with the sums, if it is CSR or CSC in memory and stores a value in parts. A
+    Dask array is returned as it is: its blocks are summed in the pass over them.
     """
     kind = kind_of(x)
     if kind.gpu and not kind.lazy:

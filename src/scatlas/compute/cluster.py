@@ -142,9 +142,8 @@ def cluster(
 
 
 def check_guard(kind: str) -> None:
-    """Refuse to start workers while a worker imports the script that started it.
-
-    Without this a worker would wait for the GPU that its own parent holds.
+    """Refuse to start workers while a worker imports the script that started it: it would wait for
+    the GPU that its own parent holds.
     """
     if kind.startswith("local-") and getattr(current_process(), "_inheriting", False):
         msg = f"a worker of the cluster runs the script that starts it: {_GUARD}"
@@ -188,13 +187,7 @@ def _set_memory(client: Client, kind: str, **rmm: Any) -> None:
 def requested_gpus(
     devices: int | Sequence[int] | None, machine: Machine
 ) -> tuple[int | None, set[str] | None]:
-    """Number of GPUs that ``devices`` requests (None: all), and their UUIDs if it lists numbers.
-
-    Raises
-    ------
-    GpuError
-        A number is not that of a GPU, or is repeated.
-    """
+    """Number of GPUs that ``devices`` requests (None: all), and their UUIDs if it lists numbers."""
     if devices is None or isinstance(devices, int):
         return devices, None
     shown = gpus.usable(machine)

@@ -321,25 +321,10 @@ def subtract(shift: NDArray[np.float64], block: blocks.Block) -> blocks.Block:
 
 
 def gram_stats_of_plates(x: Any, stored: Sequence[StoredStats]) -> GramStats:
-    """Gram statistics of all plates of a matrix, of which some are stored.
+    """Gram statistics of all plates of a matrix, of which those without ``stored`` ones are read.
 
-    Parameters
-    ----------
-    x
-        Array ``[n_cells, n_genes]``, in memory or Dask, with the cells of the plates in their
-        order. Plates without stored statistics are read, neighbours in one pass.
-    stored
-        Statistics of each plate.
-
-    Returns
-    -------
-    The statistics of all cells. Summed from stored ones they differ in the last bits, because
-    panels of rows begin with each plate.
-
-    Raises
-    ------
-    InputError
-        The plates have more or fewer cells than ``x``, or other genes.
+    The cells of ``x`` are those of the plates in their order. Sums of stored statistics differ in
+    the last bits from a pass over all cells, because panels of rows begin with each plate.
     """
     n_genes = x.shape[1]
     check_size(n_genes)

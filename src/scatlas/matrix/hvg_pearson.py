@@ -61,20 +61,10 @@ def hvg_table(
     min_cells: int | None = None,
     genes: NDArray[np.bool_] | None = None,
 ) -> pd.DataFrame:
-    """Table of :func:`highly_variable_genes` for the flavour pearson_residuals.
+    """Table of :func:`highly_variable_genes`, flavour pearson_residuals, with scanpy's columns.
 
-    Parameters
-    ----------
-    x, names, codes, batches, cell_mask, genes
-        As for :func:`scatlas.matrix.hvg_v3.hvg_table`.
-    n_top_genes, theta, clip, check_values, min_cells
-        As in :func:`highly_variable_genes`.
-
-    Returns
-    -------
-    scanpy's columns: ``means``, ``variances``, ``residual_variances``, ``highly_variable_rank``,
-    with batches ``highly_variable_nbatches`` and ``highly_variable_intersection``,
-    ``highly_variable``.
+    Arguments are those of :func:`scatlas.matrix.hvg_v3.hvg_table` and of
+    :func:`highly_variable_genes`.
     """
     import pandas as pd
 

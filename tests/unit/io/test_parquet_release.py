@@ -221,10 +221,11 @@ def test_a_row_group_must_have_the_cells_of_its_footer(
     read = pq.ParquetFile.iter_batches
 
     def other(file: pq.ParquetFile, *args: object, **options: object) -> object:
-        return chain.from_iterable([batch] * repeat for batch in read(file, *args, **options))
+        times = repeat if "genes" in options.get("columns", ()) else 1
+        return chain.from_iterable([batch] * times for batch in read(file, *args, **options))
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", other)
-    with pytest.raises(InputError, match=r"row group 0 has not the 60 cells and \d\S+ entries of"):
+    with pytest.raises(InputError, match=r"row group 0: not the 60 cells and \d\S+ entries of"):
         load(release, tmp_path / "a.zarr")
 
 
@@ -356,3 +357,12 @@ def test_one_file_per_well_is_the_same_release(release: Path, tmp_path: Path):
             file.rename(release / beside / file.name)
     with pytest.raises(InputError, match=r"no gene_metadata.parquet, .* in .*/wells, .*/metadata"):
         CellFiles.find(release / "wells")
+
+
+def test_tables_are_converted_beside_the_store(
+    sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))  # a folder of memory, and full
+    (tmp_path / "out/.a.zarr.source/obs").mkdir(parents=True)  # of a run that was killed
+    load(sound, tmp_path / "out/a.zarr")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.zarr"]

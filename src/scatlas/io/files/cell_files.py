@@ -221,17 +221,18 @@ class CellFiles:
             groups.append(RowGroup(file, number, group.num_rows, n_values, low, high))
         return groups
 
-    def read(self, group: RowGroup, columns: list[str]) -> pa.Table:
-        """Some columns of a row group; text columns as dictionaries.
+    def read(self, groups: Sequence[RowGroup], columns: list[str]) -> pa.Table:
+        """Some columns of row groups of one file; text columns as dictionaries.
 
         Raises
         ------
         InputError
             They cannot be decoded; the message names file, row group and columns.
         """
-        with self._opened(group, columns) as file:
-            table = file.read_row_group(group.number, columns=columns, use_threads=False)
-        self._check_length(group, table.num_rows)
+        with self._opened(groups, columns) as file:
+            numbers = [group.number for group in groups]
+            table = file.read_row_groups(numbers, columns=columns, use_threads=False)
+        self._check_length(groups, table.num_rows)
         return table
 
     def read_lists(
@@ -240,7 +241,7 @@ class CellFiles:
         """Lists of the cells of a row group, as many cells at a time as have ``n_values``."""
         n_rows = max(1, n_values * group.n_rows // max(1, group.n_values))
         n_read, n_left = 0, group.n_values
-        with self._opened(group, columns) as file:
+        with self._opened([group], columns) as file:
             for batch in file.iter_batches(
                 n_rows, row_groups=[group.number], columns=columns, use_threads=False
             ):
@@ -249,27 +250,33 @@ class CellFiles:
                 if n_left < 0 or n_read > group.n_rows:  # more than there is room for
                     break
                 yield batch
-        self._check_length(group, n_read if n_left >= 0 else -1)
+        self._check_length([group], n_read if n_left >= 0 else -1)
 
     @contextmanager
-    def _opened(self, group: RowGroup, columns: list[str]) -> Iterator[pq.ParquetFile]:
+    def _opened(self, groups: Sequence[RowGroup], columns: list[str]) -> Iterator[pq.ParquetFile]:
         import pyarrow.parquet as pq
 
-        path = self.files[group.file]
-        with reading_parquet(path, f"row group {group.number}, {_named(columns)},"):
+        path = self.files[groups[0].file]
+        with reading_parquet(path, f"{_numbered(groups)}, {_named(columns)},"):
             texts = [
                 name for name in columns if name in self.columns and is_text(self.columns[name])
             ]
             with pq.ParquetFile(path, metadata=read_footer(path), read_dictionary=texts) as file:
                 yield file
 
-    def _check_length(self, group: RowGroup, n_rows: int) -> None:
-        if n_rows != group.n_rows:
+    def _check_length(self, groups: Sequence[RowGroup], n_rows: int) -> None:
+        if n_rows != (n_due := sum(group.n_rows for group in groups)):
+            n_values = sum(group.n_values for group in groups)
             msg = (
-                f"{self.files[group.file]}: row group {group.number} has not the "
-                f"{group.n_rows:,} cells and {group.n_values:,} entries of its footer: {DOWNLOAD}"
+                f"{self.files[groups[0].file]}: {_numbered(groups)}: not the {n_due:,} cells and "
+                f"{n_values:,} entries of the footer: {DOWNLOAD}"
             )
             raise InputError(msg)
+
+
+def _numbered(groups: Sequence[RowGroup]) -> str:
+    first, last = groups[0].number, groups[-1].number
+    return f"row group {first}" if first == last else f"row groups {first} to {last}"
 
 
 def _named(columns: list[str]) -> str:

@@ -347,7 +347,8 @@ def open_counts(
         ``"layers/NAME"``.
     scratch
         Folder for a matrix in Matrix Market's format, which is text, in a form that can be read by
-        ranges of cells. It is removed when the source is closed.
+        ranges of cells, and for the tables of Parquet files. It is removed when the source is
+        closed.
     sample
         Of Parquet files, take the cells of this plate alone.
     lists
@@ -367,7 +368,7 @@ def open_counts(
     if files := CellFiles.find(path):
         if lists.genes is None:
             _check_one_matrix(files.path, counts)
-        return ParquetSource(files, sample, lists._replace(counts=counts))
+        return ParquetSource(files, sample, lists._replace(counts=counts), scratch)
     if lists.genes:
         msg = (
             f"{path}: it is no Parquet file, and source.genes ({lists.genes!r}) is a column of "

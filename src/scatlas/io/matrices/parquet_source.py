@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
 
     import scipy.sparse as sp
 
-# Tokens and values take 12 bytes.
+# Entries to decode at once, 12 bytes each, and to convert before they leave the cache.
 _VALUES_AT_ONCE = 2**17
+# Most bytes of a block per entry: as Arrow decodes it, as a count, and as that is encoded.
+_BYTES_PER_ENTRY = 2 * BYTES_PER_VALUE
 
 
 class _Matrix(NamedTuple):
@@ -56,7 +59,11 @@ class ParquetSource:
     kind = "parquet"
 
     def __init__(
-        self, files: CellFiles, sample: Sample | None = None, lists: ListColumns = BY_TYPE
+        self,
+        files: CellFiles,
+        sample: Sample | None = None,
+        lists: ListColumns = BY_TYPE,
+        scratch: Path | None = None,
     ) -> None:
         self._files, self._sample, self._columns = files, sample, files.lists(lists)
         self._stack = ExitStack()
@@ -74,7 +81,12 @@ class ParquetSource:
         used = sorted({group.file for group, _ in self._rows})
         self._stamps = {i: file_stamp(files.files[i]) for i in used}
         var, self._gene_of_token = read_genes(files)
-        self._folder = Path(self._stack.enter_context(TemporaryDirectory(prefix="scatlas-")))
+        if scratch is None:
+            scratch = Path(self._stack.enter_context(TemporaryDirectory(prefix="scatlas-")))
+        else:
+            shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
+            self._stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+        self._folder = scratch
         create_group(self._folder, {})
         write_frame(self._folder / "var", var)
         n_cells = sum(_n_taken(*part) for part in self._rows)
@@ -139,7 +151,7 @@ class ParquetSource:
         notify: Callable[[str], object],  # noqa: ARG002
     ) -> tuple[np.ndarray, list[tuple[int, int]], Callable[[int], sp.csr_matrix]]:
         """Cut the cells into blocks of whole row groups, see `CountsSource.blocks`."""
-        limit = block_bytes(budget) // BYTES_PER_VALUE
+        limit = block_bytes(budget) // _BYTES_PER_ENTRY
         parts: list[list[int]] = []
         size = limit
         for i, (group, _) in enumerate(self._rows):
@@ -230,7 +242,7 @@ def _rows_of(
             continue
         taken = None
         if group.is_mixed:
-            column = files.read(group, [sample.by])[sample.by].cast("string")
+            column = files.read([group], [sample.by])[sample.by].cast("string")
             taken = column.to_numpy() == sample.name
             if not taken.any():
                 continue
@@ -261,7 +273,7 @@ def list_plates(files: CellFiles, by: str) -> dict[str, int]:
         if not group.is_mixed and group.low is not None:
             n_cells[group.low] = n_cells.get(group.low, 0) + group.n_rows
             continue
-        column = files.read(group, [by])[by].cast("string")
+        column = files.read([group], [by])[by].cast("string")
         if column.null_count:
             msg = (
                 f"{files.files[group.file]}: {column.null_count:,} cells have no {by}: give each "

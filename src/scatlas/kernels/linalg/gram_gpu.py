@@ -44,7 +44,6 @@ _COLUMN_RUNS = 64
 
 
 def gram(x: Block) -> tuple[int, cp.ndarray, cp.ndarray]:
-    """As :func:`~scatlas.kernels.linalg.gram_cpu.gram` on the GPU, where the result stays."""
     n_rows, n_genes = x.shape
     sums, upper = cp.zeros(n_genes), cp.zeros((n_genes, n_genes))
     add_block(x, sums, upper)
@@ -61,10 +60,10 @@ def add_block(
     threads: int = 1,  # noqa: ARG001
     run: Callable[..., Iterable[Any]] = map,  # noqa: ARG001
 ) -> None:
-    """As :func:`scatlas.kernels.linalg.gram_cpu.add_block`, for a block and sums on the GPU.
+    """As on the CPU, asynchronous on the current stream.
 
-    Asynchronous on the current stream. The block is one panel; `threads` and `run` are for the CPU.
-    Rows are added in parts of a fixed size, whatever memory is free: the last bits depend on it.
+    The block is one panel; `threads` and `run` are for the CPU. Rows are added in parts of a fixed
+    size, whatever memory is free: the last bits depend on it.
     """
     n_rows, n_genes = x.shape
     if n_genes > MAX_GENES:
@@ -98,7 +97,7 @@ def add_block(
 
 
 def _inspect(indices: cp.ndarray, indptr: cp.ndarray) -> tuple[int, bool, list[tuple[int, int]]]:
-    """Sum of the squared values per row, whether rows are sorted and without repeats, and where the
+    """Sum of the squared values per row, whether rows are sorted and without repeats, and where
     parts begin and end: rows and positions of the first value.
     """
     n_rows = indptr.size - 1
@@ -208,7 +207,6 @@ def _dgemm(rows: cp.ndarray, upper: cp.ndarray, lo: int, hi: int) -> None:
 
 
 def mirror(upper: cp.ndarray) -> None:
-    """As :func:`scatlas.kernels.linalg.gram_cpu.mirror`, for a matrix on the GPU."""
     n = upper.shape[0]
     tiles = -(-n // 32)
     if tiles:
