@@ -19,6 +19,7 @@ from scatlas.datasets import simulate_plate, write_release
 from scatlas.errors import DiskError, InputError, TooLargeError
 from scatlas.io import list_samples, load_plate, split_samples
 from scatlas.io.files.cell_files import CellFiles, ListColumns
+from scatlas.io.matrices.counts_source import open_counts
 from scatlas.io.matrices.parquet_source import Sample, is_ordered
 
 NAMES = ["plate1", "plate2", "plate3"]
@@ -317,27 +318,19 @@ def test_the_first_entry_that_is_left_out_is_the_one_asked_for(release: Path, tm
         ("tokens", "values", r"'tokens' \(source.genes\) is no column of lists of whole numbers; "),
         ("gene_ids", "X", r"'X' \(source.counts\) is no column of lists of other numbers; "),
         ("gene_ids", "gene_ids", r"'gene_ids' \(source.counts\) is no column of lists of other"),
-        (
-            "drug",
-            "values",
-            r"gene_ids \(of int64\), values \(of int64\), pca \(of double\): correct",
-        ),
+        ("drug", "values", r"gene_ids \(of int64\), values \(of int64\), pca \(of double\): cor"),
         (None, "X", r"name them in the config, as source: {genes: NAME, counts: NAME}"),
     ],
 )
 def test_columns_that_cannot_be_the_lists_are_refused(
-    release: Path, tmp_path: Path, genes: str | None, counts: str, sentence: str
+    release: Path, genes: str | None, counts: str, sentence: str
 ):
     with_other_names(release)
-    options = {"plate": "p", "counts_in": counts, "lists": ListColumns(genes)}
     with pytest.raises(InputError, match=sentence):
-        load_plate(release, tmp_path / "a.zarr", **options)
-
-
-def test_columns_of_lists_are_asked_of_parquet_files_alone(tmp_path: Path):
-    simulate_plate(1, n_cells=20, n_genes=200).write_h5ad(tmp_path / "a.h5ad")
+        open_counts(release, counts, lists=ListColumns(genes))
+    simulate_plate(1, n_cells=20, n_genes=200).write_h5ad(release / "a.h5ad")
     with pytest.raises(InputError, match=r"no Parquet file, and source.genes \('g'\) is a column"):
-        load_plate(tmp_path / "a.h5ad", tmp_path / "b", plate="p", lists=ListColumns("g"))
+        open_counts(release / "a.h5ad", lists=ListColumns("g"))
 
 
 def test_one_file_per_well_is_the_same_release(release: Path, tmp_path: Path):
@@ -351,7 +344,7 @@ def test_one_file_per_well_is_the_same_release(release: Path, tmp_path: Path):
     for well in wells:
         own = table.filter(pa.compute.equal(table["sample"], well))
         pq.write_table(own, release / f"wells/{well}.parquet")
-    for moved in (release / "metadata", release / "wells/metadata", None):
+    for beside in ("wells/metadata", "wells", "none"):
         for place in (release / "wells", f"{release}/wells/smp_*.parquet"):
             assert [*list_samples(place, "plate")] == NAMES
             assert set(list_samples(place, "sample")) == {*wells}
@@ -359,16 +352,10 @@ def test_one_file_per_well_is_the_same_release(release: Path, tmp_path: Path):
             assert found["total_counts"] == wanted["total_counts"]
             assert "drugconc" in ad.read_zarr(tmp_path / "b.zarr").obs
             shutil.rmtree(tmp_path / "b.zarr")
-        if moved == release / "metadata":
-            moved.rename(release / "wells/metadata")
-        elif moved:
-            for file in moved.iterdir():
-                file.rename(release / "wells" / file.name)
-            moved.rmdir()
-    (release / "wells/gene_metadata.parquet").unlink()
-    with pytest.raises(
-        InputError, match=r"no gene_metadata.parquet, .* in .*/wells, .*/metadata: "
-    ):
+        (release / beside).mkdir(exist_ok=True)
+        for file in [*release.rglob("*_metadata.parquet")]:
+            file.rename(release / beside / file.name)
+    with pytest.raises(InputError, match=r"no gene_metadata.parquet, .* in .*/wells, .*/metadata"):
         CellFiles.find(release / "wells")
 
 

@@ -207,6 +207,8 @@ class CellFiles:
                 "of another release; leave it out"
             )
             raise InputError(msg)
+        names = {name for name, kind in self.columns.items() if _is_list(kind)}
+        lists = [i for i, name in enumerate(roots) if name in names]
         groups = []
         for number in range(footer.num_row_groups):
             group = footer.row_group(number)
@@ -215,7 +217,7 @@ class CellFiles:
                 statistics = group.column(roots.index(by)).statistics
                 if statistics is not None and statistics.has_min_max and not statistics.null_count:
                     low, high = str(statistics.min), str(statistics.max)
-            n_values = max(group.column(i).num_values for i in range(len(roots)))  # of a list
+            n_values = max((group.column(i).num_values for i in lists), default=0)
             groups.append(RowGroup(file, number, group.num_rows, n_values, low, high))
         return groups
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
@@ -116,11 +117,11 @@ class ParquetSource:
     def table(self, name: str) -> Table:
         """``obs`` or ``var`` of the counts, on disk."""
         if name == "obs" and not (self._folder / "obs").exists():
-            self._notices += write_obs(
-                *(self._files, self._rows, self._folder / "obs", self._folder / "columns"),
-                self._sample,
-                {*self._columns[:2]},
-            )
+            columns = self._files.columns.items()
+            others = {name: kind for name, kind in columns if name not in self._columns[:2]}
+            files, to = replace(self._files, columns=others), self._folder
+            sample = self._sample
+            self._notices += write_obs(files, self._rows, to / "obs", to / "columns", sample)
         return Table.open(self.path, open_store(self._folder), name)
 
     def path_of(self, row: int) -> str:

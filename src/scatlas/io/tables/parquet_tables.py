@@ -135,19 +135,14 @@ class _ColumnOnDisk:
 
 
 def write_obs(
-    files: CellFiles,
-    rows: list[Rows],
-    folder: Path,
-    scratch: Path,
-    by: tuple[str, str] | None,
-    lists: set[str | None],
+    files: CellFiles, rows: list[Rows], folder: Path, scratch: Path, by: tuple[str, str] | None
 ) -> list[str]:
     """Write obs of some cells, from all columns that are no lists and the tables beside them.
 
     Parameters
     ----------
     files
-        The release.
+        The release, without the columns of tokens and counts.
     rows
         Row groups, each with the cells that are taken (bool) or None for all.
     folder
@@ -156,8 +151,6 @@ def write_obs(
         Folder for files of 4 to 8 bytes per cell and column.
     by
         Column and value that all these cells share, to find their rows in the table of cells.
-    lists
-        Columns of the lists of tokens and counts.
 
     Returns
     -------
@@ -177,7 +170,7 @@ def write_obs(
         raise InputError(msg)
     n_cells = sum(_n_taken(group, taken) for group, taken in rows)
     scratch.mkdir(parents=True, exist_ok=True)
-    kinds = {name: kind for name, kind in files.columns.items() if name not in {key, *lists}}
+    kinds = {name: kind for name, kind in files.columns.items() if name != key}
     columns, notices = _new_columns(kinds, "obs", n_cells, scratch / "own")
     hashes = np.memmap(scratch / "hashes", np.uint64, "w+", shape=(max(1, n_cells),))[:n_cells]
     text = Target("text", np.dtype(object))

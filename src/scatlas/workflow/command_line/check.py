@@ -78,7 +78,8 @@ def _problems_of_plates(config: Config, plates: list[Plate]) -> Iterator[Problem
     for plate in plates:
         if plate.is_remote or plate.is_simulated or config.plates.by:
             continue  # not here yet; or one file, which has been opened
-        counts = plate.counts or config.source.counts
+        # With source.genes it is a column of Parquet files, whose only matrix is X.
+        counts = "X" if config.source.genes else plate.counts or config.source.counts
         try:
             held = what_elements_hold(plate.path)
             words = held.get(counts, "is missing")
