@@ -17,7 +17,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 from scatlas.errors import InputError
 from scatlas.io import load_plate, read_lazy, read_matrix
 from scatlas.io.files.local_zarr import LocalArray, LocalGroup, as_zarr_python, open_store
-from scatlas.io.matrices.find_counts import what_elements_hold
+from scatlas.io.matrices.counts_source import what_elements_hold
 from scatlas.io.tables.column_writer import write_frame
 from scatlas.io.tables.table import open_tables
 from scatlas.io.zarr_writer.elements import consolidate, create_group

@@ -20,7 +20,8 @@ from scatlas.errors import DiskError, InputError, TooLargeError
 from scatlas.io import list_samples, load_plate, split_samples
 from scatlas.io.files.cell_files import CellFiles, ListColumns
 from scatlas.io.matrices.counts_source import open_counts
-from scatlas.io.matrices.parquet_source import Sample, is_ordered
+from scatlas.io.matrices.parquet_source import ParquetSource
+from scatlas.io.matrices.source import Sample
 
 NAMES = ["plate1", "plate2", "plate3"]
 FIRST = "data/train-00000-of-00003.parquet"
@@ -114,9 +115,9 @@ def test_plates_and_cells_are_those_of_the_footers(sound: Path):
         )
     found = CellFiles.find(sound)
     assert found is not None
-    assert is_ordered(found, "plate", 3)
+    assert ParquetSource(found).is_ordered("plate", 3)
     assert sum(group.is_mixed for group in found.footers("plate")) == 2
-    assert not is_ordered(found, "drug", 8)
+    assert not ParquetSource(found).is_ordered("drug", 8)
 
 
 def test_files_in_no_order_are_split_in_one_pass(release: Path, tmp_path: Path):

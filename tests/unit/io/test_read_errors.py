@@ -22,7 +22,7 @@ from scatlas.io.chunks import chunk_reader
 from scatlas.io.files import hdf5_probe
 from scatlas.io.files.listing import filesystem
 from scatlas.io.files.read_errors import reading
-from scatlas.io.matrices.find_counts import what_elements_hold
+from scatlas.io.matrices.counts_source import what_elements_hold
 from scatlas.workflow.new_plates import FinishedAtlas, _stored_text
 
 MATRIX = "%%MatrixMarket matrix coordinate integer general\n2 1 1\n1 1 3\n"

@@ -30,6 +30,7 @@ from scatlas.errors import ConfigError, InputError, MissingPackageError
 from scatlas.io.files import anndata_file as store_module
 from scatlas.io.files.anndata_file import Store
 from scatlas.io.matrices.counts_source import open_counts
+from tests.helpers.layouts import read_rows
 
 LAYOUTS = (
     *("none", "gzip", "lzf", "zstd", "blosc"),
@@ -474,12 +475,12 @@ def test_open_counts(tmp_path, layout):
     path = write(adata, tmp_path, layout, np.int64)
     with open_counts(path) as source:
         assert source.shape == (30, 6)
-        assert source.n_values == adata.X.nnz
-        assert source.indptr.dtype == np.int64
-        rows = source.read_rows(4, 17)
+        assert source.matrix.n_values == adata.X.nnz
+        assert source.matrix.indptr.dtype == np.int64
+        rows = read_rows(source, 4, 17)
         assert rows.indices.dtype == np.int64
         assert (rows != adata.X[4:17]).nnz == 0
-        assert source.read_rows(5, 5).shape == (0, 6)
+        assert read_rows(source, 5, 5).shape == (0, 6)
 
 
 def test_blocks_fit_their_share():

@@ -35,7 +35,7 @@ class StoredMatrix:
     key
         Element in the file, such as ``X`` or ``layers/counts``.
     format
-        How it is stored; ``transposed`` is dense of genes x cells.
+        How it is stored; ``transposed`` is dense of genes x cells, ``lists`` are per cell.
     shape
         Cells, genes.
     dtype
@@ -46,29 +46,14 @@ class StoredMatrix:
 
     path: str
     key: str
-    format: Literal["csr", "csc", "dense", "transposed"]
+    format: Literal["csr", "csc", "dense", "transposed", "lists"]
     shape: tuple[int, int]
     dtype: np.dtype
     indptr: np.ndarray = field(repr=False, default_factory=lambda: np.empty(0, np.int64))
 
     @classmethod
     def find(cls, path: str, root: StoredGroup, key: str, shape: tuple[int, int]) -> StoredMatrix:
-        """Find how a matrix is stored and check that its parts agree.
-
-        Parameters
-        ----------
-        path, root
-            File, and the same opened.
-        key
-            Element, such as ``X``.
-        shape
-            Lengths of ``obs`` and ``var``.
-
-        Raises
-        ------
-        InputError
-            The encoding is unknown, or lengths, offsets or types do not agree.
-        """
+        """Find how a matrix is stored and check that its parts agree with the tables' lengths."""
         with reading(path, key):
             element = root[key]
             encoding = attribute(element, "encoding-type", "array")
@@ -79,7 +64,7 @@ class StoredMatrix:
             shape_name = "h5sparse_shape"
         if not is_group(element) and len(element.shape) == 2:
             _check_shape(name, tuple(element.shape), shape)
-            _check_kind(name, element.dtype, "biuf")
+            check_kind(name, element.dtype)
             return cls(path, key, "dense", shape, in_memory(element.dtype))
         if encoding not in _SPARSE or not is_group(element):
             msg = f"{name} is stored as {encoding!r}: store counts as a CSR matrix"
@@ -93,22 +78,7 @@ class StoredMatrix:
     def find_sparse(
         cls, path: str, root: Any, key: str, shape: tuple[int, int], kind: Literal["csr", "csc"]
     ) -> StoredMatrix:
-        """Check the arrays of a sparse matrix of known shape and kind.
-
-        Parameters
-        ----------
-        path, root, key
-            As for :meth:`find`.
-        shape
-            Cells, genes.
-        kind
-            How it is stored.
-
-        Raises
-        ------
-        InputError
-            Lengths, offsets or types do not agree.
-        """
+        """Check that lengths, offsets and types of a sparse matrix agree."""
         element, name = root[key], f"{path}: {key}"
         lengths = _lengths(path, key, element)
         n_rows = shape[0 if kind == "csr" else 1]
@@ -130,7 +100,7 @@ class StoredMatrix:
         return int(self.indptr[-1])
 
     def to_csr(self, root: StoredGroup, kind: str, budget: int) -> sp.csr_matrix:
-        """CSR matrix of a dense or CSC element, see :meth:`scatlas.io.CountsSource.convert`."""
+        """CSR matrix of a dense or CSC element that fits the budget."""
         stored, n_bytes = root[self.key], self.n_values * self.dtype.itemsize
         if self.format == "csc":
             n_bytes += self.n_values * stored["indices"].dtype.itemsize
@@ -187,7 +157,7 @@ def _lengths(path: str, key: str, element: Any) -> dict[str, int]:
     for part, kinds in parts.items():
         with reading(path, f"{key}/{part}"):
             _check_line(f"{path}: {key}/{part}", element[part])
-            _check_kind(f"{path}: {key}/{part}", element[part].dtype, kinds)
+            check_kind(f"{path}: {key}/{part}", element[part].dtype, kinds)
     return {part: int(element[part].shape[0]) for part in parts}
 
 
@@ -213,7 +183,8 @@ def _check_line(name: str, element: Any) -> None:
     raise InputError(msg)
 
 
-def _check_kind(name: str, dtype: np.dtype, kinds: str) -> None:
+def check_kind(name: str, dtype: np.dtype, kinds: str = "biuf") -> None:
+    """Refuse an array of other values than numbers."""
     if dtype.kind not in kinds:
         wanted = "integers" if kinds == "iu" else "real numbers"
         msg = f"{name} holds {dtype} instead of {wanted}: {REMEDY}"

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -30,19 +28,15 @@ from scatlas.io.files.anndata_checks import (
 )
 from scatlas.io.files.anndata_file import Store, load_filters
 from scatlas.io.files.read_errors import REMEDY, reading
-from scatlas.io.files.text_matrix import TextMatrix
 from scatlas.io.tables.cell_names import NumberedNames
-from scatlas.io.tables.cell_ranger import open_cell_ranger
 from scatlas.io.tables.column import Column, InMemoryColumn, aligned, open_column, pieces
 from scatlas.io.tables.encodings import NONE, OLD_CATEGORIES, TABLES, encoding_of
-from scatlas.io.tables.legacy_anndata import open_legacy
-from scatlas.io.tables.loom import open_loom
 from scatlas.io.tables.storable_columns import storable_names, text_notice
-from scatlas.io.tables.text_lists import write_text_tables
 from scatlas.io.zarr_writer.node_metadata import is_storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from scatlas.io.files.stored_nodes import StoredGroup
 
@@ -60,15 +54,13 @@ GENE_METRICS = ("mt", "n_cells_by_counts", "total_counts")
 
 
 @contextmanager
-def open_tables(path: Path | str, *, counts: str = "X") -> Iterator[tuple[Table, Table]]:
+def open_tables(path: Path | str) -> Iterator[tuple[Table, Table]]:
     """Open obs and var of an AnnData file, without reading them or X.
 
     Parameters
     ----------
     path
         h5ad file or Zarr store (v2 or v3), a local path or a URL that fsspec opens.
-    counts
-        Matrix of the genes, as ``source.counts`` names it.
 
     Yields
     ------
@@ -79,33 +71,11 @@ def open_tables(path: Path | str, *, counts: str = "X") -> Iterator[tuple[Table,
     InputError
         The file does not exist, is no AnnData file, or a table's parts do not agree.
     """
-    if text := TextMatrix.find(path):
-        with TemporaryDirectory(prefix="scatlas-") as folder:
-            root = write_text_tables(text, Path(folder)).root
-            yield Table.open(path, root, "obs"), Table.open(path, root, "var")
-        return
-    store, var = Store.find(path), "raw/var" if counts == "raw" else "var"
-    with ExitStack() as stack:
-        root = store.open_on(stack)
+    store = Store.find(path)
+    with store.open() as root:
         with reading(store.path, STRUCTURE):
-            if found := (
-                open_cell_ranger(store.path, root, stack, counts)
-                or open_loom(store.path, root, stack)
-            ):
-                root, var = found.root, "var"
-            elif legacy := open_legacy(store.path, root, stack):
-                root = legacy.root
-            else:
-                check_anndata(store.path, root)
-        yield Table.open(store.path, root, "obs"), open_genes(store.path, root, var)
-
-
-def open_genes(
-    path: str, root: StoredGroup, name: str, notify: Callable[[str], None] = logger.info
-) -> Table:
-    """Open ``var`` or ``raw/var``, the latter with the names of genes that ``var`` alone has."""
-    genes = Table.open(path, root, name)
-    return genes if name == "var" else genes.with_text_of(Table.open(path, root, "var"), notify)
+            check_anndata(store.path, root)
+        yield Table.open(store.path, root, "obs"), Table.open(store.path, root, "var")
 
 
 class Writing:

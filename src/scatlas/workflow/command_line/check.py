@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from scatlas.errors import InputError, ScatlasError
-from scatlas.io.matrices.counts_source import gene_names
-from scatlas.io.matrices.find_counts import COUNTS, EXPECTED, what_elements_hold
+from scatlas.io.matrices.counts_source import gene_names, what_elements_hold
+from scatlas.io.matrices.find_counts import COUNTS, EXPECTED
 from scatlas.io.products.rounded_values import HOW_TO_ROUND
 from scatlas.workflow.command_line.gene_agreement import GeneAgreement
 from scatlas.workflow.command_line.output import DONE, PROBLEM, Problem, say, say_json

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from natsort import natsorted
 
 from scatlas.errors import ConfigError, InputError
 from scatlas.io.files.cell_files import CellFiles
 from scatlas.io.files.text_matrix import TextMatrix
-from scatlas.io.matrices.parquet_source import Sample, list_plates
+from scatlas.io.matrices.counts_source import find_source
+from scatlas.io.matrices.parquet_source import ParquetSource
+from scatlas.io.matrices.source import CountsSource, Sample, Wanted
 from scatlas.io.products.split_samples import list_samples
-from scatlas.io.tables.table import open_tables
 from scatlas.workflow.config.plate_sheet import (
     WINDOWS,
     filtered_name,
@@ -25,6 +27,9 @@ from scatlas.workflow.config.plate_sheet import (
     without_lists,
 )
 from scatlas.workflow.config.samples import plate_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 # Columns of Parquet files that name the plates, the first that they have.
 _PLATE_COLUMNS = ("plate", "sample")
@@ -80,16 +85,13 @@ class Release(NamedTuple):
     ----------
     path, by
         As ``plates.path`` and ``plates.by`` of a config.
-    files
-        What was found there.
     plates
-        By the name of each plate, the part of the files.
+        By the name of each plate, what opens its part of the files.
     """
 
     path: str
     by: str
-    files: CellFiles
-    plates: dict[str, Sample]
+    plates: Mapping[str, Callable[[], CountsSource]]
 
 
 def find_release(arguments: list[str]) -> Release | None:
@@ -115,8 +117,10 @@ def find_release(arguments: list[str]) -> Release | None:
             f"{', '.join(files.columns)}: rename the one with the plates"
         )
         raise InputError(msg)
-    names = plate_names(list_plates(files, by), path)
-    return Release(path, by, files, {name: Sample(by, value) for value, name in names.items()})
+    names = plate_names(ParquetSource(files).plates(by), path)
+    parts = {name: Wanted(sample=Sample(by, value)) for value, name in names.items()}
+    opens = {name: partial(ParquetSource, files, part) for name, part in parts.items()}
+    return Release(path, by, opens)
 
 
 def find_samples(path: str) -> list[str]:
@@ -124,8 +128,8 @@ def find_samples(path: str) -> list[str]:
     text = TextMatrix.find(path)
     if text is None or not text.cells.name.startswith("cell_metadata.csv"):
         return []
-    with open_tables(path) as (obs, _):
-        if "sample" not in obs.columns:
+    with find_source(path) as source:
+        if "sample" not in source.table("obs").columns:
             return []
     samples = list_samples(path, "sample")
     return [*plate_names(samples, path).values()] if len(samples) > 1 else []
@@ -153,8 +157,7 @@ def _paths(given: str) -> list[str]:
 
 def _at(path: Path) -> list[str]:
     """The plate at a path, or the plates in the folder."""
-    is_one = path.is_file() or TextMatrix.find(path)
-    if is_one or any((path / name).exists() for name in _ZARR_ROOTS):
+    if path.is_file() or any((path / name).exists() for name in _ZARR_ROOTS):
         return [str(path)]
     return _in_folder(path)
 

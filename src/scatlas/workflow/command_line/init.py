@@ -56,8 +56,7 @@ def init(arguments: list[str], config: Path, outdir: str, *, force: bool = False
     release = find_release(arguments)
     paths = dict.fromkeys(release.plates, release.path) if release else find_files(arguments)
     for name, path in paths.items():
-        part = (release.files, release.plates[name]) if release else None
-        facts, names = read_facts(name, path, part)
+        facts, names = read_facts(name, path, release and release.plates[name]())
         genes.add(path, names)
         plates.append(facts)
     _check_different(plates)

@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import anndata as ad
 import numpy as np
 import pandas as pd
 
-from scatlas.compute.threads import DEFAULT_BUDGET
 from scatlas.errors import InputError
-from scatlas.io.files.anndata_checks import check_not_empty
-from scatlas.io.files.text_matrix import TextMatrix
-from scatlas.io.matrices.counts_source import open_counts
-from scatlas.io.matrices.find_counts import COUNTS, EXPECTED, what_elements_hold
-from scatlas.io.matrices.matrix_market import first_cells
-from scatlas.io.matrices.parquet_source import ParquetSource
+from scatlas.io.matrices.counts_source import find_source, gene_names, what_elements_hold
+from scatlas.io.matrices.find_counts import COUNTS, EXPECTED
+from scatlas.io.matrices.source import Wanted
 from scatlas.io.tables.mitochondrial import find_mitochondrial, mitochondrial_genes
-from scatlas.io.tables.table import Table, open_tables
 from scatlas.pp import calculate_qc_metrics
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
-    from scatlas.io.files.cell_files import CellFiles
-    from scatlas.io.matrices.parquet_source import Sample
+    from scatlas.io.matrices.source import CountsSource
     from scatlas.io.tables.mitochondrial import Mitochondrial
+    from scatlas.io.tables.table import Table
 
-# Of a file, this many blocks of at most 1 MB are read, evenly spaced.
-_N_BLOCKS, _BUDGET = 24, 8_000_000
 # Cells of a plate whose metrics are kept.
 _MAX_CELLS = 5_000
 # Unfiltered matrices of droplets: most barcodes have fewer genes than EMPTY_GENES. Bounds are then
@@ -73,7 +64,7 @@ class PlateFacts:
 
 
 def read_facts(
-    name: str, path: str, release: tuple[CellFiles, Sample] | None = None
+    name: str, path: str, source: CountsSource | None = None
 ) -> tuple[PlateFacts, pd.Index]:
     """Read the facts of a plate, and the names of its genes, in bounded memory.
 
@@ -81,40 +72,26 @@ def read_facts(
     ----------
     name, path
         Of the plate.
-    release
-        Parquet files of which the plate is a part, and which part.
+    source
+        Of a plate that is a part of Parquet files, this part.
 
     Raises
     ------
     InputError
         The file cannot be read, or holds no counts.
     """
-    counts, fractional = ("X", "refuse") if release else _find_counts(path)
+    counts, fractional = ("X", "refuse") if source else _find_counts(path)
     notices: list[str] = []
     if fractional == "round":
         notices.append(
             f"{counts} holds expected counts, which are fractional: they will be rounded"
         )
-    if not release and (text := TextMatrix.find(path)):
-        with TemporaryDirectory(prefix="scatlas-") as folder:
-            found, block, n_cells = first_cells(text, Path(folder))
-            var = Table.open(path, found.root, "var")
-            if found.gene_of_feature is not None:
-                block = block[:, found.gene_of_feature >= 0]
-            genes, (mt, mask) = var.index(), _mitochondrial(var)
-            notices += found.notices
-        metrics = _metrics(block, mask)
-    else:
-        with ParquetSource(*release) if release else open_counts(path, counts) as source:
-            var, n_cells = source.table("var"), source.shape[0]
-            genes, (mt, mask) = var.index(), _mitochondrial(var)
-            in_blocks = source.matrix.format in ("csr", "transposed", "lists")
-            budget = _BUDGET if in_blocks else DEFAULT_BUDGET
-            _, cut, read = source.blocks(budget, notices.append)
-            chosen = np.unique(np.linspace(0, len(cut) - 1, _N_BLOCKS).astype(int))
-            metrics = pd.concat([_metrics(read(i), mask) for i in chosen.tolist()])
-            notices += source.notices
-    check_not_empty(path, (n_cells, len(genes)))
+    with source or find_source(path, Wanted(counts)) as plate:
+        genes, (mt, mask) = plate.genes(), _mitochondrial(plate.table("var"))
+        blocks = plate.some_blocks(notices.append)
+        metrics = pd.concat([_metrics(block, mask) for block in blocks])
+        notices += plate.notices
+        n_cells = plate.shape[0]
     metrics, unfiltered = _without_empty(metrics)
     notices += unfiltered
     if mt.others:
@@ -141,7 +118,7 @@ def _find_counts(path: str) -> tuple[str, str]:
     for kind, fractional in ((COUNTS, "refuse"), (EXPECTED, "round")):
         if found := [name for name, words in held.items() if words == kind]:
             return found[0], fractional
-    check_not_empty(path, _shape(path))
+    gene_names(path)  # refuses a plate without cells or genes
     if isinstance(error := held.get("X"), InputError):
         raise error
     seen = ", ".join(
@@ -151,12 +128,6 @@ def _find_counts(path: str) -> tuple[str, str]:
     seen = seen or "there is no X, no raw and no layer"
     msg = f"{path}: no element holds raw counts: {seen}; give a file with raw counts"
     raise InputError(msg)
-
-
-def _shape(path: str) -> tuple[int, int]:
-    """Cells and genes of a plate."""
-    with open_tables(path) as (obs, var):
-        return obs.n_rows, var.n_rows
 
 
 def _mitochondrial(var: Table) -> tuple[Mitochondrial, np.ndarray]:
