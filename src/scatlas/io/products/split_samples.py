@@ -16,12 +16,12 @@ from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path
 from scatlas.io.files.cell_files import CellFiles
 from scatlas.io.matrices.counts_source import open_counts
-from scatlas.io.matrices.csr_writer import index_dtype
 from scatlas.io.matrices.layout import check_indices
 from scatlas.io.matrices.parquet_source import list_plates
 from scatlas.io.tables.table import open_tables
 from scatlas.io.zarr_writer.elements import ANNDATA, CSR, DICT, MAPPINGS, consolidate, create_group
 from scatlas.io.zarr_writer.raw_array import RawArray
+from scatlas.kernels import gene_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -185,7 +185,7 @@ class _Arrays:
         """Create the arrays; the offsets begin with 0."""
         new = cls(
             data=RawArray(folder / "data", counts.matrix.dtype),
-            indices=RawArray(folder / "indices", index_dtype(counts.shape[1])),
+            indices=RawArray(folder / "indices", gene_dtype(counts.shape[1])),
             indptr=RawArray(folder / "indptr", np.dtype(np.int64)),
         )
         new.indptr.append(np.zeros(1, np.int64))

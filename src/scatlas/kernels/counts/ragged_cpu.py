@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from scatlas.kernels import gene_dtype
 from scatlas.kernels.build.numba_cache import njit
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ def ragged_to_csr(
     floats = parts[0].values.dtype
     tried = [*kinds[kinds.index(np.dtype(dtype)) :], floats] if dtype in kinds else [floats]
     n_entries = sum(part.tokens.size for part in parts)
-    indices = np.empty(n_entries, np.uint16 if n_genes <= 2**16 else np.int32)
+    indices = np.empty(n_entries, gene_dtype(n_genes))
     indptr = np.zeros(sum(part.offsets.size - 1 for part in parts) + 1, np.int64)
     token, value = marker or Marker(np.iinfo(np.int64).min, 0.0)
     for kind in tried:
