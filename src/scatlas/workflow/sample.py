@@ -82,6 +82,7 @@ def add_graph(cells: SampledCells, path: Path) -> None:
     with h5py.File(path, "r") as file:
         cells.obsp["connectivities"] = read_element(file["obsp/connectivities"])
         cells.uns["neighbors"] = read_elem(file["uns/neighbors"])
+        cells.uns["neighbors"]["params"]["use_rep"] = "X_pca"  # the steps have nothing else
 
 
 def join_files(path: Path, subset: Path, parts: Iterable[Path]) -> None:

@@ -27,7 +27,7 @@ from scatlas.io.zarr_writer.elements import (
     create_group,
     open_group_to_write,
     write_elem,
-    write_flags,
+    write_params,
 )
 from scatlas.io.zarr_writer.sharded_array import (
     COUNTS_CODEC,
@@ -466,14 +466,14 @@ def test_chunks_encoded_together_have_the_bytes_of_chunks_encoded_alone(
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "runs", mode="r")[...], values)
 
 
-def test_flags_are_written_as_anndata_writes_them(tmp_path):
-    flags = {"zero_center": True, "use_highly_variable": False}
+def test_parameters_are_written_as_anndata_writes_them(tmp_path):
+    params = {"zero_center": True, "use_highly_variable": False, "mask_var": "highly_variable"}
     create_group(tmp_path / "whole", DICT)
-    write_elem(open_group_to_write(tmp_path / "whole"), "params", flags)
-    write_flags(tmp_path / "own" / "params", flags)
+    write_elem(open_group_to_write(tmp_path / "whole"), "params", params)
+    write_params(tmp_path / "own" / "params", params)
     found = []
     for folder in (tmp_path / "whole" / "params", tmp_path / "own" / "params"):
         files = [file for file in folder.rglob("*") if file.is_file()]
         found.append({file.relative_to(folder): file.read_bytes() for file in files})
     assert found[0] == found[1]
-    assert len(found[0]) == 4
+    assert len(found[0]) == 6
