@@ -10,6 +10,7 @@ import numpy as np
 
 from scatlas.errors import InputError
 from scatlas.io.files.local_zarr import as_zarr_python
+from scatlas.io.files.other_programs import way_out_of_store
 from scatlas.io.files.read_errors import reading
 
 if TYPE_CHECKING:
@@ -110,10 +111,9 @@ def check_anndata(path: str, root: StoredGroup) -> None:
             raise InputError(msg)
     else:
         content = "a bare array"
-    msg = (
-        f"{path}: not an AnnData file (it holds {content}; obs and var are needed): "
-        "give a file that AnnData.write_h5ad or AnnData.write_zarr has written"
-    )
+    way_out = way_out_of_store(path, root) if is_group(root) else None
+    way_out = way_out or "give a file that AnnData.write_h5ad or AnnData.write_zarr has written"
+    msg = f"{path}: not an AnnData file (it holds {content}; obs and var are needed): {way_out}"
     raise InputError(msg)
 
 
