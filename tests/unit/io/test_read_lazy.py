@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import shutil
 import time
 import warnings
@@ -30,6 +31,8 @@ from scatlas.errors import ConfigError, InputError, MissingPackageError
 from scatlas.io.files import anndata_file as store_module
 from scatlas.io.files.anndata_file import Store
 from scatlas.io.matrices.counts_source import open_counts
+from scatlas.io.products.load_plate import load_plate
+from tests.helpers.frames import assert_same_frame
 from tests.helpers.layouts import read_rows
 
 LAYOUTS = (
@@ -517,3 +520,65 @@ def test_parse_bytes(text, wanted):
 def test_parse_bytes_refuses(text):
     with pytest.raises(ConfigError, match="such as 256MB"):
         parse_bytes(text)
+
+
+def single_as_array(path: Path, kind: str) -> None:
+    """Write attributes as R does: each is an array of one, of text of a fixed length in HDF5."""
+    if kind == "h5ad":
+
+        def of_r(_: str, element: h5py.Group | h5py.Dataset) -> None:
+            for name, value in dict(element.attrs).items():
+                if isinstance(value, str):
+                    element.attrs[name] = np.array([value.encode()])
+                elif name == "ordered":
+                    element.attrs[name] = np.array([int(value)])
+                elif name == "column-order" and len(value):
+                    element.attrs[name] = np.array(value, "S")
+
+        with h5py.File(path, "r+") as file:
+            of_r("", file)
+            file.visititems(of_r)
+            for name in ("obs/_index", "obs/line/categories"):
+                texts, attributes = file[name].asstr()[:].astype("S"), dict(file[name].attrs)
+                del file[name]
+                file[name] = texts
+                file[name].attrs.update(attributes)
+        return
+    for file in path.rglob("*"):
+        if file.name in {"zarr.json", ".zattrs", ".zmetadata"}:
+            document = file.read_text()
+            for name in ("encoding-type", "encoding-version", "_index", "ordered"):
+                document = re.sub(rf'("{name}": )("[^"]*"|true|false)', r"\1[\2]", document)
+            file.write_text(document)
+
+
+@pytest.mark.parametrize("kind", ["h5ad", "zarr 2", "zarr 3"])
+def test_attributes_that_are_arrays_of_one_as_r_writes_them(tmp_path, kind):
+    wanted = example(40, 12)
+    wanted.obs["line"] = pd.Categorical.from_codes(np.arange(40) % 2, ["b", "a"], ordered=False)
+    wanted.obs["dose"] = pd.Categorical.from_codes(np.arange(40) % 3, ["1", "2", "9"], ordered=True)
+    wanted.obs["seen"] = pd.array([True, None] * 20, dtype="boolean")
+    wanted.uns["pca"] = {"params": {"zero_center": True, "mask_var": "hvg"}, "variance": np.ones(3)}
+    wanted.uns["table"] = wanted.obs[["dose"]].copy()
+    wanted.obsm["frame"] = wanted.obs[["seen"]].copy()
+    wanted.raw = wanted
+    path = tmp_path / "of_r"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of plans for Zarr v3
+        if kind == "h5ad":
+            wanted.write_h5ad(path)
+        else:
+            with ad.settings.override(zarr_write_format=int(kind[-1])):
+                wanted.write_zarr(path)
+    single_as_array(path, kind)
+    found = sa.read_lazy(path)
+    assert_same_frame(found.obs, wanted.obs)
+    assert_same_frame(found.var, wanted.var)
+    assert_same_frame(found.raw.var, wanted.raw.var)
+    assert_same_frame(found.obsm["frame"], wanted.obsm["frame"])
+    assert_same_frame(found.uns["table"], wanted.uns["table"])
+    assert found.uns["pca"]["params"] == {"zero_center": True, "mask_var": "hvg"}
+    assert (found.X.compute() != wanted.X).nnz == 0
+    load_plate(path, tmp_path / "counts.zarr", plate="p", mt_prefix=None)
+    loaded = ad.read_zarr(tmp_path / "counts.zarr").obs
+    assert_same_frame(loaded[list(wanted.obs)], wanted.obs)

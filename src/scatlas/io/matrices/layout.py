@@ -11,10 +11,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from scatlas.errors import InputError
-from scatlas.io.files.anndata_checks import attribute, is_group
+from scatlas.io.files.anndata_checks import attribute, for_anndata, is_group
 from scatlas.io.files.anndata_file import load_filters
 from scatlas.io.files.chunk_locations import read_without_plugins
-from scatlas.io.files.local_zarr import as_zarr_python
 from scatlas.io.files.read_errors import REMEDY, reading
 
 if TYPE_CHECKING:
@@ -260,4 +259,4 @@ def read_element(path: str, root: StoredGroup, name: str) -> Any:
 
     with reading(path, name):
         load_filters(path, root[name])
-        return read_elem(as_zarr_python(root[name]))
+        return read_elem(for_anndata(root[name]))

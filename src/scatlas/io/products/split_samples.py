@@ -16,10 +16,10 @@ from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path
 from scatlas.io.files.cell_files import BY_TYPE, ListColumns
 from scatlas.io.matrices.counts_source import find_source, open_counts
-from scatlas.io.matrices.csr_writer import index_dtype
 from scatlas.io.matrices.layout import check_indices
 from scatlas.io.zarr_writer.elements import ANNDATA, CSR, DICT, MAPPINGS, consolidate, create_group
 from scatlas.io.zarr_writer.raw_array import RawArray
+from scatlas.kernels import gene_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -186,7 +186,7 @@ class _Arrays:
         """Create the arrays; the offsets begin with 0."""
         new = cls(
             data=RawArray(folder / "data", counts.matrix.dtype),
-            indices=RawArray(folder / "indices", index_dtype(counts.shape[1])),
+            indices=RawArray(folder / "indices", gene_dtype(counts.shape[1])),
             indptr=RawArray(folder / "indptr", np.dtype(np.int64)),
         )
         new.indptr.append(np.zeros(1, np.int64))
