@@ -183,6 +183,27 @@ def test_ci_covers_the_pythons_that_environments_are_made_with():
     assert project()["requires-python"] == f">={min(covered)}"
 
 
+def test_ci_runs_the_lowest_and_the_newest_versions():
+    ci = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    tried = {
+        entry["resolution"] for entry in ci["jobs"]["versions"]["strategy"]["matrix"]["include"]
+    }
+    assert (
+        tried
+        == {"lowest-direct", "highest"}
+        == set(
+            re.findall(
+                r"^#   \.ci/versions ([\w-]+)", (ROOT / ".ci/versions").read_text(), re.MULTILINE
+            )
+        )
+    )
+    # Snakemake refuses older versions itself, with a sentence.
+    (needed,) = re.findall(
+        r'^min_version\("(.+)"\)', (ROOT / "Snakefile").read_text(), re.MULTILINE
+    )
+    assert f"snakemake[reports]>={needed}" in project()["optional-dependencies"]["workflow"]
+
+
 def _loop_line(script: Path) -> str:
     (line,) = re.findall(r"^\s*for name in (python.*); do$", script.read_text(), re.MULTILINE)
     return line
