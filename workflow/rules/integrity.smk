@@ -56,6 +56,11 @@ PLAN = text_digest(
     repr([CONFIG.model_dump(exclude={"backend", "compute"}), SHEET, CODE]).encode()
 )
 os.environ.update(SCATLAS_PLAN=PLAN)
+if vars(workflow).setdefault("scatlas_plan", PLAN) != PLAN:
+    raise WorkflowError(
+        "this workflow imports scatlas with two configs, whose jobs would share one environment: "
+        "import it once, and run the other atlas by its own command"
+    )
 OUTPUTS = outputs_by_manifest()
 FINDINGS = compare_outputs()
 
@@ -89,6 +94,7 @@ def rerun_unfinished_steps():
     target needs, calls this."""
     if workflow.dag is None or not workflow.is_main_process:
         return
+    say_at_the_end()
     forgotten = [
         str(manifest)
         for manifest, record in FINDINGS.intact.items()
