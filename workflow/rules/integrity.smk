@@ -59,7 +59,7 @@ os.environ.update(SCATLAS_PLAN=PLAN)
 if vars(workflow).setdefault("scatlas_plan", PLAN) != PLAN:
     raise WorkflowError(
         "this workflow imports scatlas with two configs, whose jobs would share one environment: "
-        "import it once, and run the other atlas by its own command"
+        "use one config, and run the other atlas by its own command"
     )
 OUTPUTS = outputs_by_manifest()
 FINDINGS = compare_outputs()
