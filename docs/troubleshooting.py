@@ -51,7 +51,7 @@ AREAS = {
     "New plates on an atlas": ("workflow/new_plates", "workflow/atlas_genes"),
     "Exports of an atlas, and the page explore.html": ("export/", "workflow/explore/"),
     "Reproducing an atlas": ("workflow/reproduce", "workflow/provenance"),
-    "GPUs and clusters of workers": ("compute/", "arrays/"),
+    "GPUs and clusters of workers": ("compute/", "arrays/", "errors"),
     "Functions: any": (
         *("_util/", "blocks/", "columns", "elements", "datasets", "kernels/", "workflow/"),
     ),

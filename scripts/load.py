@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scatlas.io import METRICS, load_plate
+from scatlas.io.files.cell_files import ListColumns
 from scatlas.io.matrices.parquet_source import Sample
 from scatlas.io.products.moments_store import write_moments
 from scatlas.workflow import script
@@ -39,6 +40,9 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--by", help="of Parquet files, the column that names the plates")
     parser.add_argument("--sample", help="and this plate's name there")
+    parser.add_argument(
+        "--lists", type=json.loads, default={}, metavar="JSON", help="genes and marker of Parquet"
+    )
     parser.add_argument("--origin", help="file of which the source is a part, if it is one")
     parser.add_argument("--store", type=Path, required=True, help="counts.zarr to write")
     parser.add_argument("--mt-prefix", default="MT-", help="how mitochondrial genes begin")
@@ -64,6 +68,7 @@ def main(argv: list[str] | None = None) -> None:
             check_obs=check,
             counts_in=args.counts,
             sample=Sample(args.by, args.sample) if args.by else None,
+            lists=ListColumns(**args.lists),
             fractional=args.fractional,
             reference=args.reference,
             reference_counts_in=args.reference_counts,

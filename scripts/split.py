@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from scatlas.io import list_samples, split_samples
+from scatlas.io.files.cell_files import ListColumns
 from scatlas.workflow import script
 from scatlas.workflow.config.samples import plate_names
 
@@ -14,6 +16,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--source", required=True, help="h5ad or Zarr store of all samples")
     parser.add_argument("--by", required=True, help="obs column that names the samples")
     parser.add_argument("--counts", default="X", help="where the counts are: X, raw, layers/NAME")
+    parser.add_argument(
+        "--lists", type=json.loads, default={}, metavar="JSON", help="genes and marker of Parquet"
+    )
     parser.add_argument(
         "--folder", type=Path, required=True, help="folder for {plate}.zarr of each sample"
     )
@@ -26,6 +31,7 @@ def main(argv: list[str] | None = None) -> None:
             stores,
             by=args.by,
             counts_in=args.counts,
+            lists=ListColumns(**args.lists),
             block_budget=script.block_budget(args),
         )
 

@@ -29,6 +29,34 @@ def prefix_errors(subject: str) -> Iterator[None]:
         raise InputError(msg) from error
 
 
+# Packages whose errors come from CUDA.
+_GPU_PACKAGES = ("cupy", "cupyx", "cupy_backends", "rmm")
+
+
+@contextmanager
+def explain_gpu_errors(doing: str) -> Iterator[None]:
+    """Turn an error of CUDA, its libraries or its memory into a sentence; others pass."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        ours = type(error).__module__.partition(".")[0] in _GPU_PACKAGES
+        # RMM raises Python's own MemoryError.
+        if isinstance(error, ScatlasError) or not (ours or "bad_alloc" in str(error)):
+            raise
+        reason = str(error).partition("\n")[0]
+        if isinstance(error, MemoryError):
+            msg = (
+                f"the GPU's memory is too small for {doing} ({reason}): free it, give X as a Dask "
+                "array of smaller blocks, or move it with scatlas.get.anndata_to_CPU"
+            )
+            raise TooLargeError(msg) from error
+        msg = (
+            f"{doing} failed on the GPU ({type(error).__name__}: {reason}): move X with "
+            "scatlas.get.anndata_to_CPU, and check the driver with nvidia-smi"
+        )
+        raise GpuError(msg) from error
+
+
 class ConfigError(ScatlasError, ValueError):
     """Unusable config or plate sheet; the message names the key and the remedy."""
 

@@ -25,6 +25,7 @@ from scatlas.workflow.command_line.plate_facts import read_facts
 from scatlas.workflow.command_line.qc_bounds import kept_by, suggest_bounds
 from scatlas.workflow.config.loading import load
 from scatlas.workflow.config.plate_sheet import read_plates
+from tests.unit.io.test_text_matrices import split_pipe, write
 from tests.workflow import warm
 
 Command = Callable[..., str]
@@ -221,6 +222,17 @@ def test_names_come_from_what_differs(command: Command, tmp_path: Path) -> None:
     command("init", "runs/*/outs/filtered_feature_bc_matrix")
     assert [row.plate for row in seen()[1]] == ["s1", "s2"]
     assert seen()[1][0].n_cells == 150
+
+
+def test_samples_of_one_folder_of_split_pipe_are_plates(command: Command, tmp_path: Path) -> None:
+    """The path is quoted as YAML needs it."""
+    write(tmp_path / "run: 2, new/all-sample/DGE_filtered", split_pipe())
+    said = command("init", "run: 2, new/all-sample")
+    assert "each of its 2 samples is a plate: a, b_2" in said
+    place = {"path": "run: 2, new/all-sample/DGE_filtered", "by": "sample"}
+    assert yaml.safe_load(Path("atlas.yaml").read_text())["plates"] == place
+    assert not Path("plates.tsv").exists()
+    assert "2 plates" in command("check")
 
 
 def test_an_unfiltered_matrix_is_noticed(command: Command, tmp_path: Path) -> None:

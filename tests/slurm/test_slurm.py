@@ -8,6 +8,7 @@ request one (``--set-resources``), get it from Slurm, and fall back to the CPU.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -22,8 +23,9 @@ from pathlib import Path
 
 import pytest
 
+from scatlas.workflow.slurm_queue import RUN_FILE
 from tests.slurm import cluster as slurm
-from tests.workflow.conftest import CONFIG, PLATES
+from tests.workflow.conftest import CONFIG, EACH, PLATES
 from tests.workflow.runs import ROOT, Project, assert_same_outputs
 from tests.workflow.test_snakemake_report import FIGURES, RULES, TABLES
 
@@ -104,7 +106,7 @@ class Head:
     project: Project
     process: subprocess.Popen | None = field(default=None)
 
-    def start(self, *options: str, target: str = "all") -> None:
+    def start(self, *options: str, target: str = "all", path: str = "/usr/bin") -> None:
         asks = [f"{rule}:gpu=1" for rule in GPU_RULES]
         asks += [f"concat_on_disk:mem_mb={TOO_LITTLE_MB}*attempt**3"]
         with (self.project.folder / "head.log").open("a") as log:
@@ -120,6 +122,7 @@ class Head:
                 ],
                 cwd=self.project.folder, stdout=log, stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL, start_new_session=True,
+                env=os.environ | {"PATH": f"{path}:{os.environ['PATH']}"},
             )  # fmt: skip
 
     def kill(self) -> None:
@@ -202,8 +205,6 @@ def story(
             lambda: all(job.state in ENDED for job in jobs().values()),
             PATIENCE,
         )
-        head.start("--unlock")
-        head.finish()
         head.start()
         head.until("concat_on_disk, again", lambda: at_work("concat_on_disk", attempt=2))
         slurm.restart_controller()
@@ -348,6 +349,58 @@ def test_each_step_of_a_small_atlas_has_a_group():
     assert {"atlas", "base", "by_gene", "embedding", "map"} <= set(groups)
     assert {rule for rule in groups if groups[rule] == "small_report"} == {"markers", "report"}
     assert set(groups.values()) == {"small_atlas", "small_report"}, groups
+
+
+@pytest.fixture
+def small(cluster: None, plates: dict[str, Path], tmp_path: Path) -> Iterator[Head]:
+    """A run of two plates, which a test ends."""
+    project = Project(tmp_path, EACH | {"qc": {"min_genes": 5}})
+    project.write_plates({name: plates[name] for name in ("p1", "p2")})
+    (project.folder / "slurm").symlink_to(ROOT / "slurm")
+    head, before = Head(project), set(jobs())
+    yield head
+    if head.process.poll() is None:
+        head.kill()
+    slurm.command("scancel", *(set(jobs()) - before), check=False)
+
+
+def test_a_config_that_is_edited_while_jobs_wait_is_that_of_the_next_run(small: Head):
+    before, project = len(of_rule("load")), small.project
+    filtered = "results/manifests/qc_filter/p1.json"
+    small.start(target=filtered)
+    small.until("load", lambda: len(of_rule("load")) > before)
+    project.config["qc"] = {"min_genes": 33}
+    project.write_config()
+    small.finish()
+    assert json.loads((project.folder / filtered).read_text())["thresholds"]["min_genes"] == 5
+
+
+def test_no_run_starts_beside_jobs_and_ctrl_c_leaves_none(small: Head, tmp_path: Path):
+    first = {job.id for job in of_rule("load")}
+    on_hold, target = "load:slurm_extra='--hold'", "results/manifests/consensus.json"
+
+    def new() -> list[Job]:
+        return [job for job in of_rule("load") if job.id not in first]
+
+    small.start(on_hold, target=target)
+    small.until("two jobs", lambda: len(new()) == 2)
+    small.kill()
+    small.start(on_hold, target=target)
+    assert small.process.wait(PATIENCE) == 1
+    command = re.search(r"end them with (scancel --name=\S+)", small.said())[1]
+    assert [job.state for job in new()] == ["PENDING", "PENDING"]
+    slurm.command(*command.split())
+    # On a busy cluster: Ctrl-C comes while the second job is submitted.
+    slow = tmp_path / "bin/sbatch"
+    slow.parent.mkdir()
+    slow.write_text('#!/bin/sh\n/usr/bin/sbatch "$@"\nexec sleep 2\n')
+    slow.chmod(0o755)
+    small.start(on_hold, target=target, path=str(slow.parent))
+    small.until("the first job", lambda: len(new()) > 2)
+    small.process.send_signal(signal.SIGINT)
+    assert small.process.wait(PATIENCE) == 1
+    assert {job.state for job in new()} == {"CANCELLED"}, small.said()
+    assert not (small.project.results / RUN_FILE).exists()
 
 
 def test_a_rule_runs_on_dask_workers_of_several_nodes(story: Story, built: Project):

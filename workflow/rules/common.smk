@@ -60,19 +60,27 @@ from scatlas.workflow.new_plates import (
     check_new_plates,
     load_new_plates,
 )
+from scatlas.workflow.run_plan import bind, of_run
+
+PROCESS = {
+    "module": str(workflow.modifier.namespace),
+    "is_main": workflow.is_main_process,
+}
 
 # The atlas onto which new plates are mapped (new_plates.smk), if the config names one.
 ATLAS = None
 try:
-    CONFIG = load(config)
+    given, settings = of_run("config", [GIVEN, config], **PROCESS)
+    CONFIG = load(settings)
     if CONFIG.atlas:
         ATLAS = FinishedAtlas.open(Path(CONFIG.atlas))
-        CONFIG = load_new_plates(GIVEN, ATLAS)
+        CONFIG = load_new_plates(given, ATLAS)
         ATLAS.check(["leiden", *CONFIG.new_plates.obs])
     if CONFIG.plates.by:
-        SHEET = sample_plates(CONFIG.plates, is_main=workflow.is_main_process)
+        SHEET = sample_plates(CONFIG, is_main=workflow.is_main_process)
     else:
         SHEET = read_plates(CONFIG.plates.sheet, generated=DEMO_FOLDER)
+    bind(CONFIG.plates.place, repr(SHEET), **PROCESS)
     if ATLAS:
         check_new_plates(CONFIG, SHEET, ATLAS)
     else:
@@ -124,7 +132,7 @@ def script(name):
 
 
 def code(name):
-    """Hash of the package's modules that a script imports: a change reruns its steps."""
+    """Hash of a script and of the package's modules that it imports: a change reruns its steps."""
     return code_hash(HERE / "scripts" / f"{name}.py")
 
 

@@ -10,6 +10,8 @@ from snakemake.logging import logger
 from scatlas.io.files.checksums import text_digest
 from scatlas.workflow.integrity import Findings, check_outputs, run_record
 from scatlas.workflow.run_lock import lock_results, release, share_results
+from scatlas.workflow.slurm_executor import watch
+from scatlas.workflow.slurm_queue import refuse_live_jobs
 
 OWN_RULES = [rule for rule in workflow.rules if str(HERE) in str(rule.snakefile)]
 
@@ -51,7 +53,9 @@ def compare_outputs():
 
 # Digest of everything that decides the bytes of the results, except for the plates' files. Run
 # records hold it.
-CODE = [str(rule.params.code) for rule in OWN_RULES if "code" in rule.params.keys()]
+CODE = sorted(
+    {str(rule.params.code) for rule in OWN_RULES if "code" in rule.params.keys()}
+)
 PLAN = text_digest(
     repr([CONFIG.model_dump(exclude={"backend", "compute"}), SHEET, CODE]).encode()
 )
@@ -61,6 +65,11 @@ if vars(workflow).setdefault("scatlas_plan", PLAN) != PLAN:
         "this workflow imports scatlas with two configs, whose jobs would share one environment: "
         "use one config, and run the other atlas by its own command"
     )
+RULES = [path.read_text("utf-8") for path in sorted(HERE.glob("workflow/rules/*.smk"))]
+try:
+    bind(f"the code of scatlas in {HERE}", repr([CODE, RULES]), **PROCESS)
+except ScatlasError as error:
+    raise WorkflowError(str(error)) from error
 OUTPUTS = outputs_by_manifest()
 FINDINGS = compare_outputs()
 
@@ -142,17 +151,19 @@ def lock_folders():
         plate.is_simulated and not Path(plate_path(plate)).exists() for plate in SHEET
     ):
         folders.append(DEMO_FOLDER)
+    # Of jobs of Slurm the queue tells.
+    jobs_stay = not workflow.local_exec and workflow.executor_plugin.name != "slurm"
     try:
         atlas_lock = ATLAS and share_results(ATLAS.path.parent)
-        locks = [
-            lock_results(Path(with_prefix(folder)), on_cluster=not workflow.local_exec)
-            for folder in folders
-        ]
+        locks = []
+        for folder in map(Path, map(with_prefix, folders)):
+            locks.append(lock_results(folder, on_cluster=jobs_stay))
+            atexit.register(release, locks[-1])
+        refuse_live_jobs(Path(with_prefix(OUT)))
     except ScatlasError as error:
         # Snakemake would print a traceback for any other exception here.
         raise SystemExit(f"error: {error}") from None
-    for lock in locks:
-        atexit.register(release, lock)
+    watch(workflow.executor_plugin, Path(with_prefix(OUT)))
     if all(locks) and len(OWN_RULES) == len(list(workflow.rules)):
         # Snakemake's own lock would stay after a killed run.
         workflow.persistence.lock = workflow.persistence.noop

@@ -30,6 +30,9 @@ rule split:
         stamp=lambda wildcards: stamp_of(CONFIG.plates.path),
         by=as_is(CONFIG.plates.by),
         counts=as_is(CONFIG.source.counts),
+        lists=as_is(
+            CONFIG.source.lists and f"--lists {shlex.quote(CONFIG.source.lists)}"
+        ),
         folder=with_prefix(SAMPLES),
         code=code("split"),
     message:
@@ -37,6 +40,6 @@ rule split:
     shell:
         f"{RUN}"
         " {input.script:q} --source {params.source:q} --by {params.by:q}"
-        " --counts {params.counts:q}"
+        " --counts {params.counts:q} {params.lists}"
         " --folder {params.folder:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"

@@ -12,10 +12,10 @@ PLUGINS = {"s3": "s3", "gs": "gcs", "gcs": "gcs", "http": "http", "https": "http
 # Runs side by side have their own copies, which Snakemake deletes after use.
 if workflow.is_main_process:
     copies = workflow.storage_settings
-    of_run = Path(copies.local_storage_prefix, OUT.replace(os.sep, "_"))
+    of_outdir = Path(copies.local_storage_prefix, OUT.replace(os.sep, "_"))
     if copies.remote_job_local_storage_prefix == copies.local_storage_prefix:
-        copies.remote_job_local_storage_prefix = of_run
-    copies.local_storage_prefix = of_run
+        copies.remote_job_local_storage_prefix = of_outdir
+    copies.local_storage_prefix = of_outdir
 
 
 @cache
@@ -77,10 +77,12 @@ def source_option(wildcards, input):
     words = ["--source", source_path(wildcards, input)]
     if SPLITS:  # which has put the counts in X
         words += ["--origin", CONFIG.plates.path]
-    elif CONFIG.plates.by:
-        words += ["--by", CONFIG.plates.by, "--sample", plate.sample]
-    elif counts := plate.counts or CONFIG.source.counts:
+    else:
+        if CONFIG.plates.by:
+            words += ["--by", CONFIG.plates.by, "--sample", plate.sample]
+        counts, lists = plate.counts or CONFIG.source.counts, CONFIG.source.lists
         words += ["--counts", counts] if counts != "X" else []
+        words += ["--lists", lists] if lists else []
     if (plate.fractional or CONFIG.source.fractional) == "round":
         words += ["--fractional", "round"]
     return shlex.join(words)

@@ -12,19 +12,7 @@ from scatlas.errors import ConfigError
 
 
 def parse_bytes(size: str | int) -> int:
-    """Bytes of a size as written in a config.
-
-    Parameters
-    ----------
-    size
-        A number of bytes, or a number with a unit, in any case: ``"256MB"`` (10^6 bytes per MB),
-        ``"1.5 GiB"`` (2^30 bytes per GiB), ``"100000"``.
-
-    Raises
-    ------
-    ConfigError
-        The size cannot be understood, or is not positive.
-    """
+    """Bytes of a size in a config: ``"256MB"`` (10^6 bytes each), ``"1.5 GiB"`` (2^30), 100000."""
     match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(?:([kmgt])(i?))?b?\s*", str(size).lower())
     n_bytes = 0
     if match:

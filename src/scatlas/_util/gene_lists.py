@@ -38,16 +38,8 @@ def first_difference(own: pd.Index, other: pd.Index) -> GeneDifference | None:
 
 
 def common_genes(lists: Sequence[pd.Index], rule: GeneRule) -> pd.Index:
-    """Genes of an atlas of several plates.
-
-    Parameters
-    ----------
-    lists
-        Genes of each plate.
-    rule
-        ``"intersect"``: those that all plates have, in the order of the first plate. ``"union"``:
-        those of any plate, in the order of the first plate that has them. ``"same"``: those of the
-        first plate, which the caller has compared with the others.
+    """Genes that all plates have (``"intersect"``), or any (``"union"``), in the order of the first
+    plate that has them; ``"same"``: the first list, which the caller has compared with the others.
     """
     first, *others = lists
     if rule == "union":
@@ -60,19 +52,8 @@ def common_genes(lists: Sequence[pd.Index], rule: GeneRule) -> pd.Index:
 
 
 def among_genes(var: pd.DataFrame, genes: pd.Index) -> pd.DataFrame:
-    """Table of a plate's genes among others, of which the plate may lack some.
-
-    Parameters
-    ----------
-    var
-        Table of the plate.
-    genes
-        Genes of the result.
-
-    Returns
-    -------
-    ``n_cells_by_counts`` and ``total_counts`` are 0 where the plate lacks the gene; other columns
-    have gaps there, with types that can have gaps.
+    """Table of a plate's genes among others: where the plate lacks one, ``n_cells_by_counts`` and
+    ``total_counts`` are 0, and other columns have gaps, with types that can have gaps.
     """
     at = var.index.get_indexer(genes)  # `genes.isin` takes a third of a second for Arrow's text
     if (at >= 0).all():

@@ -17,15 +17,7 @@ if TYPE_CHECKING:
 def exports(
     package: str, modules: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package.
-
-    Parameters
-    ----------
-    package
-        Its ``__name__``.
-    modules
-        For each name, the module of the package that holds it.
-    """
+    """``__getattr__`` and ``__dir__`` of a package, for names with the module that holds each."""
 
     def getattr_(name: str) -> Any:
         if name in modules:

@@ -36,11 +36,7 @@ def n_available_cores() -> int:
 
 
 def peak_memory() -> int:
-    """Largest resident memory of this process, in bytes.
-
-    Without ``/proc`` it includes that of the process that has started this one, as ``getrusage``
-    reports it.
-    """
+    """Largest resident memory of this process, without ``/proc`` also of its parent; in bytes."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii")
     except OSError:
@@ -53,17 +49,7 @@ def peak_memory() -> int:
 
 
 def memory_report(root: Path) -> tuple[str, str] | None:
-    """Linux's report on the machine's memory, and the list of this process's control groups.
-
-    Parameters
-    ----------
-    root
-        Folder that contains ``proc``.
-
-    Returns
-    -------
-    None on other systems.
-    """
+    """Linux's report on memory and this process's control groups, below ``root``; else None."""
     try:
         machine = (root / "proc/meminfo").read_text(encoding="ascii")
         return machine, (root / "proc/self/cgroup").read_text(encoding="utf-8")
@@ -74,17 +60,8 @@ def memory_report(root: Path) -> tuple[str, str] | None:
 def sleeping_since(child: int, before: list[str] | None) -> tuple[bool, list[str] | None]:
     """Whether a child process sleeps and has used no processor time since the last call.
 
-    Parameters
-    ----------
-    child
-        Process number of a child that has not been waited for.
-    before
-        Second result of the last call; None at first.
-
-    Returns
-    -------
-    The answer, and the processor time used so far. Without ``/proc`` the answer is True: the caller
-    then limits the time by the clock.
+    The second result is the time used so far, the next call's ``before``. Without ``/proc`` the
+    answer is True: the caller then limits the time by the clock.
     """
     try:
         text = Path(f"/proc/{child}/stat").read_text(encoding="utf-8")
@@ -96,25 +73,8 @@ def sleeping_since(child: int, before: list[str] | None) -> tuple[bool, list[str
 
 
 def link_or_copy(source: Path, target: Path, *, can_link: bool = True) -> str:
-    """Make a second name of a file, or a copy where there are no hard links.
-
-    Parameters
-    ----------
-    source
-        File.
-    target
-        Its second name, which no file has.
-    can_link
-        False copies at once, as after a file system has refused a link.
-
-    Returns
-    -------
-    Why the file was copied; "" if it was linked.
-
-    Raises
-    ------
-    OSError
-        Neither is possible.
+    """Make a second name of a file, or copy it and say why (else ""); ``target`` must not exist.
+    ``can_link=False`` copies at once, as after a file system has refused a link.
     """
     reason = "links were refused before"
     if can_link and hasattr(os, "link"):
@@ -133,15 +93,10 @@ def link_or_copy(source: Path, target: Path, *, can_link: bool = True) -> str:
 
 
 def begin_to_write(file: int) -> None:
-    """Let the disk write an open file while this process works on; elsewhere the system decides.
+    """Let the disk write an open file while this process continues; elsewhere the system decides.
 
     By itself Linux waits for 30 seconds, or until a tenth of the memory is full. Then the next
     ``fsync``, of any file, waits for gigabytes: five seconds at the end of `load` on 16 cores.
-
-    Parameters
-    ----------
-    file
-        Descriptor.
     """
     if call := _sync_file_range():
         call(file, ctypes.c_int64(0), ctypes.c_int64(0), _BEGIN_TO_WRITE)

@@ -44,8 +44,5 @@ def is_sparse(x: Block) -> TypeGuard[SparseBlock]:
 
 
 def row_offsets(x: SparseBlock) -> Ints:
-    """``indptr`` as int64, so that each kernel is compiled for one type of offsets.
-
-    It is a copy, of 8 bytes per cell, only where ``indptr`` has another type.
-    """
+    """``indptr`` as int64, a copy only if it is not, so that kernels have one type of offsets."""
     return x.indptr.astype(np.int64, copy=False)

@@ -21,10 +21,7 @@ _free: list[np.ndarray] = []
 
 
 def empty(n_values: int, dtype: np.dtype | type) -> np.ndarray:
-    """Array ``[n_values]`` of arbitrary content, as ``numpy.empty``.
-
-    Its memory returns to the pool when the array and all views of it are deleted.
-    """
+    """``numpy.empty``, whose memory returns to the pool when no view of the array is left."""
     dtype = np.dtype(dtype)
     n_bytes = n_values * dtype.itemsize
     if n_bytes < _MIN_BYTES:

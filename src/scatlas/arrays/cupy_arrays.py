@@ -14,7 +14,7 @@ from cupyx.scipy import sparse
 
 from scatlas.arrays import pinned_copies
 from scatlas.arrays.array_types import GpuArray
-from scatlas.errors import ScatlasError
+from scatlas.errors import InputError, ScatlasError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -36,10 +36,10 @@ empty = cp.empty
 
 
 def csr(data: Any, indices: Any, indptr: Any, n_genes: int) -> sparse.csr_matrix:
-    """CuPyX CSR matrix that shares these device arrays, of any types: no copy, no check.
+    """CuPyX CSR matrix that shares these device arrays: no copy, no check.
 
-    CuPyX constructors support only floating-point values and int32 indices. The kernels also
-    support uint8 counts, uint16 indices and int64 offsets.
+    CuPyX constructors support only floating-point values and int32 indices, kernels also uint8
+    counts, uint16 indices and int64 offsets.
     """
     matrix = sparse.csr_matrix((int(indptr.size) - 1, n_genes), dtype=np.float32)
     matrix.data, matrix.indices, matrix.indptr = data, indices, indptr
@@ -64,12 +64,31 @@ def join(parts: Sequence[Any]) -> Any:
         return cp.concatenate(parts)
     starts = np.cumsum([0, *(int(part.indptr[-1]) for part in parts)])
     offsets = [part.indptr[1:] + start for part, start in zip(parts, starts[:-1], strict=True)]
+    indices = cp.concatenate([part.indices for part in parts])
+    index = index_dtype(int(starts[-1]))
     return csr(
         cp.concatenate([part.data for part in parts]),
-        cp.concatenate([part.indices for part in parts]),
-        cp.concatenate([cp.zeros(1, np.int64), *offsets]),
+        # uint16 genes are those of an exact matrix, which CuPyX cannot use in any case.
+        indices.astype(index, copy=False) if indices.itemsize > 2 else indices,
+        cp.concatenate([cp.zeros(1, np.int64), *offsets]).astype(index, copy=False),
         parts[0].shape[1],
     )
+
+
+def index_dtype(n_values: int) -> type:
+    """Type of genes and of offsets: CuPyX needs one for both."""
+    return np.int32 if n_values <= np.iinfo(np.int32).max else np.int64
+
+
+def check_device(x: Any) -> None:
+    """Refuse a block of another GPU than the current one, whose kernels could not read it."""
+    there, here = (x.data if sparse.issparse(x) else x).device.id, cp.cuda.Device().id
+    if there != here:
+        msg = (
+            f"the matrix is in the memory of GPU {there}, but GPU {here} is the current one: call "
+            f"the function within 'with cupy.cuda.Device({there}):'"
+        )
+        raise InputError(msg)
 
 
 def on_host(x: Any) -> Any:
@@ -86,10 +105,7 @@ def on_host(x: Any) -> Any:
 
 
 def on_gpu(x: Any) -> Any:
-    """Copy of a dense or CSR block, or an array, on the current GPU, of the same types.
-
-    The copy is complete on return.
-    """
+    """Copy of a dense or CSR block, or an array, on the current GPU; complete on return."""
     if not scipy.sparse.issparse(x):
         return pinned_copies.to_gpu(x)
     data, indices, indptr = map(pinned_copies.to_gpu, (x.data, x.indices, x.indptr))
@@ -97,13 +113,7 @@ def on_gpu(x: Any) -> Any:
 
 
 def check_halves(shape: tuple[int, int], error: MemoryError) -> None:
-    """Log that a block must be processed in halves, because GPU memory is too small for it.
-
-    Raises
-    ------
-    ScatlasError
-        The block has one cell, which has no halves.
-    """
+    """Log that a block does not fit GPU memory; refuse one of one cell, which has no halves."""
     n_cells, n_genes = shape
     if n_cells < 2:
         msg = (
@@ -142,9 +152,8 @@ def own_stream(device: int) -> Iterator[None]:
 
 
 def on_own_stream(work: Callable[..., Result]) -> Callable[..., Result]:
-    """`work` for other threads: on this thread's device, with a separate stream per call.
-
-    Results are complete when the call returns. First it waits for kernels that this thread started.
+    """`work` for other threads: on this thread's device, with a separate stream per call. It waits
+    for kernels that this thread started; results are complete when the call returns.
     """
     device = cp.cuda.Device()
     device.synchronize()

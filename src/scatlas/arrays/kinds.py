@@ -13,17 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ArrayKind:
-    """Kind of an array, of a block, or of the blocks of a Dask array.
-
-    Attributes
-    ----------
-    gpu
-        Values are in the memory of a GPU (CuPy, CuPyX), not of the host (NumPy, SciPy).
-    lazy
-        The array is a Dask array.
-    sparse
-        Values are in a sparse matrix.
-    """
+    """Kind of an array or a block; of a Dask array (``lazy``), the kind of its blocks."""
 
     gpu: bool
     lazy: bool

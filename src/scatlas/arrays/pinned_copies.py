@@ -75,9 +75,8 @@ def to_host(x: cp.ndarray) -> np.ndarray:
 
 @contextmanager
 def _pieces() -> Iterator[tuple[list[np.ndarray], list[cp.cuda.Event], cp.cuda.Stream]]:
-    """Two buffers that no other thread uses, an event for each, and the current stream.
-
-    At the end it waits for the stream, so that all copies are complete and the buffers are free.
+    """Two buffers that no other thread uses, an event for each, and the current stream. At the end
+    it waits for the stream, so that all copies are complete and the buffers are free.
     """
     stream = cp.cuda.get_current_stream()
     with _turns:

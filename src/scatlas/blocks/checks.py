@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
 from scatlas.arrays.kinds import is_dask
-from scatlas.errors import InputError
+from scatlas.errors import InputError, explain_gpu_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,13 +17,21 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 
 def passes(n: int, note: str = "") -> Callable[[F], F]:
-    """Declare how many times a function computes a Dask X; the tests count and compare."""
+    """Declare how many times a function computes a Dask X; the tests count and compare.
+
+    Errors of a GPU in it become sentences.
+    """
 
     def declare(function: F) -> F:
-        attributes: Any = function
+        @wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            with explain_gpu_errors(function.__name__):
+                return function(*args, **options)
+
+        attributes: Any = call
         attributes.passes = n
         attributes.passes_note = note
-        return function
+        return cast("F", call)
 
     return declare
 

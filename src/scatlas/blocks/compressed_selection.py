@@ -18,14 +18,8 @@ _LEAST_DENSE_VALUES = 2**20  # the same for dense rows, of which a copy takes le
 
 
 def select_sorted(x: Any, positions: NDArray[np.integer[Any]], axis: int) -> Any:
-    """``x[positions]`` or ``x[:, positions]`` of a dense, CSR or CSC matrix; the same arrays.
-
-    Parameters
-    ----------
-    positions
-        Integers, ascending without repeats, within the matrix.
-    axis
-        0 for rows, 1 for columns.
+    """``x[positions]`` (axis 0) or ``x[:, positions]`` of a dense, CSR or CSC matrix in memory: the
+    same arrays. Positions ascend without repeats, within the matrix.
     """
     at = positions.astype(np.int64, copy=False)
     if isinstance(x, np.ndarray):

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def block_reader(x: da.Array) -> Callable[[int], Any]:
     """Function that computes the i-th row block of ``x``, once, from its part of the graph.
 
-    Dask's own ``compute`` of one block culls the whole graph each time, which costs more than the
-    block itself if there are thousands.
+    Dask's ``compute`` of one block culls the whole graph each time, which takes longer than the
+    block if there are thousands.
     """
     (x,) = optimize(x)
     graph = dict(x.__dask_graph__())
@@ -44,14 +44,8 @@ class SharedResults:
     """Results within a Dask graph that neighbouring blocks need, each computed once.
 
     When rows are taken from an AnnData, Dask rechunks the array, and most of the new blocks lie
-    across two blocks on disk. Without sharing each of those would be read and decoded twice.
-
-    Parameters
-    ----------
-    dependencies
-        Keys on which each key of the graph depends.
-    keys
-        Keys of the blocks, each of which is computed once.
+    across two blocks on disk, each of which would otherwise be read and decoded twice. Each of
+    ``keys`` is computed once.
     """
 
     # A result is shared, and kept, only if the blocks that need it are fewer than this apart.

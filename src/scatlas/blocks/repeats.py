@@ -17,11 +17,12 @@ _unique: WeakValueDictionary[tuple[int, int], Any] = WeakValueDictionary()
 
 
 def sum_repeats(x: Any) -> Any:
-    """`x`, or a copy with the sums, if it is CSR or CSC in memory and stores a value in parts.
-
-    A Dask array is returned as it is: its blocks are summed in the pass over them.
+    """`x`, or a copy with the sums, if it is CSR or CSC in memory and stores a value in parts. A
+    Dask array is returned as it is: its blocks are summed in the pass over them.
     """
     kind = kind_of(x)
+    if kind.gpu and not kind.lazy:
+        kind.arrays.check_device(x)
     if kind.lazy or not kind.sparse or getattr(x, "format", None) not in {"csr", "csc"}:
         return x
     if _unique.get((id(x.indices), x.indptr.size)) is not x.indices:

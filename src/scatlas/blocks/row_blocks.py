@@ -196,16 +196,14 @@ def view(x: Any, rows: slice) -> Any:
 
 
 class HalvesOnFullGpu:
-    """A function of blocks that processes a block in halves if the GPU's memory is too small.
-
-    The results of the halves are combined in row order; no value depends on it.
+    """A function of blocks that processes a block in halves if the GPU's memory is too small. The
+    results are combined in row order; no value depends on it.
     """
 
     def __init__(self, fn: Callable[..., T], combine: Callable[[list[T]], T]) -> None:
         self._fn, self._combine = fn, combine
 
     def __call__(self, block: Any, *rows: Any) -> Any:
-        """Call the function with the block, or with its halves."""
         try:
             return self._fn(block, *rows)
         except MemoryError as error:  # the base class of CuPy's and RMM's
@@ -232,7 +230,6 @@ class OnRowBlocks:
         self._fn, self._checked = fn, checked
 
     def __call__(self, block: Any, *rows: Any) -> Any:
-        """Call the function with the block as rows."""
         block = kind_of(block).arrays.as_rows(block)
         block = block if self._checked else sum_repeats(block)
         return block if self._fn is None else self._fn(block, *rows)
@@ -310,18 +307,10 @@ def _with_chunks_of(x: da.Array, vector: Any) -> da.Array:
 
 
 def select_rows(x: Any, index: NDArray[Any]) -> Any:
-    """Rows of ``x`` in stored order, lazily for Dask.
+    """Rows by a mask or sorted positions, of any number of axes; lazily for Dask.
 
     A Dask array keeps its blocks, each less the other rows, so no chunk on disk is read twice.
     (Indexing a Dask array makes new blocks across the old ones.)
-
-    Parameters
-    ----------
-    x
-        Array with one row per cell, of any number of axes; a Dask array may have several chunks
-        along all of them.
-    index
-        Boolean mask with one entry per cell, or sorted integer positions.
     """
     return row_blocks(x).select_rows(np.asarray(index))
 
@@ -331,30 +320,12 @@ def _select_rows(block: Any, mask: NDArray[np.bool_]) -> Any:
 
 
 def select_genes(x: Any, index: NDArray[Any]) -> Any:
-    """Columns of ``x`` in the order of ``index``, lazily for Dask.
-
-    Parameters
-    ----------
-    x
-        Array [cells x genes].
-    index
-        Integer positions of the genes.
-    """
+    """Columns of ``x`` at the positions ``index``, in their order; lazily for Dask."""
     return row_blocks(x).select_genes(np.asarray(index))
 
 
 def spread_genes(x: da.Array, columns: NDArray[np.integer[Any]], n_genes: int) -> da.Array:
-    """Dask array of CSR blocks among more genes, which are zeros; lazy.
-
-    Parameters
-    ----------
-    x
-        Array [cells x own genes].
-    columns
-        Ascending: new column of each of its genes.
-    n_genes
-        Genes of the result.
-    """
+    """Lazy CSR among ``n_genes``, in which gene i of ``x`` is at the ascending ``columns[i]``."""
     kernels = kernels_for("counts.select", x)
 
     def of_block(block: Any) -> Any:

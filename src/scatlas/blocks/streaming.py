@@ -91,13 +91,11 @@ def map_in_order(
     workers: int | None = None,
     pool: ThreadPoolExecutor | None = None,
 ) -> Generator[T]:
-    """Yield ``work(0), ..., work(n - 1)`` in order; several threads compute them.
-
-    Each thread computes one result at a time, and one more waits for the consumer. BLAS uses one
-    thread in each. ``wait`` is called when the consumer has used a result, before it is freed.
-    ``workers`` is the number of threads; None: as many as the budget has blocks for. They may be
-    those of a ``pool``, which the consumer uses, too: twice as many threads as cores would let the
-    consumer wait for a core.
+    """Yield ``work(0), ..., work(n - 1)`` in order, computed by threads with BLAS on one thread
+    each. Each thread computes one result at a time, and one more waits for the consumer. ``wait``
+    is called when the consumer has used a result, before it is freed. ``workers`` is the number of
+    threads; None: as many as the budget has blocks for. They may be those of a ``pool`` that the
+    consumer uses, too: twice as many threads as cores would let the consumer wait for a core.
     """
     if n == 1:
         # A pool takes 0.1 ms, as long as the work on a small matrix.
@@ -126,9 +124,8 @@ def map_in_order(
 
 
 def for_each(work: Callable[[slice], None], parts: Sequence[slice]) -> None:
-    """Call ``work`` with each part of an array in memory; several threads do.
-
-    An interrupt waits for all parts, so that arrays that are overwritten are complete.
+    """Call ``work`` with each part of an array in memory; several threads do. An interrupt waits
+    for all parts, so that arrays that are overwritten are complete.
     """
     if len(parts) <= 1:  # a pool takes 0.1 ms, as long as the work on a small array
         for part in parts:
@@ -168,7 +165,6 @@ def _stream_on_cluster(
 
 def stream_groups(x: da.Array, fn: Callable[[list[Any]], T], size: int) -> Iterator[T]:
     """Yield ``fn(blocks)`` for each run of ``size`` blocks; workers of the open cluster call it.
-
     One worker combines a group as this process would without a cluster: to the same bits.
     """
     from dask.delayed import delayed
@@ -213,21 +209,8 @@ def with_progress(items: Generator[T], sizes: Sequence[int]) -> Generator[T]:
 def reduce(block_fn: Callable[..., T], combine: Callable[[list[T]], T], x: Any, *rows: Any) -> T:
     """Combine ``block_fn(block, *row_parts)`` of all blocks of ``x``, in one pass.
 
-    Parameters
-    ----------
-    block_fn
-        Partial result of one block; worker threads call it.
-    combine
-        Combines a list of partial results, given in row order, into one. It may overwrite the
-        first.
-    x
-        Array [cells x genes], in memory or Dask.
-    rows
-        1-D arrays with one entry per cell, cut as ``x`` is.
-
-    Returns
-    -------
-    The combined result. The order of combining depends on the blocks of ``x`` alone.
+    ``combine`` takes partial results in row order and may overwrite the first; the order of
+    combining depends on the blocks of ``x`` alone. ``rows`` have one entry per cell.
     """
     total: T | None = None
     group: T | None = None
@@ -250,24 +233,8 @@ def apply(
 ) -> Any:
     """Matrix of ``fn(block, *row_parts)`` of all blocks; lazy if ``x`` is a Dask array.
 
-    Parameters
-    ----------
-    fn
-        Takes a block and its part of each array in ``rows``; returns a block with as many cells.
-    x
-        Array [cells x genes], in memory or Dask.
-    rows
-        1-D arrays with one entry per cell.
-    dtype
-        Type of the result's values.
-    n_vars
-        Columns of the result; None for those of ``x``.
-    dense
-        ``fn`` makes dense blocks of sparse ones.
-
-    Returns
-    -------
-    Dense, or CSR; Dask with the row blocks of ``x`` if that is a Dask array.
+    ``fn`` keeps the cells, returns ``n_vars`` columns (None: those of ``x``) of type ``dtype``, and
+    with ``dense`` dense blocks of sparse ones; ``rows`` have one entry per cell.
     """
     kind = kind_of(x)
     dense = dense or not kind.sparse
@@ -293,9 +260,8 @@ def apply(
 
 
 def to_memory(x: Any) -> Any:
-    """The matrix in memory: the joined blocks of a Dask array, in one pass.
-
-    Dense blocks are written to their place as they come, so that no value is held twice.
+    """The matrix in memory: the joined blocks of a Dask array, in one pass. Dense blocks are
+    written to their place as they come, so that no value is held twice.
     """
     if not is_dask(x):
         return x

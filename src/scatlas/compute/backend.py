@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from scatlas.compute import gpu_devices
-from scatlas.compute.cluster import cluster, requested_gpus
+from scatlas.compute.cluster import check_guard, cluster, requested_gpus
 from scatlas.compute.device_memory import current_mode, first_line, memory, peak_bytes
 from scatlas.compute.gpu_locks import check_gpus, hold_until_exit, lock_gpus
 from scatlas.errors import ConfigError, GpuError
@@ -48,19 +48,7 @@ def choose_backend(
     """Backend that :func:`use_backend` would use on this machine now; locks and starts nothing.
 
     A GPU that another job of scatlas holds counts as usable: :func:`use_backend` would wait for it.
-
-    Parameters
-    ----------
-    backend
-        ``"gpu"`` raises an error if CuPy can use no GPU; ``"auto"`` falls back to the CPU and logs
-        the reason.
-    query_gpus
-        Function that returns the driver's CUDA version and the GPUs.
-
-    Raises
-    ------
-    GpuError
-        ``"gpu"`` is requested and no GPU is usable; the message says why.
+    If CuPy can use no GPU, ``"gpu"`` is a GpuError; ``"auto"`` logs the reason and is the CPU.
     """
     return "gpu" if _find_gpus(backend, query_gpus, 1, check_gpus) else "cpu"
 
@@ -83,33 +71,16 @@ def use_backend(
     """Context in which work runs on the CPU, or on a GPU of which this job holds a share.
 
     It waits while other jobs of scatlas hold all GPUs and logs which. Enter it before anything that
-    starts CUDA, such as the first CuPy array.
-
-    Parameters
-    ----------
-    backend, query_gpus
-        As in :func:`choose_backend`.
-    memory_mode, memory_limit
-        ``mode`` and ``maximum`` of :func:`scatlas.memory` for this process; ``on`` sets those of
-        workers.
-    share
-        Share of the GPU that this process locks, and of its memory that it may use: other jobs may
-        have the rest. Each worker of ``on`` has a whole GPU.
-    on
-        Options of :func:`scatlas.cluster`, which computes Dask arrays in this context. A cluster of
-        kind ``"local-gpu"`` is not started on the CPU backend.
-
-    Yields
-    ------
-    ``"cpu"`` or ``"gpu"``, as :func:`current_backend` returns inside the context.
-
-    Raises
-    ------
-    GpuError
-        As in :func:`choose_backend`.
+    starts CUDA, such as the first CuPy array. ``backend`` is as in :func:`choose_backend`.
+    ``share`` of the GPU and of its memory is for this process; other jobs may have the rest. ``on``
+    are the options of :func:`scatlas.cluster`, which computes Dask arrays in this context. Its
+    ``"local-gpu"`` workers have a whole GPU each, and are not started on the CPU. ``memory_mode``
+    and ``memory_limit`` are ``mode`` and ``maximum`` of :func:`scatlas.memory`, for this process
+    alone.
     """
     global _current, _client
     options = dict(on or {"kind": "in-process"})
+    check_guard(options["kind"])
     on_workers = options["kind"] == "local-gpu"
     devices = options.pop("devices", None) if on_workers else 1
     share = Fraction(1) if on_workers else share

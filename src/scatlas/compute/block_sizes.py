@@ -17,22 +17,9 @@ BYTES_PER_VALUE = 8
 def csr_blocks(
     indptr: np.ndarray, budget: int, largest: int = BLOCK_BYTES
 ) -> list[tuple[int, int]]:
-    """Cut the rows of a CSR matrix into blocks of bounded size.
-
-    Parameters
-    ----------
-    indptr
-        Row offsets [n_cells + 1] of the whole matrix.
-    budget
-        Block budget in bytes. A block takes at most an eighth of it, at 8 bytes per value and 8 per
-        row, but has at least one row.
-    largest
-        Maximum bytes per block, for any budget. The blocks depend on these three arguments and
-        never on threads.
-
-    Returns
-    -------
-    Rows ``(first, last + 1)`` of each block, in order; one empty block if there are no rows.
+    """Rows ``(first, last + 1)`` of blocks of a CSR matrix, of at most :func:`block_bytes` each, at
+    8 bytes per value and 8 per row, but of one row at least. They depend on these arguments and
+    never on threads; a matrix without rows has one empty block.
     """
     import numpy as np
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
+from multiprocessing import current_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from scatlas.compute import gpu_devices as gpus
 from scatlas.compute.cluster_options import RMM_OPTIONS, check_cluster
 from scatlas.compute.gpu_locks import lock_gpus
-from scatlas.errors import ConfigError, GpuError
+from scatlas.errors import ConfigError, GpuError, ScatlasError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 # Clusters that are started here accept connections from this machine only.
 LOOPBACK = "127.0.0.1"
 _CONNECT_SECONDS = 30
+_GUARD = (
+    "save the script as a file, and put its lines below 'if __name__ == \"__main__\":', because "
+    "each worker imports it"
+)
 
 
 @contextmanager
@@ -88,7 +93,7 @@ def cluster(
     Raises
     ------
     ConfigError
-        An option does not belong to the kind, or a package is missing.
+        An option does not belong to the kind, a package is missing, or workers do not start.
     GpuError
         Fewer GPUs are usable than requested.
     """
@@ -121,12 +126,28 @@ def cluster(
         if kind == "existing":
             client = stack.enter_context(_connect(distributed, **given))
         else:
+            check_guard(kind)
             make: Callable[..., Any] = _gpu_workers if kind == "local-gpu" else _cpu_workers
-            workers = stack.enter_context(make(stack, **given))
+            try:
+                workers = stack.enter_context(make(stack, **given))
+            except RuntimeError as error:  # "Nanny failed to start."
+                if isinstance(error, ScatlasError):
+                    raise
+                msg = f"the workers of the cluster did not start ({error}): {_GUARD}"
+                raise ConfigError(msg) from error
             client = stack.enter_context(distributed.Client(workers))
         if kind != "local-cpu":
             _set_memory(client, kind, **rmm)
         yield client
+
+
+def check_guard(kind: str) -> None:
+    """Refuse to start workers while a worker imports the script that started it: it would wait for
+    the GPU that its own parent holds.
+    """
+    if kind.startswith("local-") and getattr(current_process(), "_inheriting", False):
+        msg = f"a worker of the cluster runs the script that starts it: {_GUARD}"
+        raise ConfigError(msg)
 
 
 def _check_packages(kind: str, given: Mapping[str, Any]) -> None:
@@ -166,13 +187,7 @@ def _set_memory(client: Client, kind: str, **rmm: Any) -> None:
 def requested_gpus(
     devices: int | Sequence[int] | None, machine: Machine
 ) -> tuple[int | None, set[str] | None]:
-    """Number of GPUs that ``devices`` requests (None: all), and their UUIDs if it lists numbers.
-
-    Raises
-    ------
-    GpuError
-        A number is not that of a GPU, or is repeated.
-    """
+    """Number of GPUs that ``devices`` requests (None: all), and their UUIDs if it lists numbers."""
     if devices is None or isinstance(devices, int):
         return devices, None
     shown = gpus.usable(machine)

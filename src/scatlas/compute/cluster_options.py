@@ -27,13 +27,7 @@ _OPTIONS = {
 
 
 def check_cluster(kind: str, given: Mapping[str, Any]) -> None:
-    """Refuse options that do not belong to the kind of cluster or exclude each other.
-
-    Raises
-    ------
-    ConfigError
-        The message names the first such option.
-    """
+    """Refuse options that do not belong to the kind of cluster or exclude each other."""
     if kind not in _OPTIONS:
         *first, last = _OPTIONS
         msg = f"a cluster of kind {kind!r} is unknown: use {', '.join(first)} or {last}"
@@ -54,13 +48,7 @@ def check_cluster(kind: str, given: Mapping[str, Any]) -> None:
 
 
 def check_managed_memory(*, pool: bool, ucx: bool) -> None:
-    """Refuse options that exclude managed memory.
-
-    Raises
-    ------
-    ConfigError
-        Managed memory is combined with a pool, or with workers that use UCX.
-    """
+    """Refuse managed memory together with a pool, or with workers that use UCX."""
     if pool:
         msg = (
             "managed memory and a pool exclude each other: a pool would take all its memory at "

@@ -10,13 +10,7 @@ _PER_COMPONENT, _PER_CLUSTER, _CONSTANT = 40, 10, 64
 
 
 def harmony_bytes(n_cells: float, n_comps: int) -> float:
-    """Peak bytes of :func:`scatlas.pp.harmony_integrate`.
-
-    Parameters
-    ----------
-    n_cells, n_comps
-        Shape of the components.
-    """
+    """Peak bytes of :func:`scatlas.pp.harmony_integrate`."""
     n_clusters = min(n_cells / CELLS_PER_CLUSTER, MAX_CLUSTERS)
     return n_cells * (_PER_COMPONENT * n_comps + _PER_CLUSTER * n_clusters + _CONSTANT)
 
@@ -27,13 +21,7 @@ _MAP_PER_COMPONENT, _MAP_CONSTANT = 6, 4000
 
 
 def map_bytes(n_cells: float, n_comps: int) -> float:
-    """Peak bytes of the steps that compute neighbours, UMAP and clusters of the given cells.
-
-    Parameters
-    ----------
-    n_cells, n_comps
-        Shape of the components.
-    """
+    """Peak bytes of the steps that compute neighbours, UMAP and clusters of the given cells."""
     return n_cells * (_MAP_PER_COMPONENT * n_comps + _MAP_CONSTANT)
 
 
@@ -48,13 +36,6 @@ def gram_is_worth_storing(n_cells: float, values_per_cell: float, n_genes: float
     The sum over cells of few values takes less time than to write and read the matrix, and less
     disk. Without this rule hundreds of small samples would store many times the size of their
     counts.
-
-    Parameters
-    ----------
-    n_cells, values_per_cell
-        Cells of the plate, and their stored values in all genes.
-    n_genes
-        Genes of the matrix.
     """
     triangle_bytes = _BYTES_PER_GRAM_ENTRY * n_genes * (n_genes + 1) / 2
     return triangle_bytes <= max_gram_bytes(n_cells * values_per_cell)

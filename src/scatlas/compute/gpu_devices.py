@@ -61,15 +61,10 @@ class Machine:
 
 
 def query_gpus() -> Machine:
-    """Query NVML; does not start CUDA.
+    """Driver and GPUs that NVML shows.
 
     Numbers in ``CUDA_VISIBLE_DEVICES`` are those of nvidia-smi. CUDA has the same order with
     ``CUDA_DEVICE_ORDER=PCI_BUS_ID``, and if all GPUs are of one model.
-
-    Raises
-    ------
-    GpuError
-        There is no driver, or it does not start.
     """
     driver, count = ctypes.c_int(), ctypes.c_uint()
     try:
@@ -169,13 +164,7 @@ def _visible(gpus: list[list[Device]]) -> tuple[Device, ...]:
 
 
 def usable(machine: Machine) -> tuple[Device, ...]:
-    """GPUs that this job may use and that can run the kernels.
-
-    Raises
-    ------
-    GpuError
-        There is none; the message says why.
-    """
+    """GPUs that this job may use and that can run the kernels; if there is none, a GpuError."""
     if not machine.devices:
         msg = "the NVIDIA driver shows no GPU to this job"
         hidden = os.environ.get(VISIBLE)

@@ -60,31 +60,13 @@ def lock_gpus(
 ) -> Iterator[list[Device]]:
     """Context in which this process holds ``n`` GPUs, the only ones that CUDA shows to it.
 
-    It sets ``CUDA_VISIBLE_DEVICES``: enter it before anything that starts CUDA, such as the first
-    CuPy array. It waits while other jobs of scatlas hold too many GPUs and logs which. It does not
-    wait for GPUs whose memory is used by other programs. GPUs that no other job uses come first,
-    then those with the most free memory.
-
-    Lock files are in ``/tmp/scatlas-<user id>``, or in ``SCATLAS_LOCKS_DIR``: containers that
-    share GPUs must share that folder.
-
-    Parameters
-    ----------
-    n
-        Number of GPUs; None: all free GPUs, at least one.
-    share
-        Share of each GPU, above 0 and at most 1. Shares of other jobs that use the same GPU add up
-        to at most the rest. The locks do not bound the memory: :func:`scatlas.memory` does.
-    only
-        UUIDs (``GPU-...``) of the GPUs to consider; None: all.
-    query_gpus
-        Function that returns the GPUs and their free memory.
-
-    Raises
-    ------
-    GpuError
-        Fewer than ``n`` GPUs would be free even after all jobs of scatlas end; the message says
-        why. Or the share is not between 0 and 1.
+    It sets ``CUDA_VISIBLE_DEVICES``: enter it before anything that starts CUDA. It waits while
+    other jobs of scatlas hold too many GPUs and logs which, but not for GPUs whose memory other
+    programs use: if too few others are left, that is a GpuError. GPUs that no other job uses come
+    first, then those with the most free memory. ``n=None`` takes all free GPUs, at least one, and
+    ``only`` lists UUIDs. Shares of jobs on one GPU add up to at most 1; :func:`scatlas.memory`
+    bounds their memory. Lock files are in ``/tmp/scatlas-<user id>``, or in ``SCATLAS_LOCKS_DIR``:
+    containers that share GPUs must share that folder.
     """
     if not 0 < share <= 1:
         msg = f"the share of a GPU is {share}: give more than 0 and at most 1"
@@ -121,10 +103,7 @@ def check_gpus(
 
 
 def hold_until_exit(locked: Collection[Device]) -> None:
-    """Hold those of the locked GPUs until this process ends that no other process could use before.
-
-    A GPU in CUDA's exclusive-process mode belongs to its process until that ends.
-    """
+    """Hold locked GPUs in CUDA's exclusive-process mode until this process ends, as CUDA does."""
     _kept.update(device.uuid for device in locked if device.compute_mode == EXCLUSIVE)
 
 

@@ -28,15 +28,9 @@ def reuse_memory(*, blocks: bool = True) -> None:
     By default glibc maps each large array and unmaps it when it is freed. The system then clears
     every page of the next array, which costs as much as the work on it. All threads share one heap,
     because one heap per thread would keep more memory than they need. It changes the whole process:
-    call it only in processes of scatlas, such as jobs, and before threads start.
-
-    Without glibc it does nothing but write a line to the log.
-
-    Parameters
-    ----------
-    blocks
-        False for work on tables: columns differ in size and would fragment the heap, so freed
-        columns return to the system.
+    call it only in processes of scatlas, such as jobs, and before threads start. Without glibc it
+    only writes a line to the log. Without `blocks`, for work on tables, freed arrays return to the
+    system: columns differ in size and would fragment the heap.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -49,19 +43,11 @@ def reuse_memory(*, blocks: bool = True) -> None:
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
-    """Bytes that this process can still allocate without swapping or being killed.
+    """Bytes that this process can still allocate without swapping or being killed; None: unknown.
 
-    The minimum of the kernel's estimate (``MemAvailable``) and the limits of the control groups
-    (version 2) in which a scheduler or container runs the process.
-
-    Parameters
-    ----------
-    root
-        Folder that contains ``proc`` and ``sys``.
-
-    Returns
-    -------
-    None if the system does not report it.
+    It is the minimum of the kernel's estimate (``MemAvailable``) and the limits of the control
+    groups (version 2) in which a scheduler or container runs the process. ``root`` contains
+    ``proc`` and ``sys``.
     """
     report = memory_report(root)
     if report is None:

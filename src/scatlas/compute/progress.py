@@ -65,9 +65,8 @@ class _LogLines:
 
 
 def progress_meter(total: int, *, unit: str = "cells") -> _SilentLog | _LogLines:
-    """Counter of the cells of one pass: ``update(n)`` for n more cells, ``close()`` at the end.
-
-    ``unit`` names what a pass counts in their place, in the plural.
+    """Counter of one pass: ``update(n)`` for n more cells, or other ``unit``, ``close()`` at the
+    end.
     """
     description = _description.get()
     if description is None:

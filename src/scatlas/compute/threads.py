@@ -32,10 +32,9 @@ _in_flight = BLOCKS_PER_BUDGET
 
 
 def n_threads() -> int:
-    """Number of threads that process blocks.
-
-    As set by :func:`use_threads`, else Dask's ``num_workers``, else the cores available to this
-    process; at most one less than the number of blocks in the budget, as one block waits.
+    """Number of threads that process blocks: as set by :func:`use_threads`, else Dask's
+    ``num_workers``, else the available cores; at most one less than the number of blocks in the
+    budget, as one waits.
     """
     return max(1, min(n_cores(), _in_flight - 1))
 
@@ -49,16 +48,8 @@ def n_cores() -> int:
 def use_threads(
     n: int, *, block_budget: int | None = None, largest_block: int = BLOCK_BYTES
 ) -> Iterator[None]:
-    """Context in which ``n`` threads process blocks, in the whole process.
-
-    Parameters
-    ----------
-    n
-        Number of threads.
-    block_budget
-        Most bytes of all blocks in flight; None: unchanged.
-    largest_block
-        Most bytes per block.
+    """Context in which ``n`` threads process blocks, in the whole process; sizes are in bytes. All
+    blocks in flight take at most ``block_budget``; None leaves it unchanged.
     """
     global _requested, _in_flight
     before = _requested, _in_flight
@@ -91,7 +82,6 @@ def blas_on_one_thread() -> AbstractContextManager[Any]:
 
 def openmp_on_one_thread() -> AbstractContextManager[Any]:
     """Context in which OpenMP code that this thread calls uses one thread; other threads' do not.
-
     It holds from the call on: a thread that ends soon need not leave it.
     """
     return _controller(len(sys.modules)).limit(limits=1, user_api="openmp")

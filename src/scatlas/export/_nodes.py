@@ -26,18 +26,11 @@ _INT32 = np.iinfo(np.int32)
 
 
 class NodeCopy:
-    """Copies nodes into a file.
+    """Copies nodes into the file ``sink``, and counts the values with the meter ``passed``.
 
-    Parameters
-    ----------
-    sink
-        The file.
-    passed
-        Counter of the values.
-    narrow
-        Whether tables and coordinates get types that browsers know: float64 becomes float32, int64
-        becomes int32, or float32 where a value does not fit, and numbers with gaps become float32
-        with NaN.
+    ``narrow`` gives tables and coordinates types that browsers know: float64 becomes float32, int64
+    becomes int32, or float32 where a value does not fit, and numbers with gaps become float32 with
+    NaN.
     """
 
     def __init__(self, sink: Sink, passed: Any, *, narrow: bool = False) -> None:

@@ -16,13 +16,7 @@ _FIRST = ("leiden", "plate")
 
 
 def view_config(columns: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """View of the map, the genes and the sets of cells of ``atlas.zarr`` in the same folder.
-
-    Parameters
-    ----------
-    columns
-        Categories of each categorical column of obs.
-    """
+    """View of the map, the genes and the sets of cells of ``atlas.zarr`` in the same folder."""
     shown = [name for name in columns if 0 < len(columns[name]) <= _MAX_CATEGORIES]
     shown.sort(key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
     options = {

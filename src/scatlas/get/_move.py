@@ -188,7 +188,7 @@ def _to_gpu(x: Any, exact: bool) -> Any:
     if exact:
         return moved
     # Convert on the GPU: fewer bytes cross the bus.
-    index = np.int32 if x.indptr[-1] <= np.iinfo(np.int32).max else np.int64
+    index = cupy_arrays.index_dtype(int(x.indptr[-1]))
     return cupy_arrays.csr(
         moved.data.astype(_float_dtype(x.dtype), copy=False),
         moved.indices.astype(index, copy=False),

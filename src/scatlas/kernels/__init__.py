@@ -1,4 +1,15 @@
-"""Numerics of one row block: arrays in, arrays out; no AnnData, no Dask, no files."""
+"""Numerics of one row block: arrays in, arrays out; no AnnData, no Dask, no files.
+
+Where a docstring does not say otherwise:
+
+- ``x`` is a block ``[n, n_genes]``, dense or CSR, of any real dtype and index width, and stores a
+  gene of a cell once;
+- ``codes`` are the groups of its rows, integers ``[n]``: a negative one leaves its row out, and
+  None puts all rows in group 0;
+- ``run`` is ``map``, or a function like it that calls in several threads; BLAS uses one thread;
+- factors and results are float64;
+- a function of a ``_gpu`` module does what its counterpart in ``_cpu`` does, on the current device.
+"""
 
 from __future__ import annotations
 

@@ -47,27 +47,9 @@ _PASSES_NS = 1e6
 
 
 def array_components(x: Any, n_comps: int, *, zero_center: bool = True) -> Components:
-    """Principal components of an array.
+    """Principal components of an array ``[n_cells, n_genes]``, in memory or Dask.
 
-    Parameters
-    ----------
-    x
-        ``[n_cells, n_genes]``, in memory or Dask.
-    n_comps
-        At most the number of cells and of genes.
-    zero_center
-        Centre the genes.
-
-    Returns
-    -------
-    As :func:`scatlas.matrix.components.components`. The ways agree to 1e-9 in directions whose
-    variance differs from others' by more than rounding.
-
-    Raises
-    ------
-    InputError
-        Too many components, fewer than two cells, values that are not finite, or more genes than a
-        Gram matrix may have where there is no other way.
+    The ways agree to 1e-9 in directions whose variance differs from others' by more than rounding.
     """
     n_cells, n_genes = x.shape
     n_comps = check_n_comps(n_comps, n_cells, n_genes)
@@ -111,10 +93,7 @@ def _from_genes(x: Any, kind: ArrayKind, n_comps: int, *, zero_center: bool) -> 
 
 
 class _Wide:
-    """An array in memory with many genes, its means, and its variance.
-
-    Means that would cost digits of products are taken off ``x``.
-    """
+    """An array in memory with many genes, less the means that would cost digits of products."""
 
     def __init__(self, x: Any, kind: ArrayKind, n_comps: int, zero_center: bool) -> None:
         if kind.sparse:
@@ -152,10 +131,7 @@ class _Wide:
 
 
 def _from_products(wide: _Wide) -> Eigenpairs | None:
-    """Eigenpairs of the Gram matrix of the genes, by Lanczos iterations without it.
-
-    None if these do not converge.
-    """
+    """Eigenpairs of the Gram matrix of genes, by Lanczos iterations without it; None on failure."""
     from scatlas.kernels.linalg.krylov_cpu import eigh_top
     from scatlas.kernels.linalg.products_cpu import centred_product
 

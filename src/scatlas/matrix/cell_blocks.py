@@ -24,8 +24,7 @@ Rows: TypeAlias = tuple[int, int]  # the first cell and the one after the last
 def over_cells(n_cells: int) -> Iterator[Callable[[Callable[[Rows], None]], None]]:
     """Context with a function that calls a task for each block of cells, and waits for all.
 
-    The blocks depend on the number of threads: a task writes to its cells, and what it writes must
-    not depend on the block.
+    Blocks depend on the number of threads: what a task writes to its cells must not depend on them.
     """
     n_threads = n_cores()
     n_blocks = max(1, min(_BLOCKS_PER_THREAD * n_threads, n_cells // _CELLS_PER_BLOCK))

@@ -22,62 +22,27 @@ if TYPE_CHECKING:
 
 
 class Sample(NamedTuple):
-    """Cells whose place and cluster are known.
+    """Cells whose place and cluster are known."""
 
-    Attributes
-    ----------
-    rows
-        int64 ``[n]``, ascending: number of each cell among all cells.
-    places
-        float32 ``[n, n_components]``: coordinates on the map.
-    codes
-        int64 ``[n]``: number of each cell's cluster.
-    usual
-        float64 ``[n]``: mean distance of each cell to its ``n_neighbors - 1`` nearest others.
-    curve
-        ``a`` and ``b`` of the map, as in ``uns['umap']['params']``.
-    n_neighbors
-        Neighbours of the map's graph, counting the cell itself.
-    seed
-        Seed of the map.
-    """
-
+    # int64 [n], ascending: number of each cell among all cells
     rows: Ints
-    places: Float32Array
-    codes: Ints
-    usual: Floats
-    curve: tuple[float, float]
-    n_neighbors: int
+    places: Float32Array  # float32 [n, n_components]: coordinates on the map
+    codes: Ints  # int64 [n]: number of each cell's cluster
+    usual: Floats  # float64 [n]: mean distance of each cell to its n_neighbors - 1 nearest others
+    curve: tuple[float, float]  # a and b of the map, as in uns['umap']['params']
+    n_neighbors: int  # of the map's graph, counting the cell itself
     seed: int
 
 
 def map_cells(
     sample: Sample, index: InvertedLists | GpuInvertedLists, parts: Iterable[Array]
 ) -> Iterator[MappedPart]:
-    """Map all cells, part by part.
+    """Yield the coordinates, clusters, ``leiden_share`` and ``map_distance`` of all cells, by part.
 
-    Sampled cells keep their place and cluster. All others take them from their nearest sampled
+    Sampled cells keep their place and cluster; all others take them from their nearest sampled
     cells. The shares and distances of sampled cells do not count the cell itself, so that they
-    compare with those of the others. What a cell gets does not depend on how cells are divided into
-    parts.
-
-    Parameters
-    ----------
-    sample
-        The sample and its map.
-    index
-        Inverted lists of the sampled cells' components; on a GPU, all work is done there.
-    parts
-        Components of all cells in order, float ``[n, n_dims]`` each.
-
-    Yields
-    ------
-    places : float32 ``[n, n_components]``
-        Coordinates on the map.
-    columns : dict
-        ``leiden``, int64: number of the cluster. ``leiden_share``, float64: share of a cell's
-        nearest sampled cells, by their weights in UMAP's transform, that are in its cluster.
-        ``map_distance``, float64: :func:`scatlas.matrix.projection.novelty`.
+    compare with those of the others. ``parts`` are components of all cells in order; their bounds
+    change no result.
     """
     put = partial(np.asarray, like=index.order)
     places, codes, usual = map(put, (sample.places, sample.codes, sample.usual))

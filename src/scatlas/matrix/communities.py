@@ -49,23 +49,10 @@ def leiden(
     connected. Aggregated graphs of up to 1,000 nodes are optimised node by node. At the end a
     community in several parts is split, which raises modularity.
 
-    Parameters
-    ----------
-    graph
-        Weights of edges ``[n, n]``, at least 0; an entry and its transposed one add up.
-    resolution
-        Higher gives more communities.
-    n_iterations
-        Passes through all levels; negative: until modularity grows by less than 1e-5 of itself.
-    seed
-        Seed, 0 to 2**64 - 1.
-    put
-        Where the rounds run: ``pinned_copies.to_gpu`` for a GPU, with the same result.
-
-    Returns
-    -------
-    int64 ``[n]``, numbers from 0. Weights are multiples of 2**-20 of the largest one, sums of them
-    exact: the result depends on the graph and the arguments alone.
+    Entries of ``graph``, at least 0, add up with their transposed ones. A negative ``n_iterations``
+    repeats until modularity grows by less than 1e-5 of itself. ``put`` says where the rounds run
+    (``pinned_copies.to_gpu``: a GPU), with the same result: weights are multiples of 2**-20 of the
+    largest one, so their sums are exact.
     """
     edges, degrees = _whole_edges(graph)
     penalty = resolution / max(1, int(degrees.sum()))

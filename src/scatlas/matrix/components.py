@@ -94,19 +94,7 @@ def project(
     *,
     dtype: DTypeLike = np.float32,
 ) -> Any:
-    """Return ``x @ PCs - offset``, lazy with the row blocks of ``x`` if that is a Dask array.
-
-    Parameters
-    ----------
-    x
-        Array ``[n_cells, n_genes]``, in memory or Dask.
-    PCs
-        float64 ``[n_genes, n_comps]``.
-    offset
-        float64 ``[n_comps]``: :meth:`Components.offset`.
-    dtype
-        Type of the result; the sums are float64.
-    """
+    """Return ``x @ PCs - offset``, summed in float64; lazy with the row blocks of a Dask ``x``."""
     kernels = kernels_for("linalg.project", x)
     prepared = kernels.prepare_components(PCs)
 
@@ -191,16 +179,9 @@ def from_eigenpairs(
 ) -> Components:
     """Components of eigenpairs, with signs, variances and shares.
 
-    Parameters
-    ----------
-    values, PCs
-        Eigenvalues and vectors of the covariance; without centring of the mean product of genes.
-    mean
-        Mean per gene.
-    total
-        Variance of all genes together.
-    noise
-        Variances up to this one are rounding errors.
+    ``values`` and ``PCs`` are those of the covariance, or without centring of the mean products of
+    genes; ``total`` is the variance of all genes together, and variances up to ``noise`` are
+    rounding errors.
     """
     largest = np.abs(PCs).argmax(axis=0)
     PCs = PCs * np.where(PCs[largest, np.arange(PCs.shape[1])] < 0, -1.0, 1.0)

@@ -25,24 +25,12 @@ _BINS, _MAX_ROUNDS = 256, 10_000
 
 
 class ScoredCells(NamedTuple):
-    """Scores of the cells of a capture.
+    """Scores of the cells of a capture."""
 
-    Attributes
-    ----------
-    obs
-        float64 [cells], NaN if there are too few cells.
-    sim
-        float64 [simulated doublets].
-    parents
-        int64 [simulated doublets, 2], positions of the two cells of each.
-    n_neighbors
-        Neighbours of the (first) search, not counting those for simulated doublets.
-    """
-
-    obs: NDArray[np.float64]
-    sim: NDArray[np.float64]
-    parents: NDArray[np.int64]
-    n_neighbors: int
+    obs: NDArray[np.float64]  # [cells], NaN if there are too few
+    sim: NDArray[np.float64]  # [simulated doublets]
+    parents: NDArray[np.int64]  # [simulated doublets, 2], positions of the two cells of each
+    n_neighbors: int  # of the (first) search, without those for simulated doublets
 
 
 def score_cells(
@@ -57,23 +45,12 @@ def score_cells(
 ) -> ScoredCells:
     """Simulate doublets, and score cells and doublets by their number of simulated neighbours.
 
-    Coordinates are linear in the share of each gene in a cell's counts. A doublet, whose counts are
-    the sum of those of two cells, therefore lies at their mean weighted by their totals, and no
-    counts need to be added.
+    ``cells`` ``[n, components]`` are linear in the share of each gene in a cell's counts. A
+    doublet, whose counts are the sum of those of two cells, therefore lies at their mean weighted
+    by their ``totals`` in these genes, and no counts need to be added.
 
-    More than `max_cells` cells are divided at random into parts of equal size, each with its own
+    More than ``max_cells`` cells are divided at random into parts of equal size, each with its own
     neighbours and doublets: each part is a sample of all cells, and memory does not grow.
-
-    Parameters
-    ----------
-    cells
-        [cells x components].
-    totals
-        Total counts of each cell in the genes of the components [cells].
-    sim_doublet_ratio, expected_doublet_rate, n_neighbors, random_state
-        As in :func:`scatlas.pp.scrublet`.
-    max_cells
-        Largest number of cells scored together.
     """
     n = len(cells)
     obs = np.full(n, np.nan)
@@ -148,16 +125,7 @@ def find_threshold(scores: NDArray[np.float64]) -> float | None:
 
     The lowest bin between the maxima of the histogram, which running means of three smooth until
     two maxima remain (Prewitt, Mendelsohn 1966; Glasbey 1993): scikit-image's
-    ``threshold_minimum``.
-
-    Parameters
-    ----------
-    scores
-        Scores of simulated doublets.
-
-    Returns
-    -------
-    None if the histogram does not have two modes.
+    ``threshold_minimum``. None if the histogram does not have two modes.
     """
     from scipy.ndimage import uniform_filter1d
 

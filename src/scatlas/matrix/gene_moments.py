@@ -42,20 +42,9 @@ def gene_moments(
     expm1: bool = False,
     log_base: float | None = None,
 ) -> Moments:
-    """Moments per gene in one pass over ``x``, for all groups of cells together.
+    """Moments per gene of each group that has cells, in one pass, whatever the blocks of ``x``.
 
-    Parameters
-    ----------
-    x
-        Array ``[n_cells, n_genes]``, in memory or Dask.
-    codes
-        Group of each cell, integer ``[n_cells]``; cells with a negative code are left out.
-    expm1, log_base
-        As in :func:`scatlas.kernels.moments.moments_cpu.moments`.
-
-    Returns
-    -------
-    Moments of each group that has cells, the same whatever the blocks of ``x``.
+    Cells with a negative code have no group; the options are those of ``moments_cpu.moments``.
     """
     from scatlas.kernels.moments import moments_cpu
     from scatlas.matrix.sums_by_gene import exact_moments
@@ -131,23 +120,10 @@ def normalized_moments(
     *,
     log: bool,
 ) -> Moments:
-    """Moments per gene of normalised counts in one pass over the counts ``x``.
+    """Moments per gene of normalised counts, or of ``log1p`` of these, in one pass over the counts.
 
-    Parameters
-    ----------
-    x
-        Counts ``[n_cells, n_genes]``, in memory or Dask.
-    scales
-        float64 ``[n_cells]``, 1 / size factor per cell; NaN leaves the cell out.
-    codes
-        As in :func:`gene_moments`.
-    log
-        Compute the moments of the natural logarithm of 1 + the normalised count.
-
-    Returns
-    -------
-    The same bits as :func:`gene_moments` of the result of :func:`scatlas.pp.normalize_total` and
-    :func:`scatlas.pp.log1p`.
+    ``scales`` has 1 / size factor of each cell; NaN leaves the cell out. The bits are those of
+    :func:`gene_moments` after :func:`scatlas.pp.normalize_total` and :func:`scatlas.pp.log1p`.
     """
     from scatlas.kernels.moments import moments_cpu
 

@@ -124,7 +124,7 @@ class GramAccumulator:
     the first row, whatever the blocks; each entry is summed over the rows of 128 panels, and these
     sums are added in order. No bit of the result depends on the bounds of blocks, and
     :meth:`GramStats.merge_in_place` of statistics of groups of 128 panels, computed elsewhere,
-    gives the same bits. (A GPU whose memory is too small for a panel adds halves of it.)
+    gives the same bits.
 
     Parameters
     ----------
@@ -321,25 +321,10 @@ def subtract(shift: NDArray[np.float64], block: blocks.Block) -> blocks.Block:
 
 
 def gram_stats_of_plates(x: Any, stored: Sequence[StoredStats]) -> GramStats:
-    """Gram statistics of all plates of a matrix, of which some are stored.
+    """Gram statistics of all plates of a matrix, of which those without ``stored`` ones are read.
 
-    Parameters
-    ----------
-    x
-        Array ``[n_cells, n_genes]``, in memory or Dask, with the cells of the plates in their
-        order. Plates without stored statistics are read, neighbours in one pass.
-    stored
-        Statistics of each plate.
-
-    Returns
-    -------
-    The statistics of all cells. Summed from stored ones they differ in the last bits, because
-    panels of rows begin with each plate.
-
-    Raises
-    ------
-    InputError
-        The plates have more or fewer cells than ``x``, or other genes.
+    The cells of ``x`` are those of the plates in their order. Sums of stored statistics differ in
+    the last bits from a pass over all cells, because panels of rows begin with each plate.
     """
     n_genes = x.shape[1]
     check_size(n_genes)

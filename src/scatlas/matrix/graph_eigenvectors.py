@@ -42,25 +42,14 @@ def eigenvectors(
 
     Zhou, Saad, Tiago, Chelikowsky (2006), J. Comput. Phys. 219, algorithm 4.1: a polynomial of the
     graph damps all but the largest eigenvalues of some vectors, which are made orthonormal and
-    rotated to eigenvectors of the graph on their span, until they are eigenvectors of the graph.
+    rotated to eigenvectors of the graph on their span, until they are eigenvectors of the graph:
+    until no ``D^-1/2 A D^-1/2 v - eigenvalue * v`` has a norm above `tolerance`. Where the
+    iterations end before, which is logged, the vectors still vary little between neighbours.
 
-    Parameters
-    ----------
-    graph
-        Symmetric weights ``A`` ``[n_cells, n_cells]`` of a connected graph; ``D`` are the sums of
-        its rows.
-    n
-        Number of eigenvectors, at most a tenth of the cells.
-    tolerance
-        Largest norm of ``D^-1/2 A D^-1/2 v - eigenvalue * v``.
-    put
-        Where to compute: ``pinned_copies.to_gpu`` for a GPU, which agrees with the CPU to rounding.
-
-    Returns
-    -------
-    float64 ``[n_cells, n]``, orthonormal columns with a positive largest value. The bits depend on
-    the graph alone if the caller limits BLAS to one thread. Where the iterations end above the
-    tolerance, which is logged, the vectors still vary little between neighbours.
+    ``A`` is the symmetric ``graph``, which is connected; ``D`` has the sums of its rows; `n` is at
+    most a tenth of the cells. The columns are orthonormal with a positive largest value. The bits
+    depend on the graph alone if the caller limits BLAS to one thread; a GPU (``put``) agrees to
+    rounding.
     """
     n_cells = graph.shape[0]
     degrees = put(np.asarray(graph.sum(axis=1, dtype=np.float64)).ravel())

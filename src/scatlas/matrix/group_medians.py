@@ -30,19 +30,7 @@ def medians_by_row_group(
 ) -> NDArray[np.float64]:
     """Median per group of rows and column, float64 ``[n_groups, n_columns]``, on the host.
 
-    Parameters
-    ----------
-    x
-        Matrix ``[n_cells, n_genes]``, in memory or Dask, on the CPU or a GPU.
-    codes
-        Group of each row, -1 for none.
-    sizes
-        Number of rows per group.
-
-    Raises
-    ------
-    TooLargeError
-        The rows of one group do not fit the memory.
+    ``codes`` has the group of each row, -1 for none, and ``sizes`` the rows per group.
     """
     out = np.full((sizes.size, x.shape[1]), np.nan)
     available = available_memory()

@@ -44,29 +44,11 @@ def aggregate_rows(
     funcs: tuple[str, ...],
     dof: int,
 ) -> dict[str, Any]:
-    """Aggregate the rows of a matrix by group.
+    """Aggregate the rows of a matrix by group: an array ``[n_groups, n_genes]`` for each function.
 
-    Parameters
-    ----------
-    x
-        Matrix ``[n_cells, n_genes]``, in memory or Dask, on the CPU or a GPU.
-    codes
-        Group of each row, -1 for none.
-    sizes
-        Number of rows per group.
-    funcs, dof
-        As for :func:`scatlas.get.aggregate`.
-
-    Returns
-    -------
-    An array ``[n_groups, n_genes]`` for each function.
-
-    Raises
-    ------
-    TooLargeError
-        The result does not fit the memory.
-    InputError
-        Sums of integers do not fit 64 bits.
+    ``codes`` has the group of each row, -1 for none, and ``sizes`` the rows per group; ``funcs``
+    and ``dof`` are those of :func:`scatlas.get.aggregate`. ``x`` is in memory or Dask, on the CPU
+    or a GPU.
     """
     shape, dtype, wanted = (sizes.size, x.shape[1]), np.dtype(x.dtype), _required_sums(funcs)
     if not kind_of(x).gpu or "median" in funcs:
@@ -88,23 +70,9 @@ def aggregate_columns(
     funcs: tuple[str, ...],
     dof: int,
 ) -> dict[str, NDArray[Any]]:
-    """Aggregate the columns of a matrix by group, block by block on the host.
+    """Aggregate the columns of a matrix by group on the host: ``[n_cells, n_groups]`` per function.
 
-    Parameters
-    ----------
-    codes
-        Group of each column, -1 for none.
-    x, sizes, funcs, dof
-        As for :func:`aggregate_rows`.
-
-    Returns
-    -------
-    An array ``[n_cells, n_groups]`` for each function.
-
-    Raises
-    ------
-    TooLargeError, InputError
-        As :func:`aggregate_rows`.
+    Arguments are those of :func:`aggregate_rows`, with the group of each column in ``codes``.
     """
     shape, dtype, wanted = (x.shape[0], sizes.size), np.dtype(x.dtype), _required_sums(funcs)
     check_result_size(shape, len(funcs), " and ".join(funcs))
@@ -133,13 +101,7 @@ def _required_sums(funcs: tuple[str, ...]) -> SumKinds:
 
 
 def check_result_size(shape: tuple[int, int], n_arrays: int, description: str) -> None:
-    """Refuse a result that, with the sums behind it, is larger than the available memory.
-
-    Raises
-    ------
-    TooLargeError
-        The message has the arithmetic.
-    """
+    """Refuse a result that, with the sums behind it, is larger than the available memory."""
     needed, available = 8 * shape[0] * shape[1] * n_arrays, available_memory()
     if available is not None and needed > available:
         msg = (
@@ -155,25 +117,8 @@ def sum_groups(
 ) -> Sums:
     """Sums per group, on the host or GPU as `x`, in one pass.
 
-    Parameters
-    ----------
-    x
-        Matrix ``[n_cells, n_genes]``, in memory or Dask, on the CPU or a GPU.
-    codes
-        Group of each row, -1 for none.
-    n_groups
-        Number of groups.
-    wanted
-        Sums to compute.
-    max_rows
-        Largest number of rows that will be added, to refuse integers that could overflow.
-
-    Raises
-    ------
-    TooLargeError
-        The sums do not fit the memory.
-    InputError
-        Sums of integers do not fit 64 bits.
+    `codes` has the group of each row, -1 for none. `max_rows` is the largest number of rows that
+    will be added: integers whose sums could overflow are refused.
     """
     kernels, kind = kernels_for("moments.group_sums", x), kind_of(x)
     gpu = kind.gpu
@@ -243,14 +188,9 @@ def _add_in_threads(
 def _layers_from_sums(
     total: Sums, n: NDArray[np.int64], funcs: tuple[str, ...], dof: int
 ) -> dict[str, Any]:
-    """Layers of the result, most of them in the arrays of `total`.
+    """Layers of the result, most of them in the arrays of `total`, which is overwritten.
 
-    Parameters
-    ----------
-    total
-        Sums ``[rows, columns]``; they are overwritten.
-    n
-        Number of values per sum, ``[rows, 1]`` or ``[1, columns]``.
+    `n` is the number of values per sum, ``[rows, 1]`` or ``[1, columns]``.
     """
     kind = kind_of(total.sums)
     layers: dict[str, Any] = {}

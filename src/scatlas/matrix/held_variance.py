@@ -22,33 +22,17 @@ _TOLERANCE = 0.1
 
 
 class PlateMoments(NamedTuple):
-    """Moments of the columns of a matrix by plate, the same whatever its blocks.
+    """Moments of the columns of a matrix by plate, the same whatever its blocks."""
 
-    Attributes
-    ----------
-    sizes
-        int64 ``[n_plates]``: cells.
-    mean, variance
-        float64 ``[n_plates, n_columns]``; variances (n - 1) of a plate of one cell are 0.
-    """
-
+    # int64 [n_plates]: cells
     sizes: Ints
+    # float64 [n_plates, n_columns]; the variance (n - 1) of a plate of one cell is 0
     mean: Floats
     variance: Floats
 
     @classmethod
     def read(cls, x: Any, codes: Ints, n_plates: int) -> PlateMoments:
-        """Compute the moments in one pass.
-
-        Parameters
-        ----------
-        x
-            Matrix ``[n_cells, n_columns]``, in memory or Dask.
-        codes
-            int64 ``[n_cells]``: plate of each cell; negative: none.
-        n_plates
-            Number of plates.
-        """
+        """Compute the moments in one pass; `codes` has the plate of each cell, negative: none."""
         sizes = np.bincount(codes[codes >= 0], minlength=n_plates)
         found = aggregate_rows(x, codes, sizes, ("mean", "var"), 1)
         return cls(sizes, *(np.nan_to_num(found[name]) for name in ("mean", "var")))
@@ -60,10 +44,7 @@ class PlateMoments(NamedTuple):
 
     @property
     def std_of_all(self) -> Floats:
-        """Standard deviation (n - 1) of the cells of all plates, float64 ``[n_columns]``.
-
-        That of a constant column is 1, as in :class:`scatlas.matrix.gene_scale.GeneScale`.
-        """
+        """Standard deviation (n - 1) of the cells of all plates; 1 for a constant column."""
         n, mean = self.sizes.sum(), self.mean_of_all
         within = ((self.sizes - 1).clip(min=0)[:, None] * self.variance).sum(axis=0)
         between = (self.sizes[:, None] * (self.mean - mean) ** 2).sum(axis=0)
@@ -73,22 +54,11 @@ class PlateMoments(NamedTuple):
 
 
 def held_variance(genes: PlateMoments, components: PlateMoments, names: list[str]) -> pd.DataFrame:
-    """Variance of each plate around its own mean, and the share that the components hold.
+    """Table of the variance of each plate around its own mean, and the share that components hold.
 
-    Parameters
-    ----------
-    genes
-        Moments of the values from which the components were computed.
-    components
-        Moments of the same cells on orthonormal components.
-    names
-        Names of the plates.
-
-    Returns
-    -------
-    Table with the index ``plate`` and the columns ``n_cells`` (int64), ``variance`` (sum of the
-    genes' variances), ``held`` (sum of the components' variances) and ``share`` (float64, NaN for a
-    plate without variance).
+    ``genes`` are moments of the values from which the components were computed, ``components``
+    those of the same cells on orthonormal components. The share is NaN for a plate without
+    variance.
     """
     total, held = (moments.variance.sum(axis=1) for moments in (genes, components))
     share = np.divide(held, total, out=np.full(len(names), np.nan), where=total > 0)
@@ -102,27 +72,16 @@ def count_leading(variance: Floats) -> int:
     The last components hold noise, and more of the noise of the cells from which they were computed
     than of any other cells (Marchenko, Pastur 1967): with them every new plate would seem to fit
     badly where components are many and cells few.
-
-    Parameters
-    ----------
-    variance
-        float64 ``[n_comps]``, descending.
     """
     return int((variance >= 2 * variance[-1]).sum()) or variance.size
 
 
 def smallest_usual_share(shares: Floats) -> float:
-    """Share of variance below which a new plate asks for new components.
+    """Share of variance below which a new plate asks for new components; NaN without finite shares.
 
     The smallest share of the atlas's plates, less the larger of their range and a tenth of it. The
     components were fitted to these plates, so a new plate of the same kind has a somewhat smaller
     share; only one that lies as far below the atlas's plates as these lie apart counts.
-
-    Parameters
-    ----------
-    shares
-        float64 ``[n_plates]``: shares of the plates from which the components were computed; NaN
-        for plates without variance. NaN is returned if there are no others.
     """
     known = shares[np.isfinite(shares)]
     if not known.size:

@@ -68,23 +68,10 @@ def dispersion_table(
 ) -> pd.DataFrame:
     """Normalised dispersions and highly variable genes, from moments.
 
-    Parameters
-    ----------
-    mean, var
-        float64 ``[n_genes]``, mean and variance (n - 1) over the cells: of normalised counts for
-        flavour seurat, of their logarithms for cell_ranger.
-    flavor, n_bins, n_top_genes, min_mean, max_mean, min_disp, max_disp
-        As in :func:`highly_variable_genes`.
-    ranked
-        Boolean ``[n_genes]``, genes to rank. The others get a mean and a dispersion, no bin, NaN as
-        normalised dispersion, and are not highly variable.
-    index
-        Names of the genes.
-
-    Returns
-    -------
-    Columns ``means``, ``dispersions`` (flavour seurat: ``log1p`` of the mean and logarithm of the
-    dispersion), ``mean_bin``, ``dispersions_norm``, ``highly_variable``.
+    ``mean`` and ``var`` (n - 1) are of normalised counts for flavour seurat, of their logarithms
+    for cell_ranger. Genes outside ``ranked`` get a mean and a dispersion, no bin, NaN as normalised
+    dispersion, and are not highly variable. For flavour seurat the columns ``means`` and
+    ``dispersions`` are ``log1p`` of the mean and the logarithm of the dispersion.
     """
     import pandas as pd
 
@@ -161,18 +148,8 @@ def hvg_table(
 ) -> pd.DataFrame:
     """Table of :func:`highly_variable_genes` from the moments of one pass.
 
-    Parameters
-    ----------
-    moments
-        One group, or the groups of the batches in their order, and one of cells without batch.
-    names
-        Genes.
-    batches
-        Names of the batches; ``None``: no batches.
-    flavor, n_bins, n_top_genes, cutoffs, min_cells
-        As in :func:`highly_variable_genes`.
-    genes
-        As in :func:`ranked_genes`.
+    The moments have one group, or one per name in ``batches`` and one of cells without batch;
+    ``genes`` is as in :func:`ranked_genes`.
     """
     n_bins = whole_number(n_bins, "n_bins", least=1)
     ranked = ranked_genes(moments.expressed.sum(axis=0), min_cells, genes)
@@ -201,22 +178,7 @@ def hvg_table(
 def ranked_genes(
     expressed: NDArray[np.integer], min_cells: int | None, genes: NDArray[np.bool_] | None
 ) -> NDArray[np.bool_]:
-    """Mask of the genes to rank, bool ``[n_genes]``.
-
-    Parameters
-    ----------
-    expressed
-        Cells that express each gene ``[n_genes]``.
-    min_cells
-        Smallest number of cells; None for no bound.
-    genes
-        bool ``[n_genes]``, genes that may be ranked; None for all.
-
-    Raises
-    ------
-    InputError
-        No gene is left.
-    """
+    """Mask of the genes to rank: those in ``genes`` that at least ``min_cells`` cells express."""
     ranked = np.ones(expressed.size, dtype=bool) if genes is None else genes.copy()
     if min_cells is not None:
         ranked &= expressed >= min_cells
@@ -371,7 +333,7 @@ def _select_top(norm: NDArray[np.float64], n_top_genes: int) -> NDArray[np.bool_
         warnings.warn(
             "`n_top_genes` > number of normalized dispersions, "
             "returning all genes with normalized dispersions.",
-            stacklevel=2,
+            stacklevel=3,
         )
     cut = known[min(n_top_genes, known.size) - 1]
     # nan_to_num makes infinities finite, so a cut at infinity selects no gene, as in scanpy.

@@ -43,6 +43,8 @@ COLUMNS = (
 )
 # Genes whose zeros a thread sums in one call.
 _GENES_AT_ONCE = 256
+# Values whose terms, of 32 bytes, a thread holds on a GPU at once: 0.5 GB.
+_GPU_VALUES_AT_ONCE = 2**24
 
 
 def hvg_table(
@@ -59,20 +61,10 @@ def hvg_table(
     min_cells: int | None = None,
     genes: NDArray[np.bool_] | None = None,
 ) -> pd.DataFrame:
-    """Table of :func:`highly_variable_genes` for the flavour pearson_residuals.
+    """Table of :func:`highly_variable_genes`, flavour pearson_residuals, with scanpy's columns.
 
-    Parameters
-    ----------
-    x, names, codes, batches, cell_mask, genes
-        As for :func:`scatlas.matrix.hvg_v3.hvg_table`.
-    n_top_genes, theta, clip, check_values, min_cells
-        As in :func:`highly_variable_genes`.
-
-    Returns
-    -------
-    scanpy's columns: ``means``, ``variances``, ``residual_variances``, ``highly_variable_rank``,
-    with batches ``highly_variable_nbatches`` and ``highly_variable_intersection``,
-    ``highly_variable``.
+    Arguments are those of :func:`scatlas.matrix.hvg_v3.hvg_table` and of
+    :func:`highly_variable_genes`.
     """
     import pandas as pd
 
@@ -92,7 +84,7 @@ def hvg_table(
     moments, totals, are_counts = _moments_and_totals(x, codes, check=check_values)
     if not are_counts:
         msg = f"`flavor={FLAVOR!r}` expects raw count data, but non-integers were found."
-        warnings.warn(msg, stacklevel=3)
+        warnings.warn(msg, stacklevel=4)
     check_finite_moments(moments, names, f"counts for flavor={FLAVOR!r}")
     total = pool_groups(moments)
     ranked = ranked_genes(total.expressed[0], min_cells, genes)
@@ -170,12 +162,18 @@ def _residual_variances(
 
     kernels = kernels_for("moments.pearson", x)
     rows = (totals,) if codes is None else (totals, codes)
-    nonzero = blocks.reduce(
-        lambda block, totals, *codes: kernels.sums_of_nonzeros(block, totals, model, *codes),
-        moments_cpu.merge_in_place,
-        x,
-        *rows,
-    )
+
+    def sums_of_nonzeros(block: Any, *rows: NDArray[Any]) -> Moments:
+        n = block.shape[0]
+        n_values = block.data.size if blocks.is_sparse(block) else block.size
+        if not kind_of(block).gpu or n_values <= _GPU_VALUES_AT_ONCE or n < 2:
+            totals, *codes = rows
+            return kernels.sums_of_nonzeros(block, totals, model, *codes)
+        halves = slice(0, n // 2), slice(n // 2, n)
+        parts = ((blocks.view(block, half), *(row[half] for row in rows)) for half in halves)
+        return moments_cpu.merge_in_place([sums_of_nonzeros(*part) for part in parts])
+
+    nonzero = blocks.reduce(sums_of_nonzeros, moments_cpu.merge_in_place, x, *rows)
     sums = np.empty_like(nonzero.sums)
     for at, group in enumerate(groups):
         group_totals = totals if codes is None else totals[codes == group]

@@ -51,14 +51,7 @@ def median_rank(
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Median rank of each gene over the batches that select it, and the number of these batches.
 
-    Parameters
-    ----------
-    norm
-        float64 ``[n_batches, n_genes]``; NaN for genes that are not ranked.
-    ranked
-        Boolean ``[n_genes]``.
-    n_top_genes
-        Genes that a batch selects.
+    ``norm`` is ``[n_batches, n_genes]``, NaN for genes that are not ``ranked``.
     """
     order = np.argsort(-norm, axis=1, kind="stable")
     rank = np.empty(norm.shape, dtype=np.float32)
@@ -75,10 +68,7 @@ def median_rank(
 def select_top(
     keys: Sequence[NDArray[np.number]], ranked: NDArray[np.bool_], n_top_genes: int
 ) -> NDArray[np.bool_]:
-    """Mask of the first ranked genes by several keys, the last key first.
-
-    Genes of equal keys stay in their order.
-    """
+    """Mask of the first ranked genes by several keys, the last key first; ties keep their order."""
     order = np.lexsort(keys)
     selected = np.zeros(ranked.size, dtype=bool)
     selected[order[ranked[order]][:n_top_genes]] = True

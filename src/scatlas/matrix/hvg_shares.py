@@ -23,19 +23,7 @@ if TYPE_CHECKING:
 
 
 def target_of(totals: NDArray[np.int64], factors: NDArray[np.float64]) -> float:
-    """Target sum of size factors (:func:`scatlas.matrix.size_factors.size_factors`).
-
-    Parameters
-    ----------
-    totals
-        int64 ``[n_cells]``, counts per cell.
-    factors
-        float64 ``[n_cells]``, the totals over the target.
-
-    Returns
-    -------
-    The target up to the last bit; 1 if all cells are empty.
-    """
+    """Target sum of size factors up to the last bit, from the totals; 1 if all cells are empty."""
     if not totals.any():
         return 1.0
     largest = int(np.argmax(totals))
@@ -47,21 +35,9 @@ def share_moments(
 ) -> ShareMoments:
     """Moments per gene of counts as shares of their cell's total, in one pass over ``x``.
 
-    Parameters
-    ----------
-    x
-        Counts ``[n_cells, n_genes]``, in memory or Dask.
-    rows
-        int64 ``[n_kept]``, rows of the cells to take.
-    totals
-        int64 ``[n_kept]``, their totals.
-    target_sum
-        Number that divides the counts of cells with the total 0, so that these stay as they are
-        after :func:`hvg_of_share_moments` has applied the target.
-
-    Returns
-    -------
-    The bits that :func:`scatlas.io.products.load_plate.load_plate` writes for these cells.
+    ``totals`` are those of the cells ``rows``. ``target_sum`` divides the counts of cells with the
+    total 0, so that these stay as they are after :func:`hvg_of_share_moments` has applied it. The
+    bits are those that ``load_plate`` writes.
     """
     from scatlas.kernels.moments import moments_cpu
 

@@ -60,28 +60,9 @@ def hvg_table(
 ) -> pd.DataFrame:
     """Table of :func:`highly_variable_genes` for the flavours seurat_v3 and seurat_v3_paper.
 
-    Parameters
-    ----------
-    x
-        Counts ``[n_cells, n_genes]``, in memory or Dask.
-    names
-        Genes.
-    codes
-        Batch of each cell, int64 ``[n_cells]``; ``len(batches)`` for cells without batch, which
-        affect the columns ``means`` and ``variances`` only. ``None``: one batch.
-    batches
-        Names of the batches; ``None`` if `codes` is.
-    cell_mask
-        Boolean ``[n_cells]``, cells to include; ``None`` for all.
-    flavor, n_top_genes, span, check_values, min_cells
-        As in :func:`highly_variable_genes`.
-    genes
-        As in :func:`scatlas.matrix.hvg_dispersion.ranked_genes`.
-
-    Returns
-    -------
-    scanpy's columns: ``means``, ``variances``, ``gene_name``, with batches
-    ``highly_variable_nbatches``, ``highly_variable_rank``, ``variances_norm``, ``highly_variable``.
+    ``codes`` has the batch of each cell, None for one batch; cells without batch, ``len(batches)``,
+    affect the columns ``means`` and ``variances`` only. ``cell_mask`` says which cells to include,
+    and ``genes`` is as in :func:`scatlas.matrix.hvg_dispersion.ranked_genes`.
     """
     import pandas as pd
 
@@ -99,7 +80,7 @@ def hvg_table(
     moments, are_counts = _count_moments(x, codes, check=check_values)
     if not are_counts:
         msg = f"`{flavor=!r}` expects raw count data, but non-integers were found."
-        warnings.warn(msg, stacklevel=3)
+        warnings.warn(msg, stacklevel=4)
     check_finite_moments(moments, names, f"counts for flavor={flavor!r}")
 
     total = pool_groups(moments)

@@ -38,36 +38,18 @@ _QUERIES_AT_ONCE = 262_144
 
 
 class InvertedLists(NamedTuple):
-    """An index of cells.
+    """An index of cells."""
 
-    Attributes
-    ----------
-    cells, centres
-        ``Cells`` of the kernels ``graphs.nearest``: the indexed cells, whose array is shared, not
-        copied; and the centres.
-    centre_of
-        int64 ``[n_lists]``, ascending: number of the centre of each list. The pieces of a long list
-        have the same.
-    order
-        int64 ``[n_cells]``: numbers of the cells, list by list.
-    bounds
-        int64 ``[n_lists + 1]``: where each list begins in ``order``.
-    metric
-        One of :data:`METRICS`.
-    n_probes
-        Lists whose cells are the candidates.
-    recall
-        Share of the true neighbours that are candidates, measured on a sample of the cells.
-    """
-
+    # `Cells` of the kernels `graphs.nearest`; the array of the indexed cells is shared, not copied.
     cells: Cells
     centres: Cells
+    # int64 [n_lists], ascending: centre of each list, the same for all pieces of a long list
     centre_of: Ints
-    order: Ints
-    bounds: Ints
-    metric: str
-    n_probes: int = 1
-    recall: float = 1.0
+    order: Ints  # int64 [n_cells]: numbers of the cells, list by list
+    bounds: Ints  # int64 [n_lists + 1]: where each list begins in order
+    metric: str  # one of METRICS
+    n_probes: int = 1  # lists whose cells are the candidates
+    recall: float = 1.0  # share of the true neighbours among the candidates, measured on a sample
 
     @property
     def n_lists(self) -> int:
@@ -92,14 +74,9 @@ class InvertedLists(NamedTuple):
         return np.concatenate([self.members(j) for j in near[:n_lists]])
 
     def neighbors(self, n_neighbors: int) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """Nearest cells of each indexed cell.
+        """Numbers and exact distances of each cell's nearest cells, ``[n_cells, n_neighbors]``.
 
-        Returns
-        -------
-        indices : int32, or int64 for more cells than that holds, ``[n_cells, n_neighbors]``
-            The cell itself first, the others by distance, those at equal distance by number.
-        distances : float64 ``[n_cells, n_neighbors]``
-            Exact distances in the index's metric.
+        The cell itself comes first, the others by distance, those at equal distance by number.
         """
         found = self._empty_result(self.order.size, n_neighbors)
         lists = [self.members(j) for j in range(self.n_lists)]
@@ -108,19 +85,9 @@ class InvertedLists(NamedTuple):
         return found
 
     def search(self, x: NDArray[Any], n_neighbors: int) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """Nearest indexed cells of new cells.
+        """Nearest indexed cells of new cells ``[n_queries, n_dims]``, the nearest first.
 
-        Parameters
-        ----------
-        x
-            float32 or float64 ``[n_queries, n_dims]``, in memory or on disk, finite. The result of
-            a cell does not depend on the others: a large matrix can be searched in parts.
-        n_neighbors
-            At most the number of indexed cells.
-
-        Returns
-        -------
-        As :meth:`neighbors`, for the new cells, the nearest indexed cell first.
+        The result of a cell does not depend on the others: a large matrix can be searched in parts.
         """
         queries = self.cells._replace(x=x)
         found = self._empty_result(x.shape[0], n_neighbors)
@@ -175,20 +142,10 @@ def build(
 ) -> InvertedLists | GpuInvertedLists:
     """Divide cells into lists, and choose how many of these a search reads.
 
-    Parameters
-    ----------
-    x
-        float32 or float64 ``[n_cells, n_dims]``, finite, in memory or on disk. It is not copied,
-        and its rows are read in any order. For a CuPy array the index is on the GPU, where a copy
-        is made, with the same lists and neighbours.
-    n_neighbors
-        Neighbours per cell for which the recall is measured, counting the cell itself.
-    metric
-        One of :data:`METRICS`.
-    recall
-        Least share of the true neighbours to find.
-    random_state
-        Seed of k-means and of the cells on which the recall is measured.
+    ``x`` is float32 or float64, finite, in memory or on disk; it is not copied, and its rows are
+    read in any order. For a CuPy array the index is on the GPU, where a copy is made, with the same
+    lists and neighbours. ``recall`` is the least share of the true neighbours to find, measured for
+    ``n_neighbors`` per cell, counting the cell itself.
     """
     if is_gpu(x):
         from scatlas.matrix import inverted_lists_gpu

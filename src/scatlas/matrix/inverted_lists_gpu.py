@@ -25,27 +25,13 @@ _PARTS, _LEAST_PER_PART = 64, 65_536
 
 
 class GpuInvertedLists(NamedTuple):
-    """An index of cells on a GPU.
+    """An index of cells on a GPU; fields without a comment are those of ``InvertedLists``."""
 
-    Attributes
-    ----------
-    space
-        How cells are compared.
-    cells
-        The indexed cells, list by list.
-    centres
-        The centres, float64.
-    centre_of, bounds, metric, n_probes, recall
-        As in :class:`scatlas.matrix.inverted_lists.InvertedLists`, on the host.
-    order
-        int32 ``[n_cells]``: numbers of the cells, list by list, on the GPU.
-    """
-
-    space: Space
-    cells: Cells
-    centres: Cells
+    space: Space  # how cells are compared
+    cells: Cells  # list by list
+    centres: Cells  # float64
     centre_of: Ints
-    order: GpuArray
+    order: GpuArray  # int32 [n_cells], on the GPU
     bounds: Ints
     metric: str
     n_probes: int = 1
@@ -57,33 +43,12 @@ class GpuInvertedLists(NamedTuple):
         return self.bounds.size - 1
 
     def neighbors(self, n_neighbors: int) -> tuple[GpuArray, GpuArray]:
-        """Nearest cells of each indexed cell.
-
-        Returns
-        -------
-        indices : int32 ``[n_cells, n_neighbors]``, on the GPU
-            The cell itself first, the others by distance, those at equal distance by number.
-        distances : float64 ``[n_cells, n_neighbors]``, on the GPU
-            Exact distances in the index's metric.
-        """
+        """Nearest cells of each indexed cell, as ``InvertedLists.neighbors``, but on the GPU."""
         numbers = Numbers(self.order, self.order, self.order)
         return self._search(self.cells, self.bounds, numbers, n_neighbors, own=True)
 
     def search(self, x: Any, n_neighbors: int) -> tuple[GpuArray, GpuArray]:
-        """Nearest indexed cells of new cells.
-
-        Parameters
-        ----------
-        x
-            float32 or float64 ``[n_queries, n_dims]``, NumPy or CuPy, finite. The result of a cell
-            does not depend on the others.
-        n_neighbors
-            At most the number of indexed cells.
-
-        Returns
-        -------
-        As :meth:`neighbors`, for the new cells, the nearest indexed cell first.
-        """
+        """Nearest indexed cells of new cells, NumPy or CuPy, as ``InvertedLists.search``."""
         x = cp.asarray(x)
         queries = self.space.cells(x if x.dtype in (np.float32, np.float64) else x.astype(float))
         # Of the pieces of a list, the first: all have the same nearest lists.
@@ -191,10 +156,7 @@ def build(
 
 
 def exact(x: GpuArray, n_neighbors: int, *, metric: str) -> tuple[GpuArray, GpuArray]:
-    """Exact neighbours: all cells are candidates of each.
-
-    Parameters and returns are those of :meth:`GpuInvertedLists.neighbors` of such an index.
-    """
+    """Exact neighbours as :meth:`GpuInvertedLists.neighbors`: all cells are candidates of each."""
     x = x if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
     space = Space(x.mean(axis=0, dtype=np.float64), cosine=metric == "cosine")
     cells = space.cells(x)

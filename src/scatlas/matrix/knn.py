@@ -35,27 +35,10 @@ def exact(
     metric: str | Callable[..., float],
     metric_kwds: Mapping[str, Any],
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Exact neighbours by brute force, in blocks of cells over threads.
+    """Numbers and distances of exact neighbours, the cell itself first, ``[n_cells, n_neighbors]``.
 
-    Parameters
-    ----------
-    x
-        [cells x dimensions].
-    n_neighbors
-        Neighbours per cell, including the cell itself.
-    metric, metric_kwds
-        As for :class:`sklearn.neighbors.NearestNeighbors`.
-
-    Returns
-    -------
-    indices : int64 [cells x n_neighbors]
-        The cell itself first, the others by distance.
-    distances : float64 [cells x n_neighbors]
-
-    Notes
-    -----
-    Blocks depend only on the number of cells, and one thread searches each block, so the result
-    (ties included) does not depend on the number of threads.
+    The search is by brute force. Blocks depend only on the number of cells, and one thread searches
+    each block, so the result (ties included) does not depend on the number of threads.
     """
     with from_extra():
         from sklearn.neighbors import NearestNeighbors
@@ -100,8 +83,8 @@ def approximate(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Neighbours by NN-descent (Dong et al., WWW 2011), with UMAP's numbers of trees and rounds.
 
-    Parameters and returns are those of :func:`exact`. The library draws random numbers per
-    thread, so its result changes with the number of threads: it runs on one.
+    The library draws random numbers per thread, so its result changes with the number of threads:
+    it runs on one.
     """
     with from_extra():
         from pynndescent import NNDescent

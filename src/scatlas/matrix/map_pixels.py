@@ -30,10 +30,7 @@ class Box(NamedTuple):
 
 
 def box_of(xy: NDArray[np.floating[Any]]) -> Box:
-    """Smallest square around cells ``[n, 2]``, with a margin; cells without a number do not count.
-
-    Without a cell: the unit square.
-    """
+    """Smallest square around cells with numbers, with a margin; without a cell the unit square."""
     known = xy[np.isfinite(xy).all(axis=1)].astype(np.float64)
     if not len(known):
         return Box(0.0, 0.0, 1.0)
@@ -65,18 +62,10 @@ def side_for(n_levels: int) -> int:
 
 
 class SparseCounts(NamedTuple):
-    """Numbers of cells that are not zero.
+    """Numbers of cells that are not zero."""
 
-    Attributes
-    ----------
-    keys
-        int64, ascending: ``level * side**2 + pixel``.
-    counts
-        int64: cells of this level in this pixel.
-    """
-
-    keys: NDArray[np.int64]
-    counts: NDArray[np.int64]
+    keys: NDArray[np.int64]  # ascending: level * side**2 + pixel
+    counts: NDArray[np.int64]  # cells of this level in this pixel
 
 
 NO_COUNTS = SparseCounts(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -109,18 +98,7 @@ def add_counts(parts: list[SparseCounts]) -> SparseCounts:
 def sum_by_pixel(x: Any, pixel: NDArray[np.int64], n_pixels: int) -> sparse.csr_matrix:
     """Sums of the values of cells by pixel, exact, in multiples of ``FIXED_POINT``.
 
-    Parameters
-    ----------
-    x
-        Real numbers ``[n, n_columns]``, CSR or dense.
-    pixel
-        Pixel of each cell.
-    n_pixels
-        Number of pixels.
-
-    Returns
-    -------
-    int64 CSR ``[n_pixels, n_columns]``.
+    ``x`` ``[n, n_columns]`` is CSR or dense; the result is int64 CSR ``[n_pixels, n_columns]``.
     """
     x = sparse.csr_matrix(x)
     whole = sparse.csr_matrix(

@@ -42,49 +42,21 @@ _KINDS = SumKinds(sums=True, squares=True, nonzero=True)
 
 
 class Markers(NamedTuple):
-    """Marker genes of groups of cells.
+    """Marker genes of groups of cells."""
 
-    Attributes
-    ----------
-    table
-        One row per group and marker, with the columns `COLUMNS`.
-    groups
-        All groups: ``by``, ``group``, ``n_cells``.
-    genes
-        Genes of the table, in the order of the plates.
-    mean, share
-        float32 ``[n_groups, n_genes]``: mean of the log-normalised values, and share of cells with
-        a count.
-    """
-
-    table: pd.DataFrame
-    groups: pd.DataFrame
-    genes: pd.Index
+    table: pd.DataFrame  # one row per group and marker, with the columns COLUMNS
+    groups: pd.DataFrame  # all groups: by, group, n_cells
+    genes: pd.Index  # of the table, in the order of the plates
+    # [n_groups, n_genes]: mean of log-normalised values, and share of cells with a count
     mean: NDArray[np.float32]
     share: NDArray[np.float32]
 
 
 def sum_plate(x: Any, labels: pd.DataFrame, genes: pd.Index) -> GroupSums:
-    """Sums of a plate's values by group, in one pass for each column of labels.
+    """Sums of a plate's log-normalised values by group, in one pass for each column of labels.
 
-    Parameters
-    ----------
-    x
-        Log-normalised values ``[n_cells, n_genes]``, float32, in memory or Dask.
-    labels
-        Categorical columns with one row per cell. Cells without a value belong to no group.
-    genes
-        Names of the genes.
-
-    Returns
-    -------
-    Sums of all groups that have cells, in the order of their categories. They depend neither on the
-    blocks of `x` nor on the number of threads.
-
-    Raises
-    ------
-    TooLargeError
-        The sums do not fit the memory.
+    Groups are those that have cells, in the order of their categories; a cell without a value has
+    none. The bits depend neither on the blocks of `x` nor on the number of threads.
     """
     parts: list[Sums] = []
     tables: list[pd.DataFrame] = []
@@ -103,25 +75,9 @@ def sum_plate(x: Any, labels: pd.DataFrame, genes: pd.Index) -> GroupSums:
 def merge_plates(paths: Mapping[str, Path], genes: GeneRule = "same") -> GroupSums:
     """Sums of the groups over all plates, with one plate in memory at a time.
 
-    Parameters
-    ----------
-    paths
-        ``group_sums.h5ad`` of each plate.
-    genes
-        ``"same"`` refuses plates with other genes; ``"intersect"`` takes the genes that all plates
-        have, in the order of the first plate; ``"union"`` those of any plate, with zeros on the
-        plates that lack a gene.
-
-    Returns
-    -------
-    Sums of all groups: for each column the groups of any plate, in natural order.
-
-    Raises
-    ------
-    InputError
-        The genes of two plates differ, or a file is damaged.
-    TooLargeError
-        The sums do not fit the memory.
+    `paths` has ``group_sums.h5ad`` of each plate. `genes` refuses plates with other genes ("same"),
+    or takes those of all plates in the order of the first ("intersect"), or those of any ("union"),
+    with zeros on the plates that lack a gene. Groups of a column are in natural order.
     """
     found = {plate: read_groups(path) for plate, path in paths.items()}
     shared = _genes_of_plates({plate: names for plate, (_, names) in found.items()}, genes)
@@ -150,25 +106,9 @@ def merge_plates(paths: Mapping[str, Path], genes: GeneRule = "same") -> GroupSu
 def rank_markers(found: GroupSums, n_genes: int) -> Markers:
     """Rank the genes of each group by Welch's t-test against all other cells with a label.
 
-    Scores, p-values and fold changes are those of :func:`scatlas.tl.rank_genes_groups` on the cells
-    that have a label.
-
-    Parameters
-    ----------
-    found
-        Sums of the groups.
-    n_genes
-        Number of markers per group, by descending score.
-
-    Returns
-    -------
-    The markers. Groups of one cell have none, and count only as part of the rest; a column with one
+    Scores, p-values and fold changes are those of :func:`scatlas.tl.rank_genes_groups` on these
+    cells. Groups of one cell have no markers and count only as part of the rest; a column with one
     group has none at all.
-
-    Raises
-    ------
-    InputError
-        A gene has values that are not finite.
     """
     groups, total = found.groups, found.sums
     rows = [row for by in groups["by"].unique() for row in _rank(found, by, n_genes)]

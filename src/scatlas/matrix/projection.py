@@ -45,33 +45,8 @@ def project_layout(
     cells, or at an equal cell, and moves by the forces of these and of random reference cells, in
     the rounds of :func:`scatlas.matrix.umap_rounds.lay_out`, from a fourth of the learning rate.
 
-    Parameters
-    ----------
-    reference
-        float32 ``[n_reference, n_components]``: coordinates on the map.
-    neighbours
-        int ``[n, k]``: nearest reference cells, the nearest first.
-    distances
-        float ``[n, k]``: distances to these, ascending per row.
-    curve
-        ``a`` and ``b`` of the map, as in ``uns['umap']['params']``.
-    keys
-        uint64 ``[n]``: names each cell in the random numbers, such as its number in its plate.
-    gamma, negative_sample_rate, alpha
-        As for :func:`scatlas.tl.umap`.
-    n_epochs
-        Number of rounds.
-    seed
-        Seed, 0 to 2**64 - 1.
-
-    Returns
-    -------
-    float32 ``[n, n_components]``.
-
-    Raises
-    ------
-    InputError
-        A neighbour that is not in the reference.
+    ``neighbours`` and ``distances`` are ``[n, k]``, the nearest first; ``keys`` name each cell in
+    the random numbers, such as its number in its plate.
     """
     _check_neighbours(neighbours, reference.shape[0])
     layout = kernels_for("graphs.layout", neighbours)
@@ -108,27 +83,11 @@ def project_layout(
 
 
 def vote_labels(codes: Array, neighbours: Array, distances: Array) -> tuple[Ints, Floats]:
-    """Label of each cell by the weighted vote of its nearest reference cells.
+    """Label of each cell by the weighted vote of its nearest reference cells, and its share.
 
-    Parameters
-    ----------
-    codes
-        int ``[n_reference]``: label of each reference cell; negative: none.
-    neighbours, distances
-        As for :func:`project_layout`. A vote has the weight of the neighbour in UMAP's transform.
-
-    Returns
-    -------
-    winners : int64 ``[n]``
-        Label with the largest weight, of equal ones that of the nearest cell; -1 if no neighbour
-        has a label.
-    shares : float64 ``[n]``
-        Its share of the weight of all neighbours.
-
-    Raises
-    ------
-    InputError
-        A neighbour that is not in the reference.
+    The weights are those of UMAP's transform; the share is of the weight of all neighbours. A
+    negative code is no label; of equal labels that of the nearest cell wins; a cell without
+    labelled neighbours gets -1.
     """
     _check_neighbours(neighbours, codes.size)
     kernels = kernels_for("graphs.projection", neighbours)
@@ -154,22 +113,8 @@ def novelty(neighbours: Array, distances: Array, usual: Floats) -> Floats:
     LOF"). The ratio is local, because groups differ in density: a distance that is usual in one
     group is far outside another. 1 is usual; :func:`novelty_ranks` says which ratios are rare.
 
-    Parameters
-    ----------
-    neighbours, distances
-        As for :func:`project_layout`. For cells of the reference: without the cell itself.
-    usual
-        float64 ``[n_reference]``: mean distance of each reference cell to its neighbours within the
-        reference, as many as here and without the cell itself.
-
-    Returns
-    -------
-    float64 ``[n]``, at least 0.
-
-    Raises
-    ------
-    InputError
-        A neighbour that is not in the reference.
+    ``usual`` has the mean distance of each reference cell to as many others. The neighbours of a
+    cell of the reference must not count the cell itself.
     """
     _check_neighbours(neighbours, usual.size)
     kernels = kernels_for("graphs.projection", neighbours)
@@ -184,11 +129,7 @@ def novelty(neighbours: Array, distances: Array, usual: Floats) -> Floats:
 
 
 def novelty_ranks(novelty: Floats, of_reference: Floats) -> Floats:
-    """Share of the reference cells with a smaller novelty, 0 to 1, float64 ``[n]``.
-
-    A cell at 0.99 lies further from the reference, by the measure of its neighbours, than 99% of
-    the reference cells do.
-    """
+    """Share of the reference cells with a smaller novelty: one at 0.99 is less usual than 99%."""
     return np.searchsorted(np.sort(of_reference), novelty, side="left") / of_reference.size
 
 

@@ -31,27 +31,20 @@ _PSEUDOCOUNT = 1e-9
 class GroupMoments:
     """Moments of the groups, and of the cells that each group is compared with (its other side).
 
-    Attributes
-    ----------
-    n, n_other
-        int64 ``[n_groups]``, cells of the group and of its other side.
-    mean, var, mean_other, var_other
-        float64 ``[n_groups, n_genes]``; variances (over n - 1) are None if not requested.
-        With a reference, its row is the other side of all groups.
-    nonzero
-        int64 ``[n_groups, n_genes]``, cells with a nonzero value, or None. Without a reference,
-        cells of no group have one more row.
-    like_counts
-        Whether all sums are non-negative integers: then X holds counts, not logarithms.
+    With a reference, its row is the other side of all groups. ``n`` and ``n_other`` are
+    ``[n_groups]``, the others ``[n_groups, n_genes]``.
     """
 
     n: NDArray[np.int64]
     n_other: NDArray[np.int64]
     mean: NDArray[np.float64]
+    # over n - 1; None if not requested
     var: NDArray[np.float64] | None
+    # Cells with a nonzero value. Without a reference, cells of no group have one more row.
     nonzero: NDArray[np.int64] | None
     mean_other: NDArray[np.float64]
     var_other: NDArray[np.float64] | None
+    # Whether all sums are non-negative integers: then X holds counts, not logarithms.
     like_counts: bool
 
 
@@ -63,26 +56,10 @@ def moments_of_sums(
     n_groups: int | None = None,
     reference: int | None = None,
 ) -> GroupMoments:
-    """Moments of groups and of their other sides, from sums by group.
+    """Moments of groups and of their other sides, from sums by group on the host.
 
-    Parameters
-    ----------
-    total
-        Sums ``[n, n_genes]`` of the groups on the host, with squares if variances are wanted.
-    sizes
-        int64 ``[n]``, cells per group.
-    names
-        Names of the genes.
-    n_groups
-        The first groups, which get moments; others count only as cells of the other sides. None:
-        all.
-    reference
-        The group that the others are compared with. None: each with all other cells.
-
-    Raises
-    ------
-    InputError
-        A gene has values that are not finite.
+    The first ``n_groups`` get moments, and others count only as cells of the other sides. Without
+    ``reference`` each group is compared with all other cells.
     """
     n_groups = sizes.size if n_groups is None else n_groups
     _check_finite(total, names)
@@ -109,21 +86,10 @@ def moments_of_sums(
 def welch(
     found: GroupMoments, groups: Iterable[int], *, overestimate: bool = False
 ) -> Iterator[tuple[int, Any, Any]]:
-    """Welch's t-test of some groups, each against its other side.
+    """Yield number, t statistics and two-sided p-values of groups, each against its other side.
 
-    Parameters
-    ----------
-    found
-        Moments of all groups, with variances.
-    groups
-        Numbers of the groups to test.
-    overestimate
-        Use the size of the group for the other side as well, which overestimates its variance.
-
-    Yields
-    ------
-    Number of the group, float64 ``[n_genes]`` t statistics and two-sided p-values. A gene with the
-    same value in all cells has a score of 0 and a p-value of 1.
+    ``overestimate`` uses the size of the group for the other side as well, which overestimates its
+    variance. A gene with the same value in all cells has a score of 0 and a p-value of 1.
     """
     from scipy.stats import ttest_ind_from_stats
 
@@ -166,19 +132,10 @@ def adjust_pvalues(pvals: NDArray[np.float64], method: str) -> NDArray[np.float6
 def log_fold_changes(
     means: NDArray[np.float64], others: NDArray[np.float64], base: Any
 ) -> NDArray[np.float64]:
-    """Base-2 logarithm of the ratio of two means, from means of logarithms.
+    """Base-2 logarithm of the ratio of two means, from means of log(1 + x) to ``base``.
 
-    Parameters
-    ----------
-    means, others
-        Means ``[n_genes]`` of log(1 + x) in the group, and in the cells that it is compared with.
-    base
-        Base of that logarithm, None for the natural one.
-
-    Returns
-    -------
-    float64 ``[n_genes]``, scanpy's formula: log2((expm1(mean) + 1e-9) / (expm1(other) + 1e-9)).
-    Infinite or NaN where expm1 overflows, because the values were no logarithms.
+    scanpy's formula: log2((expm1(mean) + 1e-9) / (expm1(other) + 1e-9)). Infinite or NaN where
+    expm1 overflows, because the values were no logarithms.
     """
     factor = 1.0 if base is None else np.log(base)
     with np.errstate(all="ignore"):

@@ -27,21 +27,11 @@ UNLIKE_RANK = 0.99
 
 
 class Projection(NamedTuple):
-    """Projection of blocks of log-normalised cells on components that stay as they are.
+    """Projection of blocks of log-normalised cells on components that stay as they are."""
 
-    Attributes
-    ----------
-    PCs
-        float64 ``[n_genes, n_comps]``.
-    offset
-        float64 ``[n_comps]``: projected mean, or minus the projected zeros of scaled genes.
-    scale
-        Scaling of the genes before the projection; None for values as they are.
-    """
-
-    PCs: Floats
-    offset: Floats
-    scale: GeneScale | None = None
+    PCs: Floats  # [n_genes, n_comps]
+    offset: Floats  # [n_comps]: projected mean, or minus the projected zeros of scaled genes
+    scale: GeneScale | None = None  # of the genes before the projection
 
     def __call__(self, block: Any) -> Float32Array:
         """Cells on the components, float32 ``[n, n_comps]``, of a CSR block ``[n, n_genes]``."""
@@ -54,69 +44,31 @@ class Projection(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """What :meth:`ReferenceMap.place` finds for new cells.
+    """What :meth:`ReferenceMap.place` finds for new cells."""
 
-    Attributes
-    ----------
-    coordinates
-        float32 ``[n, n_components]`` on the map.
-    labels
-        By column, int64 ``[n]``: code of the label; -1 if no neighbour has one.
-    shares
-        By column, float64 ``[n]``: share of the weight of all neighbours that has this label.
-    distances
-        float64 ``[n]``: :func:`scatlas.matrix.projection.novelty`; 1 is usual.
-    ranks
-        float64 ``[n]``: share of the reference cells with a smaller distance.
-    """
-
-    coordinates: Float32Array
-    labels: dict[str, Ints]
+    coordinates: Float32Array  # [n, n_components] on the map
+    labels: dict[str, Ints]  # by column: code of each cell's label; -1 if no neighbour has one
+    # by column: share of the weight of all neighbours that has this label
     shares: dict[str, Floats]
-    distances: Floats
-    ranks: Floats
+    distances: Floats  # novelty; 1 is usual
+    ranks: Floats  # share of the reference cells with a smaller distance
 
 
 class ReferenceMap(NamedTuple):
-    """Reference cells in which the neighbours of new cells are found.
+    """Reference cells in which the neighbours of new cells are found."""
 
-    Attributes
-    ----------
-    lists
-        Index of the reference cells on their components.
-    coordinates
-        float32 ``[n_reference, n_components]``: their places on the map.
-    codes
-        By column, int64 ``[n_reference]``: code of the label of each; negative: none.
-    usual, distances
-        float64 ``[n_reference]``: result of :func:`usual_distances`.
-    n_neighbors
-        Neighbours that decide.
-    curve
-        ``a`` and ``b`` of the map, as in ``uns['umap']['params']``.
-    seed
-        Seed of the random numbers of the coordinates.
-    """
-
-    lists: InvertedLists | GpuInvertedLists
-    coordinates: Float32Array
-    codes: Mapping[str, Ints]
+    lists: InvertedLists | GpuInvertedLists  # of the reference cells on their components
+    coordinates: Float32Array  # [n_reference, n_components] on the map
+    codes: Mapping[str, Ints]  # by column: code of each cell's label; negative: none
+    # float64 [n_reference] each, from usual_distances
     usual: Floats
     distances: Floats
     n_neighbors: int
-    curve: tuple[float, float]
-    seed: int
+    curve: tuple[float, float]  # a and b of the map, as in uns['umap']['params']
+    seed: int  # of the random numbers of the coordinates
 
     def place(self, x: Array, keys: UInt64Array) -> Placement:
-        """Place new cells.
-
-        Parameters
-        ----------
-        x
-            float ``[n, n_dims]``: new cells on the components of the reference cells.
-        keys
-            uint64 ``[n]``: names each cell in the random numbers.
-        """
+        """Place new cells, given their components; `keys` name them in the random numbers."""
         neighbours, distances = self.lists.search(x, self.n_neighbors)
         votes = {name: vote_labels(of, neighbours, distances) for name, of in self.codes.items()}
         coordinates = project_layout(
@@ -135,17 +87,7 @@ class ReferenceMap(NamedTuple):
 def index_reference(
     cells: Float32Array, n_neighbors: int, *, seed: int = 0
 ) -> InvertedLists | GpuInvertedLists:
-    """Index of reference cells, which finds the exact neighbours if there are few cells.
-
-    Parameters
-    ----------
-    cells
-        float32 ``[n_reference, n_dims]``.
-    n_neighbors
-        Neighbours per new cell.
-    seed
-        Seed of the lists.
-    """
+    """Index of reference cells, which finds the exact neighbours if there are few cells."""
     index = inverted_lists.build(cells, n_neighbors + 1, random_state=seed)
     assert isinstance(index, inverted_lists.InvertedLists), "the cells are in main memory"
     if len(cells) <= inverted_lists.FASTER_FROM:
@@ -156,14 +98,9 @@ def index_reference(
 def usual_distances(
     index: InvertedLists | GpuInvertedLists, n_neighbors: int
 ) -> tuple[Floats, Floats]:
-    """Distances among the reference cells, to compare new cells with.
+    """Mean distance of each reference cell to its nearest others, and its :func:`novelty`.
 
-    Returns
-    -------
-    usual : float64 ``[n_reference]``
-        Mean distance of each reference cell to its nearest others.
-    distances : float64 ``[n_reference]``
-        :func:`scatlas.matrix.projection.novelty` of each reference cell.
+    These are the distances that new cells are compared with.
     """
     neighbours, distances = index.neighbors(n_neighbors + 1)
     neighbours = np.ascontiguousarray(neighbours[:, 1:])  # without the cell itself

@@ -27,46 +27,22 @@ _TARGET_SUM = 1e6
 
 
 class Capture(NamedTuple):
-    """Scores of one capture.
+    """Scores of one capture."""
 
-    Attributes
-    ----------
-    cells
-        Positions of the cells of the capture [cells].
-    scores_sim
-        float64, scores of the simulated doublets.
-    parents
-        int64 [simulated doublets, 2], positions of the two cells of each.
-    threshold
-        Score above which a cell is a predicted doublet; None if there is no threshold.
-    n_neighbors
-        As in :func:`scrublet`.
-    """
-
-    cells: NDArray[np.int64]
+    cells: NDArray[np.int64]  # positions of its cells
     scores_sim: NDArray[np.float64]
-    parents: NDArray[np.int64]
-    threshold: float | None
+    parents: NDArray[np.int64]  # [simulated doublets, 2], positions of the two cells of each
+    threshold: float | None  # predicted doublets are above it; None if there is none
     n_neighbors: int
 
 
 @dataclass(frozen=True)
 class Doublets:
-    """Result of :func:`scrublet_of_counts`.
+    """Result of :func:`scrublet_of_counts`."""
 
-    Attributes
-    ----------
-    score
-        float64 [cells], NaN for cells without a score.
-    predicted
-        bool [cells].
-    captures
-        By name of the capture; without captures one item, ``""``.
-    """
-
-    score: NDArray[np.float64]
+    score: NDArray[np.float64]  # [cells], NaN for cells without a score
     predicted: NDArray[np.bool_]
-    captures: dict[Any, Capture]
+    captures: dict[Any, Capture]  # by name; without captures one item, ""
 
 
 def scrublet_of_counts(
@@ -205,23 +181,12 @@ def _embed_cells(
 
 @dataclass
 class _DetectionCounts:
-    """Detected cells and genes in consecutive cells; can be merged with those of later cells.
+    """Detected cells and genes in consecutive cells; can be merged with those of later cells."""
 
-    Attributes
-    ----------
-    totals
-        Total of each cell.
-    n_genes
-        int64, genes above zero per cell.
-    n_cells
-        int64 [genes], cells in which a gene is above zero.
-    rare
-        Cell, gene and count of the positive counts of genes that few cells have so far.
-    """
-
-    totals: NDArray[np.number]
-    n_genes: NDArray[np.int64]
-    n_cells: NDArray[np.int64]
+    totals: NDArray[np.number]  # of each cell
+    n_genes: NDArray[np.int64]  # above zero in each cell
+    n_cells: NDArray[np.int64]  # in which each gene is above zero
+    # Cell, gene and count of the positive counts of genes that few cells have so far.
     rare: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.number]]
 
     @property

@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 
 
 def scales_from_size_factors(size_factors: ArrayLike, n_cells: int) -> NDArray[np.float64]:
-    """Factor for the counts of each cell, float64 ``[n_cells]``; NaN for cells left out.
-
-    Raises
-    ------
-    InputError
-        There is not one number per cell, or a number is negative or infinite.
-    """
+    """Factor for the counts of each cell, from checked size factors; NaN for cells left out."""
     factors = as_numbers(size_factors, "size_factors").astype(np.float64, copy=False)
     if factors.shape != (n_cells,):
         msg = f"size_factors has shape {factors.shape}, but there are {n_cells} cells"

@@ -107,19 +107,7 @@ def reciprocal(factors: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def size_factors_by_row(cells: pd.DataFrame, n_cells: int) -> NDArray[np.float64]:
-    """Size factors of all cells of a plate.
-
-    Parameters
-    ----------
-    cells
-        Columns ``row`` and ``size_factor`` of the cells that QC has kept.
-    n_cells
-        Number of cells of the plate.
-
-    Returns
-    -------
-    float64 ``[n_cells]``; NaN for a cell that QC has removed.
-    """
+    """Size factors of all cells of a plate, from the table of cells kept; NaN for cells removed."""
     factors = np.full(n_cells, np.nan)
     factors[cells["row"]] = cells["size_factor"]
     return factors

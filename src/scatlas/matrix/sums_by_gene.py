@@ -37,17 +37,8 @@ def is_by_gene(x: Any) -> bool:
 def exact_totals(x: Any, n_values: int) -> tuple[NDArray[Any], NDArray[np.int64]] | None:
     """Total of each cell (int64, or float64 for floating-point values) and of each gene.
 
-    None where `x` is not CSC, or where sums in another order could have other bits.
-
-    Parameters
-    ----------
-    n_values
-        Largest number of values in one of the sums that the caller needs.
-
-    Raises
-    ------
-    InputError
-        Totals of integers may overflow int64.
+    None where `x` is not CSC, or where sums in another order could have other bits; `n_values` is
+    the largest number of values in one of the sums that the caller needs.
     """
     from scatlas.kernels.counts.qc_by_gene_cpu import add_totals
     from scatlas.kernels.counts.qc_cpu import sum_dtype
@@ -71,10 +62,7 @@ def numbers_above_zero(x: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def exact_qc(x: Any, masks: NDArray[np.bool_]) -> QCSums | None:
-    """Sums of :func:`~scatlas.kernels.counts.qc_cpu.qc_block` over all cells.
-
-    None, and errors, as :func:`exact_totals`.
-    """
+    """Sums of ``qc_block`` over all cells; None, and errors, as :func:`exact_totals`."""
     from scatlas.kernels.counts.qc_by_gene_cpu import add_qc
     from scatlas.kernels.counts.qc_cpu import QCSums, sum_dtype
 

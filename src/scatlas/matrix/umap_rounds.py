@@ -30,30 +30,12 @@ def lay_out(
 ) -> Array:
     """Move cells towards their neighbours and away from random cells, in rounds.
 
-    Parameters
-    ----------
-    start
-        float32 ``[n, n_components]``, C order, NumPy or CuPy; not changed.
-    graph
-        ``indptr``, ``indices`` (on a GPU int32) and weights above zero of a symmetric CSR graph
-        ``[n, n]``, where ``start`` is.
-    curve
-        ``a`` and ``b`` of the low-dimensional weight ``1 / (1 + a * d**(2 * b))``.
-    gamma
-        Weight of repulsion.
-    negative_sample_rate
-        Random cells per use of an edge.
-    alpha
-        Initial learning rate; it falls linearly to zero.
-    n_epochs
-        Number of rounds. As in umap-learn, the first uses no edge.
-    seed
-        Seed, 0 to 2**64 - 1.
-
-    Returns
-    -------
-    float32 ``[n, n_components]``; its bits depend on the arguments alone. On a GPU a round is the
-    CPU's to rounding.
+    ``graph`` has ``indptr``, ``indices`` (on a GPU int32) and positive weights of a symmetric CSR
+    graph, where ``start`` is; ``curve`` has ``a`` and ``b`` of the weight ``1 / (1 + a * d**(2 *
+    b))`` on the map. The learning rate falls linearly from ``alpha`` to zero. As in umap-learn the
+    first of ``n_epochs`` rounds uses no edge, and ``negative_sample_rate`` counts random cells per
+    use of an edge. The bits depend on the arguments alone; on a GPU a round is the CPU's to
+    rounding.
     """
     indptr, indices, weights = graph
     largest = weights.max() if weights.size else 1

@@ -42,21 +42,11 @@ _FAINTEST = 0.45
 
 
 class Pixels(NamedTuple):
-    """Cells by pixel.
+    """Cells by pixel."""
 
-    Attributes
-    ----------
-    counts
-        int64 ``[PIXELS, PIXELS]``: cells, the first row at the bottom.
-    sums
-        float64 ``[PIXELS, PIXELS, n]``: sums of ``n`` values per cell.
-    box
-        Left, right, bottom and top of the picture.
-    """
-
-    counts: NDArray[np.int64]
-    sums: NDArray[np.float64]
-    box: tuple[float, float, float, float]
+    counts: NDArray[np.int64]  # [PIXELS, PIXELS], the first row at the bottom
+    sums: NDArray[np.float64]  # [PIXELS, PIXELS, n]: sums of n values per cell
+    box: tuple[float, float, float, float]  # left, right, bottom and top of the picture
 
 
 @styled

@@ -102,12 +102,7 @@ def scatter(
 
 
 def label_clusters(ax: Axes, xy: np.ndarray, codes: np.ndarray, names: list[str]) -> dict[int, str]:
-    """Label categories on the map if there are too many to tell apart by colour.
-
-    Returns
-    -------
-    The mark of each category that has one.
-    """
+    """Label categories that are too many for colours on the map; return the mark of each."""
     if not _FEW < len(names) <= _NAMED:
         return {}
     positions = _label_positions(xy, codes, len(names))

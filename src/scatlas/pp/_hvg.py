@@ -193,7 +193,7 @@ def highly_variable_genes(
     if flavor in hvg_dispersion.FLAVORS:
         cutoffs = Cutoffs(min_mean, max_mean, min_disp, max_disp)
         if n_top_genes is not None and cutoffs != DEFAULT_CUTOFFS:
-            warnings.warn("If you pass `n_top_genes`, all cutoffs are ignored.", stacklevel=2)
+            warnings.warn("If you pass `n_top_genes`, all cutoffs are ignored.", stacklevel=3)
         table = hvg_table(
             _moments(adata, x, codes, scales, flavor),
             names,
@@ -278,7 +278,7 @@ def _batches(
         left_out = batch.categories[single]
         some = ", ".join(map(str, left_out[:5]))
         msg = f"batches of one cell rank no genes, {len(left_out)} are left out: {some}"
-        warnings.warn(msg, stacklevel=3)
+        warnings.warn(msg, stacklevel=4)
         batch = batch.remove_categories(left_out)
     codes = batch.codes.astype(np.int64)
     codes[codes < 0] = len(batch.categories)

@@ -128,7 +128,7 @@ def normalize_total(
     else:
         factors, target_sum = size_factors(totals, target_sum=target_sum)
         if (factors == 0).any():
-            warnings.warn("Some cells have zero counts", UserWarning, stacklevel=2)
+            warnings.warn("Some cells have zero counts", UserWarning, stacklevel=3)
         normalised = _divide(x, kind, factors, owned=owned)
     log.debug("normalised to a total of %s", target_sum)
     if not inplace:
@@ -311,7 +311,7 @@ def log1p(
         return _log(blocks.sum_repeats(data), base, owned=False)
     if "log1p" in data.uns:
         message = "adata.X seems to be already log-transformed."
-        warnings.warn(message, UserWarning, stacklevel=2)
+        warnings.warn(message, UserWarning, stacklevel=3)
     adata, owned = _to_change(data, layer=layer, obsm=obsm, copy=copy)
     x = elements.get_matrix(adata, layer=layer, obsm=obsm)
     # First, so that a call after one that was interrupted warns.

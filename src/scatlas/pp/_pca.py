@@ -197,7 +197,7 @@ def _mask_var(
         warnings.warn(
             "`use_highly_variable` is deprecated: use mask_var='highly_variable' or mask_var=None",
             FutureWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
         mask = "highly_variable" if use_highly_variable else None
     if isinstance(mask, _Unset):

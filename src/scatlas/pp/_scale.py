@@ -146,7 +146,7 @@ def _scale(
     if x.shape[0] == 0:
         raise InputError("scale needs at least one cell, but there is none")
     if zero_center and blocks.is_sparse(x):
-        warnings.warn("zero-centering a sparse array/matrix densifies it.", stacklevel=4)
+        warnings.warn("zero-centering a sparse array/matrix densifies it.", stacklevel=5)
     moments = gene_moments(x, None if mask is None else np.where(mask, 0, -1))
     mean, sd = moments.mean[0], np.sqrt(moments.var[0])
     unusable = ~(np.isfinite(mean) & np.isfinite(sd))

@@ -250,7 +250,7 @@ def _minimize(loss: _Loss, tol: float, max_iter: int) -> NDArray[np.float64]:
             f"logistic regression has not converged after {found.nit} iterations "
             f"({str(found.message).strip()}): raise max_iter={max_iter}, or tol={tol}"
         )
-        warnings.warn(msg, stacklevel=2)
+        warnings.warn(msg, stacklevel=3)
     return found.x.reshape(loss.shape)
 
 

@@ -35,7 +35,7 @@ _KERNEL_MODULES = ("scatlas.kernels.{}_cpu", "scatlas.kernels.{}_gpu")
 
 
 def code_hash(script: Path) -> str:
-    """Hash of the package's sources that a script imports, directly or through other modules.
+    """Hash of a script and of the package's sources that it imports, also through other modules.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def code_hash(script: Path) -> str:
 
     Returns
     -------
-    16 hexadecimal digits, without the script's own text.
+    16 hexadecimal digits.
     """
     files: set[Path] = set()
     unvisited = {script}
@@ -53,7 +53,7 @@ def code_hash(script: Path) -> str:
         new = _imports(unvisited.pop()) - files
         files |= new
         unvisited |= new
-    digest = hashlib.blake2b(digest_size=8)
+    digest = hashlib.blake2b(script.read_bytes(), digest_size=8)
     for path in sorted(files, key=lambda p: p.relative_to(_ROOT).as_posix()):
         digest.update(path.relative_to(_ROOT).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()

@@ -40,7 +40,7 @@ def plate_rows(config: Config, plates: Sequence[Plate]) -> list[dict[str, Any]]:
     """Plates as a record lists them: ``plate``, ``path`` and ``labels``, in the order of the sheet.
 
     With ``counts`` if they are not in X, ``fractional`` if they are rounded, and ``by`` if the path
-    is that of a file of samples.
+    is that of a file of samples; ``genes`` and ``marker`` as the config has them.
     """
     rows = []
     for plate in plates:
@@ -50,6 +50,7 @@ def plate_rows(config: Config, plates: Sequence[Plate]) -> list[dict[str, Any]]:
         fractional = plate.fractional or config.source.fractional
         rows[-1] |= {"fractional": fractional} if fractional != "refuse" else {}
         rows[-1] |= {"by": config.plates.by} if config.plates.by else {}
+        rows[-1] |= json.loads(config.source.lists or "{}")
     return rows
 
 

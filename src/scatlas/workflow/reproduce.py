@@ -124,7 +124,8 @@ def write_project(
     rows = [["plate", "path", "counts", "fractional", *labels]]
     for plate in record["plates"]:
         path = _plate_path(plate, plates_from)
-        own = [plate["plate"], path, plate.get("counts", ""), plate.get("fractional", "")]
+        counts = "" if "genes" in plate else plate.get("counts", "")
+        own = [plate["plate"], path, counts, plate.get("fractional", "")]
         rows.append([*own, *(plate["labels"].get(name, "") for name in labels)])
     if backend is None:
         backend = record["backend"] if record["backend"] in ("cpu", "gpu") else "auto"
@@ -134,7 +135,7 @@ def write_project(
         "map": {"cells": "sample"},  # unless the record says otherwise
         **record["config"],
         "plates": samples or "plates.tsv",
-        "source": _source(first if samples else {}),
+        "source": _source(first if samples or "genes" in first else {}),
         "outdir": "results",
         "backend": backend,
     }
@@ -144,9 +145,10 @@ def write_project(
     (folder / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
 
 
-def _source(sample: dict[str, Any]) -> dict[str, str]:
+def _source(sample: dict[str, Any]) -> dict[str, Any]:
     """Section ``source`` for the samples of one file; other plates have it in their sheet."""
-    return {
+    lists = {name: sample[name] for name in ("genes", "marker") if name in sample}
+    return lists | {
         "counts": sample.get("counts", "X"),
         "fractional": sample.get("fractional", "refuse"),
     }

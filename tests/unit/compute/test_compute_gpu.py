@@ -1001,6 +1001,22 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_script_that_workers_cannot_import_ends_in_a_sentence(guarded: bool, tmp_path: Path):
+    """Without the guard workers would wait for the GPU of their parent, for ever."""
+    pytest.importorskip("distributed")
+    lines = USE if guarded else USE.replace('if __name__ == "__main__":', "if True:")
+    (tmp_path / "use.py").write_text(lines)
+    script = ["-"] if guarded else [str(tmp_path / "use.py")]  # standard input has no file
+    done = subprocess.run(
+        [sys.executable, *script, str(tmp_path / "scheduler.json")],
+        input=lines, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "ConfigError: the workers of the cluster did not start" in done.stderr
+    assert ("a worker of the cluster runs the script that starts it" in done.stderr) != guarded
+
+
 def test_a_cluster_of_this_machines_cpus(tmp_path: Path):
     pytest.importorskip("distributed")
     (tmp_path / "use.py").write_text(USE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from itertools import chain
 from pathlib import Path
 
 import anndata as ad
@@ -17,7 +18,7 @@ import scipy.sparse as sp
 from scatlas.datasets import simulate_plate, write_release
 from scatlas.errors import DiskError, InputError, TooLargeError
 from scatlas.io import list_samples, load_plate, split_samples
-from scatlas.io.files.cell_files import CellFiles
+from scatlas.io.files.cell_files import CellFiles, ListColumns
 from scatlas.io.matrices.parquet_source import Sample, is_ordered
 
 NAMES = ["plate1", "plate2", "plate3"]
@@ -40,7 +41,7 @@ def release(sound: Path, tmp_path: Path) -> Path:
     return shutil.copytree(sound, tmp_path / "tahoe")
 
 
-def rewrite(release: Path, change: dict[str, object], file: str = FIRST) -> None:
+def rewrite(release: Path, change: dict[str, object], file: str | Path = FIRST) -> None:
     """Replace columns of a file."""
     table = pq.read_table(release / file)
     for name, values in change.items():
@@ -49,7 +50,7 @@ def rewrite(release: Path, change: dict[str, object], file: str = FIRST) -> None
     pq.write_table(table, release / file, row_group_size=60)
 
 
-def lists(release: Path, name: str, file: str = FIRST) -> list[list]:
+def lists(release: Path, name: str, file: str | Path = FIRST) -> list[list]:
     return pq.read_table(release / file)[name].to_pylist()
 
 
@@ -155,6 +156,14 @@ FAULTS = {
         r"train-00000-of-00003.parquet: row group 1: expressions holds -2, a negative value",
     ),
     "fractional value": (lambda g, c: c[65].__setitem__(2, 0.5), "holds 0.5, a fractional value"),
+    "negative part": (
+        lambda g, c: (g[65].append(g[65][1]), c[65].append(-1.0)),
+        "row group 1: expressions holds -1, a negative value",
+    ),
+    "half of a count, twice": (
+        lambda g, c: (g[65].extend(2 * [g[65][1]]), c[65].extend([0.5, 0.5])),
+        "row group 1: expressions holds 0.5, a fractional value",
+    ),
     "unlike lengths": (
         lambda g, c: c[65].pop(),
         "row group 1: a cell has lists of unlike lengths in genes and expressions",
@@ -197,10 +206,26 @@ def test_what_the_system_refuses_is_no_damage(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", fail)
-    with pytest.raises((DiskError, TooLargeError)) as refused:
+    for read in ("iter_batches", "read_row_group"):
+        monkeypatch.setattr(pq.ParquetFile, read, fail)
+        with pytest.raises((DiskError, TooLargeError)) as refused:
+            load(release, tmp_path / "a.zarr")
+        assert "download" not in str(refused.value)
+
+
+@pytest.mark.parametrize("repeat", [0, 2])
+def test_a_row_group_must_have_the_cells_of_its_footer(
+    release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repeat: int
+):
+    read = pq.ParquetFile.iter_batches
+
+    def other(file: pq.ParquetFile, *args: object, **options: object) -> object:
+        times = repeat if "genes" in options.get("columns", ()) else 1
+        return chain.from_iterable([batch] * times for batch in read(file, *args, **options))
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", other)
+    with pytest.raises(InputError, match=r"row group 0: not the 60 cells and \d\S+ entries of"):
         load(release, tmp_path / "a.zarr")
-    assert "download" not in str(refused.value)
 
 
 def test_missing_repeated_and_foreign_files_are_listed(release: Path):
@@ -243,3 +268,114 @@ def test_a_cell_name_that_stands_twice_is_named(release: Path, tmp_path: Path):
     message = rf"the cell name '{names[3]}' stands twice in BARCODE_SUB_LIB_ID \(cells 3 and 70\)"
     with pytest.raises(InputError, match=message):
         load(release, tmp_path / "a.zarr")
+
+
+def with_other_names(release: Path) -> None:
+    """Columns of whole numbers for tokens and counts, and other lists; cells without a marker."""
+    for file in (release / "data").glob("*"):
+        table = pq.read_table(file)
+        tokens, counts = ([row[1:] for row in table[n].to_pylist()] for n in table.column_names[:2])
+        table = table.drop_columns(["genes", "expressions"])
+        extra = {"gene_ids": tokens, "values": [[*map(int, row)] for row in counts], "pca": counts}
+        for name, rows in extra.items():
+            table = table.append_column(name, pa.array(rows))
+        pq.write_table(table, file, row_group_size=60)
+
+
+def test_columns_of_other_names_and_no_marker(release: Path, sound: Path, tmp_path: Path):
+    with_other_names(release)
+    sample, columns = Sample("plate", "plate1"), ListColumns("gene_ids", marker=None)
+    options = {"plate": "p", "sample": sample, "counts_in": "values"}
+    found = load_plate(release, tmp_path / "a.zarr", lists=columns, **options)
+    wanted = load(sound, tmp_path / "b.zarr")
+    assert found["values_digest"] == wanted["values_digest"]
+    assert found["notices"] == ["obs column 'pca' is left out: it holds list<element: double>"]
+    stores = {name: tmp_path / f"{name}.zarr" for name in NAMES}
+    split_samples(release, stores, by="plate", counts_in="values", lists=columns)
+    split = load_plate(stores["plate1"], tmp_path / "c.zarr", plate="p")
+    assert split["values_digest"] == wanted["values_digest"]
+
+
+def test_the_first_entry_that_is_left_out_is_the_one_asked_for(release: Path, tmp_path: Path):
+    wanted = load(release, tmp_path / "a.zarr")
+    for file in (release / "data").glob("*"):
+        tokens, counts = (lists(release, name, file) for name in ("genes", "expressions"))
+        for own, amounts in zip(tokens, counts, strict=True):
+            own[0], amounts[0] = 0, -1
+        rewrite(release, {"genes": tokens, "expressions": counts}, file)
+    options = {"plate": "plate1", "sample": Sample("plate", "plate1")}
+    found = load_plate(release, tmp_path / "b.zarr", lists=ListColumns(marker=(0, -1)), **options)
+    assert found == wanted
+    for wrong in ((1, -2), None):
+        with pytest.raises(InputError, match="row 0 holds token 0, which"):
+            load_plate(release, tmp_path / "c.zarr", lists=ListColumns(marker=wrong), **options)
+
+
+@pytest.mark.parametrize(
+    ("genes", "counts", "sentence"),
+    [
+        ("tokens", "values", r"'tokens' \(source.genes\) is no column of lists of whole numbers; "),
+        ("gene_ids", "X", r"'X' \(source.counts\) is no column of lists of other numbers; "),
+        ("gene_ids", "gene_ids", r"'gene_ids' \(source.counts\) is no column of lists of other"),
+        (
+            "drug",
+            "values",
+            r"gene_ids \(of int64\), values \(of int64\), pca \(of double\): correct",
+        ),
+        (None, "X", r"name them in the config, as source: {genes: NAME, counts: NAME}"),
+    ],
+)
+def test_columns_that_cannot_be_the_lists_are_refused(
+    release: Path, tmp_path: Path, genes: str | None, counts: str, sentence: str
+):
+    with_other_names(release)
+    options = {"plate": "p", "counts_in": counts, "lists": ListColumns(genes)}
+    with pytest.raises(InputError, match=sentence):
+        load_plate(release, tmp_path / "a.zarr", **options)
+
+
+def test_columns_of_lists_are_asked_of_parquet_files_alone(tmp_path: Path):
+    simulate_plate(1, n_cells=20, n_genes=200).write_h5ad(tmp_path / "a.h5ad")
+    with pytest.raises(InputError, match=r"no Parquet file, and source.genes \('g'\) is a column"):
+        load_plate(tmp_path / "a.h5ad", tmp_path / "b", plate="p", lists=ListColumns("g"))
+
+
+def test_one_file_per_well_is_the_same_release(release: Path, tmp_path: Path):
+    """Files ``smp_*.parquet``: of any number, with more columns; metadata beside or one up."""
+    wanted = load(release, tmp_path / "a.zarr")
+    table = pa.concat_tables(pq.read_table(f) for f in sorted((release / "data").glob("*")))
+    table = table.append_column("drugconc", table["drug"])
+    shutil.rmtree(release / "data")
+    (release / "wells").mkdir()
+    wells = table["sample"].unique().to_pylist()
+    for well in wells:
+        own = table.filter(pa.compute.equal(table["sample"], well))
+        pq.write_table(own, release / f"wells/{well}.parquet")
+    for moved in (release / "metadata", release / "wells/metadata", None):
+        for place in (release / "wells", f"{release}/wells/smp_*.parquet"):
+            assert [*list_samples(place, "plate")] == NAMES
+            assert set(list_samples(place, "sample")) == {*wells}
+            found = load(place, tmp_path / "b.zarr")
+            assert found["total_counts"] == wanted["total_counts"]
+            assert "drugconc" in ad.read_zarr(tmp_path / "b.zarr").obs
+            shutil.rmtree(tmp_path / "b.zarr")
+        if moved == release / "metadata":
+            moved.rename(release / "wells/metadata")
+        elif moved:
+            for file in moved.iterdir():
+                file.rename(release / "wells" / file.name)
+            moved.rmdir()
+    (release / "wells/gene_metadata.parquet").unlink()
+    with pytest.raises(
+        InputError, match=r"no gene_metadata.parquet, .* in .*/wells, .*/metadata: "
+    ):
+        CellFiles.find(release / "wells")
+
+
+def test_tables_are_converted_beside_the_store(
+    sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))  # a folder of memory, and full
+    (tmp_path / "out/.a.zarr.source/obs").mkdir(parents=True)  # of a run that was killed
+    load(sound, tmp_path / "out/a.zarr")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.zarr"]

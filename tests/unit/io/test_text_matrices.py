@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from scatlas.errors import InputError
 from scatlas.io import list_samples, load_plate, split_samples
 from scatlas.io.files.text_matrix import TextMatrix
-from scatlas.workflow.command_line.find_files import find_files
+from scatlas.workflow.command_line.find_files import find_files, find_samples
 from scatlas.workflow.command_line.plate_facts import read_facts
 from scatlas.workflow.config.plate_sheet import read_plates
 
@@ -136,6 +136,29 @@ def test_names_of_several_genomes_and_old_tables_of_split_pipe(tmp_path: Path):
     assert "read_count" in plate.obs
 
 
+def test_genes_of_split_pipe_without_names_with_endings_and_targeted(tmp_path: Path):
+    files = split_pipe(genes=lines(IDS, sep=",", head="gene_id\n"))
+    assert list(read(write(tmp_path / "ids", files), tmp_path / "a.zarr").var_names) == IDS
+    ended = lines(IDS, [f"{name}_hg38" for name in GENES], sep=",", head="gene_id,gene_name\n")
+    files = split_pipe(genes=ended)
+    files["target_genes.csv"] = files.pop("all_genes.csv")
+    folder = write(tmp_path / "targeted", files)
+    assert list(read(folder, tmp_path / "b.zarr").var_names[:2]) == ["MT-0_hg38", "MT-1_hg38"]
+    facts, _ = read_facts("p", str(folder))
+    assert (facts.mt_prefix, facts.n_mt) == ("MT-", 3)
+
+
+@pytest.mark.parametrize("name", ["all-sample", "all-well"])
+def test_samples_of_split_pipe_are_proposed_as_plates(tmp_path: Path, name: str):
+    folder = write(tmp_path / name / "DGE_filtered", split_pipe())
+    assert find_samples(str(folder)) == ["a", "b_2"]
+    cells = lines(CELLS, ["a"] * N_CELLS, sep=",", head="bc_wells,sample\n")
+    assert find_samples(str(write(tmp_path / "one", split_pipe(cells=cells)))) == []
+    cells = lines(CELLS, sep=",", head="bc_wells\n")
+    assert find_samples(str(write(tmp_path / "none", split_pipe(cells=cells)))) == []
+    assert find_samples(str(write(tmp_path / "kb", LAYOUTS["kb-python"]))) == []
+
+
 @pytest.mark.parametrize(
     ("files", "sentence"),
     [
@@ -167,7 +190,7 @@ def test_names_of_several_genomes_and_old_tables_of_split_pipe(tmp_path: Path):
             | {"features.tsv": "a\nb\n", "barcodes.tsv": "c\nd\n"},
             "its first line is '%%MatrixMarket matrix coordinate integer symmetric': write it as",
         ),
-        (split_pipe(genes="gene_id,name\na,b\n"), "no column 'gene_name', but gene_id, name: copy"),
+        (split_pipe(genes="id,gene_name\na,b\n"), "no column 'gene_id', but id, gene_name: copy"),
         (split_pipe(cells="bc_wells,sample\n,a\n"), "cell 1 has no name in the column 'bc_wells'"),
         (split_pipe(cells=""), "cell_metadata.csv: the table cannot be read"),
         (
@@ -216,10 +239,11 @@ def test_plates_of_a_folder_of_text_matrices(tmp_path: Path):
 def test_the_same_cells_are_no_two_plates(tmp_path: Path):
     for name in ("S1/DGE_filtered", "S1/DGE_unfiltered", "all-sample/DGE_filtered"):
         write(tmp_path / name, split_pipe())
-    with pytest.raises(
-        InputError, match=r"all-sample/DGE_filtered: it holds the cells of .*S1/DGE"
-    ):
-        find_files([f"{tmp_path}/*/DGE_filtered"])
+    single = f"{tmp_path}/S1/DGE_filtered"
+    assert [*find_files([f"{tmp_path}/*/DGE_filtered"]).values()] == [single]
+    assert [plate.path for plate in read_plates(f"{tmp_path}/*/DGE_filtered")] == [single]
+    whole = f"{tmp_path}/all-sample/DGE_filtered"
+    assert whole in find_files([whole, f"{tmp_path}/S1/DGE_unfiltered"]).values()
     with pytest.raises(
         InputError, match=r"DGE_unfiltered: the same sample as .*/S1/DGE_filtered, "
     ):

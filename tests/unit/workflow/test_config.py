@@ -49,7 +49,7 @@ outdir: results
 atlas: null
 backend: auto
 seed: 0
-source: {counts: X, fractional: refuse}
+source: {counts: X, fractional: refuse, genes: null, marker: [1, -2]}
 qc: {filter: null, min_genes: null, max_genes: null, min_counts: null,
      max_counts: null, max_pct_mt: null, mt_prefix: "MT-", gene_names: null, min_cells: null,
      drop_rare_genes: null}
@@ -315,6 +315,12 @@ QC_KEYS = ", ".join(DEFAULTS["qc"])
         ({"qc": {"filter": "pass full"}}, "qc.filter: 'pass full' is not a query: write for"),
         ({"qc": {"filter": "1 == 1"}}, "qc.filter: '1 == 1' names no obs column"),
         ({"outdir": "https://x.org/a"}, "outdir: 'https://x.org/a': results can be copied to"),
+        (
+            {"source": {"counts": "values"}},
+            "source: counts is 'values'; write X, raw or layers/NAME, or for a column of Parquet",
+        ),
+        ({"source": {"marker": [1]}}, "source.marker: [1]: write the token and the value of the"),
+        ({"source": {"marker": [0.5, 1]}}, "source.marker: [0.5, 1]: write the token and the"),
         ({"outdir": "s3://"}, "outdir: 's3://': results can be copied to an address such as s3://"),
     ],
 )
@@ -334,6 +340,7 @@ def test_values_of_the_command_line_are_numbers_flags_and_lists():
             "integrate={key: donor, theta: 1}",
             "doublets={filter: true}",
             "seed=7",
+            "source={genes: g, counts: v, marker: null}",
         ]
     )
     assert given["leiden"] == {"resolution": "0.5"}, "else this test is needed no more"
@@ -345,6 +352,10 @@ def test_values_of_the_command_line_are_numbers_flags_and_lists():
     assert (config.integrate.key, config.integrate.theta) == (["donor"], 1)
     assert config.doublets.filter is True
     assert config.seed == 7
+    assert config.source.lists == '{"genes": "g", "marker": null}'
+    for text, marker in (("[0, -1.5]", [0, -1.5]), ("null", None)):
+        given = parse_config([f"source={{marker: {text}}}"])
+        assert load(given).source.marker == marker
     assert load({"consensus": {"min_plates": "3"}}).consensus.min_plates_entries == [3]
 
 

@@ -10,10 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scatlas.errors import ConfigError
+from scatlas.datasets import simulate_plate, write_release
+from scatlas.errors import ConfigError, InputError
 from scatlas.io.products import split_samples
 from scatlas.workflow.config.loading import load
 from scatlas.workflow.config.samples import plate_names, sample_plates
+from scatlas.workflow.provenance import plate_rows
 
 
 def test_samples_have_the_names_of_folders():
@@ -27,7 +29,7 @@ def test_the_file_is_opened_once_and_by_the_main_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    plates = load({"plates": {"path": "x.h5ad", "by": "s"}}).plates
+    plates = load({"plates": {"path": "x.h5ad", "by": "s"}})
     obs = pd.DataFrame({"s": ["b", "a 1", "b"]}, index=["x", "y", "z"])
     ad.AnnData(np.ones((3, 2), np.float32), obs=obs).write_h5ad("x.h5ad")
     opened = []
@@ -46,6 +48,23 @@ def test_the_file_is_opened_once_and_by_the_main_process(
     assert len(opened) == 1, "a job opens the file"
     sample_plates(plates, is_main=True)
     assert len(opened) == 2
+
+
+def test_columns_of_lists_are_refused_before_the_first_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """And asked for again where they have changed; the record of the atlas has them."""
+    monkeypatch.chdir(tmp_path)
+    write_release(tmp_path / "tahoe", [simulate_plate(1, n_cells=30, n_genes=200)], n_files=1)
+    settings = {"plates": {"path": "tahoe", "by": "plate"}}
+    (plate,) = sample_plates(load(settings), is_main=True)
+    assert plate.is_read_in_place
+    asked = {"genes": "genes", "counts": "expressions", "marker": None}
+    good = load(settings | {"source": asked})
+    rows = plate_rows(good, sample_plates(good, is_main=True))
+    assert asked.items() <= rows[0].items()
+    with pytest.raises(InputError, match=r"'tokens' \(source.genes\) is no column of lists"):
+        sample_plates(load(settings | {"source": asked | {"genes": "tokens"}}), is_main=True)
 
 
 @pytest.mark.parametrize(

@@ -204,6 +204,13 @@ def test_plate_paths_keep_their_order():
     assert script.plate_paths(["b=x/y=z", "a=q"]) == {"b": Path("x/y=z"), "a": Path("q")}
 
 
+def test_the_text_of_a_script_is_part_of_its_code(tmp_path: Path):
+    (tmp_path / "a.py").write_text("print(1)\n")
+    before = code_hash(tmp_path / "a.py")
+    (tmp_path / "a.py").write_text("print(2)\n")
+    assert code_hash(tmp_path / "a.py") != before
+
+
 def test_code_hashes_follow_the_imports(tmp_path: Path):
     """A kernel belongs to the steps that reach it; a figure to the report alone."""
 

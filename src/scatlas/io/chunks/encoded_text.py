@@ -15,6 +15,7 @@ from numcodecs import VLenUTF8
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
 # Bytes of the number of texts before those of a chunk, and of the length before each text.
@@ -64,6 +65,25 @@ class EncodedText:
     def encode(cls, texts: NDArray[np.object_]) -> EncodedText:
         """Texts of an ``object`` array of ``str``."""
         return cls.of_chunk(np.asarray(VLenUTF8().encode(texts)))
+
+    @classmethod
+    def of_arrow(cls, texts: pa.StringArray) -> EncodedText:
+        """Texts of an array of Arrow without gaps.
+
+        Raises
+        ------
+        pyarrow.ArrowInvalid
+            A text is not UTF-8.
+        """
+        from scatlas.io.chunks.text_loops import put_lengths
+
+        texts.validate(full=True)
+        _, offsets, content = texts.buffers()
+        ends = np.frombuffer(offsets or bytes(4), np.int32)[texts.offset :][: len(texts) + 1]
+        starts = ends - ends[0] + _HEADER * np.arange(ends.size)
+        out = np.empty(starts[-1], np.uint8)
+        put_lengths(np.frombuffer(content or b"", np.uint8), ends, out)
+        return cls(out, starts)
 
     @staticmethod
     def join(parts: Sequence[EncodedText]) -> EncodedText:

@@ -34,6 +34,22 @@ def find_starts(content: NDArray[np.uint8], starts: NDArray[np.int64]) -> int:
 
 
 @njit(nogil=True, cache=True)
+def put_lengths(
+    content: NDArray[np.uint8], ends: NDArray[np.int32], out: NDArray[np.uint8]
+) -> None:
+    """Copy texts that follow each other in ``content``, each behind its length."""
+    at = 0
+    for i in range(ends.size - 1):
+        length = ends[i + 1] - ends[i]
+        for k in range(4):
+            out[at + k] = (length >> (8 * k)) & 255
+        at += 4
+        for k in range(ends[i], ends[i + 1]):
+            out[at + k - ends[i]] = content[k]
+        at += length
+
+
+@njit(nogil=True, cache=True)
 def take_texts(
     content: NDArray[np.uint8],
     sources: NDArray[np.int64],

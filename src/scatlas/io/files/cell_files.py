@@ -21,7 +21,7 @@ from scatlas.io.files.read_errors import reading
 from scatlas.io.files.stamps import file_stamp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
     from pyarrow import parquet as pq
@@ -63,6 +63,26 @@ class RowGroup(NamedTuple):
         return self.low is None or self.low != self.high
 
 
+class ListColumns(NamedTuple):
+    """Where the counts are in a release.
+
+    Attributes
+    ----------
+    genes, counts
+        Columns of the lists; without ``genes`` they are told by their types.
+    marker
+        Token and value of the first entry of a cell where that is no gene; None if there is no such
+        entry. The default is that of Tahoe-100M.
+    """
+
+    genes: str | None = None
+    counts: str | None = None
+    marker: Sequence[float] | None = (1, -2)
+
+
+BY_TYPE = ListColumns()
+
+
 @dataclass(frozen=True)
 class CellFiles:
     """Files of one release.
@@ -75,17 +95,13 @@ class CellFiles:
         In natural order.
     metadata
         Folder of ``gene_metadata.parquet``.
-    genes, counts
-        Columns of the lists.
     columns
-        All other columns with their types, in order.
+        All columns with their types, in order.
     """
 
     path: str
     files: tuple[Path, ...]
     metadata: Path
-    genes: str
-    counts: str
     columns: dict[str, Any]
     _footers: dict[str | None, list[RowGroup]] = field(
         default_factory=dict, repr=False, compare=False
@@ -98,7 +114,7 @@ class CellFiles:
         Raises
         ------
         InputError
-            A file is missing, there twice, or of another release; the columns cannot be told.
+            A file is missing, there twice, or of another release.
         """
         files = _files(str(path))
         if not files:
@@ -112,18 +128,51 @@ class CellFiles:
         metadata = next((place for place in places if (place / GENES_FILE).exists()), None)
         if metadata is None:
             msg = (
-                f"{path}: there is no {GENES_FILE}, which says what gene a token is: download the "
-                "folder metadata/ beside data/, too"
+                f"{path}: there is no {GENES_FILE}, which says what gene a token is, in "
+                f"{', '.join(map(str, places))}: download it to one of these folders"
             )
             raise InputError(msg)
         with reading_parquet(files[0], "the footer"):
             import pyarrow.parquet as pq
 
             schema = pq.read_schema(files[0])
-        genes, counts = _list_columns(str(path), schema)
-        others = {name: schema.field(name).type for name in schema.names}
-        others = {name: kind for name, kind in others.items() if name not in (genes, counts)}
-        return cls(str(path), tuple(files), metadata, genes, counts, others)
+        columns = {name: schema.field(name).type for name in schema.names}
+        return cls(str(path), tuple(files), metadata, columns)
+
+    def lists(self, given: ListColumns = BY_TYPE) -> ListColumns:
+        """Columns of the lists: those that are given, or the ones of the right types.
+
+        Raises
+        ------
+        InputError
+            There are none, or several.
+        """
+        import pyarrow as pa
+
+        kinds = {name: kind.value_type for name, kind in self.columns.items() if _is_list(kind)}
+        tokens = [name for name, kind in kinds.items() if pa.types.is_integer(kind)]
+        values = [name for name, kind in kinds.items() if pa.types.is_floating(kind)]
+        found = ", ".join(f"{name} (of {kind})" for name, kind in kinds.items()) or "no lists"
+        if given.genes is None and (len(tokens), len(values)) != (1, 1):
+            msg = (
+                f"{self.path}: one column of lists of whole numbers (gene tokens) and one of "
+                f"floating point (counts) are needed, and there are {found}: name them in the "
+                "config, as source: {genes: NAME, counts: NAME}"
+            )
+            raise InputError(msg)
+        lists = given if given.genes else ListColumns(tokens[0], values[0], given.marker)
+        for key, name, fitting in (
+            ("genes", lists.genes, tokens),
+            ("counts", lists.counts, {*tokens, *values} - {lists.genes}),
+        ):
+            if name not in fitting:
+                what = "whole numbers" if key == "genes" else "other numbers"
+                msg = (
+                    f"{self.path}: {name!r} (source.{key}) is no column of lists of {what}; the "
+                    f"lists are {found}: correct source.{key}"
+                )
+                raise InputError(msg)
+        return lists
 
     def footers(self, by: str | None) -> list[RowGroup]:
         """Row groups of all files, in order.
@@ -152,7 +201,7 @@ class CellFiles:
             roots = [
                 footer.schema.column(i).path.partition(".")[0] for i in range(footer.num_columns)
             ]
-        if missing := [n for n in (self.genes, self.counts, *self.columns) if n not in roots]:
+        if missing := [name for name in self.columns if name not in roots]:
             msg = (
                 f"{path}: it has no column {missing[0]!r}, which {self.files[0].name} has: it is "
                 "of another release; leave it out"
@@ -166,27 +215,66 @@ class CellFiles:
                 statistics = group.column(roots.index(by)).statistics
                 if statistics is not None and statistics.has_min_max and not statistics.null_count:
                     low, high = str(statistics.min), str(statistics.max)
-            n_values = group.column(roots.index(self.genes)).num_values
+            n_values = max(group.column(i).num_values for i in range(len(roots)))  # of a list
             groups.append(RowGroup(file, number, group.num_rows, n_values, low, high))
         return groups
 
-    def read(self, group: RowGroup, columns: list[str]) -> pa.Table:
-        """Some columns of a row group; text columns as dictionaries.
+    def read(self, groups: Sequence[RowGroup], columns: list[str]) -> pa.Table:
+        """Some columns of row groups of one file; text columns as dictionaries.
 
         Raises
         ------
         InputError
             They cannot be decoded; the message names file, row group and columns.
         """
+        with self._opened(groups, columns) as file:
+            numbers = [group.number for group in groups]
+            table = file.read_row_groups(numbers, columns=columns, use_threads=False)
+        self._check_length(groups, table.num_rows)
+        return table
+
+    def read_lists(
+        self, group: RowGroup, columns: list[str], n_values: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Lists of the cells of a row group, as many cells at a time as have ``n_values``."""
+        n_rows = max(1, n_values * group.n_rows // max(1, group.n_values))
+        n_read, n_left = 0, group.n_values
+        with self._opened([group], columns) as file:
+            for batch in file.iter_batches(
+                n_rows, row_groups=[group.number], columns=columns, use_threads=False
+            ):
+                n_read += batch.num_rows
+                n_left -= len(batch[columns[0]].flatten())
+                if n_left < 0 or n_read > group.n_rows:  # more than there is room for
+                    break
+                yield batch
+        self._check_length([group], n_read if n_left >= 0 else -1)
+
+    @contextmanager
+    def _opened(self, groups: Sequence[RowGroup], columns: list[str]) -> Iterator[pq.ParquetFile]:
         import pyarrow.parquet as pq
 
-        path = self.files[group.file]
-        with reading_parquet(path, f"row group {group.number}, {_named(columns)},"):
+        path = self.files[groups[0].file]
+        with reading_parquet(path, f"{_numbered(groups)}, {_named(columns)},"):
             texts = [
                 name for name in columns if name in self.columns and is_text(self.columns[name])
             ]
             with pq.ParquetFile(path, metadata=read_footer(path), read_dictionary=texts) as file:
-                return file.read_row_group(group.number, columns=columns, use_threads=False)
+                yield file
+
+    def _check_length(self, groups: Sequence[RowGroup], n_rows: int) -> None:
+        if n_rows != (n_due := sum(group.n_rows for group in groups)):
+            n_values = sum(group.n_values for group in groups)
+            msg = (
+                f"{self.files[groups[0].file]}: {_numbered(groups)}: not the {n_due:,} cells and "
+                f"{n_values:,} entries of the footer: {DOWNLOAD}"
+            )
+            raise InputError(msg)
+
+
+def _numbered(groups: Sequence[RowGroup]) -> str:
+    first, last = groups[0].number, groups[-1].number
+    return f"row group {first}" if first == last else f"row groups {first} to {last}"
 
 
 def _named(columns: list[str]) -> str:
@@ -241,7 +329,7 @@ def _files(path: str) -> list[Path]:
         found = found if all(file.suffix == ".parquet" for file in found) else []
     else:
         found = [given] if given.suffix == ".parquet" and given.is_file() else []
-    return natsorted(file for file in found if file.name != GENES_FILE)
+    return natsorted(file for file in found if not file.name.endswith("_metadata.parquet"))
 
 
 def _check_complete(path: str, files: list[Path]) -> None:
@@ -277,23 +365,6 @@ def _check_complete(path: str, files: list[Path]) -> None:
 def _list(names: list[str]) -> str:
     more = f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
     return ", ".join(names[:_MAX_NAMED]) + more
-
-
-def _list_columns(path: str, schema: pa.Schema) -> tuple[str, str]:
-    """Columns of the lists of tokens and of counts, by their types."""
-    import pyarrow as pa
-
-    lists = {n: schema.field(n).type for n in schema.names if _is_list(schema.field(n).type)}
-    tokens = [name for name, kind in lists.items() if pa.types.is_integer(kind.value_type)]
-    floats = [name for name, kind in lists.items() if pa.types.is_floating(kind.value_type)]
-    if len(tokens) != 1 or len(floats) != 1:
-        found = ", ".join(f"{name} ({kind})" for name, kind in lists.items()) or "no lists"
-        msg = (
-            f"{path}: one column of lists of whole numbers (gene tokens) and one of floating point "
-            f"(counts) are needed, and there are {found}: give a release of such cells"
-        )
-        raise InputError(msg)
-    return tokens[0], floats[0]
 
 
 def _is_list(kind: Any) -> bool:

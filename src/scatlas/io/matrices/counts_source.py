@@ -21,7 +21,7 @@ from scatlas.io.files.anndata_checks import (
     is_group,
 )
 from scatlas.io.files.anndata_file import Store
-from scatlas.io.files.cell_files import CellFiles
+from scatlas.io.files.cell_files import BY_TYPE, CellFiles, ListColumns
 from scatlas.io.files.listing import list_files
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.files.text_matrix import TextMatrix
@@ -334,6 +334,7 @@ def open_counts(
     *,
     scratch: Path | None = None,
     sample: Sample | None = None,
+    lists: ListColumns = BY_TYPE,
 ) -> CountsSource | ParquetSource:
     """Open the counts of a file of AnnData or Cell Ranger and check their structure.
 
@@ -346,9 +347,13 @@ def open_counts(
         ``"layers/NAME"``.
     scratch
         Folder for a matrix in Matrix Market's format, which is text, in a form that can be read by
-        ranges of cells. It is removed when the source is closed.
+        ranges of cells, and for the tables of Parquet files. It is removed when the source is
+        closed.
     sample
         Of Parquet files, take the cells of this plate alone.
+    lists
+        Of Parquet files, the column of the gene tokens, beside which ``counts`` is that of the
+        counts, and the marker.
 
     Returns
     -------
@@ -361,8 +366,15 @@ def open_counts(
         parts do not agree with each other or with ``obs`` and ``var``.
     """
     if files := CellFiles.find(path):
-        _check_one_matrix(files.path, counts)
-        return ParquetSource(files, sample)
+        if lists.genes is None:
+            _check_one_matrix(files.path, counts)
+        return ParquetSource(files, sample, lists._replace(counts=counts), scratch)
+    if lists.genes:
+        msg = (
+            f"{path}: it is no Parquet file, and source.genes ({lists.genes!r}) is a column of "
+            "such files: remove source.genes"
+        )
+        raise InputError(msg)
     text = TextMatrix.find(path)
     if text is None or scratch is None:
         return CountsSource(Store.find(path), counts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,22 +14,24 @@ import numpy as np
 from scatlas.blocks import csr
 from scatlas.compute.block_sizes import BYTES_PER_VALUE, block_bytes
 from scatlas.errors import InputError
-from scatlas.io.files.cell_files import DOWNLOAD, CellFiles, RowGroup
+from scatlas.io.files.cell_files import BY_TYPE, DOWNLOAD, CellFiles, ListColumns, RowGroup
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.files.stamps import file_stamp
 from scatlas.io.tables.column_writer import write_frame
 from scatlas.io.tables.parquet_tables import read_genes, write_obs
 from scatlas.io.tables.table import Table
 from scatlas.io.zarr_writer.elements import create_group
-from scatlas.kernels.counts.ragged_cpu import Lists, Marker, ragged_to_csr
+from scatlas.kernels.counts.ragged_cpu import Lists, Marker, RaggedToCsr
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import scipy.sparse as sp
 
-# First entry of each cell of the release of Tahoe-100M, which is no gene.
-MARKER = Marker(1, -2.0)
+# Entries to decode at once, 12 bytes each, and to convert before they leave the cache.
+_VALUES_AT_ONCE = 2**17
+# Most bytes of a block per entry: as Arrow decodes it, as a count, and as that is encoded.
+_BYTES_PER_ENTRY = 2 * BYTES_PER_VALUE
 
 
 class _Matrix(NamedTuple):
@@ -54,8 +57,14 @@ class ParquetSource:
 
     kind = "parquet"
 
-    def __init__(self, files: CellFiles, sample: Sample | None = None) -> None:
-        self._files, self._sample = files, sample
+    def __init__(
+        self,
+        files: CellFiles,
+        sample: Sample | None = None,
+        lists: ListColumns = BY_TYPE,
+        scratch: Path | None = None,
+    ) -> None:
+        self._files, self._sample, self._columns = files, sample, files.lists(lists)
         self._stack = ExitStack()
         self.path = files.path
         if sample is not None and sample.by not in files.columns:
@@ -71,12 +80,17 @@ class ParquetSource:
         used = sorted({group.file for group, _ in self._rows})
         self._stamps = {i: file_stamp(files.files[i]) for i in used}
         var, self._gene_of_token = read_genes(files)
-        self._folder = Path(self._stack.enter_context(TemporaryDirectory(prefix="scatlas-")))
+        if scratch is None:
+            scratch = Path(self._stack.enter_context(TemporaryDirectory(prefix="scatlas-")))
+        else:
+            shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
+            self._stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+        self._folder = scratch
         create_group(self._folder, {})
         write_frame(self._folder / "var", var)
         n_cells = sum(_n_taken(*part) for part in self._rows)
         self.shape = n_cells, len(var)
-        self.matrix = _Matrix(files.counts, np.dtype(np.float32))
+        self.matrix = _Matrix(str(self._columns.counts), np.dtype(np.float32))
         self._notices: list[str] = []
         # The width that blocks so far needed; which they are does not show in the result.
         self._lock, self._width, self.n_repeated = Lock(), np.dtype(np.uint8), 0
@@ -103,11 +117,9 @@ class ParquetSource:
         """``obs`` or ``var`` of the counts, on disk."""
         if name == "obs" and not (self._folder / "obs").exists():
             self._notices += write_obs(
-                self._files,
-                self._rows,
-                self._folder / "obs",
-                self._folder / "columns",
+                *(self._files, self._rows, self._folder / "obs", self._folder / "columns"),
                 self._sample,
+                {*self._columns[:2]},
             )
         return Table.open(self.path, open_store(self._folder), name)
 
@@ -136,7 +148,7 @@ class ParquetSource:
         notify: Callable[[str], object],  # noqa: ARG002
     ) -> tuple[np.ndarray, list[tuple[int, int]], Callable[[int], sp.csr_matrix]]:
         """Cut the cells into blocks of whole row groups, see `CountsSource.blocks`."""
-        limit = block_bytes(budget) // BYTES_PER_VALUE
+        limit = block_bytes(budget) // _BYTES_PER_ENTRY
         parts: list[list[int]] = []
         size = limit
         for i, (group, _) in enumerate(self._rows):
@@ -156,55 +168,59 @@ class ParquetSource:
 
     def _read(self, part: list[int]) -> sp.csr_matrix:
         """Row groups as one block."""
-        lists = [self._lists(*self._rows[i]) for i in part]
-        block = ragged_to_csr(
-            *(lists, self._gene_of_token, self.shape[1]), marker=MARKER, dtype=self._width
+        rows = [self._rows[i] for i in part]
+        sizes = (sum(_n_taken(*own) for own in rows), sum(group.n_values for group, _ in rows))
+        n_genes = self.shape[1]
+        marker = Marker(int(entry[0]), entry[1]) if (entry := self._columns.marker) else None
+        block = RaggedToCsr(
+            *(*sizes, self._gene_of_token, n_genes), marker=marker, dtype=self._width
         )
-        if block.problem:
-            number, wrong = block.problem
-            where = f"{self._where(self._rows[part[number]][0])}: row {wrong.row}"
-            if wrong.kind == "unknown":
-                msg = (
-                    f"{where} holds token {wrong.token}, which gene_metadata.parquet lacks: "
-                    "download the files of one release"
-                )
-                raise InputError(msg)
-            msg = (
-                f"{where} holds token {wrong.token} several times, with values too large to be "
-                "added: give raw counts"
-            )
-            raise InputError(msg)
+        for group, taken in rows:
+            first = block.n_cells
+            for lists in self._lists(group, taken):
+                if unknown := block.append(lists):
+                    row, token = block.n_cells - first + unknown[0], unknown[1]
+                    row = row if taken is None else np.flatnonzero(taken)[row]
+                    msg = (
+                        f"{self._where(group)}: row {row} holds token {token}, which "
+                        "gene_metadata.parquet lacks: download the files of one release"
+                    )
+                    raise InputError(msg)
+        data, indices, indptr, n_repeated = block.block()
         with self._lock:
-            self._width = max(self._width, block.data.dtype)
-            self.n_repeated += block.n_repeated
-        return csr(block.data, block.indices, block.indptr, self.shape[1])
+            self._width = max(self._width, data.dtype)
+            self.n_repeated += n_repeated
+        return csr(data, indices, indptr, n_genes)
 
     def _where(self, group: RowGroup) -> str:
         return f"{self._files.files[group.file]}: row group {group.number}"
 
-    def _lists(self, group: RowGroup, taken: np.ndarray | None) -> Lists:
-        """Lists of the cells of a row group."""
-        names = [self._files.genes, self._files.counts]
-        table = self._files.read(group, names)
-        table = table if taken is None else table.filter(taken)
-        columns = [table[name].combine_chunks() for name in names]
-        flat = [column.flatten() for column in columns]
-        offsets = [np.asarray(column.offsets, np.int64) for column in columns]
-        offsets = [own - own[0] for own in offsets]
-        if any(column.null_count for column in (*columns, *flat)):
-            msg = f"{self._where(group)}: a list or an entry of it is missing: {DOWNLOAD}"
-            raise InputError(msg)
-        if not np.array_equal(offsets[0], offsets[1]):
-            msg = (
-                f"{self._where(group)}: a cell has lists of unlike lengths in "
-                f"{' and '.join(names)}: {DOWNLOAD}"
+    def _lists(self, group: RowGroup, taken: np.ndarray | None) -> Iterator[Lists]:
+        """Lists of the cells of a row group, as many at a time as a core's cache holds."""
+        names = [str(name) for name in self._columns[:2]]
+        first = 0
+        for batch in self._files.read_lists(group, names, _VALUES_AT_ONCE):
+            span = slice(first, first + batch.num_rows)
+            first = span.stop
+            own = batch if taken is None else batch.filter(taken[span])
+            columns = [own[name] for name in names]
+            flat = [column.flatten() for column in columns]
+            if any(column.null_count for column in (*columns, *flat)):
+                msg = f"{self._where(group)}: a list or an entry of it is missing: {DOWNLOAD}"
+                raise InputError(msg)
+            offsets = [np.asarray(column.offsets, np.int64) for column in columns]
+            offsets = [each - each[0] for each in offsets]
+            if not np.array_equal(offsets[0], offsets[1]):
+                msg = (
+                    f"{self._where(group)}: a cell has lists of unlike lengths in "
+                    f"{' and '.join(names)}: {DOWNLOAD}"
+                )
+                raise InputError(msg)
+            tokens, values = (part.to_numpy() for part in flat)
+            kind = values.dtype if values.dtype == np.float32 else np.dtype(np.float64)
+            yield Lists(
+                tokens.astype(np.int64, copy=False), values.astype(kind, copy=False), offsets[0]
             )
-            raise InputError(msg)
-        tokens, values = (part.to_numpy() for part in flat)
-        kind = values.dtype if values.dtype == np.float32 else np.dtype(np.float64)
-        return Lists(
-            tokens.astype(np.int64, copy=False), values.astype(kind, copy=False), offsets[0]
-        )
 
 
 def _n_taken(group: RowGroup, taken: np.ndarray | None) -> int:
@@ -223,7 +239,7 @@ def _rows_of(
             continue
         taken = None
         if group.is_mixed:
-            column = files.read(group, [sample.by])[sample.by].cast("string")
+            column = files.read([group], [sample.by])[sample.by].cast("string")
             taken = column.to_numpy() == sample.name
             if not taken.any():
                 continue
@@ -254,7 +270,7 @@ def list_plates(files: CellFiles, by: str) -> dict[str, int]:
         if not group.is_mixed and group.low is not None:
             n_cells[group.low] = n_cells.get(group.low, 0) + group.n_rows
             continue
-        column = files.read(group, [by])[by].cast("string")
+        column = files.read([group], [by])[by].cast("string")
         if column.null_count:
             msg = (
                 f"{files.files[group.file]}: {column.null_count:,} cells have no {by}: give each "

@@ -15,6 +15,7 @@ from scatlas._util.gene_lists import first_difference
 from scatlas.blocks import map_in_order, with_progress
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import check_not_empty
+from scatlas.io.files.cell_files import BY_TYPE, ListColumns
 from scatlas.io.files.checksums import values_digest
 from scatlas.io.files.read_errors import REMEDY
 from scatlas.io.matrices.counts_source import CountsSource, gene_names, open_counts
@@ -75,6 +76,7 @@ def load_plate(
     plate: str,
     counts_in: str = "X",
     sample: Sample | None = None,
+    lists: ListColumns = BY_TYPE,
     fractional: Literal["refuse", "round"] = "refuse",
     check_obs: Callable[[Table], object] | None = None,
     reference: Path | str | None = None,
@@ -106,6 +108,9 @@ def load_plate(
         ``"layers/NAME"``. The store has them as X.
     sample
         Of Parquet files that hold several plates, the one to load.
+    lists
+        Of Parquet files, the column of gene tokens, beside which ``counts_in`` is that of the
+        counts; else both are told by their types.
     fractional
         ``"round"`` rounds expected counts, which are fractional, as :func:`numpy.rint` does;
         ``"refuse"`` is an error.
@@ -160,7 +165,7 @@ def load_plate(
     budget = parse_bytes(block_budget)
     notices = _Notices(plate)
     scratch = out.with_name(f".{out.name}.source")
-    with open_counts(source, counts_in, scratch=scratch, sample=sample) as counts:
+    with open_counts(source, counts_in, scratch=scratch, sample=sample, lists=lists) as counts:
         path = counts.path
         check_not_empty(path, counts.shape)
         obs, var = counts.table("obs"), counts.table("var")

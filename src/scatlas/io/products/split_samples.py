@@ -14,7 +14,7 @@ from scatlas._util.byte_sizes import parse_bytes
 from scatlas.blocks import map_in_order, with_progress
 from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path
-from scatlas.io.files.cell_files import CellFiles
+from scatlas.io.files.cell_files import BY_TYPE, CellFiles, ListColumns
 from scatlas.io.matrices.counts_source import open_counts
 from scatlas.io.matrices.csr_writer import index_dtype
 from scatlas.io.matrices.layout import check_indices
@@ -64,6 +64,7 @@ def split_samples(
     *,
     by: str,
     counts_in: str = "X",
+    lists: ListColumns = BY_TYPE,
     block_budget: str | int = "256MB",
 ) -> dict[str, int]:
     """Write one store per sample of a file.
@@ -83,7 +84,7 @@ def split_samples(
         categories, and ``var``.
     by
         Column of ``obs`` that names the sample of each cell.
-    counts_in
+    counts_in, lists
         Where the counts are, see :func:`scatlas.io.load_plate`.
     block_budget
         Memory for the blocks in flight, as ``"256MB"``. One column of ``obs`` comes on top.
@@ -99,7 +100,10 @@ def split_samples(
     """
     budget = parse_bytes(block_budget)
     scratch = min(stores.values()).parent / ".split.source"
-    with open_counts(source, counts_in, scratch=scratch) as counts, ExitStack() as stack:
+    with (
+        open_counts(source, counts_in, scratch=scratch, lists=lists) as counts,
+        ExitStack() as stack,
+    ):
         obs, var = counts.table("obs"), counts.table("var")
         counts.check_complete()
         names, codes = _samples(obs, by)

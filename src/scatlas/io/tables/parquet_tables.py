@@ -7,11 +7,14 @@ in files of numbers and of codes, a row group at a time.
 from __future__ import annotations
 
 import ast
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from scatlas.blocks import map_in_order
+from scatlas.compute.threads import n_threads
 from scatlas.errors import InputError
 from scatlas.io.chunks.encoded_text import EncodedText
 from scatlas.io.files.cell_files import GENES_FILE, is_text, read_footer, reading_parquet
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from scatlas.io.files.cell_files import CellFiles, RowGroup
 
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
 _NAMES = ("BARCODE_SUB_LIB_ID", "cell_id", "cell_name", "obs_names", "barcode", "__index_level_0__")
 # Tables beside gene_metadata.parquet: of the wells, by the column sample, and of the cells.
 SAMPLES_FILE, CELLS_FILE = "sample_metadata.parquet", "obs_metadata.parquet"
-_ROWS = 2**17
+_ROWS, _ROWS_AT_ONCE = 2**17, 2**14
 # Texts of a column that are held in memory; one with more is as good as a name.
 _MAX_LABELS = 2**17
 _TREATMENT = "drugname_drugconc"
@@ -57,7 +61,10 @@ def read_genes(files: CellFiles) -> tuple[pd.DataFrame, np.ndarray]:
     path = files.metadata / GENES_FILE
     table = _read(path)
     if missing := [n for n in ("gene_symbol", "ensembl_id", "token_id") if n not in table]:
-        msg = f"{path}: it has no column {missing[0]!r}: download this file again"
+        msg = (
+            f"{path}: it has no column {missing[0]!r}, but {', '.join(table)}: add it (token_id is "
+            "the number that stands for a gene in the lists)"
+        )
         raise InputError(msg)
     tokens = table["token_id"].to_numpy(np.int64)
     if tokens.size == 0 or tokens.min() < 0 or np.unique(tokens).size < tokens.size:
@@ -80,15 +87,15 @@ class _ColumnOnDisk:
         kind = np.dtype(np.int32) if dtype is None else dtype
         self.values = np.memmap(file, kind, "w+", shape=(max(1, n_rows),))[:n_rows]
 
-    def put(self, rows: slice | np.ndarray, column: pa.ChunkedArray | pa.Array) -> None:
+    def put(self, rows: slice | np.ndarray, column: pa.ChunkedArray) -> None:
         """Set the values of some rows."""
         if self.labels is None:
             self.values[rows] = column.to_numpy(zero_copy_only=False)
             return
         if self.has_many_labels:
             return
-        for_all = column.combine_chunks() if hasattr(column, "combine_chunks") else column
-        encoded = for_all if hasattr(for_all, "dictionary") else for_all.dictionary_encode()
+        encoded = column if hasattr(column.type, "value_type") else column.dictionary_encode()
+        encoded = encoded.combine_chunks()
         own = [
             self.labels.setdefault(str(t), len(self.labels)) for t in encoded.dictionary.to_pylist()
         ]
@@ -128,7 +135,12 @@ class _ColumnOnDisk:
 
 
 def write_obs(
-    files: CellFiles, rows: list[Rows], folder: Path, scratch: Path, by: tuple[str, str] | None
+    files: CellFiles,
+    rows: list[Rows],
+    folder: Path,
+    scratch: Path,
+    by: tuple[str, str] | None,
+    lists: set[str | None],
 ) -> list[str]:
     """Write obs of some cells, from all columns that are no lists and the tables beside them.
 
@@ -144,6 +156,8 @@ def write_obs(
         Folder for files of 4 to 8 bytes per cell and column.
     by
         Column and value that all these cells share, to find their rows in the table of cells.
+    lists
+        Columns of the lists of tokens and counts.
 
     Returns
     -------
@@ -163,19 +177,27 @@ def write_obs(
         raise InputError(msg)
     n_cells = sum(_n_taken(group, taken) for group, taken in rows)
     scratch.mkdir(parents=True, exist_ok=True)
-    kinds = {name: kind for name, kind in files.columns.items() if name != key}
+    kinds = {name: kind for name, kind in files.columns.items() if name not in {key, *lists}}
     columns, notices = _new_columns(kinds, "obs", n_cells, scratch / "own")
     hashes = np.memmap(scratch / "hashes", np.uint64, "w+", shape=(max(1, n_cells),))[:n_cells]
     text = Target("text", np.dtype(object))
+    runs = _runs(rows)
+
+    def read(i: int) -> tuple[EncodedText, NDArray[np.uint64], pa.Table]:
+        table = _cells(files, runs[i], [key, *columns])
+        names = _names(files, runs[i][0][0], key, table[key])
+        return names, names.hashes(), table
+
     first = 0
-    with encoding_pool() as pool, ColumnWriter(folder / "_index", text, pool) as index:
-        for group, taken in rows:
-            table = files.read(group, [key, *columns])
-            table = table if taken is None else table.filter(taken)
-            names = EncodedText.encode(_texts(files, group, key, table[key]))
+    with (
+        encoding_pool() as pool,
+        ColumnWriter(folder / "_index", text, pool) as index,
+        closing(map_in_order(read, len(runs), pool=pool)) as parts,
+    ):
+        for names, own, table in parts:
             index.append(names)
             span = slice(first, first + len(names))
-            hashes[span] = names.hashes()
+            hashes[span] = own
             for name, column in columns.items():
                 column.put(span, table[name])
             first = span.stop
@@ -208,6 +230,29 @@ def _n_taken(group: RowGroup, taken: np.ndarray | None) -> int:
     return group.n_rows if taken is None else int(taken.sum())
 
 
+def _runs(rows: list[Rows]) -> list[list[Rows]]:
+    """Row groups that follow each other in a file, some thousand rows at a time."""
+    runs: list[list[Rows]] = []
+    n_rows = 0
+    for group, taken in rows:
+        n_rows += group.n_rows
+        if not runs or runs[-1][0][0].file != group.file or n_rows > _ROWS_AT_ONCE:
+            runs.append([])
+            n_rows = group.n_rows
+        runs[-1].append((group, taken))
+    return runs
+
+
+def _cells(files: CellFiles, run: list[Rows], columns: list[str]) -> pa.Table:
+    """Some columns of the cells that are taken."""
+    table = files.read([group for group, _ in run], columns)
+    if all(taken is None for _, taken in run):
+        return table
+    return table.filter(
+        np.concatenate([np.ones(g.n_rows, bool) if taken is None else taken for g, taken in run])
+    )
+
+
 def _new_columns(
     kinds: Mapping[str, Any], table: str, n_rows: int, folder: Path
 ) -> tuple[dict[str, _ColumnOnDisk], list[str]]:
@@ -231,16 +276,17 @@ def _new_columns(
     return columns, notices
 
 
-def _texts(files: CellFiles, group: RowGroup, key: str, column: pa.ChunkedArray) -> np.ndarray:
+def _names(files: CellFiles, group: RowGroup, key: str, column: pa.ChunkedArray) -> EncodedText:
     """Names of cells, all there."""
+    path = files.files[group.file]
     if column.null_count:
         msg = (
-            f"{files.files[group.file]}: row group {group.number}: {column.null_count:,} cells "
-            f"have no {key}: download this file again"
+            f"{path}: from row group {group.number} on {column.null_count:,} cells have no {key}: "
+            "download this file again"
         )
         raise InputError(msg)
-    plain = column.cast("string") if not hasattr(column.type, "value_type") else column
-    return plain.to_numpy().astype(object)
+    with reading_parquet(path, f"row group {group.number}, column {key},"):
+        return EncodedText.of_arrow(column.cast("string").combine_chunks())
 
 
 def _check_unique_names(
@@ -256,9 +302,7 @@ def _check_unique_names(
     for group, taken in rows:
         n = _n_taken(group, taken)
         if first < begin + n:
-            table = files.read(group, [key])
-            table = table if taken is None else table.filter(taken)
-            name = table[key][first - begin].as_py()
+            name = _cells(files, [(group, taken)], [key])[key][first - begin].as_py()
             break
         begin += n
     msg = (
@@ -278,6 +322,7 @@ def _cells_table(
     scratch: Path,
 ) -> tuple[dict[str, _ColumnOnDisk], list[str]]:
     """Columns of the table of all cells that the cells' own files lack."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     path = files.metadata / CELLS_FILE
@@ -290,23 +335,26 @@ def _cells_table(
     found = np.zeros(hashes.size, bool)
     ordered = hashes[order]
     wanted = by if by is not None and by[0] in schema.names else None
-    for number in _row_groups(footer, wanted):
-        with reading_parquet(path, f"row group {number}"):
-            names = pq.ParquetFile(path, metadata=footer).read_row_group(
-                number, columns=[key, *columns], use_threads=False
-            )
-        own = EncodedText.encode(names[key].cast("string").fill_null("").to_numpy().astype(object))
-        own_hashes = own.hashes()
-        at = np.searchsorted(ordered, own_hashes)
-        hit = at < ordered.size
-        hit[hit] = ordered[at[hit]] == own_hashes[hit]
-        if not hit.any():
-            continue
-        rows = order[at[hit]]
-        found[rows] = True
-        picked = names.filter(hit)
-        for name, column in columns.items():
-            column.put(rows, picked[name])
+    texts = [name for name in columns if is_text(kinds[name])]
+    with (
+        encoding_pool() as pool,
+        reading_parquet(path, "a row group"),
+        pq.ParquetFile(path, metadata=footer, read_dictionary=texts) as file,
+    ):
+        batches = file.iter_batches(
+            _ROWS, [*_row_groups(footer, wanted)], [key, *columns], use_threads=False
+        )
+        for batch in batches:
+            names = batch[key].cast("string").fill_null("")
+            own = EncodedText.of_arrow(names).hashes()
+            found_at = pool.map(ordered.searchsorted, np.array_split(own, n_threads()))
+            at = np.minimum(np.concatenate([*found_at]), ordered.size - 1)
+            hit = ordered[at] == own
+            rows = order[at[hit]]
+            found[rows] = True
+            picked = pa.table(batch if hit.all() else batch.filter(hit))
+            for name, column in columns.items():
+                column.put(rows, picked[name])
     if n := int(hashes.size - found.sum()):
         msg = f"{path}: it lacks {n:,} of {hashes.size:,} cells: download this file again"
         raise InputError(msg)

@@ -81,13 +81,16 @@ def _csv(path: Path, types: Any) -> pd.DataFrame:
 
 
 def _split_pipe_genes(path: Path) -> Features:
-    """Genes; of several genomes with the genome behind their names, as split-pipe itself does."""
+    """Genes, by their ids where they have no names.
+
+    Those of several genomes have the genome behind their names, as split-pipe itself writes them.
+    """
     table = _csv(path, str)
-    if missing := [name for name in ("gene_id", "gene_name") if name not in table]:
-        msg = f"{path}: it has no column {missing[0]!r}, but {', '.join(table)}: {REMEDY}"
+    if "gene_id" not in table:
+        msg = f"{path}: it has no column 'gene_id', but {', '.join(table)}: {REMEDY}"
         raise InputError(msg)
     ids = table["gene_id"].to_numpy(object)
-    names = table["gene_name"].fillna(table["gene_id"]).to_numpy(object)
+    names = table.get("gene_name", table["gene_id"]).fillna(table["gene_id"]).to_numpy(object)
     genomes = table["genome"].fillna("").to_numpy(object) if "genome" in table else None
     if genomes is not None and len(set(genomes)) > 1:
         pairs = zip(names, genomes, strict=True)

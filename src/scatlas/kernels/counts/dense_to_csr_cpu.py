@@ -15,17 +15,8 @@ if TYPE_CHECKING:
 
 
 def dense_to_csr(x: Array) -> sparse.csr_matrix:
-    """Nonzero values of a dense block, NaN included, in the order of the columns.
-
-    Parameters
-    ----------
-    x
-        Dense ``[n, n_genes]``, of any real dtype and order in memory.
-
-    Returns
-    -------
-    CSR ``[n, n_genes]`` with int32 indices and int64 offsets. bool becomes uint8, float16 float32
-    and long double float64, because Numba has none of them.
+    """Nonzero values of a dense block, NaN included, with int32 indices in order and int64 offsets.
+    bool becomes uint8, float16 float32 and long double float64, because Numba has none of them.
     """
     values = np.ascontiguousarray(as_numba_dtype(x))
     offsets = np.zeros(x.shape[0] + 1, dtype=np.int64)

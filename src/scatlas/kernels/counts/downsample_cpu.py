@@ -46,29 +46,12 @@ _COUNTER, _CELL, _SEED, _STATE_SIZE = 0, 1, 2, 3
 def draw_counts(
     x: Block, cells: Ints, targets: Ints, *, seed: int, replace: bool, dtype: DTypeLike
 ) -> Array | sparse.csr_matrix:
-    """Draw a given number of counts from each cell.
+    """Draw `targets` counts of each cell, or all where it is negative, as a block of type `dtype`.
 
-    Parameters
-    ----------
-    x
-        Block ``[n, n_genes]`` of counts, at most :data:`MAX_COUNTS` per row; dense or CSR, of any
-        real dtype and index width. The result does not depend on how a row is stored: genes in
-        any order, a gene in several entries, explicit zeros.
-    cells
-        int64 ``[n]``: number of the cell of each row, which selects its random numbers.
-    targets
-        int64 ``[n]``: counts to draw, at most the total of the row unless with replacement. Rows
-        with a negative target stay as they are.
-    seed
-        Seed of the random numbers, 0 to 2**64 - 1.
-    replace
-        Draw with replacement: a count may be drawn several times.
-    dtype
-        Type of the result. With replacement it must hold the targets.
-
-    Returns
-    -------
-    A new block ``[n, n_genes]``; CSR has ascending genes and no explicit zeros.
+    A row has at most :data:`MAX_COUNTS`; how it is stored changes nothing: genes in any order, a
+    gene in several entries, explicit zeros. `cells` are numbers that select the random numbers.
+    Without replacement a target is at most the row's total, with it `dtype` must hold the target.
+    CSR results have ascending genes and no explicit zeros.
     """
     given = cells.astype(np.uint64), targets, np.uint64(seed), replace
     if not is_sparse(x):
@@ -96,21 +79,8 @@ def sort_genes(
 ) -> tuple[Array, Array]:
     """Values and genes of CSR rows, sorted by gene within each row; no copy if they are sorted.
 
-    The drawn counts depend on the order of the values. (SciPy's ``sort_indices`` supports neither
-    uint16 indices nor GPU arrays.)
-
-    Parameters
-    ----------
-    data, indices, indptr
-        Arrays of a CSR block; not changed.
-    n_genes
-        Number of columns.
-    xp
-        NumPy, or CuPy for arrays on the GPU.
-
-    Returns
-    -------
-    Values and genes; entries of the same gene keep their order.
+    Entries of the same gene keep their order, on which the drawn counts depend. `xp` is NumPy or
+    CuPy. (SciPy's ``sort_indices`` supports neither uint16 indices nor GPU arrays.)
     """
     descends = indices[1:] < indices[:-1]
     starts = indptr[(indptr > 0) & (indptr < indices.size)]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def draw_counts(
     x: Block, cells: Any, targets: Any, *, seed: int, replace: bool, dtype: DTypeLike
 ) -> Block:
-    """As :func:`~scatlas.kernels.counts.downsample_cpu.draw_counts` on the GPU: the same counts."""
+    """As on the CPU: the same counts."""
     n_rows, n_genes = map(int, x.shape)
     values = x.data if sparse.issparse(x) else x
     out = cp.empty(values.shape, dtype)

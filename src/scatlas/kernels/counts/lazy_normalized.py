@@ -27,7 +27,7 @@ _local = threading.local()
 def defer_normalization() -> Iterator[None]:
     """Let :func:`scale_rows` and :func:`log1p` defer in this thread.
 
-    Only for passes inside scatlas, in which a block has one producer and one user. Blocks that
+    It is for passes inside scatlas, in which a block has one producer and one user: blocks that
     other code computes, keeps or sends must hold plain numbers.
     """
     before = getattr(_local, "on", False)
@@ -39,33 +39,18 @@ def defer_normalization() -> Iterator[None]:
 
 
 class PendingOps(NamedTuple):
-    """Deferred operations of a block.
-
-    Attributes
-    ----------
-    counts
-        CSR block [cells x genes] of plain numbers.
-    scales
-        float64 [cells], factor of each cell.
-    log
-        Whether the values are the natural logarithm of 1 + the scaled counts.
-    """
+    """Deferred operations of a block."""
 
     counts: sp.csr_matrix
-    scales: Array
-    log: bool
+    scales: Array  # float64, factor of each cell
+    log: bool  # whether values are the natural logarithm of 1 + the scaled counts
 
 
 class LazyNormalizedCsr(sp.csr_matrix):  # type: ignore[misc]  # SciPy has no types
-    """CSR block whose values are computed on first use.
+    """CSR block whose values are computed on first use, after which ``pending`` is None.
 
     It shares ``indices`` and ``indptr`` with the counts. Threads may share a block and compute its
     values at the same time: each method reads ``pending`` once.
-
-    Attributes
-    ----------
-    pending
-        None after the values were computed.
     """
 
     pending: PendingOps | None = None
@@ -73,7 +58,6 @@ class LazyNormalizedCsr(sp.csr_matrix):  # type: ignore[misc]  # SciPy has no ty
 
     @classmethod
     def from_counts(cls, counts: sp.csr_matrix, scales: Array, *, log: bool) -> LazyNormalizedCsr:
-        """Block of these counts; computes nothing."""
         from scatlas.kernels.counts.normalize_cpu import scaled_dtype
 
         block = cls((0, 0), dtype=scaled_dtype(counts.dtype))
@@ -100,7 +84,6 @@ class LazyNormalizedCsr(sp.csr_matrix):  # type: ignore[misc]  # SciPy has no ty
 
     @property
     def dtype(self) -> np.dtype:
-        """Type of the values."""
         if (pending := self.pending) is None:
             return self._data.dtype
         from scatlas.kernels.counts.normalize_cpu import scaled_dtype

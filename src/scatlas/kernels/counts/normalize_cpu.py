@@ -47,10 +47,7 @@ _BATCH = 2048  # values per batch, a fraction of the L1 cache; one test finds sp
 
 
 def with_data(x: Any, data: Array) -> Any:
-    """The sparse block `x` with other values, sharing its ``indices`` and ``indptr``.
-
-    Unlike SciPy's constructors it copies, widens and checks no index.
-    """
+    """The sparse block `x` with other values; unlike SciPy this copies, widens, checks no index."""
     block = copy.copy(x)
     block.data = data
     return block
@@ -100,19 +97,7 @@ def _scale_dense(x: Array, factors: Floats, out: Array) -> None:
 
 
 def scale_rows(x: Block, factors: Array) -> Block:
-    """Multiply each cell by its factor, in float64, rounded once.
-
-    Parameters
-    ----------
-    x
-        Block [cells x genes]: dense, CSR, or (in memory) CSC; any real dtype.
-    factors
-        float64 [cells].
-
-    Returns
-    -------
-    A new block of the same kind; float64 for float64 values, otherwise float32.
-    """
+    """Multiply each cell, also of CSC, by its factor, and round it once to :func:`scaled_dtype`."""
     out = np.empty(x.data.shape if is_sparse(x) else x.shape, scaled_dtype(x.dtype))
     scale_rows_into(x, factors, out)
     return with_data(x, out) if is_sparse(x) else out
@@ -177,9 +162,8 @@ def _past_middle(y: Any) -> Any:
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _log1p_float32(x: Array, table: Array, out: Array) -> None:
-    """:func:`_log1p_flat` of float32 values to float32: the same bits, in less time.
-
-    `table` is :func:`_logs_of_short_values`, which has all values of most batches of counts.
+    """:func:`_log1p_flat` of float32 values: the same bits, in less time. `table` is
+    :func:`_logs_of_short_values`, which has all values of most batches of counts.
     """
     batch, all_bits = np.empty(_BATCH, np.float32), x.view(np.uint32)
     batch_bits = batch.view(np.uint32)
@@ -213,9 +197,8 @@ def _log1p_float32(x: Array, table: Array, out: Array) -> None:
 
 @cache
 def _logs_of_short_values() -> Array:
-    """Logarithms of the float32 values that need 16 bits and no sign, by these bits; float32.
-
-    They are the integers up to 256 and many above.
+    """Logarithms, float32, of the float32 values that need 16 bits and no sign, by these bits: of
+    the integers up to 256 and of many above.
     """
     values = (np.arange(2**15, dtype=np.uint32) << np.uint32(16)).view(np.float32)
     logs = np.empty_like(values)
@@ -264,23 +247,13 @@ def _log1p_batch(values: Array, log_base: float, logs: Array) -> None:
 
 
 def log1p(x: Block, base: float | None = None) -> Block:
-    """log(1 + x), in float64, rounded once; natural, or to `base`.
+    """log(1 + x), natural or to `base`, in float64, rounded once to :func:`logged_dtype`.
 
     The logarithm is that of fdlibm (argument reduction and polynomial of ``e_log.c``, first-order
     correction of 1 + x as in ``s_log1p.c``), written so that the compiler vectorises it. Unlike
-    NumPy's, its bits depend neither on the processor nor on the C library. The error is below
-    1 ulp of float64; float32 results are correctly rounded.
-
-    Parameters
-    ----------
-    x
-        Array of any shape, or a sparse block (CSR or CSC). Values below -1 give NaN.
-    base
-        Base of the logarithm, positive and not 1; None: natural logarithm.
-
-    Returns
-    -------
-    A new block of the same kind; float32 for float32 values, otherwise float64.
+    NumPy's, its bits depend neither on the processor nor on the C library. The error is below 1 ulp
+    of float64; float32 results are correctly rounded. Values below -1 give NaN. Dense arrays may
+    have any shape, and sparse ones may be CSC.
     """
     values = x.data if is_sparse(x) else np.ascontiguousarray(x)
     out = np.empty(values.shape, logged_dtype(values.dtype))

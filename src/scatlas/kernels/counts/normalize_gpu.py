@@ -22,14 +22,12 @@ if TYPE_CHECKING:
 
 
 def with_data(x: Any, data: cp.ndarray) -> Any:
-    """As :func:`scatlas.kernels.counts.normalize_cpu.with_data`, for a block on the GPU."""
     block = copy.copy(x)
     block.data = data
     return block
 
 
 def scale_rows(x: Block, factors: Any) -> Block:
-    """As :func:`scatlas.kernels.counts.normalize_cpu.scale_rows`, for a block on the GPU."""
     factors = cuda.as_float64(factors)
     if factors.shape != x.shape[:1]:
         msg = f"{factors.size} factors for {x.shape[0]} cells"
@@ -54,7 +52,6 @@ def scale_rows(x: Block, factors: Any) -> Block:
 
 
 def log1p(x: Block, base: float | None = None) -> Block:
-    """As :func:`scatlas.kernels.counts.normalize_cpu.log1p`, for a block on the GPU."""
     values = x.data if sparse.issparse(x) else cp.ascontiguousarray(x)
     out = cp.empty(values.shape, logged_dtype(values.dtype))
     log1p_into(values, out, base)

@@ -70,16 +70,8 @@ def add_qc(
 ) -> None:
     """Add totals, numbers of values that are not zero, and totals over the genes of each mask.
 
-    Parameters
-    ----------
-    masks
-        bool ``[n_masks, n_genes]``.
-    cells, n_genes
-        Totals and numbers per cell, ``[n_cells]``.
-    masked
-        ``[n_masks, n_cells]``.
-    genes, n_cells
-        Totals and numbers per gene, ``[n_genes]``.
+    `masks` are ``[n_masks, n_genes]``, `masked` ``[n_masks, n_cells]``; `cells` and `n_genes` are
+    totals and numbers per cell, `genes` and `n_cells` per gene.
     """
     for gene in range(first, last):
         total, n = genes.dtype.type(0), 0

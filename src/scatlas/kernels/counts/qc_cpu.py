@@ -67,9 +67,8 @@ def as_exact_int64(sums: Array, *, integral: bool) -> Array:
 
 @njit(nogil=True, cache=True, fastmath={"reassoc"})
 def _total_of_integers(values: Array) -> tuple[bool, float]:
-    """Whether all values are integers whose sum is exact in any order, and that sum.
-
-    Reassociated, so that the compiler vectorises it.
+    """Whether all values are integers whose sum is exact in any order, and that sum; the order is
+    the compiler's, which vectorises it.
     """
     total, size, failed = 0.0, 0.0, np.int64(0)
     for i in range(values.size):
@@ -122,18 +121,7 @@ def _row_totals_dense(x: Array, out: Array) -> None:
 
 
 def row_totals(x: Block) -> Array:
-    """Total of each cell.
-
-    Parameters
-    ----------
-    x
-        Block [cells x genes].
-
-    Returns
-    -------
-    [cells], int64 when all values of the block are integers, whatever their type (exact); float64
-    otherwise.
-    """
+    """Total of each cell: int64 if all values are integers, whatever their type; else float64."""
     return as_exact_int64(
         row_sums(x), integral=is_integral(x.data if is_sparse(x) else np.ascontiguousarray(x))
     )
@@ -153,23 +141,8 @@ def _row_totals_of_genes_csr(
 
 
 def row_sums(x: Block, genes: Array | None = None) -> Array:
-    """Total of each cell, in a type that depends on the dtype of the block alone.
-
-    Parameters
-    ----------
-    x
-        Block [cells x genes].
-    genes
-        bool [genes], the genes to sum over; None: all genes.
-
-    Returns
-    -------
-    `sum_dtype` [cells].
-
-    Raises
-    ------
-    InputError
-        Totals of integers may overflow int64.
+    """Total of each cell, of :func:`sum_dtype`, over the genes of a mask (None: all). Integers
+    whose totals may overflow are refused.
     """
     check_range(x, x.shape[1])
     out: Array = np.zeros(x.shape[0], sum_dtype(x.dtype))
@@ -242,12 +215,8 @@ def _gene_totals_dense(x: Array, out: Array) -> None:
 
 
 def gene_sums(x: Block) -> Array:
-    """Total of each gene over the block's cells; :func:`add_gene_sums` adds those of blocks.
-
-    Returns
-    -------
-    int64 [genes] if all values of the block are integers; else float64 [2, genes], totals and their
-    rounding errors.
+    """Total of each gene over the block's cells; :func:`add_gene_sums` adds those of blocks. int64
+    ``[n_genes]`` if all values are integers, else a pair: totals, rounding errors.
     """
     out: Array = np.zeros(x.shape[1], sum_dtype(x.dtype))
     if is_sparse(x):
@@ -273,9 +242,8 @@ def finite_pairs(pairs: Array, totals: Array) -> Array:
 
 
 def add_gene_sums(parts: Sequence[Array]) -> Array:
-    """Sum of the results of :func:`gene_sums` for consecutive blocks.
-
-    Float sums carry their rounding error, so that totals do not depend on where blocks begin.
+    """Sum of the results of :func:`gene_sums` of blocks, of floats with their rounding errors, so
+    that totals do not depend on where blocks begin.
     """
     return functools.reduce(_add_pair, parts)
 
@@ -319,10 +287,8 @@ def gene_positive(x: Block) -> Array:
 
 @dataclass
 class QCSums:
-    """QC sums of consecutive cells.
-
-    Arrays per cell are kept as one entry per block, so that merging thousands of blocks copies
-    nothing; the properties concatenate them.
+    """QC sums of consecutive cells. Arrays per cell are kept as one entry per block, so that
+    merging thousands of blocks copies nothing; the properties concatenate them.
     """
 
     cells: list[tuple[Array, Array, Array, Array]]
@@ -429,20 +395,8 @@ def _qc_dense(
 
 
 def qc_block(x: Block, masks: Array, ns: Sequence[int] = ()) -> QCSums:
-    """All QC sums of one block.
-
-    Parameters
-    ----------
-    x
-        Block [cells x genes].
-    masks
-        bool [masks, genes], one row per gene set.
-    ns
-        Numbers n: also sum the n most abundant genes of each cell.
-
-    Returns
-    -------
-    Totals are int64 when all values of the block are integers, float64 otherwise.
+    """All QC sums of one block, over gene sets ``masks`` ``[n_masks, n_genes]`` and the n most
+    abundant genes of each cell for n in `ns`; totals are int64 if all values are integers.
     """
     masks = np.ascontiguousarray(masks, dtype=bool).reshape(len(masks), x.shape[1])
     flagged = masks.any(axis=0)
@@ -508,19 +462,7 @@ def _top_dense(x: Array, ns: Ints, wide: Array, out: Array) -> None:
 
 
 def top_totals(x: Block, ns: Sequence[int]) -> Array:
-    """Total of the n most abundant genes of each cell.
-
-    Parameters
-    ----------
-    x
-        Block [cells x genes].
-    ns
-        Ascending numbers of genes, each between 1 and the number of genes.
-
-    Returns
-    -------
-    float64 [cells, ns].
-    """
+    """Total of the n most abundant genes of each cell for ascending n ``[n_cells, len(ns)]``."""
     wanted = np.asarray(ns, dtype=np.int64)
     if wanted.size == 0 or wanted[0] < 1 or wanted[-1] > x.shape[1] or (np.diff(wanted) < 0).any():
         msg = f"numbers of genes must ascend within 1 and {x.shape[1]}, not {list(ns)}"

@@ -119,10 +119,7 @@ def _sums(
     n_genes: cp.ndarray = cuda.NULL,
     masks: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Fill `genes`, `totals` and `n_genes` in one sweep; return totals over `masks` [cells, masks].
-
-    One sweep computes up to :data:`MASKS` masks.
-    """
+    """Fill `genes`, `totals` and `n_genes`; return totals over `masks`, :data:`MASKS` per sweep."""
     n_masks = 0 if masks is None else masks.shape[0]
     masked = cp.empty((x.shape[0], n_masks), sum_dtype(x.dtype))
     for first in range(0, max(n_masks, 1), MASKS):
@@ -140,12 +137,10 @@ def _sums(
 
 
 def row_totals(x: Block) -> np.ndarray:
-    """As :func:`scatlas.kernels.counts.qc_cpu.row_totals`, for a block on the GPU."""
     return as_exact_int64(row_sums(x), integral=_extent(x).integral)
 
 
 def row_sums(x: Block, genes: Any = None) -> np.ndarray:
-    """As :func:`scatlas.kernels.counts.qc_cpu.row_sums`, for a block on the GPU."""
     check_range(x, x.shape[1])
     if genes is not None:
         return _sums(x, masks=cp.asnumpy(genes).astype(bool).reshape(1, -1))[:, 0]
@@ -155,38 +150,32 @@ def row_sums(x: Block, genes: Any = None) -> np.ndarray:
 
 
 def dominant_genes(x: Block, max_fraction: float) -> np.ndarray:
-    """As :func:`scatlas.kernels.counts.qc_cpu.dominant_genes`, for a block on the GPU."""
     out = cp.zeros(x.shape[1], bool)
     _run("dominant", x, np.float64(max_fraction), out)
     return out.get()
 
 
 def row_positive(x: Block) -> np.ndarray:
-    """As :func:`scatlas.kernels.counts.qc_cpu.row_positive`, for a block on the GPU."""
     out = cp.empty(x.shape[0], cp.int64)
     _sums(x, positive=True, n_genes=out)
     return out.get()
 
 
 def gene_sums(x: Block) -> np.ndarray:
-    """As :func:`scatlas.kernels.counts.qc_cpu.gene_sums`, for a block on the GPU."""
     genes = _Genes(x, _extent(x), totals=True, cells=False)
     _sums(x, genes.args())
     return genes.totals()
 
 
 def gene_positive(x: Block) -> np.ndarray:
-    """As :func:`scatlas.kernels.counts.qc_cpu.gene_positive`, for a block on the GPU."""
     genes = _Genes(x, _Extent(0.0, integral=True, finite=True), totals=False, cells=True)
     _sums(x, genes.args(), positive=True)
     return genes.cells.get()
 
 
 def qc_block(x: Block, masks: Any, ns: Sequence[int] = ()) -> QCSums:
-    """As :func:`scatlas.kernels.counts.qc_cpu.qc_block`, for a block on the GPU.
-
-    Integers are read once, and again for the totals of the top genes. Floats are read once more to
-    find the largest, which determines the unit of the fixed-point sums.
+    """As on the CPU. Integers are read once, and again for the totals of the top genes. Floats are
+    read once more to find the largest, which determines the unit of the fixed-point sums.
     """
     masks = np.ascontiguousarray(cp.asnumpy(masks), dtype=bool).reshape(len(masks), x.shape[1])
     n_cells = x.shape[0]
@@ -205,7 +194,6 @@ def qc_block(x: Block, masks: Any, ns: Sequence[int] = ()) -> QCSums:
 
 
 def top_totals(x: Block, ns: Sequence[int]) -> np.ndarray:
-    """As :func:`scatlas.kernels.counts.qc_cpu.top_totals`, for a block on the GPU."""
     wanted = np.asarray(ns, dtype=np.int64)
     if wanted.size == 0 or wanted[0] < 1 or wanted[-1] > x.shape[1] or (np.diff(wanted) < 0).any():
         msg = f"numbers of genes must ascend within 1 and {x.shape[1]}, not {list(ns)}"

@@ -9,7 +9,6 @@ from scatlas.kernels.counts import repeats_cpu
 
 
 def has_repeats(x: Any) -> bool:
-    """As ``repeats_cpu.has_repeats``, of CuPyX."""
     falls = x.indices[1:] <= x.indices[:-1]
     starts = x.indptr[1:-1]
     falls[starts[(starts > 0) & (starts < x.indices.size)] - 1] = False
@@ -17,7 +16,6 @@ def has_repeats(x: Any) -> bool:
 
 
 def sum_repeats(x: Any) -> Any:
-    """As ``repeats_cpu.sum_repeats``, of CuPyX."""
     whole = on_gpu(repeats_cpu.sum_repeats(on_host(_lines(x))))
     if x.format == "csr":
         return whole

@@ -11,28 +11,18 @@ if TYPE_CHECKING:
 
 
 class RoundedCounts(NamedTuple):
-    """Values of a block with fractional ones rounded.
-
-    Attributes
-    ----------
-    values
-        Of the type that they had.
-    n_changed
-        How many were fractional.
-    n_counts
-        What these are together, rounded.
-    """
+    """Values of a block with fractional ones rounded, in the type that they had."""
 
     values: Array
-    n_changed: int
-    n_counts: int
+    n_changed: int  # how many were fractional
+    n_counts: int  # what these are together, rounded
 
 
 def round_counts(values: Array) -> RoundedCounts:
-    """Round positive fractional values to the nearest whole number, halves to the even one.
+    """Round positive fractional values as :func:`numpy.rint`, halves to the even number.
 
-    As :func:`numpy.rint`. Negative, infinite and missing values stay as they are: they are no
-    expected counts, and :func:`scatlas.kernels.counts.check_cpu.check_counts` reports them.
+    Negative, infinite and missing values stay as they are: they are no expected counts, and
+    :func:`scatlas.kernels.counts.check_cpu.check_counts` reports them.
     """
     if values.dtype.kind != "f":
         return RoundedCounts(values, 0, 0)

@@ -23,9 +23,8 @@ def _count_selected(indices: Array, indptr: Ints, new_column: Ints, out_indptr: 
 def insert_sorted(
     gene: int, value: float, start: int, stop: int, data: Array, indices: Array
 ) -> None:
-    """Insert a value into the sorted row at ``start`` to ``stop - 1``; the row stays sorted.
-
-    Rows are sorted and selected genes nearly always ascend, so that the loop rarely runs.
+    """Insert a value into the sorted row at ``start`` to ``stop - 1``, which stays sorted. Rows are
+    sorted and selected genes nearly always ascend, so that the loop rarely runs.
     """
     at = stop
     while at > start and indices[at - 1] > gene:
@@ -76,13 +75,7 @@ def index_dtype(n_values: int, n_genes: int) -> type:
 
 
 def new_column_of_gene(index: Array, n_genes: int) -> Ints:
-    """Column of each of `n_genes` genes after selecting `index`; int64, -1: not selected.
-
-    Raises
-    ------
-    ValueError
-        A position is outside the genes or occurs twice.
-    """
+    """Column of each of `n_genes` genes after selecting `index`; int64, -1: not selected."""
     index = np.asarray(index, dtype=np.int64)
     if index.size and (index.min() < 0 or index.max() >= n_genes):
         msg = f"gene positions must lie within 0 and {n_genes - 1}"
@@ -96,21 +89,8 @@ def new_column_of_gene(index: Array, n_genes: int) -> Ints:
 
 
 def select_genes(x: Block, index: Array, n_genes: int | None = None) -> Block:
-    """Columns of a block, in the order of `index`.
-
-    Parameters
-    ----------
-    x
-        Block [cells x genes]; its index arrays may be of any width.
-    index
-        Integer positions of genes, each at most once, in the order of the result.
-    n_genes
-        Number of genes that the block must have; None: any.
-
-    Returns
-    -------
-    A new block [cells, len(index)] of the same kind and dtype. Indices of a sparse result are
-    sorted within each cell if the input's are, even when `index` is a permutation.
+    """Columns in the order of `index`, each once; `n_genes` is checked. Indices of a sparse result
+    are sorted within each cell if the input's are, even if `index` is a permutation.
     """
     index = np.asarray(index, dtype=np.int64)
     width = x.shape[1]
@@ -132,17 +112,7 @@ def select_genes(x: Block, index: Array, n_genes: int | None = None) -> Block:
 
 
 def spread_genes(x: SparseBlock, columns: Array, n_genes: int) -> SparseBlock:
-    """Block among more genes, which have no counts in it.
-
-    Parameters
-    ----------
-    x
-        CSR block [cells x genes].
-    columns
-        Integer [genes], ascending: new column of each gene.
-    n_genes
-        Number of genes of the result.
-    """
+    """CSR block among `n_genes`, in which gene i of `x` is at the ascending ``columns[i]``."""
     wide = columns.astype(np.promote_types(x.indices.dtype, np.int32))
     return type(x)((x.data, wide[x.indices], x.indptr), shape=(x.shape[0], n_genes))
 
@@ -163,19 +133,7 @@ def row_positions(rows: Array, n_cells: int) -> Array:
 
 
 def select_rows(x: Block, rows: Array) -> Block:
-    """Cells of a block.
-
-    Parameters
-    ----------
-    x
-        Block [cells x genes]; its index arrays may be of any width.
-    rows
-        Boolean mask [cells], or integer positions in the order of the result.
-
-    Returns
-    -------
-    A new block [cells kept, genes] of the same kind and dtype.
-    """
+    """Cells by a mask, or by positions in the order of the result; a new block."""
     rows = row_positions(rows, x.shape[0])
     if not is_sparse(x):
         return np.ascontiguousarray(np.asarray(x)[rows])

@@ -54,9 +54,8 @@ def take_genes(
     indices: cp.ndarray,
     scales: Any,
 ) -> tuple[cp.ndarray, cp.ndarray]:
-    """Fill `data` and `indices` with the counted values, times the `scales` of their rows.
-
-    Returns both, or others with the values of each row sorted.
+    """Fill `data` and `indices` with the counted values, times the `scales` of their rows; return
+    both, or others with the values of each row sorted.
     """
     values = x.data
     if values.dtype == data.dtype and scales is cuda.NULL:
@@ -107,7 +106,6 @@ def take_dense(x: cp.ndarray, rows: Any, genes: Any, scales: Any, out: cp.ndarra
 
 
 def select_genes(x: Block, index: Any, n_genes: int | None = None) -> Block:
-    """As :func:`scatlas.kernels.counts.select_cpu.select_genes`, for a block on the GPU."""
     index = np.asarray(cp.asnumpy(index), dtype=np.int64)
     width = x.shape[1]
     if n_genes is not None and n_genes != width:
@@ -128,13 +126,12 @@ def select_genes(x: Block, index: Any, n_genes: int | None = None) -> Block:
 
 
 def spread_genes(x: Block, columns: Any, n_genes: int) -> Block:
-    """As :func:`scatlas.kernels.counts.select_cpu.spread_genes`, for a block on the GPU."""
-    wide = cp.asarray(columns, dtype=np.promote_types(x.indices.dtype, np.int32))
-    return csr(x.data, wide[x.indices], x.indptr, n_genes)
+    dtype = index_dtype(x.data.size, n_genes)
+    wide = cp.asarray(columns, dtype=dtype)
+    return csr(x.data, wide[x.indices], x.indptr.astype(dtype, copy=False), n_genes)
 
 
 def select_rows(x: Block, rows: Any) -> Block:
-    """As :func:`scatlas.kernels.counts.select_cpu.select_rows`, for a block on the GPU."""
     rows = row_positions(cp.asnumpy(rows), x.shape[0])
     n_rows = rows.size
     rows = cp.asarray(rows)

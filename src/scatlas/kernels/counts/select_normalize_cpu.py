@@ -15,23 +15,10 @@ def select_and_log_normalize(x: Block, scales: Array, new_column: Array) -> Bloc
 
     The bits are those of :func:`~scatlas.kernels.counts.select_cpu.select_genes`,
     :func:`~scatlas.kernels.counts.normalize_cpu.scale_rows` and
-    :func:`~scatlas.kernels.counts.normalize_cpu.log1p` one after another.
-
-    Parameters
-    ----------
-    x
-        Counts [cells x genes], dense or CSR, of any real dtype and index width.
-    scales
-        float64 [cells], one over the size factor of each cell. NaN leaves the cell out.
-    new_column
-        Integer [genes], column of each gene in the result; negative for genes that are left out
-        (:func:`~scatlas.kernels.counts.select_cpu.new_column_of_gene`).
-
-    Returns
-    -------
-    A new block [cells kept, genes selected] of the same kind: float32, but float64 for float64
-    counts. Indices of a sparse result are sorted within each cell; they and its indptr are int32
-    if that is wide enough.
+    :func:`~scatlas.kernels.counts.normalize_cpu.log1p` one after another. `scales` are one over the
+    size factor of each cell, NaN leaves it out; `new_column` is that of
+    :func:`~scatlas.kernels.counts.select_cpu.new_column_of_gene`. Indices of a sparse result are
+    sorted within each cell; they and its indptr are int32 if that is wide enough.
     """
     if scales.shape != x.shape[:1] or new_column.shape != x.shape[1:]:
         msg = f"{scales.size} scales and {new_column.size} genes for a block of {x.shape}"

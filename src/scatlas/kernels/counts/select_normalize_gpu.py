@@ -19,10 +19,8 @@ _INT32 = np.iinfo(np.int32).max
 
 
 def select_and_log_normalize(x: Block, scales: Any, new_column: Any) -> Block:
-    """As :func:`~scatlas.kernels.counts.select_normalize_cpu.select_and_log_normalize`, on the
-    GPU.
-
-    The same bits. One pass over the indices counts the selected values, another writes them.
+    """As on the CPU: the same bits. One pass over the indices counts the selected values, another
+    writes them.
     """
     new_column = cp.asnumpy(new_column)
     if scales.shape != x.shape[:1] or new_column.shape != x.shape[1:]:

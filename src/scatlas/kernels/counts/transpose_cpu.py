@@ -15,16 +15,8 @@ if TYPE_CHECKING:
 
 
 def by_gene(block: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values of a CSR block gene after gene, the cells of a gene in ascending order.
-
-    Parameters
-    ----------
-    block
-        ``[n_cells, n_genes]``, at most 2^32 cells; its indices are within the genes.
-
-    Returns
-    -------
-    Values; their rows in the block, uint32; number of values of each gene, int64 ``[n_genes]``.
+    """Values of a CSR block gene after gene, in the order of the cells; their rows in the block, at
+    most 2^32, uint32; and the number of values of each gene.
     """
     n_values = int(block.indptr[-1] - block.indptr[0])
     data, rows = np.empty(n_values, block.data.dtype), np.empty(n_values, np.uint32)
@@ -55,20 +47,8 @@ def _sort_by_gene(
 def copy_segments(
     data: Array, rows: Array, counts: Ints, first_row: int, starts: Ints, out: Array, cells: Array
 ) -> None:
-    """Copy the values of successive genes of one block to their places among those of all blocks.
-
-    Parameters
-    ----------
-    data, rows
-        Values of the genes in this block and their rows, as `by_gene` gives them.
-    counts
-        Number of values of each gene, int64 ``[n_genes]``.
-    first_row
-        Number of the block's first cell.
-    starts
-        Where the values of each gene go, int64 ``[n_genes]``.
-    out, cells
-        Values and cell numbers of all blocks, changed in place.
+    """Copy the values of successive genes of one block to those of all blocks, at `starts`. `data`,
+    `rows` and `counts` are results of :func:`by_gene`, whose row 0 is cell `first_row`.
     """
     j = 0
     for gene in range(counts.size):

@@ -48,29 +48,12 @@ def propose(
 ) -> None:
     """Write the best community of some nodes, as things were before the round.
 
-    The gain of a community is the weight of the node's edges to it, less ``penalty`` times the
-    product of their degrees (Newman, Girvan 2004; Traag, Waltman, van Eck 2019). Of equal gains the
-    node's own community wins, then the lowest number.
-
-    Parameters
-    ----------
-    edges, degrees, communities
-        The graph, int64 sums of its rows, and the state before the round.
-    within
-        int64 ``[n]``: with `only_single`, nodes join nodes with the same number only.
-    out
-        int64 ``[n]``: `rows` are overwritten.
-    rows
-        First node and the one after the last.
-    penalty
-        Resolution divided by the sum of all degrees.
-    only_single
-        Only nodes that are alone move, and to communities whose nodes stay in this round: so every
-        community remains connected.
-    share
-        One of `share` nodes may move in this round, chosen by a hash; 1: all of them.
-    number, seed
-        Number of the round and seed of the hash.
+    The gain of a community is the weight of the node's edges to it, less ``penalty`` (resolution
+    divided by the sum of all degrees) times the product of their degrees (Newman, Girvan 2004;
+    Traag, Waltman, van Eck 2019). Of equal gains the node's community wins, then the lowest number.
+    With `only_single`, only nodes that are alone move, to nodes of the same number in `within` and
+    to communities whose nodes stay in this round: so every community remains connected. One of
+    `share` nodes may move, chosen by a hash of node, round `number` and `seed`.
     """
     _propose(
         *(*edges, degrees, *communities, within, out, *rows),

@@ -27,14 +27,13 @@ def propose(
     number: int,
     seed: int,
 ) -> None:
-    """As :func:`scatlas.kernels.graphs.communities_cpu.propose`, for all nodes."""
+    """As on the CPU, for all nodes."""
     rules = np.float64(penalty), np.bool_(only_single), np.uint64(share), hash_round(seed, number)
     args = *edges, degrees, *communities, within, out, np.int64(out.size), *rules
     cuda.kernel("graphs/communities", "propose")(*cuda.grid_of_warps(out.size), args)
 
 
 def move(degrees: GpuArray, communities: Communities, proposed: GpuArray) -> int:
-    """As :func:`scatlas.kernels.graphs.communities_cpu.move`."""
     n_moved = int((communities.labels != proposed).sum())
     args = degrees, *communities, proposed, np.int64(proposed.size)
     cuda.kernel("graphs/communities", "move")(*cuda.grid_of_threads(proposed.size), args)

@@ -26,20 +26,8 @@ def run_step(
 ) -> None:
     """Write ``factor * (mean of the neighbours - shift * vectors) - minus * before`` of some cells.
 
-    Parameters
-    ----------
-    vectors, before
-        float64 ``[n_blocks, n, WIDTH]``, C order.
-    out
-        float64 like `vectors`: `rows` are overwritten; `before` itself is allowed.
-    edges
-        ``indptr``, ``indices`` and weights of the CSR graph ``[n, n]``.
-    degrees
-        float64 ``[n]``: sum of the weights of each row, above zero. Means are weighted.
-    factors
-        ``factor``, ``shift`` and ``minus``.
-    rows
-        First cell and the one after the last.
+    The three `factors` are in this order; means are weighted, and no degree is zero. Vectors are
+    ``[n_blocks, n, WIDTH]``; `out` may be `before`.
     """
     _run_step(vectors, before, out, *edges, degrees, *factors, *rows)
 

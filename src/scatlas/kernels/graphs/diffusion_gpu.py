@@ -20,7 +20,7 @@ def run_step(
     degrees: GpuArray,
     factors: tuple[float, float, float],
 ) -> None:
-    """As :func:`scatlas.kernels.graphs.diffusion_cpu.run_step`, for all cells."""
+    """As on the CPU, for all cells."""
     n_blocks, n, width = vectors.shape
     indptr, indices, weights = edges
     args = vectors, before, out, np.int64(n_blocks), np.int64(n), indptr, indices, weights

@@ -16,40 +16,16 @@ if TYPE_CHECKING:
 
 
 def add_transposed(edges: tuple[Array, Array, Array], out: Floats, rows: tuple[int, int]) -> bool:
-    """Write the sum of each edge's weight and that of the edge in the other direction.
-
-    Parameters
-    ----------
-    edges
-        ``indptr``, ``indices`` in ascending order per row, and weights of a CSR graph ``[n, n]``.
-    out
-        float64, one value per edge: those of `rows` are overwritten.
-    rows
-        First node and the one after the last.
-
-    Returns
-    -------
-    Whether each of these edges has one in the other direction; if not, ``out`` is incomplete.
+    """Write the sum of each edge's weight and that of the edge in the other direction, and return
+    whether each has one; if not, ``out`` is incomplete. Indices ascend in each row.
     """
     return bool(_add_transposed(*edges, out, *rows))
 
 
 def find_parts(edges: tuple[Array, Array, Array], labels: Ints) -> tuple[Ints, int]:
-    """Find the connected parts of the nodes with the same label.
-
-    Edges of weight zero connect nothing; those in one direction connect, as those in both.
-
-    Parameters
-    ----------
-    edges
-        ``indptr``, ``indices`` and weights of a CSR graph ``[n, n]``.
-    labels
-        Integers ``[n]``.
-
-    Returns
-    -------
-    int64 ``[n]``, the part of each node, in the order of the parts' first nodes; and the number of
-    parts.
+    """Connected part of each node among those with its label, in the order of the parts' first
+    nodes, and the number of parts. Edges of weight zero connect nothing; those in one direction
+    connect, as those in both.
     """
     parts = np.empty(labels.size, np.int64)
     return parts, int(_find_parts(*edges, labels, parts))
@@ -61,17 +37,7 @@ def weigh_inside(edges: Edges, labels: Ints, rows: tuple[int, int]) -> int:
 
 
 def positions_by_label(labels: NDArray[np.integer], n_labels: int) -> tuple[Ints, Ints]:
-    """Positions by label, those of a label in order, and where each label begins.
-
-    Parameters
-    ----------
-    labels
-        Integers ``[n]`` from 0 to ``n_labels - 1``.
-
-    Returns
-    -------
-    int64 ``[n]`` and int64 ``[n_labels + 1]``.
-    """
+    """Positions by label, those of a label in order, and where each label begins, and the end."""
     bounds = np.zeros(n_labels + 1, np.int64)
     np.cumsum(np.bincount(labels, minlength=n_labels), out=bounds[1:])
     positions = np.empty(labels.size, np.int64)
@@ -86,22 +52,9 @@ def merge_nodes(
     n_edges: Ints,
     rows: tuple[int, int],
 ) -> tuple[Ints, Ints]:
-    """Edges of some groups of nodes: sums of the nodes' edges. Those of weight zero do not count.
-
-    Parameters
-    ----------
-    edges
-        The graph ``[n, n]``.
-    groups, members
-        int64 ``[n]``: group of each node; and :func:`positions_by_label` of it.
-    n_edges
-        int64 ``[n_groups]``, number of edges of each group: `rows` are overwritten.
-    rows
-        First group and the one after the last.
-
-    Returns
-    -------
-    Groups to which the edges lead, in the order in which the nodes have them, and weights; int64.
+    """Edges of some groups of nodes: the groups they lead to, in the order in which the nodes have
+    them, and the sums of their weights. Edges of weight zero do not count. `members` is
+    :func:`positions_by_label` of `groups`; the numbers of edges of `rows` are written to `n_edges`.
     """
     return _merge_nodes(*edges, groups, *members, n_edges, *rows)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def find_parts(
     edges: tuple[GpuArray, GpuArray, GpuArray], labels: GpuArray
 ) -> tuple[GpuArray, int]:
-    """As :func:`scatlas.kernels.graphs.edges_cpu.find_parts`; ``indptr`` is int64."""
+    """As on the CPU; ``indptr`` is int64."""
     n = np.int64(labels.size)
     roots = cp.arange(labels.size, dtype=np.int64)
     types = edges[1].dtype, edges[2].dtype, labels.dtype
@@ -29,7 +29,7 @@ def find_parts(
 
 
 def weigh_inside(edges: Edges, labels: GpuArray) -> int:
-    """As :func:`scatlas.kernels.graphs.edges_cpu.weigh_inside`, for all nodes."""
+    """As on the CPU, for all nodes."""
     total = cp.zeros(1, np.uint64)
     run = cuda.kernel("graphs/edges", "weigh_inside")
     run(*cuda.grid_of_warps(labels.size), (*edges, labels, np.int64(labels.size), total))

@@ -63,38 +63,11 @@ def run_round(
     neighbours they have. A damping of 1 makes the step implicit, with neighbours that stand still:
     cells come to rest, but groups, whose cells hold each other, barely move.
 
-    Parameters
-    ----------
-    coordinates
-        float32 ``[n, n_components]`` before the round, C order.
-    out
-        float32 ``[n, n_components]``: `rows` are overwritten.
-    others
-        float32 ``[n_others, n_components]``: where the neighbours are; `coordinates` itself, or
-        cells that do not move.
-    edges
-        ``indptr`` ``[n + 1]``, ``indices`` into `others`, and weights from 0 to 1, float32: an edge
-        of weight ``w`` is used in ``w`` of the rounds.
-    keys
-        uint64 ``[n]``: names each cell in the random numbers.
-    curve
-        ``a`` and ``b`` of the low-dimensional weight ``1 / (1 + a * d**(2 * b))``.
-    rows
-        First cell and the one after the last.
-    number
-        Number of the round, from 0.
-    rate
-        Learning rate of the round.
-    damping
-        From 0 to 1: how much the stiffness shortens the step.
-    pulls
-        Attractive forces per edge: 2 if the same edge pulls from the row of the other cell, too.
-    gamma
-        Weight of repulsion.
-    negative_sample_rate
-        Random cells per use of an edge.
-    seed
-        Seed, 0 to 2**64 - 1.
+    ``others`` are the coordinates of the neighbours: `coordinates`, or cells that do not move. An
+    edge of weight ``w`` is used in ``w`` of the rounds, and pulls `pulls` times: twice if it pulls
+    from the row of the other cell, too. Each use draws `negative_sample_rate` random cells, which
+    repel by `gamma`. `keys` name cells in the random numbers. `curve` is ``a, b`` of the
+    low-dimensional weight ``1 / (1 + a * d**(2 * b))``.
     """
     indptr, indices, weights = edges
     _run_round(

@@ -31,7 +31,7 @@ def run_round(
     negative_sample_rate: int,
     seed: int,
 ) -> None:
-    """As :func:`scatlas.kernels.graphs.layout_cpu.run_round`, for all rows.
+    """As on the CPU, for all rows.
 
     Sums are in another order, the same on every run, and powers are the hardware's: coordinates
     agree to 1e-6 of the moves. ``keys`` None stands for the numbers of the cells. ``indices`` are

@@ -25,47 +25,24 @@ _RUN = 64
 
 
 class Cells(NamedTuple):
-    """Cells as they are compared.
+    """Cells as they are compared."""
 
-    Attributes
-    ----------
-    x
-        float32 or float64 ``[n, n_dims]``, with rows of any stride; it may lie on disk.
-    centre
-        float64 ``[n_dims]``, subtracted for float32 products, which keep more digits of small
-        distances near the origin. Ignored for cosines.
-    cosine
-        Whether scores are ``1 - cosine`` in place of squared distances.
-    """
-
-    x: Array
+    x: Array  # float32 or float64 [n, n_dims], rows of any stride; it may lie on disk
+    # [n_dims], subtracted for float32 products, which keep more digits of small distances near the
+    # origin; ignored for cosines.
     centre: Floats
-    cosine: bool
+    cosine: bool  # scores are 1 - cosine in place of squared distances
 
 
 def nearest(
     queries: Cells, rows: Ints, reference: Cells, candidates: Ints, n: int, *, own: bool = False
 ) -> tuple[Ints, Floats]:
-    """Return the ``n`` nearest of the candidates for each query.
+    """The ``n`` nearest of the candidates for each query: numbers and scores ``[n_queries, n]``.
 
-    Parameters
-    ----------
-    queries, rows
-        Cells, and the numbers of those that are compared, int64 ``[n_queries]``.
-    reference, candidates
-        Cells, and the numbers of those among which the nearest are searched, int64, at least ``n``.
-    n
-        Number of nearest candidates.
-    own
-        The queries are cells of ``reference``: each is its own nearest, at score 0, if it is a
-        candidate.
-
-    Returns
-    -------
-    numbers : int64 ``[n_queries, n]``
-        Ordered by score, equal scores by number.
-    scores : float64 ``[n_queries, n]``
-        Squared distances, or ``1 - cosine``: 1 for a cell that is zero.
+    `rows` and `candidates` are the numbers of queries and reference cells that are compared. Scores
+    are squared distances, or ``1 - cosine``: 1 for a cell that is zero. They ascend, equal ones by
+    number. With `own` the queries are cells of ``reference``, and each is its own nearest, at score
+    0, if it is a candidate.
     """
     itself = rows if own else np.full(rows.size, -1)
     numbers = np.empty((rows.size, n), np.int64)
@@ -156,12 +133,8 @@ def scores_to(cells: Cells, row: int) -> Floats:
 
 
 def add_by_label(cells: Cells, rows: Ints, labels: Array, n_labels: int) -> tuple[Floats, Ints]:
-    """Sum the cells of each label, each scaled to length 1 for cosines.
-
-    Returns
-    -------
-    sums : float64 ``[n_labels, n_dims]``, added in the order of ``rows``
-    counts : int64 ``[n_labels]``
+    """Sums of the cells of each label, in the order of ``rows``, each scaled to length 1 for
+    cosines, float64 ``[n_labels, n_dims]``, and their numbers.
     """
     sums = np.zeros((n_labels, cells.x.shape[1]))
     counts = np.zeros(n_labels, np.int64)
@@ -174,7 +147,8 @@ def add_by_label(cells: Cells, rows: Ints, labels: Array, n_labels: int) -> tupl
 
 def _vectors(cells: Cells, rows: Ints) -> Float32Array:
     """float32 ``[n_rows, n_dims + 1]`` whose product with a query's vector, 1 at its end, is large
-    for near cells: the last value is minus half the squared length, for cosines 0."""
+    for near cells: the last value is minus half the squared length, for cosines 0.
+    """
     out = np.empty((rows.size, cells.x.shape[1] + 1), np.float32)
     # A copy first: it waits for the memory of several rows at once.
     _fill_vectors(np.take(cells.x, rows, axis=0), cells.centre, cells.cosine, out)

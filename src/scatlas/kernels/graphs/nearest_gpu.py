@@ -33,37 +33,20 @@ _CELLS_AT_ONCE = 2**20
 
 
 class Cells(NamedTuple):
-    """Cells as they are compared.
+    """Cells as they are compared, in C order."""
 
-    Attributes
-    ----------
-    exact
-        float32 or float64 ``[n, n_dims]``, C order.
-    search
-        float32 ``[n, n_dims]``, C order: the same, moved or scaled to length 1 for products.
-    """
-
-    exact: GpuArray
-    search: GpuArray
+    exact: GpuArray  # float32 or float64 [n, n_dims]
+    search: GpuArray  # float32: the same, moved or scaled to length 1 for products
 
     def rows(self, start: int, stop: int) -> Cells:
-        """Cells of some rows, not copied."""
         return Cells(self.exact[start:stop], self.search[start:stop])
 
 
 class Space(NamedTuple):
-    """How cells are compared.
+    """How cells are compared."""
 
-    Attributes
-    ----------
-    centre
-        float64 ``[n_dims]``, near which products keep most digits.
-    cosine
-        Whether scores are ``1 - cosine`` in place of squared distances.
-    """
-
-    centre: GpuArray
-    cosine: bool
+    centre: GpuArray  # float64 [n_dims], near which products keep most digits
+    cosine: bool  # scores are 1 - cosine in place of squared distances
 
     def cells(self, x: GpuArray) -> Cells:
         """Cells ``[n, n_dims]``, float32 or float64, to be compared; float32 is not copied."""
@@ -85,61 +68,33 @@ class Space(NamedTuple):
 
 
 class Tasks(NamedTuple):
-    """Queries and the candidates of each.
+    """Queries and the candidates of each."""
 
-    Attributes
-    ----------
-    table
-        int64 ``[n_tasks, 6]``: first query, number of queries (at most :data:`ROWS`), first entry
-        of ``lists`` and the one after the last, row of ``shifts``, first row of the result.
-    lists
-        int32: numbers of lists. A task has each candidate once.
-    bounds
-        int64 ``[n_lists + 1]``: where each list begins among the reference cells.
-    shifts
-        float32 ``[n, n_dims]``: points near which products are computed.
-    """
-
+    # int64 [n_tasks, 6]: first query, number of queries (at most ROWS), first entry of `lists` and
+    # the one after the last, row of `shifts`, first row of the result.
     table: GpuArray
-    lists: GpuArray
-    bounds: GpuArray
-    shifts: GpuArray
+    lists: GpuArray  # int32: numbers of lists; a task has each candidate once
+    bounds: GpuArray  # int64 [n_lists + 1]: first reference cell of each list
+    shifts: GpuArray  # float32 [n, n_dims]: points near which products are computed
 
 
 class Numbers(NamedTuple):
-    """Numbers of cells, int32 each, or None for their positions.
+    """Numbers of cells, int32 each, or None for their positions."""
 
-    Attributes
-    ----------
-    queries
-        By which a query is recognised among its candidates.
-    cells
-        Of the reference cells: what is returned, and the order of equally near ones.
-    places
-        Row of the result of each query, in place of the task's.
-    """
-
-    queries: GpuArray | None = None
-    cells: GpuArray | None = None
-    places: GpuArray | None = None
+    queries: GpuArray | None = None  # recognise a query among its candidates
+    cells: GpuArray | None = None  # what is returned, and the order of equally near ones
+    places: GpuArray | None = None  # rows of the result, in place of the tasks'
 
     @property
     def pointers(self) -> tuple[GpuArray, ...]:
-        """Arguments of the kernels."""
         return tuple(cuda.NULL if part is None else part for part in self)
 
 
 def tiles(bounds: Ints, lists: Ints, shifts: Ints) -> Ints:
-    """Table of the tasks of queries that lie list by list, on the host.
+    """``Tasks.table`` of queries that lie list by list, on the host.
 
-    Parameters
-    ----------
-    bounds
-        int64 ``[n + 1]``: where the queries of each list begin.
-    lists
-        int64 ``[n + 1]``: where the candidate lists of each begin in ``Tasks.lists``.
-    shifts
-        int64 ``[n]``: row of ``Tasks.shifts`` of each.
+    List i has the queries ``bounds[i]`` to ``bounds[i + 1]``, candidates in the ``Tasks.lists``
+    from ``lists[i]``, and the row ``shifts[i]`` of ``Tasks.shifts``.
     """
     n_tiles = -(-np.diff(bounds) // ROWS)
     of = np.repeat(np.arange(n_tiles.size), n_tiles)
@@ -161,27 +116,10 @@ def nearest(
     own: bool = False,
     root: bool = False,
 ) -> None:
-    """Write the ``n`` nearest candidates of each query.
-
-    Parameters
-    ----------
-    queries, cells
-        The queries, and the reference cells among which the candidates are.
-    tasks
-        Which queries have which candidates.
-    n
-        Number of nearest candidates.
-    numbers
-        Names of queries and cells.
-    out
-        int32 numbers and float64 distances ``[n_rows, n]``, written for each query:
-        ordered by distance, equal ones by number. Entries beyond the candidates are not written.
-    cosine
-        Scores are ``1 - cosine``, not squared distances.
-    own
-        A query is its own nearest, at distance 0, if it is a candidate.
-    root
-        Write the square roots of the scores.
+    """Write numbers, int32, and distances, float64, of the ``n`` nearest candidates to ``out``
+    ``[n_rows, n]``. They ascend by distance, equal ones by number; entries beyond the candidates
+    are not written. Scores are squared distances, ``1 - cosine`` with `cosine`, their square roots
+    with `root`. With `own` a query is its own nearest, at distance 0, if it is a candidate.
     """
     found, distances = out
     n_dims = cells.exact.shape[1]
@@ -238,19 +176,9 @@ def compare_all(
     cosine: bool,
     own: bool,
 ) -> tuple[GpuArray, GpuArray]:
-    """Nearest candidates by exact scores alone.
-
-    Parameters
-    ----------
-    queries, cells
-        float32 or float64 ``[n, n_dims]``.
-    rows
-        int64: :data:`ROWS` times the number of a task, plus the number of a query in it.
-
-    Returns
-    -------
-    numbers : int32 ``[rows.size, n]``; 2**31 - 1 beyond the candidates.
-    scores : float64 ``[rows.size, n]``; infinite beyond the candidates.
+    """Nearest candidates by exact scores alone: numbers, int32, and scores ``[rows.size, n]``;
+    2**31 - 1 and infinity beyond the candidates. A row is :data:`ROWS` times the number of a task,
+    plus the number of a query in it.
     """
     found = cp.full((rows.size, n), _LAST, np.int32)
     scores = cp.full((rows.size, n), np.inf)
@@ -267,11 +195,8 @@ def compare_all(
 
 
 def add_by_label(x: GpuArray, labels: GpuArray, n_labels: int, *, cosine: bool) -> GpuArray:
-    """Sum the cells of each label, in their order, each scaled to length 1 for cosines.
-
-    Returns
-    -------
-    float64 ``[n_labels, n_dims]``, with the bits of ``nearest_cpu.add_by_label``
+    """Sum the cells of each label, in their order, each scaled to length 1 for cosines: the bits of
+    the sums of ``nearest_cpu.add_by_label``.
     """
     order = cp.argsort(labels)  # stable
     bounds = cp.searchsorted(labels[order], cp.arange(n_labels + 1, dtype=labels.dtype))

@@ -14,23 +14,10 @@ if TYPE_CHECKING:
 
 @njit(nogil=True, cache=True)
 def average(reference: Float32Array, neighbours: Array, weights: Float32Array) -> Float32Array:
-    """Weighted mean coordinates of each cell's neighbours.
+    """Weighted mean coordinates of each cell's neighbours ``[n, k]``, rows of `reference`.
 
     As ``init_graph_transform`` of umap-learn 0.5: where a weight is 1, which is that of an equal
-    cell, it is the coordinates of the first such cell.
-
-    Parameters
-    ----------
-    reference
-        float32 ``[n_reference, n_components]``.
-    neighbours
-        int ``[n, k]``: rows of `reference`.
-    weights
-        float32 ``[n, k]``, not all zero in a row.
-
-    Returns
-    -------
-    float32 ``[n, n_components]``.
+    cell, it is the coordinates of the first such cell. No row of weights is all zero.
     """
     n, n_components = neighbours.shape[0], reference.shape[1]
     out = np.empty((n, n_components), np.float32)
@@ -49,22 +36,9 @@ def average(reference: Float32Array, neighbours: Array, weights: Float32Array) -
 def vote(codes: Array, neighbours: Array, weights: Float32Array) -> tuple[Ints, Floats]:
     """Label of the most weight among each cell's neighbours, and its share of the weight.
 
-    Parameters
-    ----------
-    codes
-        int ``[n_reference]``: label of each reference cell; negative: none.
-    neighbours
-        int ``[n, k]``: reference cells, the nearest first. Of labels with the same weight, that of
-        the nearest cell wins.
-    weights
-        float32 ``[n, k]``, at least 0.
-
-    Returns
-    -------
-    winners : int64 ``[n]``
-        -1 if no neighbour has a label.
-    shares : float64 ``[n]``
-        Of the weight of all neighbours: those without a label count against the winner.
+    The nearest neighbours come first, and of labels with the same weight that of the nearest wins.
+    Cells with a negative label have none: they count against the winner, and -1 wins if no
+    neighbour has a label.
     """
     n, k = neighbours.shape
     winners, shares = np.full(n, -1, np.int64), np.zeros(n)
@@ -85,20 +59,8 @@ def vote(codes: Array, neighbours: Array, weights: Float32Array) -> tuple[Ints, 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def relative_distance(distances: Array, neighbours: Array, usual: Floats) -> Floats:
-    """Mean distance of each cell to its neighbours, per mean usual distance of these.
-
-    Parameters
-    ----------
-    distances
-        float ``[n, k]`` to the neighbours.
-    neighbours
-        int ``[n, k]``: reference cells.
-    usual
-        float64 ``[n_reference]``: mean distance of each reference cell to its own neighbours.
-
-    Returns
-    -------
-    float64 ``[n]``; 1 where both are zero, infinite where only the usual distance is.
+    """Mean distance of each cell to its neighbours, per mean `usual` distance of these to theirs; 1
+    where both are zero, infinite where only the usual distance is.
     """
     n, k = neighbours.shape
     out = np.ones(n)

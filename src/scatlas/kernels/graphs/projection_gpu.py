@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def average(reference: GpuArray, neighbours: GpuArray, weights: GpuArray) -> GpuArray:
-    """As :func:`scatlas.kernels.graphs.projection_cpu.average`."""
     out = cp.empty((neighbours.shape[0], reference.shape[1]), np.float32)
     args = reference, np.int32(reference.shape[1]), neighbours, weights, *_shape(neighbours), out
     _run("average", neighbours, args)
@@ -22,7 +21,7 @@ def average(reference: GpuArray, neighbours: GpuArray, weights: GpuArray) -> Gpu
 
 
 def vote(codes: GpuArray, neighbours: GpuArray, weights: GpuArray) -> tuple[GpuArray, GpuArray]:
-    """As :func:`scatlas.kernels.graphs.projection_cpu.vote`, for int64 ``codes``."""
+    """As on the CPU, for int64 ``codes``."""
     n = neighbours.shape[0]
     winners, shares = cp.empty(n, np.int64), cp.empty(n)
     _run("vote", neighbours, (codes, neighbours, weights, *_shape(neighbours), winners, shares))
@@ -30,7 +29,7 @@ def vote(codes: GpuArray, neighbours: GpuArray, weights: GpuArray) -> tuple[GpuA
 
 
 def relative_distance(distances: GpuArray, neighbours: GpuArray, usual: GpuArray) -> GpuArray:
-    """As :func:`scatlas.kernels.graphs.projection_cpu.relative_distance`, all in float64."""
+    """As on the CPU, all in float64."""
     out = cp.empty(neighbours.shape[0])
     args = distances, neighbours, usual, *_shape(neighbours), out
     _run("relative_distance", neighbours, args)

@@ -26,19 +26,10 @@ _MAX_MOVE = 4.0  # along an axis, before the learning rate
 
 
 def memberships(distances: Array) -> Float32Array:
-    """Weight of each neighbour, ``exp(-(d - rho) / sigma)`` and at most 1.
+    """Weight of each neighbour, ``exp(-(d - rho) / sigma)`` and at most 1, 0 for the cell itself.
 
     ``rho`` is the row's smallest distance above zero, and ``sigma`` makes its weights sum to
-    ``log2(k)``, to 1e-5.
-
-    Parameters
-    ----------
-    distances
-        float ``[n, k]``, ascending per row, the cell itself first.
-
-    Returns
-    -------
-    float32 ``[n, k]``, 0 for the cell itself.
+    ``log2(k)``, to 1e-5. Distances ascend in each row, the cell itself first.
     """
     return _memberships_of(distances, is_self_first=True)
 
@@ -48,16 +39,8 @@ def memberships_in_reference(distances: Array) -> Float32Array:
 
     As umap-learn's ``transform`` computes it: `sigma` makes the weights without that of the nearest
     cell sum to ``log2(k)``, to 1e-5. A weight depends on its row alone: umap-learn's lower limit of
-    `sigma` is a share of the mean distance of all rows, here of the row itself.
-
-    Parameters
-    ----------
-    distances
-        float ``[n, k]``, ascending per row.
-
-    Returns
-    -------
-    float32 ``[n, k]``, 1 for a cell at distance 0.
+    `sigma` is a share of the mean distance of all rows, here of the row itself. Distances ascend in
+    each row.
     """
     return _memberships_of(distances, is_self_first=False)
 
@@ -84,29 +67,10 @@ def optimize_layout(
     """Move cells towards their neighbours and away from random cells, in place.
 
     Stochastic gradient descent on the cross entropy of the fuzzy graph, edge by edge: the result
-    depends on the seed and not on threads.
-
-    Parameters
-    ----------
-    coordinates
-        float32 ``[n, n_components]``, C order: start, overwritten by the result.
-    edges
-        ``indptr`` and ``indices`` of the CSR graph, which has both directions of each edge.
-    curve
-        ``a`` and ``b`` of the low-dimensional weight ``1 / (1 + a * d**(2 * b))``.
-    gamma
-        Weight of repulsion.
-    epochs_per_edge
-        float64 ``[n_edges]``: epochs between two uses of an edge, at least 1.
-    negative_sample_rate
-        Random cells per use of an edge.
-    alpha
-        Initial learning rate; it falls linearly to zero.
-    n_epochs
-        Number of epochs.
-    seed
-        int64 ``[3]``: state of Tausworthe's generator. The state of a cell is this plus the bits of
-        its first coordinate.
+    depends on the seed and not on threads. The graph has both directions of each edge; an edge is
+    used every `epochs_per_edge` epochs, at least 1. The learning rate falls linearly from `alpha`
+    to zero. `seed` ``[3]`` is the state of Tausworthe's generator; that of a cell is this plus the
+    bits of its first coordinate. Other arguments are as in :func:`~.layout_cpu.run_round`.
     """
     indptr = edges[0].astype(np.int64, copy=False)
     a, b = map(float, curve)

@@ -16,47 +16,25 @@ _LONGEST = 512  # edges of a row that a warp sorts, as in umap.cu
 
 
 class Edges(NamedTuple):
-    """CSR graph on the GPU.
+    """CSR graph on the GPU."""
 
-    Attributes
-    ----------
-    indptr
-        int64 ``[n + 1]``.
-    indices
-        int32, ascending per row.
-    weights
-        float32.
-    """
-
-    indptr: GpuArray
-    indices: GpuArray
-    weights: GpuArray
+    indptr: GpuArray  # int64
+    indices: GpuArray  # int32, ascending in each row
+    weights: GpuArray  # float32
 
 
 def memberships(distances: GpuArray) -> GpuArray:
-    """As :func:`scatlas.kernels.graphs.umap_cpu.memberships`, to the rounding of ``exp``."""
+    """As on the CPU, to the rounding of ``exp``."""
     return _memberships(distances, is_self_first=True)
 
 
 def memberships_in_reference(distances: GpuArray) -> GpuArray:
-    """As :func:`scatlas.kernels.graphs.umap_cpu.memberships_in_reference`."""
     return _memberships(distances, is_self_first=False)
 
 
 def fuzzy_union(indices: GpuArray, weights: GpuArray) -> Edges:
-    """Union of each cell's own edges with those of the others to it.
-
-    Parameters
-    ----------
-    indices
-        int32 ``[n, k]``: each cell first in its own row.
-    weights
-        float32 ``[n, k]``: result of :func:`memberships`.
-
-    Returns
-    -------
-    Edges with weights ``a + b - a * b``, in the CPU's operations: the same bits for the same
-    weights.
+    """Union of each cell's edges, itself first, with those of the others to it. Weights are
+    ``a + b - a * b``, in the CPU's operations: the same bits for the same :func:`memberships`.
     """
     n, k = indices.shape
     sizes = np.int64(n), np.int32(k)

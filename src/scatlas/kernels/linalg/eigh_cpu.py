@@ -21,23 +21,11 @@ _ROWS_AT_ONCE = 512
 def eigh_top(
     matrix: Floats, n: int, run: Callable[..., Iterable[Any]] = map
 ) -> tuple[Floats, Floats]:
-    """Return the `n` largest eigenvalues and their eigenvectors, the largest first.
+    """Return the `n` largest eigenvalues, the largest first, and their eigenvectors ``[m, n]``.
 
-    For many rows the matrix must be positive semidefinite. The bits depend on the matrix alone if
-    the caller limits BLAS to one thread.
-
-    Parameters
-    ----------
-    matrix
-        float64 ``[m, m]``, symmetric, in C order. It is overwritten.
-    n
-        1 to m.
-    run
-        ``map``, or a function like it that calls in several threads; no bit depends on it.
-
-    Returns
-    -------
-    float64 ``[n]``, and float64 ``[m, n]`` in C order, orthonormal columns of either sign.
+    `matrix` is float64 ``[m, m]``, symmetric, of many rows also positive semidefinite, and is
+    overwritten. The vectors are orthonormal columns of either sign. The bits depend on the matrix
+    alone if the caller limits BLAS to one thread.
     """
     from scipy.linalg import eigh
 

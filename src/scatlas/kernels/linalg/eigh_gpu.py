@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 def eigh_top(
     matrix: NDArray[np.float64] | cp.ndarray, n: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """As :func:`scatlas.kernels.linalg.eigh_cpu.eigh_top`, computed on the current device.
-
-    The matrix may be on the GPU or the host, and does not change. The result is on the host. For
-    many rows the GPU multiplies and the host keeps the basis of the iterations.
+    """As on the CPU, of a matrix on the GPU or the host that does not change; the result is on the
+    host. For many rows the GPU multiplies and the host keeps the basis of the iterations.
     """
     matrix = cp.asarray(matrix)
     if krylov_cpu.is_faster(matrix.shape[0], n):

@@ -47,27 +47,13 @@ _PANEL = 192
 
 
 class ValuesByGene(NamedTuple):
-    """Values of a part with an index by gene.
-
-    Attributes
-    ----------
-    values
-        float64 ``[n_values]``, in the order of the rows.
-    genes
-        uint16 ``[n_values]``, gene of each value.
-    first
-        int64 ``[n_genes + 1]``: gene g has the entries ``first[g]`` to ``first[g + 1]`` of ``at``
-        and ``end``.
-    at, end
-        uint32 ``[n_values]``: positions of the values of a gene, in the order of the rows, and
-        positions of the ends of their rows.
-    """
+    """Values of a part in the order of the rows, with an index by gene."""
 
     values: Floats
-    genes: NDArray[np.uint16]
-    first: Ints
-    at: NDArray[np.uint32]
-    end: NDArray[np.uint32]
+    genes: NDArray[np.uint16]  # gene of each value
+    first: Ints  # [n_genes + 1]: gene g has entries first[g] to first[g + 1] of the two below
+    at: NDArray[np.uint32]  # positions of the values of a gene, in the order of the rows
+    end: NDArray[np.uint32]  # positions of the ends of their rows
 
 
 # A part of a block: sparse rows indexed by gene, or dense rows for BLAS.
@@ -75,18 +61,7 @@ Part: TypeAlias = ValuesByGene | Floats
 
 
 def gram(x: Block) -> tuple[int, Floats, Floats]:
-    """Sums per gene and Gram matrix of a block.
-
-    Parameters
-    ----------
-    x
-        Block ``[n, n_genes]``, dense or CSR, of any real dtype and index width.
-
-    Returns
-    -------
-    n, the sums per gene (float64 ``[n_genes]``) and ``x.T @ x`` (float64 ``[n_genes, n_genes]``,
-    both triangles).
-    """
+    """n, sums per gene ``[n_genes]`` and ``x.T @ x`` ``[n_genes, n_genes]``, both triangles."""
     n_rows, n_genes = x.shape
     sums, upper = np.zeros(n_genes), np.zeros((n_genes, n_genes))
     add_block(x, sums, upper)
@@ -103,26 +78,12 @@ def add_block(
     threads: int = 1,
     run: Callable[..., Iterable[Any]] = map,
 ) -> None:
-    """Add the rows of a block to the sums and products of earlier rows.
+    """Add the rows of a block to the sums ``[n_genes]`` and products of earlier rows.
 
-    Parameters
-    ----------
-    x
-        Block ``[n, n_genes]``, dense or CSR, of any real dtype and index width.
-    sums
-        float64 ``[n_genes]``.
-    upper
-        float64 ``[n_genes, n_genes]``; only the upper triangle is meaningful, the rest is
-        overwritten arbitrarily.
-    panel
-        Number of rows that choose together between pairs and BLAS; no call of BLAS has rows of two
-        panels. Blocks that begin at multiples of it give the same bits whatever their size. None:
-        the block is one panel.
-    threads
-        Number of threads of `run`. No bit of the result depends on it.
-    run
-        ``map``, or a function like it that calls in several threads. Then BLAS must use one thread
-        (:func:`scatlas.compute.threads.blas_on_one_thread`).
+    Only the upper triangle of `upper` ``[n_genes, n_genes]`` is meaningful, the rest is overwritten
+    arbitrarily. The rows of a panel choose together between pairs and BLAS, and no call of BLAS has
+    rows of two panels: blocks that begin at multiples of it give the same bits whatever their size.
+    None: the block is one panel. No bit depends on the number of threads of `run`.
     """
     tasks = _tasks(x, panel or max(1, x.shape[0]))
     n_at_once = 2 * threads

@@ -15,12 +15,13 @@ import cupy as cp
 import numpy as np
 from cupyx.scipy import sparse
 
-from scatlas.arrays.cupy_arrays import Block, check_halves, free_memory
 from scatlas.kernels.build import cuda
 from scatlas.kernels.linalg.gram_cpu import MAX_GENES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from scatlas.arrays.cupy_arrays import Block
 
 # A pair of stored values costs as much as this many multiply-adds of dgemm: about 31 T/s of these
 # against 450 G/s, counted in squares (twice the pairs).
@@ -35,15 +36,14 @@ _COUNTED = 8192
 _CHUNKS, _COUNTS = 2048, 2**23
 # Minimum number of values of a gene per run (one warp), and maximum bytes of the products of runs.
 _RUN = 1024
-_RUN_BYTES = 2**27
+_RUN_BYTES = 2**26
 # Bytes of dense rows at a time, genes per dgemm, and runs of rows in sums of columns.
-_DENSE_BYTES = 2**28
+_DENSE_BYTES = 2**26
 _DENSE_PANEL = 2560
 _COLUMN_RUNS = 64
 
 
 def gram(x: Block) -> tuple[int, cp.ndarray, cp.ndarray]:
-    """As :func:`~scatlas.kernels.linalg.gram_cpu.gram` on the GPU, where the result stays."""
     n_rows, n_genes = x.shape
     sums, upper = cp.zeros(n_genes), cp.zeros((n_genes, n_genes))
     add_block(x, sums, upper)
@@ -60,10 +60,10 @@ def add_block(
     threads: int = 1,  # noqa: ARG001
     run: Callable[..., Iterable[Any]] = map,  # noqa: ARG001
 ) -> None:
-    """As :func:`scatlas.kernels.linalg.gram_cpu.add_block`, for a block and sums on the GPU.
+    """As on the CPU, asynchronous on the current stream.
 
-    Asynchronous on the current stream. The block is one panel; `threads` and `run` are for the CPU.
-    If memory is too small for a part of the rows, its halves are added one after the other.
+    The block is one panel; `threads` and `run` are for the CPU. Rows are added in parts of a fixed
+    size, whatever memory is free: the last bits depend on it.
     """
     n_rows, n_genes = x.shape
     if n_genes > MAX_GENES:
@@ -74,56 +74,30 @@ def add_block(
     rows_at_once = max(64, _DENSE_BYTES // (8 * n_genes))
     bounds = [*range(0, n_rows, rows_at_once), n_rows]
     if not sparse.issparse(x):
-
-        def add_dense(a: int, b: int) -> None:
+        for a, b in pairwise(bounds):
             _add_dense(cp.ascontiguousarray(x[a:b], dtype=cp.float64), sums, upper)
-
-        _for_each_part(add_dense, bounds, n_genes)
         return
     if x.data.size == 0:
         return
     indptr = cuda.row_offsets(x)
     squares, is_sorted, cuts = _inspect(x.indices, indptr)
     if is_sorted and _PAIR_COST * squares < float(n_rows) * n_genes * n_genes:
-        known = dict(cuts)
-
-        def add_pairs(a: int, b: int) -> None:
-            ends = (known[row] if row in known else int(indptr[row].get()) for row in (a, b))
-            part = slice(*ends)
+        for (a, first), (b, end) in pairwise(cuts):
+            part = slice(first, end)
             _add_pairs(x.data[part], x.indices[part], indptr[a : b + 1], sums, upper)
-
-        _for_each_part(add_pairs, list(known), n_genes)
         return
     name = "scatter" if is_sorted else "scatter_any"
     scatter = cuda.kernel("linalg/gram", name, x.data.dtype, x.indices.dtype)
-
-    def add_scattered(a: int, b: int) -> None:
+    for a, b in pairwise(bounds):
         rows = cp.zeros((b - a, n_genes))
         grid = cuda.grid_of_warps(b - a) if is_sorted else cuda.grid_of_threads(b - a)
         pointers = indptr[a : b + 1]
         scatter(*grid, (x.data, x.indices, pointers, np.int64(b - a), np.int64(n_genes), rows))
         _add_dense(rows, sums, upper)
 
-    _for_each_part(add_scattered, bounds, n_genes)
-
-
-def _for_each_part(add: Callable[[int, int], None], bounds: list[int], n_genes: int) -> None:
-    """Call ``add(first, last + 1)`` for the rows between bounds, in halves if memory is full.
-
-    ``add`` must allocate all memory before it adds anything.
-    """
-    for a, b in pairwise(bounds):
-        try:
-            add(a, b)
-            continue
-        except MemoryError as error:
-            check_halves((b - a, n_genes), error)
-        free_memory()
-        _for_each_part(add, [a, (a + b) // 2, b], n_genes)
-
 
 def _inspect(indices: cp.ndarray, indptr: cp.ndarray) -> tuple[int, bool, list[tuple[int, int]]]:
-    """Sum of the squared values per row, whether rows are sorted and without repeats, and where the
+    """Sum of the squared values per row, whether rows are sorted and without repeats, and where
     parts begin and end: rows and positions of the first value.
     """
     n_rows = indptr.size - 1
@@ -233,7 +207,6 @@ def _dgemm(rows: cp.ndarray, upper: cp.ndarray, lo: int, hi: int) -> None:
 
 
 def mirror(upper: cp.ndarray) -> None:
-    """As :func:`scatlas.kernels.linalg.gram_cpu.mirror`, for a matrix on the GPU."""
     n = upper.shape[0]
     tiles = -(-n // 32)
     if tiles:

@@ -41,26 +41,13 @@ def is_faster(size: int, n: int) -> bool:
 def eigh_top(
     product: Callable[[Floats], Floats], size: int, n: int
 ) -> tuple[Floats, Floats] | None:
-    """Return the `n` largest eigenvalues and their eigenvectors, the largest first.
+    """Return the `n` largest eigenvalues, the largest first, and their eigenvectors ``[size, n]``.
 
-    Vectors are exact to an angle of 1e-9, or to the rounding of the products over the gap to
-    the next eigenvalue. The bits depend on the products alone if the caller limits BLAS to one
-    thread: the first vectors are random with a fixed seed.
-
-    Parameters
-    ----------
-    product
-        Multiplies vectors, float64 ``[size, BLOCK]`` in C order, with a symmetric positive
-        semidefinite operator.
-    size
-        Rows and columns of the operator.
-    n
-        At most a tenth of `size`.
-
-    Returns
-    -------
-    float64 ``[n]``, and float64 ``[size, n]`` in C order, orthonormal columns of either sign. None
-    if the iterations do not converge.
+    `product` multiplies vectors ``[size, BLOCK]`` with a symmetric positive semidefinite operator;
+    `n` is at most a tenth of `size`. The vectors are orthonormal columns of either sign, exact to
+    an angle of 1e-9, or to the rounding of the products over the gap to the next eigenvalue. The
+    bits depend on the products alone if the caller limits BLAS to one thread: the first vectors are
+    random with a fixed seed. None if the iterations do not converge.
     """
     rng = np.random.default_rng(0)
     # The vectors kept at a restart, and those of the whole basis. Keeping 32 more than wanted takes

@@ -27,21 +27,7 @@ _ROWS_AT_ONCE = 256  # dense rows that are float64 at the same time
 def centred_product(
     x: Block, mean: Floats, run: Callable[..., Iterable[Any]] = map
 ) -> Callable[[Floats], Floats]:
-    """Function that multiplies vectors with the Gram matrix of the centred cells.
-
-    Parameters
-    ----------
-    x
-        ``[n_cells, n_genes]``, dense or CSR, of any real dtype and index width.
-    mean
-        float64 ``[n_genes]``, subtracted from each cell; zeros for the cells as they are.
-    run
-        ``map``, or a function like it that calls in several threads. BLAS must use one thread.
-
-    Returns
-    -------
-    Function of float64 ``[n_genes, n_vectors]`` in C order, of the same shape.
-    """
+    """Function that multiplies vectors ``[n_genes, n]`` with the Gram matrix of ``x - mean``."""
     n_cells = x.shape[0]
     n_values = x.data.size if is_sparse(x) else n_cells * x.shape[1]
     n_parts = min(_MAX_PARTS, max(1, n_values // _VALUES_PER_PART))

@@ -23,25 +23,10 @@ def prepare_components(components: Floats) -> Floats:
 
 
 def project(x: Block, components: Floats, offset: Floats, *, dtype: Any = np.float32) -> Array:
-    """Return ``x @ components - offset``, summed in float64 in the order of the genes.
+    """Dense ``x @ components - offset``, summed in the order of the genes, rounded once to `dtype`.
 
     BLAS is not used, because its sums depend on its threads. A dense row and the same row in CSR
     with sorted indices give the same bits.
-
-    Parameters
-    ----------
-    x
-        Block ``[n, n_genes]``, dense or CSR, of any real dtype and index width.
-    components
-        float64 ``[n_genes, k]``.
-    offset
-        float64 ``[k]``, projection of the mean; zeros without centring.
-    dtype
-        Type of the result, which is rounded once.
-
-    Returns
-    -------
-    Dense ``[n, k]``.
     """
     panels = _panels(components)
     out = np.empty((x.shape[0], components.shape[1]), dtype=dtype)

@@ -25,14 +25,8 @@ _DENSE_ROWS = 4096
 
 
 class Loadings:
-    """Components that many blocks are projected on, copied to each device once.
-
-    It travels to other processes without the copies.
-
-    Parameters
-    ----------
-    components
-        float64 ``[n_genes, k]``, NumPy or CuPy.
+    """Components ``[n_genes, k]`` that many blocks are projected on, copied to each device once. It
+    travels to other processes without the copies.
     """
 
     def __init__(self, components: NDArray[np.float64] | cp.ndarray) -> None:
@@ -70,7 +64,7 @@ class Loadings:
 
 
 def prepare_components(components: NDArray[np.float64] | cp.ndarray) -> Loadings:
-    """As :func:`scatlas.kernels.linalg.project_cpu.prepare_components`, for blocks on the GPU."""
+    """Components in the form that is fastest for many blocks."""
     return Loadings(components)
 
 
@@ -81,11 +75,8 @@ def project(
     *,
     dtype: Any = np.float32,
 ) -> cp.ndarray:
-    """As :func:`scatlas.kernels.linalg.project_cpu.project`, for a block on the GPU, where it
-    stays.
-
-    CSR gives the CPU's bits; of a dense block the order of the sums is that of cuBLAS. Where many
-    blocks are projected, give the components as :func:`prepare_components` returns them.
+    """As on the CPU; the result stays on the GPU. CSR gives the CPU's bits; of a dense block the
+    order of the sums is that of cuBLAS.
     """
     if not isinstance(components, Loadings):
         components = Loadings(components)

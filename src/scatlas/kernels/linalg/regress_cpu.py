@@ -20,18 +20,8 @@ if TYPE_CHECKING:
 
 
 def weighted_sums(x: Block, weights: Floats) -> Floats:
-    """Sums over the rows of a block of value times weight, per weight and gene.
-
-    Parameters
-    ----------
-    x
-        Block ``[n, n_genes]``, dense or CSR, of any real dtype and index width.
-    weights
-        float64 ``[n, n_weights]``.
-
-    Returns
-    -------
-    float64 ``[2, n_weights, n_genes]``: sums and their rounding errors.
+    """Sums over the rows of value times weight ``[n, n_weights]``, and their rounding errors:
+    ``[2, n_weights, n_genes]``.
     """
     weights = np.ascontiguousarray(weights, dtype=np.float64)
     if not is_sparse(x):
@@ -55,28 +45,7 @@ def merge(parts: Sequence[Floats]) -> Floats:
 def residuals(
     x: Block, codes: Ints, base: Floats, weights: Floats, slopes: Floats, *, dtype: Any
 ) -> Array:
-    """Return ``x - (base[codes] + weights @ slopes)``, computed in float64 and rounded once.
-
-    Parameters
-    ----------
-    x
-        Block ``[n, n_genes]``, dense or CSR without duplicated entries, of any real dtype and index
-        width.
-    codes
-        Group of each row, int64 ``[n]``.
-    base
-        float64 ``[n_groups, n_genes]``.
-    weights
-        float64 ``[n, n_weights]``.
-    slopes
-        float64 ``[n_weights, n_genes]``.
-    dtype
-        float32 or float64.
-
-    Returns
-    -------
-    Dense ``[n, n_genes]``.
-    """
+    """``x - (base[codes] + weights @ slopes)``, computed in float64 and rounded once to `dtype`."""
     out = np.empty(x.shape, dtype=dtype)
     fit = (
         np.ascontiguousarray(codes, dtype=np.int64),

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 
 def weighted_sums(x: Block, weights: Any) -> NDArray[np.float64]:
-    """As :func:`scatlas.kernels.linalg.regress_cpu.weighted_sums`, for a block on the GPU.
-
-    The sums of the products have no rounding but that of the result, 2**-106. In the main memory.
-    """
+    """As on the CPU; the sums of the products have no rounding but that of the result, 2**-106."""
     # As float64, whose products are not rounded further.
     if sparse.issparse(x):
         data = x.data.astype(cp.float64, copy=False)
@@ -40,7 +37,7 @@ def weighted_sums(x: Block, weights: Any) -> NDArray[np.float64]:
 def residuals(
     x: Block, codes: Any, base: Any, weights: Any, slopes: Any, *, dtype: Any
 ) -> cp.ndarray:
-    """As :func:`~scatlas.kernels.linalg.regress_cpu.residuals` on the GPU: the same bits."""
+    """As on the CPU: the same bits."""
     n_rows, n_genes = map(int, x.shape)
     out = cp.empty((n_rows, n_genes), dtype)
     weights = cuda.as_float64(weights)

@@ -31,22 +31,10 @@ def scale(
     *,
     dtype: Any,
 ) -> Array | sparse.csr_matrix:
-    """Return ``(x - mean) / sd`` as a new block, computed in float64 and rounded once.
+    """Return ``(x - mean) / sd`` as a new block, computed in float64 and rounded once to `dtype`.
 
-    Parameters
-    ----------
-    x
-        Block ``[n, n_genes]``, dense or CSR, of any real dtype and index width.
-    mean
-        float64 ``[n_genes]``; the result is dense. None: no centring, and CSR stays CSR.
-    sd
-        float64 ``[n_genes]``, without zeros.
-    max_value
-        Upper bound; with `mean`, its negative is the lower bound. None: no clipping.
-    rows
-        Boolean ``[n]``: rows to scale; others are copied unchanged. None: all rows.
-    dtype
-        float32 or float64.
+    Without a mean CSR stays CSR, else the result is dense. `sd` has no zeros. `max_value` is the
+    upper bound, and with a mean its negative is the lower one. Other rows than `rows` are copied.
     """
     n_rows, n_genes = x.shape
     low, high = (-np.inf, np.inf) if max_value is None else (-float(max_value), float(max_value))
@@ -100,10 +88,7 @@ def scale_csr_into(
 def scale_csc_into(
     x: SparseBlock, sd: Floats, max_value: float | None, rows: Bools | None, out: Array
 ) -> None:
-    """Write the values of :func:`scale` without centring, for CSC, to `out` ``[nnz]``.
-
-    It may be ``x.data``.
-    """
+    """Write :func:`scale` of the values of CSC, without centring, to `out`, maybe ``x.data``."""
     high = np.inf if max_value is None else float(max_value)
     is_unscaled = False if rows is None else ~rows[x.indices[: out.size]]
     unscaled = np.flatnonzero(is_unscaled)
@@ -115,23 +100,8 @@ def scale_csc_into(
 def scale_stored_values(
     x: SparseBlock, mean: Floats, sd: Floats, zeros: Floats, bounds: tuple[float, float]
 ) -> sparse.csr_matrix:
-    """Centre, scale and clip the stored values of CSR, relative to the scaled zero; stays sparse.
-
-    A stored value v becomes ``clip((v - mean) / sd) - zeros``. Adding ``zeros`` to all values of a
-    gene gives the scaled matrix.
-
-    Parameters
-    ----------
-    x
-        CSR block ``[n, n_genes]``, of any real dtype and index width.
-    mean, sd, zeros
-        float64 ``[n_genes]``; `zeros` is the scaled value of 0.
-    bounds
-        Lowest and highest value after scaling.
-
-    Returns
-    -------
-    New CSR block, float32, rounded once.
+    """CSR with ``clip((v - mean) / sd) - zeros`` for each stored value v, float32, rounded once.
+    Adding ``zeros``, the scaled value of 0, to all values of a gene gives the scaled matrix.
     """
     data = np.empty(x.data.shape, dtype=np.float32)
     low, high = map(float, bounds)

@@ -21,7 +21,7 @@ def scale(
     *,
     dtype: Any,
 ) -> cp.ndarray | sparse.csr_matrix:
-    """As :func:`scatlas.kernels.linalg.scale_cpu.scale`, for a block on the GPU; the CPU's bits."""
+    """As on the CPU: the same bits."""
     n_rows, n_genes = map(np.int64, x.shape)
     high = np.float64(np.inf if max_value is None else max_value)
     low = np.float64(-np.inf) if mean is None else -high
@@ -57,7 +57,7 @@ def scale(
 def scale_stored_values(
     x: sparse.csr_matrix, mean: Any, sd: Any, zeros: Any, bounds: tuple[float, float]
 ) -> sparse.csr_matrix:
-    """As :func:`~scatlas.kernels.linalg.scale_cpu.scale_stored_values`: the same bits."""
+    """As on the CPU: the same bits."""
     data = cp.empty(x.data.shape, cp.float32)
     n = np.int64(data.size)
     low, high = map(np.float64, bounds)

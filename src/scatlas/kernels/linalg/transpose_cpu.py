@@ -30,16 +30,8 @@ def scatter(
     out_data: Array,
     out_indices: Array,
 ) -> None:
-    """Write the entries of the lines `first` to `last` (columns) to their new places.
-
-    Parameters
-    ----------
-    data, indices, indptr
-        Matrix of which the lines are compressed.
-    places
-        int64: where the next entry of each minor index goes; moves on with every entry.
-    out_data, out_indices
-        Arrays of the matrix in the other order.
+    """Write the entries of the lines `first` to `last` to their places in the other order; `places`
+    says where the next entry of each minor index goes, and moves on.
     """
     for line in range(first, last):
         for at in range(indptr[line], indptr[line + 1]):
@@ -50,12 +42,8 @@ def scatter(
 
 
 def first_places(counts: Ints) -> tuple[Ints, Ints]:
-    """Offsets of the new lines, and the place of the first entry of each part in each line.
-
-    Parameters
-    ----------
-    counts
-        int64 ``[n_parts, n_lines]``: entries of each new line in each part of the old order.
+    """Offsets of the new lines, and the place of the first entry of each part of the old order in
+    each. `counts` ``[n_parts, n_lines]`` are the entries of each new line in each part.
     """
     indptr = np.zeros(counts.shape[1] + 1, np.int64)
     np.cumsum(counts.sum(axis=0), out=indptr[1:])

@@ -31,23 +31,10 @@ if TYPE_CHECKING:
 
 
 def moments_above(x: Block, bounds: Floats, codes: NDArray[np.integer] | None = None) -> Moments:
-    """Moments per group and gene of the values above their bounds.
+    """Moments per group and gene of the values above their bounds ``[n_groups, n_genes]``.
 
-    Parameters
-    ----------
-    x
-        Block ``[n, n_genes]``, dense or CSR without duplicated entries, of any real dtype and index
-        width.
-    bounds
-        float64 ``[n_groups, n_genes]``, not negative; NaN: no value is above.
-    codes
-        Group of each row, integer ``[n]`` below ``n_groups``; rows with a negative code are left
-        out. ``None``: one group, 0.
-
-    Returns
-    -------
-    Moments of the groups that occur in the block, one row per group. ``n_cells`` counts all cells
-    of a group, ``expressed`` the cells above the bound.
+    Bounds are not negative; above NaN there is no value. ``n_cells`` counts all cells of a group,
+    ``expressed`` those above the bound.
     """
     n_rows, n_genes = x.shape
     groups, local = local_groups(codes, n_rows)
@@ -76,20 +63,8 @@ def clipped_squares(moments: Moments, above: Moments, bounds: Floats) -> Floats:
     """Sum over cells of ``(min(value, bound) - mean)**2``, with the mean of the unclipped values.
 
     The moments of cells not above the bound, zeros included, are those of all cells less those of
-    the cells above it. For counts this subtraction is exact. No term is negative, so none cancels.
-
-    Parameters
-    ----------
-    moments
-        Moments of all values of the groups.
-    above
-        Result of :func:`moments_above` for the same groups.
-    bounds
-        float64 ``[n_groups, n_genes]``, in the order of these groups.
-
-    Returns
-    -------
-    float64 ``[n_groups, n_genes]``
+    the cells above it, for the same groups. For counts this subtraction is exact. No term is
+    negative, so none cancels.
     """
     negated = Moments(above.groups, above.n_cells, -above.sums, above.expressed)
     sums = merge([moments, negated]).sums

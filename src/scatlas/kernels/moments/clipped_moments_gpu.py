@@ -28,10 +28,7 @@ def moments_above(
     bounds: NDArray[np.float64],
     codes: Any = None,
 ) -> Moments:
-    """As :func:`scatlas.kernels.moments.clipped_moments_cpu.moments_above`, for a block on the GPU.
-
-    The moments of counts have the same bits.
-    """
+    """As on the CPU; the moments of counts have the same bits."""
     codes = None if codes is None else cp.asnumpy(codes)
     return moments(_values_above(x, bounds, codes), codes)
 
@@ -75,7 +72,6 @@ def _values_above(
 
 
 def holds_counts(x: cp.ndarray | sparse.csr_matrix) -> bool:
-    """As :func:`scatlas.kernels.moments.clipped_moments_cpu.holds_counts`, on the GPU."""
     values = x.data if sparse.issparse(x) else x
     if values.dtype.kind in "ub" or values.size == 0:
         return True

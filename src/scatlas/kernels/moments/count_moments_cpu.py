@@ -60,31 +60,12 @@ def normalized_moments(
     log: bool = False,
     expm1: bool = False,
 ) -> Moments:
-    """Moments per gene of the normalised counts of a block, by group.
-
+    """Moments per group and gene of normalised counts; with `log` of log(1 + x), with `expm1` of
+    ``expm1`` of these. `scales` are one over the size factor of each cell; NaN leaves the cell out.
     The values are those of :func:`~scatlas.kernels.counts.normalize_cpu.scale_rows` and
-    :func:`~scatlas.kernels.counts.normalize_cpu.log1p`: float32, but float64 for float64 counts.
-    CSR blocks of integer counts are not normalised first. Dense blocks are, and so are values that
-    differ so much in size that the fast sums would round.
-
-    Parameters
-    ----------
-    x
-        Counts ``[n, n_genes]``, dense or CSR without duplicated entries, of any real dtype and
-        index width.
-    scales
-        float64 ``[n]``, one over the size factor of each cell. NaN leaves the cell out.
-    codes
-        Group of each row, integer ``[n]``; rows with a negative code are left out. ``None``: one
-        group, 0.
-    log
-        Moments of the natural logarithm of 1 + the normalised count.
-    expm1
-        Moments of ``expm1`` of that, as in :func:`~scatlas.kernels.moments.moments_cpu.moments`.
-
-    Returns
-    -------
-    Moments of the groups that occur in the block, one row per group.
+    :func:`~scatlas.kernels.counts.normalize_cpu.log1p`. CSR blocks of integer counts are not
+    normalised first. Dense blocks are, and so are values that differ so much in size that the fast
+    sums would round.
     """
     n_rows = x.shape[0]
 
@@ -108,9 +89,8 @@ def normalized_moments(
 
 
 def moments_of_counts(x: Block, codes: NDArray[np.integer] | None = None) -> Moments:
-    """As :func:`~scatlas.kernels.moments.moments_cpu.moments`: the same bits, faster for counts.
-
-    Counts that float32 represents exactly are normalised counts with a size factor of 1.
+    """As :func:`~.moments_cpu.moments`: the same bits, faster for counts. Counts that float32
+    represents exactly are normalised counts with a size factor of 1.
     """
     if is_sparse(x) and x.dtype.kind in "iub" and _are_exact_in_float32(x.data):
         return normalized_moments(x, np.ones(x.shape[0]), codes)
@@ -118,10 +98,9 @@ def moments_of_counts(x: Block, codes: NDArray[np.integer] | None = None) -> Mom
 
 
 def gene_sums(x: Block) -> Floats:
-    """Sum of each gene over the rows of a block, and its rounding error, float64 ``[2, n_genes]``.
-
-    As :func:`moments_of_counts` has them, to the same bits: dense blocks take a tenth of the time,
-    because sums alone are added to on vectors.
+    """Sum of each gene and its rounding error ``[2, n_genes]``, with the bits of
+    :func:`moments_of_counts`: dense blocks take a tenth of the time, because sums alone are added
+    to on vectors.
     """
     if is_sparse(x):
         return np.ascontiguousarray(moments_of_counts(x).sums[0, :, :2].T)
@@ -148,14 +127,9 @@ def _are_exact_in_float32(integers: Array) -> bool:
 def _exact_rows(
     counts: Array, scales: Floats, n_rows: int, transform: Callable[[Array], Array]
 ) -> tuple[int, float, int]:
-    """Number of cells that can be summed exactly, and the power of two that splits squares.
-
-    See :func:`~.exact_sums_cpu.n_exact`.
-
-    Returns
-    -------
-    Number of cells, power of two, and number of counts of at least ``_N_LOOKUP``. The number of
-    cells is 0 if the values are not counts: not integers, negative, or too large.
+    """Number of cells that can be summed exactly, and the grid of their squares (:func:`n_exact`);
+    and the number of counts of at least ``_N_LOOKUP``. No cells if the values are not counts: not
+    integers, negative, or too large.
     """
     no_counts = 0, 0.0, 0
     if counts.size == 0 or scales.size == 0:

@@ -23,11 +23,7 @@ def normalized_moments(
     *,
     log: bool = False,
 ) -> Moments:
-    """As :func:`scatlas.kernels.moments.count_moments_cpu.normalized_moments`, for a block on the
-    GPU.
-
-    The values are the very same, so that the exact sums are too.
-    """
+    """As on the CPU; the values are the very same, so that the exact sums are too."""
     n_rows = x.shape[0]
     scales = np.ascontiguousarray(cp.asnumpy(scales), dtype=np.float64)
     if scales.shape != (n_rows,):
@@ -40,10 +36,8 @@ def normalized_moments(
 
 
 def moments_of_counts(x: cp.ndarray | sparse.csr_matrix, codes: Any = None) -> Moments:
-    """As :func:`~scatlas.kernels.moments.count_moments_cpu.moments_of_counts`, on the GPU."""
     return moments(x, codes)
 
 
 def gene_sums(x: cp.ndarray | sparse.csr_matrix) -> NDArray[np.float64]:
-    """As :func:`~scatlas.kernels.moments.count_moments_cpu.gene_sums`, on the GPU."""
     return np.ascontiguousarray(moments(x).sums[0, :, :2].T)

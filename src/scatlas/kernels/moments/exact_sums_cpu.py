@@ -61,9 +61,8 @@ def grid_of(values: Array, n_rows: int) -> float:
 
 @njit(nogil=True, cache=True)
 def _bounds(bits: Array) -> tuple[Any, Any]:
-    """Bits of the smallest magnitude above 0 and of the largest.
-
-    Magnitudes are in the order of their bits, and minima of integers are vectorised.
+    """Bits of the smallest magnitude above 0 and of the largest: magnitudes are in the order of
+    their bits, and minima of integers are vectorised.
     """
     least, most = np.uint32(0xFFFFFFFF), np.uint32(0)
     for i in range(bits.size):

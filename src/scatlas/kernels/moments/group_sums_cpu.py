@@ -51,28 +51,16 @@ class SumKinds(NamedTuple):
 class Sums:
     """Sums of the rows of a matrix per group (or row) and gene (or group of genes).
 
-    Attributes
-    ----------
-    whole
-        Whether values are summed as integers.
-    sums
-        ``[n_groups, n_genes]``, int64 for integers and bool, else float64.
-    errors
-        float64, rounding errors of ``sums``; None for integers.
-    squares, square_errors
-        The same for the squares.
-    nonzero
-        int64, number of values that are not zero.
-
-    Sums that were not requested are None.
+    Arrays ``[n_groups, n_genes]`` of sums that were not requested are None, as are the rounding
+    errors of integers.
     """
 
-    whole: bool
+    whole: bool  # whether values are summed as integers, in int64, or in float64
     sums: Any
     errors: Any
     squares: Any
     square_errors: Any
-    nonzero: Any
+    nonzero: Any  # int64, number of values that are not zero
 
     @classmethod
     def zeros(cls, xp: Any, shape: tuple[int, int], dtype: DTypeLike, wanted: SumKinds) -> Sums:
@@ -131,22 +119,7 @@ def zeros(shape: tuple[int, int], dtype: DTypeLike, wanted: SumKinds) -> Sums:
 
 
 def check_range(x: Any, n_values: int, *, squares: bool = False) -> None:
-    """Refuse integers whose sums may overflow int64, in a block on the CPU or the GPU.
-
-    Parameters
-    ----------
-    x
-        Dense or CSR block.
-    n_values
-        Largest number of values in one sum.
-    squares
-        Whether squares are summed too.
-
-    Raises
-    ------
-    InputError
-        Sums may overflow; the message says how to convert the data.
-    """
+    """Refuse integers of which `n_values` in one sum, or their squares, may overflow int64."""
     values = x.data if hasattr(x, "indptr") else x
     if not is_integer(values.dtype) or values.dtype.itemsize < 4 or not values.size:
         return
@@ -163,21 +136,10 @@ def check_range(x: Any, n_values: int, *, squares: bool = False) -> None:
 def add(
     x: Block, codes: NDArray[np.integer], into: Sums, columns: NDArray[np.integer] | None = None
 ) -> None:
-    """Add the rows of a block to the sums of their groups.
+    """Add the rows of a block to the sums of their groups, in place.
 
-    Parameters
-    ----------
-    x
-        Block ``[n, n_genes]``, dense or CSR without duplicated entries, of any real dtype and index
-        width.
-    codes
-        Row of `into` for each row of the block, integer ``[n]``; rows with a negative code are left
-        out.
-    into
-        Sums, changed in place. Threads may add to the same arrays if they share no code.
-    columns
-        Column of `into` for each gene, integer ``[n_genes]``; genes with a negative column are left
-        out. None: one column per gene.
+    `columns` are those of `into` for each gene, negative for genes that are left out; None: one per
+    gene. Threads may add to the same arrays if they share no code.
     """
     rows = np.flatnonzero(codes >= 0)
     # Sorted by group, cells in their order, so that the sums of a group stay in the cache.
@@ -210,19 +172,11 @@ def group_sums(x: Any, codes: NDArray[np.integer], wanted: SumKinds) -> tuple[In
 
 
 def mean_var(total: Sums, n: Ints, dof: int, mean: Any, var: Any) -> None:
-    """Means and variances from sums (:func:`~.moments_cpu.means_and_deviations`).
+    """Means and variances from sums of n values (:func:`~.moments_cpu.means_and_deviations`).
 
-    Parameters
-    ----------
-    total
-        Sums ``[rows, columns]``.
-    n
-        Number of values per sum, ``[rows, 1]`` or ``[1, columns]``.
-    dof
-        The divisor of variances is n - dof; they are NaN where that is not above zero.
-    mean, var
-        float64 ``[rows, columns]`` to fill, or None. They may share the memory of ``total.sums``
-        and ``total.squares``, which are overwritten then.
+    `n` is ``[rows, 1]`` or ``[1, columns]``. The divisor of variances is n - dof; they are NaN
+    where that is not above zero. `mean` and `var` are filled unless None. They may share the memory
+    of ``total.sums`` and ``total.squares``, which are overwritten then.
     """
     arrays = (total.sums, total.errors, total.squares, total.square_errors, mean, var)
     given = (_NO_FLOATS if array is None else array for array in arrays)

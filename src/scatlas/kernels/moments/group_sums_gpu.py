@@ -23,15 +23,11 @@ if TYPE_CHECKING:
 
 
 def zeros(shape: tuple[int, int], dtype: DTypeLike, wanted: SumKinds) -> Sums:
-    """As :func:`scatlas.kernels.moments.group_sums_cpu.zeros`, on the current device."""
     return Sums.zeros(cp, shape, dtype, wanted)
 
 
 def add(x: Block, codes: NDArray[np.integer], into: Sums) -> None:
-    """As :func:`scatlas.kernels.moments.group_sums_cpu.add`, for a block on the GPU.
-
-    `codes` are in the main memory; `into` is on the GPU. One thread at a time.
-    """
+    """As on the CPU, with `codes` in the main memory, `into` on the GPU; one thread at a time."""
     n_rows, n_genes = map(int, x.shape)
     types: tuple[Any, ...]
     block: tuple[Any, ...]
@@ -64,7 +60,6 @@ def add(x: Block, codes: NDArray[np.integer], into: Sums) -> None:
 
 
 def group_sums(x: Block, codes: NDArray[np.integer], wanted: SumKinds) -> tuple[cp.ndarray, Sums]:
-    """As :func:`scatlas.kernels.moments.group_sums_cpu.group_sums`, for a block on the GPU."""
     groups, local = local_groups(codes, int(x.shape[0]))
     sums = zeros((groups.size, int(x.shape[1])), x.dtype, wanted)
     add(x, local, sums)
@@ -72,7 +67,7 @@ def group_sums(x: Block, codes: NDArray[np.integer], wanted: SumKinds) -> tuple[
 
 
 def mean_var(total: Sums, n: NDArray[np.int64], dof: int, mean: Any, var: Any) -> None:
-    """As :func:`~scatlas.kernels.moments.group_sums_cpu.mean_var`: the same operations in order."""
+    """As on the CPU: the same operations in order."""
     of = cp.asarray(n).astype(cp.float64)
     sums, low = _pair(total.sums, total.errors)
     if var is not None:

@@ -23,20 +23,10 @@ if TYPE_CHECKING:
 
 
 def medians(parts: Sequence[Array | sparse.csr_matrix], n_columns: int) -> Floats:
-    """Median of each column of a matrix, zeros included, float64 ``[n_columns]``.
+    """Median of each column of a matrix in parts, all dense or all CSR, zeros included.
 
-    Parameters
-    ----------
-    parts
-        Its rows in any number of parts: all dense, or all CSR without duplicated entries, of any
-        real dtype and index width.
-    n_columns
-        Number of columns.
-
-    Returns
-    -------
-    The middle value, or the mean of the two middle values in float64. NaN for a column that holds a
-    NaN, and for a matrix without rows.
+    It is the middle value, or the mean of the two middle values in float64; NaN for a column that
+    holds a NaN, and for a matrix without rows.
     """
     n_rows = sum(part.shape[0] for part in parts)
     if n_rows == 0:

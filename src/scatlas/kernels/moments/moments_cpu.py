@@ -44,24 +44,12 @@ CONSTANT = 2.0**-102
 
 @dataclass(frozen=True)
 class Moments:
-    """Mergeable moments of groups of cells.
+    """Mergeable moments of groups of cells."""
 
-    Attributes
-    ----------
-    groups
-        int64 ``[n_groups]``, sorted codes of the groups with cells.
-    n_cells
-        int64 ``[n_groups]``, cells per group.
-    sums
-        float64 ``[n_groups, n_genes, 4]``: sum, its error, sum of squares, its error.
-    expressed
-        int64 ``[n_groups, n_genes]``, cells with a value above zero.
-    """
-
-    groups: Ints
-    n_cells: Ints
-    sums: Floats
-    expressed: Ints
+    groups: Ints  # sorted codes of the groups with cells
+    n_cells: Ints  # cells per group
+    sums: Floats  # [n_groups, n_genes, 4]: sum, its error, sum of squares, its error
+    expressed: Ints  # [n_groups, n_genes], cells with a value above zero
 
     @cached_property
     def _mean_var(self) -> tuple[Floats, Floats]:
@@ -74,10 +62,8 @@ class Moments:
 
     @property
     def var(self) -> Floats:
-        """Variance per group and gene, float64 ``[n_groups, n_genes]``.
-
-        The divisor is n - 1. Zero for a group of one cell, as in scanpy, and exactly zero for a
-        constant gene.
+        """Variance ``[n_groups, n_genes]``, divisor n - 1: 0 for a group of one cell, as in scanpy,
+        and exactly 0 for a constant gene.
         """
         return self._mean_var[1]
 
@@ -89,25 +75,10 @@ def moments(
     expm1: bool = False,
     log_base: float | None = None,
 ) -> Moments:
-    """Moments per gene of the rows of a block, by group.
+    """Moments per gene of the rows of a block, one row per group that occurs in it.
 
-    Parameters
-    ----------
-    x
-        Block ``[n, n_genes]``, dense or CSR without duplicated entries, of any real dtype and index
-        width.
-    codes
-        Group of each row, integer ``[n]``; rows with a negative code are left out. ``None``: one
-        group, 0.
-    expm1
-        Moments of ``expm1(x)``, or ``expm1(x * log_base)``. The transform is computed in the
-        precision of `x`, as in scanpy, and in float64 for integers.
-    log_base
-        Natural logarithm of the base of the log data.
-
-    Returns
-    -------
-    Moments of the groups that occur in the block, one row per group.
+    `expm1` gives those of ``expm1(x)``, or ``expm1(x * log_base)`` for data in another base:
+    computed in the precision of `x`, as in scanpy, and in float64 for integers.
     """
     n_rows, n_genes = x.shape
     groups, local = local_groups(codes, n_rows)
@@ -174,9 +145,8 @@ def merge(parts: Sequence[Moments]) -> Moments:
 
 
 def expm1_values(values: Array, log_base: float | None) -> Array:
-    """``expm1(values * log_base)`` in the precision of the values, in float64 for integers.
-
-    -inf gives NaN: it is the logarithm of 0 and not of 1 + a count, and -1 would go unnoticed.
+    """``expm1(values * log_base)`` in the precision of the values, in float64 for integers. -inf
+    gives NaN: it is the logarithm of 0 and not of 1 + a count, and -1 would go unnoticed.
     """
     if not np.issubdtype(values.dtype, np.floating):
         values = values.astype(np.float64)
@@ -277,15 +247,7 @@ def _merge_sums(part: Floats, rows: Ints, sums: Floats) -> None:
 
 
 def _mean_var(sums: Floats, n_cells: Ints) -> tuple[Floats, Floats]:
-    """Mean and variance (divisor n - 1) from the sums of :class:`Moments`.
-
-    Parameters
-    ----------
-    sums
-        float64 ``[n_groups, n_genes, 4]``.
-    n_cells
-        int64 ``[n_groups]``, or ``[n_groups, n_genes]``.
-    """
+    """Mean and variance (divisor n - 1) from the sums of :class:`Moments`."""
     # NumPy and not Numba: this runs once per plate, and compiling would take longer than it.
     n = (n_cells if n_cells.ndim == 2 else n_cells[:, None]).astype(np.float64)
     with np.errstate(all="ignore"):
@@ -300,7 +262,6 @@ def means_and_deviations(
     total: Any, total_low: Any, squares: Any, squares_low: Any, n: Any
 ) -> tuple[Any, Any]:
     """Means and sums of squared deviations from them, from sums that are pairs; of any shape.
-
     Deviations are exactly zero where all values are the same (see ``CONSTANT``).
     """
     deviations = squared_deviations(total, total_low, squares, squares_low, n)

@@ -33,10 +33,10 @@ def moments(
     expm1: bool = False,
     log_base: float | None = None,
 ) -> Moments:
-    """As :func:`scatlas.kernels.moments.moments_cpu.moments`, for a block on the GPU.
+    """As on the CPU; the sums have no rounding but that of the result, 2**-106.
 
-    The sums have no rounding but that of the result, 2**-106. ``expm1`` of float32 values is taken
-    in float64 and rounded once, which NumPy's may miss by a unit in the last place.
+    ``expm1`` of float32 values is taken in float64 and rounded once, which NumPy's may miss by a
+    unit in the last place.
     """
     factors = cp.full(1, 1.0 if log_base is None or not expm1 else float(log_base))
     return exact_moments(x, codes, "expm1" if expm1 else "plain", factors)
@@ -48,17 +48,8 @@ def exact_moments(
     value: Literal["plain", "expm1", "scaled", "logged"],
     factors: cp.ndarray,
 ) -> Moments:
-    """Moments of the transformed values of a block.
-
-    Parameters
-    ----------
-    x, codes
-        As in :func:`moments`.
-    value
-        Transform: the value; ``expm1(value * factor)``; ``value * factor``;
-        ``log1p(value * factor)``.
-    factors
-        float64 on the GPU: one per row, or one in all.
+    """Moments of ``v`` ("plain"), ``expm1(v * factor)``, ``v * factor`` ("scaled") or
+    ``log1p(v * factor)`` ("logged"); one factor per row, or one in all, on the GPU.
     """
     n_rows, n_genes = map(int, x.shape)
     groups, local = local_groups(None if codes is None else cp.asnumpy(codes), n_rows)

@@ -20,15 +20,6 @@ def other_group_sums(total: Sums) -> Sums:
     difference is mostly rounding error. They are summed from the first and from the last group
     instead, with their errors, so that the sums of a gene that is constant outside a group are
     exact.
-
-    Parameters
-    ----------
-    total
-        Sums of each group, ``[n_groups, n_genes]``.
-
-    Returns
-    -------
-    Sums of the same shape.
     """
     nonzero = _others_of_integers(total.nonzero)
     if total.whole:

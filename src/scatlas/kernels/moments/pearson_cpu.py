@@ -34,41 +34,18 @@ if TYPE_CHECKING:
 
 
 class PearsonModel(NamedTuple):
-    """Negative binomial model of the counts: totals, clipping bounds and overdispersion.
+    """Negative binomial model of the counts: totals, clipping bounds and overdispersion."""
 
-    Attributes
-    ----------
-    genes
-        float64 ``[n_groups, n_genes]``: total of each gene in each group of cells.
-    groups
-        float64 ``[n_groups]``: total of each group, above 0.
-    clips
-        float64 ``[n_groups]``: residuals are clipped to [-clip, clip].
-    theta
-        Inverse of the overdispersion, above 0.
-    """
-
-    genes: Floats
-    groups: Floats
-    clips: Floats
-    theta: float
+    genes: Floats  # [n_groups, n_genes]: total of each gene in each group of cells
+    groups: Floats  # [n_groups]: total of each group, above 0
+    clips: Floats  # [n_groups]: residuals are clipped to [-clip, clip]
+    theta: float  # inverse of the overdispersion, above 0
 
 
 def sums_of_zeros(model: PearsonModel, group: int, totals: Floats, n_cells: Ints) -> Floats:
-    """Sums over the cells of a group as if all counts were zero.
-
-    Parameters
-    ----------
-    model
-        Model of all groups.
-    group
-        Row of the group in the model.
-    totals, n_cells
-        float64 and int64 ``[n]``: distinct totals of the cells, and number of cells with each.
-
-    Returns
-    -------
-    float64 ``[n_genes, 4]``: sum of the residuals, its error, sum of their squares, its error.
+    """Sums over the cells of one group as if all counts were zero, from the distinct `totals` of
+    its cells and the number of cells with each: sum of residuals, its error, sum of squares, its
+    error ``[n_genes, 4]``.
     """
     out = np.zeros((model.genes.shape[1], 4))
     parameters = model.genes[group], model.groups[group], model.clips[group], float(model.theta)
@@ -79,25 +56,8 @@ def sums_of_zeros(model: PearsonModel, group: int, totals: Floats, n_cells: Ints
 def sums_of_nonzeros(
     x: Block, totals: Floats, model: PearsonModel, codes: NDArray[np.integer] | None = None
 ) -> Moments:
-    """Correction of :func:`sums_of_zeros` by the nonzero counts of a block.
-
-    Parameters
-    ----------
-    x
-        Block ``[n, n_genes]``, dense or CSR without duplicated entries, of any real dtype and index
-        width.
-    totals
-        float64 ``[n]``: total of each cell.
-    model
-        Model with one row per code.
-    codes
-        Group of each row, integer ``[n]``; rows with a negative code are left out. ``None``: one
-        group, 0.
-
-    Returns
-    -------
-    ``sums`` of the groups that occur in the block, as in :func:`sums_of_zeros`; ``expressed`` is 0.
-    :func:`~scatlas.kernels.moments.moments_cpu.merge_in_place` adds those of blocks.
+    """Correction of :func:`sums_of_zeros` by the nonzero counts of a block, in ``sums`` of the
+    groups that occur in it; ``expressed`` is 0. `totals` are those of the cells.
     """
     n_rows, n_genes = x.shape
     groups, local = local_groups(codes, n_rows)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def sums_of_zeros(
     model: PearsonModel, group: int, totals: NDArray[np.float64], n_cells: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """As :func:`scatlas.kernels.moments.pearson_cpu.sums_of_zeros`, on the GPU: the CPU's bits."""
+    """As on the CPU: the same bits."""
     genes = cuda.as_float64(model.genes[group])
     out = cp.empty((genes.size, 4))
     run = cuda.kernel("moments/pearson", "sums_of_zeros", genes.dtype)
@@ -38,10 +38,7 @@ def sums_of_zeros(
 
 
 def sums_of_nonzeros(x: Block, totals: Any, model: PearsonModel, codes: Any = None) -> Moments:
-    """As :func:`scatlas.kernels.moments.pearson_cpu.sums_of_nonzeros`, for a block on the GPU.
-
-    The sums of the same terms have no rounding but that of the result, 2**-106.
-    """
+    """As on the CPU; sums of the same terms have no rounding but that of the result, 2**-106."""
     n_rows, n_genes = map(int, x.shape)
     codes = None if codes is None else cp.asnumpy(codes)
     groups, local = local_groups(codes, n_rows)

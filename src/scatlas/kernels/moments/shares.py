@@ -17,19 +17,11 @@ if TYPE_CHECKING:
 
 
 class ShareMoments(NamedTuple):
-    """Moments of the shares over the kept cells of a plate.
-
-    Attributes
-    ----------
-    mean, var
-        float64 ``[n_genes]``; the divisor of the variance is n - 1.
-    expressed
-        int64 ``[n_genes]``, cells with a count.
-    """
+    """Moments of the shares over the kept cells of a plate; the variance's divisor is n - 1."""
 
     mean: NDArray[np.float64]
     var: NDArray[np.float64]
-    expressed: NDArray[np.int64]
+    expressed: NDArray[np.int64]  # cells with a count
 
 
 def rounded_moments(moments: Moments) -> ShareMoments:
@@ -40,20 +32,7 @@ def rounded_moments(moments: Moments) -> ShareMoments:
 def share_scales(
     totals: NDArray[np.int64], keep: NDArray[np.bool_], empty: float
 ) -> NDArray[np.float64]:
-    """Scale of each cell for :func:`~scatlas.kernels.moments.count_moments_cpu.normalized_moments`.
-
-    Parameters
-    ----------
-    totals
-        int64 ``[n_cells]``, counts per cell.
-    keep
-        bool ``[n_cells]``, cells to take.
-    empty
-        Number that divides the counts of cells with the total 0 (they may have counts in genes that
-        the total leaves out).
-
-    Returns
-    -------
-    float64 ``[n_cells]``, one over the total; NaN for cells that are left out.
+    """One over the total of each cell, over `empty` where that is 0 (a cell may have counts in
+    genes that the total leaves out), and NaN for cells that are not kept.
     """
     return np.where(keep, 1.0 / np.where(totals == 0, empty, totals), np.nan)

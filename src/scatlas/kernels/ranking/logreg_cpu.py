@@ -37,56 +37,27 @@ _TILE_BYTES = 2**23
 
 @dataclass(frozen=True)
 class LogisticModel:
-    """Coefficients and weights of the logistic model.
-
-    Attributes
-    ----------
-    coef
-        float64 ``[n_genes + 1, n_columns]``; the last row holds the intercepts. One column per
-        class; with two classes, one column in all, for the second class.
-    scales
-        float64 ``[n_genes + 1]``, powers of two: scales of the fixed-point gradient.
-    weights
-        float64 ``[n_classes]``, weight of the cells of each class.
+    """Coefficients and weights of the logistic model. `coef` has a row per gene and one of
+    intercepts, and a column per class; with two classes, one column in all, for the second.
     """
 
     coef: Floats
-    scales: Floats
-    weights: Floats
+    scales: Floats  # [n_genes + 1], powers of two: scales of the fixed-point gradient
+    weights: Floats  # weight of the cells of each class
 
 
 @dataclass(frozen=True)
 class LossAndGradient:
-    """Contribution of some cells to the loss and its gradient.
+    """Contribution of some cells to the loss and its gradient."""
 
-    Attributes
-    ----------
-    gradient
-        int64 ``[n_genes + 1, n_columns]``, multiplied by the scales.
-    loss, loss_error
-        Sum of the losses and its rounding error.
-    """
-
-    gradient: Any
+    gradient: Any  # int64, shape of the coefficients, multiplied by the scales
     loss: float
-    loss_error: float
+    loss_error: float  # rounding error of the sum of losses
 
 
 def gradient_scales(max_abs: Floats, n_cells: int, max_weight: float) -> Floats:
-    """Scales of the fixed-point gradient: sums over cells fit 62 bits, each contribution 51 bits.
-
-    Parameters
-    ----------
-    max_abs
-        float64 ``[n_genes]``, largest absolute value of each gene.
-    n_cells
-        Number of cells.
-    max_weight
-        Largest weight of a cell.
-
-    Returns
-    -------
-    float64 ``[n_genes + 1]``, powers of two; the last is for the intercept.
+    """Scales of the fixed-point gradient, powers of two, from the largest absolute value of each
+    gene; the last is for the intercept. Sums over cells fit 62 bits, each contribution 51 bits.
     """
     # A contribution is at most value times weight, as residuals are between -1 and 1.
     _, exponents = np.frexp(np.append(max_abs, 1.0))
@@ -97,19 +68,7 @@ def gradient_scales(max_abs: Floats, n_cells: int, max_weight: float) -> Floats:
 
 
 def max_abs_per_gene(x: Block, codes: Ints) -> Floats:
-    """Largest absolute value of each gene over the rows with a class, float64 ``[n_genes]``.
-
-    Parameters
-    ----------
-    x
-        Block ``[n, n_genes]``, dense or CSR, of any real dtype and index width.
-    codes
-        Class of each row, negative: none.
-
-    Returns
-    -------
-    float64 ``[n_genes]``; infinite or NaN for a gene with such values.
-    """
+    """Largest absolute value of each gene over the rows with a class; NaN or infinite if one is."""
     data, indices, indptr = _rows(x)
     out = np.zeros(x.shape[1])
     _max_abs(data, indices, indptr, codes, out)
@@ -117,17 +76,7 @@ def max_abs_per_gene(x: Block, codes: Ints) -> Floats:
 
 
 def loss_and_gradient(x: Block, codes: Ints, model: LogisticModel) -> LossAndGradient:
-    """Loss and gradient of the rows of a block that have a class.
-
-    Parameters
-    ----------
-    x
-        Block ``[n, n_genes]``, dense or CSR, of any real dtype and index width.
-    codes
-        Class of each row, negative: none.
-    model
-        Coefficients, scales and weights.
-    """
+    """Loss and gradient of the rows of a block that have a class."""
     data, indices, indptr = _rows(x)
     coef, codes = model.coef, codes.astype(np.int64)
     n_columns = coef.shape[1]

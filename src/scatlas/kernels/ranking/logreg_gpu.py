@@ -25,7 +25,7 @@ _BLOCKS = 132 * 8
 
 
 def max_abs_per_gene(x: Block, codes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """As :func:`~scatlas.kernels.ranking.logreg_cpu.max_abs_per_gene`; result in host memory."""
+    """As on the CPU; the result is in host memory."""
     kind, types, block = _rows(x)
     out = cp.zeros(int(x.shape[1]), cp.float64)
     n_genes = () if kind == "csr" else (np.int64(x.shape[1]),)
@@ -37,7 +37,7 @@ def max_abs_per_gene(x: Block, codes: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def loss_and_gradient(x: Block, codes: NDArray[np.int64], model: LogisticModel) -> LossAndGradient:
-    """As :func:`~scatlas.kernels.ranking.logreg_cpu.loss_and_gradient`; gradient on the GPU."""
+    """As on the CPU; the gradient stays on the GPU."""
     kind, types, block = _rows(x)
     n_rows, n_columns = int(x.shape[0]), model.coef.shape[1]
     per_block = cuda.THREADS // 32

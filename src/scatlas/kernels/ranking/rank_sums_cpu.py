@@ -47,30 +47,22 @@ class BlockNonzeros(NamedTuple):
 
 
 class RankSums(NamedTuple):
-    """Rank sums of the nonzero values of genes; :func:`standard_scores` adds the zeros.
+    """Rank sums of the nonzero values of genes; :func:`standard_scores` adds the zeros."""
 
-    Attributes
-    ----------
-    ranks
-        int64 ``[n_genes, n_groups]``. Without a reference: twice the sum of the ranks of the
-        group's values among all cells. With a reference: sum over the values of the group of twice
-        the number of reference values below plus the number of equal ones (counting zeros).
-    ties
-        int64 ``[n_genes, n_groups, 2]``, sums of t^3 - t over ties of t values; the low 32 bits and
-        the high bits are summed separately. Without a reference: all ties, in the first group. With
-        a reference: for a group, ties among the values of both less ties in the reference; for the
-        reference, its ties.
-    below
-        int64 ``[n_genes]``, number of values below zero, of all cells or of the reference.
-    """
-
+    # int64 [n_genes, n_groups]. Without a reference: twice the sum of the ranks of the group's
+    # values among all cells. With a reference: sum over the values of the group of twice the number
+    # of reference values below plus the number of equal ones (counting zeros).
     ranks: Ints
+    # int64 [n_genes, n_groups, 2], sums of t^3 - t over ties of t values; the low 32 bits and the
+    # high bits are summed separately. Without a reference: all ties, in the first group. With a
+    # reference: for a group, ties among the values of both less ties in the reference; for the
+    # reference, its ties.
     ties: Ints
+    # int64 [n_genes], number of values below zero, of all cells or of the reference.
     below: Ints
 
 
 def bytes_per_value(dtype: DTypeLike, n_groups: int) -> int:
-    """Bytes per gathered value."""
     return _sortable_dtype(dtype).itemsize + _group_dtype(n_groups)().itemsize
 
 
@@ -82,20 +74,7 @@ def max_genes_at_once(n_groups: int) -> int:  # noqa: ARG001
 def gather_nonzeros(
     x: Block, codes: Ints, *, new_column: Ints, n_groups: int
 ) -> list[BlockNonzeros]:
-    """Gather the nonzero values of some genes and cells of a block.
-
-    Parameters
-    ----------
-    x
-        Block ``[n, n_genes]``, dense or CSR without duplicated entries, of any real dtype and index
-        width, without NaN.
-    codes
-        Group of each row; rows with a negative code are left out.
-    new_column
-        int64 ``[n_genes]``, column of each gene in the result; genes with -1 are left out.
-    n_groups
-        Number of groups.
-    """
+    """Nonzero values of rows with a group and genes with a `new_column` >= 0; `x` has no NaN."""
     if not is_sparse(x):
         x = np.asarray(x)
         if (new_column < 0).any():
@@ -118,17 +97,7 @@ def gather_nonzeros(
 
 
 class NonzerosByGene:
-    """Nonzero values of some genes of all cells, sorted by gene.
-
-    Parameters
-    ----------
-    counts
-        int64 ``[n_genes]``, number of values of each gene that will be added.
-    dtype
-        Type of the matrix.
-    n_groups
-        Number of groups.
-    """
+    """Nonzero values of all cells, sorted by gene; `counts` are those of each gene to be added."""
 
     def __init__(self, counts: Ints, dtype: DTypeLike, n_groups: int) -> None:
         ends = np.cumsum(counts)
@@ -138,21 +107,13 @@ class NonzerosByGene:
         self._codes = np.empty(self._starts[-1], dtype=_group_dtype(n_groups))
 
     def add(self, block: BlockNonzeros) -> None:
-        """Add the values of a block."""
         values = block.values.astype(self._values.dtype, copy=False)
         _append(block.counts, values, block.codes, self._next, self._values, self._codes)
 
     def rank_sums(self, zeros: Ints, reference: int | None, n_threads: int) -> RankSums:
-        """Rank sums of the genes, after all blocks were added.
-
-        Parameters
-        ----------
-        zeros
-            int64 ``[n_genes]``, number of zeros per gene, in all cells or in the reference.
-        reference
-            Group that every other group is compared with; None: ranks among all cells.
-        n_threads
-            Number of threads.
+        """Rank sums of the genes, after all blocks were added, among all cells, or with a
+        `reference` group that every other is compared with. `zeros` are the zeros of each gene
+        among these.
         """
         n_genes = self._next.size
         sums = RankSums(
@@ -193,16 +154,8 @@ def sorted_keys(values: Array, codes: NDArray[np.unsignedinteger], starts: Ints)
     """Keys, sorted for each gene: 32 bits that order the values, then 32 bits of the group.
 
     The highest bit is set for values above zero. Equal values of a gene have equal bits. Values of
-    64 bits are replaced by their dense ranks.
-
-    Parameters
-    ----------
-    values
-        Values ``[n]`` without zeros and NaN, sorted by gene.
-    codes
-        Group of each value, ``[n]``.
-    starts
-        int64 ``[n_genes + 1]``, first value of each gene, and n.
+    64 bits are replaced by their dense ranks. Values are without zeros and NaN, sorted by gene;
+    `starts` ``[n_genes + 1]`` is the first of each gene, and their number.
     """
     codes = codes.astype(np.uint64)
     genes = [slice(*ends) for ends in pairwise(starts.tolist())]
@@ -237,9 +190,8 @@ def _sortable_bits(values: Array) -> UInt64Array:
 
 
 def _sortable_dtype(dtype: DTypeLike) -> np.dtype:
-    """Type in which values are gathered: it holds all of them and sorts by 32 or 64 bits.
-
-    Unsigned integers above 2**63 do not occur, as their sums do not fit 64 bits.
+    """Type in which values are gathered: it holds all of them and sorts by 32 or 64 bits. Unsigned
+    integers above 2**63 do not occur, as their sums do not fit 64 bits.
     """
     dtype = np.dtype(dtype)
     if dtype.kind == "f":
@@ -372,26 +324,11 @@ def _rank_genes(
 def standard_scores(
     found: RankSums, nonzero: Ints, sizes: Ints, reference: int | None, *, tie_correct: bool
 ) -> Floats:
-    """Standard scores of the rank sums of groups (Wilcoxon), by the normal approximation.
-
-    Parameters
-    ----------
-    found
-        Rank sums of the nonzero values of some genes.
-    nonzero
-        int64 ``[n_groups, n_genes]``, number of nonzero values per group.
-    sizes
-        int64 ``[n_groups]``, cells of each group.
-    reference
-        Group that every other group is compared with; None: each group with all other cells.
-    tie_correct
-        Use the standard deviation corrected for ties.
-
-    Returns
-    -------
-    float64 ``[n_groups, n_genes]``: (rank sum - expected rank sum) / standard deviation. The
-    difference is exact; the standard deviation is sqrt(c n m (n + m + 1) / 12). With tie correction
-    a gene with one value in all cells gives NaN. Scores of the reference are arbitrary.
+    """Standard scores of the rank sums of groups (Wilcoxon), by the normal approximation: rank sum
+    less expected rank sum, over the standard deviation, ``[n_groups, n_genes]``. The difference is
+    exact; the standard deviation is sqrt(c n m (n + m + 1) / 12). With tie correction a gene with
+    one value in all cells gives NaN. Scores of the reference are arbitrary. `nonzero`
+    ``[n_groups, n_genes]`` is the number of nonzero values, `sizes` the cells of each group.
 
     References
     ----------

@@ -26,10 +26,7 @@ _BLOCKS = 132 * 16
 
 
 class BlockNonzeros(NamedTuple):
-    """Keys of the values of a block, in any order.
-
-    Values of 64 bits have their gene and group in ``origins``.
-    """
+    """Keys of the values of a block, in any order, and genes and groups of 64-bit values."""
 
     keys: cp.ndarray
     origins: cp.ndarray | None
@@ -48,10 +45,7 @@ def max_genes_at_once(n_groups: int) -> int:
 def gather_nonzeros(
     x: Block, codes: NDArray[np.int64], *, new_column: NDArray[np.int64], n_groups: int
 ) -> list[BlockNonzeros]:
-    """As :func:`scatlas.kernels.ranking.rank_sums_cpu.gather_nonzeros`, for a block on the GPU.
-
-    `codes` and `new_column` are in the main memory.
-    """
+    """As on the CPU, with `codes` and `new_column` in the main memory."""
     n_rows = int(x.shape[0])
     types: tuple[Any, ...]
     block: tuple[Any, ...]
@@ -75,7 +69,7 @@ def gather_nonzeros(
 
 
 class NonzerosByGene:
-    """As :class:`~scatlas.kernels.ranking.rank_sums_cpu.NonzerosByGene`; keys in any order."""
+    """As on the CPU, with keys in any order."""
 
     def __init__(self, counts: NDArray[np.int64], dtype: DTypeLike, n_groups: int) -> None:
         self._starts, self._n_groups = np.append(0, np.cumsum(counts)), n_groups
@@ -89,7 +83,6 @@ class NonzerosByGene:
         self._n = 0
 
     def add(self, block: BlockNonzeros) -> None:
-        """Add the values of a block."""
         into = slice(self._n, self._n + block.keys.size)
         self._keys[into] = block.keys
         if self._origins is not None:

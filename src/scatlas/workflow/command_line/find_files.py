@@ -12,6 +12,8 @@ from scatlas.errors import ConfigError, InputError
 from scatlas.io.files.cell_files import CellFiles
 from scatlas.io.files.text_matrix import TextMatrix
 from scatlas.io.matrices.parquet_source import Sample, list_plates
+from scatlas.io.products.split_samples import list_samples
+from scatlas.io.tables.table import open_tables
 from scatlas.workflow.config.plate_sheet import (
     WINDOWS,
     filtered_name,
@@ -98,9 +100,11 @@ def find_release(arguments: list[str]) -> Release | None:
     InputError
         Files are missing or of another release, or no column names the plates.
     """
-    if len(arguments) != 1:
+    paths = [Path(given).expanduser() for given in arguments]
+    folder = paths[0].parent if len(paths) > 1 else paths[0]
+    if len(paths) > 1 and {*paths} != {*folder.glob("*.parquet")}:
         return None
-    path = str(Path(arguments[0]).expanduser())
+    path = str(folder)
     files = CellFiles.find(path)
     if files is None:
         return None
@@ -113,6 +117,18 @@ def find_release(arguments: list[str]) -> Release | None:
         raise InputError(msg)
     names = plate_names(list_plates(files, by), path)
     return Release(path, by, files, {name: Sample(by, value) for value, name in names.items()})
+
+
+def find_samples(path: str) -> list[str]:
+    """Plates of a folder of split-pipe that has several samples, by its column ``sample``."""
+    text = TextMatrix.find(path)
+    if text is None or not text.cells.name.startswith("cell_metadata.csv"):
+        return []
+    with open_tables(path) as (obs, _):
+        if "sample" not in obs.columns:
+            return []
+    samples = list_samples(path, "sample")
+    return [*plate_names(samples, path).values()] if len(samples) > 1 else []
 
 
 def _paths(given: str) -> list[str]:
@@ -174,8 +190,4 @@ def _check_not_raw(path: str, paths: list[str]) -> None:
                 same += [p for name, p in others.items() if name.is_relative_to(samples)]
     if same:
         msg = f"{path}: the same sample as {same[0]}, with empty droplets: leave it out"
-        raise InputError(msg)
-    run = given.parents[1:2] if given.parent.name == "all-sample" else []  # of split-pipe
-    if parts := [p for name, p in others.items() if name.parents[1:2] == run]:
-        msg = f"{path}: it holds the cells of {parts[0]}, too: leave it out"
         raise InputError(msg)

@@ -9,7 +9,7 @@ from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path
 from scatlas.io.tables.shared_cells import SharedCells
 from scatlas.workflow.command_line.cell_agreement import stored_cells
-from scatlas.workflow.command_line.find_files import find_files, find_release
+from scatlas.workflow.command_line.find_files import find_files, find_release, find_samples
 from scatlas.workflow.command_line.gene_agreement import GeneAgreement
 from scatlas.workflow.command_line.output import say, say_table
 from scatlas.workflow.command_line.plate_facts import PlateFacts, read_facts
@@ -70,9 +70,14 @@ def init(arguments: list[str], config: Path, outdir: str, *, force: bool = False
     )
     if unfiltered := [plate.min_genes for plate in plates if plate.min_genes]:
         bounds.setdefault("min_genes", min(unfiltered))  # else empty droplets would be kept
-    place = f"{{path: {release.path}, by: {release.by}}}" if release else SHEET
+    place: str | dict[str, str] = SHEET
+    if release:
+        place = {"path": release.path, "by": release.by}
+    elif len(plates) == 1 and (names := find_samples(plates[0].path)):
+        place = {"path": plates[0].path, "by": "sample"}
+        plates[0].notices.append(f"each of its {len(names)} samples is a plate: {', '.join(names)}")
     texts = {config: config_text(plates, genes, bounds, outdir, place)}
-    if not release:
+    if place == SHEET:
         texts[Path(SHEET)] = sheet_text(plates)
     for file, text in texts.items():
         with atomic_path(file) as partial:

@@ -41,6 +41,7 @@ JSON_KEYS = {
         "n_steps": "number of steps in each state: `done`, `running`, `failed`, `to run`",
         "steps": "`{rule, plate, state, reason, files}` of each step: `plate` is null if it is a "
         "step of the atlas, `reason` if it has not failed; the last of `files` is its manifest",
+        "slurm": "`{number, state, reason, step}` of each job of the last run that Slurm lists",
     },
 }
 

@@ -44,7 +44,7 @@ def read_project(path: Path) -> tuple[Config, list[Plate]]:
     """
     config = read_config(path)
     if config.plates.by:
-        return config, [*sample_plates(config.plates, is_main=True)]
+        return config, [*sample_plates(config, is_main=True)]
     plates = read_plates(config.plates.sheet)
     if not config.atlas:  # else the atlas decides what its config leaves open
         check_plates(config, plates)

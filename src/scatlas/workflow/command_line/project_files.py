@@ -40,7 +40,7 @@ def config_text(
     genes: GeneAgreement,
     bounds: Mapping[str, int],
     outdir: str,
-    place: str = SHEET,
+    place: str | Mapping[str, str] = SHEET,
 ) -> str:
     """Text of the config: the keys that depend on the files, each with a comment on what was seen.
 
@@ -64,7 +64,7 @@ def config_text(
                 "says whether it is valid, scatlas run builds the atlas. A key that is not here "
                 "has its default."
             ),
-            f"plates: {place}",
+            f"plates: {_yaml(place)}",
             f"outdir: {_yaml(outdir)}",
             "",
             *_source(plates),
@@ -166,7 +166,7 @@ def _sizes(n_cells: int, n_genes: int) -> list[str]:
 
 
 def _yaml(value: Any) -> str:
-    text: str = yaml.safe_dump(value, default_flow_style=True, width=10_000)
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False)
     return text.strip().removesuffix("...").strip()
 
 

@@ -12,6 +12,7 @@ from scatlas.workflow.command_line.output import DONE, PROBLEM, Problem, say, sa
 from scatlas.workflow.command_line.project import read_project
 from scatlas.workflow.command_line.snakemake_command import plan
 from scatlas.workflow.integrity import run_record
+from scatlas.workflow.slurm_queue import jobs_of_last_run
 from scatlas.workflow.snakefile import workflow_folder
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class Step(NamedTuple):
 
 
 def status(config_file: Path, *, as_json: bool = False) -> int:
-    """Print the number of steps in each state, and each step that runs or has failed.
+    """Print the number of steps in each state, each step that runs or has failed, and jobs that
+    Slurm does not let begin or has ended.
 
     Parameters
     ----------
@@ -48,7 +50,8 @@ def status(config_file: Path, *, as_json: bool = False) -> int:
     Raises
     ------
     InputError, ConfigError
-        Config or plate sheet are not valid, or Snakemake cannot plan the run.
+        Config or plate sheet are not valid, Snakemake cannot plan the run, or Slurm's queue does
+        not answer.
     """
     config, _ = read_project(config_file)
     out = plan(config_file, "--summary", "--quiet")
@@ -64,6 +67,7 @@ def status(config_file: Path, *, as_json: bool = False) -> int:
             folder=config.folder,
             n_steps={state: states[state] for state in STATES},
             steps=[{k: v or None for k, v in step._asdict().items()} for step in steps],
+            slurm=[job._asdict() for job in jobs_of_last_run(Path(config.folder))[1]],
         )
     numbers: dict[str, Counter[str]] = {}
     for step in steps:
@@ -78,6 +82,9 @@ def status(config_file: Path, *, as_json: bool = False) -> int:
         if step.state in ("running", "failed"):
             of = f" of {step.plate}" if step.plate else ""
             say(f"{step.state}: {step.rule}{of}{f': {step.reason}' if step.reason else ''}")
+    for job in jobs_of_last_run(Path(config.folder))[1]:
+        if job.is_held_up or not (job.is_live or job.state == "COMPLETED"):
+            say(f"Slurm's job {job.number}: {job.step}: {job.state} ({job.reason})")
     if all(step.state == "done" for step in steps):
         say("everything is done: scatlas open")
     return PROBLEM if any(step.state == "failed" for step in steps) else DONE

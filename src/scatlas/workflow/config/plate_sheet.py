@@ -43,6 +43,9 @@ _FILTERED = {
     "counts_unfiltered": "counts_filtered",
 }
 
+# Folders of split-pipe with the cells of all samples, beside those of the single ones.
+_ALL_SAMPLES = re.compile(r"(?<![^/])all-(?:sample|well)(?=/)")
+
 _WINDOWS = re.compile(r"^[A-Za-z]:[\\/]|\\")
 WINDOWS = "write a path of Windows as Linux does, with slashes (in WSL C:\\data is /mnt/c/data)"
 
@@ -248,7 +251,14 @@ def find_plates(pattern: str) -> list[str]:
 
 
 def without_lists(paths: list[str]) -> list[str]:
-    """Paths but for the lists of cells and genes of text matrices, which are among them."""
+    """Paths but for those of the same cells: lists of text matrices, and all samples of split-pipe.
+
+    The latter are left out where a folder of a single sample of the same run is among the paths.
+    """
+    single = [path for path in paths if not _ALL_SAMPLES.search(path)]
+    of_run = ["[^/]+".join(map(re.escape, _ALL_SAMPLES.split(path))) for path in paths]
+    has_parts = [any(re.fullmatch(pattern, path) for path in single) for pattern in of_run]
+    paths = [p for p, too in zip(paths, has_parts, strict=True) if p in single or not too]
     by_list: dict[str, str] = {}
     for path in paths:
         if Path(path).is_dir() or not (text := TextMatrix.find(path)):

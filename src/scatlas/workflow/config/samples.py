@@ -12,7 +12,7 @@ from scatlas.workflow.config.plate_sheet import Plate, as_plate_name
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from scatlas.workflow.config.sections import Plates
+    from scatlas.workflow.config.sections import Config
 
 # Folder of the list of samples, in the folder where Snakemake is started.
 _LISTS = Path(".snakemake/scatlas")
@@ -35,7 +35,7 @@ class Sample(Plate):
     is_read_in_place: bool = False
 
 
-def sample_plates(plates: Plates, *, is_main: bool) -> list[Sample]:
+def sample_plates(config: Config, *, is_main: bool) -> list[Sample]:
     """The samples of a file as plates, in the order of their first cells.
 
     The main process of Snakemake reads the column of the samples, and stores the list until the
@@ -49,18 +49,21 @@ def sample_plates(plates: Plates, *, is_main: bool) -> list[Sample]:
     from scatlas.io.files.checksums import text_digest, write_json
     from scatlas.io.files.stamps import stamp
 
-    path, by = str(plates.path), str(plates.by)
-    file = _LISTS / f"samples-{text_digest(json.dumps([path, by]).encode())[:16]}.json"
+    path, by, source = str(config.plates.path), str(config.plates.by), config.source
+    key = json.dumps([path, by, source.counts, source.lists])
+    file = _LISTS / f"samples-{text_digest(key.encode())[:16]}.json"
     found = json.loads(file.read_text("utf-8")) if file.exists() else {}
     if not found or (is_main and found["stamp"] != stamp(path)):
         # Opens the file, half a second.
-        from scatlas.io.files.cell_files import CellFiles
+        from scatlas.io.files.cell_files import CellFiles, ListColumns
         from scatlas.io.matrices.parquet_source import is_ordered
         from scatlas.io.products.split_samples import list_samples
 
         before = stamp(path)
         samples = list_samples(path, by)
         files = CellFiles.find(path)
+        if files:  # names of columns are refused now, not by each plate's job
+            files.lists(ListColumns(counts=source.counts, **json.loads(source.lists or "{}")))
         in_place = files is not None and is_ordered(files, by, len(samples))
         found = {"stamp": before, "samples": list(samples.items()), "in_place": in_place}
         write_json(file, found)

@@ -8,6 +8,7 @@ Everything else that knows the keys follows from the models here: the JSON schem
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from types import NoneType, UnionType
@@ -113,6 +114,16 @@ def _local_file(path: str) -> str:
         msg = f"{path!r} is an address: copy the file to this machine, it is read several times"
         raise ValueError(msg)
     return path
+
+
+def _check_marker(value: Any) -> Any:
+    entry = [_number_of(part) for part in value] if isinstance(value, list) else value
+    if entry in (None, [None]):
+        return None
+    if not isinstance(entry, list) or [*map(type, entry)] not in ([int, int], [int, float]):
+        msg = f"{value!r}: write the token and the value of the entry, as [1, -2], or null for none"
+        raise ValueError(msg)
+    return entry
 
 
 def _check_map_memory(text: str) -> str:
@@ -253,12 +264,13 @@ def _text_or_section(schema: dict[str, Any]) -> None:
 class Source(_Section):
     """Content of the plates' files."""
 
-    counts: Annotated[str, Field(pattern=COUNTS)] = Field(
+    counts: Text = Field(
         "X",
         description=(
             "Where the raw counts are: X, raw (raw.X, with the genes of raw.var), or layers/NAME, "
             "for example layers/counts; in files of Cell Ranger 2 with several genomes "
-            "genome/NAME. A column counts of the plate sheet says so per plate."
+            "genome/NAME. A column counts of the plate sheet says so per plate. In Parquet files, "
+            "beside the key genes, the column of the lists of counts."
         ),
         examples=["X", "raw", "layers/counts"],
     )
@@ -271,6 +283,36 @@ class Source(_Section):
             "says so per plate."
         ),
     )
+    genes: Text | None = Field(
+        None,
+        description=(
+            "In Parquet files, the column of the lists of gene tokens. null: the one of lists of "
+            "whole numbers, with the counts in the one of lists of floating point."
+        ),
+    )
+    marker: Annotated[list[float] | None, BeforeValidator(_check_marker)] = Field(
+        [1, -2],
+        description=(
+            "In Parquet files, token and value of the first entry of a cell where this is no gene, "
+            "as in Tahoe-100M. null: there is none."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _check_counts(self) -> Self:
+        if self.genes is None and not re.match(COUNTS, self.counts):
+            msg = (
+                f"counts is {self.counts!r}; write X, raw or layers/NAME, or for a column of "
+                "Parquet files the key genes, too"
+            )
+            raise ValueError(msg)
+        return self
+
+    @property
+    def lists(self) -> str:
+        """The keys of Parquet files as JSON, ``ListColumns`` of `scatlas.io`; "" by default."""
+        given = self.model_dump(include={"genes", "marker"})
+        return json.dumps(given) if given != Source().model_dump(include={*given}) else ""
 
 
 class QC(_Section):

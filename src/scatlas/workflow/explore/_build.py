@@ -57,32 +57,12 @@ def build(
     max_bytes: int,
     **sizes: Any,
 ) -> dict[str, Any]:
-    """Write the page; complete or not at all, the same bytes for the same input.
+    """Write the page, complete or not at all; return its numbers of cells, points, genes and bytes.
 
-    Parameters
-    ----------
-    page
-        HTML file to write.
-    total
-        Pixels of all plates.
-    sample
-        ``umap.h5ad``, whose cells become points.
-    mixed
-        ``integrated.h5ad``, if there is one.
-    columns, genes
-        Those of the page.
-    markers
-        ``markers.tsv``, if there is one.
-    n_points
-        Points at most. Fewer, if the page would be too large.
-    max_bytes
-        Size of the page at most.
-    sizes
-        Options of :func:`scatlas.io.read_matrix`.
-
-    Returns
-    -------
-    ``n_cells``, ``n_points``, ``n_gene_points``, ``n_genes``, ``n_columns`` and ``bytes``.
+    ``total`` has the pixels of all plates; ``sample`` is ``umap.h5ad``, whose cells become points,
+    and ``mixed`` ``integrated.h5ad``. The page has at most ``n_points`` points, or fewer so that it
+    has at most ``max_bytes``; the same input gives the same bytes. ``sizes`` are options of
+    :func:`scatlas.io.read_matrix`.
     """
     code = _code()
     left = max_bytes - len(code.encode()) - 1000

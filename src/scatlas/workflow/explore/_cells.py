@@ -29,13 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MapCells:
-    """A store of cells with ``obsm['X_umap']``.
-
-    Attributes
-    ----------
-    path
-        ``atlas.zarr`` or ``umap.h5ad``.
-    """
+    """A store of cells with ``obsm['X_umap']``: ``atlas.zarr`` or ``umap.h5ad``."""
 
     path: Path
 
@@ -99,23 +93,11 @@ class MapCells:
             return read_elem(root["var"])
 
     def rows_of(self, plate: str) -> tuple[int, int]:
-        """First row of a plate and the row after its last; equal if it has no cell.
-
-        Raises
-        ------
-        InputError
-            The cells of a plate are not together.
-        """
+        """First row of a plate and the row after its last; equal if it has no cell."""
         return self.rows_by_plate().get(plate, (0, 0))
 
     def rows_by_plate(self) -> dict[str, tuple[int, int]]:
-        """First row of each plate and the row after its last, in the order of the plates.
-
-        Raises
-        ------
-        InputError
-            The cells of a plate are not together.
-        """
+        """First row of each plate and the row after its last; cells of a plate must be together."""
         rows: dict[str, tuple[int, int]] = {}
         with self.open() as root:
             column = self._column(root, "plate")

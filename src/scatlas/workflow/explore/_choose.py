@@ -35,24 +35,12 @@ N_CODES = 255
 
 
 class PageColumn(NamedTuple):
-    """A column of obs on the page.
-
-    Attributes
-    ----------
-    name
-        Its name.
-    kind
-        Whether it names cells or measures them.
-    levels
-        Names of the categories, in order.
-    low, high
-        Of numbers: the ends of their scale.
-    """
+    """A column of obs on the page."""
 
     name: str
     kind: Literal["category", "number"]
-    levels: list[str]
-    low: float
+    levels: list[str]  # names of the categories, in order
+    low: float  # ends of the scale of numbers
     high: float
 
     @property
@@ -73,17 +61,7 @@ class PageColumn(NamedTuple):
 def choose(
     cells: MapCells, sample: MapCells, wanted: ExploreContent, markers: Path | None
 ) -> tuple[list[PageColumn], list[str]]:
-    """Columns and genes of the page.
-
-    Parameters
-    ----------
-    cells, sample
-        All cells, and those that become points.
-    wanted
-        Section of the config.
-    markers
-        ``markers.tsv``, if there is one.
-    """
+    """Columns and genes of the page; the cells of ``sample`` become points."""
     genes = choose_genes(sample.var(), markers, wanted.n_genes)
     return choose_columns(cells, sample, wanted.columns), genes
 
@@ -93,17 +71,7 @@ def choose_columns(
 ) -> list[PageColumn]:
     """Columns of the page, by the values of the sample; categories are those of all cells.
 
-    Parameters
-    ----------
-    cells, sample
-        All cells, and those that become points.
-    wanted
-        Names of the columns; none: all that have colours, 24 at most.
-
-    Raises
-    ------
-    InputError
-        The config names a column that the cells lack, or that has no colours.
+    Without names in ``wanted``: all that have colours, 24 at most.
     """
     of_all = set(cells.columns)
     known = [name for name in sample.columns if name != ATLAS_ROW and name in of_all]
@@ -134,13 +102,7 @@ def choose_columns(
 
 
 def certain_columns(wanted: Sequence[str]) -> frozenset[str]:
-    """Columns that the page has, whatever else the cells have, if they have two values or more.
-
-    Parameters
-    ----------
-    wanted
-        Names of the columns; none: all that have colours.
-    """
+    """Columns that the page has, whatever else the cells have, if they have two values or more."""
     return frozenset(wanted or _FIRST)
 
 
@@ -200,14 +162,7 @@ def _as_numbers(values: Any) -> NDArray[np.float64]:
 def choose_genes(var: pd.DataFrame, markers: Path | None, n_genes: int) -> list[str]:
     """Genes of the page: two thirds are the markers of all groups in turn, then the variable ones.
 
-    Parameters
-    ----------
-    var
-        Genes of the atlas with facts about their variance.
-    markers
-        ``markers.tsv``, if there is one. Markers that the atlas lacks are left out.
-    n_genes
-        Number of genes; all if the atlas has no more.
+    Markers that the atlas lacks are left out.
     """
     chosen: list[str] = []
     if markers is not None:

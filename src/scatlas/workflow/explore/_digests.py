@@ -23,15 +23,7 @@ _CLUSTERS = "leiden"
 
 
 def digest_of_page(sample: MapCells, columns: Sequence[PageColumn], genes: Sequence[str]) -> str:
-    """Digest of what all plates share: the box of the map, columns and genes of the page.
-
-    Parameters
-    ----------
-    sample
-        The sample, around which the box lies.
-    columns, genes
-        Those of the page.
-    """
+    """Digest of what all plates share: the box of the map, columns and genes of the page."""
     shared = {
         "box": list(box_of(sample.coordinates(0, sample.n_cells))),
         "columns": [list(column) for column in columns],
@@ -43,10 +35,7 @@ def digest_of_page(sample: MapCells, columns: Sequence[PageColumn], genes: Seque
 def digests_of_plates(cells: MapCells) -> dict[str, str]:
     """Digest of the places and clusters of each plate's cells, by plate.
 
-    Parameters
-    ----------
-    cells
-        All cells, or the sample: then the digest is also one of which cells are in it.
+    Of a sample it is also one of which cells are in it.
     """
     return {plate: _digest(cells, lo, hi) for plate, (lo, hi) in cells.rows_by_plate().items()}
 

@@ -41,24 +41,14 @@ _GZIP = {"compression": "gzip", "compression_opts": 1}
 
 
 class PlatePixels(NamedTuple):
-    """Pixels of a plate, or of several.
-
-    Attributes
-    ----------
-    n_cells
-        Number of cells.
-    cells
-        Cells by pixel, ``SIDE`` per side.
-    levels
-        By column of categories: cells by level and pixel, ``PageColumn.side`` per side.
-    sums
-        int64 CSR ``[MEANS_SIDE**2, n]``: sums of the genes in multiples of ``FIXED_POINT``, then
-        of each column of numbers the sum of its codes and the cells with a number.
-    """
+    """Pixels of a plate, or of several."""
 
     n_cells: int
-    cells: SparseCounts
+    cells: SparseCounts  # by pixel, SIDE per side
+    # By column of categories: cells by level and pixel, PageColumn.side per side.
     levels: dict[str, SparseCounts]
+    # int64 [MEANS_SIDE**2, n]: sums of the genes in multiples of FIXED_POINT, then of each column
+    # of numbers the sum of its codes and the cells with a number.
     sums: sparse.csr_matrix
 
 
@@ -70,20 +60,10 @@ def count_plate(
     genes: Sequence[str],
     **sizes: Any,
 ) -> PlatePixels:
-    """Count the cells of a plate by pixel.
+    """Count the cells of a plate by pixel of the box around the sample.
 
-    Parameters
-    ----------
-    cells
-        All cells.
-    rows
-        First row of the plate, and the row after its last.
-    sample
-        The sample, around which the box of the map lies.
-    columns, genes
-        Those of the page.
-    sizes
-        Options of :func:`scatlas.io.read_matrix`.
+    ``rows`` are the first row of the plate and the row after its last; ``sizes`` are options of
+    :func:`scatlas.io.read_matrix`.
     """
     lo, hi = rows
     box = box_of(sample.coordinates(0, sample.n_cells))

@@ -30,20 +30,10 @@ _NAMES_SHARE = 0.4
 
 @dataclass(frozen=True)
 class Points:
-    """Points of the page, before they are thinned out.
-
-    Attributes
-    ----------
-    sample
-        ``umap.h5ad``.
-    mixed
-        ``integrated.h5ad``, if it has a map of the same cells.
-    columns, genes
-        Those of the page.
-    """
+    """Points of the page, before they are thinned out."""
 
     sample: MapCells
-    mixed: MapCells | None
+    mixed: MapCells | None  # integrated.h5ad, if it has a map of the same cells
     columns: Sequence[PageColumn]
     genes: Sequence[str]
 
@@ -89,12 +79,7 @@ class Points:
     def gene_blocks(
         self, rows: NDArray[np.int64], max_bytes: int, **sizes: Any
     ) -> tuple[dict[str, bytes], NDArray[np.float64], int]:
-        """A block per gene, for every ``stride``-th point.
-
-        Returns
-        -------
-        Blocks, the value of the highest code of each gene, and the stride.
-        """
+        """A block per gene of every n-th point, the value of each gene's highest code, and n."""
         stride = -(-rows.size // _MOST_GENE_POINTS) or 1
         values, highs = self._quantised(rows[::stride], **sizes)
         while True:

@@ -32,13 +32,7 @@ _MOST_INTEGERS = 76
 
 
 class AtlasMap:
-    """Coordinates and ``obs`` columns of all cells.
-
-    Parameters
-    ----------
-    path
-        ``atlas.zarr`` with ``obsm['X_umap']``.
-    """
+    """Coordinates and ``obs`` columns of all cells of an ``atlas.zarr`` with ``obsm['X_umap']``."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

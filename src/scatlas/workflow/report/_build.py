@@ -46,39 +46,11 @@ def build(
     tables: Path,
     page: Path,
 ) -> dict[str, int]:
-    """Write ``figures/*.png``, ``tables/*.tsv`` and the page that holds them all.
+    """Write ``figures/*.png``, ``tables/*.tsv`` and the page with them all; return their numbers.
 
-    Parameters
-    ----------
-    results
-        Files of a finished run.
-    config
-        The whole config, as JSON would hold it.
-    captions
-        Folder with a ``.rst`` for each figure and table and ``workflow.rst``, the page's opening.
-    figures
-        Folder for ``qc_violins.png``, ``cells_kept.png``, ``hvg_overlap.png``,
-        ``genes_by_plates.png``, ``pca_scree.png`` and, for each column of
-        ``config['report']['colors']`` that the cells have, ``umap/{column}.png``, with
-        ``leiden_share`` and ``map_distance`` if cells were projected; of doublets
-        ``doublets.png``, of marker genes ``markers_dots/{column}.png`` and
-        ``markers_heat_map/{column}.png``, of mixed cells ``integration/{column}.png``.
-    tables
-        Folder for ``odd_plates.tsv``, ``cells.tsv``, ``thresholds.tsv``, ``consensus.tsv``,
-        ``pca.tsv``, ``clusters.tsv`` and ``runs.tsv``; of all cells ``clusters_by_plate.tsv``, of
-        plates left out ``left_out.tsv``, of doublets ``doublet_rates.tsv``, of mixed cells
-        ``mixing.tsv``. The tables of marker genes are there already.
-    page
-        HTML file, complete in itself: images inside, nothing fetched.
-
-    Returns
-    -------
-    ``n_figures`` and ``n_tables`` on the page.
-
-    Raises
-    ------
-    InputError
-        A caption is missing, or the results do not belong together.
+    ``captions`` has a ``.rst`` for each figure and table and ``workflow.rst``, the page's opening.
+    The tables of marker genes are in ``tables`` already. The page is complete in itself: images are
+    inside, and nothing is fetched.
     """
     book = Book(captions, figures, tables)
     explorer = Explorer.of_config(results, config)
@@ -109,7 +81,6 @@ def build(
 
 
 def _headline(results: Results) -> dict[str, str]:
-    """Figures at the top of the page."""
     summaries, everything = results.qc_summaries, results.atlas_map
     n_in, n_kept = results.n_cells
     missing = {"plates left out": f"{len(results.left_out):,}"} if results.left_out else {}
@@ -206,7 +177,6 @@ def _genes(book: Book, results: Results) -> list[Picture | Table]:
 
 
 def _components(book: Book, results: Results) -> list[Picture | Table]:
-    """Variance of the components."""
     variance = results.variance
     return [
         book.picture(
@@ -325,7 +295,6 @@ def _run(book: Book, results: Results, config: Mapping[str, Any]) -> list[Pictur
 
 
 def _doublets(book: Book, facts: Mapping[str, Mapping[str, Any]]) -> list[Picture | Table]:
-    """Histograms and rates of doublets."""
     found = sum(capture["n_doublets"] for capture in facts.values())
     picture = book.picture(
         "doublets",

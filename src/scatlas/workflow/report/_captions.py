@@ -23,22 +23,7 @@ _SETTINGS = {
 
 
 def caption(folder: Path, name: str, **wildcards: str) -> Markup:
-    """HTML of ``{folder}/{name}.rst``.
-
-    Parameters
-    ----------
-    folder
-        Where the captions are.
-    name
-        Name of the figure or table.
-    wildcards
-        What the caption may ask for as ``{{ snakemake.wildcards.x }}``, as in Snakemake's report.
-
-    Raises
-    ------
-    InputError
-        The caption is missing or is not reStructuredText.
-    """
+    """HTML of ``{folder}/{name}.rst``, with ``{{ snakemake.wildcards.x }}`` from ``wildcards``."""
     from docutils.core import publish_parts
     from docutils.utils import SystemMessage
     from docutils.writers.html5_polyglot import Writer

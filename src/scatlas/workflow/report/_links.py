@@ -23,10 +23,7 @@ EXPLORER = "explore.html"
 class Explorer(NamedTuple):
     """Addresses of views in ``explore.html``: what its ``permalink.js`` reads.
 
-    Attributes
-    ----------
-    columns, genes
-        Those that the page has; of none it has nothing to show.
+    ``columns`` and ``genes`` are those that the page has; of none it has nothing to show.
     """
 
     columns: frozenset[str]
@@ -59,21 +56,11 @@ def _address(pairs: list[tuple[str, str]]) -> str:
 
 
 class Anchors(NamedTuple):
-    """Anchors of rows, numbered because names of the data may hold anything.
+    """Anchors of rows, numbered because names of the data may hold anything."""
 
-    Attributes
-    ----------
-    clusters
-        Of the rows of the table of clusters.
-    groups
-        Of the first marker gene of each group: by column and group.
-    plates
-        Of the rows of the table of plates.
-    """
-
-    clusters: dict[str, str]
-    groups: dict[tuple[str, str], str]
-    plates: dict[str, str]
+    clusters: dict[str, str]  # of the rows of the table of clusters
+    groups: dict[tuple[str, str], str]  # of each group's first marker gene: by column and group
+    plates: dict[str, str]  # of the rows of the table of plates
 
     @classmethod
     def number(cls, results: Results, clusters: list[str]) -> Anchors:

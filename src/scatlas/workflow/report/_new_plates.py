@@ -30,21 +30,11 @@ _MAX_DRAWN = 200_000
 
 @dataclass(frozen=True)
 class NewPlates:
-    """Files of mapped plates, and their content.
+    """Files of mapped plates, and their content."""
 
-    Attributes
-    ----------
-    reference
-        ``reference.h5ad``.
-    mapped
-        Store of each plate, in the order of the plate sheet.
-    manifests
-        Manifest of ``map_plate`` of each plate.
-    """
-
-    reference: Path
-    mapped: Mapping[str, Path]
-    manifests: Mapping[str, Path]
+    reference: Path  # reference.h5ad
+    mapped: Mapping[str, Path]  # store of each plate, in the order of the plate sheet
+    manifests: Mapping[str, Path]  # of `map_plate`, by plate
 
     @cached_property
     def atlas(self) -> ad.AnnData:
@@ -100,29 +90,10 @@ class NewPlates:
 def build_new_plates(
     results: NewPlates, *, captions: Path, figures: Path, tables: Path, page: Path
 ) -> dict[str, Any]:
-    """Write figures, tables and the page that holds them.
+    """Write figures, tables and the page that holds them; return their numbers and ``advice``.
 
-    Parameters
-    ----------
-    results
-        Files of the mapped plates.
-    captions
-        Folder with a ``.rst`` for each figure and table, and ``opening.rst``.
-    figures
-        Folder for ``new_cells.png``, ``umap/leiden.png`` and ``held_variance.png``.
-    tables
-        Folder for ``plates.tsv``, ``composition.tsv`` and ``held_variance.tsv``.
-    page
-        HTML file, complete in itself.
-
-    Returns
-    -------
-    ``n_figures``, ``n_tables``, and ``advice``: whether to build the atlas again, in one sentence.
-
-    Raises
-    ------
-    InputError
-        A caption is missing.
+    The advice is whether to build the atlas again, in one sentence. ``captions`` has a ``.rst`` for
+    each figure and table, and ``opening.rst``. The page is complete in itself.
     """
     book = Book(captions, figures, tables)
     n_cells = sum(facts["n_cells"] for facts in results.facts.values())

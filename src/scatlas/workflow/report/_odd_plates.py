@@ -39,30 +39,14 @@ _CELLS_PER_CLUSTER = 10
 
 
 class Fact(NamedTuple):
-    """A fact about each plate.
+    """A fact about each plate."""
 
-    Attributes
-    ----------
-    name
-        Its column in the table.
-    words
-        Its name and value in a sentence, a format of ``x``.
-    value
-        A value alone, a format of ``x``.
-    smallest
-        Difference from the median that matters; of sizes, a factor.
-    is_size
-        Compared by its logarithm.
-    only_high
-        Low values are not odd.
-    """
-
-    name: str
-    words: str
-    value: str
-    smallest: float
-    is_size: bool = False
-    only_high: bool = False
+    name: str  # its column in the table
+    words: str  # its name and value in a sentence, a format of x
+    value: str  # the value alone, a format of x
+    smallest: float  # difference from the median that matters; of sizes, a factor
+    is_size: bool = False  # compared by its logarithm
+    only_high: bool = False  # low values are not odd
 
 
 FACTS = (
@@ -84,25 +68,10 @@ def facts_of_plates(
     consensus: Collection[str],
     by_cluster: pd.DataFrame,
 ) -> pd.DataFrame:
-    """The facts by which plates are compared.
+    """The facts by which plates are compared: a row per plate and the columns :data:`FACTS`.
 
-    Parameters
-    ----------
-    summaries
-        ``qc_summary.json`` of each plate.
-    median_pct_mt
-        Median mitochondrial share of the cells kept of each plate, in per cent; NaN for none.
-    variable
-        Highly variable genes of each plate.
-    consensus
-        Genes of the atlas.
-    by_cluster
-        Cells of each cluster (rows) on each plate (columns).
-
-    Returns
-    -------
-    float64, one row per plate in the order of `summaries`, columns as in :data:`FACTS`; NaN where a
-    plate has no such fact.
+    `median_pct_mt` is of the cells kept, in per cent; `by_cluster` has the cells of each cluster
+    (rows) on each plate (columns). NaN is where a plate has no such fact.
     """
     chosen = set(consensus)
     rows = {}
@@ -130,17 +99,8 @@ def cluster_distances(by_cluster: pd.DataFrame) -> pd.Series:
 
     ``sqrt(1 - sum(sqrt(p q)))``: 0 for equal shares, 1 for no cluster in common (Hellinger 1909;
     Legendre and Legendre 2012, Numerical Ecology, 7.4). The median is of each cluster over the
-    plates, divided by the sum of these medians.
-
-    Parameters
-    ----------
-    by_cluster
-        Cells of each cluster (rows) on each plate (columns).
-
-    Returns
-    -------
-    Distance by plate. NaN for plates with fewer than ten cells per cluster, and for all if no
-    cluster is on most plates.
+    plates, divided by the sum of these medians. NaN for plates with fewer than ten cells per
+    cluster, and for all if no cluster is on most plates.
     """
     n_cells = by_cluster.sum()
     enough = n_cells.index[n_cells >= max(1, _CELLS_PER_CLUSTER * len(by_cluster))]
@@ -172,13 +132,7 @@ def robust_z(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class PlateComparison:
-    """Plates compared with each other.
-
-    Attributes
-    ----------
-    facts
-        As :func:`facts_of_plates` returns them.
-    """
+    """Plates compared with each other, by the table of :func:`facts_of_plates`."""
 
     facts: pd.DataFrame
 

@@ -40,23 +40,13 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True)
 class RowLinks:
-    """Links of the rows of a table on the page, one entry per row.
+    """Links of the rows of a table on the page, one entry per row."""
 
-    Attributes
-    ----------
-    ids
-        Anchor of each row; empty for none.
-    of
-        Addresses of the cells of some columns.
-    more
-        Links behind the first cell of each row.
-    marked
-        Which cells of some columns deserve a look.
-    """
-
-    ids: Sequence[str] = ()
+    ids: Sequence[str] = ()  # anchor of each row; empty for none
+    # addresses of the cells of some columns
     of: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
-    more: Sequence[Sequence[Link]] = ()
+    more: Sequence[Sequence[Link]] = ()  # links behind the first cell of each row
+    # which cells of some columns deserve a look
     marked: Mapping[str, Sequence[bool]] = field(default_factory=dict)
 
 
@@ -183,24 +173,10 @@ class Book:
         written: bool = False,
         links: Callable[[pd.DataFrame], RowLinks] | None = None,
     ) -> Table:
-        """Write ``{name}.tsv``.
+        """Write ``{name}.tsv``, unless it is ``written`` already; its index is the first column.
 
-        Parameters
-        ----------
-        name, title
-            Its file and caption, and its title on the page.
-        table
-            Its index is the first column.
-        shown
-            Chooses the rows of the page.
-        most, most_columns
-            Rows and columns of the page at most.
-        total
-            The last row is a sum, and stays the last.
-        written
-            The file is there already.
-        links
-            Links of the rows of the page, which it gets with the index as first column.
+        On the page are ``most`` rows of those that ``shown`` chooses, with the ``links`` for them.
+        With ``total`` the last row is a sum, and stays the last.
         """
         if not written:
             with atomic_path(self.tables / f"{name}.tsv") as path:

@@ -42,49 +42,21 @@ class CellTables(Mapping[str, pd.DataFrame]):
 
 @dataclass(frozen=True)
 class Results:
-    """Files of a run, and their content.
+    """Files of a run, and their content; mappings are by plate, in the order of the plate sheet."""
 
-    Attributes
-    ----------
-    qc
-        ``qc.parquet`` of each plate, in the order of the plate sheet.
-    summaries
-        ``qc_summary.json`` of each plate.
-    hvg
-        ``hvg.parquet`` of each plate.
-    genes
-        ``consensus_genes.tsv``.
-    pca
-        ``pca.zarr``.
-    umap
-        ``umap.h5ad``.
-    manifests
-        Folder of the manifests and run records.
-    integrated
-        ``integrated.h5ad``, if the config asks for it.
-    doublets
-        ``doublets.json`` of each plate, if the config asks for it.
-    markers, means
-        ``markers.tsv`` and ``markers.h5ad``, if the config asks for marker genes.
-    atlas
-        ``atlas.zarr``, if it has the map of all cells.
-    left_out
-        Plates that the atlas lacks, with the reasons; None if bad plates stop a run.
-    """
-
-    qc: Mapping[str, Path]
-    summaries: Mapping[str, Path]
-    hvg: Mapping[str, Path]
-    genes: Path
-    pca: Path
-    umap: Path
-    manifests: Path
-    integrated: Path | None = None
-    doublets: Mapping[str, Path] = field(default_factory=dict)
-    markers: Path | None = None
-    means: Path | None = None
-    atlas: Path | None = None
-    left_out: Mapping[str, str] | None = None
+    qc: Mapping[str, Path]  # qc.parquet
+    summaries: Mapping[str, Path]  # qc_summary.json
+    hvg: Mapping[str, Path]  # hvg.parquet
+    genes: Path  # consensus_genes.tsv
+    pca: Path  # pca.zarr
+    umap: Path  # umap.h5ad
+    manifests: Path  # folder of the manifests and run records
+    integrated: Path | None = None  # integrated.h5ad, if the config asks for it
+    doublets: Mapping[str, Path] = field(default_factory=dict)  # doublets.json
+    markers: Path | None = None  # markers.tsv, if the config asks for it
+    means: Path | None = None  # markers.h5ad
+    atlas: Path | None = None  # atlas.zarr, if it has the map of all cells
+    left_out: Mapping[str, str] | None = None  # the reasons; None if bad plates stop a run
 
     def __post_init__(self) -> None:
         for name in ("summaries", "hvg"):

@@ -46,27 +46,13 @@ class OddPlate(NamedTuple):
 
 @dataclass(frozen=True)
 class Summary:
-    """What the page says first. A sentence is a sequence of words and links.
+    """What the page says first. A sentence is a sequence of words and links."""
 
-    Attributes
-    ----------
-    facts
-        What was read, kept and made.
-    verdict
-        Whether plates are odd.
-    odd
-        The first odd plates.
-    more_odd
-        Odd plates beyond these.
-    look
-        What to look at first.
-    """
-
-    facts: list[list[Link]]
-    verdict: list[Link]
+    facts: list[list[Link]]  # what was read, kept and made
+    verdict: list[Link]  # whether plates are odd
     odd: list[OddPlate]
-    more_odd: int
-    look: list[list[Link]]
+    more_odd: int  # number of odd plates beyond these
+    look: list[list[Link]]  # what to look at first
 
 
 def summarize(
@@ -77,15 +63,7 @@ def summarize(
     explorer: Explorer,
     there: Collection[str],
 ) -> Summary:
-    """Summarize a run.
-
-    Parameters
-    ----------
-    by_cluster
-        Cells of each cluster (rows) on each plate (columns).
-    there
-        Anchors of the figures and tables of the page.
-    """
+    """Summarize a run; ``there`` are the anchors of the figures and tables of the page."""
     odd = comparison.odd_plates
     named = [
         OddPlate(
@@ -195,14 +173,7 @@ def _look(
 def clusters_of_one_plate(by_cluster: pd.DataFrame) -> dict[str, list[str]]:
     """Clusters of which one plate has nine of ten cells, though it has less than half of all.
 
-    Parameters
-    ----------
-    by_cluster
-        Cells of each cluster (rows) on each plate (columns).
-
-    Returns
-    -------
-    Names of the clusters by plate; plates with most such clusters first.
+    They are listed by plate, plates with most such clusters first.
     """
     total = by_cluster.to_numpy().sum()
     minor = by_cluster.columns[by_cluster.sum() < total / 2]

@@ -104,15 +104,7 @@ def crosstab(obs: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def clusters(table: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Cells of each cluster, its most common value of a column, and the cells of each value.
-
-    Parameters
-    ----------
-    table
-        Cells by cluster and value.
-    column
-        Name of the column.
-    """
+    """Cells of each cluster, its most common value of a column, and the cells of each value."""
     table = table.loc[natsorted(table.index), natsorted(table)]
     table.columns.name = None
     largest = table.idxmax(axis=1)
