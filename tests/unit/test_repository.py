@@ -458,6 +458,8 @@ def test_public_functions_keep_the_conventions():
         positional = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
         if len(positional) > 3:
             faults.append(f"{name}: more than three positional parameters: {positional}")
+        if "random_state" in positional or not hasattr(function, "passes"):
+            faults.append(f"{name}: blocks.passes does not take rng for its random_state")
         if "copy" in positional:
             faults.append(f"{name}: copy is positional")
         document = inspect.getdoc(function) or ""

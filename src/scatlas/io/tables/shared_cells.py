@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from scatlas.io.chunks.encoded_text import EncodedText
 
-# Hashes per plate. Droplets with fewer genes are empty, and many have the same name and number.
+# Hashes per plate, and genes per cell: empty droplets have fewer, and many have the same number.
 _MAX_HASHES, _MIN_GENES = 4096, 10
-# A plate is in another if this share of its sampled cells is, and at least so many.
+# Share and number of the sampled cells that another plate has.
 _SHARE, _MIN_CELLS = 0.9, 10
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
