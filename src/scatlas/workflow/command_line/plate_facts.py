@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 # Cells of a plate whose metrics are kept.
 _MAX_CELLS = 5_000
 # Unfiltered matrices of droplets: most barcodes have fewer genes than EMPTY_GENES. Bounds are then
-# suggested from those with more than DROPLET_GENES.
-_EMPTY_GENES, _DROPLET_GENES = 10, 100
+# suggested from those with DROPLET_GENES, or a fifth of the genes of the Nth best if that is less.
+_EMPTY_GENES, _DROPLET_GENES, _NTH = 10, 100, 20
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class PlateFacts:
     n_mt, mt_prefix, gene_names
         Number of mitochondrial genes, the prefix of their names, and the column of var with these
         names, or None for the index.
+    min_genes
+        Genes of a cell at least, of an unfiltered matrix; else 0.
     metrics
         Columns ``total_counts``, ``n_genes_by_counts``, ``pct_counts_mt`` (NaN for empty cells) of
         some cells.
@@ -59,6 +61,7 @@ class PlateFacts:
     n_mt: int
     mt_prefix: str
     gene_names: str | None
+    min_genes: int
     metrics: pd.DataFrame
     notices: list[str]
 
@@ -92,7 +95,7 @@ def read_facts(
         metrics = pd.concat([_metrics(block, mask) for block in blocks])
         notices += plate.notices
         n_cells = plate.shape[0]
-    metrics, unfiltered = _without_empty(metrics)
+    metrics, min_genes, unfiltered = _without_empty(metrics)
     notices += unfiltered
     if mt.others:
         notices.append(
@@ -106,6 +109,7 @@ def read_facts(
         n_mt=mt.n,
         mt_prefix=mt.prefix,
         gene_names=mt.column,
+        min_genes=min_genes,
         metrics=metrics,
         notices=notices,
     )
@@ -142,16 +146,18 @@ def _metrics(block: sp.csr_matrix, mt: np.ndarray) -> pd.DataFrame:
     return adata.obs[["total_counts", "n_genes_by_counts", "pct_counts_mt"]]
 
 
-def _without_empty(metrics: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+def _without_empty(metrics: pd.DataFrame) -> tuple[pd.DataFrame, int, list[str]]:
     """Metrics of at most 5,000 cells; of an unfiltered matrix, of those that may be cells."""
-    genes = metrics["n_genes_by_counts"]
+    genes = metrics["n_genes_by_counts"].to_numpy()
     share = float((genes < _EMPTY_GENES).mean()) if len(metrics) else 0.0
-    notices = []
-    if share > 0.5:
-        metrics = metrics[genes >= _DROPLET_GENES]
+    min_genes, notices = 0, []
+    if 0.5 < share < 1:
+        many = np.sort(genes)[-_NTH:][0] // 5
+        min_genes = int(np.clip(many, _EMPTY_GENES, _DROPLET_GENES))
+        metrics = metrics[genes >= min_genes]
         notices.append(
             f"{100 * share:.0f}% of the barcodes have fewer than {_EMPTY_GENES} genes: this matrix "
             "is not filtered; give the filtered one, or keep qc.min_genes"
         )
     step = -(-len(metrics) // _MAX_CELLS) or 1
-    return metrics.iloc[::step].reset_index(drop=True), notices
+    return metrics.iloc[::step].reset_index(drop=True), min_genes, notices
