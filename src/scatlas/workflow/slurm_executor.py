@@ -6,6 +6,7 @@ It waits for ever for a job whose state it does not know, or that Slurm has forg
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,8 +72,9 @@ class WatchedJobs(Executor):  # type: ignore[misc] # Snakemake has no types
         super().report_job_success(job_info)
 
     def report_job_error(self, job_info: Any, msg: str | None = None, **more: Any) -> None:
-        """Note that a job has failed, which Snakemake repeats."""
+        """Note that a job has failed, and say why it did not begin its step."""
         self._reported.add(job_info.external_jobid)
+        msg = f"{msg or ''} {_refusal((job_info.aux or {}).get('slurm_logfile'))}"
         super().report_job_error(job_info, msg=msg, **more)
 
     async def check_active_jobs(self, active_jobs: list[Any]) -> AsyncIterator[Any]:
@@ -134,7 +136,7 @@ class WatchedJobs(Executor):  # type: ignore[misc] # Snakemake has no types
         log = (job_info.aux or {}).get("slurm_logfile")
         self.report_job_error(
             job_info,
-            msg=f"job {number} of Slurm {state}, and its outputs are not complete. ",
+            msg=f"job {number} of Slurm {state}, and its outputs are not complete.",
             aux_logs=[str(log)] if log else [],
         )
         return True
@@ -166,6 +168,13 @@ class WatchedJobs(Executor):  # type: ignore[misc] # Snakemake has no types
         elif listed is not None:  # otherwise the next run asks
             for folder in self.folders:
                 (folder / RUN_FILE).unlink(missing_ok=True)
+
+
+def _refusal(log: Path | None) -> str:
+    """Sentence in Slurm's log of a job whose Snakemake ended while it read the workflow."""
+    text = log.read_text("utf-8", "replace") if log and log.exists() else ""
+    found = re.search(r"^WorkflowError in file .*:\n(.+)", text, re.MULTILINE)
+    return f"{found[1]}. " if found else ""
 
 
 def _stamps(job: Any) -> dict[str, tuple[int, int] | None]:

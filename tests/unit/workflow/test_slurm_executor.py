@@ -152,6 +152,14 @@ def test_what_keeps_a_run_waiting_is_named_once_after_ten_minutes(run: Run, capl
         assert named in caplog.text
 
 
+def test_an_error_says_why_a_job_refused_to_begin_its_step(run: Run, tmp_path: Path):
+    log = tmp_path / "log"
+    for aux in ({"slurm_logfile": log}, {"slurm_logfile": tmp_path / "lost"}, None):
+        log.write_text('WorkflowError in file "x.smk", line 3:\na.tsv has changed\n')
+        run.executor.report_job_error(SimpleNamespace(external_jobid="2", aux=aux), msg="failed.")
+    assert run.executor.failed == ["failed. a.tsv has changed. ", "failed. ", "failed. "]
+
+
 def test_ctrl_c_cancels_what_was_just_submitted_and_submits_no_more(run: Run):
     answered = Event()
 
