@@ -124,7 +124,8 @@ class WatchedJobs(Executor):  # type: ignore[misc] # Snakemake has no types
             self._missed[number] = now
             return False
         before, after = self._stamps[job_info.job], _stamps(job_info.job)
-        if after and all(after[path] not in (None, before.get(path)) for path in after):
+        is_new = after and all(after[path] not in (None, before.get(path)) for path in after)
+        if is_new or (found and found.state == "COMPLETED"):
             self.report_job_success(job_info)
             return True
         # Another machine may see an output later.

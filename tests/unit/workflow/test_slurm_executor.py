@@ -122,6 +122,13 @@ def test_a_job_that_left_old_or_no_outputs_is_repeated(run: Run, queue):
     assert run.executor.cancelled == ["1"] * len(queue), "it may not begin later"
 
 
+def test_a_job_that_slurm_calls_completed_is_done(run: Run):
+    run.submit()
+    run.queue = [("COMPLETED",)]
+    assert [run.look(), run.look()] == [1, 0]
+    assert run.executor.done == ["1"]
+
+
 def test_jobs_that_wait_or_run_go_on(run: Run):
     run.submit()
     for state in ("PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING"):
