@@ -71,13 +71,7 @@ def jobs_of_last_run(folder: Path) -> tuple[str, list[QueuedJob]]:
 
 
 def refuse_live_jobs(folder: Path) -> None:
-    """Refuse to start beside jobs of an earlier run.
-
-    Raises
-    ------
-    InputError
-        Jobs are left, or the queue cannot be read.
-    """
+    """Refuse to start beside jobs of an earlier run, and where the queue cannot be read."""
     run, jobs = jobs_of_last_run(folder)
     if n := sum(job.is_live for job in jobs):
         raise InputError(f"{folder}: {left_jobs(run, n)}")
