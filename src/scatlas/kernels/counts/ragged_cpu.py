@@ -6,7 +6,7 @@ gene and read back in order, at 3 ns per value where a sort takes 30.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -80,7 +80,7 @@ def _place(
 
     Returns the position of an unknown token, or whether all are placed or a value is another.
     """
-    is_other = False
+    is_other: Any = False
     for i in range(tokens.size):
         gene = _gene(tokens[i], gene_of_token, n_genes)
         if gene < 0:
@@ -136,7 +136,7 @@ def _collect(slots: Array, taken: Array, data: Array, indices: Array, start: int
 
     ``indices`` has room for ``_AT_ONCE`` more.
     """
-    stop = start
+    stop: Any = start
     one = np.uint64(1)
     for word in range(taken.size):
         bits, first, at = taken[word], word << 6, stop
