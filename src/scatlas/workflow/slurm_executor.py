@@ -18,7 +18,7 @@ from snakemake.io import is_flagged
 from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path
 from scatlas.io.files.stamps import stamp
-from scatlas.workflow.slurm_queue import RUN_FILE, QueuedJob, jobs_of_run, left_jobs
+from scatlas.workflow.slurm_queue import RUN_FILE, QueuedJob, jobs_of_run, refuse_live_jobs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -163,10 +163,11 @@ class WatchedJobs(Executor):  # type: ignore[misc] # Snakemake has no types
         super().shutdown()
         if not self._stamps:
             return
-        listed = self._listed()
-        if n := sum(job.is_live for job in (listed or {}).values()):
-            self.logger.error(left_jobs(self.run_uuid, n))
-        elif listed is not None:  # otherwise the next run asks
+        try:
+            refuse_live_jobs(self.folders[0])
+        except InputError as error:
+            self.logger.warning(str(error))
+        else:
             for folder in self.folders:
                 (folder / RUN_FILE).unlink(missing_ok=True)
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from scatlas.errors import InputError
-from scatlas.workflow import slurm_executor
+from scatlas.workflow import slurm_executor, slurm_queue
 from scatlas.workflow.slurm_executor import PATIENCE, watch
 from scatlas.workflow.slurm_queue import RUN_FILE, QueuedJob
 
@@ -90,7 +90,8 @@ class Run:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch) -> Run:
     new = Run(tmp_path)
-    monkeypatch.setattr(slurm_executor, "jobs_of_run", new.jobs_of_run)
+    for module in (slurm_executor, slurm_queue):
+        monkeypatch.setattr(module, "jobs_of_run", new.jobs_of_run)
     monkeypatch.setattr(slurm_executor.time, "monotonic", lambda: new.now)
     return new
 
@@ -199,7 +200,7 @@ def test_the_name_of_a_run_stays_until_none_of_its_jobs_is_left(run: Run, tmp_pa
         run.queue = queue
         run.executor.shutdown()
         assert (tmp_path / RUN_FILE).exists()
-    assert "end them with scancel --name=a-run" in caplog.text
+    assert "give scancel --name=a-run to end them" in caplog.text
     run.queue = [("COMPLETED",)]
     run.executor.shutdown()
     assert not (tmp_path / RUN_FILE).exists()
