@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -13,11 +15,13 @@ WELLS = np.array([f"c{i:06}" for i in range(N)], dtype=object)
 
 
 def compared(**plates: tuple[np.ndarray, np.ndarray]) -> list[tuple[str, str]]:
+    """Plates whose cells are on another plate, by the sentences."""
     cells = SharedCells()
     for plate, (names, n_genes) in plates.items():
         parts = np.array_split(np.arange(names.size), 3)
         cells.add(plate, [(EncodedText.encode(names[i]), n_genes[i]) for i in parts])
-    return cells.pairs()
+    said = cells.sentences().items()
+    return [(plate, re.search(r"on plate (\w+), too", text)[1]) for plate, text in said]
 
 
 @pytest.fixture
@@ -54,3 +58,12 @@ def test_half_of_the_cells_are_not_nearly_all(rng: np.random.Generator):
     assert compared(a=(WELLS, n_genes), b=(WELLS, half)) == []
     most = np.where(np.arange(N) % 20, n_genes, n_genes + 1)
     assert compared(a=(WELLS, n_genes), b=(WELLS, most)) == [("b", "a")]
+
+
+def test_barcodes_of_other_counts_are_the_same_cells(rng: np.random.Generator):
+    """CellBender's output beside Cell Ranger's; two runs share 1% of a whitelist."""
+    letters = np.array(["".join(rng.choice(list("ACGT"), 16)) + "-1" for _ in range(3000)], object)
+    counted = rng.integers(300, 3000, letters.size)
+    fewer = counted - rng.integers(1, 90, letters.size)
+    assert compared(a=(letters, counted), b=(letters[:2000], fewer[:2000])) == [("b", "a")]
+    assert compared(a=(letters[:1000], counted[:1000]), b=(letters[900:], fewer[900:])) == []
