@@ -119,6 +119,20 @@ def test_plates_and_cells_are_those_of_the_footers(sound: Path):
     assert not is_ordered(found, "drug", 8)
 
 
+def test_plates_that_whole_numbers_name_have_all_their_cells(release: Path, tmp_path: Path):
+    """As texts 5 is above 10, so the least and greatest of a row group with both say nothing."""
+    number = dict(zip(NAMES, (2, 5, 10), strict=True))
+    for file in (*(release / "data").glob("*"), release / "metadata/obs_metadata.parquet"):
+        table = pq.read_table(file)
+        own = pa.array([number[name] for name in table["plate"].to_pylist()])
+        table = table.set_column(table.column_names.index("plate"), "plate", own)
+        pq.write_table(table, file, row_group_size=60)
+    plates = list_samples(release, "plate")
+    for name, n_cells in plates.items():
+        assert load(release, tmp_path / name, name)["n_cells"] == n_cells
+    assert [*plates] == ["2", "5", "10"]
+
+
 def test_files_in_no_order_are_split_in_one_pass(release: Path, tmp_path: Path):
     order = np.random.default_rng(0).permutation(len(lists(release, "genes")))
     for file in sorted((release / "data").glob("*")):

@@ -214,9 +214,7 @@ class CellFiles:
             group = footer.row_group(number)
             low = high = None
             if by is not None:
-                statistics = group.column(roots.index(by)).statistics
-                if statistics is not None and statistics.has_min_max and not statistics.null_count:
-                    low, high = str(statistics.min), str(statistics.max)
+                low, high = text_bounds(group.column(roots.index(by)).statistics)
             n_values = max((group.column(i).num_values for i in lists), default=0)
             groups.append(RowGroup(file, number, group.num_rows, n_values, low, high))
         return groups
@@ -305,6 +303,18 @@ def reading_parquet(path: Path, element: str) -> Iterator[None]:
         reason = " ".join(str(error).split())[:200]
         msg = f"{path}: {element} cannot be decoded ({reason}): {DOWNLOAD}"
         raise InputError(msg) from error
+
+
+def text_bounds(statistics: Any) -> tuple[str, str] | tuple[None, None]:
+    """Least and greatest text of a part of a column; None where the footer does not tell.
+
+    Whole numbers have another order than their texts: they tell only where all are the same.
+    """
+    if statistics is None or not (statistics.has_min_max and statistics.has_null_count):
+        return None, None
+    low, high = statistics.min, statistics.max
+    tells = isinstance(low, str) or (type(low) is int and low == high)
+    return (str(low), str(high)) if tells and not statistics.null_count else (None, None)
 
 
 def read_footer(path: Path) -> pq.FileMetaData:
