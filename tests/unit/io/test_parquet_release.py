@@ -21,6 +21,7 @@ from scatlas.io import list_samples, load_plate, split_samples
 from scatlas.io.files.cell_files import CellFiles, ListColumns
 from scatlas.io.matrices.counts_source import open_counts
 from scatlas.io.matrices.parquet_source import Sample, is_ordered
+from scatlas.workflow.command_line.find_files import find_release
 
 NAMES = ["plate1", "plate2", "plate3"]
 FIRST = "data/train-00000-of-00003.parquet"
@@ -366,6 +367,10 @@ def test_one_file_per_well_is_the_same_release(release: Path, tmp_path: Path):
             assert found["total_counts"] == wanted["total_counts"]
             assert "drugconc" in ad.read_zarr(tmp_path / "b.zarr").obs
             shutil.rmtree(tmp_path / "b.zarr")
+        one_by_one = [str(file) for file in (release / "wells").glob("smp_*")]
+        for arguments in (one_by_one, [f"{release}/wells"]):
+            assert find_release(arguments)[:2] == (f"{release}/wells", "plate")
+        assert find_release(one_by_one[1:]) is None
         (release / beside).mkdir(exist_ok=True)
         for file in [*release.rglob("*_metadata.parquet")]:
             file.rename(release / beside / file.name)

@@ -64,20 +64,11 @@ class RowGroup(NamedTuple):
 
 
 class ListColumns(NamedTuple):
-    """Where the counts are in a release.
-
-    Attributes
-    ----------
-    genes, counts
-        Columns of the lists; without ``genes`` they are told by their types.
-    marker
-        Token and value of the first entry of a cell where that is no gene; None if there is no such
-        entry. The default is that of Tahoe-100M.
-    """
+    """Columns of the lists, by their types without ``genes``; a first entry that is no gene."""
 
     genes: str | None = None
     counts: str | None = None
-    marker: Sequence[float] | None = (1, -2)
+    marker: Sequence[float] | None = (1, -2)  # token and value, in Tahoe-100M
 
 
 BY_TYPE = ListColumns()
@@ -140,13 +131,7 @@ class CellFiles:
         return cls(str(path), tuple(files), metadata, columns)
 
     def lists(self, given: ListColumns = BY_TYPE) -> ListColumns:
-        """Columns of the lists: those that are given, or the ones of the right types.
-
-        Raises
-        ------
-        InputError
-            There are none, or several.
-        """
+        """Columns of the lists: those that are given, or the ones of the right types."""
         import pyarrow as pa
 
         kinds = {name: kind.value_type for name, kind in self.columns.items() if _is_list(kind)}
@@ -166,10 +151,10 @@ class CellFiles:
             ("counts", lists.counts, {*tokens, *values} - {lists.genes}),
         ):
             if name not in fitting:
-                what = "whole numbers" if key == "genes" else "other numbers"
+                what = f"{'whole' if key == 'genes' else 'other'} numbers; the lists are {found}"
                 msg = (
-                    f"{self.path}: {name!r} (source.{key}) is no column of lists of {what}; the "
-                    f"lists are {found}: correct source.{key}"
+                    f"{self.path}: {name!r} (source.{key}) is no column of lists of {what}: "
+                    f"correct source.{key}"
                 )
                 raise InputError(msg)
         return lists
