@@ -231,6 +231,7 @@ def test_samples_of_one_folder_of_split_pipe_are_plates(command: Command, tmp_pa
     assert "each of its 2 samples is a plate: a, b_2" in said
     place = {"path": "run: 2, new/all-sample/DGE_filtered", "by": "sample"}
     assert yaml.safe_load(Path("atlas.yaml").read_text())["plates"] == place
+    assert "which found 2 plates with 30 cells" in Path("atlas.yaml").read_text()
     assert not Path("plates.tsv").exists()
     assert "2 plates" in command("check")
 

@@ -22,6 +22,7 @@ from scatlas.io.files.cell_files import CellFiles, ListColumns
 from scatlas.io.matrices.counts_source import open_counts
 from scatlas.io.matrices.parquet_source import ParquetSource
 from scatlas.io.matrices.source import Sample
+from scatlas.workflow.command_line.find_files import find_release
 
 NAMES = ["plate1", "plate2", "plate3"]
 FIRST = "data/train-00000-of-00003.parquet"
@@ -118,6 +119,20 @@ def test_plates_and_cells_are_those_of_the_footers(sound: Path):
     assert ParquetSource(found).is_ordered("plate", 3)
     assert sum(group.is_mixed for group in found.footers("plate")) == 2
     assert not ParquetSource(found).is_ordered("drug", 8)
+
+
+def test_plates_that_whole_numbers_name_have_all_their_cells(release: Path, tmp_path: Path):
+    """As texts 5 is above 10, so the least and greatest of a row group with both say nothing."""
+    number = dict(zip(NAMES, (2, 5, 10), strict=True))
+    for file in (*(release / "data").glob("*"), release / "metadata/obs_metadata.parquet"):
+        table = pq.read_table(file)
+        own = pa.array([number[name] for name in table["plate"].to_pylist()])
+        table = table.set_column(table.column_names.index("plate"), "plate", own)
+        pq.write_table(table, file, row_group_size=60)
+    plates = list_samples(release, "plate")
+    for name, n_cells in plates.items():
+        assert load(release, tmp_path / name, name)["n_cells"] == n_cells
+    assert [*plates] == ["2", "5", "10"]
 
 
 def test_files_in_no_order_are_split_in_one_pass(release: Path, tmp_path: Path):
@@ -353,6 +368,10 @@ def test_one_file_per_well_is_the_same_release(release: Path, tmp_path: Path):
             assert found["total_counts"] == wanted["total_counts"]
             assert "drugconc" in ad.read_zarr(tmp_path / "b.zarr").obs
             shutil.rmtree(tmp_path / "b.zarr")
+        one_by_one = [str(file) for file in (release / "wells").glob("smp_*")]
+        for arguments in (one_by_one, [f"{release}/wells"]):
+            assert find_release(arguments)[:2] == (f"{release}/wells", "plate")
+        assert find_release(one_by_one[1:]) is None
         (release / beside).mkdir(exist_ok=True)
         for file in [*release.rglob("*_metadata.parquet")]:
             file.rename(release / beside / file.name)

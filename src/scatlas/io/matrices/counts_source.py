@@ -67,8 +67,7 @@ def open_counts(
     sample
         Of Parquet files, take the cells of this plate alone.
     lists
-        Of Parquet files, the column of the gene tokens, beside which ``counts`` is that of the
-        counts, and the marker.
+        Of Parquet files, the column of tokens, beside which ``counts`` is that of counts.
 
     Returns
     -------

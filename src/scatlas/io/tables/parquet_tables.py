@@ -17,7 +17,13 @@ from scatlas.blocks import map_in_order
 from scatlas.compute.threads import n_threads
 from scatlas.errors import InputError
 from scatlas.io.chunks.encoded_text import EncodedText
-from scatlas.io.files.cell_files import GENES_FILE, is_text, read_footer, reading_parquet
+from scatlas.io.files.cell_files import (
+    GENES_FILE,
+    is_text,
+    read_footer,
+    reading_parquet,
+    text_bounds,
+)
 from scatlas.io.tables.column_writer import ColumnWriter, Target
 from scatlas.io.zarr_writer.elements import DATAFRAME, create_group
 from scatlas.io.zarr_writer.sharded_array import encoding_pool
@@ -359,12 +365,9 @@ def _row_groups(footer: Any, wanted: tuple[str, str] | None) -> Iterator[int]:
     roots = [footer.schema.column(i).path.partition(".")[0] for i in range(footer.num_columns)]
     for number in range(footer.num_row_groups):
         if wanted is not None:
-            statistics = footer.row_group(number).column(roots.index(wanted[0])).statistics
-            if (
-                statistics is not None
-                and statistics.has_min_max
-                and not str(statistics.min) <= wanted[1] <= str(statistics.max)
-            ):
+            column = footer.row_group(number).column(roots.index(wanted[0]))
+            low, high = text_bounds(column.statistics)
+            if low is not None and high is not None and not low <= wanted[1] <= high:
                 continue
         yield number
 

@@ -103,18 +103,20 @@ def find_release(arguments: list[str]) -> Release | None:
         Files are missing or of another release, or no column names the plates.
     """
     paths = [Path(given).expanduser() for given in arguments]
-    folder = paths[0].parent if len(paths) > 1 else paths[0]
-    if len(paths) > 1 and {*paths} != {*folder.glob("*.parquet")}:
+    are_many = len(paths) > 1
+    if are_many and {path.suffix for path in paths} != {".parquet"}:
         return None
-    path = str(folder)
+    path = str(paths[0].parent if are_many else paths[0])
     files = CellFiles.find(path)
-    if files is None:
+    if files is None or (are_many and {*files.files} != {*paths}):
         return None
     by = next((name for name in _PLATE_COLUMNS if name in files.columns), None)
+    if by is None and paths[0].is_file():
+        return None  # each file is a plate
     if by is None:
         msg = (
             f"{path}: no column names the plates ({', '.join(_PLATE_COLUMNS)}); it has "
-            f"{', '.join(files.columns)}: rename the one with the plates"
+            f"{', '.join(files.columns)}: write plates: {{path: {path}, by: NAME}} in a config"
         )
         raise InputError(msg)
     names = plate_names(ParquetSource(files).plates(by), path)

@@ -70,12 +70,13 @@ def init(arguments: list[str], config: Path, outdir: str, *, force: bool = False
     if unfiltered := [plate.min_genes for plate in plates if plate.min_genes]:
         bounds.setdefault("min_genes", min(unfiltered))  # else empty droplets would be kept
     place: str | dict[str, str] = SHEET
+    n_plates, path = len(plates), plates[0].path
     if release:
         place = {"path": release.path, "by": release.by}
-    elif len(plates) == 1 and (names := find_samples(plates[0].path)):
-        place = {"path": plates[0].path, "by": "sample"}
-        plates[0].notices.append(f"each of its {len(names)} samples is a plate: {', '.join(names)}")
-    texts = {config: config_text(plates, genes, bounds, outdir, place)}
+    elif n_plates == 1 and (samples := find_samples(path)):
+        place, n_plates = {"path": path, "by": "sample"}, len(samples)
+        plates[0].notices.append(f"each of its {n_plates} samples is a plate: {', '.join(samples)}")
+    texts = {config: config_text(plates, genes, bounds, outdir, place, n_plates)}
     if place == SHEET:
         texts[Path(SHEET)] = sheet_text(plates)
     for file, text in texts.items():

@@ -125,7 +125,7 @@ def _check_marker(value: Any) -> Any:
     if entry in (None, [None]):
         return None
     if not isinstance(entry, list) or [*map(type, entry)] not in ([int, int], [int, float]):
-        msg = f"{value!r}: write the token and the value of the entry, as [1, -2], or null for none"
+        msg = f"{value!r} is no entry: write its token and its value, as [1, -2], or null for none"
         raise ValueError(msg)
     return entry
 
