@@ -215,7 +215,7 @@ class _Segments:
         if held:
             yield _Range(slice(first, len(totals)), slice(0, n_blocks))
 
-    def read(self, part: _Range, width: type) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, part: _Range, width: np.dtype) -> tuple[np.ndarray, np.ndarray]:
         """Values and cell numbers of a range, gene after gene and cell after cell."""
         counts = self.counts[part.blocks, part.genes]
         # Place of each block's values of each gene: genes first, then blocks.
