@@ -193,7 +193,7 @@ def test_a_data_type_of_a_newer_zarr_refuses_what_needs_it_alone(tmp_path, conso
         assert what_elements_hold(name) == {"X": "holds raw counts"}
         assert load_plate(name, tmp_path / "out.zarr", plate="p")["total_counts"] == 4
         assert read_matrix(name)[0].compute().sum() == 4
-        with pytest.raises(InputError, match=r"uns has a data type that this .*: update the"):
+        with pytest.raises(InputError, match=r"uns cannot be read, as zarr does not .*: update"):
             read_lazy(name)
 
 

@@ -43,6 +43,19 @@ def load(path: Path) -> None:
     load_plate(path, path.parent / "out.zarr", plate="p")
 
 
+@pytest.mark.parametrize("element", ["uns/new", "obsm/new", "obs/new"])
+def test_a_type_that_anndata_does_not_know_yet_is_no_damage(plate: Path, element: str) -> None:
+    adata = ad.read_h5ad(plate)
+    adata.uns["new"], adata.obsm["new"], adata.obs["new"] = np.ones(3), np.ones((4, 2)), np.ones(4)
+    adata.write_h5ad(plate)
+    with h5py.File(plate, "r+") as file:
+        file[element].attrs["encoding-type"] = "of-tomorrow"
+    with pytest.raises(InputError, match=r"as anndata does not know its type .*of-tomorrow") as told:
+        read_lazy(plate)
+    assert "damaged" not in str(told.value)
+    assert str(told.value).endswith(": update the package anndata, or write the file without it")
+
+
 # The function that fails, and a call that reaches it.
 PLACES = {
     "load": (chunk_reader, "read_values", load),

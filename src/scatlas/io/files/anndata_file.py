@@ -191,20 +191,19 @@ def _local_kind(path: Path) -> Literal["h5ad", "zarr"]:
     if path.is_dir():
         roots = [path / name for name in _ZARR_ROOTS if (path / name).is_file()]
         if not roots:
-            way = (
-                way_out_of_folder(path) or "give the folder that holds one of them, or an h5ad file"
-            )
-            msg = f"{path}: a folder with neither zarr.json nor .zgroup is not a Zarr store: {way}"
-            raise InputError(msg)
-        if hint := way_out_of_file(roots[0]):
-            msg = f"{roots[0]}: no metadata of a Zarr store: {hint}"
+            way_out = way_out_of_folder(path)
+            way_out = way_out or "give the folder that holds one of them, or an h5ad file"
+            what = "a folder with neither zarr.json nor .zgroup is not a Zarr store"
+            raise InputError(f"{path}: {what}: {way_out}")
+        if way_out := way_out_of_file(roots[0]):
+            msg = f"{roots[0]}: no metadata of a Zarr store: {way_out}"
             raise InputError(msg)
         return "zarr"
     hint = way_out_of_file(path)
     if hint is None and h5py.is_hdf5(path):
         return "h5ad"
-    way = hint or "give an AnnData file, as AnnData.write_h5ad or AnnData.write_zarr writes it"
-    msg = f"{path}: neither an HDF5 file nor a Zarr store: {way}"
+    hint = hint or "give an AnnData file, as AnnData.write_h5ad or AnnData.write_zarr writes it"
+    msg = f"{path}: neither an HDF5 file nor a Zarr store: {hint}"
     raise InputError(msg)
 
 

@@ -76,10 +76,9 @@ def way_out_of_file(path: Path) -> str | None:
 
 def way_out_of_folder(path: Path) -> str | None:
     """Name the kind of a folder that is no Zarr store, and what to do; None if unknown."""
-    names = {file.name for file in path.iterdir()}
-    if "idxptr" in names:
+    if (path / "idxptr").is_file():
         return _of_bpcells(path, f"BPCells::open_matrix_dir({str(path)!r})")
-    if names & {"__group", "__tiledb_group.tdb"}:
+    if any((path / name).exists() for name in ("__group", "__tiledb_group.tdb")):
         return (
             "it is an experiment of TileDB-SOMA; write it as h5ad with: python -c "
             f'"import tiledbsoma as s, tiledbsoma.io as io; io.to_h5ad(s.Experiment.open('
