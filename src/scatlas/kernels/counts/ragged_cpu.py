@@ -35,7 +35,7 @@ class Marker(NamedTuple):
 
 
 class Lists(NamedTuple):
-    """Lists of several cells: int64 tokens, float32 or float64 values, and int64 offsets."""
+    """Lists of cells: int32 or int64 tokens, float32 or float64 values, and int64 offsets."""
 
     tokens: Ints
     values: Array
