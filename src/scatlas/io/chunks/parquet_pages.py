@@ -26,7 +26,7 @@ _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
 _PLAIN, _PLAIN_DICTIONARY, _RLE, _RLE_DICTIONARY = 0, 2, 3, 8
 # What damaged bytes, or those of another kind, end in.
 _DAMAGED = (LookupError, TypeError, ValueError, OverflowError, RecursionError, OSError)
-# Bytes behind a page, so that four may be read from any of its own.
+# Bytes behind a page, so that four may be read from any byte of it.
 _PADDING = 4
 # Bits of a code, and levels that take two bits.
 _MAX_WIDTH, _MAX_LEVEL = 24, 3
@@ -54,7 +54,7 @@ def read_lists(
 
     Returns
     -------
-    int64 as int32 where that holds them; None where it takes Arrow to decode them.
+    Whole numbers in a narrow type; None where it takes Arrow to decode them.
     """
     import pyarrow as pa
 
@@ -106,8 +106,10 @@ def _page(encoded: memoryview, n_bytes: int, codec: pa.Codec | None) -> NDArray[
 
 
 def _narrow(table: NDArray[Any]) -> NDArray[Any]:
-    narrow = table.astype(np.int32) if table.dtype == np.int64 else table
-    return narrow if np.array_equal(narrow, table) else table
+    """Whole numbers in a type of two or four bytes, if it holds them: half the time is memory's."""
+    kinds = (np.uint16, np.int32) if table.dtype.kind == "i" else ()
+    narrow = (table.astype(kind) for kind in kinds)
+    return next((each for each in narrow if np.array_equal(each, table)), table)
 
 
 def _struct(raw: bytes, at: int) -> tuple[dict[int, Any], int]:
@@ -145,7 +147,7 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
 
 
 @njit(nogil=True, cache=True)
-def _uint32(raw: NDArray[np.uint8], at: int) -> int:
+def _uint32(raw: NDArray[np.uint8], at: int) -> np.int64:
     value = np.int64(0)
     for k in range(4):
         value |= np.int64(raw[at + k]) << (8 * k)
@@ -153,8 +155,8 @@ def _uint32(raw: NDArray[np.uint8], at: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def _run(raw: NDArray[np.uint8], at: int, stop: int, width: int) -> tuple[int, int, int, int]:
-    """A run of numbers of so many bits, which ends at ``stop`` at the latest.
+def _run(raw: NDArray[np.uint8], at: int, stop: int, width: int) -> tuple[Any, Any, int, Any]:
+    """A run of numbers of ``width`` bits, which ends at ``stop`` at the latest.
 
     Returns its length, its one value or -1 if each has its own, where they begin, and the end of
     all. The length is 0 if it is damaged.
@@ -220,7 +222,7 @@ def _decode_page(
     # Codes of the dictionary, behind their number of bits.
     if at != stop or stop >= end or raw[stop] > _MAX_WIDTH:
         return -1
-    at, width = stop + 1, np.int64(raw[stop])
+    at, width = stop + 1, int(raw[stop])
     mask, top = np.uint64((1 << width) - 1), np.uint64(0)
     size = np.uint64(table.size)
     i = 0

@@ -241,7 +241,8 @@ class CellFiles:
 
         from scatlas.io.chunks.parquet_pages import read_lists  # imports Numba
 
-        path, found = self.files[group.file], []
+        path = self.files[group.file]
+        found: list[tuple[np.ndarray, np.ndarray]] = []
         with reading_parquet(path, f"{_numbered([group])}, {_named(columns)},"):
             footer = read_footer(path)
             for number in map(_roots(footer).index, columns):
@@ -271,11 +272,12 @@ class CellFiles:
 
     def differs_from_footer(self, groups: Sequence[RowGroup]) -> InputError:
         """Error about row groups of other lengths."""
-        n_rows, n_values = (sum(g[i] for g in groups) for i in (2, 3))
-        return InputError(
+        n_rows, n_values = sum(g.n_rows for g in groups), sum(g.n_values for g in groups)
+        msg = (
             f"{self.files[groups[0].file]}: {_numbered(groups)}: not the {n_rows:,} cells and "
             f"{n_values:,} entries of the footer: {DOWNLOAD}"
         )
+        return InputError(msg)
 
 
 def _roots(footer: pq.FileMetaData) -> list[str]:
