@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from itertools import chain
 from pathlib import Path
 
 import anndata as ad
@@ -223,26 +222,73 @@ def test_what_the_system_refuses_is_no_damage(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    for read in ("iter_batches", "read_row_group"):
-        monkeypatch.setattr(pq.ParquetFile, read, fail)
-        with pytest.raises((DiskError, TooLargeError)) as refused:
-            load(release, tmp_path / "a.zarr")
-        assert "download" not in str(refused.value)
-
-
-@pytest.mark.parametrize("repeat", [0, 2])
-def test_a_row_group_must_have_the_cells_of_its_footer(
-    release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repeat: int
-):
-    read = pq.ParquetFile.iter_batches
-
-    def other(file: pq.ParquetFile, *args: object, **options: object) -> object:
-        times = repeat if "genes" in options.get("columns", ()) else 1
-        return chain.from_iterable([batch] * times for batch in read(file, *args, **options))
-
-    monkeypatch.setattr(pq.ParquetFile, "iter_batches", other)
-    with pytest.raises(InputError, match=r"row group 0: not the 60 cells and \d\S+ entries of"):
+    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", fail)
+    with pytest.raises((DiskError, TooLargeError)) as refused:
         load(release, tmp_path / "a.zarr")
+    assert "download" not in str(refused.value)
+
+
+@pytest.mark.parametrize("change", [{"n_rows": 59}, {"n_rows": 61}, {"n_values": 60}])
+def test_a_row_group_must_be_as_long_as_its_footer_says(
+    release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, int]
+):
+    read = CellFiles._footer
+    monkeypatch.setattr(
+        CellFiles,
+        "_footer",
+        lambda *given: [group._replace(**change) for group in read(*given)],
+    )
+    with pytest.raises(InputError, match=r"row groups? 0\b.*: not the [\d,]+ cells and [\d,]+ ent"):
+        load(release, tmp_path / "a.zarr")
+
+
+def typed(genes: pa.DataType, counts: pa.DataType, *, gaps: bool = True) -> dict[str, object]:
+    fields = (pa.field("element", kind, gaps) for kind in (genes, counts))
+    return {"types": [pa.list_(field) for field in fields]}
+
+
+# How files are written; whether it takes Arrow to decode the lists.
+WRITERS = {
+    "other codecs": (
+        {"compression": {"genes.list.element": "zstd", "expressions.list.element": "gzip"}},
+        False,
+    ),
+    "no codec": ({"compression": "none"}, False),
+    "a page per cell": ({"data_page_size": 1, "write_batch_size": 1}, False),
+    "other types": (typed(pa.int32(), pa.float64(), gaps=False), False),
+    "unsigned tokens": (typed(pa.uint16(), pa.float32()), True),
+    "small dictionaries": ({"dictionary_pagesize_limit": 200, "data_page_size": 200}, True),
+    "no dictionaries": ({"use_dictionary": False}, True),
+    "pages of version 2": ({"data_page_version": "2.0"}, True),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_lists_are_the_same_from_any_writer(
+    sound: Path, release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str
+):
+    load(sound, tmp_path / "wanted.zarr")
+    options, by_arrow = WRITERS[writer]
+    for file in (release / "data").glob("*"):
+        table = pq.read_table(file)
+        for name, kind in zip(("genes", "expressions"), options.get("types", ()), strict=False):
+            at = table.column_names.index(name)
+            table = table.set_column(at, pa.field(name, kind), table[name].cast(kind))
+        others = {name: value for name, value in options.items() if name != "types"}
+        pq.write_table(table, file, row_group_size=60, **others)
+    read, decoded = CellFiles.read, []
+    monkeypatch.setattr(CellFiles, "read", lambda *given: decoded.append(given[2]) or read(*given))
+    load(release, tmp_path / "own.zarr")
+    assert files(tmp_path / "own.zarr/X") == files(tmp_path / "wanted.zarr/X")
+    # One of the five row groups of the plate holds another, too.
+    assert decoded.count(["genes", "expressions"]) == (5 if by_arrow else 1)
+
+
+def test_cells_without_entries_are_read(release: Path, tmp_path: Path):
+    genes, counts = lists(release, "genes"), lists(release, "expressions")
+    genes[0], counts[0], genes[70], counts[70] = [], [], [1], [-2]
+    rewrite(release, {"genes": genes, "expressions": counts})
+    assert load(release, tmp_path / "a.zarr")["n_empty_cells"] == 2
 
 
 def test_missing_repeated_and_foreign_files_are_listed(release: Path):

@@ -23,6 +23,7 @@ from scatlas.io.files.stamps import file_stamp
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import numpy as np
     import pyarrow as pa
     from pyarrow import parquet as pq
 
@@ -183,9 +184,7 @@ class CellFiles:
         path = self.files[file]
         with reading_parquet(path, "the footer"):
             footer = read_footer(path)
-            roots = [
-                footer.schema.column(i).path.partition(".")[0] for i in range(footer.num_columns)
-            ]
+            roots = _roots(footer)
         if missing := [name for name in self.columns if name not in roots]:
             msg = (
                 f"{path}: it has no column {missing[0]!r}, which {self.files[0].name} has: it is "
@@ -215,25 +214,34 @@ class CellFiles:
         with self._opened(groups, columns) as file:
             numbers = [group.number for group in groups]
             table = file.read_row_groups(numbers, columns=columns, use_threads=False)
-        self._check_length(groups, table.num_rows)
+        if table.num_rows != sum(group.n_rows for group in groups):
+            raise self.differs_from_footer(groups)
         return table
 
     def read_lists(
-        self, group: RowGroup, columns: list[str], n_values: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Lists of the cells of a row group, as many cells at a time as have ``n_values``."""
-        n_rows = max(1, n_values * group.n_rows // max(1, group.n_values))
-        n_read, n_left = 0, group.n_values
-        with self._opened([group], columns) as file:
-            for batch in file.iter_batches(
-                n_rows, row_groups=[group.number], columns=columns, use_threads=False
-            ):
-                n_read += batch.num_rows
-                n_left -= len(batch[columns[0]].flatten())
-                if n_left < 0 or n_read > group.n_rows:  # more than there is room for
-                    break
-                yield batch
-        self._check_length([group], n_read if n_left >= 0 else -1)
+        self, group: RowGroup, columns: list[str]
+    ) -> list[tuple[np.ndarray, np.ndarray]] | None:
+        """Entries and offsets of columns of lists; None if :meth:`read` has to decode them."""
+        import numpy as np
+
+        from scatlas.io.chunks.parquet_pages import read_lists  # imports Numba
+
+        path = self.files[group.file]
+        found: list[tuple[np.ndarray, np.ndarray]] = []
+        with reading_parquet(path, f"{_numbered([group])}, {_named(columns)},"):
+            footer = read_footer(path)
+            for number in map(_roots(footer).index, columns):
+                column = footer.row_group(group.number).column(number)
+                with path.open("rb", buffering=0) as file:
+                    file.seek(column.dictionary_page_offset or 0)
+                    content = file.read(column.total_compressed_size)
+                kind = np.dtype(self.columns[columns[len(found)]].value_type.to_pandas_dtype())
+                schema = footer.schema.column(number)
+                lists = read_lists(content, column, schema, kind, group.n_rows)
+                if lists is None:
+                    return None
+                found.append(lists)
+        return found
 
     @contextmanager
     def _opened(self, groups: Sequence[RowGroup], columns: list[str]) -> Iterator[pq.ParquetFile]:
@@ -247,14 +255,18 @@ class CellFiles:
             with pq.ParquetFile(path, metadata=read_footer(path), read_dictionary=texts) as file:
                 yield file
 
-    def _check_length(self, groups: Sequence[RowGroup], n_rows: int) -> None:
-        if n_rows != (n_due := sum(group.n_rows for group in groups)):
-            n_values = sum(group.n_values for group in groups)
-            msg = (
-                f"{self.files[groups[0].file]}: {_numbered(groups)}: not the {n_due:,} cells and "
-                f"{n_values:,} entries of the footer: {DOWNLOAD}"
-            )
-            raise InputError(msg)
+    def differs_from_footer(self, groups: Sequence[RowGroup]) -> InputError:
+        """Error about row groups of other lengths."""
+        n_rows, n_values = sum(g.n_rows for g in groups), sum(g.n_values for g in groups)
+        msg = (
+            f"{self.files[groups[0].file]}: {_numbered(groups)}: not the {n_rows:,} cells and "
+            f"{n_values:,} entries of the footer: {DOWNLOAD}"
+        )
+        return InputError(msg)
+
+
+def _roots(footer: pq.FileMetaData) -> list[str]:
+    return [footer.schema.column(i).path.partition(".")[0] for i in range(footer.num_columns)]
 
 
 def _numbered(groups: Sequence[RowGroup]) -> str:

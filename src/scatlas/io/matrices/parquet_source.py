@@ -25,14 +25,12 @@ from scatlas.io.zarr_writer.elements import create_group
 from scatlas.kernels.counts.ragged_cpu import Lists, Marker, RaggedToCsr
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     import pandas as pd
     import scipy.sparse as sp
 
-# Entries to decode at once, 12 bytes each, and to convert before they leave the cache.
-_VALUES_AT_ONCE = 2**17
-# Most bytes of a block per entry: as Arrow decodes it, as a count, and as that is encoded.
+# Most bytes of a block per entry: as it is decoded, as a count, and as that is encoded.
 _BYTES_PER_ENTRY = 2 * BYTES_PER_VALUE
 
 
@@ -192,16 +190,14 @@ class ParquetSource(CountsSource):
             *(*sizes, self._gene_of_token, n_genes), marker=marker, dtype=self._width
         )
         for group, taken in rows:
-            first = block.n_cells
-            for lists in self._lists(group, taken):
-                if unknown := block.append(lists):
-                    row, token = block.n_cells - first + unknown[0], unknown[1]
-                    row = row if taken is None else np.flatnonzero(taken)[row]
-                    msg = (
-                        f"{self._where(group)}: row {row} holds token {token}, which "
-                        "gene_metadata.parquet lacks: download the files of one release"
-                    )
-                    raise InputError(msg)
+            if unknown := block.append(self._lists(group, taken)):
+                row, token = unknown
+                row = row if taken is None else np.flatnonzero(taken)[row]
+                msg = (
+                    f"{self._where(group)}: row {row} holds token {token}, which "
+                    "gene_metadata.parquet lacks: download the files of one release"
+                )
+                raise InputError(msg)
         data, indices, indptr, n_repeated = block.block()
         with self._lock:
             self._width = max(self._width, data.dtype)
@@ -211,32 +207,35 @@ class ParquetSource(CountsSource):
     def _where(self, group: RowGroup) -> str:
         return f"{self._files.files[group.file]}: row group {group.number}"
 
-    def _lists(self, group: RowGroup, taken: np.ndarray | None) -> Iterator[Lists]:
-        """Lists of the cells of a row group, as many at a time as a core's cache holds."""
+    def _lists(self, group: RowGroup, taken: np.ndarray | None) -> Lists:
+        """Lists of the cells of a row group."""
         names = [str(name) for name in self._columns[:2]]
-        first = 0
-        for batch in self._files.read_lists(group, names, _VALUES_AT_ONCE):
-            span = slice(first, first + batch.num_rows)
-            first = span.stop
-            own = batch if taken is None else batch.filter(taken[span])
-            columns = [own[name] for name in names]
-            flat = [column.flatten() for column in columns]
-            if any(column.null_count for column in (*columns, *flat)):
-                msg = f"{self._where(group)}: a list or an entry of it is missing: {DOWNLOAD}"
-                raise InputError(msg)
-            offsets = [np.asarray(column.offsets, np.int64) for column in columns]
-            offsets = [each - each[0] for each in offsets]
-            if not np.array_equal(offsets[0], offsets[1]):
-                msg = (
-                    f"{self._where(group)}: a cell has lists of unlike lengths in "
-                    f"{' and '.join(names)}: {DOWNLOAD}"
-                )
-                raise InputError(msg)
-            tokens, values = (part.to_numpy() for part in flat)
-            kind = values.dtype if values.dtype == np.float32 else np.dtype(np.float64)
-            yield Lists(
-                tokens.astype(np.int64, copy=False), values.astype(kind, copy=False), offsets[0]
+        if taken is None and (lists := self._files.read_lists(group, names)):
+            (tokens, own), (values, other) = lists
+            if np.array_equal(own, other) and tokens.size <= group.n_values:
+                return Lists(tokens, values, own)
+        table = self._files.read([group], names)
+        table = table if taken is None else table.filter(taken)
+        columns = [table[name].combine_chunks() for name in names]
+        flat = [column.flatten() for column in columns]
+        if any(column.null_count for column in (*columns, *flat)):
+            msg = f"{self._where(group)}: a list or an entry of it is missing: {DOWNLOAD}"
+            raise InputError(msg)
+        offsets = [np.asarray(column.offsets, np.int64) for column in columns]
+        offsets = [each - each[0] for each in offsets]
+        if not np.array_equal(offsets[0], offsets[1]):
+            msg = (
+                f"{self._where(group)}: a cell has lists of unlike lengths in "
+                f"{' and '.join(names)}: {DOWNLOAD}"
             )
+            raise InputError(msg)
+        if len(flat[0]) > group.n_values:
+            raise self._files.differs_from_footer([group])
+        tokens, values = (part.to_numpy() for part in flat)
+        kind = values.dtype if values.dtype == np.float32 else np.dtype(np.float64)
+        return Lists(
+            tokens.astype(np.int64, copy=False), values.astype(kind, copy=False), offsets[0]
+        )
 
 
 def _n_taken(group: RowGroup, taken: np.ndarray | None) -> int:

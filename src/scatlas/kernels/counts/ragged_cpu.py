@@ -35,7 +35,7 @@ class Marker(NamedTuple):
 
 
 class Lists(NamedTuple):
-    """Lists of several cells: int64 tokens, float32 or float64 values, and int64 offsets."""
+    """Lists of cells: tokens of any width, float32 or float64 values, and int64 offsets."""
 
     tokens: Ints
     values: Array
@@ -131,13 +131,12 @@ def _n_bits(word: np.uint64) -> np.uint64:
 
 
 @njit(nogil=True, cache=True)
-def _collect(slots: Array, taken: Array, data: Array, indices: Array, start: int) -> int:
+def _collect(slots: Array, taken: Array, data: Array, indices: Array, start: int) -> np.int64:
     """Append the slots that are taken, in order, and free them; the end.
 
     ``indices`` has room for ``_AT_ONCE`` more.
     """
-    stop: Any = start
-    one = np.uint64(1)
+    stop, one = np.int64(start), np.uint64(1)
     for word in range(taken.size):
         bits, first, at = taken[word], word << 6, stop
         taken[word] = 0
