@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
     import scipy.sparse as sp
+    from numpy.typing import NDArray
 
     from scatlas.io.matrices.layout import StoredMatrix
     from scatlas.io.tables.table import Table
@@ -153,6 +154,10 @@ class CountsSource(Protocol):
 
     def plates(self, by: str) -> dict[str, int] | None:  # noqa: ARG002
         """Plates and their numbers of cells from metadata alone; None if obs has to be read."""
+        return None
+
+    def genes_per_cell(self) -> NDArray[np.int64] | None:
+        """Stored genes of each cell, int64 [cells]; None if the counts have to be read for them."""
         return None
 
     def is_ordered(self, by: str, n_plates: int) -> bool:  # noqa: ARG002

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import scipy.sparse as sp
+    from numpy.typing import NDArray
 
     from scatlas.io.files.anndata_file import Store
     from scatlas.io.files.stored_nodes import StoredGroup
@@ -149,6 +150,10 @@ class StoreSource(CountsSource):
             if there < due:
                 msg = f"{self.path}: {key} lacks {due - there:,} of {due:,} chunk files: {REMEDY}"
                 raise InputError(msg)
+
+    def genes_per_cell(self) -> NDArray[np.int64] | None:
+        """Known of CSR alone, from its offsets."""
+        return np.diff(self.matrix.indptr) if self.matrix.format == "csr" else None
 
     def check_unchanged(self) -> None:
         """Refuse a local file that was changed since it was opened: parts are read by its path."""

@@ -43,6 +43,9 @@ class TextSource(StoreSource):
         """What the one matrix holds."""
         return {"X": kind_of_values(first_values(self._files))}
 
+    def genes_per_cell(self) -> None:
+        """Not known before the text is read."""
+
     def some_blocks(self, notify: Callable[[str], object]) -> Iterator[sp.csr_matrix]:  # noqa: ARG002
         """The first cells alone: the text is read up to them."""
         cells = first_cells(self._files, self._stored_shape)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from scatlas.io.chunks.encoded_text import EncodedText
 from scatlas.io.matrices.counts_source import find_source
 from scatlas.io.matrices.source import Wanted
-from scatlas.io.matrices.text_source import TextSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -24,8 +22,8 @@ def stored_cells(path: str, counts: str) -> Iterator[tuple[EncodedText, NDArray[
     they are loaded; the step `concat_on_disk` compares all.
     """
     with find_source(path, Wanted(counts)) as source:
-        if isinstance(source, TextSource) or source.matrix.format != "csr":
+        if (n_genes := source.genes_per_cell()) is None:
             return
-        n_genes, obs = np.diff(source.matrix.indptr), source.table("obs")
+        obs = source.table("obs")
         for lo, hi in obs.spans():
             yield EncodedText.encode(obs.names(lo, hi)), n_genes[lo:hi]
