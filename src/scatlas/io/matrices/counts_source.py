@@ -31,13 +31,7 @@ FORMATS: tuple[tuple[Callable[[str], Any], Any], ...] = (
 
 
 def find_source(path: Path | str, wanted: Wanted = Wanted()) -> CountsSource:  # noqa: B008
-    """Find what a path is; its parts are checked when they are read.
-
-    Raises
-    ------
-    InputError
-        It is none of :data:`FORMATS`.
-    """
+    """Find what a path is; its parts are checked when they are read."""
     found = ((source, find(str(path))) for find, source in FORMATS)
     return next(source(files, wanted) for source, files in found if files)
 
@@ -94,15 +88,12 @@ def gene_names(path: Path | str, counts: str = "X") -> pd.Index:
 
 
 def what_elements_hold(path: Path | str) -> dict[str, str | InputError]:
-    """What the elements of a plate hold, by their first values.
+    """What the elements of a plate hold by their first values, or the error of reading them.
 
-    Returns
-    -------
-    By name, as ``source.counts`` names them: :data:`COUNTS`, :data:`EXPECTED` (positive numbers of
-    which at least a tenth are whole; of normalised values hardly any is), other words that follow
-    the name in a sentence, or the error that reading it raises. ``X`` is first; then
-    ``layers/counts``, ``raw`` and other layers. A file of Cell Ranger has only ``X``, or
-    ``genome/NAME`` for each genome, that with most cells first.
+    Their names are those of ``source.counts``: first ``X``, then ``layers/counts``, ``raw`` and
+    other layers. A file of Cell Ranger has only ``X``, or ``genome/NAME`` for each genome, that
+    with most cells first. Of :data:`EXPECTED` counts, which are positive, at least a tenth are
+    whole; of normalised values hardly any is. Other words follow the name in a sentence.
     """
     with find_source(path) as source:
         return source.elements()

@@ -237,13 +237,7 @@ def cells(first: int, stop: int) -> str:
 
 
 def check_indices(path: str, key: str, indices: np.ndarray, size: int, rows: str) -> None:
-    """Refuse indices that point outside the matrix; compiled code would follow them.
-
-    Raises
-    ------
-    InputError
-        Naming the index.
-    """
+    """Refuse indices that point outside the matrix; compiled code would follow them."""
     if indices.size == 0:
         return
     worst = int(indices.max())

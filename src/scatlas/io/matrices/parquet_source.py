@@ -110,20 +110,14 @@ class ParquetSource(CountsSource):
 
     def elements(self) -> dict[str, str | InputError]:
         """The one matrix: `load` looks at each value."""
-        return {"X": COUNTS}
+        return {self._wanted.counts: COUNTS}
 
     def genes(self) -> pd.Index:
         """Names of the genes."""
         return self._var.index
 
     def plates(self, by: str) -> dict[str, int]:
-        """Plates and their numbers of cells, in the order of their first cells.
-
-        Raises
-        ------
-        InputError
-            There is no such column, or a cell has no plate.
-        """
+        """Plates and their numbers of cells, in the order of their first cells."""
         files = self._files
         if by not in files.columns:
             columns = ", ".join(files.columns)

@@ -127,11 +127,6 @@ class StoreSource(CountsSource):
         They would read as zeros, and as names without a letter. Other arrays are not counted: of a
         dense matrix, or of a column, a chunk that holds nothing but zeros has no file. A web server
         lists no files: a store there is not checked.
-
-        Raises
-        ------
-        InputError
-            With the number of missing files.
         """
         if self._store.kind != "zarr":
             return
@@ -167,7 +162,7 @@ class StoreSource(CountsSource):
         self, budget: int, notify: Callable[[str], object]
     ) -> tuple[list[tuple[int, int]], Callable[[int], sp.csr_matrix]]:
         """Cut X into row blocks for one pass; a dense or CSC X that fits is converted whole."""
-        matrix = self.matrix
+        matrix, _ = self.matrix, self.shape  # before threads ask for them
         if matrix.format == "transposed":
             cut, read = transposed_blocks(matrix, self._root, budget)
         elif matrix.format == "csr":

@@ -124,20 +124,8 @@ def split_matrix(
 ) -> int:
     """Divide the rows of a matrix by group, in one pass, into stores without compression.
 
-    Parameters
-    ----------
-    counts
-        File of the matrix.
-    folders
-        Store of each group, in which ``obs`` and ``var`` may be already.
-    codes
-        Group of each cell, int32 ``[n_cells]``.
-    budget
-        Bytes for the blocks in flight.
-
-    Returns
-    -------
-    Number of values.
+    ``obs`` and ``var`` may be in the stores already; the codes say the group of each cell. Returns
+    the number of values.
     """
     cut, read = counts.blocks(budget, logger.info)
     arrays = [_Arrays.create(folder / "X", counts) for folder in folders]

@@ -40,8 +40,6 @@ _PARTS = {"barcodes", "data", "indices", "indptr", "shape"}
 def cell_ranger_matrices(root: Any) -> dict[str, str]:
     """Groups of the matrices in a file of Cell Ranger, as ``source.counts`` names them.
 
-    Returns
-    -------
     One matrix is ``X``. Cell Ranger 2 writes one per genome, with its own cells: of several, each
     is ``genome/NAME``, that with most cells first. Empty for other files.
     """
@@ -77,13 +75,7 @@ def _matrix(path: str, root: Any, counts: str) -> tuple[str | None, list[str]]:
 
 
 def open_cell_ranger(path: str, root: Any, stack: ExitStack, counts: str) -> Tables | None:
-    """Open the tables of a file of Cell Ranger, which ``stack`` removes; None for other files.
-
-    Raises
-    ------
-    InputError
-        The file has no such matrix, has no genes, or is damaged.
-    """
+    """Open the tables of a file of Cell Ranger, which ``stack`` removes; None for other files."""
     key, others = _matrix(path, root, counts)
     if key is None:
         return None
@@ -128,11 +120,6 @@ def write_tables(
     Genes are named by their symbols, as in :func:`scanpy.read_10x_h5`; repeated ones get a number,
     as AnnData gives them. Their columns are ``gene_ids``, ``feature_types`` and, where it is known,
     ``genome``.
-
-    Raises
-    ------
-    InputError
-        The lists of features differ in length, no feature is a gene, or they are probes.
     """
     from anndata.utils import make_index_unique
 

@@ -19,29 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tables:
-    """Cells and genes of a file, and where its counts are.
+    """Cells and genes of a file, and where its counts are."""
 
-    Attributes
-    ----------
-    root
-        Opened store with ``obs`` and the table of the features.
-    key
-        Element of the counts in the file.
-    var
-        Table of the features.
-    format
-        How the counts are stored; None if their attributes tell.
-    gene_of_feature
-        int64 [columns of the counts]: number of each feature in ``var``, -1 for others than genes;
-        None if ``var`` has all features.
-    notices
-        Sentences about what is left out or changed.
-    """
-
-    root: Any
+    root: Any  # opened store with obs and the table of the features
     key: str
     var: str = "var"
-    format: Literal["csr", "transposed"] | None = None
+    format: Literal["csr", "transposed"] | None = None  # None if the attributes of the counts tell
+    # Number of each column of the counts in var, int64, -1 for features that are no genes; None if
+    # var has all features.
     gene_of_feature: np.ndarray | None = None
     notices: list[str] = field(default_factory=list)
 

@@ -44,11 +44,6 @@ def open_loom(path: str, root: Any, stack: ExitStack, counts: str) -> Tables | N
 
     Repeated gene names get a number at the end, as AnnData gives them. Text columns become
     categories where values repeat, as AnnData writes them.
-
-    Raises
-    ------
-    InputError
-        Genes or cells have no names, lengths do not agree, or the file is damaged.
     """
     if not is_loom(root):
         return None

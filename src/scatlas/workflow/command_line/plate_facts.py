@@ -68,17 +68,7 @@ def read_facts(
 ) -> tuple[PlateFacts, pd.Index]:
     """Read the facts of a plate, and the names of its genes, in bounded memory.
 
-    Parameters
-    ----------
-    name, path
-        Of the plate.
-    source
-        Of a plate that is a part of Parquet files, this part.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read, or holds no counts.
+    A part of Parquet files is given as ``source``.
     """
     counts, fractional = ("X", "refuse") if source else _find_counts(path)
     notices: list[str] = []
