@@ -26,29 +26,15 @@ _SPARSE: dict[str, Literal["csr", "csc"]] = {"csr_matrix": "csr", "csc_matrix": 
 
 @dataclass(frozen=True)
 class StoredMatrix:
-    """A matrix [cells x genes] in an AnnData file.
-
-    Attributes
-    ----------
-    path
-        File, for the messages.
-    key
-        Element in the file, such as ``X`` or ``layers/counts``.
-    format
-        How it is stored; ``transposed`` is dense of genes x cells, ``lists`` are per cell.
-    shape
-        Cells, genes.
-    dtype
-        Type of the values when read, see :func:`in_memory`.
-    indptr
-        int64 offsets of the rows (of the columns for ``csc``); empty for dense ones.
-    """
+    """A matrix [cells x genes] in a file."""
 
     path: str
     key: str
+    # Dense of genes x cells is transposed; lists are per cell.
     format: Literal["csr", "csc", "dense", "transposed", "lists"]
     shape: tuple[int, int]
-    dtype: np.dtype
+    dtype: np.dtype  # of the values when read, see in_memory
+    # Offsets of the rows, int64 (of the columns for csc); empty for dense ones.
     indptr: np.ndarray = field(repr=False, default_factory=lambda: np.empty(0, np.int64))
 
     @classmethod

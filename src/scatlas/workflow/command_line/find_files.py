@@ -45,18 +45,7 @@ _NAMES = (
 
 
 def find_files(arguments: list[str]) -> dict[str, str]:
-    """Plates by name, with their paths.
-
-    Parameters
-    ----------
-    arguments
-        Files, stores, addresses, folders of plates, and patterns.
-
-    Raises
-    ------
-    InputError
-        An argument has no plates, or two files are the same plate.
-    """
+    """Plates by name, with their paths, of files, stores, addresses, folders and patterns."""
     paths = natsorted({path: None for given in arguments for path in _paths(given)})
     paths = without_lists(paths)
     by_file: dict[object, str] = {}
@@ -79,29 +68,15 @@ def find_files(arguments: list[str]) -> dict[str, str]:
 
 
 class Release(NamedTuple):
-    """Parquet files of several plates.
-
-    Attributes
-    ----------
-    path, by
-        As ``plates.path`` and ``plates.by`` of a config.
-    plates
-        By the name of each plate, what opens its part of the files.
-    """
+    """Parquet files of several plates, with ``plates.path`` and ``plates.by`` of a config."""
 
     path: str
     by: str
-    plates: Mapping[str, Callable[[], CountsSource]]
+    plates: Mapping[str, Callable[[], CountsSource]]  # what opens each by its name
 
 
 def find_release(arguments: list[str]) -> Release | None:
-    """Find the Parquet files of a release; None for other arguments of ``scatlas init``.
-
-    Raises
-    ------
-    InputError
-        Files are missing or of another release, or no column names the plates.
-    """
+    """Find the Parquet files of a release; None for other arguments of ``scatlas init``."""
     paths = [Path(given).expanduser() for given in arguments]
     folder = paths[0].parent if len(paths) > 1 else paths[0]
     if len(paths) > 1 and {*paths} != {*folder.glob("*.parquet")}:
