@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # What finds the files at a path, and what reads them, in the order of asking; the last finder
 # refuses all that is no plate.
-FORMATS: tuple[tuple[Callable[[str], Any], Any], ...] = (
+FORMATS: tuple[tuple[Callable[[str], Any], Callable[[Any, Wanted], CountsSource]], ...] = (
     (CellFiles.find, ParquetSource),
     (TextMatrix.find, TextSource),
     (Store.find, StoreSource),

@@ -94,13 +94,7 @@ class Writing:
         self._future = thread.submit(write, extra=extra)
 
     def __call__(self, columns: Mapping[str, np.ndarray]) -> None:
-        """Write the further columns, and return when the table is written.
-
-        Raises
-        ------
-        InputError, ValueError
-            As `Table.write`.
-        """
+        """Write the further columns, and return when the table is written, or raise its error."""
         self._values.set_result(columns)
         self._future.result()
 
@@ -119,19 +113,7 @@ class Writing:
 
 @dataclass(frozen=True)
 class Table:
-    """obs or var of an opened AnnData file.
-
-    Attributes
-    ----------
-    path, name
-        File and table, for messages.
-    n_rows
-        Cells (or genes).
-    index_name
-        Name of the index in pandas.
-    columns
-        Columns by name, in order.
-    """
+    """obs or var of an opened file, which `path` and `name` say in messages; columns in order."""
 
     path: str
     name: str
@@ -144,22 +126,7 @@ class Table:
 
     @classmethod
     def open(cls, path: Path | str, root: StoredGroup, name: str) -> Table:
-        """Open a table.
-
-        Parameters
-        ----------
-        path
-            File, for messages.
-        root
-            Opened file, ``h5py.File`` or ``zarr.Group``; stays open while the table is in use.
-        name
-            ``"obs"`` or ``"var"``.
-
-        Raises
-        ------
-        InputError
-            The element is no table, a column is missing, or columns differ in length.
-        """
+        """Open ``obs`` or ``var`` of a file, which stays open while the table is in use."""
         path = str(path)
         n_rows = frame_length(path, root, name)
         with reading(path, name):
@@ -264,29 +231,13 @@ class Table:
         return self.read(columns, index=len(columns) < len(names))
 
     def storable(self, notify: Callable[[str], None], *, unique_names: bool = True) -> Table:
-        """Table with the columns and names that AnnData can store.
+        """Table with the columns and names that AnnData can store; changes of columns are told.
 
         Repeated row names are made unique as AnnData does (:meth:`renamed` reports it), columns of
         types that AnnData cannot write become text, and columns with names that it refuses are
         renamed or dropped.
 
         This reads only the dropped columns: :meth:`write` finds damage in the others.
-
-        Parameters
-        ----------
-        notify
-            Called with a sentence for each change of a column.
-        unique_names
-            Whether repeated names are made unique.
-
-        Returns
-        -------
-        The table as :meth:`write` writes it; this one stays as it is.
-
-        Raises
-        ------
-        InputError
-            A column cannot be decoded.
         """
         columns = dict(self.columns)
         for name, column in columns.items():
@@ -333,17 +284,7 @@ class Table:
         return replace(self, columns={**self.columns, **added})
 
     def with_room_for(self, names: Iterable[str]) -> tuple[Table, list[str]]:
-        """Rename columns that new columns replace, with the prefix ``source_``.
-
-        Parameters
-        ----------
-        names
-            Names of the new columns.
-
-        Returns
-        -------
-        The table, and a sentence for each column that was renamed.
-        """
+        """Rename columns that new ones replace, with the prefix ``source_``, and say which."""
         names, columns, notices = set(names), {}, []
         for name, column in self.columns.items():
             fresh = name
@@ -368,25 +309,11 @@ class Table:
         rows: np.ndarray | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write the table in AnnData's encoding for Zarr v3.
+        """Write the table, or some rows (int64, ascending), in AnnData's encoding for Zarr v3.
 
-        Parameters
-        ----------
-        folder
-            Folder to create.
-        rows
-            The rows to write (int64, ascending); all by default.
-        extra
-            Further columns of numbers, bool or categories, one value per row written, or functions
-            that return them after all other columns are written. They replace columns of the same
-            names, which are read nevertheless: none may be damaged.
-
-        Raises
-        ------
-        InputError
-            A column cannot be decoded.
-        ValueError
-            ``rows`` do not ascend within the table, or ``extra`` has another length.
+        ``extra`` are further columns of numbers, bool or categories, one value per row written, or
+        functions that return them after all other columns are written. They replace columns of the
+        same names, which are read nevertheless: none may be damaged.
         """
         from scatlas.io.tables.column_writer import write_array
         from scatlas.io.zarr_writer.elements import DATAFRAME, create_group
@@ -420,21 +347,8 @@ class Table:
     ) -> None:
         """Write several tables, each of some rows, without the categories that these do not use.
 
-        Each column is read once, whole.
-
-        Parameters
-        ----------
-        folders
-            Where; made here.
-        groups
-            The rows (int64) of each table, in its order; None for all rows in each.
-        all_categories
-            Keep the categories that a table does not use.
-
-        Raises
-        ------
-        InputError
-            A column cannot be decoded.
+        Each column is read once, whole. The groups are rows (int64) in their order; None for all
+        rows in each.
         """
         from scatlas.io.tables.column_writer import write_array
         from scatlas.io.zarr_writer.elements import DATAFRAME, create_group, writable_frame
