@@ -50,7 +50,9 @@ def test_a_type_that_anndata_does_not_know_yet_is_no_damage(plate: Path, element
     adata.write_h5ad(plate)
     with h5py.File(plate, "r+") as file:
         file[element].attrs["encoding-type"] = "of-tomorrow"
-    with pytest.raises(InputError, match=r"as anndata does not know its type .*of-tomorrow") as told:
+    with pytest.raises(
+        InputError, match=r"as anndata does not know its type .*of-tomorrow"
+    ) as told:
         read_lazy(plate)
     assert "damaged" not in str(told.value)
     assert str(told.value).endswith(": update the package anndata, or write the file without it")
