@@ -77,8 +77,8 @@ def index_decoder(
         raw: np.ndarray, starts: np.ndarray, sizes: np.ndarray, out: np.ndarray, n_bytes: int
     ) -> int:
         chunk = buffer_pool.empty(n_bytes // stored.itemsize, unsigned)
-        addresses = raw.ctypes.data, chunk.ctypes.data
-        return decode_blosc_indices(*functions, raw, starts, sizes, chunk, addresses, out, highest)
+        places = raw.ctypes.data, chunk.ctypes.data
+        return decode_blosc_indices(functions, raw, starts, sizes, places, chunk, out, highest)
 
     return decode
 
@@ -132,13 +132,13 @@ def _blosc_functions(*, has_checksums: bool) -> tuple[int, int]:
 def _blosc_decoder(*, has_checksums: bool) -> RunDecoder:
     from scatlas.io.chunks.codec_loops import decode_blosc_chunks
 
-    decompress, crc32c = _blosc_functions(has_checksums=has_checksums)
+    functions = _blosc_functions(has_checksums=has_checksums)
 
     def decode(
         raw: np.ndarray, starts: np.ndarray, sizes: np.ndarray, out: np.ndarray, n_bytes: int
     ) -> int:
         source, target = raw.ctypes.data, out.ctypes.data
-        return decode_blosc_chunks(decompress, crc32c, raw, source, starts, sizes, target, n_bytes)
+        return decode_blosc_chunks(functions, raw, source, starts, sizes, target, n_bytes)
 
     return decode
 

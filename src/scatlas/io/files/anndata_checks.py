@@ -43,7 +43,7 @@ def for_anndata(node: Any) -> Any:
     """
     node = as_zarr_python(node)
     if not isinstance(node, h5py.Group | h5py.Dataset):
-        return node  # `open_any_group` has seen to it
+        return node
     found: list[tuple[str, str]] = []
 
     def look(key: str, element: h5py.Group | h5py.Dataset) -> None:

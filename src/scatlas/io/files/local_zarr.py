@@ -280,11 +280,6 @@ def open_any_group(store: Any) -> Any:
     """
     import zarr
 
-    from scatlas.io.files.attributes_of_r import SingleValues
-
-    if isinstance(store, Path):
-        store = zarr.storage.LocalStore(store, read_only=True)
-    store = SingleValues(store)
     try:
         return zarr.open_group(store, mode="r")
     except ValueError:  # the data type of an element, needed or not, is unknown to this zarr

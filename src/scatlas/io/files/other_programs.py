@@ -109,13 +109,11 @@ def way_out_of_store(path: str, root: Any) -> str | None:
             f'"import anndata.io, h5py; anndata.io.read_elem(h5py.File({path!r})[{key!r}])'
             f'.write_h5ad({out!r})"'
         )
-    if "dataset_0" in root:
+    if "dataset_0" in root and not in_hdf5:
         return f"it is a collection of annbatch; give each AnnData in it: {path}/dataset_0"
     if {"assays", "meta.data"} <= set(root):
         call = f"SeuratDisk::Convert({path!r}, dest = 'h5ad')"
         return _IN_R.format(kind="it is an object of Seurat", call=call)
-    if "row_attrs" in root:
-        return f"it is a Loom file; load takes it, or read it with: anndata.io.read_loom({path!r})"
     for name in root:
         found = _members(root[name])
         if "barcodes" in found:
