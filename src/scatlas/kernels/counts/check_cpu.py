@@ -113,12 +113,13 @@ def _is_canonical(data: Array, indices: Array, indptr: Ints, n_genes: int) -> bo
     """Whether all rows are canonical; of unsigned counts."""
     wrong = False
     for row in range(indptr.size - 1):
-        begin, end = indptr[row], indptr[row + 1]
-        if begin == end:
-            continue
-        wrong |= (indices[begin] < 0) | (indices[end - 1] >= n_genes) | (data[begin] == 0)
-        for i in range(begin + 1, end):
-            wrong |= (indices[i] <= indices[i - 1]) | (data[i] == 0)
+        own = indices[indptr[row] : indptr[row + 1]]  # of a slice the compiler sees the length
+        if own.size:
+            wrong |= (own[0] < 0) | (own[own.size - 1] >= n_genes)
+        for i in range(1, own.size):
+            wrong |= own[i] <= own[i - 1]
+    for i in range(data.size):
+        wrong |= data[i] == 0
     return not wrong
 
 

@@ -134,7 +134,7 @@ def _n_bits(word: np.uint64) -> np.uint64:
 def _collect(slots: Array, taken: Array, data: Array, indices: Array, start: int) -> np.int64:
     """Append the slots that are taken, in order, and free them; the end.
 
-    ``indices`` has room for ``_AT_ONCE`` more.
+    ``indices`` has room for ``_AT_ONCE`` more. An index without a sign needs no test of it.
     """
     stop, one = np.int64(start), np.uint64(1)
     for word in range(taken.size):
@@ -142,15 +142,16 @@ def _collect(slots: Array, taken: Array, data: Array, indices: Array, start: int
         taken[word] = 0
         stop += np.int64(_n_bits(bits))
         for _ in range(_AT_ONCE):
-            indices[at] = first + np.int64(_n_bits(~bits & (bits - one)))
+            indices[np.uint64(at)] = first + np.int64(_n_bits(~bits & (bits - one)))
             bits &= bits - one
             at += 1
         while bits:
-            indices[at] = first + np.int64(_n_bits(~bits & (bits - one)))
+            indices[np.uint64(at)] = first + np.int64(_n_bits(~bits & (bits - one)))
             bits &= bits - one
             at += 1
-    for i in range(start, stop):
-        data[i] = slots[indices[i]]
+    own, out = indices[start:stop], data[start:stop]
+    for i in range(own.size):
+        out[i] = slots[own[i]]
     return stop
 
 
