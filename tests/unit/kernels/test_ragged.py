@@ -9,11 +9,7 @@ from scatlas.kernels.counts.ragged_cpu import Lists, Marker, RaggedToCsr
 
 
 def ragged(rng: np.random.Generator, n_genes: int, lengths: list[int], top: int) -> Lists:
-<<<<<<< HEAD
-    """Cells of these lengths behind the marker, some entries of a gene that is there already."""
-=======
     """Cells with these numbers of entries behind the marker, some for a gene that was there."""
->>>>>>> h-K
     offsets = np.cumsum([0, *(n + 1 for n in lengths)])
     tokens = rng.integers(0, n_genes, offsets[-1]) + 3
     values = rng.integers(1, top, offsets[-1]).astype(np.float32)
