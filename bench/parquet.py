@@ -41,10 +41,12 @@ from scatlas.compute.memory import reuse_memory
 from scatlas.compute.threads import BLOCK_BYTES, BLOCKS_PER_BUDGET, use_threads
 from scatlas.io import load_plate
 from scatlas.io.files.cell_files import CellFiles
-from scatlas.io.matrices.parquet_source import ParquetSource, Sample
+from scatlas.io.matrices.parquet_source import ParquetSource
+from scatlas.io.matrices.source import Sample, Wanted
 
 warnings.filterwarnings("ignore")
 N_GENES, PER_GROUP, N_FILES, N_DISTINCT = 62_710, 1000, 4, 8
+SAMPLE = Sample("plate", "plate1")
 
 
 def lists(per_cell: int) -> list[list[pa.Array]]:
@@ -152,15 +154,15 @@ def by_rows(release: Path) -> int:
 def load(release: Path, threads: int) -> int:
     """The number of values."""
     with use_threads(threads, block_budget=BLOCK_BYTES * (threads + 1)):  # as in jobs
-        out, sample = release / "counts.zarr", Sample("plate", "plate1")
-        return load_plate(release, out, plate="a", sample=sample)["n_values"]
+        out = release / "counts.zarr"
+        return load_plate(release, out, plate="a", sample=SAMPLE)["n_values"]
 
 
 def read(release: Path, threads: int) -> None:
     """The counts in memory alone, block by block."""
     files = CellFiles.find(release)
-    with use_threads(threads), ParquetSource(files, Sample("plate", "plate1")) as source:
-        _, cut, block = source.blocks(BLOCK_BYTES * BLOCKS_PER_BUDGET, print)
+    with use_threads(threads), ParquetSource(files, Wanted(sample=SAMPLE)) as source:
+        cut, block = source.blocks(BLOCK_BYTES * BLOCKS_PER_BUDGET, print)
         for _ in map_in_order(block, len(cut)):
             pass
 
