@@ -3,7 +3,7 @@
 Arrow decodes lists of any kind, of which gaps, empty lists and pages of several encodings may be
 part. Most columns have none of these: each entry is there, and is a code of one dictionary. What is
 more than that is left to Arrow, and so is what is damaged, for its words. On Tahoe-100M's layout
-(1,450 entries per cell) a token with its value takes 3.3 ns, half of them Snappy's, and 9.7 by Arrow.
+(1,450 entries per cell) a token with its value takes 3.3 ns, half of them Snappy's, and Arrow 9.7.
 The format: https://parquet.apache.org/docs/file-format/data-pages/encodings/.
 """
 
