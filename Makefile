@@ -58,6 +58,11 @@ test-scanpy112: ## Run the parity tests with scanpy 1.12, if there is a Python 3
 	  { rm -rf .venv-scanpy112; echo 'scanpy 1.12 needs Python 3.12: install it, or pass PYTHON=/path/to/python3.12' >&2; exit 1; }
 	@$(MAKE) --no-print-directory VENV=.venv-scanpy112 TEST_LOCK=test-scanpy112 test PYTEST_ARGS='tests/parity $(PYTEST_ARGS)'
 
+.PHONY: test-versions
+test-versions: ## Run the README's commands with the lowest versions, then with the newest
+	@.ci/versions lowest-direct
+	@.ci/versions highest
+
 .PHONY: docs
 docs: test-env ## Build the documentation and run its notebooks: build/docs/index.html
 	@$(WITH_VENV) python -m sphinx -W --keep-going -q -j auto -c docs . build/docs

@@ -9,7 +9,7 @@
 # A missing key of your config takes its value from the demo's config/config.yaml.
 from snakemake.utils import min_version
 
-min_version("9.10")
+min_version("9.14")
 
 
 # The user's config, without the defaults.

@@ -302,7 +302,7 @@ def writers(args: argparse.Namespace, x: Arrays) -> list[str]:
     """Rates of writing the arrays of a store of counts."""
     arrays = {
         "data": (x["data"].astype(np.uint8), COUNTS_CODEC),
-        "indices": (x["indices"].astype(np.uint16), INDICES_CODEC),
+        "indices": (x["indices"].astype(np.int32), INDICES_CODEC),
     }
     write = {"lib.": library_array, "zarrs": zarrs_array, "ours": our_array}
     sides = {

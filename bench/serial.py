@@ -129,7 +129,7 @@ def measure(args: argparse.Namespace, cells: int) -> dict[str, Cost]:
     for plate in ("plate1", "plate2"):
         for step, store in (("load", "counts"), ("concat_on_disk", "selected")):
             with open_counts(chain.at(plate, f"{store}.zarr")) as counts:
-                costs[step].values += counts.n_values
+                costs[step].values += counts.matrix.n_values
     for step in ("qc_filter", "hvg", "select_genes"):
         costs[step].values = costs["load"].values
     costs["pca"].values = costs["concat_on_disk"].values

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from scatlas.io import METRICS, load_plate
 from scatlas.io.files.cell_files import ListColumns
-from scatlas.io.matrices.parquet_source import Sample
+from scatlas.io.matrices.source import Sample
 from scatlas.io.products.moments_store import write_moments
 from scatlas.workflow import script
 from scatlas.workflow.cell_filter import RULES, evaluate_filter, kept_by_bounds, mitochondrial_bound

@@ -32,6 +32,10 @@ def main(argv: list[str] | None = None) -> None:
             use_rep="X_pca",
             random_state=args.seed,
         )
+        # As of the components of X: scanpy's ingest then projects X, and does not look for X_pca.
+        params = cells.uns["neighbors"]["params"]
+        del params["use_rep"]
+        params["n_pcs"] = options.n_pcs or cells.obsm["X_pca"].shape[1]
         del cells.obsm["X_pca"]
         with atomic_path(args.neighbors) as path:
             write_part(path, cells, args.subset)

@@ -46,7 +46,11 @@ def main(argv: list[str] | None = None) -> None:
             n_cells=x.shape[0],
             components=found,
             genes=var.index,
-            params={"zero_center": pca.zero_center, "use_highly_variable": True},
+            params={
+                "zero_center": pca.zero_center,
+                "use_highly_variable": True,
+                "mask_var": "highly_variable",
+            },
         )
         facts |= {"n_cells": x.shape[0], "n_genes": x.shape[1], "n_comps": pca.n_comps}
         facts["variance_explained"] = float(found.variance_ratio.sum())

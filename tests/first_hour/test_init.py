@@ -231,6 +231,7 @@ def test_samples_of_one_folder_of_split_pipe_are_plates(command: Command, tmp_pa
     assert "each of its 2 samples is a plate: a, b_2" in said
     place = {"path": "run: 2, new/all-sample/DGE_filtered", "by": "sample"}
     assert yaml.safe_load(Path("atlas.yaml").read_text())["plates"] == place
+    assert "which found 2 plates with 30 cells" in Path("atlas.yaml").read_text()
     assert not Path("plates.tsv").exists()
     assert "2 plates" in command("check")
 
@@ -246,6 +247,37 @@ def test_an_unfiltered_matrix_is_noticed(command: Command, tmp_path: Path) -> No
     text = command("init", "raw.h5ad")
     assert "87% of the barcodes have fewer than 10 genes: this matrix is not filtered" in text
     assert seen()[0]["qc"]["min_genes"] > 10
+
+
+def test_an_unfiltered_matrix_of_few_genes_has_a_bound_of_its_own(command: Command) -> None:
+    rng = np.random.default_rng(0)
+    rate = np.full(1000, 0.03)
+    rate[::10] = 1.2
+    counts = sp.csr_matrix(rng.poisson(rate[:, None] * np.ones(80)).astype(np.float32))
+    ad.AnnData(counts).write_h5ad("raw.h5ad")
+    assert "90% of the barcodes have fewer than 10 genes" in command("init", "raw.h5ad")
+    assert 10 <= seen()[0]["qc"]["min_genes"] <= 50
+    cells = counts[::10]
+    cells.data[:] = 1
+    same = sp.vstack([cells[[0] * 30], sp.csr_matrix((90, 80), dtype=np.float32)])
+    ad.AnnData(same.tocsr()).write_h5ad("equal.h5ad")
+    command("init", "equal.h5ad", "--force")
+    assert 10 <= seen()[0]["qc"]["min_genes"] <= 20, "cells of equal numbers of genes suggest none"
+
+
+def test_cells_of_another_plate_are_named(command: Command) -> None:
+    whole = plate(1)
+    whole.write_h5ad("all.h5ad")
+    whole[whole.obs_names[20:80]].copy().write_h5ad("good.h5ad")
+    plate(2).write_h5ad("other.h5ad")
+    sentence = (
+        "plate good: nearly all of its cells are on plate all, too, with the same names and "
+        "numbers of genes: remove one of the two from the plate sheet"
+    )
+    assert sentence in command("init", "all.h5ad", "good.h5ad", "other.h5ad").splitlines()
+    assert sentence in command("check").splitlines()
+    told = json.loads(command("check", "--json"))
+    assert told["same_cells"] == [{"message": sentence, "plate": "good"}]
 
 
 def test_bounds_are_those_of_the_widest_plate() -> None:

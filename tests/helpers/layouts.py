@@ -18,12 +18,15 @@ import scipy.sparse as sp
 import zarr
 from anndata.io import write_elem
 
+from scatlas.blocks import csr
 from tests.conftest import simulate
 from tests.helpers.layout_arrays import H5_CODECS, ZARR2, ZARR3, write_h5, write_zarr
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from scatlas.io.matrices.store_source import StoreSource
 
 PARTS = ("data", "indices", "indptr")
 ANNDATA = {"encoding-type": "anndata", "encoding-version": "0.1.0"}
@@ -153,6 +156,12 @@ def native(dtype: np.dtype) -> np.dtype:
     """Type of values in memory that are stored as ``dtype``."""
     dtype = dtype.newbyteorder("=")
     return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
+def read_rows(source: StoreSource, first: int, stop: int) -> sp.csr_matrix:
+    """Rows of a CSR X as stored."""
+    (block,) = source.row_blocks([(first, stop)])
+    return csr(*block.raw(), block.offsets, source.shape[1])
 
 
 def assert_rows(rows: sp.csr_matrix, wanted: Plain, first: int, stop: int) -> None:

@@ -387,7 +387,7 @@ def test_no_run_starts_beside_jobs_and_ctrl_c_leaves_none(small: Head, tmp_path:
     small.kill()
     small.start(on_hold, target=target)
     assert small.process.wait(PATIENCE) == 1
-    command = re.search(r"end them with (scancel --name=\S+)", small.said())[1]
+    command = re.search(r"give (scancel --name=\S+) to end them", small.said())[1]
     assert [job.state for job in new()] == ["PENDING", "PENDING"]
     slurm.command(*command.split())
     # On a busy cluster: Ctrl-C comes while the second job is submitted.

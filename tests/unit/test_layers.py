@@ -38,6 +38,8 @@ LAYERS = [
     {"workflow.config"},
     {"workflow"},
 ]
+# Modules that read one format of plates.
+READERS = re.compile(r"io\.(matrices\.(?!counts)\w+_source|tables\.(loom|cell_r|legacy|text_l))")
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
 
 
@@ -113,6 +115,13 @@ def test_nothing_imports_upward():
 
 def test_nothing_imports_in_a_circle():
     TopologicalSorter(graph()).prepare()
+
+
+def test_one_list_asks_what_a_plate_is():
+    """Outside `io` only `scatlas init` knows a format, the release whose plates it lists."""
+    known = {name for name, targets in graph().items() if any(map(READERS.match, targets))}
+    outside = {name for name in known if not name.startswith(("io.matrices.", "io.tables."))}
+    assert outside == {"workflow.command_line.find_files"}
 
 
 def test_no_folder_imports_a_siblings_private_module():

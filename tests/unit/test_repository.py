@@ -183,6 +183,27 @@ def test_ci_covers_the_pythons_that_environments_are_made_with():
     assert project()["requires-python"] == f">={min(covered)}"
 
 
+def test_ci_runs_the_lowest_and_the_newest_versions():
+    ci = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    tried = {
+        entry["resolution"] for entry in ci["jobs"]["versions"]["strategy"]["matrix"]["include"]
+    }
+    assert (
+        tried
+        == {"lowest-direct", "highest"}
+        == set(
+            re.findall(
+                r"^#   \.ci/versions ([\w-]+)", (ROOT / ".ci/versions").read_text(), re.MULTILINE
+            )
+        )
+    )
+    # Snakemake refuses older versions itself, with a sentence.
+    (needed,) = re.findall(
+        r'^min_version\("(.+)"\)', (ROOT / "Snakefile").read_text(), re.MULTILINE
+    )
+    assert f"snakemake[reports]>={needed}" in project()["optional-dependencies"]["workflow"]
+
+
 def _loop_line(script: Path) -> str:
     (line,) = re.findall(r"^\s*for name in (python.*); do$", script.read_text(), re.MULTILINE)
     return line
@@ -437,6 +458,8 @@ def test_public_functions_keep_the_conventions():
         positional = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
         if len(positional) > 3:
             faults.append(f"{name}: more than three positional parameters: {positional}")
+        if "random_state" in positional or not hasattr(function, "passes"):
+            faults.append(f"{name}: blocks.passes does not take rng for its random_state")
         if "copy" in positional:
             faults.append(f"{name}: copy is positional")
         document = inspect.getdoc(function) or ""

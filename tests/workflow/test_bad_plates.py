@@ -9,9 +9,11 @@ from pathlib import Path
 import anndata as ad
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from scatlas.datasets import write_plate
+from scatlas.datasets import simulate_plates, write_plate, write_release
 from tests.workflow.conftest import CONFIG
 from tests.workflow.runs import Project, errors
 
@@ -110,6 +112,45 @@ def test_each_bad_plate_ends_its_job_with_one_sentence_and_its_mend_is_enough(
         counts = ad.read_zarr(project.results / f"plates/{name}/counts.zarr").X
         np.testing.assert_array_equal(counts.toarray(), wanted)
         assert not list(project.results.rglob("*.refused"))
+
+
+def test_a_spoiled_release_ends_with_its_sentence_and_no_half_plate(tmp_path: Path):
+    """A damaged page and an unknown token end their plates alone, wrong files the whole run."""
+    place = {"plates": {"path": "tahoe", "by": "plate"}}
+    project = Project(tmp_path / "project", {"outdir": "results"} | place)
+    plates = [*simulate_plates(n_plates=3, n_cells=60, n_genes=200).values()]
+    for adata in plates:
+        adata.obs["pass_filter"] = "full"
+    write_release(project.folder / "tahoe", plates, rows_per_group=20)
+    first, second, third = sorted((project.folder / "tahoe/data").iterdir())  # a plate each
+    column = pq.read_metadata(first).row_group(1).column(0)
+    content = bytearray(first.read_bytes())
+    content[(begin := column.dictionary_page_offset) : begin + 40] = bytes(40)
+    first.write_bytes(content)
+    table = pq.read_table(third)
+    tokens = table["genes"].to_pylist()
+    tokens[30][2] = 99_999
+    table = table.set_column(0, "genes", pa.array(tokens))
+    pq.write_table(table, third, row_group_size=20)
+
+    stores = [f"results/plates/plate{n}/counts.zarr/zarr.json" for n in (1, 2, 3)]
+    failed = project.run("--keep-going", *stores)
+    damage, unknown = sorted(errors(failed.stdout))
+    assert damage.startswith(f"tahoe/data/{first.name}: row group 1, columns genes, expressions, ")
+    assert damage.endswith(": download this file again")
+    where = f"tahoe/data/{third.name}: row group 1: row 10 holds token 99999, which"
+    assert unknown.startswith(where)
+    assert left_over(project, "plate1") == ["manifests/load/plate1.refused"]
+    assert left_over(project, "plate3") == ["manifests/load/plate3.refused"]
+    assert "plates/plate2/counts.zarr/zarr.json" in left_over(project, "plate2")
+
+    foreign = shutil.copy(second, second.with_name("train-00001-of-00004.parquet"))
+    said = project.run(*stores).stdout
+    assert f"{foreign.name} is not of the 3 files train-*-of-00003.parquet: remove" in said
+    foreign.unlink()
+    second.unlink()
+    said = project.run(*stores).stdout
+    assert f"tahoe: 1 of 3 files are missing, {second.name}: download them" in said
 
 
 def left_over(project: Project, plate: str) -> list[str]:

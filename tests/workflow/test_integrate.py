@@ -12,6 +12,7 @@ import pytest
 
 import scatlas as sa
 from scatlas.workflow.provenance import read_record
+from tests.helpers.h5ad_trees import assert_as_anndata_writes
 from tests.workflow.conftest import SAMPLE_STEPS
 from tests.workflow.runs import Project
 
@@ -65,6 +66,14 @@ def test_the_sample_is_mixed_and_its_lines_stay_apart(mixed: Project):
             assert row[f"score {when}"] == pytest.approx(wanted)
     shown = pd.read_csv(mixed.results / "tables/mixing.tsv", sep="\t", index_col="column")
     np.testing.assert_allclose(shown["score after"], table["score after"])
+
+
+def test_h5ad_files_have_the_elements_that_anndata_writes(mixed: Project, tmp_path: Path):
+    files = sorted(mixed.results.rglob("*.h5ad"))
+    steps = ("subset", "neighbors", "umap", "leiden", "integrated", "group_sums", "markers")
+    assert {path.stem for path in files} == set(steps)
+    for path in files:
+        assert_as_anndata_writes(path, tmp_path / "theirs.h5ad")
 
 
 def test_the_report_shows_before_and_after(mixed: Project, built: Project):

@@ -8,10 +8,12 @@ from pathlib import Path
 import anndata as ad
 import numpy as np
 import pytest
+import scanpy as sc
 from sklearn.metrics import adjusted_rand_score
 
 from scatlas.io.files.checksums import checksum
 from scatlas.workflow.provenance import read_record
+from tests.parity.test_ingest_vs_scanpy import ExactIngest
 from tests.workflow.conftest import CONFIG
 from tests.workflow.runs import ROOT, Project
 
@@ -49,6 +51,28 @@ def test_sampled_cells_have_the_place_and_cluster_of_the_sample(
     assert list(of_sample.obs_names) == list(sample.obs_names)
     np.testing.assert_array_equal(of_sample.obsm["X_umap"], sample.obsm["X_umap"])
     assert list(of_sample.obs["leiden"]) == list(sample.obs["leiden"])
+
+
+@pytest.mark.filterwarnings("ignore:Tensorflow not installed:ImportWarning")
+def test_scanpy_computes_with_the_sample_and_maps_new_cells_on_it(
+    atlas: ad.AnnData, sample: ad.AnnData
+):
+    again = ad.AnnData(sample.X.copy(), var=sample.var)
+    sc.pp.pca(again, n_comps=10)
+    assert sample.uns["pca"].keys() == again.uns["pca"].keys()
+    params = sample.uns["pca"]["params"], sample.uns["neighbors"]["params"]
+    assert params[0] == again.uns["pca"]["params"]
+    assert set(params[1]) == {"n_neighbors", "method", "metric", "random_state", "n_pcs"}
+    others = np.setdiff1d(np.arange(atlas.n_obs), sample.obs["atlas_row"])
+    reference, new = sample.copy(), ad.AnnData(atlas.X[others], var=atlas.var)
+    del reference.uns["umap"], reference.obsm["X_umap"]  # which umap-learn compiles for
+    ingest = ExactIngest(reference)
+    ingest.fit(new)
+    ingest.map_embedding("pca")
+    ingest.neighbors()
+    ingest.map_labels("leiden", "knn")
+    own = atlas.obs["leiden"].iloc[others]
+    assert adjusted_rand_score(ingest._obs["leiden"], own) > 0.8
 
 
 def test_projected_clusters_are_as_good_as_those_of_the_sample(

@@ -63,14 +63,14 @@ def study(tmp_path_factory: pytest.TempPathFactory, plates: dict[str, Path]) -> 
     return folder
 
 
-def run(study: Path, *options: str) -> str:
+def run(study: Path, *options: str, status: int = 0) -> str:
     done = subprocess.run(
         [warm.python(), "-m", "snakemake", "--cores", "2", "--nocolor", "--retries", "0",
          *options],
         cwd=study, env=warm.environment() | {"COLUMNS": "200"}, text=True, check=False,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-6000:]
+    assert done.returncode == status, done.stdout[-6000:]
     return done.stdout
 
 
@@ -107,3 +107,35 @@ def test_the_demo_and_an_import_without_prefix_are_planned(study: Path, tmp_path
     planned = run(tmp_path / "bare", "--dry-run")
     assert " out/atlas.zarr/zarr.json" in planned
     assert "of-scatlas" not in planned
+
+
+def test_bad_plates_are_named_at_the_end_and_so_speaks_the_outer_workflow(
+    study: Path, tmp_path: Path
+):
+    """Snakemake runs no onerror and onsuccess of a module."""
+    (tmp_path / "bad.h5ad").write_text("no HDF5")
+    (tmp_path / "plates.tsv").write_text(f"plate\tpath\np1\t{study}/raw/a.h5ad\np2\tbad.h5ad\n")
+    atlas = json.loads((study / "study.yaml").read_text())["atlas"]
+    head, _, _ = OUTER.format(root=ROOT).partition("rule all:")
+    handlers = 'onerror:\n    print("outer: an error")\n\n\nonsuccess:\n    print("outer: done")\n'
+    target = "rules.scatlas_consensus.output.manifest"
+    rule = f"rule all:\n    default_target: True\n    input:\n        {target},\n"
+    (tmp_path / "Snakefile").write_text(head + handlers + rule)
+    (tmp_path / "study.yaml").write_text(json.dumps({"atlas": atlas}))
+    said = run(tmp_path, "--keep-going", status=1)
+    assert said.index("1 of 2 plates cannot be used. Mend them") < said.index("outer: an error")
+    skips = atlas | {"plates": {"sheet": "plates.tsv", "on_error": "skip"}}
+    (tmp_path / "study.yaml").write_text(json.dumps({"atlas": skips}))
+    said = run(tmp_path)
+    assert said.index("1 of 2 plates are left out of the atlas") < said.index("outer: done")
+
+
+def test_two_configs_in_one_workflow_are_refused(study: Path, tmp_path: Path):
+    head, _, _ = OUTER.format(root=ROOT).partition("rule all:")
+    again = head.partition("module")[2].replace("scatlas", "other").replace('atlas"]', 'two"]')
+    (tmp_path / "Snakefile").write_text(head + "module" + again)
+    atlas = json.loads((study / "study.yaml").read_text())["atlas"]
+    configs = {"atlas": atlas, "two": atlas | {"seed": 1}}
+    (tmp_path / "study.yaml").write_text(json.dumps(configs))
+    (tmp_path / "plates.tsv").write_text(f"plate\tpath\np1\t{study}/raw/a.h5ad\n")
+    assert "imports scatlas with two configs" in run(tmp_path, "--dry-run", status=1)

@@ -13,6 +13,7 @@ from scatlas.errors import InputError
 from scatlas.io.files.checksums import checksum
 from scatlas.workflow import reproduce
 from scatlas.workflow.provenance import read_record
+from tests.helpers.h5ad_trees import assert_as_anndata_writes
 from tests.workflow.conftest import EACH, made_once, once
 from tests.workflow.runs import Project, assert_same_outputs
 
@@ -171,6 +172,8 @@ def test_plates_that_do_not_fit_are_refused_and_nothing_is_written(
         assert sentence in done.stdout
     written = {path.name for path in (project.results / "mapped").iterdir()}
     assert written == {"reference.h5ad", "p3.zarr", "p4.zarr", "figures", "tables", "report.html"}
+    reference = project.results / "mapped/reference.h5ad"
+    assert_as_anndata_writes(reference, project.folder / "theirs.h5ad")
 
     # A share of missing genes that the config allows.
     project.config["new_plates"] = CONFIG["new_plates"] | {"max_missing_genes": 0.3}

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import anndata as ad
 import numpy as np
 import pytest
 
-from scatlas.datasets import write_release
+from scatlas.datasets import CONTROL, simulate_plates, write_release
+from tests.workflow import warm
 from tests.workflow.conftest import CONFIG
-from tests.workflow.runs import Project
+from tests.workflow.runs import ROOT, Project
 
 pytestmark = pytest.mark.workflow
 SAMPLES = ["plate1", "plate2", "Plate 3"]
@@ -60,19 +65,46 @@ def test_samples_of_one_file_are_plates(tmp_path: Path, plates: dict[str, Path],
     assert "all.h5ad: obs has no column 'batch' (plates.by)" in project.run("atlas").stdout
 
 
-def test_plates_of_a_parquet_release_are_read_where_they_are(
-    tmp_path: Path, plates: dict[str, Path]
+def test_the_page_leads_from_a_release_to_the_effects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    read = [ad.read_h5ad(path) for path in plates.values()]
-    for adata in read:
-        adata.obs["pass_filter"] = "full"
-    project = Project(tmp_path / "project", CONFIG | {"plates": {"path": "tahoe", "by": "plate"}})
-    write_release(project.folder / "tahoe", read, rows_per_group=100)
-    ran = project.build("atlas")
-    assert {f"load/plate{number}" for number in (1, 2, 3)} <= ran
-    assert "split" not in ran
-    assert not list(project.results.glob("samples"))
-    atlas = ad.read_zarr(project.results / "atlas.zarr")
-    assert atlas.n_obs == sum(adata.n_obs for adata in read)
-    assert {"drug", "dose", "gene_count"} <= set(atlas.obs)
-    assert not project.build("atlas")
+    """Each command and each block of docs/tahoe.md, with two control wells per plate."""
+    page = (ROOT / "docs/tahoe.md").read_text()
+    blocks = dict(re.findall(r"```(bash|yaml|python)\n(.*?)```", page, re.DOTALL))
+    assert page.count("```") == 2 * len(blocks)
+    plates = [*simulate_plates(n_plates=3, n_cells=250, n_genes=300).values()]
+    for adata in plates:
+        wells = adata.obs["sample"].astype(str)
+        moved = (adata.obs["drug"] == CONTROL) & (np.arange(250) % 2 == 0)
+        adata.obs["sample"] = wells.mask(moved, wells + "_b")
+    write_release(tmp_path / "tahoe", plates, rows_per_group=100)
+    monkeypatch.chdir(tmp_path)
+
+    def scatlas(*words: str) -> str:
+        command = [sys.executable, "-m", "scatlas.workflow.command_line", *words]
+        done = subprocess.run(
+            command, env=warm.environment(), text=True, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-4000:]
+        return done.stdout
+
+    init, *others = (shlex.split(line)[1:] for line in blocks["bash"].splitlines())
+    scatlas(*init)
+    with Path("atlas.yaml").open("a") as config:
+        config.write(blocks["yaml"])
+    for words in others:
+        scatlas(*words)
+    assert "3 plates, nothing to run" in scatlas("check")
+    assert not Path("results/samples").exists(), "a copy of the release"
+
+    full = sum((adata.obs["pass_filter"] == "full").sum() for adata in plates)
+    read = [json.loads(f.read_text()) for f in Path("results/manifests/load").glob("plate?.json")]
+    assert sum(facts["n_cells"] for facts in read) == full
+    assert f"3 plates with {full:,} cells" in Path("atlas.yaml").read_text().replace("\n# ", " ")
+    assert {"drug", "dose", "gene_count"} <= set(ad.read_zarr("results/atlas.zarr").obs)
+    names: dict = {}
+    exec(blocks["python"].replace("CVCL_0546", "SIM_0002"), names)
+    assert names["effects"].shape[1] == 300
+    assert names["n_free"] == 3
+    assert names["spread"].between(0, 20).all()

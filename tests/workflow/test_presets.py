@@ -12,7 +12,9 @@ import pandas as pd
 import pytest
 import yaml
 
+from scatlas.datasets import simulate_plates, write_release
 from scatlas.workflow.costs import COSTS
+from tests.unit.io.test_text_matrices import split_pipe, write
 from tests.workflow import warm
 from tests.workflow.conftest import SAMPLE_STEPS
 from tests.workflow.runs import ROOT
@@ -86,6 +88,22 @@ def test_tahoe_100m_is_fourteen_plates_and_one_atlas(tmp_path: Path):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
     assert planned("tahoe-100m", tmp_path) == jobs(14)
+
+
+@pytest.mark.parametrize("form", ["tahoe", "plates/*/all-sample/DGE_filtered"])
+def test_tahoe_100m_takes_other_forms_by_one_line(tmp_path: Path, form: str):
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    preset = tmp_path / "config/tahoe-100m.yaml"
+    text = preset.read_text()
+    (line,) = re.findall(rf"^# (plates: .*{re.escape(form)}.*)$", text, re.MULTILINE)
+    preset.write_text(text.replace("plates: config/tahoe-100m.tsv", line))
+    if form == "tahoe":
+        plates = [*simulate_plates(n_plates=3, n_cells=40, n_genes=200).values()]
+        write_release(tmp_path / "tahoe", plates, rows_per_group=20)
+    else:
+        for number in (1, 2, 3):
+            write(tmp_path / form.replace("*", f"plate{number}"), split_pipe())
+    assert planned("tahoe-100m", tmp_path) == jobs(3)
 
 
 @pytest.mark.parametrize("preset", ["brain-1.3m", "cell-atlas-11m"])

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from scatlas.datasets import write_plate
+from tests.helpers.h5ad_trees import assert_as_anndata_writes
 from tests.workflow.conftest import PLATES
 from tests.workflow.runs import Project
 
@@ -56,6 +57,7 @@ def test_sums_of_the_kept_cells_and_what_makes_them_run_again(
         assert row["n_obs_aggregated"] == table.loc[key, "n"]
         np.testing.assert_array_equal(found.X[i].toarray()[0], sums[key])
     assert found.var_names.tolist() == ad.read_h5ad(plates["p1"]).var_names.tolist()
+    assert_as_anndata_writes(project.folder / TARGET, tmp_path / "theirs.h5ad")
     assert not list(project.results.glob(".pseudobulk*"))
     assert "Nothing to be done" in project.run(TARGET).stdout
 

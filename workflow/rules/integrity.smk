@@ -60,6 +60,11 @@ PLAN = text_digest(
     repr([CONFIG.model_dump(exclude={"backend", "compute"}), SHEET, CODE]).encode()
 )
 os.environ.update(SCATLAS_PLAN=PLAN)
+if vars(workflow).setdefault("scatlas_plan", PLAN) != PLAN:
+    raise WorkflowError(
+        "this workflow imports scatlas with two configs, whose jobs would share one environment: "
+        "use one config, and run the other atlas by its own command"
+    )
 RULES = [path.read_text("utf-8") for path in sorted(HERE.glob("workflow/rules/*.smk"))]
 try:
     bind(f"the code of scatlas in {HERE}", repr([CODE, RULES]), **PROCESS)
@@ -98,6 +103,7 @@ def rerun_unfinished_steps():
     target needs, calls this."""
     if workflow.dag is None or not workflow.is_main_process:
         return
+    say_at_the_end()
     forgotten = [
         str(manifest)
         for manifest, record in FINDINGS.intact.items()

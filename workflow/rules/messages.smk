@@ -16,7 +16,8 @@ def refusals():
 OLD_REFUSALS = refusals()
 
 
-onerror:
+def name_bad_plates():
+    """After an error: which plates cannot be used, and what to do."""
     refused = {
         path.stem: path.read_text("utf-8")
         for path, time in sorted(refusals().items())
@@ -30,7 +31,8 @@ onerror:
         )
 
 
-onsuccess:
+def name_what_is_missing():
+    """After success: steps that are left, and plates that the atlas lacks."""
     # With checkpoints and groups Snakemake has ended early (its issue 823), and with --keep-going it
     # takes that for success.
     if left := list(workflow.dag.needrun_jobs()):
@@ -45,3 +47,18 @@ onsuccess:
                 f"{len(missing):,} of {len(PLATES):,} plates are left out of the atlas "
                 f"(plates.on_error is skip):\n{sentences(missing)}"
             )
+
+
+def say_at_the_end():
+    """Have Snakemake call both, and then the handlers of the workflow's own Snakefile: it runs no
+    onerror and onsuccess of a module."""
+    for name, say in {
+        "_onerror": name_bad_plates,
+        "_onsuccess": name_what_is_missing,
+    }.items():
+        setattr(workflow, name, partial(say_first, say, getattr(workflow, name)))
+
+
+def say_first(say, then, log):
+    say()
+    then(log)

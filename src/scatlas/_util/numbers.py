@@ -33,14 +33,24 @@ def check_positive(value: Any, name: str) -> None:
         raise InputError(msg)
 
 
-def seed_number(seed: int | np.random.RandomState | None) -> int:
+def seed_number(seed: Any, name: str = "random_state") -> int:
     """A seed as an int, drawn where it is None or has random numbers itself."""
     if seed is None or isinstance(seed, np.random.RandomState):
         return int((seed or np.random.RandomState()).randint(2**31))
-    return whole_number(seed, "random_state", most=2**32 - 1)
+    if isinstance(seed, np.random.Generator | np.random.BitGenerator | np.random.SeedSequence):
+        return int(np.random.default_rng(seed).integers(2**31))
+    return whole_number(seed, name, most=2**32 - 1)
 
 
-def random_state_of(seed: int | np.random.RandomState | None) -> np.random.RandomState:
+def as_random_state(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of a function with ``rng``, as scanpy 1.13 names it, as ``random_state``."""
+    rng, others = options["rng"], {name: options[name] for name in options if name != "rng"}
+    if "random_state" in others:
+        raise InputError("rng and random_state are the same option: give one of them")
+    return others if rng is None else others | {"random_state": seed_number(rng, "rng")}
+
+
+def random_state_of(seed: Any) -> np.random.RandomState:
     """Random numbers of a seed; None draws one."""
     if isinstance(seed, np.random.RandomState):
         return seed

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
+from scatlas._util.numbers import as_random_state
 from scatlas.arrays.kinds import is_dask
 from scatlas.errors import InputError, explain_gpu_errors
 
@@ -19,12 +20,16 @@ F = TypeVar("F", bound="Callable[..., Any]")
 def passes(n: int, note: str = "") -> Callable[[F], F]:
     """Declare how many times a function computes a Dask X; the tests count and compare.
 
-    Errors of a GPU in it become sentences.
+    Errors of a GPU in it become sentences, and ``rng`` is another name of ``random_state``.
     """
 
     def declare(function: F) -> F:
+        draws = "random_state" in (function.__kwdefaults__ or {})
+
         @wraps(function)
         def call(*args: Any, **options: Any) -> Any:
+            if draws and "rng" in options:
+                options = as_random_state(options)
             with explain_gpu_errors(function.__name__):
                 return function(*args, **options)
 

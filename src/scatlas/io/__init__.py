@@ -9,9 +9,10 @@ from scatlas._util.lazy_exports import exports
 if TYPE_CHECKING:
     from scatlas.io.files.atomic import atomic_path
     from scatlas.io.files.checksums import checksum, write_json
-    from scatlas.io.matrices.counts_source import CountsSource, open_counts
+    from scatlas.io.matrices.counts_source import open_counts
     from scatlas.io.matrices.csr_writer import CsrWriter, in_place
     from scatlas.io.matrices.lazy import read_lazy, read_matrix
+    from scatlas.io.matrices.source import CountsSource
     from scatlas.io.matrices.subset import read_subset
     from scatlas.io.products.assemble_atlas import assemble
     from scatlas.io.products.concat_plates import concat_on_disk
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 # Module of each name, which loads on first use so that importing scatlas stays quick.
 _EXPORTS = {
     "METRICS": "tables.table",
-    "CountsSource": "matrices.counts_source",
+    "CountsSource": "matrices.source",
     "CsrWriter": "matrices.csr_writer",
     "StoredGram": "products.gram_store",
     "assemble": "products.assemble_atlas",

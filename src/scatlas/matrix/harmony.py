@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from scatlas import blocks
 from scatlas._util.extras import from_extra
+from scatlas._util.numbers import check_positive, seed_number, whole_number
 from scatlas.compute.footprints import CELLS_PER_CLUSTER, harmony_bytes
 from scatlas.compute.memory import available_memory
 from scatlas.compute.threads import n_cores
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 # Harmony cannot cluster fewer cells.
 _MIN_CELLS = 2 * CELLS_PER_CLUSTER
+# It computes in single precision; of components beyond it never returns, or returns zeros.
+_LARGEST, _SMALLEST = 1e30, 1e-30
 
 
 def harmonize(
-    x: NDArray[np.floating],
+    x: Any,
     labels: Mapping[str, pd.Series | pd.Categorical],
     *,
     theta: float = 2.0,
@@ -38,7 +41,7 @@ def harmonize(
     Parameters
     ----------
     x
-        Components [cells x components].
+        Components [cells x components], on the host, a GPU or in Dask.
     labels
         Values of the columns to mix, by name [cells].
     theta, max_iter_harmony, random_state
@@ -56,17 +59,13 @@ def harmonize(
     with from_extra():
         from harmonypy import run_harmony
 
-    if blocks.is_sparse(x):
-        raise InputError("Harmony needs dense components: pass x.toarray() if these are components")
+    check_positive(theta, "theta")
+    rounds = whole_number(max_iter_harmony, "max_iter_harmony", least=1, most=2**31 - 1)
+    seed = seed_number(random_state)
+    if not labels:
+        raise InputError("key=[] names no column of obs: name one whose values are to be mixed")
+    x = _parse_components(x)
     n_cells, n_comps = x.shape
-    if n_cells < _MIN_CELLS:
-        msg = f"Harmony needs at least {_MIN_CELLS} cells, but there are {n_cells}"
-        raise InputError(msg)
-    x = np.asarray(x, dtype=np.float64)
-    with np.errstate(over="ignore"):
-        if not np.isfinite(np.square(x).sum()):  # of squares that overflow harmonypy never returns
-            msg = "the components hold values that are not finite or huge: remove those cells first"
-            raise InputError(msg)
     batches = {name: _parse_batch(name, column) for name, column in labels.items()}
     needed, available = harmony_bytes(n_cells, n_comps), available_memory()
     if available is not None and needed > available:
@@ -76,23 +75,48 @@ def harmonize(
         )
         raise TooLargeError(msg)
     logger.info("Harmony of %s cells in %d components", f"{n_cells:,}", n_comps)
-    result = run_harmony(
-        # Components x cells: harmonypy recognises the axes by the number of cells, and does not
-        # copy this order in memory.
-        np.ascontiguousarray(x).T,
-        batches,
-        list(batches),
-        theta=theta,
-        max_iter_harmony=max_iter_harmony,
-        random_state=random_state,
-        ncores=n_cores(),
-        verbose=False,
-    )
-    rounds = len(result.objective_harmony) - 1
-    logger.info("Harmony: %d rounds, %d clusters", rounds, result.K)
+    try:
+        with np.errstate(over="ignore"):  # theta in single precision
+            result = run_harmony(
+                # Components x cells: harmonypy recognises the axes by the number of cells, and does
+                # not copy this order in memory.
+                np.ascontiguousarray(x).T,
+                batches,
+                list(batches),
+                theta=float(theta),
+                max_iter_harmony=rounds,
+                random_state=seed - 2**32 if seed >= 2**31 else seed,  # of C++'s int
+                ncores=n_cores(),
+                verbose=False,
+            )
+    except RuntimeError as error:  # "objectives must be finite"
+        msg = f"Harmony cannot mix these components with theta={theta:g}: choose another theta"
+        raise InputError(msg) from error
+    logger.info("Harmony: %d rounds, %d clusters", len(result.objective_harmony) - 1, result.K)
     if not np.isfinite(result.Z_corr).all():
         raise InputError("Harmony gives values that are not finite: choose another theta")
     return np.ascontiguousarray(result.Z_corr, dtype=np.float32)
+
+
+def _parse_components(x: Any) -> NDArray[np.float64]:
+    """Dense components in the main memory, of values that Harmony can compute with."""
+    if blocks.is_sparse(x):
+        raise InputError("Harmony needs dense components: pass x.toarray() if these are components")
+    if x.shape[0] < _MIN_CELLS or not x.shape[1]:
+        msg = (
+            f"Harmony needs at least {_MIN_CELLS} cells and one component, but there are "
+            f"{x.shape[0]} and {x.shape[1]}: give more cells"
+        )
+        raise InputError(msg)
+    x = np.asarray(blocks.on_host(blocks.to_memory(x)), dtype=np.float64)
+    largest = max(-x.min(), x.max())
+    if not (largest == 0 or _SMALLEST <= largest <= _LARGEST):
+        msg = (
+            f"the components hold values that are not finite, or beyond {_SMALLEST} to {_LARGEST}: "
+            "remove those cells, or scale the components"
+        )
+        raise InputError(msg)
+    return x
 
 
 def _parse_batch(name: str, column: pd.Series | pd.Categorical) -> pd.Categorical:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scatlas import blocks, columns, elements
-from scatlas._util.numbers import check_positive, seed_number, whole_number
+from scatlas.errors import InputError
 from scatlas.matrix.harmony import harmonize
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def harmony_integrate(
     theta
         How much clusters are to hold all batches; 0 leaves that to chance. 2 is usual.
     max_iter_harmony
-        Rounds at most.
+        Rounds at most, from 1 on.
     random_state
         Seed of the first clusters.
     copy
@@ -61,7 +61,7 @@ def harmony_integrate(
     ------
     InputError
         No such components or column, a column with missing values or a single value, fewer than
-        60 cells, or values that are not finite.
+        60 cells, an option that is not possible, or values that are not finite.
     TooLargeError
         What Harmony holds is more than the memory left.
 
@@ -72,11 +72,10 @@ def harmony_integrate(
     x, obs = elements.get_obsm(adata, basis, "basis"), elements.get_table(adata, "obs")
     names = columns.as_names(key, "key")
     labels = {name: columns.get_labels(obs, name, "key") for name in names}
-    check_positive(theta, "theta")
-    rounds = whole_number(max_iter_harmony, "max_iter_harmony")
-    options: dict[str, Any] = {"theta": theta, "max_iter_harmony": rounds}
-    x = blocks.on_host(blocks.to_memory(x))
-    moved = harmonize(x, labels, random_state=seed_number(random_state), **options)
+    if not isinstance(adjusted_basis, str) or not adjusted_basis:
+        raise InputError(f"adjusted_basis={adjusted_basis!r} is no key of obsm: give a text")
+    options = {"max_iter_harmony": max_iter_harmony, "random_state": random_state}
+    moved = harmonize(x, labels, theta=theta, **options)
     adata = adata.copy() if copy else adata
     adata.obsm[adjusted_basis] = moved
     return adata if copy else None

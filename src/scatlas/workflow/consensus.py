@@ -54,10 +54,11 @@ def consensus_genes(
 
     Returns
     -------
-    Table indexed by gene, in the first plate's order: ``highly_variable_nbatches`` (plates that
-    agree), ``highly_variable_intersection`` (all do), and the means over plates of the numbers that
-    the tables hold: ``means``, ``dispersions`` and ``dispersions_norm``, or ``means``,
-    ``variances`` and ``variances_norm``, named as scanpy's ``batch_key`` names them.
+    Table indexed by gene, in the first plate's order: ``highly_variable``, which is True and which
+    scanpy's ingest looks for, ``highly_variable_nbatches`` (plates that agree),
+    ``highly_variable_intersection`` (all do), and the means over plates of the numbers that the
+    tables hold: ``means``, ``dispersions`` and ``dispersions_norm``, or ``means``, ``variances``
+    and ``variances_norm``, named as scanpy's ``batch_key`` names them.
 
     Raises
     ------
@@ -96,6 +97,7 @@ def consensus_genes(
         chosen &= np.isin(np.arange(n_plates.size), best)
     table = pd.DataFrame(
         {
+            "highly_variable": True,
             "highly_variable_nbatches": n_plates,
             "highly_variable_intersection": n_plates == len(tables),
         },

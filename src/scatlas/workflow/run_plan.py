@@ -41,7 +41,7 @@ def bind(place: str, text: str, *, module: str, is_main: bool) -> None:
     digest = text_digest(text.encode())
     if of_run(place, digest, module=module, is_main=is_main) != digest:
         msg = (
-            f"{place} has changed since this run began, whose jobs would differ: give the same "
-            "command again when it has ended"
+            f"{place} has changed since this run began: give the same command again when the run "
+            "has ended"
         )
         raise InputError(msg)

@@ -14,6 +14,7 @@ from anndata.io import read_elem
 
 from scatlas.io.files.hdf5_reading import decode, read_element
 from scatlas.io.files.hdf5_writing import create_hdf5, write_element
+from scatlas.io.zarr_writer.elements import MAPPINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -71,8 +72,9 @@ def write_part(path: Path, cells: SampledCells, subset: Path) -> None:
         obs[names] = h5py.ExternalLink(os.path.relpath(subset, path.parent), f"/obs/{names}")
         for name, column in cells.obs.items():
             write_element(obs, name, column.values)
-        for key in ("obsm", "obsp", "uns"):
-            write_element(file, key, getattr(cells, key))
+        write_element(file, "var", pd.DataFrame(index=pd.Index([], dtype=object)))
+        for key in MAPPINGS:
+            write_element(file, key, getattr(cells, key, {}))
 
 
 def add_graph(cells: SampledCells, path: Path) -> None:
@@ -80,6 +82,7 @@ def add_graph(cells: SampledCells, path: Path) -> None:
     with h5py.File(path, "r") as file:
         cells.obsp["connectivities"] = read_element(file["obsp/connectivities"])
         cells.uns["neighbors"] = read_elem(file["uns/neighbors"])
+        cells.uns["neighbors"]["params"]["use_rep"] = "X_pca"  # the steps have nothing else
 
 
 def join_files(path: Path, subset: Path, parts: Iterable[Path]) -> None:

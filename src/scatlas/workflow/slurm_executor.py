@@ -6,6 +6,7 @@ It waits for ever for a job whose state it does not know, or that Slurm has forg
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,8 @@ from snakemake.io import is_flagged
 
 from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path
-from scatlas.workflow.slurm_queue import RUN_FILE, QueuedJob, jobs_of_run, left_jobs
+from scatlas.io.files.stamps import stamp
+from scatlas.workflow.slurm_queue import RUN_FILE, QueuedJob, jobs_of_run, refuse_live_jobs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -49,7 +51,7 @@ class WatchedJobs(Executor):  # type: ignore[misc] # Snakemake has no types
 
     def __init__(self, workflow: Any, logger: Any) -> None:
         self._reported: set[str] = set()
-        self._stamps: dict[Any, dict[str, tuple[int, int] | None]] = {}
+        self._stamps: dict[Any, dict[str, str]] = {}
         self._missed: dict[str, float] = {}
         self._since: dict[str, float] = {}
         self._named: set[str] = set()
@@ -71,8 +73,9 @@ class WatchedJobs(Executor):  # type: ignore[misc] # Snakemake has no types
         super().report_job_success(job_info)
 
     def report_job_error(self, job_info: Any, msg: str | None = None, **more: Any) -> None:
-        """Note that a job has failed, which Snakemake repeats."""
+        """Note that a job has failed, and say why it did not begin its step."""
         self._reported.add(job_info.external_jobid)
+        msg = f"{msg or ''} {_refusal((job_info.aux or {}).get('slurm_logfile'))}"
         super().report_job_error(job_info, msg=msg, **more)
 
     async def check_active_jobs(self, active_jobs: list[Any]) -> AsyncIterator[Any]:
@@ -121,8 +124,9 @@ class WatchedJobs(Executor):  # type: ignore[misc] # Snakemake has no types
         if number not in self._missed:
             self._missed[number] = now
             return False
-        before, after = self._stamps[job_info.job], _stamps(job_info.job)
-        if after and all(after[path] not in (None, before.get(path)) for path in after):
+        old, stamps = self._stamps[job_info.job], _stamps(job_info.job)
+        is_new = stamps and all(Path(p).exists() and stamps[p] != old.get(p) for p in stamps)
+        if is_new or (found and found.state == "COMPLETED"):
             self.report_job_success(job_info)
             return True
         # Another machine may see an output later.
@@ -134,7 +138,7 @@ class WatchedJobs(Executor):  # type: ignore[misc] # Snakemake has no types
         log = (job_info.aux or {}).get("slurm_logfile")
         self.report_job_error(
             job_info,
-            msg=f"job {number} of Slurm {state}, and its outputs are not complete. ",
+            msg=f"job {number} of Slurm {state}, and its outputs are not complete.",
             aux_logs=[str(log)] if log else [],
         )
         return True
@@ -142,8 +146,7 @@ class WatchedJobs(Executor):  # type: ignore[misc] # Snakemake has no types
     def cancel_jobs(self, active_jobs: list[Any]) -> None:
         """Cancel the jobs, also those that were just submitted, and submit no other."""
         self._job_submission_executor.shutdown(cancel_futures=True)
-        listed = self._listed()
-        if listed is not None:
+        if (listed := self._listed()) is not None:
             live = [number for number, job in listed.items() if job.is_live]
             active_jobs = [SimpleNamespace(external_jobid=number) for number in live]
         self._cancel(active_jobs)
@@ -160,23 +163,24 @@ class WatchedJobs(Executor):  # type: ignore[misc] # Snakemake has no types
         super().shutdown()
         if not self._stamps:
             return
-        listed = self._listed()
-        if n := sum(job.is_live for job in (listed or {}).values()):
-            self.logger.error(left_jobs(self.run_uuid, n))
-        elif listed is not None:  # otherwise the next run asks
+        try:
+            refuse_live_jobs(self.folders[0])
+        except InputError as error:
+            self.logger.warning(str(error))
+        else:
             for folder in self.folders:
                 (folder / RUN_FILE).unlink(missing_ok=True)
 
 
-def _stamps(job: Any) -> dict[str, tuple[int, int] | None]:
-    """Place and time of each output of a job, or of a group; they are new when it is done."""
+def _refusal(log: Path | None) -> str:
+    """Sentence in Slurm's log of a job whose Snakemake ended while it read the workflow."""
+    text = log.read_text("utf-8", "replace") if log and log.exists() else ""
+    found = re.search(r"^WorkflowError in file .*:\n(.+)", text, re.MULTILINE)
+    return f"{found[1]}. " if found else ""
+
+
+def _stamps(job: Any) -> dict[str, str]:
+    """Stamp of each output of a job, or of a group."""
     jobs = job.jobs if job.is_group() else [job]
-    stamps: dict[str, tuple[int, int] | None] = {}
-    for path in [path for one in jobs for path in one.output if not is_flagged(path, "temp")]:
-        try:
-            found = Path(path).stat()
-        except OSError:
-            stamps[path] = None
-        else:
-            stamps[path] = found.st_ino, found.st_mtime_ns
-    return stamps
+    paths = [path for one in jobs for path in one.output if not is_flagged(path, "temp")]
+    return {path: stamp(path) for path in paths}

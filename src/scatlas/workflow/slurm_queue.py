@@ -71,22 +71,12 @@ def jobs_of_last_run(folder: Path) -> tuple[str, list[QueuedJob]]:
 
 
 def refuse_live_jobs(folder: Path) -> None:
-    """Refuse to start beside jobs of an earlier run.
-
-    Raises
-    ------
-    InputError
-        Jobs are left, or the queue cannot be read.
-    """
+    """Refuse to start beside jobs of an earlier run, and where the queue cannot be read."""
     run, jobs = jobs_of_last_run(folder)
     if n := sum(job.is_live for job in jobs):
-        raise InputError(f"{folder}: {left_jobs(run, n)}")
-
-
-def left_jobs(run: str, n: int) -> str:
-    """Sentence about jobs that are left in the queue."""
-    return (
-        f"jobs of the run {run} are in Slurm's queue ({n:,}), and would write beside those of "
-        f"another: end them with scancel --name={run} (or wait until squeue --name={run} lists "
-        "none), and give the same command again"
-    )
+        msg = (
+            f"{folder}: jobs of the run {run} are in Slurm's queue ({n:,}), and would write beside "
+            f"those of another: give scancel --name={run} to end them, or wait until squeue "
+            f"--name={run} lists none, and give the same command again"
+        )
+        raise InputError(msg)

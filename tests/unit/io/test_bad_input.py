@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import bz2
 import errno
 import fcntl
+import gzip
+import lzma
+import shlex
 import shutil
 import subprocess
 import sys
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -20,8 +25,11 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 import zarr
+from anndata.io import write_elem
+from numcodecs import Zstd
 
 from scatlas.errors import InputError
+from scatlas.io.matrices.lazy import read_lazy
 from scatlas.io.products.load_plate import load_plate
 from scatlas.io.products.rounded_values import HOW_TO_ROUND
 from scatlas.io.tables.table import Table
@@ -95,7 +103,6 @@ def test_no_such_file(tmp_path):
     "content, hint",
     [
         (b"", "it is empty; copy or download it again"),
-        (b"\x1f\x8b\x08\x00", "it is a gzip archive; unpack it with: gunzip plate.h5ad"),
         (b"cell,gene\n1,2\n", "give an AnnData file"),
     ],
 )
@@ -617,20 +624,132 @@ def test_repeated_names_are_told_first(path):
     ("begin", "hint"),
     [
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7\nsize 12\n", "git lfs pull"),
-        (b"/annex/objects/MD5E-s12--a.h5ad\n", "git annex get plate.h5ad"),
-        (b"PK\x03\x04\x14\x00", "unzip -o plate.h5ad -d plate, and give the folder that holds"),
-        (b"BZh91AY", "bunzip2 plate.h5ad"),
-        (b"\xfd7zXZ\x00", "unxz plate.h5ad"),
-        (b"\x28\xb5\x2f\xfd\x04", "unzstd plate.h5ad"),
+        (b"/annex/objects/MD5E-s12--a.h5ad\n", "git annex get {path}"),
+        (b"PK\x03\x04\x14\x00", "and give the folder that holds zarr.json, .zgroup or a .mtx file"),
         (b"\n<!DOCTYPE html><html>", "it is a web page"),
-        (b"x" * 257 + b"ustar\x00", "it is a tar archive"),
     ],
 )
 def test_what_stands_in_the_place_of_data_is_named(path, begin, hint):
     path.write_bytes(begin)
     message = refused(path)
     assert message.startswith("neither an HDF5 file nor a Zarr store: it is a")
-    assert hint in message
+    assert hint.format(path=path) in message
+
+
+PACKED = {
+    "gunzip": gzip.compress,
+    "bunzip2": bz2.compress,
+    "unxz": lzma.compress,
+    "unzstd": Zstd(1).encode,
+}
+
+
+@pytest.mark.parametrize("name", ["a plate.h5ad", "plate.h5ad.gz", "plate.zarr.zip", "plate"])
+@pytest.mark.parametrize("program", [*PACKED, "tar", "unzip"])
+def test_the_advice_to_unpack_leads_to_the_plate(tmp_path, name, program):
+    if not shutil.which(program):
+        pytest.skip(f"no {program}")
+    whole, path = write(plate(), tmp_path / "whole.h5ad"), tmp_path / name
+    if program in PACKED:
+        path.write_bytes(PACKED[program](whole.read_bytes()))
+    else:
+        kind = "tar" if program == "tar" else "zip"
+        made = shutil.make_archive(tmp_path / "made", kind, tmp_path, whole.name)
+        Path(made).rename(path)
+    command = refused(path).split("unpack it with: ")[1].split(", and give")[0]
+    assert program in command
+    whole.unlink()
+    subprocess.run(command, shell=True, check=True, cwd="/", stdin=subprocess.DEVNULL)
+    (found,) = (file for file in tmp_path.rglob("*") if file.is_file() and h5py.is_hdf5(file))
+    assert found == path or program in ("tar", "unzip") or path.suffix == ".gz"
+    assert load(found)["n_cells"] == N_CELLS
+
+
+def of_modalities(path: Path, holder: str = "mod", name: str = "rna") -> None:
+    """MuData: an AnnData in an HDF5 file or Zarr store, below the names of all cells."""
+    root = h5py.File(path, "w") if path.suffix == ".h5mu" else zarr.open_group(path, mode="w")
+    write_elem(root.create_group(holder), name, plate())
+    if holder == "mod":
+        root.attrs["encoding-type"] = "MuData"
+    if path.suffix == ".h5mu":
+        root.close()
+
+
+def of_annbatch(path: Path) -> None:
+    root = zarr.open_group(path, mode="w")
+    root.attrs["encoding-type"] = "annbatch-preshuffled"
+    write_elem(root, "dataset_0", plate())
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("x.h5mu", of_modalities),
+        ("x.zarr", of_modalities),
+        ("x.spatial.zarr", partial(of_modalities, holder="tables", name="table")),
+        ("collection", of_annbatch),
+    ],
+)
+def test_the_way_to_the_anndata_inside_leads_to_the_plate(tmp_path, name, make):
+    path = tmp_path / name
+    make(path)
+    advice = refused(path).rpartition(": ")[2]
+    if advice.startswith("python -c "):
+        (code,) = shlex.split(advice.removeprefix("python -c "))
+        exec(code)  # as the command does
+        advice = tmp_path / "x.rna.h5ad"
+    assert load_plate(advice, tmp_path / "counts.zarr", plate="P1")["n_cells"] == N_CELLS
+
+
+@pytest.mark.parametrize(
+    ("name", "elements", "call"),
+    [
+        ("x.h5", ["m/data", "m/indices", "m/indptr", "m/shape"], "zellkonverter::writeH5AD(Sing"),
+        ("x.h5", ["m/idxptr", "m/version"], "BPCells::open_matrix_hdf5('{path}', 'm'), '{h5ad}')"),
+        (
+            "x.h5seurat",
+            ["assays/RNA", "meta.data/a"],
+            "SeuratDisk::Convert('{path}', dest = 'h5ad'",
+        ),
+        ("bp/", ["idxptr", "version"], "BPCells::open_matrix_dir('{path}'), '{h5ad}')"),
+        (
+            "soma/",
+            ["__group/1", "obs/1", "ms/1"],
+            "io.to_h5ad(s.Experiment.open('{path}'), '{h5ad}'",
+        ),
+        (
+            "x.h5",
+            ["matrix/barcodes", "matrix/data"],
+            "load takes it, or read it with: scanpy.",
+        ),
+        ("x.rds", [], "anndataR::write_h5ad(readRDS('{path}'), '{h5ad}')"),
+        ("x.RData", [], "anndataR::write_h5ad(get(load('{path}')), '{h5ad}')"),
+    ],
+)
+def test_files_of_other_programs_come_with_the_call_that_writes_h5ad(
+    tmp_path, name, elements, call
+):
+    path = tmp_path / name
+    if name.endswith("/"):
+        for element in elements:
+            (path / element).parent.mkdir(parents=True, exist_ok=True)
+            (path / element).touch()
+    elif elements:
+        with h5py.File(path, "w") as file:
+            for element in elements:
+                file[element] = np.arange(3)
+    else:
+        path.write_bytes(gzip.compress(b"X\n"))
+    wanted = call.format(path=path, h5ad=path.with_suffix(".h5ad"))
+    for read in (lazily_refused,) if "load takes it" in call else (refused, lazily_refused):
+        assert wanted in read(path)
+
+
+def lazily_refused(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        read_lazy(path)
+    return str(caught.value)
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])

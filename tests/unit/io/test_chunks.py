@@ -230,7 +230,7 @@ def test_blocks_cut_by_rows_need_no_more_than_their_own_chunks(counts, tmp_path)
 
     path = write(counts, tmp_path / "p.h5ad", 10, compression="gzip")
     with open_counts(path) as source:
-        rows = source.row_blocks(csr_blocks(source.indptr, 50_000))
+        rows = source.row_blocks(csr_blocks(source.matrix.indptr, 50_000))
     for block in rows:
         assert len(pickle.dumps(block)) < 8000
     again = pickle.loads(pickle.dumps(rows[3])).read()

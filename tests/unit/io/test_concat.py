@@ -367,6 +367,15 @@ def test_label_replaces_a_column_of_its_name(tmp_path):
     assert list(actual.obs.columns).count("plate") == 1
 
 
+def test_a_plate_whose_cells_are_on_another_one_is_named(tmp_path):
+    names = [f"c{i}" for i in range(30)]
+    whole = plate(30, 0, names=names, obs={"n_genes_by_counts": np.arange(30) + 10})
+    other = plate(30, 1, names=names, obs={"n_genes_by_counts": np.arange(30)[::-1] + 10})
+    said = merged(tmp_path, {"a": whole[5:25].copy(), "b": whole, "c": other})[1]["notices"]
+    assert len(said) == 2
+    assert said[1].startswith("plate a: nearly all of its cells are on plate b, too")
+
+
 def test_labels_become_categories(tmp_path):
     plates = {"b": plate(12, 0), "a": plate(11, 1), "c": plate(0, 2), "d": plate(2, 3)}
     labels = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import anndata as ad
 import numpy as np
@@ -19,13 +20,14 @@ from numcodecs import blosc
 import scatlas.io.zarr_writer.sharded_array as shards
 from scatlas.errors import InputError
 from scatlas.io.files.checksums import VALUES_DIGEST, checksum
-from scatlas.io.matrices.csr_writer import CsrWriter, index_dtype
+from scatlas.io.matrices.csr_writer import CsrWriter
+from scatlas.io.matrices.lazy import read_matrix
 from scatlas.io.zarr_writer.elements import (
     DICT,
     create_group,
     open_group_to_write,
     write_elem,
-    write_flags,
+    write_params,
 )
 from scatlas.io.zarr_writer.sharded_array import (
     COUNTS_CODEC,
@@ -141,8 +143,7 @@ def test_anndata_opens_the_store(tmp_path, small_chunks, largest, dtype):
     adata = ad.read_zarr(path)
     assert_same_csr(adata.X, x)
     assert adata.X.data.dtype == dtype
-    assert adata.X.indices.dtype == np.uint16
-    assert adata.X.indptr.dtype == np.int64
+    assert adata.X.indices.dtype == adata.X.indptr.dtype == np.int32
     assert_same_frame(adata.obs, obs)
     assert list(adata.var_names) == [str(i) for i in range(60)]
     assert adata.uns == {"source": "a", "n": 3}
@@ -173,17 +174,18 @@ def scanpy_steps(adata):
     return adata
 
 
-@pytest.mark.parametrize("kind", ["counts", "values"])
+@pytest.mark.parametrize("kind", ["counts", "values", "lazy"])
 def test_scanpy_computes_on_the_store(tmp_path, kind):
     """Small dtypes give what float32 and int32 give; index widths are those SciPy works with."""
     housekeeping = sp.csr_matrix(np.ones((300, 1), np.float32))  # no empty cells
     x = sp.hstack([housekeeping, count_matrix(300, 80)], format="csr")
     x.indices, x.indptr = x.indices.astype(np.int32), x.indptr.astype(np.int32)
-    if kind == "counts":
-        stored = read_lazy(write(tmp_path / "a.zarr", x, 50)).to_memory()
-        assert stored.X.dtype == np.uint8
-    else:
-        stored = ad.read_zarr(write(tmp_path / "a.zarr", x, 50, data_dtype=np.float32))
+    path = write(tmp_path / "a.zarr", x, 50, data_dtype=np.float32 if kind == "values" else None)
+    stored = read_lazy(path).to_memory() if kind == "lazy" else ad.read_zarr(path)
+    assert stored.X.dtype == (np.float32 if kind == "values" else np.uint8)
+    np.testing.assert_array_equal(stored.X.tocoo().toarray(), x.toarray())
+    assert_same_csr(stored.X.T.tocsr(), x.T.tocsr())
+    assert_same_csr(ad.concat([stored, stored], index_unique="-").X, sp.vstack([x, x], "csr"))
     assert stored.X.indices.dtype == stored.X.indptr.dtype == np.int32
     for rows, columns in [([5, 2, 9], [7, 3, 60]), (slice(None, None, 2), np.arange(81) % 3 == 0)]:
         np.testing.assert_array_equal(
@@ -196,17 +198,18 @@ def test_scanpy_computes_on_the_store(tmp_path, kind):
     np.testing.assert_array_equal(stored.obsm["X_pca"], plain.obsm["X_pca"])
 
 
+@pytest.mark.parametrize("dtype", [None, np.float32])
 @pytest.mark.parametrize("announced", [False, True])
-def test_index_widths_grow_together(tmp_path, small_chunks, monkeypatch, announced):
+def test_index_widths_grow_together(tmp_path, small_chunks, monkeypatch, announced, dtype):
     """As from 2^31 values on, with the limit put at 1,000."""
     monkeypatch.setattr("scatlas.io.matrices.csr_writer._INT32_VALUES", 1_000)
     x = count_matrix(200)
     assert x.nnz > 2_000
-    kwargs = {"data_dtype": np.float32, "n_values": x.nnz if announced else 0}
+    kwargs = {"data_dtype": dtype, "n_values": x.nnz if announced else 0}
     adata = ad.read_zarr(write(tmp_path / "a.zarr", x, 9, **kwargs))
     assert adata.X.indices.dtype == adata.X.indptr.dtype == np.int64
     assert_same_csr(adata.X, x)
-    write(tmp_path / "b.zarr", x, 200, data_dtype=np.float32)
+    write(tmp_path / "b.zarr", x, 200, data_dtype=dtype)
     assert checksum(tmp_path / "a.zarr") == checksum(tmp_path / "b.zarr")
 
 
@@ -272,13 +275,21 @@ def test_nothing_stored(tmp_path, shape):
     assert_same_csr(adata.X, x)
 
 
-def test_index_dtype_by_genes(tmp_path):
-    assert index_dtype(62_710) == index_dtype(65_536) == np.uint16
-    assert index_dtype(65_537) == np.int32
-    x = sp.csr_matrix(([1, 2], [0, 65_535], [0, 2]), shape=(1, 65_536))
-    assert_same_csr(ad.read_zarr(write(tmp_path / "a.zarr", x, 1)).X, x)
-    x = sp.csr_matrix(([1, 2], [0, 65_536], [0, 2]), shape=(1, 65_537))
-    assert_same_csr(ad.read_zarr(write(tmp_path / "b.zarr", x, 1)).X, x)
+@pytest.mark.parametrize("n_genes, dtype", [(65_536, np.uint16), (65_537, np.int32)])
+def test_blocks_of_counts_have_narrow_indices(tmp_path, n_genes, dtype):
+    """With one chunk, and with many, which are narrowed in one call."""
+    for n_cells in (1, 5 * 2**17):
+        indices, offsets = np.tile([0, n_genes - 1], n_cells), 2 * np.arange(n_cells + 1)
+        x = sp.csr_matrix((np.ones(2 * n_cells), indices, offsets), shape=(n_cells, n_genes))
+        path = write(tmp_path / "a.zarr", x, n_cells)
+        assert_same_csr(ad.read_zarr(path).X, x)
+        lazy = read_matrix(path, compact=True, largest_block=2**30, block_budget="8GB")[0]
+        ((read, block),) = dict(lazy.dask).values()
+        found = read(block)
+        assert (found.indices.dtype, found.indptr.dtype) == (dtype, np.int64)
+        assert_same_csr(found, x)
+        with pytest.raises(InputError, match=f"hold {n_genes - 1}, but must be 0 to 9"):
+            read(replace(block, n_genes=10))
 
 
 @pytest.mark.parametrize("value", [-1, 0.5, np.nan, np.inf, 2.0**32])
@@ -455,14 +466,14 @@ def test_chunks_encoded_together_have_the_bytes_of_chunks_encoded_alone(
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "runs", mode="r")[...], values)
 
 
-def test_flags_are_written_as_anndata_writes_them(tmp_path):
-    flags = {"zero_center": True, "use_highly_variable": False}
+def test_parameters_are_written_as_anndata_writes_them(tmp_path):
+    params = {"zero_center": True, "use_highly_variable": False, "mask_var": "highly_variable"}
     create_group(tmp_path / "whole", DICT)
-    write_elem(open_group_to_write(tmp_path / "whole"), "params", flags)
-    write_flags(tmp_path / "own" / "params", flags)
+    write_elem(open_group_to_write(tmp_path / "whole"), "params", params)
+    write_params(tmp_path / "own" / "params", params)
     found = []
     for folder in (tmp_path / "whole" / "params", tmp_path / "own" / "params"):
         files = [file for file in folder.rglob("*") if file.is_file()]
         found.append({file.relative_to(folder): file.read_bytes() for file in files})
     assert found[0] == found[1]
-    assert len(found[0]) == 4
+    assert len(found[0]) == 6

@@ -17,7 +17,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 from scatlas.errors import InputError
 from scatlas.io import load_plate, read_lazy, read_matrix
 from scatlas.io.files.local_zarr import LocalArray, LocalGroup, as_zarr_python, open_store
-from scatlas.io.matrices.find_counts import what_elements_hold
+from scatlas.io.matrices.counts_source import what_elements_hold
 from scatlas.io.tables.column_writer import write_frame
 from scatlas.io.tables.table import open_tables
 from scatlas.io.zarr_writer.elements import consolidate, create_group
@@ -193,7 +193,7 @@ def test_a_data_type_of_a_newer_zarr_refuses_what_needs_it_alone(tmp_path, conso
         assert what_elements_hold(name) == {"X": "holds raw counts"}
         assert load_plate(name, tmp_path / "out.zarr", plate="p")["total_counts"] == 4
         assert read_matrix(name)[0].compute().sum() == 4
-        with pytest.raises(InputError, match=r"uns has a data type that this .*: update the"):
+        with pytest.raises(InputError, match=r"uns cannot be read, as zarr does not .*: update"):
             read_lazy(name)
 
 

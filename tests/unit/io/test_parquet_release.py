@@ -18,7 +18,10 @@ from scatlas.datasets import simulate_plate, write_release
 from scatlas.errors import DiskError, InputError, TooLargeError
 from scatlas.io import list_samples, load_plate, split_samples
 from scatlas.io.files.cell_files import CellFiles, ListColumns
-from scatlas.io.matrices.parquet_source import Sample, is_ordered
+from scatlas.io.matrices.counts_source import open_counts
+from scatlas.io.matrices.parquet_source import ParquetSource
+from scatlas.io.matrices.source import Sample
+from scatlas.workflow.command_line.find_files import find_release
 
 NAMES = ["plate1", "plate2", "plate3"]
 FIRST = "data/train-00000-of-00003.parquet"
@@ -112,9 +115,23 @@ def test_plates_and_cells_are_those_of_the_footers(sound: Path):
         )
     found = CellFiles.find(sound)
     assert found is not None
-    assert is_ordered(found, "plate", 3)
+    assert ParquetSource(found).is_ordered("plate", 3)
     assert sum(group.is_mixed for group in found.footers("plate")) == 2
-    assert not is_ordered(found, "drug", 8)
+    assert not ParquetSource(found).is_ordered("drug", 8)
+
+
+def test_plates_that_whole_numbers_name_have_all_their_cells(release: Path, tmp_path: Path):
+    """As texts 5 is above 10, so the least and greatest of a row group with both say nothing."""
+    number = dict(zip(NAMES, (2, 5, 10), strict=True))
+    for file in (*(release / "data").glob("*"), release / "metadata/obs_metadata.parquet"):
+        table = pq.read_table(file)
+        own = pa.array([number[name] for name in table["plate"].to_pylist()])
+        table = table.set_column(table.column_names.index("plate"), "plate", own)
+        pq.write_table(table, file, row_group_size=60)
+    plates = list_samples(release, "plate")
+    for name, n_cells in plates.items():
+        assert load(release, tmp_path / name, name)["n_cells"] == n_cells
+    assert [*plates] == ["2", "5", "10"]
 
 
 def test_files_in_no_order_are_split_in_one_pass(release: Path, tmp_path: Path):
@@ -363,27 +380,19 @@ def test_the_first_entry_that_is_left_out_is_the_one_asked_for(release: Path, tm
         ("tokens", "values", r"'tokens' \(source.genes\) is no column of lists of whole numbers; "),
         ("gene_ids", "X", r"'X' \(source.counts\) is no column of lists of other numbers; "),
         ("gene_ids", "gene_ids", r"'gene_ids' \(source.counts\) is no column of lists of other"),
-        (
-            "drug",
-            "values",
-            r"gene_ids \(of int64\), values \(of int64\), pca \(of double\): correct",
-        ),
+        ("drug", "values", r"gene_ids \(of int64\), values \(of int64\), pca \(of double\): cor"),
         (None, "X", r"name them in the config, as source: {genes: NAME, counts: NAME}"),
     ],
 )
 def test_columns_that_cannot_be_the_lists_are_refused(
-    release: Path, tmp_path: Path, genes: str | None, counts: str, sentence: str
+    release: Path, genes: str | None, counts: str, sentence: str
 ):
     with_other_names(release)
-    options = {"plate": "p", "counts_in": counts, "lists": ListColumns(genes)}
     with pytest.raises(InputError, match=sentence):
-        load_plate(release, tmp_path / "a.zarr", **options)
-
-
-def test_columns_of_lists_are_asked_of_parquet_files_alone(tmp_path: Path):
-    simulate_plate(1, n_cells=20, n_genes=200).write_h5ad(tmp_path / "a.h5ad")
+        open_counts(release, counts, lists=ListColumns(genes))
+    simulate_plate(1, n_cells=20, n_genes=200).write_h5ad(release / "a.h5ad")
     with pytest.raises(InputError, match=r"no Parquet file, and source.genes \('g'\) is a column"):
-        load_plate(tmp_path / "a.h5ad", tmp_path / "b", plate="p", lists=ListColumns("g"))
+        open_counts(release / "a.h5ad", lists=ListColumns("g"))
 
 
 def test_one_file_per_well_is_the_same_release(release: Path, tmp_path: Path):
@@ -397,7 +406,7 @@ def test_one_file_per_well_is_the_same_release(release: Path, tmp_path: Path):
     for well in wells:
         own = table.filter(pa.compute.equal(table["sample"], well))
         pq.write_table(own, release / f"wells/{well}.parquet")
-    for moved in (release / "metadata", release / "wells/metadata", None):
+    for beside in ("wells/metadata", "wells", "none"):
         for place in (release / "wells", f"{release}/wells/smp_*.parquet"):
             assert [*list_samples(place, "plate")] == NAMES
             assert set(list_samples(place, "sample")) == {*wells}
@@ -405,16 +414,14 @@ def test_one_file_per_well_is_the_same_release(release: Path, tmp_path: Path):
             assert found["total_counts"] == wanted["total_counts"]
             assert "drugconc" in ad.read_zarr(tmp_path / "b.zarr").obs
             shutil.rmtree(tmp_path / "b.zarr")
-        if moved == release / "metadata":
-            moved.rename(release / "wells/metadata")
-        elif moved:
-            for file in moved.iterdir():
-                file.rename(release / "wells" / file.name)
-            moved.rmdir()
-    (release / "wells/gene_metadata.parquet").unlink()
-    with pytest.raises(
-        InputError, match=r"no gene_metadata.parquet, .* in .*/wells, .*/metadata: "
-    ):
+        one_by_one = [str(file) for file in (release / "wells").glob("smp_*")]
+        for arguments in (one_by_one, [f"{release}/wells"]):
+            assert find_release(arguments)[:2] == (f"{release}/wells", "plate")
+        assert find_release(one_by_one[1:]) is None
+        (release / beside).mkdir(exist_ok=True)
+        for file in [*release.rglob("*_metadata.parquet")]:
+            file.rename(release / beside / file.name)
+    with pytest.raises(InputError, match=r"no gene_metadata.parquet, .* in .*/wells, .*/metadata"):
         CellFiles.find(release / "wells")
 
 

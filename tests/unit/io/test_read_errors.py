@@ -22,7 +22,7 @@ from scatlas.io.chunks import chunk_reader
 from scatlas.io.files import hdf5_probe
 from scatlas.io.files.listing import filesystem
 from scatlas.io.files.read_errors import reading
-from scatlas.io.matrices.find_counts import what_elements_hold
+from scatlas.io.matrices.counts_source import what_elements_hold
 from scatlas.workflow.new_plates import FinishedAtlas, _stored_text
 
 MATRIX = "%%MatrixMarket matrix coordinate integer general\n2 1 1\n1 1 3\n"
@@ -41,6 +41,19 @@ def plate(tmp_path: Path) -> Path:
 
 def load(path: Path) -> None:
     load_plate(path, path.parent / "out.zarr", plate="p")
+
+
+@pytest.mark.parametrize("element", ["uns/new", "obsm/new", "obs/new"])
+def test_a_type_that_anndata_does_not_know_yet_is_no_damage(plate: Path, element: str) -> None:
+    adata = ad.read_h5ad(plate)
+    adata.uns["new"], adata.obsm["new"], adata.obs["new"] = np.ones(3), np.ones((4, 2)), np.ones(4)
+    adata.write_h5ad(plate)
+    with h5py.File(plate, "r+") as file:
+        file[element].attrs["encoding-type"] = "of-tomorrow"
+    with pytest.raises(InputError, match=r"does not know its type .*of-tomorrow") as told:
+        read_lazy(plate)
+    assert "damaged" not in str(told.value)
+    assert str(told.value).endswith(": update the package anndata, or write the file without it")
 
 
 # The function that fails, and a call that reaches it.

@@ -30,6 +30,9 @@ from scatlas.errors import ConfigError, InputError, MissingPackageError
 from scatlas.io.files import anndata_file as store_module
 from scatlas.io.files.anndata_file import Store
 from scatlas.io.matrices.counts_source import open_counts
+from scatlas.io.products.load_plate import load_plate
+from tests.helpers.frames import assert_same_frame
+from tests.helpers.layouts import read_rows
 
 LAYOUTS = (
     *("none", "gzip", "lzf", "zstd", "blosc"),
@@ -474,12 +477,12 @@ def test_open_counts(tmp_path, layout):
     path = write(adata, tmp_path, layout, np.int64)
     with open_counts(path) as source:
         assert source.shape == (30, 6)
-        assert source.n_values == adata.X.nnz
-        assert source.indptr.dtype == np.int64
-        rows = source.read_rows(4, 17)
+        assert source.matrix.n_values == adata.X.nnz
+        assert source.matrix.indptr.dtype == np.int64
+        rows = read_rows(source, 4, 17)
         assert rows.indices.dtype == np.int64
         assert (rows != adata.X[4:17]).nnz == 0
-        assert source.read_rows(5, 5).shape == (0, 6)
+        assert read_rows(source, 5, 5).shape == (0, 6)
 
 
 def test_blocks_fit_their_share():
@@ -516,3 +519,50 @@ def test_parse_bytes(text, wanted):
 def test_parse_bytes_refuses(text):
     with pytest.raises(ConfigError, match="such as 256MB"):
         parse_bytes(text)
+
+
+def write_as_r(path: Path) -> None:
+    """Make attributes arrays of one, and text of a fixed length, as R writes them."""
+
+    def of_r(_: str, element: h5py.Group | h5py.Dataset) -> None:
+        for name, value in dict(element.attrs).items():
+            if isinstance(value, str):
+                element.attrs[name] = np.array([value.encode()])
+            elif name == "ordered":
+                element.attrs[name] = np.array([int(value)])
+            elif name == "column-order" and len(value):
+                element.attrs[name] = np.array(value, "S")
+
+    with h5py.File(path, "r+") as file:
+        of_r("", file)
+        file.visititems(of_r)
+        for name in ("obs/_index", "obs/line/categories"):
+            texts, attributes = file[name].asstr()[:].astype("S"), dict(file[name].attrs)
+            del file[name]
+            file[name] = texts
+            file[name].attrs.update(attributes)
+
+
+def test_attributes_that_are_arrays_of_one_as_r_writes_them(tmp_path):
+    wanted = example(40, 12)
+    wanted.obs["line"] = pd.Categorical.from_codes(np.arange(40) % 2, ["b", "a"], ordered=False)
+    wanted.obs["dose"] = pd.Categorical.from_codes(np.arange(40) % 3, ["1", "2", "9"], ordered=True)
+    wanted.obs["seen"] = pd.array([True, None] * 20, dtype="boolean")
+    wanted.uns["pca"] = {"params": {"zero_center": True, "mask_var": "hvg"}, "variance": np.ones(3)}
+    wanted.uns["table"] = wanted.obs[["dose"]].copy()
+    wanted.obsm["frame"] = wanted.obs[["seen"]].copy()
+    wanted.raw = wanted
+    path = tmp_path / "of_r.h5ad"
+    wanted.write_h5ad(path)
+    write_as_r(path)
+    found = sa.read_lazy(path)
+    assert_same_frame(found.obs, wanted.obs)
+    assert_same_frame(found.var, wanted.var)
+    assert_same_frame(found.raw.var, wanted.raw.var)
+    assert_same_frame(found.obsm["frame"], wanted.obsm["frame"])
+    assert_same_frame(found.uns["table"], wanted.uns["table"])
+    assert found.uns["pca"]["params"] == {"zero_center": True, "mask_var": "hvg"}
+    assert (found.X.compute() != wanted.X).nnz == 0
+    load_plate(path, tmp_path / "counts.zarr", plate="p", mt_prefix=None)
+    loaded = ad.read_zarr(tmp_path / "counts.zarr").obs
+    assert_same_frame(loaded[list(wanted.obs)], wanted.obs)

@@ -16,7 +16,15 @@ import scatlas as sa
 from scatlas.errors import InputError
 from scatlas.io import open_counts
 from tests.helpers.layout_arrays import H5_CODECS, ZARR2, ZARR3
-from tests.helpers.layouts import PARTS, Layout, assert_block, assert_rows, read_reference, write
+from tests.helpers.layouts import (
+    PARTS,
+    Layout,
+    assert_block,
+    assert_rows,
+    read_reference,
+    read_rows,
+    write,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -101,4 +109,4 @@ def test_any_layout_matrix_and_budget(tmp_path_factory, layout, x, budget, data)
         for _ in range(3):
             first = data.draw(st.integers(0, x.shape[0]))
             stop = data.draw(st.integers(first, x.shape[0]))
-            assert_rows(source.read_rows(first, stop), wanted, first, stop)
+            assert_rows(read_rows(source, first, stop), wanted, first, stop)

@@ -208,6 +208,28 @@ def test_other_folders_are_refused_by_a_sentence(tmp_path: Path, files: dict, se
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
+def test_further_matrices_of_starsolo_are_taken_by_their_names(tmp_path: Path):
+    """Velocyto's files have stored zeros; those of reads of several genes are fractional."""
+    dense = X.T.toarray()
+    entries = [f"{i + 1} {j + 1} {dense[i, j]}\n" for i in range(N_GENES) for j in range(N_CELLS)]
+    head = f"%%MatrixMarket matrix coordinate {{}} general\n{N_GENES} {N_CELLS} {X.size}\n"
+    lists = {"features.tsv": TWO, "barcodes.tsv": ONE_CELL}
+    spliced = head.format("integer").replace(f" {X.size}\n", f" {dense.size}\n") + "".join(entries)
+    velocyto = write(tmp_path / "Velocyto/filtered", {"spliced.mtx": spliced, "ambiguous.mtx": X.T})
+    write(velocyto, lists)
+    plate = read(velocyto / "spliced.mtx", tmp_path / "a.zarr")
+    np.testing.assert_array_equal(plate.X.toarray(), X.toarray())
+    assert plate.X.nnz == X.nnz
+    halves = head.format("real") + "".join(f"{line[:-1]}.5\n" for line in entries[: X.size])
+    gene = write(tmp_path / "Gene/raw", {"matrix.mtx": X.T, "UniqueAndMult-EM.mtx": halves} | lists)
+    np.testing.assert_array_equal(read(gene, tmp_path / "b.zarr").X.toarray(), X.toarray())
+    with pytest.raises(InputError, match=r"UniqueAndMult-EM.mtx: .*fractional"):
+        read(gene / "UniqueAndMult-EM.mtx", tmp_path / "c.zarr")
+    assert load_plate(
+        gene / "UniqueAndMult-EM.mtx", tmp_path / "c.zarr", plate="p", fractional="round"
+    )["n_rounded_values"]
+
+
 @pytest.mark.parametrize("rows", ["genes", "cells"])
 def test_of_as_many_cells_as_genes_the_names_of_the_files_decide(tmp_path: Path, rows: str):
     square = X[:, :N_CELLS]

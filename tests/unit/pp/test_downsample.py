@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import anndata as ad
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -22,6 +23,22 @@ PAIRS = [("uint8", "uint16"), ("int32", "int32"), ("float32", "int64"), ("bool",
 def csr(x, index="int32", indptr="int64"):
     m = sp.csr_matrix(x)
     return blocks.csr(m.data, m.indices.astype(index), m.indptr.astype(indptr), x.shape[1])
+
+
+def test_rng_is_the_name_of_random_state_in_newer_scanpy():
+    adata = ad.AnnData(csr(np.full((4, 9), 5, np.int32)))
+
+    def drawn(**options):
+        return downsample_counts(adata, 7, copy=True, **options).X.toarray()
+
+    np.testing.assert_array_equal(drawn(rng=3), drawn(random_state=3))
+    np.testing.assert_array_equal(drawn(rng=None), drawn())
+    first, again = (drawn(rng=np.random.default_rng(3)) for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    with pytest.raises(InputError, match="same option: give one of them"):
+        drawn(rng=3, random_state=3)
+    with pytest.raises(InputError, match=r"rng=1\.5 is not possible"):
+        drawn(rng=1.5)
 
 
 # --- random numbers ---------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def test_refusals(shifted: ad.AnnData, monkeypatch: pytest.MonkeyPatch):
 
     refused("no 'X_umap' in obsm .basis.: run sa.tl.umap first", basis="X_umap")
     refused(r"no column 'batch' \(key\); it has plate, line, donor", key=["plate", "batch"])
-    refused("needs at least 60 cells, but there are 59", shifted[:59])
+    refused("60 cells and one component, but there are 59 and 8", shifted[:59])
     odd = shifted.copy()
     odd.obs["same"], odd.obs["gap"] = "x", odd.obs["plate"].cat.remove_categories("p1")
     refused(r"obs\['same'\] has the same value, 'x', for all cells", odd, "same")
@@ -104,6 +104,35 @@ def test_refusals(shifted: ad.AnnData, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(harmony, "available_memory", lambda: 100_000)
     refused(r"600 cells in 8 components takes 0.0 GB, but 0.0 GB", error=TooLargeError)
     assert harmony_bytes(1e6, 50) == 1e6 * (40 * 50 + 10 * 100 + 64)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_iter_harmony": n} for n in (0, -1, 2**31, 1.5)]
+    + [{"theta": theta} for theta in (-1.0, np.nan, 1e39, [1.0])]
+    + [{"key": []}, {"random_state": 1.5}, {"adjusted_basis": None}],
+    ids=str,
+)
+def test_each_option_is_checked_before_the_library_gets_it(shifted: ad.AnnData, options):
+    name = next(iter(options))
+    with pytest.raises(InputError, match=name):
+        sa.pp.harmony_integrate(shifted, **{"key": "plate", "copy": True} | options)
+
+
+@pytest.mark.parametrize("scale", [1e-45, 1e38, 1e150])
+def test_components_that_single_precision_cannot_hold(shifted: ad.AnnData, scale):
+    """The library gives zeros, or never returns."""
+    x, labels = shifted.obsm["X_pca"].astype(np.float64) * scale, {"plate": shifted.obs["plate"]}
+    with pytest.raises(InputError, match="beyond 1e-30 to 1e"):
+        harmony.harmonize(x, labels)
+    with pytest.raises(InputError, match="60 cells and one component"):
+        harmony.harmonize(x[:, :0], labels)
+
+
+def test_seeds_above_31_bits(shifted: ad.AnnData):
+    x, labels = shifted.obsm["X_pca"], {"plate": shifted.obs["plate"]}
+    moved = harmony.harmonize(x, labels, random_state=2**32 - 1, max_iter_harmony=1)
+    assert not np.array_equal(moved, harmony.harmonize(x, labels, max_iter_harmony=1))
 
 
 # LISI -------------------------------------------------------------------------------------------

@@ -319,8 +319,11 @@ QC_KEYS = ", ".join(DEFAULTS["qc"])
             {"source": {"counts": "values"}},
             "source: counts is 'values'; write X, raw or layers/NAME, or for a column of Parquet",
         ),
-        ({"source": {"marker": [1]}}, "source.marker: [1]: write the token and the value of the"),
-        ({"source": {"marker": [0.5, 1]}}, "source.marker: [0.5, 1]: write the token and the"),
+        (
+            {"source": {"marker": [1]}},
+            "source.marker: [1] is no entry: write its token and its value",
+        ),
+        ({"source": {"marker": [0.5, 1]}}, "source.marker: [0.5, 1] is no entry: write its token"),
         ({"outdir": "s3://"}, "outdir: 's3://': results can be copied to an address such as s3://"),
     ],
 )

@@ -34,8 +34,8 @@ def test_a_job_refuses_plates_or_code_that_differ_from_those_of_its_run():
     with pytest.raises(InputError) as caught:
         bind("plates.tsv", "p1 p2", **JOB)
     assert str(caught.value) == (
-        "plates.tsv has changed since this run began, whose jobs would differ: give the same "
-        "command again when it has ended"
+        "plates.tsv has changed since this run began: give the same command again when the run "
+        "has ended"
     )
 
 

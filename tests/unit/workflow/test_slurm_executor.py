@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from scatlas.errors import InputError
-from scatlas.workflow import slurm_executor
+from scatlas.workflow import slurm_executor, slurm_queue
 from scatlas.workflow.slurm_executor import PATIENCE, watch
 from scatlas.workflow.slurm_queue import RUN_FILE, QueuedJob
 
@@ -90,7 +90,8 @@ class Run:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch) -> Run:
     new = Run(tmp_path)
-    monkeypatch.setattr(slurm_executor, "jobs_of_run", new.jobs_of_run)
+    for module in (slurm_executor, slurm_queue):
+        monkeypatch.setattr(module, "jobs_of_run", new.jobs_of_run)
     monkeypatch.setattr(slurm_executor.time, "monotonic", lambda: new.now)
     return new
 
@@ -122,6 +123,13 @@ def test_a_job_that_left_old_or_no_outputs_is_repeated(run: Run, queue):
     assert run.executor.cancelled == ["1"] * len(queue), "it may not begin later"
 
 
+def test_a_job_that_slurm_calls_completed_is_done(run: Run):
+    run.submit()
+    run.queue = [("COMPLETED",)]
+    assert [run.look(), run.look()] == [1, 0]
+    assert run.executor.done == ["1"]
+
+
 def test_jobs_that_wait_or_run_go_on(run: Run):
     run.submit()
     for state in ("PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING"):
@@ -150,6 +158,14 @@ def test_what_keeps_a_run_waiting_is_named_once_after_ten_minutes(run: Run, capl
         run.look(PATIENCE)
         assert len(caplog.messages) == bool(named)
         assert named in caplog.text
+
+
+def test_an_error_says_why_a_job_refused_to_begin_its_step(run: Run, tmp_path: Path):
+    log = tmp_path / "log"
+    for aux in ({"slurm_logfile": log}, {"slurm_logfile": tmp_path / "lost"}, None):
+        log.write_text('WorkflowError in file "x.smk", line 3:\na.tsv has changed\n')
+        run.executor.report_job_error(SimpleNamespace(external_jobid="2", aux=aux), msg="failed.")
+    assert run.executor.failed == ["failed. a.tsv has changed. ", "failed. ", "failed. "]
 
 
 def test_ctrl_c_cancels_what_was_just_submitted_and_submits_no_more(run: Run):
@@ -184,7 +200,7 @@ def test_the_name_of_a_run_stays_until_none_of_its_jobs_is_left(run: Run, tmp_pa
         run.queue = queue
         run.executor.shutdown()
         assert (tmp_path / RUN_FILE).exists()
-    assert "end them with scancel --name=a-run" in caplog.text
+    assert "give scancel --name=a-run to end them" in caplog.text
     run.queue = [("COMPLETED",)]
     run.executor.shutdown()
     assert not (tmp_path / RUN_FILE).exists()

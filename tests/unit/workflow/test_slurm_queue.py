@@ -49,8 +49,8 @@ def test_a_run_does_not_start_beside_the_jobs_of_another(results: Path):
         refuse_live_jobs(results)
     assert str(caught.value) == (
         f"{results}: jobs of the run a-run are in Slurm's queue (3), and would write beside those "
-        "of another: end them with scancel --name=a-run (or wait until squeue --name=a-run lists "
-        "none), and give the same command again"
+        "of another: give scancel --name=a-run to end them, or wait until squeue --name=a-run "
+        "lists none, and give the same command again"
     )
     (results / "queue").write_text("19|PREEMPTED|None|rule_pca\n")
     refuse_live_jobs(results)

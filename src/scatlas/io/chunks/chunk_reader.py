@@ -14,7 +14,7 @@ import numpy as np
 from scatlas.arrays import buffer_pool
 from scatlas.io.chunks.chunked_array import open_to_read
 from scatlas.io.chunks.codecs import Blosc, ChunkError, Crc32c, decode
-from scatlas.io.chunks.native_codecs import run_decoder
+from scatlas.io.chunks.native_codecs import index_decoder, run_decoder
 from scatlas.io.chunks.shared_chunks import SharedChunkCache
 
 if TYPE_CHECKING:
@@ -116,8 +116,12 @@ class _RangeReader:
             self._copy_shared(stop, owner, n_last)
         shared_first = first < stop and n_first > 1
         inner = range(first + shared_first, stop)
-        in_runs = len(inner) >= _MIN_RUN_CHUNKS and self._same_dtype
-        decode_run = run_decoder(array.pipeline) if in_runs else None
+        decode_run = None
+        if len(inner) >= _MIN_RUN_CHUNKS:
+            if self._same_dtype:
+                decode_run = run_decoder(array.pipeline)
+            elif self._limit is not None:
+                decode_run = index_decoder(array.pipeline, array.dtype, self._limit)
         for run in _read_runs(array, inner.start, inner.stop):
             decoded = self._decode_run(run, decode_run) if decode_run is not None else range(0)
             for chunk, raw in run.chunks():
@@ -153,7 +157,8 @@ class _RangeReader:
             target,
             size * array.dtype.itemsize,
         )
-        _check_limit(target[: n_decoded * size], self._limit)
+        if self._same_dtype:
+            _check_limit(target[: n_decoded * size], self._limit)
         return range(lo, lo + n_decoded)
 
     def _decode_chunk(self, chunk: int, raw: memoryview | None) -> None:

@@ -131,9 +131,24 @@ def _uint32(raw: np.ndarray, at: int) -> int:
 
 
 @njit(nogil=True, cache=True)
+def _decode_blosc(
+    functions: tuple[int, int], raw: np.ndarray, source: int, at: int, size: int, to: int, n: int
+) -> bool:
+    """Decode one chunk; False if it is damaged."""
+    decompress, crc32c = functions
+    if crc32c:
+        size -= 4
+        if size < 0 or _crc32c(crc32c, 0, source + at, size) != _uint32(raw, at + size):
+            return False
+    # c-blosc trusts the sizes of the decoded and of the encoded chunk in the header.
+    if size < 16 or _uint32(raw, at + 4) != n or _uint32(raw, at + 12) != size:
+        return False
+    return _blosc_decompress(decompress, source + at, to, n) == n
+
+
+@njit(nogil=True, cache=True)
 def decode_blosc_chunks(
-    decompress: int,
-    crc32c: int,
+    functions: tuple[int, int],
     raw: np.ndarray,
     source: int,
     starts: np.ndarray,
@@ -145,7 +160,7 @@ def decode_blosc_chunks(
 
     Parameters
     ----------
-    decompress, crc32c
+    functions
         Addresses of ``blosc_decompress_ctx`` and ``crc32c_extend``; 0 for chunks that do not end
         with their checksum.
     raw
@@ -164,16 +179,38 @@ def decode_blosc_chunks(
     Number of chunks before the first damaged one.
     """
     for i in range(starts.size):
-        at, size = starts[i], sizes[i]
-        if crc32c:
-            size -= 4
-            if size < 0 or _crc32c(crc32c, 0, source + at, size) != _uint32(raw, at + size):
-                return i
-        # c-blosc trusts the sizes of the decoded and of the encoded chunk in the header.
-        if size < 16 or _uint32(raw, at + 4) != chunk_bytes or _uint32(raw, at + 12) != size:
-            return i
         place = target + i * chunk_bytes
-        if _blosc_decompress(decompress, source + at, place, chunk_bytes) != chunk_bytes:
+        if not _decode_blosc(functions, raw, source, starts[i], sizes[i], place, chunk_bytes):
+            return i
+    return starts.size
+
+
+@njit(nogil=True, cache=True)
+def decode_blosc_indices(
+    functions: tuple[int, int],
+    raw: np.ndarray,
+    starts: np.ndarray,
+    sizes: np.ndarray,
+    addresses: tuple[int, int],
+    chunk: np.ndarray,
+    out: np.ndarray,
+    highest: int,
+) -> int:
+    """Decode Blosc chunks of indices to another type, each while it is in the core's cache.
+
+    ``chunk`` is memory for a decoded chunk, unsigned and in the width as stored, ``highest`` of its
+    type; ``addresses`` are those of ``raw`` and ``chunk``. The rest is as for
+    :func:`decode_blosc_chunks`, and a chunk with an index above ``highest`` counts as damaged.
+    """
+    source, place = addresses
+    for i in range(starts.size):
+        if not _decode_blosc(functions, raw, source, starts[i], sizes[i], place, chunk.nbytes):
+            return i
+        target, outside = out[i * chunk.size : (i + 1) * chunk.size], False
+        for k in range(chunk.size):
+            target[k] = chunk[k]
+            outside |= chunk[k] > highest
+        if outside:
             return i
     return starts.size
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scatlas.arrays import buffer_pool
 from scatlas.io.chunks.codecs import Blosc, Crc32c, Deflate
 
 if TYPE_CHECKING:
@@ -58,6 +59,30 @@ def run_decoder(pipeline: Sequence[Decoder]) -> RunDecoder | None:
     return None
 
 
+def index_decoder(
+    pipeline: Sequence[Decoder], stored: np.dtype, n_columns: int
+) -> RunDecoder | None:
+    """As :func:`run_decoder`, for indices below ``n_columns`` and an output of another type."""
+    is_native = stored.kind in "iu" and stored.isnative and n_columns > 0
+    if not (is_native and isinstance(pipeline[-1], Blosc) and run_decoder(pipeline)):
+        return None
+    from scatlas.io.chunks.codec_loops import decode_blosc_indices
+
+    functions = _blosc_functions(has_checksums=len(pipeline) > 1)
+    # Negative numbers are large ones without a sign.
+    unsigned = np.dtype(f"u{stored.itemsize}")
+    highest = unsigned.type(min(n_columns - 1, np.iinfo(stored).max))
+
+    def decode(
+        raw: np.ndarray, starts: np.ndarray, sizes: np.ndarray, out: np.ndarray, n_bytes: int
+    ) -> int:
+        chunk = buffer_pool.empty(n_bytes // stored.itemsize, unsigned)
+        places = raw.ctypes.data, chunk.ctypes.data
+        return decode_blosc_indices(functions, raw, starts, sizes, places, chunk, out, highest)
+
+    return decode
+
+
 @cache
 def run_encoder(compressor: str, level: int, shuffle: int) -> RunEncoder | None:
     """Function that compresses a run of chunks by Blosc, each with its CRC-32C, in one call.
@@ -98,18 +123,22 @@ def _log_once(reason: str) -> None:
     logger.info("chunks are processed one by one, which takes longer: %s", reason)
 
 
+def _blosc_functions(*, has_checksums: bool) -> tuple[int, int]:
+    decompress = _address("numcodecs.blosc", "blosc_decompress_ctx")
+    return decompress, _address("google_crc32c._crc32c", "crc32c_extend") if has_checksums else 0
+
+
 @cache
 def _blosc_decoder(*, has_checksums: bool) -> RunDecoder:
     from scatlas.io.chunks.codec_loops import decode_blosc_chunks
 
-    decompress = _address("numcodecs.blosc", "blosc_decompress_ctx")
-    crc32c = _address("google_crc32c._crc32c", "crc32c_extend") if has_checksums else 0
+    functions = _blosc_functions(has_checksums=has_checksums)
 
     def decode(
         raw: np.ndarray, starts: np.ndarray, sizes: np.ndarray, out: np.ndarray, n_bytes: int
     ) -> int:
         source, target = raw.ctypes.data, out.ctypes.data
-        return decode_blosc_chunks(decompress, crc32c, raw, source, starts, sizes, target, n_bytes)
+        return decode_blosc_chunks(functions, raw, source, starts, sizes, target, n_bytes)
 
     return decode
 

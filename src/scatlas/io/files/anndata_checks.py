@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, Any
 
+import h5py
 import numpy as np
 
 from scatlas.errors import InputError
+from scatlas.io.files.local_zarr import as_zarr_python
+from scatlas.io.files.other_programs import way_out_of_store
 from scatlas.io.files.read_errors import reading
 
 if TYPE_CHECKING:
@@ -14,6 +18,8 @@ if TYPE_CHECKING:
 
 # Element that messages name when the file as a whole is damaged.
 STRUCTURE = "the structure of the file"
+# Attributes of AnnData's encodings that have one value.
+_SINGLE = ("encoding-type", "encoding-version", "_index", "ordered")
 
 
 def attribute(elem: Any, name: str, default: str = "") -> str:
@@ -27,6 +33,34 @@ def attribute(elem: Any, name: str, default: str = "") -> str:
 def decode_text(value: Any) -> str:
     """Text of an attribute, which old files store as bytes."""
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def for_anndata(node: Any) -> Any:
+    """The same node for functions of anndata, which know neither our classes nor R's attributes.
+
+    R stores an attribute as an array of one. An element of HDF5 with such attributes is copied to
+    memory, encoded as it is, with single values.
+    """
+    node = as_zarr_python(node)
+    if not isinstance(node, h5py.Group | h5py.Dataset):
+        return node
+    found: list[tuple[str, str]] = []
+
+    def look(key: str, element: h5py.Group | h5py.Dataset) -> None:
+        found.extend((key, name) for name in _SINGLE if np.ndim(element.attrs.get(name)) == 1)
+
+    look(".", node)
+    if isinstance(node, h5py.Group):
+        node.visititems(look)
+    if not found:
+        return node
+    file = h5py.File(io.BytesIO(), "w")
+    file.copy(node, "copy")
+    for key, name in found:
+        attributes = file["copy"].attrs if key == "." else file["copy"][key].attrs
+        (value,) = attributes[name]
+        attributes[name] = decode_text(value) if isinstance(value, str | bytes) else value
+    return file["copy"]
 
 
 def required_attribute(path: str, root: StoredGroup, key: str, name: str) -> str:
@@ -77,10 +111,9 @@ def check_anndata(path: str, root: StoredGroup) -> None:
             raise InputError(msg)
     else:
         content = "a bare array"
-    msg = (
-        f"{path}: not an AnnData file (it holds {content}; obs and var are needed): "
-        "give a file that AnnData.write_h5ad or AnnData.write_zarr has written"
-    )
+    way_out = way_out_of_store(path, root) if is_group(root) else None
+    way_out = way_out or "give a file that AnnData.write_h5ad or AnnData.write_zarr has written"
+    msg = f"{path}: not an AnnData file (it holds {content}; obs and var are needed): {way_out}"
     raise InputError(msg)
 
 

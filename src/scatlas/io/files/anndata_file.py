@@ -17,7 +17,8 @@ from scatlas.io.files.anndata_checks import STRUCTURE
 from scatlas.io.files.listing import filesystem
 from scatlas.io.files.local_zarr import check_complete, open_any_group, open_store
 from scatlas.io.files.open_h5ad import open_hdf5
-from scatlas.io.files.read_errors import REMEDY, permission_error, reading
+from scatlas.io.files.other_programs import way_out_of_file, way_out_of_folder
+from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.files.stamps import file_stamp, folder_stamp
 
 if TYPE_CHECKING:
@@ -36,28 +37,6 @@ _PROBED: set[Store] = set()
 # of 50 times the duration limits the checks, one per block, to 2% of the time.
 _NEXT_CHECK: dict[Store, float] = {}
 _PAUSE_PER_CHECK = 50
-# First bytes, in lower case, of files that users often give instead of data, and hints.
-_OTHER_KINDS = {
-    b"version https://git-lfs": "it is a pointer of Git LFS, the data are elsewhere; fetch them "
-    "with: git lfs pull",
-    b"/annex/objects/": "it is a pointer of git-annex, the data are elsewhere; fetch them with: "
-    "git annex get {name}",
-    b"\x1f\x8b": "it is a gzip archive; unpack it with: gunzip {name}",
-    b"pk\x03\x04": "it is a zip archive, of a Zarr store perhaps; unpack it with: "
-    "unzip -o {name} -d {stem}, and give the folder that holds zarr.json, .zgroup or a .mtx file",
-    b"bzh": "it is a bzip2 archive; unpack it with: bunzip2 {name}",
-    b"\xfd7zxz": "it is an xz archive; unpack it with: unxz {name}",
-    b"\x28\xb5\x2f\xfd": "it is a zstd archive; unpack it with: unzstd {name}",
-    b"<!doctype": "it is a web page, as of a download that needs a login; download it again",
-    b"<html": "it is a web page, as of a download that needs a login; download it again",
-}
-# Ends of the names of lists beside a text matrix.
-_LISTS = (
-    *("barcodes.tsv", "features.tsv", "genes.tsv", ".mtx_rows", ".mtx_cols"),
-    *("all_genes.csv", "cell_metadata.csv", ".barcodes.txt", ".genes.txt"),
-)
-_TAR = "it is a tar archive; unpack it with: tar -xf, and give what was in it"
-_HEADER_BYTES = 512
 
 
 @dataclass(frozen=True)
@@ -212,38 +191,20 @@ def _local_kind(path: Path) -> Literal["h5ad", "zarr"]:
     if path.is_dir():
         roots = [path / name for name in _ZARR_ROOTS if (path / name).is_file()]
         if not roots:
-            msg = (
-                f"{path}: a folder with neither zarr.json nor .zgroup is not a Zarr store: "
-                "give the folder that holds one of them, or an h5ad file"
-            )
-            raise InputError(msg)
-        if hint := _other_kind(roots[0]):
-            msg = f"{roots[0]}: no metadata of a Zarr store: {hint}"
+            way_out = way_out_of_folder(path)
+            way_out = way_out or "give the folder that holds one of them, or an h5ad file"
+            what = "a folder with neither zarr.json nor .zgroup is not a Zarr store"
+            raise InputError(f"{path}: {what}: {way_out}")
+        if way_out := way_out_of_file(roots[0]):
+            msg = f"{roots[0]}: no metadata of a Zarr store: {way_out}"
             raise InputError(msg)
         return "zarr"
-    hint = _other_kind(path)
+    hint = way_out_of_file(path)
     if hint is None and h5py.is_hdf5(path):
         return "h5ad"
     hint = hint or "give an AnnData file, as AnnData.write_h5ad or AnnData.write_zarr writes it"
     msg = f"{path}: neither an HDF5 file nor a Zarr store: {hint}"
     raise InputError(msg)
-
-
-def _other_kind(path: Path) -> str | None:
-    """Name the kind of a file that is no data, and what to do; None if unknown."""
-    if path.name.removesuffix(".gz").endswith(_LISTS):
-        return f"give its folder, {path.parent}"
-    try:
-        with path.open("rb") as file:
-            header = file.read(_HEADER_BYTES)
-    except PermissionError as error:
-        raise permission_error(path) from error
-    if not header:
-        return "it is empty; copy or download it again"
-    for first_bytes, hint in _OTHER_KINDS.items():
-        if header.lstrip().lower().startswith(first_bytes):
-            return hint.format(name=path.name, stem=path.stem)
-    return _TAR if header[257:262] == b"ustar" else None
 
 
 def _local_stamp(path: Path, kind: str) -> str:

@@ -65,20 +65,11 @@ class RowGroup(NamedTuple):
 
 
 class ListColumns(NamedTuple):
-    """Where the counts are in a release.
-
-    Attributes
-    ----------
-    genes, counts
-        Columns of the lists; without ``genes`` they are told by their types.
-    marker
-        Token and value of the first entry of a cell where that is no gene; None if there is no such
-        entry. The default is that of Tahoe-100M.
-    """
+    """Columns of the lists, by their types without ``genes``; a first entry that is no gene."""
 
     genes: str | None = None
     counts: str | None = None
-    marker: Sequence[float] | None = (1, -2)
+    marker: Sequence[float] | None = (1, -2)  # token and value, in Tahoe-100M
 
 
 BY_TYPE = ListColumns()
@@ -141,13 +132,7 @@ class CellFiles:
         return cls(str(path), tuple(files), metadata, columns)
 
     def lists(self, given: ListColumns = BY_TYPE) -> ListColumns:
-        """Columns of the lists: those that are given, or the ones of the right types.
-
-        Raises
-        ------
-        InputError
-            There are none, or several.
-        """
+        """Columns of the lists: those that are given, or the ones of the right types."""
         import pyarrow as pa
 
         kinds = {name: kind.value_type for name, kind in self.columns.items() if _is_list(kind)}
@@ -167,10 +152,10 @@ class CellFiles:
             ("counts", lists.counts, {*tokens, *values} - {lists.genes}),
         ):
             if name not in fitting:
-                what = "whole numbers" if key == "genes" else "other numbers"
+                what = f"{'whole' if key == 'genes' else 'other'} numbers; the lists are {found}"
                 msg = (
-                    f"{self.path}: {name!r} (source.{key}) is no column of lists of {what}; the "
-                    f"lists are {found}: correct source.{key}"
+                    f"{self.path}: {name!r} (source.{key}) is no column of lists of {what}: "
+                    f"correct source.{key}"
                 )
                 raise InputError(msg)
         return lists
@@ -206,15 +191,15 @@ class CellFiles:
                 "of another release; leave it out"
             )
             raise InputError(msg)
+        names = {name for name, kind in self.columns.items() if _is_list(kind)}
+        lists = [i for i, name in enumerate(roots) if name in names]
         groups = []
         for number in range(footer.num_row_groups):
             group = footer.row_group(number)
             low = high = None
             if by is not None:
-                statistics = group.column(roots.index(by)).statistics
-                if statistics is not None and statistics.has_min_max and not statistics.null_count:
-                    low, high = str(statistics.min), str(statistics.max)
-            n_values = max(group.column(i).num_values for i in range(len(roots)))  # of a list
+                low, high = text_bounds(group.column(roots.index(by)).statistics)
+            n_values = max((group.column(i).num_values for i in lists), default=0)
             groups.append(RowGroup(file, number, group.num_rows, n_values, low, high))
         return groups
 
@@ -315,6 +300,18 @@ def reading_parquet(path: Path, element: str) -> Iterator[None]:
         reason = " ".join(str(error).split())[:200]
         msg = f"{path}: {element} cannot be decoded ({reason}): {DOWNLOAD}"
         raise InputError(msg) from error
+
+
+def text_bounds(statistics: Any) -> tuple[str, str] | tuple[None, None]:
+    """Least and greatest text of a part of a column; None where the footer does not tell.
+
+    Whole numbers have another order than their texts: they tell only where all are the same.
+    """
+    if statistics is None or not (statistics.has_min_max and statistics.has_null_count):
+        return None, None
+    low, high = statistics.min, statistics.max
+    tells = isinstance(low, str) or (type(low) is int and low == high)
+    return (str(low), str(high)) if tells and not statistics.null_count else (None, None)
 
 
 def read_footer(path: Path) -> pq.FileMetaData:

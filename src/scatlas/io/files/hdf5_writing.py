@@ -126,6 +126,8 @@ def _write_element(
     iospec: Any,
 ) -> None:
     """Write an element in AnnData's encoding: large arrays of numbers here, others by anndata."""
+    if key == "/raw" and value is None:
+        return  # AnnData.write_h5ad writes no such element, and anndata 0.10 and 0.11 refuse it
     if isinstance(value, _SPARSE) and value.nnz > _SMALL_VALUES:
         node = group.create_group(key)
         node.attrs["shape"] = value.shape

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # What a user can do about damaged data; :mod:`scatlas.workflow.script` replaces it for outputs.
 REMEDY = "copy or download the file again, or write it again from its source"
+# What packages say about types that newer versions of them may know.
+_UNKNOWN = {"No Zarr data type": "zarr", "No read method registered": "anndata"}
 MORE_MEMORY = "needs more memory than there is: give the job more memory"
 
 
@@ -72,7 +74,8 @@ def read_error(path: str, element: str, error: Exception) -> ScatlasError:
         )
         return DiskError(msg)
     msg = f"{path}: {element} cannot be read ({reason}): the data are damaged; {REMEDY}"
-    if "No Zarr data type" in reason:
-        what = f"{element} has a data type that this zarr-python does not know ({reason})"
-        msg = f"{path}: {what}: update the package zarr, or write the file again without it"
+    for words, package in _UNKNOWN.items():
+        if words in reason:
+            what = f"{element} cannot be read, as {package} does not know its type ({reason})"
+            msg = f"{path}: {what}: update the package {package}, or write the file without it"
     return InputError(msg)

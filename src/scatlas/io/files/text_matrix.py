@@ -36,23 +36,13 @@ _PLATES = {".h5ad", ".h5", ".loom", ".zarr"}
 
 @dataclass(frozen=True)
 class TextMatrix:
-    """Files of one matrix.
+    """Files of one matrix; the lists have a line per gene and per cell."""
 
-    Attributes
-    ----------
-    path
-        As given: a folder, or the file of the matrix.
-    matrix, genes, cells
-        Files. The lists have a line per gene and per cell.
-    rows
-        What the rows of the matrix are by the names of the files; None if these do not tell.
-    """
-
-    path: str
+    path: str  # as given: a folder, or the file of the matrix
     matrix: Path
     genes: Path
     cells: Path
-    rows: Axis | None
+    rows: Axis | None  # what they are by the names of the files; None if these do not tell
 
     @classmethod
     def find(cls, path: Path | str) -> TextMatrix | None:

@@ -15,6 +15,7 @@ from scatlas.io.files.anndata_file import Store, load_filters
 from scatlas.io.files.chunk_locations import locate_chunks
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.matrices.layout import StoredMatrix, check_indices, in_memory, read_range
+from scatlas.kernels import gene_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,14 +94,19 @@ class RowBlock:
         return self._matrix(width, self.offsets.astype(width, copy=False))
 
     def compact(self) -> sp.csr_matrix:
-        """Read the block for our kernels: indices as stored, and int64 offsets.
+        """Read the block for our kernels: narrow indices, and int64 offsets.
+
+        Those of counts are uint16 where that holds all genes, which is half the memory; others are
+        as stored.
 
         Raises
         ------
         InputError
             As :meth:`read`.
         """
-        return self._matrix(in_memory(self.dtypes[1]), self.offsets)
+        counts = self.dtypes[0].kind == "u"
+        width = gene_dtype(self.n_genes) if counts else in_memory(self.dtypes[1])
+        return self._matrix(width, self.offsets)
 
     def values(self) -> sp.csr_matrix:
         """Read the values without indices, for sums of rows: every index is 0.

@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 _INT32_VALUES = np.iinfo(np.int32).max
 
 
-def index_dtype(n_vars: int) -> np.dtype:
-    """Smallest dtype of the column indices of counts: uint16 where it holds all genes."""
-    return np.dtype(np.uint16 if n_vars <= 2**16 else np.int32)
+def index_dtype(n_values: int) -> np.dtype:
+    """Dtype of the indices and offsets of a sparse matrix: SciPy's methods need one for both."""
+    return np.dtype(np.int32 if n_values <= _INT32_VALUES else np.int64)
 
 
 def in_place(folder: Path) -> None:
@@ -65,11 +65,8 @@ class CsrWriter:
     ``anndata.io.sparse_dataset`` open it. Memory in use is a few chunks, for any number of values.
     The bytes on disk depend on the values alone, not on the blocks.
 
-    Stores of counts are for passes over their blocks and are as small as may be: indices uint16
-    (int32 above 65,536 genes) and offsets int64. Stores of other values are for people, who load
-    them: SciPy's in-place methods, which slicing and scanpy use, need indices and offsets of one
-    width, so both are int32, or both int64 from 2^31 values on. ``anndata.read_zarr`` keeps the
-    widths it finds; ``anndata.experimental.read_lazy(path).to_memory()`` unites them.
+    Indices and offsets are int32, or int64 from 2^31 values on: ``anndata.read_zarr`` keeps the
+    widths it finds, and most methods of SciPy, which scanpy uses, need one for both.
 
     ``obs``, ``var`` and ``uns`` may be given at any time before the end, as attributes as well.
     Tables of another length are a ``ValueError``.
@@ -134,23 +131,15 @@ class CsrWriter:
             self._partial = stack.enter_context(atomic_path(self.path))
             self.pool = pool = stack.enter_context(encoding_pool())
             x = self._partial / "X"
-            indices: np.dtype
-            indptr: np.dtype
-            if self._counts:
-                compression = COUNTS_CODEC
-                indices, indptr = index_dtype(self.n_vars), np.dtype(np.int64)
-            else:
-                indices = indptr = np.dtype(
-                    np.int32 if self._n_values_due <= _INT32_VALUES else np.int64
-                )
-                compression = NORMALIZED_CODEC if self._data_dtype.kind == "f" else COUNTS_CODEC
+            width = index_dtype(self._n_values_due)
+            compression = NORMALIZED_CODEC if self._data_dtype.kind == "f" else COUNTS_CODEC
             # Values of a merged store are copied as they are encoded, and have no digest.
             array = partial(
                 ShardedArray, pool=pool, digest=self._counts, chunk_values=self._chunk_values
             )
             self._data = array(x / "data", self._data_dtype, compression=compression)
-            self._indices = array(x / "indices", indices, compression=INDICES_CODEC)
-            self._indptr = array(x / "indptr", indptr, compression=DENSE_CODEC)
+            self._indices = array(x / "indices", width, compression=INDICES_CODEC)
+            self._indptr = array(x / "indptr", width, compression=DENSE_CODEC)
             for part in self._arrays:
                 stack.callback(part.abandon)
             self._stack = stack.pop_all()
@@ -235,9 +224,8 @@ class CsrWriter:
 
     def _widen_offsets(self, n_more: int) -> None:
         self.n_values += n_more
-        if self.n_values > _INT32_VALUES and self._indptr.dtype == np.int32:
-            self._indices = self._indices.widen(np.int64)
-            self._indptr = self._indptr.widen(np.int64)
+        if (width := index_dtype(self.n_values)).itemsize > self._indptr.dtype.itemsize:
+            self._indices, self._indptr = self._indices.widen(width), self._indptr.widen(width)
 
     def _widen_counts(self, highest: float) -> None:
         if highest > np.iinfo(self._data.dtype).max:

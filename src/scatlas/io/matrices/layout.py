@@ -11,10 +11,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from scatlas.errors import InputError
-from scatlas.io.files.anndata_checks import attribute, is_group
+from scatlas.io.files.anndata_checks import attribute, for_anndata, is_group
 from scatlas.io.files.anndata_file import load_filters
 from scatlas.io.files.chunk_locations import read_without_plugins
-from scatlas.io.files.local_zarr import as_zarr_python
 from scatlas.io.files.read_errors import REMEDY, reading
 
 if TYPE_CHECKING:
@@ -26,49 +25,20 @@ _SPARSE: dict[str, Literal["csr", "csc"]] = {"csr_matrix": "csr", "csc_matrix": 
 
 @dataclass(frozen=True)
 class StoredMatrix:
-    """A matrix [cells x genes] in an AnnData file.
-
-    Attributes
-    ----------
-    path
-        File, for the messages.
-    key
-        Element in the file, such as ``X`` or ``layers/counts``.
-    format
-        How it is stored; ``transposed`` is dense of genes x cells.
-    shape
-        Cells, genes.
-    dtype
-        Type of the values when read, see :func:`in_memory`.
-    indptr
-        int64 offsets of the rows (of the columns for ``csc``); empty for dense ones.
-    """
+    """A matrix [cells x genes] in a file."""
 
     path: str
     key: str
-    format: Literal["csr", "csc", "dense", "transposed"]
+    # Dense of genes x cells is transposed; lists are per cell.
+    format: Literal["csr", "csc", "dense", "transposed", "lists"]
     shape: tuple[int, int]
-    dtype: np.dtype
+    dtype: np.dtype  # of the values when read, see in_memory
+    # Offsets of the rows, int64 (of the columns for csc); empty for dense ones.
     indptr: np.ndarray = field(repr=False, default_factory=lambda: np.empty(0, np.int64))
 
     @classmethod
     def find(cls, path: str, root: StoredGroup, key: str, shape: tuple[int, int]) -> StoredMatrix:
-        """Find how a matrix is stored and check that its parts agree.
-
-        Parameters
-        ----------
-        path, root
-            File, and the same opened.
-        key
-            Element, such as ``X``.
-        shape
-            Lengths of ``obs`` and ``var``.
-
-        Raises
-        ------
-        InputError
-            The encoding is unknown, or lengths, offsets or types do not agree.
-        """
+        """Find how a matrix is stored and check that its parts agree with the tables' lengths."""
         with reading(path, key):
             element = root[key]
             encoding = attribute(element, "encoding-type", "array")
@@ -79,7 +49,7 @@ class StoredMatrix:
             shape_name = "h5sparse_shape"
         if not is_group(element) and len(element.shape) == 2:
             _check_shape(name, tuple(element.shape), shape)
-            _check_kind(name, element.dtype, "biuf")
+            check_kind(name, element.dtype)
             return cls(path, key, "dense", shape, in_memory(element.dtype))
         if encoding not in _SPARSE or not is_group(element):
             msg = f"{name} is stored as {encoding!r}: store counts as a CSR matrix"
@@ -93,22 +63,7 @@ class StoredMatrix:
     def find_sparse(
         cls, path: str, root: Any, key: str, shape: tuple[int, int], kind: Literal["csr", "csc"]
     ) -> StoredMatrix:
-        """Check the arrays of a sparse matrix of known shape and kind.
-
-        Parameters
-        ----------
-        path, root, key
-            As for :meth:`find`.
-        shape
-            Cells, genes.
-        kind
-            How it is stored.
-
-        Raises
-        ------
-        InputError
-            Lengths, offsets or types do not agree.
-        """
+        """Check that lengths, offsets and types of a sparse matrix agree."""
         element, name = root[key], f"{path}: {key}"
         lengths = _lengths(path, key, element)
         n_rows = shape[0 if kind == "csr" else 1]
@@ -130,7 +85,7 @@ class StoredMatrix:
         return int(self.indptr[-1])
 
     def to_csr(self, root: StoredGroup, kind: str, budget: int) -> sp.csr_matrix:
-        """CSR matrix of a dense or CSC element, see :meth:`scatlas.io.CountsSource.convert`."""
+        """CSR matrix of a dense or CSC element that fits the budget."""
         stored, n_bytes = root[self.key], self.n_values * self.dtype.itemsize
         if self.format == "csc":
             n_bytes += self.n_values * stored["indices"].dtype.itemsize
@@ -187,7 +142,7 @@ def _lengths(path: str, key: str, element: Any) -> dict[str, int]:
     for part, kinds in parts.items():
         with reading(path, f"{key}/{part}"):
             _check_line(f"{path}: {key}/{part}", element[part])
-            _check_kind(f"{path}: {key}/{part}", element[part].dtype, kinds)
+            check_kind(f"{path}: {key}/{part}", element[part].dtype, kinds)
     return {part: int(element[part].shape[0]) for part in parts}
 
 
@@ -213,7 +168,8 @@ def _check_line(name: str, element: Any) -> None:
     raise InputError(msg)
 
 
-def _check_kind(name: str, dtype: np.dtype, kinds: str) -> None:
+def check_kind(name: str, dtype: np.dtype, kinds: str = "biuf") -> None:
+    """Refuse an array of other values than numbers."""
     if dtype.kind not in kinds:
         wanted = "integers" if kinds == "iu" else "real numbers"
         msg = f"{name} holds {dtype} instead of {wanted}: {REMEDY}"
@@ -266,13 +222,7 @@ def cells(first: int, stop: int) -> str:
 
 
 def check_indices(path: str, key: str, indices: np.ndarray, size: int, rows: str) -> None:
-    """Refuse indices that point outside the matrix; compiled code would follow them.
-
-    Raises
-    ------
-    InputError
-        Naming the index.
-    """
+    """Refuse indices that point outside the matrix; compiled code would follow them."""
     if indices.size == 0:
         return
     worst = int(indices.max())
@@ -289,4 +239,4 @@ def read_element(path: str, root: StoredGroup, name: str) -> Any:
 
     with reading(path, name):
         load_filters(path, root[name])
-        return read_elem(as_zarr_python(root[name]))
+        return read_elem(for_anndata(root[name]))

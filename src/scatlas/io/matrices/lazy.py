@@ -15,7 +15,13 @@ from scatlas._util.byte_sizes import parse_bytes
 from scatlas.compute.block_sizes import csr_blocks, dense_blocks
 from scatlas.compute.threads import BLOCK_BYTES
 from scatlas.errors import InputError
-from scatlas.io.files.anndata_checks import STRUCTURE, check_anndata, is_group, table_lengths
+from scatlas.io.files.anndata_checks import (
+    STRUCTURE,
+    attribute,
+    check_anndata,
+    is_group,
+    table_lengths,
+)
 from scatlas.io.files.anndata_file import Store, load_filters
 from scatlas.io.files.open_h5ad import keep_open
 from scatlas.io.files.read_errors import reading
@@ -234,7 +240,7 @@ def stored_x(x: Any) -> Store | None:
 
 
 def _present(root: StoredGroup, key: str) -> bool:
-    return key in root and root[key].attrs.get("encoding-type") != "null"
+    return key in root and attribute(root[key], "encoding-type") != "null"
 
 
 def _raw(store: Store, root: StoredGroup, n_cells: int, budget: int) -> dict[str, Any] | None:

@@ -15,11 +15,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from scatlas.errors import InputError
-from scatlas.io.files.anndata_checks import check_not_empty, frame_length
+from scatlas.io.files.anndata_checks import check_not_empty
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.matrices.matrix_market_loops import squeeze_blanks
 from scatlas.io.matrices.sorted_entries import write_csr
-from scatlas.io.tables.text_lists import open_text, write_text_tables
+from scatlas.io.tables.text_lists import open_text
 
 if TYPE_CHECKING:
     import io
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from scatlas.io.files.text_matrix import TextMatrix
     from scatlas.io.matrices.sorted_entries import Entries
-    from scatlas.io.tables.cell_ranger import CellRangerTables
 
 # Bytes of text that are parsed at a time; a line that is longer than _LONGEST_LINE is damaged.
 _BLOCK_BYTES, _LONGEST_LINE = 2**24, 2**20
@@ -43,31 +42,25 @@ class _Header(NamedTuple):
     n_values: int
 
 
-def convert_matrix_market(files: TextMatrix, store: Path) -> CellRangerTables:
-    """Write a matrix as ``X`` of a store without compression; return its tables.
+def convert_matrix_market(files: TextMatrix, store: Path, shape: tuple[int, int]) -> None:
+    """Write a matrix of cells x features as ``X`` of a store without compression.
 
     The text is read once. The store needs 16 bytes per value, and 28 while entries are sorted.
     """
     with _opened(files) as (header, entries):
-        tables, rows_are_cells = _tables(files, store, header)
-        n_cells = header.n_rows if rows_are_cells else header.n_columns
-        write_csr(store, n_cells, _by_cell(entries, rows_are_cells=rows_are_cells))
-    return tables
+        rows_are_cells = _rows_are_cells(files, header, shape)
+        write_csr(store, shape[0], _by_cell(entries, rows_are_cells=rows_are_cells))
 
 
-def first_cells(
-    files: TextMatrix, store: Path, n_values: int = 2**20
-) -> tuple[CellRangerTables, sp.csr_matrix, int]:
-    """Tables, CSR [cells, features] of the first cells, number of all cells.
+def first_cells(files: TextMatrix, shape: tuple[int, int], n_values: int = 2**20) -> sp.csr_matrix:
+    """The first cells of a matrix of cells x features.
 
     These have about ``n_values`` values. The text is read up to them, or to its end if entries
     are not ordered by cell.
     """
     with _opened(files) as (header, entries):
-        tables, rows_are_cells = _tables(files, store, header)
-        all_cells = header.n_rows if rows_are_cells else header.n_columns
-        share = min(1, n_values / max(1, header.n_values))
-        n_cells = math.ceil(share * all_cells)
+        rows_are_cells = _rows_are_cells(files, header, shape)
+        n_cells = math.ceil(min(1, n_values / max(1, header.n_values)) * shape[0])
         kept, last, in_order = [_NO_ENTRIES], -1, True
         for features, cells, values in _by_cell(entries, rows_are_cells=rows_are_cells):
             mine = cells < n_cells
@@ -77,8 +70,7 @@ def first_cells(
             if in_order and last >= n_cells:
                 break
     features, cells, values = map(np.concatenate, zip(*kept, strict=True))
-    shape = (n_cells, tables.n_features)
-    return tables, sp.csr_matrix((values, (cells, features)), shape, float), all_cells
+    return sp.csr_matrix((values, (cells, features)), (n_cells, shape[1]), float)
 
 
 def first_values(files: TextMatrix) -> np.ndarray:
@@ -93,12 +85,11 @@ def _by_cell(entries: Iterable[Entries], *, rows_are_cells: bool) -> Iterator[En
         yield (columns, rows, values) if rows_are_cells else (rows, columns, values)
 
 
-def _tables(files: TextMatrix, store: Path, header: _Header) -> tuple[CellRangerTables, bool]:
-    """Write the lists as tables; whether the rows of the matrix are cells, by their lengths."""
+def _rows_are_cells(files: TextMatrix, header: _Header, shape: tuple[int, int]) -> bool:
+    """Whether the rows of a matrix are cells, by the lengths of its lists of cells and features."""
     rows, columns = header.n_rows, header.n_columns
     check_not_empty(files.path, (rows, columns) if files.rows == "cells" else (columns, rows))
-    tables = write_text_tables(files, store)
-    n_genes, n_cells = tables.n_features, frame_length(files.path, tables.root, "obs")
+    n_cells, n_genes = shape
     shapes = {"genes": (n_genes, n_cells), "cells": (n_cells, n_genes)}
     if (rows, columns) not in ([shapes[files.rows]] if files.rows else shapes.values()):
         order = "cells x genes" if files.rows == "cells" else "genes x cells"
@@ -115,7 +106,7 @@ def _tables(files: TextMatrix, store: Path, header: _Header) -> tuple[CellRanger
             "matrix cells_x_genes.mtx if they are cells"
         )
         raise InputError(msg)
-    return tables, files.rows == "cells" if rows == columns else rows == n_cells
+    return files.rows == "cells" if rows == columns else rows == n_cells
 
 
 @contextmanager

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
-from contextlib import ExitStack
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from dataclasses import replace
+from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from scatlas.blocks import csr
 from scatlas.compute.block_sizes import BYTES_PER_VALUE, block_bytes
 from scatlas.errors import InputError
-from scatlas.io.files.cell_files import BY_TYPE, DOWNLOAD, CellFiles, ListColumns, RowGroup
+from scatlas.io.files.cell_files import DOWNLOAD, CellFiles, ListColumns, RowGroup
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.files.stamps import file_stamp
+from scatlas.io.matrices.find_counts import COUNTS
+from scatlas.io.matrices.layout import StoredMatrix
+from scatlas.io.matrices.source import CountsSource, Sample, Wanted
 from scatlas.io.tables.column_writer import write_frame
 from scatlas.io.tables.parquet_tables import read_genes, write_obs
 from scatlas.io.tables.table import Table
@@ -26,82 +27,58 @@ from scatlas.kernels.counts.ragged_cpu import Lists, Marker, RaggedToCsr
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pandas as pd
     import scipy.sparse as sp
 
 # Most bytes of a block per entry: as it is decoded, as a count, and as that is encoded.
 _BYTES_PER_ENTRY = 2 * BYTES_PER_VALUE
 
 
-class _Matrix(NamedTuple):
-    """How the counts are stored, for messages and for readers that ask."""
+class ParquetSource(CountsSource):
+    """Counts of a release of Parquet files, or of one of its plates."""
 
-    key: str
-    dtype: np.dtype
-    format: str = "lists"
-
-
-class Sample(NamedTuple):
-    """The cells of one plate: the column that names the plates, and the plate's name there."""
-
-    by: str
-    name: str
-
-
-class ParquetSource:
-    """Counts of a release of Parquet files, or of one of its plates.
-
-    The same face as :class:`scatlas.io.matrices.counts_source.CountsSource`.
-    """
-
-    kind = "parquet"
-
-    def __init__(
-        self,
-        files: CellFiles,
-        sample: Sample | None = None,
-        lists: ListColumns = BY_TYPE,
-        scratch: Path | None = None,
-    ) -> None:
-        self._files, self._sample, self._columns = files, sample, files.lists(lists)
-        self._stack = ExitStack()
-        self.path = files.path
+    def __init__(self, files: CellFiles, wanted: Wanted = Wanted()) -> None:  # noqa: B008
+        super().__init__(files.path, wanted)
+        self._files, self._sample = files, wanted.sample
+        sample = wanted.sample
         if sample is not None and sample.by not in files.columns:
             msg = (
                 f"{files.path}: there is no column {sample.by!r}; it has {', '.join(files.columns)}"
             )
             raise InputError(msg)
-        groups = files.footers(sample.by if sample else None)
-        self._rows = _rows_of(files, groups, sample)
-        if sample is not None and not self._rows:
-            msg = f"{files.path}: no cell has {sample.by} {sample.name!r}: run again"
-            raise InputError(msg)
-        used = sorted({group.file for group, _ in self._rows})
-        self._stamps = {i: file_stamp(files.files[i]) for i in used}
-        var, self._gene_of_token = read_genes(files)
-        if scratch is None:
-            scratch = Path(self._stack.enter_context(TemporaryDirectory(prefix="scatlas-")))
-        else:
-            shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
-            self._stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-        self._folder = scratch
-        create_group(self._folder, {})
-        write_frame(self._folder / "var", var)
-        n_cells = sum(_n_taken(*part) for part in self._rows)
-        self.shape = n_cells, len(var)
-        self.matrix = _Matrix(str(self._columns.counts), np.dtype(np.float32))
-        self._notices: list[str] = []
+        self._var, self._gene_of_token = read_genes(files)
         # The width that blocks so far needed; which they are does not show in the result.
         self._lock, self._width, self.n_repeated = Lock(), np.dtype(np.uint8), 0
 
-    def __enter__(self) -> Self:
-        return self
+    @cached_property
+    def _columns(self) -> ListColumns:
+        counts, lists = self._wanted.counts, self._wanted.lists
+        if lists.genes is None:
+            self.refuse_elements()
+        return self._files.lists(lists._replace(counts=counts))
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    @cached_property
+    def _rows(self) -> list[tuple[RowGroup, np.ndarray | None]]:
+        files, sample = self._files, self._sample
+        rows = _rows_of(files, files.footers(sample.by if sample else None), sample)
+        if sample is not None and not rows:
+            msg = f"{files.path}: no cell has {sample.by} {sample.name!r}: run again"
+            raise InputError(msg)
+        self._stamps = {
+            i: file_stamp(files.files[i]) for i in sorted({group.file for group, _ in rows})
+        }
+        return rows
 
-    def close(self) -> None:
-        """Remove the converted tables."""
-        self._stack.close()
+    @cached_property
+    def shape(self) -> tuple[int, int]:
+        """Cells, genes."""
+        return sum(_n_taken(*part) for part in self._rows), len(self._var)
+
+    @cached_property
+    def matrix(self) -> StoredMatrix:
+        """The column of the counts."""
+        key = str(self._columns.counts)
+        return StoredMatrix(self.path, key, "lists", self.shape, np.dtype(np.float32))
 
     @property
     def notices(self) -> list[str]:
@@ -113,25 +90,58 @@ class ParquetSource:
 
     def table(self, name: str) -> Table:
         """``obs`` or ``var`` of the counts, on disk."""
-        if name == "obs" and not (self._folder / "obs").exists():
-            self._notices += write_obs(
-                *(self._files, self._rows, self._folder / "obs", self._folder / "columns"),
-                self._sample,
-                {*self._columns[:2]},
-            )
-        return Table.open(self.path, open_store(self._folder), name)
+        folder = self._folder
+        if not (folder / "var").exists():
+            create_group(folder, {})
+            write_frame(folder / "var", self._var)
+        if not (folder / name).exists():
+            columns = self._files.columns.items()
+            others = {name: kind for name, kind in columns if name not in self._columns[:2]}
+            files, to = replace(self._files, columns=others), folder / "obs"
+            self._notices += write_obs(files, self._rows, to, folder / "columns", self._sample)
+        return Table.open(self.path, open_store(folder), name)
 
     def path_of(self, row: int) -> str:
         """File and row group of a cell, for messages."""
         ends = np.cumsum([_n_taken(*part) for part in self._rows])
         return self._where(self._rows[int(np.searchsorted(ends, row, "right"))][0])
 
-    def check_complete(self) -> None:
-        """Nothing: that no file is missing is checked when they are found."""
+    def elements(self) -> dict[str, str | InputError]:
+        """The one matrix: `load` looks at each value."""
+        return {self._wanted.counts: COUNTS}
 
-    def others_with_counts(self) -> list[str]:
-        """None: a release has one matrix."""
-        return []
+    def genes(self) -> pd.Index:
+        """Names of the genes."""
+        return self._var.index
+
+    def plates(self, by: str) -> dict[str, int]:
+        """Plates and their numbers of cells, in the order of their first cells."""
+        files = self._files
+        if by not in files.columns:
+            columns = ", ".join(files.columns)
+            msg = f"{files.path}: there is no column {by!r} (plates.by); it has {columns}"
+            raise InputError(msg)
+        n_cells: dict[str, int] = {}
+        for group in files.footers(by):
+            if not group.is_mixed and group.low is not None:
+                n_cells[group.low] = n_cells.get(group.low, 0) + group.n_rows
+                continue
+            column = files.read([group], [by])[by].cast("string")
+            if column.null_count:
+                msg = (
+                    f"{files.files[group.file]}: {column.null_count:,} cells have no {by}: give "
+                    "each cell its plate"
+                )
+                raise InputError(msg)
+            for entry in column.value_counts().to_pylist():  # in the order of first cells
+                n_cells[entry["values"]] = n_cells.get(entry["values"], 0) + entry["counts"]
+        return n_cells
+
+    def is_ordered(self, by: str, n_plates: int) -> bool:
+        """Whether each plate can be read on its own: few row groups hold several plates."""
+        assert self._columns  # their names are refused now, not by each plate's job
+        groups = self._files.footers(by)
+        return sum(group.is_mixed for group in groups) <= max(n_plates, len(groups) // 10)
 
     def check_unchanged(self) -> None:
         """Refuse files that were changed since they were opened."""
@@ -144,7 +154,7 @@ class ParquetSource:
         self,
         budget: int,
         notify: Callable[[str], object],  # noqa: ARG002
-    ) -> tuple[np.ndarray, list[tuple[int, int]], Callable[[int], sp.csr_matrix]]:
+    ) -> tuple[list[tuple[int, int]], Callable[[int], sp.csr_matrix]]:
         """Cut the cells into blocks of whole row groups, see `CountsSource.blocks`."""
         limit = block_bytes(budget) // _BYTES_PER_ENTRY
         parts: list[list[int]] = []
@@ -162,7 +172,7 @@ class ParquetSource:
         def read(block: int) -> sp.csr_matrix:
             return self._read(parts[block])
 
-        return np.empty(0, np.int64), cut, read
+        return cut, read
 
     def _read(self, part: list[int]) -> sp.csr_matrix:
         """Row groups as one block."""
@@ -244,38 +254,3 @@ def _rows_of(
                 continue
         rows.append((group, taken))
     return rows
-
-
-def is_ordered(files: CellFiles, by: str, n_plates: int) -> bool:
-    """Whether each plate can be read on its own: few row groups hold several plates."""
-    groups = files.footers(by)
-    return sum(group.is_mixed for group in groups) <= max(n_plates, len(groups) // 10)
-
-
-def list_plates(files: CellFiles, by: str) -> dict[str, int]:
-    """Plates of a release with their numbers of cells, in the order of their first cells.
-
-    Raises
-    ------
-    InputError
-        There is no such column, or a cell has no plate.
-    """
-    if by not in files.columns:
-        columns = ", ".join(files.columns)
-        msg = f"{files.path}: there is no column {by!r} (plates.by); it has {columns}"
-        raise InputError(msg)
-    n_cells: dict[str, int] = {}
-    for group in files.footers(by):
-        if not group.is_mixed and group.low is not None:
-            n_cells[group.low] = n_cells.get(group.low, 0) + group.n_rows
-            continue
-        column = files.read([group], [by])[by].cast("string")
-        if column.null_count:
-            msg = (
-                f"{files.files[group.file]}: {column.null_count:,} cells have no {by}: give each "
-                "cell its plate"
-            )
-            raise InputError(msg)
-        for entry in column.value_counts().to_pylist():  # in the order of first cells
-            n_cells[entry["values"]] = n_cells.get(entry["values"], 0) + entry["counts"]
-    return n_cells

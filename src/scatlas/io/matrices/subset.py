@@ -18,6 +18,7 @@ from scatlas.compute.progress import progress_meter
 from scatlas.compute.threads import n_cores
 from scatlas.io.files.local_zarr import as_zarr_python, open_store
 from scatlas.io.files.row_arrays import open_rows
+from scatlas.io.matrices.csr_writer import index_dtype
 from scatlas.io.tables.column import Column
 from scatlas.io.zarr_writer.sharded_array import values_per_piece
 
@@ -99,8 +100,7 @@ def _take_csr(path: Path, x: StoredGroup, rows: np.ndarray, piece: int) -> spars
     stored = open_rows(path, "X/data"), open_rows(path, "X/indices")
     indptr = np.concatenate([[0], np.cumsum(ends - starts, dtype=np.int64)])
     n_values = int(indptr[-1])
-    # One width for both, as SciPy's methods that work in place need it.
-    width = np.int32 if n_values <= np.iinfo(np.int32).max else np.int64
+    width = index_dtype(n_values)
     data = np.empty(n_values, stored[0].dtype)
     indices = np.empty(n_values, width)
 

@@ -11,7 +11,7 @@ from scatlas.compute.block_sizes import BYTES_PER_VALUE, block_bytes
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_file import load_filters
 from scatlas.io.files.read_errors import REMEDY, reading
-from scatlas.io.matrices.layout import StoredMatrix, cells, in_memory
+from scatlas.io.matrices.layout import StoredMatrix, cells, check_kind, in_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,22 +20,7 @@ if TYPE_CHECKING:
 
 
 def find_transposed(path: str, root: h5py.File, key: str, shape: tuple[int, int]) -> StoredMatrix:
-    """Find a matrix of genes x cells and check its shape.
-
-    Parameters
-    ----------
-    path, root
-        File, and the same opened.
-    key
-        Element.
-    shape
-        Cells, genes.
-
-    Raises
-    ------
-    InputError
-        Its shape is not that of the tables, or it holds no numbers.
-    """
+    """Find a matrix of genes x cells; ``shape`` is of the tables, cells first."""
     with reading(path, key):
         stored = root[key]
         load_filters(path, stored)
@@ -46,30 +31,17 @@ def find_transposed(path: str, root: h5py.File, key: str, shape: tuple[int, int]
             f"cells: {REMEDY}"
         )
         raise InputError(msg)
-    if dtype.kind not in "biuf":
-        msg = f"{path}: {key} holds {dtype} instead of real numbers: {REMEDY}"
-        raise InputError(msg)
+    check_kind(f"{path}: {key}", dtype)
     return StoredMatrix(path, key, "transposed", shape, in_memory(dtype))
 
 
 def transposed_blocks(
     matrix: StoredMatrix, root: h5py.File, budget: int
 ) -> tuple[list[tuple[int, int]], Callable[[int], sp.csr_matrix]]:
-    """Cut a matrix of genes x cells into blocks of cells for one pass.
+    """Cut a matrix of genes x cells into blocks of cells, and a function that reads one as CSR.
 
     Blocks end where chunks do, so that no chunk is decoded twice, unless a single chunk is as wide
     as the matrix.
-
-    Parameters
-    ----------
-    matrix, root
-        Of :func:`find_transposed`, and the open file.
-    budget
-        Bytes for the blocks in flight.
-
-    Returns
-    -------
-    ``(first, stop)`` cells of each block, and a function that reads a block by its number as CSR.
     """
     stored = root[matrix.key]
     n_cells, n_genes = matrix.shape

@@ -29,6 +29,7 @@ from scatlas.io.tables.cell_names import UniqueNames
 from scatlas.io.tables.column import Column
 from scatlas.io.tables.column_writer import ColumnWriter, Target
 from scatlas.io.tables.encodings import Stored
+from scatlas.io.tables.shared_cells import SharedCells
 from scatlas.io.tables.table import Table
 from scatlas.io.zarr_writer.elements import DATAFRAME, create_group
 from scatlas.io.zarr_writer.node_metadata import is_storable
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_N_GENES = "n_genes_by_counts"
 # Columns that hold one value on each plate: by column and plate.
 _Constants = dict[str, dict[str, str]]
 
@@ -107,8 +109,9 @@ def concat_on_disk(
     -----
     With ``join="inner"`` columns of obs that are not on all plates are left out. A cell name that
     occurs on more than one plate gets the suffix ``-{plate}`` (and a number where that name is
-    taken as well). Both leave a notice in the log. Numbers of different dtypes take NumPy's common
-    dtype; other mixtures become text, without ``nan`` where a value is missing.
+    taken as well). Both leave a notice in the log, as does a plate nearly all of whose cells are on
+    another plate, with the same names and ``n_genes_by_counts``. Numbers of different dtypes take
+    NumPy's common dtype; other mixtures become text, without ``nan`` where a value is missing.
     """
     plates = [_Plate(name, Path(path)) for name, path in stores.items()]
     if not plates:
@@ -357,6 +360,15 @@ class _Obs:
         if self._names.n_numbered:
             notice += f", and a number to {self._names.n_numbered:,} whose new name was taken"
         self.notices.append(notice)
+        shared = SharedCells()
+        for plate in self._plates:
+            if _N_GENES in plate.obs_columns:
+                index, n_genes = self._indexes[plate.name], plate.column(_N_GENES)
+                cells = (
+                    (index.encoded_text(*rows), n_genes.values(*rows)) for rows in index.spans()
+                )
+                shared.add(plate.name, cells)
+        self.notices += shared.sentences().values()
 
     def _compare(self, name: str) -> None:
         for plate in self._plates:

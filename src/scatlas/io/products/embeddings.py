@@ -15,7 +15,7 @@ from scatlas.io.zarr_writer.elements import (
     STRING_ARRAY,
     consolidate,
     create_group,
-    write_flags,
+    write_params,
 )
 from scatlas.io.zarr_writer.sharded_array import PROJECTED_CODEC, ShardedArray, encoding_pool
 
@@ -39,7 +39,7 @@ def write_pca(
     n_cells: int,
     components: _Components,
     genes: Sequence[str],
-    params: Mapping[str, bool],
+    params: Mapping[str, bool | str],
 ) -> None:
     """Write components and the projected cells, block by block; atomic.
 
@@ -97,7 +97,7 @@ def write_pca(
                 array.append(values)
         with ShardedArray(partial / "genes", object, pool, attributes=STRING_ARRAY) as array:
             array.append(np.asarray(genes, dtype=object))
-        write_flags(partial / "params", params)
+        write_params(partial / "params", params)
         consolidate(partial)
 
 

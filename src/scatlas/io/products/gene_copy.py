@@ -24,6 +24,7 @@ from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path
 from scatlas.io.files.checksums import checksum
 from scatlas.io.files.local_zarr import WRITER_ATTRIBUTE, open_store
+from scatlas.io.matrices.csr_writer import index_dtype
 from scatlas.io.matrices.lazy import read_matrix
 from scatlas.io.products.assemble_atlas import place
 from scatlas.io.zarr_writer.elements import (
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 NAME = "by_gene.zarr"
 # Attribute of the copy's X: checksum of the X that it was made from.
 SOURCE_CHECKSUM = "checksum_of_source"
-_INT32_VALUES = np.iinfo(np.int32).max
 # Bytes per value of the genes that are put together: value and cell, and both of the block that is
 # being read.
 _BYTES_PER_VALUE = 24
@@ -119,7 +119,7 @@ def write_gene_copy(
 
 def _write_x(folder: Path, segments: _Segments, budget: int) -> None:
     """Write data, indices and indptr of the CSC matrix."""
-    width = np.int32 if segments.n_values <= _INT32_VALUES else np.int64
+    width = index_dtype(segments.n_values)
     codec = NORMALIZED_CODEC if segments.dtype.kind == "f" else COUNTS_CODEC
     # One range per thread, one that waits, and one that is written.
     limit = max(1, budget // (_BYTES_PER_VALUE * (n_threads() + 2)))
@@ -215,7 +215,7 @@ class _Segments:
         if held:
             yield _Range(slice(first, len(totals)), slice(0, n_blocks))
 
-    def read(self, part: _Range, width: type) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, part: _Range, width: np.dtype) -> tuple[np.ndarray, np.ndarray]:
         """Values and cell numbers of a range, gene after gene and cell after cell."""
         counts = self.counts[part.blocks, part.genes]
         # Place of each block's values of each gene: genes first, then blocks.

@@ -18,7 +18,7 @@ from scatlas.io.files.anndata_checks import check_not_empty
 from scatlas.io.files.cell_files import BY_TYPE, ListColumns
 from scatlas.io.files.checksums import values_digest
 from scatlas.io.files.read_errors import REMEDY
-from scatlas.io.matrices.counts_source import CountsSource, gene_names, open_counts
+from scatlas.io.matrices.counts_source import gene_names, open_counts
 from scatlas.io.matrices.csr_writer import CsrWriter, in_place
 from scatlas.io.products.load_moments import PlateMoments, qc_metrics
 from scatlas.io.products.rounded_values import HOW_TO_ROUND, RoundedValues
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from scatlas.io.matrices.parquet_source import ParquetSource, Sample
+    from scatlas.io.matrices.source import CountsSource, Sample
     from scatlas.io.products.load_moments import KeptCells
     from scatlas.io.tables.table import Table
 
@@ -356,7 +356,7 @@ def _mitochondrial(
 
 
 def _checked_blocks(
-    counts: CountsSource | ParquetSource,
+    counts: CountsSource,
     budget: int,
     cells: Table,
     genes: pd.Index,
@@ -367,7 +367,7 @@ def _checked_blocks(
     pool: ThreadPoolExecutor,
 ) -> Generator[CheckedCounts]:
     """Yield the row blocks of X checked and in canonical form, several in the making at once."""
-    _, cut, raw = counts.blocks(budget, notices.add)
+    cut, raw = counts.blocks(budget, notices.add)
     # The width that blocks so far needed; which they are does not show in the result.
     width = np.dtype(COUNT_DTYPES[0])
 
@@ -385,7 +385,7 @@ def _checked_blocks(
 
 
 def _sentence(
-    counts: CountsSource | ParquetSource,
+    counts: CountsSource,
     problem: Problem,
     first: int,
     cells: Table,
@@ -418,7 +418,7 @@ def _sentence(
     )
 
 
-def _elsewhere(counts: CountsSource | ParquetSource, kind: str) -> str:
+def _elsewhere(counts: CountsSource, kind: str) -> str:
     """Say which other element holds whole numbers, and which line of the config takes it."""
     other = next(iter(counts.others_with_counts()), None)
     if other is None:

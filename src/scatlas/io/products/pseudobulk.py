@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from anndata import AnnData
-from anndata.io import write_elem
 from scipy import sparse
 
 from scatlas import blocks
 from scatlas._util.gene_lists import among_genes, common_genes
 from scatlas.io.files.atomic import atomic_path
-from scatlas.io.files.hdf5_writing import create_hdf5
-from scatlas.io.matrices.csr_writer import CsrWriter
+from scatlas.io.files.hdf5_writing import create_hdf5, write_element
+from scatlas.io.matrices.csr_writer import CsrWriter, index_dtype
 from scatlas.io.matrices.lazy import read_matrix
 from scatlas.io.products.concat_plates import concat_on_disk
 from scatlas.io.tables.table import open_tables
@@ -80,7 +79,7 @@ def merge_sums(
             stores, merged, labels=labels, genes=genes, block_budget=block_budget
         )
         with atomic_path(out) as path:
-            _to_h5ad(merged, path, block_budget)
+            _to_h5ad(merged, path, index_dtype(facts["n_values"]), block_budget)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return {
@@ -113,7 +112,7 @@ def _with_common_genes(
     return cut
 
 
-def _to_h5ad(store: Path, path: Path, block_budget: str | int) -> None:
+def _to_h5ad(store: Path, path: Path, width: np.dtype, block_budget: str | int) -> None:
     """Write obs, var and X of a Zarr store as h5ad, X one block at a time."""
     block: sparse.csr_matrix
     x, var = read_matrix(store, block_budget=block_budget)
@@ -123,9 +122,9 @@ def _to_h5ad(store: Path, path: Path, block_budget: str | int) -> None:
     empty.strings_to_categoricals()
     with create_hdf5(path) as file:
         # AnnData writes obs, var and an empty X, which is then filled.
-        write_elem(file, "/", empty)
+        write_element(file, "/", empty)
         group, ends = file["X"], [np.zeros(1, dtype=np.int64)]
-        for name, dtype in (("data", x.dtype), ("indices", np.int32), ("indptr", np.int64)):
+        for name, dtype in (("data", x.dtype), ("indices", width), ("indptr", width)):
             del group[name]
             size = {"shape": (0,), "maxshape": (None,), "chunks": (_CHUNK_VALUES,)}
             group.create_dataset(name, dtype=dtype, compression="gzip", shuffle=True, **size)

@@ -14,14 +14,12 @@ from scatlas._util.byte_sizes import parse_bytes
 from scatlas.blocks import map_in_order, with_progress
 from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path
-from scatlas.io.files.cell_files import BY_TYPE, CellFiles, ListColumns
-from scatlas.io.matrices.counts_source import open_counts
-from scatlas.io.matrices.csr_writer import index_dtype
+from scatlas.io.files.cell_files import BY_TYPE, ListColumns
+from scatlas.io.matrices.counts_source import find_source, open_counts
 from scatlas.io.matrices.layout import check_indices
-from scatlas.io.matrices.parquet_source import list_plates
-from scatlas.io.tables.table import open_tables
 from scatlas.io.zarr_writer.elements import ANNDATA, CSR, DICT, MAPPINGS, consolidate, create_group
 from scatlas.io.zarr_writer.raw_array import RawArray
+from scatlas.kernels import gene_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,8 +27,7 @@ if TYPE_CHECKING:
 
     import scipy.sparse as sp
 
-    from scatlas.io.matrices.counts_source import CountsSource
-    from scatlas.io.matrices.parquet_source import ParquetSource
+    from scatlas.io.matrices.source import CountsSource
     from scatlas.io.tables.table import Table
 
 logger = logging.getLogger(__name__)
@@ -51,10 +48,10 @@ def list_samples(source: Path | str, by: str) -> dict[str, int]:
     InputError
         There is no such column, or a cell has no sample.
     """
-    if files := CellFiles.find(source):
-        return list_plates(files, by)
-    with open_tables(source) as (obs, _):
-        names, codes = _samples(obs, by)
+    with find_source(source) as found:
+        if (plates := found.plates(by)) is not None:
+            return plates
+        names, codes = _samples(found.table("obs"), by)
         return dict(zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True))
 
 
@@ -123,26 +120,14 @@ def split_samples(
 
 
 def split_matrix(
-    counts: CountsSource | ParquetSource, folders: Sequence[Path], codes: np.ndarray, budget: int
+    counts: CountsSource, folders: Sequence[Path], codes: np.ndarray, budget: int
 ) -> int:
     """Divide the rows of a matrix by group, in one pass, into stores without compression.
 
-    Parameters
-    ----------
-    counts
-        File of the matrix.
-    folders
-        Store of each group, in which ``obs`` and ``var`` may be already.
-    codes
-        Group of each cell, int32 ``[n_cells]``.
-    budget
-        Bytes for the blocks in flight.
-
-    Returns
-    -------
-    Number of values.
+    ``obs`` and ``var`` may be in the stores already; the codes say the group of each cell. Returns
+    the number of values.
     """
-    _, cut, read = counts.blocks(budget, logger.info)
+    cut, read = counts.blocks(budget, logger.info)
     arrays = [_Arrays.create(folder / "X", counts) for folder in folders]
 
     def divided(i: int) -> list[_Piece]:
@@ -185,11 +170,11 @@ class _Arrays:
     n_values: int = 0
 
     @classmethod
-    def create(cls, folder: Path, counts: CountsSource | ParquetSource) -> _Arrays:
+    def create(cls, folder: Path, counts: CountsSource) -> _Arrays:
         """Create the arrays; the offsets begin with 0."""
         new = cls(
             data=RawArray(folder / "data", counts.matrix.dtype),
-            indices=RawArray(folder / "indices", index_dtype(counts.shape[1])),
+            indices=RawArray(folder / "indices", gene_dtype(counts.shape[1])),
             indptr=RawArray(folder / "indptr", np.dtype(np.int64)),
         )
         new.indptr.append(np.zeros(1, np.int64))

@@ -8,7 +8,7 @@ names of the columns: :func:`scanpy.read_10x_h5`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import is_group
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.files.read_errors import reading
+from scatlas.io.tables.converted_tables import Tables
 from scatlas.io.tables.feature_types import (
     GENE_EXPRESSION,
     genes_of_types,
@@ -36,37 +37,9 @@ _ROWS_AT_ONCE = 2**17
 _PARTS = {"barcodes", "data", "indices", "indptr", "shape"}
 
 
-@dataclass(frozen=True)
-class CellRangerTables:
-    """Tables of one matrix.
-
-    Attributes
-    ----------
-    key
-        Group of the matrix in its file.
-    root
-        Opened store with ``obs`` and ``var``.
-    n_features
-        Rows of the matrix, with those that are no genes.
-    gene_of_feature
-        int64 [n_features]: number of each feature in ``var``, -1 for others than genes; None if all
-        features are genes.
-    notices
-        Sentences about what is left out or changed.
-    """
-
-    key: str
-    root: Any
-    n_features: int
-    gene_of_feature: np.ndarray | None
-    notices: list[str] = field(default_factory=list)
-
-
 def cell_ranger_matrices(root: Any) -> dict[str, str]:
     """Groups of the matrices in a file of Cell Ranger, as ``source.counts`` names them.
 
-    Returns
-    -------
     One matrix is ``X``. Cell Ranger 2 writes one per genome, with its own cells: of several, each
     is ``genome/NAME``, that with most cells first. Empty for other files.
     """
@@ -101,25 +74,8 @@ def _matrix(path: str, root: Any, counts: str) -> tuple[str | None, list[str]]:
     return matrices[counts], [name for name in matrices if name != counts]
 
 
-def open_cell_ranger(
-    path: str, root: Any, stack: ExitStack, counts: str = "X"
-) -> CellRangerTables | None:
-    """Open the tables of a file of Cell Ranger; None for other files.
-
-    Parameters
-    ----------
-    path, root
-        File, and the same opened.
-    stack
-        Closes the tables, which are written to a temporary folder.
-    counts
-        Matrix, as :func:`cell_ranger_matrices` names it.
-
-    Raises
-    ------
-    InputError
-        The file has no such matrix, has no genes, or is damaged.
-    """
+def open_cell_ranger(path: str, root: Any, stack: ExitStack, counts: str) -> Tables | None:
+    """Open the tables of a file of Cell Ranger, which ``stack`` removes; None for other files."""
     key, others = _matrix(path, root, counts)
     if key is None:
         return None
@@ -158,17 +114,12 @@ def write_tables(
     folder: Path,
     barcodes: Iterable[np.ndarray] | pd.DataFrame,
     features: Features,
-) -> CellRangerTables:
+) -> Tables:
     """Write barcodes, in pieces or as obs, and features as obs and var into a Zarr store.
 
     Genes are named by their symbols, as in :func:`scanpy.read_10x_h5`; repeated ones get a number,
     as AnnData gives them. Their columns are ``gene_ids``, ``feature_types`` and, where it is known,
     ``genome``.
-
-    Raises
-    ------
-    InputError
-        The lists of features differ in length, no feature is a gene, or they are probes.
     """
     from anndata.utils import make_index_unique
 
@@ -207,7 +158,7 @@ def write_tables(
         create_group(folder / "obs", {**DATAFRAME, "column-order": [], "_index": "_index"})
     write_frame(folder / "var", pd.DataFrame(columns, index=index))
     gene_of_feature = None if found is None else numbers_of(found)
-    return CellRangerTables(key, open_store(folder), len(genes), gene_of_feature, notices)
+    return Tables(open_store(folder), key, "var", "csr", gene_of_feature, notices)
 
 
 def _pieces(dataset: h5py.Dataset) -> Iterator[np.ndarray]:

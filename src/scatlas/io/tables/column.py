@@ -15,6 +15,7 @@ import pandas as pd
 
 from scatlas.errors import InputError
 from scatlas.io.chunks.encoded_text import EncodedText
+from scatlas.io.files.anndata_checks import attribute
 from scatlas.io.files.local_zarr import LocalArray
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.tables.encodings import InHDF5, Stored, element_of, read_column
@@ -64,7 +65,7 @@ class Column:
         """
         column = cls.find(path, table, name)
         if column is None:
-            encoding = table[name].attrs.get("encoding-type")
+            encoding = attribute(table[name], "encoding-type")
             msg = (
                 f"{path}: obs column {name!r} is stored as {encoding!r}, which cannot be merged: "
                 "remove the column or make it numbers, text or categories"

@@ -10,9 +10,8 @@ import h5py
 import numpy as np
 import pandas as pd
 
-from scatlas.io.files.anndata_checks import attribute
+from scatlas.io.files.anndata_checks import attribute, for_anndata
 from scatlas.io.files.chunk_locations import read_without_plugins
-from scatlas.io.files.local_zarr import as_zarr_python
 
 if TYPE_CHECKING:
     from scatlas.io.chunks.chunked_array import ChunkedArray
@@ -178,9 +177,9 @@ def read_column(table: StoredGroup, name: str) -> Any:
 
     elem, old = table[name], _old_labels(table, name)
     if old is None:
-        return read_elem(as_zarr_python(elem))
+        return read_elem(for_anndata(elem))
     codes, labels, ordered = _categorical(elem, old)
-    codes, labels = read_elem(as_zarr_python(codes)), read_elem(as_zarr_python(labels))
+    codes, labels = read_elem(for_anndata(codes)), read_elem(for_anndata(labels))
     return pd.Categorical.from_codes(codes, labels, ordered=ordered)
 
 
@@ -197,5 +196,5 @@ def _old_labels(table: StoredGroup, name: str) -> Any:
 def _categorical(elem: Any, old: Any) -> tuple[Any, Any, bool]:
     """Codes, categories, and whether these are in order."""
     if old is None:
-        return elem["codes"], elem["categories"], bool(elem.attrs["ordered"])
+        return elem["codes"], elem["categories"], attribute(elem, "ordered") in ("True", "1")
     return elem, old, bool(old.attrs.get("ordered", False))

@@ -87,21 +87,6 @@ def refuse_probes(path: str, columns: Collection[str], ids: Iterable[str] = ()) 
     raise InputError(msg)
 
 
-def genes_of_table(var: Table, notify: Callable[[str], None]) -> np.ndarray | None:
-    """Mask of the genes among the features of ``var``, which are no probes; None if all are."""
-    n, ids = min(100, var.n_rows), var.columns.get("gene_ids")
-    refuse_probes(var.path, var.columns, var.names(0, n))
-    refuse_probes(var.path, (), ids.text(0, n) if isinstance(ids, Column) else ())
-    column = var.columns.get("feature_types")
-    if column is None or not column.is_text:
-        return None
-    types = np.array([*texts(column)], object)
-    if isinstance(column, InMemoryColumn):
-        # Taken from var, which lacks some features of raw: genes, as without the column.
-        types[types == ""] = GENE_EXPRESSION
-    return genes_of_types(var.path, f"{var.name}['feature_types']", types, notify)
-
-
 def genes_alone(
     var: Table, stack: ExitStack, notify: Callable[[str], None]
 ) -> tuple[Table, np.ndarray | None]:
@@ -111,7 +96,17 @@ def genes_alone(
     """
     from scatlas.io.zarr_writer.elements import create_group
 
-    genes = genes_of_table(var, notify)
+    n, ids = min(100, var.n_rows), var.columns.get("gene_ids")
+    refuse_probes(var.path, var.columns, var.names(0, n))
+    refuse_probes(var.path, (), ids.text(0, n) if isinstance(ids, Column) else ())
+    column = var.columns.get("feature_types")
+    if column is None or not column.is_text:
+        return var, None
+    types = np.array([*texts(column)], object)
+    if isinstance(column, InMemoryColumn):
+        # Taken from var, which lacks some features of raw: genes, as without the column.
+        types[types == ""] = GENE_EXPRESSION
+    genes = genes_of_types(var.path, f"{var.name}['feature_types']", types, notify)
     if genes is None:
         return var, None
     folder = Path(stack.enter_context(TemporaryDirectory(prefix="scatlas-")))

@@ -14,7 +14,7 @@ import pandas as pd
 
 from scatlas.io.files.anndata_checks import is_group
 from scatlas.io.files.read_errors import reading
-from scatlas.io.tables.converted_tables import ConvertedTables, convert_tables
+from scatlas.io.tables.converted_tables import Tables, convert_tables
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -28,18 +28,14 @@ def is_legacy(root: Any) -> bool:
     )
 
 
-def open_legacy(path: str, root: Any, stack: ExitStack) -> ConvertedTables | None:
+def open_legacy(path: str, root: Any, stack: ExitStack, counts: str) -> Tables | None:
     """obs, var and ``raw/var`` of a file of anndata before 0.7; None for other files."""
     if not is_legacy(root):
         return None
     tables = [("obs", "obs"), ("var", "var"), ("raw.var", "raw/var")]
     frames = {key: _frame(path, root, name) for name, key in tables if name in root}
-    return convert_tables(stack, frames, [])
-
-
-def legacy_key(counts: str) -> str:
-    """Element of such a file for a value of ``source.counts``."""
-    return "raw.X" if counts == "raw" else counts
+    key, var = ("raw.X", "raw/var") if counts == "raw" else (counts, "var")
+    return Tables(convert_tables(stack, frames), key, var)
 
 
 def _frame(path: str, root: Any, name: str) -> pd.DataFrame:

@@ -18,7 +18,7 @@ import pandas as pd
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import is_group
 from scatlas.io.files.read_errors import REMEDY, reading
-from scatlas.io.tables.converted_tables import ConvertedTables, convert_tables
+from scatlas.io.tables.converted_tables import Tables, convert_tables
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -39,23 +39,11 @@ def is_loom(root: Any) -> bool:
     return isinstance(root, h5py.File) and {"matrix", "row_attrs", "col_attrs"} <= set(root)
 
 
-def open_loom(path: str, root: Any, stack: ExitStack) -> ConvertedTables | None:
-    """Open the tables of a Loom file; None for other files.
+def open_loom(path: str, root: Any, stack: ExitStack, counts: str) -> Tables | None:
+    """Open the tables of a Loom file, which ``stack`` removes; None for other files.
 
     Repeated gene names get a number at the end, as AnnData gives them. Text columns become
     categories where values repeat, as AnnData writes them.
-
-    Parameters
-    ----------
-    path, root
-        File, and the same opened.
-    stack
-        Closes the tables, which are written to a temporary folder.
-
-    Raises
-    ------
-    InputError
-        Genes or cells have no names, lengths do not agree, or the file is damaged.
     """
     if not is_loom(root):
         return None
@@ -72,7 +60,8 @@ def open_loom(path: str, root: Any, stack: ExitStack) -> ConvertedTables | None:
         notices.append(
             f"there are also the layers {', '.join(layers)} (source.counts: layers/NAME)"
         )
-    return convert_tables(stack, {"obs": obs, "var": var}, notices)
+    tables = convert_tables(stack, {"obs": obs, "var": var})
+    return Tables(tables, loom_key(counts), format="transposed", notices=notices)
 
 
 def loom_key(counts: str) -> str:

@@ -17,7 +17,13 @@ from scatlas.blocks import map_in_order
 from scatlas.compute.threads import n_threads
 from scatlas.errors import InputError
 from scatlas.io.chunks.encoded_text import EncodedText
-from scatlas.io.files.cell_files import GENES_FILE, is_text, read_footer, reading_parquet
+from scatlas.io.files.cell_files import (
+    GENES_FILE,
+    is_text,
+    read_footer,
+    reading_parquet,
+    text_bounds,
+)
 from scatlas.io.tables.column_writer import ColumnWriter, Target
 from scatlas.io.zarr_writer.elements import DATAFRAME, create_group
 from scatlas.io.zarr_writer.sharded_array import encoding_pool
@@ -135,19 +141,14 @@ class _ColumnOnDisk:
 
 
 def write_obs(
-    files: CellFiles,
-    rows: list[Rows],
-    folder: Path,
-    scratch: Path,
-    by: tuple[str, str] | None,
-    lists: set[str | None],
+    files: CellFiles, rows: list[Rows], folder: Path, scratch: Path, by: tuple[str, str] | None
 ) -> list[str]:
     """Write obs of some cells, from all columns that are no lists and the tables beside them.
 
     Parameters
     ----------
     files
-        The release.
+        The release, without the columns of tokens and counts.
     rows
         Row groups, each with the cells that are taken (bool) or None for all.
     folder
@@ -156,8 +157,6 @@ def write_obs(
         Folder for files of 4 to 8 bytes per cell and column.
     by
         Column and value that all these cells share, to find their rows in the table of cells.
-    lists
-        Columns of the lists of tokens and counts.
 
     Returns
     -------
@@ -177,7 +176,7 @@ def write_obs(
         raise InputError(msg)
     n_cells = sum(_n_taken(group, taken) for group, taken in rows)
     scratch.mkdir(parents=True, exist_ok=True)
-    kinds = {name: kind for name, kind in files.columns.items() if name not in {key, *lists}}
+    kinds = {name: kind for name, kind in files.columns.items() if name != key}
     columns, notices = _new_columns(kinds, "obs", n_cells, scratch / "own")
     hashes = np.memmap(scratch / "hashes", np.uint64, "w+", shape=(max(1, n_cells),))[:n_cells]
     text = Target("text", np.dtype(object))
@@ -366,12 +365,9 @@ def _row_groups(footer: Any, wanted: tuple[str, str] | None) -> Iterator[int]:
     roots = [footer.schema.column(i).path.partition(".")[0] for i in range(footer.num_columns)]
     for number in range(footer.num_row_groups):
         if wanted is not None:
-            statistics = footer.row_group(number).column(roots.index(wanted[0])).statistics
-            if (
-                statistics is not None
-                and statistics.has_min_max
-                and not str(statistics.min) <= wanted[1] <= str(statistics.max)
-            ):
+            column = footer.row_group(number).column(roots.index(wanted[0]))
+            low, high = text_bounds(column.statistics)
+            if low is not None and high is not None and not low <= wanted[1] <= high:
                 continue
         yield number
 

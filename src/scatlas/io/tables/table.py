@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -30,19 +28,15 @@ from scatlas.io.files.anndata_checks import (
 )
 from scatlas.io.files.anndata_file import Store, load_filters
 from scatlas.io.files.read_errors import REMEDY, reading
-from scatlas.io.files.text_matrix import TextMatrix
 from scatlas.io.tables.cell_names import NumberedNames
-from scatlas.io.tables.cell_ranger import open_cell_ranger
 from scatlas.io.tables.column import Column, InMemoryColumn, aligned, open_column, pieces
 from scatlas.io.tables.encodings import NONE, OLD_CATEGORIES, TABLES, encoding_of
-from scatlas.io.tables.legacy_anndata import open_legacy
-from scatlas.io.tables.loom import open_loom
 from scatlas.io.tables.storable_columns import storable_names, text_notice
-from scatlas.io.tables.text_lists import write_text_tables
 from scatlas.io.zarr_writer.node_metadata import is_storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from scatlas.io.files.stored_nodes import StoredGroup
 
@@ -60,15 +54,13 @@ GENE_METRICS = ("mt", "n_cells_by_counts", "total_counts")
 
 
 @contextmanager
-def open_tables(path: Path | str, *, counts: str = "X") -> Iterator[tuple[Table, Table]]:
+def open_tables(path: Path | str) -> Iterator[tuple[Table, Table]]:
     """Open obs and var of an AnnData file, without reading them or X.
 
     Parameters
     ----------
     path
         h5ad file or Zarr store (v2 or v3), a local path or a URL that fsspec opens.
-    counts
-        Matrix of the genes, as ``source.counts`` names it.
 
     Yields
     ------
@@ -79,33 +71,11 @@ def open_tables(path: Path | str, *, counts: str = "X") -> Iterator[tuple[Table,
     InputError
         The file does not exist, is no AnnData file, or a table's parts do not agree.
     """
-    if text := TextMatrix.find(path):
-        with TemporaryDirectory(prefix="scatlas-") as folder:
-            root = write_text_tables(text, Path(folder)).root
-            yield Table.open(path, root, "obs"), Table.open(path, root, "var")
-        return
-    store, var = Store.find(path), "raw/var" if counts == "raw" else "var"
-    with ExitStack() as stack:
-        root = store.open_on(stack)
+    store = Store.find(path)
+    with store.open() as root:
         with reading(store.path, STRUCTURE):
-            if found := (
-                open_cell_ranger(store.path, root, stack, counts)
-                or open_loom(store.path, root, stack)
-            ):
-                root, var = found.root, "var"
-            elif legacy := open_legacy(store.path, root, stack):
-                root = legacy.root
-            else:
-                check_anndata(store.path, root)
-        yield Table.open(store.path, root, "obs"), open_genes(store.path, root, var)
-
-
-def open_genes(
-    path: str, root: StoredGroup, name: str, notify: Callable[[str], None] = logger.info
-) -> Table:
-    """Open ``var`` or ``raw/var``, the latter with the names of genes that ``var`` alone has."""
-    genes = Table.open(path, root, name)
-    return genes if name == "var" else genes.with_text_of(Table.open(path, root, "var"), notify)
+            check_anndata(store.path, root)
+        yield Table.open(store.path, root, "obs"), Table.open(store.path, root, "var")
 
 
 class Writing:
@@ -124,13 +94,7 @@ class Writing:
         self._future = thread.submit(write, extra=extra)
 
     def __call__(self, columns: Mapping[str, np.ndarray]) -> None:
-        """Write the further columns, and return when the table is written.
-
-        Raises
-        ------
-        InputError, ValueError
-            As `Table.write`.
-        """
+        """Write the further columns, and return when the table is written, or raise its error."""
         self._values.set_result(columns)
         self._future.result()
 
@@ -149,19 +113,7 @@ class Writing:
 
 @dataclass(frozen=True)
 class Table:
-    """obs or var of an opened AnnData file.
-
-    Attributes
-    ----------
-    path, name
-        File and table, for messages.
-    n_rows
-        Cells (or genes).
-    index_name
-        Name of the index in pandas.
-    columns
-        Columns by name, in order.
-    """
+    """obs or var of an opened file, which `path` and `name` say in messages; columns in order."""
 
     path: str
     name: str
@@ -174,22 +126,7 @@ class Table:
 
     @classmethod
     def open(cls, path: Path | str, root: StoredGroup, name: str) -> Table:
-        """Open a table.
-
-        Parameters
-        ----------
-        path
-            File, for messages.
-        root
-            Opened file, ``h5py.File`` or ``zarr.Group``; stays open while the table is in use.
-        name
-            ``"obs"`` or ``"var"``.
-
-        Raises
-        ------
-        InputError
-            The element is no table, a column is missing, or columns differ in length.
-        """
+        """Open ``obs`` or ``var`` of a file, which stays open while the table is in use."""
         path = str(path)
         n_rows = frame_length(path, root, name)
         with reading(path, name):
@@ -294,29 +231,13 @@ class Table:
         return self.read(columns, index=len(columns) < len(names))
 
     def storable(self, notify: Callable[[str], None], *, unique_names: bool = True) -> Table:
-        """Table with the columns and names that AnnData can store.
+        """Table with the columns and names that AnnData can store; changes of columns are told.
 
         Repeated row names are made unique as AnnData does (:meth:`renamed` reports it), columns of
         types that AnnData cannot write become text, and columns with names that it refuses are
         renamed or dropped.
 
         This reads only the dropped columns: :meth:`write` finds damage in the others.
-
-        Parameters
-        ----------
-        notify
-            Called with a sentence for each change of a column.
-        unique_names
-            Whether repeated names are made unique.
-
-        Returns
-        -------
-        The table as :meth:`write` writes it; this one stays as it is.
-
-        Raises
-        ------
-        InputError
-            A column cannot be decoded.
         """
         columns = dict(self.columns)
         for name, column in columns.items():
@@ -363,17 +284,7 @@ class Table:
         return replace(self, columns={**self.columns, **added})
 
     def with_room_for(self, names: Iterable[str]) -> tuple[Table, list[str]]:
-        """Rename columns that new columns replace, with the prefix ``source_``.
-
-        Parameters
-        ----------
-        names
-            Names of the new columns.
-
-        Returns
-        -------
-        The table, and a sentence for each column that was renamed.
-        """
+        """Rename columns that new ones replace, with the prefix ``source_``, and say which."""
         names, columns, notices = set(names), {}, []
         for name, column in self.columns.items():
             fresh = name
@@ -398,25 +309,11 @@ class Table:
         rows: np.ndarray | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write the table in AnnData's encoding for Zarr v3.
+        """Write the table, or some rows (int64, ascending), in AnnData's encoding for Zarr v3.
 
-        Parameters
-        ----------
-        folder
-            Folder to create.
-        rows
-            The rows to write (int64, ascending); all by default.
-        extra
-            Further columns of numbers, bool or categories, one value per row written, or functions
-            that return them after all other columns are written. They replace columns of the same
-            names, which are read nevertheless: none may be damaged.
-
-        Raises
-        ------
-        InputError
-            A column cannot be decoded.
-        ValueError
-            ``rows`` do not ascend within the table, or ``extra`` has another length.
+        ``extra`` are further columns of numbers, bool or categories, one value per row written, or
+        functions that return them after all other columns are written. They replace columns of the
+        same names, which are read nevertheless: none may be damaged.
         """
         from scatlas.io.tables.column_writer import write_array
         from scatlas.io.zarr_writer.elements import DATAFRAME, create_group
@@ -450,21 +347,8 @@ class Table:
     ) -> None:
         """Write several tables, each of some rows, without the categories that these do not use.
 
-        Each column is read once, whole.
-
-        Parameters
-        ----------
-        folders
-            Where; made here.
-        groups
-            The rows (int64) of each table, in its order; None for all rows in each.
-        all_categories
-            Keep the categories that a table does not use.
-
-        Raises
-        ------
-        InputError
-            A column cannot be decoded.
+        Each column is read once, whole. The groups are rows (int64) in their order; None for all
+        rows in each.
         """
         from scatlas.io.tables.column_writer import write_array
         from scatlas.io.zarr_writer.elements import DATAFRAME, create_group, writable_frame

@@ -11,7 +11,7 @@ import pandas as pd
 
 from scatlas.errors import InputError
 from scatlas.io.files.read_errors import REMEDY, reading
-from scatlas.io.tables.cell_ranger import CellRangerTables, Features, write_tables
+from scatlas.io.tables.cell_ranger import Features, write_tables
 from scatlas.io.tables.feature_types import GENE_EXPRESSION
 
 if TYPE_CHECKING:
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scatlas.io.files.text_matrix import TextMatrix
+    from scatlas.io.tables.converted_tables import Tables
 
 _ROWS_AT_ONCE = 2**17
 
 
-def write_text_tables(files: TextMatrix, store: Path) -> CellRangerTables:
+def write_text_tables(files: TextMatrix, store: Path) -> Tables:
     """Write the lists as obs and var of a store."""
     if files.cells.name.startswith("cell_metadata.csv"):
         features, cells = _split_pipe_genes(files.genes), _split_pipe_cells(files.cells)

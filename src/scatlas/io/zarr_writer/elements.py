@@ -27,6 +27,7 @@ DICT = {"encoding-type": "dict", "encoding-version": "0.1.0"}
 DATAFRAME = {"encoding-type": "dataframe", "encoding-version": "0.2.0"}
 ARRAY = {"encoding-type": "array", "encoding-version": "0.2.0"}
 STRING_ARRAY = {"encoding-type": "string-array", "encoding-version": "0.2.0"}
+STRING = {"encoding-type": "string", "encoding-version": "0.2.0"}
 SCALAR = {"encoding-type": "numeric-scalar", "encoding-version": "0.2.0"}
 CATEGORICAL = {"encoding-type": "categorical", "encoding-version": "0.2.0"}
 MAPPINGS = ("layers", "obsm", "obsp", "varm", "varp", "uns")
@@ -73,29 +74,33 @@ def write_elem(group: zarr.Group, key: str, elem: Any) -> None:
     write_dispatched(group, key, elem, callback=callback)
 
 
-def write_flags(folder: Path, flags: Mapping[str, bool]) -> None:
-    """Write a mapping of booleans with the bytes of `write_elem`, but without importing anndata.
+def write_params(folder: Path, params: Mapping[str, bool | str]) -> None:
+    """Write flags and texts by name with the bytes of `write_elem`, but without importing anndata.
 
     Parameters
     ----------
     folder
         Folder of the mapping, which this function creates.
-    flags
-        Booleans by name.
+    params
+        Booleans and texts by name.
     """
-    from numcodecs import Zstd
+    from numcodecs import VLenUTF8, Zstd
 
     create_group(folder, DICT)
     zstd = {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
-    codecs: list[dict[str, Any]] = [{"name": "bytes"}, zstd]
-    for name, flag in flags.items():
+    text: dict[str, Any] = {"name": "vlen-utf8", "configuration": {}}
+    for name, value in params.items():
         array = folder / name
         array.mkdir()
+        kind, codec, attributes = "bool", {"name": "bytes"}, SCALAR
+        if isinstance(value, str):
+            kind, codec, attributes = "string", text, STRING
         write_array_metadata(
-            array, (), "bool", fill_value=False, grid=(), codecs=codecs, attributes=SCALAR
+            array, (), kind, type(value)(), grid=(), codecs=[codec, zstd], attributes=attributes
         )
-        if flag:  # a chunk of the fill value has no file
-            (array / "c").write_bytes(Zstd(0).encode(bytes([flag])))
+        if value:  # a chunk of the fill value has no file
+            raw = VLenUTF8().encode([value]) if isinstance(value, str) else bytes([value])
+            (array / "c").write_bytes(Zstd(0).encode(raw))
 
 
 def _chunk_options(value: Any) -> dict[str, Any]:

@@ -113,6 +113,9 @@ class Compression:
 # A stored count with its index takes 1.9 bytes and decodes at 0.97 G values/s per core. On real
 # plates (28,455 genes, 7,100 values per cell) it takes 1.7 bytes. A cell has few distinct
 # log-normalised values, which LZ4 finds as whole floats and shuffling hides.
+#
+# Indices are int32, because SciPy knows no uint16. Shuffled, two bytes of zeros take 0.008 bytes
+# per value, and 0.1 ns to decode.
 COUNTS_CODEC = Compression(5, "bitshuffle")
 INDICES_CODEC = Compression(5, "shuffle")
 NORMALIZED_CODEC = Compression(9, "noshuffle")
@@ -199,14 +202,13 @@ class ShardedArray:
         Parameters
         ----------
         values
-            Numbers, cast to the type of the array if necessary; text as ``str`` or encoded.
+            Numbers, which are cast to the type of the array; text as ``str`` or encoded.
         copy
             False if the values do not change before the array is closed; they stay in memory until
             the chunks that hold them are written.
         """
         numbers: Any = values
-        is_final = not (copy or self._is_text) and numbers.dtype == self.dtype
-        is_final = is_final and numbers.flags.c_contiguous
+        is_final = not (copy or self._is_text) and numbers.flags.c_contiguous
         start = 0
         while start < len(values):
             stop = min(len(values), start + self._chunk_rows - self._n_rest)
@@ -369,7 +371,9 @@ class ShardedArray:
     def _encode(self, rows: list[np.ndarray] | bytearray) -> EncodedRun:
         chunks: Any = rows
         if isinstance(rows, list):
-            chunks = rows[0] if len(rows) == 1 else np.concatenate(rows)
+            chunks = rows[0].astype(self.dtype, copy=False)
+            if len(rows) > 1:
+                chunks = np.concatenate(rows, dtype=self.dtype, casting="unsafe")
         # The import of Numba takes longer than a small chunk.
         is_large = len(chunks) > self._chunk_rows or len(chunks) * self._row_bytes >= _LARGE_BYTES
         if is_large and not self._is_text:

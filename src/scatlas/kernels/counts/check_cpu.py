@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from scatlas.kernels import COUNT_DTYPES
+from scatlas.kernels import COUNT_DTYPES, gene_dtype
 from scatlas.kernels.build.numba_cache import njit
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ def check_counts(
     or a value that is negative, fractional, NaN, infinite or above 2^32 - 1.
     """
     n_cells, n_genes = block.shape
-    genes_type = np.dtype(np.uint16 if n_genes <= 2**16 else np.int32)
+    genes_type = gene_dtype(n_genes)
     flagged = np.zeros(n_genes, bool) if flagged is None else flagged
     indptr = block.indptr.astype(np.int64, copy=False)
     is_ready = block.data.dtype in COUNT_DTYPES and block.indices.dtype == genes_type

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from scatlas.kernels import COUNT_DTYPES
+from scatlas.kernels import COUNT_DTYPES, gene_dtype
 from scatlas.kernels.build.numba_cache import njit
 
 if TYPE_CHECKING:
@@ -228,8 +228,7 @@ class RaggedToCsr:
         self._data = np.empty(n_entries, dtype)
         self._slots = np.empty(n_genes, dtype)
         self._taken = np.zeros(n_genes // 64 + 1, np.uint64)
-        index = np.uint16 if n_genes <= 2**16 else np.int32
-        self._indices = np.empty(n_entries + _AT_ONCE, index)
+        self._indices = np.empty(n_entries + _AT_ONCE, gene_dtype(n_genes))
         self._indptr = np.zeros(n_cells + 1, np.int64)
         self.n_cells = self._n_repeated = 0
 

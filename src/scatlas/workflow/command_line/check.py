@@ -6,9 +6,11 @@ import re
 from typing import TYPE_CHECKING
 
 from scatlas.errors import InputError, ScatlasError
-from scatlas.io.matrices.counts_source import gene_names
-from scatlas.io.matrices.find_counts import COUNTS, EXPECTED, what_elements_hold
+from scatlas.io.matrices.counts_source import gene_names, what_elements_hold
+from scatlas.io.matrices.find_counts import COUNTS, EXPECTED
 from scatlas.io.products.rounded_values import HOW_TO_ROUND
+from scatlas.io.tables.shared_cells import SharedCells
+from scatlas.workflow.command_line.cell_agreement import stored_cells
 from scatlas.workflow.command_line.gene_agreement import GeneAgreement
 from scatlas.workflow.command_line.output import DONE, PROBLEM, Problem, say, say_json
 from scatlas.workflow.command_line.project import read_project
@@ -45,7 +47,8 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
         The config or the plate sheet is not valid.
     """
     config, plates = read_project(config_file)
-    problems = list(_problems_of_plates(config, plates))
+    cells = SharedCells()
+    problems = list(_problems_of_plates(config, plates, cells))
     errors, left_out = ([], problems) if config.plates.skips else (problems, [])
     n_steps = None
     try:
@@ -60,7 +63,10 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
             n_plates=len(plates),
             n_jobs_to_run=n_steps,
             left_out=[problem._asdict() for problem in left_out],
+            same_cells=[Problem(text, name)._asdict() for name, text in cells.sentences().items()],
         )
+    for sentence in cells.sentences().values():
+        say(sentence)
     for problem in left_out:
         say(f"will be left out: {problem.message}")
     for problem in errors:
@@ -72,13 +78,16 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     return DONE
 
 
-def _problems_of_plates(config: Config, plates: list[Plate]) -> Iterator[Problem]:
-    """Open each plate without reading its counts, and compare the genes."""
+def _problems_of_plates(
+    config: Config, plates: list[Plate], cells: SharedCells
+) -> Iterator[Problem]:
+    """Open each plate without reading its counts, and compare genes and cells."""
     genes = GeneAgreement()
     for plate in plates:
         if plate.is_remote or plate.is_simulated or config.plates.by:
             continue  # not here yet; or one file, which has been opened
-        counts = plate.counts or config.source.counts
+        # With source.genes it is a column of Parquet files, whose only matrix is X.
+        counts = "X" if config.source.genes else plate.counts or config.source.counts
         try:
             held = what_elements_hold(plate.path)
             words = held.get(counts, "is missing")
@@ -86,6 +95,7 @@ def _problems_of_plates(config: Config, plates: list[Plate]) -> Iterator[Problem
                 raise words
             if counts in held:
                 genes.add(plate.path, gene_names(plate.path, counts))
+                cells.add(plate.plate, stored_cells(plate.path, counts))
         except ScatlasError as error:
             yield Problem(str(error), plate.plate)
             continue

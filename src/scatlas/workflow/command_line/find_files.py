@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from natsort import natsorted
 
 from scatlas.errors import ConfigError, InputError
 from scatlas.io.files.cell_files import CellFiles
 from scatlas.io.files.text_matrix import TextMatrix
-from scatlas.io.matrices.parquet_source import Sample, list_plates
+from scatlas.io.matrices.counts_source import find_source
+from scatlas.io.matrices.parquet_source import ParquetSource
+from scatlas.io.matrices.source import CountsSource, Sample, Wanted
 from scatlas.io.products.split_samples import list_samples
-from scatlas.io.tables.table import open_tables
 from scatlas.workflow.config.plate_sheet import (
     WINDOWS,
     filtered_name,
@@ -25,6 +27,9 @@ from scatlas.workflow.config.plate_sheet import (
     without_lists,
 )
 from scatlas.workflow.config.samples import plate_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 # Columns of Parquet files that name the plates, the first that they have.
 _PLATE_COLUMNS = ("plate", "sample")
@@ -40,18 +45,7 @@ _NAMES = (
 
 
 def find_files(arguments: list[str]) -> dict[str, str]:
-    """Plates by name, with their paths.
-
-    Parameters
-    ----------
-    arguments
-        Files, stores, addresses, folders of plates, and patterns.
-
-    Raises
-    ------
-    InputError
-        An argument has no plates, or two files are the same plate.
-    """
+    """Plates by name, with their paths, of files, stores, addresses, folders and patterns."""
     paths = natsorted({path: None for given in arguments for path in _paths(given)})
     paths = without_lists(paths)
     by_file: dict[object, str] = {}
@@ -74,49 +68,36 @@ def find_files(arguments: list[str]) -> dict[str, str]:
 
 
 class Release(NamedTuple):
-    """Parquet files of several plates.
-
-    Attributes
-    ----------
-    path, by
-        As ``plates.path`` and ``plates.by`` of a config.
-    files
-        What was found there.
-    plates
-        By the name of each plate, the part of the files.
-    """
+    """Parquet files of several plates, with ``plates.path`` and ``plates.by`` of a config."""
 
     path: str
     by: str
-    files: CellFiles
-    plates: dict[str, Sample]
+    plates: Mapping[str, Callable[[], CountsSource]]  # what opens each by its name
 
 
 def find_release(arguments: list[str]) -> Release | None:
-    """Find the Parquet files of a release; None for other arguments of ``scatlas init``.
-
-    Raises
-    ------
-    InputError
-        Files are missing or of another release, or no column names the plates.
-    """
+    """Find the Parquet files of a release; None for other arguments of ``scatlas init``."""
     paths = [Path(given).expanduser() for given in arguments]
-    folder = paths[0].parent if len(paths) > 1 else paths[0]
-    if len(paths) > 1 and {*paths} != {*folder.glob("*.parquet")}:
+    are_many = len(paths) > 1
+    if are_many and {path.suffix for path in paths} != {".parquet"}:
         return None
-    path = str(folder)
+    path = str(paths[0].parent if are_many else paths[0])
     files = CellFiles.find(path)
-    if files is None:
+    if files is None or (are_many and {*files.files} != {*paths}):
         return None
     by = next((name for name in _PLATE_COLUMNS if name in files.columns), None)
+    if by is None and paths[0].is_file():
+        return None  # each file is a plate
     if by is None:
         msg = (
             f"{path}: no column names the plates ({', '.join(_PLATE_COLUMNS)}); it has "
-            f"{', '.join(files.columns)}: rename the one with the plates"
+            f"{', '.join(files.columns)}: write plates: {{path: {path}, by: NAME}} in a config"
         )
         raise InputError(msg)
-    names = plate_names(list_plates(files, by), path)
-    return Release(path, by, files, {name: Sample(by, value) for value, name in names.items()})
+    names = plate_names(ParquetSource(files).plates(by), path)
+    parts = {name: Wanted(sample=Sample(by, value)) for value, name in names.items()}
+    opens = {name: partial(ParquetSource, files, part) for name, part in parts.items()}
+    return Release(path, by, opens)
 
 
 def find_samples(path: str) -> list[str]:
@@ -124,8 +105,8 @@ def find_samples(path: str) -> list[str]:
     text = TextMatrix.find(path)
     if text is None or not text.cells.name.startswith("cell_metadata.csv"):
         return []
-    with open_tables(path) as (obs, _):
-        if "sample" not in obs.columns:
+    with find_source(path) as source:
+        if "sample" not in source.table("obs").columns:
             return []
     samples = list_samples(path, "sample")
     return [*plate_names(samples, path).values()] if len(samples) > 1 else []
@@ -153,8 +134,7 @@ def _paths(given: str) -> list[str]:
 
 def _at(path: Path) -> list[str]:
     """The plate at a path, or the plates in the folder."""
-    is_one = path.is_file() or TextMatrix.find(path)
-    if is_one or any((path / name).exists() for name in _ZARR_ROOTS):
+    if path.is_file() or any((path / name).exists() for name in _ZARR_ROOTS):
         return [str(path)]
     return _in_folder(path)
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path
+from scatlas.io.tables.shared_cells import SharedCells
+from scatlas.workflow.command_line.cell_agreement import stored_cells
 from scatlas.workflow.command_line.find_files import find_files, find_release, find_samples
 from scatlas.workflow.command_line.gene_agreement import GeneAgreement
 from scatlas.workflow.command_line.output import say, say_table
@@ -51,26 +53,30 @@ def init(arguments: list[str], config: Path, outdir: str, *, force: bool = False
         if file.exists() and not force:
             msg = f"{file}: it exists already: move it away, or replace it with --force"
             raise InputError(msg)
-    genes = GeneAgreement()
+    genes, cells = GeneAgreement(), SharedCells()
     plates = []
     release = find_release(arguments)
     paths = dict.fromkeys(release.plates, release.path) if release else find_files(arguments)
     for name, path in paths.items():
-        part = (release.files, release.plates[name]) if release else None
-        facts, names = read_facts(name, path, part)
+        facts, names = read_facts(name, path, release and release.plates[name]())
         genes.add(path, names)
         plates.append(facts)
+        if not release:
+            cells.add(name, stored_cells(path, facts.counts))
     _check_different(plates)
     bounds = suggest_bounds(
         [plate.metrics for plate in plates], with_mt=mitochondrial(plates) is not None
     )
+    if unfiltered := [plate.min_genes for plate in plates if plate.min_genes]:
+        bounds.setdefault("min_genes", min(unfiltered))  # else empty droplets would be kept
     place: str | dict[str, str] = SHEET
+    n_plates, path = len(plates), plates[0].path
     if release:
         place = {"path": release.path, "by": release.by}
-    elif len(plates) == 1 and (names := find_samples(plates[0].path)):
-        place = {"path": plates[0].path, "by": "sample"}
-        plates[0].notices.append(f"each of its {len(names)} samples is a plate: {', '.join(names)}")
-    texts = {config: config_text(plates, genes, bounds, outdir, place)}
+    elif n_plates == 1 and (samples := find_samples(path)):
+        place, n_plates = {"path": path, "by": "sample"}, len(samples)
+        plates[0].notices.append(f"each of its {n_plates} samples is a plate: {', '.join(samples)}")
+    texts = {config: config_text(plates, genes, bounds, outdir, place, n_plates)}
     if place == SHEET:
         texts[Path(SHEET)] = sheet_text(plates)
     for file, text in texts.items():
@@ -79,6 +85,8 @@ def init(arguments: list[str], config: Path, outdir: str, *, force: bool = False
     _draw(plates, bounds)
     read_project(config)
     _report(plates, genes, bounds, list(texts))
+    for sentence in cells.sentences().values():
+        say(sentence)
 
 
 def _check_different(plates: Sequence[PlateFacts]) -> None:

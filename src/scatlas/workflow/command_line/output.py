@@ -34,6 +34,7 @@ JSON_KEYS = {
         "n_plates": "number of plates",
         "n_jobs_to_run": "number of jobs that Snakemake plans: steps and their target",
         "left_out": "`{message, plate}` of the plates left out (config: `plates.on_error: skip`)",
+        "same_cells": "`{message, plate}` of the plates nearly all of whose cells another has",
     },
     "status": {
         "folder": "local folder of the results",

@@ -40,7 +40,8 @@ def config_text(
     genes: GeneAgreement,
     bounds: Mapping[str, int],
     outdir: str,
-    place: str | Mapping[str, str] = SHEET,
+    place: str | Mapping[str, str],
+    n_plates: int,
 ) -> str:
     """Text of the config: the keys that depend on the files, each with a comment on what was seen.
 
@@ -52,11 +53,11 @@ def config_text(
         Of :func:`scatlas.workflow.command_line.qc_bounds.suggest_bounds`.
     outdir
         Folder of the results.
-    place
-        Value of ``plates``.
+    place, n_plates
+        Value of ``plates``, and how many these are.
     """
     n_cells = sum(plate.n_cells for plate in plates)
-    n = f"{len(plates):,} plate{'s' * (len(plates) != 1)} with {n_cells:,} cells"
+    n = f"{n_plates:,} plate{'s' * (n_plates != 1)} with {n_cells:,} cells"
     return "\n".join(
         [
             *comment(

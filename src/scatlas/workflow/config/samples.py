@@ -55,16 +55,16 @@ def sample_plates(config: Config, *, is_main: bool) -> list[Sample]:
     found = json.loads(file.read_text("utf-8")) if file.exists() else {}
     if not found or (is_main and found["stamp"] != stamp(path)):
         # Opens the file, half a second.
-        from scatlas.io.files.cell_files import CellFiles, ListColumns
-        from scatlas.io.matrices.parquet_source import is_ordered
+        from scatlas.io.files.cell_files import ListColumns
+        from scatlas.io.matrices.counts_source import find_source
+        from scatlas.io.matrices.source import Wanted
         from scatlas.io.products.split_samples import list_samples
 
         before = stamp(path)
         samples = list_samples(path, by)
-        files = CellFiles.find(path)
-        if files:  # names of columns are refused now, not by each plate's job
-            files.lists(ListColumns(counts=source.counts, **json.loads(source.lists or "{}")))
-        in_place = files is not None and is_ordered(files, by, len(samples))
+        lists = ListColumns(**json.loads(source.lists or "{}"))
+        with find_source(path, Wanted(source.counts, lists=lists)) as opened:
+            in_place = opened.is_ordered(by, len(samples))
         found = {"stamp": before, "samples": list(samples.items()), "in_place": in_place}
         write_json(file, found)
     sizes = dict(found["samples"])

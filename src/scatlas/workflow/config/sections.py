@@ -116,12 +116,16 @@ def _local_file(path: str) -> str:
     return path
 
 
+# Of Tahoe-100M.
+_MARKER: list[float] = [1, -2]
+
+
 def _check_marker(value: Any) -> Any:
     entry = [_number_of(part) for part in value] if isinstance(value, list) else value
     if entry in (None, [None]):
         return None
     if not isinstance(entry, list) or [*map(type, entry)] not in ([int, int], [int, float]):
-        msg = f"{value!r}: write the token and the value of the entry, as [1, -2], or null for none"
+        msg = f"{value!r} is no entry: write its token and its value, as [1, -2], or null for none"
         raise ValueError(msg)
     return entry
 
@@ -291,7 +295,7 @@ class Source(_Section):
         ),
     )
     marker: Annotated[list[float] | None, BeforeValidator(_check_marker)] = Field(
-        [1, -2],
+        _MARKER,
         description=(
             "In Parquet files, token and value of the first entry of a cell where this is no gene, "
             "as in Tahoe-100M. null: there is none."
