@@ -39,22 +39,9 @@ def read_lists(
     kind: np.dtype,
     n_rows: int,
 ) -> tuple[NDArray[Any], NDArray[np.int64]] | None:
-    """Entries of a column of lists in a row group, and where each row begins and the last ends.
+    """Entries of a column of lists, of the type ``kind``, and offsets of its rows.
 
-    Parameters
-    ----------
-    content
-        Bytes of the column in the file.
-    column, schema
-        From the footer.
-    kind
-        Type of the entries.
-    n_rows
-        Rows.
-
-    Returns
-    -------
-    Whole numbers in a narrow type; None where it takes Arrow to decode them.
+    Whole numbers have a narrow type. None where it takes Arrow to decode them.
     """
     import pyarrow as pa
 
