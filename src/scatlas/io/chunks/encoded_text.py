@@ -68,13 +68,7 @@ class EncodedText:
 
     @classmethod
     def of_arrow(cls, texts: pa.StringArray) -> EncodedText:
-        """Texts of an array of Arrow without gaps.
-
-        Raises
-        ------
-        pyarrow.ArrowInvalid
-            A text is not UTF-8.
-        """
+        """Texts of an array of Arrow without gaps; `pyarrow.ArrowInvalid` if one is not UTF-8."""
         from scatlas.io.chunks.text_loops import put_lengths
 
         texts.validate(full=True)

@@ -3,7 +3,7 @@
 Arrow decodes lists of any kind, of which gaps, empty lists and pages of several encodings may be
 part. Most columns have none of these: each entry is there, and is a code of one dictionary. What is
 more than that is left to Arrow, and so is what is damaged, for its words. On Tahoe-100M's layout
-(1,450 entries per cell) a token with its value takes 3.3 ns, half of it Snappy's, Arrow takes 9.7.
+(1,450 entries per cell) a token with its value takes 3.3 ns, half of them Snappy's, and Arrow 9.7.
 The format: https://parquet.apache.org/docs/file-format/data-pages/encodings/.
 """
 
@@ -39,22 +39,9 @@ def read_lists(
     kind: np.dtype,
     n_rows: int,
 ) -> tuple[NDArray[Any], NDArray[np.int64]] | None:
-    """Entries of a column of lists in a row group, and where each row begins and the last ends.
+    """Entries of a column of lists, of the type ``kind``, and offsets of its rows.
 
-    Parameters
-    ----------
-    content
-        Bytes of the column in the file.
-    column, schema
-        From the footer.
-    kind
-        Type of the entries.
-    n_rows
-        Rows.
-
-    Returns
-    -------
-    Whole numbers in a narrow type; None where it takes Arrow to decode them.
+    Whole numbers have a narrow type. None where it takes Arrow to decode them.
     """
     import pyarrow as pa
 

@@ -43,18 +43,9 @@ class Lists(NamedTuple):
 
 
 class RaggedBlock(NamedTuple):
-    """CSR arrays; indices ascend in each cell and none is there twice.
+    """CSR arrays, indices ascending, and how many entries were added to an earlier one.
 
-    Attributes
-    ----------
-    data
-        uint8, uint16 or uint32 if all values are counts from 1 on, else float64.
-    indices
-        uint16 up to 65,536 genes, else int32.
-    indptr
-        int64 [cells + 1].
-    n_repeated
-        Entries that were added to an earlier one of the same cell and gene.
+    The values are unsigned if all are counts from 1 on, else float64.
     """
 
     data: Array
@@ -199,18 +190,9 @@ def _convert(
 class RaggedToCsr:
     """Converts lists of tokens and values to one CSR block, part by part.
 
-    Parameters
-    ----------
-    n_cells, n_entries
-        Cells, and entries of all their lists; fewer may come.
-    gene_of_token
-        uint16 or uint32 [tokens]: gene of each token; of no gene, any number from ``n_genes`` on.
-    n_genes
-        Number of genes.
-    marker
-        Entry at the beginning of a cell that is left out.
-    dtype
-        Type of the values to try first. A wider one costs a copy: give that of earlier blocks.
+    It has room for ``n_cells`` with ``n_entries``. In ``gene_of_token`` (uint16 or uint32) a token
+    of no gene has any number from ``n_genes`` on. A type wider than ``dtype`` costs a copy: give
+    that of earlier blocks.
     """
 
     def __init__(
@@ -233,12 +215,7 @@ class RaggedToCsr:
         self.n_cells = self._n_repeated = 0
 
     def append(self, lists: Lists) -> tuple[int, int] | None:
-        """Append the cells of some lists.
-
-        Returns
-        -------
-        None; or the first entry whose token is no gene: its cell in these lists, and the token.
-        """
+        """Append cells; the row and token of the first entry without a gene, if there is one."""
         while True:
             kind = self._data.dtype
             limit = int(np.iinfo(kind).max) if kind.kind == "u" else 0
