@@ -45,17 +45,8 @@ _NAMES = (
 
 
 def find_files(arguments: list[str]) -> dict[str, str]:
-    """Plates by name, with their paths.
-
-    Parameters
-    ----------
-    arguments
-        Files, stores, addresses, folders of plates, and patterns.
-
-    Raises
-    ------
-    InputError
-        An argument has no plates, or two files are the same plate.
+    """Paths of the plates by name, from files, stores, addresses, folders of plates, and patterns.
+    It is an error if an argument has no plates, or two files are the same plate.
     """
     paths = natsorted({path: None for given in arguments for path in _paths(given)})
     paths = without_lists(paths)
@@ -79,14 +70,8 @@ def find_files(arguments: list[str]) -> dict[str, str]:
 
 
 class Release(NamedTuple):
-    """Parquet files of several plates.
-
-    Attributes
-    ----------
-    path, by
-        As ``plates.path`` and ``plates.by`` of a config.
-    plates
-        By the name of each plate, what opens its part of the files.
+    """Parquet files of several plates: ``path`` and ``by`` as under ``plates`` of a config, and by
+    the name of each plate what opens its part of the files.
     """
 
     path: str
@@ -95,12 +80,8 @@ class Release(NamedTuple):
 
 
 def find_release(arguments: list[str]) -> Release | None:
-    """Find the Parquet files of a release; None for other arguments of ``scatlas init``.
-
-    Raises
-    ------
-    InputError
-        Files are missing or of another release, or no column names the plates.
+    """Find the Parquet files of a release, which must be complete; None for other arguments of
+    ``scatlas init``.
     """
     paths = [Path(given).expanduser() for given in arguments]
     folder = paths[0].parent if len(paths) > 1 else paths[0]

@@ -43,17 +43,8 @@ def config_text(
     place: str | Mapping[str, str] = SHEET,
 ) -> str:
     """Text of the config: the keys that depend on the files, each with a comment on what was seen.
-
-    Parameters
-    ----------
-    plates, genes
-        What the files hold.
-    bounds
-        Of :func:`scatlas.workflow.command_line.qc_bounds.suggest_bounds`.
-    outdir
-        Folder of the results.
-    place
-        Value of ``plates``.
+    ``bounds`` are those of :func:`scatlas.workflow.command_line.qc_bounds.suggest_bounds`, and
+    ``place`` is the value of ``plates``.
     """
     n_cells = sum(plate.n_cells for plate in plates)
     n = f"{len(plates):,} plate{'s' * (len(plates) != 1)} with {n_cells:,} cells"
