@@ -36,10 +36,8 @@ class Decoder(Protocol):
     """Inverse of one step of the pipeline."""
 
     def decode(self, raw: Buffer, n_bytes: int) -> Buffer:
-        """Return the bytes before this step.
-
-        ``n_bytes`` is the size of the decoded chunk. `Zstd` and `Crc32c` accept None, because the
-        size of text is unknown.
+        """Return the bytes before this step, of a chunk of ``n_bytes``. `Zstd` and `Crc32c` accept
+        None, because the size of text is unknown.
         """
         ...
 
@@ -169,21 +167,8 @@ class Crc32c:
 
 
 def decode(pipeline: Sequence[Decoder], raw: Buffer, dtype: np.dtype, n_values: int) -> np.ndarray:
-    """Decode the numbers of a chunk.
-
-    Parameters
-    ----------
-    pipeline
-        Decoders in the order of decoding.
-    raw
-        The encoded chunk.
-    dtype, n_values
-        Type as stored, with its byte order, and number of values.
-
-    Raises
-    ------
-    ChunkError
-        The chunk is damaged. Libraries that decode raise other errors, too.
+    """Decode the numbers of a chunk, with the byte order of ``dtype`` as stored. A damaged one
+    raises ChunkError, or what a library that decodes raises.
     """
     n_bytes = n_values * dtype.itemsize
     for step in pipeline:

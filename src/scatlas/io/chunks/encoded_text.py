@@ -24,14 +24,9 @@ _HEADER = 4
 
 @dataclass(frozen=True, eq=False)
 class EncodedText:
-    """Texts in Zarr's encoding vlen-utf8, without the number of texts at its begin.
-
-    Attributes
-    ----------
-    content
-        uint8, of each text its bytes' number (uint32) and its UTF-8.
-    starts
-        int64 ``[n_texts + 1]``: where each begins in ``content``, and the end of the last.
+    """Texts in Zarr's encoding vlen-utf8, without the number of texts at its begin: of each text
+    ``content`` has its bytes' number (uint32) and its UTF-8, and ``starts`` [n_texts + 1] where it
+    begins, and the end of the last.
     """
 
     content: NDArray[np.uint8]
@@ -39,12 +34,8 @@ class EncodedText:
 
     @classmethod
     def of_chunk(cls, chunk: bytes | NDArray[np.uint8]) -> EncodedText:
-        """Texts of a decoded chunk; it must not change.
-
-        Raises
-        ------
-        ValueError
-            The chunk is damaged, or a text is not UTF-8.
+        """Texts of a decoded chunk, which must not change; ValueError if it is damaged, or not
+        UTF-8.
         """
         from scatlas.io.chunks.text_loops import find_starts  # imports Numba
 
@@ -68,13 +59,7 @@ class EncodedText:
 
     @classmethod
     def of_arrow(cls, texts: pa.StringArray) -> EncodedText:
-        """Texts of an array of Arrow without gaps.
-
-        Raises
-        ------
-        pyarrow.ArrowInvalid
-            A text is not UTF-8.
-        """
+        """Texts of an array of Arrow without gaps; pyarrow.ArrowInvalid if one is not UTF-8."""
         from scatlas.io.chunks.text_loops import put_lengths
 
         texts.validate(full=True)

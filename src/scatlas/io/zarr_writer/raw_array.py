@@ -17,14 +17,8 @@ _FILE_VALUES = 2**20
 
 
 class RawArray:
-    """Array that is written in pieces, which go to disk at once and stay in no memory.
-
-    Parameters
-    ----------
-    folder
-        Where; made here.
-    dtype
-        Of the values, of numbers or bool.
+    """Array of numbers or bool in a new folder, whose pieces go to disk at once and stay in no
+    memory.
     """
 
     def __init__(self, folder: Path, dtype: np.dtype) -> None:
