@@ -116,8 +116,8 @@ class _RangeReader:
         self._copy(chunk, _shared_chunks.get(key, n_readers, partial(_read_chunk, array, chunk)))
 
     def _decode_run(self, run: _Run, decode_run: RunDecoder) -> range:
-        """Decode chunks that lie within the range, in one call. The result are the chunks before
-        the first damaged one, for which the decoders of single chunks have a message.
+        """Decode chunks that lie within the range, in one call. Returns the chunks before the first
+        damaged one, for which the decoders of single chunks have a message.
         """
         array, begin, size = self._array, self._begin, self._array.chunk_values
         if run.window is None or not array.locations.have_all_filters(run.first, run.stop):

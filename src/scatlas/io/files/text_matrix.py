@@ -36,16 +36,9 @@ _PLATES = {".h5ad", ".h5", ".loom", ".zarr"}
 
 @dataclass(frozen=True)
 class TextMatrix:
-    """Files of one matrix.
-
-    Attributes
-    ----------
-    path
-        As given: a folder, or the file of the matrix.
-    matrix, genes, cells
-        Files. The lists have a line per gene and per cell.
-    rows
-        What the rows of the matrix are by the names of the files; None if these do not tell.
+    """Files of one matrix, and of the lists with a line per gene and per cell. ``path`` is as
+    given: a folder, or the file of the matrix. ``rows`` says what the rows of the matrix are, by
+    the names of the files; None if these do not tell.
     """
 
     path: str
