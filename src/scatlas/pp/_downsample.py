@@ -119,7 +119,6 @@ def _parse_targets(wanted: NDArray[Any], n_cells: int) -> NDArray[np.int64]:
 
 
 def _block_totals(block: Any) -> NDArray[np.int64]:
-    """Total of each row of a block of counts."""
     from scatlas.kernels.counts.downsample_cpu import MAX_COUNTS
 
     if not kernels_for("moments.clipped_moments", block).holds_counts(block):

@@ -31,7 +31,7 @@ def graph(adata: AnnData, neighbors_key: str | None = None) -> tuple[sp.csr_matr
 
 
 def check_graph(weights: Any, name: str, n_cells: int) -> sp.csr_matrix:
-    """A graph [cells x cells] of any storage as CSR in the main memory, its shape and weights
+    """A graph [cells x cells] of any storage as CSR in the main memory, shape and weights
     checked.
     """
     import scipy.sparse as sp

@@ -103,9 +103,7 @@ class FinishedAtlas:
 
 
 def load_new_plates(given: Mapping[str, Any], atlas: FinishedAtlas) -> Config:
-    """Config of new plates: the keys that the user ``given``, and the settings of the atlas, which
-    they may not contradict.
-    """
+    """Config of new plates: own keys, and the settings of the atlas, which none may contradict."""
     wanted = load(given)
     if wanted.plates.skips:
         raise ConfigError(

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 
 def read_columns(store: Path, plate: str, names: list[str], *, key: str) -> pd.DataFrame:
-    """Columns of obs of a plate's ``counts.zarr``, without the cells' names. The error about a
-    missing one names the ``key`` of the config.
-    """
+    """Columns of obs of a plate, without the cells' names; ``key`` of the config names them."""
     with open_tables(store) as (obs, _):
         for column in names:
             if column not in obs.columns:

@@ -532,9 +532,7 @@ def _workers(rule: str, threads: int) -> int:
 
 
 def plate_size(plate: Plate) -> Size:
-    """Size of a plate: ``n_cells`` of the sheet, else the shape of a Zarr store, else by its bytes,
-    for cells like Tahoe's.
-    """
+    """Size of a plate: ``n_cells`` of the sheet, else a Zarr store's shape, else by its bytes."""
     if plate.is_simulated:
         return Size(2000, 2000 * 3000)
     path = Path(plate.path)

@@ -30,9 +30,7 @@ class SampleMap(NamedTuple):
 
 
 def read_map(subset: Path, neighbors: Path, umap: Path, leiden: Path) -> SampleMap:
-    """Read places, clusters and components of the sampled cells from ``subset.h5ad`` and the files
-    of three steps, without X and the graph.
-    """
+    """Read places, clusters and components of the sampled cells, without X and the graph."""
     from sklearn.utils import check_random_state
 
     with h5py.File(neighbors, "r") as file:

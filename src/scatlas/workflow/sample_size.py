@@ -20,7 +20,7 @@ IGRAPH_CELLS = 1_000_000
 
 def sample_size(n_cells: int, n_comps: int, subset: Subset, of_map: Map) -> int:
     """Number of cells to sample: all, if the map is computed with all of them. It is an error if
-    that takes more memory than ``map.memory``.
+    ``map.method`` is full and that takes more memory than ``map.memory``.
     """
     if subset.n_cells is not None:
         return min(subset.n_cells, n_cells)

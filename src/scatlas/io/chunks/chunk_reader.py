@@ -84,7 +84,6 @@ class _RangeReader:
         self._same_dtype = out.dtype == array.dtype
 
     def read(self, owner: Hashable, edge_readers: tuple[int, int]) -> None:
-        """Fill the range."""
         array = self._array
         first, stop = array.chunk_range(self._begin, self._begin + self._out.size)
         n_first, n_last = edge_readers
@@ -244,7 +243,6 @@ class _Run:
         return self.first + self.starts.size
 
     def chunks(self) -> Iterator[tuple[int, memoryview | None]]:
-        """Yield number and bytes of each chunk."""
         byte_ranges = zip(self.starts.tolist(), self.sizes.tolist(), strict=True)
         for chunk, (start, size) in enumerate(byte_ranges, self.first):
             yield chunk, None if self.window is None else self.window[start : start + size]

@@ -148,7 +148,6 @@ class ZarrChunks:
         return stat.st_mtime_ns, stat.st_size
 
     def pipeline_of(self, chunk: int, pipeline: tuple[Decoder, ...]) -> tuple[Decoder, ...]:  # noqa: ARG002
-        """Decoders of one chunk: the same for all."""
         return pipeline
 
     def _read_index(self, path: str, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -167,7 +166,6 @@ class ZarrChunks:
 
 @contextmanager
 def open_to_read(path: str) -> Iterator[int]:
-    """Open a file and yield its descriptor."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield fd

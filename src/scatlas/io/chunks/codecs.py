@@ -49,7 +49,6 @@ class Deflate:
     container: str = "zlib"
 
     def decode(self, raw: Buffer, n_bytes: int) -> Buffer:
-        """See :class:`Decoder`."""
         import deflate
 
         if n_bytes > _MAX_DEFLATE_RATIO * len(raw) + 64:
@@ -65,7 +64,6 @@ class Lzf:
     """LZF as h5py writes it, without a checksum."""
 
     def decode(self, raw: Buffer, n_bytes: int) -> memoryview:
-        """See :class:`Decoder`."""
         from scatlas.io.chunks.lzf import decompress
 
         out = decompress(np.frombuffer(raw, np.uint8), n_bytes)
@@ -91,7 +89,6 @@ class Zstd:
     """Zstandard frames."""
 
     def decode(self, raw: Buffer, n_bytes: int | None) -> Buffer:
-        """See :class:`Decoder`."""
         from numcodecs import zstd
 
         # A damaged size must not request terabytes of memory.
@@ -107,7 +104,6 @@ class Blosc:
     """Blosc 1 buffers of any inner compressor, without a checksum."""
 
     def decode(self, raw: Buffer, n_bytes: int) -> memoryview:
-        """See :class:`Decoder`."""
         out = np.empty(n_bytes, np.uint8)
         self.decode_into(raw, out)
         return out.data
@@ -131,7 +127,6 @@ class Shuffle:
     itemsize: int
 
     def decode(self, raw: Buffer, n_bytes: int) -> memoryview:  # noqa: ARG002
-        """See :class:`Decoder`."""
         flat = np.frombuffer(raw, np.uint8)
         n = flat.size // self.itemsize * self.itemsize
         out = np.empty_like(flat)
@@ -145,7 +140,6 @@ class Fletcher32:
     """HDF5's checksum, four bytes after the chunk."""
 
     def decode(self, raw: Buffer, n_bytes: int) -> Buffer:  # noqa: ARG002
-        """See :class:`Decoder`."""
         from numcodecs import Fletcher32 as Codec
 
         return Codec().decode(bytes(raw))
@@ -156,7 +150,6 @@ class Crc32c:
     """Zarr's checksum, four bytes after the chunk."""
 
     def decode(self, raw: Buffer, n_bytes: int | None) -> Buffer:  # noqa: ARG002
-        """See :class:`Decoder`."""
         from google_crc32c import value
 
         body = memoryview(raw)[:-4]

@@ -34,9 +34,7 @@ class EncodedText:
 
     @classmethod
     def of_chunk(cls, chunk: bytes | NDArray[np.uint8]) -> EncodedText:
-        """Texts of a decoded chunk, which must not change; ValueError if it is damaged, or not
-        UTF-8.
-        """
+        """Texts of a decoded chunk, which must not change; ValueError if damaged or not UTF-8."""
         from scatlas.io.chunks.text_loops import find_starts  # imports Numba
 
         raw = np.frombuffer(chunk, np.uint8)
@@ -54,7 +52,6 @@ class EncodedText:
 
     @classmethod
     def encode(cls, texts: NDArray[np.object_]) -> EncodedText:
-        """Texts of an ``object`` array of ``str``."""
         return cls.of_chunk(np.asarray(VLenUTF8().encode(texts)))
 
     @classmethod
@@ -72,7 +69,6 @@ class EncodedText:
 
     @staticmethod
     def join(parts: Sequence[EncodedText]) -> EncodedText:
-        """All texts of some parts, in their order."""
         if len(parts) == 1:
             return parts[0]
         starts, end = [np.zeros(1, np.int64)], 0

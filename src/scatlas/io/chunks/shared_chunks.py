@@ -39,9 +39,7 @@ class SharedChunkCache:
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
 
     def get(self, key: Hashable, n_readers: int, decode: Callable[[], np.ndarray]) -> np.ndarray:
-        """Values of a chunk; the first caller decodes, concurrent callers wait for it. An error of
-        ``decode`` is raised in each.
-        """
+        """Values of a chunk; the first caller decodes, others wait and get its error, too."""
         with self._lock:
             entry = self._entries.get(key)
             is_first = entry is None

@@ -74,7 +74,6 @@ def required_attribute(path: str, root: StoredGroup, key: str, name: str) -> str
 
 
 def is_group(element: Any) -> bool:
-    """Whether an element is a group, in HDF5 or Zarr."""
     return not hasattr(element, "dtype")
 
 
@@ -105,7 +104,6 @@ def check_anndata(path: str, root: StoredGroup) -> None:
 
 
 def table_lengths(path: str, root: StoredGroup) -> tuple[int, int]:
-    """Number of rows of ``obs`` and of ``var``."""
     return frame_length(path, root, "obs"), frame_length(path, root, "var")
 
 

@@ -20,7 +20,6 @@ class SingleValues(WrapperStore[Any]):
     """A store that shows such attributes as single values."""
 
     async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Buffer | None:
-        """Content of a file."""
         found = await self._store.get(key, prototype, byte_range)
         if found is None or not key.endswith(_METADATA):
             return found

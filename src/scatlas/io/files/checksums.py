@@ -173,7 +173,6 @@ def _shard_digest(file: Path, n_chunks: int, every_byte: bool) -> str:
 
 
 def _matches_crc(encoded: bytes) -> bool:
-    """Whether bytes match the CRC-32C at their end."""
     return crc32c(encoded[:-_CRC_BYTES]) == int.from_bytes(encoded[-_CRC_BYTES:], "little")
 
 
@@ -193,7 +192,6 @@ def write_json(path: Path | str, mapping: Mapping[str, Any]) -> None:
 
 
 def json_bytes(mapping: Mapping[str, Any]) -> bytes:
-    """Bytes that :func:`write_json` writes."""
     text = json.dumps(_as_json(mapping), indent=2, sort_keys=True, allow_nan=False)
     return f"{text}\n".encode()
 

@@ -70,9 +70,7 @@ class _ErrorRecordingFile(io.FileIO):
 
 @contextmanager
 def create_hdf5(path: Path | str, *, append: bool = False) -> Iterator[h5py.File]:
-    """Create an HDF5 file, or with `append` take one that exists, and open it for writing. OSError
-    at the end, if a write has failed.
-    """
+    """Create or `append` to an HDF5 file; OSError at the end, if a write has failed."""
     with _ErrorRecordingFile(path, "r+" if append else "w+") as raw:
         try:
             with h5py.File(raw, "r+" if append else "w") as file:

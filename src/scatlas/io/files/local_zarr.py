@@ -155,14 +155,12 @@ class LocalGroup:
             return _open_node_with_zarr_python(self._root, key)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The node of this name, or ``default``."""
         try:
             return self[name]
         except KeyError:
             return default
 
     def as_zarr_python(self) -> Any:
-        """The same group as ``zarr.Group``."""
         return _open_node_with_zarr_python(self._root, self._key)
 
 
@@ -181,7 +179,6 @@ class LocalArray:
 
     @property
     def shape(self) -> tuple[int]:
-        """Number of values."""
         return (self.chunked_array.n_values,)
 
     @cached_property
@@ -193,7 +190,6 @@ class LocalArray:
 
     @property
     def chunks(self) -> tuple[int]:
-        """Values per chunk."""
         return (self.chunked_array.chunk_values,)
 
     @property
@@ -243,7 +239,6 @@ class LocalArray:
             yield chunk, raw
 
     def as_zarr_python(self) -> Any:
-        """The same array as ``zarr.Array``."""
         return _open_node_with_zarr_python(self._root, self._key)
 
 
@@ -275,8 +270,8 @@ def _open_node_with_zarr_python(root: Path, key: str) -> Any:
 
 
 def zarr_chunked_array(path: str, key: str, document: Mapping[str, Any]) -> ChunkedArray:
-    """Describe the chunks of an array of a Zarr v3 store by its metadata; UnsupportedLayoutError if
-    only zarr-python can read it.
+    """Describe the chunks of a Zarr v3 array; UnsupportedLayoutError if only zarr-python reads
+    it.
     """
     _check_document(document)
     separator = _chunk_separator(document)

@@ -74,9 +74,7 @@ def write_elem(group: zarr.Group, key: str, elem: Any) -> None:
 
 
 def write_params(folder: Path, params: Mapping[str, bool | str]) -> None:
-    """Write flags and texts by name to a new folder, with the bytes of `write_elem`, but without
-    importing anndata.
-    """
+    """Write flags and texts by name with the bytes of `write_elem`, without importing anndata."""
     from numcodecs import VLenUTF8, Zstd
 
     create_group(folder, DICT)

@@ -33,7 +33,6 @@ def is_storable(name: object) -> bool:
 
 
 def write_group_metadata(folder: Path, attributes: Mapping[str, Any]) -> None:
-    """Write the metadata of a group."""
     metadata = {"attributes": dict(attributes), "zarr_format": 3, "node_type": "group"}
     _write(folder, metadata)
 

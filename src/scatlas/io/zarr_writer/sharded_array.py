@@ -71,7 +71,6 @@ class Compression:
     shuffle: Literal["noshuffle", "shuffle", "bitshuffle"]
 
     def encoder(self) -> Blosc:
-        """Compressor of single chunks."""
         # In the main thread numcodecs lets Blosc start threads, which write the blocks of a chunk
         # in the order in which they finish: other bytes on each run. Importing zarr-python sets
         # this, too.
@@ -87,7 +86,6 @@ class Compression:
         return {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}[self.shuffle]
 
     def metadata(self, itemsize: int) -> dict[str, Any]:
-        """The codec in Zarr's metadata."""
         configuration = {
             "typesize": itemsize,
             "cname": "lz4",

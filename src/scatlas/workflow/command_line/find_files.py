@@ -70,8 +70,8 @@ def find_files(arguments: list[str]) -> dict[str, str]:
 
 
 class Release(NamedTuple):
-    """Parquet files of several plates: ``path`` and ``by`` as under ``plates`` of a config, and by
-    the name of each plate what opens its part of the files.
+    """Parquet files of several plates, as ``plates.path`` and ``plates.by`` of a config name them;
+    ``plates`` has by the name of each plate what opens its part.
     """
 
     path: str
@@ -80,9 +80,7 @@ class Release(NamedTuple):
 
 
 def find_release(arguments: list[str]) -> Release | None:
-    """Find the Parquet files of a release, which must be complete; None for other arguments of
-    ``scatlas init``.
-    """
+    """The Parquet files of a complete release; None for other arguments of ``scatlas init``."""
     paths = [Path(given).expanduser() for given in arguments]
     folder = paths[0].parent if len(paths) > 1 else paths[0]
     if len(paths) > 1 and {*paths} != {*folder.glob("*.parquet")}:

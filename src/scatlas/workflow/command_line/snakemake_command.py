@@ -29,9 +29,7 @@ def check_installed() -> None:
 
 
 def check_folder() -> None:
-    """Refuse a working folder with a file in which Snakemake would find the missing keys of a
-    config.
-    """
+    """Refuse a folder with a file in which Snakemake would find the missing keys of a config."""
     defaults = Path("config/config.yaml")
     if defaults.is_file() and not defaults.samefile(workflow_folder() / defaults):
         msg = (
@@ -80,9 +78,7 @@ def snakemake_command(config: Path, *options: str) -> list[str]:
 
 
 def plan(config: Path, *options: str) -> str:
-    """Output of a command of Snakemake that runs no step; if Snakemake cannot plan the run, an
-    error with its sentences.
-    """
+    """Output of a command of Snakemake that runs no step; an error if it cannot plan the run."""
     done = subprocess.run(
         snakemake_command(config, *options),
         capture_output=True,

@@ -69,9 +69,7 @@ def add_options(
 
 
 def from_options(namespace: argparse.Namespace, model: type[Model], *, prefix: str = "") -> Model:
-    """Read a model from parsed options; the error has one sentence for each that is out of
-    bounds.
-    """
+    """Read a model from parsed options; a ConfigError names each that is out of bounds."""
     values = {name: getattr(namespace, _option_dest(name, prefix)) for name in model.model_fields}
     try:
         return model.model_validate(values)

@@ -56,8 +56,8 @@ def is_windows_path(path: str) -> bool:
 
 
 def expand_home(path: str) -> str:
-    """A path with ``~`` and ``~name`` replaced by the user's home, as a shell does; ValueError if
-    there is no such user.
+    """A path with ``~`` and ``~name`` replaced by the user's home; ValueError if it is not
+    known.
     """
     if not path.startswith("~"):
         return path
@@ -212,9 +212,7 @@ def is_pattern(path: str) -> bool:
 
 
 def find_plates(pattern: str) -> list[str]:
-    """Paths of the plates in a folder, or of a pattern, in natural order; it is an error if there
-    are none.
-    """
+    """Paths of the plates in a folder, or of a pattern, in natural order; none is an error."""
     if Path(pattern).is_dir() and TextMatrix.find(pattern):
         paths = [pattern]
     elif Path(pattern).is_dir():
