@@ -94,9 +94,9 @@ def refuse_damaged_inputs(manifest: Path) -> None:
 
 
 def check_outputs(manifests: Iterable[Path], *, results: Set[str] = frozenset()) -> Findings:
-    """Compare the outputs of steps with their run records; files with other bytes are an error. A
-    step that has lost one of ``results``, which users keep (a store by its ``zarr.json``), runs
-    again; all other outputs, and manifests, may be missing completely.
+    """Compare the outputs of steps, whose manifests need not exist, with their run records; files
+    with other bytes are an error. A step that has lost one of ``results``, which users keep (a
+    store by its ``zarr.json``), runs again; all other outputs may be missing completely.
     """
     found = Findings()
     changed: dict[Path, str] = {}

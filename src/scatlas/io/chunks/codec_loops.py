@@ -258,11 +258,11 @@ def encode_blosc_chunks(
     """Encode consecutive chunks by Blosc and append to each its checksum; return the bytes of all
     encoded chunks, or -1 if Blosc fails.
 
-    ``functions`` are the addresses of ``blosc_compress_ctx`` and ``crc32c_extend``; ``name`` is
-    that of the zero-terminated name of the compressor; ``shuffle`` is Blosc's number, ``item`` the
-    bytes per value. ``out`` (uint8) has ``chunk_bytes + 20`` bytes per chunk. Per chunk the kernel
-    writes the encoded bytes to ``sizes`` (int64) and the CRC-32C before encoding to ``checksums``
-    (uint32).
+    ``functions`` are the addresses of ``blosc_compress_ctx`` and ``crc32c_extend``; ``name``,
+    ``source`` and ``target`` those of the compressor's zero-terminated name, of the first chunk,
+    and of ``out`` (uint8, ``chunk_bytes + 20`` bytes per chunk). ``shuffle`` is Blosc's number,
+    ``item`` the bytes per value. Per chunk the kernel writes the encoded bytes to ``sizes`` (int64)
+    and the CRC-32C before encoding to ``checksums`` (uint32).
     """
     compress, crc32c = functions
     room = chunk_bytes + 16
