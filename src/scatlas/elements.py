@@ -42,13 +42,7 @@ def check_not_backed(adata: AnnData) -> None:
 
 
 def get_table(adata: AnnData, axis: Literal["obs", "var"]) -> pd.DataFrame:
-    """``obs`` or ``var``, which must be in memory.
-
-    Raises
-    ------
-    InputError
-        Its columns are lazy, as from ``anndata.experimental.read_lazy``.
-    """
+    """``obs`` or ``var``, which must be in memory."""
     import pandas as pd
 
     found = getattr(adata, axis)
@@ -69,18 +63,8 @@ def get_matrix(
     use_raw: bool = False,
     all_floats: bool = False,
 ) -> Any:
-    """The matrix [cells x genes] that `layer`, `obsm` or `use_raw` selects; X by default.
-
-    Parameters
-    ----------
-    all_floats
-        The caller also supports float16 and longdouble.
-
-    Raises
-    ------
-    InputError
-        More than one is selected, or the matrix is absent, backed by an open h5ad file, cut along
-        the genes, or of a type that the kernels do not support.
+    """The matrix [cells x genes] that one of `layer`, `obsm` and `use_raw` selects, checked; X by
+    default. `all_floats`: the caller also supports float16 and longdouble.
     """
     if sum((layer is not None, obsm is not None, use_raw)) > 1:
         msg = f"choose one of {layer=}, {obsm=} and {use_raw=}"
@@ -109,13 +93,8 @@ def get_matrix(
 
 
 def get_obsm(adata: AnnData, key: str, option: str = "obsm", *, all_floats: bool = False) -> Any:
-    """An array of obsm [cells x dimensions], checked; a table there becomes one, NaN for gaps.
-
-    Raises
-    ------
-    InputError
-        There is none, a table holds other values than numbers, or it is no array of the types that
-        :func:`check_array` takes.
+    """An array of obsm [cells x dimensions], checked by :func:`check_array`; a table there, which
+    holds numbers alone, becomes one, NaN for gaps.
     """
     import pandas as pd
 
@@ -131,10 +110,9 @@ def get_obsm(adata: AnnData, key: str, option: str = "obsm", *, all_floats: bool
 
 
 def genes_of(adata: AnnData, *, use_raw: bool) -> tuple[pd.DataFrame, str]:
-    """Table of the genes of X or of ``raw``, in the order of that matrix, and its name.
-
-    The table of ``raw`` has the columns of ``adata.var``, too, if all of its genes are there; of
-    two columns of one name it has that of ``adata.var``.
+    """Table of the genes of X or of ``raw``, in the order of that matrix, and its name. The table
+    of ``raw`` has the columns of ``adata.var``, too, if all of its genes are there; of two columns
+    of one name it has that of ``adata.var``.
     """
     var = get_table(adata, "var")
     if not use_raw:
@@ -183,9 +161,8 @@ def set_matrix(
 
 
 def owns_matrix(adata: AnnData, *, layer: str | None = None, obsm: str | None = None) -> bool:
-    """Whether a matrix in memory may be overwritten: nothing but `adata` refers to it.
-
-    The caller must not refer to it either: call this before :func:`get_matrix`.
+    """Whether a matrix in memory may be overwritten: nothing but `adata` refers to it. The caller
+    must not refer to it either: call this before :func:`get_matrix`.
     """
 
     def matrix() -> Any:
@@ -211,13 +188,7 @@ def owns_matrix(adata: AnnData, *, layer: str | None = None, obsm: str | None = 
 
 
 def get_array(adata: AnnData, layer: str | None) -> Any:
-    """``adata.X`` or a layer, checked to be an array that has row blocks.
-
-    Raises
-    ------
-    InputError
-        The layer or X is absent, or is read from a file on each access.
-    """
+    """``adata.X`` or a layer, checked to be an array that has row blocks."""
     name = "X" if layer is None else f"layers[{layer!r}]"
     if layer is not None and layer not in adata.layers:
         msg = f"the AnnData has no {name}; its layers are {list(named_layers(adata))}"
@@ -226,21 +197,9 @@ def get_array(adata: AnnData, layer: str | None) -> Any:
 
 
 def check_array(x: Any, name: str, *, all_floats: bool = False) -> Any:
-    """Return ``x`` if it is a NumPy, SciPy, CuPy, CuPyX or Dask array cut along the cells only.
-
-    Parameters
-    ----------
-    x
-        Array [cells x genes].
-    name
-        Element of the AnnData, for the message.
-    all_floats
-        The caller also supports float16 and longdouble.
-
-    Raises
-    ------
-    InputError
-        ``x`` is not such an array, or its values are of a type that the kernels do not support.
+    """Return the element ``name`` if it is a NumPy, SciPy, CuPy, CuPyX or Dask array [cells x
+    genes] cut along the cells only, of a type that the kernels support; `all_floats`: also of
+    float16 and longdouble.
     """
     kind = kind_of(x)
     if kind.lazy:
@@ -271,9 +230,8 @@ def as_rows(x: Any) -> Any:
 
 
 def copy_if_view(adata: AnnData) -> None:
-    """Copy a view before results are written to it, with anndata's warning.
-
-    (Assigning to ``X`` of a view writes into the AnnData behind it.)
+    """Copy a view before results are written to it, with anndata's warning. (Assigning to ``X`` of
+    a view writes into the AnnData behind it.)
     """
     if adata.is_view:
         from anndata import ImplicitModificationWarning
@@ -302,17 +260,13 @@ def has_dask(adata: AnnData) -> bool:
 
 
 def subset(adata: AnnData, index: NDArray[Any], axis: Literal["obs", "var"]) -> None:
-    """Keep the cells (``obs``) or genes (``var``) of `index`, in place.
+    """Keep the cells (``obs``) or genes (``var``) of a mask or of positions, in place. Positions
+    must be sorted for the cells of a Dask X.
 
     Dask elements stay lazy and keep their blocks, each less the other cells or genes, so no chunk
     on disk is read twice. (anndata indexes them, which may make new blocks across the old ones.)
     Several threads copy an X in memory. A CSR matrix of a GPU is cut by our kernels: CuPyX indexes
     no uint8 counts or uint16 genes, and takes minutes for the genes of two thousand million values.
-
-    Parameters
-    ----------
-    index
-        Boolean mask, or integer positions, which must be sorted for the cells of a Dask X.
     """
     from anndata import AnnData
 
@@ -381,19 +335,8 @@ def subset_copy(adata: AnnData, index: NDArray[Any], axis: Literal["obs", "var"]
 def get_host_representation(
     adata: AnnData, *, use_rep: str | None, n_pcs: int | None
 ) -> NDArray[Any] | sp.csr_matrix:
-    """The matrix for distances between cells, chosen by scanpy's rules, in the host's memory.
-
-    Parameters
-    ----------
-    adata
-        Annotated data [cells x genes].
-    use_rep, n_pcs
-        As in :func:`neighbors`.
-
-    Raises
-    ------
-    InputError
-        See :func:`neighbors`.
+    """The matrix for distances between cells, chosen by scanpy's rules, in the host's memory;
+    `use_rep` and `n_pcs` as in :func:`scatlas.pp.neighbors`.
     """
     x = to_contiguous(get_representation(adata, use_rep, n_pcs))
     check_finite_values(x, representation_name(adata, use_rep, n_pcs))

@@ -1,7 +1,6 @@
 # The map as one page that opens by a double click: pixels of each plate, added up.
 # in:  atlas.zarr or, if it has no map, umap.h5ad; umap.h5ad; tables/markers.tsv; integrated.h5ad
 # out: plates/{plate}/pixels.h5, explore.html
-# The cells of the map.
 MAPPED = "atlas" if CONFIG.maps_all_cells else "embedding"
 MAPPED_CELLS = "atlas.zarr/zarr.json" if CONFIG.maps_all_cells else "umap.h5ad"
 

@@ -119,7 +119,6 @@ def _parse_targets(wanted: NDArray[Any], n_cells: int) -> NDArray[np.int64]:
 
 
 def _block_totals(block: Any) -> NDArray[np.int64]:
-    """Total of each row of a block of counts."""
     from scatlas.kernels.counts.downsample_cpu import MAX_COUNTS
 
     if not kernels_for("moments.clipped_moments", block).holds_counts(block):
@@ -155,10 +154,9 @@ def _draw(x: Any, targets: NDArray[np.int64], seed: int, replace: bool, *, whole
 def _draw_without_replacement(
     totals: NDArray[np.int64], target: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Counts per cell of a draw of `target` counts from all cells, without replacement.
-
-    A binomial draw per cell comes first; a second draw then removes or adds the difference to
-    `target`. (NumPy's multivariate hypergeometric draw is limited to 10**9 counts.)
+    """Counts per cell of a draw of `target` counts from all cells, without replacement. A binomial
+    draw per cell comes first; a second draw then removes or adds the difference to `target`.
+    (NumPy's multivariate hypergeometric draw is limited to 10**9 counts.)
     """
     total = int(totals.sum())
     taken = rng.binomial(totals, target / total if total else 0.0)

@@ -284,9 +284,8 @@ def _check_found(indices: Any, distances: Any, metric: Any) -> None:
 
 
 def _with_spread(x: Any, metric: Any, metric_kwds: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Arguments of a metric that needs the spread of all cells, completed as scikit-learn would.
-
-    It does so itself where all distances are computed at once, not in blocks of cells.
+    """Arguments of a metric that needs the spread of all cells, completed as scikit-learn would. It
+    does so itself where all distances are computed at once, not in blocks of cells.
     """
     import numpy as np
 
@@ -342,21 +341,10 @@ def _neighbor_matrix(indices: np.ndarray, values: np.ndarray) -> sp.csr_matrix:
 
 
 def connectivities(indices: np.ndarray, distances: np.ndarray) -> sp.csr_matrix:
-    """Weights of the neighbour graph: UMAP's fuzzy simplicial set.
+    """Weights of the neighbour graph, UMAP's fuzzy simplicial set: float32 [cells x cells],
+    symmetric, in the main memory. ``indices`` [cells x neighbours] have each cell first in its own
+    row, and ``distances`` are ascending in a row; NumPy, or CuPy with int32.
 
-    Parameters
-    ----------
-    indices
-        int32 or int64 [cells x neighbours], each cell first in its own row; NumPy, or CuPy int32.
-    distances
-        float [cells x neighbours], ascending in a row.
-
-    Returns
-    -------
-    csr_matrix float32 [cells x cells], symmetric, in the main memory.
-
-    Notes
-    -----
     McInnes, Healy, Melville (2018), section 3.1: fuzzy union of each cell's own weights, in
     umap-learn's order of operations. No sum runs over cells: nothing depends on threads.
     """

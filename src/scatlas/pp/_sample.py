@@ -137,7 +137,6 @@ def _weights(
 def _number(
     fraction: float | None, n: int | None, length: int, weights: np.ndarray | None, *, replace: bool
 ) -> int:
-    """How many to draw."""
     if (fraction is None) == (n is None):
         msg = "give either fraction or n"
         raise InputError(msg)

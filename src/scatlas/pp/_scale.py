@@ -137,9 +137,8 @@ def _scale(
     *,
     owned: bool,
 ) -> tuple[Any, NDArray[np.float64], NDArray[np.float64]]:
-    """Scaled array, which is `x` if it may be (`owned`), mean and standard deviation.
-
-    That of constant genes is 1.
+    """Scaled array, which is `x` if it may be (`owned`), mean and standard deviation, which is 1 of
+    constant genes.
     """
     from scatlas.matrix.gene_moments import gene_moments
 
@@ -183,9 +182,8 @@ def _scale_csr_in_memory(
     dtype: np.dtype,
     out: Any,
 ) -> Any:
-    """Scaled CSR, which is `out` if given: the threads write into one matrix.
-
-    One thread alone is slow to join blocks.
+    """Scaled CSR, which is `out` if given: the threads write into one matrix, because one thread
+    alone is slow to join blocks.
     """
     from scatlas.kernels.counts.normalize_cpu import with_data
     from scatlas.kernels.linalg.scale_cpu import scale_csr_into

@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 
 def graph(adata: AnnData, neighbors_key: str | None = None) -> tuple[sp.csr_matrix, dict[str, Any]]:
-    """Connectivities [cells x cells] under ``uns[neighbors_key]``, and their parameters.
-
-    Raises
-    ------
-    InputError
-        When the neighbours were not computed.
-    """
+    """Connectivities [cells x cells] under ``uns[neighbors_key]``, and their parameters."""
     key = "neighbors" if neighbors_key is None else neighbors_key
     if key not in adata.uns:
         msg = f"no neighbourhood graph in uns[{key!r}]: run sa.pp.neighbors first"
@@ -37,12 +31,8 @@ def graph(adata: AnnData, neighbors_key: str | None = None) -> tuple[sp.csr_matr
 
 
 def check_graph(weights: Any, name: str, n_cells: int) -> sp.csr_matrix:
-    """A graph [cells x cells] of any storage as CSR in the main memory, its weights checked.
-
-    Raises
-    ------
-    InputError
-        It is of another shape, or weights are not finite numbers.
+    """A graph [cells x cells] of any storage as CSR in the main memory, shape and weights
+    checked.
     """
     import scipy.sparse as sp
 
@@ -65,10 +55,8 @@ def check_not_negative(weights: sp.csr_matrix, function: str) -> None:
 
 
 def works_on_gpu(adata: AnnData, params: dict[str, Any]) -> bool:
-    """Whether the GPU processes a neighbourhood graph.
-
-    The graph itself is kept in the main memory. The GPU takes it where the cells' representation,
-    in which the neighbours were found, is there (still): ``adata.obsm['X_pca']``, or what else
-    `params` of the graph name.
+    """Whether the GPU processes a neighbourhood graph. The graph itself is in the main memory; the
+    GPU takes it where the representation in which the neighbours were found is there (still):
+    ``adata.obsm['X_pca']``, or what else `params` of the graph name.
     """
     return is_on_gpu(adata, use_rep=params.get("use_rep"), n_pcs=params.get("n_pcs"))

@@ -71,13 +71,7 @@ def lisi(
 
 
 def _neighbors_of(adata: AnnData, neighbors_key: str | None) -> sp.csr_matrix:
-    """Distances [cells x cells] under ``uns[neighbors_key]``: an entry for each neighbour.
-
-    Raises
-    ------
-    InputError
-        When the neighbours were not computed.
-    """
+    """Distances [cells x cells] under ``uns[neighbors_key]``: an entry for each neighbour."""
     key = "neighbors" if neighbors_key is None else neighbors_key
     where = adata.uns.get(key, {}).get("distances_key", "distances")
     if key not in adata.uns or where not in adata.obsp:
@@ -87,19 +81,9 @@ def _neighbors_of(adata: AnnData, neighbors_key: str | None) -> sp.csr_matrix:
 
 
 def _inverse_simpson(neighbors: sp.csr_matrix, values: pd.Categorical) -> NDArray[np.float64]:
-    """Inverse Simpson's index of the values of each cell's neighbours.
-
-    Parameters
-    ----------
-    neighbors
-        [cells x cells], an entry for each neighbour of a cell, whatever its value.
-    values
-        Value of each cell [cells]; neighbours without one are not counted.
-
-    Returns
-    -------
-    float64 [cells]: ``k**2 / sum(n_b**2)`` of the k neighbours that have a value, n_b of them b.
-    Integers up to the division, so exact. NaN for a cell without such neighbours.
+    """Inverse Simpson's index of the values of each cell's neighbours, which are the entries of its
+    row, whatever is stored there: ``k**2 / sum(n_b**2)`` of the k neighbours that have a value, n_b
+    of them b. Integers up to the division, so exact. NaN for a cell without such neighbours.
     """
     codes, n_values = values.codes.astype(np.int64), len(values.categories)
     indptr = neighbors.indptr.astype(np.int64)

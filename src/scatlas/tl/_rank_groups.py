@@ -23,27 +23,13 @@ REST = "rest"
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of cells that genes are ranked for.
+    """Groups of cells that genes are ranked for."""
 
-    Attributes
-    ----------
-    names
-        One name per group, in the order of the result; includes the reference.
-    codes
-        int64 ``[n_cells]``, the group of each cell, -1 for cells of no group.
-    sizes
-        int64 ``[n_groups]``, cells per group.
-    by_category
-        Groups in the order of their categories.
-    reference
-        Group that the others are compared with; None: each with all other cells.
-    """
-
-    names: list[str]
-    codes: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    by_category: NDArray[np.int64]
-    reference: int | None
+    names: list[str]  # in the order of the result; includes the reference
+    codes: NDArray[np.int64]  # [n_cells], -1 for cells of no group
+    sizes: NDArray[np.int64]  # [n_groups], cells
+    by_category: NDArray[np.int64]  # groups in the order of their categories
+    reference: int | None  # group to compare with; None: each with all other cells
 
     def all_compared(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Codes and sizes, with one more group for cells of no group if all others are the rest."""
@@ -61,23 +47,9 @@ class Groups:
 def parse_groups(
     obs: pd.DataFrame, groupby: str, groups: Literal["all"] | Iterable[Any], reference: Any
 ) -> Groups:
-    """Groups of the cells from a column of obs.
-
-    Parameters
-    ----------
-    obs
-        Table of the cells. Values that are not categorical are sorted, strings in natural order
-        (``plate9`` before ``plate10``).
-    groupby
-        Its column.
-    groups, reference
-        As for :func:`scatlas.tl.rank_genes_groups`.
-
-    Raises
-    ------
-    InputError
-        The column or a group does not exist, a group has fewer than two cells, or there is nothing
-        to compare.
+    """Groups of the cells from the column ``groupby`` of obs; ``groups`` and ``reference`` are as
+    for :func:`scatlas.tl.rank_genes_groups`. Values that are not categorical are sorted, strings in
+    natural order (``plate9`` before ``plate10``).
     """
     values = columns.get_labels(obs, groupby, "groupby")
     is_sorted = isinstance(columns.get_column(obs, groupby, "groupby").dtype, pd.CategoricalDtype)

@@ -50,30 +50,12 @@ def logreg(
     class_weight: Literal["balanced"] | None = None,
     penalty: Literal["l2"] | None = "l2",
 ) -> Iterator[GroupResult]:
-    """Coefficients of each group, as scanpy has them.
+    """Coefficients of each group as scores, as scanpy has them, with the options of
+    :func:`scatlas.tl.rank_genes_groups_logreg`. Of two groups the first alone, with the
+    coefficients of the second of the two categories.
 
-    Parameters
-    ----------
-    x
-        Matrix ``[n_cells, n_genes]``, in memory or Dask, on the CPU or a GPU.
-    groups
-        Groups of its cells. Classes are in the order of the categories.
-    names
-        The genes wanted.
-    genes
-        Their positions in the matrix; None for all of its genes.
-    C, tol, max_iter, fit_intercept, class_weight, penalty
-        As for :func:`scatlas.tl.rank_genes_groups_logreg`.
-
-    Yields
-    ------
-    Coefficients as scores. Of two groups the first alone, with the coefficients of the second of
-    the two categories.
-
-    Raises
-    ------
-    InputError
-        There is one group alone, an option is out of its bounds, or values are not finite.
+    Classes are in the order of the categories. ``names`` are the genes wanted, and ``genes`` their
+    positions in the matrix; None for all of its genes.
     """
     n_classes = len(groups.names)
     if n_classes < 2:
@@ -110,18 +92,9 @@ def logreg(
 
 class _Cells:
     """Cells with a class, in blocks that are kept if they fit the memory and computed again if not.
-
-    Cells that are kept in main memory are sparse: each evaluation would search dense ones for the
-    values that are not zero.
-
-    Attributes
-    ----------
-    shape
-        Cells and genes.
-    most
-        float64 ``[n_genes]``, largest magnitude of each gene.
-    passes
-        How often the matrix was read.
+    Those that are kept in main memory are sparse: each evaluation would search dense ones for the
+    values that are not zero. ``most`` [n_genes] is the largest magnitude of each gene, and
+    ``passes`` says how often the matrix was read.
     """
 
     def __init__(self, x: Any, codes: NDArray[np.int64], genes: NDArray[np.int64] | None) -> None:

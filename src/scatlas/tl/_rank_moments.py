@@ -22,27 +22,9 @@ if TYPE_CHECKING:
 def moments(
     x: Any, groups: Groups, names: pd.Index, genes: NDArray[np.int64] | None, wanted: SumKinds
 ) -> GroupMoments:
-    """Moments of the groups, in one pass over a matrix.
-
-    Parameters
-    ----------
-    x
-        Matrix ``[n_cells, n_genes]``, in memory or Dask, on the CPU or a GPU.
-    groups
-        Groups of its cells.
-    names
-        Names of the genes to rank.
-    genes
-        Their positions in the matrix; None for all of its genes.
-    wanted
-        Sums to compute: ``squares`` for variances, ``nonzero`` for the cells that express a gene.
-
-    Raises
-    ------
-    InputError
-        A gene has values that are not finite, or a group holds all cells and there is no rest.
-    TooLargeError
-        The sums and results do not fit the memory.
+    """Moments of the groups, in one pass over a matrix. ``names`` are the genes to rank, and
+    ``genes`` their positions in the matrix; None for all of its genes. Of ``wanted`` sums
+    ``squares`` are for variances, ``nonzero`` for the cells that express a gene.
     """
     codes, sizes = groups.all_compared()
     if groups.reference is None and sizes.size == 1:

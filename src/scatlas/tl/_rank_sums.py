@@ -40,33 +40,13 @@ def wilcoxon(
     *,
     tie_correct: bool,
 ) -> Iterator[tuple[int, Any, Any]]:
-    """Rank sum test of each group but the reference.
+    """Rank sum test of each group but the reference: yields its number, and standard scores and
+    two-sided p-values of the genes. A gene with the same value in all cells has a score of 0 and a
+    p-value of 1.
 
-    Parameters
-    ----------
-    x
-        Matrix ``[n_cells, n_genes]``, in memory or Dask, on the CPU or a GPU, without NaN.
-    groups
-        Groups of its cells.
-    genes
-        Positions of the genes that are ranked; None for all.
-    nonzero
-        int64, nonzero values of each group and gene that is ranked, as
-        :class:`scatlas.matrix.rank_statistics.GroupMoments` has them.
-    tie_correct
-        As for :func:`scatlas.tl.rank_genes_groups`.
-
-    Yields
-    ------
-    Number of the group, float64 ``[n_genes]`` standard scores and two-sided p-values. A gene with
-    the same value in all cells has a score of 0 and a p-value of 1.
-
-    Raises
-    ------
-    InputError
-        There are 2**31 cells or more.
-    TooLargeError
-        One gene's values do not fit the memory.
+    The matrix has no NaN. ``genes`` are the positions of those that are ranked, None for all;
+    ``nonzero`` counts their nonzero values by group, as
+    :class:`scatlas.matrix.rank_statistics.GroupMoments`.
     """
     from scipy.stats import norm
 

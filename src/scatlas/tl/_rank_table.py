@@ -41,21 +41,9 @@ def tables(
     rankby_abs: bool,
     corr_method: str,
 ) -> dict[str, np.recarray]:
-    """Structured arrays of ``uns['rank_genes_groups']``, with one field per group.
-
-    Parameters
-    ----------
-    found
-        Results of the groups.
-    genes
-        Names of the genes.
-    n_genes, rankby_abs, corr_method
-        As for :func:`scatlas.tl.rank_genes_groups`.
-
-    Returns
-    -------
-    ``names``, ``scores`` and the other fields of the method; genes by descending score, genes of
-    equal score in their order in ``genes``.
+    """Structured arrays of ``uns['rank_genes_groups']`` with one field per group: ``names``,
+    ``scores`` and the other fields of the method. Genes are by descending score, genes of equal
+    score in their order in ``genes``. Options are as for :func:`scatlas.tl.rank_genes_groups`.
     """
     columns: dict[str, dict[str, NDArray[Any]]] = {name: {} for name in _TYPES}
     for group in found:

@@ -44,27 +44,14 @@ def start(
     arpack_below: int,
     put: Callable[[Any], Any] = np.asarray,
 ) -> np.ndarray:
-    """Coordinates to start UMAP from, a little noise on them.
+    """Coordinates to start UMAP from, a little noise on them: float32 [cells x n_components],
+    largest coordinate 10.
 
-    Parameters
-    ----------
-    graph
-        Symmetric weights [cells x cells].
-    n_components
-        Dimensions wanted.
-    state
-        Drawn from as umap-learn draws, so that the rounds that follow see the same numbers.
-    cells
-        Gives the cells' representation; called only for a graph in many parts.
-    arpack_below
-        Number of cells from which Chebyshev filters replace ARPACK, umap-learn's choice below
-        2,000,000 cells.
-    put
-        Where filters work: ``pinned_copies.to_gpu`` for a GPU.
-
-    Returns
-    -------
-    float32 [cells x n_components], largest coordinate 10.
+    ``graph`` has symmetric weights. ``state`` is drawn from as umap-learn draws, so that the rounds
+    that follow see the same numbers. ``cells``, called only for a graph in many parts, gives their
+    representation. From ``arpack_below`` cells on Chebyshev filters replace ARPACK, umap-learn's
+    choice below 2,000,000 cells; they work where ``put`` puts arrays (``pinned_copies.to_gpu`` for
+    a GPU).
     """
     edges = put(graph.indptr.astype(np.int64, copy=False)), put(graph.indices), put(graph.data)
     one = put(np.zeros(graph.shape[0], np.int8))
@@ -88,9 +75,8 @@ def _centres(
     cells: Callable[[], np.ndarray | sp.csr_matrix],
 ) -> np.ndarray:
     """Place of each part: both ends of each axis, or, for more parts, PCA of their mean cells.
-
-    umap-learn embeds the affinities exp(-distance^2) of the means instead; between clusters
-    those are all zero, and the places come out arbitrary.
+    umap-learn embeds the affinities exp(-distance^2) of the means instead; between clusters those
+    are all zero, and the places come out arbitrary.
     """
     if n_parts <= 2 * n_components:
         half = -(-n_parts // 2)
@@ -145,9 +131,8 @@ def _eigenvectors(
     arpack_below: int,
     put: Callable[[Any], Any] = np.asarray,
 ) -> np.ndarray:
-    """Eigenvectors 2 .. n_components + 1 of the normalised Laplacian I - D^-1/2 A D^-1/2.
-
-    Belkin, Niyogi (2003). Random coordinates, and a logged warning, where the solver fails.
+    """Eigenvectors 2 .. n_components + 1 of the normalised Laplacian I - D^-1/2 A D^-1/2 (Belkin,
+    Niyogi 2003). Random coordinates, and a logged warning, where the solver fails.
     """
     n_cells, k = graph.shape[0], n_components + 1
     if n_cells <= k:

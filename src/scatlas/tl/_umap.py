@@ -222,9 +222,8 @@ def _to_ten(coordinates: np.ndarray) -> np.ndarray:
 
 
 def _curve(spread: float, min_dist: float) -> tuple[float, float]:
-    """``a`` and ``b`` of ``1 / (1 + a * d**(2 * b))``, fitted as umap-learn fits them.
-
-    The target is 1 up to ``min_dist`` and falls as ``exp(-(d - min_dist) / spread)`` beyond.
+    """``a`` and ``b`` of ``1 / (1 + a * d**(2 * b))``, fitted as umap-learn fits them to 1 up to
+    ``min_dist`` and ``exp(-(d - min_dist) / spread)`` beyond.
     """
     from scipy.optimize import curve_fit
 
@@ -282,10 +281,9 @@ def _edges(weights: sp.csr_matrix, rounds: int) -> sp.csr_matrix:
 
 
 def _rounds_per_use(weights: np.ndarray, rounds: int) -> np.ndarray:
-    """Rounds between two uses of each edge, float64: 1 for the heaviest edge.
-
-    umap-learn rounds the number of uses to the type of the weights, float32, before it divides. At
-    the default number of rounds, the same quotient in float64 moves an edge to another round.
+    """Rounds between two uses of each edge, float64: 1 for the heaviest edge. umap-learn rounds the
+    number of uses to the type of the weights, float32, before it divides. At the default number of
+    rounds, the same quotient in float64 moves an edge to another round.
     """
     uses = rounds * (weights / weights.max())
     return float(rounds) / uses.astype(np.float64)

@@ -21,16 +21,8 @@ _MAX_NAMED = 20
 
 
 class FoundGenes(NamedTuple):
-    """Genes of the atlas that a plate has.
-
-    Attributes
-    ----------
-    positions
-        int64 ``[n_found]``: where each is on the plate.
-    columns
-        int32 ``[n_found]``, ascending: where it is in the atlas.
-    missing
-        Names of the others.
+    """Genes of the atlas that a plate has: gene ``positions[i]`` of the plate is gene
+    ``columns[i]`` (ascending) of the atlas. ``missing`` names the others.
     """
 
     positions: NDArray[np.int64]
@@ -39,21 +31,8 @@ class FoundGenes(NamedTuple):
 
 
 def find_genes(var: pd.DataFrame, genes: pd.Index, *, max_missing: float) -> FoundGenes:
-    """Find the genes of an atlas on a plate.
-
-    Parameters
-    ----------
-    var
-        Genes of the plate, by name.
-    genes
-        Names of the atlas's genes, in their order.
-    max_missing
-        Share of them that the plate may lack.
-
-    Raises
-    ------
-    InputError
-        The plate lacks more of them; the message says whether it has ids in place of symbols.
+    """Find the genes of an atlas by their names on a plate, which may lack a share ``max_missing``.
+    The error says whether the plate has ids in place of symbols.
     """
     positions = var.index.get_indexer(genes)
     found = positions >= 0

@@ -88,13 +88,7 @@ def evaluate_filter(
 
 def mitochondrial_bound(expression: str | None, max_pct_mt: float | None) -> str | None:
     """The setting that drops cells by their mitochondrial counts, in words; None if none does.
-
-    Parameters
-    ----------
-    expression
-        ``qc.filter``. Its ``pct_counts_mt`` is the new metric, not a column of the source.
-    max_pct_mt
-        ``qc.max_pct_mt``.
+    ``pct_counts_mt`` of ``qc.filter`` is the new metric, not a column of the source.
     """
     if max_pct_mt is not None:
         return f"qc.max_pct_mt is {max_pct_mt:g}"
@@ -191,19 +185,9 @@ def _passed(
 
 
 def kept_by_bounds(bounds: Mapping[str, Any], source: str) -> Callable[[Table], KeptCells]:
-    """Cells that :func:`qc_filter` will keep, found block by block while they are loaded.
-
-    Parameters
-    ----------
-    bounds
-        Options of `qc_filter`. A filter that reads QC metrics has to decide each cell alone
-        (:func:`~scatlas.workflow.config.cell_query.decides_each_cell_alone`).
-    source
-        Named in errors.
-
-    Returns
-    -------
-    `kept_cells` of :func:`scatlas.io.load_plate`.
+    """``kept_cells`` of :func:`scatlas.io.load_plate`: cells that :func:`qc_filter` with the
+    options ``bounds`` will keep, found block by block. A filter that reads QC metrics has to decide
+    each cell alone.
     """
     limits = dict(bounds)
     expression = limits.pop("filter")

@@ -35,17 +35,9 @@ _KERNEL_MODULES = ("scatlas.kernels.{}_cpu", "scatlas.kernels.{}_gpu")
 
 
 def code_hash(script: Path) -> str:
-    """Hash of a script and of the package's sources that it imports, also through other modules.
-
-    Parameters
-    ----------
-    script
-        Python file. A function (``from scatlas.pp import pca``) adds the module that defines it,
-        a subpackage (``from scatlas import pp``) all its modules.
-
-    Returns
-    -------
-    16 hexadecimal digits.
+    """Hash of a script and of the package's sources that it imports, also through other modules: 16
+    hexadecimal digits. A function (``from scatlas.pp import pca``) adds the module that defines it,
+    a subpackage (``from scatlas import pp``) all its modules.
     """
     files: set[Path] = set()
     unvisited = {script}
@@ -80,16 +72,8 @@ def _imported_files(path: Path, changed: int) -> frozenset[Path]:
 
 
 class _Source(NamedTuple):
-    """Imports of a file.
-
-    Attributes
-    ----------
-    imports
-        Module and name of each import that runs; the name is empty for an imported module.
-    kernels
-        CUDA sources that it loads.
-    origins
-        Module of each imported name, also of names for type checkers alone.
+    """Module and name of each import of a file that runs (the name is empty for a module), its CUDA
+    sources, and the module of each imported name, also of names for type checkers alone.
     """
 
     imports: list[tuple[str, str]]

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of a job with one thread: fixed ones, and others that its threads divide.
-
-    Some rules do not divide them (``resources._SERIAL_RULES``). No number of threads takes less
-    than ``least_ns_per_value``, the work in which they wait for each other.
+    """Seconds of a job with one thread: fixed ones, and others that its threads divide, but for
+    ``resources._SERIAL_RULES``. No number of threads takes less than ``least_ns_per_value``, the
+    work in which they wait for each other.
     """
 
     fixed_s: float = 0.2

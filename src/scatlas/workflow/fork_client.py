@@ -7,9 +7,8 @@ cells. Therefore the first job of a Snakemake starts a server (:mod:`scatlas.wor
 which imports them once and forks a process for each job. This client hands over arguments, folder,
 environment and open files, and ends with the exit status of the process. If the client is killed,
 so is the process. If no server can run, the script starts in a new Python. On more than a few cores
-so do scripts in the seconds that the server takes to start: large plates need not wait for it.
-
-It takes 15 ms, because it needs the standard library alone.
+so do scripts in the seconds that the server takes to start: large plates need not wait for it. The
+client takes 15 ms, because it needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ FEW_CORES = 4
 
 
 def main() -> None:
-    """Run the script of the arguments."""
     command = sys.argv[1:]
     use_this_package()
     owner = os.environ.get("SCATLAS_FORK_SERVER")  # the process number of Snakemake
@@ -43,8 +41,7 @@ def main() -> None:
 
 
 def use_this_package() -> None:
-    """Put this package before the user's folders of libraries, as modules of a cluster set them.
-
+    """Put this package before the user's folders of libraries, as modules of a cluster set them;
     Snakemake leaves none in its conda environments. The server starts in another folder.
     """
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -70,14 +67,8 @@ def run_at(server: socket.socket, command: list[str], **more: str) -> int | str:
 
 
 def connect(owner: str, scripts: str) -> socket.socket:
-    """Connect to the server of one Snakemake and one Python; start it if there is none.
-
-    Raises
-    ------
-    ConnectionRefusedError
-        The server is not ready yet.
-    OSError
-        It cannot run here.
+    """Connect to the server of one Snakemake and one Python; start it if there is none. It raises
+    ConnectionRefusedError while the server is not ready, and OSError where none can run.
     """
     import hashlib  # here, because a tenth of the client's time is its import
 

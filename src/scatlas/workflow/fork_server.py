@@ -39,15 +39,9 @@ def main() -> None:
 
 
 def warm_up(scripts: Path) -> None:
-    """Run the steps of a plate on a few simulated cells.
-
-    It imports what the steps import while they run, and loads the compiled kernels: half of the
-    processor time of a step on a plate of some thousand cells.
-
-    Parameters
-    ----------
-    scripts
-        Folder of the workflow's scripts.
+    """Run the steps of a plate on a few simulated cells: this imports what the steps import while
+    they run, and loads the compiled kernels, half of the processor time of a step on a plate of
+    some thousand cells.
     """
     from scatlas.datasets import simulate_plate
 
@@ -78,16 +72,8 @@ def warm_up(scripts: Path) -> None:
 
 
 def serve(door: socket.socket, owner: int, run: Callable[[dict[str, Any]], None]) -> None:
-    """Fork a process for each client, until the owner has ended and no client is left.
-
-    Parameters
-    ----------
-    door
-        Listening socket.
-    owner
-        Process number.
-    run
-        Runs the command of a request, in the forked process.
+    """Fork a process for each client of the listening socket ``door``, until the process ``owner``
+    has ended and no client is left. The forked process calls ``run`` with the request.
     """
     gc.collect()
     gc.freeze()  # a collection would copy the pages of all imported objects into each process

@@ -13,16 +13,9 @@ if TYPE_CHECKING:
 
 
 def joined_scripts(folder: Path, names: Sequence[str]) -> str:
-    """Modules as one script: their names are those of one scope, so imports are left out.
-
-    One file cannot import another from ``file://``, and a module would wait for the whole page.
-
-    Parameters
-    ----------
-    folder
-        Where ``{name}.js`` are.
-    names
-        A module follows those that it imports.
+    """Modules ``{name}.js``, each after those that it imports, as one script: their names are those
+    of one scope, so imports are left out. One file cannot import another from ``file://``, and a
+    module would wait for the whole page.
     """
     parts = []
     for name in names:
@@ -33,9 +26,8 @@ def joined_scripts(folder: Path, names: Sequence[str]) -> str:
 
 
 def content_policy(script: str, style: str, images: str) -> str:
-    """A Content-Security-Policy that allows one script and one style by their digests.
-
-    There is no network. ``images`` names the schemes of images, such as ``data:``.
+    """A Content-Security-Policy without network, which allows one script and one style by their
+    digests, and images of the schemes ``images``, such as ``data:``.
     """
     return (
         f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "

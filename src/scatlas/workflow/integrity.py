@@ -32,30 +32,21 @@ _LOG_ABOVE_BYTES = 10**9
 
 @dataclass
 class Findings:
-    """Result of :func:`check_outputs`.
+    """Result of :func:`check_outputs`."""
 
-    Attributes
-    ----------
-    to_rerun
-        Manifests whose steps have to run again, with the reason.
-    incomplete
-        Stores that lack files, with a text that names the first one.
-    intact
-        Run records by manifest, of steps whose existing outputs are unchanged.
-    touched
-        Run records by path, with the new times of files whose bytes are unchanged.
-    """
-
+    # Manifests whose steps have to run again, with the reason.
     to_rerun: dict[Path, str] = field(default_factory=dict)
+    # Stores that lack files, with a text that names the first one.
     incomplete: dict[Path, str] = field(default_factory=dict)
+    # Run records by manifest, of steps whose existing outputs are unchanged.
     intact: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    # Run records by path, with the new times of files whose bytes are unchanged.
     touched: dict[Path, dict[str, Any]] = field(default_factory=dict)
 
     def apply(self) -> None:
         """Remove the root metadata of incomplete stores, and update the times in run records.
-
-        Without root metadata a store is missing to Snakemake, which makes it again if a step of
-        the run needs it.
+        Without root metadata a store is missing to Snakemake, which makes it again if a step of the
+        run needs it.
         """
         for store in self.incomplete:
             (store / "zarr.json").unlink(missing_ok=True)
@@ -74,22 +65,9 @@ def run_record(manifest: Path) -> Path:
 def file_records(
     manifest: Path, facts: Mapping[str, Any], outputs: Mapping[Path, Mapping[str, str]]
 ) -> dict[str, Any]:
-    """Entries of a run record about the files of a step, for later comparison.
-
-    Parameters
-    ----------
-    manifest
-        Manifest of the step, not written yet.
-    facts
-        Its content.
-    outputs
-        By output, the digests of its files by name
-        (:func:`scatlas.io.files.checksums.file_digests`).
-
-    Returns
-    -------
-    ``manifest``, its digest; ``outputs``, by path from the folder of the run record and by name
-    ``[bytes, mtime in ns, digest]``.
+    """Entries of a run record for later comparison: ``manifest``, the digest of the facts of a
+    manifest that is not written yet; ``outputs``, by path from the folder of the run record and by
+    name of a file ``[bytes, mtime in ns, digest]``.
     """
     folder = run_record(manifest).parent
     listed = {
@@ -103,16 +81,7 @@ def file_records(
 
 def refuse_damaged_inputs(manifest: Path) -> None:
     """After the failure of a step, compare the outputs of all other steps, which may be its inputs.
-
-    Parameters
-    ----------
-    manifest
-        Manifest of the step, in the folder ``manifests`` of a workflow's results.
-
-    Raises
-    ------
-    InputError
-        An output is damaged; the message gives the repair.
+    The error that names a damaged one gives the repair.
     """
     root = next((folder for folder in manifest.parents if folder.name == "manifests"), None)
     if root is None:
@@ -125,20 +94,9 @@ def refuse_damaged_inputs(manifest: Path) -> None:
 
 
 def check_outputs(manifests: Iterable[Path], *, results: Set[str] = frozenset()) -> Findings:
-    """Compare the outputs of steps with their run records.
-
-    Parameters
-    ----------
-    manifests
-        Manifest of each step of a workflow, whether it exists or not.
-    results
-        Outputs that users keep, a store by its ``zarr.json``: a step that has lost one runs again.
-        All other outputs may be missing completely.
-
-    Raises
-    ------
-    InputError
-        Files have other bytes than their step wrote: they are damaged, or were edited.
+    """Compare the outputs of steps, whose manifests need not exist, with their run records; files
+    with other bytes are an error. A step that has lost one of ``results``, which users keep (a
+    store by its ``zarr.json``), runs again; all other outputs may be missing completely.
     """
     found = Findings()
     changed: dict[Path, str] = {}

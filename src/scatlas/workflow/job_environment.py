@@ -24,16 +24,8 @@ _ADDED_COLUMNS = {"plate", *WRITTEN_COLUMNS}
 def job_environment(
     config: Config, plates: Sequence[Plate], *, reference: str, reference_counts: str = "X"
 ) -> dict[str, str]:
-    """Environment variables of all jobs.
-
-    Parameters
-    ----------
-    config, plates
-        Config and plates of the run.
-    reference
-        Path of the plate that has the genes of all plates (``genes: same``); empty for none.
-    reference_counts
-        Where its counts are.
+    """Environment variables of all jobs. ``reference`` is the path of the plate that has the genes
+    of all plates (``genes: same``), empty for none; its counts are at ``reference_counts``.
     """
     cluster, qc = config.compute.cluster, config.qc
     return {
@@ -50,12 +42,9 @@ def job_environment(
 
 
 def kept_cells(config: Config) -> dict[str, Any]:
-    """Which cells `load` takes moments of, so that `hvg` need not read the counts.
-
-    Returns
-    -------
-    ``bounds``, the settings under ``qc``, if they alone decide which cells are kept and what their
-    totals are; else ``unknown``, the reason why `load` takes no moments.
+    """Which cells `load` takes moments of, so that `hvg` need not read the counts: ``bounds``, the
+    settings under ``qc``, if they alone decide which cells are kept and what their totals are; else
+    ``unknown``, the reason why `load` takes no moments.
     """
     qc, flavor = config.qc, config.hvg.flavor
     if config.atlas:
@@ -70,14 +59,9 @@ def kept_cells(config: Config) -> dict[str, Any]:
 
 
 def columns_to_mix(config: Config, plates: Sequence[Plate]) -> dict[str, list[str] | None]:
-    """Columns of ``integrate.key`` in which the kept cells of a plate need values.
-
-    A label of the plate sheet gives its plate the value. Nothing is required where doublets are
-    dropped: the cells without a value may be doublets.
-
-    Returns
-    -------
-    By column, the plates that must have it; None stands for all plates.
+    """Columns of ``integrate.key`` with the plates (None: all) whose kept cells need values in
+    them. A label of the plate sheet gives its plate the value. Nothing is required where doublets
+    are dropped: the cells without a value may be doublets.
     """
     if not config.integrate or config.drops_doublets:
         return {}

@@ -38,13 +38,7 @@ def plates_left_out(consensus: Path) -> dict[str, str]:
 
 
 def check_previous(args: argparse.Namespace) -> None:
-    """Leave a plate out that its previous step has left out.
-
-    Raises
-    ------
-    PlateLeftOut
-        With the message of that step.
-    """
+    """Leave a plate out that its previous step has left out, with the message of that step."""
     previous = getattr(args, "previous", None)
     if previous and (message := left_out(previous)):
         raise PlateLeftOut(message)
@@ -52,7 +46,6 @@ def check_previous(args: argparse.Namespace) -> None:
 
 def is_about_plate(message: str, args: argparse.Namespace) -> bool:
     """Whether an error of bad input is about the plate, and not about a file of the workflow.
-
     `load` alone reads the plate's own file. An error that names an input or output of a later step
     means a store that was lost or damaged, which leaves no plate out.
     """

@@ -33,20 +33,8 @@ _LABELS = {"categorical", "string-array", "nullable-string-array", "nullable-boo
 
 @dataclass(frozen=True)
 class FinishedAtlas:
-    """An atlas.zarr, by its metadata and record.
-
-    Attributes
-    ----------
-    path
-        The store.
-    nodes
-        Zarr metadata of its elements by key, such as ``obs/leiden``.
-    version
-        Version of scatlas that has made it.
-    config
-        Its settings.
-    plates
-        Its plates as the record lists them.
+    """An atlas.zarr: the Zarr metadata of its elements by key (such as ``obs/leiden``), and of its
+    record the version of scatlas, the settings and the plates.
     """
 
     path: Path
@@ -57,13 +45,7 @@ class FinishedAtlas:
 
     @classmethod
     def open(cls, path: Path) -> FinishedAtlas:
-        """Read metadata and record of an atlas.
-
-        Raises
-        ------
-        InputError
-            There is no atlas, or one without a record, or of a newer major version.
-        """
+        """Read metadata and record of an atlas that this version can extend."""
         try:
             document = json.loads((path / "zarr.json").read_bytes())
             nodes = document["consolidated_metadata"]["metadata"]
@@ -93,17 +75,8 @@ class FinishedAtlas:
         return cls(path, nodes, version, json.loads(config), json.loads(plates))
 
     def check(self, columns: Sequence[str]) -> None:
-        """Refuse an atlas that lacks what new cells need.
-
-        Parameters
-        ----------
-        columns
-            obs columns whose labels new cells get.
-
-        Raises
-        ------
-        InputError
-            It has no components, no map of all cells, or not one of the columns with labels.
+        """Refuse an atlas that lacks what new cells need: components, a map of all cells, or one of
+        the ``columns`` of obs whose labels they get.
         """
         for needed, what, mend in (
             (_COMPONENTS, "components", "build it again"),
@@ -130,20 +103,7 @@ class FinishedAtlas:
 
 
 def load_new_plates(given: Mapping[str, Any], atlas: FinishedAtlas) -> Config:
-    """Config of new plates: their own keys, and the settings of the atlas.
-
-    Parameters
-    ----------
-    given
-        The user's config, without defaults.
-    atlas
-        The atlas.
-
-    Raises
-    ------
-    ConfigError
-        A key of the config contradicts the atlas, or leaves bad plates out.
-    """
+    """Config of new plates: own keys, and the settings of the atlas, which none may contradict."""
     wanted = load(given)
     if wanted.plates.skips:
         raise ConfigError(
@@ -168,13 +128,7 @@ def load_new_plates(given: Mapping[str, Any], atlas: FinishedAtlas) -> Config:
 
 
 def check_new_plates(config: Config, plates: Sequence[Plate], atlas: FinishedAtlas) -> None:
-    """Refuse plates or columns that the atlas has already, and results in its folder.
-
-    Raises
-    ------
-    ConfigError
-        With one sentence.
-    """
+    """Refuse plates or columns that the atlas has already, and results in its folder."""
     known = {plate["plate"] for plate in atlas.plates}
     for plate in plates:
         if plate.plate in known:

@@ -14,24 +14,7 @@ if TYPE_CHECKING:
 
 
 def read_columns(store: Path, plate: str, names: list[str], *, key: str) -> pd.DataFrame:
-    """Columns of obs of a plate, without the cells' names.
-
-    Parameters
-    ----------
-    store
-        The plate's ``counts.zarr``.
-    plate
-        Its name.
-    names
-        Names of the columns.
-    key
-        Key of the config that names them, for the message.
-
-    Raises
-    ------
-    InputError
-        The plate lacks a column.
-    """
+    """Columns of obs of a plate, without the cells' names; ``key`` of the config names them."""
     with open_tables(store) as (obs, _):
         for column in names:
             if column not in obs.columns:

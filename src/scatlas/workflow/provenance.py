@@ -1,8 +1,8 @@
 """The record of an atlas about its origin: ``uns['scatlas']``.
 
 The record holds everything that decides the atlas (settings, plates, versions) and nothing else: no
-times and no settings of later steps. Equal runs therefore write
-equal bytes. Checksums of stores exclude the record (:func:`scatlas.io.checksum`).
+times and no settings of later steps. Equal runs therefore write equal bytes. Checksums of stores
+exclude the record (:func:`scatlas.io.checksum`).
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ MAP_STEPS = ("subset", "neighbors", "umap", "leiden", "embedding", "map")
 
 
 def plate_rows(config: Config, plates: Sequence[Plate]) -> list[dict[str, Any]]:
-    """Plates as a record lists them: ``plate``, ``path`` and ``labels``, in the order of the sheet.
-
-    With ``counts`` if they are not in X, ``fractional`` if they are rounded, and ``by`` if the path
+    """Plates as a record lists them: ``plate``, ``path`` and ``labels``, in the order of the sheet;
+    with ``counts`` if they are not in X, ``fractional`` if they are rounded, and ``by`` if the path
     is that of a file of samples; ``genes`` and ``marker`` as the config has them.
     """
     rows = []
@@ -55,14 +54,10 @@ def plate_rows(config: Config, plates: Sequence[Plate]) -> list[dict[str, Any]]:
 
 
 def recipe(config: Config, plates: Sequence[Plate]) -> str:
-    """Settings and plates that decide an atlas, as an option of the step ``atlas``.
-
-    Returns
-    -------
-    JSON in one line: ``config``, every key of :data:`ATLAS_KEYS` with its value, those of
-    :data:`MAP_KEYS` if the atlas has the map of all cells, and the keys of ``integrate`` that
-    decide ``X_pca_harmony`` if the atlas has it; ``plates`` as :func:`plate_rows`. Equal settings
-    give equal text.
+    """Settings and plates that decide an atlas, as an option of the step ``atlas``: JSON in one
+    line, and equal text for equal settings. ``config`` has every key of :data:`ATLAS_KEYS`, those
+    of :data:`MAP_KEYS` if the atlas has the map of all cells, and the keys of ``integrate`` that
+    decide ``X_pca_harmony`` if the atlas has it; ``plates`` is as :func:`plate_rows`.
     """
     keys = {*ATLAS_KEYS, *(MAP_KEYS if config.maps_all_cells else ())}
     settings = config.model_dump(mode="json", include=keys)
@@ -73,20 +68,10 @@ def recipe(config: Config, plates: Sequence[Plate]) -> str:
 
 
 def record(settings_json: str, manifests: Path) -> dict[str, Any]:
-    """Record of an atlas, from its settings and the manifests of its steps.
-
-    Parameters
-    ----------
-    settings_json
-        Result of :func:`recipe`.
-    manifests
-        Folder of the manifests of a run.
-
-    Returns
-    -------
-    For ``uns['scatlas']``: ``version``, ``seed``, ``backend`` (``cpu``, ``gpu``, or both), and as
-    JSON ``config``, ``plates`` (each with its :data:`CONTENT_FACTS`) and ``versions`` of the
-    packages. If steps ran with several versions, all of them are listed.
+    """``uns['scatlas']`` of an atlas, from its :func:`recipe` and the manifests of its steps:
+    ``version``, ``seed``, ``backend`` (``cpu``, ``gpu``, or both), and as JSON ``config``,
+    ``plates`` (each with its :data:`CONTENT_FACTS`) and all ``versions`` of the packages that the
+    steps ran with.
     """
     decided = json.loads(settings_json)
     plates = _with_content(decided["plates"], manifests)
@@ -120,21 +105,9 @@ def record(settings_json: str, manifests: Path) -> dict[str, Any]:
 def extended_record(
     atlas: Path, plates: Sequence[Mapping[str, Any]], manifests: Path
 ) -> dict[str, Any]:
-    """Record of a new version of an atlas, with plates that were mapped onto it.
-
-    Parameters
-    ----------
-    atlas
-        The old version.
-    plates
-        Rows of :func:`plate_rows` of the new plates.
-    manifests
-        Folder of the manifests of their run.
-
-    Returns
-    -------
-    As :func:`record`: that of the old version, with the new plates, which have ``mapped``: true,
-    and the checksum of the old version as ``extends``.
+    """Record of a new version of an atlas with more plates, of which :func:`plate_rows` gave
+    ``plates``: that of the old version, with the new plates, which have ``mapped``: true, and the
+    checksum of the old version as ``extends``.
     """
     old = read_record(atlas)
     new = [{**row, "mapped": True} for row in _with_content(plates, manifests)]
@@ -158,13 +131,7 @@ def _with_content(plates: Sequence[Mapping[str, Any]], manifests: Path) -> list[
 
 
 def read_record(atlas: Path) -> dict[str, Any]:
-    """Read the record of an atlas and decode its JSON.
-
-    Raises
-    ------
-    InputError
-        There is no atlas, or one without a record.
-    """
+    """Read the record of an atlas and decode its JSON."""
     # Half a second to import, which parsing the rules does not need.
     import zarr
     from anndata.io import read_elem

@@ -21,22 +21,9 @@ _FACTS = "new_plates"
 
 
 class Reference(NamedTuple):
-    """A reference as read from its file.
-
-    Attributes
-    ----------
-    var
-        Genes of the atlas.
-    projection
-        Projection on the components of the atlas.
-    cells
-        The sampled cells and their map.
-    n_pcs
-        Number of components on which neighbours are found.
-    labels
-        By column, the dtype of the labels.
-    n_leading
-        Components whose share of the variance is measured.
+    """A reference as read from its file: the atlas's genes and the projection on its components,
+    the sampled cells with their map, and the dtype of each column of labels. Neighbours are found
+    on ``n_pcs`` components; the share of the variance is measured for ``n_leading``.
     """
 
     var: pd.DataFrame
@@ -59,22 +46,11 @@ def write_reference(
     variance: pd.DataFrame,
     n_leading: int,
 ) -> None:
-    """Write a reference; atomic.
-
-    Parameters
-    ----------
-    path
-        File to write.
-    cells
-        Sampled cells without X: ``obs`` with ``plate`` and labels, ``var`` of the atlas,
-        ``obsm['X_pca']`` with the components on which neighbours are found, ``obsm['X_umap']`` and
-        ``uns['umap']``.
-    projection, usual, distances, n_neighbors, seed
-        As in :class:`scatlas.matrix.reference_map.ReferenceMap`.
-    variance
-        Table of :func:`scatlas.matrix.held_variance.held_variance` of the atlas's plates.
-    n_leading
-        Components of which the table says the share.
+    """Write a reference; atomic. ``cells`` are the sampled ones without X: ``obs`` with ``plate``
+    and labels, ``var`` of the atlas, ``X_pca`` with the components on which neighbours are found,
+    ``X_umap`` and ``uns['umap']``. ``variance`` is the table of
+    :func:`scatlas.matrix.held_variance.held_variance`, and the rest is as in
+    :class:`scatlas.matrix.reference_map.ReferenceMap`.
     """
     scale = projection.scale
     facts: dict[str, Any] = {

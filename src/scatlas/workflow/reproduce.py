@@ -86,13 +86,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def version_warnings(record: dict[str, Any]) -> Iterator[str]:
-    """One sentence for each version that differs from that of the atlas.
-
-    Parameters
-    ----------
-    record
-        Record of :func:`scatlas.workflow.provenance.read_record`.
-    """
+    """One sentence for each version that differs from that of the atlas with this record."""
     now = script.versions()
     for name, then in {**record["versions"], "scatlas": record["version"]}.items():
         if name in now and now[name] != then:
@@ -102,23 +96,9 @@ def version_warnings(record: dict[str, Any]) -> Iterator[str]:
 def write_project(
     record: dict[str, Any], folder: Path, *, plates_from: Path, backend: str | None = None
 ) -> None:
-    """Write ``config.yaml`` and ``plates.tsv`` of a record.
-
-    Parameters
-    ----------
-    record
-        Record of :func:`scatlas.workflow.provenance.read_record`.
-    folder
-        Folder to write; created if missing.
-    plates_from
-        Folder that relative paths of plates start from; in the new sheet they are absolute.
-    backend
-        Device; None: that of the atlas, or ``auto`` if its steps ran on both.
-
-    Raises
-    ------
-    InputError
-        A plate is not at the path of the record.
+    """Write ``config.yaml`` and ``plates.tsv`` of a record. Relative paths of plates start from
+    ``plates_from``; in the new sheet they are absolute. ``backend`` None is that of the atlas, or
+    ``auto`` if its steps ran on both.
     """
     labels = list(dict.fromkeys(name for plate in record["plates"] for name in plate["labels"]))
     rows = [["plate", "path", "counts", "fractional", *labels]]
@@ -171,13 +151,7 @@ def _plate_path(plate: dict[str, Any], plates_from: Path) -> str:
 
 
 def check_content(record: dict[str, Any], manifests: Path) -> None:
-    """Compare the plates, as loaded now, with the record.
-
-    Raises
-    ------
-    InputError
-        Plates have changed; the message names each with its differences.
-    """
+    """Compare the plates, as loaded now, with the record; the error names each that has changed."""
     changed = []
     for then in record["plates"]:
         now = json.loads((manifests / "load" / f"{then['plate']}.json").read_text("utf-8"))
@@ -211,10 +185,9 @@ def _run_snakemake(args: argparse.Namespace, targets: list[str]) -> None:
 
 
 def differences(first: Path, second: Path) -> Iterator[str]:
-    """Differences of two atlases, one sentence for each array or group.
-
-    Arrays are compared by the checksums of their files. Where these differ, values are compared in
-    pieces: only values count, not their stored bytes. ``uns['scatlas']`` is left out.
+    """Differences of two atlases, one sentence for each array or group but ``uns['scatlas']``.
+    Where the checksums of an array's files differ, its values are compared in pieces: only values
+    count, not their stored bytes.
     """
     import zarr
 

@@ -152,18 +152,9 @@ class JobRequest:
 
 
 class Estimates:
-    """Resources that the jobs of a run request, by rule and plate, on their first attempt.
-
-    Parameters
-    ----------
-    config, plates
-        Config of the run and all its plates.
-    jobs_per_gpu
-        Parts into which jobs divide a GPU.
-    gpu_bytes
-        Memory of the smallest GPU; None: not known, every job fits into one part.
-    cores
-        Cores that all jobs share; None: each has its own.
+    """Resources that the jobs of a run request, by rule and plate, on their first attempt. Jobs
+    divide a GPU into ``jobs_per_gpu`` parts. ``gpu_bytes`` None: the memory of the smallest GPU is
+    not known, every job fits into one part. ``cores`` None: each job has its own cores.
     """
 
     def __init__(
@@ -212,7 +203,6 @@ class Estimates:
 
     @cached_property
     def subset_cells(self) -> float:
-        """Cells of the sample."""
         config, cells = self._config, self.atlas.cells
         if config.map.method == "project" or config.subset.n_cells:
             return min(config.subset.n_cells or SAMPLE_CELLS, cells)
@@ -231,10 +221,8 @@ class Estimates:
 
     @cached_property
     def max_consensus_genes(self) -> float:
-        """Largest number of consensus genes to expect.
-
-        Each needs the votes of ``min_plates`` plates. Plates that are alike agree on at most twice
-        ``hvg.n_top_genes``.
+        """Largest number of consensus genes to expect. Each needs the votes of ``min_plates``
+        plates; plates that are alike agree on at most twice ``hvg.n_top_genes``.
         """
         hvg, consensus, n_plates = self._config.hvg, self._config.consensus, len(self._plates)
         agreed = hvg.n_top_genes * n_plates / consensus.min_plates_of(n_plates)
@@ -242,9 +230,8 @@ class Estimates:
 
     @cached_property
     def _cluster_gpus(self) -> int:
-        """GPUs per job of the rules that may use a Dask cluster.
-
-        With ``backend: auto`` jobs request GPUs only if their Python has CuPy.
+        """GPUs per job of the rules that may use a Dask cluster. With ``backend: auto`` jobs
+        request GPUs only if their Python has CuPy.
         """
         backend, cluster = self._config.backend, self._config.compute.cluster
         if backend == "cpu" or (backend == "auto" and find_spec("cupy") is None):
@@ -269,7 +256,6 @@ class Estimates:
         return config.backend == "auto" and not config.compute.cluster and self.is_small(plate)
 
     def gpus(self, rule: str, plate: str | None = None) -> int:
-        """GPUs of a job."""
         if plate and self.prefers_cpu(plate):
             return 0
         if rule in _CLUSTER_RULES:
@@ -282,7 +268,6 @@ class Estimates:
         self, rule: str, plate: str | None = None, threads: int = 1, attempt: int = 1
     ) -> int:
         """Parts of a GPU that a job locks, for the memory that it needs; all parts of several GPUs.
-
         A job that failed gets more, because it may have needed more memory.
         """
         n_gpus, parts = self.gpus(rule, plate), self._jobs_per_gpu
@@ -388,10 +373,9 @@ class Estimates:
     def seconds(
         self, rule: str, plate: str | None = None, threads: int = 1, *, loads: bool = False
     ) -> float:
-        """Seconds that a job is expected to take, without the time that it waits.
-
-        `loads`: the run loads the plate, and so takes the moments for ``hvg`` meanwhile if the
-        bounds tell for which cells.
+        """Seconds that a job is expected to take, without the time that it waits. A run that
+        ``loads`` the plate takes the moments for ``hvg`` meanwhile if the bounds tell for which
+        cells.
         """
         takes_moments = loads and rule in ("load", "hvg") and "bounds" in kept_cells(self._config)
         # With moments of `load`, hvg starts no GPU.
@@ -548,10 +532,7 @@ def _workers(rule: str, threads: int) -> int:
 
 
 def plate_size(plate: Plate) -> Size:
-    """Size of a plate: ``n_cells`` of the sheet, else the shape of a Zarr store, else by its bytes.
-
-    The estimate by bytes assumes cells like Tahoe's.
-    """
+    """Size of a plate: ``n_cells`` of the sheet, else a Zarr store's shape, else by its bytes."""
     if plate.is_simulated:
         return Size(2000, 2000 * 3000)
     path = Path(plate.path)
@@ -609,17 +590,9 @@ def block_threads(
     *,
     gpu: bool = False,
 ) -> int:
-    """Threads that a pass over blocks can use.
-
-    Parameters
-    ----------
-    budget
-        ``compute.block_budget`` in bytes, of which one block waits for its consumer; None: as much
-        as the threads need.
-    values
-        Stored values to read; a plate of few blocks occupies few threads.
-    gpu
-        Whether a GPU computes, and few cores are there for it: eight threads keep it busy.
+    """Threads that a pass over blocks can use within ``budget`` bytes, which also hold a block that
+    waits for its consumer (None: as much as the threads need). Few stored ``values`` occupy few
+    threads. Eight keep a ``gpu`` busy, for which few cores are there.
     """
     block = block_bytes(budget or DEFAULT_BUDGET)
     fit = budget // block - 1 if budget else 16

@@ -24,9 +24,8 @@ LOCK = "logs/run.lock"
 
 
 def lock_results(folder: Path, *, on_cluster: bool = False, unlock: bool = False) -> IO[str] | None:
-    """Lock a folder until :func:`release` of the result; None if the file system has no locks.
-
-    Jobs of a killed run may go on ``on_cluster``, or on another machine: ``unlock`` forgets it.
+    """Lock a folder until :func:`release` of the result; None if the file system has no locks. Jobs
+    of a killed run may go on ``on_cluster``, or on another machine: ``unlock`` forgets it.
     """
     path = folder / LOCK
     with ExitStack() as stack:

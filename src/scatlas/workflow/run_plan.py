@@ -18,7 +18,6 @@ _VARIABLE = "SCATLAS_RUN"
 
 def of_run(part: str, value: Any, *, module: str, is_main: bool) -> Any:
     """A part of the plan of a run, which Snakemake's main process writes and its jobs read.
-
     ``value`` is what this process has read, and the result where an executor hands on no
     environment. Another workflow may import this one as several modules.
     """
@@ -31,13 +30,7 @@ def of_run(part: str, value: Any, *, module: str, is_main: bool) -> Any:
 
 
 def bind(place: str, text: str, *, module: str, is_main: bool) -> None:
-    """Bind the jobs of a run to a text that was read at a place.
-
-    Raises
-    ------
-    InputError
-        This is a job, and its run began with another text.
-    """
+    """Refuse to go on if this is a job, and its run began with another text at this place."""
     digest = text_digest(text.encode())
     if of_run(place, digest, module=module, is_main=is_main) != digest:
         msg = (

@@ -25,18 +25,10 @@ class TimedJob:
 
 
 def simulate(jobs: Sequence[TimedJob], limits: Mapping[str, int]) -> list[tuple[float, float]]:
-    """Start and end of each job, in seconds, if jobs start as soon as there is room for them.
-
-    Jobs that are ready start in the order of their priority, then of the list. Snakemake starts one
-    job after another.
-
-    Parameters
-    ----------
-    jobs
-        Jobs without circles.
-    limits
-        Sum of each resource over the jobs that run at a time. A job that requests more gets the
-        limit, as in Snakemake. Resources without a limit do not matter.
+    """Start and end of each job in seconds. Jobs start one after another, in the order of their
+    priority, then of the list, as soon as those that they need have ended and there is room.
+    ``limits`` has the largest sum of each resource over the jobs that run at a time; a job that
+    requests more gets the limit, as in Snakemake.
     """
     waits_for = [len(job.needs) for job in jobs]
     needed_by: defaultdict[int, list[int]] = defaultdict(list)

@@ -26,10 +26,9 @@ ATLAS_ROW = "atlas_row"
 
 @dataclass
 class SampledCells:
-    """What the steps of the map use of an AnnData: neither X nor names.
-
-    An AnnData hashes its names. To read, hash and write them takes more than a second per million
-    cells, longer than neighbours and UMAP on a GPU.
+    """What the steps of the map use of an AnnData: neither X nor names. An AnnData hashes its
+    names: to read, hash and write them takes more than a second per million cells, longer than
+    neighbours and UMAP on a GPU.
     """
 
     n_obs: int
@@ -43,24 +42,15 @@ class SampledCells:
 
 
 def read_sample(path: Path, *, obsm: str | None = None) -> SampledCells:
-    """Number of cells and one element of ``obsm`` of an h5ad file.
-
-    Parameters
-    ----------
-    path
-        ``subset.h5ad``.
-    obsm
-        Key of the element; None: none.
-    """
+    """Number of cells and, if named, one element of ``obsm`` of ``subset.h5ad``."""
     with h5py.File(path, "r") as file:
         found = {} if obsm is None else {obsm: read_element(file["obsm"][obsm])}
         return SampledCells(len(file["obs"][ATLAS_ROW]), found)
 
 
 def write_part(path: Path, cells: SampledCells, subset: Path) -> None:
-    """Write what a step has added to the sample, as an h5ad file.
-
-    Its names are a link to those of ``subset``, relative to the folder of ``path``.
+    """Write what a step has added to the sample, as an h5ad file. Its names are a link to those of
+    ``subset``, relative to the folder of ``path``.
     """
     with h5py.File(subset, "r") as file:
         names = file["obs"].attrs["_index"]
@@ -86,18 +76,8 @@ def add_graph(cells: SampledCells, path: Path) -> None:
 
 
 def join_files(path: Path, subset: Path, parts: Iterable[Path]) -> None:
-    """Write the sample with what steps have added to it in ``obs``, ``obsm``, ``obsp`` and ``uns``.
-
-    What is compressed is copied as it is. The files are read before, because a copy keeps damage.
-
-    Parameters
-    ----------
-    path
-        File to write.
-    subset
-        ``subset.h5ad``.
-    parts
-        File of each step.
+    """Write the sample ``subset.h5ad`` with the parts that steps have added to it. What is
+    compressed is copied as it is. The files are read before, because a copy keeps damage.
     """
     _read_all(subset)
     # HDF5 would copy text value by value.

@@ -18,20 +18,8 @@ if TYPE_CHECKING:
 
 
 class SampleMap(NamedTuple):
-    """The sample with its map.
-
-    Attributes
-    ----------
-    sample
-        Places and clusters.
-    x
-        float32 ``[n, n_pcs]``: the components in which the neighbours were found.
-    clusters
-        Names of the clusters.
-    metric
-        Metric of the neighbours.
-    uns
-        ``umap`` and ``leiden``, with the parameters of both.
+    """The sample with its map: the components ``x`` (float32 ``[n, n_pcs]``) and the metric of its
+    neighbours, the names of the clusters, and ``umap`` and ``leiden`` of ``uns``.
     """
 
     sample: Sample
@@ -42,15 +30,7 @@ class SampleMap(NamedTuple):
 
 
 def read_map(subset: Path, neighbors: Path, umap: Path, leiden: Path) -> SampleMap:
-    """Read places, clusters and components of the sampled cells, without X and the graph.
-
-    Parameters
-    ----------
-    subset
-        ``subset.h5ad``.
-    neighbors, umap, leiden
-        What these steps have added to it.
-    """
+    """Read places, clusters and components of the sampled cells, without X and the graph."""
     from sklearn.utils import check_random_state
 
     with h5py.File(neighbors, "r") as file:

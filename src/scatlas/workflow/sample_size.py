@@ -19,19 +19,8 @@ IGRAPH_CELLS = 1_000_000
 
 
 def sample_size(n_cells: int, n_comps: int, subset: Subset, of_map: Map) -> int:
-    """Number of cells to sample: all, if the map is computed with all of them.
-
-    Parameters
-    ----------
-    n_cells, n_comps
-        Shape of the atlas's components.
-    subset, of_map
-        The sections of the config.
-
-    Raises
-    ------
-    InputError
-        The map is to be computed with all cells, which takes more memory than given.
+    """Number of cells to sample: all, if the map is computed with all of them. It is an error if
+    ``map.method`` is full and that takes more memory than ``map.memory``.
     """
     if subset.n_cells is not None:
         return min(subset.n_cells, n_cells)

@@ -51,16 +51,9 @@ _FULL_DISK_ERRNOS = {errno.ENOSPC, errno.EDQUOT}
 def parser(
     doc: str | None, *, gpu: bool = False, may_skip: bool = False
 ) -> argparse.ArgumentParser:
-    """Option parser with the options that all scripts share.
-
-    Parameters
-    ----------
-    doc
-        Description of the script.
-    gpu
-        Add the options of scripts that can compute on a GPU, which :func:`run_script` then locks.
-    may_skip
-        Add the options of scripts that can leave their plate out (`scatlas.workflow.left_out`).
+    """Option parser with the options that all scripts share; with ``gpu`` those of scripts that can
+    compute on one, which :func:`run_script` then locks; with ``may_skip`` those of scripts that can
+    leave their plate out (`scatlas.workflow.left_out`).
     """
     new = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.ArgumentDefaultsHelpFormatter
@@ -127,27 +120,12 @@ def run_script(
     reports: list[Path] | None = None,
     needs_gpu: Callable[[], bool] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Context of a script's work: set threads and device, then write manifest and run record.
+    """Context of a script's work: set threads and device, then write manifest and run record. The
+    script fills in the facts of the manifest, which also holds the checksums of ``outputs``.
 
-    Parameters
-    ----------
-    args
-        Options of :func:`parser`.
-    outputs
-        Files and stores that the script writes; the manifest holds their checksums.
-    reports
-        Further files and folders that it writes, which differ between equal runs.
-    needs_gpu
-        Asked before a GPU is locked and started: False if this run needs none, by its inputs.
-
-    Yields
-    ------
-    Facts for the manifest; the script fills them.
-
-    Raises
-    ------
-    PlateLeftOut
-        The step, or an earlier one, has left the plate out. Its outputs are placeholders.
+    ``reports`` are further files and folders, which differ between equal runs. ``needs_gpu`` is
+    asked before a GPU is locked and started: False if this run needs none, by its inputs. If this
+    or an earlier step leaves the plate out, the outputs become placeholders.
     """
     from scatlas.compute.progress import progress
     from scatlas.compute.threads import use_threads
@@ -228,9 +206,8 @@ def _lock_step(manifest: Path) -> Iterator[None]:
 
 @contextmanager
 def _store_refusal(args: argparse.Namespace, refusal: Path) -> Iterator[None]:
-    """Store the message of errors that more memory cannot repair: bad input, and a full disk.
-
-    If bad plates are to be left out, bad input is a `PlateLeftOut`, and no message is stored.
+    """Store the message of errors that more memory cannot repair: bad input, and a full disk. If
+    bad plates are to be left out, bad input is a `PlateLeftOut`, and no message is stored.
     """
     from scatlas.io.files.atomic import atomic_path
 
@@ -354,9 +331,8 @@ def _use_device(args: argparse.Namespace, record: dict[str, Any]) -> Iterator[No
 
 
 def block_sizes(args: argparse.Namespace) -> dict[str, int]:
-    """``block_budget`` and ``largest_block`` of a running script, which are larger on a GPU.
-
-    They divide data into blocks, and do not depend on the threads.
+    """``block_budget`` and ``largest_block`` of a running script, which are larger on a GPU. They
+    divide data into blocks, and do not depend on the threads.
     """
     from scatlas.compute import threads
 
@@ -405,14 +381,8 @@ def versions() -> dict[str, str]:
 
 def run_main(main: Callable[[], None], *, blocks: bool = True) -> None:
     """Run the main function of a script: log to standard error, end on bad input with one sentence.
-
-    Parameters
-    ----------
-    main
-        Parses the options and runs the script.
-    blocks
-        Whether its memory holds row blocks rather than tables
-        (:func:`scatlas.compute.memory.reuse_memory`).
+    ``blocks`` says whether its memory holds row blocks rather than tables
+    (:func:`scatlas.compute.memory.reuse_memory`).
     """
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr

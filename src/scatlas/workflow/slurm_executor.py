@@ -41,10 +41,9 @@ def watch(plugin: Any, folder: Path) -> None:
 
 
 class WatchedJobs(Executor):  # type: ignore[misc] # Snakemake has no types
-    """The executor for Slurm, with a second look at the jobs that it believes to go on.
-
-    A job that two looks at the queue do not list as waiting or running has ended: its outputs
-    decide whether it is done, or repeated.
+    """The executor for Slurm, with a second look at the jobs that it believes to go on. A job that
+    two looks at the queue do not list as waiting or running has ended: its outputs decide whether
+    it is done, or repeated.
     """
 
     folders: list[Path]
@@ -68,7 +67,6 @@ class WatchedJobs(Executor):  # type: ignore[misc] # Snakemake has no types
         super().run_jobs(jobs)
 
     def report_job_success(self, job_info: Any) -> None:
-        """Note that a job is done."""
         self._reported.add(job_info.external_jobid)
         super().report_job_success(job_info)
 

@@ -39,13 +39,7 @@ class QueuedJob(NamedTuple):
 
 
 def jobs_of_run(run: str, *options: str) -> list[QueuedJob]:
-    """Ask Slurm's controller for the jobs of a run, also for those that ended a while ago.
-
-    Raises
-    ------
-    InputError
-        There is no squeue here, or it fails.
-    """
+    """Ask Slurm's controller for the jobs of a run, also for those that ended a while ago."""
     ask = ["squeue", "--noheader", "--states=all", "--format=%i|%T|%r|%k", f"--name={run}"]
     try:
         done = subprocess.run(

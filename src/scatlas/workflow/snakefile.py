@@ -10,13 +10,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def workflow_folder() -> Path:
-    """Folder with the Snakefile, the rules, the scripts and the profiles.
-
-    Raises
-    ------
-    InputError
-        The package was installed without them.
-    """
+    """Folder with the Snakefile, the rules, the scripts and the profiles."""
     # Hatchling copies them into the wheel; see pyproject.toml.
     for folder in (_PACKAGE / "snakemake_workflow", _PACKAGE.parents[1]):
         if (folder / "Snakefile").is_file() and (folder / "scripts").is_dir():

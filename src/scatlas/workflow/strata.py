@@ -29,31 +29,11 @@ def choose_cells(
     strata: NDArray[np.int32] | None = None,
     min_cells: int = 50,
 ) -> NDArray[np.int64]:
-    """Draw cells at random without replacement.
+    """Draw ``wanted`` of ``n_cells`` at random without replacement: their row numbers, ascending.
 
-    With strata, ``min_cells`` cells of each stratum are drawn first (all cells of a smaller one),
-    then the rest from all other cells. Memory beyond ``strata`` grows with the sample, not with
-    ``n_cells``.
-
-    Parameters
-    ----------
-    n_cells, wanted
-        Cells to draw from, and to draw; at most ``n_cells``.
-    seed
-        Random seed.
-    strata
-        Stratum of each cell, int32 [n_cells], numbered from 0.
-    min_cells
-        Cells of each stratum in the sample at least.
-
-    Returns
-    -------
-    Row numbers of the chosen cells, int64 [wanted], ascending.
-
-    Raises
-    ------
-    InputError
-        The strata need more than ``wanted`` cells.
+    With ``strata`` (numbered from 0) ``min_cells`` cells of each stratum are drawn first (all cells
+    of a smaller one), then the rest from all other cells. Memory beyond ``strata`` grows with the
+    sample, not with ``n_cells``.
     """
     rng = np.random.default_rng(seed)
     if strata is None:
@@ -110,25 +90,8 @@ def _cells_of_ranks(
 
 
 def read_strata(path: Path, by: Sequence[str], *, most: int) -> NDArray[np.int32]:
-    """Strata of all cells of a store: the combinations of values of some obs columns.
-
-    Parameters
-    ----------
-    path
-        AnnData Zarr store.
-    by
-        Names of the columns. Cells without a value are a stratum, too.
-    most
-        Number of strata to accept.
-
-    Returns
-    -------
-    Stratum of each cell, int32 [n_cells], numbered from 0.
-
-    Raises
-    ------
-    InputError
-        A column is missing, or there are more than ``most`` strata.
+    """Stratum of each cell of an AnnData Zarr store, numbered from 0: the combinations of values of
+    the obs columns ``by``, at most ``most``. Cells without a value are a stratum, too.
     """
     obs = open_with_zarr_python(path)["obs"]
     strata = np.zeros(0, np.int32)

@@ -51,34 +51,14 @@ def read_values(
     edge_readers: tuple[int, int] = (1, 1),
     limit: int | None = None,
 ) -> np.ndarray:
-    """Read values ``begin`` to ``end - 1``.
+    """Read values ``begin`` to ``end - 1`` of an array, or of a part of it that covers the range.
 
-    Parameters
-    ----------
-    array
-        Or a part of it that covers the range.
-    dtype
-        Type of the result, which holds all stored values (with ``limit``: all below it).
-    owner
-        File of the array, with its stamp; part of the key of chunks that ranges share.
-    edge_readers
-        How many ranges of the same pass contain the first and the last chunk. If several do, the
-        first range decodes the chunk and a cache keeps it for the others.
-    limit
-        The values are indices below this number; others raise.
-
-    Returns
-    -------
-    A new array. Its memory is reused when it and all its views are gone.
-
-    Raises
-    ------
-    IndexRangeError
-        A value is negative, or not below ``limit``.
-    ChunkError
-        The data are damaged. Libraries that decode raise other errors, too.
-    OSError
-        The file cannot be read.
+    ``dtype`` holds all stored values. With ``limit`` they are indices below it, and others raise
+    IndexRangeError; damaged data raise ChunkError, or what a library that decodes raises. ``owner``
+    is the file with its stamp, for the key of chunks that ranges share. ``edge_readers`` says how
+    many ranges of the same pass contain the first and the last chunk: the first range decodes it,
+    and a cache keeps it for the others. The memory of the result is reused when it and its views
+    are gone.
     """
     out = buffer_pool.empty(end - begin, dtype)
     if array.is_raw:
@@ -104,7 +84,6 @@ class _RangeReader:
         self._same_dtype = out.dtype == array.dtype
 
     def read(self, owner: Hashable, edge_readers: tuple[int, int]) -> None:
-        """Fill the range."""
         array = self._array
         first, stop = array.chunk_range(self._begin, self._begin + self._out.size)
         n_first, n_last = edge_readers
@@ -136,12 +115,8 @@ class _RangeReader:
         self._copy(chunk, _shared_chunks.get(key, n_readers, partial(_read_chunk, array, chunk)))
 
     def _decode_run(self, run: _Run, decode_run: RunDecoder) -> range:
-        """Decode chunks that lie within the range, in one call.
-
-        Returns
-        -------
-        The chunks before the first damaged one, for which the decoders of single chunks have a
-        message.
+        """Decode chunks that lie within the range, in one call. Returns the chunks before the first
+        damaged one, for which the decoders of single chunks have a message.
         """
         array, begin, size = self._array, self._begin, self._array.chunk_values
         if run.window is None or not array.locations.have_all_filters(run.first, run.stop):
@@ -183,14 +158,8 @@ class _RangeReader:
 
 
 def read_encoded_chunks(array: ChunkedArray, first: int, stop: int) -> Iterator[memoryview]:
-    """Yield chunks as stored, after a check of their CRC-32C if they have one.
-
-    Each is valid until the next.
-
-    Raises
-    ------
-    ChunkError
-        A chunk is missing or damaged.
+    """Yield chunks as stored, after a check of their CRC-32C if they have one; ChunkError if one is
+    missing or damaged. Each is valid until the next.
     """
     for chunk, raw in _read_raw_chunks(array, first, stop):
         if raw is None:
@@ -204,14 +173,8 @@ def read_encoded_chunks(array: ChunkedArray, first: int, stop: int) -> Iterator[
 def read_text_chunks(
     array: ChunkedArray, first: int, stop: int
 ) -> Iterator[tuple[int, bytes | None]]:
-    """Yield number and decoded bytes of chunks of text; None if a chunk was never written.
-
-    Raises
-    ------
-    ChunkError
-        A chunk is damaged. Libraries that decode raise other errors, too.
-    OSError
-        The file cannot be read.
+    """Yield number and decoded bytes of chunks of text; None if a chunk was never written. A
+    damaged one raises ChunkError, or what a library that decodes raises.
     """
     for chunk, raw in _read_raw_chunks(array, first, stop):
         if raw is None:
@@ -265,16 +228,8 @@ def _decode_chunk(
 
 @dataclass(frozen=True)
 class _Run:
-    """Encoded chunks that one system call read.
-
-    Attributes
-    ----------
-    first
-        Number of the first chunk.
-    window
-        The bytes; None for chunks that were never written.
-    starts, sizes
-        int64: chunk i is ``window[starts[i] : starts[i] + sizes[i]]``.
+    """Encoded chunks from ``first`` on that one system call read: chunk i is ``window[starts[i] :
+    starts[i] + sizes[i]]`` (int64). ``window`` is None for chunks that were never written.
     """
 
     first: int
@@ -288,7 +243,6 @@ class _Run:
         return self.first + self.starts.size
 
     def chunks(self) -> Iterator[tuple[int, memoryview | None]]:
-        """Yield number and bytes of each chunk."""
         byte_ranges = zip(self.starts.tolist(), self.sizes.tolist(), strict=True)
         for chunk, (start, size) in enumerate(byte_ranges, self.first):
             yield chunk, None if self.window is None else self.window[start : start + size]

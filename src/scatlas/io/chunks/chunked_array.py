@@ -26,32 +26,17 @@ _NO_CHUNK = np.iinfo(np.uint64).max
 
 @dataclass(frozen=True)
 class ChunkedArray:
-    """A one-dimensional array of numbers: locations and encoding of its chunks.
-
-    Picklable, and small once restricted to a range (:meth:`for_values`).
-
-    Attributes
-    ----------
-    key
-        Element in the file, as ``X/data``.
-    n_values, dtype
-        Length and type as stored, with its byte order.
-    chunk_values
-        Values per chunk; the last chunk is padded.
-    pipeline
-        Decoders in the order of decoding.
-    locations
-        Where the chunks lie.
-    fill_value
-        Value of chunks that were never written; None if every chunk must exist.
+    """A one-dimensional array of numbers: locations and encoding of its chunks. Picklable, and
+    small once restricted to a range (:meth:`for_values`).
     """
 
-    key: str
+    key: str  # element in the file, as X/data
     n_values: int
-    dtype: np.dtype
-    chunk_values: int
-    pipeline: tuple[Decoder, ...]
+    dtype: np.dtype  # as stored, with its byte order
+    chunk_values: int  # the last chunk is padded
+    pipeline: tuple[Decoder, ...]  # in the order of decoding
     locations: Hdf5Chunks | ZarrChunks
+    # Value of chunks that were never written; None if every chunk must exist.
     fill_value: float | None = None
 
     @property
@@ -72,26 +57,14 @@ class ChunkedArray:
 
 @dataclass(frozen=True)
 class Hdf5Chunks:
-    """Chunks of an HDF5 dataset: byte ranges of one file.
-
-    Attributes
-    ----------
-    path
-        The file.
-    first
-        Number of the first chunk in the lists.
-    offsets, sizes
-        int64, one per chunk; offset -1 for a chunk that was never written.
-    skipped_filters
-        uint32, one per chunk: bit *i* is set if HDF5 did not apply filter *i*.
-    n_filters
-        Number of HDF5 filters.
-    """
+    """Chunks of an HDF5 dataset: byte ranges of one file."""
 
     path: str
-    first: int
+    first: int  # number of the first chunk in the lists
+    # int64, one per chunk; offset -1 for a chunk that was never written.
     offsets: np.ndarray = field(repr=False)
     sizes: np.ndarray = field(repr=False)
+    # uint32, one per chunk: bit i is set if HDF5 did not apply filter i.
     skipped_filters: np.ndarray = field(repr=False)
     n_filters: int
 
@@ -129,33 +102,20 @@ class Hdf5Chunks:
 
 @dataclass(frozen=True)
 class ZarrChunks:
-    """Chunks of a Zarr array: one file per chunk, or one per shard of several chunks.
+    """Chunks of a Zarr array: one file per chunk, or one per shard of several chunks."""
 
-    Attributes
-    ----------
-    prefix
-        Path of the files without their number.
-    shard_chunks
-        Chunks per shard; 0 if each chunk is a file.
-    index_at_end
-        Whether the index of a shard is at its end.
-    suffix
-        End of the paths after their number: of a matrix in chunks of whole rows ``/0``.
-    """
-
-    prefix: str
-    shard_chunks: int
-    index_at_end: bool = True
-    suffix: str = ""
+    prefix: str  # path of the files without their number
+    shard_chunks: int  # chunks per shard; 0 if each chunk is a file
+    index_at_end: bool = True  # of a shard
+    suffix: str = ""  # after the number: /0 for a matrix in chunks of whole rows
 
     def for_chunks(self, first: int, stop: int) -> ZarrChunks:  # noqa: ARG002
         """Itself: file names follow from the numbers of the chunks."""
         return self
 
     def byte_ranges(self, first: int, stop: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-        """Yield path, offsets and sizes of consecutive chunks, one file at a time.
-
-        The offset of a chunk that was never written is -1.
+        """Yield path, offsets and sizes of consecutive chunks, one file at a time. The offset of a
+        chunk that was never written is -1.
         """
         if not self.shard_chunks:
             for chunk in range(first, stop):
@@ -188,7 +148,6 @@ class ZarrChunks:
         return stat.st_mtime_ns, stat.st_size
 
     def pipeline_of(self, chunk: int, pipeline: tuple[Decoder, ...]) -> tuple[Decoder, ...]:  # noqa: ARG002
-        """Decoders of one chunk: the same for all."""
         return pipeline
 
     def _read_index(self, path: str, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -207,7 +166,6 @@ class ZarrChunks:
 
 @contextmanager
 def open_to_read(path: str) -> Iterator[int]:
-    """Open a file and yield its descriptor."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield fd

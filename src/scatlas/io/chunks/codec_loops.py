@@ -156,27 +156,12 @@ def decode_blosc_chunks(
     target: int,
     chunk_bytes: int,
 ) -> int:
-    """Decode Blosc chunks one after the other to the memory at ``target``.
+    """Decode Blosc chunks one after the other to the memory at ``target``; return the number of
+    chunks before the first damaged one.
 
-    Parameters
-    ----------
-    functions
-        Addresses of ``blosc_decompress_ctx`` and ``crc32c_extend``; 0 for chunks that do not end
-        with their checksum.
-    raw
-        uint8; chunk i is ``raw[starts[i] : starts[i] + sizes[i]]``.
-    source
-        Address of ``raw``.
-    starts, sizes
-        int64, one per chunk.
-    target
-        Address of the output.
-    chunk_bytes
-        Bytes per decoded chunk.
-
-    Returns
-    -------
-    Number of chunks before the first damaged one.
+    ``functions`` are the addresses of ``blosc_decompress_ctx`` and ``crc32c_extend`` (0 for chunks
+    that do not end with their checksum), ``source`` is that of ``raw`` (uint8), in which chunk i is
+    ``raw[starts[i] : starts[i] + sizes[i]]`` (int64).
     """
     for i in range(starts.size):
         place = target + i * chunk_bytes
@@ -196,11 +181,12 @@ def decode_blosc_indices(
     out: np.ndarray,
     highest: int,
 ) -> int:
-    """Decode Blosc chunks of indices to another type, each while it is in the core's cache.
+    """Decode Blosc chunks of indices to another type, each while it is in the core's cache; return
+    the number of chunks before the first that is damaged or has an index above ``highest``.
 
     ``chunk`` is memory for a decoded chunk, unsigned and in the width as stored, ``highest`` of its
     type; ``addresses`` are those of ``raw`` and ``chunk``. The rest is as for
-    :func:`decode_blosc_chunks`, and a chunk with an index above ``highest`` counts as damaged.
+    :func:`decode_blosc_chunks`.
     """
     source, place = addresses
     for i in range(starts.size):
@@ -224,18 +210,10 @@ def decode_deflate_chunks(
     target: int,
     chunk_bytes: int,
 ) -> int:
-    """Decode zlib or gzip chunks one after the other to the memory at ``target``.
-
-    Parameters
-    ----------
-    functions
-        Addresses of libdeflate's functions that allocate a decompressor, decompress, and free it.
-    source, starts, sizes, target, chunk_bytes
-        As for :func:`decode_blosc_chunks`.
-
-    Returns
-    -------
-    Number of chunks before the first that is damaged or of another size.
+    """Decode zlib or gzip chunks one after the other to the memory at ``target``; return the number
+    of chunks before the first that is damaged or of another size. ``functions`` are the addresses
+    of libdeflate's that allocate a decompressor, decompress, and free it; the rest is as for
+    :func:`decode_blosc_chunks`.
     """
     allocate, decompress, free = functions
     decompressor = _new_decompressor(allocate)
@@ -265,28 +243,14 @@ def encode_blosc_chunks(
     sizes: np.ndarray,
     checksums: np.ndarray,
 ) -> int:
-    """Encode consecutive chunks by Blosc and append to each its checksum.
+    """Encode consecutive chunks by Blosc and append to each its checksum; return the bytes of all
+    encoded chunks, or -1 if Blosc fails.
 
-    Parameters
-    ----------
-    functions
-        Addresses of ``blosc_compress_ctx`` and ``crc32c_extend``.
-    name
-        Address of the zero-terminated name of the compressor within Blosc.
-    level, shuffle, item
-        Compression level, Blosc's number of the shuffle, bytes per value.
-    source, chunk_bytes
-        Address of the first chunk, bytes per chunk.
-    out, target
-        uint8 of ``chunk_bytes + 20`` bytes per chunk, and its address.
-    sizes
-        int64, one per chunk; the kernel writes the bytes of the encoded chunk.
-    checksums
-        uint32, one per chunk; the kernel writes the CRC-32C of the chunk before encoding.
-
-    Returns
-    -------
-    Bytes of all encoded chunks; -1 if Blosc fails.
+    ``functions`` are the addresses of ``blosc_compress_ctx`` and ``crc32c_extend``; ``name``,
+    ``source`` and ``target`` those of the compressor's zero-terminated name, of the first chunk,
+    and of ``out`` (uint8, ``chunk_bytes + 20`` bytes per chunk). ``shuffle`` is Blosc's number,
+    ``item`` the bytes per value. Per chunk the kernel writes the encoded bytes to ``sizes`` (int64)
+    and the CRC-32C before encoding to ``checksums`` (uint32).
     """
     compress, crc32c = functions
     room = chunk_bytes + 16

@@ -36,10 +36,8 @@ class Decoder(Protocol):
     """Inverse of one step of the pipeline."""
 
     def decode(self, raw: Buffer, n_bytes: int) -> Buffer:
-        """Return the bytes before this step.
-
-        ``n_bytes`` is the size of the decoded chunk. `Zstd` and `Crc32c` accept None, because the
-        size of text is unknown.
+        """Return the bytes before this step, of a chunk of ``n_bytes``. `Zstd` and `Crc32c` accept
+        None, because the size of text is unknown.
         """
         ...
 
@@ -51,7 +49,6 @@ class Deflate:
     container: str = "zlib"
 
     def decode(self, raw: Buffer, n_bytes: int) -> Buffer:
-        """See :class:`Decoder`."""
         import deflate
 
         if n_bytes > _MAX_DEFLATE_RATIO * len(raw) + 64:
@@ -67,7 +64,6 @@ class Lzf:
     """LZF as h5py writes it, without a checksum."""
 
     def decode(self, raw: Buffer, n_bytes: int) -> memoryview:
-        """See :class:`Decoder`."""
         from scatlas.io.chunks.lzf import decompress
 
         out = decompress(np.frombuffer(raw, np.uint8), n_bytes)
@@ -93,7 +89,6 @@ class Zstd:
     """Zstandard frames."""
 
     def decode(self, raw: Buffer, n_bytes: int | None) -> Buffer:
-        """See :class:`Decoder`."""
         from numcodecs import zstd
 
         # A damaged size must not request terabytes of memory.
@@ -109,7 +104,6 @@ class Blosc:
     """Blosc 1 buffers of any inner compressor, without a checksum."""
 
     def decode(self, raw: Buffer, n_bytes: int) -> memoryview:
-        """See :class:`Decoder`."""
         out = np.empty(n_bytes, np.uint8)
         self.decode_into(raw, out)
         return out.data
@@ -133,7 +127,6 @@ class Shuffle:
     itemsize: int
 
     def decode(self, raw: Buffer, n_bytes: int) -> memoryview:  # noqa: ARG002
-        """See :class:`Decoder`."""
         flat = np.frombuffer(raw, np.uint8)
         n = flat.size // self.itemsize * self.itemsize
         out = np.empty_like(flat)
@@ -147,7 +140,6 @@ class Fletcher32:
     """HDF5's checksum, four bytes after the chunk."""
 
     def decode(self, raw: Buffer, n_bytes: int) -> Buffer:  # noqa: ARG002
-        """See :class:`Decoder`."""
         from numcodecs import Fletcher32 as Codec
 
         return Codec().decode(bytes(raw))
@@ -158,7 +150,6 @@ class Crc32c:
     """Zarr's checksum, four bytes after the chunk."""
 
     def decode(self, raw: Buffer, n_bytes: int | None) -> Buffer:  # noqa: ARG002
-        """See :class:`Decoder`."""
         from google_crc32c import value
 
         body = memoryview(raw)[:-4]
@@ -169,21 +160,8 @@ class Crc32c:
 
 
 def decode(pipeline: Sequence[Decoder], raw: Buffer, dtype: np.dtype, n_values: int) -> np.ndarray:
-    """Decode the numbers of a chunk.
-
-    Parameters
-    ----------
-    pipeline
-        Decoders in the order of decoding.
-    raw
-        The encoded chunk.
-    dtype, n_values
-        Type as stored, with its byte order, and number of values.
-
-    Raises
-    ------
-    ChunkError
-        The chunk is damaged. Libraries that decode raise other errors, too.
+    """Decode the numbers of a chunk, with the byte order of ``dtype`` as stored. A damaged one
+    raises ChunkError, or what a library that decodes raises.
     """
     n_bytes = n_values * dtype.itemsize
     for step in pipeline:

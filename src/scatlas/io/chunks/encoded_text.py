@@ -24,14 +24,9 @@ _HEADER = 4
 
 @dataclass(frozen=True, eq=False)
 class EncodedText:
-    """Texts in Zarr's encoding vlen-utf8, without the number of texts at its begin.
-
-    Attributes
-    ----------
-    content
-        uint8, of each text its bytes' number (uint32) and its UTF-8.
-    starts
-        int64 ``[n_texts + 1]``: where each begins in ``content``, and the end of the last.
+    """Texts in Zarr's encoding vlen-utf8, without the number of texts at its begin: of each text
+    ``content`` has its bytes' number (uint32) and its UTF-8, and ``starts`` [n_texts + 1] where it
+    begins, and the end of the last.
     """
 
     content: NDArray[np.uint8]
@@ -39,13 +34,7 @@ class EncodedText:
 
     @classmethod
     def of_chunk(cls, chunk: bytes | NDArray[np.uint8]) -> EncodedText:
-        """Texts of a decoded chunk; it must not change.
-
-        Raises
-        ------
-        ValueError
-            The chunk is damaged, or a text is not UTF-8.
-        """
+        """Texts of a decoded chunk, which must not change; ValueError if damaged or not UTF-8."""
         from scatlas.io.chunks.text_loops import find_starts  # imports Numba
 
         raw = np.frombuffer(chunk, np.uint8)
@@ -63,7 +52,6 @@ class EncodedText:
 
     @classmethod
     def encode(cls, texts: NDArray[np.object_]) -> EncodedText:
-        """Texts of an ``object`` array of ``str``."""
         return cls.of_chunk(np.asarray(VLenUTF8().encode(texts)))
 
     @classmethod
@@ -81,7 +69,6 @@ class EncodedText:
 
     @staticmethod
     def join(parts: Sequence[EncodedText]) -> EncodedText:
-        """All texts of some parts, in their order."""
         if len(parts) == 1:
             return parts[0]
         starts, end = [np.zeros(1, np.int64)], 0

@@ -85,10 +85,8 @@ def index_decoder(
 
 @cache
 def run_encoder(compressor: str, level: int, shuffle: int) -> RunEncoder | None:
-    """Function that compresses a run of chunks by Blosc, each with its CRC-32C, in one call.
-
-    The bytes equal those of ``numcodecs.Blosc(compressor, level, shuffle)``. None if a C function
-    is missing.
+    """Function that compresses a run of chunks by Blosc, each with its CRC-32C, in one call, to the
+    bytes of ``numcodecs.Blosc(compressor, level, shuffle)``. None if a C function is missing.
     """
     try:
         functions = (

@@ -29,11 +29,9 @@ class _Entry:
 
 
 class SharedChunkCache:
-    """LRU cache of the chunks at the edges of blocks.
-
-    A block of rows rarely ends where a chunk ends, so that two blocks (or more, if the chunk is
-    large) need the chunk there. Each caller gives the number of blocks that need it; the cache
-    drops the chunk after the last of them.
+    """LRU cache of the chunks at the edges of blocks. A block of rows rarely ends where a chunk
+    ends, so that two blocks (or more, if the chunk is large) need the chunk there. Each caller
+    gives the number of blocks that need it; the cache drops the chunk after the last of them.
     """
 
     def __init__(self) -> None:
@@ -41,13 +39,7 @@ class SharedChunkCache:
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
 
     def get(self, key: Hashable, n_readers: int, decode: Callable[[], np.ndarray]) -> np.ndarray:
-        """Values of a chunk; the first caller decodes, concurrent callers wait for it.
-
-        Raises
-        ------
-        Exception
-            The error of ``decode``, in each caller.
-        """
+        """Values of a chunk; the first caller decodes, others wait and get its error, too."""
         with self._lock:
             entry = self._entries.get(key)
             is_first = entry is None

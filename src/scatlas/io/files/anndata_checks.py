@@ -36,9 +36,8 @@ def decode_text(value: Any) -> str:
 
 
 def for_anndata(node: Any) -> Any:
-    """The same node for functions of anndata, which know neither our classes nor R's attributes.
-
-    R stores an attribute as an array of one. An element of HDF5 with such attributes is copied to
+    """The same node for functions of anndata, which know neither our classes nor R's attributes. R
+    stores an attribute as an array of one: an element of HDF5 with such attributes is copied to
     memory, encoded as it is, with single values.
     """
     node = as_zarr_python(node)
@@ -64,13 +63,7 @@ def for_anndata(node: Any) -> Any:
 
 
 def required_attribute(path: str, root: StoredGroup, key: str, name: str) -> str:
-    """Text of an attribute that the reader needs.
-
-    Raises
-    ------
-    InputError
-        The attribute is missing.
-    """
+    """Text of an attribute that the reader needs; it is an error if it is missing."""
     if name not in root[key].attrs:
         msg = (
             f"{path}: {key} has no attribute {name!r}, without which it cannot be read: write the "
@@ -81,19 +74,12 @@ def required_attribute(path: str, root: StoredGroup, key: str, name: str) -> str
 
 
 def is_group(element: Any) -> bool:
-    """Whether an element is a group, in HDF5 or Zarr."""
     return not hasattr(element, "dtype")
 
 
 def check_anndata(path: str, root: StoredGroup) -> None:
-    """Refuse HDF5 and Zarr files that are not AnnData.
-
-    The root of old AnnData files has no encoding; groups ``obs`` and ``var`` are enough.
-
-    Raises
-    ------
-    InputError
-        The message names what the file has instead.
+    """Refuse HDF5 and Zarr files that are not AnnData, by what they have instead. The root of old
+    AnnData files has no encoding; groups ``obs`` and ``var`` are enough.
     """
     if is_group(root):
         encoding = attribute(root, "encoding-type", "anndata")
@@ -118,7 +104,6 @@ def check_anndata(path: str, root: StoredGroup) -> None:
 
 
 def table_lengths(path: str, root: StoredGroup) -> tuple[int, int]:
-    """Number of rows of ``obs`` and of ``var``."""
     return frame_length(path, root, "obs"), frame_length(path, root, "var")
 
 

@@ -55,7 +55,6 @@ def checksum(path: Path | str) -> str:
 
 def file_digests(path: Path | str) -> dict[str, str]:
     """BLAKE2b of each file of a folder by its sorted relative path; of a single file under ``""``.
-
     Several threads read; of shards what :func:`checksum` reads.
     """
     path = Path(path)
@@ -81,18 +80,9 @@ def checksum_of_digests(digests: Mapping[str, str]) -> str:
 
 
 def file_digest(file: Path, *, root: Path, every_byte: bool = False) -> str:
-    """BLAKE2b of a file; for a shard, of its index and the CRC-32C of its chunks.
-
-    Parameters
-    ----------
-    file
-        File of the store or folder ``root``.
-    every_byte
-        Whether to compare the chunks of a shard with their CRC-32C.
-
-    Returns
-    -------
-    32 hexadecimal digits; empty for a shard with a part that does not match its CRC-32C.
+    """BLAKE2b of a file of the store or folder ``root``, 32 hexadecimal digits; for a shard, of its
+    index and the CRC-32C of its chunks. ``every_byte`` compares the chunks with these: the result
+    is empty if one does not match.
     """
     array = next((folder.parent for folder in file.parents if folder.name == "c"), None)
     n_chunks = 0
@@ -102,14 +92,10 @@ def file_digest(file: Path, *, root: Path, every_byte: bool = False) -> str:
 
 
 def values_digest(store: Path) -> str:
-    """Digest of the values of a store with consolidated metadata, independent of compression.
-
-    Covers name and attributes of every group and array, shape and type of every array, and the
-    files of arrays that lack the attribute :data:`scatlas.io.files.checksums.VALUES_DIGEST`.
-
-    Returns
-    -------
-    32 hexadecimal digits.
+    """Digest (32 hexadecimal digits) of the values of a store with consolidated metadata,
+    independent of compression: name and attributes of every group and array, shape and type of
+    every array, and the files of arrays that lack the attribute
+    :data:`scatlas.io.files.checksums.VALUES_DIGEST`.
     """
     document = json.loads((store / "zarr.json").read_bytes())
     combined = hashlib.blake2b(digest_size=_DIGEST_BYTES)
@@ -187,7 +173,6 @@ def _shard_digest(file: Path, n_chunks: int, every_byte: bool) -> str:
 
 
 def _matches_crc(encoded: bytes) -> bool:
-    """Whether bytes match the CRC-32C at their end."""
     return crc32c(encoded[:-_CRC_BYTES]) == int.from_bytes(encoded[-_CRC_BYTES:], "little")
 
 
@@ -207,7 +192,6 @@ def write_json(path: Path | str, mapping: Mapping[str, Any]) -> None:
 
 
 def json_bytes(mapping: Mapping[str, Any]) -> bytes:
-    """Bytes that :func:`write_json` writes."""
     text = json.dumps(_as_json(mapping), indent=2, sort_keys=True, allow_nan=False)
     return f"{text}\n".encode()
 

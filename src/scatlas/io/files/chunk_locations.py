@@ -36,18 +36,8 @@ _RAW_CHUNK_VALUES = 2**18
 
 
 def locate_chunks(store: Store, root: StoredGroup, key: str) -> ChunkedArray | None:
-    """Find the chunks of an array on disk.
-
-    Parameters
-    ----------
-    store, root
-        The file, and the open file.
-    key
-        One-dimensional array of numbers, as ``X/data``.
-
-    Returns
-    -------
-    None if only h5py or zarr-python can read the array; the log says why.
+    """Find the chunks on disk of an array of numbers, as ``X/data``, in the open file ``root``.
+    None if only h5py or zarr-python can read it; the log says why.
     """
     element = root[key]
     if store.is_url:
@@ -65,9 +55,8 @@ def locate_chunks(store: Store, root: StoredGroup, key: str) -> ChunkedArray | N
 
 
 def read_without_plugins(dataset: h5py.Dataset, rows: slice = slice(None)) -> np.ndarray:
-    """Numbers of a one-dimensional dataset, decoded without HDF5's filter plugins.
-
-    Plugins trust the sizes in a damaged chunk, and crash. HDF5's own filters are safe.
+    """Numbers of a one-dimensional dataset, decoded without HDF5's filter plugins, which trust the
+    sizes in a damaged chunk, and crash. HDF5's own filters are safe.
     """
     properties = dataset.id.get_create_plist()
     codes = {properties.get_filter(i)[0] for i in range(properties.get_nfilters())}
@@ -86,21 +75,9 @@ def read_without_plugins(dataset: h5py.Dataset, rows: slice = slice(None)) -> np
 def hdf5_chunked_array(
     path: str, key: str, dataset: h5py.Dataset, dtype: np.dtype | None = None
 ) -> ChunkedArray:
-    """Describe the chunks of a dataset.
-
-    Parameters
-    ----------
-    path, key
-        File and element.
-    dataset
-        Of one dimension, or of more with chunks of whole rows.
-    dtype
-        Type of its values on disk, if they are no numbers.
-
-    Raises
-    ------
-    UnsupportedLayoutError
-        Only h5py can read the dataset.
+    """Describe the chunks of a dataset of one dimension, or of more with chunks of whole rows;
+    ``dtype`` is that of its values on disk, if they are no numbers. UnsupportedLayoutError if only
+    h5py can read it.
     """
     if dataset.is_virtual or dataset.external or dataset.file.userblock_size:
         raise UnsupportedLayoutError("the values lie in other files, or after a user block")

@@ -10,10 +10,7 @@ from scatlas.kernels.build.numba_cache import njit
 @njit(nogil=True, cache=True)
 def find_empty_object(raw: np.ndarray, length_bytes: int) -> tuple[np.int64, np.int64]:
     """Step through all collections in ``raw`` as libhdf5 does, to find an object of length zero.
-
-    Returns
-    -------
-    Offset of the first collection with such an object, or -1; number of bytes checked.
+    Returns the offset of the first collection with one, or -1, and the number of bytes checked.
     """
     header = (8 + length_bytes + 7) // 8 * 8  # of a collection, and of an object
     at = np.int64(0)
@@ -53,21 +50,12 @@ def copy_texts(
     lengths: np.ndarray,
     out: np.ndarray,
 ) -> bool:
-    """Copy texts out of their collections, each after its length, as in Zarr's vlen-utf8.
+    """Copy texts out of their collections in ``raw`` to ``out`` (both uint8), each after its
+    length, as in Zarr's vlen-utf8; bytes 0 to 3 are left for the number of texts. False if a text
+    is missing, has another length, or contains a zero.
 
-    Parameters
-    ----------
-    raw
-        uint8, collections.
-    begins, numbers, lengths
-        int64, uint32, uint32 [texts]: offset of the text's collection in ``raw``, number of the
-        text there, its bytes.
-    out
-        uint8; filled from byte 4 on, after the number of texts.
-
-    Returns
-    -------
-    False if a text is missing, has another length, or contains a zero.
+    A text's collection begins at ``begins`` (int64); it has the number ``numbers`` there, and
+    ``lengths`` bytes (uint32).
     """
     to = np.int64(4)
     begin = np.int64(-1)  # of the current collection

@@ -28,13 +28,7 @@ _SPARSE = {"csr_matrix": sparse.csr_matrix, "csc_matrix": sparse.csc_matrix}
 
 
 def read_element(node: h5py.Dataset | h5py.Group) -> Any:
-    """Read an element of an h5ad file, as ``anndata.io.read_elem`` does.
-
-    Raises
-    ------
-    InputError
-        The file is damaged.
-    """
+    """Read an element of an h5ad file, as ``anndata.io.read_elem`` does."""
     kind = _SPARSE.get(node.attrs.get("encoding-type"))
     if kind is not None:
         parts = tuple(read_element(node[name]) for name in ("data", "indices", "indptr"))
@@ -54,14 +48,8 @@ def read_element(node: h5py.Dataset | h5py.Group) -> Any:
 
 
 def decode(dataset: h5py.Dataset) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the numbers of a dataset in parts, each with the position of its first value.
-
-    Of text of variable length these are the references to it.
-
-    Raises
-    ------
-    InputError
-        The file is damaged.
+    """Yield the numbers of a dataset (of text of variable length the references to it) in parts,
+    each with the position of its first value.
     """
     path = dataset.file.filename
     text = h5py.check_string_dtype(dataset.dtype)

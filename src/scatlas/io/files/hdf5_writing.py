@@ -42,9 +42,8 @@ _WORTH_IT, _STORE = 0.9, 0
 
 
 class _ErrorRecordingFile(io.FileIO):
-    """File that stores its first failure in ``error`` and ignores later writes.
-
-    It reports success to HDF5, which crashes later if it cannot close a file.
+    """File that stores its first failure in ``error`` and ignores later writes. It reports success
+    to HDF5, which crashes later if it cannot close a file.
     """
 
     error: OSError | None = None
@@ -71,13 +70,7 @@ class _ErrorRecordingFile(io.FileIO):
 
 @contextmanager
 def create_hdf5(path: Path | str, *, append: bool = False) -> Iterator[h5py.File]:
-    """Create an HDF5 file, or with `append` take one that exists, and open it for writing.
-
-    Raises
-    ------
-    OSError
-        At the end, if a write has failed.
-    """
+    """Create or `append` to an HDF5 file; OSError at the end, if a write has failed."""
     with _ErrorRecordingFile(path, "r+" if append else "w+") as raw:
         try:
             with h5py.File(raw, "r+" if append else "w") as file:
@@ -89,10 +82,9 @@ def create_hdf5(path: Path | str, *, append: bool = False) -> Iterator[h5py.File
 
 
 def write_h5ad(path: Path | str, adata: AnnData) -> None:
-    """Write an AnnData as gzip-compressed h5ad, as ``AnnData.write_h5ad`` does.
-
-    Threads compress large arrays of numbers. The bytes do not depend on their number. Arrays that
-    gzip hardly shortens, such as components, have its format and checksum alone.
+    """Write an AnnData as gzip-compressed h5ad, as ``AnnData.write_h5ad`` does, to the same bytes
+    for any number of threads. Arrays that gzip hardly shortens, such as components, have its format
+    and checksum alone.
 
     Text columns become categorical, in ``adata`` and in the file, unless they have more than 10,000
     values: categories are sorted, which takes half a minute for two million barcodes.
@@ -146,9 +138,8 @@ def _write_element(
 def _write_numbers(
     group: h5py.Group, name: str, values: np.ndarray, *, maxshape: tuple[None] | None = None
 ) -> h5py.Dataset:
-    """Write an array in chunks of whole rows that threads compress.
-
-    HDF5 compresses under a global lock. Chunks that are written as they are pass it by.
+    """Write an array in chunks of whole rows that threads compress. HDF5 compresses under a global
+    lock; chunks that are written as they are pass it by.
     """
     values = np.ascontiguousarray(values)
     n_rows = max(1, min(len(values), _CHUNK_BYTES * len(values) // max(1, values.nbytes)))

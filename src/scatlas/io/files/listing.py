@@ -17,14 +17,8 @@ _BY_OBSTORE = {"s3": "s3fs", "gs": "gcsfs"}
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """fsspec's file system of an address, and the path in it.
-
-    Raises
-    ------
-    InputError
-        No package reads such addresses.
-    MissingPackageError
-        It is not installed.
+    """fsspec's file system of an address, and the path in it. InputError if no package reads such
+    addresses, MissingPackageError if it is not installed.
     """
     import fsspec
 
@@ -52,18 +46,8 @@ def _register_obstore(protocol: str) -> None:
 
 
 def list_files(store: Path | str, key: str = "") -> set[str] | None:
-    """Paths of all files of a store, or of one of its groups and arrays, from there.
-
-    Parameters
-    ----------
-    store
-        Local path or URL.
-    key
-        Group or array; empty for the store itself.
-
-    Returns
-    -------
-    None for a web server, which lists no files.
+    """Paths of all files of a local store or of a URL, or of one of its groups and arrays, from
+    there. None for a web server, which lists no files.
     """
     url = str(store)
     if "://" not in url:

@@ -47,13 +47,7 @@ WRITER_ATTRIBUTE = {"written_by": "scatlas"}
 
 def open_store(path: Path, *, is_complete: bool = False) -> StoredGroup:
     """Open a Zarr store on a local disk for reading, with zarr-python if it has version 2.
-
-    Parameters
-    ----------
-    path
-        The store.
-    is_complete
-        Whether :func:`check_complete` has passed for these very files.
+    ``is_complete``: :func:`check_complete` has passed for these very files.
     """
     file = path / "zarr.json"
     document = json.loads(file.read_bytes()) if file.is_file() else {}
@@ -75,14 +69,8 @@ def _consolidated(document: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]
 
 
 def check_complete(path: Path | str, document: Mapping[str, Any]) -> None:
-    """Refuse a store of scatlas that lacks a file of values, which Zarr would read as zeros.
-
-    Parameters
-    ----------
-    path
-        Local path or URL. A web server lists no files: a store there is not checked.
-    document
-        Root metadata.
+    """Refuse a store of scatlas (``document`` is its root metadata) that lacks a file of values,
+    which Zarr would read as zeros. A web server lists no files: a store there is not checked.
     """
     if not WRITER_ATTRIBUTE.items() <= document.get("attributes", {}).items():
         return
@@ -113,18 +101,9 @@ def _has_checksums(array: Mapping[str, Any]) -> bool:
 
 
 class LocalGroup:
-    """A group, with the part of the interface of ``zarr.Group`` that scatlas uses.
-
-    Parameters
-    ----------
-    root
-        Folder of the store.
-    key
-        Path of the group in the store; empty for the root.
-    document
-        Metadata of the group.
-    nodes
-        Consolidated metadata of all nodes of the store by key; None if not consolidated.
+    """A group, with the part of the interface of ``zarr.Group`` that scatlas uses. ``root`` is the
+    folder of the store, ``document`` the metadata of the group, and ``nodes`` the consolidated
+    metadata of all nodes of the store by key; None if not consolidated.
     """
 
     def __init__(
@@ -176,14 +155,12 @@ class LocalGroup:
             return _open_node_with_zarr_python(self._root, key)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The node of this name, or ``default``."""
         try:
             return self[name]
         except KeyError:
             return default
 
     def as_zarr_python(self) -> Any:
-        """The same group as ``zarr.Group``."""
         return _open_node_with_zarr_python(self._root, self._key)
 
 
@@ -202,7 +179,6 @@ class LocalArray:
 
     @property
     def shape(self) -> tuple[int]:
-        """Number of values."""
         return (self.chunked_array.n_values,)
 
     @cached_property
@@ -214,7 +190,6 @@ class LocalArray:
 
     @property
     def chunks(self) -> tuple[int]:
-        """Values per chunk."""
         return (self.chunked_array.chunk_values,)
 
     @property
@@ -264,7 +239,6 @@ class LocalArray:
             yield chunk, raw
 
     def as_zarr_python(self) -> Any:
-        """The same array as ``zarr.Array``."""
         return _open_node_with_zarr_python(self._root, self._key)
 
 
@@ -275,7 +249,6 @@ def as_zarr_python(node: Any) -> Any:
 
 def open_any_group(store: Any) -> Any:
     """Open a store with zarr-python, its nodes in the order of the consolidated metadata if it can.
-
     The order of a listing of files differs from run to run, and so would the bytes of copies.
     """
     import zarr
@@ -292,19 +265,8 @@ def _open_node_with_zarr_python(root: Path, key: str) -> Any:
 
 
 def zarr_chunked_array(path: str, key: str, document: Mapping[str, Any]) -> ChunkedArray:
-    """Describe the chunks of an array of a Zarr v3 store.
-
-    Parameters
-    ----------
-    path, key
-        The store, and the array in it.
-    document
-        The array's metadata.
-
-    Raises
-    ------
-    UnsupportedLayoutError
-        Only zarr-python can read the array.
+    """Describe the chunks of a Zarr v3 array; UnsupportedLayoutError if only zarr-python reads
+    it.
     """
     _check_document(document)
     separator = _chunk_separator(document)
@@ -395,9 +357,8 @@ def _index_at_end(sharding: Mapping[str, Any]) -> bool:
 def _pipeline(
     codecs: list[Mapping[str, Any]], dtype: np.dtype, first: str
 ) -> tuple[tuple[Decoder, ...], np.dtype]:
-    """Decoders in the order of decoding, and the type with its byte order.
-
-    ``first`` is the codec that serializes the values.
+    """Decoders in the order of decoding, and the type with its byte order. ``first`` is the codec
+    that serializes the values.
     """
     supported: dict[str, tuple[Decoder | None, int]] = {
         first: (None, 0),

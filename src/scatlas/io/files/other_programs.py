@@ -88,13 +88,7 @@ def way_out_of_folder(path: Path) -> str | None:
 
 
 def way_out_of_store(path: str, root: Any) -> str | None:
-    """Name the kind of an HDF5 file or Zarr store, and what to do; None if unknown.
-
-    Parameters
-    ----------
-    path, root
-        The store, and its root group.
-    """
+    """Kind of an HDF5 file or Zarr store by its root group, and what to do; None if unknown."""
     in_hdf5 = hasattr(root, "filename")
     for holder, kind in (("mod", "MuData"), ("tables", "SpatialData")):
         if holder not in root:

@@ -25,15 +25,7 @@ if TYPE_CHECKING:
 
 class RowArray:
     """A matrix or a list of numbers on disk; a slice of rows reads them. Threads may read at once.
-
-    Attributes
-    ----------
-    shape
-        Rows, and columns of a matrix.
-    dtype
-        Of the values, as stored.
-    chunks
-        Shape of a chunk.
+    ``chunks`` is the shape of a chunk.
     """
 
     def __init__(self, path: Path, key: str, shape: tuple[int, ...], values: ChunkedArray) -> None:
@@ -53,21 +45,8 @@ class RowArray:
 
 
 def open_rows(path: Path, key: str) -> RowArray | Any:
-    """Open a matrix or a list of a store to read slices of its rows.
-
-    Parameters
-    ----------
-    path, key
-        Store on a local disk, and the array in it: ``obsm/X_pca``.
-
-    Returns
-    -------
-    :class:`RowArray`, or the array of zarr-python if only that can read it.
-
-    Raises
-    ------
-    InputError
-        The store lacks files.
+    """Open a matrix or a list of a local store, such as ``obsm/X_pca``, to read slices of its rows;
+    zarr-python's array if only that can read it.
     """
     store = open_store(path)
     file = path / key / "zarr.json"

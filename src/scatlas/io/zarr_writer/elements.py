@@ -50,7 +50,6 @@ def open_group_to_write(path: Path) -> zarr.Group:
 
 def write_elem(group: zarr.Group, key: str, elem: Any) -> None:
     """Write one element (table, array, mapping) in AnnData's encoding, in few and large files.
-
     Unlike ``anndata.io.write_elem`` it uses the shards of the rest of the store, whatever anndata's
     settings are, accepts text columns of any pandas string dtype, and changes no argument.
     """
@@ -75,15 +74,7 @@ def write_elem(group: zarr.Group, key: str, elem: Any) -> None:
 
 
 def write_params(folder: Path, params: Mapping[str, bool | str]) -> None:
-    """Write flags and texts by name with the bytes of `write_elem`, but without importing anndata.
-
-    Parameters
-    ----------
-    folder
-        Folder of the mapping, which this function creates.
-    params
-        Booleans and texts by name.
-    """
+    """Write flags and texts by name with the bytes of `write_elem`, without importing anndata."""
     from numcodecs import VLenUTF8, Zstd
 
     create_group(folder, DICT)
@@ -118,10 +109,9 @@ def _chunk_options(value: Any) -> dict[str, Any]:
 
 
 def writable_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Copy of a table with text columns that every version of anndata and pandas writes.
-
-    Text without missing values becomes ``str`` objects, other text categorical, as in
-    ``AnnData.strings_to_categoricals``. The index becomes ``str`` objects.
+    """Copy of a table that every version of anndata and pandas writes: text without missing values
+    and the index become ``str`` objects, other text categorical, as in
+    ``AnnData.strings_to_categoricals``.
     """
     text_columns = {}
     for name, column in frame.items():
@@ -142,10 +132,9 @@ def writable_frame(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def consolidate(path: Path) -> None:
-    """Write the metadata of all nodes to the root's ``zarr.json``, in a fixed order.
-
-    Differs from ``zarr.consolidate_metadata`` in the order, which there follows the file system,
-    and in the attribute of a store that has all chunks (:data:`WRITER_ATTRIBUTE`).
+    """Write the metadata of all nodes to the root's ``zarr.json``. Differs from
+    ``zarr.consolidate_metadata`` in the order, which there follows the file system, and in the
+    attribute of a store that has all chunks (:data:`WRITER_ATTRIBUTE`).
     """
     files = [file for file, _ in walk_files(path) if file.endswith("/zarr.json")]
     root = json.loads((path / "zarr.json").read_bytes())

@@ -33,7 +33,6 @@ def is_storable(name: object) -> bool:
 
 
 def write_group_metadata(folder: Path, attributes: Mapping[str, Any]) -> None:
-    """Write the metadata of a group."""
     metadata = {"attributes": dict(attributes), "zarr_format": 3, "node_type": "group"}
     _write(folder, metadata)
 
@@ -48,20 +47,8 @@ def write_array_metadata(
     codecs: Sequence[Codec],
     attributes: Mapping[str, Any],
 ) -> None:
-    """Write the metadata of an array.
-
-    Parameters
-    ----------
-    folder
-        Of the array, which exists.
-    shape, data_type, fill_value
-        Of the array; the type by Zarr's name.
-    grid
-        Shape of the part of the array in one file.
-    codecs
-        Encoding of a file, as JSON.
-    attributes
-        Of the array.
+    """Write the metadata of an array to its folder. ``data_type`` is Zarr's name, ``grid`` the
+    shape of the part in one file, and ``codecs`` the encoding of a file.
     """
     metadata = {
         "shape": shape,
@@ -88,20 +75,8 @@ def write_sharded_array_metadata(
     codecs: Sequence[Codec],
     attributes: Mapping[str, Any],
 ) -> None:
-    """Write the metadata of an array with shards, whose index is at their end.
-
-    Parameters
-    ----------
-    folder
-        Of the array, which exists.
-    shape, dtype
-        Of the array; ``object`` for text.
-    chunk, shard
-        Shapes; a shard contains whole chunks.
-    codecs
-        Compressor and checksum of a chunk, as JSON.
-    attributes
-        Of the array.
+    """Write the metadata of an array (``object`` for text) whose shards contain whole chunks, with
+    the index at their end. ``codecs`` are compressor and checksum of a chunk.
     """
     serializer: Codec
     if dtype.kind == "O":

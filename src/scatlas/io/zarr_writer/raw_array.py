@@ -17,15 +17,7 @@ _FILE_VALUES = 2**20
 
 
 class RawArray:
-    """Array that is written in pieces, which go to disk at once and stay in no memory.
-
-    Parameters
-    ----------
-    folder
-        Where; made here.
-    dtype
-        Of the values, of numbers or bool.
-    """
+    """Array of numbers or bool in a new folder, whose pieces go to disk at once."""
 
     def __init__(self, folder: Path, dtype: np.dtype) -> None:
         self._folder = folder
@@ -47,7 +39,6 @@ class RawArray:
             values = values[len(piece) :]
 
     def read(self, begin: int, end: int) -> np.ndarray:
-        """Values that were appended."""
         pieces = []
         while begin < end:
             number, offset = divmod(begin, _FILE_VALUES)

@@ -24,16 +24,8 @@ _NO_CHUNK = np.iinfo(np.uint64).max
 
 
 class EncodedRun(NamedTuple):
-    """Successive chunks of one shard as they are stored.
-
-    Attributes
-    ----------
-    content
-        Bytes of all chunks.
-    sizes
-        Bytes of each chunk.
-    checksums
-        CRC-32C of each chunk before encoding; empty if the chunks come from another array.
+    """Bytes of successive chunks of one shard as they are stored, and the size of each; the CRC-32C
+    of each before encoding, or none if the chunks come from another array.
     """
 
     content: bytes | bytearray | memoryview
@@ -43,14 +35,8 @@ class EncodedRun(NamedTuple):
 
 @dataclass
 class _Shard:
-    """The file of a shard.
-
-    Attributes
-    ----------
-    n_writes
-        Writes that have a place in the file and have not ended.
-    complete
-        Whether all content has its place.
+    """The file of a shard: ``n_writes`` have a place in it and have not ended; it is ``complete``
+    if all content has its place.
     """
 
     file: FileIO
@@ -69,14 +55,8 @@ class ShardFiles:
 
     Only the sizes of the chunks before it tell where a chunk goes. A run that is encoded before
     them waits in memory, and the thread that brings the missing one writes both: no thread waits
-    for another, and none writes all.
-
-    Attributes
-    ----------
-    shard_chunks
-        Chunks per shard. It may shrink while there is a single shard.
-    sizes, checksums
-        Those of all chunks that have their place.
+    for another, and none writes all. ``shard_chunks`` may shrink while there is a single shard;
+    ``sizes`` and ``checksums`` are of all chunks that have their place.
     """
 
     def __init__(self, path: Path, shard_chunks: int, n_dims: int) -> None:

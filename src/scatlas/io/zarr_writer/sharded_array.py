@@ -57,9 +57,8 @@ _VLEN_HEADER = 4
 
 
 def values_per_piece(block_budget: str | int) -> int:
-    """Values of a sparse matrix to copy at once within the budget, in whole chunks.
-
-    The budget covers the piece that is read, the piece that is written, and their chunks.
+    """Values of a sparse matrix to copy at once, in whole chunks. The budget covers the piece that
+    is read, the piece that is written, and their chunks.
     """
     return max(1, parse_bytes(block_budget) // (_PIECE_BYTES * CHUNK_VALUES)) * CHUNK_VALUES
 
@@ -72,7 +71,6 @@ class Compression:
     shuffle: Literal["noshuffle", "shuffle", "bitshuffle"]
 
     def encoder(self) -> Blosc:
-        """Compressor of single chunks."""
         # In the main thread numcodecs lets Blosc start threads, which write the blocks of a chunk
         # in the order in which they finish: other bytes on each run. Importing zarr-python sets
         # this, too.
@@ -88,7 +86,6 @@ class Compression:
         return {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}[self.shuffle]
 
     def metadata(self, itemsize: int) -> dict[str, Any]:
-        """The codec in Zarr's metadata."""
         configuration = {
             "typesize": itemsize,
             "cname": "lz4",
@@ -130,29 +127,14 @@ def encoding_pool() -> ThreadPoolExecutor:
 
 
 class ShardedArray:
-    """An append-only Zarr v3 array with chunks and shards along its first axis.
+    """A new append-only Zarr v3 array with chunks and shards along its first axis.
 
     The bytes on disk depend on the values alone, not on the appended pieces or the number of
-    threads. An array that is shorter than a chunk has one chunk of the length of the array.
-
-    Parameters
-    ----------
-    path
-        Folder of the array, which the writer creates.
-    dtype
-        A NumPy number or bool dtype, or ``object`` for strings (``str`` only, no missing values).
-    pool
-        Threads that encode; several arrays may share them.
-    compression
-        Compression of numbers; strings use zstd.
-    row_shape
-        Shape of one entry along the first axis; ``()`` for a 1-D array.
-    attributes
-        Attributes of the array, with AnnData's encoding of the element.
-    digest
-        Whether to add the attribute :data:`scatlas.io.files.checksums.VALUES_DIGEST`.
-    chunk_values
-        Values per chunk, a power of two; None for :data:`CHUNK_VALUES`.
+    threads. An array that is shorter than a chunk has one chunk of its length. ``dtype`` is of
+    numbers or bool, or ``object`` for ``str`` without missing values, which is compressed by zstd.
+    ``row_shape`` is that of one entry along the first axis; several arrays may share the ``pool``
+    that encodes; ``chunk_values`` is a power of two; ``digest`` adds the attribute
+    :data:`scatlas.io.files.checksums.VALUES_DIGEST`.
     """
 
     def __init__(
@@ -197,15 +179,9 @@ class ShardedArray:
         self._row_bytes = self.dtype.itemsize * max(1, int(np.prod(row_shape)))
 
     def append(self, values: np.ndarray | EncodedText, *, copy: bool = True) -> None:
-        """Append along the first axis.
-
-        Parameters
-        ----------
-        values
-            Numbers, which are cast to the type of the array; text as ``str`` or encoded.
-        copy
-            False if the values do not change before the array is closed; they stay in memory until
-            the chunks that hold them are written.
+        """Append numbers, which are cast to the type of the array, or text as ``str`` or encoded.
+        ``copy`` is False for values that do not change before the array is closed; they stay in
+        memory until the chunks that hold them are written.
         """
         numbers: Any = values
         is_final = not (copy or self._is_text) and numbers.flags.c_contiguous
@@ -245,13 +221,7 @@ class ShardedArray:
         self, read: Callable[[int, int], Iterable[memoryview]], n_chunks: int
     ) -> None:
         """Append the first whole chunks of an array that :meth:`can_append_chunks_of` accepts.
-
-        Parameters
-        ----------
-        read
-            Yields the encoded chunks from a first to before a last; several threads call it.
-        n_chunks
-            Number of chunks.
+        ``read`` yields the encoded chunks from a first to before a last; several threads call it.
         """
 
         def read_run(first: int, stop: int) -> EncodedRun:
@@ -270,9 +240,8 @@ class ShardedArray:
         self.n_rows += n_chunks * self._chunk_rows
 
     def widen(self, dtype: np.dtype | type) -> ShardedArray:
-        """Writer of the same values in a wider dtype, which replaces this writer and its files.
-
-        The files are the same as with the wider dtype from the start.
+        """Writer of the same values in a wider dtype, which replaces this writer and its files:
+        they are the same as with the wider dtype from the start.
         """
         self._drain()
         self._files.abandon()

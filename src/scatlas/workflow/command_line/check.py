@@ -27,24 +27,9 @@ _TOTAL = re.compile(r"^total +(\d+)$", re.MULTILINE)
 
 
 def check(config_file: Path, *, as_json: bool = False) -> int:
-    """Check config, plate sheet, the structure of the plates, and the plan of Snakemake.
-
-    Parameters
-    ----------
-    config_file
-        The config.
-    as_json
-        Print one JSON object in place of sentences.
-
-    Returns
-    -------
-    0 if the atlas can be built, else 1; each problem is printed. With ``plates.on_error: skip``
-    plates with problems are no reason for 1.
-
-    Raises
-    ------
-    InputError, ConfigError
-        The config or the plate sheet is not valid.
+    """Check config, plate sheet, the structure of the plates, and the plan of Snakemake, and print
+    each problem. Return 0 if the atlas can be built, else 1; with ``plates.on_error: skip`` plates
+    with problems are no reason for 1.
     """
     config, plates = read_project(config_file)
     cells = SharedCells()

@@ -14,25 +14,8 @@ if TYPE_CHECKING:
 
 
 def export_atlas(atlas: str, form: str, out: Path, *, seed: int) -> None:
-    """Write an atlas in another form.
-
-    Parameters
-    ----------
-    atlas
-        Path or address of ``atlas.zarr``.
-    form
-        ``h5ad``, ``cellxgene``, ``vitessce`` or ``annbatch``.
-    out
-        File or folder to write.
-    seed
-        Of the order for annbatch.
-
-    Raises
-    ------
-    InputError
-        The output exists, or the atlas cannot be exported.
-    DiskError
-        The output cannot be written.
+    """Write an atlas (a path or an address) to a new file or folder in another form: ``h5ad``,
+    ``cellxgene``, ``vitessce`` or ``annbatch``, whose order the seed decides.
     """
     write = getattr(export, f"to_{form}")
     options = {"seed": seed} if form == "annbatch" else {}

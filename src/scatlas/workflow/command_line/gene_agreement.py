@@ -25,13 +25,7 @@ class GeneAgreement:
         self._same = True
 
     def add(self, path: str, genes: pd.Index) -> None:
-        """Add the genes of a plate.
-
-        Raises
-        ------
-        InputError
-            It shares no gene with the plates before.
-        """
+        """Add the genes of a plate, which must share one with the plates before."""
         if self._first is None:
             self._first, self._first_path = genes, path
             self._shared, self._all = set(genes), set(genes)

@@ -31,23 +31,9 @@ PICTURE = Path("init.png")
 
 
 def init(arguments: list[str], config: Path, outdir: str, *, force: bool = False) -> None:
-    """Write ``plates.tsv``, the config and ``init.png`` in the working folder.
-
-    Parameters
-    ----------
-    arguments
-        Files, stores, folders and patterns of plates.
-    config
-        Config to write.
-    outdir
-        Folder of the results, for the config.
-    force
-        Replace existing files.
-
-    Raises
-    ------
-    InputError
-        A file exists already, or a plate cannot be read. Nothing is written then.
+    """Write ``plates.tsv``, the config for results in ``outdir``, and ``init.png`` in the working
+    folder. If a file exists already (without ``force``), or a plate cannot be read, nothing is
+    written.
     """
     for file in (config, Path(SHEET), PICTURE):
         if file.exists() and not force:

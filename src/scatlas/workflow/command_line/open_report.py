@@ -13,13 +13,7 @@ from scatlas.workflow.command_line.project import read_config
 
 
 def open_report(config_file: Path) -> None:
-    """Open ``report.html`` of the results in the user's browser, and print its path.
-
-    Raises
-    ------
-    InputError
-        There is no report yet.
-    """
+    """Open ``report.html`` of the results in the user's browser, and print its path."""
     config = read_config(config_file)
     folder = Path(config.folder, "mapped") if config.atlas else Path(config.folder)
     page = (folder / "report.html").absolute()

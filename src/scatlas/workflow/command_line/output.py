@@ -54,7 +54,6 @@ class Problem(NamedTuple):
 
 
 def say(text: str) -> None:
-    """Print a line."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

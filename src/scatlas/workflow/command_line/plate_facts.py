@@ -32,38 +32,21 @@ _EMPTY_GENES, _DROPLET_GENES, _NTH = 10, 100, 20
 
 @dataclass(frozen=True)
 class PlateFacts:
-    """Facts of one plate.
-
-    Attributes
-    ----------
-    counts
-        Where the counts are, as ``source.counts`` names it.
-    fractional
-        ``round`` if they are expected counts, else ``refuse``, as ``source.fractional``.
-    n_mt, mt_prefix, gene_names
-        Number of mitochondrial genes, the prefix of their names, and the column of var with these
-        names, or None for the index.
-    min_genes
-        Genes of a cell at least, of an unfiltered matrix; else 0.
-    metrics
-        Columns ``total_counts``, ``n_genes_by_counts``, ``pct_counts_mt`` (NaN for empty cells) of
-        some cells.
-    notices
-        Sentences for the user.
-    """
+    """Facts of one plate."""
 
     name: str
     path: str
     n_cells: int
     n_genes: int
-    counts: str
-    fractional: str
-    n_mt: int
-    mt_prefix: str
-    gene_names: str | None
-    min_genes: int
+    counts: str  # where they are, as `source.counts` names it
+    fractional: str  # `round` for expected counts, else `refuse`
+    n_mt: int  # mitochondrial genes
+    mt_prefix: str  # of their names
+    gene_names: str | None  # column of var with these names; None for the index
+    min_genes: int  # of a cell, of an unfiltered matrix; else 0
+    # Columns total_counts, n_genes_by_counts, pct_counts_mt (NaN for empty cells) of some cells.
     metrics: pd.DataFrame
-    notices: list[str]
+    notices: list[str]  # sentences for the user
 
 
 def read_facts(

@@ -26,13 +26,7 @@ _FORMAT = "{desc:<27}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{r
 
 
 class ProgressBars:
-    """Bars below the lines of Snakemake; a context manager.
-
-    Parameters
-    ----------
-    file
-        Where to draw; by default standard error.
-    """
+    """Bars below the lines of Snakemake; a context manager."""
 
     def __init__(self, file: TextIO | None = None) -> None:
         self._file = file or sys.stderr

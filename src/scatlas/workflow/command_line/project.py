@@ -17,15 +17,7 @@ if TYPE_CHECKING:
 
 
 def read_config(path: Path) -> Config:
-    """Read and check a config.
-
-    Raises
-    ------
-    InputError
-        There is none.
-    ConfigError
-        It is not valid.
-    """
+    """Read and check a config, which must exist."""
     if not path.is_file():
         msg = f"{path}: there is no such config: write it with scatlas init FILES"
         raise InputError(msg)
@@ -33,15 +25,7 @@ def read_config(path: Path) -> Config:
 
 
 def read_project(path: Path) -> tuple[Config, list[Plate]]:
-    """Read and check a config and its plates.
-
-    Raises
-    ------
-    InputError
-        There is no config.
-    ConfigError
-        Config or plate sheet are not valid.
-    """
+    """Read and check a config and its plates."""
     config = read_config(path)
     if config.plates.by:
         return config, [*sample_plates(config, is_main=True)]

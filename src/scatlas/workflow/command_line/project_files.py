@@ -44,17 +44,8 @@ def config_text(
     n_plates: int,
 ) -> str:
     """Text of the config: the keys that depend on the files, each with a comment on what was seen.
-
-    Parameters
-    ----------
-    plates, genes
-        What the files hold.
-    bounds
-        Of :func:`scatlas.workflow.command_line.qc_bounds.suggest_bounds`.
-    outdir
-        Folder of the results.
-    place, n_plates
-        Value of ``plates``, and how many these are.
+    ``bounds`` are those of :func:`scatlas.workflow.command_line.qc_bounds.suggest_bounds`;
+    ``place`` is the value of ``plates``, and ``n_plates`` how many these are.
     """
     n_cells = sum(plate.n_cells for plate in plates)
     n = f"{n_plates:,} plate{'s' * (n_plates != 1)} with {n_cells:,} cells"

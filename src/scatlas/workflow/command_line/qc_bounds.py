@@ -31,24 +31,13 @@ _PERCENT = "pct_counts_mt"
 
 
 def suggest_bounds(plates: Iterable[pd.DataFrame], *, with_mt: bool) -> dict[str, int]:
-    """Suggest bounds that suit all plates.
+    """Suggest bounds that suit all plates, from metrics of some cells of each: by their keys in the
+    section ``qc``, without those that could drop no cell.
 
     Each plate has bounds at `N_MADS` median absolute deviations from its median: of ``log(1 + x)``,
     and of the mitochondrial percentages as they are, whose logarithms spread too much. Of the lower
     bounds the smallest is taken and of the upper ones the largest, so that no plate loses cells
     because it is sequenced less deeply than the others.
-
-    Parameters
-    ----------
-    plates
-        Metrics of some cells of each plate; see
-        :class:`scatlas.workflow.command_line.plate_facts.PlateFacts`.
-    with_mt
-        Whether mitochondrial genes are known.
-
-    Returns
-    -------
-    Bounds by their keys in the section ``qc``; those that could drop no cell are missing.
     """
     ranges: dict[str, list[tuple[float, float]]] = {column: [] for column in BOUNDS}
     for metrics in plates:

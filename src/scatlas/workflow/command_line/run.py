@@ -27,27 +27,9 @@ _SLURM = Path("slurm")
 
 
 def run(config: Path, options: Sequence[str], *, slurm: bool = False) -> int:
-    """Run the workflow.
-
-    Parameters
-    ----------
-    config
-        The config.
-    options
-        Further words of Snakemake's command.
-    slurm
-        Submit the steps to Slurm, with the profile in the folder ``slurm``.
-
-    Returns
-    -------
-    Exit status of Snakemake. Without a terminal the function does not return: Snakemake takes the
-    place of this process.
-
-    Raises
-    ------
-    InputError, ConfigError
-        Config or plate sheet are not valid, or there was no profile for Slurm, which is written
-        then.
+    """Run the workflow, with ``slurm`` by the profile in the folder of that name, and return
+    Snakemake's exit status. Without a terminal Snakemake takes the place of this process. It is an
+    error if there was no profile for Slurm, which is written then.
     """
     read_project(config)
     if slurm:

@@ -22,26 +22,14 @@ _NOISE = re.compile(
 
 
 def check_installed() -> None:
-    """Refuse an installation without the extra ``workflow``.
-
-    Raises
-    ------
-    InputError
-        A package of it is missing.
-    """
+    """Refuse an installation that lacks a package of the extra ``workflow``."""
     if missing := [name for module, name in _NEEDED.items() if find_spec(module) is None]:
         msg = f"{missing[0]} is not installed: pip install 'scatlas[workflow]'"
         raise InputError(msg)
 
 
 def check_folder() -> None:
-    """Refuse a working folder with another workflow's config.
-
-    Raises
-    ------
-    InputError
-        Snakemake would take the missing keys of a config from a file in this folder.
-    """
+    """Refuse a folder with a file in which Snakemake would find the missing keys of a config."""
     defaults = Path("config/config.yaml")
     if defaults.is_file() and not defaults.samefile(workflow_folder() / defaults):
         msg = (
@@ -90,13 +78,7 @@ def snakemake_command(config: Path, *options: str) -> list[str]:
 
 
 def plan(config: Path, *options: str) -> str:
-    """Output of a command of Snakemake that runs no step.
-
-    Raises
-    ------
-    InputError
-        Snakemake cannot plan the run; the message has its sentences.
-    """
+    """Output of a command of Snakemake that runs no step; an error if it cannot plan the run."""
     done = subprocess.run(
         snakemake_command(config, *options),
         capture_output=True,

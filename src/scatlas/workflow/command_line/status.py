@@ -34,24 +34,7 @@ class Step(NamedTuple):
 
 def status(config_file: Path, *, as_json: bool = False) -> int:
     """Print the number of steps in each state, each step that runs or has failed, and jobs that
-    Slurm does not let begin or has ended.
-
-    Parameters
-    ----------
-    config_file
-        The config.
-    as_json
-        Print one JSON object in place of sentences, with all steps.
-
-    Returns
-    -------
-    0; 1 if a step has failed.
-
-    Raises
-    ------
-    InputError, ConfigError
-        Config or plate sheet are not valid, Snakemake cannot plan the run, or Slurm's queue does
-        not answer.
+    Slurm does not let begin or has ended; as JSON all steps. Return 1 if a step has failed, else 0.
     """
     config, _ = read_project(config_file)
     out = plan(config_file, "--summary", "--quiet")
@@ -99,14 +82,8 @@ def _rules() -> list[str]:
 
 
 def steps_of(summary: str, outdir: Path) -> Iterator[Step]:
-    """Steps of the workflow, from the output of snakemake --summary.
-
-    Parameters
-    ----------
-    summary
-        Table with one row per output; the last row of a step is that of its manifest.
-    outdir
-        Folder of the results.
+    """Steps of the workflow, from the output of snakemake --summary: a table with one row per
+    output, of which the last of a step is that of its manifest.
     """
     header, *lines = summary.splitlines() or [""]
     rows = [dict(zip(header.split("\t"), line.split("\t"), strict=True)) for line in lines]

@@ -9,21 +9,8 @@ _STRING_LITERALS = re.compile(r"'(?:\\.|[^'\\])*'" + "|" + r'"(?:\\.|[^"\\])*"')
 
 
 def query_columns(query: str) -> list[str]:
-    """Name the obs columns that a pandas query reads, in order of first use.
-
-    Parameters
-    ----------
-    query
-        As for `pandas.DataFrame.query`; names that are not identifiers are in backticks.
-
-    Returns
-    -------
-    The column names.
-
-    Raises
-    ------
-    ValueError
-        The text is not a query, or names no column.
+    """Name the obs columns that a pandas query reads, in order of first use; ValueError if the text
+    is not a query, or names no column. Names that are not identifiers are in backticks.
     """
     tree, quoted = _parse(query)
     names = sorted(
@@ -38,9 +25,8 @@ def query_columns(query: str) -> list[str]:
 
 
 def decides_each_cell_alone(query: str) -> bool:
-    """Whether the answer for a cell depends on its own values alone.
-
-    Methods of a column, such as ``total_counts.median()``, may read all cells.
+    """Whether the answer for a cell depends on its own values alone. Methods of a column, such as
+    ``total_counts.median()``, may read all cells.
     """
     tree, _ = _parse(query)
     return not any(isinstance(node, ast.Attribute | ast.Call) for node in ast.walk(tree))

@@ -27,20 +27,13 @@ _METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
 def add_options(
     parser: argparse.ArgumentParser, model: type[BaseModel], *, prefix: str = ""
 ) -> None:
-    """Add one option for each field of a model, with its type, default and description.
+    """Add one option for each field of a section of the config, with its type, default and
+    description.
 
-    ``min_genes: int | None`` becomes ``--min-genes N``; a boolean becomes ``--x`` and ``--no-x``;
-    a list repeats its option per entry. A list or optional field with a non-empty default gets
-    ``--no-x``, which empties it.
-
-    Parameters
-    ----------
-    parser
-        The script's parser.
-    model
-        A section of the config, such as `scatlas.workflow.config.sections.QC`.
-    prefix
-        Prefix of each option (``--scale-zero-center``), for models that share names.
+    ``min_genes: int | None`` becomes ``--min-genes N``; a boolean becomes ``--x`` and ``--no-x``; a
+    list repeats its option per entry. A list or optional field with a non-empty default gets
+    ``--no-x``, which empties it. A ``prefix`` (``--scale-zero-center``) is for models that share
+    names.
     """
     group = parser.add_argument_group(model.__name__, model.__doc__)
     for name, field in model.model_fields.items():
@@ -76,13 +69,7 @@ def add_options(
 
 
 def from_options(namespace: argparse.Namespace, model: type[Model], *, prefix: str = "") -> Model:
-    """Read a model from parsed options.
-
-    Raises
-    ------
-    ConfigError
-        With one sentence for each option that is out of bounds.
-    """
+    """Read a model from parsed options; a ConfigError names each that is out of bounds."""
     values = {name: getattr(namespace, _option_dest(name, prefix)) for name in model.model_fields}
     try:
         return model.model_validate(values)

@@ -97,7 +97,6 @@ def differences(root: Path) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run ``python -m scatlas.workflow.config.generate``."""
     parser = argparse.ArgumentParser(
         prog="python -m scatlas.workflow.config.generate",
         description="Write schemas, config/config.yaml and the key table of its README.",
@@ -166,7 +165,6 @@ def _meaning(schema: Schema) -> str:
 
 
 def comment(text: str, indent: str = "") -> list[str]:
-    """Lines of a YAML comment."""
     mark = f"{indent}# "
     return textwrap.wrap(
         text, WIDTH, initial_indent=mark, subsequent_indent=mark, break_on_hyphens=False
@@ -184,7 +182,6 @@ def leaves(schema: Schema, above: str = "") -> Iterator[tuple[str, Any, Schema]]
 
 
 def inline_yaml(value: Any) -> str:
-    """A value as YAML on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000).strip()
     return text.removesuffix("...").strip()
 

@@ -18,21 +18,9 @@ if TYPE_CHECKING:
 
 
 def load(source: Mapping[str, Any] | Path | str) -> Config:
-    """Read and check a config.
-
-    Parameters
-    ----------
-    source
-        A YAML file, or its content as a mapping (Snakemake's ``config``).
-
-    Returns
-    -------
-    The config, with defaults for the missing keys.
-
-    Raises
-    ------
-    ConfigError
-        With one sentence for each problem: the key, its value and what is allowed.
+    """Read and check a config, a YAML file or its content (Snakemake's ``config``), and add the
+    defaults of missing keys. A ConfigError has one sentence for each problem: the key, its value
+    and what is allowed.
     """
     if isinstance(source, Mapping):
         data, where = dict(source), "config"
@@ -50,13 +38,8 @@ def load(source: Mapping[str, Any] | Path | str) -> Config:
 
 
 def check_plates(config: Config, plates: Sequence[Plate]) -> None:
-    """Refuse a config that cannot give an atlas of these plates.
-
-    Raises
-    ------
-    ConfigError
-        ``consensus.min_plates`` is above the number of plates, or ``pca.n_comps`` above the number
-        of genes that the plates can agree on.
+    """Refuse a config that cannot give an atlas of these plates: ``consensus.min_plates`` is above
+    the number of plates, or ``pca.n_comps`` above the number of genes that they can agree on.
     """
     n, min_plates = len(plates), config.consensus.min_plates_of(len(plates))
     if min_plates > n:

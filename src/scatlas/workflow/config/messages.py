@@ -18,20 +18,9 @@ def explain(
     *,
     name: Callable[[tuple[str, ...]], str] = ".".join,
 ) -> list[str]:
-    """Translate pydantic's errors.
-
-    Parameters
-    ----------
-    error
-        Error of ``model.model_validate``.
-    model
-        The model; its schema has the allowed values.
-    name
-        Turns the path of a key into its name for users; by default dotted (``qc.min_genes``).
-
-    Returns
-    -------
-    One sentence for each key with a problem.
+    """Translate pydantic's error of ``model.model_validate`` to one sentence for each key with a
+    problem. ``name`` turns the path of a key into its name for users, by default dotted
+    (``qc.min_genes``).
     """
     schema = inline(model.model_json_schema())
     sentences: dict[tuple[str, ...], str] = {}

@@ -56,12 +56,8 @@ def is_windows_path(path: str) -> bool:
 
 
 def expand_home(path: str) -> str:
-    """A path with ``~`` and ``~name`` replaced by the user's home, as a shell does.
-
-    Raises
-    ------
-    ValueError
-        There is no such user.
+    """A path with ``~`` and ``~name`` replaced by the user's home; ValueError if it is not
+    known.
     """
     if not path.startswith("~"):
         return path
@@ -150,29 +146,14 @@ class Plate(BaseModel):
 def read_plates(
     path: Path | str, *, check_files: bool = True, generated: Path | str | None = None
 ) -> list[Plate]:
-    """Read and check a plate sheet.
+    """Read and check the plates of a sheet, of a folder (of Cell Ranger's matrices of the same
+    cells the filtered one counts, and HDF5 before text) or of a pattern of their paths.
 
-    Parameters
-    ----------
-    path
-        A folder of plates (of Cell Ranger's matrices of the same cells the filtered one counts,
-        and HDF5 before text), a pattern of their paths (``runs/*/counts.h5``), or a plate sheet:
-        tab-separated text with a header line and the columns ``plate`` and ``path``; optionally
-        ``n_cells``, ``counts``, ``fractional`` and any labels. Windows line ends are read, empty
-        lines skipped, and columns without a name and a value left out.
-    check_files
-        Refuse local files that do not exist.
-    generated
-        A folder whose files the workflow makes: they may be missing.
-
-    Returns
-    -------
-    The plates, in the order of the sheet.
-
-    Raises
-    ------
-    ConfigError
-        With one sentence naming the sheet, the row and what to do.
+    A sheet is tab-separated text with a header line and the columns ``plate`` and ``path``;
+    optionally ``n_cells``, ``counts``, ``fractional`` and any labels. Windows line ends are read,
+    empty lines skipped, and columns without a name and a value left out. ``check_files`` refuses
+    local files that do not exist, but for those in the folder ``generated``, which the workflow
+    makes.
     """
     path, found = Path(path), _find_files(str(path))
     header, rows = (["plate", "path"], found) if found else _read_rows(path)
@@ -231,13 +212,7 @@ def is_pattern(path: str) -> bool:
 
 
 def find_plates(pattern: str) -> list[str]:
-    """Paths of the plates in a folder, or of a pattern, in natural order.
-
-    Raises
-    ------
-    ConfigError
-        There are none.
-    """
+    """Paths of the plates in a folder, or of a pattern, in natural order; none is an error."""
     if Path(pattern).is_dir() and TextMatrix.find(pattern):
         paths = [pattern]
     elif Path(pattern).is_dir():
@@ -251,9 +226,8 @@ def find_plates(pattern: str) -> list[str]:
 
 
 def without_lists(paths: list[str]) -> list[str]:
-    """Paths but for those of the same cells: lists of text matrices, and all samples of split-pipe.
-
-    The latter are left out where a folder of a single sample of the same run is among the paths.
+    """Paths but for those of the same cells: lists of text matrices, and all samples of split-pipe
+    where a folder of a single sample of the same run is among the paths.
     """
     single = [path for path in paths if not _ALL_SAMPLES.search(path)]
     of_run = ["[^/]+".join(map(re.escape, _ALL_SAMPLES.split(path))) for path in paths]

@@ -19,16 +19,8 @@ _LISTS = Path(".snakemake/scatlas")
 
 
 class Sample(Plate):
-    """A plate that is one sample of a file.
-
-    Attributes
-    ----------
-    path
-        The file of all samples.
-    sample
-        Its name in the column that names the samples.
-    is_read_in_place
-        Whether `load` reads the sample from the file itself, without `split`.
+    """A plate that is one ``sample`` of a file; ``path`` is the file of all samples. `load` may
+    read the sample from the file itself, without `split`.
     """
 
     sample: str
@@ -40,11 +32,6 @@ def sample_plates(config: Config, *, is_main: bool) -> list[Sample]:
 
     The main process of Snakemake reads the column of the samples, and stores the list until the
     file changes. The jobs of a cluster, which parse the rules again, read the list.
-
-    Raises
-    ------
-    InputError, ConfigError
-        The file or its column cannot be used; see :func:`scatlas.io.list_samples`.
     """
     from scatlas.io.files.checksums import text_digest, write_json
     from scatlas.io.files.stamps import stamp
@@ -82,15 +69,9 @@ def sample_plates(config: Config, *, is_main: bool) -> list[Sample]:
 
 
 def plate_names(samples: Iterable[str], where: str) -> dict[str, str]:
-    """Name of the plate of each sample, which is also a folder.
-
-    Characters that a plate's name cannot have become underscores; the column of the samples keeps
-    the names as they are.
-
-    Raises
-    ------
-    ConfigError
-        Two samples have the same plate; the message begins with ``where``.
+    """Name of the plate of each sample, which is also a folder. Characters that a plate's name
+    cannot have become underscores; the column of the samples keeps the names as they are. It is an
+    error, which begins with ``where``, if two samples have the same plate.
     """
     names: dict[str, str] = {}
     sample_of: dict[str, str] = {}
