@@ -240,7 +240,8 @@ def test_corrupt_obs(path):
     with h5py.File(path, "r+") as file:
         codes = file["obs/pass_filter/codes"]
         codes.attrs["encoding-type"] = "no-such-encoding"
-    assert refused(path).startswith("obs/pass_filter cannot be read (")
+    expected = "obs/pass_filter cannot be read, as anndata does not know its type ("
+    assert refused(path).startswith(expected)
 
 
 # -- X -------------------------------------------------------------------------------------------
