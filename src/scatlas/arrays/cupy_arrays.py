@@ -14,7 +14,7 @@ from cupyx.scipy import sparse
 
 from scatlas.arrays import pinned_copies
 from scatlas.arrays.array_types import GpuArray
-from scatlas.errors import InputError, ScatlasError
+from scatlas.errors import ScatlasError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -78,17 +78,6 @@ def join(parts: Sequence[Any]) -> Any:
 def index_dtype(n_values: int) -> type:
     """Type of genes and of offsets: CuPyX needs one for both."""
     return np.int32 if n_values <= np.iinfo(np.int32).max else np.int64
-
-
-def check_device(x: Any) -> None:
-    """Refuse a block of another GPU than the current one, whose kernels could not read it."""
-    there, here = (x.data if sparse.issparse(x) else x).device.id, cp.cuda.Device().id
-    if there != here:
-        msg = (
-            f"the matrix is in the memory of GPU {there}, but GPU {here} is the current one: call "
-            f"the function within 'with cupy.cuda.Device({there}):'"
-        )
-        raise InputError(msg)
 
 
 def on_host(x: Any) -> Any:

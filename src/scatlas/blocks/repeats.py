@@ -9,6 +9,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from scatlas.arrays.kinds import kind_of
+from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
 
 # Indices that have no repeats, by their identity and the number of offsets; gone with the array.
@@ -22,7 +23,7 @@ def sum_repeats(x: Any) -> Any:
     """
     kind = kind_of(x)
     if kind.gpu and not kind.lazy:
-        kind.arrays.check_device(x)
+        _check_device(x.data if kind.sparse else x)
     if kind.lazy or not kind.sparse or getattr(x, "format", None) not in {"csr", "csc"}:
         return x
     if _unique.get((id(x.indices), x.indptr.size)) is not x.indices:
@@ -31,3 +32,16 @@ def sum_repeats(x: Any) -> Any:
             x = kernels.sum_repeats(x)
         _unique[id(x.indices), x.indptr.size] = x.indices
     return x
+
+
+def _check_device(values: Any) -> None:
+    """Refuse values on another GPU than the current one, whose kernels could not read them."""
+    import cupy
+
+    there, here = values.device.id, cupy.cuda.Device().id
+    if there != here:
+        msg = (
+            f"the matrix is in the memory of GPU {there}, but GPU {here} is the current one: call "
+            f"the function within 'with cupy.cuda.Device({there}):'"
+        )
+        raise InputError(msg)

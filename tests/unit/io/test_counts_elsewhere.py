@@ -15,6 +15,7 @@ from scatlas.errors import InputError
 from scatlas.io import load_plate, split_samples
 from scatlas.io.matrices.counts_source import what_elements_hold
 from scatlas.io.matrices.find_counts import COUNTS, EXPECTED
+from scatlas.io.tables.shared_cells import SharedCells
 from scatlas.workflow.command_line.check import _problems_of_plates
 from scatlas.workflow.command_line.plate_facts import read_facts
 from scatlas.workflow.config.plate_sheet import Plate
@@ -126,7 +127,7 @@ def test_a_file_without_x_cells_or_genes_is_told_so(tmp_path: Path, shape, said,
     with pytest.raises(InputError, match=said):
         read_facts("p", str(path))
     plate = Plate(plate="p", path=str(path), counts=counts_in)
-    (problem,) = _problems_of_plates(Config(), [plate])
+    (problem,) = _problems_of_plates(Config(), [plate], SharedCells())
     is_there = counts_in == "X" and shape is not None
     expected = said if is_there else f"{counts_in} of plate 'p' is missing: give a file"
     assert expected in problem.message

@@ -55,6 +55,8 @@ ROWS = 128
 class OnGpu(np.ndarray):
     """A NumPy array that passes for CuPy's."""
 
+    device = SimpleNamespace(id=0)
+
     def get(self) -> np.ndarray:
         return np.array(self)
 

@@ -79,7 +79,7 @@ def test_values_whose_squares_overflow_are_refused() -> None:
     adata = cells(Z * 1e200, graph=False)
     with pytest.raises(InputError, match="'r' holds values that are not finite, or not within"):
         sa.pp.neighbors(adata, use_rep="r")
-    with pytest.raises(InputError, match="not finite or huge: remove"):
+    with pytest.raises(InputError, match=r"not finite, or beyond .*: remove"):
         sa.pp.harmony_integrate(adata, "g", basis="r")
 
 

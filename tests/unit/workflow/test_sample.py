@@ -99,4 +99,5 @@ def test_graph_of_the_sample(tmp_path: Path):
     np.testing.assert_array_equal(found.obsm["X_pca"], whole.obsm["X_pca"])
     assert list(found.obsp) == ["connectivities"]
     assert (found.obsp["connectivities"] != part.obsp["connectivities"]).nnz == 0
-    assert found.uns["neighbors"] == part.uns["neighbors"]
+    expected = part.uns["neighbors"]["params"] | {"use_rep": "X_pca"}
+    assert found.uns["neighbors"] == {"params": expected}
