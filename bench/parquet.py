@@ -13,8 +13,9 @@ scatlas, and "load" writes counts.zarr with its tables and sums. All read from t
 alternate, and each is the best of the rounds, in seconds of the clock and of the processor, and
 million values per second.
 
-"jobs" load the plate side by side, each in a process. The peak memory of `load` is that of a fresh process, with this plate and with ten times as many
-cells of 50 tokens, of which the tables take most.
+"jobs" load the plate side by side, each in a process. The peak memory of `load` is that of a fresh
+process, with this plate and with ten times as many cells of 50 tokens, of which the tables take
+most.
 """
 
 from __future__ import annotations

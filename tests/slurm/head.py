@@ -3,12 +3,14 @@
     python tests/slurm/head.py all --profile slurm ...
 
 The executor waits ten seconds longer after each look at which no job has ended, to spare the
-controllers of large clusters: half the time of these tests. Nothing else differs from
-``python -m snakemake``, which all jobs start.
+controllers of large clusters: half the time of these tests. SIGUSR1 prints where each thread is.
+Nothing else differs from ``python -m snakemake``, which all jobs start.
 """
 
 from __future__ import annotations
 
+import faulthandler
+import signal
 import sys
 
 from snakemake.cli import main
@@ -21,4 +23,5 @@ Executor.next_seconds_between_status_checks = property(
 )
 
 if __name__ == "__main__":
+    faulthandler.register(signal.SIGUSR1)
     sys.exit(main())
