@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import nullcontext
 
 import anndata as ad
 import numpy as np
@@ -98,8 +99,9 @@ def test_full_memory_ends_in_a_sentence(name: str, rng):
     pool = cp.get_default_memory_pool()
     pool.free_all_blocks()
     pool.set_limit(size=pool.used_bytes() + 20 * 2**20)
+    halves_suffice = name == "downsample_counts"
     try:
-        with pytest.raises(ScatlasError, match="memory is too small"):
+        with nullcontext() if halves_suffice else pytest.raises(ScatlasError, match="too small"):
             CALLS[name](a)
     finally:
         pool.set_limit(size=0)

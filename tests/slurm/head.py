@@ -24,4 +24,6 @@ Executor.next_seconds_between_status_checks = property(
 
 if __name__ == "__main__":
     faulthandler.register(signal.SIGUSR1)
+    # A shell lets what it starts in the background ignore Ctrl-C, and so all that this starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main())

@@ -8,7 +8,6 @@ request one (``--set-resources``), get it from Slurm, and fall back to the CPU.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -131,18 +130,14 @@ class Head:
         self.process.wait()
 
     def interrupt(self) -> None:
-        """Ctrl-C, and what a user does where nothing happens: once more after a minute.
-
-        Python drops a KeyboardInterrupt that it raises within a destructor.
-        """
-        for _ in range(2):
-            self.process.send_signal(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(60)
-                return
-        self.process.send_signal(signal.SIGUSR1)
-        time.sleep(1)
-        raise AssertionError(f"it does not end: {self.said()}")
+        """Ctrl-C; if the run does not end, the log says where each thread is."""
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGUSR1)
+            time.sleep(1)
+            raise AssertionError(f"it does not end: {self.said()}") from None
 
     def until(self, what: str, done: Callable[[], object]) -> None:
         end = time.monotonic() + PATIENCE
