@@ -64,6 +64,8 @@ class SharedCells:
 
 def _keep(samples: _Samples, plate: str, hashes: NDArray[np.uint64]) -> None:
     before = samples.get(plate, np.empty(0, np.uint64))
+    if before.size == _MAX_HASHES:  # sort the few that can be among the smallest
+        hashes = hashes[hashes < before[-1]]
     samples[plate] = np.union1d(before, hashes)[:_MAX_HASHES]
 
 
