@@ -230,9 +230,14 @@ def without_lists(paths: list[str]) -> list[str]:
     where a folder of a single sample of the same run is among the paths.
     """
     single = [path for path in paths if not _ALL_SAMPLES.search(path)]
-    of_run = ["[^/]+".join(map(re.escape, _ALL_SAMPLES.split(path))) for path in paths]
-    has_parts = [any(re.fullmatch(pattern, path) for path in single) for pattern in of_run]
-    paths = [p for p, too in zip(paths, has_parts, strict=True) if p in single or not too]
+
+    def is_of_parts(path: str) -> bool:
+        if not _ALL_SAMPLES.search(path):
+            return False
+        of_run = re.compile("[^/]+".join(map(re.escape, _ALL_SAMPLES.split(path))))
+        return any(map(of_run.fullmatch, single))
+
+    paths = [path for path in paths if not is_of_parts(path)]
     by_list: dict[str, str] = {}
     for path in paths:
         if Path(path).is_dir() or not (text := TextMatrix.find(path)):
